@@ -1,17 +1,16 @@
-//! Positions among rows.
+//! Cursors: positions among rows.
 //!
-//! **Purpose.** A cursor over the live rows of a tree: it seeks, goes forward and backward, and lends the row it is at.
+//! **Purpose.** A cursor over the live rows of a tree: it seeks, moves forward and backward, and lends the row at its
+//! position.
 //!
-//! **Invariants.** It holds no latch between two calls, and passes the table's gate at each that needs more than what
-//! was read ahead. When the tablespace it began on was dropped, by a drop or a truncation, every further call fails
-//! with [`Error::TableDropped`](crate::error::Error::TableDropped), whatever the table has become. Rows are met in
-//! order, each once in one direction; what it lends stays as it was read until it moves.
+//! **Invariants.** A cursor holds no latch between two calls. It passes the table's gate in each call that needs more
+//! than the entries that were read ahead. If the tablespace that it began on was dropped, by a drop or a truncation,
+//! every further call fails with [`Error::TableDropped`](crate::error::Error::TableDropped), whatever has replaced it.
+//! Rows are found in order, each once per direction. The row that it lends does not change until the cursor moves.
 //!
-//! What it sees is decided by its [`Reader`]. Outside of a transaction it has a view from one seek to the next, in a
-//! transaction that one's; so the rows that it gives are those of one moment. Where it locks (`locking`) each row is
-//! read anew, as it is now.
-//!
-//! **May touch.** `engine`, `catalog`, `scope`, `transaction`, `tree`.
+//! The [`Reader`] decides what is visible. Outside of a transaction a cursor takes a view at each seek; in a
+//! transaction it uses the transaction's view. So the rows that it returns are of one snapshot. A locking cursor
+//! (`locking`) reads the newest version of each row.
 
 mod locking;
 
@@ -33,12 +32,13 @@ pub use crate::tree::Seek;
 
 /// A position among the rows of a table, in the order of their keys.
 ///
-/// A new cursor is nowhere: [`Cursor::next`] goes to the first row, [`Cursor::prev`] to the last. Beyond an end it is
-/// at no row, and goes back in from there. After an error it is nowhere, like a new one.
+/// A new cursor is not positioned: [`Cursor::next`] moves to the first row, [`Cursor::prev`] to the last. Past an end
+/// it is at no row, and moves back in from there. After an error it is not positioned, like a new one.
 ///
-/// The rows that it meets between two seeks are those of one moment, in a transaction of the moment that its level
-/// says. What the transaction itself changes meanwhile may be met as it was before, for some rows are read ahead;
-/// [`Cursor::seek`] looks anew. What it has taken back, by a savepoint or as a statement failed, is not met any more.
+/// The rows that it finds between two seeks are of one snapshot; in a transaction the isolation level decides of which
+/// one. Rows that the transaction itself changes meanwhile may be returned as they were before, because some rows are
+/// read ahead; [`Cursor::seek`] reads them again. Changes that the transaction has rolled back, to a savepoint or with
+/// a failed statement, are not returned any more.
 ///
 /// ```
 /// # fn main() -> windfall::Result<()> {
@@ -67,49 +67,49 @@ pub struct Cursor {
     table: Arc<Table>,
     entries: Entries,
     tree: Arc<Tree>,
-    /// Whose tree it is.
+    /// The table or index that the tree belongs to.
     owner: Owner,
     reader: Reader,
-    /// What it sees, from one seek to the next.
+    /// The view that it reads with, from one seek to the next.
     view: Option<Arc<ReadView>>,
-    /// It keeps its view from one seek to the next, too.
+    /// Whether a seek keeps the view, too: the cursor belongs to a range.
     settled: bool,
-    /// Entries of an index are all that is wanted: their rows are not read, unless they are locked.
+    /// Whether only index entries are wanted: their rows are not read, unless they are locked.
     covers: bool,
-    /// The range it is in was locked as a whole.
+    /// Whether its range was locked as a whole.
     range_locked: bool,
-    /// The transactions that had ended before it has read its entries: for reads of an index that lock.
+    /// The transactions that had ended before the entries were read: for locking reads of an index.
     ended: Option<Horizon>,
-    /// The step that has led a locking cursor beyond an end.
+    /// The step that has moved a locking cursor past an end.
     beyond: Option<Move<'static>>,
-    /// How often the transaction had taken a part of it back when entries were read ahead.
+    /// How often the transaction had rolled back a part of itself when entries were read ahead.
     taken_back: u64,
     at: At,
-    /// The value of a row that has it in pages of its own.
+    /// The value of a row that is in overflow pages.
     long: Vec<u8>,
 }
 
-/// Who moves a cursor, and what is seen by that.
+/// The reader of a cursor, which decides what is visible.
 #[derive(Clone, Debug)]
 pub(crate) enum Reader {
-    /// The session of a temporary table, in a transaction or not: what it has written.
+    /// The session of a temporary table, in a transaction or not: it sees its own changes.
     Session(Option<Arc<Scope>>),
     /// A call outside of transactions.
     Alone,
-    /// A transaction, whose reads may lock.
+    /// A transaction, with the lock of its rows if it reads with locks.
     Within(Arc<Scope>, Option<RowLock>),
 }
 
-/// A position among all entries of the tree, rows or not.
+/// A position among all entries of the tree, live rows or not.
 type Entries = tree::Cursor<Arc<Tree>>;
 
-/// What a cursor is at.
+/// What the cursor is positioned at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Nothing,
-    /// A row whose value lies in its entry.
+    /// A row with its value in the entry.
     Row,
-    /// A row whose value has been read from pages of its own.
+    /// A row with a value that was read from overflow pages.
     LongRow,
 }
 
@@ -130,7 +130,7 @@ impl Move<'_> {
         }
     }
 
-    /// The step that goes on in the same direction.
+    /// Returns the step that continues in the same direction.
     pub fn on(self) -> Move<'static> {
         match self {
             Self::Next | Self::To(Seek::First | Seek::AtLeast(_) | Seek::Above(_)) => Move::Next,
@@ -167,12 +167,12 @@ impl Cursor {
         }
     }
 
-    /// One that gives the entries of its index without the values of their rows.
+    /// Makes it return the entries of its index without the values of their rows.
     pub(crate) fn of_entries_alone(self) -> Self {
         Self { covers: true, ..self }
     }
 
-    /// Another one in the same range, which is nowhere yet and sees the same.
+    /// Returns another cursor in the same range and with the same view. It is not positioned yet.
     pub(crate) fn another(&self) -> Self {
         let (engine, table, tree) = (self.engine.clone(), self.table.clone(), self.tree.clone());
         let mut new = Self::new(engine, table, tree, self.owner.clone(), self.reader.clone());
@@ -181,15 +181,15 @@ impl Cursor {
         Self { view: self.view.clone(), settled, covers, range_locked, ..new }
     }
 
-    /// Goes there. Says whether there is such a row; if not, the cursor is beyond that end.
+    /// Moves to the row that `to` describes. Returns whether there is such a row; if not, the cursor is past that end.
     ///
     /// # Errors
-    /// A dropped table; damage, I/O.
+    /// The table was dropped; damage, I/O.
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
         self.go(Move::To(to), |_| true)
     }
 
-    /// Goes to the next row. Says whether there is one; if not, the cursor is behind the last.
+    /// Moves to the next row. Returns whether there is one; if not, the cursor is after the last.
     ///
     /// # Errors
     /// As [`Cursor::seek`].
@@ -198,7 +198,7 @@ impl Cursor {
         self.go(Move::Next, |_| true)
     }
 
-    /// Goes to the row before. Says whether there is one; if not, the cursor is before the first.
+    /// Moves to the previous row. Returns whether there is one; if not, the cursor is before the first.
     ///
     /// # Errors
     /// As [`Cursor::seek`].
@@ -206,12 +206,12 @@ impl Cursor {
         self.go(Move::Prev, |_| true)
     }
 
-    /// Moves, and on over entries that are no rows. An entry that is not wanted is the end: it is neither locked nor
-    /// waited for.
+    /// Moves, and skips entries that are not live rows. An entry that is not wanted is the end: it is neither locked
+    /// nor waited for.
     pub(crate) fn go(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         self.at = At::Nothing;
         let found = self.find(to, &wanted);
-        // What was found ahead was found while the view was there.
+        // Entries read ahead are valid only if the view still exists.
         let found = match &self.view {
             Some(view) => view.held(found),
             None => found,
@@ -252,7 +252,7 @@ impl Cursor {
         scope.call(|inner| {
             if let Some(lock) = lock.or_else(|| scope.lock_of_reads().map(RowLock::from)) {
                 let found = self.find_locked(&scope, inner, lock, to, wanted)?;
-                // What is not there any more may have changed since.
+                // If the view was ended, a row that is missing may have been purged.
                 return scope.check_strict(inner).map(|()| found);
             }
             if looks_anew && let Some(view) = scope.view_of_plain_read(inner) {
@@ -263,8 +263,8 @@ impl Cursor {
         })
     }
 
-    /// Steps over what was read ahead, as long as the view says what it is: neither the table nor the transaction is
-    /// needed for that, but not to be over. `None` where more has to be looked at.
+    /// Moves over entries that were read ahead, as long as the view alone decides their visibility. That needs no gate,
+    /// only that the table and the transaction still exist. Returns `None` if more must be read.
     fn find_ahead(&mut self, to: Move<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<Option<bool>> {
         let Some(view) = self.view.as_ref().filter(|_| self.covers || matches!(self.owner, Owner::Table(_)))
         else {
@@ -301,8 +301,8 @@ impl Cursor {
         Ok(None)
     }
 
-    /// What was read ahead is of no account if the transaction has taken a part of it back since: it may be of that.
-    /// Reads that lock look at each row anew anyway.
+    /// Discards what was read ahead if the transaction has rolled back a part of itself since, because it may be of
+    /// that part. Locking reads read each row again anyway.
     fn forget_taken_back(&mut self, inner: &Inner) -> Result<()> {
         if inner.taken_back() != self.taken_back {
             self.entries.forget_ahead()?;
@@ -316,7 +316,7 @@ impl Cursor {
     }
 
     fn find_seen(&mut self, to: Move<'_>, own: TrxId, wanted: &dyn Fn(&[u8]) -> bool) -> Result<bool> {
-        // While this call lasts nobody reshapes the table; that it was reshaped before shows in the tablespace.
+        // During this call the table schema cannot change. If it has changed before, the tablespace shows it.
         let call = self.table.enter()?;
         self.tree.space().check_live()?;
         let sight = self.view.as_ref().map_or(Sight::Newest, |view| Sight::View(view, own));
@@ -349,7 +349,7 @@ impl Cursor {
         Ok(false)
     }
 
-    /// The key and the value of the row that the cursor is at.
+    /// Returns the key and the value of the row at the cursor's position.
     pub fn row(&self) -> Option<(&[u8], &[u8])> {
         let value = match self.at {
             At::Nothing => return None,
@@ -359,18 +359,18 @@ impl Cursor {
         Some((self.entries.key(), value))
     }
 
-    /// The key of the row that the cursor is at.
+    /// Returns the key of the row at the cursor's position.
     pub fn key(&self) -> Option<&[u8]> {
         self.row().map(|(key, _)| key)
     }
 
-    /// The value of the row that the cursor is at.
+    /// Returns the value of the row at the cursor's position.
     pub fn value(&self) -> Option<&[u8]> {
         self.row().map(|(_, value)| value)
     }
 }
 
-/// What an entry is; its value is read if it lies elsewhere.
+/// Returns what an entry is; reads its value if that is in another place.
 fn look(
     transactions: &Transactions,
     tree: &Tree,
@@ -392,7 +392,7 @@ fn look(
     Ok(if is_there { At::LongRow } else { At::Nothing })
 }
 
-/// Index key and row key of an entry.
+/// Splits an index entry into index key and row key.
 pub(crate) fn split(entry: &[u8], space: SpaceId, owner: impl FnOnce() -> Owner) -> Result<(Vec<u8>, &[u8])> {
     secondary::split(entry).ok_or_else(|| {
         let what = "an entry of a secondary index makes no sense".into();

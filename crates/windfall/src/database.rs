@@ -1,12 +1,10 @@
-//! The database: the face of the library.
+//! The database handle: the entry point of the library.
 //!
-//! **Purpose.** Opens a database, hands out tables and sessions, runs the statements.
+//! **Purpose.** Opens a database, returns handles of tables and sessions, and runs DDL statements.
 //!
-//! **Invariants.** A [`Database`] is a handle: clones are cheap, any thread may use any of them, and the database is
-//! closed in good order when it is closed or the last handle of any kind goes. Every call is atomic and, by
-//! [`FlushLog`], durable on its own.
-//!
-//! **May touch.** `engine` and what is below; the rest of the public API.
+//! **Invariants.** A [`Database`] is a handle: clones are cheap, and any thread may use any of them. The database shuts
+//! down cleanly when it is closed, or when the last handle of any kind is dropped. Every call is atomic and, as
+//! [`FlushLog`] says, durable on its own.
 
 use core::time::Duration;
 use std::path::Path;
@@ -38,21 +36,21 @@ use crate::{
     },
 };
 
-/// What a new table is to be.
+/// Options of a new table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableOptions {
     pub(crate) definition: TableDefinition,
 }
 
 impl TableOptions {
-    /// With a secondary index.
+    /// Adds a secondary index.
     #[must_use]
     pub fn index(mut self, name: &str, options: IndexOptions) -> Self {
         self.definition.indexes.push(options.definition(name));
         self
     }
 
-    /// With bytes of the user's own, kept with the table ([`Table::metadata`]).
+    /// Keeps these bytes of the application with the table ([`Table::metadata`]).
     #[must_use]
     pub fn metadata(mut self, metadata: Vec<u8>) -> Self {
         self.definition.metadata = metadata;
@@ -60,24 +58,23 @@ impl TableOptions {
     }
 }
 
-/// What a new secondary index is to be.
+/// Options of a new secondary index.
 ///
-/// Its key is made of parts, one behind the other, with nothing between them. The keys of rows are to be equal only
-/// where all parts are, and in the order of the first part, then of the second one, and so on. So a part may stand
-/// before another one only if it has its full length in every row in which the other one is not empty:
+/// The index key is the concatenation of its parts, without separators. Keys of two rows must be equal only if all
+/// parts are equal, and must sort by the first part, then by the second, and so on. So a part may precede another one
+/// only if it has its full length in every row in which the other one is not empty:
 ///
-/// - bytes of the value may be followed by bytes that lie behind them in the value, with a gap or without;
-/// - the first bytes of the value may be followed by a field: up to byte 7 by field 0, and by 4 bytes more for each
-///   further field;
-/// - a field has no fixed length, and has to be the last part.
+/// - a range of bytes of the value may be followed by a later range of the value, with a gap or without;
+/// - bytes up to byte 7 of the value may be followed by field 0, up to byte 11 by field 1, and so on, 4 bytes more for
+///   each further field;
+/// - a field has no fixed length, so it must be the last part.
 ///
-/// Another index is refused when it is made, alone or with its table, with
-/// [`SchemaError::AmbiguousKey`](crate::error::SchemaError::AmbiguousKey). One that an earlier version has made works
-/// as it did: its table opens, its rows can be read and changed; but rows that differ may have one key in it. Drop
-/// it, and make another one in its place.
+/// Any other definition is refused when the index is created, alone or with its table, with
+/// [`SchemaError::AmbiguousKey`](crate::error::SchemaError::AmbiguousKey). Such an index of an earlier version keeps
+/// working: its table opens, and its rows can be read and changed; but different rows may have the same key in it. Drop
+/// it, and create another one instead.
 ///
-/// A value that ends before a part, or within it, has only what there is of it; a field that is missing is an empty
-/// one.
+/// If the value ends before or within a part, the part is what there is of it; a missing field is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexOptions {
     unique: bool,
@@ -85,17 +82,17 @@ pub struct IndexOptions {
 }
 
 impl IndexOptions {
-    /// An index whose key is these bytes of the row's value; what lies past its end is left out.
+    /// Creates an index on this range of bytes of the row's value; bytes past the end of the value are left out.
     pub fn on_value(bytes: core::ops::Range<u32>) -> Self {
         Self::default().and_value(bytes)
     }
 
-    /// An index whose key is this field of a value made by [`row::encode`](crate::row::encode).
+    /// Creates an index on this field, counted from 0, of a value that [`row::encode`](crate::row::encode) has made.
     pub fn on_field(number: u32) -> Self {
         Self::default().and_field(number)
     }
 
-    /// With these bytes of the value behind what is there, which have to lie before them in the value.
+    /// Appends this range of bytes of the value to the key. It must come after the ranges that the key already has.
     #[must_use]
     pub fn and_value(mut self, bytes: core::ops::Range<u32>) -> Self {
         self.parts
@@ -103,14 +100,14 @@ impl IndexOptions {
         self
     }
 
-    /// With this field of the value behind what is there. It is the last part.
+    /// Appends this field of the value to the key. It must be the last part.
     #[must_use]
     pub fn and_field(mut self, number: u32) -> Self {
         self.parts.push(KeyPart::Field { number });
         self
     }
 
-    /// With no two rows of one key.
+    /// Makes the index unique: no two rows may have the same key.
     #[must_use]
     pub fn unique(mut self) -> Self {
         self.unique = true;
@@ -122,18 +119,18 @@ impl IndexOptions {
     }
 }
 
-/// What is known of a table without reading it.
+/// Information about a table that is available without reading the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableInfo {
-    /// Its name.
+    /// The table's name.
     pub name: String,
-    /// Its secondary indexes.
+    /// The names of its secondary indexes.
     pub indexes: Vec<String>,
-    /// Pages of it that are in the buffer pool.
+    /// Pages of the table that are in the buffer pool.
     pub resident_pages: u64,
-    /// Pages of it that have changes to be written.
+    /// Pages of the table in the buffer pool with changes that are not yet written to its files.
     pub dirty_pages: u64,
-    /// Bytes of its data files; a table that was never flushed has none.
+    /// The size of its data files in bytes; zero for a table that was never flushed.
     pub file_bytes: u64,
 }
 
@@ -141,20 +138,20 @@ pub struct TableInfo {
 #[derive(Clone, Debug)]
 pub struct Database {
     pub(crate) engine: Arc<Engine>,
-    /// How long its statements wait, if that was said.
+    /// How long its DDL statements wait, if [`Database::statements_wait`] has set it.
     statement_wait: Option<Duration>,
 }
 
 impl Database {
-    /// Opens the database in this folder, or makes one.
+    /// Opens the database in this folder, or creates one.
     ///
     /// # Errors
-    /// What is wrong with the folder, the files or the options, by name and with the cure.
+    /// A problem with the folder, the files or the options; the message names it and says how to fix it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         Self::open_with(path, &options, &|_| {})
     }
 
-    /// As [`Database::open`], telling how recovery goes.
+    /// As [`Database::open`], and reports the progress of recovery to `progress`.
     ///
     /// # Errors
     /// As [`Database::open`].
@@ -174,7 +171,7 @@ impl Database {
         )
     }
 
-    /// Opens the database on a disk and in a world of the caller's choice: this is how simulations begin.
+    /// Opens the database on this disk and in this environment, which may be simulated.
     ///
     /// # Errors
     /// As [`Database::open`].
@@ -196,10 +193,10 @@ impl Database {
         &self.engine
     }
 
-    /// The same database, whose statements wait at most so long for others that are at their tables: transactions, and
-    /// statements. With zero they are refused at once. (`WAIT n` and `NOWAIT` of `MariaDB`'s DDL.) Single calls that
-    /// are under way are waited for until they are done. By default a statement waits for transactions as long as
-    /// [`Options::lock_wait_timeout`] says, and for another statement until that is done.
+    /// Returns a handle of the same database with DDL statements that wait at most this long for transactions and other
+    /// DDL statements that use their tables. With zero they are refused at once. (`WAIT n` and `NOWAIT` of `MariaDB`'s
+    /// DDL.) A statement always waits for row calls in progress, until they are done. By default a statement waits for
+    /// transactions up to [`Options::lock_wait_timeout`], and for another statement without a limit.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {
@@ -225,44 +222,46 @@ impl Database {
         Self { statement_wait: Some(at_most), ..self.clone() }
     }
 
-    /// On what terms a statement is made that begins now.
+    /// Returns the DDL options of a statement that begins now.
     pub(crate) fn terms(&self) -> Terms {
         let until = self.statement_wait.map(|at_most| self.engine.env.now().saturating_add(at_most));
         Terms { flush: self.engine.flush_log(), until }
     }
 
-    /// A session, which can have temporary tables.
+    /// Begins a session, which can have temporary tables.
     pub fn session(&self) -> Session {
         Session::new(self.engine.clone())
     }
 
-    /// Begins a transaction of many calls. Without one, each call is a transaction of its own.
+    /// Begins a transaction of several calls. Without one, each call is a transaction of its own.
     pub fn begin(&self, options: TransactionOptions) -> Transaction {
         Transaction::begin(self.engine.clone(), options)
     }
 
-    /// The transactions that are prepared, by their names: [`Transaction::prepare`].
+    /// Returns the prepared transactions in the order of their names ([`Transaction::prepare`]).
     pub fn prepared(&self) -> Vec<PreparedTransaction> {
         self.engine.transactions.prepared().listing()
     }
 
-    /// Commits a prepared transaction whose handle is gone. When this returns it is as durable as
+    /// Commits a prepared transaction that no longer has a handle. When this call returns, the commit is as durable as
     /// `flush_log_at_trx_commit` says.
     ///
     /// # Errors
-    /// There is none of this name, or its handle is there still; a full disk, and then it stays prepared.
+    /// There is no prepared transaction of this name, or its handle still exists; the disk is full, and then the
+    /// transaction stays prepared.
     pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
         let end = self.engine.transactions.commit_prepared(xid)?;
         self.engine.await_log(end, self.engine.flush_log())
     }
 
-    /// Rolls a prepared transaction back whose handle is gone. When this returns that is as durable as
-    /// `flush_log_at_trx_commit` says.
+    /// Rolls back a prepared transaction that no longer has a handle. When this call returns, the rollback is as
+    /// durable as `flush_log_at_trx_commit` says.
     ///
     /// # Errors
-    /// There is none of this name, or its handle is there still; a full disk, and then it stays prepared;
-    /// [`TransactionError::RollingBack`](crate::error::TransactionError::RollingBack) if it goes on in the background.
+    /// There is no prepared transaction of this name, or its handle still exists; the disk is full, and then it stays
+    /// prepared; [`TransactionError::RollingBack`](crate::error::TransactionError::RollingBack) if the rollback
+    /// continues in the background.
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
         let (revoked, done) = self.engine.transactions.roll_back_prepared(xid)?;
@@ -270,43 +269,44 @@ impl Database {
         done
     }
 
-    /// Makes everything durable that was committed or prepared before, whatever `flush_log_at_trx_commit` says: one
-    /// sync for many.
+    /// Makes all commits and prepares so far durable, whatever `flush_log_at_trx_commit` says: one sync for many of
+    /// them. Waits until the log is synced.
     ///
     /// # Errors
-    /// When the log cannot be written; the database has stopped then.
+    /// The log cannot be written; the database has then stopped.
     pub fn flush_log(&self) -> Result<()> {
         self.engine.check_open()?;
         self.engine.log.sync_to(self.engine.log.end())
     }
 
-    /// Every transaction that has a number, by that: it has changed or locked something, and not ended.
+    /// Returns the transactions that have an id, in the order of their ids: those that have changed or locked something
+    /// and have not ended.
     pub fn transactions(&self) -> Vec<TransactionInfo> {
         self.engine.transactions.listing()
     }
 
-    /// Every view of what was committed at one time, the oldest first: those of transactions, and those of ranges and
-    /// cursors. What the oldest may see purge leaves alone.
+    /// Returns the open read views, the oldest first: those of transactions, and those of ranges and cursors outside of
+    /// transactions. Purge keeps every version that the oldest view may read.
     pub fn views(&self) -> Vec<ViewInfo> {
         self.engine.transactions.views()
     }
 
-    /// Every lock that a transaction or a statement holds, but for those of rows that it has changed and nobody waits
-    /// for: these cost nothing, and are in no list.
+    /// Returns the locks that transactions and statements hold. Locks of rows that a transaction has changed and no
+    /// other transaction waits for are not listed: they are implicit and cost nothing.
     pub fn locks(&self) -> Vec<HeldLock> {
         self.engine.transactions.row_locks().listing()
     }
 
-    /// Everybody who waits for a lock, and for whom.
+    /// Returns the lock waits: each waiting transaction or statement, and those that it waits for.
     pub fn lock_waits(&self) -> Vec<Waiting> {
         self.engine.transactions.row_locks().waits()
     }
 
-    /// Ends the wait of a transaction or statement for a lock, by the number that [`Database::lock_waits`] and
-    /// [`Transaction::id`] give: its call ends with [`LockError::Interrupted`], and the transaction has what it had.
-    /// One that does not wait is interrupted at the next wait of the call that is under way, or of the statement
-    /// ([`Transaction::atomically`]), so that nothing is lost if it was just about to. What comes too late for that is
-    /// no concern of a later one. `false` when nobody has this number.
+    /// Interrupts the lock wait of a transaction or statement. `trx` is the id that [`Database::lock_waits`] and
+    /// [`Transaction::id`] return. The waiting call fails with [`LockError::Interrupted`]; the transaction keeps its
+    /// changes and locks. If it does not wait now, the next wait of the call or statement ([`Transaction::atomically`])
+    /// in progress is interrupted, so that an interrupt just before a wait is not lost. An interrupt that comes after
+    /// that call or statement has no effect on later ones. Returns `false` if no transaction has this id.
     ///
     /// [`Transaction::atomically`]: crate::Transaction::atomically
     /// [`LockError::Interrupted`]: crate::error::LockError::Interrupted
@@ -314,7 +314,7 @@ impl Database {
         self.engine.transactions.interrupt(TrxId(trx))
     }
 
-    /// The deadlock that was broken last: who waited for whom, and who had to give way.
+    /// Returns the deadlock that was broken last: the circle of waiting transactions, and the victim.
     pub fn last_deadlock(&self) -> Option<Deadlock> {
         self.engine.transactions.row_locks().last_deadlock()
     }
@@ -322,7 +322,7 @@ impl Database {
     /// Creates an empty table.
     ///
     /// # Errors
-    /// A name that is taken or cannot be used.
+    /// The name is taken or not allowed.
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         self.engine.check_open()?;
         let table = self.engine.catalog.create_table(name, &options.definition, self.terms())?;
@@ -330,19 +330,19 @@ impl Database {
         Ok(Table::new(self.engine.clone(), name, table))
     }
 
-    /// The table of this name.
+    /// Returns the table of this name. Waits while a DDL statement decides about the name.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no table of this name.
     pub fn table(&self, name: &str) -> Result<Table> {
         self.engine.check_open()?;
         Ok(Table::new(self.engine.clone(), name, self.engine.catalog.table(name)?))
     }
 
-    /// All tables, in order of name.
+    /// Returns information about all tables, in order of name.
     ///
     /// # Errors
-    /// A file that cannot be looked at.
+    /// The size of a file cannot be read.
     pub fn tables(&self) -> Result<Vec<TableInfo>> {
         self.engine.check_open()?;
         let mut tables = Vec::new();
@@ -369,19 +369,22 @@ impl Database {
         Ok(tables)
     }
 
-    /// Drops a table. Row calls on it that are under way are waited for; handles of it answer
-    /// [`Error::TableDropped`](crate::error::Error::TableDropped) from now on.
+    /// Drops a table. Waits for transactions that have locked the table ([`Database::statements_wait`]) and for row
+    /// calls in progress. From now on, calls on its handles return
+    /// [`Error::TableDropped`](crate::error::Error::TableDropped).
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no table of this name; transactions on it have not ended in time
+    /// ([`LockError`](crate::error::LockError)).
     pub fn drop_table(&self, name: &str) -> Result<DropReport> {
         self.drop_tables(&[name])
     }
 
-    /// Drops tables as one atomic step with one durable commit: all of them or, when one does not exist, none.
+    /// Drops tables in one atomic step with one durable commit: all of them or, if one does not exist, none. Waits as
+    /// [`Database::drop_table`] does.
     ///
     /// # Errors
-    /// One of them does not exist.
+    /// One of the tables does not exist; a lock timeout, as for [`Database::drop_table`].
     pub fn drop_tables(&self, names: &[&str]) -> Result<DropReport> {
         self.engine.check_open()?;
         let report = self.engine.catalog.drop_tables(names, self.terms())?;
@@ -389,10 +392,10 @@ impl Database {
         Ok(report)
     }
 
-    /// Empties a table, at the cost of a drop.
+    /// Removes all rows of a table, at the cost of a drop. Waits as [`Database::drop_table`] does.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// As [`Database::drop_table`].
     pub fn truncate_table(&self, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
         let report = self.engine.catalog.truncate_table(name, self.terms())?;
@@ -400,10 +403,10 @@ impl Database {
         Ok(report)
     }
 
-    /// Gives a table another name.
+    /// Renames a table. Waits for transactions that have locked it.
     ///
     /// # Errors
-    /// There is none of this name, or the other name is taken or cannot be used.
+    /// There is no table `from`, or the name `to` is taken or not allowed; a lock timeout.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         self.engine.check_open()?;
         self.engine.catalog.rename_table(from, to, self.terms())?;
@@ -411,10 +414,10 @@ impl Database {
         Ok(())
     }
 
-    /// Lets two tables change their names with each other, as one atomic step.
+    /// Swaps the names of two tables in one atomic step. Waits for transactions that have locked them.
     ///
     /// # Errors
-    /// One of them does not exist.
+    /// One of the tables does not exist; a lock timeout.
     pub fn swap_tables(&self, a: &str, b: &str) -> Result<()> {
         self.engine.check_open()?;
         self.engine.catalog.swap_tables(a, b, self.terms())?;
@@ -422,20 +425,20 @@ impl Database {
         Ok(())
     }
 
-    /// Adds a secondary index, filled from the rows. Calls on this table go on meanwhile, in transactions and outside
-    /// of them; they wait for a moment at the beginning and at the end, for calls under way and the log. Other
-    /// statements on this table wait for the index.
+    /// Adds a secondary index and fills it from the rows. Calls on this table go on meanwhile, in transactions and
+    /// outside of them. They wait only briefly at the beginning and at the end, while the statement waits for calls in
+    /// progress and for the log. Other DDL statements on this table wait until the index is complete.
     ///
-    /// When all is filled, it waits for the transactions that have changed the table, prepared ones too, and for no
-    /// others: as long as [`Database::statements_wait`] says, or else [`Options::lock_wait_timeout`]. Who begins to
-    /// change the table meanwhile may have to wait behind it, each time for no more than a quarter of
-    /// `lock_wait_timeout`, or 50 ms if that is more. Of two rows with one key of a unique index it is refused for
-    /// those that are committed.
+    /// When the index is filled, the statement waits for the transactions that have changed the table, prepared ones
+    /// included, and for no others: at most as long as [`Database::statements_wait`] or else
+    /// [`Options::lock_wait_timeout`] says. A transaction that begins to change the table meanwhile may have to queue
+    /// after the statement, each time for at most a quarter of `lock_wait_timeout`, or 50 ms if that is more.
+    /// Duplicates in a unique index are an error only if both rows are committed.
     ///
     /// # Errors
-    /// Transactions in whose way it was have not ended in time ([`LockError`](crate::error::LockError), which names
-    /// them). There is no such table, the name is taken, rows that differ could have one key by the definition
-    /// ([`IndexOptions`]), or two rows have one key in a unique index.
+    /// Transactions that the statement waited for have not ended in time ([`LockError`](crate::error::LockError), which
+    /// names them). There is no such table, the index name is taken, the definition would give different rows the same
+    /// key ([`IndexOptions`]), or two rows have the same key in a unique index.
     pub fn create_index(&self, table: &str, name: &str, options: IndexOptions) -> Result<()> {
         self.engine.check_open()?;
         self.engine.catalog.create_index(table, &options.definition(name), self.terms())?;
@@ -443,10 +446,10 @@ impl Database {
         Ok(())
     }
 
-    /// Drops a secondary index.
+    /// Drops a secondary index. Waits as [`Database::drop_table`] does.
     ///
     /// # Errors
-    /// There is no such table or index.
+    /// There is no such table or index; a lock timeout, as for [`Database::drop_table`].
     pub fn drop_index(&self, table: &str, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
         let report = self.engine.catalog.drop_index(table, name, self.terms())?;
@@ -454,40 +457,41 @@ impl Database {
         Ok(report)
     }
 
-    /// When commits are durable.
+    /// Returns when commits become durable.
     pub fn flush_log_at_trx_commit(&self) -> FlushLog {
         self.engine.flush_log()
     }
 
-    /// Changes when commits are durable, from the next one on.
+    /// Changes when commits become durable, beginning with the next commit.
     pub fn set_flush_log_at_trx_commit(&self, mode: FlushLog) {
         self.engine.set_flush_log(mode);
     }
 
-    /// Changes how long calls wait for a lock, from the next one on: [`Options::lock_wait_timeout`].
+    /// Changes the lock timeout, beginning with the next call ([`Options::lock_wait_timeout`]).
     pub fn set_lock_wait_timeout(&self, at_most: Duration) {
         self.engine.transactions.set_lock_wait(at_most);
     }
 
-    /// Changes what undo may take on the disk: [`Options::undo_limit`].
+    /// Changes the limit of undo on disk, in bytes; `None` removes it ([`Options::undo_limit`]).
     ///
     /// # Errors
-    /// Less than 1 MiB.
+    /// The limit is less than 1 MiB.
     pub fn set_undo_limit(&self, bytes: Option<u64>) -> Result<()> {
         check_undo_limit(bytes)?;
         self.engine.transactions.set_undo_limit(bytes);
         Ok(())
     }
 
-    /// Changes what becomes of changes beyond that: [`Options::at_undo_limit`].
+    /// Changes what happens to changes beyond the limit of undo ([`Options::at_undo_limit`]).
     pub fn set_at_undo_limit(&self, then: AtUndoLimit) {
         self.engine.transactions.set_at_undo_limit(then);
     }
 
-    /// Sets the buffer pool's size. Growing is at once; shrinking goes on in the background, without stopping anyone.
+    /// Sets the buffer pool's size in bytes. Growing takes effect at once; shrinking continues in the background and
+    /// blocks no other call.
     ///
     /// # Errors
-    /// A size below the smallest or above `buffer_pool_max_size`.
+    /// The size is less than the smallest allowed or more than `buffer_pool_max_size`.
     pub fn set_buffer_pool_size(&self, bytes: u64) -> Result<()> {
         let frames = bytes / self.engine.pool.page_size() as u64;
         let frames = usize::try_from(frames).unwrap_or(usize::MAX);
@@ -500,40 +504,45 @@ impl Database {
         Ok(())
     }
 
-    /// Switches the adaptive hash indexes of all trees on or off.
+    /// Turns the adaptive hash indexes of all trees on or off.
     pub fn set_hash_index(&self, on: bool) {
         self.engine.catalog.set_hash_index(on);
     }
 
-    /// Writes all changed pages to the data files and lets the log go below them.
+    /// Writes all dirty pages to the data files, so that the log before them can be truncated. Waits until they are
+    /// written.
     ///
     /// # Errors
-    /// What could not be written.
+    /// The error of the page or log that could not be written.
     pub fn checkpoint(&self) -> Result<()> {
         self.engine.check_open()?;
         self.engine.checkpointer.checkpoint_all(false).map(drop)
     }
 
-    /// Checks everything: every page of every file, every tree, the allocation maps, the files. While it is a table's
-    /// turn, calls and statements on it wait, and rollbacks of what was changed in it, and the larger it is the longer;
-    /// see [`Database::check_live`], which takes as much memory. Calls, rollbacks and purge of other tables go on.
+    /// Checks everything: every page of every file, every tree, the allocation maps, and the set of files. While a
+    /// table is checked, calls and DDL statements on it wait, and so do rollbacks of changes in it; the larger the
+    /// table, the longer. [`Database::check_live`] avoids that and takes as much memory. Calls, rollbacks and purge of
+    /// other tables go on.
     ///
-    /// What a crash has cut off, and is still being taken back, is waited for as a call waits for a lock; a table whose
-    /// rows could not be compared with its indexes even so is in [`CheckReport::uncompared`].
+    /// Transactions that a crash interrupted may still be rolling back; the check waits for them up to the lock
+    /// timeout. A table with rows that still could not be compared with its indexes is listed in
+    /// [`CheckReport::uncompared`].
     ///
     /// # Errors
-    /// When the check itself cannot go on; damage that it finds is in the report.
+    /// The check itself cannot continue. Damage that it finds is not an error: it is in the report.
     pub fn check(&self) -> Result<CheckReport> {
         self.engine.check_open()?;
         check::check(&self.engine, usize::MAX)
     }
 
-    /// Checks everything beside the work of others: a table is held for a few hundred pages at a time, however large it
-    /// and its values are, and left to them for as long in between, at most a second. Of a table larger than that it is
-    /// not told whether its rows and the entries of its indexes are as many, nor whether a page is lost that was
-    /// changed during the check; and of none whether a page of a long value is lost while purge is behind, or a
-    /// transaction that has changed the table has not ended. All else is. A table that is made or
-    /// renamed after the check has begun is passed over, and so is an index that is made after its table's turn has.
+    /// Checks everything while other calls go on. The check holds a table for a few hundred pages at a time, however
+    /// large the table and its values are, and then leaves it to others for as long, but for at most one second.
+    ///
+    /// Two findings are not reported for a table with more pages than that: whether its rows and its index entries are
+    /// equally many, and whether a page that changed during the check is lost. A lost page of a long value is not
+    /// reported for any table while purge lags, or while a transaction that has changed the table is open. All other
+    /// findings are. The check skips tables that are created or renamed after it has begun, and indexes that are
+    /// created after the check of their table has begun.
     ///
     /// It takes less than half a byte of memory for each page of the largest tree.
     ///
@@ -544,7 +553,7 @@ impl Database {
         check::check(&self.engine, check::PIECE)
     }
 
-    /// What the database has done and how it stands.
+    /// Returns counters and gauges of the database.
     pub fn metrics(&self) -> Metrics {
         let engine = &self.engine;
         let (log, occupancy, deletions) =
@@ -609,12 +618,12 @@ impl Database {
         }
     }
 
-    /// Closes the database: writes everything and marks it as shut down cleanly. Other handles answer
-    /// [`Error::Closed`](crate::error::Error::Closed) from now on. Without this call the last handle that goes closes
-    /// it.
+    /// Closes the database: writes all changes and marks it as cleanly shut down. From now on, calls on other handles
+    /// return [`Error::Closed`](crate::error::Error::Closed). Without this call, the database is closed when its last
+    /// handle is dropped.
     ///
     /// # Errors
-    /// What could not be written; the log has it then, and the next opening recovers it.
+    /// Some pages could not be written. Their changes are then in the log, and the next opening recovers them.
     pub fn close(self) -> Result<()> {
         self.engine.close()
     }

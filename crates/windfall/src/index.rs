@@ -1,16 +1,14 @@
-//! A secondary index's handle.
+//! The handle of a secondary index.
 //!
-//! **Purpose.** Rows in the order of an index key, or what the index itself says of them.
+//! **Purpose.** Reads rows in the order of an index key, or only the keys that the index itself holds.
 //!
-//! **Invariants.** An entry leads to the row by its key, and both are seen by one view; where there is none, a row
-//! whose value says otherwise by now, because it changed between the look at the entry and the look at the row, is left
-//! out. The [cursor](Cursor) over the entries gives the values of the rows, unless it is one [of entries
-//! alone](Cursor::of_entries_alone): an entry says who has made it or marked it as deleted, and whoever sees that
-//! change knows enough. Who does not asks the row: the version that he sees has this index key or has not. What the
-//! entry was before tells him nothing, for his own transaction may have changed the row behind a change that he does
-//! not see, with the entry or without.
-//!
-//! **May touch.** `table`, `cursor`, `range`, `transaction`.
+//! **Invariants.** An index entry contains its row's key, and the same view decides what is visible of both. Without a
+//! view, the row may change between the read of the entry and the read of the row; it is left out if its value no
+//! longer has the index key. The [cursor](Cursor) over the entries returns the values of the rows, unless it is [of
+//! entries alone](Cursor::of_entries_alone): an entry records the transaction that inserted or delete-marked it, and a
+//! view that sees that change needs no more. A view that does not see it must read the row: the visible version has
+//! this index key or not. The earlier state of the entry decides nothing, because the reader's own transaction may have
+//! changed the row after a change that the view does not see, with or without the entry.
 
 use core::{
     marker::PhantomData,
@@ -46,7 +44,7 @@ pub struct IndexRow {
     pub value: Vec<u8>,
 }
 
-/// What an index itself says of a row.
+/// The keys of a row, as an index entry holds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexKey {
     /// The index key.
@@ -55,9 +53,9 @@ pub struct IndexKey {
     pub key: Vec<u8>,
 }
 
-/// What is found by an index: a whole row, or its keys.
+/// What an index read returns: a whole row, or only its keys.
 pub trait Found: Sized {
-    /// Of index key and key of a row, and its value if that was read.
+    /// Makes the item from the index key, the row's key and the row's value; the value is empty if it was not read.
     fn of(index_key: Vec<u8>, key: &[u8], value: &[u8]) -> Self;
 }
 
@@ -82,17 +80,17 @@ impl Index {
         Owner::Index { table: self.table.name.clone(), index: self.name.clone() }
     }
 
-    /// The rows whose index keys lie in a range, in order, from either end.
+    /// Returns the rows with index keys in a range, in order, from either end.
     ///
     /// # Errors
-    /// A dropped table or index.
+    /// The table or the index was dropped.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
         Ok(self.found(self.entries(self.table.reader()?)?, &range))
     }
 
-    /// The keys of the rows whose index keys lie in a range, in order, from either end: from the index alone. Pages of
-    /// the table itself are looked at only for rows that have come, gone or changed their index key behind the view,
-    /// and at [`Isolation::Serializable`](crate::Isolation::Serializable), because that locks the rows.
+    /// Returns the keys of the rows with index keys in a range, in order, from either end, from the index alone. Pages
+    /// of the table itself are read only for rows that were inserted, deleted or given another index key after the view
+    /// was taken, and at [`Isolation::Serializable`](crate::Isolation::Serializable), which locks the rows.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {
@@ -120,7 +118,7 @@ impl Index {
         Ok(self.found(self.entries(self.table.reader()?)?.of_entries_alone(), &range))
     }
 
-    /// The rows with this index key, in the order of their own keys.
+    /// Returns the rows with this index key, in the order of their own keys.
     ///
     /// # Errors
     /// As [`Index::range`].
@@ -128,7 +126,7 @@ impl Index {
         self.range(index_key..=index_key)
     }
 
-    /// A cursor over all rows in the order of the index, which is nowhere yet.
+    /// Returns a cursor over all rows in the order of the index. It is not positioned yet.
     ///
     /// # Errors
     /// As [`Index::range`].
@@ -136,7 +134,7 @@ impl Index {
         Ok(IndexCursor { entries: self.entries(self.table.reader()?)?, index: self.clone(), row: None })
     }
 
-    /// A cursor over the keys of all rows in the order of the index, which is nowhere yet. It reads what
+    /// Returns a cursor over the keys of all rows in the order of the index. It is not positioned yet, and reads what
     /// [`Index::keys`] reads.
     ///
     /// # Errors
@@ -146,8 +144,8 @@ impl Index {
         Ok(IndexCursor { entries, index: self.clone(), row: None })
     }
 
-    /// As [`Index::range`], each row locked as [`Table::get_for_share`] does. Where the level says so, no row gets an
-    /// index key in the range before the transaction has ended.
+    /// As [`Index::range`], and locks each row as [`Table::get_for_share`] does. At levels that lock gaps, no row gets
+    /// an index key in the range before the transaction has ended.
     ///
     /// # Errors
     /// As [`Index::range`] and [`Table::get_for_share`].
@@ -155,7 +153,7 @@ impl Index {
         self.range_for(RowMode::Shared, &range)
     }
 
-    /// As [`Index::range`], each row locked as [`Table::get_for_update`] does.
+    /// As [`Index::range`], and locks each row as [`Table::get_for_update`] does.
     ///
     /// # Errors
     /// As [`Index::range`] and [`Table::get_for_update`].
@@ -179,14 +177,15 @@ impl Index {
         Ok(Cursor::new(engine.clone(), inner.clone(), self.tree.clone(), self.owner(), reader))
     }
 
-    /// What an entry leads to, with the value if that was read.
+    /// Returns the item of an entry, with the row's value if that was read.
     fn row<T: Found>(&self, (entry, value): (&[u8], &[u8])) -> Result<T> {
         let (index_key, key) = split(entry, self.tree.space().id(), || self.owner())?;
         Ok(T::of(index_key, key, value))
     }
 }
 
-/// Where the entries of all greater index keys begin: those of this key begin with its prefix, which ends in zeros.
+/// Returns the lower bound of the entries with greater index keys. The entries of this key share its prefix, which ends
+/// in zeros.
 fn behind(index_key: &[u8]) -> Vec<u8> {
     let mut prefix = secondary::prefix_of(index_key);
     if let Some(last) = prefix.last_mut() {
@@ -195,7 +194,7 @@ fn behind(index_key: &[u8]) -> Vec<u8> {
     prefix
 }
 
-/// The range of entries for a range of index keys.
+/// Returns the range of entries for a range of index keys.
 fn entry_bounds(keys: Bounds) -> Bounds {
     Bounds {
         lower: match keys.lower {
@@ -211,7 +210,7 @@ fn entry_bounds(keys: Bounds) -> Bounds {
     }
 }
 
-/// Rows, or their keys, in the order of an index.
+/// An iterator over rows, or their keys, in the order of an index.
 #[derive(Debug)]
 pub struct IndexRange<T = IndexRow> {
     entries: Range,
@@ -235,9 +234,11 @@ impl<T: Found> DoubleEndedIterator for IndexRange<T> {
     }
 }
 
-/// A position among the rows of a table, in the order of an index key, and of the rows' keys where that is the same.
+/// A position among the rows of a table, in the order of an index key, and by the rows' keys where index keys are
+/// equal.
 ///
-/// It moves like a [`Cursor`], and seeks by index keys. That of [`Index::key_cursor`] gives the keys of the rows alone.
+/// It moves like a [`Cursor`], and seeks by index keys. A cursor of [`Index::key_cursor`] returns only the keys of the
+/// rows.
 #[derive(Debug)]
 pub struct IndexCursor<T = IndexRow> {
     entries: Cursor,
@@ -246,11 +247,11 @@ pub struct IndexCursor<T = IndexRow> {
 }
 
 impl<T: Found> IndexCursor<T> {
-    /// Goes to the first or last row whose index key is so. Says whether there is one; if not, the cursor is beyond
-    /// that end.
+    /// Moves to the first or last row with an index key that satisfies `to`. Returns whether there is one; if not, the
+    /// cursor is past that end.
     ///
     /// # Errors
-    /// A dropped table or index; damage, I/O.
+    /// The table or the index was dropped; damage, I/O.
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
         let place = match to {
             Seek::First | Seek::Last => Vec::new(),
@@ -265,7 +266,7 @@ impl<T: Found> IndexCursor<T> {
         }
     }
 
-    /// Goes to the next row. Says whether there is one; if not, the cursor is behind the last.
+    /// Moves to the next row. Returns whether there is one; if not, the cursor is after the last.
     ///
     /// # Errors
     /// As [`IndexCursor::seek`].
@@ -274,7 +275,7 @@ impl<T: Found> IndexCursor<T> {
         self.go(Move::Next)
     }
 
-    /// Goes to the row before. Says whether there is one; if not, the cursor is before the first.
+    /// Moves to the previous row. Returns whether there is one; if not, the cursor is before the first.
     ///
     /// # Errors
     /// As [`IndexCursor::seek`].
@@ -289,7 +290,7 @@ impl<T: Found> IndexCursor<T> {
         Ok(self.row.is_some())
     }
 
-    /// The row that the cursor is at.
+    /// Returns the row at the cursor's position.
     pub fn row(&self) -> Option<&T> {
         self.row.as_ref()
     }

@@ -1,13 +1,12 @@
-//! Windfall: a transactional B+tree storage engine in which dropping a table costs the same whatever the buffer pool
-//! holds, and no other query notices.
+//! Windfall: a transactional B+tree storage engine. Dropping a table costs the same however much of it the buffer pool
+//! holds, and delays no other query.
 //!
-//! **Purpose.** The floors, lowest first; a module imports only from floors below its own (ARCHITECTURE.md).
+//! **Purpose.** The modules of the engine. They form layers: a module imports only from layers below its own
+//! (ARCHITECTURE.md lists them, lowest first).
 //!
-//! **Invariants.** ARCHITECTURE.md lists them, each with the tests that hold it.
+//! **Invariants.** ARCHITECTURE.md lists them, each with the tests that verify it.
 //!
-//! **May touch.** Everything: this is the whole house.
-//!
-//! The example of README.md is a test of this crate.
+//! The examples of README.md are tests of this crate.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod buffer;

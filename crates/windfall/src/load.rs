@@ -1,11 +1,9 @@
-//! Tables that are made with their rows.
+//! Tables that are created with their rows.
 //!
-//! **Purpose.** The fast way for many rows into a new table: its trees are written once, from their first page to their
-//! last, and nothing of it is undo.
+//! **Purpose.** The fast way to load many rows into a new table (bulk load): each tree is written once, from its first
+//! page to its last, without undo.
 //!
-//! **Invariants.** The table is there with all its rows, or not at all, whatever fails or crashes.
-//!
-//! **May touch.** `engine`, `catalog`, `database`, `table`.
+//! **Invariants.** After a failure or a crash the table exists with all its rows, or not at all.
 
 use tracing::debug;
 
@@ -17,14 +15,16 @@ use crate::{
 };
 
 impl Database {
-    /// Creates a table with these rows, by key and value, which come in the order of their keys.
+    /// Creates a table with these rows, given as pairs of key and value in the order of their keys.
     ///
-    /// Nobody finds the table before it is complete. Other statements on its name wait; so the rows must not be made
-    /// by one. Whatever fails leaves nothing behind. What is in memory of it is no more than 64 MiB and a row.
+    /// No other call finds the table before it is complete. Other DDL statements on its name wait, so the iterator of
+    /// the rows must not run one. A failure leaves nothing of the table. The load takes at most 64 MiB of memory and a
+    /// row.
     ///
     /// # Errors
-    /// A name that is taken or cannot be used; rows that are out of order, told by their number, counted from 1, and
-    /// their keys; two of one key, in a unique index too; keys and values that are too long. What the rows say; I/O.
+    /// The name is taken or not allowed; rows are out of order (the error names their keys, and their number counted
+    /// from 1); two rows have the same key, also in a unique index; keys or values are too long; an error of `rows`;
+    /// I/O.
     pub fn create_table_from(
         &self,
         name: &str,
@@ -34,11 +34,11 @@ impl Database {
         self.create_from(name, &options, &mut rows.into_iter(), Order::Ascending)
     }
 
-    /// As [`Database::create_table_from`], with rows in any order, which are sorted first: 64 MiB at a time, the rest
-    /// in temporary files.
+    /// As [`Database::create_table_from`], with rows in any order. The rows are sorted first, 64 MiB at a time; the
+    /// rest is in temporary files.
     ///
     /// # Errors
-    /// As there, but for the order.
+    /// As [`Database::create_table_from`], except for the order.
     pub fn create_table_from_unsorted(
         &self,
         name: &str,

@@ -1,10 +1,8 @@
-//! What a database has done and how it stands, in numbers.
+//! Counters and gauges of a database.
 //!
-//! **Purpose.** A plain struct for programs, and the text that Prometheus reads.
+//! **Purpose.** A plain struct for programs, and the same as text for Prometheus.
 //!
-//! **Invariants.** Counters only grow while the database is open; taking the numbers disturbs nobody.
-//!
-//! **May touch.** `transaction::locks` for the number of classes.
+//! **Invariants.** Counters only grow while the database is open; reading the metrics blocks no other call.
 
 use core::fmt::Write;
 
@@ -12,23 +10,23 @@ use crate::transaction::locks::WAIT_CLASSES;
 
 macro_rules! metrics {
     ($($name:ident $kind:ident $doc:literal,)*) => {
-        /// The numbers. Bytes are bytes, pages are pages, times are in microseconds.
+        /// The metrics. Sizes are in bytes or pages, as their names say; times are in microseconds.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Metrics {
             $(#[doc = $doc] pub $name: u64,)*
-            /// How many of the waits for a lock that have ended took how long: class 0 less than a microsecond, class
-            /// `n` less than two to the `n`, and not less than the class before; the last one all that is longer.
+            /// The lock waits that have ended, by duration. Class 0 counts those of less than 1 µs; class `n` those of
+            /// less than 2 to the `n` µs and not less than the class before; the last class counts all longer ones.
             pub lock_wait_classes: [u64; WAIT_CLASSES],
         }
 
         impl Metrics {
-            /// The numbers as text in the format of Prometheus.
+            /// Returns the metrics in the text format of Prometheus.
             pub fn to_prometheus(&self) -> String {
                 let mut text = String::new();
                 $(
                     let kind = stringify!($kind);
-                    // As its conventions have it.
+                    // Prometheus names counters with this suffix.
                     let total = if kind == "counter" { "_total" } else { "" };
                     let name = format!("windfall_{}{total}", stringify!($name));
                     let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {kind}\n{name} {}\n", $doc, self.$name);
@@ -96,7 +94,7 @@ metrics! {
 }
 
 impl Metrics {
-    /// The waits for locks by what they took: every other class has a bucket.
+    /// Writes the histogram of lock waits by duration, with a bucket for every other class.
     fn add_histogram(&self, text: &mut String) {
         let name = "windfall_lock_wait_duration_seconds";
         let _ = write!(text, "# HELP {name} How long calls waited for a lock.\n# TYPE {name} histogram\n");

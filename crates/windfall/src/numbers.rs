@@ -1,12 +1,10 @@
-//! A table's handle: its numbers.
+//! Auto-increment values of a table, as its handle returns them.
 //!
-//! **Purpose.** What `AUTO_INCREMENT` needs: numbers that rise, each handed out once.
+//! **Purpose.** What `AUTO_INCREMENT` needs: rising numbers, each returned once.
 //!
-//! **Invariants.** A number that was handed out before a row was written is not handed out again once that row is
-//! durable, whatever crashes in between. No lock is held to the end of a transaction, so the numbers of rows that are
-//! taken back are left out, as with `innodb_autoinc_lock_mode=2`.
-//!
-//! **May touch.** `engine`, `catalog`, `table`.
+//! **Invariants.** A number that was returned before a row was written is not returned again once that row is durable,
+//! wherever a crash occurs. No lock is held to the end of a transaction, so the numbers of rows that are rolled back
+//! are skipped, as with `innodb_autoinc_lock_mode=2`.
 
 use core::ops::Range;
 
@@ -25,39 +23,41 @@ impl Table {
         run(self.inner.numbers(), &call.clustered).map_err(|error| self.told(error))
     }
 
-    /// The next number of this table, which nobody else gets: 1 at first, and after a truncation.
+    /// Returns the next auto-increment value of this table, and reserves it for the caller. It is 1 at first, and after
+    /// a truncation.
     ///
-    /// After a crash some numbers are left out: as many as were handed out before, and 128 at most. After
+    /// After a crash some numbers are skipped: as many as were returned before, and 128 at most. After
     /// [`Database::close`](crate::Database::close) none are.
     ///
     /// # Errors
-    /// [`UsageError::NumbersUsedUp`](crate::error::UsageError::NumbersUsedUp): `u64::MAX` is never handed out. A
-    /// dropped table, damage, I/O.
+    /// [`UsageError::NumbersUsedUp`](crate::error::UsageError::NumbersUsedUp): `u64::MAX` is never returned. The table
+    /// was dropped; damage, I/O.
     pub fn next_number(&self) -> Result<u64> {
         Ok(self.reserve_numbers(1)?.start)
     }
 
-    /// The next `count` numbers of this table, without a gap between them.
+    /// Reserves the next `count` auto-increment values of this table, without a gap between them.
     ///
     /// # Errors
-    /// As [`Table::next_number`]; no number is lost then.
+    /// As [`Table::next_number`]; no number is then lost.
     pub fn reserve_numbers(&self, count: u64) -> Result<Range<u64>> {
         self.with_numbers(|numbers, tree| numbers.take(tree, count))
     }
 
-    /// Sees to it that the next number is above this one, which a row brings along. It is to be called before that row
-    /// is written: a crash that keeps the row keeps this, too, then.
+    /// Raises the next auto-increment value above `at_least`, the number of a row that has its own. Must be called
+    /// before that row is written: a crash that keeps the row then keeps the raise, too.
     ///
     /// # Errors
-    /// A dropped table, damage, I/O.
+    /// The table was dropped; damage, I/O.
     pub fn raise_numbers(&self, at_least: u64) -> Result<()> {
         self.with_numbers(|numbers, tree| numbers.raise(tree, at_least))
     }
 
-    /// The number that [`Table::next_number`] would give now, and does not take it; `u64::MAX` when they are used up.
+    /// Returns the number that [`Table::next_number`] would return now, without reserving it; `u64::MAX` if the numbers
+    /// are used up.
     ///
     /// # Errors
-    /// A dropped table, damage, I/O.
+    /// The table was dropped; damage, I/O.
     pub fn peek_number(&self) -> Result<u64> {
         self.with_numbers(Numbers::peek)
     }
@@ -112,7 +112,7 @@ mod tests {
                 assert!(matches!(t.next_number(), Err(Error::Closed)));
                 continue;
             }
-            // The handle closes the database after the crash, to no avail.
+            // Dropping the handle closes the database after the crash, without an effect.
             disk.crash_at(disk.operations() + 1);
             drop((db, t));
             disk = disk.restart([Survive::Nothing, Survive::Everything][round as usize / 2 % 2]);
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!((b.next_number().unwrap(), c.next_number().unwrap()), (503, 3));
         db.truncate_table("b").unwrap();
         assert_eq!((b.peek_number().unwrap(), b.next_number().unwrap()), (1, 1));
-        // One whose numbers nobody has asked for since it was opened.
+        // A table that was not asked for a number since it was opened.
         db.truncate_table("c").unwrap();
         db.drop_table("b").unwrap();
         assert!(matches!(b.next_number(), Err(Error::TableDropped(_))));
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!((before, t.metadata()), (end(), vec![]));
         assert_eq!(t.next_number().unwrap(), 1);
         assert!(end() > before);
-        // Most numbers take no log.
+        // Most numbers are not logged.
         t.reserve_numbers(1000).unwrap();
         let (before, syncs) = (end(), db.metrics().log_syncs);
         let taken = (0..1000).filter(|_| {

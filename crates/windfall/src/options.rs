@@ -1,10 +1,8 @@
-//! How a database is opened.
+//! Options for opening a database.
 //!
-//! **Purpose.** The options, their defaults, and what is refused.
+//! **Purpose.** The options, their defaults, and the check of their values.
 //!
-//! **Invariants.** An option out of its range is an error that names it, before anything is touched.
-//!
-//! **May touch.** `error`, `log`, `page`.
+//! **Invariants.** A value out of range is an error that names the option, before any file is touched.
 
 use core::time::Duration;
 
@@ -15,8 +13,8 @@ use crate::{
     transaction::{AtUndoLimit, LOCK_WAIT},
 };
 
-/// So many pages the log's buffer has room for: a quarter of it is the longest group, and the change of a tree's
-/// structure may write two pages and what says where their entries are.
+/// Pages for which the log buffer must have room. The longest group (the records of one mini-transaction) is a quarter
+/// of the buffer, and a structure change of a tree may write two pages and the positions of their entries.
 const PAGES_IN_LOG_BUFFER: usize = 16;
 
 /// Options of a database. Sizes are in bytes.
@@ -39,7 +37,7 @@ pub struct Options {
     pub(crate) direct_io: bool,
 }
 
-/// Refuses a limit on undo below which nobody could work.
+/// Refuses a limit on undo that is too small to work with.
 pub(crate) fn check_undo_limit(limit: Option<u64>) -> Result<()> {
     match limit {
         Some(bytes) if bytes < 1 << 20 => {
@@ -85,49 +83,50 @@ macro_rules! setters {
 
 impl Options {
     setters! {
-        /// Whether a database is made where there is none. Default: yes.
+        /// Whether a database is created if there is none. Default: yes.
         create_if_missing: bool => create_if_missing;
         /// The buffer pool's size. Default: 128 MiB.
         buffer_pool_size: u64 => buffer_pool_size;
-        /// How far the pool may grow while the database is open; it costs address space only. Default: four times the
-        /// size.
+        /// The size up to which the pool may grow while the database is open; it costs address space only. Default:
+        /// four times the size of the pool.
         buffer_pool_max_size: u64 => Some(buffer_pool_max_size);
-        /// The page size of a new database: 4, 8, 16, 32 or 64 KiB. Default: 16 KiB. An existing database has its own;
-        /// asking for another one is an error.
+        /// The page size of a new database: 4, 8, 16, 32 or 64 KiB. Default: 16 KiB. An existing database keeps its
+        /// own; asking for another one is an error.
         page_size: usize => Some(page_size);
-        /// The redo log's size, which bounds how much is written again after a crash. Default: 1 GiB.
+        /// The redo log's size, which bounds how much a recovery must replay; at least 1 MiB. Default: 1 GiB.
         log_size: u64 => log_size;
-        /// The log's buffer in memory, a power of two and at least sixteen pages. A group of changes is at most a
-        /// quarter of it. Default: 16 MiB.
+        /// The size of the log buffer in memory: a power of two from 64 KiB to 1 GiB, and at least sixteen pages. A
+        /// group (the log records of one mini-transaction) takes at most a quarter of it. Default: 16 MiB.
         log_buffer_size: usize => log_buffer_size;
-        /// When commits are durable. Default: at once.
+        /// When commits become durable. Default: at once, before the commit returns.
         flush_log_at_trx_commit: FlushLog => flush_log_at_trx_commit;
-        /// How long a call waits for locks that other transactions have, and a statement for the transactions that
-        /// have to do with its table; not at all for zero. Default: 50 seconds.
+        /// How long a call waits for locks that other transactions hold, and a DDL statement for transactions that have
+        /// locked or changed its table; with zero they do not wait at all. Default: 50 seconds.
         lock_wait_timeout: Duration => lock_wait_timeout;
-        /// What undo may take on the disk before changes wait for purge, and are refused where purge is held up, with
-        /// [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull); at least 1 MiB. While purge waits
-        /// for a check of a table, changes wait for its end as long as for a lock, whatever else is in the way, and are
-        /// refused then; but for a view that is ended ([`Options::at_undo_limit`]). Two slices of 64 pages each for as
-        /// many threads as have written at a time do not count, and neither does undo of temporary tables. Default: no
-        /// limit.
+        /// The disk space that undo may take. Beyond it, changes wait for purge; if something holds purge up, they are
+        /// refused with [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull). At least 1 MiB.
+        ///
+        /// While a check of a table holds purge up, changes wait for the end of the check, whatever else holds purge
+        /// up, and are refused after the lock timeout. The exception is a view that is ended instead
+        /// ([`Options::at_undo_limit`]). Not counted are undo of temporary tables, and two slices of 64 pages each per
+        /// thread, for the largest number of threads that have written at the same time. Default: no limit.
         undo_limit: u64 => Some(undo_limit);
-        /// What becomes of changes beyond `undo_limit` while a view holds purge up. Default: they are refused.
+        /// What happens to changes beyond `undo_limit` while a read view holds purge up. Default: they are refused.
         at_undo_limit: AtUndoLimit => at_undo_limit;
         /// Whether trees get an adaptive hash index. Default: no; it can be switched at run time.
         hash_index: bool => hash_index;
-        /// What all hash indexes together may take. Default: a hundredth of the buffer pool.
+        /// Memory that all hash indexes together may take. Default: a hundredth of the buffer pool.
         hash_index_memory: u64 => Some(hash_index_memory);
-        /// How many data files are kept open, and up to twice as many while they are read and written; never more than
-        /// the process's own limit of open files leaves room for. Default: 400.
+        /// The number of data files that are kept open, from 16 to 1048576; up to twice as many are open while they are
+        /// read and written. The process's limit of open files bounds it further. Default: 400.
         open_files: usize => open_files;
-        /// How many threads read and write pages in the background. Default: 8.
+        /// The number of threads that read and write pages in the background, from 1 to 256. Default: 8.
         io_threads: usize => io_threads;
-        /// Whether data files bypass the system's page cache, where the file system can. Default: yes.
+        /// Whether data files bypass the system's page cache (direct I/O) if the file system supports it. Default: yes.
         direct_io: bool => direct_io;
     }
 
-    /// Refuses what cannot be.
+    /// Refuses values that are out of range or contradict each other.
     pub(crate) fn check(&self) -> Result<()> {
         let refuse = |name, what: String| Err(UsageError::Option { name, what: what.into() }.into());
         if let Some(size) = self.page_size
@@ -157,8 +156,8 @@ impl Options {
         Ok(())
     }
 
-    /// Refuses a buffer of the log that has no room for what one change of a tree's structure may write of pages of
-    /// this size.
+    /// Refuses a log buffer that has no room for the log records of one structure change of a tree with pages of this
+    /// size.
     pub(crate) fn check_log_buffer(&self, page_size: usize) -> Result<()> {
         let least = PAGES_IN_LOG_BUFFER * page_size;
         if self.log_buffer_size >= least {
@@ -169,30 +168,31 @@ impl Options {
         Err(UsageError::Option { name: "log_buffer_size", what: what.into() }.into())
     }
 
-    /// How far the pool may grow: nobody who has not asked for more than can be addressed is refused for it.
+    /// Returns the size up to which the pool may grow. The default is capped at what can be addressed, so that it never
+    /// causes a refusal.
     pub(crate) fn pool_max(&self, page_size: usize) -> u64 {
         let addressed = u64::from(u32::MAX) * page_size as u64;
         let unasked = || self.buffer_pool_size.saturating_mul(4).min(addressed).max(self.buffer_pool_size);
         self.buffer_pool_max_size.unwrap_or_else(unasked)
     }
 
-    /// What all hash indexes may take.
+    /// Returns the memory that all hash indexes may take, in bytes.
     pub(crate) fn hash_memory(&self) -> u64 {
         self.hash_index_memory.unwrap_or(self.buffer_pool_size / 100)
     }
 
-    /// The sizes of the log.
+    /// Returns the sizes of the log.
     pub(crate) fn log(&self) -> LogOptions {
         LogOptions { size: self.log_size, buffer: self.log_buffer_size }
     }
 
-    /// The size of a new log's segments: a sixteenth of the log, within reason.
+    /// Returns the size of a new log's segments: a sixteenth of the log, from 64 KiB to 64 MiB.
     pub(crate) fn segment_size(&self) -> u64 {
         (self.log_size / 16).next_power_of_two().clamp(64 << 10, 64 << 20)
     }
 }
 
-/// Any sizes.
+/// Fuzz target: options of arbitrary sizes.
 #[cfg(feature = "fuzz")]
 pub mod fuzz {
     use super::Options;
@@ -202,13 +202,13 @@ pub mod fuzz {
         page,
     };
 
-    /// Numbers of which half are near a power of two.
+    /// Returns numbers of which half are near a power of two.
     fn number(input: &mut Input<'_>) -> u64 {
         let (power, more) = (input.u8(), input.u64());
         if power < 128 { more } else { (1u64 << (power % 64)).wrapping_add(more % 5).wrapping_sub(2) }
     }
 
-    /// What is accepted keeps the bounds that the floors below rely on.
+    /// Checks that accepted options keep the bounds on which the layers below rely.
     pub fn options(data: &[u8]) {
         let mut input = Input(data);
         let flags = input.u8();
@@ -241,7 +241,7 @@ pub mod fuzz {
         assert_eq!(log::segment_of(segment, crate::ids::Lsn(log.size)), log.size / (segment - 4096));
     }
 
-    /// Options that are accepted, at their bounds.
+    /// Returns accepted options, at their bounds.
     pub fn options_seeds() -> Vec<Vec<u8>> {
         let number = |power: u8, more: u64| [&[128 + power][..], &more.to_le_bytes()].concat();
         let sizes = |flags: u8, log: u8, buffer: u8| {

@@ -1,11 +1,9 @@
-//! Rows in order.
+//! Iteration over a range of rows.
 //!
 //! **Purpose.** An iterator over a range of a tree, from either end.
 //!
-//! **Invariants.** Those of a [`Cursor`], one at each end, which are kept within the range and see the same; they meet
-//! where one comes to what the other one is at or has passed. After an error it has ended.
-//!
-//! **May touch.** `cursor`.
+//! **Invariants.** Those of a [`Cursor`]. There is one cursor at each end; both stay within the range and read with the
+//! same view. The range ends when one cursor reaches or passes the other, or after an error.
 
 use core::ops::{Bound, RangeBounds};
 
@@ -28,10 +26,9 @@ impl Bounds {
     }
 }
 
-/// Rows of a table in the order of their keys.
+/// An iterator over the rows of a table in the order of their keys.
 ///
-/// It is an iterator over pairs of key and value, each copied. Where a row is only looked at, [`Range::next_ref`] lends
-/// it instead.
+/// Its items are copied pairs of key and value. [`Range::next_ref`] lends a row without copying it.
 ///
 /// ```
 /// # fn main() -> windfall::Result<()> {
@@ -56,14 +53,14 @@ impl Bounds {
 /// ```
 #[derive(Debug)]
 pub struct Range {
-    /// Until its first step, at which the cursors are told.
+    /// The range, until the first step passes it to the cursors.
     bounds: Option<Bounds>,
     front: Cursor,
     back: Option<Cursor>,
     done: bool,
 }
 
-/// A row that is lent: key and value.
+/// A borrowed row: key and value.
 type Row<'a> = (&'a [u8], &'a [u8]);
 
 impl Range {
@@ -71,10 +68,10 @@ impl Range {
         Self { bounds: Some(bounds), front, back: None, done: false }
     }
 
-    /// The next row, as the iterator gives it, but not copied; `None` behind the last.
+    /// Returns the next row without copying it; `None` after the last one.
     ///
     /// # Errors
-    /// A dropped table; damage, I/O; those of transactions, where it is read in one.
+    /// The table was dropped; damage, I/O; in a transaction, lock errors too.
     pub fn next_ref(&mut self) -> Result<Option<Row<'_>>> {
         self.advance(|range| {
             let Self { front, back, .. } = range;
@@ -84,7 +81,7 @@ impl Range {
         Ok(if self.done { None } else { self.front.row() })
     }
 
-    /// The last row that was not given yet, not copied; `None` when there is none.
+    /// Returns the last row that was not returned yet, without copying it; `None` if there is none.
     ///
     /// # Errors
     /// As [`Range::next_ref`].
@@ -97,7 +94,8 @@ impl Range {
         Ok(if self.done { None } else { self.back.as_ref().and_then(Cursor::row) })
     }
 
-    /// Makes a step that says whether it came to a row. It is done where there is none, or an error.
+    /// Makes a step, which returns whether it found a row. The iterator is done after a step without a row, and after
+    /// an error.
     fn advance(&mut self, step: impl FnOnce(&mut Self) -> Result<bool>) -> Result<()> {
         if self.done {
             return Ok(());

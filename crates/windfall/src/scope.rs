@@ -1,20 +1,18 @@
-//! What the calls of a transaction share.
+//! The state that the calls of a transaction share.
 //!
-//! **Purpose.** Between two calls it keeps the transaction, its view, its savepoints, and the tables it has a lock on;
-//! it runs a call, which waits where it has to and begins anew then.
+//! **Purpose.** Between two calls it keeps the transaction, its view, its savepoints, and the tables that it has
+//! locked. It runs each call, which waits for locks outside the gate and then starts again.
 //!
-//! **Invariants.** One call at a time: who comes meanwhile is refused, be it the same thread. Inside a table's gate
-//! nobody waits for a lock: a blocked call leaves it ([`Scope::locked`]). The lock on a table comes before the first
-//! change or locking read of it, so a statement on the table finds all transactions that have to do with it. A deadlock
-//! takes the transaction back, all other errors of a lock the call. All waits of a call together last no longer than a
-//! single one may. An interrupt concerns the call or statement that is under way when it comes, and no later one.
+//! **Invariants.** One call at a time: a second call meanwhile is refused, even one of the same thread. No call waits
+//! for a lock inside a table's gate: a blocked call leaves the gate first ([`Scope::locked`]). A table is locked before
+//! its first change or locking read, so a DDL statement on the table finds all transactions that use it. A deadlock
+//! rolls back the transaction, any other lock error only the call. The lock timeout bounds all waits of a call
+//! together. An interrupt applies to the call or statement in progress when it arrives, and to no later one.
 //!
-//! The end of a statement or of the transaction waits for a call of another thread, but only a thread that is in no
-//! call waits so, of whichever transaction or table: it holds nothing that the other call could be waiting for. From
-//! within a call (the source or the sink of a value) commit and rollback are refused while another call is under way; a
-//! statement keeps the calls of other threads out from its beginning, so that its end has no call to wait for.
-//!
-//! **May touch.** `engine`, `session`, `transaction`.
+//! The end of a statement or of the transaction waits for a call of another thread. Only a thread that is in no call,
+//! of any transaction or table, waits so: it holds nothing that the other call could be waiting for. From within a call
+//! (the source or the sink of a value), commit and rollback are refused while another call is in progress. A statement
+//! begun there refuses calls of other threads from its beginning, so its end has no call to wait for.
 
 use core::{cell::Cell, ops::Bound, time::Duration};
 
@@ -41,11 +39,11 @@ use crate::{
 };
 
 thread_local! {
-    /// How many calls of transactions this thread is in.
+    /// Calls in transactions that this thread is in, one within the other.
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A call of a transaction that the thread is in.
+/// Marks that the thread is in a call of a transaction.
 struct InCall;
 
 impl InCall {
@@ -61,7 +59,7 @@ impl Drop for InCall {
     }
 }
 
-/// Whether this thread is in a call, of a transaction or of its own.
+/// Returns whether this thread is in a call, in a transaction or outside of one.
 fn is_in_call() -> bool {
     CALLS.get() > 0 || is_inside()
 }
@@ -72,29 +70,29 @@ pub struct Scope {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: TransactionOptions,
     inner: Mutex<Inner>,
-    /// The transaction's id, also while a call is under way.
+    /// The transaction's id; readable also while a call is in progress.
     id: AtomicU64,
-    /// Its handle is gone.
+    /// Set when the handle is dropped.
     abandoned: AtomicBool,
 }
 
 #[derive(Debug)]
 enum Phase {
     Open,
-    /// By this name.
+    /// Prepared under this name.
     Prepared(Arc<[u8]>),
-    /// It waits for its coordinator, without its handle.
+    /// Prepared and without a handle: it waits for its coordinator.
     Left,
     Committed,
     RolledBack(Arc<str>),
 }
 
-/// Whose rows a call changes or locks.
+/// The kind of table that a call changes or locks rows of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableKind {
-    /// Everybody's.
+    /// A permanent table, shared by all sessions.
     Shared,
-    /// Those of one session.
+    /// A temporary table of one session.
     Temporary,
 }
 
@@ -112,12 +110,12 @@ impl From<RowMode> for RowLock {
 }
 
 impl RowLock {
-    /// How long it waits for a row.
+    /// Returns the timeout for a lock of a row.
     pub fn patience(self, scope: &Scope) -> Patience {
         if self.if_locked == IfLocked::Wait { scope.patience() } else { Patience::NoWait }
     }
 
-    /// Whether there is a row, after an attempt to read it so: what is passed over is none.
+    /// Returns whether there is a row, from the result of an attempt to read it: a skipped row counts as none.
     pub fn pass_over(self, read: Result<bool, Stop>) -> Result<bool, Stop> {
         match read {
             Err(Stop::Blocked(_)) if self.if_locked == IfLocked::Skip => Ok(false),
@@ -126,22 +124,22 @@ impl RowLock {
     }
 }
 
-/// What a call works on.
+/// The state that a call works on.
 #[derive(Debug)]
 pub(crate) struct Inner {
     phase: Phase,
     trx: Suspended,
     view: Option<Arc<ReadView>>,
-    /// The tables that are locked, and whether they may be changed.
+    /// The tables that are locked, and the lock modes.
     tables: SmallVec<[(SpaceId, TableMode); 4]>,
     savepoints: Vec<(Arc<str>, Savepoint)>,
-    /// Whose temporary tables were changed.
+    /// The sessions that own changed temporary tables.
     sessions: SmallVec<[Arc<SessionUndo>; 1]>,
-    /// Statements under way, one within the other.
+    /// Nesting depth of the statements in progress.
     statements: usize,
-    /// The thread that has begun one of them from within a call: nobody else goes on meanwhile.
+    /// The thread that has begun a statement from within a call: calls of other threads are refused meanwhile.
     bound_to: Option<usize>,
-    /// How long the call that is under way has waited.
+    /// How long the call in progress has waited so far.
     waited: Duration,
 }
 
@@ -198,7 +196,7 @@ impl Scope {
         done
     }
 
-    /// Takes it back, and says why to those who ask later.
+    /// Rolls back, and keeps the reason for the errors of later calls.
     fn end_by(&self, inner: &mut Inner, why: Arc<str>) -> Result<()> {
         let before = core::mem::replace(&mut inner.phase, Phase::RolledBack(why));
         let done = self.resume(inner).rollback().map(drop);
@@ -217,7 +215,7 @@ impl Scope {
         }
     }
 
-    /// Ends it, prepared or not, behind the call of another thread that is under way.
+    /// Ends the transaction, prepared or not, after the call of another thread that is in progress.
     fn end<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
         let mut inner = if is_in_call() {
             self.inner.try_lock().ok_or(TransactionError::Busy)?
@@ -233,11 +231,11 @@ impl Scope {
         Trx::resume(&self.engine.transactions, core::mem::take(&mut inner.trx))
     }
 
-    /// Runs something with the transaction itself. If it panics the transaction is taken back.
+    /// Runs `run` with the transaction itself. If `run` panics, the transaction rolls back.
     fn with_trx<T>(&self, inner: &mut Inner, run: impl FnOnce(&mut Trx<'_>) -> T) -> T {
-        // Until it is back in its place there is none to go on with.
+        // While the transaction is taken out of `inner`, no other call can go on with it.
         let phase = core::mem::replace(&mut inner.phase, Phase::RolledBack("a call of it panicked".into()));
-        // What it has not looked at yet has not changed for it.
+        // Without a view nothing was read yet, so nothing counts as changed since.
         let view = self.strict_view(inner).cloned();
         let mut trx = self.resume(inner);
         trx.rules = Rules { gaps: self.locks_gaps(), strict: view.as_deref() };
@@ -254,32 +252,32 @@ impl Scope {
         done
     }
 
-    /// Whether what was missing stays missing where a read locks.
+    /// Returns whether locking reads also lock gaps, so that missing rows stay missing.
     pub fn locks_gaps(&self) -> bool {
         self.options.isolation >= Isolation::RepeatableRead
     }
 
-    /// How plain reads lock what they give, if they do.
+    /// Returns the lock mode of plain reads, if they lock.
     pub fn lock_of_reads(&self) -> Option<RowMode> {
         (self.options.isolation == Isolation::Serializable).then_some(RowMode::Shared)
     }
 
-    /// How long a call waits for a lock.
+    /// Returns how long a call waits for a lock.
     pub fn patience(&self) -> Patience {
         Patience::of(self.options.lock_wait.unwrap_or_else(|| self.engine.lock_wait()))
     }
 
-    /// The transaction's one view.
+    /// Returns the transaction's view, and takes it if there is none yet.
     pub fn view<'i>(&self, inner: &'i mut Inner) -> &'i Arc<ReadView> {
         inner.view.get_or_insert_with(|| Arc::new(self.engine.transactions.view()))
     }
 
-    /// The view of a plain read that begins now, at levels that have any.
+    /// Returns the view of a plain read that begins now, at levels that read with views.
     pub fn view_of_plain_read(&self, inner: &mut Inner) -> Option<Arc<ReadView>> {
         (self.options.isolation != Isolation::ReadUncommitted).then(|| self.view_of_read(inner))
     }
 
-    /// A view for a read that begins now.
+    /// Returns a view for a read that begins now.
     pub fn view_of_read(&self, inner: &mut Inner) -> Arc<ReadView> {
         match self.options.isolation {
             Isolation::RepeatableRead | Isolation::Snapshot => self.view(inner).clone(),
@@ -287,12 +285,13 @@ impl Scope {
         }
     }
 
-    /// Refuses to go on by a strict snapshot that was ended.
+    /// Returns an error if a strict view, that of [`Isolation::Snapshot`], was ended to limit undo.
     pub fn check_strict(&self, inner: &Inner) -> Result<()> {
         self.strict_view(inner).map_or(Ok(()), |view| view.held(Ok(())))
     }
 
-    /// Refuses to change or lock rows of what a strict snapshot does not know: it was made, or emptied, since.
+    /// Refuses to change or lock rows of a tree that a strict view does not know, because it was created or truncated
+    /// since.
     pub fn check_known(
         &self,
         inner: &Inner,
@@ -305,12 +304,12 @@ impl Scope {
         }
     }
 
-    /// The view behind which rows must not have changed that it changes or locks.
+    /// Returns the strict view: rows that have changed since must be neither changed nor locked.
     pub fn strict_view<'i>(&self, inner: &'i Inner) -> Option<&'i Arc<ReadView>> {
         inner.view.as_ref().filter(|_| self.options.isolation == Isolation::Snapshot)
     }
 
-    /// Locks a table, once, as long as the transaction lasts.
+    /// Locks a table, once, until the transaction ends.
     pub fn intend(&self, inner: &mut Inner, space: SpaceId, mode: TableMode) -> Result<()> {
         let is_enough = |held: TableMode| held == mode || held == TableMode::IntentionExclusive;
         if inner.tables.iter().any(|(known, held)| *known == space && is_enough(*held)) {
@@ -319,7 +318,7 @@ impl Scope {
         #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime only")]
         let locker = self.with_trx(inner, |trx| trx.locker())?;
         let wanted = Wanted::Table(space, mode);
-        // Nobody waits for a table inside the gate of another one.
+        // Inside the gate of another table, no table lock is waited for.
         let patience = if is_inside() { Patience::NoWait } else { self.patience() };
         let mut waits = Waits::after(inner.waited, patience);
         let taken = self.engine.transactions.acquire_in_call(&locker, wanted, &mut waits);
@@ -329,9 +328,9 @@ impl Scope {
         Ok(())
     }
 
-    /// Runs one attempt after the other of a call that changes or locks rows of a table, until one is not blocked. An
-    /// attempt passes the gate of its table and leaves it. A call that fails has done nothing, and one that has changed
-    /// nothing leaves no more locks than if it had not waited.
+    /// Retries a call that changes or locks rows of a table until it is not blocked. Each attempt passes the gate of
+    /// its table and leaves it. A call that fails has changed nothing, and a call that has changed nothing keeps no
+    /// more locks than if it had not waited.
     pub fn locked<T>(
         &self,
         inner: &mut Inner,
@@ -342,13 +341,14 @@ impl Scope {
         let mut waits = Waits::after(inner.waited, patience);
         let done = self.with_trx(inner, |trx| {
             if kind == TableKind::Temporary {
-                // There are no versions of its rows to be seen by a view.
+                // Its rows have no versions that a view could read.
                 trx.rules.strict = None;
             }
             let start = trx.savepoint();
             loop {
                 let attempted = trx.check_strict().map_err(Stop::Failed).and_then(|()| attempt(trx));
-                // Behind it, too, whatever it has come to: what is not there may have been taken away.
+                // Check after the attempt as well, whatever its result: once the view is ended, a row that is missing
+                // may have been purged.
                 let stopped = match (attempted, trx.check_strict()) {
                     (Err(Stop::Blocked(blocked)), _) => {
                         self.engine.transactions.await_lock(trx, blocked, &mut waits).err()
@@ -375,12 +375,12 @@ impl Scope {
 }
 
 impl Scope {
-    /// The transaction's number, if it has one.
+    /// Returns the transaction's id, if it has one.
     pub fn id(&self) -> Option<u64> {
         Some(self.id.load(SeqCst)).filter(|id| *id != TrxId::NONE.0)
     }
 
-    /// Refuses what a transaction that only reads must not do.
+    /// Refuses a change or lock in a read-only transaction.
     ///
     /// # Errors
     /// [`TransactionError::ReadOnly`].
@@ -388,7 +388,7 @@ impl Scope {
         if self.options.read_only { Err(TransactionError::ReadOnly.into()) } else { Ok(()) }
     }
 
-    /// Locks a range of keys against new ones, where the level locks gaps.
+    /// Locks a range of keys against inserts, at levels that lock gaps.
     pub fn lock_range(
         &self,
         inner: &mut Inner,
@@ -406,7 +406,7 @@ impl Scope {
             match (&end, &inner.phase) {
                 (Ok(_), Phase::Prepared(xid)) => self.engine.transactions.prepared().remove(xid),
                 (Ok(_), _) => {}
-                // It was promised to its coordinator.
+                // It stays prepared, as its coordinator expects.
                 (Err(_), Phase::Prepared(_)) => {
                     inner.trx = trx.suspend();
                     return end;
@@ -442,7 +442,7 @@ impl Scope {
                 trx.prepare(&xid).inspect_err(|_| prepared.remove(&xid))
             })?;
             inner.phase = Phase::Prepared(xid);
-            // It reads no more.
+            // A prepared transaction reads no more.
             inner.view = None;
             inner.savepoints.clear();
             Ok(end)
@@ -457,12 +457,12 @@ impl Scope {
             inner.trx = trx.suspend();
             Ok((revoked?, self.end_by(inner, "it was asked to".into())))
         })?;
-        // Whoever was told that it is prepared is not to find it so again.
+        // A coordinator that knows of the prepare must not find it prepared again after a crash.
         self.await_log(revoked, self.engine.flush_log())?;
         done
     }
 
-    /// The handle has gone. If a call is under way that takes the transaction back when it ends.
+    /// Marks that the handle was dropped. Rolls back, or, if a call is in progress, the end of that call does.
     pub fn abandon(&self) {
         self.abandoned.store(true, SeqCst);
         self.end_if_abandoned();
@@ -474,7 +474,8 @@ impl Scope {
         {
             match &inner.phase {
                 Phase::Open => {
-                    // What keeps it from that is told to those who come for its rows, or has stopped the database.
+                    // An error of the rollback is reported to transactions that need its rows, or it has stopped the
+                    // database.
                     let _ = self.end_by(&mut inner, "its handle was dropped".into());
                 }
                 Phase::Prepared(xid) => {
@@ -535,24 +536,25 @@ impl Scope {
     }
 }
 
-/// Several calls that are one statement. Where it is not kept it is taken back, also by a panic.
+/// Several calls that are one statement. It rolls back unless it is kept, also on a panic.
 ///
-/// The savepoints that were set before are out of reach meanwhile: it could not come back from there.
+/// Savepoints that were set before it are hidden meanwhile: the statement could not go on after a rollback to one of
+/// them.
 struct Statement<'s> {
     scope: &'s Scope,
     start: Savepoint,
     outside: Vec<(Arc<str>, Savepoint)>,
-    /// It has bound the transaction to its thread.
+    /// Whether it has bound the transaction to its thread.
     binds: bool,
     is_over: bool,
 }
 
 impl<'s> Statement<'s> {
-    /// Ends it, behind the call of another thread that is under way.
+    /// Ends the statement, after the call of another thread that is in progress.
     fn end(&mut self) -> MutexGuard<'s, Inner> {
         self.is_over = true;
         let scope = self.scope;
-        // From within a call: other threads only look whether they may go on.
+        // Within a call this cannot deadlock: other threads hold the mutex only to check whether they may go on.
         let mut inner = if is_in_call() { scope.inner.lock_out_of_order() } else { scope.inner.lock() };
         inner.statements -= 1;
         if self.binds {
@@ -561,7 +563,7 @@ impl<'s> Statement<'s> {
         inner
     }
 
-    /// What it has done stays, and its savepoints are those of the transaction.
+    /// Keeps its changes; its savepoints become those of the transaction.
     fn keep(&mut self) {
         let mut inner = self.end();
         if matches!(inner.phase, Phase::Open) {
@@ -586,7 +588,7 @@ impl<'s> Statement<'s> {
 impl Drop for Statement<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            // What keeps it from that has ended the transaction, or stopped the database.
+            // An error of the rollback has ended the transaction, or stopped the database.
             let _ = self.take_back();
         }
     }
@@ -596,24 +598,24 @@ impl Inner {
     fn check_under_way(&self) -> Result<()> {
         match &self.phase {
             Phase::Open | Phase::Prepared(_) => Ok(()),
-            // Nobody has a handle to ask by.
+            // There is no handle through which this error could be reported.
             Phase::Left => Err(TransactionError::Prepared.into()),
             Phase::Committed => Err(TransactionError::Committed.into()),
             Phase::RolledBack(why) => Err(TransactionError::RolledBack(why.clone()).into()),
         }
     }
 
-    /// The transaction's id, if it has one.
+    /// Returns the transaction's id, if it has one.
     pub fn own(&self) -> TrxId {
         self.trx.id()
     }
 
-    /// How often a part of it was taken back.
+    /// Returns how often a part of the transaction was rolled back.
     pub fn taken_back(&self) -> u64 {
         self.trx.taken_back()
     }
 
-    /// Notes that temporary tables of a session are changed.
+    /// Records that temporary tables of a session are changed.
     pub fn uses(&mut self, undo: &Arc<SessionUndo>) {
         if !self.sessions.iter().any(|known| Arc::ptr_eq(known, undo)) {
             self.sessions.push(undo.clone());

@@ -1,14 +1,13 @@
-//! A session: who works with the database, and the temporary tables of theirs.
+//! A session and its temporary tables.
 //!
-//! **Purpose.** Temporary tables and scratch trees are tablespaces of their own, known to nobody else, neither logged
-//! nor checkpointed, and dropped at the cost of a drop: each when its user drops it, all of them when the session ends.
+//! **Purpose.** Temporary tables and scratch trees are tablespaces of their own. Only their session can find them; they
+//! are neither logged nor checkpointed, and are dropped at the cost of a drop: each on request, all of them when the
+//! session ends.
 //!
 //! **Invariants.** A call on a temporary table writes no redo for it and waits for no room in the log, whatever it
-//! changes. What it leaves behind it purges itself before it returns; it has been made by then, and does not fail
-//! because of that. Nothing of a session outlives it but handles, which answer
-//! [`Error::TableDropped`](crate::error::Error::TableDropped) then.
-//!
-//! **May touch.** `engine`, `table`, `transaction`.
+//! changes. The call itself purges the old versions that it leaves, before it returns. The change is already made by
+//! then, so a failure of purge does not fail the call. Only handles outlive a session; their calls then return
+//! [`Error::TableDropped`](crate::error::Error::TableDropped).
 
 use std::collections::BTreeMap;
 
@@ -22,23 +21,23 @@ use crate::{
     transaction::Stream,
 };
 
-/// What the tables of a session share.
+/// The state that the tables of a session share.
 #[derive(Debug)]
 pub(crate) struct SessionUndo {
     stream: Arc<Stream>,
-    /// Trees without a name that are in use, by the number of their table.
+    /// The scratch trees in use, by table id.
     scratches: Mutex<BTreeMap<u64, Arc<catalog::Table>>>,
 }
 
 impl SessionUndo {
-    /// The undo of its temporary tables.
+    /// Returns the undo of the session's temporary tables.
     pub fn stream(&self) -> &Arc<Stream> {
         &self.stream
     }
 }
 
-/// A session. When it goes its temporary tables go, once the calls on them have ended: so it must not be dropped by the
-/// source of a value of theirs.
+/// A session with temporary tables. When it is dropped, it waits for the calls on its tables and drops the tables. So
+/// the source of a value of such a table must not drop it.
 #[derive(Debug)]
 pub struct Session {
     engine: Arc<Engine>,
@@ -53,11 +52,11 @@ impl Session {
         Self { engine, undo, tables: Mutex::new(Rank::Session, BTreeMap::new()) }
     }
 
-    /// Creates a temporary table, which only this session can find by its name. It hides a table of that name from
-    /// nobody.
+    /// Creates a temporary table, which only this session can find by its name. It does not shadow a permanent table of
+    /// the same name.
     ///
     /// # Errors
-    /// The session has one of that name.
+    /// The session already has a table of this name.
     pub fn create_temporary_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         self.engine.check_open()?;
         let mut tables = self.tables.lock();
@@ -70,10 +69,10 @@ impl Session {
         Ok(table)
     }
 
-    /// A tree without a name for intermediate results, dropped when what is returned goes, or the session.
+    /// Creates an unnamed tree for intermediate results. It is dropped with the returned handle, or with the session.
     ///
     /// # Errors
-    /// When the log takes no more: it keeps track of the ids of tablespaces.
+    /// The log accepts no more records: the allocation of tablespace ids is logged.
     pub fn scratch(&self) -> Result<Scratch> {
         self.engine.check_open()?;
         let table = self.engine.catalog.temporary_table(&TableOptions::default().definition)?;
@@ -85,18 +84,18 @@ impl Session {
         })
     }
 
-    /// The session's temporary table of this name.
+    /// Returns the session's temporary table of this name.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no table of this name.
     pub fn temporary_table(&self, name: &str) -> Result<Table> {
         self.tables.lock().get(name).cloned().ok_or_else(|| SchemaError::NoTable(name.into()).into())
     }
 
-    /// Drops a temporary table.
+    /// Drops a temporary table. Waits for the calls on it that are in progress.
     ///
     /// # Errors
-    /// There is none of this name; a call from within a value's source.
+    /// There is no table of this name; the call comes from within the source of a value.
     pub fn drop_temporary_table(&self, name: &str) -> Result<DropReport> {
         Catalog::check_outside()?;
         let table = self.tables.lock().remove(name).ok_or_else(|| SchemaError::NoTable(name.into()))?;
@@ -109,11 +108,12 @@ impl Drop for Session {
         for table in self.tables.get_mut().values() {
             self.engine.catalog.drop_temporary(&table.inner);
         }
-        // One that is going at this moment is here, too: to drop it once more is to wait for those inside it.
+        // A scratch tree that is being dropped at this moment is here, too: dropping it again waits for the calls
+        // inside it.
         for table in core::mem::take(&mut *self.undo.scratches.lock()).values() {
             self.engine.catalog.drop_temporary(table);
         }
-        // Nobody is inside a table of this session any more, and handles that are left keep nothing alive.
+        // No call is inside a table of this session any more, and handles that are left keep nothing alive.
         self.engine.transactions.streams().drop_temporary(&self.undo.stream);
     }
 }
@@ -135,12 +135,12 @@ impl core::ops::Deref for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // From within a value's source, perhaps of this very tree, nothing can be dropped: the session's end does it.
+        // Within the source of a value, perhaps of this very tree, nothing can be dropped: the session's end drops it.
         if Catalog::check_outside().is_err() {
             return;
         }
         self.table.engine.catalog.drop_temporary(&self.table.inner);
-        // Not before: the session's end waits for the calls on what is here, which need its undo.
+        // Not earlier: the session's end waits for the calls on the trees in this map, which need the session's undo.
         self.undo.scratches.lock().remove(&self.table.inner.look(|shape| shape.record.id));
     }
 }
@@ -165,12 +165,12 @@ mod tests {
             crate::tablespace::pages_in_use(&table.engine.pool, &space).unwrap().len()
         };
         let before = pages();
-        // A change passes two of these places, purge the third.
+        // A change passes two of the fault injection points, purge the third.
         table.engine.transactions.fail_at(3);
         table.put(b"row", &vec![2; 100_000]).unwrap();
         assert_eq!(table.get(b"row").unwrap(), Some(vec![2; 100_000]));
         assert!(pages() > before, "purge has gone on");
-        // The next call purges, be it one that fails itself.
+        // The next call purges, even if it fails itself.
         table.insert(b"row", b"").unwrap_err();
         assert_eq!(pages(), before);
         table.engine.transactions.fail_at(2);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn from_within_a_source_nothing_temporary_is_dropped() {
-        /// Drops the tables that its own value is for.
+        /// Drops the tables that its own value is written to.
         struct Source<'a>(&'a Session, Option<Scratch>);
 
         impl std::io::Read for Source<'_> {
@@ -212,7 +212,7 @@ mod tests {
     fn the_end_of_a_session_waits_for_calls_on_a_scratch_tree_that_is_going() {
         use std::{sync::mpsc, thread, time::Duration};
 
-        /// Amid a long value, it waits until it is told to go on.
+        /// In the middle of a long value, it waits for a signal to go on.
         struct Source(mpsc::Sender<()>, mpsc::Receiver<()>, usize);
 
         impl std::io::Read for Source {
@@ -243,7 +243,7 @@ mod tests {
                 thread::yield_now();
             }
             let ended = scope.spawn(move || drop(session));
-            // It does not end, but nothing tells that it has come to wait.
+            // The drop must not end, but nothing shows that it has begun to wait.
             thread::sleep(Duration::from_millis(100));
             assert!(!ended.is_finished(), "the session is gone, with the undo of a call under way");
             go_on.send(()).unwrap();

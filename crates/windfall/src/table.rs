@@ -1,12 +1,11 @@
-//! A table's handle: rows by their keys.
+//! The handle of a table: access to rows by their keys.
 //!
-//! **Purpose.** Reads and writes of single rows, ranges of rows, long values as streams.
+//! **Purpose.** Reads and writes of single rows, ranges of rows, and streams of long values.
 //!
-//! **Invariants.** A call passes the table's gate and works on the shape that it finds inside. It is atomic over all
-//! trees of the table, and when it returns it is as durable as `flush_log_at_trx_commit` says. A handle that outlives
-//! its table answers [`Error::TableDropped`], and keeps no page of it alive.
-//!
-//! **May touch.** `engine`, `catalog`, `transaction`.
+//! **Invariants.** A call passes the table's gate, which DDL closes and drains, and works on the table schema (shape)
+//! that it finds inside. It is atomic over all trees of the table, and when it returns it is as durable as
+//! `flush_log_at_trx_commit` says. A handle that outlives its table returns [`Error::TableDropped`], and keeps no page
+//! of the table alive.
 
 use core::ops::RangeBounds;
 use std::io::{self, Read};
@@ -29,17 +28,17 @@ use crate::{
     },
 };
 
-/// A table. Clones are cheap and are the same table.
+/// A table. Clones are cheap and are handles of the same table.
 #[derive(Clone, Debug)]
 pub struct Table {
     pub(crate) engine: Arc<Engine>,
     pub(crate) name: Arc<str>,
     pub(crate) inner: Arc<catalog::Table>,
-    /// Where a temporary table's undo goes.
+    /// The undo of the session, if the table is temporary.
     undo: Option<Arc<SessionUndo>>,
-    /// The transaction that its calls belong to.
+    /// The transaction of the calls on this handle.
     scope: Option<Arc<Scope>>,
-    /// What its locking reads do about rows that others have locked.
+    /// What locking reads do if another transaction has locked the row.
     if_locked: IfLocked,
 }
 
@@ -57,24 +56,24 @@ impl Table {
         Self { undo: Some(undo), ..Self::new(engine, name, table) }
     }
 
-    /// The name that the table had when this handle was made.
+    /// Returns the name that the table had when this handle was made.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The bytes that were given at the table's creation.
+    /// Returns the bytes that were stored with the table when it was created.
     pub fn metadata(&self) -> Vec<u8> {
         self.inner.look(|shape| shape.record.metadata.clone())
     }
 
-    /// The longest key of a table without indexes, in bytes. With an index, the row's key and the index key lie in one
-    /// entry, which is no longer than that either: so both together have at most 2 bytes less, and one less for each
-    /// zero byte of the index key. What is longer is refused when it is written.
+    /// Returns the length of the longest key of a table without indexes, in bytes. With an index, the row's key and the
+    /// index key share one entry, which has the same limit: together they may have at most 2 bytes less, and one byte
+    /// less for each zero byte of the index key. Longer keys are refused when they are written.
     pub fn key_limit(&self) -> usize {
         self.inner.look(|shape| shape.clustered.key_limit())
     }
 
-    /// An error of a call on this table, which says so.
+    /// Adds the name of the table, or of its index, to an error of a call.
     #[cold]
     pub(crate) fn told(&self, error: Error) -> Error {
         error.of(|space| {
@@ -94,7 +93,7 @@ impl Table {
         self.inner.enter().map_err(|error| self.told(error))
     }
 
-    /// Runs something with the table's trees, for a change of rows.
+    /// Runs a change of rows on the table's trees, inside the gate.
     fn inside<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> T) -> Result<T> {
         let call = self.inner.enter_to_change()?;
         let shape: &Shape = &call;
@@ -118,14 +117,14 @@ impl Table {
         };
         let done = run(&target);
         if let (Some(undo), None) = (&self.undo, &self.scope) {
-            // The session's end waits for those inside, and then drops this stream.
+            // The session's end waits for the calls inside the gate before it drops this stream.
             self.engine.transactions.purge_temporary(undo.stream());
         }
         Ok(done)
     }
 
-    /// Changes a row, in the transaction that the table stands within, or in one of its own: then it waits for the log,
-    /// outside the gate. Says whether there was a row to change.
+    /// Changes a row, in the transaction of this handle or in one of its own. A change in its own transaction then
+    /// waits for the log, outside the gate. Returns whether there was a row to change.
     fn change(&self, key: &[u8], mut edit: Edit<'_>) -> Result<bool> {
         self.engine.check_open()?;
         if let Some(scope) = self.scope()? {
@@ -146,7 +145,7 @@ impl Table {
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(Stop::Blocked(blocked)) => {
                     match self.engine.transactions.await_lock(&mut trx, blocked, &mut waits) {
-                        // It has done nothing yet, and begins anew as if it had not waited.
+                        // It has done nothing yet, and starts again as if it had not waited.
                         Err(Error::Lock(LockError::Deadlock(_))) => trx.give_way(),
                         done => done?,
                     }
@@ -175,8 +174,8 @@ impl Table {
         })
     }
 
-    /// Runs a call that changes or locks rows, under a lock of the table: of the tablespace that its rows lie in, which
-    /// a truncation changes. What finds another one says so.
+    /// Runs a call that changes or locks rows, under a table lock. The lock is on the tablespace of the table's rows,
+    /// which a truncation replaces: if `run` finds another tablespace it returns `None`, and is run again.
     fn locked<T>(
         &self,
         scope: &Scope,
@@ -189,7 +188,7 @@ impl Table {
             let space = self.inner.space();
             if self.undo.is_none() {
                 scope.intend(inner, space, mode)?;
-                // From here on nobody empties it.
+                // From here on the table cannot be truncated.
                 let born = || Ok(self.inner.enter()?.clustered.space().born());
                 scope.check_known(inner, born, || Owner::Table(self.name.clone()))?;
             }
@@ -199,7 +198,7 @@ impl Table {
         }
     }
 
-    /// Reads a row in a transaction, and locks it. `false` also for one that is passed over.
+    /// Reads and locks a row in a transaction. Returns `false` also for a row that is skipped.
     fn get_locked(
         &self,
         scope: &Scope,
@@ -220,14 +219,14 @@ impl Table {
         })
     }
 
-    /// Reads a row; without `whole`, a value that lies in pages of its own is not read. Says whether there is one.
+    /// Reads a row; without `whole`, a value in overflow pages is not read. Returns whether there is one.
     fn read(&self, key: &[u8], whole: bool, value: &mut Vec<u8>) -> Result<bool> {
         self.engine.check_open()?;
         let transactions = &self.engine.transactions;
         let found = match self.scope()? {
             Some(scope) => scope.call(|inner| self.read_within(scope, inner, key, whole, value)),
             None => self.inner.enter().and_then(|call| match self.undo {
-                // Its session reads what it has written.
+                // A session reads its own changes, and no other session has this table.
                 Some(_) => transactions.get_in(&call.clustered, key, Sight::Newest, whole, value),
                 None => transactions.get_committed(&call.clustered, key, TrxId::NONE, whole, value),
             }),
@@ -262,22 +261,22 @@ impl Table {
         transactions.get_in(&call.clustered, key, sight, whole, value)
     }
 
-    /// The same table for the calls of a transaction: what is done by this handle is done in it, and what is read is
-    /// what it sees.
+    /// Returns a handle of the same table for calls in this transaction: its changes are part of the transaction, and
+    /// its reads see what the transaction sees.
     #[must_use]
     pub fn within(&self, transaction: &Transaction) -> Self {
         Self { scope: Some(transaction.scope.clone()), ..self.clone() }
     }
 
-    /// The same table, whose reads `_for_share` and `_for_update` do this about rows that others have locked. Locks on
-    /// the table itself are waited for as ever, and so is what a change meets; a single call that is changing a row at
-    /// this moment is waited for until it is done.
+    /// Returns a handle of the same table with this behaviour of `_for_share` and `_for_update` reads if another
+    /// transaction has locked a row. Locks on the table itself are still waited for, and so are the locks that a change
+    /// needs. A single call that is changing a row at this moment is waited for until it is done.
     #[must_use]
     pub fn if_locked(&self, then: IfLocked) -> Self {
         Self { if_locked: then, ..self.clone() }
     }
 
-    /// The transaction that its calls belong to, if any.
+    /// Returns the transaction of the calls on this handle, if any.
     fn scope(&self) -> Result<Option<&Arc<Scope>>> {
         match &self.scope {
             Some(scope) if !Arc::ptr_eq(&scope.engine, &self.engine) => {
@@ -291,32 +290,34 @@ impl Table {
         if self.undo.is_some() { TableKind::Temporary } else { TableKind::Shared }
     }
 
-    /// Refuses what a transaction that only reads must not do. Temporary tables are no concern of it: nobody else has
-    /// them.
+    /// Refuses a change in a read-only transaction. Temporary tables are exempt, because no other session has them.
     fn check_may_change(&self, scope: &Scope) -> Result<()> {
         if self.kind() == TableKind::Temporary { Ok(()) } else { scope.check_may_change() }
     }
 
-    /// The transaction that holds its locks.
+    /// Returns the transaction that will own the locks.
     fn holder(&self) -> Result<&Arc<Scope>> {
         let scope = self.scope()?.ok_or(TransactionError::Outside)?;
         self.check_may_change(scope)?;
         Ok(scope)
     }
 
-    /// The value of a row as it is now, which nobody else changes before the transaction has ended. Waits for whoever
-    /// is changing it. Where the level says so, a row that is missing stays missing.
+    /// Reads and locks a row (shared): returns its newest value, and no other transaction can change the row before
+    /// this one has ended. Waits until a transaction that is changing it has ended. At levels that lock gaps, a missing
+    /// row stays missing.
     ///
     /// # Errors
-    /// Without a transaction; a lock that is not to be had; as [`Table::get`].
+    /// The handle is not in a transaction, or the transaction is read-only; the lock is not granted ([`LockError`]); as
+    /// [`Table::get`].
     pub fn get_for_share(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.get_for(key, RowMode::Shared)
     }
 
-    /// As [`Table::get_for_share`], and nobody else locks it before the transaction has ended.
+    /// As [`Table::get_for_share`], but with an exclusive lock: no other transaction can lock the row before this one
+    /// has ended.
     ///
     /// # Errors
-    /// As [`Table::get_for_share`]; a transaction that only reads.
+    /// As [`Table::get_for_share`].
     pub fn get_for_update(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.get_for(key, RowMode::Exclusive)
     }
@@ -330,19 +331,19 @@ impl Table {
         Ok(found.map_err(|error| self.told(error))?.then_some(value))
     }
 
-    /// Inserts a row.
+    /// Inserts a row. Waits for locks on it up to the lock timeout, as every change does.
     ///
     /// # Errors
-    /// [`SchemaError::DuplicateKey`] when there is one with this key, or in a unique index; keys and values that are
-    /// too long; a dropped table; I/O. The table is unchanged then.
+    /// [`SchemaError::DuplicateKey`] if a row has this key, or this key of a unique index; the key or the value is too
+    /// long; a lock that is not granted ([`LockError`]); a dropped table; I/O. The table is then unchanged.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(key, Value::Bytes(value), Mode::Insert)
     }
 
-    /// Inserts a row, or replaces the one with this key.
+    /// Inserts a row, or replaces the value of the row with this key.
     ///
     /// # Errors
-    /// As [`Table::insert`], but for the key itself.
+    /// As [`Table::insert`], except that the row's key may exist.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(key, Value::Bytes(value), Mode::Put)
     }
@@ -350,15 +351,15 @@ impl Table {
     /// Replaces the value of a row.
     ///
     /// # Errors
-    /// [`SchemaError::NoRow`] when there is none with this key; as [`Table::insert`] otherwise.
+    /// [`SchemaError::NoRow`] if no row has this key; otherwise as [`Table::insert`].
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(key, Value::Bytes(value), Mode::Update)
     }
 
-    /// Deletes a row. Says whether there was one.
+    /// Deletes a row. Returns whether there was one.
     ///
     /// # Errors
-    /// A dropped table, I/O. The table is unchanged then.
+    /// The table was dropped; a lock that is not granted ([`LockError`]); I/O. The table is then unchanged.
     pub fn delete(&self, key: &[u8]) -> Result<bool> {
         self.change(key, Edit::delete())
     }
@@ -367,37 +368,39 @@ impl Table {
         self.change(key, Edit::write(value, mode)).map(drop)
     }
 
-    /// Inserts a row whose value of `length` bytes is read from `source`, piece by piece: it is never in memory as a
-    /// whole.
+    /// Inserts a row with a value of `length` bytes that is read from `source` piece by piece, so that it is never in
+    /// memory as a whole.
     ///
-    /// The row is locked meanwhile, and statements on this table wait. The source may call this table and others, but
-    /// no statement: that would wait for this very call, and is an error. Neither does a call from within a source wait
-    /// for a row that another call changes: that is an error, too. Tables of another database are no exception.
+    /// The row is locked meanwhile, and DDL statements on this table wait. `source` may call this table and others. It
+    /// must not run a DDL statement, which would wait for this very call: that is an error. A call from within a source
+    /// does not wait for a row that another call is changing: that is an error, too. Both also hold for tables of other
+    /// databases.
     ///
     /// # Errors
-    /// As [`Table::insert`]; a source that fails or ends early.
+    /// As [`Table::insert`]; the source fails or ends early.
     pub fn insert_stream(&self, key: &[u8], length: u64, source: &mut dyn Read) -> Result<()> {
         self.write(key, Value::Source { length, source }, Mode::Insert)
     }
 
-    /// As [`Table::put`], the value read from `source`.
+    /// As [`Table::put`], with the value read from `source`.
     ///
     /// # Errors
-    /// As [`Table::put`]; a source that fails or ends early.
+    /// As [`Table::put`]; the source fails or ends early.
     pub fn put_stream(&self, key: &[u8], length: u64, source: &mut dyn Read) -> Result<()> {
         self.write(key, Value::Source { length, source }, Mode::Put)
     }
 
-    /// The value of a row.
+    /// Returns the value of a row.
     ///
     /// # Errors
-    /// A dropped table, damage, I/O.
+    /// The table was dropped; damage, I/O.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// The value of a row, in place of what `value` held: spares an allocation for each row. Says whether there is one.
+    /// Reads the value of a row into `value`, replacing its content; this saves an allocation per row. Returns whether
+    /// there is a row.
     ///
     /// # Errors
     /// As [`Table::get`].
@@ -405,7 +408,7 @@ impl Table {
         self.read(key, true, value)
     }
 
-    /// Whether there is a row with this key.
+    /// Returns whether there is a row with this key.
     ///
     /// # Errors
     /// As [`Table::get`].
@@ -413,20 +416,21 @@ impl Table {
         self.read(key, false, &mut Vec::new())
     }
 
-    /// Writes the value of a row to `out`, piece by piece. Gives its length; `None` when there is no such row.
+    /// Writes the value of a row to `out`, piece by piece. Returns its length in bytes; `None` if there is no such row.
     ///
-    /// It is the value that the row has at the beginning, whatever becomes of the row meanwhile: at
-    /// [`Isolation::ReadUncommitted`], too, one that is committed, or this transaction's own. The table can be changed,
-    /// dropped and truncated between two pieces, also by `out` itself.
+    /// The whole value is the one that the row has when the call begins, whatever happens to the row meanwhile. At
+    /// [`Isolation::ReadUncommitted`], too, it is a committed one or this transaction's own. Between two pieces the
+    /// table can be changed, dropped and truncated, also by `out` itself.
     ///
     /// # Errors
-    /// As [`Table::get`]; an `out` that fails; [`Error::TableDropped`] when the table is dropped or truncated
-    /// meanwhile, or [`TransactionError::ViewEnded`], and then some of the value has been written.
+    /// As [`Table::get`]; `out` fails; [`Error::TableDropped`] if the table is dropped or truncated meanwhile, or
+    /// [`TransactionError::ViewEnded`]. A part of the value may then have been written.
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
         match self.scope()? {
             None => self.stream_out(key, Arc::new(self.engine.transactions.view()), TrxId::NONE, out),
-            // What `out` does is no call of this transaction: what it has written might be taken back.
+            // `out` makes no calls in this transaction: a rollback to a savepoint could remove what it has written
+            // there.
             Some(scope) => scope.call(|inner| {
                 if scope.lock_of_reads().is_some() && self.undo.is_none() {
                     self.get_locked(scope, inner, key, RowMode::Shared.into(), false, &mut Vec::new())?;
@@ -459,39 +463,41 @@ impl Table {
         while reader.left() > 0 {
             self.engine.check_open()?;
             let n = {
-                // The version is kept from purge; that its tablespace is gone shows as the table's being dropped.
+                // The view keeps the version from purge. If its tablespace is gone, the call returns that the table was
+                // dropped.
                 let _call = self.enter()?;
                 let read = reader.read(&mut piece);
                 let held = if undo.is_some() { read } else { view.held(read) };
                 held.map_err(|error| self.told(error))?
             };
-            // Nobody waits for what `out` does.
+            // No gate and no latch is held while `out` runs.
             let failed = |error: io::Error| UsageError::Other(format!("the output: {error}").into());
             out.write_all(&piece[..n]).map_err(failed)?;
         }
         Ok(Some(length))
     }
 
-    /// The rows whose keys lie in a range, in order, from either end.
+    /// Returns the rows with keys in a range, in order, from either end.
     ///
-    /// They are those of one moment: outside of a transaction that of the first of them, in one that of its level.
+    /// All rows are of one snapshot: outside of a transaction, it is taken when the first row is read; in a
+    /// transaction, its isolation level decides.
     ///
     /// # Errors
-    /// A dropped table.
+    /// The table was dropped.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
         Ok(Range::new(self.cursor()?, Bounds::of(&range)))
     }
 
-    /// All rows, in order.
+    /// Returns all rows, in order.
     ///
     /// # Errors
-    /// A dropped table.
+    /// The table was dropped.
     pub fn rows(&self) -> Result<Range> {
         self.range::<&[u8]>(..)
     }
 
-    /// The rows of a range as they are now, each locked as [`Table::get_for_share`] does. Where the level says so, no
-    /// row is added to the range before the transaction has ended.
+    /// Returns the newest rows of a range, and locks each as [`Table::get_for_share`] does. At levels that lock gaps,
+    /// no row is added to the range before the transaction has ended.
     ///
     /// # Errors
     /// As [`Table::get_for_share`].
@@ -499,7 +505,7 @@ impl Table {
         Ok(Range::new(self.locking_cursor(RowMode::Shared)?, Bounds::of(&range)))
     }
 
-    /// The rows of a range as they are now, each locked as [`Table::get_for_update`] does.
+    /// Returns the newest rows of a range, and locks each as [`Table::get_for_update`] does.
     ///
     /// # Errors
     /// As [`Table::get_for_update`].
@@ -507,16 +513,16 @@ impl Table {
         Ok(Range::new(self.locking_cursor(RowMode::Exclusive)?, Bounds::of(&range)))
     }
 
-    /// A cursor over all rows, which is nowhere yet.
+    /// Returns a cursor over all rows. It is not positioned yet.
     ///
     /// # Errors
-    /// A dropped table.
+    /// The table was dropped.
     pub fn cursor(&self) -> Result<Cursor> {
         self.cursor_of(self.reader()?)
     }
 
-    /// A cursor that locks the rows it comes to as [`Table::get_for_share`] does, and the gaps between where the level
-    /// says so.
+    /// Returns a cursor that locks each row it moves to as [`Table::get_for_share`] does, and at levels that lock gaps
+    /// also the gaps between.
     ///
     /// # Errors
     /// As [`Table::get_for_share`].
@@ -524,7 +530,7 @@ impl Table {
         self.locking_cursor(RowMode::Shared)
     }
 
-    /// A cursor that locks the rows it comes to as [`Table::get_for_update`] does.
+    /// Returns a cursor that locks each row it moves to as [`Table::get_for_update`] does.
     ///
     /// # Errors
     /// As [`Table::get_for_update`].
@@ -543,17 +549,17 @@ impl Table {
         Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.clustered.clone(), owner, reader))
     }
 
-    /// Who reads by this handle.
+    /// Returns how plain reads on this handle read.
     pub(crate) fn reader(&self) -> Result<Reader> {
         Ok(match self.scope()? {
-            // Of a temporary table its session sees what it has written, and there is nobody else.
+            // A session sees its own changes to a temporary table, and no other session has the table.
             scope if self.undo.is_some() => Reader::Session(scope.cloned()),
             Some(scope) => Reader::Within(scope.clone(), None),
             None => Reader::Alone,
         })
     }
 
-    /// Who reads by it and locks.
+    /// Returns how locking reads on this handle read and lock.
     pub(crate) fn locking_reader(&self, mode: RowMode) -> Result<Reader> {
         let scope = self.holder()?;
         let lock = RowLock { mode, if_locked: self.if_locked };
@@ -564,10 +570,10 @@ impl Table {
         })
     }
 
-    /// A secondary index.
+    /// Returns the secondary index of this name.
     ///
     /// # Errors
-    /// There is none of this name; a dropped table.
+    /// There is no index of this name; the table was dropped.
     pub fn index(&self, name: &str) -> Result<Index> {
         self.engine.check_open()?;
         let call = self.enter()?;
@@ -579,16 +585,16 @@ impl Table {
         Ok(Index::new(self.clone(), name, shape.secondaries[place].clone()))
     }
 
-    /// Switches the adaptive hash index of this table's trees on or off, and of those that it gets later.
+    /// Turns the adaptive hash index of this table's trees on or off, and that of trees that it gets later.
     pub fn set_hash_index(&self, on: bool) {
         self.inner.set_hash_index(on);
     }
 
-    /// Gives each tree of the table a hash index of so many bytes, and touches all of it, as if as many keys had been
-    /// read: for experiments with what a table owns.
+    /// Gives each tree of the table a hash index of this size in bytes, and touches all of it, as if as many keys had
+    /// been read: for experiments with the memory of a table.
     ///
     /// # Panics
-    /// When `hash_index_memory` has no room for it, or the hash index is off.
+    /// If `hash_index_memory` has no room for it, or the hash index is off.
     #[cfg(feature = "lab")]
     pub fn pretend_hash_index(&self, bytes: u64) {
         let trees: Vec<_> = self.inner.look(|shape| shape.trees().cloned().collect());

@@ -1,44 +1,43 @@
-//! Transactions of many calls.
+//! Transactions of several calls.
 //!
-//! **Purpose.** Begins a transaction, ends it, and takes back a part of it. What is done in it is done by tables that
-//! stand within it ([`Table::within`](crate::Table::within)).
+//! **Purpose.** Begins, commits and rolls back transactions, and rolls back parts of them. The calls in a transaction
+//! are those on table handles within it ([`Table::within`](crate::Table::within)).
 //!
-//! **Invariants.** A transaction does one call at a time. It ends once, by commit, by rollback, or by an error that
-//! leaves no other way; a handle that is dropped rolls back, unless the transaction is prepared. A call that fails has
-//! changed nothing, and the transaction goes on.
-//!
-//! **May touch.** `scope`.
+//! **Invariants.** A transaction runs one call at a time. It ends once, by commit, by rollback, or by an error that
+//! makes it roll back. Dropping the handle rolls it back, unless it is prepared. A call that fails has changed nothing,
+//! and the transaction goes on.
 
 use core::time::Duration;
 
 use crate::{engine::Engine, error::Result, log::FlushLog, scope::Scope, sync::Arc};
 
-/// What a transaction sees of others, with the meanings that users of `MariaDB` know.
+/// The isolation level of a transaction, with the meanings that users of `MariaDB` know.
 ///
-/// A *plain read* locks nothing. All else, changes and reads that lock ([`Table::get_for_update`]), is of the newest
-/// version of a row, and waits for whoever is changing it.
+/// A *plain read* locks nothing. Changes and locking reads ([`Table::get_for_update`]) use the newest version of a row,
+/// and wait for a transaction that is changing it.
 ///
 /// [`Table::get_for_update`]: crate::Table::get_for_update
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Isolation {
-    /// A plain read gives the newest version, committed or not.
+    /// A plain read returns the newest version, committed or not.
     ReadUncommitted,
-    /// Each plain read gives what was committed when it began.
+    /// Each plain read returns what was committed when it began.
     ReadCommitted,
-    /// All plain reads give what was committed at the first of them. Locked ranges stay as they are.
+    /// All plain reads return what was committed at the first of them. No row is inserted into a range that the
+    /// transaction has locked.
     #[default]
     RepeatableRead,
-    /// As [`Isolation::RepeatableRead`], and a row that has changed since is neither changed nor locked:
-    /// [`TransactionError::Changed`](crate::error::TransactionError::Changed). So no update is lost. Temporary tables
-    /// have no versions, and are read and changed as they are.
+    /// As [`Isolation::RepeatableRead`], and a row that has changed since the snapshot is neither changed nor locked:
+    /// [`TransactionError::Changed`](crate::error::TransactionError::Changed). This prevents lost updates. Temporary
+    /// tables have no versions, and are read and changed as they are.
     Snapshot,
-    /// Every plain read locks what it gives, and the gaps between, as a read for share.
+    /// Every plain read locks its rows, and the gaps between, as a read for share does.
     Serializable,
 }
 
 impl Isolation {
-    /// All of them, from the one that sees most of others on.
+    /// All levels, from the weakest to the strictest.
     pub const ALL: &[Self] = &[
         Self::ReadUncommitted,
         Self::ReadCommitted,
@@ -48,22 +47,22 @@ impl Isolation {
     ];
 }
 
-/// What a read that locks does about a row that another transaction has locked.
+/// What a locking read does if another transaction has locked the row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IfLocked {
-    /// It waits, as long as the transaction waits for locks.
+    /// Waits, up to the transaction's lock timeout.
     #[default]
     Wait,
-    /// It is refused at once ([`LockError::Busy`](crate::error::LockError::Busy)): `NOWAIT` of SQL.
+    /// Fails at once with [`LockError::Busy`](crate::error::LockError::Busy): `NOWAIT` of SQL.
     Refuse,
-    /// It passes the row over, as if it were not there: `SKIP LOCKED` of SQL. So many who take from one queue do not
-    /// wait for each other, at [`Isolation::ReadCommitted`]: at stricter levels a range keeps others from inserting
-    /// into it, whatever it passes over.
+    /// Skips the row, as if it did not exist: `SKIP LOCKED` of SQL. At [`Isolation::ReadCommitted`], many consumers of
+    /// one queue then do not wait for each other. At stricter levels the gap locks of a range block inserts into it,
+    /// whatever rows it skips.
     Skip,
 }
 
-/// How a transaction begins.
+/// Options of a new transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionOptions {
     pub(crate) isolation: Isolation,
@@ -73,31 +72,31 @@ pub struct TransactionOptions {
 }
 
 impl TransactionOptions {
-    /// At this level; [`Isolation::RepeatableRead`] without.
+    /// Sets the isolation level. Default: [`Isolation::RepeatableRead`].
     #[must_use]
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
     }
 
-    /// It changes nothing but temporary tables, which nobody else has, and locks nothing but what plain reads lock at
-    /// [`Isolation::Serializable`].
+    /// Makes it read-only: it changes only temporary tables, which no other session has, and locks only what plain
+    /// reads lock at [`Isolation::Serializable`].
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
     }
 
-    /// What its plain reads see is settled when it begins, and not at the first of them. Of no account at levels
-    /// without a snapshot.
+    /// Takes the snapshot of its plain reads when the transaction begins, and not at the first read. Has no effect at
+    /// levels without a snapshot.
     #[must_use]
     pub fn consistent_snapshot(mut self) -> Self {
         self.snapshot = true;
         self
     }
 
-    /// How long a call waits for locks, however many it has to wait for: not at all for zero. Without, as long as
-    /// [`Options::lock_wait_timeout`] says.
+    /// Sets the lock timeout of a call: the waits of one call together take at most this long; with zero it does not
+    /// wait at all. Default: [`Options::lock_wait_timeout`].
     ///
     /// [`Options::lock_wait_timeout`]: crate::Options::lock_wait_timeout
     #[must_use]
@@ -107,7 +106,7 @@ impl TransactionOptions {
     }
 }
 
-/// A transaction: many calls on many tables, all of which are there afterwards, or none.
+/// A transaction: several calls on any tables, of which all take effect or none.
 ///
 /// ```
 /// # fn main() -> windfall::Result<()> {
@@ -124,7 +123,7 @@ impl TransactionOptions {
 /// within.get_for_update(b"alice")?;
 /// within.put(b"alice", b"60")?;
 /// within.put(b"bob", b"40")?;
-/// // Nobody else sees a part of it.
+/// // No other transaction sees a part of it.
 /// assert_eq!(accounts.get(b"alice")?, Some(b"100".to_vec()));
 /// transfer.commit()?;
 /// assert_eq!(accounts.get(b"bob")?, Some(b"40".to_vec()));
@@ -144,27 +143,29 @@ impl Transaction {
         Self { scope: Arc::new(Scope::new(engine, options)) }
     }
 
-    /// The number by which lists of locks and errors name it; `None` while it has neither changed nor locked anything.
+    /// Returns the id that lists of locks and error messages show; `None` while the transaction has neither changed nor
+    /// locked anything.
     pub fn id(&self) -> Option<u64> {
         self.scope.id()
     }
 
-    /// What it sees of others.
+    /// Returns the isolation level.
     pub fn isolation(&self) -> Isolation {
         self.scope.options.isolation
     }
 
-    /// Makes all of it stay. When this returns it is as durable as `flush_log_at_trx_commit` says. A call of another
-    /// thread that is under way belongs to it: that is waited for, and [`Database::interrupt`] ends its wait for a
-    /// lock.
+    /// Commits the transaction. When this call returns, the commit is as durable as `flush_log_at_trx_commit` says. A
+    /// call of the transaction on another thread is part of it: the commit waits for that call. [`Database::interrupt`]
+    /// ends a lock wait of that call.
     ///
     /// # Errors
-    /// It was rolled back by an earlier error; the log takes no more, and then the database has stopped, and the next
-    /// opening decides. A prepared transaction that cannot be committed, as the disk is full, stays prepared.
+    /// An earlier error has rolled the transaction back. The log accepts no more records: the database has then
+    /// stopped, and the next opening decides whether the transaction is committed. A prepared transaction that cannot
+    /// be committed because the disk is full stays prepared.
     ///
-    /// [`TransactionError::Busy`]: a call of it is under way, and this one comes from within a call (a source, or an
-    /// output that a value is written to), where nothing is waited for. It is rolled back then, when that call has
-    /// ended; if it is prepared it stays so, and is ended by its name.
+    /// [`TransactionError::Busy`] if a call of the transaction is in progress, and the commit comes from within a call
+    /// (a source, or an output that a value is written to), which must not wait. The transaction then rolls back when
+    /// the call in progress has ended. A prepared one stays prepared, and must be ended by its name.
     ///
     /// [`Database::interrupt`]: crate::Database::interrupt
     /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
@@ -173,9 +174,9 @@ impl Transaction {
         self.commit_with(mode)
     }
 
-    /// As [`Transaction::commit`], as durable as this says. A coordinator that commits many in its order does so with
-    /// [`FlushLog::Lazy`], and makes all of them durable by one call of
-    /// [`Database::flush_log`](crate::Database::flush_log). Others see them in the order of these calls.
+    /// As [`Transaction::commit`], but with this durability. A coordinator that commits many transactions in a certain
+    /// order does so with [`FlushLog::Lazy`], and makes all of them durable by one call of
+    /// [`Database::flush_log`](crate::Database::flush_log). The commits become visible in the order of these calls.
     ///
     /// # Errors
     /// As [`Transaction::commit`].
@@ -183,32 +184,33 @@ impl Transaction {
         self.scope.commit(mode)
     }
 
-    /// Takes all of it back. A call of another thread that is under way is waited for, as by [`Transaction::commit`].
+    /// Rolls back the transaction. Waits for a call on another thread, as [`Transaction::commit`] does.
     ///
     /// # Errors
-    /// What keeps it from that: [`TransactionError::RollingBack`] if it goes on in the background; a full disk if it is
-    /// prepared, and stays so; else the database has stopped, and the next opening does it.
+    /// [`TransactionError::RollingBack`] if the rollback continues in the background; the disk is full, if the
+    /// transaction is prepared, and it stays prepared. After any other error the database has stopped, and the next
+    /// opening rolls back.
     ///
     /// [`TransactionError::RollingBack`]: crate::error::TransactionError::RollingBack
     pub fn rollback(self) -> Result<()> {
         self.scope.roll_back()
     }
 
-    /// The first phase of a commit in two: from now on it can be committed whatever happens, and is neither committed
-    /// nor rolled back but when it is asked for. It does nothing else any more. `xid` is the name by which it is asked
-    /// for when its handle is gone, by a drop or by a crash
-    /// ([`Database::commit_prepared`](crate::Database::commit_prepared)); its changes stay locked until then, and so do
-    /// its tables against statements. Of its other locks, those on what it has read, a crash leaves none. When this
-    /// returns it is as durable as `flush_log_at_trx_commit` says.
+    /// The first phase of a two-phase commit. Afterwards the transaction can be committed whatever happens, and is
+    /// committed or rolled back only on request; it accepts no other calls. `xid` is its name for such requests when
+    /// the handle was dropped or lost in a crash ([`Database::commit_prepared`](crate::Database::commit_prepared)).
+    /// Until then its changes stay locked, and DDL statements on its tables wait. Locks on rows that it has only read
+    /// are lost in a crash. When this call returns, the prepare is as durable as `flush_log_at_trx_commit` says.
     ///
     /// # Errors
-    /// A name that is taken, empty, or longer than 255 bytes; a full disk; a statement that is under way
-    /// ([`Transaction::atomically`]), which may still fail. The transaction goes on as if it had not been asked.
+    /// The name is taken, empty, or longer than 255 bytes; the disk is full; a statement is in progress
+    /// ([`Transaction::atomically`]), which may still fail. The transaction then goes on as if this had not been
+    /// called.
     pub fn prepare(&self, xid: &[u8]) -> Result<()> {
         self.prepare_with(xid, self.scope.engine.flush_log())
     }
 
-    /// As [`Transaction::prepare`], as durable as this says.
+    /// As [`Transaction::prepare`], but with this durability.
     ///
     /// # Errors
     /// As [`Transaction::prepare`].
@@ -216,39 +218,40 @@ impl Transaction {
         self.scope.prepare(xid, mode)
     }
 
-    /// Sets a savepoint. One of the same name moves here.
+    /// Sets a savepoint. A savepoint of the same name moves to this position.
     ///
     /// # Errors
-    /// The transaction has ended, or a call is under way.
+    /// The transaction has ended, or a call of it is in progress.
     pub fn savepoint(&self, name: &str) -> Result<()> {
         self.scope.set_savepoint(name)
     }
 
-    /// Takes back what was done since a savepoint, which stays; those set after it go. Locks are kept.
+    /// Rolls back all changes since a savepoint. The savepoint stays; those set after it are removed. Locks are kept.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no savepoint of this name.
     pub fn rollback_to(&self, name: &str) -> Result<()> {
         self.scope.roll_back_to(name)
     }
 
-    /// Forgets a savepoint, and those set after it. What was done since stays done.
+    /// Removes a savepoint, and those set after it. Changes since then are kept.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no savepoint of this name.
     pub fn release(&self, name: &str) -> Result<()> {
         self.scope.release(name)
     }
 
-    /// Does several calls as one statement: if it fails or panics, what they have done is taken back, and the
-    /// transaction goes on. Savepoints that were set before are out of reach until it ends; those that it has set stay
-    /// if it does. A statement that is made from within a call of another transaction, or of none, belongs to its
-    /// thread: calls of other threads in this transaction are refused ([`TransactionError::Busy`]) until it ends.
+    /// Runs several calls as one statement: if `run` fails or panics, their changes are rolled back, and the
+    /// transaction goes on. Savepoints set before cannot be used until the statement ends; those that it has set are
+    /// kept if it succeeds. If this is called from within another call, in any transaction or none, the statement
+    /// belongs to its thread: calls of other threads in this transaction are refused ([`TransactionError::Busy`]) until
+    /// it ends.
     ///
     /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
     ///
     /// # Errors
-    /// Those of `run`.
+    /// The errors of `run`.
     pub fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         self.scope.atomically(run)
     }

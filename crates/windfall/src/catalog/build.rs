@@ -1,51 +1,50 @@
-//! Adding a secondary tree to a table that is in use.
+//! Online index build: adding a secondary tree to a table that is in use.
 //!
-//! **Purpose.** Entries are collected in bounded memory, sorted, and loaded into the new tree from its first page to
-//! its last; what does not fit in memory is put aside in runs and merged. Row calls go on meanwhile, and note what they
-//! change ([`Building`]); what was noted is looked at in rounds, the last one with the table to itself. When the notes
-//! become too many while rows are collected, all is put into the tree that there is, and the rest follows piece by
-//! piece; while entries are put into the tree, the notes are put aside like entries.
+//! **Purpose.** Index entries are collected in bounded memory, sorted, and bulk-loaded into the new tree from its first
+//! page to its last; what does not fit in memory is written to sorted runs and merged. Row calls go on meanwhile, and
+//! note the entries that they change ([`Building`]). The notes are settled in rounds, the last one with exclusive
+//! access to the table. If the notes become too many while rows are collected, the collected entries are put into the
+//! tree, and the rest follows piece by piece; while entries are put into the tree, notes go to a run like entries.
 //!
-//! *Transactions.* They lock, change and take back rows meanwhile as ever. A change notes in the gate, a rollback
-//! outside of it (`transaction::followers`), so the tree follows what the rows are, committed or not. The new entries
-//! carry no transaction, and no undo record names them: who reads them takes them for committed, and purge and
-//! rollback of what came before do not know them. So at the moment in which the tree becomes an index there must be
-//! no change of the table that may still be taken back. Who waits for what:
-//! - The first closing of the gate waits for the calls under way.
-//! - At the end the statement waits for the transactions that have changed or locked rows of the table, and for
-//!   rollbacks of it in the background, as long as its terms say ([`LockError`] names them
-//!   then); it goes on to settle notes, for they may wait for room there. To wait for a prepared transaction, or one
-//!   that goes on for hours, costs others nothing: a new writer waits for a turn of the statement in the table's
-//!   queue at most (`transaction::locks::turns`).
-//! - New writers in a transaction wait from the moment in which the statement has the table's lock to its end: for
-//!   the settling of what was noted in the last turn, and for a commit.
-//! - A writer or a rollback waits for room where it changes rows faster than notes are settled; the background goes on
-//!   with other tables meanwhile.
+//! *Transactions.* They lock, change and roll back rows meanwhile as usual. A change notes inside the gate, a rollback
+//! outside of it (`transaction::followers`), so the tree follows the rows, committed or not. The new entries carry no
+//! transaction id, and no undo record names them: readers take them for committed, and purge and rollback of earlier
+//! changes do not know them. So when the tree becomes an index, there must be no change of the table that may still
+//! roll back. The waits:
+//! - The first closing of the gate waits for the calls in progress.
+//! - At the end, the statement waits for the transactions that have changed or locked rows of the table, and for
+//!   background rollbacks of it, up to its timeout ([`LockError`] then names them). It settles notes meanwhile, because
+//!   these may wait for room there. A wait for a prepared transaction, or for one that lasts hours, costs others
+//!   nothing: a new writer waits at most for one turn of the statement in the table's queue
+//!   (`transaction::locks::turns`).
+//! - New writers in a transaction wait while the statement holds the table's lock: for the settling of what was noted
+//!   in the last turn, and for a commit.
+//! - A writer or a rollback waits for room (backpressure) if it changes rows faster than notes are settled; the
+//!   background goes on with other tables meanwhile.
 //!
-//! To finish beside an open transaction the entries of its rows would need its versions, and its undo records the
-//! touches of entries that they were written without.
+//! To finish while a transaction is open, the entries of its rows would need their versions, and its undo records would
+//! need the touched index entries, which they were written without.
 //!
 //! **Invariants.**
-//! - The table's gate is closed twice, for a moment: to put the [`Building`] into its shape, so that every change from
-//!   then on is noted and every change before has ended or is its transaction's; and for the last round and the record.
+//! - The table's gate is closed twice, briefly: to put the [`Building`] into its schema, so that every later change is
+//!   noted, and every earlier one has ended or belongs to an open transaction; and for the last round and the record.
 //!   No row call waits for the work between.
-//! - An entry is *settled* under its row's lock: it is in the tree afterwards just when the row has it. The rows are
-//!   collected after the first closing, so a row is in the tree as it was at some time since; if that was not its last
-//!   state, the change noted the entries of both sides. All notes taken after the collected entries were put are
-//!   settled, so at the end each row has its entry, and no other.
-//! - What its writer may take back decides nothing: a duplicate, or a key that is too long, is put off and looked at
-//!   again, at last with the table to itself. A row that comes back by a rollback is noted, and looked at then.
-//! - What is put off is bounded by bytes, not by transactions: one may put off many rows. From half of the bound on one
-//!   of them is looked at again for each note that is settled, the one that has waited longest, so those whose
-//!   transactions have ended make room. While the tree is loaded none is.
-//! - Two live rows with one key of a unique tree are an error only when both have it at one moment, under both locks.
-//!   It is looked for whenever an entry is put or settled beside another one of the same key, unless that entry is
-//!   going to be settled again anyway. Of two rows that have the key at the end, one was put or settled last, and found
-//!   the other.
-//! - Until the table's record names the tree nobody reads it: on a failure, and after a crash, it is dropped like any
-//!   tree. Undo does not know it before: a rollback notes what it takes back.
-//!
-//! **May touch.** The rest of `catalog`, and what it may touch.
+//! - An entry is *settled* under its row's key latch: afterwards it is in the tree if and only if the row has it. The
+//!   rows are collected after the first closing, so the tree has each row's entry of some moment since. If that was not
+//!   the last state of the row, a change has noted the entries of both sides. All notes taken after the collected
+//!   entries were put are settled, so at the end each row has its entry, and no other.
+//! - A change that its writer may still roll back decides nothing: a duplicate, or a key that is too long, is deferred
+//!   and settled again, finally with exclusive access to the table. A row that a rollback brings back is noted, and
+//!   settled then.
+//! - Deferred entries are bounded by bytes, not by transactions: one transaction may cause many. From half of the bound
+//!   on, each settled note also settles one deferred entry again, the oldest, so entries make room once their
+//!   transactions have ended. None is settled while the tree is loaded.
+//! - Two live rows with one key of a unique tree are an error only if both have it at one moment, under both key
+//!   latches. This is checked whenever an entry is put or settled next to another one of the same key, unless that
+//!   entry will be settled again anyway. Of two rows that have the key at the end, one was put or settled last, and its
+//!   check found the other.
+//! - Until the table's record names the tree, it has no readers: on a failure, and after a crash, it is dropped like
+//!   any tree. Undo does not know it before: a rollback notes what it changes.
 
 use core::{cell::RefCell, time::Duration};
 use std::collections::{BTreeSet, VecDeque};
@@ -78,31 +77,31 @@ use crate::{
     tree::Seek,
 };
 
-/// Rounds of settling before the gate is closed. With hundreds of threads at the table each of them may note something
-/// between two rounds.
+/// Maximum rounds of settling before the gate is closed. With hundreds of threads at the table, each of them may note
+/// something between two rounds.
 const ROUNDS: usize = 20;
-/// So many rounds in a row with no fewer notes than the smallest one before: notes come as fast as they are settled,
-/// and further rounds would find no fewer. A single one may be chance.
+/// Rounds in a row with no fewer notes than the best round before, after which it stops: notes arrive as fast as they
+/// are settled, and further rounds would find no fewer. A single such round may be chance.
 const IN_VAIN: usize = 2;
-/// So few notes, or little more, are settled while the gate is closed; so many are settled at a time, and between two
-/// looks at what is waited for.
+/// About this many notes may be left to settle while the gate is closed. Also the number of notes that are settled at a
+/// time, and between two checks of a wait.
 const FEW: usize = 256;
-/// Bytes of notes that may always come before who changes a row waits.
+/// The lowest limit of notes, in bytes, beyond which a change of a row waits.
 const LEAST: usize = 16 << 10;
 
-/// How much is kept in memory, in bytes.
+/// Memory bounds, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Entries that are sorted at a time.
+    /// Entries that are sorted in memory at a time.
     pub entries: usize,
-    /// Notes while entries are collected or put; then they are settled, or put aside.
+    /// Notes while entries are collected or put; beyond that they are settled, or go to a run.
     pub notes: usize,
-    /// Notes from which on a change of a row waits; entries that are put off.
+    /// Notes beyond which a change of a row waits. The same bound applies to deferred entries.
     pub most: usize,
 }
 
 impl Bounds {
-    /// What is kept where no test asks for less.
+    /// The bounds outside of tests.
     pub const FULL: Self = Self { entries: PIECE, notes: MOST / 2, most: MOST };
 }
 
@@ -110,8 +109,8 @@ impl Catalog {
     /// Adds a secondary tree and fills it from the rows, while row calls go on.
     ///
     /// # Errors
-    /// [`SchemaError`] for the names and the definition, and when two rows have one key in a unique tree; what the log
-    /// says.
+    /// [`SchemaError`] for the names and the definition, and if two rows have one key in a unique tree; errors of the
+    /// log.
     pub fn create_index(&self, name: &str, index: &IndexDefinition, terms: Terms) -> Result<()> {
         check_index(index)?;
         let claim = self.claim(&[name], terms)?;
@@ -122,14 +121,14 @@ impl Catalog {
             return Err(SchemaError::IndexExists { table, index }.into());
         }
         let record = self.new_index(index)?;
-        // Before any work is done: the record that names the tree has to fit.
+        // Checked before any work is done: the record that names the tree must fit.
         let mut named = old.record.clone();
         named.indexes.push(record.clone());
         self.check_length(name, named.encode().len())?;
         claim.keep();
         let patience = self.wait_left(terms);
         if patience.is_zero() {
-            // What cannot be finished without a wait is not begun.
+            // A statement with a zero timeout does not begin what it could not finish without a wait.
             drop(self.transactions.lock_tables([table.space()], TableMode::Shared, patience)?);
             self.transactions.await_rollbacks(table.space(), patience, &mut || Ok(false))?;
         }
@@ -158,7 +157,7 @@ impl Catalog {
             Ok((lock, closed)) => (Ok(lock), closed),
             Err(error) => (Err(told(error)), table.gate().close()),
         };
-        // The lock is given back when the gate is open again.
+        // The lock is released after the gate is opened again.
         let (added, _lock) = match alone {
             Ok(lock) => {
                 let stamped = self.transactions.stamp().map(|born| tree.space().set_born(born));
@@ -174,19 +173,19 @@ impl Catalog {
         };
         drop(table.reshape(&mut closed, shape));
         drop(closed);
-        // What was noted and put off may be much: it is freed while no call waits at the gate.
+        // Notes and deferred entries may be many: they are freed while no call waits at the gate.
         drop(filler);
         unfinished.finished();
         if added.is_err()
             && let Err(error) = self.discard(&[&tree])
         {
-            // Why the index was refused is what the caller has to learn.
+            // The caller must learn why the index was refused, not this error.
             tracing::warn!(%error, "what was built of an index is dropped at the next opening");
         }
         added
     }
 
-    /// How much the building of an index keeps in memory.
+    /// Returns the memory bounds of an index build.
     #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests make it smaller"))]
     pub(super) fn bounds(&self) -> Bounds {
         #[cfg(test)]
@@ -196,7 +195,7 @@ impl Catalog {
         Bounds::FULL
     }
 
-    /// Records a filled tree. Gives the table's new shape. The gate is closed.
+    /// Writes the table's record with the filled tree. Returns the new table schema. The gate must be closed.
     fn add_index(
         &self,
         name: &str,
@@ -226,11 +225,12 @@ struct Filler<'a> {
     undecided: RefCell<Undecided>,
 }
 
-/// Entries whose rows may still be taken back, and for which the index would have to be refused otherwise.
+/// Deferred entries: the index would have to be refused because of them, but the changes of their rows may still roll
+/// back.
 #[derive(Default)]
 struct Undecided {
     entries: BTreeSet<Arc<[u8]>>,
-    /// The same in the order in which they came.
+    /// The same entries, the oldest first.
     order: VecDeque<Arc<[u8]>>,
     bytes: usize,
 }
@@ -245,8 +245,8 @@ impl Undecided {
         }
     }
 
-    /// Takes the one that came first. In the order of the keys those that come above others, one for each that is
-    /// taken, would keep the others waiting.
+    /// Takes the oldest one. If it took them in the order of their keys, a steady supply of new entries with higher
+    /// keys could starve the others.
     fn take_next(&mut self) -> Option<Arc<[u8]>> {
         let next = self.order.pop_front()?;
         self.entries.remove(&next);
@@ -255,22 +255,22 @@ impl Undecided {
     }
 }
 
-/// What the row of an entry says of it.
+/// The state of an entry, according to its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// The row has not this index key.
+    /// The row does not have this index key.
     Absent,
-    /// It has.
+    /// The row has this index key.
     Present,
-    /// It has, unless its writer takes it back.
+    /// The row has this index key, unless its writer rolls back.
     Undecided,
-    /// The same, and there can be no such entry.
+    /// As `Undecided`, and the index cannot hold such an entry.
     UndecidedAndUnfit,
 }
 
 impl Drop for Filler<'_> {
     fn drop(&mut self) {
-        // Whoever waits for room is told, also when a panic has ended the work.
+        // Wakes calls that wait for room, also when a panic has ended the build.
         self.building.end();
     }
 }
@@ -280,8 +280,8 @@ impl<'a> Filler<'a> {
         self.building.tree()
     }
 
-    /// Puts the entries of all rows, and settles what is noted meanwhile: until that is little, or becomes no less. The
-    /// rest is left to [`Filler::settle_the_rest`], which lets fewer notes come.
+    /// Puts the entries of all rows, and settles what is noted meanwhile, until the notes are few or no longer become
+    /// fewer. [`Filler::settle_the_rest`] settles the rest, with a lower limit of notes.
     fn fill(&self) -> Result<()> {
         self.collect()?;
         let (mut fewest, mut in_vain) = (usize::MAX, 0);
@@ -297,15 +297,15 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    /// Waits until nobody has changed the table and not ended, and closes its gate then. The lock keeps transactions
-    /// from changing it, and the gate keeps all others.
+    /// Waits until no open transaction has changed the table, and then closes the table's gate. The lock keeps
+    /// transactions from changing the table, and the gate keeps out all other calls.
     fn close<'t>(&self, table: &'t Table, at_most: Duration) -> Result<(StatementLock<'a>, Closed<'t>)> {
         let catalog = self.catalog;
         let (transactions, env) = (&catalog.transactions, &catalog.pool.ground().env);
         let (space, began) = (table.space(), env.now());
         let waited = || env.now().saturating_sub(began);
         let left = || at_most.saturating_sub(waited());
-        // A wait that begins when the time is over, or with what was left of it, knows nothing of those before.
+        // A wait that begins after the timeout, or with the rest of it, does not know of the waits before.
         let in_all = |error: Error| match error {
             Error::Lock(LockError::Busy(in_the_way) | LockError::TimedOut { in_the_way, .. })
                 if !at_most.is_zero() =>
@@ -315,7 +315,7 @@ impl<'a> Filler<'a> {
             error => error,
         };
         loop {
-            // They have to get on to come to their ends.
+            // Transactions must be able to go on to reach their end.
             self.building.limit(self.bounds.most);
             self.settle_undecided()?;
             transactions.await_rollbacks(space, left(), &mut || self.keep_up()).map_err(in_all)?;
@@ -324,26 +324,26 @@ impl<'a> Filler<'a> {
                 .map_err(in_all)?;
             self.settle_the_rest()?;
             let closed = table.gate().close();
-            // A call that is no part of a transaction may have been handed over just now.
+            // A rollback of a call outside of transactions may have been handed to the background just now.
             if transactions.rollbacks().are_clear_of(space) {
                 return Ok((lock, closed));
             }
         }
     }
 
-    /// Looks after the notes while it waits: after some of them, so that a turn in the table's queue does not last as
-    /// long as the settling of all. Says whether there are more.
+    /// Settles notes during a wait: only some of them, so that a turn in the table's queue does not last as long as the
+    /// settling of all. Returns whether there are more.
     fn keep_up(&self) -> Result<bool> {
         self.catalog.pool.ground().health.check()?;
         self.catalog.pause();
         Ok(self.settle_some(FEW)? == FEW)
     }
 
-    /// Settles what was put off, and what is noted until that is little. Transactions wait meanwhile.
+    /// Settles deferred entries, and notes until they are few. Transactions wait meanwhile.
     fn settle_the_rest(&self) -> Result<()> {
-        // It may be much, and can be decided now, as far as the background takes nothing of it back.
+        // They may be many, and can be decided now, except those that the background still rolls back.
         self.settle_undecided()?;
-        // Each round lets fewer notes come than the one before, so that the last ones are few however busy the row
+        // Each round has a lower limit of notes than the one before, so the last notes are few however busy the row
         // calls are.
         let mut limit = self.bounds.most;
         for _ in 0..ROUNDS {
@@ -357,7 +357,7 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    /// The last round: nobody is at the table, and nothing in it may be taken back.
+    /// The last round: no call is inside the table, and no change in it may still roll back.
     fn decide(&self) -> Result<()> {
         self.settle_noted()?;
         self.settle_undecided()?;
@@ -394,7 +394,7 @@ impl<'a> Filler<'a> {
                 whole = false;
                 self.empty(&mut entries, false)?;
                 self.settle_noted()?;
-                // The cursor remembers entries whose notes were settled just now.
+                // The cursor has read ahead entries with notes that were settled just now.
                 let last = cursor.key().to_vec();
                 cursor.seek(Seek::Above(&last))?
             } else {
@@ -404,8 +404,8 @@ impl<'a> Filler<'a> {
         self.empty(&mut entries, whole)
     }
 
-    /// Loads entries into the empty tree, or puts them into one that may hold others already. What is noted meanwhile
-    /// is put aside when it becomes much, so that nobody waits for the last entry, and settled behind it.
+    /// Loads entries into the empty tree, or puts them into a tree that may hold others already. Notes go to a run when
+    /// they become many, so that no call waits for the last entry, and are settled afterwards.
     fn empty(&self, entries: &mut Runs<()>, load: bool) -> Result<()> {
         let mut noted = Runs::new(self.catalog.pool.clone());
         let emptied = if load { self.load(entries, &mut noted) } else { self.put(entries, &mut noted) };
@@ -420,7 +420,7 @@ impl<'a> Filler<'a> {
     /// Loads the empty tree.
     fn load(&self, entries: &mut Runs<()>, noted: &mut Runs<()>) -> Result<()> {
         let mut load = Load::new(self.tree());
-        // Of the entries with the key of the last one those that the next one is held against.
+        // The entries with the last entry's key against which the next entry must be checked.
         let mut alike: Vec<Vec<u8>> = Vec::new();
         entries.drain(|entry, ()| {
             load.push(&entry, EntryHeader::default(), &[])?;
@@ -469,11 +469,12 @@ impl<'a> Filler<'a> {
         noted.put_aside(self.catalog.transactions.ids().space()?)
     }
 
-    /// Settles as many entries as are noted. Says how many that were.
+    /// Settles as many entries as are noted now. Returns how many it settled.
     fn settle_noted(&self) -> Result<usize> {
         let (noted, mut settled) = (self.building.count(), 0);
         loop {
-            // What is taken is no note any more, and more may come: of what is taken there is little at a time.
+            // The notes are taken in small batches: taken notes no longer count towards the limit, so more may be
+            // noted.
             let some = self.settle_some(FEW)?;
             settled += some;
             if some < FEW || settled >= noted {
@@ -482,7 +483,7 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Settles so many of the entries that are noted, or all of them. Says how many that were.
+    /// Settles at most this many of the noted entries. Returns how many it settled.
     fn settle_some(&self, most: usize) -> Result<usize> {
         self.building.check_track()?;
         let noted = self.building.take_some(most);
@@ -492,7 +493,7 @@ impl<'a> Filler<'a> {
         Ok(noted.len())
     }
 
-    /// Settles an entry that was noted, and before that one of those that were put off, where these are many.
+    /// Settles a noted entry, and before that the oldest deferred entry if these are many.
     fn settle_note(&self, entry: &[u8]) -> Result<()> {
         let again = {
             let mut undecided = self.undecided.borrow_mut();
@@ -504,7 +505,7 @@ impl<'a> Filler<'a> {
         self.settle(entry)
     }
 
-    /// Settles anew what could not be decided.
+    /// Settles the deferred entries again.
     fn settle_undecided(&self) -> Result<()> {
         let entries = self.undecided.take().entries;
         entries.iter().try_for_each(|entry| self.settle(entry))
@@ -522,12 +523,12 @@ impl<'a> Filler<'a> {
                 return if standing == Standing::Absent { Ok(()) } else { self.put_off(entry) };
             }
         }
-        // Of duplicates each row is looked at under its lock, in an order of their own.
+        // Each row of a duplicate is checked under its latch, acquired in sorted order.
         drop(row_lock);
         self.refuse_duplicates(entry)
     }
 
-    /// An entry is looked at again when those who have changed the table have ended.
+    /// Defers an entry until the transactions that have changed the table have ended.
     fn put_off(&self, entry: &[u8]) -> Result<()> {
         let mut undecided = self.undecided.borrow_mut();
         undecided.put(entry);
@@ -539,7 +540,7 @@ impl<'a> Filler<'a> {
         Err(UsageError::Other(what.into()).into())
     }
 
-    /// Waits for room in the log for a change of an entry.
+    /// Waits for a log reservation for a change of an entry.
     fn admit(&self, entry: &[u8]) -> Result<Promise<'_>> {
         bulk::admit(&self.catalog.pool, entry.len())
     }
@@ -566,7 +567,7 @@ impl<'a> Filler<'a> {
         Owner::Index { table: self.table.into(), index: self.index.name.clone() }
     }
 
-    /// Whose tablespace it is, if it is not the index that fails.
+    /// Returns the owner of the tablespace in an error: the table if it is the rows' tablespace, else the index.
     fn owner_of(&self, space: Option<SpaceId>) -> Owner {
         if space == Some(self.rows.space().id()) { Owner::Table(self.table.into()) } else { self.owner() }
     }
@@ -578,7 +579,7 @@ impl<'a> Filler<'a> {
         })
     }
 
-    /// Locks the rows of entries: nobody has a change of them under way.
+    /// Latches the rows of these entries: no call is changing them.
     fn lock(&self, entries: &[&[u8]]) -> Result<RowGuard<'_>> {
         let locks = self.catalog.transactions.locks();
         let space = self.rows.space().id();
@@ -586,10 +587,10 @@ impl<'a> Filler<'a> {
         Ok(locks.lock_all(names.collect::<Result<_>>()?))
     }
 
-    /// What the row of an entry says of it. The row is locked.
+    /// Returns the state of an entry, according to its row. The row must be latched.
     ///
     /// # Errors
-    /// A row has the index key, and there can be no such entry.
+    /// The row has the index key, and the index cannot hold such an entry.
     fn standing(&self, entry: &[u8]) -> Result<Standing> {
         let (index_key, row) = self.parts(entry)?;
         let (mut value, mut header) = (Vec::new(), None);
@@ -615,7 +616,7 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Refuses a row with an index key of which there can be no entry, unless that may be taken back or was just
+    /// Refuses a row with an index key that the index cannot hold, unless the change may roll back or the row has just
     /// changed.
     fn refuse_unfit(&self, entry: Vec<u8>) -> Result<()> {
         let _row = self.lock(&[&entry])?;
@@ -627,7 +628,7 @@ impl<'a> Filler<'a> {
             .into()
     }
 
-    /// Refuses a key of a unique tree that this entry's row and another one have.
+    /// Refuses a key of a unique tree that the entry's row and another row have.
     fn refuse_duplicates(&self, entry: &[u8]) -> Result<()> {
         if !self.index.unique {
             return Ok(());
@@ -644,9 +645,9 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    /// Refuses two entries of one key, if both rows have them now and neither may be taken back. If one may, the first
-    /// entry is looked at again; if one row has changed, that is noted. Says whether the first one is looked at again
-    /// in any case, and so need not be held against others: a transaction may give very many rows one key.
+    /// Refuses two entries of one key if both rows have them now and neither change may roll back. If one may, the
+    /// first entry is deferred; if one row has changed, that is noted. Returns whether the first entry will be settled
+    /// again in any case, so that it need not be checked against others: a transaction may give very many rows one key.
     fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<bool> {
         let _rows = self.lock(&[one, other])?;
         match (self.standing(one)?, self.standing(other)?) {
@@ -669,7 +670,8 @@ mod tests {
         let mut undecided = Undecided::default();
         let entries = |from: u32| (from..from + 50).map(u32::to_be_bytes);
         entries(1000).for_each(|entry| undecided.put(&entry));
-        // For each that is taken, and put off again, another one comes: above all others, or below.
+        // For each one that is taken and deferred again, a new one arrives: with a higher key than all others, or a
+        // lower one.
         for (from, there) in [(2000, 50), (0, 100)] {
             let mut look_again = |entry: [u8; 4]| {
                 let next = undecided.take_next().unwrap();

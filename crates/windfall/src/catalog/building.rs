@@ -1,17 +1,15 @@
-//! What changes in a table while a secondary tree of it is being filled.
+//! Notes of changes to a table while a secondary tree of it is being filled.
 //!
-//! **Purpose.** Row calls go on while the tree is filled, and do not write to it. They note here which of its entries
-//! their change concerns, and so do rollbacks; whoever fills the tree looks at these entries again.
+//! **Purpose.** Row calls go on while the tree is filled, and do not write to it. They note here the index entries that
+//! their change affects, and so do rollbacks; the builder that fills the tree settles these entries again.
 //!
-//! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's
-//! turn and before it changes anything; so the builder, which takes the note and then the turn, finds what became of
-//! the change. A rollback has no turn, and notes both sides behind its change of the row: what is taken of the notes
-//! from then on is looked at afterwards, and the notes that are taken when the rollback has ended miss nothing of it.
-//! A row whose entry stays the same is not noted, unless there can be no entry of its new value. Notes are no more than
-//! [`MOST`] bytes and what the calls and rollbacks under way add: a later one waits, outside the gate, and the builder
-//! never waits for it without a look at the notes now and then.
-//!
-//! **May touch.** `error`, `key`, `store`, `transaction`, `env`, `sync`.
+//! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's key
+//! latch and before it changes anything; so the builder, which takes the note and then the latch, finds the result of
+//! the change. A rollback holds no key latch, and notes both sides after its change of the row: notes taken from then
+//! on are settled with that change, and the notes taken when the rollback has ended are complete. A row with an
+//! unchanged entry is not noted, unless the index cannot hold an entry of its new value. Notes take at most [`MOST`]
+//! bytes, plus what the calls and rollbacks in progress add. A later call waits outside the gate, and the builder never
+//! waits for such a call without settling notes from time to time.
 
 use std::collections::BTreeSet;
 
@@ -31,9 +29,9 @@ use crate::{
     transaction::{Follower, entry_key},
 };
 
-/// Bytes of notes that are kept at most, while the rows are collected and loaded.
+/// The limit of notes, in bytes, while the rows are collected and loaded.
 pub(super) const MOST: usize = 64 << 20;
-/// What a note takes beside its bytes.
+/// The overhead of a note in bytes.
 pub(super) const NOTE: usize = 64;
 
 /// A secondary tree that is being filled.
@@ -43,18 +41,18 @@ pub struct Building {
     key: KeySpec,
     notes: Mutex<BTreeSet<Vec<u8>>>,
     bytes: AtomicUsize,
-    /// A rollback could not say what it has changed.
+    /// Set if a rollback could not read what it has changed.
     lost: Mutex<Option<Error>>,
-    /// Nobody looks at the notes any more.
+    /// Set when notes are no longer settled.
     ended: AtomicBool,
-    /// From so many bytes on who changes a row waits.
+    /// Bytes of notes from which on a change of a row waits.
     limit: AtomicUsize,
     room: Event,
     env: Arc<dyn Env>,
 }
 
 impl Building {
-    /// Nothing is noted yet; from so many bytes of notes on a change of a row waits.
+    /// Makes it without notes. A change of a row waits once there are `limit` bytes of notes.
     pub(super) fn new(tree: Arc<Tree>, key: KeySpec, limit: usize, env: Arc<dyn Env>) -> Self {
         Self {
             tree,
@@ -69,15 +67,16 @@ impl Building {
         }
     }
 
-    /// The tree that is being filled.
+    /// Returns the tree that is being filled.
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
     }
 
-    /// Notes that a row is about to change. The row's lock is held.
+    /// Notes that a row is about to change. The caller must hold the row's key latch.
     pub fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
         let entry = |value: Option<&[u8]>| value.map(|value| entry_key(&self.key.key_of(value), row));
-        // Where the key lies behind what an index looks at, values of one entry may have one or not.
+        // If the index key extends beyond the bytes that an index reads, values with the same entry may be allowed or
+        // not.
         let fits = after.is_none_or(|after| self.key.whole_key_of(after).is_ok())
             || planted(Bug::KeyOutOfReachNotNoted);
         let (before, after) = (entry(before), entry(after));
@@ -93,12 +92,12 @@ impl Building {
         }
     }
 
-    /// Takes the notes of this moment.
+    /// Takes all notes of this moment.
     pub(super) fn take(&self) -> BTreeSet<Vec<u8>> {
         self.take_some(usize::MAX)
     }
 
-    /// Takes so many of the notes of this moment, the lowest, or all of them.
+    /// Takes at most this many notes, those with the lowest keys.
     pub(super) fn take_some(&self, most: usize) -> BTreeSet<Vec<u8>> {
         let taken: BTreeSet<Vec<u8>> = {
             let mut notes = self.notes.lock();
@@ -116,44 +115,44 @@ impl Building {
         taken
     }
 
-    /// How many notes there are.
+    /// Returns the number of notes.
     pub(super) fn count(&self) -> usize {
         self.notes.lock().len()
     }
 
-    /// Bytes of notes.
+    /// Returns the bytes of notes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }
 
-    /// Whether all was noted that has changed.
+    /// Returns an error if a change could not be noted.
     pub(super) fn check_track(&self) -> Result<()> {
         self.lost.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// Lets so many notes come before who changes a row waits.
+    /// Sets the bytes of notes from which on a change of a row waits.
     pub(super) fn limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
         self.room.notify();
     }
 
-    /// Whether a change of a row should wait for room.
+    /// Returns whether a change of a row should wait for room.
     pub(super) fn is_full(&self) -> bool {
         self.bytes() >= self.limit.load(Relaxed) && !self.ended.load(SeqCst)
     }
 
-    /// Waits for room. The caller is inside no gate.
+    /// Waits for room. Must not be called inside a gate.
     pub(super) fn wait_for_room(&self) {
         self.env.wait(&self.room, &mut || !self.is_full());
     }
 
-    /// Whether a change of a row waits for room.
+    /// Returns whether a change of a row is waiting for room.
     #[cfg(test)]
     pub(super) fn is_room_awaited(&self) -> bool {
         self.room.has_waiters()
     }
 
-    /// The tree is filled, or given up.
+    /// Ends the notes: the tree is filled, or the build has failed.
     pub(super) fn end(&self) {
         self.ended.store(true, SeqCst);
         self.room.notify();

@@ -1,13 +1,11 @@
-//! Loading a tree in bulk, beside the work of others.
+//! Bulk load of a tree, while other calls go on.
 //!
-//! **Purpose.** What new trees have in common, be it those of an index or of a whole table: the log is asked for room
-//! before each step, long values become chains, and keys are told in few words.
+//! **Purpose.** What bulk loads of an index and of a whole table share: a log reservation before each step, overflow
+//! chains of long values, and shortened keys in messages.
 //!
-//! **Invariants.** Nothing is held between two calls: others go on, and so does whoever makes room in the log. A tree
-//! into which nothing is put gets no page. A failure leaves a tree that nobody reads, whose tablespace is to be
+//! **Invariants.** Nothing is held between two calls: other threads go on, including the one that makes room in the
+//! log. A tree without entries gets no page. A failed load leaves a tree without readers; its tablespace must be
 //! dropped.
-//!
-//! **May touch.** `tree`, `store`, `mtr`, `log`.
 
 use crate::{
     buffer::BufferPool,
@@ -19,30 +17,30 @@ use crate::{
     tree::{BulkLoader, OverflowRef},
 };
 
-/// How many bytes of entries are sorted in memory at a time.
+/// Bytes of entries that are sorted in memory at a time.
 pub(super) const PIECE: usize = 64 << 20;
-/// How full bulk load makes the pages, in percent: room for what comes later.
+/// Fill factor of bulk-loaded pages, in percent: it leaves room for later inserts.
 const FILL: usize = 90;
-/// Bytes of a long value for which the log is asked at once.
+/// Bytes of a long value per log reservation.
 const CHUNK: usize = 64 << 10;
-/// The stamps of chains that a table is loaded with, where those of undo have a position: no stream of undo comes so
-/// far.
+/// The base of the stamps of overflow chains that a load makes. Chains of changes carry an undo position instead, and
+/// no undo stream becomes that long.
 const LOADED: u64 = 1 << 55;
-/// How many bytes of a key are told.
+/// Bytes of a key that a message shows.
 const SHOWN: usize = 32;
 
-/// A key in a message, shortened.
+/// Returns a key for a message, shortened.
 pub(super) fn shown(key: &[u8]) -> String {
     let start = key[..key.len().min(SHOWN)].escape_ascii();
     if key.len() > SHOWN { format!("\"{start}\"... ({} bytes)", key.len()) } else { format!("\"{start}\"") }
 }
 
-/// The error for a key that comes twice; `row` is the number of the second row with it, if that is known.
+/// Returns the error for a key that occurs twice; `row` is the number of the second row with it, if it is known.
 pub(super) fn comes_twice(key: &[u8], row: Option<u64>) -> Error {
     SchemaError::KeyTwice { owner: Owner::Unknown, key: shown(key).into(), row }.into()
 }
 
-/// Waits for room in the log for so many bytes of keys and values.
+/// Waits for a log reservation for this many bytes of keys and values.
 pub(super) fn admit(pool: &BufferPool, bytes: usize) -> Result<Promise<'_>> {
     pool.ground().log.admit(bytes as u64 + OVERHEAD)
 }
@@ -51,20 +49,20 @@ pub(super) fn admit(pool: &BufferPool, bytes: usize) -> Result<Promise<'_>> {
 #[derive(Debug)]
 pub(super) struct Load<'t> {
     tree: &'t Tree,
-    /// None before the first entry.
+    /// `None` before the first entry.
     loader: Option<BulkLoader<'t, BufferPool>>,
 }
 
 impl<'t> Load<'t> {
-    /// Begins to load a tree, which is empty.
+    /// Begins to load a tree, which must be empty.
     pub fn new(tree: &'t Tree) -> Self {
         Self { tree, loader: None }
     }
 
-    /// Appends an entry, whose key is above all before.
+    /// Appends an entry. Its key must be greater than all before.
     ///
     /// # Errors
-    /// Keys and values that are too long; a full disk, I/O.
+    /// A key or value that is too long; a full disk, I/O.
     pub fn push(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
         let _room = admit(self.tree.store(), key.len() + value.len())?;
         let loader = match self.loader.take() {
@@ -74,7 +72,7 @@ impl<'t> Load<'t> {
         self.loader.insert(loader).push(key, header, value)
     }
 
-    /// Writes what is left.
+    /// Writes the last pages.
     ///
     /// # Errors
     /// A full disk, I/O.
@@ -83,7 +81,8 @@ impl<'t> Load<'t> {
     }
 }
 
-/// Writes the chain of a long value into a tree that nobody reads yet. It is the chain of this number among them.
+/// Writes the overflow chain of a long value into a tree without readers. `number` must be unique among the chains of
+/// the load.
 ///
 /// # Errors
 /// A value that is too long; a full disk, I/O.
@@ -97,7 +96,7 @@ pub(super) fn write_chain(tree: &Tree, number: u64, value: &[u8]) -> Result<Over
         writer
     };
     for chunk in value.chunks(CHUNK) {
-        // Each page is promised on its own.
+        // The writer makes a log reservation for each page.
         pool.ground().log.wait_for_room(2 * chunk.len() as u64 + OVERHEAD)?;
         writer.write(chunk)?;
     }

@@ -1,13 +1,11 @@
-//! The statements.
+//! DDL statements.
 //!
-//! **Purpose.** Create, drop, truncate, rename, swap; add and drop of secondary trees; each atomic over a crash.
+//! **Purpose.** Create, drop, truncate, rename, swap; add and drop secondary trees. Each is atomic across a crash.
 //!
-//! **Invariants.** Those of the [catalog](super). New tablespaces are known to nobody before their record is committed,
-//! as `flush_log_at_trx_commit` says; old ones are detached after their drop is. What a statement takes out of use is
-//! freed in the background ([`Catalog::free_step`]): the work of a drop does not depend on what the table owns, and it
-//! frees nothing of that.
-//!
-//! **May touch.** The rest of `catalog`, and what it may touch.
+//! **Invariants.** Those of the [catalog](super). New tablespaces cannot be found before their record is committed, as
+//! `flush_log_at_trx_commit` says; old ones are detached after their drop is. What a statement takes out of use is
+//! freed in the background ([`Catalog::free_step`]): the work of a drop does not depend on what the table owns, and the
+//! drop frees nothing of that.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -44,16 +42,16 @@ use crate::{
 /// The longest name, in bytes.
 const NAME_LIMIT: usize = 255;
 
-/// What a new table is to be.
+/// The definition of a new table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableDefinition {
-    /// Bytes to keep with the table.
+    /// Application bytes to store with the table.
     pub metadata: Vec<u8>,
     /// Its secondary trees.
     pub indexes: Vec<IndexDefinition>,
 }
 
-/// What a new secondary tree is to be.
+/// The definition of a new secondary tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexDefinition {
     /// Its name.
@@ -64,25 +62,25 @@ pub struct IndexDefinition {
     pub key: KeySpec,
 }
 
-/// What a drop did.
+/// The result of a drop.
 #[derive(Clone, Debug, Default)]
 pub struct DropReport {
-    /// How many tablespaces were dropped.
+    /// The number of tablespaces that were dropped.
     pub trees: usize,
-    /// The work of the calling thread from the first look at the catalog to the last push.
+    /// The work of the calling thread, from the first access to the catalog to the last push.
     pub work: Counts,
-    /// Where the log says so.
+    /// The end LSN of the drop in the log.
     pub lsn: Lsn,
 }
 
-/// A statement that cannot be left as it is: the log has it, and memory not yet. When a panic keeps it from being
-/// finished, the database is poisoned, because memory and log disagree from then on.
+/// A statement that is in the log but not yet in memory. If a panic keeps it from being finished, the database is
+/// poisoned, because memory and log disagree from then on.
 #[derive(Debug)]
 #[must_use = "the database is poisoned unless the statement is finished"]
 pub(super) struct Unfinished<'a>(&'a Health);
 
 impl Unfinished<'_> {
-    /// It is as it is to be.
+    /// Marks the statement as finished.
     pub(super) fn finished(self) {
         core::mem::forget(self);
     }
@@ -94,7 +92,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Tablespaces that a statement is filling.
+/// Tablespaces that a statement is filling; they are removed from the catalog's list when this is dropped.
 #[derive(Debug)]
 pub(super) struct Making<'a> {
     catalog: &'a Catalog,
@@ -117,7 +115,7 @@ pub struct Catalog {
     pub(super) system: Arc<SystemTree>,
     pub(super) transactions: Arc<Transactions>,
     names: Names,
-    /// What is freed in the background.
+    /// Tables and trees that are to be freed in the background.
     pub(super) retired: Retired,
     budget: Arc<HashBudget>,
     /// Whether new trees get a hash index.
@@ -138,7 +136,7 @@ pub(super) fn check_name(name: &str) -> Result<()> {
     }
 }
 
-/// Refuses an index that cannot be, whatever the table.
+/// Refuses an index definition that is invalid for any table.
 pub(super) fn check_index(index: &IndexDefinition) -> Result<()> {
     check_name(&index.name)?;
     index.key.check(&index.name)
@@ -148,7 +146,7 @@ pub(super) fn no_table(name: &str) -> SchemaError {
     SchemaError::NoTable(name.into())
 }
 
-/// A tablespace that the pool will know with its first page.
+/// Returns a tablespace that the pool does not know before its first page.
 pub(super) fn new_space(id: SpaceId) -> Arc<Space> {
     Arc::new(Space::new(id, Durability::Logged))
 }
@@ -161,7 +159,7 @@ pub(super) fn record_key(name: &str) -> Key {
 }
 
 impl Catalog {
-    /// The catalog whose records are in the system tree: reads them all. `attach` makes a tablespace known to the pool,
+    /// Opens the catalog: reads all table records from the system tree. `attach` makes a tablespace known to the pool,
     /// with what is known of its file.
     ///
     /// # Errors
@@ -226,14 +224,15 @@ impl Catalog {
         Arc::new(Tree::new(self.pool.clone(), space, TreeHash::new(self.budget.clone())))
     }
 
-    /// A place where tests do something.
+    /// A point at which tests can act.
     #[cfg_attr(not(test), expect(clippy::unused_self, reason = "nothing happens but in tests"))]
     pub(super) fn pause(&self) {
         #[cfg(test)]
         self.pause.pass();
     }
 
-    /// Switches the hash indexes of all tables, and of those to come. A session's temporary tables stay as they are.
+    /// Turns the hash indexes of all present and future tables on or off. A session's temporary tables stay as they
+    /// are.
     pub fn set_hash_index(&self, on: bool) {
         self.hashed.store(on, SeqCst);
         for (_, table) in self.tables() {
@@ -241,17 +240,17 @@ impl Catalog {
         }
     }
 
-    /// A step of the background: frees some of what statements have taken out of use. Says whether there may be more.
+    /// A background step: frees some of what statements have taken out of use. Returns whether there may be more.
     pub fn free_step(&self) -> bool {
         self.retired.free_step()
     }
 
-    /// How many tables there are.
+    /// Returns the number of tables.
     pub fn count(&self) -> usize {
         self.names.count()
     }
 
-    /// The table of this name.
+    /// Returns the table of this name.
     ///
     /// # Errors
     /// [`SchemaError::NoTable`].
@@ -259,12 +258,12 @@ impl Catalog {
         self.names.get(name).ok_or_else(|| no_table(name).into())
     }
 
-    /// All names and tables, in order of name.
+    /// Returns all names and tables, in order of name.
     pub fn tables(&self) -> Vec<(Arc<str>, Arc<Table>)> {
         self.names.all()
     }
 
-    /// Refuses a statement that is made from within a row call, which a statement might be waiting for.
+    /// Refuses a statement from within a row call, because the statement might wait for that call.
     ///
     /// # Errors
     /// [`UsageError::Other`].
@@ -282,8 +281,8 @@ impl Catalog {
         Ok(self.names.claim(names, terms.until)?)
     }
 
-    /// Runs something on a table while no statement and no row call is at it. `None` when there is no table of this
-    /// name.
+    /// Runs something on a table while no statement and no row call uses the table. Returns `None` if there is no table
+    /// of this name.
     pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
         let claim = self.names.claim(&[name], None).expect("it waits as long as it takes");
         let table = claim.table(name)?;
@@ -291,11 +290,11 @@ impl Catalog {
         Some(run(table))
     }
 
-    /// Closes the gates of tables that this statement has claimed, while no transaction has a lock on any of them: what
-    /// is returned keeps those away that want one.
+    /// Closes the gates of tables under this statement's metadata lock, while no transaction has locked any of them.
+    /// The returned locks keep away transactions that want to lock them.
     ///
-    /// While it waits the names go on to mean what they do. Mostly there is no such transaction, and then it costs a
-    /// look.
+    /// The names remain visible during a wait. In the common case there is no such transaction, and the only cost is a
+    /// check.
     fn close<'c, 't>(
         &'c self,
         claim: &Claim<'_>,
@@ -308,21 +307,21 @@ impl Catalog {
                 lock = self.lock_out(claim, tables, terms)?;
             }
             let closed = Gate::close_all(tables.iter().map(|table| table.gate()));
-            // Who has got one since the look has changed something, or is about to.
+            // A transaction that has locked one since the check has changed something, or is about to.
             if lock.is_some() || !self.are_locked(tables) {
                 return Ok((closed, lock));
             }
         }
     }
 
-    /// Whether transactions have locks on some of these tables.
+    /// Returns whether transactions have locked any of these tables.
     fn are_locked(&self, tables: &[&Table]) -> bool {
         let locks = self.transactions.row_locks();
         tables.iter().any(|table| locks.is_table_locked(table.space()))
     }
 
-    /// Waits for the transactions that have locks on tables which this statement has claimed, and keeps others away
-    /// then. `None` when there are none.
+    /// Waits for the transactions that have locked tables under this statement's metadata lock, and then keeps others
+    /// away. Returns `None` if there are none.
     fn lock_out<'c>(
         &'c self,
         claim: &Claim<'_>,
@@ -339,7 +338,7 @@ impl Catalog {
         Ok(Some(lock))
     }
 
-    /// How long a statement may wait for transactions from now on.
+    /// Returns how long a statement may still wait for transactions.
     pub(super) fn wait_left(&self, terms: Terms) -> Duration {
         let left = terms.until.map(|until| until.saturating_sub(self.pool.ground().env.now()));
         left.unwrap_or_else(|| self.transactions.lock_wait())
@@ -349,15 +348,15 @@ impl Catalog {
         self.pool.ground().log.commit(end, mode)
     }
 
-    /// Notes that a statement is going to fill these tablespaces, which nothing names, until what is returned goes:
-    /// they are named or dropped by then.
+    /// Records that a statement is filling these tablespaces, which no record names, until the returned value is
+    /// dropped. By then they are named or dropped.
     pub(super) fn make(&self, spaces: impl IntoIterator<Item = SpaceId>) -> Making<'_> {
         let spaces: SmallVec<[SpaceId; 1]> = spaces.into_iter().collect();
         self.making.lock().extend(spaces.iter().copied());
         Making { catalog: self, spaces }
     }
 
-    /// The tablespaces that statements are filling.
+    /// Returns the tablespaces that statements are filling.
     pub fn making(&self) -> BTreeSet<SpaceId> {
         self.making.lock().clone()
     }
@@ -366,7 +365,7 @@ impl Catalog {
         Unfinished(&self.pool.ground().health)
     }
 
-    /// Changes records as one group, together with what else the group is to say, and waits for the log.
+    /// Changes records as one group, together with the drop record of `dropped`, and waits for the log.
     pub(super) fn change(
         &self,
         changes: &mut [Change],
@@ -374,7 +373,7 @@ impl Catalog {
         mode: FlushLog,
     ) -> Result<(Lsn, Unfinished<'_>)> {
         let log = &self.pool.ground().log;
-        // All of it is one group: whether that fits has to be known before the first page is changed.
+        // All of it is one group: whether it fits must be known before the first page is changed.
         let dropping = size_of_val(dropped) + size_of::<Lsn>();
         let bytes = changes.iter().map(Change::log_bytes).sum::<usize>() + dropping;
         if bytes > log.max_group() {
@@ -390,7 +389,7 @@ impl Catalog {
         let _room = if dropped.is_empty() {
             log.admit(bytes)?
         } else {
-            // A drop makes room, on disk and in the log: it waits for none, and is not refused for want of it.
+            // A drop frees space on disk and in the log: it waits for no space, and is not refused for lack of it.
             log.admit_drop(bytes)?
         };
         let mut mtr = Mtr::begin(&self.pool)?;
@@ -403,7 +402,8 @@ impl Catalog {
             mtr.record(&Record::Drop { spaces: dropped.into() });
         }
         let end = mtr.commit()?;
-        // Logged and not durable: what must wait for that is found out here, if anywhere.
+        // Logged but not yet durable: tests run background steps here, to find any that should have waited for
+        // durability.
         self.pool.ground().env.breathe();
         self.log_commit(end, mode)?;
         Ok((end, self.unfinished()))
@@ -429,7 +429,7 @@ impl Catalog {
         })
     }
 
-    /// Refuses a definition whose record has this length, if that is more than the system tree takes.
+    /// Refuses a definition if its record, which has this length, does not fit in the system tree.
     pub(super) fn check_length(&self, table: &str, length: usize) -> Result<()> {
         let limit = self.system.tree().inline_limit();
         if length <= limit {
@@ -451,7 +451,7 @@ impl Catalog {
         })
     }
 
-    /// Claims the name of a new table, and makes its record. Gives its stored form, too.
+    /// Takes the metadata lock on the name of a new table, and makes its record. Also returns the record's stored form.
     pub(super) fn claim_new<'a>(
         &'a self,
         name: &'a str,
@@ -469,7 +469,7 @@ impl Catalog {
         Ok((claim, record, encoded))
     }
 
-    /// Commits the record of a new table, and lets everybody find it.
+    /// Commits the record of a new table, and makes its name visible.
     pub(super) fn publish(
         &self,
         mut claim: Claim<'_>,
@@ -487,7 +487,7 @@ impl Catalog {
         claim.set(name, Some(table.clone()));
         drop(claim);
         unfinished.finished();
-        // Who switched all tables meanwhile did not find this one.
+        // A switch of all tables did not find this one, because it was not visible yet.
         let now = self.hashed.load(SeqCst);
         if now != hashed {
             table.set_hash_index(now);
@@ -498,17 +498,17 @@ impl Catalog {
     /// Creates an empty table. It has no page and no file until it has a row.
     ///
     /// # Errors
-    /// [`SchemaError`] for the name; what the log says.
+    /// [`SchemaError`] for the name; errors of the log.
     pub fn create_table(&self, name: &str, definition: &TableDefinition, terms: Terms) -> Result<Arc<Table>> {
         let (claim, record, encoded) = self.claim_new(name, definition, terms)?;
         let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
         self.publish(claim, name, shape, encoded, terms.flush)
     }
 
-    /// Drops tables as one step: all of them or, when one does not exist, none.
+    /// Drops tables as one step: all of them or, if one does not exist, none.
     ///
     /// # Errors
-    /// [`SchemaError::NoTable`]; what the log says.
+    /// [`SchemaError::NoTable`]; errors of the log.
     pub fn drop_tables(&self, names: &[&str], terms: Terms) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| self.drop_claimed(names, terms));
         result.map(|report| DropReport { work, ..report })
@@ -520,8 +520,7 @@ impl Catalog {
             return Err(no_table(name).into());
         }
         let tables = || claim.tables().filter_map(|(_, table)| table);
-        // Lists that are as long as they get: what a group takes for each of its tables does not depend on their
-        // number.
+        // The lists have their final capacity: the work per table of a group does not depend on the number of tables.
         let mut all = SmallVec::<[&Table; 1]>::with_capacity(claim.tables().count());
         all.extend(tables().map(|table| &**table));
         let (closed, lock) = self.close(&claim, &all, terms)?;
@@ -539,7 +538,7 @@ impl Catalog {
                 self.pool.detach(space, Lsn::ZERO);
             }
         }
-        // When this fails nothing was changed, or the database is poisoned.
+        // If this fails, nothing has changed, or the database is poisoned.
         let (lsn, unfinished) = self.change(&mut changes, &ids, terms.flush)?;
         for space in spaces() {
             self.pool.detach(space, lsn);
@@ -549,16 +548,16 @@ impl Catalog {
         drop((closed, all));
         claim.set_all_gone();
         drop(claim);
-        // Who waits for the table finds it gone.
+        // A transaction that waits for the table then finds it dropped.
         drop(lock);
         unfinished.finished();
         Ok(DropReport { trees: ids.len(), lsn, ..DropReport::default() })
     }
 
-    /// Empties a table: it gets new tablespaces, and the old ones are dropped.
+    /// Truncates a table: it gets new tablespaces, and the old ones are dropped.
     ///
     /// # Errors
-    /// [`SchemaError::NoTable`]; what the log says.
+    /// [`SchemaError::NoTable`]; errors of the log.
     pub fn truncate_table(&self, name: &str, terms: Terms) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| {
             self.reshape(name, terms, |record| {
@@ -572,8 +571,8 @@ impl Catalog {
         result.map(|report| DropReport { work, ..report })
     }
 
-    /// Changes a table's record while its gate is closed; trees that it no longer names are dropped, those that it
-    /// names anew are empty.
+    /// Changes a table's record while its gate is closed. Trees that the record no longer names are dropped; trees that
+    /// it newly names are empty.
     fn reshape(
         &self,
         name: &str,
@@ -582,7 +581,7 @@ impl Catalog {
     ) -> Result<DropReport> {
         let claim = self.claim(&[name], terms)?;
         let table = claim.table(name).ok_or_else(|| no_table(name))?;
-        // The claim keeps other statements away: the definition stays what it is.
+        // The metadata lock keeps other statements away: the definition does not change.
         let mut record = table.look(|shape| shape.record.clone());
         change(&mut record)?;
         record.version += 1;
@@ -606,7 +605,7 @@ impl Catalog {
         let clustered = tree(record.clustered);
         let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
         self.pause();
-        // Before it leaves the shape: until it is dropped it is one of the table's.
+        // Detached before it leaves the table schema: until it is dropped it belongs to the table.
         for tree in table.closed_shape(closed).trees().filter(|tree| dropped.contains(&tree.space().id())) {
             self.pool.detach(tree.space(), lsn);
         }
@@ -616,10 +615,10 @@ impl Catalog {
         Ok(DropReport { trees: dropped.len(), lsn, ..DropReport::default() })
     }
 
-    /// Gives a table another name.
+    /// Renames a table.
     ///
     /// # Errors
-    /// [`SchemaError`] for the names; what the log says.
+    /// [`SchemaError`] for the names; errors of the log.
     pub fn rename_table(&self, from: &str, to: &str, terms: Terms) -> Result<()> {
         check_name(to)?;
         let mut claim = self.claim(&[from, to], terms)?;
@@ -637,10 +636,10 @@ impl Catalog {
         Ok(())
     }
 
-    /// Lets two tables change their names with each other, as one step.
+    /// Swaps the names of two tables, as one step.
     ///
     /// # Errors
-    /// [`SchemaError::NoTable`]; what the log says.
+    /// [`SchemaError::NoTable`]; errors of the log.
     pub fn swap_tables(&self, a: &str, b: &str, terms: Terms) -> Result<()> {
         let mut claim = self.claim(&[a, b], terms)?;
         let table_a = claim.table(a).ok_or_else(|| no_table(a))?.clone();
@@ -662,7 +661,7 @@ impl Catalog {
     /// Drops a secondary tree.
     ///
     /// # Errors
-    /// [`SchemaError`] for the names; what the log says.
+    /// [`SchemaError`] for the names; errors of the log.
     pub fn drop_index(&self, name: &str, index: &str, terms: Terms) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| {
             self.reshape(name, terms, |record| {
@@ -675,7 +674,7 @@ impl Catalog {
         result.map(|report| DropReport { work, ..report })
     }
 
-    /// Drops trees that no record ever named.
+    /// Drops trees that no record has ever named.
     pub(super) fn discard(&self, trees: &[&Arc<Tree>]) -> Result<()> {
         let spaces: Vec<SpaceId> = trees.iter().map(|tree| tree.space().id()).collect();
         let _room = self.pool.ground().log.admit_drop(OVERHEAD + size_of_val(&spaces[..]) as u64)?;
@@ -688,7 +687,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// A table that no name and no record leads to, gone with whoever holds it.
+    /// Makes a table without a name and a record. It exists as long as its owner holds it.
     ///
     /// # Errors
     /// [`SchemaError`] for the names of its indexes.
@@ -699,8 +698,8 @@ impl Catalog {
         Ok(Arc::new(Table::new(shape, self.hashed.load(SeqCst))))
     }
 
-    /// Drops a temporary table: no record, no log. The first call has it freed; each waits for the calls on it that are
-    /// under way.
+    /// Drops a temporary table: no record, no log. The first call passes it to the background to be freed; each call
+    /// waits for the calls on the table that are in progress.
     pub fn drop_temporary(&self, table: &Arc<Table>) -> DropReport {
         let (trees, work) = work::in_drop(|| {
             table.gate().close_for_good();

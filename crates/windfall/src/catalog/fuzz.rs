@@ -1,17 +1,15 @@
 //! The fuzz target of a table's record.
 //!
-//! **Purpose.** Any bytes as a record of the system tree.
+//! **Purpose.** Decodes arbitrary bytes as a record of the system tree.
 //!
-//! **Invariants.** What is accepted has just one stored form, and names each tree once.
-//!
-//! **May touch.** `ids`, the records.
+//! **Invariants.** A record that is accepted has exactly one stored form, and names each tree once.
 
 use std::collections::BTreeSet;
 
 use super::{IndexRecord, KeyPart, KeySpec, TableRecord};
 use crate::ids::SpaceId;
 
-/// A table's record.
+/// Decodes a table's record.
 pub fn table(data: &[u8]) {
     let Some(record) = TableRecord::decode(data) else { return };
     assert_eq!(record.encode(), data);
@@ -20,7 +18,7 @@ pub fn table(data: &[u8]) {
     assert!(spaces.len() == 1 + record.indexes.len() && names.len() == record.indexes.len());
 }
 
-/// Records of tables with and without indexes.
+/// Returns records of tables with and without indexes.
 pub fn table_seeds() -> Vec<Vec<u8>> {
     let index = |n: u64, parts| IndexRecord {
         name: format!("index {n}").into(),

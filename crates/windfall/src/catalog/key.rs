@@ -1,24 +1,22 @@
 //! Index keys: how they are made from a row's value, and which definitions are accepted.
 //!
-//! **Purpose.** The key of a row in a secondary tree is made of parts, which lie one behind the other without a
-//! boundary between them. So two rows whose parts differ could have one key: fields "a" and "bc", and "ab" and "c". A
-//! definition by which that can happen is refused when the index is made ([`KeySpec::check`]).
+//! **Purpose.** The key of a row in a secondary tree is the concatenation of parts, without separators. So two rows
+//! with different parts could have one key: fields "a" and "bc", and "ab" and "c". A definition that allows this is
+//! refused when the index is created ([`KeySpec::check`]).
 //!
 //! **Invariants.**
-//! - A part is what there is of it: bytes past the value's end are left out, and a field that is missing is an empty
-//!   one. A key is the parts of this value in order.
-//! - *The rule*: a part may stand before another one only if it has its full length in every value in which the other
-//!   one is not empty. A range of bytes has its full length in values that reach to its end, and is not empty in those
-//!   that reach beyond its first byte; a field never has a full length, and is not empty only in values with a header
-//!   for it and a byte behind that.
+//! - A part is what there is of it: bytes past the value's end are left out, and a missing field is empty. A key is the
+//!   parts of this value in order.
+//! - *The rule*: a part may precede another one only if it has its full length in every value in which the other one is
+//!   not empty. A range of bytes has its full length in values that reach to its end, and is not empty in those that
+//!   reach beyond its first byte; a field never has a full length, and is not empty only in values with a header for it
+//!   and a byte after the header.
 //! - *Why that is enough*: take two rows and the first part in which they differ. All parts before it are equal. If the
-//!   two differ at some byte, so do the keys, at that byte. If not, one is a beginning of the other, and so is shorter
-//!   than its full length: all that follows in that row is empty, and its key is a beginning of the other one. So keys
-//!   are equal only where all parts are, and their order is that of the parts, one after the other.
-//! - An index that was made before this rule goes on as it was: its record is read, its rows can be changed, and it can
-//!   be truncated with its table and dropped. Only making one is refused.
-//!
-//! **May touch.** `error`, `row`, `transaction`.
+//!   two differ at some byte, so do the keys, at that byte. If not, one is a prefix of the other, and so is shorter
+//!   than its full length: everything that follows in that row is empty, and its key is a prefix of the other one. So
+//!   keys are equal only where all parts are, and their order is that of the parts, one after the other.
+//! - An index from before this rule keeps working: its record is read, its rows can be changed, and it can be truncated
+//!   with its table and dropped. Only the creation of one is refused.
 
 use core::fmt;
 
@@ -28,25 +26,25 @@ use crate::{
     transaction::row::INDEXED,
 };
 
-/// Where a part of a secondary key comes from.
+/// The source of one part of a secondary key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyPart {
-    /// Bytes of the row's value. What lies past its end is left out.
+    /// Bytes of the row's value. Bytes past its end are left out.
     Value {
-        /// The first byte.
+        /// The offset of the first byte.
         offset: u32,
-        /// How many.
+        /// The number of bytes.
         length: u32,
     },
-    /// A field of a value that was made by [`row::encode`]. One that is missing is empty.
+    /// A field of a value that was made by [`row::encode`]. A missing field is empty.
     Field {
         /// Its number, from zero.
         number: u32,
     },
 }
 
-/// How the key of a secondary tree is made from a row: its parts, one behind the other.
+/// How the key of a secondary tree is made from a row: the concatenation of its parts.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct KeySpec {
     /// The parts.
@@ -65,7 +63,8 @@ impl KeyPart {
         }
     }
 
-    /// Values of at least so many bytes have all of it; `None` if its length depends on more than that.
+    /// Returns the length of the value from which on all of the part is there; `None` if that depends on more than the
+    /// length.
     fn is_full_from(&self) -> Option<u64> {
         match *self {
             Self::Value { length: 0, .. } => Some(0),
@@ -74,7 +73,7 @@ impl KeyPart {
         }
     }
 
-    /// Values of fewer bytes have nothing of it; `None` if none has anything.
+    /// Returns the length of the value below which nothing of the part is there; `None` if the part is always empty.
     fn is_empty_below(&self) -> Option<u64> {
         match *self {
             Self::Value { length: 0, .. } => None,
@@ -83,7 +82,7 @@ impl KeyPart {
         }
     }
 
-    /// Whether it has its full length wherever another part is not empty.
+    /// Returns whether the part has its full length wherever `other` is not empty.
     fn may_precede(&self, other: &Self) -> bool {
         let Some(other) = other.is_empty_below() else { return true };
         self.is_full_from().is_some_and(|full| full <= other)
@@ -102,7 +101,7 @@ impl fmt::Display for KeyPart {
 }
 
 impl KeySpec {
-    /// Refuses a definition by which rows that differ could have one key, or keys another order than their parts.
+    /// Refuses a definition that could give different rows the same key, or keys a different order than their parts.
     ///
     /// # Errors
     /// [`SchemaError::AmbiguousKey`].
@@ -124,10 +123,10 @@ impl KeySpec {
         Ok(())
     }
 
-    /// The key of a row whose value begins so: at most [`INDEXED`] bytes are given.
+    /// Returns the key of a row with a value that begins with `start`, which has at most [`INDEXED`] bytes.
     ///
     /// # Errors
-    /// A part of the key lies behind them.
+    /// A part of the key lies after these bytes.
     pub fn whole_key_of(&self, start: &[u8]) -> Result<Vec<u8>> {
         let is_behind = |part: &KeyPart| match *part {
             KeyPart::Value { offset, length } => offset as usize + length as usize > INDEXED,
@@ -145,7 +144,7 @@ impl KeySpec {
         Ok(self.key_of(start))
     }
 
-    /// The key of a row with this value, as far as it is given.
+    /// Returns the key of a row with this value, as far as it is given.
     pub fn key_of(&self, value: &[u8]) -> Vec<u8> {
         self.parts.iter().flat_map(|part| part.of(value)).copied().collect()
     }
@@ -169,7 +168,7 @@ mod tests {
         KeySpec { parts: parts.to_vec() }
     }
 
-    /// The parts of a row, said in another way than the key is made.
+    /// Returns the parts of a row, computed in another way than by the key.
     fn parts_of(spec: &KeySpec, value: &[u8]) -> Vec<Vec<u8>> {
         let part = |part: &KeyPart| match *part {
             KeyPart::Value { offset, length } => {
@@ -190,7 +189,7 @@ mod tests {
         ]
     }
 
-    /// Any accepted definition: parts that may not follow are left out.
+    /// Generates accepted definitions: parts that may not follow are left out.
     fn accepted() -> impl Strategy<Value = KeySpec> {
         (prop::collection::vec(part(), 0..8), any::<bool>()).prop_map(|(mut parts, sorts)| {
             if sorts {
@@ -211,7 +210,7 @@ mod tests {
         prop::collection::vec(0u8..3, 0..length)
     }
 
-    /// Rows, and anything that is none.
+    /// Generates rows, and values that are no rows.
     fn value() -> impl Strategy<Value = Vec<u8>> {
         let row = prop::collection::vec(small(4), 0..4).prop_map(|fields| row::encode(&fields));
         let cut = (row, 0usize..24).prop_map(|(mut row, keep)| {
@@ -243,8 +242,8 @@ mod tests {
         }
     }
 
-    /// All values of up to six bytes of two kinds, and rows of fields that are the beginnings of others, some with more
-    /// behind them.
+    /// Returns all values of up to six bytes of two kinds, and rows with fields that are prefixes of others, some with
+    /// more bytes after them.
     fn all_values() -> Vec<Vec<u8>> {
         let fields: [&[u8]; 6] = [b"", b"a", b"b", b"ab", b"ba", b"aa"];
         let rows = fields.iter().flat_map(|one| {
@@ -261,7 +260,7 @@ mod tests {
         rows.into_iter().chain(longer).chain(short).collect()
     }
 
-    /// Of two parts, all that is refused has two rows to show for it.
+    /// For every definition of two parts that is refused, two rows prove that it is ambiguous.
     #[test]
     fn what_is_refused_is_ambiguous() {
         let values = all_values();
@@ -299,7 +298,7 @@ mod tests {
         assert!(third.contains("part 3 (bytes 6..8 of the value)") && third.contains("part 4"), "{third}");
         let far = refused(&[bytes(u32::MAX, u32::MAX), bytes(u32::MAX, 1)]);
         assert!(far.contains("bytes 4294967295..8589934590"), "{far}");
-        // Whatever has a second field has a header of ten bytes and one behind it.
+        // A value with a second field has a header of ten bytes and a byte after it.
         spec(&[bytes(0, 4), bytes(4, 7), field(1)]).check("i").unwrap();
         assert!(refused(&[bytes(0, 12), field(1)]).contains("part 2 (field 1)"));
     }

@@ -1,17 +1,15 @@
-//! A table that is made with its rows.
+//! Bulk load of a new table with its rows.
 //!
-//! **Purpose.** Rows that come in the order of their keys are written to the clustered tree as they come, from its
-//! first page to its last; others are sorted before, in pieces. Entries of secondary trees are collected on the way,
-//! sorted in pieces, and loaded when the last row has come.
+//! **Purpose.** Rows in the order of their keys are written to the clustered tree as they arrive, from its first page
+//! to its last; other rows are sorted first, in pieces. Entries of secondary trees are collected on the way, sorted in
+//! pieces, and loaded after the last row.
 //!
-//! **Invariants.** Nothing of it is undo, for nobody sees the table before its record is committed, when all of it is
-//! there. On a failure, and after a crash, its tablespaces are ones that nothing names. Entries carry no transaction:
-//! every reader sees them. What is in memory of rows and entries together is no more than a piece and the row that has
-//! just come.
+//! **Invariants.** The load writes no undo, because the table cannot be found before its record is committed, when all
+//! of it exists. After a failure or a crash, no record names its tablespaces. Entries carry no transaction id: every
+//! reader sees them. Rows and entries in memory together take no more than a piece and the current row.
 //!
-//! The name is claimed from the beginning, and none of what the rows come from is called with a lock or a latch held.
-//!
-//! **May touch.** The rest of `catalog`, and what it may touch.
+//! The metadata lock on the name is held from the beginning. The source of the rows is never called with a mutex or a
+//! latch held.
 
 #[cfg(test)]
 mod tests;
@@ -34,19 +32,19 @@ use crate::{
     },
 };
 
-/// Rows, by key and value.
+/// Rows, as pairs of key and value.
 pub type Rows<'a> = dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>)>> + 'a;
 
 /// What is known of the order of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// That of their keys.
+    /// The rows are in the order of their keys.
     Ascending,
-    /// Nothing.
+    /// The order is arbitrary.
     Any,
 }
 
-/// What a row's entry holds: its value, or the reference to it.
+/// What a row's entry contains: its value, or the reference to an overflow chain.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Stored {
     bytes: Vec<u8>,
@@ -95,12 +93,12 @@ impl Drop for Unnamed<'_> {
 }
 
 impl Catalog {
-    /// Creates a table with these rows. Whoever asks for its name meanwhile finds none, and statements on it wait; so
-    /// the rows must not come from a statement on this name.
+    /// Creates a table with these rows. Meanwhile its name cannot be found, and statements on the name wait, so the
+    /// rows must not come from such a statement.
     ///
     /// # Errors
-    /// [`SchemaError`] for the names, and for two rows of one key, in a unique tree too; rows that are not in the order
-    /// that was told; keys and values that are too long; what the rows and the log say. Nothing is left then.
+    /// [`SchemaError`] for the names, and for two rows with one key, also in a unique tree; rows that are not in
+    /// `order`; keys and values that are too long; errors of `rows` and of the log. Nothing of the table is then left.
     pub fn load_table(
         &self,
         name: &str,
@@ -127,7 +125,7 @@ struct Filler<'a> {
     shape: &'a Shape,
     /// The entries of each secondary tree.
     entries: Vec<Runs<()>>,
-    /// How many long values have come.
+    /// The number of long values so far.
     chains: u64,
 }
 
@@ -138,7 +136,7 @@ struct Clustered<'t> {
 }
 
 impl Clustered<'_> {
-    /// Refuses a key that is not above the last. `row` is its number, if that is known.
+    /// Refuses a key that is not greater than the last. `row` is its number, if that is known.
     fn check(&self, key: &[u8], row: Option<u64>) -> Result<()> {
         match &self.last {
             Some(last) if last == key => Err(comes_twice(key, row)),
@@ -208,7 +206,7 @@ impl<'a> Filler<'a> {
         clustered.load.finish()
     }
 
-    /// Takes a row's value for its entry, and the entries of secondary trees on the way.
+    /// Turns a row's value into the content of its entry, and collects its entries of secondary trees.
     fn take(&mut self, key: &[u8], value: Vec<u8>) -> Result<Stored> {
         let tree = &self.shape.clustered;
         check_length(tree, key, Owner::default)?;
@@ -226,7 +224,7 @@ impl<'a> Filler<'a> {
         Ok(Stored { bytes: chain.to_bytes().to_vec(), is_long: true })
     }
 
-    /// Puts aside what is in memory, if it is much.
+    /// Writes what is in memory to runs, if it is much.
     fn put_aside(&mut self, rows: &mut Runs<Stored>) -> Result<()> {
         let bytes = rows.bytes() + self.entries.iter().map(Runs::bytes).sum::<usize>();
         if bytes < self.catalog.bounds().entries {

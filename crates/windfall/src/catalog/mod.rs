@@ -1,18 +1,18 @@
 //! Names, tables and DDL.
 //!
-//! **Purpose.** Decides what exists. Every statement is one change of records in the system tree, in one
-//! mini-transaction, with one durable commit, whatever number of tables it concerns.
+//! **Purpose.** Decides which tables exist. Every DDL statement is one change of records in the system tree, in one
+//! mini-transaction with one durable commit, however many tables it affects.
 //!
-//! **Invariants.** A crash finds a statement wholly done or not begun: everything it needs is made before the one
-//! group that counts, and everything it leaves behind is found by its absence from the records. No latch and no lock
-//! is held across the wait for the log: only the claim on the names, and the closed gate of the table itself.
+//! **Invariants.** After a crash a statement is either complete or not begun: everything that it needs is made before
+//! the one group that commits it, and everything that it leaves is recognised later because no record names it. No
+//! latch and no lock is held while it waits for the log, only the metadata lock on the names and the closed gate of the
+//! table itself.
 //!
-//! **May touch.** `system`, `transaction`, `store`, `buffer`, `log`.
-//!
-//! The way of a drop ([`Catalog::drop_tables`]): claim the names; close the gates, which waits for row calls under way
-//! in these very tables; remove the records and log the drop as one group; wait for the log as a commit does; mark each
-//! tablespace dropped and push it on the reclaimer's queue ([`BufferPool::detach`](crate::buffer::BufferPool::detach));
-//! push the table on the queue of what is freed in the background (`retired`). That is all.
+//! A drop ([`Catalog::drop_tables`]) takes these steps: take the metadata lock on the names; close the gates, which
+//! waits for the row calls in progress in these tables; remove the records and log the drop as one group; wait for the
+//! log as a commit does; mark each tablespace dropped and push it to the reclaimer's queue
+//! ([`BufferPool::detach`](crate::buffer::BufferPool::detach)); push the table to the queue of what is freed in the
+//! background (`retired`).
 
 mod build;
 mod building;

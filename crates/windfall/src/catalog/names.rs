@@ -1,19 +1,17 @@
-//! The names of tables, in memory.
+//! The names of tables, in memory, and the metadata locks on them ([`Claim`]).
 //!
-//! **Purpose.** Finds a table by its name, and lets one DDL statement at a time decide over a name.
+//! **Purpose.** Finds a table by its name, and lets one DDL statement at a time decide about a name.
 //!
-//! **Invariants.** A statement claims all names that it touches, in order, before it changes anything, and whoever asks
-//! for a claimed name waits for the outcome, unless the statement itself still waits for another name, or lets its
-//! names be found while it works. No lock is held while the statement works: a claim is a mark. A shard's lock is held
-//! for the time of a look into a map.
+//! **Invariants.** A statement takes the metadata locks on all names that it uses, in order, before it changes
+//! anything. A lookup of a locked name waits for the outcome, unless the statement itself still waits for another name,
+//! or keeps its names visible while it works. No mutex is held while the statement works: a metadata lock is a mark. A
+//! shard's mutex is held only for a lookup in its map.
 //!
-//! A listing goes from shard to shard, and a table that gets another name meanwhile might be in none when it comes
-//! by. So a claim that gives tables other names publishes them under the lock of [`Moves`], and while a listing is
-//! under way these moves are kept, by number. At its end a listing looks up, under that lock, what the names mean that
-//! tables were given since it began: what has a name all the time is listed, each table and each name once. Moves from
-//! before the oldest listing began are not kept.
-//!
-//! **May touch.** `table`, `env`, `error`, `sync`.
+//! A listing goes from shard to shard, and could miss a table that is renamed from a shard ahead to a shard that it has
+//! passed. So a statement that renames tables publishes the names under the mutex of [`Moves`], and while a listing is
+//! in progress these moves are kept, with numbers. At its end, a listing looks up, under that mutex, every name that
+//! was given to a table since it began. So a table that always has a name is listed, and each table and each name only
+//! once. Moves from before the oldest listing are not kept.
 
 use core::{hash::BuildHasher, time::Duration};
 use std::collections::{BTreeMap, VecDeque};
@@ -32,42 +30,42 @@ const SHARDS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
-    /// Nobody is deciding over the name.
+    /// No statement decides about the name.
     Free,
-    /// A statement is deciding over the name, and who asks for it waits.
+    /// A statement decides about the name, and lookups of it wait.
     Claimed,
-    /// A statement is, and the name goes on to mean what it does.
+    /// A statement decides about the name, and lookups find its old meaning.
     Kept,
 }
 
-/// What a name means, or meant before somebody claimed it.
+/// The meaning of a name, or its meaning before the metadata lock.
 #[derive(Debug)]
 struct Entry {
     table: Option<Arc<Table>>,
     mark: Mark,
 }
 
-/// Listings, and what they might miss.
+/// Listings in progress, and the moves that they might miss.
 #[derive(Debug, Default)]
 struct Moves {
-    /// Listings that are under way, by the number of the first move after each began: how many.
+    /// The number of listings in progress, by the number of the first move after each of them began.
     listings: BTreeMap<u64, usize>,
     /// The number of the first move that is kept.
     first: u64,
-    /// Tables that were given other names since the oldest of the listings began, in this order.
+    /// Tables that were renamed since the oldest listing began, in this order.
     moved: VecDeque<Move>,
 }
 
-/// A table, and the name that it was given.
+/// A table, and its new name.
 type Move = (Arc<str>, Arc<Table>);
 
 impl Moves {
-    /// The number of the next move.
+    /// Returns the number of the next move.
     fn next(&self) -> u64 {
         self.first + self.moved.len() as u64
     }
 
-    /// Ends a listing. What it returns is kept for no listing any more.
+    /// Ends a listing. Returns the moves that no listing needs any more.
     fn end(&mut self, from: u64) -> Vec<Move> {
         let others = self.listings.get_mut(&from).expect("the listing is under way");
         *others -= 1;
@@ -83,7 +81,7 @@ impl Moves {
 
 type Shard = Mutex<FxHashMap<Arc<str>, Entry>>;
 
-/// The names.
+/// The names of all tables.
 #[derive(Debug)]
 pub struct Names {
     env: Arc<dyn Env>,
@@ -92,7 +90,7 @@ pub struct Names {
     decided: Event,
 }
 
-/// A listing that is under way.
+/// A listing in progress.
 struct Listing<'a> {
     names: &'a Names,
     /// The number of the first move that it may miss.
@@ -107,12 +105,13 @@ impl<'a> Listing<'a> {
         Self { names, from }
     }
 
-    /// Corrects what the listing has found by the moves since it began.
+    /// Corrects the result of the listing by the moves since it began.
     fn correct(&self, found: Vec<Move>) -> Vec<Move> {
-        // No table gets another name meanwhile.
+        // While this is held, no table is renamed.
         let moves = self.names.moves.lock();
         let moved = moves.moved.range((self.from - moves.first) as usize..);
-        // The last name of each is that of the last move. Then the table may have been dropped, and another one made.
+        // The last name of each table is that of its last move. Since then the table may have been dropped, and another
+        // one created.
         let last: FxHashMap<*const Table, &Arc<str>> =
             moved.map(|(name, table)| (Arc::as_ptr(table), name)).collect();
         if last.is_empty() {
@@ -126,7 +125,7 @@ impl<'a> Listing<'a> {
             |(name, table): &Move| !last.contains_key(&Arc::as_ptr(table)) && !corrected.contains_key(name);
         let (mut all, wrong): (Vec<_>, Vec<_>) = found.into_iter().partition(is_right);
         drop(moves);
-        // Handles are let go of without the lock.
+        // Handles are dropped without the mutex.
         drop(wrong);
         all.extend(corrected.into_iter().filter_map(|(name, table)| Some((name, table?))));
         all
@@ -136,25 +135,26 @@ impl<'a> Listing<'a> {
 impl Drop for Listing<'_> {
     fn drop(&mut self) {
         let cut = self.names.moves.lock().end(self.from);
-        // Handles are let go of without the lock.
+        // Handles are dropped without the mutex.
         drop(cut);
     }
 }
 
-/// Names that a statement decides over. When it is dropped, what [`Claim::set`] said last is published.
+/// A metadata lock on names, held by a DDL statement. When it is dropped, the last meanings that were set
+/// ([`Claim::set`]) are published.
 #[derive(Debug)]
 pub struct Claim<'a> {
     names: &'a Names,
     held: SmallVec<[Held<'a>; 1]>,
-    /// Tables get other names.
+    /// Whether tables are renamed.
     moves: bool,
 }
 
-/// A claimed name, and what it is to mean.
+/// A locked name, and its new meaning.
 type Held<'a> = (&'a str, Option<Arc<Table>>);
 
 impl Names {
-    /// No names.
+    /// Makes an empty map of names.
     pub fn new(env: Arc<dyn Env>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(Rank::Names, FxHashMap::default())).collect();
         let moves = Mutex::new(Rank::Moves, Moves::default());
@@ -162,13 +162,13 @@ impl Names {
     }
 
     fn shard(&self, name: &str) -> &Shard {
-        // The lower bits choose the place within the shard.
+        // The lower bits choose the place in the shard's map.
         let hash = FxBuildHasher.hash_one(name) >> 32;
         &self.shards[hash as usize % SHARDS]
     }
 
-    /// The table of this name, once nobody is deciding over it. A thread inside a gate, for which a statement may be
-    /// waiting, gets what the name meant before.
+    /// Returns the table of this name. Waits while a statement decides about the name. A thread inside a gate, for
+    /// which the statement may be waiting, gets the old meaning.
     pub fn get(&self, name: &str) -> Option<Arc<Table>> {
         let mut found = None;
         let mut look = || {
@@ -183,13 +183,13 @@ impl Names {
         found
     }
 
-    /// What the name means now; if a statement is deciding over it, what it meant before.
+    /// Returns the current meaning of the name; the old one while a statement decides about it.
     fn now(&self, name: &str) -> Option<Arc<Table>> {
         self.shard(name).lock().get(name).and_then(|entry| entry.table.clone())
     }
 
-    /// Claims names, once nobody else is deciding over any of them. It waits until the moment that is said, if one is.
-    /// A name that is given twice is claimed once.
+    /// Takes the metadata locks on these names. Waits until no other statement has any of them, up to `until`, if that
+    /// is given. A name that is given twice is locked once.
     ///
     /// # Errors
     /// [`LockError`].
@@ -202,7 +202,7 @@ impl Names {
         let mut waited = false;
         for name in sorted {
             if !claim.take(name) {
-                // That may last as long as the building of an index: what is claimed already can be found meanwhile.
+                // The wait may be as long as an index build: the names that are already locked stay visible meanwhile.
                 claim.keep();
                 waited = true;
                 claim.wait_and_take(name, until)?;
@@ -214,24 +214,24 @@ impl Names {
         Ok(claim)
     }
 
-    /// Enters a table whose record was found when the database was opened.
+    /// Adds a table with a record that was found when the database was opened.
     pub fn enter(&self, name: &str, table: Arc<Table>) {
         self.shard(name).lock().insert(name.into(), Entry { table: Some(table), mark: Mark::Free });
     }
 
-    /// How many names there are, claimed ones included.
+    /// Returns the number of names, locked ones included.
     pub fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// All tables, each once, in order of name. A name that a statement is deciding over is what it was before. Of a
-    /// table that gets another name meanwhile it is one of the two; one that is made or dropped meanwhile is listed or
-    /// not.
+    /// Returns all tables, each once, in order of name. A name that a statement is deciding about has its old meaning.
+    /// A table that is renamed meanwhile is listed under one of its names; one that is created or dropped meanwhile may
+    /// be listed.
     pub fn all(&self) -> Vec<(Arc<str>, Arc<Table>)> {
         self.all_seen(|| {})
     }
 
-    /// The same; between two shards it does this.
+    /// As [`Names::all`], and calls `between` after each shard.
     fn all_seen(&self, mut between: impl FnMut()) -> Vec<(Arc<str>, Arc<Table>)> {
         let listing = Listing::begin(self);
         let mut all = Vec::new();
@@ -248,7 +248,7 @@ impl Names {
 }
 
 impl<'a> Claim<'a> {
-    /// Claims one more name, if nobody else has.
+    /// Locks one more name, if no other statement has it. Returns whether it did.
     fn take(&mut self, name: &'a str) -> bool {
         let mut shard = self.names.shard(name).lock();
         if let Some(entry) = shard.get_mut(name) {
@@ -264,7 +264,7 @@ impl<'a> Claim<'a> {
         true
     }
 
-    /// Claims a name that somebody else has, when he is done.
+    /// Locks a name that another statement has, when that statement is done.
     fn wait_and_take(&mut self, name: &'a str, until: Option<Duration>) -> Result<(), LockError> {
         let names = self.names;
         let Some(until) = until else {
@@ -296,39 +296,39 @@ impl<'a> Claim<'a> {
         self.held.binary_search_by(|(held, _)| (*held).cmp(name)).expect("the name was claimed")
     }
 
-    /// The table of a claimed name.
+    /// Returns the table of a locked name.
     pub fn table(&self, name: &str) -> Option<&Arc<Table>> {
         self.held[self.place(name)].1.as_ref()
     }
 
-    /// Lets the names be found meanwhile: they go on to mean what they do. Other statements wait all the same.
+    /// Keeps the names visible with their old meanings. Other statements wait nevertheless.
     pub fn keep(&self) {
         self.mark(Mark::Kept);
         self.names.decided.notify_ordered();
     }
 
-    /// Whoever asks for the names waits for the outcome from now on.
+    /// Makes lookups of the names wait for the outcome from now on.
     pub fn hide(&self) {
         self.mark(Mark::Claimed);
     }
 
-    /// The claimed names in order, each once, and their tables.
+    /// Returns the locked names in order, each once, and their tables.
     pub fn tables(&self) -> impl Iterator<Item = (&str, Option<&Arc<Table>>)> + Clone {
         self.held.iter().map(|(name, table)| (*name, table.as_ref()))
     }
 
-    /// None of the claimed names means anything from now on.
+    /// Sets all locked names to mean nothing.
     pub fn set_all_gone(&mut self) {
         self.held.iter_mut().for_each(|(_, table)| *table = None);
     }
 
-    /// Says that a table which another name means is meant by this name from now on.
+    /// Sets the name to mean a table that had another name before.
     pub fn set_moved(&mut self, name: &str, table: Arc<Table>) {
         self.moves = true;
         self.set(name, Some(table));
     }
 
-    /// Says what the name means from now on.
+    /// Sets the meaning of the name.
     pub fn set(&mut self, name: &str, table: Option<Arc<Table>>) {
         let place = self.place(name);
         self.held[place].1 = table;
@@ -337,7 +337,7 @@ impl<'a> Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        // All of them together, for a listing.
+        // All names are published together, for a listing.
         let mut moves = self.moves.then(|| self.names.moves.lock());
         if let Some(moves) =
             moves.as_mut().filter(|moves| !moves.listings.is_empty() && !planted(Bug::MoveUnlisted))
@@ -353,7 +353,7 @@ impl Drop for Claim<'_> {
             } else {
                 shard.remove(name).and_then(|entry| entry.table)
             };
-            // Nobody else may hold that table: its memory is not freed under the lock.
+            // This may be the last handle of the table: its memory is not freed under the mutex.
             drop(shard);
             drop(before);
         }
@@ -398,7 +398,7 @@ mod tests {
         for (name, table) in kinds[0].iter().zip(&tables) {
             names.enter(name, table.clone());
         }
-        // So that each shard is empty and full by turns when a listing comes by.
+        // Each shard is empty and full in turn when a listing comes to it.
         for period in 1..5 {
             let mut round = 0;
             let all = names.all_seen(|| {
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn a_listing_takes_no_moves_from_before_it() {
         let (tree, _db) = lone_tree();
-        // So that each of the two names is passed before and after the moves.
+        // Each of the two names is visited before and after the moves.
         for between in 0..SHARDS {
             let names = Names::new(Arc::new(SimulatedEnv::new(1)));
             names.enter("a", table_of(&tree));

@@ -1,18 +1,18 @@
-//! The numbers of a table: `AUTO_INCREMENT`.
+//! The auto-increment values of a table (`AUTO_INCREMENT`).
 //!
-//! **Purpose.** Hands out rising numbers, each once, by one exchange of an atomic. Across restarts a *ceiling* keeps
-//! them apart: no number at or above it was handed out. It stands in the header of the clustered tree's tablespace
-//! ([`tablespace::ceiling()`]), where a drop has nothing to look for, and which a truncation leaves behind.
+//! **Purpose.** Allocates rising numbers, each once, by one compare-and-exchange of an atomic. A *ceiling* makes them
+//! unique across restarts: no number at or above it was allocated. The ceiling is in the header of the clustered tree's
+//! tablespace ([`tablespace::ceiling()`]), so that a drop has no extra work, and a truncation removes it with the old
+//! tablespace.
 //!
-//! **Invariants.** The ceiling is logged before the first number below it is handed out. Whoever writes a row with that
-//! number logs it later, so a log that has the row has the ceiling, wherever a crash cuts it: nobody waits for a sync.
-//! The ceiling rises by as much as was handed out so far, within bounds, and a crash loses what is between; when the
-//! database is closed it comes down to the next number, and nobody gets one any more. A table that nobody asks for a
-//! number has no ceiling, and its numbers begin with 1. The numbers of a temporary table are in memory alone.
+//! **Invariants.** The ceiling is logged before the first number below it is allocated. A row with that number is
+//! logged later, so a log that has the row has the ceiling, wherever a crash cuts it, and no call waits for a sync. The
+//! ceiling rises by as much as was allocated so far, within bounds, and a crash loses the numbers between. When the
+//! database is closed, the ceiling is lowered to the next number, and no more numbers are allocated. A table that was
+//! never asked for a number has no ceiling, and its numbers begin with 1. The numbers of a temporary table are in
+//! memory only.
 //!
-//! The next number moves within the table's gate or, to begin anew, while that is closed; it rises but for that.
-//!
-//! **May touch.** `store`, `tablespace`, `mtr`, `log`.
+//! The next number rises inside the table's gate. It is reset only while the gate is closed.
 
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
@@ -34,28 +34,28 @@ use crate::{
     tablespace,
 };
 
-/// The ceiling rises at once by as much as was handed out so far, but by no less than this.
+/// The ceiling rises by as much as was allocated so far, but by at least this.
 const LEAST: u64 = 8;
-/// And by no more: a group of the log for so many rows is little beside those of the rows.
+/// The maximum of that rise: one log group per this many rows is little compared with the log records of the rows.
 const MOST: u64 = 128;
 
-/// Whose numbers are counted.
+/// The tree of the numbers.
 #[derive(Debug)]
 enum Counting {
-    /// Nobody has asked for one since the table was opened, or truncated.
+    /// No number was requested since the table was opened or truncated.
     Nobodys,
-    /// Those of this tree.
+    /// The numbers of this tree.
     Of(Arc<Tree>),
     /// The database is being closed.
     Ended,
 }
 
-/// The numbers of a table.
+/// The auto-increment values of a table.
 #[derive(Debug)]
 pub struct Numbers {
-    /// The next one; zero while it is not known.
+    /// The next number; zero while it is not known.
     next: AtomicU64,
-    /// Numbers below this may be handed out.
+    /// Numbers below this may be allocated.
     ceiling: AtomicU64,
     counting: Mutex<Counting>,
 }
@@ -71,18 +71,18 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// Takes so many numbers side by side. `tree` is the clustered one.
+    /// Allocates `count` consecutive numbers. `tree` is the clustered one.
     ///
     /// # Errors
-    /// [`UsageError::NumbersUsedUp`]; a dropped table, a database that is closed; damage, I/O.
+    /// [`UsageError::NumbersUsedUp`]; the table was dropped, or the database is closed; damage, I/O.
     pub fn take(&self, tree: &Arc<Tree>, count: u64) -> Result<Range<u64>> {
         self.advance(tree, count, |next| next.checked_add(count))
     }
 
-    /// Sees to it that the next number is above this one.
+    /// Raises the next number above `at_least`.
     ///
     /// # Errors
-    /// As [`Numbers::take`], but for numbers that are used up.
+    /// As [`Numbers::take`], except for numbers that are used up.
     pub fn raise(&self, tree: &Arc<Tree>, at_least: u64) -> Result<()> {
         if self.next.load(SeqCst) > at_least {
             return Ok(());
@@ -90,7 +90,7 @@ impl Numbers {
         self.advance(tree, 0, |next| Some(next.max(at_least.saturating_add(1)))).map(drop)
     }
 
-    /// The next number; `u64::MAX` when they are used up.
+    /// Returns the next number; `u64::MAX` if the numbers are used up.
     ///
     /// # Errors
     /// As [`Numbers::raise`].
@@ -103,7 +103,7 @@ impl Numbers {
         }
     }
 
-    /// Moves the next number on, to where `to` says from where it is. Gives what lies between.
+    /// Advances the next number `n` to `to(n)`. Returns the numbers between.
     fn advance(&self, tree: &Arc<Tree>, count: u64, to: impl Fn(u64) -> Option<u64>) -> Result<Range<u64>> {
         loop {
             let below = self.ceiling.load(SeqCst);
@@ -118,10 +118,10 @@ impl Numbers {
         }
     }
 
-    /// Sees to it that the ceiling is where `to` says from the next number, or above.
+    /// Raises the ceiling to at least `to(n)`, where `n` is the next number.
     fn lift(&self, tree: &Arc<Tree>, to: impl Fn(u64) -> Result<u64>) -> Result<()> {
         let is_logged = tree.space().durability() == Durability::Logged;
-        // Whoever has the turn waits for no room.
+        // The reservation comes first: a thread that holds the mutex must not wait for room in the log.
         let log = &tree.store().ground().log;
         let _room = is_logged.then(|| log.admit(OVERHEAD)).transpose()?;
         let mut counting = self.counting.lock();
@@ -140,7 +140,7 @@ impl Numbers {
         Ok(())
     }
 
-    /// Finds out where the numbers begin, unless that is known.
+    /// Reads where the numbers begin, unless that is known.
     fn know(&self, counting: &mut Counting, tree: &Arc<Tree>) -> Result<()> {
         match counting {
             Counting::Of(_) => return Ok(()),
@@ -160,9 +160,9 @@ impl Numbers {
         Ok(())
     }
 
-    /// The table has another tree, which is empty. Its gate is closed.
+    /// Resets the numbers after a truncation, when the table has a new, empty tree. The gate must be closed.
     pub(super) fn restart(&self) {
-        // Mostly nobody has asked for a number.
+        // In the common case no number was requested.
         if self.next.load(SeqCst) == 0 {
             return;
         }
@@ -174,11 +174,11 @@ impl Numbers {
         }
     }
 
-    /// Hands out no number from now on, and writes which would be the next.
+    /// Stops the allocation, and writes the next number as the ceiling.
     fn settle(&self) -> Result<()> {
         let mut counting = self.counting.lock();
         let Counting::Of(tree) = core::mem::replace(&mut *counting, Counting::Ended) else { return Ok(()) };
-        // Who finds no number asks for the ceiling, and is told.
+        // A call that finds no next number asks for the ceiling, and gets an error.
         let early = planted(Bug::NumbersEndLate).then(|| self.next.load(SeqCst));
         let last = self.next.swap(0, SeqCst);
         let next = early.unwrap_or(last);
@@ -190,7 +190,7 @@ impl Numbers {
     }
 }
 
-/// Logs a ceiling. The first one of an empty table makes its root.
+/// Logs a ceiling. The first ceiling of an empty table creates its root page.
 fn write(tree: &Tree, ceiling: u64) -> Result<()> {
     tree.ensure_root()?;
     let mut mtr = Mtr::begin(tree.store())?;
@@ -199,7 +199,8 @@ fn write(tree: &Tree, ceiling: u64) -> Result<()> {
 }
 
 impl Catalog {
-    /// Lets the numbers of all tables go on after the next opening where they are now. Nobody gets one any more.
+    /// Lowers the ceilings of all tables to their next numbers, so that the next opening continues there. From now on
+    /// no number is allocated.
     pub fn settle_numbers(&self) {
         for (name, table) in self.tables() {
             if let Err(error) = table.numbers().settle() {

@@ -1,12 +1,10 @@
 //! A table's record in the system tree.
 //!
-//! **Purpose.** One record names everything a table is: its trees, each a tablespace, and how their keys are made.
-//! Whoever changes what exists changes one record.
+//! **Purpose.** One record names everything a table consists of: its trees, each a tablespace, and how their keys are
+//! made. A statement that creates, changes or drops a table changes one record.
 //!
-//! **Invariants.** Decoding takes anything and panics at nothing. What it accepts has just one stored form, and names
-//! each tree once. A record of a later format is refused, not guessed at.
-//!
-//! **May touch.** `key`, `ids`.
+//! **Invariants.** Decoding accepts any bytes and never panics. A record that it accepts has exactly one stored form,
+//! and names each tree once. A record of a later format is refused, not interpreted.
 //!
 //! # Format
 //!
@@ -15,10 +13,10 @@
 //! | field | type |
 //! | --- | --- |
 //! | record format, 1 | `u8` |
-//! | table id: stays over truncation and renaming | `u64` |
+//! | table id: does not change when the table is truncated or renamed | `u64` |
 //! | version: grows with every change of the definition | `u64` |
 //! | clustered tree's tablespace | `u64` |
-//! | metadata of the user's | `bytes` |
+//! | metadata of the application | `bytes` |
 //! | number of secondary trees | `u16` |
 //! | each: name `text`, tablespace `u64`, unique `u8`, number of key parts `u16`, each: kind `u8`, two `u32` | |
 
@@ -48,13 +46,13 @@ pub struct IndexRecord {
 /// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableRecord {
-    /// The table: the same over truncation and renaming.
+    /// The table's id; it does not change when the table is truncated or renamed.
     pub id: u64,
     /// Grows with every change of the definition.
     pub version: u64,
     /// The clustered tree's tablespace.
     pub clustered: SpaceId,
-    /// Bytes that the user wants to keep with the table.
+    /// Bytes that the application stores with the table.
     pub metadata: Vec<u8>,
     /// The secondary trees.
     pub indexes: Vec<IndexRecord>,
@@ -99,15 +97,15 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 impl TableRecord {
-    /// Every tablespace of the table, the clustered one first.
+    /// Returns every tablespace of the table, the clustered one first.
     pub fn spaces(&self) -> impl Iterator<Item = SpaceId> {
         core::iter::once(self.clustered).chain(self.indexes.iter().map(|index| index.space))
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     pub fn encode(&self) -> Vec<u8> {
-        // As long as it gets: 64 bytes for each index were more than most need, and each change of a definition paid
-        // for them.
+        // The exact length: 64 bytes per index would be more than most need, and every change of a definition would pay
+        // for it.
         let of_index = |index: &IndexRecord| 15 + index.name.len() + 9 * index.key.parts.len();
         let length = 31 + self.metadata.len() + self.indexes.iter().map(of_index).sum::<usize>();
         let mut out = Vec::with_capacity(length);
@@ -136,7 +134,7 @@ impl TableRecord {
         out
     }
 
-    /// Reads the stored form; `None` when it is damaged or of a later format.
+    /// Decodes the stored form; returns `None` if it is damaged or of a later format.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader(bytes);
         if from.u8()? != FORMAT {

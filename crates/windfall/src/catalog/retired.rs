@@ -1,14 +1,12 @@
 //! Tables and trees that statements have taken out of use.
 //!
-//! **Purpose.** What a table is in memory, its record, its trees and their hash indexes, is freed in the background and
-//! not by the statement that drops it, nor by whichever thread has the last handle.
+//! **Purpose.** The memory of a table (its record, its trees and their hash indexes) is freed in the background, and
+//! not by the statement that drops the table, nor by the thread that has the last handle.
 //!
-//! **Invariants.** What is here is found by no name. A tree that was dropped is in one item only, which never has a
-//! tree that lives on. So each item is the only owner of its trees once others have let go of them; until then it is
-//! kept, and no other thread is the last to let go. Hash indexes are given up at once, whatever still has the trees:
-//! nothing reads them any more. A step looks at a bounded number of items.
-//!
-//! **May touch.** `record`, `table`, `store`, `memory`, `sync`.
+//! **Invariants.** An item here has no name. A dropped tree is in exactly one item, and an item contains no tree that
+//! is still in use. So each item is the only owner of its trees once all handles are gone; until then the item is kept,
+//! so that no handle is the last owner. Hash indexes are freed at once, even if handles to the trees are left: they are
+//! no longer read. A step handles a bounded number of items.
 
 use std::collections::VecDeque;
 
@@ -25,7 +23,7 @@ use crate::{
     tree::store::HashIndex as _,
 };
 
-/// How many items one step takes in, and how many it looks at of those that others still have.
+/// Items that one step takes in, and items with remaining owners that it checks.
 const A_STEP: usize = 32;
 
 /// What was taken out of use.
@@ -33,13 +31,13 @@ const A_STEP: usize = 32;
 enum Item {
     /// A dropped table.
     Table(Arc<Table>),
-    /// Of a table that was truncated, or has lost an index.
+    /// The old schema of a table that was truncated, or has lost an index.
     Shape(Box<OldShape>),
 }
 
 const _: () = assert!(memory::queue_block_is_small::<Item>());
 
-/// What a table was, and the trees that were dropped.
+/// An old record, and the trees that were dropped.
 #[derive(Debug)]
 struct OldShape {
     _record: TableRecord,
@@ -60,7 +58,7 @@ impl Item {
         }
     }
 
-    /// Whether nothing else has it, nor any of its trees.
+    /// Returns whether nothing else owns it or any of its trees.
     fn is_alone(&self) -> bool {
         let alone = |tree: &Arc<Tree>| Arc::strong_count(tree) == 1;
         match self {
@@ -91,7 +89,8 @@ impl Retired {
         self.arrived.push(Item::Table(table));
     }
 
-    /// Takes over what a table was that goes on as another shape. Trees that live on are let go of here.
+    /// Takes over the old schema of a table that was changed. References to trees that are still in use are dropped
+    /// here.
     pub fn shape(&self, shape: Shape) {
         let Shape { record, clustered, secondaries: mut trees, .. } = shape;
         trees.push(clustered);
@@ -99,7 +98,7 @@ impl Retired {
         self.arrived.push(Item::Shape(Box::new(OldShape { _record: record, trees })));
     }
 
-    /// One background step. Says whether there may be more to do at once.
+    /// One background step. Returns whether there may be more to do at once.
     pub fn free_step(&self) -> bool {
         let arrived: Vec<Item> = core::iter::from_fn(|| self.arrived.pop()).take(A_STEP).collect();
         arrived.iter().for_each(Item::give_up_hash_indexes);
@@ -113,11 +112,11 @@ impl Retired {
         drop(waiting);
         let (alone, kept): (Vec<Item>, Vec<Item>) = looked_at.into_iter().partition(Item::is_alone);
         self.waiting.lock().extend(kept);
-        // Freed here, under no lock.
+        // Freed here, without a lock.
         more || alone.len() == A_STEP
     }
 
-    /// How many there are.
+    /// Returns the number of items.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.arrived.len() + self.waiting.lock().len()

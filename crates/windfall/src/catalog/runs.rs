@@ -1,13 +1,11 @@
-//! Sorted entries that do not fit in memory.
+//! Sorted runs: external sorting of entries that do not fit in memory.
 //!
-//! **Purpose.** What was collected and sorted in memory is put aside as a *run*: a temporary tablespace, loaded in bulk
-//! and read in order. Runs are merged into one order, so that a tree of any size is written from its first page to its
+//! **Purpose.** Entries that were collected and sorted in memory are written to a *run*: a temporary tablespace,
+//! bulk-loaded and read in order. Runs are merged, so that a tree of any size is written from its first page to its
 //! last.
 //!
-//! **Invariants.** No key comes twice in one run; of several runs, entries of one key are handed out one behind the
-//! other. A run is dropped when nobody reads it any more, at the cost of a drop.
-//!
-//! **May touch.** `store`, `buffer`, `tree`.
+//! **Invariants.** A key occurs only once in a run; equal keys of several runs are returned one after the other. A run
+//! is dropped when it is no longer read, at the cost of a drop.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,22 +24,22 @@ use crate::{
     },
 };
 
-/// How full the pages of a run are, in percent: nothing is added later.
+/// Fill factor of a run's pages, in percent: nothing is added later.
 const FILL: usize = 100;
 
-/// What an entry has beside its key.
+/// The content of an entry besides its key.
 pub(super) trait Payload: Ord {
-    /// Bytes that it takes in memory beside itself.
+    /// Returns the bytes of heap memory that it takes, besides its own size.
     fn bytes(&self) -> usize;
 
-    /// The entry's header and value.
+    /// Returns the entry's header and value.
     fn entry(&self) -> (EntryHeader, &[u8]);
 
-    /// That of an entry.
+    /// Makes the payload of an entry.
     fn of(header: EntryHeader, value: &[u8]) -> Self;
 }
 
-/// Nothing: entries of secondary trees are keys.
+/// No payload: entries of secondary trees consist of keys.
 impl Payload for () {
     fn bytes(&self) -> usize {
         0
@@ -67,7 +65,7 @@ impl Drop for Run {
     }
 }
 
-/// Where entries come from, in order.
+/// A source of entries in order.
 #[derive(Debug)]
 enum Source<'a, P> {
     Memory(std::vec::Drain<'a, (Vec<u8>, P)>),
@@ -89,7 +87,7 @@ impl<P: Payload> Source<'_, P> {
     }
 }
 
-/// Entries, of which some are in memory.
+/// Entries, of which some are in memory and the rest in runs.
 #[derive(Debug)]
 pub(super) struct Runs<P> {
     pool: Arc<BufferPool>,
@@ -100,7 +98,7 @@ pub(super) struct Runs<P> {
 }
 
 impl<P: Payload> Runs<P> {
-    /// No entries.
+    /// Makes it without entries.
     pub fn new(pool: Arc<BufferPool>) -> Self {
         Self { pool, budget: Arc::new(HashBudget::new(0)), aside: Vec::new(), memory: Vec::new(), bytes: 0 }
     }
@@ -111,12 +109,12 @@ impl<P: Payload> Runs<P> {
         self.memory.push((key, payload));
     }
 
-    /// Bytes that the entries in memory take.
+    /// Returns the bytes that the entries in memory take.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Puts aside what is in memory, in a tablespace of this new id.
+    /// Writes the entries in memory to a run, in a tablespace with this new id.
     ///
     /// # Errors
     /// [`SchemaError::KeyTwice`](crate::error::SchemaError::KeyTwice); I/O, a full disk.
@@ -141,10 +139,10 @@ impl<P: Payload> Runs<P> {
         Ok(())
     }
 
-    /// Hands out all entries in order. None is left.
+    /// Passes all entries in order to `take`. None is left.
     ///
     /// # Errors
-    /// Damage, I/O, and what `take` says.
+    /// Damage, I/O, and the errors of `take`.
     pub fn drain(&mut self, mut take: impl FnMut(Vec<u8>, P) -> Result<()>) -> Result<()> {
         self.memory.sort_unstable();
         self.bytes = 0;

@@ -1,12 +1,10 @@
-//! A table in memory: its gate and its shape.
+//! A table in memory: its gate and its schema ([`Shape`]).
 //!
-//! **Purpose.** What a handle holds. Row calls pass the gate and work on the shape that they find inside; DDL closes
-//! the gate, waits until nobody is inside, and puts another shape there.
+//! **Purpose.** The object that table handles refer to. Row calls pass the gate and work on the schema that they find
+//! inside. DDL closes the gate, waits until no call is inside, and replaces the schema.
 //!
-//! **Invariants.** The shape changes only while the gate is closed and empty, so a row call works on one shape from its
-//! beginning to its end. A dropped table's gate is closed for good.
-//!
-//! **May touch.** `record`, `store`, `sync`, `transaction`.
+//! **Invariants.** The schema changes only while the gate is closed and empty, so a row call works on one schema from
+//! its beginning to its end. A dropped table's gate is closed permanently.
 
 use smallvec::SmallVec;
 
@@ -24,33 +22,33 @@ use crate::{
     tree::store::HashIndex as _,
 };
 
-/// What a table is made of at one time.
+/// The table schema at one time: its record and its trees.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Its record.
     pub record: TableRecord,
-    /// The tree of the rows.
+    /// The clustered tree, which contains the rows.
     pub clustered: Arc<Tree>,
     /// The secondary trees, in the order of the record.
     pub secondaries: Vec<Arc<Tree>>,
-    /// One more, while it is being filled: who changes rows notes it there.
+    /// A secondary tree that is being filled: calls that change rows note the changes there.
     pub building: Option<Arc<Building>>,
 }
 
 impl Shape {
-    /// All trees, the clustered one first.
+    /// Returns all trees, the clustered one first.
     pub fn trees(&self) -> impl Iterator<Item = &Arc<Tree>> {
         core::iter::once(&self.clustered).chain(&self.secondaries)
     }
 
-    /// Whether a row of this value has this key in the index whose tree is in that tablespace.
+    /// Returns whether a row with this value has this key in the index with that tablespace.
     pub fn is_indexed(&self, space: SpaceId, index_key: &[u8], value: &[u8]) -> bool {
         let index = self.record.indexes.iter().find(|index| index.space == space);
         let window = &value[..value.len().min(INDEXED)];
         index.is_some_and(|index| index.key.key_of(window) == index_key)
     }
 
-    /// All tablespaces, that of a tree being filled included.
+    /// Returns all tablespaces, including that of a tree being filled.
     pub fn spaces(&self) -> impl Iterator<Item = SpaceId> {
         let building = self.building.iter().map(|building| building.tree());
         self.trees().chain(building).map(|tree| tree.space().id())
@@ -61,16 +59,16 @@ impl Shape {
 #[derive(Debug)]
 pub struct Table {
     shape: Gated<Shape>,
-    /// Whether its trees are to have a hash index.
+    /// Whether its trees should have a hash index.
     hashed: AtomicBool,
     numbers: Numbers,
 }
 
-/// A row call under way: the table's shape, which stays what it is until the call ends.
+/// A row call in progress: the table schema, which does not change until the call ends.
 pub type Call<'a> = Entered<'a, Shape>;
 
 impl Table {
-    /// A table of this shape.
+    /// Makes a table with this schema.
     pub fn new(shape: Shape, hashed: bool) -> Self {
         if hashed {
             shape.trees().for_each(|tree| tree.hash().switch(true));
@@ -78,13 +76,14 @@ impl Table {
         Self { shape: Gated::new(shape), hashed: AtomicBool::new(hashed), numbers: Numbers::default() }
     }
 
-    /// Switches the hash indexes of its trees, and of those to come.
+    /// Turns the hash indexes of its present and future trees on or off.
     pub fn set_hash_index(&self, on: bool) {
         self.hashed.store(on, SeqCst);
         self.apply_hash_index();
     }
 
-    /// Sees to it that the trees are as they are to be. Whoever changes the one or the other looks at both afterwards.
+    /// Applies the setting to the trees. A thread that changes the setting or the trees must call this afterwards; it
+    /// reads both.
     fn apply_hash_index(&self) {
         loop {
             fence(SeqCst);
@@ -99,7 +98,7 @@ impl Table {
         }
     }
 
-    /// Begins a row call, waiting while DDL has the gate closed.
+    /// Begins a row call. Waits while DDL has closed the gate.
     ///
     /// # Errors
     /// [`Error::TableDropped`].
@@ -107,15 +106,16 @@ impl Table {
         self.shape.enter().ok_or(Error::TableDropped(Owner::Unknown))
     }
 
-    /// Begins a row call that is going to change rows, waiting while DDL has the gate closed, or while more changes
-    /// are noted than whoever fills a new secondary tree can look at.
+    /// Begins a row call that will change rows. Waits while DDL has closed the gate, and while there are too many notes
+    /// for the builder of a new secondary tree.
     ///
     /// # Errors
     /// [`Error::TableDropped`].
     pub fn enter_to_change(&self) -> Result<Call<'_>> {
         loop {
             let call = self.enter()?;
-            // Who is inside another call holds a row's lock, which the one that makes room may have to wait for.
+            // Within another call this must not wait: that call holds a key latch for which the builder may have to
+            // wait.
             let full = call.building.as_ref().filter(|building| building.is_full() && !is_nested());
             let Some(building) = full.cloned() else { return Ok(call) };
             drop(call);
@@ -123,37 +123,37 @@ impl Table {
         }
     }
 
-    /// A short look at the shape as it is now; it may be another one a moment later.
+    /// Reads the current schema; it may be replaced a moment later.
     pub fn look<R>(&self, look: impl FnOnce(&Shape) -> R) -> R {
         self.shape.look(look)
     }
 
-    /// The tablespace of its rows, by which transactions lock the table.
+    /// Returns the tablespace of its rows, which identifies the table in table locks.
     pub fn space(&self) -> SpaceId {
         self.look(|shape| shape.clustered.space().id())
     }
 
-    /// A copy of the shape as it is now.
+    /// Returns a copy of the current schema.
     pub fn shape(&self) -> Shape {
         self.look(Shape::clone)
     }
 
-    /// Its numbers, for a call that has passed the gate.
+    /// Returns its auto-increment values, for a call inside the gate.
     pub fn numbers(&self) -> &Numbers {
         &self.numbers
     }
 
-    /// The gate, for DDL.
+    /// Returns the gate, for DDL.
     pub fn gate(&self) -> &Gate {
         self.shape.gate()
     }
 
-    /// The shape, for who has closed the gate.
+    /// Returns the schema, for the caller that has closed the gate.
     pub(super) fn closed_shape<'a>(&'a self, closed: &'a Closed<'_>) -> &'a Shape {
         self.shape.get(closed)
     }
 
-    /// Puts another shape in place. Gives the one that was there, which may own trees that nothing names any more.
+    /// Replaces the schema. Returns the old one, which may own trees that are no longer named.
     pub(super) fn reshape(&self, closed: &mut Closed<'_>, shape: Shape) -> Shape {
         let now = shape.record.clustered;
         let before = self.shape.replace(closed, shape);

@@ -1,22 +1,21 @@
-//! The terms on which a statement is made.
+//! The options of a DDL statement ([`Terms`]).
 //!
-//! **Purpose.** When it is durable, and how long it waits for those who are at its tables: statements, which have
-//! claimed the names, and transactions, which have locks.
+//! **Purpose.** When the statement is durable, and how long it waits for others that use its tables: statements with
+//! metadata locks on the names, and transactions with locks.
 //!
-//! **Invariants.** The time is that of the statement: whatever it waits for, and however often.
-//!
-//! **May touch.** `log`.
+//! **Invariants.** The time limit is one for the whole statement, whatever it waits for and how often.
 
 use core::time::Duration;
 
 use crate::log::FlushLog;
 
-/// The terms of one statement.
+/// The options of one DDL statement.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// When it is durable.
     pub flush: FlushLog,
-    /// Until when it waits, by the clock of the environment, if that was asked for. Else it waits for other statements
-    /// as long as they take, which may build an index, and for transactions as long as is set for all.
+    /// The deadline of its waits, by the clock of the environment, if one was set. Otherwise it waits for other
+    /// statements, which may be building an index, without a limit, and for transactions up to the lock timeout of the
+    /// database.
     pub until: Option<Duration>,
 }

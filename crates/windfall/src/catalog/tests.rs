@@ -1,4 +1,5 @@
-//! Tests of statements beside row calls, on a simulated disk, where a test may act at chosen places within a statement.
+//! Tests of DDL statements concurrent with row calls, on a simulated disk. A test can act at given points within a
+//! statement.
 
 mod beside;
 
@@ -26,7 +27,7 @@ use crate::{
 
 type Act = Box<dyn FnMut() + Send>;
 
-/// What a test does at places within a statement, and how much memory that may take.
+/// What a test does at points within a statement, and the memory bounds of the statement.
 pub struct Pause(Mutex<(Option<Act>, Option<Bounds>)>);
 
 impl Default for Pause {
@@ -55,7 +56,7 @@ impl Pause {
         self.0.lock().1 = Some(Bounds { entries, notes, ..Bounds::FULL });
     }
 
-    /// From so many bytes of notes on a change of a row waits.
+    /// Sets the bytes of notes from which on a change of a row waits.
     pub fn set_most(&self, most: usize) {
         self.0.lock().1.get_or_insert(Bounds::FULL).most = most;
     }
@@ -87,7 +88,7 @@ fn open(disk: &SimulatedDisk, seed: u64) -> Result<(Database, SimulatedEnv)> {
     Ok((db, env))
 }
 
-/// A tree of a database that is kept open by what comes with it.
+/// Returns a tree of a database, and the database, which must be kept open.
 pub fn lone_tree() -> (Arc<Tree>, Database) {
     let (db, _) = open(&SimulatedDisk::new(1), 1).unwrap();
     let table = db.create_table("t", TableOptions::default()).unwrap();
@@ -96,15 +97,15 @@ pub fn lone_tree() -> (Arc<Tree>, Database) {
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Changes of rows, of which some fail and are rolled back; keys of the unique index wander between rows.
+/// Changes rows; some of the changes fail and roll back. Keys of the unique index move between rows.
 struct Changes {
     chance: SimulatedEnv,
     rows: Rows,
-    /// What the call under way would make of the rows.
+    /// The rows as they are if the call in progress succeeds.
     next: Rows,
 }
 
-/// The value begins with the index key.
+/// Returns a value that begins with the index key.
 fn value(index_key: u64, chance: &SimulatedEnv) -> Vec<u8> {
     let mut value = format!("{index_key:05}").into_bytes();
     let long = if chance.random().is_multiple_of(16) { 6000 } else { chance.random() % 60 };
@@ -127,7 +128,7 @@ impl Changes {
         }
     }
 
-    /// One call. Gives the error of one that was not to fail.
+    /// Makes one call. Returns the error of a call that should not have failed.
     fn change(&mut self, db: &Database, table: &Table) -> Result<()> {
         let key = row(self.chance.random() % 200);
         self.next = self.rows.clone();
@@ -141,7 +142,7 @@ impl Changes {
                 table.delete(&key).map(drop)
             }
             2 if self.rows.contains_key(&key) => {
-                // The same index key, another value.
+                // The same index key with another value.
                 let mut value = self.rows[&key].clone();
                 value.push(b'x');
                 self.next.insert(key.clone(), value.clone());
@@ -189,7 +190,7 @@ fn index(unique: bool) -> IndexOptions {
     if unique { index.unique() } else { index }
 }
 
-/// Builds an index while rows change at each place where the statement can be watched.
+/// Builds an index while rows change at each point where a test can act.
 fn build_amid_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mutex<Changes>>, Result<()>) {
     let none = Changes { chance: SimulatedEnv::new(1), rows: Rows::new(), next: Rows::new() };
     let changes = Arc::new(Mutex::new(Rank::Session, none));
@@ -214,7 +215,7 @@ fn build_amid_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mutex<
                 table.inner.look(|shape| shape.building.as_ref().map_or(0, |building| building.bytes()));
             assert!(noted < notes.saturating_add(2_000), "who changes a row would wait: {noted}");
             for _ in 0..changes.chance.random() % 3 {
-                // A crash ends it all, and the statement finds that out itself.
+                // After a crash nothing works, and the statement must find that out itself.
                 failed |= changes.change(&handle, &table).is_err();
                 if failed {
                     return;
@@ -294,7 +295,7 @@ fn two_rows_of_one_key_are_refused_only_if_they_have_it_at_one_time() -> Result<
     for n in 0..100 {
         table.insert(&key(n), format!("{n:05}").as_bytes())?;
     }
-    // The key of a row that was passed moves to one that was not, and is met twice.
+    // The key of a row that the build has passed moves to a row that it has not passed, so that it finds the key twice.
     let moves = |db: &Database, back: bool| {
         let (table, mut passed) = (db.table("t").unwrap(), 0);
         db.engine().catalog.pause.set(move || {
@@ -325,7 +326,7 @@ fn two_rows_of_one_key_are_refused_only_if_they_have_it_at_one_time() -> Result<
     assert!(table.index("i").is_err());
     assert_eq!(db.check()?.findings, Vec::<String>::new());
 
-    // A key that is too long, too.
+    // A key that is too long is refused, too.
     table.insert(b"long", &[7; 3000])?;
     let error = db.create_index("t", "i", IndexOptions::on_value(0..3000)).unwrap_err();
     assert!(matches!(error, Error::Usage(UsageError::KeyTooLong { .. })), "{error}");
@@ -350,7 +351,7 @@ fn a_large_index_is_written_once_from_its_first_page_to_its_last() -> Result<()>
     let (db, env) = open(&SimulatedDisk::new(1), 1)?;
     let table = db.create_table("t", TableOptions::default())?;
     for n in 0..3000u64 {
-        // In the order of rows, the index keys come from everywhere.
+        // In the order of the rows, the index keys are scattered.
         table.insert(&n.to_be_bytes(), format!("{:05}", n * 7919 % 99_991).as_bytes())?;
     }
     let pages = |db: &Database| -> Result<u64> {
@@ -368,7 +369,7 @@ fn a_large_index_is_written_once_from_its_first_page_to_its_last() -> Result<()>
     assert_eq!(pages(&db)?, at_once);
     assert!(in_runs < logged / 3 && in_runs < at_once * 2 * 4096, "{in_runs} of {logged} bytes");
     assert_eq!(rows_by_index(&table)?, rows_of(&table)?);
-    // The runs are gone, and so is what a failing statement had put aside.
+    // The runs are dropped, and so are those of a failed statement.
     db.drop_index("t", "i")?;
     table.insert(b"twice", b"00000")?;
     db.create_index("t", "i", index(true)).unwrap_err();
@@ -379,7 +380,7 @@ fn a_large_index_is_written_once_from_its_first_page_to_its_last() -> Result<()>
     Ok(())
 }
 
-/// What was made before ambiguous definitions were refused goes on as it was.
+/// A table from before ambiguous definitions were refused keeps working.
 #[test]
 fn a_table_with_an_ambiguous_index_from_before_can_be_used() -> Result<()> {
     let disk = SimulatedDisk::new(1);
@@ -404,7 +405,7 @@ fn a_table_with_an_ambiguous_index_from_before_can_be_used() -> Result<()> {
     table.put(b"2", &row::encode(&["ab", "d"]))?;
     let found = |key: &[u8]| -> Result<usize> { Ok(table.index("both")?.get(key)?.count()) };
     assert_eq!((found(b"abc")?, found(b"abd")?, found(b"ab")?), (1, 1, 0));
-    // Another index can be added, and the table emptied; the old index can be dropped, and not made again.
+    // Another index can be added, and the table truncated; the old index can be dropped, but not created again.
     db.create_index("t", "first", IndexOptions::on_field(0))?;
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     db.truncate_table("t")?;
@@ -438,7 +439,7 @@ fn a_read_by_a_hint_looks_at_one_page() -> Result<()> {
     assert!(frames() >= 1000, "a tree of one page needs no hint");
     table.set_hash_index(true);
     let with_hints = (0..40).map(|_| frames()).min();
-    // Two keys may want one place of the index.
+    // Two keys may compete for one slot of the hash index.
     assert!(with_hints < Some(750), "{with_hints:?} pages for 500 reads");
     Ok(())
 }
@@ -450,7 +451,7 @@ fn the_setting_of_hash_indexes_reaches_every_tree() -> Result<()> {
     let other = db.create_table("other", TableOptions::default())?;
     table.set_hash_index(true);
     assert_eq!((hashed(&table), hashed(&other)), (vec![true, true], vec![false]));
-    // What a table gets later is like what it has.
+    // Later trees of a table have the setting of the table.
     db.truncate_table("t")?;
     assert_eq!(hashed(&table), [true, true]);
     db.create_index("t", "b", index(true))?;
@@ -459,7 +460,7 @@ fn the_setting_of_hash_indexes_reaches_every_tree() -> Result<()> {
     db.truncate_table("t")?;
     assert_eq!(hashed(&table), [false, false, false]);
 
-    // The setting may change at any time within a statement.
+    // The setting may change at any time during a statement.
     let pause = &db.engine().catalog.pause;
     let handle = db.clone();
     pause.set(move || handle.set_hash_index(true));
@@ -479,8 +480,8 @@ fn the_setting_of_hash_indexes_reaches_every_tree() -> Result<()> {
     Ok(())
 }
 
-/// Memory and log disagree from the panic on: nothing is acknowledged any more, nobody waits for who is gone, and the
-/// next opening finds what the log says.
+/// After the panic memory and log disagree: no call succeeds any more, no call waits for the thread that panicked, and
+/// the next opening recovers what the log contains.
 #[test]
 fn a_panic_amid_a_statement_stops_the_database_and_nobody_waits() -> Result<()> {
     type Statement = fn(&Database) -> Result<()>;
@@ -515,7 +516,7 @@ fn a_panic_amid_a_statement_stops_the_database_and_nobody_waits() -> Result<()> 
     Ok(())
 }
 
-/// A check has the table to itself: what is called meanwhile comes behind it.
+/// A check has exclusive access to the table: a call made meanwhile waits until it is done.
 #[test]
 fn who_is_alone_with_a_table_holds_up_its_calls() {
     let (db, _env) = open(&SimulatedDisk::new(1), 1).unwrap();
@@ -558,7 +559,7 @@ fn what_was_taken_out_of_use_is_freed_in_the_background_when_nothing_has_it() {
     db.drop_index("less an index", "i").unwrap();
     assert_eq!(settle(), 0, "nothing has them");
 
-    // Each kind of handle keeps them, and is not the last to let go.
+    // Each kind of handle keeps its table or tree alive, and is not the last owner.
     let table = made("by a table");
     let index = made("by an index").index("i").unwrap();
     let cursor = made("by a cursor").cursor().unwrap();
@@ -574,7 +575,7 @@ fn what_was_taken_out_of_use_is_freed_in_the_background_when_nothing_has_it() {
     drop(cursor);
     assert_eq!(settle(), 0);
 
-    // Several statements on one table, and nothing in between.
+    // Several statements on one table, without a step of the background between them.
     let two = || options().index("j", IndexOptions::on_value(0..4));
     let drop_index = |index: &str| assert_eq!(db.drop_index("t", index).unwrap().trees, 1);
     let truncate = || assert!(db.truncate_table("t").unwrap().trees > 0);
@@ -592,7 +593,7 @@ fn what_was_taken_out_of_use_is_freed_in_the_background_when_nothing_has_it() {
         assert_eq!(settle(), 0, "they keep each other");
     }
 
-    // A temporary table is taken out once, though its session ends behind its drop.
+    // A temporary table is retired once, although its session ends after it was dropped.
     let session = db.session();
     let temporary = session.create_temporary_table("t", options()).unwrap();
     session.drop_temporary_table("t").unwrap();

@@ -1,28 +1,26 @@
-//! Cursors that lock the rows they give.
+//! Cursors that lock the rows that they return.
 //!
-//! **Purpose.** Each row is locked and read as it is now; where the level locks gaps, no row comes between those that
-//! were given.
+//! **Purpose.** Each row is locked, and its newest version is read. At levels that lock gaps, no row can be inserted
+//! between the rows that were returned.
 //!
-//! **Invariants.** The keys between two rows are locked before it is believed that there is none. A range that is known
-//! beforehand is locked as a whole at its first step. A cursor that goes wherever it is told finds the next entry,
-//! locks up to there, and looks once more whether that is the next one. A row of an index is locked in the tree of the
-//! rows; whether it has the index key by then is looked at after that.
+//! **Invariants.** A gap is locked before it is taken for empty. A range that is known beforehand is locked as a whole
+//! at its first step. A cursor without a range finds the next entry, locks up to it, and then checks again that it is
+//! still the next one. A row found by an index is locked in the clustered tree; whether it still has the index key is
+//! checked after that.
 //!
-//! *What has left an index is passed over.* An entry that is marked as deleted leads to a row that has not its index
-//! key any more, or will not have it once the entry's writer has committed. If the writer has ended, the row is
-//! neither read nor locked nor waited for: how many such entries there are is a matter of purge, and of views that
-//! have nothing to do with this read. That the writer had ended is known before the entry was read, so it was not
-//! about to be taken back. It cannot come back behind that:
-//! - Where the level locks gaps the range was locked before the entry was read. Who revives an entry looks for such a
-//!   range under the latch of its leaf, and waits for this transaction. A change that has the row already, and has
-//!   yet to revive the entry, finds the range as well and takes itself back.
-//! - At the other levels a row may come into the range at any time, before this read or behind it.
-//! - This transaction itself may take its own mark back. An entry that it has marked is read again at each step.
+//! *Entries that have left the index are skipped.* A delete-marked entry belongs to a row that no longer has this index
+//! key, or will not have it once the entry's writer has committed. If the writer has ended, the row is neither read nor
+//! locked nor waited for: how many such entries there are depends on purge, and on views that have nothing to do with
+//! this read. That the writer has ended is known before the entry is read, so its mark cannot be rolled back. The entry
+//! cannot be revived later:
+//! - At levels that lock gaps, the range was locked before the entry was read. A writer that revives an entry looks for
+//!   such a range under the latch of the entry's leaf, and waits for this transaction. A change that already has the
+//!   row, and has yet to revive the entry, finds the range as well and rolls itself back.
+//! - At the other levels a row may enter the range at any time, before or after this read.
+//! - This transaction itself may roll back its own mark. An entry that it has marked is read again at each step.
 //!
-//! A strict view that does not see the mark is an error, as it is where the row itself is read: the row has changed
+//! If a strict view does not see the mark, that is an error, as where the row itself is read: the row has changed
 //! since.
-//!
-//! **May touch.** What `cursor` may touch.
 
 use core::ops::Bound;
 
@@ -37,7 +35,7 @@ use crate::{
     },
 };
 
-/// The lock on a table that goes before locks on its rows.
+/// Returns the intention lock on the table that must precede locks on its rows.
 pub(crate) fn intention(mode: RowMode) -> TableMode {
     match mode {
         RowMode::Shared => TableMode::IntentionShared,
@@ -46,7 +44,8 @@ pub(crate) fn intention(mode: RowMode) -> TableMode {
 }
 
 impl Cursor {
-    /// From now on it moves in this range alone, sees what it sees now, and keeps others from adding to it if it locks.
+    /// Restricts the cursor to this range and fixes its view. A locking cursor locks the range, so that no row is added
+    /// to it.
     pub(crate) fn settle(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         self.settled = true;
         self.entries.keep_within(KeyRange::new(lower, upper));
@@ -79,15 +78,15 @@ impl Cursor {
         }
     }
 
-    /// Locks the table that its rows are of.
+    /// Locks the table of the rows (intention lock).
     fn intend(&self, scope: &Scope, inner: &mut Inner, mode: RowMode) -> Result<()> {
         scope.intend(inner, self.table.space(), intention(mode))?;
-        // What was waited for may have emptied the table: this cursor is over what it was before.
+        // During the wait the table may have been truncated: this cursor reads the tree of before.
         self.tree.space().check_live()?;
         scope.check_known(inner, || Ok(self.tree.space().born()), || self.owner.clone())
     }
 
-    /// Moves to the next row that is there now, and locks it.
+    /// Moves to the next live row and locks it.
     pub(super) fn find_locked(
         &mut self,
         scope: &Scope,
@@ -125,7 +124,7 @@ impl Cursor {
                 }
                 let read = trx.read_locked(&call.clustered, key, mode, true, long, || owner.clone());
                 match lock.pass_over(read) {
-                    // It may have left since the entry was read, and others work on it.
+                    // It may have left since the entry was read, and another transaction works on it.
                     Err(Stop::Blocked(_)) if has_left(trx)? => Ok(false),
                     read => Ok(read? && call.is_indexed(space, &index_key, long)),
                 }
@@ -139,7 +138,7 @@ impl Cursor {
         Ok(false)
     }
 
-    /// Whether the entry that it is at, as it was read, tells that its row has left.
+    /// Returns whether the entry at the position, as it was read, shows that its row has left.
     fn has_left(&self, scope: &Scope, inner: &Inner) -> bool {
         let marked = self.entries.header().filter(|header| header.is_deleted());
         marked.is_some_and(|header| {
@@ -148,7 +147,8 @@ impl Cursor {
         })
     }
 
-    /// Moves to the next entry, be it a row or not, between which and this one there is none and none will be.
+    /// Moves to the next entry, live row or not, so that there is no entry between it and this one, and none can be
+    /// inserted.
     fn step_locked(&mut self, scope: &Scope, inner: &mut Inner, to: Move<'_>) -> Result<bool> {
         if self.range_locked || !scope.locks_gaps() {
             return self.make(to);

@@ -1,4 +1,4 @@
-//! Tests of tables that are made with their rows, on a simulated disk.
+//! Tests of tables that are created with their rows, on a simulated disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ fn rows_by(table: &Table, index: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
     found.map(|row| row.map(|row| (row.key, row.value))).collect::<Result<_>>().unwrap()
 }
 
-/// A value whose first bytes are some other row's, too, and those behind them only this one's.
+/// Returns a value with first bytes that other rows have as well, followed by bytes that only this row has.
 fn value(number: u32, length: usize) -> Vec<u8> {
     let mut value = vec![b'a' + (number % 5) as u8; 3];
     value.extend(number.to_be_bytes());
@@ -61,7 +61,7 @@ fn load(db: &Database, options: TableOptions, sorted: bool, rows: Vec<Row>) -> R
     }
 }
 
-/// In another order, which the seed decides.
+/// Returns the rows in another order, which the seed decides.
 fn shuffled(mut rows: Vec<Row>, seed: u64) -> Vec<Row> {
     let chance = SimulatedEnv::new(seed);
     for n in 1..rows.len() {
@@ -70,7 +70,7 @@ fn shuffled(mut rows: Vec<Row>, seed: u64) -> Vec<Row> {
     rows
 }
 
-/// Nothing is wrong, and nothing is there but these tables and what is the engine's.
+/// Asserts that a check finds nothing, and that only the expected tables and the engine's own files are left.
 fn assert_rest(db: &Database, env: &SimulatedEnv, disk: &SimulatedDisk, what: &str) {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
     for _ in 0..40 {
@@ -119,7 +119,7 @@ proptest! {
         prop_assert_eq!(rows_by(&table, "some"), model.clone());
         assert_rest(&db, &env, &disk, "loaded");
 
-        // Its rows change like any others, and what they leave is purged.
+        // The rows of the table change as usual, and purge removes their old versions.
         let chance = SimulatedEnv::new(seed ^ 1);
         for (n, key) in (1000..).zip(model.keys().cloned().collect::<Vec<_>>()) {
             match chance.random() % 4 {
@@ -156,7 +156,7 @@ proptest! {
     }
 }
 
-/// Ascending keys.
+/// Returns rows with ascending keys.
 fn rows(count: u32, length: usize) -> Vec<Row> {
     (0..count).map(|n| (n.to_be_bytes().to_vec(), value(n, length))).collect()
 }
@@ -221,7 +221,7 @@ fn what_is_refused_leaves_nothing() {
         ),
     ];
     for (what, sorted, mut rows, refused, told) in cases {
-        // A chain, too, has to go.
+        // An overflow chain must be removed as well.
         rows[100] = long(100);
         let error = load(&db, indexed(), sorted, rows).unwrap_err();
         assert!(refused(&error), "{what}: {error:?}");
@@ -232,7 +232,7 @@ fn what_is_refused_leaves_nothing() {
         assert_rest(&db, &env, &disk, what);
     }
 
-    // What the rows say is told as they say it.
+    // An error of the source is reported unchanged.
     let lost = || Error::from(UsageError::Other("the source is lost".into()));
     let source = rows(200, 300).into_iter().map(Ok).chain([Err(lost())]);
     let error = db.create_table_from("t", indexed(), source).unwrap_err();
@@ -245,7 +245,7 @@ fn what_is_refused_leaves_nothing() {
     assert!(panics.is_err());
     assert_rest(&db, &env, &disk, "a source that panics");
 
-    // Of these no row is asked for.
+    // These calls request no row.
     db.create_table("taken", TableOptions::default()).unwrap();
     let none = || core::iter::from_fn(|| -> Option<Result<Row>> { panic!("nobody wants rows") });
     let error = db.create_table_from("taken", indexed(), none()).unwrap_err();
@@ -256,7 +256,7 @@ fn what_is_refused_leaves_nothing() {
         db.create_table_from("t", indexed().index("one", IndexOptions::on_value(0..1)), none()).unwrap_err();
     assert!(matches!(error, Error::Schema(SchemaError::IndexExists { .. })), "{error}");
 
-    // And all of it has kept nobody from anything.
+    // None of the refused calls blocks this one.
     let table = load(&db, indexed(), true, rows(300, 200)).unwrap();
     assert_eq!(rows_of(&table), rows(300, 200).into_iter().collect());
     assert_rest(&db, &env, &disk, "what was not refused");
@@ -290,7 +290,7 @@ fn a_table_larger_than_the_pool_and_the_log_is_written_once() {
             db.create_table_from_unsorted("t", indexed(), source)
         };
         let (table, logged) = (table.unwrap(), db.metrics().log_bytes - logged);
-        // What is not in memory is in runs: of the rows that are sorted, and of the entries of both indexes.
+        // What is not in memory is in runs: the rows that are sorted, and the entries of both indexes.
         let kept = if sorted { 0 } else { bytes };
         assert!(most > kept / bound && most < 2000, "{most} runs");
         assert!((logged as usize) < bytes * 3 / 2, "{logged} bytes of log for {bytes} of rows");
@@ -319,7 +319,7 @@ fn nobody_sees_a_table_before_it_is_complete() {
             db.table("other").unwrap().put(&row.0, &row.1)?;
             db.create_table("while it is loaded", TableOptions::default())?;
             db.drop_table("while it is loaded")?;
-            // Files are made of it, and they are no leftovers.
+            // The checkpoint creates files of the load, and the check does not take them for orphans.
             db.checkpoint()?;
             assert_eq!(db.check()?.findings, Vec::<String>::new(), "row {n}");
             assert_eq!(db.check_live()?.findings, Vec::<String>::new(), "row {n}");
@@ -332,7 +332,7 @@ fn nobody_sees_a_table_before_it_is_complete() {
     assert_rest(&db, &env, &disk, "loaded");
 }
 
-/// A load whose source, sorted or not, holds a long value.
+/// Loads rows from a source, sorted or not, that contains a long value.
 fn load_for_a_while(db: &Database, sorted: bool) -> Result<Table> {
     db.engine().catalog.pause.set_bounds(4000, usize::MAX);
     let mut all = rows(60, 300);

@@ -1,4 +1,4 @@
-//! Numbers in many orders, until the database is closed.
+//! Model checks: numbers are allocated in many interleavings, until the database is closed.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use crate::{
     tree::hash::{HashBudget, TreeHash},
 };
 
-/// Two threads take numbers, so many that the ceiling rises again and again, while the database is closed.
+/// Two threads allocate numbers, enough for the ceiling to rise repeatedly, while the database is closed.
 ///
-/// Catches: a number that is handed out before the ceiling above it is logged; one that is taken between a look at the
-/// next one and the end, and comes again after the next opening.
+/// Catches: a number that is allocated before the ceiling above it is logged; a number that is allocated between the
+/// read of the next number and the end, and is allocated again after the next opening.
 #[test]
 fn a_number_comes_once_and_below_the_ceiling() {
     let prepared = Prepared::new();
@@ -24,7 +24,7 @@ fn a_number_comes_once_and_below_the_ceiling() {
         let space = base.pool.attach(EMPTY, Durability::Logged);
         let tree = Arc::new(Tree::new(base.pool.clone(), space, TreeHash::new(Arc::new(HashBudget::new(0)))));
         let numbers = Arc::new(Numbers::default());
-        // The root is made, and the next numbers need no log.
+        // Creates the root, and a ceiling for the next numbers.
         assert_eq!(numbers.take(&tree, 1).unwrap(), 1..2);
         let takers = [1, 3].map(|count| {
             let (numbers, tree) = (numbers.clone(), tree.clone());

@@ -1,5 +1,5 @@
-//! Transactions beside the building of an index, on one thread: they act at the places within the statement where it
-//! can be watched.
+//! Transactions concurrent with an index build, on one thread: they act at the points within the statement where a test
+//! can act.
 
 mod bounds;
 
@@ -15,21 +15,21 @@ use crate::{
     sync::{Arc, Mutex, Rank},
 };
 
-/// So long does a statement wait: until those have ended whom it waits for.
+/// The timeout of a statement, long enough for all transactions that it waits for to end.
 const PATIENT: Duration = Duration::from_secs(100_000);
 
 fn begin(db: &Database) -> Transaction {
     db.begin(TransactionOptions::default().isolation(Isolation::ReadCommitted))
 }
 
-/// The index key is the value's beginning; some values lie in pages of their own.
+/// Returns a value that begins with the index key; long values are in overflow pages.
 fn value(index_key: u64, long: bool) -> Vec<u8> {
     let mut value = format!("{index_key:05}").into_bytes();
     value.resize(if long { 6000 } else { 20 }, b'.');
     value
 }
 
-/// Rows of which each `long`th is a long one.
+/// Creates a table; each `long`th row is a long one.
 fn filled(db: &Database, rows: u64, long: u64) -> Result<Table> {
     let table = db.create_table("t", crate::TableOptions::default())?;
     for n in 0..rows {
@@ -45,7 +45,7 @@ fn check(db: &Database, env: &SimulatedEnv, table: &Table, what: &str) {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
 }
 
-/// Calls something at each place, with the number of the place from 1.
+/// Calls `act` at each point, with the number of the point from 1.
 fn at_places(db: &Database, mut act: impl FnMut(usize) + Send + 'static) {
     let mut place = 0;
     db.engine().catalog.pause.set(move || {
@@ -54,8 +54,9 @@ fn at_places(db: &Database, mut act: impl FnMut(usize) + Send + 'static) {
     });
 }
 
-/// Of each kind one that has changed the table before, and one that does amid it; they end amid it, or when the
-/// statement waits for nothing but them. The first to the last rows are changed: the statement has passed some.
+/// For each kind of end, one transaction that has changed the table before the statement, and one that changes it
+/// during the statement. They end during the statement, or when it waits only for them. The changed rows are spread
+/// over the whole table: the statement has passed some of them.
 #[test]
 fn transactions_of_every_kind_go_on_while_an_index_is_built() {
     type End = fn(&Database, Transaction);
@@ -138,7 +139,7 @@ fn transactions_of_every_kind_go_on_while_an_index_is_built() {
     }
 }
 
-/// Two rows of one key are refused when both are committed, and not before.
+/// Two rows with one key are refused if both are committed, and not before.
 #[test]
 fn a_duplicate_is_decided_by_what_commits() {
     type Act = fn(&Database, &Transaction);
@@ -166,7 +167,7 @@ fn a_duplicate_is_decided_by_what_commits() {
             if acts_at == 0 {
                 act(&db, &trx);
             } else {
-                // It has the table before it is waited for.
+                // The transaction uses the table before the statement waits for it.
                 table.within(&trx).put(b"other", &value(900, false)).unwrap();
             }
             let (handle, mut trx) = (db.clone(), Some(trx));
@@ -206,7 +207,7 @@ fn a_duplicate_is_decided_by_what_commits() {
     }
 }
 
-/// Transactions in any order. What is committed changes here alone, so it is known whether two rows ever had one key.
+/// Transactions in random order. Only they commit changes, so it is known whether two rows have ever had one key.
 struct Crowd {
     db: Database,
     chance: SimulatedEnv,
@@ -214,11 +215,11 @@ struct Crowd {
     prepared: Vec<Vec<u8>>,
     steps: u64,
     unique: bool,
-    /// Two committed rows had one index key at some time.
+    /// Whether two committed rows have ever had one index key.
     had_duplicates: bool,
 }
 
-/// So many steps begin transactions.
+/// Steps in which transactions may begin.
 const STEPS: u64 = 250;
 
 impl Crowd {
@@ -298,7 +299,7 @@ impl Crowd {
     }
 }
 
-/// Builds an index beside a crowd. Says what became of the statement, if it was made.
+/// Builds an index while many transactions run. Returns the result of the statement, if it could be run.
 fn build_beside_a_crowd(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: bool) -> Result<Result<()>> {
     let (db, env) = open(disk, seed)?;
     let table = filled(&db, rows, 7)?;
@@ -317,7 +318,7 @@ fn build_beside_a_crowd(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: boo
         had_duplicates: false,
     };
     let shared = Arc::new(Mutex::new(Rank::Session, Some(crowd)));
-    // Some have changed the table before.
+    // Some transactions have changed the table before the statement.
     let step = |shared: &Mutex<Option<Crowd>>| {
         let crowd = shared.lock().take();
         let Some(mut crowd) = crowd else { return Ok(()) };
@@ -329,11 +330,11 @@ fn build_beside_a_crowd(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: boo
         step(&shared)?;
     }
     let (acting, mut failed) = (shared.clone(), false);
-    // A crash ends it all, and the statement finds that out itself.
+    // After a crash nothing works, and the statement must find that out itself.
     at_places(&db, move |_| failed = failed || step(&acting).is_err());
     let built = db.statements_wait(PATIENT).create_index("t", "i", super::index(unique));
     db.engine().catalog.pause.clear();
-    // Those that are left, if the index was refused before they have ended.
+    // The transactions that are left, if the index was refused before they ended.
     let crowd = shared.lock().take();
     if let Some(mut crowd) = crowd {
         let had_duplicates = crowd.had_duplicates;
@@ -412,8 +413,8 @@ fn a_crash_beside_transactions_leaves_the_index_whole_or_gone() {
     assert!(whole > 0 && gone > 10, "{whole} times there, {gone} times gone");
 }
 
-/// A row whose index key lies behind what an index looks at is refused whenever it comes, also where the bytes of the
-/// key that are looked at stay the same.
+/// A row with an index key after the bytes that an index reads is refused whenever it appears, even if the bytes of the
+/// key that the index reads stay the same.
 #[test]
 fn a_row_whose_index_key_is_out_of_reach_is_refused_whenever_it_comes() {
     type Act = fn(&Table, &mut Option<Transaction>);
@@ -424,8 +425,8 @@ fn a_row_whose_index_key_is_out_of_reach_is_refused_whenever_it_comes() {
     let update: Act = |table, _| table.update(&row(3), &vec![b'x'; 70_005]).unwrap();
     let commit: Act = |_, trx| trx.take().unwrap().commit().unwrap();
     let back: Act = |_, trx| trx.take().unwrap().rollback().unwrap();
-    // Whether the row is such a one at first, what a transaction makes of it before the statement, and what happens
-    // amid it.
+    // Whether the row is too long at first, what a transaction makes of it before the statement, and what happens
+    // during the statement.
     let cases: [(&str, bool, Option<bool>, Act, bool); 6] = [
         ("a call", false, None, update, true),
         ("a transaction that commits", false, Some(true), commit, true),
@@ -440,7 +441,7 @@ fn a_row_whose_index_key_is_out_of_reach_is_refused_whenever_it_comes() {
             let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
             let table = filled(&db, 40, 1000).unwrap();
             write(&table, at_first);
-            // The statement waits for it.
+            // The statement waits for this transaction.
             let trx = begin(&db);
             match changed {
                 Some(is_long) => write(&table.within(&trx), is_long),

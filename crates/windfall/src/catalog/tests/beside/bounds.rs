@@ -1,5 +1,4 @@
-//! How much the building of an index keeps in memory, how long it is in the way of others, and what happens where a
-//! bound is reached.
+//! How much memory an index build takes, how long it blocks others, and what happens at its bounds.
 
 use core::time::Duration;
 use std::{collections::BTreeSet, sync::mpsc, thread};
@@ -20,7 +19,7 @@ use crate::{
     },
 };
 
-/// Calls something at each place of the building of an index on table `t`, and builds it.
+/// Builds an index on table `t`, and calls `act` at each point of the build.
 fn build(db: &Database, unique: bool, act: impl FnMut(usize) + Send + 'static) -> crate::Result<()> {
     at_places(db, act);
     let built = db.statements_wait(PATIENT).create_index("t", "i", index(unique));
@@ -28,7 +27,7 @@ fn build(db: &Database, unique: bool, act: impl FnMut(usize) + Send + 'static) -
     built
 }
 
-/// Changes rows with another index key each.
+/// Gives rows another index key each.
 fn change(db: &Database, trx: &Transaction, rows: impl Iterator<Item = u64>) {
     let table = db.table("t").unwrap().within(trx);
     rows.for_each(|n| table.update(&row(n), &value(500 + n, n % 7 == 0)).unwrap());
@@ -38,11 +37,11 @@ fn is_full(table: &Table) -> bool {
     table.inner.look(|shape| shape.building.as_ref().is_some_and(|building| building.is_full()))
 }
 
-/// Changes and rollbacks that come faster than they are looked at wait for room, and go on when there is some.
+/// Changes and rollbacks that are faster than the settling wait for room, and go on when there is some.
 #[test]
 fn who_changes_rows_faster_than_they_are_looked_at_waits_for_room() {
     type Act = fn(&Database, Transaction);
-    // How many rows a transaction has changed before the statement, and what happens amid it.
+    // How many rows a transaction has changed before the statement, and what happens during the statement.
     let acts: [(&str, u64, Act); 6] = [
         ("a rollback", 60, |_, trx| trx.rollback().unwrap()),
         ("a handle that is dropped", 60, |_, trx| drop(trx)),
@@ -106,7 +105,7 @@ fn who_changes_rows_faster_than_they_are_looked_at_waits_for_room() {
     }
 }
 
-/// What the background takes back waits for room as well, and what it takes back in other tables does not.
+/// A background rollback waits for room as well; a background rollback of another table does not.
 #[test]
 fn the_background_waits_for_room_in_its_own_table_alone() {
     let disk = SimulatedDisk::new(1);
@@ -152,7 +151,7 @@ fn the_background_waits_for_room_in_its_own_table_alone() {
     assert_eq!(rows, (0..60).map(|n| value(n, false)).collect());
 }
 
-/// A table that does not fit into the pool.
+/// Creates a table that does not fit in the pool.
 fn big(db: &Database) -> Table {
     let big = db.create_table("big", crate::TableOptions::default()).unwrap();
     (0..300u64).for_each(|n| big.insert(&row(n), &[1; 1800]).unwrap());
@@ -160,7 +159,7 @@ fn big(db: &Database) -> Table {
     big
 }
 
-/// Pages of all other tables leave the pool, but for what is read meanwhile.
+/// Evicts the pages of all other tables from the pool, except those that `keep` reads.
 fn evict(db: &Database, big: &Table, keep: &mut dyn FnMut()) {
     db.checkpoint().unwrap();
     for _ in 0..2 {
@@ -173,10 +172,10 @@ fn evict(db: &Database, big: &Table, keep: &mut dyn FnMut()) {
     }
 }
 
-/// A rollback that is handed over while an index is built: the statement waits for it wherever it was then.
+/// A rollback is handed to the background during an index build: the statement waits for it, at whatever point it was.
 #[test]
 fn a_rollback_that_is_handed_over_is_waited_for() {
-    // Rows are collected, entries are loaded, and it waits for the transaction.
+    // Rows are being collected; entries are being loaded; the statement is waiting for the transaction.
     for at in [10, 90, 150] {
         for most in [usize::MAX, 900] {
             let what = format!("at {at}, {most} bytes");
@@ -212,8 +211,8 @@ fn a_rollback_that_is_handed_over_is_waited_for() {
     }
 }
 
-/// A value that was taken back and cannot be read: nobody knows which entry it had. The index is given up, and can be
-/// made again.
+/// A value that was rolled back cannot be read, so it is unknown which entry it had. The build fails, and can be
+/// repeated.
 #[test]
 fn an_index_is_given_up_when_a_value_that_was_taken_back_cannot_be_read() {
     for to_a_savepoint in [false, true] {
@@ -230,7 +229,7 @@ fn an_index_is_given_up_when_a_value_that_was_taken_back_cannot_be_read() {
                 return;
             }
             let trx = trx.take().unwrap();
-            // The row stays in the pool, and its long value goes.
+            // The row stays in the pool, and its long value is evicted.
             let read = || assert_eq!(rows.get(&row(3)).unwrap(), Some(value(3, false)));
             evict(&handle, &big, &mut { read });
             files.fail_on(FileName::Data(rows.inner.space()), Fault::ReadFails);
@@ -252,7 +251,7 @@ fn an_index_is_given_up_when_a_value_that_was_taken_back_cannot_be_read() {
     }
 }
 
-/// A transaction that gives many rows one key of a unique index, before it is built.
+/// Begins a transaction that gives many rows one key of a unique index before the index is built.
 fn with_one_key(rows: u64) -> (Database, SimulatedEnv, Table, Transaction) {
     let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
     let table = filled(&db, rows, 1000).unwrap();
@@ -274,7 +273,7 @@ fn entries_that_are_put_off_are_bounded() {
         assert!(refused.to_string().contains(said), "{refused}");
     }
     assert!(table.index("i").is_err());
-    // They may be as many as fit.
+    // The deferred entries may be as many as fit.
     pause.set_most(20_000);
     let mut trx = Some(trx);
     let built = build(&db, true, move |place| {
@@ -288,7 +287,7 @@ fn entries_that_are_put_off_are_bounded() {
     check(&db, &env, &table, "as many as fit");
 }
 
-/// What transactions have put off that ended meanwhile leaves room for what others put off.
+/// Deferred entries of transactions that have ended make room for the deferred entries of others.
 #[test]
 fn entries_that_were_put_off_make_room_when_their_transactions_end() {
     for (commits, stays_so) in [(false, false), (true, false), (false, true)] {
@@ -296,7 +295,7 @@ fn entries_that_were_put_off_make_room_when_their_transactions_end() {
         let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
         let table = filled(&db, rows, 1000).unwrap();
         db.engine().catalog.pause.set_most(3_000);
-        // One stays, which the statement waits for, and its entry is the first of all.
+        // One transaction stays open, so that the statement waits, and its entry is the first of all.
         let mut stays = Some(begin(&db));
         table.within(stays.as_ref().unwrap()).update(&row(50), &value(0, false)).unwrap();
         let (handle, rows_of_trx, mut trx) = (db.clone(), table.clone(), None);
@@ -304,7 +303,8 @@ fn entries_that_were_put_off_make_room_when_their_transactions_end() {
         let waits_from = 2 * rows as usize + 20;
         let built = build(&db, true, move |place| {
             let Some(n) = place.checked_sub(waits_from) else { return };
-            // A row takes the key of another one. That leaves it by the end, or nothing has been.
+            // A row takes the key of another row. By the end, the other row has lost the key, or the change was rolled
+            // back.
             let (one, other) = (2 * (n / 2 % 10) + 2, 2 * (n / 20 % 10) + 3);
             let update = |trx: &Transaction, n: usize, key| {
                 rows_of_trx.within(trx).update(&row(n as u64), &value(key, false)).unwrap();
@@ -325,14 +325,14 @@ fn entries_that_were_put_off_make_room_when_their_transactions_end() {
         });
         match built {
             Ok(()) if !stays_so => check(&db, &env, &table, "they have ended"),
-            // What was looked at again was not forgotten by that.
+            // An entry that was settled again and deferred again was not forgotten.
             Err(Error::Schema(SchemaError::DuplicateKey(_))) if stays_so => {}
             built => panic!("commits: {commits}, the first one: {stays_so}: {built:?}"),
         }
     }
 }
 
-/// An entry that is put off again and again is one.
+/// An entry that is deferred repeatedly counts once.
 #[test]
 fn an_entry_that_is_put_off_again_is_counted_once() {
     let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
@@ -354,7 +354,7 @@ fn an_entry_that_is_put_off_again_is_counted_once() {
     check(&db, &env, &table, "put off again and again");
 }
 
-/// Of rows that have one key in a transaction that has not ended, or had it, each is held against few others.
+/// Of rows that have one key in an open transaction, or had it, each is checked against few others.
 #[test]
 fn a_transaction_that_gives_many_rows_one_key_costs_what_its_rows_do() {
     for notes in [usize::MAX, 900] {
@@ -383,7 +383,7 @@ fn a_transaction_that_gives_many_rows_one_key_costs_what_its_rows_do() {
     }
 }
 
-/// What was put off is decided before the gate is closed: calls on the table wait for what is left.
+/// Deferred entries are settled before the gate is closed, because calls on the table wait for those that are left.
 #[test]
 fn what_was_put_off_is_decided_while_calls_go_on() {
     let rows = 300;
@@ -405,11 +405,11 @@ fn what_was_put_off_is_decided_while_calls_go_on() {
     check(&db, &env, &table, "put off");
 }
 
-/// A turn in the table's queue ends in time however much was noted.
+/// A turn in the table's queue is short, however much was noted.
 #[test]
 fn what_is_noted_meanwhile_does_not_prolong_a_turn() {
     let rows = 800u64;
-    // All are collected and loaded, and it waits for the transaction.
+    // All entries are collected and loaded, and the statement waits for the transaction.
     let waits_from = 2 * rows + 30;
     let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
     let table = filled(&db, rows, 10_000).unwrap();
@@ -439,9 +439,9 @@ fn what_is_noted_meanwhile_does_not_prolong_a_turn() {
     check(&db, &env, &table, "many notes");
 }
 
-/// Builds an index on a table whose changes come before the rounds of settling, so many before each unless they have to
-/// wait for room. Says how many rounds there were before the statement had the table's lock, and how many changes came
-/// before its last round.
+/// Builds an index on a table while `come` decides how many changes are made before each round of settling, as long as
+/// they need not wait for room. Returns the number of rounds before the statement had the table's lock, and the number
+/// of changes before its last round.
 fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
     let rows = 20;
     let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
@@ -452,7 +452,7 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
     let seen = Arc::new(Mutex::new(Rank::Leaf, (0, 0)));
     let (last_seen, mut noted) = (seen.clone(), 0u64);
     let built = build(&db, true, move |place| {
-        // All are collected and loaded.
+        // All entries are collected and loaded.
         let round = place.saturating_sub(2 * rows as usize);
         if round == 0 {
             return;
@@ -473,11 +473,11 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
     *seen.lock()
 }
 
-/// Further rounds would find as much. What is left to the time in which the table is locked becomes little there before
-/// its gate is closed, for fewer changes may come.
+/// Further rounds would find as many notes, so the rest is left for the time in which the table is locked. There the
+/// notes become few before the gate is closed, because the limit of notes is lowered.
 #[test]
 fn changes_that_come_faster_than_they_are_settled_are_not_followed_for_long() {
-    // A single round with more may be chance, as often as it comes; the second one with no fewer is not.
+    // A single round with more may be chance, however often that happens; a second one in a row with no fewer is not.
     let noisy = |round| [900, 950, 800, 850, 800, 300].get(round - 1).copied().unwrap_or(1000);
     for (what, come, expected) in [
         ("they become more", (|round| 300 + 100 * round) as fn(usize) -> usize, 3),
@@ -492,7 +492,7 @@ fn changes_that_come_faster_than_they_are_settled_are_not_followed_for_long() {
 
 #[test]
 fn changes_that_become_fewer_are_followed_until_they_are_few() {
-    // At last one round with the table locked.
+    // The last round is with the table locked.
     assert_eq!(rounds(|round| 2000 - 100 * round), (18, 100), "each time");
     // Every second round has more than the one before.
     let noisy = |round| if round % 2 == 1 { 2000 } else { 2150 } - 100 * round;
@@ -500,8 +500,8 @@ fn changes_that_become_fewer_are_followed_until_they_are_few() {
     assert_eq!(rounds(|round| 257 - round), (1, 255), "they are few at once");
 }
 
-/// A statement whose time is over behind one of its waits is refused by the next one: for all the time that it had. One
-/// that is not to wait at all is refused as such.
+/// If the timeout of a statement expires between two of its waits, the next wait fails, and reports the whole time that
+/// was waited. A statement with a zero timeout fails with its own error.
 #[test]
 fn a_statement_whose_time_is_over_between_two_waits_has_timed_out() {
     for at_most in [PATIENT, Duration::ZERO] {
@@ -531,7 +531,7 @@ fn a_statement_whose_time_is_over_between_two_waits_has_timed_out() {
                     "{done:?}"
                 );
             }
-            // The first wait, for what is taken back: that has ended then, and so has the time.
+            // The first wait, for the background rollback: this has ended then, and the timeout has expired.
             if place == 2 * rows as usize + 2 {
                 world.settle(2_000);
                 assert_eq!(handle.metrics().rollbacks_pending, 0);
@@ -556,7 +556,8 @@ fn a_statement_whose_time_is_over_between_two_waits_has_timed_out() {
     }
 }
 
-/// Why an index was refused is reported also where its tree cannot be dropped then; the next opening does that.
+/// The reason for which an index was refused is reported even if its tree cannot be dropped then; the next opening
+/// drops it.
 #[test]
 fn an_index_is_refused_for_the_first_reason() {
     let rows = 60;
@@ -564,7 +565,7 @@ fn an_index_is_refused_for_the_first_reason() {
     let (db, env) = open(&disk, 1).unwrap();
     let table = filled(&db, rows, 7).unwrap();
     let big = big(&db);
-    // What is taken back waits for room, and so is not done when the statement comes to wait for it.
+    // The rollback waits for room, so it is not done when the statement begins to wait for it.
     db.engine().catalog.pause.set_most(900);
     let trx = begin(&db);
     change(&db, &trx, 0..rows);
@@ -576,10 +577,10 @@ fn an_index_is_refused_for_the_first_reason() {
             files.fail_on(FileName::Data(space), Fault::ReadFails);
             drop(trx.take().unwrap().rollback().unwrap_err());
         }
-        // Its time is over, and at the same moment the database stops.
+        // The timeout expires, and at the same moment the database stops.
         if place == 2 * rows as usize + 2 {
             assert_eq!(handle.metrics().rollbacks_pending, 1);
-            // Nothing is settled then, which would find out that it has stopped.
+            // There is nothing to settle then, so settling does not find out that the database has stopped.
             let building = rows_of_trx.inner.look(|shape| shape.building.clone()).unwrap();
             assert!(!building.take().is_empty());
             drop(handle.engine().pool.ground().health.poison("the log cannot be written"));
