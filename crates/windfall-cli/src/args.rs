@@ -1,10 +1,8 @@
 //! The command line.
 //!
-//! **Purpose.** Every command with its options, as `clap` reads them; `--help` is written here.
+//! **Purpose.** Every command with its options, as `clap` parses them. The doc comments are the text of `--help`.
 //!
-//! **Invariants.** What is given wrongly is refused here, before anything is opened.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** Invalid arguments are rejected here, before anything is opened.
 
 use std::path::PathBuf;
 
@@ -22,28 +20,28 @@ pub struct Args {
     #[arg(long, global = true, display_order = 101)]
     pub json: bool,
 
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Drop tables under load and watch: a table on the terminal, and report.html.
     Demo(DemoArgs),
     /// Measure what the project claims.
     Bench(BenchArgs),
-    /// Run the experiments of history: every way in which a server ever dropped a table, on this machine; lab.html.
+    /// Run the historical experiments: every way in which a server ever dropped a table, on this machine; lab.html.
     #[cfg(feature = "lab")]
     Lab(LabArgs),
-    /// Make an empty table (and the database, if there is none).
+    /// Create an empty table (and the database, if there is none).
     Create(CreateArgs),
-    /// Load a CSV or TSV file with a header; makes the table if there is none.
+    /// Load a CSV or TSV file with a header; creates the table if there is none.
     Load(LoadArgs),
-    /// Print the row with a key.
+    /// Print the row with the given key.
     Get(GetArgs),
-    /// Print rows in the order of their keys.
+    /// Print rows in key order.
     Scan(ScanArgs),
     /// Drop one table, or several in one atomic step.
     Drop {
@@ -58,22 +56,22 @@ pub enum Command {
     },
     /// List the tables.
     Tables,
-    /// Work with one database, statement by statement: transactions, in several sessions side by side.
+    /// Work with one database, statement by statement: transactions, in several concurrent sessions.
     Shell(ShellArgs),
     /// Check every page, tree and file of a database that no process has open.
     Check,
-    /// Wait for the end of the standard input, then remove files and folders.
+    /// Wait for the end of standard input, then remove files and folders.
     #[command(hide = true)]
     Sweep(SweepArgs),
 }
 
-/// Options of `sweep`, which this program calls itself.
+/// Options of `sweep`, which this program runs as its own child process.
 #[derive(Clone, Debug, Group)]
 pub struct SweepArgs {
-    /// What is removed, folders with all that is in them.
+    /// The files and folders to remove, folders with all their content.
     #[arg(required = true)]
     pub all: Vec<PathBuf>,
-    /// A folder that is removed afterwards if nothing is in it.
+    /// A folder to remove afterwards if it is empty.
     #[arg(long)]
     pub if_empty: Vec<PathBuf>,
 }
@@ -81,7 +79,7 @@ pub struct SweepArgs {
 /// Options of `shell`.
 #[derive(Debug, Group)]
 pub struct ShellArgs {
-    /// Where statements come from standard input: go on after one that fails, instead of stopping at the first.
+    /// With statements from standard input: continue after a failed statement, instead of stopping at the first.
     #[arg(long)]
     pub keep_going: bool,
 }
@@ -109,16 +107,16 @@ pub struct LoadArgs {
     /// The column that is the key [default: the first]. Keys are ordered by their bytes.
     #[arg(long, value_name = "COLUMN")]
     pub key: Option<String>,
-    /// What separates the fields, as one character or `tab` [default: tab for *.tsv, else a comma].
+    /// The field separator, as one character or `tab` [default: tab for *.tsv, else a comma].
     #[arg(long, value_name = "CHAR", value_parser = delimiter)]
     pub delimiter: Option<u8>,
-    /// Leave out bad lines and count them, instead of stopping at the first.
+    /// Skip bad lines and count them, instead of stopping at the first.
     #[arg(long)]
     pub skip_bad: bool,
-    /// Replace the row when its key exists already, instead of calling the line bad.
+    /// Replace the row if its key exists already, instead of reporting the line as bad.
     #[arg(long)]
     pub replace: bool,
-    /// The longest line, with what is quoted in it; a longer one stops the load. It takes a few times its length of
+    /// The longest line, including quoted line breaks; a longer one stops the load. It needs a few times its length of
     /// memory. The header has at most 1m.
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64m")]
     pub max_line: u64,
@@ -145,15 +143,15 @@ pub struct ScanArgs {
     /// The last key (excluded).
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub to: Option<String>,
-    /// At most so many rows.
+    /// The maximum number of rows.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub limit: Option<usize>,
-    /// From the highest key down.
+    /// In descending key order.
     #[arg(long)]
     pub reverse: bool,
 }
 
-/// When a commit is durable, with the numbers that `MariaDB` users know.
+/// When a commit is durable, with the values of `innodb_flush_log_at_trx_commit` in `MariaDB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Commit {
     /// Written and synced about once a second.
@@ -168,7 +166,7 @@ pub enum Commit {
 }
 
 impl Commit {
-    /// The number.
+    /// Returns the number.
     pub fn number(self) -> u8 {
         match self {
             Self::Lazy => 0,
@@ -181,10 +179,10 @@ impl Commit {
 /// Options of `demo`.
 #[derive(Clone, Debug, Group)]
 pub struct DemoArgs {
-    /// How long to measure: half of it without drops, half of it with.
+    /// The duration of the measurement: half of it without drops, half of it with.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=86_400))]
     pub seconds: u64,
-    /// Where the report goes, and the database while the demo runs.
+    /// The folder of the report, and of the database while the demo runs.
     #[arg(long, value_name = "DIR", default_value = "windfall-demo")]
     pub out: PathBuf,
     /// Client threads.
@@ -196,7 +194,7 @@ pub struct DemoArgs {
     /// The buffer pool, such as 512m or 4g [default: 3g, or half of the memory if that is less].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub pool: Option<u64>,
-    /// The one big table among those that are dropped [default: 1g, or a third of the pool if that is less].
+    /// The size of the one big table that is dropped [default: 1g, or a third of the pool if that is less].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub big_table: Option<u64>,
     /// Seconds between two drops.
@@ -208,7 +206,7 @@ pub struct DemoArgs {
     /// When a commit is durable.
     #[arg(long, value_enum, default_value = "1", value_name = "0|1|2")]
     pub flush_log_at_trx_commit: Commit,
-    /// Where the random numbers begin: the same seed gives the same rows and the same sequence of calls.
+    /// The random seed: the same seed gives the same rows and the same sequence of calls.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Keep the database of the demo.
@@ -219,73 +217,73 @@ pub struct DemoArgs {
 /// Options of `bench`.
 #[derive(Clone, Debug, Group)]
 pub struct BenchArgs {
-    /// What to measure.
+    /// The benchmark.
     #[arg(value_enum)]
     pub name: BenchName,
-    /// Small sizes and short times: shows that the benchmark runs, proves nothing; no bound counts.
+    /// Small sizes and short times: shows that the benchmark runs, proves nothing; no bound is enforced.
     #[arg(long)]
     pub quick: bool,
-    /// Where the databases go while it runs [default: windfall-bench, which goes away].
+    /// The folder of the databases while it runs [default: windfall-bench, which is removed afterwards].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Where the random numbers begin.
+    /// The random seed.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// `foreground`: how long the hold is that is planted to see that it is found.
+    /// `foreground`: the length of the artificial stall that checks the sensitivity of the measurement.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 1_000)]
     pub plant_hold_us: u64,
-    /// `drop`: of all that it measures these alone, each something that its cost is not to depend on, such as rows.
+    /// `drop`: measure these factors alone; a factor is something that the cost must not depend on, such as rows.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub only: Vec<String>,
-    /// `drop`: a cost that is planted into each statement, to see that it is found.
+    /// `drop`: an artificial cost in each statement, to check that it is detected.
     #[arg(long, hide = true, value_enum)]
     pub plant_cost: Option<Plant>,
-    /// The part that a child process of a benchmark plays.
+    /// The part that a child process of a benchmark executes.
     #[arg(long, hide = true, value_name = "PART")]
     pub child: Option<String>,
 }
 
-/// A cost that is planted into each statement, to see that it is found.
+/// An artificial cost in each statement, to check that it is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Plant {
-    /// One that grows with what the table has.
+    /// A cost that grows with what the table contains.
     Owned,
-    /// One that grows with what the database has.
+    /// A cost that grows with what the database contains.
     Around,
-    /// One that grows with what the table has, and is left to the next statement.
+    /// A cost that grows with what the table contains, and is deferred to the next statement.
     Next,
 }
 
-/// What to measure.
+/// A benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchName {
     /// The counted work and the time of a drop.
     Drop,
-    /// Many tables that come and go.
+    /// Many tables that are created and dropped.
     CreateDrop,
-    /// What the others notice of a drop.
+    /// The effect of a drop on other clients.
     Foreground,
-    /// What the others notice while a big file is deleted.
+    /// The effect of the deletion of a big file on other clients.
     BigFile,
-    /// The memory of a dropped table, used again.
+    /// The reuse of the memory of a dropped table.
     MemoryBack,
-    /// Point reads of a cached table, beside other engines.
+    /// Point reads of a cached table, compared with other engines.
     Read,
     /// A database several times larger than the pool.
     LargerThanMemory,
-    /// The time from a kill to the next open database.
+    /// The time from a kill until the database is open again.
     Recovery,
-    /// The memory that the bookkeeping takes.
+    /// The memory of the engine's bookkeeping.
     Footprint,
-    /// Transactions of many calls: what they cost, many at once, beside an old view.
+    /// Transactions of many calls: their cost, many concurrent ones, and with an old read view.
     Transactions,
-    /// What the seam between tree and pool costs a point read.
+    /// The cost of the interface between tree and pool in a point read.
     #[cfg(feature = "lab")]
     Seam,
 }
 
 impl BenchName {
-    /// The name as it is given.
+    /// Returns the name on the command line.
     pub fn text(self) -> &'static str {
         match self {
             Self::Drop => "drop",
@@ -304,7 +302,7 @@ impl BenchName {
     }
 }
 
-/// Where the lab writes, if nothing else is said.
+/// The default output folder of the lab.
 #[cfg(feature = "lab")]
 pub const LAB_OUT: &str = "windfall-lab";
 
@@ -312,7 +310,7 @@ pub const LAB_OUT: &str = "windfall-lab";
 #[cfg(feature = "lab")]
 #[derive(Clone, Debug, Group)]
 pub struct LabArgs {
-    /// What to run.
+    /// The experiment or the command.
     #[arg(value_enum)]
     pub what: LabName,
     /// `compare`: two results, each a lab.json; `draw`: one.
@@ -321,20 +319,20 @@ pub struct LabArgs {
     /// `draw`: these alone, each an experiment such as x1, or a drawing such as x1-stalls, or a table: x1-table.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub only: Vec<String>,
-    /// How large everything is.
+    /// The size of everything.
     #[arg(long, value_enum, default_value = "default")]
     pub scale: LabScale,
-    /// Where the report or the drawings go, and the files of the servers while they run.
+    /// The folder of the report or the drawings, and of the servers' files while they run.
     #[arg(long, value_name = "DIR", default_value = LAB_OUT)]
     pub out: PathBuf,
-    /// A folder in memory, for the runs that the reports made on a ramdisk [default: /dev/shm; where that is missing
-    /// or has no room they are left out].
+    /// A folder in memory, for the runs that the original reports made on a ramdisk [default: /dev/shm; if it is
+    /// missing or full, these runs are skipped].
     #[arg(long, value_name = "DIR")]
     pub tmpfs: Option<PathBuf>,
-    /// Where the random numbers begin.
+    /// The random seed.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Play the run that standard input describes, in this folder: what this program asks of a process of its own.
+    /// Execute the run that standard input describes, in this folder: this program starts itself this way for each run.
     #[arg(long, hide = true, value_name = "DIR")]
     pub child: Option<PathBuf>,
 }
@@ -347,29 +345,29 @@ pub enum LabName {
     All,
     /// Stalls: tables are dropped under a load of reads and writes (Percona, June 2012).
     X1,
-    /// Fill: tables are made and dropped with the pool filled so far (Percona, April 2011).
+    /// Fill: tables are created and dropped with the pool filled to various degrees (Percona, April 2011).
     X2,
     /// Many tables, dropped by several threads (bug 56332).
     X3,
-    /// The loop: a table is made and dropped again and again (bug 69316).
+    /// The loop: a table is created and dropped repeatedly (bug 69316).
     X4,
     /// Pools from 32 to 450 GB (the article on 8.0.23).
     X5,
-    /// Retention: the oldest partition goes every second.
+    /// Retention: the oldest partition is dropped every second.
     X6,
-    /// The storm: a table goes all of whose pages are in the hash index.
+    /// The storm: a table is dropped while all of its pages are in the hash index.
     X7,
-    /// The file: a large one goes while others commit.
+    /// The file: a large one is deleted while other clients commit.
     X8,
-    /// What the cost of a drop does not depend on: Windfall alone, with little and with much of what a table owns.
+    /// The factors that the cost of a drop does not depend on: Windfall alone, with little and with much of each.
     X9,
-    /// Hold two results against each other.
+    /// Compare two results.
     Compare,
     /// Write the graphs of a result as SVG files, and its tables in Markdown.
     Draw,
 }
 
-/// How large the experiments of the lab are.
+/// The size of the experiments of the lab.
 #[cfg(feature = "lab")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LabScale {
@@ -377,11 +375,11 @@ pub enum LabScale {
     Quick,
     /// For 2 cores, 24 GiB and ten minutes.
     Default,
-    /// As they were published: hours.
+    /// As published: hours.
     Full,
 }
 
-/// Reads a size such as `4096`, `512k`, `64m` or `8g`.
+/// Parses a size such as `4096`, `512k`, `64m` or `8g`.
 pub fn size(text: &str) -> Result<u64, String> {
     let lower = text.trim().to_ascii_lowercase();
     let (digits, unit) = lower.split_at(lower.find(|c: char| !c.is_ascii_digit()).unwrap_or(lower.len()));
@@ -397,7 +395,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "give a number of bytes, such as 4096, 512k, 64m or 8g".into())
 }
 
-/// Reads a delimiter.
+/// Parses a delimiter.
 fn delimiter(text: &str) -> Result<u8, String> {
     match text.as_bytes() {
         b"tab" | b"\\t" => Ok(b'\t'),
@@ -406,14 +404,14 @@ fn delimiter(text: &str) -> Result<u8, String> {
     }
 }
 
-/// Any words as a command line.
+/// Fuzz target: arbitrary words as a command line.
 #[cfg(feature = "fuzz")]
 pub mod fuzz {
     use clap::Parser as _;
 
     use super::{Args, delimiter, size};
 
-    /// A word a line. A number that was accepted is what its digits and its unit say.
+    /// Parses one word per line. The value of an accepted number must match its digits and its unit.
     pub fn arguments(data: &[u8]) {
         let Ok(text) = str::from_utf8(data) else { return };
         let words: Vec<&str> = text.split('\n').collect();
@@ -433,7 +431,7 @@ pub mod fuzz {
         }
     }
 
-    /// Command lines.
+    /// Returns command lines as seeds.
     pub fn arguments_seeds() -> Vec<Vec<u8>> {
         let lines = [
             "create\nt\n--columns\na,b\n--key\nb",

@@ -1,11 +1,9 @@
 //! The columns of a table: their names in its metadata, their bytes in its values.
 //!
-//! **Purpose.** What `load` writes and `get` and `scan` read: key and value by the names of the header.
+//! **Purpose.** The format that `load` writes and `get` and `scan` read: key and value by the names of the header.
 //!
 //! **Invariants.** Names and values are rows of [`windfall::row`], so that a program can index and read the columns.
-//! What does not follow that form to the last byte is shown as raw bytes rather than guessed at.
-//!
-//! **May touch.** `windfall::row`, `output`.
+//! Bytes that do not match that format exactly are shown as raw bytes.
 
 use serde_json::{Map, Value};
 use windfall::row;
@@ -15,30 +13,30 @@ use crate::{
     output,
 };
 
-/// The first bytes of the metadata of a table whose values are rows.
+/// The first bytes of the metadata of a table that has rows as its values.
 const MARK: &[u8] = b"rows\x01";
 
-/// The most columns besides the key: what a row can have fields.
+/// The maximum number of columns besides the key, which is that of fields in a row.
 const MOST: usize = u16::MAX as usize;
 
-/// The most bytes of a row.
+/// The maximum bytes of a row.
 const LONGEST: usize = u32::MAX as usize;
 
-/// The fields of a row, or `None` if the bytes are none.
+/// Returns the fields of a row, or `None` if the bytes are not a row.
 pub fn fields(value: &[u8]) -> Option<Vec<&[u8]>> {
     let fields: Vec<&[u8]> = (0..row::count(value)).map(|n| row::field(value, n)).collect::<Option<_>>()?;
-    // The form has no room for bytes that belong to no field.
+    // The format has no room for bytes that belong to no field.
     let length = 2 + 4 * fields.len() + fields.iter().map(|f| f.len()).sum::<usize>();
     (length == value.len()).then_some(fields)
 }
 
-/// One value of several fields; `None` if they are more than a row can have.
+/// Encodes several fields as one value; `None` if they exceed the limits of a row.
 pub fn encode(fields: &[&[u8]]) -> Option<Vec<u8>> {
     let fits = fields.len() <= MOST && fields.iter().map(|f| f.len()).sum::<usize>() <= LONGEST;
     fits.then(|| row::encode(fields))
 }
 
-/// The row as one JSON object, its columns by name; raw bytes where the value is no row.
+/// Returns the row as one JSON object, its columns by name; raw bytes if the value is not a row.
 pub fn object(columns: Option<&Columns>, key: &[u8], value: &[u8]) -> Value {
     let mut object = Map::new();
     let row = columns.zip(fields(value)).filter(|(c, row)| c.others.len() == row.len());
@@ -54,27 +52,27 @@ pub fn object(columns: Option<&Columns>, key: &[u8], value: &[u8]) -> Value {
     object.into()
 }
 
-/// The names of a table's columns, and which of them is the key.
+/// The names of a table's columns, and the key column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Columns {
-    /// The column whose bytes are the key.
+    /// The key column.
     pub key: String,
     /// The columns of the value, in their order.
     pub others: Vec<String>,
 }
 
 impl Columns {
-    /// Reads them from the metadata of a table; `None` if its values are not rows.
+    /// Reads the columns from the metadata of a table; `None` if its values are not rows.
     pub fn from_metadata(metadata: &[u8]) -> Option<Self> {
         let fields = fields(metadata.strip_prefix(MARK)?)?;
         let mut names = fields.into_iter().map(|f| String::from_utf8_lossy(f).into_owned());
         Some(Self { key: names.next()?, others: names.collect() })
     }
 
-    /// The metadata that keeps them.
+    /// Encodes the columns as metadata.
     ///
     /// # Errors
-    /// There are too many.
+    /// There are too many columns.
     pub fn to_metadata(&self) -> Result<Vec<u8>> {
         let names: Vec<&[u8]> = self.names().map(str::as_bytes).collect();
         let names = encode(&names)
@@ -82,7 +80,7 @@ impl Columns {
         Ok([MARK, &names].concat())
     }
 
-    /// Every name, the key's first.
+    /// Returns every name, the key's first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.key).chain(&self.others).map(String::as_str)
     }

@@ -1,11 +1,9 @@
-//! The library as this crate uses it.
+//! The adapter between this crate and the library.
 //!
-//! **Purpose.** The one place where options and counted work of the library are put into the words that the
+//! **Purpose.** The only module that translates the library's options and counted work into the types that the
 //! commands, the demo and the benchmarks share.
 //!
-//! **Invariants.** Nothing is estimated here: a number comes from the library as it is.
-//!
-//! **May touch.** The public API of `windfall`, standard error.
+//! **Invariants.** Nothing is estimated here: every number comes unchanged from the library.
 
 use std::{cell::Cell, path::Path, time::Instant};
 
@@ -18,10 +16,10 @@ pub use windfall::{Database, IndexOptions, Table, TableOptions};
 
 use crate::{args::Commit, failure::Result};
 
-/// How to open a database.
+/// The options of a database.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Make it if there is none.
+    /// Whether to create it if there is none.
     pub create: bool,
     /// The buffer pool in bytes.
     pub pool: u64,
@@ -31,18 +29,18 @@ pub struct Setup {
     pub commit: Commit,
     /// The adaptive hash index; the library's default if not given.
     pub hash: Option<bool>,
-    /// Whether data files bypass the page cache of the kernel; the library's default if not given.
+    /// Whether data files bypass the kernel's page cache; the library's default if not given.
     pub direct: Option<bool>,
     /// The page size of a new database; the library's default if not given.
     pub page_size: Option<usize>,
-    /// What all hash indexes may take, in bytes; the library's default if not given.
+    /// The maximum memory of all hash indexes in bytes; the library's default if not given.
     pub hash_memory: Option<u64>,
-    /// How many data files are kept open; the library's default if not given.
+    /// The maximum number of open data files; the library's default if not given.
     pub open_files: Option<usize>,
 }
 
 impl Setup {
-    /// A database with this pool, made if it is not there.
+    /// Returns the options of a database with this pool, which is created if it is missing.
     pub fn with_pool(pool: u64) -> Self {
         Self {
             create: true,
@@ -57,17 +55,17 @@ impl Setup {
         }
     }
 
-    /// With this durability of commits.
+    /// Sets the durability of commits.
     pub fn commit(self, commit: Commit) -> Self {
         Self { commit, ..self }
     }
 
-    /// With a log of this size.
+    /// Sets the size of the log.
     pub fn log(self, bytes: u64) -> Self {
         Self { log: Some(bytes), ..self }
     }
 
-    /// Opens it. A recovery that takes longer is told on standard error, once a second.
+    /// Opens the database. Reports a longer recovery on standard error, once a second.
     pub fn open(&self, path: &Path) -> Result<Database> {
         let mut options = Options::default()
             .create_if_missing(self.create)
@@ -111,22 +109,23 @@ fn flush_log(commit: Commit) -> FlushLog {
     }
 }
 
-/// Changes when a commit is durable, from the next one on.
+/// Changes the durability of commits, from the next one on.
 pub fn set_commit(db: &Database, commit: Commit) {
     db.set_flush_log_at_trx_commit(flush_log(commit));
 }
 
-/// Options of a table that keeps these bytes beside its definition.
+/// Returns the options of a table with these bytes as its metadata.
 pub fn with_metadata(metadata: Vec<u8>) -> TableOptions {
     TableOptions::default().metadata(metadata)
 }
 
-/// How often this thread itself has written to data files; in a client's thread, each is a page that was in its way.
+/// Returns the number of data file writes by this thread itself; in a client's thread, each writes out a dirty page to
+/// free its frame.
 pub fn data_writes_of_this_thread() -> u64 {
     work::so_far().of(Work::Write)
 }
 
-/// How often this thread itself has waited for something that a dropping thread held.
+/// Returns the number of waits of this thread for something that a dropping thread held.
 pub fn waits_on_drops_of_this_thread() -> u64 {
     work::so_far().of(Work::WaitOnDrop)
 }
@@ -134,19 +133,19 @@ pub fn waits_on_drops_of_this_thread() -> u64 {
 /// The counted work of drops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropWork {
-    /// How many drops.
+    /// Number of drops.
     pub drops: u64,
-    /// Frames of the catalog that were looked at.
+    /// Frames of the catalog that were examined.
     pub catalog_frames: u64,
     /// Latches on pages of the catalog.
     pub catalog_latches: u64,
-    /// Other frames that were looked at.
+    /// Other frames that were examined.
     pub frames: u64,
     /// Latches on other pages.
     pub latches: u64,
-    /// Entries of lists, sets and page tables that were walked.
+    /// Entries of lists, sets and page tables that were visited.
     pub list_entries: u64,
-    /// Mutexes and read-write locks taken.
+    /// Mutexes and read-write locks acquired.
     pub locks: u64,
     /// Writes of the log.
     pub log_writes: u64,
@@ -158,26 +157,26 @@ pub struct DropWork {
     pub writes: u64,
     /// Syncs of files other than the log.
     pub syncs: u64,
-    /// Any other call to the file system.
+    /// Other calls to the file system.
     pub file_calls: u64,
     /// Calls that map, unmap or advise memory.
     pub map_calls: u64,
-    /// How often the thread went to sleep.
+    /// Number of times that the thread went to sleep.
     pub waits: u64,
-    /// How often it woke others.
+    /// Number of times that it woke other threads.
     pub wakes: u64,
     /// Allocations.
     pub allocations: u64,
-    /// Bytes that were allocated.
+    /// Bytes allocated.
     pub allocated_bytes: u64,
-    /// Frees.
+    /// Deallocations.
     pub frees: u64,
-    /// Bytes that were freed.
+    /// Bytes freed.
     pub freed_bytes: u64,
 }
 
 impl DropWork {
-    /// That of one drop.
+    /// Returns the work of one drop.
     pub fn of(counts: Counts) -> Self {
         Self {
             drops: 1,
@@ -203,7 +202,7 @@ impl DropWork {
         }
     }
 
-    /// Adds the work of others.
+    /// Adds the work of other drops.
     pub fn add(&mut self, other: &Self) {
         self.drops += other.drops;
         for (mine, theirs) in self.fields_mut().into_iter().zip(other.fields()) {
@@ -211,7 +210,7 @@ impl DropWork {
         }
     }
 
-    /// The larger of each kind.
+    /// Takes the larger count of each kind.
     pub fn raise_to(&mut self, other: &Self) {
         self.drops += other.drops;
         for (mine, theirs) in self.fields_mut().into_iter().zip(other.fields()) {
@@ -219,7 +218,7 @@ impl DropWork {
         }
     }
 
-    /// Each kind of work with its count.
+    /// Returns each kind of work with its count.
     pub fn fields(&self) -> [(&'static str, u64); 19] {
         let mut copy = *self;
         copy.fields_mut().map(|(name, count)| (name, *count))
@@ -249,12 +248,12 @@ impl DropWork {
         ]
     }
 
-    /// Frames, latches and list entries outside the catalog, which a drop is to leave alone.
+    /// Returns the frames, latches and list entries outside the catalog, which a drop must not touch.
     pub fn outside_catalog(&self) -> u64 {
         self.frames + self.latches + self.list_entries
     }
 
-    /// All of it but for the memory that was allocated and freed.
+    /// Returns the sum of all counts except those of memory.
     pub fn but_memory(&self) -> u64 {
         self.outside_catalog()
             + self.calls_but_log()
@@ -263,29 +262,29 @@ impl DropWork {
             + (self.waits + self.wakes)
     }
 
-    /// Calls for files and for memory mappings, other than writing and syncing the log.
+    /// Returns the calls for files and for memory mappings, other than writing and syncing the log.
     pub fn calls_but_log(&self) -> u64 {
         self.reads + self.writes + self.syncs + self.file_calls + self.map_calls
     }
 }
 
-/// Drops tables in one atomic step, and says what this thread did for it.
+/// Drops tables in one atomic step, and returns the counted work of this thread.
 pub fn drop_counted(db: &Database, tables: &[&str]) -> Result<DropWork> {
     Ok(DropWork::of(db.drop_tables(tables)?.work))
 }
 
-/// What an offline check has found.
+/// The result of an offline check.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
-    /// What was looked at, with how many of each.
+    /// The kinds of things that were checked, with their counts.
     pub counted: Vec<(&'static str, u64)>,
-    /// What is wrong, a line each.
+    /// The findings, one line each.
     pub findings: Vec<String>,
-    /// Tables whose rows were not compared with the entries of their indexes.
+    /// Tables in which rows and index entries were not compared.
     pub uncompared: Vec<String>,
     /// Files that a crash has left and that are being deleted.
     pub pending: Vec<String>,
-    /// Files that are not the database's.
+    /// Files that do not belong to the database.
     pub foreign: Vec<String>,
 }
 

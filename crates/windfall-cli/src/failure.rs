@@ -1,10 +1,8 @@
-//! Why a command could not be served.
+//! The failures of commands.
 //!
-//! **Purpose.** One type that every failure of this crate becomes, and that prints as one line.
+//! **Purpose.** The error type of this crate, which prints as one line.
 //!
-//! **Invariants.** The line names the thing and, where there is one, the cure.
-//!
-//! **May touch.** `interrupt`.
+//! **Invariants.** The line names the cause and, if there is one, the remedy.
 
 use std::{fmt, io};
 
@@ -13,33 +11,33 @@ use crate::interrupt::Signal;
 /// The result of a command.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Why a command could not be served.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The engine refused or failed.
+    /// An error of the engine.
     Engine(windfall::error::Error),
-    /// The answer could not be written.
+    /// The output could not be written.
     Answer(io::Error),
-    /// Another call to the system failed.
+    /// Another system call failed.
     System(io::Error),
-    /// A signal has ended it in good order, and this is what stays.
+    /// A signal ended the command cleanly; the text says what remains.
     Stopped(Signal, String),
-    /// Anything else, said in words.
+    /// Any other failure, in words.
     Said(String),
 }
 
 impl Failure {
-    /// A failure in words.
+    /// Returns a failure in words.
     pub fn said(what: impl Into<String>) -> Self {
         Self::Said(what.into())
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     pub fn code(&self) -> u8 {
         if let Self::Stopped(signal, _) = self { signal.code() } else { 2 }
     }
 
-    /// Whether the reader of our output has gone.
+    /// Returns whether the reader of the output has closed the pipe.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Answer(e) if e.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -54,7 +52,7 @@ impl fmt::Display for Failure {
             Self::Stopped(signal, left) => format!("stopped by {}; {left}", signal.name()),
             Self::Said(what) => what.clone(),
         };
-        // One failure, one line, whatever was quoted in it.
+        // One failure is one line, whatever is quoted in it.
         f.write_str(&line.replace(['\n', '\r'], " "))
     }
 }

@@ -2,15 +2,13 @@
 //!
 //! **Purpose.** Lists them for `crates/windfall-fuzz`, as `windfall::fuzz` does for the library.
 //!
-//! **Invariants.** Only builds with the feature `fuzz` have it.
-//!
-//! **May touch.** The readers.
+//! **Invariants.** The module exists only with the feature `fuzz`.
 
 use windfall::fuzz::Target;
 
 use crate::{args, commands::lines, shell};
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "csv", run: lines::fuzz::csv, seeds: lines::fuzz::csv_seeds },
     Target { name: "arguments", run: args::fuzz::arguments, seeds: args::fuzz::arguments_seeds },

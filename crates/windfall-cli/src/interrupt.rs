@@ -1,11 +1,9 @@
-//! Signals that end a command in good order.
+//! Signals that end a command cleanly.
 //!
-//! **Purpose.** Ctrl-C and SIGTERM become something to ask for between two steps, and they end a wait for input.
+//! **Purpose.** Ctrl-C and SIGTERM become a flag that can be checked between two steps, and they end a wait for input.
 //!
-//! **Invariants.** Before [`Interrupt::watch`] a signal ends the process as ever. After it the first one is only noted,
-//! and the second one ends the process at once, should the good order take too long.
-//!
-//! **May touch.** Signal handlers, pipes.
+//! **Invariants.** Before [`Interrupt::watch`] a signal terminates the process as usual. After it the first signal is
+//! only recorded, and the second one terminates the process at once, in case the clean shutdown takes too long.
 
 use std::{
     io::{self, PipeReader, PipeWriter, pipe},
@@ -22,37 +20,37 @@ use signal_hook::{
     flag, low_level,
 };
 
-/// What shells add to the number of the signal that has ended a process.
+/// The number that shells add to the signal number in an exit code.
 const BY_SIGNAL: u8 = 128;
 
-/// The signal that has come; a process has only these handlers.
+/// The number of the received signal; there is one set of handlers per process.
 static CAME: AtomicUsize = AtomicUsize::new(0);
-/// Whether one has come.
+/// Whether a signal has been received.
 static HAS_COME: AtomicBool = AtomicBool::new(false);
 
-/// A signal that has come.
+/// A signal that has been received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(u8);
 
 impl Signal {
-    /// The one that has come.
+    /// Returns the received signal, if any.
     pub fn come() -> Option<Self> {
         let number = CAME.load(SeqCst);
         (number != 0).then_some(Self(number as u8))
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         low_level::signal_name(self.0.into()).unwrap_or("a signal")
     }
 
-    /// The exit code of a process that it has ended.
+    /// Returns the exit code of a process that was ended by it.
     pub fn code(self) -> u8 {
         BY_SIGNAL + self.0
     }
 }
 
-/// What waits for a signal.
+/// A wait that signals can interrupt.
 #[derive(Debug)]
 pub struct Interrupt {
     woken: PipeReader,
@@ -60,23 +58,23 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// One that does not watch yet.
+    /// Returns an instance that does not watch yet.
     ///
     /// # Errors
-    /// The system has no pipe.
+    /// The system cannot create a pipe.
     pub fn new() -> io::Result<Self> {
         let (woken, wake) = pipe()?;
         Ok(Self { woken, wake })
     }
 
-    /// From here on signals are noted.
+    /// Records signals from now on.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn watch(&self) -> io::Result<()> {
         for signal in [SIGINT, SIGTERM] {
             let number = signal as u8;
-            // They run in this order: at the first signal the first one finds nothing.
+            // The handlers run in this order: at the first signal the first handler finds the flag unset.
             flag::register_conditional_shutdown(signal, Signal(number).code().into(), &HAS_COME)?;
             flag::register_usize(signal, &CAME, number.into())?;
             flag::register(signal, &HAS_COME)?;
@@ -85,19 +83,19 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Waits until a signal has come.
+    /// Waits until a signal is received.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn wait(&self) -> io::Result<()> {
         retry_on_intr(|| poll(&mut [PollFd::new(&self.woken, PollFlags::IN)], None))?;
         Ok(())
     }
 
-    /// Waits until there is something to read, or a signal has come.
+    /// Waits until there is something to read, or a signal is received.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn wait_for(&self, input: impl AsFd) -> io::Result<()> {
         let mut ends = [PollFd::new(&input, PollFlags::IN), PollFd::new(&self.woken, PollFlags::IN)];
         retry_on_intr(|| poll(&mut ends, None))?;

@@ -1,13 +1,11 @@
-//! The lab: the experiments of history on this machine.
+//! The lab: historical experiments on this machine.
 //!
-//! **Purpose.** Runs the jobs of the asked experiments, each in a process of its own, and tells what they have shown: a
-//! table in the terminal, `lab.html` and `lab.json`; writes the graphs and tables of such a result. What the
-//! experiments are is in the crate `windfall-lab`, but for X9, which is [`factors`].
+//! **Purpose.** Runs the jobs of the requested experiments, each in its own process, and reports the results: a table
+//! in the terminal, `lab.html` and `lab.json`; writes the graphs and tables of such a result. The experiments
+//! themselves are in the crate `windfall-lab`, except for X9, which is [`factors`].
 //!
-//! **Invariants.** One job at a time has the machine. Nothing is left of the servers' files, whatever ends the run. A
-//! job that fails ends it: half an experiment compares nothing.
-//!
-//! **May touch.** `windfall-lab`, `factors`, `output`, `sweep`, `windfall-measure`, the file system.
+//! **Invariants.** Jobs run one at a time. The servers' files are removed, whatever ends the run. A failed job ends the
+//! run, because half an experiment allows no comparison.
 
 use std::{
     cell::Cell,
@@ -34,7 +32,7 @@ use crate::{
     sweep::Sweeper,
 };
 
-/// Runs what is asked for.
+/// Executes the command.
 pub fn run(options: &LabArgs, json: bool) -> Result<ExitCode> {
     if let Some(folder) = &options.child {
         return play(folder);
@@ -78,7 +76,7 @@ fn written(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A result that was written before.
+/// Reads a stored result.
 fn read(path: &Path) -> Result<Results> {
     let text = fs::read_to_string(path).map_err(|e| {
         Failure::said(format!("{} cannot be read: {e}; give a lab.json of `windfall lab`", path.display()))
@@ -91,14 +89,14 @@ fn read(path: &Path) -> Result<Results> {
     })
 }
 
-/// A part that a process of its own plays: the job comes on standard input, the outcome goes to standard output.
+/// Executes a job in a child process: the job is read from standard input, the outcome is written to standard output.
 fn play(folder: &Path) -> Result<ExitCode> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;
     let job: Job = serde_json::from_str(&text)?;
     let outcome = job.play(folder).map_err(Failure::Engine)?;
     output::print(&(serde_json::to_string(&outcome)? + "\n"))?;
-    // What the server keeps in memory goes quicker with the process.
+    // Exiting the process frees the server's memory faster.
     process::exit(0);
 }
 
@@ -116,7 +114,7 @@ fn compare(options: &LabArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The graphs and tables of a result, as files.
+/// Writes the graphs and tables of a result as files.
 fn draw(options: &LabArgs, json: bool) -> Result<ExitCode> {
     let [path] = &options.results[..] else {
         return Err(Failure::said("draw takes one result: windfall lab draw windfall-lab/lab.json"));
@@ -160,7 +158,7 @@ fn draw(options: &LabArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The experiments that were asked for.
+/// Returns the requested experiments.
 fn experiments(what: LabName) -> Vec<Experiment> {
     match what {
         LabName::All => Experiment::ALL.into(),
@@ -177,7 +175,7 @@ fn experiments(what: LabName) -> Vec<Experiment> {
     }
 }
 
-/// The things that X9 varies, if it was asked for.
+/// Returns the factors of X9, if it was requested.
 fn varied(what: LabName) -> &'static [Owned] {
     if matches!(what, LabName::All | LabName::X9) { &Owned::ALL } else { &[] }
 }
@@ -233,29 +231,30 @@ fn measure(options: &LabArgs) -> Result<Results> {
     Ok(results)
 }
 
-/// The folder in memory that is there on most machines.
+/// The folder in memory that exists on most machines.
 const TMPFS: &str = "/dev/shm";
 
-/// What is free there, at least: some servers' logs and files, one after the other.
+/// The minimum free space there: logs and files of some servers, one after the other.
 const IN_MEMORY: u64 = 512 << 20;
 
-/// What a folder is on.
+/// The file system of a folder.
 struct Ground {
-    /// The file system, with its options.
+    /// The type of the file system, with its options.
     file_system: String,
-    /// Bytes that are free on it.
+    /// Free bytes.
     free: u64,
 }
 
 impl Ground {
-    /// None if it is no folder.
+    /// Returns none if it is not a folder.
     fn of(folder: &Path) -> Option<Self> {
         let stat = rustix::fs::statvfs(folder).ok().filter(|_| folder.is_dir())?;
         Some(Self { file_system: Machine::of(folder).file_system, free: stat.f_bavail * stat.f_frsize })
     }
 }
 
-/// What is wrong with a folder for the runs in memory, if anything. A ramfs has no end, and does not say what is free.
+/// Returns what is wrong with a folder for the runs in memory, if anything. A ramfs has no limit, and does not report
+/// its free space.
 fn unfit(folder: Option<Ground>) -> Option<String> {
     let Some(Ground { file_system, free }) = folder else { return Some("is no folder".into()) };
     let is = |kind| file_system.starts_with(kind);
@@ -283,7 +282,7 @@ fn without_memory(usual: &Path, wrong: &str) -> String {
     )
 }
 
-/// The command that does the same again: the folders belong to it, for they decide about the file systems.
+/// Returns the command that repeats the run. The folders are included, because they determine the file systems.
 fn command(options: &LabArgs, scale: Scale) -> String {
     let what = experiments(options.what);
     let what = match (&what[..], options.what) {
@@ -302,7 +301,7 @@ fn command(options: &LabArgs, scale: Scale) -> String {
     command
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:=@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -312,7 +311,7 @@ fn shell_word(word: &str) -> String {
     }
 }
 
-/// Folders for the servers' files, which go away.
+/// Temporary folders for the servers' files.
 struct Scratch {
     disk: PathBuf,
     memory: Option<PathBuf>,
@@ -336,7 +335,7 @@ impl Scratch {
         Ok(Self { disk, memory, _sweeper: sweeper })
     }
 
-    /// Plays a job in a process of its own.
+    /// Executes a job in its own process.
     fn play(&self, job: &Job, number: usize) -> Result<Outcome> {
         let parent = if job.tmpfs().is_some() { self.memory.as_ref() } else { None };
         let folder = parent.unwrap_or(&self.disk).join(number.to_string());
@@ -359,7 +358,7 @@ impl Scratch {
     }
 }
 
-/// One bar over all jobs; on a stream that is no terminal, one line a job.
+/// One bar over all jobs; on a stream that is not a terminal, one line per job.
 struct Progress {
     bar: ProgressBar,
     terminal: bool,

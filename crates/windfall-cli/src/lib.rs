@@ -1,13 +1,11 @@
 //! The command `windfall`.
 //!
-//! **Purpose.** Tables from the shell, the demo and the benchmarks, over the public API of the library alone.
+//! **Purpose.** Tables from the command line, the demo and the benchmarks, over the public API of the library alone.
 //!
-//! **Invariants.** What a command answers goes to standard output; what went wrong goes to standard error, as one line
-//! that names the thing and the cure. Exit code 0: done; 1: damage found, a claim that does not hold, or a
-//! statement of a shell that has failed; 2: the call, or
-//! a part of a benchmark, could not be served; 128 and the number of a signal: that has ended it.
-//!
-//! **May touch.** The libraries `windfall` and `windfall-measure`, the file system, the terminal.
+//! **Invariants.** The output of a command goes to standard output; errors go to standard error, as one line that names
+//! the cause and the remedy. Exit code 0: done; 1: damage found, a claim that does not hold, or a failed statement of a
+//! shell; 2: the call, or a part of a benchmark, could not be executed; 128 plus the number of a signal: ended by that
+//! signal.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 #![allow(
     clippy::cast_sign_loss,
@@ -38,11 +36,11 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-/// What the binary does.
+/// Runs the command.
 pub fn main() -> ExitCode {
     match commands::run(args::Args::parse()) {
         Ok(code) => code,
-        // Whoever reads our output may stop reading: `windfall scan t | head`.
+        // The reader of the output may close the pipe: `windfall scan t | head`.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("windfall: {failure}");

@@ -1,10 +1,9 @@
-//! The binary of the command `windfall`: all of it is in the library beside it, where fuzz targets reach it too.
+//! The binary of the command `windfall`: all of its code is in the library of this crate, so that fuzz targets can use
+//! it.
 //!
-//! **Purpose.** Calls [`windfall_cli::main`], and has an allocator that counts.
+//! **Purpose.** Calls [`windfall_cli::main`], and installs a counting allocator.
 //!
 //! **Invariants.** None.
-//!
-//! **May touch.** The library.
 
 /// `windfall bench drop` counts what a drop allocates and frees.
 #[global_allocator]

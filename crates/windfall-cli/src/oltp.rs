@@ -3,11 +3,9 @@
 //! **Purpose.** One transaction of it: 10 point reads; 4 ranges of 100 rows (read, summed, sorted, distinct); an update
 //! of the indexed column and one of another; a delete and an insert of the same row; the commit.
 //!
-//! **Invariants.** At the level that is the default,
-//! [`Isolation::RepeatableRead`](windfall::Isolation::RepeatableRead). Who has to give way to another transaction rolls
-//! back.
-//!
-//! **May touch.** `engine`, `windfall-measure`.
+//! **Invariants.** The isolation level is the default,
+//! [`Isolation::RepeatableRead`](windfall::Isolation::RepeatableRead). A deadlock victim, or a transaction after a lock
+//! timeout, rolls back.
 
 use std::{
     hint::black_box,
@@ -25,7 +23,7 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// Rows of a range.
+/// Rows per range.
 pub const RANGE: u32 = 100;
 
 /// The kinds of calls.
@@ -37,13 +35,13 @@ const DELETE: usize = 3;
 const INSERT: usize = 4;
 const COMMIT: usize = 5;
 
-/// Who looks at each call.
+/// An observer of each call.
 pub trait Observer {
-    /// Makes a call of a kind, which is an index of [`KINDS`].
+    /// Executes a call of a kind, which is an index of [`KINDS`].
     fn call<T>(&mut self, kind: usize, call: impl FnOnce() -> Called<T>) -> Called<T>;
 }
 
-/// Nobody looks.
+/// An observer that records nothing.
 pub struct Unobserved;
 
 impl Observer for Unobserved {
@@ -53,7 +51,7 @@ impl Observer for Unobserved {
     }
 }
 
-/// What the transactions work on.
+/// The database and table of the transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix<'a> {
     /// The database.
@@ -65,7 +63,7 @@ pub struct Mix<'a> {
 }
 
 impl Mix<'_> {
-    /// One transaction. Says whether it was committed: else it had to give way to another one.
+    /// Executes one transaction. Returns whether it committed; otherwise a deadlock or a lock timeout rolled it back.
     pub fn transaction(&self, random: &mut Random, observer: &mut impl Observer) -> Result<bool> {
         match self.attempt(random, observer) {
             Ok(()) => Ok(true),
@@ -108,7 +106,7 @@ impl Mix<'_> {
     }
 }
 
-/// Makes the table with its index on `k` and loads rows 1 to `rows`, counting them.
+/// Creates the table with its index on `k` and loads rows 1 to `rows`, counting them.
 pub fn load(db: &Database, rows: u32, seed: u64, done: &AtomicU64) -> Result<Table> {
     let options = TableOptions::default()
         .index("k_1", IndexOptions::on_value(sbtest::K.start as u32..sbtest::K.end as u32));
@@ -121,14 +119,14 @@ pub fn load(db: &Database, rows: u32, seed: u64, done: &AtomicU64) -> Result<Tab
     Ok(table)
 }
 
-/// Changes a row, which nobody else does meanwhile.
+/// Changes a row under an exclusive lock.
 fn change(table: &Table, key: &[u8], how: impl FnOnce(&mut [u8])) -> Called<()> {
     let Some(mut row) = table.get_for_update(key)? else { return Ok(()) };
     how(&mut row);
     table.update(key, &row)
 }
 
-/// Calls `each` with the values of [`RANGE`] ids, as many as there are, and says how many there were.
+/// Calls `each` with the values of [`RANGE`] ids, as far as they exist, and returns their number.
 fn range(table: &Table, first: u32, mut each: impl FnMut(&[u8])) -> Called<usize> {
     let mut rows = table.range(sbtest::key(first)..sbtest::key(first + RANGE))?;
     let mut count = 0;
@@ -152,7 +150,7 @@ fn sum(table: &Table, first: u32) -> Called<usize> {
     Ok(count)
 }
 
-/// Reads column `c` of a range, and has it ordered.
+/// Reads column `c` of a range, and orders it by `order`.
 fn ordered(table: &Table, first: u32, order: impl FnOnce(&mut Vec<&[u8]>)) -> Called<usize> {
     let mut bytes = Vec::with_capacity(RANGE as usize * sbtest::C.len());
     let count = range(table, first, |row| bytes.extend_from_slice(&row[sbtest::C]))?;

@@ -1,11 +1,9 @@
-//! What commands print.
+//! The output of commands.
 //!
-//! **Purpose.** Aligned tables for people, JSON for programs, and bytes in both.
+//! **Purpose.** Aligned tables as text, JSON for programs, and bytes in both.
 //!
-//! **Invariants.** Bytes that are text stay text; others are shown escaped to people, and as `{"hex": ".."}` to
-//! programs, so that nothing is lost.
-//!
-//! **May touch.** `windfall-measure`, standard output.
+//! **Invariants.** Bytes that are text stay text; others are escaped in text, and are `{"hex": ".."}` in JSON, so that
+//! nothing is lost.
 
 use std::{
     fmt::Write as _,
@@ -19,10 +17,10 @@ use windfall_measure::units;
 
 use crate::failure::{Failure, Result};
 
-/// Where a command's answer goes.
+/// The buffered standard output.
 pub type Out = BufWriter<StdoutLock<'static>>;
 
-/// Standard output.
+/// Returns standard output.
 pub fn out() -> Out {
     BufWriter::new(io::stdout().lock())
 }
@@ -32,13 +30,13 @@ pub fn print_json(value: &Value) -> Result<()> {
     print(&format!("{value:#}\n"))
 }
 
-/// Prints text as it is.
+/// Prints text unchanged.
 pub fn print(text: &str) -> Result<()> {
     let mut out = out();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Answer)
 }
 
-/// Bytes for people.
+/// Formats bytes as text.
 pub fn text(bytes: &[u8]) -> String {
     match str::from_utf8(bytes) {
         Ok(text) if !text.contains(char::is_control) => text.to_owned(),
@@ -50,13 +48,13 @@ pub fn text(bytes: &[u8]) -> String {
     }
 }
 
-/// The most characters of a quotation, and the most names of a list.
+/// The maximum number of characters in a quotation, and of names in a list.
 const QUOTED: usize = 60;
 const LISTED: usize = 8;
 
-/// Bytes as a message quotes them: the beginning of them, if they are many.
+/// Formats bytes for a message: only their beginning, if they are many.
 pub fn quoted(bytes: &[u8]) -> String {
-    // One more character than is shown tells whether there are more.
+    // One more character than is shown indicates that there are more.
     let end = match str::from_utf8(bytes) {
         Ok(text) => text.char_indices().nth(QUOTED + 1).map_or(text.len(), |(end, _)| end),
         Err(_) => bytes.len().min(QUOTED + 1),
@@ -68,7 +66,7 @@ pub fn quoted(bytes: &[u8]) -> String {
     }
 }
 
-/// Names as a message lists them: the first, if they are many.
+/// Formats names for a message: only the first ones, if they are many.
 pub fn listed(names: &[String]) -> String {
     let shown: Vec<String> = names.iter().take(LISTED).map(|name| quoted(name.as_bytes())).collect();
     let more = names.len() - shown.len();
@@ -76,7 +74,7 @@ pub fn listed(names: &[String]) -> String {
     if more == 0 { shown } else { format!("{shown}, ... and {} more", units::count(more as u64)) }
 }
 
-/// Bytes for programs.
+/// Returns bytes as JSON.
 pub fn value(bytes: &[u8]) -> Value {
     str::from_utf8(bytes).map_or_else(|_| json!({ "hex": hex(bytes) }), Into::into)
 }

@@ -1,14 +1,12 @@
-//! Files that go away, however their process ends.
+//! Temporary files that are removed however their process ends.
 //!
-//! **Purpose.** A benchmark or a demo makes databases of gigabytes. A process that is interrupted or killed cannot
-//! clear up, so another one waits for its end and does.
+//! **Purpose.** A benchmark or a demo creates databases of gigabytes. A process that is interrupted or killed cannot
+//! clean up, so another process waits for its end and does it.
 //!
-//! **Invariants.** The waiting process is in a process group of its own, or Ctrl-C on the terminal would end it, too.
-//! It learns of the end by its standard input, which nobody else holds open. A file lock that the one had, the other
-//! keeps until it is done. Only one of the two removes anything, and once: what has the same names afterwards may be
-//! somebody else's.
-//!
-//! **May touch.** Child processes, the file system.
+//! **Invariants.** The waiting process is in its own process group; otherwise Ctrl-C on the terminal would end it, too.
+//! It detects the end by its standard input, which no other process holds open. It inherits a file lock of the first
+//! process and keeps it until it is done. Only one of the two removes anything, and only once, because files with the
+//! same names may belong to another process afterwards.
 
 use std::{
     env,
@@ -23,14 +21,14 @@ use std::{
 
 use crate::args::SweepArgs;
 
-/// How often it is tried: a process that the dead one has left behind may still be making files.
+/// Maximum number of attempts: a child of the dead process may still be creating files.
 const TRIES: u32 = 100;
-/// The pause between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Tells the other process to leave the folders that may be empty.
+/// The message to the waiting process to keep the folders that may be empty.
 const STAY: &[u8] = b"stay";
 
-/// Something that is removed at the end.
+/// Files and folders that are removed at the end.
 #[derive(Debug)]
 pub struct Sweeper {
     what: SweepArgs,
@@ -39,18 +37,18 @@ pub struct Sweeper {
 }
 
 impl Sweeper {
-    /// Watches files and folders that are removed with all that is in them, and folders that are removed if they are
-    /// empty then, while a lock on a file is held.
+    /// Starts to watch files and folders that are removed with all their content, and folders that are then removed if
+    /// they are empty, while a lock on a file is held.
     pub fn watch(all: Vec<PathBuf>, if_empty: Vec<PathBuf>, lock: Option<&File>) -> Self {
         let what = SweepArgs { all, if_empty };
-        // Without the process all is the same, but that a killed one leaves something behind. A unit test is another
-        // program, which does not know what it is asked.
+        // Without the process the only difference is that files of a killed one remain. A unit test is another program,
+        // which has no `sweep` command.
         let waiting = if cfg!(test) { None } else { start(&what, lock).ok() };
         Self { what, waiting, ended: false }
     }
 
-    /// Removes what goes with all that is in it, and says whether that worked. The other folders stay: something is to
-    /// come there.
+    /// Removes the files and folders with all their content, and returns whether that succeeded. The folders of
+    /// `if_empty` stay, because results are written there.
     pub fn end(mut self) -> io::Result<()> {
         self.what.if_empty.clear();
         self.sweep(STAY)
@@ -73,7 +71,7 @@ impl Sweeper {
 impl Drop for Sweeper {
     fn drop(&mut self) {
         if !self.ended {
-            // What cannot be removed stays: no result depends on it.
+            // Files that cannot be removed stay: no result depends on it.
             let _ = self.sweep(&[]);
         }
     }
@@ -90,15 +88,15 @@ fn start(what: &SweepArgs, lock: Option<&File>) -> io::Result<Child> {
         command.arg(absolute(path)?);
     }
     command.process_group(0).current_dir("/");
-    // A lock belongs to the open file: whoever has inherited it holds the lock.
+    // A lock belongs to the open file: a process that inherits the file holds the lock.
     let inherited = lock.map(File::try_clone).transpose()?;
     command.stdin(Stdio::piped()).stdout(inherited.map_or_else(Stdio::null, Stdio::from));
     command.stderr(Stdio::null()).spawn()
 }
 
-/// What the other process does.
+/// Runs the waiting process.
 pub fn wait(what: &SweepArgs) -> ExitCode {
-    // Reading ends when the one who holds the other end does. Who ends in good order may have said something.
+    // Reading ends when the first process closes its end. A process that ends normally may have sent a message.
     let mut last_words = Vec::new();
     let _ = io::stdin().read_to_end(&mut last_words);
     let if_empty = if last_words == STAY { Vec::new() } else { what.if_empty.clone() };
@@ -121,7 +119,7 @@ fn remove(what: &SweepArgs) -> io::Result<()> {
         }
     }
     for folder in &what.if_empty {
-        // It stays if somebody else has put something there.
+        // It stays if another process has created something there.
         let _ = fs::remove_dir(folder);
     }
     Ok(())

@@ -1,11 +1,9 @@
-//! The fuzzer: one binary of libFuzzer's for all targets, which `scripts/fuzz.sh` builds and runs.
+//! The fuzzer: one libFuzzer binary for all targets, which `scripts/fuzz.sh` builds and runs.
 //!
-//! **Purpose.** `WINDFALL_FUZZ_TARGET` says which target it feeds; `list` prints their names. It writes the target's
-//! seeds into the folder that `WINDFALL_FUZZ_SEEDS` names, for itself to begin with.
+//! **Purpose.** `WINDFALL_FUZZ_TARGET` selects the target; `list` prints the names of all targets. The binary writes
+//! the target's seeds into the folder that `WINDFALL_FUZZ_SEEDS` names, as its initial corpus.
 //!
 //! **Invariants.** Its only state is the target.
-//!
-//! **May touch.** The rest of this crate, libFuzzer.
 #![no_main]
 
 use std::{env, fs, path::PathBuf, process, sync::OnceLock};

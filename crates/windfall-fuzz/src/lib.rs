@@ -1,11 +1,9 @@
-//! What fuzzers and tests share: the targets, the inputs that are kept, and mutations.
+//! The parts that fuzzers and tests share: the targets, the stored inputs, and mutations.
 //!
-//! **Purpose.** The targets themselves stand beside their decoders, in the crates that have them. Here is what feeds
-//! them: `src/fuzzer.rs` is a binary of libFuzzer's, `tests/held.rs` runs each target over what was found before.
+//! **Purpose.** The targets themselves are next to their decoders, in the crates that contain them. This crate feeds
+//! them: `src/fuzzer.rs` is a libFuzzer binary, and `tests/held.rs` runs each target over the inputs found before.
 //!
 //! **Invariants.** The same inputs in the same order give the same mutants.
-//!
-//! **May touch.** The targets of `windfall` and `windfall-cli`, the folders of inputs.
 
 mod mutate;
 
@@ -17,17 +15,17 @@ use std::{
 pub use mutate::Mutator;
 pub use windfall::fuzz::Target;
 
-/// All targets.
+/// Returns all targets.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
     windfall::fuzz::TARGETS.iter().chain(windfall_cli::fuzz::TARGETS)
 }
 
-/// The target with this name.
+/// Returns the target with this name.
 pub fn target(name: &str) -> Option<&'static Target> {
     targets().find(|target| target.name == name)
 }
 
-/// An input, and what it is called.
+/// An input with its name.
 #[derive(Clone, Debug)]
 pub struct Input {
     /// The file, or the number among the seeds.
@@ -36,20 +34,20 @@ pub struct Input {
     pub bytes: Vec<u8>,
 }
 
-/// The folder of what a fuzzer has found that was new, of all targets.
+/// Returns the folder of inputs that were new to a fuzzer, of all targets.
 pub fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// The folder of what was found to be wrong once.
+/// Returns the folder of inputs that once revealed a bug.
 pub fn regressions() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions")
 }
 
-/// The files of a target in one of the folders, by name.
+/// Reads the files of a target in one of the folders, sorted by name. A missing folder counts as empty.
 ///
 /// # Errors
-/// What the file system says; no folder is no file.
+/// I/O errors of the file system.
 pub fn kept(folder: &Path, target: &Target) -> io::Result<Vec<Input>> {
     let entries = match fs::read_dir(folder.join(target.name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -64,10 +62,10 @@ pub fn kept(folder: &Path, target: &Target) -> io::Result<Vec<Input>> {
     Ok(inputs)
 }
 
-/// Everything that a target is known to do something with: its seeds, its corpus, its regressions.
+/// Returns all known inputs of a target: its seeds, its corpus, its regressions.
 ///
 /// # Errors
-/// What the file system says.
+/// I/O errors of the file system.
 pub fn known(target: &Target) -> io::Result<Vec<Input>> {
     let seeds = (0..).zip((target.seeds)());
     let mut inputs: Vec<Input> = seeds.map(|(n, bytes)| Input { name: format!("seed {n}"), bytes }).collect();

@@ -1,25 +1,23 @@
 //! Mutations of inputs.
 //!
-//! **Purpose.** Without coverage as a guide: what finds something again that was found before, and its neighbours.
+//! **Purpose.** Mutation without coverage guidance: it finds known bugs again, and their neighbours.
 //!
-//! **Invariants.** A seed decides every mutant. Checksums are for the targets to put right.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** The seed determines every mutant. The targets themselves correct checksums.
 
-/// No mutant is longer.
+/// The maximum length of a mutant.
 const LONGEST: usize = 8192;
 
-/// Values at which counts, lengths and offsets go wrong.
+/// Boundary values, at which counts, lengths and offsets tend to go wrong.
 const EDGES: [u64; 12] = [0, 1, 7, 8, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
 
-/// Makes mutants.
+/// A generator of mutants.
 #[derive(Clone, Debug)]
 pub struct Mutator {
     state: u64,
 }
 
 impl Mutator {
-    /// One whose every chance comes from this seed.
+    /// Returns a mutator that takes all random choices from this seed.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -37,14 +35,14 @@ impl Mutator {
         (self.draw() % n.max(1) as u64) as usize
     }
 
-    /// A range of these bytes, more often a short one.
+    /// Returns a range within `length` bytes, more often a short one.
     fn range(&mut self, length: usize) -> core::ops::Range<usize> {
         let from = self.below(length + 1);
         let most = if self.below(4) == 0 { length } else { 16 };
         from..(from + self.below(most + 1)).min(length)
     }
 
-    /// A mutant of one input, with parts of another.
+    /// Returns a mutant of one input, with parts of another.
     pub fn mutant(&mut self, of: &[u8], other: &[u8]) -> Vec<u8> {
         let mut bytes = of.to_vec();
         for _ in 0..=self.below(4) {
@@ -59,7 +57,7 @@ impl Mutator {
         match self.below(9) {
             0 if !bytes.is_empty() => bytes[at] ^= 1 << self.below(8),
             1 if !bytes.is_empty() => bytes[at] = self.draw() as u8,
-            // An edge, as a number of 1, 2, 4 or 8 bytes; or one off.
+            // A boundary value, or one less, as a number of 1, 2, 4 or 8 bytes.
             2 | 3 => {
                 let value = EDGES[self.below(EDGES.len())].wrapping_sub(self.draw() % 2);
                 let width = (1 << self.below(4)).min(bytes.len() - at);

@@ -1,5 +1,5 @@
-//! Every fuzz target over its seeds, its corpus, what was found to be wrong once, and mutants of them all: none panics,
-//! none takes long, none takes much memory. The fuzzer looks for more (`make fuzz`); this holds what it has found.
+//! Every fuzz target over its seeds, its corpus, inputs that once revealed a bug, and mutants of them all: none panics,
+//! takes long, or takes much memory. The fuzzer searches for more (`make fuzz`); this test preserves what it has found.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -18,26 +18,26 @@ use std::{
 
 use windfall_fuzz::{Input, Mutator, Target, corpus, known, regressions, target, targets};
 
-/// How many mutants a target gets, all its inputs together.
+/// Number of mutants per target, over all its inputs.
 const MUTANTS: usize = 40_000;
-/// The most memory that an input of some kilobytes may take, in bytes: the longest frame of the log, and half as much.
+/// The maximum memory for an input of some kilobytes, in bytes: the longest frame of the log, and half as much.
 const MEMORY: usize = 96 << 20;
-/// What no allocation asks for that could be had, in bytes: who does would end the process without a word on why.
+/// The limit of a single allocation, in bytes. A larger one would fail, and end the process without naming the input.
 const ABSURD: usize = 1 << 38;
-/// No input takes that long, on however busy a machine.
+/// The maximum time for an input, on a machine under any load.
 const LONGEST: Duration = Duration::from_mins(10);
 
-/// Counts what a thread has allocated.
+/// An allocator that counts what each thread has allocated.
 struct Counting;
 
 thread_local! {
     static NOW: Cell<isize> = const { Cell::new(0) };
     static MOST: Cell<isize> = const { Cell::new(0) };
-    /// What this thread is at.
+    /// The current input of this thread.
     static INPUT: RefCell<Option<(&'static str, String, Vec<u8>)>> = const { RefCell::new(None) };
 }
 
-/// Names the input that asks for memory that nobody has.
+/// Reports the input that requests more memory than exists.
 fn refuse(bytes: usize) {
     if let Ok(Some((target, name, input))) = INPUT.try_with(RefCell::take) {
         tell(target, &name, &input, &format!("it asks for {} GiB of memory at once", bytes >> 30));
@@ -46,7 +46,7 @@ fn refuse(bytes: usize) {
 }
 
 fn count(bytes: isize) {
-    // While a thread ends its variables are gone.
+    // When a thread ends, its thread-local variables are destroyed first.
     let _ = NOW.try_with(|now| {
         now.set(now.get() + bytes);
         let _ = MOST.try_with(|most| most.set(most.get().max(now.get())));
@@ -60,7 +60,7 @@ unsafe impl GlobalAlloc for Counting {
             refuse(layout.size());
         }
         count(layout.size().cast_signed());
-        // SAFETY: the caller keeps the promises of `alloc`.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -69,13 +69,13 @@ unsafe impl GlobalAlloc for Counting {
             refuse(layout.size());
         }
         count(layout.size().cast_signed());
-        // SAFETY: the caller keeps the promises of `alloc_zeroed`.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(-layout.size().cast_signed());
-        // SAFETY: the caller keeps the promises of `dealloc`.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -83,10 +83,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a thread is at, and since when.
+/// The current input of a thread, and its start.
 type At = Mutex<Option<(Instant, &'static str, String, Vec<u8>)>>;
 
-/// Keeps a case for whoever looks into it, and says how.
+/// Stores a failing input for debugging, and prints how to repeat it.
 fn tell(target: &str, name: &str, bytes: &[u8], what: &str) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{target}-{:08x}", crc(bytes)));
     let kept = fs::write(&path, bytes);
@@ -101,12 +101,12 @@ fn tell(target: &str, name: &str, bytes: &[u8], what: &str) {
     }
 }
 
-/// A short name for bytes: FNV-1a.
+/// Returns a short name for bytes: FNV-1a.
 fn crc(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Runs one input. Says whether the target held.
+/// Runs one input. Returns whether the target passed.
 fn holds(target: &'static Target, name: &str, bytes: &[u8], at: &At) -> bool {
     *at.lock().expect("no holder panics") = Some((Instant::now(), target.name, name.into(), bytes.to_vec()));
     INPUT.set(Some((target.name, name.into(), bytes.to_vec())));
@@ -125,7 +125,7 @@ fn holds(target: &'static Target, name: &str, bytes: &[u8], at: &At) -> bool {
     false
 }
 
-/// Runs a target over all it has, and over mutants. Gives the number of inputs, or `None` if one did not hold.
+/// Runs a target over all its inputs, and over mutants. Returns the number of inputs, or `None` if one failed.
 fn run(target: &'static Target, at: &At) -> Option<usize> {
     let inputs = known(target).expect("the inputs can be read");
     for Input { name, bytes } in &inputs {
@@ -133,7 +133,7 @@ fn run(target: &'static Target, at: &At) -> Option<usize> {
             return None;
         }
     }
-    // What is slow gets fewer, but as many every time.
+    // Slow targets get fewer mutants, but the same number in every run.
     let mutants = match target.name {
         "database" => MUTANTS / 20,
         "tree" => MUTANTS / 8,
@@ -151,7 +151,7 @@ fn run(target: &'static Target, at: &At) -> Option<usize> {
     Some(inputs.len() + mutants)
 }
 
-/// A hang would say nothing: ends the process with the name of the input.
+/// Watches for inputs that take too long, and ends the process with the name of the input.
 fn watch(ats: &[At], left: &AtomicUsize) {
     while left.load(SeqCst) > 0 {
         thread::sleep(Duration::from_millis(50));
@@ -191,7 +191,7 @@ fn no_input_that_is_known_and_no_mutant_of_one_breaks_a_target() {
         for at in &ats {
             let (next, left, broken, all) = (&next, &left, &broken, &all);
             scope.spawn(move || {
-                // The slow ones stand last: the longest first.
+                // The slow targets are last in the list, and are started first, the longest one at first.
                 while let Some(target) = all.len().checked_sub(next.fetch_add(1, SeqCst) + 1).map(|n| all[n])
                 {
                     let since = Instant::now();
@@ -212,14 +212,14 @@ fn no_input_that_is_known_and_no_mutant_of_one_breaks_a_target() {
     assert!(broken.is_empty(), "these targets are broken: {broken:?}");
 }
 
-/// Asks for what nobody has, as the input of no target may.
+/// Requests more memory than exists, which no target's input may do.
 static GREEDY: Target = Target {
     name: "greedy",
     run: |bytes| drop(Vec::<u8>::with_capacity(bytes.len() << 40)),
     seeds: Vec::new,
 };
 
-/// In a process of its own, which does not survive it.
+/// Runs in its own process, which the allocator ends.
 #[test]
 fn an_input_that_asks_for_absurd_memory_is_named() {
     const CHILD: &str = "WINDFALL_FUZZ_GREEDY";
@@ -236,7 +236,7 @@ fn an_input_that_asks_for_absurd_memory_is_named() {
     assert!(told.contains("it asks for 4096 GiB"), "{told}");
 }
 
-/// A folder of inputs that no target has would be passed over.
+/// A folder of inputs without a target would be ignored silently.
 #[test]
 fn every_kept_input_is_a_targets() {
     for folder in [corpus(), regressions()] {

@@ -1,10 +1,9 @@
 //! Child processes.
 //!
-//! **Purpose.** A child does not outlive who waits for it, and is heard to the end.
+//! **Purpose.** A child process is killed when its handle is dropped, and its output is read until the end.
 //!
-//! **Invariants.** Both of its streams are read at once: a child whose full pipe nobody reads would never end.
-//!
-//! **May touch.** Processes, threads.
+//! **Invariants.** Both output streams are read concurrently: a child that writes into a full pipe would otherwise
+//! block forever.
 
 use std::{
     io::{self, Read},
@@ -12,31 +11,32 @@ use std::{
     thread,
 };
 
-/// A child process that is killed when nobody waits for it any more.
+/// A child process that is killed and waited for when this handle is dropped.
 #[derive(Debug)]
 pub struct Killed(pub Child);
 
 impl Killed {
-    /// What it says on its output and on its errors until it closes them, as far as they are pipes.
+    /// Reads the standard output and the standard error until the child closes them. A stream that is not a pipe is
+    /// empty.
     ///
     /// # Errors
-    /// Those of the pipes.
+    /// I/O errors of the pipes.
     pub fn hear(&mut self) -> io::Result<(String, String)> {
         let (answer, said, ()) = self.hear_while(|| Ok(()))?;
         Ok((answer, said))
     }
 
-    /// The same while something is done in this thread.
+    /// Does the same as [`Self::hear`] while `run` is executed in the calling thread.
     ///
     /// # Errors
-    /// Those of the pipes and of what is done.
+    /// I/O errors of the pipes and the error of `run`.
     pub fn hear_while<T>(&mut self, run: impl FnOnce() -> io::Result<T>) -> io::Result<(String, String, T)> {
         let (output, errors) = (self.0.stdout.take(), self.0.stderr.take());
         thread::scope(|scope| {
             let streams = [scope.spawn(|| all_of(output)), scope.spawn(|| all_of(errors))];
             let done = run();
             if done.is_err() {
-                // Its streams end with it.
+                // Killing the child ends its streams.
                 let _ = self.0.kill();
             }
             let lost = |_| Err(io::Error::other("what a child has said is lost"));
@@ -52,7 +52,7 @@ fn all_of(stream: Option<impl Read>) -> io::Result<String> {
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill.
+        // The child may have ended already; both calls then fail or do nothing.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_child_that_says_much_on_both_streams_is_heard() {
-        // More than a pipe holds, first on the one, then on the other.
+        // More than the capacity of a pipe, first on one stream, then on the other.
         let much = "head -c 300000 /dev/zero | tr '\\0'";
         let script = format!("{much} e >&2; {much} o; {much} e >&2");
         let mut command = Command::new("sh");

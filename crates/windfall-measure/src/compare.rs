@@ -1,12 +1,11 @@
 //! Whether two groups of measurements differ.
 //!
-//! **Purpose.** The rank test of Mann and Whitney: it needs no assumption about how times are distributed.
+//! **Purpose.** The Mann–Whitney rank test: it needs no assumption about the distribution of times.
 //!
-//! **Invariants.** The answer is the chance of a difference like this, or a larger one, if there were none.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** The result is the p-value: the probability of a difference at least this large if there is no real
+//! difference.
 
-/// The chance that `after` would be this much larger than `before` by accident. Groups of fewer than 8 say nothing: 1.
+/// Returns the probability that `after` is this much larger than `before` by chance; 1 for groups of fewer than 8.
 pub fn chance_of_larger(before: &[f64], after: &[f64]) -> f64 {
     if before.len() < 8 || after.len() < 8 {
         return 1.0;
@@ -15,7 +14,7 @@ pub fn chance_of_larger(before: &[f64], after: &[f64]) -> f64 {
         before.iter().map(|&x| (x, false)).chain(after.iter().map(|&x| (x, true))).collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (mut rank_sum, mut tied) = (0.0, 0.0);
-    // Equal measurements share the mean of their ranks.
+    // Tied measurements share the mean of their ranks.
     let mut before_group = 0.0;
     for group in all.chunk_by(|a, b| a.0.total_cmp(&b.0).is_eq()) {
         let n = group.len() as f64;
@@ -35,9 +34,9 @@ pub fn chance_of_larger(before: &[f64], after: &[f64]) -> f64 {
     upper_tail(z)
 }
 
-/// The chance that a normal number is above `z`.
+/// Returns the probability that a standard normal variable exceeds `z`.
 fn upper_tail(z: f64) -> f64 {
-    // Abramowitz and Stegun 26.2.17: off by less than 1e-7.
+    // Abramowitz and Stegun 26.2.17: the error is below 1e-7.
     let t = 1.0 / (1.0 + 0.231_641_9 * z.abs());
     let poly = t
         * (0.319_381_53

@@ -1,15 +1,13 @@
-//! What the cost of a statement does not depend on.
+//! The factors that the cost of a statement does not depend on.
 //!
-//! **Purpose.** A statement is measured with little of something, with much of it beside its table, and with much of it
-//! in its table, all else equal: the figures of the three, how many times as much, what others noticed meanwhile, and
-//! the tables that people read.
+//! **Purpose.** A statement is measured in three situations: with little of a factor, with much of it in another table,
+//! and with much of it in its own table, all else equal. This module has the figures of the three, their ratios, the
+//! delays of other clients meanwhile, and the tables of the report.
 //!
-//! **Invariants.** A ratio is of two numbers of one process, which were taken in turns, and [`Figure::of_all`] says
-//! how one number is made of all of a side. What is less than one counts as nothing, and a ratio to nothing is that to
-//! one, and one more: from 0 to 3 is four times as much, and from 0 to 1 is more than from 1 to 1. A cost that is the
-//! work of each tree or each table of a statement is given for each of them, and the factor says so.
-//!
-//! **May touch.** `compare`, `grid`, `units`.
+//! **Invariants.** A ratio compares two numbers that one process measured alternately; [`Figure::of_all`] defines how
+//! the samples of a side become one number. A value below one counts as zero. A ratio to zero is the other value plus
+//! one: from 0 to 3 is fourfold, and from 0 to 1 is more than from 1 to 1. A cost that is proportional to the trees or
+//! tables of a statement is divided by their number; the factor says so.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,47 +16,47 @@ use crate::{
     units::{count, short, time, times},
 };
 
-/// How many times as much a cost may be, and be flat.
+/// The largest ratio of two costs that counts as flat.
 pub const FLAT: f64 = 1.10;
-/// How many times as long a statement may take where the database has much, beside its table: its instructions, system
-/// calls and page faults stay the same, so what is left is how much of what it needs is in the processor's caches.
+/// The largest flat ratio of times where another table has much of the factor. Instructions, system calls and page
+/// faults stay the same there, so the rest is the share of the working set that is in the processor's caches.
 pub const FLAT_TIME_BESIDE: f64 = 1.33;
 
-/// What is measured of a statement.
+/// A quantity that is measured of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Figure {
     /// Instructions in user space.
     Instructions,
-    /// System calls but those that write or sync the log, and those that wake a thread of the background.
+    /// System calls, except writes and syncs of the log and calls that wake a background thread.
     SystemCalls,
-    /// Calls for files and for memory mappings, but those for the log, as the engine counts them.
+    /// Calls for files and for memory mappings, except those for the log, as the engine counts them.
     Calls,
-    /// How often the thread slept until another one woke it. A statement may meet a thread of the background that the
-    /// system has stopped while it holds a mutex: of many statements, that is the mean.
+    /// Number of times that the thread slept until another one woke it. A statement may meet a background thread that
+    /// was preempted while it held a mutex; so the mean of many statements is taken.
     Waits,
     /// Page faults.
     PageFaults,
-    /// Work that is counted where it happens: frames, latches, entries of lists, locks, files, waits.
+    /// Work that the engine counts itself: frames, latches, list entries, locks, files, waits.
     Work,
-    /// Calls that allocate.
+    /// Allocation calls.
     Allocations,
     /// Bytes allocated.
     #[serde(rename = "bytes-allocated")]
     Allocated,
-    /// Calls that free.
+    /// Deallocation calls.
     Frees,
     /// Bytes freed.
     #[serde(rename = "bytes-freed")]
     Freed,
-    /// Time on the clock, in nanoseconds.
+    /// Wall-clock time, in nanoseconds.
     Time,
     /// Processor time of the thread, in user space and in the kernel, in nanoseconds.
     ThreadTime,
 }
 
 impl Figure {
-    /// All of them.
+    /// All figures.
     pub const ALL: [Self; 12] = [
         Self::Instructions,
         Self::SystemCalls,
@@ -74,7 +72,7 @@ impl Figure {
         Self::ThreadTime,
     ];
 
-    /// Its name.
+    /// Returns its name.
     pub fn text(self) -> &'static str {
         match self {
             Self::Instructions => "instructions",
@@ -92,21 +90,21 @@ impl Figure {
         }
     }
 
-    /// Whether it is a count, and so the same on a busy machine.
+    /// Returns whether it is a count, and so does not depend on the load of the machine.
     pub fn is_count(self) -> bool {
         !matches!(self, Self::Time | Self::ThreadTime)
     }
 
-    /// Whether no statement is to have any: then each that was seen counts, and not their median.
+    /// Returns whether no statement may have any; then each occurrence counts, not the median.
     pub fn must_be_zero(self) -> bool {
         matches!(self, Self::SystemCalls | Self::Calls)
     }
 
-    /// What stands for all that were measured of one side: the largest of what is never to be; the mean of what is
-    /// rare; the median of other counts. Of times it is the mean of the shorter half. The longer half has what other
-    /// threads and the machine add: of 42 times of 3 µs each, the medians of two equal sides differ by 4 to 11 %
-    /// (standard error), and these means by 2 to 5 %. What only some statements pay is in the longer half, and
-    /// [`Statement::chance`] looks at all of them.
+    /// Reduces all samples of one side to one number: the maximum of what must be zero, the mean of rare events, the
+    /// median of other counts. Of times it is the mean of the shorter half, because the longer half contains the delays
+    /// by other threads and by the machine: of 42 times of 3 µs each, the medians of two equal sides differ by 4 to 11
+    /// % (standard error), these means by 2 to 5 %. A cost that only some statements have is in the longer half;
+    /// [`Statement::chance`] tests all samples.
     pub fn of_all(self, values: &[f64]) -> f64 {
         match self {
             Self::Waits => mean(values),
@@ -121,44 +119,44 @@ impl Figure {
         }
     }
 
-    /// Whether it is given for each tree or table of a statement, where the other figures are.
+    /// Returns whether it is divided by the number of trees or tables where the factor has a [`Factor::per`].
     pub fn is_divided(self) -> bool {
         !self.must_be_zero() && self != Self::Waits
     }
 }
 
-/// A figure with little and with much of what is varied.
+/// A figure in the three situations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// What was measured.
+    /// The quantity.
     pub figure: Figure,
-    /// With little, and nothing more in the database.
+    /// With the small amount in its table, and nothing more in the database.
     pub alone: f64,
-    /// With little, beside another table that has much.
+    /// With the small amount in its table and the large amount in another one.
     pub small: f64,
-    /// With much, beside another table that has little.
+    /// With the large amount in its table and the small amount in another one.
     pub large: f64,
 }
 
 impl Cost {
-    /// How many times as much it is with much in its table: a count than with little alone, and a time than beside
-    /// much, as there the same was done before.
+    /// Returns the ratio of much to little in its own table. A count is compared with [`Self::alone`], a time with
+    /// [`Self::small`], because the same work precedes both there.
     pub fn ratio(&self) -> f64 {
         growth(if self.figure.is_count() { self.alone } else { self.small }, self.large)
     }
 
-    /// How many times as much it is with much beside its table.
+    /// Returns the ratio of much to little in another table.
     pub fn ratio_beside(&self) -> f64 {
         growth(self.alone, self.small)
     }
 
-    /// The largest of the three.
+    /// Returns the largest of the three values.
     pub fn largest(&self) -> f64 {
         largest(&[self.alone, self.small, self.large])
     }
 }
 
-/// How many times as much a cost is, in one of two ways.
+/// One of the two ratios of a cost.
 pub type Ratio = fn(&Cost) -> f64;
 
 fn growth(from: f64, to: f64) -> f64 {
@@ -169,30 +167,30 @@ fn growth(from: f64, to: f64) -> f64 {
     }
 }
 
-/// What a statement cost.
+/// The costs of a statement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Statement {
     /// Its name.
     pub name: String,
-    /// How many were timed and counted on each of the three sides.
+    /// Number of statements that were timed and counted on each of the three sides.
     pub timed: u32,
-    /// Of how many the instructions were counted.
+    /// Number of statements that were single-stepped to count instructions.
     pub stepped: u32,
-    /// What they cost, in the order of [`Figure::ALL`]: no instructions, if none was stepped.
+    /// The costs, in the order of [`Figure::ALL`]; without instructions if no statement was single-stepped.
     pub costs: Vec<Cost>,
-    /// What each of them took, in nanoseconds: with little beside much, and with much; for each tree or table, where
-    /// costs are.
+    /// The time of each statement in nanoseconds, with little in its table and much in another one, and with much in
+    /// its table; per tree or table where the costs are.
     pub times: [Vec<f64>; 2],
 }
 
 impl Statement {
-    /// One of its figures.
+    /// Returns the cost in one figure.
     pub fn cost(&self, figure: Figure) -> Option<Cost> {
         self.costs.iter().copied().find(|cost| cost.figure == figure)
     }
 
-    /// The chance that those with much take so often longer by accident, if in truth they take so many times as long
-    /// as those beside much.
+    /// Returns the probability that the times with much are this much longer by chance, if their true ratio to those
+    /// with much in another table is `times`.
     pub fn chance(&self, times: f64) -> f64 {
         let [small, large] = &self.times;
         let allowed: Vec<f64> = small.iter().map(|time| time * times).collect();
@@ -200,74 +198,74 @@ impl Statement {
     }
 }
 
-/// The longest times in which clients of another table finished nothing, in nanoseconds, a number for each window.
+/// The longest gaps, in nanoseconds, in which clients of another table finished no operation: one per time window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gaps {
-    /// In windows without a drop, in which other threads take as much processor time.
+    /// In windows without a drop, in which other threads use the same processor time.
     pub without: Vec<f64>,
     /// In windows that begin with a drop.
     pub with: Vec<f64>,
 }
 
 impl Gaps {
-    /// Adds those of others.
+    /// Appends the windows of `other`.
     pub fn add(&mut self, other: &Self) {
         self.without.extend(&other.without);
         self.with.extend(&other.with);
     }
 
-    /// The longer one of each window, of these and those of others who were there at the same time.
+    /// Returns the longer gap of each window, of these and of those of other clients in the same windows.
     #[must_use]
     pub fn longer(&self, other: &Self) -> Self {
         let longer = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a.max(*b)).collect();
         Self { without: longer(&self.without, &other.without), with: longer(&self.with, &other.with) }
     }
 
-    /// The chance that those with a drop are so much longer by accident.
+    /// Returns the probability that the gaps with a drop are this much longer by chance.
     pub fn chance(&self) -> f64 {
         chance_of_larger(&self.without, &self.with)
     }
 }
 
-/// What others noticed of drops with much.
+/// The effect of drops with much of the factor on other clients.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Others {
-    /// Those who read another table.
+    /// Gaps of the readers of another table.
     pub readers: Gaps,
-    /// Those who write there.
+    /// Gaps of the writers of another table.
     pub writers: Gaps,
-    /// How often one of them waited for something that a dropping thread held.
+    /// Number of waits of these clients for something that a dropping thread held.
     pub waits_on_drops: u64,
-    /// Processor time of a drop and of what the background does behind it, in nanoseconds.
+    /// Processor time of a drop and of the background work that follows it, in nanoseconds.
     pub drop_ns: u64,
 }
 
-/// Something that a table can own or have around it, and what statements cost with little and with much of it.
+/// Something that exists in a table or around it, and the costs of statements with little and with much of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Factor {
     /// Its short name.
     pub id: String,
-    /// What is varied, in words.
+    /// A description of what is varied.
     pub what: String,
-    /// How much of it, in words: little, and much.
+    /// The two amounts in words: little, and much.
     pub amounts: [String; 2],
-    /// What the costs are given for, if not for the statement: each tree, each table.
+    /// The unit that costs are divided by, such as each tree or each table; none for the whole statement.
     pub per: Option<String>,
-    /// Whether it is around the table and never in it: then there is as much of it on both sides that have much.
+    /// Whether it exists around the table and never in it: then both sides with much have the same amount of it.
     pub is_around: bool,
-    /// The figures that cannot be flat, each with how many times as much it may be, and why.
+    /// The figures that cannot be flat, each with the largest allowed ratio, and the reason.
     pub grows: Option<(Vec<(Figure, f64)>, String)>,
-    /// What shows that it was there in each round, as the engine or the system counts it: the most of it with little
-    /// and nothing more in the database, and the least with much.
+    /// Evidence that the factor was present in each round, as the engine or the system counts it: the maximum with
+    /// little and nothing more in the database, and the minimum with much.
     pub seen: Option<(String, [u64; 2])>,
     /// The statements.
     pub statements: Vec<Statement>,
-    /// What others noticed.
+    /// The effect on other clients.
     pub others: Others,
 }
 
 impl Factor {
-    /// The ways in which a figure can grow: a name, how many times as much it is, and how many times as much it may be.
+    /// Returns the ways in which a figure can grow: a name, the ratio, and the largest allowed ratio.
     pub fn growths(&self, figure: Figure) -> Vec<(&'static str, Ratio, f64)> {
         let own = self.own_bound(figure);
         let beside = if figure.is_count() { FLAT } else { FLAT_TIME_BESIDE };
@@ -276,13 +274,13 @@ impl Factor {
         if self.is_around { vec![beside] } else { vec![in_table, beside] }
     }
 
-    /// How many times as much a figure may be that cannot be flat.
+    /// Returns the largest allowed ratio of a figure that cannot be flat.
     pub fn own_bound(&self, figure: Figure) -> Option<f64> {
         let (figures, _) = self.grows.as_ref()?;
         figures.iter().find(|(grows, _)| *grows == figure).map(|(_, bound)| *bound)
     }
 
-    /// How many waits its statements had, for each statement and side, and how many statements there were on a side.
+    /// Returns the total waits per side of each statement, and the number of statements on a side.
     pub fn waits(&self) -> impl Iterator<Item = ([f64; 3], f64)> {
         self.statements.iter().map(|statement| {
             let timed = f64::from(statement.timed);
@@ -292,12 +290,12 @@ impl Factor {
         })
     }
 
-    /// How many times as much a statement costs with much of it, for tables.
+    /// Returns the ratio that tables show for a cost.
     pub fn shown(&self, cost: &Cost) -> f64 {
         if self.is_around { cost.ratio_beside() } else { cost.ratio() }
     }
 
-    /// The most that its statements give of a figure.
+    /// Returns the largest ratio of a figure over its statements.
     pub fn most(&self, figure: Figure, of: Ratio) -> Option<f64> {
         let costs = self.statements.iter().filter_map(|statement| statement.cost(figure));
         costs.map(|cost| of(&cost)).max_by(f64::total_cmp)
@@ -313,10 +311,10 @@ const SHOWN: [(Figure, &str); 5] = [
     (Figure::Time, ">time"),
 ];
 
-/// The heads of the columns in which each line begins.
+/// The headings of the first columns.
 const HEADS: [&str; 4] = ["factor", ">from", ">to", "statement"];
 
-/// The beginning of a line for each factor and statement, the factor in its first line only.
+/// Returns the first cells of a line for each factor and statement; the factor is only in its first line.
 fn lines(factors: &[Factor]) -> impl Iterator<Item = (Vec<String>, &Factor, &Statement)> {
     factors.iter().flat_map(|factor| {
         factor.statements.iter().enumerate().map(move |(n, statement)| {
@@ -328,7 +326,7 @@ fn lines(factors: &[Factor]) -> impl Iterator<Item = (Vec<String>, &Factor, &Sta
     })
 }
 
-/// The costs: a line for each factor and statement, with the figures for much, and how many times as much that is.
+/// Returns the table of costs: a line per factor and statement, with the figures for much and their ratios.
 pub fn costs(factors: &[Factor]) -> Grid {
     let shown = SHOWN.iter().flat_map(|(_, head)| [*head, ">"]);
     let mut grid = Grid::new(HEADS.into_iter().chain(shown).chain([">calls", ">time beside"]));
@@ -346,8 +344,8 @@ pub fn costs(factors: &[Factor]) -> Grid {
     grid
 }
 
-/// How many times as much each costs, and no more: a line for each factor and statement that fits the terminal. Of
-/// figures that belong together the one that grew most is shown.
+/// Returns the table of ratios: a line per factor and statement that fits the terminal. Of figures that belong together
+/// the largest ratio is shown.
 pub fn ratios(factors: &[Factor]) -> Grid {
     const TOGETHER: [(&[Figure], &str); 4] = [
         (&[Figure::Instructions], ">instr."),
@@ -368,7 +366,7 @@ pub fn ratios(factors: &[Factor]) -> Grid {
     grid
 }
 
-/// A figure for people.
+/// Formats a value of a figure.
 pub fn value(figure: Figure, value: f64) -> String {
     match figure {
         Figure::Time | Figure::ThreadTime => time(value),
@@ -377,7 +375,7 @@ pub fn value(figure: Figure, value: f64) -> String {
     }
 }
 
-/// The headings of what others noticed, but for the first, which is the factor.
+/// The headings of the table of effects on other clients, without the first, which is the factor.
 pub const NOTICED: [&str; 9] = [
     ">windows",
     ">readers",
@@ -390,8 +388,8 @@ pub const NOTICED: [&str; 9] = [
     ">drop takes",
 ];
 
-/// What others noticed of drops with much, in the order of [`NOTICED`]: the median of the longest gaps, the same in
-/// windows with a drop, and the longest of these.
+/// Returns the effects of drops with much on other clients, in the order of [`NOTICED`]: the median of the longest
+/// gaps, the same in windows with a drop, and the longest of these.
 pub fn noticed_of(factor: &Factor) -> Option<Vec<String>> {
     let Others { readers, writers, waits_on_drops, drop_ns } = &factor.others;
     if readers.with.is_empty() {
@@ -404,7 +402,7 @@ pub fn noticed_of(factor: &Factor) -> Option<Vec<String>> {
     Some(cells)
 }
 
-/// What others noticed: a line for each factor.
+/// Returns the table of effects on other clients: a line per factor.
 pub fn noticed(factors: &[Factor]) -> Grid {
     let mut grid = Grid::new(["factor"].into_iter().chain(NOTICED));
     for factor in factors {
@@ -419,12 +417,13 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The largest of some figures, none of which is below zero; zero if there is none.
+/// Returns the largest of some non-negative figures; zero if there are none.
 pub fn largest(figures: &[f64]) -> f64 {
     figures.iter().copied().fold(0.0, f64::max)
 }
 
-/// The windows of all factors together: those of readers and those of writers. The load is the same beside each.
+/// Returns the windows of all factors together: those of readers and those of writers. The load is the same with each
+/// factor.
 pub fn together(factors: &[Factor]) -> [Gaps; 2] {
     let mut all = [Gaps::default(), Gaps::default()];
     for factor in factors {

@@ -1,14 +1,12 @@
 //! Tables on the terminal.
 //!
-//! **Purpose.** Lines whose columns are aligned.
+//! **Purpose.** Lines with aligned columns.
 //!
 //! **Invariants.** A column is as wide as its widest cell, counted in characters; no line ends in spaces.
-//!
-//! **May touch.** Nothing.
 
 use std::fmt::Write as _;
 
-/// Lines with aligned columns.
+/// A table with aligned columns.
 #[derive(Debug)]
 pub struct Grid {
     right: Vec<bool>,
@@ -16,7 +14,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// A grid with these headings. One that begins with `>` is of a column of numbers, aligned to the right.
+    /// Returns a grid with these headings. A heading that begins with `>` marks a right-aligned column of numbers.
     pub fn new<'a>(headings: impl IntoIterator<Item = &'a str>) -> Self {
         let (mut right, mut first) = (Vec::new(), Vec::new());
         for heading in headings {
@@ -26,17 +24,17 @@ impl Grid {
         Self { right, lines: vec![first] }
     }
 
-    /// A grid with these headings as they are, aligned to the left.
+    /// Returns a grid with these headings unchanged, all columns left-aligned.
     pub fn left(headings: &[String]) -> Self {
         Self { right: vec![false; headings.len()], lines: vec![headings.to_vec()] }
     }
 
-    /// Adds a line.
+    /// Appends a line.
     pub fn line(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.lines.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// The text.
+    /// Returns the formatted text.
     pub fn text(&self) -> String {
         let width = |column: usize| {
             self.lines.iter().filter_map(|l| l.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)

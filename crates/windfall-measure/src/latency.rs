@@ -1,10 +1,8 @@
-//! How long operations took.
+//! Latency histogram.
 //!
 //! **Purpose.** A histogram of times with the percentiles that every table and graph shows.
 //!
 //! **Invariants.** A time is kept with two significant digits up to 17 minutes; the maximum is exact.
-//!
-//! **May touch.** Nothing.
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value};
@@ -13,10 +11,10 @@ use serde_json::{Map, Value};
 pub const PERCENTILES: [(&str, f64); 6] =
     [("p50", 50.0), ("p95", 95.0), ("p99", 99.0), ("p99.9", 99.9), ("p99.99", 99.99), ("max", 100.0)];
 
-/// The longest time that is told from longer ones.
+/// The longest time that the histogram distinguishes from longer ones.
 const LONGEST_NS: u64 = 1 << 40;
 
-/// Times of operations.
+/// A histogram of operation times.
 #[derive(Clone, Debug)]
 pub struct Latency {
     times: Histogram<u64>,
@@ -31,25 +29,25 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Notes a time in nanoseconds.
+    /// Records a time in nanoseconds.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.times.saturating_record(ns.max(1));
         self.longest = self.longest.max(ns);
     }
 
-    /// Adds the times of others.
+    /// Merges another histogram.
     pub fn add(&mut self, other: &Self) {
         self.times.add(&other.times).expect("all histograms have the same bounds");
         self.longest = self.longest.max(other.longest);
     }
 
-    /// How many there are.
+    /// Returns the number of recorded times.
     pub fn count(&self) -> u64 {
         self.times.len()
     }
 
-    /// The time in nanoseconds that so many per cent do not exceed.
+    /// Returns the time in nanoseconds that `percent` per cent of the times do not exceed.
     pub fn percentile(&self, percent: f64) -> u64 {
         if percent >= 100.0 {
             self.longest
@@ -58,12 +56,12 @@ impl Latency {
         }
     }
 
-    /// The longest time in nanoseconds.
+    /// Returns the longest time in nanoseconds.
     pub fn max(&self) -> u64 {
         self.longest
     }
 
-    /// The percentiles in microseconds, and the count.
+    /// Returns the percentiles in microseconds, and the count.
     pub fn json(&self) -> Value {
         let mut object = Map::new();
         object.insert("count".into(), self.count().into());

@@ -1,13 +1,11 @@
-//! What every program that measures Windfall shares.
+//! Instruments that all programs that measure Windfall share.
 //!
 //! **Purpose.** Latencies, the time line of finished operations with its longest gap, random numbers, the machine; the
-//! rows of sysbench; the instructions and system calls of a child process; numbers, tables, drawings and pages for
-//! people.
+//! rows of sysbench; the instructions and system calls of a child process; formatted numbers, tables, drawings and
+//! pages.
 //!
-//! **Invariants.** A thread records into instruments of its own, so that measuring adds no contention; they are merged
-//! when the threads have ended. Nothing here knows the engine: what is measured does not matter to who measures.
-//!
-//! **May touch.** `/proc`, child processes.
+//! **Invariants.** Each thread records into its own instruments, so that measuring adds no contention; they are merged
+//! when the threads have ended. Nothing here depends on the engine.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 #![allow(
     clippy::cast_sign_loss,
@@ -44,12 +42,12 @@ pub use spin::Spin;
 pub use timeline::{Gap, STRETCH, Timeline};
 pub use usage::Usage;
 
-/// The median of some numbers; 0 of none.
+/// Returns the median of some numbers; 0 of none.
 pub fn median(numbers: &[f64]) -> f64 {
     quantile(numbers, 0.5)
 }
 
-/// The value below which a share of the numbers lies; 0 of none.
+/// Returns the quantile of some numbers at a share from 0 to 1; 0 of none.
 pub fn quantile(numbers: &[f64], share: f64) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);

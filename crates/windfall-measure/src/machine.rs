@@ -1,10 +1,8 @@
 //! The machine that a number was measured on.
 //!
-//! **Purpose.** Processor, memory, kernel and file system, for every report: a number without them says little.
+//! **Purpose.** Processor, memory, kernel and file system, for every report: numbers cannot be compared without them.
 //!
-//! **Invariants.** What cannot be found out is "unknown". Nothing that names the machine or its user is read.
-//!
-//! **May touch.** `units`, `/proc`.
+//! **Invariants.** What cannot be determined is "unknown". Nothing is read that identifies the machine or its user.
 
 use std::{fs, path::Path, thread};
 
@@ -15,9 +13,9 @@ use crate::units;
 /// A machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor, as it calls itself.
+    /// The model name of the processor.
     pub processor: String,
-    /// How many threads can run at once.
+    /// The number of threads that can run in parallel.
     pub cores: usize,
     /// The memory in bytes.
     pub memory: u64,
@@ -30,7 +28,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine, with the file system of a folder.
+    /// Describes this machine, with the file system of a folder.
     pub fn of(folder: &Path) -> Self {
         Self {
             processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".into()),
@@ -43,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// One line for people.
+    /// Formats the description as one line.
     pub fn line(&self) -> String {
         let memory = units::bytes(self.memory as f64);
         let build = if self.optimised { "" } else { ", NOT an optimised build" };
@@ -55,12 +53,12 @@ impl Machine {
     }
 }
 
-/// The memory that this process has resident, in bytes.
+/// Returns the resident memory of this process, in bytes.
 pub fn resident_bytes() -> u64 {
     kib("/proc/self/status", "VmRSS")
 }
 
-/// How much of the largest mapping of this process is resident, in bytes, if there is one of at least so many.
+/// Returns the resident bytes of the largest mapping of this process, if its size is at least `at_least` bytes.
 pub fn resident_of_mapping(at_least: u64) -> Option<u64> {
     let text = fs::read_to_string("/proc/self/smaps").ok()?;
     let number = |line: &str, name: &str| -> Option<u64> {
@@ -69,7 +67,7 @@ pub fn resident_of_mapping(at_least: u64) -> Option<u64> {
     let mut size = 0;
     let mut largest = None;
     for line in text.lines() {
-        // Each mapping has a line for its size, and a later one for what is resident.
+        // Each mapping has a line with its size, and a later one with its resident part.
         size = number(line, "Size:").unwrap_or(size);
         let resident = number(line, "Rss:").filter(|_| size >= at_least);
         largest = largest.max(resident.map(|resident| (size, resident)));
@@ -77,7 +75,7 @@ pub fn resident_of_mapping(at_least: u64) -> Option<u64> {
     largest.map(|(_, resident)| resident)
 }
 
-/// The value of the first line `name : value` of a file.
+/// Returns the value of the first line `name : value` of a file.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let mut lines = text.lines().filter_map(|l| l.split_once(':'));
@@ -89,7 +87,7 @@ fn kib(path: &str, name: &str) -> u64 {
     value.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// The type and options of the mount that a folder is on: the last of the longest mount points that contain it.
+/// Returns the type and options of the mount of a folder: the last of the longest mount points that contain it.
 fn file_system(folder: &Path) -> Option<String> {
     let folder = folder.canonicalize().ok()?;
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
@@ -105,7 +103,7 @@ mod tests {
     #[test]
     fn what_is_resident_of_a_mapping_is_what_was_touched() {
         const SIZE: usize = 64 << 20;
-        // Untouched memory of this size is a mapping of its own.
+        // Untouched memory of this size gets a mapping of its own.
         let mut memory: Vec<u8> = Vec::with_capacity(SIZE);
         let before = resident_of_mapping(SIZE as u64).unwrap();
         memory.resize(SIZE / 2, 1);
@@ -120,7 +118,7 @@ mod tests {
         let machine = Machine::of(Path::new("."));
         assert!(machine.cores > 0 && machine.memory > 0 && resident_bytes() > 0);
         assert!(machine.kernel.starts_with("Linux "), "{}", machine.line());
-        // Within a `chroot` the mounts do not name what the root lies on.
+        // Within a `chroot` the mounts do not name the file system of the root.
         let file_system = machine.file_system.as_str();
         assert!(file_system.contains('(') || file_system == "unknown file system", "{file_system}");
     }

@@ -1,11 +1,9 @@
-//! When a client calls.
+//! Arrival times of calls.
 //!
-//! **Purpose.** Times that were fixed before: independent clients come at random times, and how long a call takes does
-//! not move the next one. So a hold shows in every call that it delays.
+//! **Purpose.** An open-loop load: call times are drawn in advance, as of independent clients, and a slow call does not
+//! delay the next one. So a stall shows in the latency of every call that it delays (no coordinated omission).
 //!
-//! **Invariants.** The pauses between two calls are exponential.
-//!
-//! **May touch.** `random`.
+//! **Invariants.** The intervals between two calls are exponentially distributed.
 
 use std::{
     thread,
@@ -14,7 +12,7 @@ use std::{
 
 use crate::Random;
 
-/// The timetable of a client.
+/// The schedule of a client.
 #[derive(Debug)]
 pub struct Pace {
     start: Instant,
@@ -23,24 +21,24 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Of a run that began at this time, with so much time from one call to the next on average.
+    /// Returns the schedule of a run that began at `start`, with a mean of `interval` between two calls.
     pub fn new(start: Instant, interval: Duration) -> Self {
         Self { start, interval_ns: interval.as_nanos() as f64, intended_ns: 0.0 }
     }
 
-    /// When the next call is to begin, in nanoseconds of the run.
+    /// Returns the scheduled start of the next call, in nanoseconds since the start of the run.
     pub fn next_due(&mut self, random: &mut Random) -> u64 {
         self.intended_ns -= self.interval_ns * (1.0 - random.unit()).ln();
         self.intended_ns as u64
     }
 
-    /// Nanoseconds of the run.
+    /// Returns the nanoseconds since the start of the run.
     #[inline]
     pub fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Sleeps while there is time, and gives way for the rest: a sleep ends too late by some 50 µs.
+    /// Sleeps for most of the time and yields for the rest, because a sleep ends some 50 µs late.
     pub fn wait_until(&self, due: u64) {
         loop {
             let left = due.saturating_sub(self.now());

@@ -1,24 +1,22 @@
-//! Random numbers that a seed repeats.
+//! Reproducible random numbers.
 //!
-//! **Purpose.** Keys, rows and arrival times. Small and fast, so that clients measure the engine and not this.
+//! **Purpose.** Keys, rows and arrival times. The generator is small and fast, so that clients measure the engine.
 //!
 //! **Invariants.** The same seed and stream give the same numbers on every machine.
-//!
-//! **May touch.** Nothing.
 
 /// A generator of the splitmix64 family.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of a stream; streams of one seed have nothing to do with each other.
+    /// Returns a generator for a stream; streams of one seed are independent.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut mixer = Self(seed);
         let start = mixer.bits() ^ stream.wrapping_mul(0xd6e8_feb8_6659_fd93);
         Self(start)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -28,20 +26,20 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Fills some bytes.
+    /// Fills a slice of bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for eight in bytes.chunks_mut(8) {
             eight.copy_from_slice(&self.bits().to_le_bytes()[..eight.len()]);
         }
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
-    /// A number from 0 to 1, without 1.
+    /// Returns a number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -2,10 +2,8 @@
 //!
 //! **Purpose.** Rows as sysbench defines them, encoded so that keys sort and `k` can be indexed.
 //!
-//! **Invariants.** Numbers are big-endian, so that their bytes sort as they do. The value of an `sbtest` row is `k`
-//! (4 bytes), `c` (120 characters), `pad` (60 characters).
-//!
-//! **May touch.** `random`.
+//! **Invariants.** Numbers are big-endian, so that their bytes sort numerically. The value of an `sbtest` row is `k` (4
+//! bytes), `c` (120 characters), `pad` (60 characters).
 
 use core::ops::Range;
 
@@ -13,19 +11,19 @@ use crate::Random;
 
 /// The table that the clients work on.
 pub const SBTEST: &str = "sbtest1";
-/// Where `k` is in a value.
+/// The bytes of `k` in a value.
 pub const K: Range<usize> = 0..4;
-/// Where `c` is in a value.
+/// The bytes of `c` in a value.
 pub const C: Range<usize> = 4..124;
 /// The length of a value.
 pub const VALUE: usize = 184;
 
-/// The key of a row.
+/// Returns the key of a row.
 pub fn key(id: u32) -> [u8; 4] {
     id.to_be_bytes()
 }
 
-/// The number `k` of a row.
+/// Returns the number `k` of a row.
 pub fn k(value: &[u8]) -> u32 {
     value.first_chunk::<4>().map_or(0, |k| u32::from_be_bytes(*k))
 }
@@ -56,7 +54,7 @@ pub fn fill(column: &mut [u8], random: &mut Random) {
     }
 }
 
-/// A row as sysbench makes them.
+/// Returns a row as sysbench generates it.
 pub fn value(rows: u32, random: &mut Random) -> [u8; VALUE] {
     let mut value = [b' '; VALUE];
     set_k(&mut value, random.below(u64::from(rows)) as u32 + 1);

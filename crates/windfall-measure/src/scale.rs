@@ -1,31 +1,29 @@
-//! How large a measurement is.
+//! The scale of a measurement.
 //!
-//! **Purpose.** Everything that is measured comes in three sizes: one that shows that it runs, one for two cores and
-//! some minutes, and the one that a claim is about.
+//! **Purpose.** Every measurement has three sizes: one that shows that it runs, one for two cores and some minutes, and
+//! the one that a claim is about.
 //!
-//! **Invariants.** Each scale has its own name, and larger ones come later.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** Each scale has its own name; the scales are ordered by size.
 
 use serde::{Deserialize, Serialize};
 
-/// How large everything is.
+/// The scale of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scale {
-    /// Shows that it runs, in seconds; proves nothing.
+    /// Shows that it runs, in seconds; its numbers prove nothing.
     Quick,
     /// Fits two cores and 24 GiB, and some minutes for all.
     Default,
-    /// As it was published, or as a claim says.
+    /// As published, or as a claim states.
     Full,
 }
 
 impl Scale {
-    /// All of them.
+    /// All scales.
     pub const ALL: [Self; 3] = [Self::Quick, Self::Default, Self::Full];
 
-    /// One of three, by scale.
+    /// Returns one of three values, by scale.
     pub fn pick<T>(self, quick: T, default: T, full: T) -> T {
         match self {
             Self::Quick => quick,
@@ -34,12 +32,12 @@ impl Scale {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn text(self) -> &'static str {
         self.pick("quick", "default", "full")
     }
 
-    /// The one of this name.
+    /// Returns the scale of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scale| scale.text() == name)
     }

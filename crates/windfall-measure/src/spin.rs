@@ -1,30 +1,28 @@
-//! Work that takes a known processor time, and no system call.
+//! Work that takes a known processor time and no system call.
 //!
-//! **Purpose.** Stands for the work of others where they do none.
+//! **Purpose.** Replaces the work of other threads in control measurements without it.
 //!
-//! **Invariants.** From its begin to its end it stays in user space, as a long statement does: a call that reads the
-//! thread's time has the scheduler look whether its slice is over, which otherwise lasts until the next tick. Others
-//! would wait less beside it than beside the work that it stands for.
-//!
-//! **May touch.** `usage`.
+//! **Invariants.** The work stays in user space from start to end, as a long statement does. A call that reads the
+//! thread's time would make the scheduler check its time slice, which otherwise lasts until the next tick; other
+//! threads would then wait less than with the work that this replaces.
 
 use std::{hint::black_box, time::Duration};
 
 use crate::Usage;
 
-/// Rounds between two looks at the clock while the speed is measured: some milliseconds.
+/// Rounds between two readings of the clock while the speed is measured: some milliseconds.
 const BLOCK: u64 = 4 << 20;
-/// How often the speed is measured: the fastest counts, as others can only slow it down.
+/// Number of speed measurements; the fastest counts, because other threads can only slow it down.
 const TIMES: usize = 5;
 
-/// Work whose speed is known.
+/// Work of a known speed.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
     rounds_per_ns: f64,
 }
 
 impl Spin {
-    /// Measures how fast a processor does it.
+    /// Measures the speed on this processor.
     pub fn measured() -> Self {
         let speed = |_| {
             let before = Usage::of_this_thread();
@@ -34,7 +32,7 @@ impl Spin {
         Self { rounds_per_ns: (0..TIMES).map(speed).fold(0.0, f64::max) }
     }
 
-    /// Works for so much processor time, by the speed that was measured.
+    /// Works for this processor time, by the measured speed.
     pub fn work(self, time: Duration) {
         rounds((time.as_nanos() as f64 * self.rounds_per_ns) as u64);
     }
@@ -59,7 +57,7 @@ mod tests {
             spin.work(Duration::from_millis(milliseconds));
             Usage::of_this_thread().since(before).time()
         };
-        // It is never much faster than it was at its fastest.
+        // It is never much faster than the fastest measurement.
         assert!(took(20) > Duration::from_millis(10));
         assert!(took(0) < took(20));
     }

@@ -1,15 +1,13 @@
 //! The instructions and the system calls of a child process, counted one by one.
 //!
-//! **Purpose.** How many instructions a child runs between two marks, by single steps of the processor, and which
-//! system calls it makes between two others. That needs no tool, and unlike one that simulates a processor it leaves
-//! the child all of the address space: a pool of hundreds of gigabytes can be reserved.
+//! **Purpose.** Counts the instructions that a child runs between two marks, by single-stepping, and the system calls
+//! between two other marks. This needs no tool. Unlike a simulated processor, it leaves the child all of the address
+//! space, so that a pool of hundreds of gigabytes can be reserved.
 //!
-//! **Invariants.** Only the thread that marks is traced: the child's main thread. Outside its marks it runs at full
-//! speed. What a mark itself takes is measured by the child's first pair of marks of each kind, with nothing between,
-//! and taken off. An instruction that repeats itself, such as one that copies a string on x86-64, is a step for each
-//! round, and counts once. A child does not outlive us.
-//!
-//! **May touch.** `child`, child processes.
+//! **Invariants.** Only the thread that sets marks is traced: the child's main thread. Outside its marks it runs at
+//! full speed. The cost of a mark is measured by the child's first pair of marks of each kind, with nothing between,
+//! and is subtracted. An instruction that repeats itself, such as a string copy on x86-64, is one step per round and
+//! counts once. A child is killed when this process ends.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +24,7 @@ use rustix::{
 
 use crate::Killed;
 
-/// What is counted between marks.
+/// The kind of event that is counted between marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
     /// Instructions in user space.
@@ -36,7 +34,7 @@ pub enum Count {
 }
 
 impl Count {
-    /// The signal that is a mark. The child does not get to see it.
+    /// Returns the signal of a mark. It is not delivered to the child.
     fn signal(self) -> i32 {
         match self {
             Self::Instructions => libc::SIGUSR1,
@@ -49,9 +47,9 @@ impl Count {
     }
 }
 
-/// Marks, in the child, where counting begins or ends.
+/// Marks, in the child, the start or the end of counting.
 pub fn mark(count: Count) {
-    // SAFETY: it sends a signal to the calling thread, and touches no memory of ours.
+    // SAFETY: this sends a signal to the calling thread, and touches no memory of this process.
     unsafe { libc::raise(count.signal()) };
 }
 
@@ -60,27 +58,27 @@ pub fn mark(count: Count) {
 pub struct Call {
     /// Its number.
     pub number: u64,
-    /// Whether it wakes other threads, as a futex can.
+    /// Whether it wakes other threads, as a futex call can.
     pub is_wake: bool,
 }
 
-/// System calls, with how many of each there were.
+/// System calls, with the count of each.
 pub type SystemCalls = BTreeMap<Call, u64>;
 
-/// What was seen of a child.
+/// The result of tracing a child.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The instructions between each pair of marks.
     pub instructions: Vec<u64>,
     /// The system calls between each pair of marks.
     pub system_calls: Vec<SystemCalls>,
-    /// What it has said on its output.
+    /// The standard output of the child.
     pub answer: String,
 }
 
 impl Call {
     fn of(number: u64, arguments: [u64; 6]) -> Self {
-        // The command is all but what says of which kind the futex and the clock are.
+        // The mask removes the flags for the kind of futex and of clock.
         let command = arguments[1] & u64::from(libc::FUTEX_CMD_MASK.cast_unsigned());
         let wakes = [libc::FUTEX_WAKE, libc::FUTEX_WAKE_OP, libc::FUTEX_WAKE_BITSET];
         let is_wake =
@@ -88,7 +86,7 @@ impl Call {
         Self { number, is_wake }
     }
 
-    /// Whether it writes or syncs an open file.
+    /// Returns whether it writes or syncs an open file.
     pub fn is_write_or_sync(self) -> bool {
         let writes = [
             libc::SYS_write,
@@ -102,44 +100,45 @@ impl Call {
     }
 }
 
-/// Whether a system call has this number.
+/// Returns whether a system call has this number.
 fn is(number: u64, known: libc::c_long) -> bool {
     u64::try_from(known) == Ok(number)
 }
 
-/// One of the requests that take no address and at most a number.
+/// Issues one of the ptrace requests that take no address and at most a number.
 fn ask(request: libc::c_uint, pid: Pid, number: libc::c_long) -> io::Result<()> {
-    // SAFETY: these requests read and write no memory of ours; the tracee is our own child.
+    // SAFETY: these requests read and write no memory of this process; the tracee is its own child.
     let done = unsafe { libc::ptrace(request, pid.as_raw_pid(), ptr::null_mut::<libc::c_void>(), number) };
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Where a child stands: the address of the next instruction.
+/// Returns the address of the child's next instruction.
 #[cfg(target_arch = "x86_64")]
 fn place(pid: Pid) -> io::Result<u64> {
     let offset = mem::offset_of!(libc::user, regs) + mem::offset_of!(libc::user_regs_struct, rip);
-    // SAFETY: the request reads a register of the tracee, our own child, and writes no memory of ours.
+    // SAFETY: the request reads a register of the tracee, a child of this process, and writes no memory of this
+    // process.
     let place = unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, pid.as_raw_pid(), offset, 0) };
     // No instruction begins at the last address.
     if place == -1 { Err(io::Error::last_os_error()) } else { Ok(place.cast_unsigned()) }
 }
 
-/// The system call that a child stands before; none if it stands behind one.
+/// Returns the system call that a child is about to enter; none if it has just left one.
 fn call_before(pid: Pid) -> io::Result<Option<Call>> {
     let mut info = mem::MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
     let size = size_of::<libc::ptrace_syscall_info>();
-    // SAFETY: the system writes no more than `size` bytes there; the tracee is our own child.
+    // SAFETY: the system writes no more than `size` bytes there; the tracee is a child of this process.
     let done =
         unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, pid.as_raw_pid(), size, info.as_mut_ptr()) };
     if done == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: all of it is integers, of which zero is one; the system has written over a part of them.
+    // SAFETY: all fields are integers, for which zero is valid; the system has written over a part of them.
     let info = unsafe { info.assume_init() };
     if info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
         return Ok(None);
     }
-    // SAFETY: at the begin of a system call this is the variant that the system has written.
+    // SAFETY: at the entry of a system call this is the variant that the system has written.
     let entry = unsafe { info.u.entry };
     Ok(Some(Call::of(entry.nr, entry.args)))
 }
@@ -147,7 +146,7 @@ fn call_before(pid: Pid) -> io::Result<Option<Call>> {
 /// Runs a child to its end.
 ///
 /// # Errors
-/// The child cannot be run or traced, has failed, or has set no mark; said in words.
+/// The child cannot be run or traced, has failed, or has set no mark; the error text says which.
 pub fn run(command: &mut Command) -> io::Result<Seen> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let trace_me = || {
@@ -155,7 +154,7 @@ pub fn run(command: &mut Command) -> io::Result<Seen> {
         let done = unsafe { libc::ptrace(libc::PTRACE_TRACEME) };
         if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
-    // SAFETY: between fork and exec it calls one system call, and allocates nothing.
+    // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
     let child = unsafe { command.pre_exec(trace_me) }.spawn();
     let cannot = |e| io::Error::other(format!("a child cannot be stepped: {e}"));
     let mut child = Killed(child.map_err(cannot)?);
@@ -167,7 +166,7 @@ pub fn run(command: &mut Command) -> io::Result<Seen> {
         Ok(())
     });
     if ended.is_some() {
-        // It has been waited for: its number may belong to another process by now.
+        // The child has been waited for: its process number may already belong to another process.
         mem::forget(child);
     }
     let (answer, said, ()) = heard?;
@@ -177,13 +176,13 @@ pub fn run(command: &mut Command) -> io::Result<Seen> {
     traced.seen(answer)
 }
 
-/// What a child is at, and what was counted: that of the mark itself is the first of each kind.
+/// The state of a trace and its counts; the first count of each kind is that of the mark itself.
 #[derive(Debug, Default)]
 struct Traced {
     begun: bool,
     inside: Option<Count>,
     together: Option<Together>,
-    /// Where it stood after the last step.
+    /// The instruction address after the last step.
     #[cfg(target_arch = "x86_64")]
     at: u64,
     instructions: Vec<u64>,
@@ -207,14 +206,14 @@ impl Traced {
         }
     }
 
-    /// The child has stopped. Gives the signal that it is to get, or 0.
+    /// Handles a stop of the child. Returns the signal to deliver, or 0.
     fn stopped(&mut self, pid: Pid, signal: i32) -> io::Result<i32> {
         const AT_CALL: i32 = libc::SIGTRAP | 0x80;
         match (signal, self.inside) {
             (libc::SIGTRAP, Some(Count::Instructions)) => {
                 #[cfg(target_arch = "x86_64")]
                 let is_done = self.has_gone_on(place(pid)?);
-                // Nothing repeats itself there.
+                // No instruction repeats itself on these processors.
                 #[cfg(not(target_arch = "x86_64"))]
                 let is_done = true;
                 if let Some(count) = self.instructions.last_mut() {
@@ -227,7 +226,7 @@ impl Traced {
                 }
             }
             (libc::SIGTRAP, _) if !self.begun => {
-                // The child stands at its first instruction.
+                // The child is at its first instruction.
                 let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
                 ask(libc::PTRACE_SETOPTIONS, pid, options.into())?;
                 self.begun = true;
@@ -251,13 +250,13 @@ impl Traced {
         Ok(0)
     }
 
-    /// Whether the last step was the end of an instruction, and no round of one that repeats itself.
+    /// Returns whether the last step completed an instruction, and was not a round of one that repeats itself.
     #[cfg(target_arch = "x86_64")]
     fn has_gone_on(&mut self, place: u64) -> bool {
         mem::replace(&mut self.at, place) != place
     }
 
-    /// All that, without what the marks themselves took.
+    /// Returns the counts without the cost of the marks themselves.
     fn seen(self, answer: String) -> io::Result<Seen> {
         let mut seen = Seen { answer, ..Seen::default() };
         if let Some((empty, counts)) = self.instructions.split_first() {
@@ -278,8 +277,8 @@ impl Traced {
     }
 }
 
-/// The child's main thread and this one on one processor: a step is two switches between them, which take ten times as
-/// long from one processor to another. Ends with what the two had before.
+/// Pins the child's main thread and this thread to one processor: a step is two switches between them, which take ten
+/// times as long across processors. Dropping it restores the previous affinities.
 #[derive(Debug)]
 struct Together {
     pid: Pid,
@@ -287,14 +286,14 @@ struct Together {
 }
 
 impl Together {
-    /// None where the system does not allow it: then a step takes longer.
+    /// Returns none where the system does not allow it; a step then takes longer.
     fn on_one_processor(pid: Pid) -> Option<Self> {
         let before = [sched_getaffinity(Some(pid)).ok()?, sched_getaffinity(None).ok()?];
         let here = sched_getcpu();
         let mut one = CpuSet::new();
         one.set(here);
         let this = Self { pid, before };
-        // If one of the two fails, dropping it undoes the other.
+        // If one of the two calls fails, dropping `this` undoes the other.
         sched_setaffinity(None, &one).ok()?;
         sched_setaffinity(Some(pid), &one).ok()?;
         Some(this)
@@ -309,7 +308,7 @@ impl Drop for Together {
     }
 }
 
-/// A failure if the child has failed.
+/// Returns an error if the child has failed.
 fn told(ended: WaitStatus, said: &str) -> io::Result<()> {
     if ended.exit_status() == Some(0) {
         return Ok(());

@@ -1,25 +1,23 @@
 //! Drawing: scales, axes, lines and areas as SVG text.
 //!
-//! **Purpose.** What the graphs of a report are made of.
+//! **Purpose.** The building blocks of the graphs of a report.
 //!
-//! **Invariants.** Colours come from CSS classes alone, so that light and dark are one drawing. Every axis has its
+//! **Invariants.** Colours come from CSS classes alone, so that one drawing serves light and dark. Every axis has its
 //! unit.
-//!
-//! **May touch.** Nothing.
 
 use std::fmt::Write as _;
 
-/// A width to draw for: the text keeps its size, so that narrow screens can read it.
+/// A width of drawings: the text keeps its size, so that it is readable on narrow screens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
-    /// Desks.
+    /// Desktop screens.
     Wide,
-    /// Telephones.
+    /// Telephone screens.
     Narrow,
 }
 
 impl Width {
-    /// In units of the drawing.
+    /// Returns the width in units of the drawing.
     pub fn units(self) -> f64 {
         match self {
             Self::Wide => 880.0,
@@ -27,7 +25,7 @@ impl Width {
         }
     }
 
-    /// About how many labels fit along the bottom.
+    /// Returns the approximate number of labels that fit along the bottom.
     fn ticks(self) -> usize {
         match self {
             Self::Wide => 12,
@@ -36,7 +34,7 @@ impl Width {
     }
 }
 
-/// From values to places.
+/// A mapping from values to coordinates.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     from: f64,
@@ -47,12 +45,12 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Even steps from one value to another.
+    /// Returns a linear scale from one value to another.
     pub fn linear(from: f64, to: f64) -> Self {
         Self { from, to: if to > from { to } else { from + 1.0 }, log: false, start: 0.0, end: 1.0 }
     }
 
-    /// Even factors, from a power of ten below the least value to one above the greatest.
+    /// Returns a logarithmic scale, from a power of ten below the least value to one above the greatest.
     pub fn decades(least: f64, greatest: f64) -> Self {
         let from = least.max(1e-3).log10().floor();
         let to = greatest.max(1e-3).log10().ceil().max(from + 1.0);
@@ -63,7 +61,7 @@ impl Scale {
         Self { start, end, ..self }
     }
 
-    /// The place of a value; what lies outside is put on the edge.
+    /// Returns the coordinate of a value; a value outside the scale is put on the edge.
     pub fn at(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(self.from) / self.from).log10() / (self.to / self.from).log10()
@@ -73,7 +71,7 @@ impl Scale {
         self.start + share.clamp(0.0, 1.0) * (self.end - self.start)
     }
 
-    /// Round values along the scale.
+    /// Returns round values along the scale.
     fn ticks(&self, about: usize) -> Vec<f64> {
         if self.log {
             let decades = (self.to / self.from).log10().round() as i32;
@@ -86,67 +84,67 @@ impl Scale {
     }
 }
 
-/// The next of 1, 2, 5 times a power of ten.
+/// Returns the next of 1, 2, 5 times a power of ten.
 fn nice_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.log10().floor());
     let head = step / power;
     power * [1.0, 2.0, 5.0, 10.0].into_iter().find(|&n| head <= n + 1e-9).unwrap_or(10.0)
 }
 
-/// The least round value that is not below.
+/// Returns the least round value that is at least `value`.
 pub fn round_up(value: f64) -> f64 {
     let step = nice_step(value.max(1e-9) / 5.0);
     (value / step).ceil() * step
 }
 
-/// Text that is safe between tags and in attributes.
+/// Escapes text for use between tags and in attributes.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A panel with two axes that things are drawn into.
+/// A drawing area with two axes.
 #[derive(Debug)]
 pub struct Panel {
     /// The bottom scale.
     x: Scale,
     /// The left scale.
     y: Scale,
-    /// About how many labels fit along the bottom.
+    /// The approximate number of labels that fit along the bottom.
     ticks: usize,
     top: f64,
     bottom: f64,
     body: String,
 }
 
-/// What is left free around a panel.
+/// The margins of a panel.
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 14.0;
 
 impl Panel {
-    /// A panel from `top`, `height` high.
+    /// Returns a panel from `top`, `height` high.
     pub fn new(width: Width, top: f64, height: f64, x: Scale, y: Scale) -> Self {
         let panel = Self::within((LEFT, width.units() - RIGHT), top, height, x, y);
         Self { ticks: width.ticks(), ..panel }
     }
 
-    /// A panel whose plot lies between two places, for panels beside each other.
+    /// Returns a panel with its plot between two coordinates, for adjacent panels.
     pub fn within((left, right): (f64, f64), top: f64, height: f64, x: Scale, y: Scale) -> Self {
         let bottom = top + height;
         let ticks = ((right - left) / 58.0).max(2.0) as usize;
         Self { x: x.onto(left, right), y: y.onto(bottom, top), ticks, top, bottom, body: String::new() }
     }
 
-    /// Where a value lies.
+    /// Returns the coordinates of a value.
     pub fn place(&self, (x, y): (f64, f64)) -> (f64, f64) {
         (self.x.at(x), self.y.at(y))
     }
 
-    /// Where it ends.
+    /// Returns the coordinate of its lower edge.
     pub fn bottom(&self) -> f64 {
         self.bottom
     }
 
-    /// Text at a place of the drawing. `anchor` is `start`, `middle` or `end`.
+    /// Draws text at coordinates of the drawing. `anchor` is `start`, `middle` or `end`.
     pub fn text(&mut self, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
         let text = escape(text);
         let _ = writeln!(
@@ -155,12 +153,12 @@ impl Panel {
         );
     }
 
-    /// A heading above the panel.
+    /// Draws a heading above the panel.
     pub fn heading(&mut self, text: &str) {
         self.text(self.x.start, self.top - 8.0, "start", "head", text);
     }
 
-    /// The left axis with lines across.
+    /// Draws the left axis with grid lines.
     pub fn left_axis(&mut self, label: impl Fn(f64) -> String) {
         let (from, to) = (self.x.start, self.x.end);
         // A label needs its height, however low the panel is.
@@ -179,13 +177,13 @@ impl Panel {
         }
     }
 
-    /// The bottom axis, with the unit at its end.
+    /// Draws the bottom axis, with the unit at its end.
     pub fn bottom_axis(&mut self, unit: &str, label: impl Fn(f64) -> String) {
         let ticks = self.x.ticks(self.ticks);
         self.bottom_labels(unit, ticks.into_iter().map(|value| (value, label(value))));
     }
 
-    /// The bottom axis with these labels.
+    /// Draws the bottom axis with these labels.
     pub fn bottom_labels(&mut self, unit: &str, labels: impl IntoIterator<Item = (f64, String)>) {
         let (from, to, y) = (self.x.start, self.x.end, self.bottom);
         let _ = writeln!(
@@ -200,7 +198,7 @@ impl Panel {
         }
     }
 
-    /// Lines upwards from the labels of the bottom axis.
+    /// Draws grid lines upwards from the labels of the bottom axis.
     pub fn bottom_grid(&mut self) {
         for value in self.x.ticks(self.ticks) {
             let x = self.x.at(value);
@@ -208,7 +206,7 @@ impl Panel {
         }
     }
 
-    /// A straight line between two places of the drawing.
+    /// Draws a straight line between two points of the drawing.
     pub fn stroke(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
         let _ = writeln!(
             self.body,
@@ -217,7 +215,7 @@ impl Panel {
         );
     }
 
-    /// A line through points.
+    /// Draws a line through points.
     pub fn line(&mut self, class: &str, points: impl IntoIterator<Item = (f64, f64)>) {
         let path = self.path(points);
         let _ = writeln!(self.body, r#"<path class="{class}" d="{path}"/>"#);
@@ -228,7 +226,7 @@ impl Panel {
         let mut last = (String::new(), String::new());
         for (x, y) in points {
             let (x, y) = (format!("{:.1}", self.x.at(x)), format!("{:.1}", self.y.at(y)));
-            // Lines of steps are long: what does not change is not said again.
+            // Step lines are long: an unchanged coordinate is not written again.
             let _ = match (x == last.0, y == last.1) {
                 (true, true) => Ok(()),
                 _ if path.is_empty() => write!(path, "M{x} {y}"),
@@ -241,7 +239,7 @@ impl Panel {
         path
     }
 
-    /// An area between a lower and an upper line.
+    /// Draws an area between a lower and an upper line.
     pub fn area(&mut self, class: &str, points: &[(f64, f64, f64)]) {
         let upper = points.iter().map(|&(x, _, high)| (x, high));
         let lower = points.iter().rev().map(|&(x, low, _)| (x, low));
@@ -249,7 +247,7 @@ impl Panel {
         let _ = writeln!(self.body, r#"<path class="{class}" d="{path}Z"/>"#);
     }
 
-    /// A line from top to bottom, with a text that shows when one points at it.
+    /// Draws a line from top to bottom, with a tooltip.
     pub fn vertical(&mut self, class: &str, x: f64, hint: &str) {
         let (x, top, bottom, hint) = (self.x.at(x), self.top, self.bottom, escape(hint));
         let _ = writeln!(
@@ -258,16 +256,16 @@ impl Panel {
         );
     }
 
-    /// A mark at a point.
+    /// Draws a mark at a point, with a tooltip.
     pub fn mark(&mut self, shape: Shape, class: &str, (x, y): (f64, f64), hint: &str) {
         let (path, hint) = (shape.path(self.x.at(x), self.y.at(y)), escape(hint));
         let _ = writeln!(self.body, r#"<path class="{class}" d="{path}"><title>{hint}</title></path>"#);
     }
 
-    /// Text beside a point, on the side where there is room.
+    /// Draws text next to a point, on the side where there is room.
     pub fn label(&mut self, (x, y): (f64, f64), class: &str, text: &str) {
         let (x, y) = (self.x.at(x), self.y.at(y));
-        // About as wide as it will be drawn.
+        // The approximate width of the text.
         let width = text.chars().count() as f64 * 7.4;
         let is_right_half = x > f64::midpoint(self.x.start, self.x.end);
         let (anchor, x) = if is_right_half || x + 9.0 + width > self.x.end {
@@ -278,7 +276,7 @@ impl Panel {
         self.text(x, (y - 6.0).max(self.top + 11.0), anchor, class, text);
     }
 
-    /// What was drawn.
+    /// Returns what was drawn.
     pub fn finish(self) -> String {
         self.body
     }
@@ -293,22 +291,22 @@ pub enum Shape {
     Square,
     /// A triangle.
     Triangle,
-    /// A triangle that points down at the place.
+    /// A triangle that points down to its point.
     Arrow,
     /// A square on its corner.
     Diamond,
-    /// A triangle that stands on its point.
+    /// A triangle upside down.
     Down,
     /// An upright cross.
     Plus,
     /// A cross of two diagonals.
     Cross,
-    /// A bar that lies.
+    /// A horizontal bar.
     Bar,
 }
 
 impl Shape {
-    /// All of them, with the names by which a class names its shape.
+    /// All shapes, with the names that a class uses for them.
     const NAMED: [(&str, Self); 9] = [
         ("circle", Self::Circle),
         ("square", Self::Square),
@@ -321,18 +319,18 @@ impl Shape {
         ("bar", Self::Bar),
     ];
 
-    /// The name, as the last word of a class.
+    /// Returns the name, as the last word of a class.
     pub fn name(self) -> &'static str {
         Self::NAMED.iter().find(|(_, shape)| *shape == self).map_or("square", |(name, _)| name)
     }
 
-    /// The shape that the last word of a class names; a square, if it names none.
+    /// Returns the shape that the last word of a class names; a square, if it names none.
     pub fn of_class(class: &str) -> Self {
         let last = class.rsplit(' ').next();
         Self::NAMED.iter().find(|(name, _)| Some(*name) == last).map_or(Self::Square, |(_, shape)| *shape)
     }
 
-    /// The path of it at a place.
+    /// Returns its SVG path at a point.
     pub fn path(self, x: f64, y: f64) -> String {
         match self {
             Self::Circle => format!("M{:.1} {y:.1}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z", x - 4.0),
@@ -364,23 +362,23 @@ pub struct Drawing {
 }
 
 impl Drawing {
-    /// A drawing of panels; `about` is for those who cannot see it.
+    /// Returns a drawing of panels; `about` is its description for screen readers.
     pub fn new(width: Width, height: f64, about: &str, panels: impl IntoIterator<Item = Panel>) -> Self {
         let body = panels.into_iter().map(Panel::finish).collect();
         Self { width, height, about: about.to_owned(), body }
     }
 
-    /// How high it is.
+    /// Returns its height.
     pub fn height(&self) -> f64 {
         self.height
     }
 
-    /// What is in it.
+    /// Returns its content.
     pub fn body(&self) -> &str {
         &self.body
     }
 
-    /// The drawing as a page has it.
+    /// Returns the drawing as an element of a page.
     pub fn in_page(&self) -> String {
         let class = match self.width {
             Width::Wide => "wide",

@@ -1,22 +1,20 @@
-//! When operations finished.
+//! Times at which operations finished.
 //!
 //! **Purpose.** Operations per second over time, and the longest time in which no client finished one.
 //!
-//! **Invariants.** Time is cut into cells; a cell keeps how many operations finished in it, and when the first and the
-//! last of them did. Cells of several threads merge without loss, so a gap longer than a cell is known to the
-//! nanosecond. A line has an end that was fixed before, and what finishes later is not part of it; or it grows, until
-//! its end is known.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** Time is divided into cells. A cell keeps the number of operations that finished in it, and the times
+//! of the first and the last of them. Cells of several threads merge without loss, so a gap longer than a cell is known
+//! to the nanosecond. A time line either has a length fixed in advance, and ignores operations that finish later, or
+//! grows until its end is known.
 
 use std::time::Duration;
 
-/// The stretch of time that a point of a line stands for.
+/// The interval that one point of a graph represents.
 pub const STRETCH: Duration = Duration::from_millis(100);
 /// The length of a cell.
 const CELL_NS: u64 = 250_000;
 
-/// What finished within a cell.
+/// The operations that finished within a cell.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     count: u32,
@@ -26,37 +24,37 @@ struct Cell {
 
 const EMPTY: Cell = Cell { count: 0, first: u32::MAX, last: 0 };
 
-/// When operations finished.
+/// A record of the times at which operations finished.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     cells: Vec<Cell>,
     length_ns: u64,
 }
 
-/// A time in which nothing finished.
+/// An interval in which nothing finished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Gap {
-    /// When it began, in nanoseconds of the run.
+    /// Its start, in nanoseconds since the start of the run.
     pub from_ns: u64,
-    /// How long it was.
+    /// Its length in nanoseconds.
     pub length_ns: u64,
 }
 
 impl Timeline {
-    /// An empty time line of this length.
+    /// Returns an empty time line of this length.
     pub fn new(length: Duration) -> Self {
         let length_ns = length.as_nanos() as u64;
         Self { cells: vec![EMPTY; length_ns.div_ceil(CELL_NS) as usize], length_ns }
     }
 
-    /// An empty time line without an end, which grows with what finishes: up to [`Timeline::part`]. Up to this length,
-    /// a guess, no operation pays for the growth with a copy of what is there.
+    /// Returns an empty time line without an end, which grows until [`Timeline::part`]. Up to the estimated length
+    /// `about`, no operation pays for growth by copying the cells.
     pub fn growing(about: Duration) -> Self {
         let cells = about.as_nanos() as u64 / CELL_NS;
         Self { cells: Vec::with_capacity(cells as usize), length_ns: u64::MAX }
     }
 
-    /// An operation finished now. What finishes after the end is not part of the run.
+    /// Records that an operation finished now. Operations after the end are not part of the run.
     #[inline]
     pub fn finished(&mut self, now_ns: u64) {
         if now_ns >= self.length_ns {
@@ -72,7 +70,7 @@ impl Timeline {
         cell.last = cell.last.max(within);
     }
 
-    /// What finished from one time to another, as a line of its own that begins at 0. The times are rounded down to
+    /// Returns the part between two times as a time line of its own that begins at 0. The times are rounded down to
     /// cells.
     #[must_use]
     pub fn part(&self, from_ns: u64, to_ns: u64) -> Self {
@@ -84,12 +82,12 @@ impl Timeline {
         Self { cells, length_ns: length as u64 * CELL_NS }
     }
 
-    /// How long it is, in nanoseconds.
+    /// Returns its length in nanoseconds.
     pub fn length_ns(&self) -> u64 {
         self.length_ns
     }
 
-    /// Adds what others finished.
+    /// Merges another time line.
     pub fn add(&mut self, other: &Self) {
         if other.cells.len() > self.cells.len() && self.length_ns == u64::MAX {
             self.cells.resize(other.cells.len(), EMPTY);
@@ -101,18 +99,18 @@ impl Timeline {
         }
     }
 
-    /// How many operations finished.
+    /// Returns the number of operations that finished.
     pub fn count(&self) -> u64 {
         self.cells.iter().map(|c| u64::from(c.count)).sum()
     }
 
-    /// How many finished from one time to another, to the cell.
+    /// Returns the number of operations that finished between two times, in whole cells.
     pub fn count_within(&self, from_ns: u64, to_ns: u64) -> u64 {
         let cell = |ns: u64| ((ns / CELL_NS) as usize).min(self.cells.len());
         self.cells[cell(from_ns)..cell(to_ns).max(cell(from_ns))].iter().map(|c| u64::from(c.count)).sum()
     }
 
-    /// Operations per second in each stretch of time.
+    /// Returns the operations per second in each interval of length `stretch`.
     pub fn rates(&self, stretch: Duration) -> Vec<f64> {
         let cells = (stretch.as_nanos() as u64 / CELL_NS).max(1) as usize;
         let per_second = |part: &[Cell]| {
@@ -122,7 +120,7 @@ impl Timeline {
         self.cells.chunks(cells).map(per_second).collect()
     }
 
-    /// Every time in which nothing finished, from the begin of the run to its end.
+    /// Returns every interval in which nothing finished, from the start of the run to its end.
     fn gaps(&self) -> impl Iterator<Item = Gap> {
         let mut last = 0;
         let ends = self.cells.iter().enumerate().filter(|(_, c)| c.count > 0).map(|(at, c)| {
@@ -136,18 +134,18 @@ impl Timeline {
         })
     }
 
-    /// The longest gap.
+    /// Returns the longest gap.
     pub fn longest_gap(&self) -> Gap {
         self.gaps().max_by_key(|g| g.length_ns).unwrap_or_default()
     }
 
-    /// The longest gap that overlaps a time.
+    /// Returns the longest gap that overlaps an interval.
     pub fn longest_gap_within(&self, from_ns: u64, to_ns: u64) -> Gap {
         let overlaps = |g: &Gap| g.from_ns < to_ns && g.from_ns + g.length_ns > from_ns;
         self.gaps().filter(overlaps).max_by_key(|g| g.length_ns).unwrap_or_default()
     }
 
-    /// The longest gap that begins in each stretch of time, in nanoseconds.
+    /// Returns the longest gap that begins in each interval of length `stretch`, in nanoseconds.
     pub fn gap_per(&self, stretch: Duration) -> Vec<f64> {
         let stretch_ns = stretch.as_nanos() as u64;
         let mut longest = vec![0.0; self.length_ns.div_ceil(stretch_ns) as usize];

@@ -1,12 +1,10 @@
-//! Numbers as people read them.
+//! Readable numbers.
 //!
-//! **Purpose.** Counts, times and sizes, short and in the unit that suits them; sentences in lines.
+//! **Purpose.** Formats counts, times and sizes in suitable units; wraps text into lines.
 //!
 //! **Invariants.** A count is exact; a time or a size has about three significant digits.
-//!
-//! **May touch.** Nothing.
 
-/// A count with commas between thousands.
+/// Formats a count with commas between thousands.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -19,12 +17,12 @@ pub fn count(n: u64) -> String {
     text
 }
 
-/// A count of things, with their name.
+/// Formats a count of things, with their name.
 pub fn things(n: u64, name: &str) -> String {
     format!("{} {name}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// A number with about three significant digits.
+/// Formats a number with about three significant digits.
 pub fn short(x: f64) -> String {
     let size = x.abs();
     match size {
@@ -38,7 +36,7 @@ pub fn short(x: f64) -> String {
     }
 }
 
-/// A time in nanoseconds, in the unit that suits it.
+/// Formats a time in nanoseconds, in a suitable unit.
 pub fn time(ns: f64) -> String {
     match ns {
         _ if ns < 1e3 => format!("{ns:.0} ns"),
@@ -48,7 +46,7 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// A size in bytes, in the unit that suits it.
+/// Formats a size in bytes, in a suitable unit.
 pub fn bytes(n: f64) -> String {
     match n {
         _ if n < 1024.0 => format!("{n:.0} B"),
@@ -58,7 +56,7 @@ pub fn bytes(n: f64) -> String {
     }
 }
 
-/// How many times as much, for people.
+/// Formats a ratio.
 pub fn times(ratio: f64) -> String {
     match ratio {
         _ if !ratio.is_finite() => "-".into(),
@@ -69,7 +67,7 @@ pub fn times(ratio: f64) -> String {
     }
 }
 
-/// A date with its time in UTC, from seconds since 1970.
+/// Formats a date with its time in UTC, from seconds since 1970.
 pub fn date(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Years that begin in March, so that the leap day is the last: Howard Hinnant's `civil_from_days`.
@@ -83,7 +81,7 @@ pub fn date(seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3_600, rest / 60 % 60)
 }
 
-/// Lines that are no wider than so many columns, cut between words.
+/// Wraps text between words into lines of at most `columns` characters.
 pub fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

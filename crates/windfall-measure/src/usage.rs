@@ -1,13 +1,11 @@
-//! What the calling thread or the process has used.
+//! Resource usage of the calling thread or of the process.
 //!
-//! **Purpose.** The processor time of a thread in user space and in the kernel, and its page faults: with its system
-//! calls these are all the ways by which it gets into the kernel of its own accord. The same of all threads together.
+//! **Purpose.** The processor time of a thread in user space and in the kernel, and its page faults: besides system
+//! calls these are the only ways in which a thread enters the kernel itself. The same is available for all threads
+//! together.
 //!
-//! **Invariants.** Page faults are counted exactly, and times are in nanoseconds. The part of the time that is the
-//! kernel's is not told apart: most kernels share it out by ticks of milliseconds, which says nothing about a statement
-//! of microseconds.
-//!
-//! **May touch.** The system.
+//! **Invariants.** Page faults are counted exactly, and times are in nanoseconds. User and kernel time are not
+//! separated: most kernels divide them by ticks of milliseconds, which is meaningless for a statement of microseconds.
 
 use std::{
     mem,
@@ -16,32 +14,32 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a thread or a process has used since it began.
+/// The resources that a thread or a process has used since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Its processor time in nanoseconds.
     pub time_ns: u64,
-    /// Its page faults, those that read from a disk included.
+    /// Its page faults, including those that read from a disk.
     pub page_faults: u64,
 }
 
 impl Usage {
-    /// That of the calling thread until now.
+    /// Returns the usage of the calling thread until now.
     pub fn of_this_thread() -> Self {
         Self::of(libc::RUSAGE_THREAD, ClockId::ThreadCPUTime)
     }
 
-    /// That of all threads of the process until now, those that have ended included.
+    /// Returns the usage of all threads of the process until now, including those that have ended.
     pub fn of_this_process() -> Self {
         Self::of(libc::RUSAGE_SELF, ClockId::ProcessCPUTime)
     }
 
-    /// What this thread uses while it runs something, and how long that takes. It is for microseconds: the duration is
-    /// of what is run alone, the processor time includes a look at a clock and one of the two system calls that read
-    /// it.
+    /// Measures what this thread uses while it executes `run`, and for how long. It is precise to microseconds: the
+    /// duration is that of `run` alone; the processor time includes one reading of a clock and one of the two system
+    /// calls that read the processor time.
     pub fn while_running<T>(run: impl FnOnce() -> T) -> (T, Duration, Self) {
         let faults = page_faults(libc::RUSAGE_THREAD);
-        // The first call after a time finds little of the kernel in the processor's caches.
+        // The first call after a pause finds little of the kernel in the processor's caches.
         now(ClockId::ThreadCPUTime);
         let time = now(ClockId::ThreadCPUTime);
         let start = Instant::now();
@@ -55,12 +53,12 @@ impl Usage {
         Self { page_faults: page_faults(which), time_ns: now(clock) }
     }
 
-    /// Its processor time.
+    /// Returns its processor time.
     pub fn time(self) -> Duration {
         Duration::from_nanos(self.time_ns)
     }
 
-    /// What was used since an earlier look.
+    /// Returns what was used since an earlier reading.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -70,16 +68,16 @@ impl Usage {
     }
 }
 
-/// A clock of processor time, in nanoseconds.
+/// Returns the value of a clock of processor time, in nanoseconds.
 fn now(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Page faults of the thread or the process until now.
+/// Returns the page faults of the thread or the process until now.
 fn page_faults(which: libc::c_int) -> u64 {
     let mut usage = mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the system writes a whole `rusage` there, and with the two arguments that are given here it cannot fail.
+    // SAFETY: the system writes a whole `rusage` there, and it cannot fail with the two arguments that are used here.
     let usage = unsafe {
         libc::getrusage(which, usage.as_mut_ptr());
         usage.assume_init()

@@ -1,14 +1,12 @@
-//! `bench big-file`: what the others notice while a big file is deleted.
+//! `bench big-file`: the effect of the deletion of a big file on other clients.
 //!
-//! **Purpose.** Big tables that no cache holds are dropped while clients commit durably on the same file system; what
-//! the clients do until the last block is free is compared with what they do without.
+//! **Purpose.** Big tables that no cache can hold are dropped while clients commit durably on the same file system. The
+//! clients' performance until the last block is free is compared with that without a deletion.
 //!
-//! **Invariants.** The tables grow by inserts in turns, so that their files lie between each other. The gap is compared
-//! with that of an equal time after the deletion. How fast a deletion is with nobody else at work is compared with the
-//! fastest under load. That it is as fast where space is short is not measured, for that would take a file system to
-//! fill; the tests of `tablespace/deletion.rs` show it: `a_quiet_log_and_a_full_disk_mean_haste`.
-//!
-//! **May touch.** `engine`, `windfall-measure`, the file system.
+//! **Invariants.** The tables grow by alternating inserts, so that their files are interleaved on disk. The longest gap
+//! is compared with that of an equal time after the deletion. The speed of a deletion without load is compared with the
+//! fastest one under load. The speed with little free space is not measured here, because a file system would have to
+//! be filled; a test in `tablespace/deletion.rs` covers it: `a_quiet_log_and_a_full_disk_mean_haste`.
 
 use std::{
     fs,
@@ -32,16 +30,16 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// Clients that commit, and one more that reads.
+/// Number of clients that commit; one more reads.
 const WRITERS: usize = 8;
-/// Rows that are read.
+/// Number of rows that are read.
 const READ: u64 = 100_000;
-/// The next row that a client inserts: the same over all runs, so that it is always a new one.
+/// The next row that a client inserts, across all runs, so that it is always a new one.
 static NEXT: AtomicU64 = AtomicU64::new(READ);
-/// The longest time that a deletion may take before the benchmark gives up.
+/// The timeout for a deletion, after which the benchmark fails.
 const PATIENCE: Duration = Duration::from_hours(1);
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let sizes = bench.size([4096 * MB, 8192 * MB, 4096 * MB], [8 * MB, 16 * MB, 8 * MB]);
     let path = bench.database("big-file");
@@ -87,7 +85,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     fixture::close(db)
 }
 
-/// Makes the big tables, a piece of each in turn, and puts them on disk.
+/// Creates the big tables, a piece of each in turn, and writes them to disk.
 fn grow(bench: &Bench, setup: &Setup, path: &Path, sizes: &[u64]) -> Result<()> {
     let db = setup.clone().commit(Commit::Lazy).open(path)?;
     let tables: Vec<Table> =
@@ -105,7 +103,7 @@ fn grow(bench: &Bench, setup: &Setup, path: &Path, sizes: &[u64]) -> Result<()> 
     fixture::close(db)
 }
 
-/// How scattered the largest file is, if the system can say.
+/// Records the number of extents of the largest file, if the system can report it.
 fn extents(bench: &mut Bench, path: &Path) -> Result<()> {
     let mut largest = None;
     let mut folders = vec![path.to_path_buf()];
@@ -123,7 +121,7 @@ fn extents(bench: &mut Bench, path: &Path) -> Result<()> {
     let Some((length, file)) = largest else { return Ok(()) };
     bench.fact("largest file, MB", length / MB);
     let said = Command::new("filefrag").arg(file).output().ok().filter(|o| o.status.success());
-    // It ends with ": 7 extents found".
+    // The output ends with ": 7 extents found".
     let count = said.and_then(|o| {
         let text = String::from_utf8_lossy(&o.stdout).into_owned();
         text.rsplit(": ").next()?.split(' ').next()?.parse::<u64>().ok()
@@ -133,7 +131,7 @@ fn extents(bench: &mut Bench, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the file of a dropped table is gone: one more than had been deleted before.
+/// Waits until the file of a dropped table is deleted, that is, until more than `before` files are.
 fn wait_deleted(db: &Database, before: u64) -> Result<()> {
     let start = Instant::now();
     while db.metrics().files_deleted <= before {
@@ -145,7 +143,7 @@ fn wait_deleted(db: &Database, before: u64) -> Result<()> {
     Ok(())
 }
 
-/// What was seen before the drop, until the last block was free, and in an equal time after.
+/// Measurements before the drop, until the last block was free, and in an equal time afterwards.
 struct Seen {
     commits: [f64; 3],
     reads: [f64; 3],
@@ -157,7 +155,7 @@ struct Seen {
 fn under_load(db: &Database, table: &Table, victim: &str, before: Duration) -> Result<Seen> {
     let stop = AtomicBool::new(false);
     let start = Instant::now();
-    // An hour of cells would be large: what is longer than this is cut off.
+    // The cells of an hour would be large: the time line is cut off at this length.
     let most = before * 2 + Duration::from_mins(10);
     thread::scope(|scope| {
         let clients = scope.spawn(|| {
@@ -202,7 +200,7 @@ fn under_load(db: &Database, table: &Table, victim: &str, before: Duration) -> R
     })
 }
 
-/// A client that inserts with a durable commit each; the last one reads.
+/// Runs a client that inserts with a durable commit each; the last client reads.
 fn client(table: &Table, n: usize, start: &Instant, most: Duration, stop: &AtomicBool) -> Result<Timeline> {
     let mut line = Timeline::new(most);
     let mut random = Random::new(n as u64, 0);

@@ -1,12 +1,10 @@
-//! `bench create-drop`: many tables that come and go.
+//! `bench create-drop`: many tables that are created and dropped.
 //!
-//! **Purpose.** A small table that no checkpoint saw costs log writes and nothing else; a hundred thousand tables cost
-//! little memory, open fast, and make nobody wait for log space.
+//! **Purpose.** A small table that is dropped before a checkpoint costs log writes and nothing else. A hundred thousand
+//! tables cost little memory, open fast, and make no call wait for log space.
 //!
 //! **Invariants.** The bare loop writes the same number of times and the same number of bytes as the engine did, to a
 //! file in the same folder.
-//!
-//! **May touch.** `engine`, `windfall-measure`, the file system.
 
 use std::{
     fs::{self, File},
@@ -22,7 +20,7 @@ use super::{
 };
 use crate::{args::Commit, engine::Setup, failure::Result};
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(bench: &mut Bench) {
     bench.part("files-of-small-tables", no_file);
     bench.part("create-drop-over-bare-loop", rate);
@@ -30,7 +28,7 @@ pub fn run(bench: &mut Bench) {
     bench.part("many-small-tables", many_small);
 }
 
-/// Small tables make no data file.
+/// Checks that small tables create no data file.
 fn no_file(bench: &mut Bench) -> Result<()> {
     let db = Setup::with_pool(256 * MB).commit(Commit::Write).open(&bench.database("no-file"))?;
     let before = db.metrics().files_created;
@@ -45,7 +43,7 @@ fn no_file(bench: &mut Bench) -> Result<()> {
     fixture::close(db)
 }
 
-/// Creating and dropping, beside a loop that only writes what the log wrote.
+/// Compares creating and dropping with a loop that only repeats the writes of the log.
 fn rate(bench: &mut Bench) -> Result<()> {
     bench.say("create and drop in a loop");
     let count = bench.size(20_000, 200);
@@ -79,7 +77,7 @@ fn rate(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Live empty tables: their memory, and the time to open the database.
+/// Measures the memory of many empty tables, and the time to open the database.
 fn many_empty(bench: &mut Bench) -> Result<()> {
     let count = bench.size(100_000, 500);
     bench.say(&format!("{count} empty tables"));
@@ -102,7 +100,7 @@ fn many_empty(bench: &mut Bench) -> Result<()> {
     Ok(fs::remove_dir_all(&path)?)
 }
 
-/// Tables of ten rows with a log that is small beside them: checkpoints have to make files, and nobody waits for that.
+/// Fills tables of ten rows with a relatively small log: checkpoints must create files, and no call waits for that.
 fn many_small(bench: &mut Bench) -> Result<()> {
     let count = bench.size(100_000, 500);
     bench.say(&format!("{count} tables of 10 rows with a small log"));

@@ -1,12 +1,10 @@
-//! `bench drop`: what a drop does.
+//! `bench drop`: the work of a drop.
 //!
-//! **Purpose.** The counted work of a drop, its system calls and its instructions, whatever the pool holds; then the
-//! other parts: `drop_latency`, `drop_factors`.
+//! **Purpose.** The counted work of a drop, its system calls and its instructions, with different contents of the pool;
+//! then the other parts: `drop_latency`, `drop_factors`.
 //!
-//! **Invariants.** Work is counted by the engine where it happens; system calls by `strace`, instructions
-//! by single steps, each of a child process that marks where a drop begins and ends.
-//!
-//! **May touch.** `engine`, `factors`, `windfall-measure`, child processes.
+//! **Invariants.** The engine itself counts its work, `strace` counts system calls, and single-stepping counts
+//! instructions; the latter two trace a child process that marks the start and the end of each drop.
 
 use std::{
     env,
@@ -35,13 +33,13 @@ use crate::{
 
 /// Rows of a small table.
 const SMALL: u64 = 1_000;
-/// Drops that a child makes.
+/// Number of drops that a child executes.
 const DROPS: [u32; 2] = [40, 5];
-/// What a child looks for, so that its system calls show where a drop begins and ends.
+/// Names of missing files that a child looks up, so that its system calls mark the start and the end of a drop.
 const BEGIN: &str = "windfall-drop-begins";
 const END: &str = "windfall-drop-ends";
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(bench: &mut Bench) {
     if !bench.options.only.is_empty() {
         return bench.part("factors", drop_factors::run);
@@ -53,7 +51,7 @@ pub fn run(bench: &mut Bench) {
     bench.part("factors", drop_factors::run);
 }
 
-/// The counted work with the pool empty, part full and full; of small tables and of the one that fills it; dirty and
+/// Counts the work with the pool empty, partly full and full; of small tables and of the one that fills it; dirty and
 /// clean; with the hash index and without.
 fn counted(bench: &mut Bench) -> Result<()> {
     let fills = bench.size([0, GB, 8 * GB], [0, 4 * MB, 16 * MB]);
@@ -81,7 +79,7 @@ fn counted(bench: &mut Bench) -> Result<()> {
                     }
                     most.raise_to(&engine::drop_counted(&db, &[&name])?);
                 }
-                // The largest one goes itself: dirty without hash indexes, and clean with them.
+                // The largest table is dropped itself: dirty without hash indexes, and clean with them.
                 if fill == fills[2] && clean == hash {
                     let pool = db.metrics();
                     most.raise_to(&engine::drop_counted(&db, &["ballast"])?);
@@ -114,7 +112,7 @@ fn counted(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// What a child process does: `calls`, `instructions:BYTES OF THE POOL`, or a factor's part.
+/// Runs a child process: `calls`, `instructions:BYTES OF THE POOL`, or a part of a factor.
 pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
     if factors::is_part(part) {
@@ -127,7 +125,7 @@ pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
         fixture::used(&db, &format!("small_{n}"), 10)?;
     }
     if pool.is_some() {
-        // What the marks themselves take.
+        // An empty pair of marks measures the cost of the marks themselves.
         stepped::mark(Count::Instructions);
         stepped::mark(Count::Instructions);
     }
@@ -139,7 +137,7 @@ pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
             stepped::mark(Count::Instructions);
             dropped?;
         } else {
-            // A look at a file that is not there is a system call that stands out.
+            // A lookup of a missing file is a distinctive system call.
             let _ = fs::symlink_metadata(BEGIN);
             let dropped = db.drop_table(&name);
             let _ = fs::symlink_metadata(END);
@@ -149,7 +147,7 @@ pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     fixture::close(db)
 }
 
-/// The arguments by which a child plays a part.
+/// Returns the arguments of a child that executes a part.
 fn play(bench: &Bench, part: &str, dir: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = ["bench", "drop", "--child", part, "--dir"].map(Into::into).into();
     arguments.push(dir.into());
@@ -159,7 +157,7 @@ fn play(bench: &Bench, part: &str, dir: &Path) -> Vec<OsString> {
     arguments
 }
 
-/// A failure unless every drop of a child was seen.
+/// Returns an error unless every drop of a child was seen.
 fn all_seen(how: &str, bench: &Bench, seen: usize) -> Result<()> {
     let drops = DROPS[usize::from(bench.options.quick)];
     if seen == drops as usize {
@@ -168,7 +166,7 @@ fn all_seen(how: &str, bench: &Bench, seen: usize) -> Result<()> {
     Err(Failure::said(format!("{how} has seen {seen} drops instead of {drops}")))
 }
 
-/// The system calls of drops, seen by `strace`.
+/// Counts the system calls of drops by `strace`.
 fn system_calls(bench: &mut Bench) -> Result<()> {
     bench.say("system calls of a drop, by strace");
     let (trace, dir) = (bench.database("strace.txt"), bench.database("strace"));
@@ -198,14 +196,14 @@ fn system_calls(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Whether a system call writes or syncs an open file; a drop has none open but the log.
+/// Returns whether a system call writes or syncs an open file; a drop has no open file except the log.
 fn is_log_write(call: &str) -> bool {
     ["write(", "pwrite64(", "writev(", "pwritev(", "pwritev2(", "fdatasync("]
         .iter()
         .any(|c| call.starts_with(c))
 }
 
-/// The system calls of the marking thread between its marks.
+/// Returns the system calls of the marking thread between its marks.
 fn calls_between(trace: &str) -> Vec<Vec<String>> {
     let mut drops: Vec<Vec<String>> = Vec::new();
     let mut inside: Option<&str> = None;
@@ -224,7 +222,7 @@ fn calls_between(trace: &str) -> Vec<Vec<String>> {
     drops
 }
 
-/// The instructions of a drop over pools of very different sizes, which are reserved and not touched.
+/// Counts the instructions of a drop with pools of very different sizes, which are reserved and not touched.
 fn instructions(bench: &mut Bench) -> Result<()> {
     let pools = bench.size(&[64 * MB, 8 * GB, 450 * GB][..], &[16 * MB, 64 * MB]);
     let mut counts = Vec::new();
@@ -236,7 +234,7 @@ fn instructions(bench: &mut Bench) -> Result<()> {
         let drops: Vec<f64> =
             stepped::run(&mut command)?.instructions.into_iter().map(|n| n as f64).collect();
         all_seen("stepping", bench, drops.len())?;
-        // The median: a drop during which a worker happens to hold what it needs goes another way.
+        // The median, because a drop takes another path when a background worker holds something that it needs.
         let middle = median(&drops);
         bench.fact(format!("instructions of a drop, pool of {} MB reserved, median", pool / MB), middle);
         counts.push(middle);

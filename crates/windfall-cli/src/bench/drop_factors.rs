@@ -1,16 +1,15 @@
-//! `bench drop`, third part: what the cost of a drop does not depend on.
+//! `bench drop`, third part: the factors that the cost of a drop does not depend on.
 //!
-//! **Purpose.** Compares what [`factors`] has measured with bounds, claims for each factor and kind of figure, and what
-//! others noticed with what they did without drops.
+//! **Purpose.** Compares the measurements of [`factors`] with bounds, one claim per factor and kind of figure, and the
+//! effects on other clients with windows without drops.
 //!
-//! **Invariants.** The bound is the same for all, [`flat::FLAT`], for much in the table and for much beside it, but for
-//! time beside much ([`flat::FLAT_TIME_BESIDE`]). A figure that cannot keep it has a bound of its own, and stands in
-//! README's limits. Of times two things are claimed: the mean of the shorter half keeps the bound, and by a rank test
-//! of all of them they are not longer than it allows. Others are compared by rank tests, too: readers and writers over
-//! all factors together, as their load is the same beside each, and the longer gap of both for each factor by itself.
-//! Where each factor makes a claim, the chance that is taken for a difference is shared by all of them.
-//!
-//! **May touch.** `factors`, `windfall-measure`.
+//! **Invariants.** The bound is [`flat::FLAT`] for all figures, with much in the table and with much in another table,
+//! except for time with much in another table ([`flat::FLAT_TIME_BESIDE`]). A figure that cannot keep it has its own
+//! bound, documented in README's limits. For times there are two claims: the mean of the shorter half is within the
+//! bound, and a rank test of all times finds them no longer than it allows. The effects on other clients are compared
+//! by rank tests, too: readers and writers over all factors together, because their load is the same with each, and the
+//! longer gap of both per factor. Where each factor makes a claim, the significance level is divided by their number
+//! (Bonferroni).
 
 use windfall_measure::{
     Scale,
@@ -26,27 +25,27 @@ use crate::{
     failure::Result,
 };
 
-/// The figures of a claim: the one that grew most is compared.
+/// The figures of a claim; the one with the largest ratio is compared.
 const CLAIMS: [(&str, &[Figure]); 4] = [
     ("instructions", &[Figure::Instructions]),
     ("counts", &[Figure::PageFaults, Figure::Work]),
     ("memory", &[Figure::Allocations, Figure::Allocated, Figure::Frees, Figure::Freed]),
     ("time", &[Figure::Time, Figure::ThreadTime]),
 ];
-/// How much memory the allocator gets from the system at a time, in bytes, for the lists of a group of tables: it may
-/// make a call for each to get it, and one to give it back. A statement on one table makes none.
+/// The bytes that the allocator gets from the system at a time for the lists of a group of tables: it may make one
+/// system call to get each piece, and one to return it. A statement on one table makes none.
 const A_PIECE: f64 = 131_072.0;
-/// In how many statements one may wait: the worker that merges pages of the system tree excludes those that change it,
-/// and the system may have stopped it.
+/// The share of statements that may wait: the worker that merges pages of the system tree excludes writers, and may be
+/// preempted meanwhile.
 const WAITS: f64 = 0.001;
-/// How many statements of one kind with one amount may wait.
+/// Number of statements of one kind with one amount that may wait.
 const WAITS_OF_A_KIND: f64 = 2.0;
-/// How many times as much there is to be in a database with much of what is varied as in one with little, at least.
+/// The minimum ratio of a factor's amount in a database with much of it to that in one with little.
 const SEEN: f64 = 10.0;
-/// How many times as long as the longest gap of all windows without a drop one with a drop may be.
+/// The maximum ratio of the longest gap with a drop to the longest gap of all windows without one.
 const LONGEST: f64 = 2.0;
 
-/// Measures.
+/// Runs this part.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let scale = bench.size(Scale::Full, Scale::Quick);
     let asked = Owned::of(&bench.options.only)?;
@@ -85,7 +84,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         most_waits = most_waits.max(flat::largest(&of_sides));
         statements += of_sides.len() as f64 * timed;
     }
-    // One is always allowed.
+    // One wait is always allowed.
     let share = waits / f64::max(statements, 1.0 / WAITS);
     bench.claim("factors-waits-of-a-statement", share, Bound::AtMost(WAITS));
     bench.claim("factors-waits-of-a-kind-of-statement", most_waits, Bound::AtMost(WAITS_OF_A_KIND));
@@ -120,19 +119,19 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Claims that the figures of a factor are flat, each kind of them, or within their own bounds.
+/// Claims that the figures of a factor are flat, per kind of figure, or within their own bounds.
 fn flat_figures(bench: &mut Bench, factor: &Factor) {
     for (name, figures) in CLAIMS {
         let (own, usual): (Vec<Figure>, Vec<Figure>) =
             figures.iter().partition(|figure| factor.own_bound(**figure).is_some());
-        // Those that have the usual bounds make one claim, the one that grew most.
+        // The figures with the usual bounds make one claim, by the largest ratio.
         let own = own.into_iter().map(|figure| (figure.text(), vec![figure]));
         for (name, figures) in own.chain([(name, usual)]) {
             let Some(first) = figures.first() else { continue };
             for (suffix, ratio, bound) in factor.growths(*first) {
                 let most =
                     figures.iter().filter_map(|figure| factor.most(*figure, ratio)).max_by(f64::total_cmp);
-                // There are no instructions where no statement was stepped.
+                // There are no instructions if no statement was single-stepped.
                 if let Some(most) = most {
                     bench.claim(format!("{}-{name}{suffix}", factor.id), most, Bound::AtMost(bound));
                 }
@@ -141,14 +140,14 @@ fn flat_figures(bench: &mut Bench, factor: &Factor) {
     }
 }
 
-/// The most of a figure that any statement of these factors has.
+/// Returns the largest value of a figure over all statements of these factors.
 fn most<'a>(factors: impl IntoIterator<Item = &'a Factor>, figure: Figure) -> f64 {
     let figures: Vec<f64> =
         factors.into_iter().filter_map(|factor| factor.most(figure, Cost::largest)).collect();
     flat::largest(&figures)
 }
 
-/// What others noticed.
+/// Compares the effects on other clients.
 fn others(bench: &mut Bench, measured: &[Factor]) {
     for (who, gaps) in ["readers", "writers"].into_iter().zip(flat::together(measured)) {
         bench.claim(format!("factors-{who}-chance-of-equal-gap"), gaps.chance(), Bound::AtLeast(CHANCE));
@@ -161,7 +160,8 @@ fn others(bench: &mut Bench, measured: &[Factor]) {
     let all = flat::together(measured);
     for factor in measured {
         let others = [&factor.others.readers, &factor.others.writers];
-        // A thread beside them shares the processor of one of the two, and the system decides of which.
+        // The thread that drops, or spins instead, shares the processor of one of the two, and the system decides
+        // which.
         let chance = others[0].longer(others[1]).chance();
         let shared = CHANCE / measured.len() as f64;
         bench.claim(format!("{}-others-chance-of-equal-gap", factor.id), chance, Bound::AtLeast(shared));

@@ -1,11 +1,9 @@
-//! `bench drop`, second part: how long a drop takes.
+//! `bench drop`, second part: the time of a drop.
 //!
 //! **Purpose.** The time of a drop in a nearly empty pool and in a full one, of an empty table and of a big one, of
-//! many tables at once and of many threads at once.
+//! many tables in one step and by many threads concurrently.
 //!
-//! **Invariants.** What is compared is measured in turns, so that whatever disturbs the machine disturbs both.
-//!
-//! **May touch.** `engine`, `windfall-measure`.
+//! **Invariants.** Compared values are measured alternately, so that disturbances of the machine affect both.
 
 use std::{hint::black_box, time::Instant};
 
@@ -22,7 +20,7 @@ use crate::{
     failure::Result,
 };
 
-/// Measures.
+/// Runs this part.
 pub fn run(bench: &mut Bench) {
     bench.part("full-over-empty-pool", fills);
     bench.part("big-over-empty-table", big_table);
@@ -30,14 +28,14 @@ pub fn run(bench: &mut Bench) {
     bench.part("syncs-per-drop-8-threads", together);
 }
 
-/// Drops a table; how long that took, in nanoseconds.
+/// Drops a table and returns the time in nanoseconds.
 fn timed(db: &Database, name: &str) -> Result<f64> {
     let start = Instant::now();
     db.drop_table(name)?;
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-/// Drops in turns in a pool with little in it and in one with much.
+/// Drops alternately in a pool with little in it and in one with much.
 fn fills(bench: &mut Bench) -> Result<()> {
     let sizes = bench.size([64 * MB, 8 * GB], [2 * MB, 32 * MB]);
     let drops = bench.size(200, 16);
@@ -86,7 +84,7 @@ fn fills(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// A big table that is all in the pool, in turns with an empty one.
+/// Drops a big table that is completely in the pool, alternating with an empty one.
 fn big_table(bench: &mut Bench) -> Result<()> {
     let size = bench.size(4 * GB, 8 * MB);
     let times = bench.size(9, 3);
@@ -95,13 +93,13 @@ fn big_table(bench: &mut Bench) -> Result<()> {
     let (mut big, mut empty) = (Vec::new(), Vec::new());
     for n in 1..=times {
         bench.say(&format!("a table of {} MB, {n} of {times}", size / MB));
-        // Both are as old, so that of neither more is in the processor's caches.
+        // Both have the same age, so that neither is more in the processor's caches.
         fixture::table(&db, "empty")?;
         fixture::big(&db, "big", size)?;
         let mut turns = [("big", &mut big), ("empty", &mut empty)];
         turns.rotate_left(n % 2);
         for (name, into) in turns {
-            // Each is preceded by the same work, the last of it a read of its table.
+            // Each is preceded by the same work; the last of it is a read of its table.
             for _ in 0..10 {
                 fixture::used(&db, "before", 100)?;
                 db.drop_table("before")?;
@@ -116,7 +114,7 @@ fn big_table(bench: &mut Bench) -> Result<()> {
     fixture::close(db)
 }
 
-/// Many tables in one atomic step.
+/// Drops many tables in one atomic step.
 fn group(bench: &mut Bench) -> Result<()> {
     let count = bench.size(1_000, 50);
     bench.say(&format!("{count} tables in one step"));
@@ -136,7 +134,7 @@ fn group(bench: &mut Bench) -> Result<()> {
     fixture::close(db)
 }
 
-/// Eight threads that drop durably share their syncs.
+/// Drops durably with eight threads, which share their syncs.
 fn together(bench: &mut Bench) -> Result<()> {
     let (each, alone) = bench.size((200, 100), (10, 5));
     bench.say("eight threads drop durably");

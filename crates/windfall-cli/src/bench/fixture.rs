@@ -1,10 +1,9 @@
 //! Tables, threads and children for benchmarks.
 //!
-//! **Purpose.** Tables of a size, small used tables, threads that all do the same, children that do not outlive us.
+//! **Purpose.** Tables of a given size, small used tables, threads that all do the same, children that are killed at
+//! the end of this process.
 //!
-//! **Invariants.** A table that is made here is filled in the order of its keys, by one thread.
-//!
-//! **May touch.** `engine`, `windfall-measure`, child processes.
+//! **Invariants.** A table is filled in key order, by one thread.
 
 use std::thread;
 
@@ -15,23 +14,23 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// So many bytes.
+/// Bytes per megabyte (MiB).
 pub const MB: u64 = 1 << 20;
-/// So many bytes.
+/// Bytes per gigabyte (GiB).
 pub const GB: u64 = 1 << 30;
-/// The value of a row of the tables that are there for their calls.
+/// The value of a row in tables that are used for their calls.
 pub const SMALL: [u8; 100] = [7; 100];
-/// The bytes of a value of the tables that are there for their size.
+/// The bytes of a value in tables that are used for their size.
 pub const VALUE: usize = 1_000;
-/// What a row of them takes, about.
+/// The approximate bytes of a row in these tables.
 pub const ROW: u64 = 1_040;
 
-/// A table without secondary trees.
+/// Creates a table without secondary trees.
 pub fn table(db: &Database, name: &str) -> Result<Table> {
     Ok(db.create_table(name, engine::with_metadata(Vec::new()))?)
 }
 
-/// A table of so many small rows.
+/// Creates a table of `count` small rows.
 pub fn small(db: &Database, name: &str, count: u64) -> Result<Table> {
     let table = table(db, name)?;
     for id in 0..count {
@@ -40,26 +39,27 @@ pub fn small(db: &Database, name: &str, count: u64) -> Result<Table> {
     Ok(table)
 }
 
-/// Rows `from..to` of a table that is there for its size.
+/// Inserts rows `from..to` into a table that is used for its size.
 pub fn rows(table: &Table, from: u64, to: u64) -> Result<()> {
     let mut random = Random::new(from, to);
     let mut value = vec![0; VALUE];
     for id in from..to {
-        // Enough chance that a page cannot be guessed, not so much that making it costs more than storing it.
+        // Random enough that a page cannot be predicted, and cheaper to generate than to store.
         value[..8].copy_from_slice(&random.bits().to_le_bytes());
         table.insert(&id.to_be_bytes(), &value)?;
     }
     Ok(())
 }
 
-/// A table of about so many bytes; returns how many rows it has.
+/// Creates a table of about `bytes` bytes; returns its number of rows as well.
 pub fn big(db: &Database, name: &str, bytes: u64) -> Result<(Table, u64)> {
     let (table, count) = (table(db, name)?, bytes / ROW);
     rows(&table, 0, count)?;
     Ok((table, count))
 }
 
-/// A small table whose rows were written and read: it has dirty pages and, where there is a hash index, entries there.
+/// Creates a small table and writes and reads its rows: it has dirty pages and, if there is a hash index, entries
+/// there.
 pub fn used(db: &Database, name: &str, count: u64) -> Result<()> {
     let table = small(db, name, count)?;
     for _ in 0..2 {
@@ -70,7 +70,7 @@ pub fn used(db: &Database, name: &str, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Threads that do the same with different numbers; their results, or the first failure.
+/// Runs threads that do the same with different numbers; returns their results, or the first failure.
 pub fn threads<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
     thread::scope(|scope| {
         let threads: Vec<_> = (0..count)
@@ -87,7 +87,7 @@ pub fn threads<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) 
     })
 }
 
-/// A word for what is on or off.
+/// Returns the word for on or off.
 pub fn with(on: bool) -> &'static str {
     if on { "with" } else { "without" }
 }

@@ -1,16 +1,13 @@
-//! `bench footprint`: the memory that the bookkeeping takes.
+//! `bench footprint`: the memory of the engine's bookkeeping.
 //!
-//! **Purpose.** What is resident beside the pages of a full pool: descriptors, page tables, dirty sets, free lists, and
-//! with them everything else that the engine keeps in memory, its buffers and its tables. Hash indexes have a budget of
-//! their own.
+//! **Purpose.** The resident memory besides the pages of a full pool: descriptors, page tables, dirty sets, free lists,
+//! and everything else that the engine keeps in memory, its buffers and its tables. Hash indexes have their own budget.
 //!
-//! **Invariants.** The pool is full when it is measured, half of one table and half of many, and was dirty. The claim
-//! on what is counted is about the engine's own sum for its pool; the one on what is resident is about the system's, of
-//! the whole process, less what was there before the database was opened and less the frames: it forgets nothing.
-//! Buffers with a size of their own, above all the log's of 16 MiB, count fully; beside a smaller pool their share is
-//! larger. The hash indexes are built afterwards.
-//!
-//! **May touch.** `engine`, `windfall-measure`.
+//! **Invariants.** The pool is full when it is measured, half with one table and half with many, and was dirty. One
+//! claim is about the engine's own sum for its pool. The other is about the resident memory of the whole process as the
+//! system reports it, minus that before the database was opened and minus the frames: it misses nothing. Buffers of
+//! fixed size, above all the log's of 16 MiB, count fully; with a smaller pool their share is larger. The hash indexes
+//! are built afterwards.
 
 use windfall_measure::{Random, resident_bytes, resident_of_mapping};
 
@@ -24,13 +21,13 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let pool = bench.size(8192 * MB, 64 * MB);
     let setup = Setup { hash: Some(false), ..Setup::with_pool(pool).commit(Commit::Lazy).log(1024 * MB) };
     let before = resident_bytes();
     let db = setup.open(&bench.database("footprint"))?;
-    // What the pool's size has no part in.
+    // The part that does not depend on the pool's size.
     let fixed = beside(pool, before)?;
     bench.say("filling the pool");
     let size = pool - pool / 16;
@@ -64,7 +61,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     fixture::close(db)
 }
 
-/// What is resident beside the frames of a pool, and was not before.
+/// Returns the resident bytes besides the frames of a pool, minus those from before.
 fn beside(pool: u64, before: u64) -> Result<u64> {
     let frames = resident_of_mapping(pool)
         .ok_or_else(|| Failure::said("the system does not say what is resident of the pool"))?;

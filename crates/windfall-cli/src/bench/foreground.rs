@@ -1,22 +1,20 @@
-//! `bench foreground`: what the others notice of a drop.
+//! `bench foreground`: the effect of a drop on other clients.
 //!
-//! **Purpose.** Clients call at times that were fixed before (an open loop at 60 % of what the engine can do), so that
-//! a hold shows in every call that it delays. The 100 ms after each drop are compared with equal windows in which
-//! nothing was dropped. First the calls are reads and updates, each by itself, then transactions of both.
+//! **Purpose.** Clients call at times fixed in advance (an open loop at 60 % of the engine's capacity), so that a stall
+//! shows in every call that it delays. The 100 ms after each drop are compared with equal windows without a drop. First
+//! the calls are separate reads and updates, then transactions of both.
 //!
-//! **Invariants.** A latency counts from the time at which the call was to begin. Runs with and without drops take
-//! turns. "Not to be told apart" is a rank test over windows at a chance of 1 %: of their p99, of their longest gap,
-//! and of the longest gap at the drop itself, because in 100 ms a busy machine gives its processors to others for
-//! longer than a short hold lasts, and in the first of them seldom. Whether the test would find anything is a claim,
-//! too: in a third kind of windows every client is held up at the drop, for 1 ms unless `--plant-hold-us` says
-//! otherwise, and these have to be told from those without drops.
+//! **Invariants.** A latency counts from the scheduled start of the call. Runs with and without drops alternate. "No
+//! difference" means a rank test over windows at a significance level of 1 %: of their p99, of their longest gap, and
+//! of the longest gap at the drop itself. The last is needed because in 100 ms a busy machine often preempts for longer
+//! than a short stall, but seldom in the first millisecond. The sensitivity of the test is a claim, too: in a third
+//! kind of windows every client is stalled at the drop, for 1 ms unless `--plant-hold-us` says otherwise, and the test
+//! must find these different from those without drops.
 //!
-//! **What is counted as a wait.** Waits of others for a lock or latch that the dropping thread holds, whatever the
-//! lock; and for the gate of a table that it truncates or takes an index from, of which there are none here. Not
-//! counted are waits for the very table or name that is dropped, and those for the log: who follows a dropping thread
-//! that happens to write the log for all would have to write it itself. Their time is in the latencies all the same.
-//!
-//! **May touch.** `engine`, `windfall-measure`.
+//! **What is counted as a wait.** Waits of other threads for any lock or latch that the dropping thread holds, and for
+//! the gate of a table that it truncates or drops an index from, of which there are none here. Not counted are waits
+//! for the very table or name that is dropped, and those for the log: a thread that waits for a dropping thread which
+//! writes the log for a group would otherwise have to write it itself. Their time is in the latencies all the same.
 
 use std::{
     hint::black_box,
@@ -40,24 +38,25 @@ use crate::{
 
 /// The length of a window.
 const WINDOW: Duration = Duration::from_millis(100);
-/// What is at the drop.
+/// The interval at the drop.
 const NEAR: Duration = Duration::from_millis(1);
-/// The shortest gap there that is a hold: half of what is to be found. Below, a drop shows as the work that it is.
+/// The shortest gap in that interval that counts as a stall: half of what must be found. A shorter gap is no more than
+/// the processor time of the drop itself.
 const HOLD: Duration = Duration::from_micros(500);
-/// From one window to the next.
+/// The period of the windows.
 const PERIOD: Duration = Duration::from_millis(250);
 /// The share of the capacity that is used.
 const LOAD: f64 = 0.6;
-/// Chances below this are a difference.
+/// Probabilities below this are a significant difference.
 pub const CHANCE: f64 = 0.01;
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(bench: &mut Bench) {
     bench.part("calls", |bench| beside(bench, Load::Calls));
     bench.part("transactions", |bench| beside(bench, Load::Transactions));
 }
 
-/// What the clients do.
+/// The load of the clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Load {
     /// Three reads to one update.
@@ -67,7 +66,7 @@ pub enum Load {
 }
 
 impl Load {
-    /// The name of what is measured beside it.
+    /// Returns the name of a measurement under this load.
     fn of(self, name: &str) -> String {
         match self {
             Self::Calls => name.to_owned(),
@@ -83,7 +82,7 @@ impl Load {
     }
 }
 
-/// Measures what is noticed beside this load.
+/// Measures the effects under this load.
 fn beside(bench: &mut Bench, load: Load) -> Result<()> {
     let rows = bench.size(1_000_000, 20_000);
     let db = Setup::with_pool(2048 * MB)
@@ -159,30 +158,30 @@ fn beside(bench: &mut Bench, load: Load) -> Result<()> {
     fixture::close(db)
 }
 
-/// What happens in a window.
+/// The kind of a window.
 #[derive(Clone, Copy)]
 enum Kind {
     /// Nothing but the calls.
     Without,
     /// A table is dropped at its beginning.
     Drops,
-    /// The same, and every client is held up.
+    /// The same, and every client is stalled.
     Held,
 }
 
 impl Kind {
-    /// The name of the table that is dropped in a window.
+    /// Returns the name of the table that is dropped in a window.
     fn victim(self, window: u32) -> String {
         format!("{}_{window}", if matches!(self, Self::Held) { "held" } else { "small" })
     }
 }
 
-/// What windows have shown, one number each, in nanoseconds.
+/// Results of windows, one number each, in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Windows {
     pub p99: Vec<f64>,
     pub gap: Vec<f64>,
-    /// The longest gap near the drop; 0 if it was too short for a hold.
+    /// The longest gap near the drop; 0 if it was too short for a stall.
     hold: Vec<f64>,
 }
 
@@ -201,7 +200,7 @@ impl Windows {
     }
 }
 
-/// Where it is measured.
+/// The setting of a measurement.
 pub struct Field<'a> {
     pub db: &'a Database,
     pub table: &'a Table,
@@ -212,7 +211,7 @@ pub struct Field<'a> {
 }
 
 impl Field<'_> {
-    /// One call.
+    /// Executes one call or transaction.
     fn call(&self, random: &mut Random) -> Result<()> {
         let value = [random.bits() as u8; 100];
         let mut key = || random.below(self.rows).to_be_bytes();
@@ -238,7 +237,7 @@ impl Field<'_> {
         Ok(())
     }
 
-    /// From one call of a client to its next, on average.
+    /// Returns the mean interval between two calls of a client.
     pub fn interval(&self, bench: &mut Bench) -> Result<Duration> {
         bench.say("measuring what the engine can do");
         let capacity = self.capacity(bench.seconds(5.0, 0.5))?;
@@ -246,7 +245,7 @@ impl Field<'_> {
         Ok(Duration::from_secs_f64(self.threads as f64 / (capacity * LOAD)))
     }
 
-    /// Calls per second without a pause between them.
+    /// Returns the calls per second without a pause between them.
     fn capacity(&self, time: Duration) -> Result<f64> {
         let rates = fixture::threads(self.threads, |n| {
             let mut random = Random::new(1, n as u64);
@@ -255,7 +254,7 @@ impl Field<'_> {
         Ok(rates.iter().sum())
     }
 
-    /// A stretch of time with windows, at the beginning of each of which something is done; it may hold up the clients.
+    /// Runs the clients for some windows. `at` is called at the start of each window, and may stall the clients.
     pub fn turn(
         &self,
         interval: Duration,
@@ -313,7 +312,7 @@ impl Field<'_> {
     }
 }
 
-/// A client with a timetable.
+/// A client with a schedule.
 struct Client<'a> {
     field: &'a Field<'a>,
     interval: Duration,
@@ -323,7 +322,7 @@ struct Client<'a> {
     held: &'a AtomicU64,
 }
 
-/// What a client has recorded.
+/// The records of a client.
 struct Record {
     timeline: Timeline,
     windows: Vec<Latency>,

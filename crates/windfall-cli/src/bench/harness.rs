@@ -1,11 +1,9 @@
-//! What every benchmark needs.
+//! The framework of all benchmarks.
 //!
-//! **Purpose.** A folder that goes away, claims with their bounds, facts, the answer for people and for programs.
+//! **Purpose.** A temporary folder, claims with their bounds, facts, and the output as text or JSON.
 //!
-//! **Invariants.** Exit code 0 if every claim holds, 1 if one does not, 2 if a part failed, which keeps no other part
-//! from being measured and reported. In a quick run the bounds do not count. A bench without a claim is a failure.
-//!
-//! **May touch.** `windfall-measure`, `output`, `sweep`, the file system.
+//! **Invariants.** The exit code is 0 if every claim holds, 1 if one does not, 2 if a part failed; the other parts are
+//! measured and reported all the same. In a quick run the bounds are not enforced. A benchmark without a claim fails.
 
 use std::{
     fs,
@@ -24,12 +22,12 @@ use crate::{
     sweep::Sweeper,
 };
 
-/// What a value is compared with.
+/// The bound that a value is compared with.
 #[derive(Clone, Copy, Debug)]
 pub enum Bound {
-    /// The value must not be above.
+    /// The maximum of the value.
     AtMost(f64),
-    /// The value must not be below.
+    /// The minimum of the value.
     AtLeast(f64),
 }
 
@@ -52,7 +50,7 @@ impl Bound {
 #[derive(Debug)]
 struct Claim {
     id: String,
-    /// The value and what it is compared with, if it could be measured; the facts say why not.
+    /// The value and its bound, if it could be measured; otherwise the facts give the reason.
     measured: Option<(f64, Bound)>,
 }
 
@@ -65,7 +63,7 @@ impl Claim {
 /// A running benchmark.
 #[derive(Debug)]
 pub struct Bench {
-    /// How it was called.
+    /// The options of the call.
     pub options: BenchArgs,
     folder: PathBuf,
     _sweeper: Sweeper,
@@ -78,7 +76,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Makes the folder of a benchmark.
+    /// Creates the folder of a benchmark.
     pub fn begin(options: &BenchArgs) -> Result<Self> {
         let parent = options.dir.clone().unwrap_or_else(|| "windfall-bench".into());
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
@@ -100,27 +98,27 @@ impl Bench {
         })
     }
 
-    /// The folder of a database of this benchmark.
+    /// Returns the folder of a database of this benchmark.
     pub fn database(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The machine it runs on.
+    /// Returns the machine that it runs on.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// A size: the real one, or the one of a quick run.
+    /// Returns a size: the real one, or the one of a quick run.
     pub fn size<T>(&self, real: T, quick: T) -> T {
         if self.options.quick { quick } else { real }
     }
 
-    /// A time in seconds: the real one, or the one of a quick run.
+    /// Returns a time in seconds: the real one, or the one of a quick run.
     pub fn seconds(&self, real: f64, quick: f64) -> Duration {
         Duration::from_secs_f64(self.size(real, quick))
     }
 
-    /// Says what is being done.
+    /// Reports the progress on standard error.
     pub fn say(&self, what: &str) {
         eprintln!("[{:6.1} s] {what}", self.start.elapsed().as_secs_f64());
     }
@@ -130,17 +128,17 @@ impl Bench {
         self.claims.push(Claim { id: id.into(), measured: Some((value, bound)) });
     }
 
-    /// Keeps something that was measured beside the claims.
+    /// Records a measured value that is not a claim.
     pub fn fact(&mut self, name: impl Into<String>, value: impl Into<Value>) {
         self.facts.push((name.into(), value.into()));
     }
 
-    /// Shows people a table behind all else. Programs get what is in it as a fact.
+    /// Appends a table to the text output. The JSON output has its content as a fact.
     pub fn table(&mut self, title: impl Into<String>, grid: Grid) {
         self.tables.push((title.into(), grid));
     }
 
-    /// Says that something could not be measured: a claim that does not hold, except in a quick run.
+    /// Records that something could not be measured: a claim that does not hold, except in a quick run.
     pub fn missing(&mut self, id: &str, why: &str) {
         self.fact(id, format!("not measured: {why}"));
         if !self.options.quick {
@@ -148,7 +146,7 @@ impl Bench {
         }
     }
 
-    /// Measures a part. If that fails, the part is missing in the answer, and the others are not.
+    /// Measures a part. If it fails, the result lacks this part only.
     pub fn part(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> Result<()>) {
         if let Err(failure) = measure(self) {
             self.say(&format!("{name} failed: {failure}"));
@@ -158,7 +156,7 @@ impl Bench {
         }
     }
 
-    /// The answer.
+    /// Prints the result and returns the exit code.
     pub fn end(self, json: bool) -> Result<ExitCode> {
         let name = self.options.name.text();
         if self.claims.is_empty() && !self.options.quick {
@@ -222,7 +220,7 @@ impl Bench {
             let value = match value {
                 Value::String(text) => text.clone(),
                 Value::Number(n) => n.as_f64().map_or_else(|| n.to_string(), figure),
-                // A table shows it.
+                // Shown as a table.
                 Value::Array(_) | Value::Object(_) => continue,
                 other => other.to_string(),
             };
@@ -238,12 +236,12 @@ impl Bench {
     }
 }
 
-/// A number: a count as it is, another one shortened.
+/// Formats a number: a count in full, others shortened.
 fn figure(x: f64) -> String {
     if x.fract() == 0.0 && x >= 0.0 { units::count(x as u64) } else { units::short(x) }
 }
 
-/// How often something can be done per second: calls it for a time, 64 times between two looks at the clock.
+/// Returns the rate of a call per second: repeats it for `time`, 64 times between two readings of the clock.
 pub fn rate(time: Duration, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let start = Instant::now();
     let mut calls = 0_u64;
@@ -273,7 +271,7 @@ mod tests {
         assert!(!Bound::AtMost(0.0).holds(f64::NAN) && !Bound::AtLeast(0.0).holds(f64::NAN));
     }
 
-    /// A benchmark with these options, below a folder.
+    /// Begins a benchmark with these options, below a folder.
     fn begin(folder: &Path, options: &[&str]) -> Bench {
         let dir = folder.join("work");
         let call = ["windfall", "bench", "drop", "--dir", dir.to_str().unwrap()];

@@ -1,14 +1,12 @@
 //! `bench larger-than-memory`: a database several times larger than the pool.
 //!
-//! **Purpose.** Random reads, and reads and updates half and half, beside redb with a cache of the same size; and no
-//! client ever writes a page that was in its way.
+//! **Purpose.** Random reads, and reads and updates half and half, compared with redb with a cache of the same size;
+//! and no client ever writes out a dirty page to get a frame.
 //!
-//! **Invariants.** The engines take turns. An update is a commit of its own that is not synced, in both. redb always
-//! reads through the page cache of the kernel, which adds all free memory to its cache: what is compared with it goes
-//! through that, too. A miss costs what a page costs to move, so it is compared with our default page size, four times
-//! redb's, and with redb's. The rates past the page cache, which is our default, stand beside.
-//!
-//! **May touch.** `engine`, `windfall-measure`, `peers` where it is built in.
+//! **Invariants.** The engines alternate. An update is a separate commit that is not synced, in both. redb always reads
+//! through the kernel's page cache, which adds all free memory to its cache, so the compared databases of Windfall do
+//! so, too. The cost of a miss depends on the page size, so redb is compared with our default page size, four times
+//! redb's, and with redb's. The rates with direct I/O, our default, are reported as facts.
 
 use std::time::Duration;
 
@@ -25,7 +23,7 @@ use crate::{
     failure::Result,
 };
 
-/// Calls per second, so many per cent of them updates.
+/// Returns calls per second, with `updates` per cent of updates.
 fn calls(store: &dyn Store, rows: u64, updates: u64, time: Duration, seed: u64) -> Result<f64> {
     let mut random = Random::new(seed, updates);
     rate(time, || {
@@ -38,7 +36,7 @@ fn calls(store: &dyn Store, rows: u64, updates: u64, time: Duration, seed: u64) 
     })
 }
 
-/// One of the databases that are compared.
+/// One of the Windfall databases that are compared.
 struct Ours {
     name: &'static str,
     direct: bool,
@@ -55,7 +53,7 @@ const OURS: [Ours; 3] = [
     Ours { name: "windfall past the page cache", direct: true, page_size: None },
 ];
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let rows = bench.size(20_000_000, 100_000);
     // A row takes about 130 bytes in a page.
@@ -98,7 +96,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     ours.into_iter().try_for_each(|(db, _)| fixture::close(db))
 }
 
-/// Makes and fills a database of ours.
+/// Creates and fills a Windfall database.
 fn load(bench: &Bench, rows: u64, pool: u64, ours: &Ours) -> Result<(Database, Table)> {
     let &Ours { name, direct, page_size } = ours;
     bench.say(&format!("loading {name}"));

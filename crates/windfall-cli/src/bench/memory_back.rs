@@ -1,11 +1,9 @@
-//! `bench memory-back`: the memory of a dropped table, used again.
+//! `bench memory-back`: the reuse of the memory of a dropped table.
 //!
-//! **Purpose.** With a dropped table in a full pool, loading another evicts nothing that lives, and a miss that is
-//! served from a dropped frame takes no longer than one that is served from the free list.
+//! **Purpose.** With a dropped table in a full pool, loading another table evicts no live page, and a miss that gets a
+//! dropped frame takes no longer than one that gets a frame of the free list.
 //!
 //! **Invariants.** Both loads read one row of each page of a large table from disk.
-//!
-//! **May touch.** `engine`, `windfall-measure`.
 
 use std::time::Instant;
 
@@ -21,13 +19,13 @@ use crate::{
     failure::Result,
 };
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let size = bench.size(4096 * MB, 16 * MB);
     let path = bench.database("memory-back");
     bench.say("making three tables");
     let db = Setup::with_pool(size).commit(Commit::Lazy).log(1024 * MB).open(&path)?;
-    // A little more is dropped than is loaded: the inner pages and maps of the other tables want frames, too.
+    // A little more is dropped than is loaded: the inner pages and maps of the other tables need frames, too.
     let dropped = fixture::big(&db, "first", size + size / 16)?.1;
     let mut rows = 0;
     for name in ["second", "live"] {
@@ -36,7 +34,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     db.checkpoint()?;
     fixture::close(db)?;
 
-    // Room for two tables; the third one has to find its frames elsewhere.
+    // Room for two tables; the third one must get its frames elsewhere.
     let db = Setup::with_pool(2 * size + size / 8).commit(Commit::Write).open(&path)?;
     let per_page = db.metrics().page_size / fixture::ROW;
     bench.say("reading into free frames");
@@ -44,7 +42,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     bench.say("filling the pool");
     read(&db.table("live")?, rows, per_page)?;
     let filler = fixture::table(&db, "filler")?;
-    // The pool is full when the first page had to go.
+    // The pool is full when the first page is evicted.
     let evictions = db.metrics().pool_evictions;
     let mut id = 0;
     while db.metrics().pool_evictions == evictions && id < rows {

@@ -1,13 +1,11 @@
-//! The benchmarks that the project's claims rest on.
+//! The benchmarks of the project's claims.
 //!
-//! **Purpose.** `windfall bench NAME`: measures, compares with the bounds that the project has set itself, and says
+//! **Purpose.** `windfall bench NAME`: measures, compares with the bounds that the project has set itself, and reports
 //! which hold.
 //!
-//! **Invariants.** A bound is written where it is compared, and no result is. Rates depend on the machine and are
-//! reported as facts; a claim is a count or a ratio within one run. With `--quick` sizes and times are too small to
-//! prove anything, and the answer says so.
-//!
-//! **May touch.** `engine`, `factors`, `windfall-measure`, `windfall-lab`, `output`, the file system, child processes.
+//! **Invariants.** Bounds are constants in the code where they are compared; results are not in the code. Rates depend
+//! on the machine and are reported as facts; a claim is a count or a ratio within one run. With `--quick` sizes and
+//! times are too small to prove anything, and the output says so.
 
 mod big_file;
 mod create_drop;
@@ -42,7 +40,7 @@ use crate::{
 };
 use harness::Bench;
 
-/// Runs a benchmark, or the part of one that is played by a child process.
+/// Runs a benchmark, or the part of one that a child process executes.
 pub fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
     if let Some(part) = &options.child {
         match options.name {

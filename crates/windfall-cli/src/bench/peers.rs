@@ -1,11 +1,9 @@
-//! Other engines, to compare with.
+//! Other engines, for comparison.
 //!
-//! **Purpose.** LMDB and redb with the rows of `bench read`, each used as its documents advise.
+//! **Purpose.** LMDB and redb with the rows of `bench read`, each used as its documentation recommends.
 //!
-//! **Invariants.** Each has the same rows as we; reads go through one read transaction, which is the fastest way that
-//! both offer.
-//!
-//! **May touch.** The crates `heed` and `redb`.
+//! **Invariants.** Each has the same rows as Windfall; reads go through one read transaction, which is the fastest way
+//! that both offer.
 
 use std::{fs, path::Path};
 
@@ -22,14 +20,14 @@ fn failed(name: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Failure {
     move |e| Failure::said(format!("{name}: {e}"))
 }
 
-/// Any failure of LMDB.
+/// Converts any error of LMDB.
 macro_rules! lmdb {
     ($call:expr) => {
         $call.map_err(|e| failed("lmdb")(&e))
     };
 }
 
-/// Any failure of redb.
+/// Converts any error of redb.
 macro_rules! redb {
     ($call:expr) => {
         $call.map_err(|e| failed("redb")(&e))
@@ -38,20 +36,20 @@ macro_rules! redb {
 
 type Keys = U64<heed::byteorder::BigEndian>;
 
-/// LMDB, by `heed`.
+/// LMDB, through `heed`.
 pub struct Lmdb {
     env: heed::Env,
     rows: heed::Database<Keys, Bytes>,
 }
 
 impl Lmdb {
-    /// Makes and fills it.
+    /// Creates and fills a database.
     pub fn load(path: &Path, count: u64) -> Result<Self> {
         fs::create_dir_all(path)?;
         let mut options = EnvOpenOptions::new();
         options.map_size(((count * 320) as usize + (64 << 20)).next_multiple_of(4096));
-        // SAFETY: nobody else opens or changes the files of this folder, which was made just above; without the
-        // flag for syncs a crash may lose rows, which a benchmark makes anew.
+        // SAFETY: no other code opens or changes the files of this folder, which was created just above; without the
+        // flag for syncs a crash may lose rows, which a benchmark creates again.
         let env = unsafe { lmdb!(options.flags(EnvFlags::NO_SYNC).open(path))? };
         let mut write = lmdb!(env.write_txn())?;
         let rows = lmdb!(env.create_database(&mut write, None))?;
@@ -63,7 +61,7 @@ impl Lmdb {
         Ok(this)
     }
 
-    /// Reads by key.
+    /// Returns a reader by key.
     pub fn reads(&self) -> Result<Read<'_>> {
         let transaction = lmdb!(self.env.clone().static_read_txn())?;
         let rows = self.rows;
@@ -77,7 +75,7 @@ pub struct Redb(redb::Database);
 const ROWS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("rows");
 
 impl Redb {
-    /// Makes and fills it, with a cache of so many bytes.
+    /// Creates and fills a database, with a cache of `cache` bytes.
     pub fn load(path: &Path, count: u64, cache: u64) -> Result<Self> {
         let db = redb!(redb::Builder::new().set_cache_size(cache as usize).create(path))?;
         for from in (0..count).step_by(1_000_000) {
@@ -93,7 +91,7 @@ impl Redb {
         Ok(Self(db))
     }
 
-    /// Reads by key.
+    /// Returns a reader by key.
     pub fn reads(&self) -> Result<Read<'_>> {
         let rows = redb!(redb!(self.0.begin_read())?.open_table(ROWS))?;
         Ok(Box::new(move |key| {

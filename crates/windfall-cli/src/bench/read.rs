@@ -1,13 +1,11 @@
-//! `bench read`: point reads of a table that is all in the pool.
+//! `bench read`: point reads of a table that is completely in the pool.
 //!
-//! **Purpose.** Uniformly random keys through the public API, every value summed; beside LMDB and redb on the same rows
-//! in the same run; one thread and two; with the hash index and without. The claims are about the engine as it is by
-//! default, which is without.
+//! **Purpose.** Uniformly random keys through the public API, every value summed; compared with LMDB and redb on the
+//! same rows in the same run; one thread and two; with the hash index and without. The claims are about the default
+//! engine, which has no hash index.
 //!
-//! **Invariants.** The engines take turns, and the median of the turns counts. Every engine has the same rows, and the
-//! sums of what they read agree.
-//!
-//! **May touch.** `engine`, `windfall-measure`, `peers` where it is built in.
+//! **Invariants.** The engines alternate, and the median of the turns counts. Every engine has the same rows, and the
+//! sums of the values that they read agree.
 
 use std::time::Duration;
 
@@ -24,7 +22,7 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// Random reads per second.
+/// Measures random reads per second.
 fn reads(read: &mut Read<'_>, rows: u64, time: Duration, seed: u64) -> Result<f64> {
     let mut random = Random::new(seed, 5);
     let mut total = 0_u64;
@@ -37,7 +35,7 @@ fn reads(read: &mut Read<'_>, rows: u64, time: Duration, seed: u64) -> Result<f6
     Ok(rate)
 }
 
-/// Makes and fills a database of ours, as it is by default or with the hash index.
+/// Creates and fills a Windfall database, with default settings or with the hash index.
 fn load(bench: &Bench, rows: u64, hash: bool) -> Result<(Database, Table)> {
     bench.say(&format!("loading, {} hash index", fixture::with(hash)));
     let pool = rows * 320 + 128 * MB;
@@ -48,7 +46,7 @@ fn load(bench: &Bench, rows: u64, hash: bool) -> Result<(Database, Table)> {
     Ok((db, table))
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let rows = bench.size(10_000_000, 20_000);
     let (off_db, off) = load(bench, rows, false)?;
@@ -104,7 +102,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     fixture::close(on_db)
 }
 
-/// Every engine gives the same values.
+/// Checks that every engine returns the same values.
 fn agree(engines: &mut [(&str, Read<'_>)], rows: u64) -> Result<()> {
     let mut random = Random::new(9, 9);
     for _ in 0..1_000 {

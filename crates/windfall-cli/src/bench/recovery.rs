@@ -1,12 +1,10 @@
-//! `bench recovery`: the time from a kill to the next open database.
+//! `bench recovery`: the time from a kill until the database is open again.
 //!
-//! **Purpose.** A process under full write load is killed; the database is opened again, and what had been
-//! acknowledged is there.
+//! **Purpose.** A process under full write load is killed; the database is opened again, and all acknowledged rows are
+//! there.
 //!
-//! **Invariants.** The child says over its output how far each of its threads was acknowledged; what was said before
-//! the kill has to be found after it.
-//!
-//! **May touch.** `engine`, `windfall-measure`, child processes.
+//! **Invariants.** The child writes to its output the number of acknowledged inserts of each thread. Rows acknowledged
+//! before the kill must be found after it.
 
 use std::{
     env, fs,
@@ -29,19 +27,19 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// What the child's commits are.
+/// The durability of the child's commits.
 const SYNCED: &str = "synced";
 const WRITTEN: &str = "written";
-/// Threads that write.
+/// Number of threads that write.
 const WRITERS: usize = 8;
-/// Rows that each updates besides what it inserts.
+/// Number of rows that are updated, in addition to the inserts.
 const ROWS: u64 = 200_000;
 
 fn setup(quick: bool) -> Setup {
     Setup::with_pool(if quick { 64 * MB } else { 8192 * MB })
 }
 
-/// Measures: with a sync for each commit, and with a write, which is a much fuller load and survives a kill, too.
+/// Runs the benchmark: with a sync per commit, and with a write, which is a much fuller load and survives a kill, too.
 pub fn run(bench: &mut Bench) -> Result<()> {
     for name in [SYNCED, WRITTEN] {
         kill_and_open(bench, name)?;
@@ -97,12 +95,12 @@ fn kill_and_open(bench: &mut Bench, name: &str) -> Result<()> {
     Ok(fs::remove_dir_all(&path)?)
 }
 
-/// The key of the `n`th row that a thread inserts.
+/// Returns the key of the `n`th row that a thread inserts.
 fn inserted(thread: usize, n: u64) -> [u8; 8] {
     (((thread as u64 + 1) << 40) + n).to_be_bytes()
 }
 
-/// The process that is killed: every thread inserts and updates as fast as it can.
+/// Runs the process that is killed: every thread inserts and updates as fast as it can.
 pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
     let db = setup(options.quick).commit(Commit::Lazy).open(dir)?;
@@ -117,7 +115,7 @@ pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
             loop {
                 let counts: Vec<String> = done.iter().map(|n| n.load(Relaxed).to_string()).collect();
                 let mut out = std::io::stdout();
-                // Nobody reads any more: the parent has gone, and so shall we.
+                // The write fails if the parent has ended; this process then ends as well.
                 if writeln!(out, "{}", counts.join(" ")).and_then(|()| out.flush()).is_err() {
                     std::process::exit(1);
                 }

@@ -1,11 +1,9 @@
-//! Rows that several engines are to have, and how each is asked for them.
+//! The rows that several engines share, and the interface to read them.
 //!
-//! **Purpose.** The same rows for every engine of a comparison, and the same face: reads by key, reads and updates by
-//! key.
+//! **Purpose.** The same rows for every engine of a comparison, and the same interface: reads by key, reads and updates
+//! by key.
 //!
-//! **Invariants.** A row is what its number says, in every engine and every run.
-//!
-//! **May touch.** `engine`, `windfall-measure`.
+//! **Invariants.** The number of a row determines its content, in every engine and every run.
 
 use windfall_measure::Random;
 
@@ -18,28 +16,28 @@ use crate::{
 /// The bytes of a value.
 pub const VALUE: usize = 100;
 
-/// The row with a number: its key and its value.
+/// Returns the row with a number: its key and its value.
 pub fn row(id: u64) -> ([u8; 8], [u8; VALUE]) {
     let mut value = [0; VALUE];
     Random::new(id, 77).fill(&mut value);
     (id.to_be_bytes(), value)
 }
 
-/// The sum of the bytes of a value, eight at a time.
+/// Returns the sum of the bytes of a value, eight at a time.
 pub fn sum(value: &[u8]) -> u64 {
     value.as_chunks::<8>().0.iter().fold(0, |sum, eight| sum.wrapping_add(u64::from_le_bytes(*eight)))
 }
 
-/// Something that can be read by key: adds the sum of the value, or says that there is none.
+/// A reader by key: returns the sum of the value, or none if the key is missing.
 pub type Read<'a> = Box<dyn FnMut([u8; 8]) -> Result<Option<u64>> + 'a>;
 
-/// Reads of a table of ours.
+/// Returns a reader of a Windfall table.
 pub fn ours(table: &Table) -> Read<'_> {
     let mut value = Vec::new();
     Box::new(move |key| Ok(table.get_into(&key, &mut value)?.then(|| sum(&value))))
 }
 
-/// Fills a table of ours, and puts it on disk.
+/// Fills a Windfall table, and writes it to disk.
 pub fn fill(db: &Database, rows: u64) -> Result<Table> {
     let table = fixture::table(db, "rows")?;
     for id in 0..rows {
@@ -50,11 +48,11 @@ pub fn fill(db: &Database, rows: u64) -> Result<Table> {
     Ok(table)
 }
 
-/// Something that can be read and updated by key.
+/// A store that can be read and updated by key.
 pub trait Store {
-    /// The sum of the value of a key.
+    /// Returns the sum of the value of a key.
     fn read(&self, key: [u8; 8]) -> Result<Option<u64>>;
-    /// Gives a key another value.
+    /// Replaces the value of a key.
     fn update(&self, key: [u8; 8], value: &[u8]) -> Result<()>;
 }
 

@@ -1,16 +1,14 @@
-//! `bench seam`: what the seam between tree and pool costs a point read.
+//! `bench seam`: the cost of the interface between tree and pool in a point read.
 //!
-//! **Purpose.** The tree is written against traits, so that the classic pools of the lab can stand below it. The
-//! product is to pay nothing for that: cached point reads by the tree as it is are held against the same read with the
-//! buffer pool written in ([`windfall_lab::seam`]), with the hash index and without.
+//! **Purpose.** The tree is generic over traits, so that the classic pools of the lab can be used under it. The product
+//! must pay nothing for that: cached point reads by the generic tree are compared with the same read written directly
+//! against the buffer pool ([`windfall_lab::seam`]), with the hash index and without.
 //!
-//! **Invariants.** Both read random keys of the same tree, in one process for the times, where they take turns of some
-//! milliseconds; for the instructions the same keys in processes of their own, which are made and warmed in the same
-//! way. Both find the same. An instruction is counted by single steps, so its bound is narrow: one or two hundredths
-//! are what the compiler orders otherwise in two functions of the same content. Times of turns vary by some per cent on
-//! a busy machine, their medians by less: that bound is 5 %.
-//!
-//! **May touch.** `windfall-lab`, `windfall-measure`, child processes.
+//! **Invariants.** Both variants read random keys of the same tree and find the same. Times are measured in one
+//! process, in alternating turns of some milliseconds; instructions with the same keys in separate processes, which are
+//! created and warmed in the same way. Instructions are counted by single-stepping, so their bound is narrow: one or
+//! two hundredths come from a different instruction order in two functions of the same content. Times of turns vary by
+//! some per cent on a busy machine, their medians by less: that bound is 5 %.
 
 use std::{
     env,
@@ -35,15 +33,15 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// Reads whose instructions are counted, and reads before, so that all is in the hash index that can be.
+/// Number of reads with counted instructions, normal and quick.
 const COUNTED: [usize; 2] = [200, 2];
-/// Reads of a turn.
+/// Reads per turn.
 const TURN: usize = 5_000;
 
-/// The two ways to read.
+/// The two variants of a read.
 const WAYS: [(&str, seam::Way); 2] = [("generic", seam::generic), ("direct", seam::direct)];
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(bench: &mut Bench) {
     for hash in [false, true] {
         let with = if hash { "hashed" } else { "plain" };
@@ -57,7 +55,7 @@ fn load(folder: &Path, hash: bool, rows: u32) -> Result<Cached> {
     Cached::load(folder, hash, (0..rows).map(row)).map_err(Failure::Engine)
 }
 
-/// Reads so many random rows, by one way.
+/// Reads `count` random rows with one variant.
 fn read(both: &Both<'_>, way: seam::Way, rows: u32, count: usize, random: &mut Random) -> Result<u64> {
     let (mut value, mut sum) = (Vec::new(), 0_u64);
     for _ in 0..count {
@@ -69,12 +67,12 @@ fn read(both: &Both<'_>, way: seam::Way, rows: u32, count: usize, random: &mut R
     Ok(sum)
 }
 
-/// Rows of the table whose reads are counted.
+/// Returns the number of rows of the table for counted reads.
 fn rows_counted(quick: bool) -> u32 {
     if quick { 20_000 } else { 200_000 }
 }
 
-/// The instructions of reads by both ways.
+/// Compares the instructions of reads by both variants.
 fn instructions(bench: &mut Bench, hash: bool, with: &str) -> Result<()> {
     let mut each = Vec::new();
     for (way, _) in WAYS {
@@ -102,7 +100,7 @@ fn instructions(bench: &mut Bench, hash: bool, with: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a child process does: `generic:plain` and so on.
+/// Runs a child process: `generic:plain` and so on.
 pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
     let unknown = || Failure::said(format!("there is no part {part}"));
@@ -116,7 +114,7 @@ pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let (warm, counted) = (rows as usize * 3, COUNTED[usize::from(options.quick)]);
     let way = black_box(way);
     read(&both, way, rows, warm, &mut random)?;
-    // What the marks themselves take.
+    // An empty pair of marks measures the cost of the marks themselves.
     stepped::mark(Count::Instructions);
     stepped::mark(Count::Instructions);
     stepped::mark(Count::Instructions);
@@ -125,7 +123,7 @@ pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     done.map(drop)
 }
 
-/// The time of reads by both ways, in turns.
+/// Compares the times of reads by both variants, in turns.
 fn times(bench: &mut Bench, hash: bool, with: &str) -> Result<()> {
     let rows = bench.size(1_000_000, 20_000);
     let turns = bench.size(400, 20);
@@ -140,7 +138,7 @@ fn times(bench: &mut Bench, hash: bool, with: &str) -> Result<()> {
     }
     let mut took = [Vec::new(), Vec::new()];
     for turn in 0..turns {
-        // Who begins changes. Each has keys of its own: the second one would find the first one's in the caches.
+        // The first variant alternates. Each has its own keys: the second one would find the first one's in the caches.
         let order = if turn % 2 == 0 { [0, 1] } else { [1, 0] };
         for at in order {
             let mut random = Random::new(turn, 9 + at as u64);

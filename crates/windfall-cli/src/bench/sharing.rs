@@ -1,12 +1,11 @@
-//! How many syncs of the log the commits of eight threads make.
+//! The number of log syncs for the commits of eight threads.
 //!
-//! **Purpose.** Commits that come while a sync is under way share the next one. How many come depends on the disk:
-//! where a sync is over before another thread has something to commit, there is nothing to share.
+//! **Purpose.** Commits that arrive during a sync share the next one (group commit). How many arrive depends on the
+//! disk: if a sync ends before another thread has something to commit, there is nothing to share.
 //!
-//! **Invariants.** A bound is set where a sync lasts as long as what all threads do between two of their commits.
-//! Elsewhere the ratio is a fact, and says why it is no claim. What is compared is measured in turns, by one thread.
-//!
-//! **May touch.** `engine`, `windfall-measure`.
+//! **Invariants.** A bound applies where a sync lasts as long as the work of all threads between two of their commits.
+//! Elsewhere the ratio is a fact, with the reason why it is not a claim. Compared values are measured in turns, by one
+//! thread.
 
 use std::time::Instant;
 
@@ -19,20 +18,20 @@ use crate::{
     failure::Result,
 };
 
-/// How many threads commit.
+/// Number of committing threads.
 pub const THREADS: usize = 8;
 
-/// What a commit takes of a thread that is alone.
+/// The cost of a commit with a single thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Alone {
-    /// One that is written, in microseconds.
+    /// A commit that is only written, in microseconds.
     written_us: f64,
-    /// What the sync adds to that, in microseconds.
+    /// The additional time of the sync, in microseconds.
     sync_us: f64,
 }
 
 impl Alone {
-    /// Measures so many commits of each kind, each with a number of its own. From then on commits are synced.
+    /// Measures `count` commits of each kind, each with its own number. From then on commits are synced.
     pub fn measure(db: &Database, count: usize, commit: impl Fn(usize) -> Result<()>) -> Result<Self> {
         let (mut written, mut synced) = (Vec::new(), Vec::new());
         for n in 0..count {
@@ -49,12 +48,13 @@ impl Alone {
         Ok(Self { written_us, sync_us: (median(&synced) - written_us).max(0.0) })
     }
 
-    /// Whether all other threads come to their next commit while a sync is under way, one after another if need be.
+    /// Returns whether all other threads can reach their next commit during one sync, even if they run one after
+    /// another.
     fn can_share(self) -> bool {
         self.sync_us >= THREADS as f64 * self.written_us
     }
 
-    /// Compares the syncs of eight threads with their commits, or says why that shows nothing here.
+    /// Compares the syncs of eight threads with their commits, or records why that shows nothing here.
     pub fn judge(self, bench: &mut Bench, id: &str, what: &str, syncs: u64, commits: u64) {
         let Self { written_us, sync_us } = self;
         bench.fact(format!("a {what} that is written, 1 thread, median µs"), written_us);

@@ -1,12 +1,10 @@
 //! `SQLite`, to compare transactions with.
 //!
-//! **Purpose.** Sysbench's read/write transactions in SQL, in the write-ahead mode with every commit synced: the mode
-//! in which `SQLite` lets readers and one writer work side by side.
+//! **Purpose.** Sysbench's read/write transactions in SQL, in write-ahead mode with every commit synced: the mode in
+//! which `SQLite` lets readers and one writer work concurrently.
 //!
-//! **Invariants.** It has the same rows, and all of them cached by each connection. A transaction that writes begins as
-//! a writer, as its documents advise: one that becomes a writer later is refused when another one has written since.
-//!
-//! **May touch.** The crate `rusqlite`, `windfall-measure` for the rows, `oltp`.
+//! **Invariants.** It has the same rows, all of them cached by each connection. A transaction that writes begins as a
+//! writer, as its documentation recommends: one that becomes a writer later fails if another one has written since.
 
 use std::{
     fs,
@@ -34,7 +32,7 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Makes and fills it.
+    /// Creates and fills a database.
     pub fn load(folder: &Path, rows: u32, seed: u64) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let this = Self { file: folder.join("sbtest.sqlite"), rows };
@@ -52,7 +50,7 @@ impl Sqlite {
         Ok(this)
     }
 
-    /// A connection, one for each thread.
+    /// Opens a connection, one per thread.
     pub fn connect(&self) -> Result<Connected> {
         let connection = Connection::open(&self.file).map_err(failed)?;
         connection.busy_timeout(Duration::from_mins(1)).map_err(failed)?;
@@ -66,7 +64,7 @@ impl Sqlite {
     }
 }
 
-/// A connection, and how many rows there are.
+/// A connection, and the number of rows.
 pub struct Connected(Connection, u32);
 
 fn insert(connection: &Connection, id: u32, row: &[u8]) -> rusqlite::Result<()> {
@@ -121,7 +119,7 @@ impl Worker for Connected {
     fn transaction(&mut self, random: &mut Random) -> Result<bool> {
         match self.attempt(random) {
             Ok(()) => Ok(true),
-            // Another writer had its turn for all of the patience.
+            // Other writers held the lock for the whole busy timeout.
             Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => {
                 if !self.0.is_autocommit() {
                     self.0.execute_batch("ROLLBACK").map_err(failed)?;

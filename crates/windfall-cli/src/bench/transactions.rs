@@ -1,13 +1,11 @@
-//! `bench transactions`: what transactions of many calls cost.
+//! `bench transactions`: the cost of transactions of many calls.
 //!
-//! **Purpose.** A read inside a transaction beside one outside; a transaction that does nothing; how many commits a
-//! sync of the log serves; sysbench's read/write transactions by one to eight threads, beside `SQLite`; what an old
-//! view costs the others (`views`), and what the truncation of its undo does (`undo`).
+//! **Purpose.** Reads inside and outside a transaction; a transaction that does nothing; the number of commits per log
+//! sync; sysbench's read/write transactions by one to eight threads, compared with `SQLite`; the effect of an old read
+//! view on other clients (`views`), and that of the truncation of its undo log (`undo`).
 //!
-//! **Invariants.** All rows are in the pool. What is compared takes turns, and the median of the turns counts. Commits
-//! are synced where durability is a part of what is measured, in both engines.
-//!
-//! **May touch.** `engine`, `oltp`, `windfall-measure`, `sqlite` where it is built in.
+//! **Invariants.** All rows are in the pool. Compared variants alternate, and the median of the turns counts. Commits
+//! are synced where durability is a part of the measurement, in both engines.
 
 use std::{
     hint::black_box,
@@ -31,7 +29,7 @@ use crate::{
     oltp::{self, Mix, Unobserved},
 };
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(bench: &mut Bench) {
     bench.part("reads", reads);
     bench.part("commits", commits);
@@ -40,7 +38,7 @@ pub fn run(bench: &mut Bench) {
     bench.part("undo", undo::run);
 }
 
-/// Point reads outside of transactions, and in one; and transactions that do nothing.
+/// Measures point reads outside of transactions and in one, and transactions that do nothing.
 fn reads(bench: &mut Bench) -> Result<()> {
     let rows = bench.size(1_000_000, 10_000);
     bench.say("loading small rows");
@@ -73,7 +71,7 @@ fn reads(bench: &mut Bench) -> Result<()> {
     fixture::close(db)
 }
 
-/// How many syncs of the log so many commits take, of threads that do nothing else.
+/// Measures the log syncs per commit, with threads that do nothing else.
 fn commits(bench: &mut Bench) -> Result<()> {
     let setup = Setup::with_pool(256 * MB).commit(Commit::Lazy).log(512 * MB);
     let db = setup.open(&bench.database("commits"))?;
@@ -98,9 +96,9 @@ fn commits(bench: &mut Bench) -> Result<()> {
     fixture::close(db)
 }
 
-/// Something that does transactions of the mix.
+/// A worker that executes transactions of the mix.
 pub trait Worker {
-    /// One transaction. Says whether it was committed.
+    /// Executes one transaction. Returns whether it committed.
     fn transaction(&mut self, random: &mut Random) -> Result<bool>;
 }
 
@@ -110,7 +108,7 @@ impl Worker for Mix<'_> {
     }
 }
 
-/// Committed transactions per second of so many threads, each with a worker of its own.
+/// Returns the committed transactions per second of `threads` threads, each with its own worker.
 pub fn throughput<W: Worker>(
     threads: usize,
     time: Duration,
@@ -133,7 +131,7 @@ pub fn throughput<W: Worker>(
     Ok(committed.into_inner() as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Makes and fills the table of sysbench.
+/// Creates and fills the table of sysbench.
 pub fn load(bench: &Bench, name: &str, rows: u32, more: u64) -> Result<(Database, Table)> {
     bench.say(&format!("loading the table of sysbench for {name}"));
     let setup = Setup::with_pool(u64::from(rows) * 1024 + more).commit(Commit::Lazy).log(1024 * MB);
@@ -143,7 +141,7 @@ pub fn load(bench: &Bench, name: &str, rows: u32, more: u64) -> Result<(Database
     Ok((db, table))
 }
 
-/// The mix by one to eight threads, and by eight in `SQLite`.
+/// Measures the mix by one to eight threads, and by eight in `SQLite`.
 fn mix(bench: &mut Bench) -> Result<()> {
     let rows = bench.size(500_000, 2_000);
     let (db, table) = load(bench, "mix", rows, 256 * MB)?;

@@ -1,13 +1,11 @@
-//! What the others notice while undo is truncated, in `bench transactions`.
+//! The effect of undo truncation on other clients, in `bench transactions`.
 //!
-//! **Purpose.** A view keeps 4 GB of undo; it ends, and purge gives back slice after slice, each as a drop gives back a
-//! table. Clients call meanwhile as they do in `foreground`: the windows in which undo goes are compared with those
-//! before and behind, in which none does.
+//! **Purpose.** A read view keeps 4 GB of undo. When it ends, purge frees one undo segment slice after another, each in
+//! the way in which a drop frees a table. Clients call meanwhile as in `foreground`: the windows in which undo is freed
+//! are compared with those before and after, in which none is.
 //!
-//! **Invariants.** The same clients, windows and test of ranks as there. What changes is not what the clients work on,
-//! and it changes no key.
-//!
-//! **May touch.** `engine`, `foreground`, `windfall-measure`.
+//! **Invariants.** The clients, windows and rank test are the same as there. The table that is changed is not the
+//! clients' table, and no key changes.
 
 use std::time::{Duration, Instant};
 
@@ -25,13 +23,13 @@ use crate::{
     failure::Result,
 };
 
-/// Rows that are changed.
+/// Number of rows that are changed.
 const CHANGED: u64 = 20_000;
 
-/// What does not go does not go on for ever.
+/// The timeout of the truncation.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Measures.
+/// Runs this part.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let (rows, undo) = (bench.size(1_000_000, 20_000), bench.size(4 * GB, 16 * MB));
     let db = Setup::with_pool(2048 * MB).commit(Commit::Lazy).log(2048 * MB).open(&bench.database("undo"))?;

@@ -1,15 +1,13 @@
-//! What a view that is held open costs the others, in `bench transactions`.
+//! The effect of a long-lived read view on other clients, in `bench transactions`.
 //!
-//! **Purpose.** Two threads update rows as fast as they can; beside them a transaction that has read something stays
-//! open. What it keeps is undo: how much slower the others become, how much memory that takes, and how soon it is gone
-//! when the view is.
+//! **Purpose.** Two threads update rows as fast as they can while a transaction that has read something stays open. It
+//! keeps undo: measured are the slowdown of the updates, the memory, and the time until the undo is purged after the
+//! view has ended.
 //!
-//! **Invariants.** The rate beside the view is compared with that before it, in one run. The load goes on when the view
-//! has ended: purge has to be faster than what it leaves. The pool has room for all entries that the load leaves in the
-//! trees beside the view: where they are on disk, load and purge alike wait for that. Updates of a column without an
-//! index change no key, others do.
-//!
-//! **May touch.** `engine`, `windfall-measure`.
+//! **Invariants.** The rate with the view is compared with that before it, in one run. The load continues after the
+//! view has ended: purge must be faster than the load. The pool has room for all entries that the load leaves in the
+//! trees during the view: if they were on disk, load and purge alike would wait for reads. Updates of a column without
+//! an index change no key, others do.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -30,14 +28,14 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// Who updates.
+/// Number of threads that update.
 const THREADS: usize = 2;
-/// How often undo is looked at.
+/// The interval at which the size of undo is sampled.
 const LOOK: Duration = Duration::from_millis(250);
-/// How soon the undo is to be gone where no key has changed.
+/// Seconds until the undo must be purged if no key has changed.
 const GONE: f64 = 5.0;
 
-/// Measures.
+/// Runs this part.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let rows = bench.size(200_000, 2_000);
     let (db, table) = load(bench, "views", rows, bench.size(4 * GB, 256 * MB))?;
@@ -79,7 +77,7 @@ struct Field<'a> {
     rows: u32,
 }
 
-/// What was seen beside a view and behind it.
+/// Measurements during a view and after it.
 #[derive(Debug, Default)]
 struct Seen {
     before: f64,
@@ -93,7 +91,7 @@ struct Seen {
 }
 
 impl Field<'_> {
-    /// Updates random rows, each a transaction of its own, until told to stop.
+    /// Updates random rows, each in its own transaction, until `stop` is set.
     fn update(&self, changes_keys: bool, seed: u64, stop: &AtomicBool, done: &AtomicU64) -> Result<()> {
         let mut random = Random::new(seed, 7);
         while !stop.load(Relaxed) {
@@ -133,7 +131,7 @@ impl Field<'_> {
         })
     }
 
-    /// Updates per second for a time.
+    /// Measures the updates per second for some time.
     fn rate(done: &AtomicU64, time: Duration) -> f64 {
         let (start, before) = (Instant::now(), done.load(Relaxed));
         thread::sleep(time);
@@ -143,9 +141,9 @@ impl Field<'_> {
     fn watch(&self, bench: &Bench, stop: &AtomicBool, done: &AtomicU64) -> Result<Seen> {
         let undo = || self.db.metrics().undo_bytes as f64;
         let pool = self.db.metrics().pool_frames * self.db.metrics().page_size;
-        // Of the pool more is in use as time goes by, whoever fills it.
+        // Without the pool, which fills up over time in any case.
         let resident = || resident_bytes().saturating_sub(resident_of_mapping(pool).unwrap_or(0)) as f64;
-        // The pool, too, comes to rest.
+        // The pool must reach a steady state, too.
         thread::sleep(bench.seconds(5.0, 0.1));
         let mut seen = Seen { before: Self::rate(done, bench.seconds(15.0, 0.2)), ..Seen::default() };
         seen.pool = pool as f64;
@@ -157,13 +155,14 @@ impl Field<'_> {
         seen.beside = Self::rate(done, bench.seconds(60.0, 0.5));
         seen.kept = undo() - usual;
         seen.memory = (resident() - memory).max(0.0);
-        // What the load leaves a second.
+        // The undo that the load generates per second.
         let garbage = seen.kept / held.elapsed().as_secs_f64();
         view.commit()?;
 
         let (end, most) = (Instant::now(), bench.seconds(300.0, 2.0));
         let mut last = undo();
-        // What the load leaves between two looks, and the slices that it has just begun, are no rise.
+        // The undo that the load generates between two samples, and the slices that it has just begun, do not count as
+        // a rise.
         let step = garbage * LOOK.as_secs_f64() + (THREADS as u64 * self.db.metrics().page_size * 64) as f64;
         while end.elapsed() < most && !stop.load(Relaxed) {
             thread::sleep(LOOK);

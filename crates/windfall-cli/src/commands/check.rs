@@ -2,11 +2,9 @@
 //!
 //! **Purpose.** `check`: every page checksum, every tree, the allocation maps, missing and leaked files.
 //!
-//! **Invariants.** Exit code 0 means that nothing was found, 1 that something was; damage that keeps the database
-//! from being opened is damage too. What a crash has left to be deleted, files of others, and tables that could not
-//! be compared with their indexes yet, are told and are no findings.
-//!
-//! **May touch.** `engine`, `output`, `windfall-measure`.
+//! **Invariants.** Exit code 0 means that nothing was found, 1 that something was; damage that prevents the database
+//! from being opened is a finding too. Files that a crash left to be deleted, foreign files, and tables that could not
+//! be compared with their indexes yet are reported, but are not findings.
 
 use std::{path::Path, process::ExitCode};
 

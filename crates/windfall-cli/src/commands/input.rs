@@ -1,10 +1,8 @@
-//! The file that is loaded.
+//! The input of a load.
 //!
-//! **Purpose.** A file or standard input, with a bar that shows how far it is read.
+//! **Purpose.** A file or standard input, with a progress bar.
 //!
 //! **Invariants.** A wait for input ends at a signal.
-//!
-//! **May touch.** `interrupt`, the file system, the terminal.
 
 use std::{
     fs::File,
@@ -20,7 +18,7 @@ use crate::{
     interrupt::{Interrupt, Signal},
 };
 
-/// The bytes.
+/// An input with its progress bar.
 #[derive(Debug)]
 pub struct Input {
     file: File,
@@ -29,13 +27,13 @@ pub struct Input {
 }
 
 impl Input {
-    /// Opens a file or standard input, and says what messages call it.
+    /// Opens a file or standard input, and returns its name for messages.
     ///
     /// # Errors
     /// It cannot be read.
     pub fn open(file: Option<&Path>) -> Result<(Self, String)> {
         let (file, length, name) = match file.filter(|f| *f != Path::new("-")) {
-            // Not the standard library's handle, which has a buffer of its own: waiting would not know of it.
+            // Not the standard library's handle: its own buffer would be invisible to the wait for input.
             None => {
                 (File::from(io::stdin().as_fd().try_clone_to_owned()?), None, "standard input".to_owned())
             }
@@ -59,15 +57,15 @@ impl Input {
         Ok((Self { file, interrupt: Interrupt::new()?, bar }, name))
     }
 
-    /// From here on a signal is a failure to read, and no longer the end of the process.
+    /// From now on a signal is a read error, and no longer ends the process.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn watch_signals(&self) -> Result<()> {
         Ok(self.interrupt.watch()?)
     }
 
-    /// Takes the bar away.
+    /// Removes the progress bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,12 +1,10 @@
 //! The lines of a CSV or TSV file, as rows.
 //!
-//! **Purpose.** What stands in a file with a header: the columns, then a key and a value for each line.
+//! **Purpose.** Parses a file with a header: the columns, then a key and a value for each line.
 //!
-//! **Invariants.** Any bytes are a file. A line is a row with just the fields that the header names, and a key, or it
-//! is bad and named by its number. A quote that is never closed is found, however much it has swallowed. No line takes
-//! memory without a bound.
-//!
-//! **May touch.** `schema`, `output`, `columns`, `windfall-measure`.
+//! **Invariants.** Any bytes are accepted. A line is either a row with exactly the fields of the header and a key, or
+//! bad and reported with its number. An unclosed quote is detected, however much it includes. The memory for a line is
+//! bounded.
 
 use std::io::{self, Read};
 
@@ -19,33 +17,33 @@ use crate::{
     output,
 };
 
-/// What is put behind the input, as a line of its own: a quote that is never closed swallows it, and is known by that.
-/// No delimiter is in it. Any file may have such a line; but none of its own lines reaches as far.
+/// A sentinel line that is appended to the input: an unclosed quote includes it, and is detected by that. It contains
+/// no delimiter. A file may contain such a line itself, but no line of its own ends as far as the appended one.
 const END: &[u8] = b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8";
 
-/// What stands before and behind it.
+/// The line break before and after the sentinel.
 const END_OF_LINE: &[u8] = b"\n";
 
 /// The longest header, in bytes.
 const LONGEST_HEADER: u64 = 1 << 20;
 
-/// The input, as much of it as a line may have.
+/// The input, limited to the allowed length of a line.
 #[derive(Debug)]
 struct Bounded<R> {
     input: R,
-    /// How many bytes were read for the line under way: not more than it has, until it ends.
+    /// Bytes read for the current line: at most its length, until it ends.
     read: u64,
-    /// How many that may be.
+    /// The limit of `read`.
     limit: u64,
-    /// How many were read for all lines.
+    /// Bytes read for all lines.
     total: u64,
-    /// What was read last.
+    /// The bytes of the last read.
     last: Vec<u8>,
 }
 
 impl<R> Bounded<R> {
-    /// The byte before a position to which the reader has come: that lies in what was read last, or is the end of line
-    /// that was put behind the input. `None` further behind.
+    /// Returns the byte before a position that the reader has reached: it is in the last read, or is the line break
+    /// that was appended to the input. `None` further on.
     fn byte_before(&self, position: u64) -> Option<u8> {
         match (self.total + 1).checked_sub(position)? {
             0 => END_OF_LINE.first().copied(),
@@ -69,50 +67,50 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// The records of a file, one after the other.
+/// The records of a file, in sequence.
 struct Records<R> {
     reader: csv::Reader<io::Chain<Bounded<R>, io::Cursor<Vec<u8>>>>,
     name: String,
-    /// The one that was read last.
+    /// The last record.
     line: csv::ByteRecord,
-    /// The line that it begins in.
+    /// The number of its first line.
     number: u64,
-    /// It ended with the first half of `\r\n`: the reader takes the other half for the next one's.
+    /// The record ended with the first half of `\r\n`: the reader counts the other half as part of the next record.
     half_ended: bool,
     is_header: bool,
 }
 
-/// A file whose header was read.
+/// A file after its header.
 pub struct Lines<R> {
     records: Records<R>,
     columns: Columns,
     key_at: usize,
 }
 
-/// A line below the header.
+/// A line after the header.
 #[derive(Debug, PartialEq)]
 pub enum Line<'a> {
     /// A row.
     Row {
         /// Its key.
         key: &'a [u8],
-        /// The other columns, as [`columns::encode`] puts them.
+        /// The other columns, encoded by [`columns::encode`].
         value: Vec<u8>,
     },
-    /// What is wrong with it.
+    /// A bad line, with the reason.
     Bad(String),
 }
 
 impl<R: Read> Lines<R> {
-    /// Reads the header. `name` is what messages call the input; `key` is the column that is the key, if not the first;
-    /// no other line is longer than `longest` bytes.
+    /// Reads the header. `name` names the input in messages; `key` is the key column, if not the first; a later line
+    /// has at most `longest` bytes.
     ///
     /// # Errors
-    /// What is wrong with the header.
+    /// The reason why the header is invalid.
     pub fn of(input: R, name: &str, delimiter: u8, key: Option<&str>, longest: u64) -> Result<Self> {
         let mut records = Records::of(input, name, delimiter);
         records.read()?;
-        // Where there is none, it is the first line that is missing.
+        // Without a header, the first line is the missing one.
         let number = if records.is_end() { 1 } else { records.number };
         let (columns, key_at) = columns_of(&records.line, records.is_behind(), key)
             .map_err(|e| Failure::said(format!("{name}, line {number} (the header): {e}")))?;
@@ -121,20 +119,20 @@ impl<R: Read> Lines<R> {
         Ok(Self { records, columns, key_at })
     }
 
-    /// The input.
+    /// Returns the input.
     pub fn input(&self) -> &R {
         &self.records.input().input
     }
 
-    /// The columns that the header names.
+    /// Returns the columns of the header.
     pub fn columns(&self) -> &Columns {
         &self.columns
     }
 
-    /// The next line, and its number.
+    /// Returns the next line and its number.
     ///
     /// # Errors
-    /// The input cannot be read, or the line is too long: there is no way on behind it.
+    /// The input cannot be read, or the line is too long: reading cannot continue after it.
     pub fn next(&mut self) -> Result<Option<(u64, Line<'_>)>> {
         while self.records.read()? {
             if !self.records.is_end() {
@@ -146,7 +144,7 @@ impl<R: Read> Lines<R> {
 
     fn row(&self) -> Line<'_> {
         let line = &self.records.line;
-        // What lies behind the input is the end, or lies within a quote.
+        // A record beyond the input is the sentinel, or is within a quote.
         if self.records.is_behind() {
             return Line::Bad("a quote is opened in it and never closed".to_owned());
         }
@@ -168,8 +166,8 @@ impl<R: Read> Lines<R> {
     }
 }
 
-/// The columns that a header names, and which of its fields is the key. A header that reaches behind the input is none,
-/// or has a quote that is never closed.
+/// Returns the columns of a header, and the position of the key. A header that extends beyond the input is missing, or
+/// has an unclosed quote.
 fn columns_of(header: &csv::ByteRecord, is_behind: bool, key: Option<&str>) -> Result<(Columns, usize)> {
     if is_behind && *header != [END][..] {
         return Err(Failure::said("a quote is opened in it and never closed"));
@@ -205,17 +203,18 @@ impl<R: Read> Records<R> {
         self.reader.get_ref().get_ref().0
     }
 
-    /// Whether what was read last reaches behind the input, and the end of line that was put there.
+    /// Returns whether the last record extends beyond the input and the line break appended to it.
     fn is_behind(&self) -> bool {
         self.reader.position().byte() > self.input().total + 1
     }
 
-    /// Whether what was read last is only what was put behind the input.
+    /// Returns whether the last record is exactly the sentinel.
     fn is_end(&self) -> bool {
         self.is_behind() && self.line == [END][..]
     }
 
-    /// Reads the next one, if there is one and it is not too long: empty lines before it count as a part of it.
+    /// Reads the next record; returns false at the end. It fails if the record is too long: empty lines before it count
+    /// as a part of it.
     fn read(&mut self) -> Result<bool> {
         self.reader.get_mut().get_mut().0.read = 0;
         self.number = self.reader.position().line() + u64::from(self.half_ended);
@@ -223,7 +222,7 @@ impl<R: Read> Records<R> {
         let read = self.reader.read_byte_record(&mut self.line);
         let length = if read.is_ok() {
             self.count_lines();
-            // What was read ahead was not read for this one.
+            // Bytes that were read ahead do not belong to this record.
             if self.is_end() { 0 } else { self.reader.position().byte() - start }
         } else {
             self.input().read
@@ -234,7 +233,8 @@ impl<R: Read> Records<R> {
         read.map_err(|e| Failure::said(format!("{}: {e}", self.name)))
     }
 
-    /// Where what was read began: so many lines ago as there are ends of lines in it, and its own if that was passed.
+    /// Computes the number of the first line: the current line minus the line breaks in the record, and minus its own
+    /// if that was consumed.
     fn count_lines(&mut self) {
         let here = self.reader.position();
         let last = self.input().byte_before(here.byte());
@@ -260,7 +260,7 @@ impl<R: Read> Records<R> {
     }
 }
 
-/// Any bytes as a file.
+/// Fuzz target: arbitrary bytes as a file.
 #[cfg(feature = "fuzz")]
 pub mod fuzz {
     use super::{Line, Lines};
@@ -268,7 +268,7 @@ pub mod fuzz {
 
     const DELIMITERS: &[u8] = b",\t; ";
 
-    /// What is in a file: the names of its columns, its good rows, and whether it has bad ones.
+    /// The content of a file: the names of its columns, its good rows, and whether it has bad ones.
     type Content = (Vec<String>, Vec<Vec<Vec<u8>>>, bool);
 
     fn rows_of(text: &[u8], delimiter: u8, key: Option<&str>) -> Option<Content> {
@@ -287,7 +287,7 @@ pub mod fuzz {
         Some((columns.names().map(str::to_owned).collect(), rows, bad))
     }
 
-    /// What was read is a file again, and that file has just these rows.
+    /// Writes what was read as a file again, and checks that this file has exactly these rows.
     pub fn csv(data: &[u8]) {
         let Some(([delimiter, key], text)) = data.split_first_chunk() else { return };
         let delimiter = DELIMITERS[usize::from(*delimiter) % DELIMITERS.len()];
@@ -303,7 +303,7 @@ pub mod fuzz {
         assert_eq!(rows_of(&again, delimiter, None), Some((names, rows, false)));
     }
 
-    /// Files, good and bad.
+    /// Returns files as seeds, good and bad.
     pub fn csv_seeds() -> Vec<Vec<u8>> {
         let files: [(u8, u8, &str); 10] = [
             (0, 0, "id,name,town\n1,Ada,London\n2,Edgar,Oxford\n"),
@@ -325,7 +325,7 @@ pub mod fuzz {
 mod tests {
     use super::*;
 
-    /// Numbers of the lines, in brackets those that are bad; then what stops the reader.
+    /// Returns the numbers of the lines, bad ones in brackets; then the error that stops the reader.
     fn numbers(text: &str, longest: u64) -> String {
         let mut lines = match Lines::of(text.as_bytes(), "it", b',', None, longest) {
             Ok(lines) => lines,
@@ -358,7 +358,7 @@ mod tests {
             assert_eq!(numbers("\u{feff}\"id\",name\n1\n"), "[2]");
             assert!(numbers("\n\n").starts_with("it, line 1 (the header): there are no columns"));
             assert!(numbers("\nid,id\n").starts_with("it, line 2 (the header): "));
-            // So many that the reader takes them in several pieces, with ends of lines at all places.
+            // Enough lines that the reader needs several reads, with line breaks at all positions.
             let many: Vec<String> = (1..5_000).map(|n| format!("{n},{}\n", "x".repeat(n % 7))).collect();
             let expected: Vec<String> = (2..5_001).map(|n| n.to_string()).collect();
             assert_eq!(numbers(&format!("id,name\n{}", many.concat())), expected.join(" "));

@@ -1,13 +1,11 @@
-//! Files into tables.
+//! Loading files into tables.
 //!
 //! **Purpose.** `load`: a CSV or TSV file with a header becomes rows, the key column their key.
 //!
-//! **Invariants.** A bad line stops the load and is named by its number, or is left out and counted if that was asked
-//! for; a bad header always stops it, and so does a line that is longer than lines may be. A load that fails, up to its
-//! last checkpoint, or is stopped by a signal, leaves no table behind that it made; in a table that was there before,
-//! the rows before that stay, and the message says how many. What a finished load has loaded is durable.
-//!
-//! **May touch.** `input`, `lines`, `engine`, `output`, `columns`, `windfall-measure`.
+//! **Invariants.** A bad line stops the load and is reported by number, or is skipped and counted if that was
+//! requested. A bad header always stops it, as does a line above the length limit. If a load fails, its last checkpoint
+//! included, or is stopped by a signal, a table that it created is dropped. In an existing table the rows loaded so far
+//! stay, and the message has their number. The rows of a finished load are durable.
 
 use std::{path::Path, process::ExitCode};
 
@@ -29,10 +27,10 @@ use crate::{
     output,
 };
 
-/// How many of the lines that were left out are shown.
+/// Number of skipped lines that are shown.
 const SHOWN: usize = 5;
 
-/// What a load has done.
+/// The result of a load.
 #[derive(Debug, Default)]
 struct Loaded {
     rows: u64,
@@ -50,7 +48,7 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     let mut lines = Lines::of(input, &name, delimiter, options.key.as_deref(), options.max_line)?;
     let columns = lines.columns().clone();
 
-    // Commits are synced together, by the checkpoint at the end: until then nobody was told that a row is loaded.
+    // Commits are synced together, by the checkpoint at the end: no row is reported as loaded before.
     let loaded = with_database(db, true, Commit::Lazy, |db| {
         lines.input().watch_signals()?;
         let (table, made) = table_for(db, &options.table, &columns, &name)?;
@@ -66,7 +64,7 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The table of that name with these columns, and whether it was made here.
+/// Returns the table of that name with these columns, and whether it was created here.
 fn table_for(db: &Database, name: &str, columns: &Columns, file: &str) -> Result<(Table, bool)> {
     match db.table(name) {
         Err(Error::Schema(SchemaError::NoTable(_))) => {
@@ -97,7 +95,7 @@ fn described(columns: &Columns) -> String {
     }
 }
 
-/// Why a load stopped.
+/// The reason why a load stopped.
 enum Failed {
     /// A bad line.
     Line(String),
@@ -110,9 +108,9 @@ impl<E: Into<Failure>> From<E> for Failed {
     }
 }
 
-/// Ends a load that has failed, and says what it leaves behind.
+/// Ends a failed load, and returns the failure with what remains of it.
 fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Failure {
-    // Nothing is told that a crash could still take back.
+    // Makes the result durable before it is reported.
     engine::set_commit(db, Commit::Sync);
     let left = if made {
         match db.drop_table(table) {
@@ -120,7 +118,7 @@ fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Fa
             Err(e) => format!("{table}, which it made, cannot be dropped: {e}"),
         }
     } else {
-        // What the data files refuse is in the log, unless that has stopped, too.
+        // Rows that cannot be written to the data files are in the log, unless the log has failed, too.
         let most = if matches!(db.checkpoint(), Err(Error::Poisoned(_))) { "at most " } else { "" };
         match rows {
             0 => "nothing was loaded".to_owned(),
@@ -135,7 +133,7 @@ fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Fa
     }
 }
 
-/// Loads the lines below the header.
+/// Loads the lines after the header.
 fn rows(
     lines: &mut Lines<Input>,
     (table, name): (&Table, &str),
@@ -144,7 +142,7 @@ fn rows(
 ) -> Result<(), Failed> {
     loop {
         let next = lines.next();
-        // A signal that has ended a wait for input has made it fail, too.
+        // A signal that has interrupted a wait for input has also made the read fail.
         if let Some(signal) = Signal::come() {
             return Err(Failure::Stopped(signal, String::new()).into());
         }
@@ -170,7 +168,7 @@ fn rows(
     }
 }
 
-/// Loads one row, or says what is wrong with it.
+/// Loads one row, or returns what is wrong with it.
 fn one(table: &Table, key: &[u8], value: &[u8], replace: bool) -> Result<Option<String>> {
     match if replace { table.put(key, value) } else { table.insert(key, value) } {
         Ok(()) => Ok(None),

@@ -1,11 +1,9 @@
 //! The commands.
 //!
-//! **Purpose.** From the command line to the function that serves it.
+//! **Purpose.** Dispatches the command line to the function that executes it.
 //!
-//! **Invariants.** Only `create` and `load` make a database; every other command refuses a folder without one. A
+//! **Invariants.** Only `create` and `load` create a database; every other command rejects a folder without one. A
 //! command that has opened a database closes it, also when it fails.
-//!
-//! **May touch.** Every module of the crate.
 
 mod check;
 mod input;
@@ -29,7 +27,7 @@ use crate::{
 /// The buffer pool of a command that works on tables.
 const POOL: u64 = 256 << 20;
 
-/// Serves a command.
+/// Executes a command.
 pub fn run(args: Args) -> Result<ExitCode> {
     let (db, json) = (args.db.as_path(), args.json);
     match args.command {
@@ -52,7 +50,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-/// Works with a database and closes it. The first failure is the one that is told.
+/// Runs `work` with a database and closes it. The first failure is returned.
 fn with_database<T>(
     path: &Path,
     create: bool,

@@ -1,11 +1,9 @@
-//! Rows out of tables.
+//! Reading rows of tables.
 //!
 //! **Purpose.** `get` and `scan`.
 //!
-//! **Invariants.** Rows are printed as they are read: a scan of any length needs the memory of one row. For people a
-//! scan is CSV with a header, which `load` reads back.
-//!
-//! **May touch.** `engine`, `output`, `columns`.
+//! **Invariants.** Rows are printed as they are read: a scan of any length needs the memory of one row. The text output
+//! of a scan is CSV with a header, which `load` can read.
 
 use std::{io::Write as _, ops::Bound, path::Path, process::ExitCode};
 
@@ -49,7 +47,7 @@ pub fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints rows in the order of their keys.
+/// Prints rows in key order.
 pub fn scan(db: &Path, json: bool, options: &ScanArgs) -> Result<ExitCode> {
     with_database(db, false, Commit::Sync, |db| {
         let table = db.table(&options.table)?;
@@ -63,7 +61,7 @@ pub fn scan(db: &Path, json: bool, options: &ScanArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Calls `each` with every row that is asked for, in order.
+/// Calls `each` with every requested row, in order.
 fn visit(table: &Table, options: &ScanArgs, mut each: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
     let key = |text: &Option<String>| text.as_ref().map(|t| t.as_bytes().to_vec());
     let from = key(&options.from).map_or(Bound::Unbounded, Bound::Included);
@@ -80,7 +78,7 @@ fn visit(table: &Table, options: &ScanArgs, mut each: impl FnMut(&[u8], &[u8]) -
     Ok(())
 }
 
-/// One JSON array, a row a line.
+/// Prints one JSON array with a row per line.
 fn scan_json(table: &Table, columns: Option<&Columns>, options: &ScanArgs) -> Result<()> {
     let mut out = output::out();
     let mut between = "[\n";
@@ -93,7 +91,7 @@ fn scan_json(table: &Table, columns: Option<&Columns>, options: &ScanArgs) -> Re
     writeln!(out, "{end}").and_then(|()| out.flush()).map_err(Failure::Answer)
 }
 
-/// CSV with a header.
+/// Prints CSV with a header.
 fn scan_csv(table: &Table, columns: Option<&Columns>, options: &ScanArgs) -> Result<()> {
     let mut out = csv::WriterBuilder::new().flexible(true).from_writer(output::out());
     let failed = |e: csv::Error| match e.into_kind() {

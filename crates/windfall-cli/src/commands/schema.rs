@@ -1,10 +1,8 @@
-//! Tables as such: make, list, empty, drop.
+//! Schema commands: create, list, truncate, drop tables.
 //!
-//! **Purpose.** `create`, `tables`, `truncate`, `drop`, and what the shell does alike.
+//! **Purpose.** `create`, `tables`, `truncate`, `drop`, and their counterparts in the shell.
 //!
 //! **Invariants.** Several tables named in one `drop` are dropped in one atomic step: all of them or none.
-//!
-//! **May touch.** `engine`, `output`, `columns`, `windfall-measure`.
 
 use std::{collections::HashSet, path::Path, process::ExitCode};
 
@@ -21,7 +19,7 @@ use crate::{
     output::{self, Grid},
 };
 
-/// A name that can be printed in a line and typed.
+/// Checks that a name can be printed on a line and typed.
 pub fn printable(what: &str, name: &str) -> Result<()> {
     if name.contains(char::is_control) {
         let name = output::quoted(name.as_bytes());
@@ -32,8 +30,8 @@ pub fn printable(what: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The columns of a table, with the key's name taken out of the list: the first, unless another is named. Blanks around
-/// a name do not count.
+/// Returns the columns of a table, with the key's name removed from the list: the first, unless another is named.
+/// Blanks around a name are ignored.
 pub fn columns<'a>(names: impl IntoIterator<Item = &'a str>, key: Option<&str>) -> Result<Columns> {
     let names: Vec<String> = names.into_iter().map(|name| name.trim().to_owned()).collect();
     let mut seen = HashSet::new();
@@ -64,7 +62,7 @@ pub fn columns<'a>(names: impl IntoIterator<Item = &'a str>, key: Option<&str>) 
     Ok(Columns { key: others.remove(at), others })
 }
 
-/// Makes a table.
+/// Creates a table.
 pub fn create(db: &Path, json: bool, options: &CreateArgs) -> Result<ExitCode> {
     printable("table name", &options.table)?;
     let columns = columns(options.columns.iter().map(String::as_str), options.key.as_deref())?;
@@ -97,10 +95,10 @@ pub fn tables(db: &Path, json: bool) -> Result<ExitCode> {
 pub struct Listing(Vec<(TableInfo, Option<Columns>)>);
 
 impl Listing {
-    /// Those of a database.
+    /// Reads the tables of a database.
     ///
     /// # Errors
-    /// A file that cannot be looked at, a table that goes meanwhile.
+    /// A file cannot be examined, or a table is dropped meanwhile.
     pub fn of(db: &Database) -> Result<Self> {
         let mut lines = Vec::new();
         for info in db.tables()? {
@@ -110,7 +108,7 @@ impl Listing {
         Ok(Self(lines))
     }
 
-    /// For programs.
+    /// Returns the JSON output.
     pub fn json(&self) -> Value {
         let object = |(info, columns): &(TableInfo, Option<Columns>)| {
             json!({
@@ -126,7 +124,7 @@ impl Listing {
         json!({ "tables": self.0.iter().map(object).collect::<Vec<_>>() })
     }
 
-    /// For people.
+    /// Returns the text output.
     pub fn text(&self) -> String {
         if self.0.is_empty() {
             return "no tables\n".into();
@@ -144,7 +142,7 @@ impl Listing {
     }
 }
 
-/// Empties a table.
+/// Truncates a table.
 pub fn truncate(db: &Path, json: bool, table: &str) -> Result<ExitCode> {
     with_database(db, false, Commit::Sync, |db| Ok(db.truncate_table(table)?))?;
     if json {
@@ -155,7 +153,7 @@ pub fn truncate(db: &Path, json: bool, table: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The names, each of which may stand there once.
+/// Returns the names; a duplicate is an error.
 pub fn once_each(tables: &[String]) -> Result<Vec<&str>> {
     let names: Vec<&str> = tables.iter().map(String::as_str).collect();
     if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {

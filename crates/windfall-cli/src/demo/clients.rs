@@ -1,11 +1,9 @@
-//! The clients: one transaction of sysbench's read/write mix after the other.
+//! The clients: each executes transactions of sysbench's read/write mix in sequence.
 //!
-//! **Purpose.** Each client works on its own, and records every call, the commit among them.
+//! **Purpose.** Each client works independently, and records every call, including the commit.
 //!
-//! **Invariants.** A call is inside a drop window if any part of it is. Two clients that meet at a row are normal: one
-//! waits for the other, and of those that wait for each other in a circle one gives way, which is counted.
-//!
-//! **May touch.** `engine`, `oltp`, `windfall-measure`.
+//! **Invariants.** A call is inside a drop window if any part of it is. Conflicts of two clients at a row are normal:
+//! one waits for the other. In a deadlock one of them is the victim and rolls back, which is counted.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -19,47 +17,47 @@ use crate::{
     oltp::{KINDS, Mix, Observer},
 };
 
-/// How long after a drop its window ends.
+/// The length of a window after a drop.
 pub const WINDOW: Duration = Duration::from_millis(100);
 
-/// What the threads of a run share.
+/// The state that the threads of a run share.
 #[derive(Debug)]
 pub struct Shared {
-    /// When the run began.
+    /// The start of the run.
     pub start: Instant,
-    /// When the last drop window opened, in nanoseconds of the run.
+    /// The time at which the last drop window opened, in nanoseconds since the start of the run.
     pub window: AtomicU64,
-    /// Set when everyone is to stop.
+    /// Set when all threads must stop.
     pub stop: AtomicBool,
 }
 
 impl Shared {
-    /// A run that begins now.
+    /// Returns the state of a run that begins now.
     pub fn new() -> Self {
         Self { start: Instant::now(), window: AtomicU64::new(u64::MAX), stop: AtomicBool::new(false) }
     }
 
-    /// The time of the run in nanoseconds.
+    /// Returns the time since the start of the run in nanoseconds.
     pub fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 }
 
-/// What a client has recorded.
+/// The records of a client.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// When calls finished.
+    /// Times at which calls finished.
     pub timeline: Timeline,
-    /// Times of calls inside drop windows, by kind.
+    /// Latencies of calls inside drop windows, by kind.
     pub inside: [Latency; KINDS.len()],
-    /// Times of the other calls, by kind.
+    /// Latencies of the other calls, by kind.
     pub outside: [Latency; KINDS.len()],
-    /// Transactions that gave way to others and were rolled back.
+    /// Transactions that were rolled back after a deadlock or a lock timeout.
     pub gave_way: u64,
 }
 
 impl Record {
-    /// Nothing recorded.
+    /// Returns an empty record.
     pub fn new(length: Duration) -> Self {
         Self {
             timeline: Timeline::new(length),
@@ -69,7 +67,7 @@ impl Record {
         }
     }
 
-    /// Adds what another client has recorded.
+    /// Adds the record of another client.
     pub fn add(&mut self, other: &Self) {
         self.timeline.add(&other.timeline);
         for (mine, theirs) in self.inside.iter_mut().zip(&other.inside) {
@@ -82,7 +80,7 @@ impl Record {
     }
 }
 
-/// One client.
+/// A client of the demo.
 pub struct Client<'a> {
     mix: Mix<'a>,
     random: Random,
@@ -95,12 +93,12 @@ struct Recorder<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// A client that has recorded nothing.
+    /// Returns a client with an empty record.
     pub fn new(mix: Mix<'a>, random: Random, shared: &'a Shared, length: Duration) -> Self {
         Self { mix, random, recorder: Recorder { shared, record: Record::new(length) } }
     }
 
-    /// Works until told to stop.
+    /// Executes transactions until [`Shared::stop`] is set.
     pub fn run(mut self) -> Result<Record> {
         while !self.recorder.shared.stop.load(Relaxed) {
             let committed = self.mix.transaction(&mut self.random, &mut self.recorder)?;

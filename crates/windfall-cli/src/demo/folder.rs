@@ -1,12 +1,10 @@
 //! The folder of the demo.
 //!
-//! **Purpose.** A fresh database every time, which goes away at the end, also of a demo that is interrupted.
+//! **Purpose.** A fresh database for each run, which is removed at the end, also if the demo is interrupted.
 //!
-//! **Invariants.** Only what a demo has made is removed: it lies beside a mark, which the running demo keeps locked
-//! until it has removed the mark, last of all. From then on the folder may be another demo's. A database that is kept
-//! has no mark beside it at the end.
-//!
-//! **May touch.** `sweep`, the file system.
+//! **Invariants.** Only files of a demo are removed: they are next to a lock file, which the running demo keeps locked
+//! and removes last. From then on the folder may belong to another demo. A database that is kept has no lock file next
+//! to it at the end.
 
 use std::{
     fs::{self, File},
@@ -21,10 +19,10 @@ use crate::{
     sweep::Sweeper,
 };
 
-/// The mark.
+/// The name of the lock file.
 const MARK: &str = "demo.lock";
 
-/// A folder that belongs to one running demo.
+/// A folder that is owned by one running demo.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -33,7 +31,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder, or takes it over from an earlier demo.
+    /// Creates the folder, or takes it over from an earlier demo.
     pub fn make(path: &Path, keep: bool) -> Result<Self> {
         let failed = |e| Failure::said(format!("{} cannot be used: {e}; give another --out", path.display()));
         let made = if path.exists() { Vec::new() } else { vec![path.to_path_buf()] };
@@ -52,7 +50,8 @@ impl Folder {
             flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
                 Failure::said(format!("another demo is running in {}: give another --out", path.display()))
             })?;
-            // One that has just ended may have removed it in between: then somebody else may have locked the next one.
+            // A demo that ends may have removed the file before it was locked here; another demo may then lock a new
+            // one.
             if is_at(&file, &mark) {
                 break file;
             }
@@ -64,17 +63,17 @@ impl Folder {
         Ok(Self { path: path.to_path_buf(), sweeper, _mark: file })
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the database goes.
+    /// Returns the folder of the database.
     pub fn database(&self) -> PathBuf {
         self.path.join("database")
     }
 
-    /// Ends with the database removed, or kept: then no later demo takes it for its own.
+    /// Removes the database, or keeps it so that no later demo removes it.
     pub fn end(mut self) -> Result<()> {
         let cleared = match self.sweeper.take() {
             Some(sweeper) => sweeper.end(),
@@ -84,7 +83,7 @@ impl Folder {
     }
 }
 
-/// Whether this open file is the one that has the name.
+/// Returns whether this open file still has this name.
 fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(named)) = (file.metadata(), fs::metadata(path)) else { return false };
     (open.dev(), open.ino()) == (named.dev(), named.ino())

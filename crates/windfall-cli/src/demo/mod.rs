@@ -1,12 +1,10 @@
-//! The demo: the main job of Windfall, on this machine.
+//! The demo: Windfall's main use case, on this machine.
 //!
-//! **Purpose.** Loads a table of real size, lets clients work on it, drops other tables meanwhile, and shows what the
-//! clients noticed, beside the same run without drops.
+//! **Purpose.** Loads a table of realistic size, lets clients work on it, drops other tables meanwhile, and shows the
+//! effect on the clients, compared with the same run without drops.
 //!
 //! **Invariants.** Both runs begin with the same database, the same pool and the same dirty pages; the one without
 //! drops comes first. Every number that is shown was measured in this run.
-//!
-//! **May touch.** `engine`, `oltp`, `windfall-measure`, `report`, `output`, the file system.
 
 pub mod clients;
 mod folder;
@@ -36,12 +34,12 @@ use phase::{Phase, Plan, Victim};
 use progress::Progress;
 use summary::Summary;
 
-/// The redo log of the demo: large enough that no checkpoint is forced by it.
+/// The size of the redo log of the demo: large enough that it never forces a checkpoint.
 const LOG: u64 = 2 << 30;
-/// The time before the end of a run after which no window opens any more.
+/// The time at the end of a run in which no window opens.
 const TAIL: Duration = Duration::from_millis(250);
 
-/// So many seconds into a run the pages of the big table, changed just before, are in the pool as they were.
+/// For this many seconds of a run the pages of the big table, changed just before, are still dirty.
 const STILL_DIRTY: f64 = 8.0;
 
 /// Runs the demo.
@@ -76,20 +74,20 @@ pub fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How much of everything.
+/// The sizes of a demo.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Sizes {
     /// The buffer pool in bytes.
     pub pool: u64,
     /// The big table in bytes of rows.
     pub big: u64,
-    /// Rows of the big table.
+    /// Number of rows of the big table.
     pub big_rows: u64,
     /// The length of each of the two runs in seconds.
     pub run_seconds: f64,
-    /// When windows open, in seconds of a run.
+    /// Times at which windows open, in seconds of a run.
     pub marks: Vec<f64>,
-    /// Which of them is the big table's.
+    /// The index of the big table's window.
     pub big_at: usize,
 }
 
@@ -117,23 +115,23 @@ impl Sizes {
                 options.drop_every
             )));
         }
-        // The cleaner writes what is older than some 15 seconds.
+        // The page cleaner writes pages that have been dirty for more than some 15 seconds.
         let soon = marks.iter().filter(|&&at| at <= STILL_DIRTY).count().saturating_sub(1);
         let big_at = soon.min(marks.len() / 2);
         Ok(Self { pool, big, big_rows: (big / victims::BIG_ROW).max(1), run_seconds, marks, big_at })
     }
 }
 
-/// How long the preparations took.
+/// The durations of the preparations.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Prepared {
-    /// Loading both tables.
+    /// Seconds for loading both tables.
     pub load_seconds: f64,
-    /// Making the small tables.
+    /// Seconds for creating the small tables.
     pub small_seconds: f64,
 }
 
-/// Prepares, and runs without drops and with.
+/// Prepares the tables, and measures without drops and with drops.
 fn measure(
     db: &Database,
     options: &DemoArgs,
@@ -189,7 +187,7 @@ fn measure(
     Ok((baseline, drops, Prepared { load_seconds, small_seconds }))
 }
 
-/// Loads the table of the clients and the big one, each by a thread of its own.
+/// Loads the clients' table and the big one, each with its own thread.
 fn load(db: &Database, options: &DemoArgs, sizes: &Sizes, progress: &Progress) -> Result<(Table, Table)> {
     let rows = u64::from(options.rows) + sizes.big_rows;
     progress.phase("loading", rows);

@@ -1,12 +1,10 @@
 //! One measured run: clients, drops, samples of the pool.
 //!
-//! **Purpose.** The same run with drops and without: without, the windows open at the same times, and nothing is
+//! **Purpose.** The same run with and without drops: without drops, the windows open at the same times, but nothing is
 //! dropped in them.
 //!
-//! **Invariants.** A window opens just before its drop is called. The pool is looked at ten times a second, by a thread
-//! that is no client.
-//!
-//! **May touch.** `engine`, `oltp`, `windfall-measure`.
+//! **Invariants.** A window opens just before the call of its drop. The pool is sampled ten times a second, by a thread
+//! that is not a client.
 
 use std::{
     sync::atomic::Ordering::Relaxed,
@@ -24,7 +22,7 @@ use crate::{
     oltp::Mix,
 };
 
-/// How often the pool is looked at.
+/// The interval between samples of the pool.
 pub const SAMPLE: Duration = Duration::from_millis(100);
 
 /// A table to drop.
@@ -36,7 +34,7 @@ pub struct Victim {
     pub big: bool,
 }
 
-/// What to run.
+/// The parameters of a run.
 pub struct Plan<'a> {
     /// The database.
     pub db: &'a Database,
@@ -44,15 +42,15 @@ pub struct Plan<'a> {
     pub table: &'a Table,
     /// Its highest id.
     pub rows: u32,
-    /// How many clients.
+    /// The number of clients.
     pub threads: u32,
-    /// How long.
+    /// The length of the run.
     pub length: Duration,
-    /// Where the random numbers begin.
+    /// The random seed.
     pub seed: u64,
-    /// When windows open.
+    /// Times at which windows open.
     pub marks: &'a [Duration],
-    /// What is dropped in each window; nothing if this is empty.
+    /// The table that is dropped in each window; nothing is dropped if this is empty.
     pub victims: &'a [Victim],
 }
 
@@ -63,72 +61,72 @@ pub struct Dropped {
     pub table: String,
     /// Whether it was the big one.
     pub big: bool,
-    /// When, in nanoseconds of the run.
+    /// The time of the drop, in nanoseconds since the start of the run.
     pub at_ns: u64,
-    /// How long the call took.
+    /// The duration of the call in nanoseconds.
     pub took_ns: u64,
-    /// What it did.
+    /// The counted work.
     pub work: DropWork,
     /// Dirty frames of the pool just before.
     pub dirty_before: u64,
 }
 
-/// What the pool held.
+/// The contents of the pool.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sample {
-    /// When, in nanoseconds of the run.
+    /// The time of the sample, in nanoseconds since the start of the run.
     pub at_ns: u64,
-    /// Frames that held nothing.
+    /// Free frames.
     pub free: u64,
     /// Frames of clean pages.
     pub clean: u64,
-    /// Frames of changed pages.
+    /// Frames of dirty pages.
     pub dirty: u64,
     /// Frames of dropped tables.
     pub dropped: u64,
 }
 
-/// What a run has shown.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Phase {
-    /// How long it was.
+    /// The length of the run.
     pub length: Duration,
-    /// What the clients recorded, together.
+    /// The merged records of the clients.
     pub record: Record,
-    /// When the windows opened, in nanoseconds.
+    /// Times at which the windows opened, in nanoseconds.
     pub windows: Vec<u64>,
     /// The drops.
     pub drops: Vec<Dropped>,
     /// The pool over time.
     pub pool: Vec<Sample>,
-    /// How often others waited for a lock or latch that a dropping thread held.
+    /// Number of waits of other threads for a lock or latch that a dropping thread held.
     pub waits: u64,
 }
 
 impl Phase {
-    /// Times of all calls inside drop windows.
+    /// Returns the latencies of all calls inside drop windows.
     pub fn inside(&self) -> Latency {
         together(&self.record.inside)
     }
 
-    /// Times of all calls outside drop windows.
+    /// Returns the latencies of all calls outside drop windows.
     pub fn outside(&self) -> Latency {
         together(&self.record.outside)
     }
 
-    /// Calls per second over the whole run.
+    /// Returns the calls per second over the whole run.
     pub fn rate(&self) -> f64 {
         self.record.timeline.count() as f64 / self.length.as_secs_f64()
     }
 
-    /// The longest time within windows in which no client finished a call, in nanoseconds.
+    /// Returns the longest time within windows in which no client finished a call, in nanoseconds.
     pub fn longest_in_windows(&self) -> u64 {
         let window = super::clients::WINDOW.as_nanos() as u64;
         let longest = |&w: &u64| self.record.timeline.longest_gap_within(w, w + window).length_ns;
         self.windows.iter().map(longest).max().unwrap_or(0)
     }
 
-    /// Calls per second inside windows.
+    /// Returns the calls per second inside windows.
     pub fn rate_inside(&self) -> f64 {
         let window = super::clients::WINDOW.as_nanos() as u64;
         let count: u64 = self.windows.iter().map(|&w| self.record.timeline.count_within(w, w + window)).sum();
@@ -143,7 +141,7 @@ fn together(times: &[Latency]) -> Latency {
     })
 }
 
-/// Runs it. `tick` is called about ten times a second with the time of the run.
+/// Executes a run. `tick` is called about ten times a second with the time since its start.
 pub fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
     let waits_before = plan.db.metrics().drop_waits;
     let shared = Shared::new();
@@ -157,7 +155,7 @@ pub fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
                 let client = Client::new(mix, random, shared, plan.length);
                 scope.spawn(move || {
                     let result = client.run();
-                    // A client that fails ends the run: the others would measure something else.
+                    // A client that fails ends the run: the load of the others would be different.
                     if result.is_err() {
                         shared.stop.store(true, Relaxed);
                     }
@@ -203,7 +201,7 @@ fn sample(db: &Database, now: Duration) -> Sample {
     }
 }
 
-/// Opens the windows, and drops in each what is to be dropped.
+/// Opens the windows, and drops the table of each.
 fn drops(plan: &Plan<'_>, shared: &Shared) -> Result<(Vec<u64>, Vec<Dropped>)> {
     let (mut windows, mut dropped) = (Vec::new(), Vec::new());
     for (n, &mark) in plan.marks.iter().enumerate() {
@@ -225,7 +223,7 @@ fn drops(plan: &Plan<'_>, shared: &Shared) -> Result<(Vec<u64>, Vec<Dropped>)> {
     Ok((windows, dropped))
 }
 
-/// Waits for a time of the run; `false` if the run ends before.
+/// Waits until a time of the run; returns `false` if the run ends before.
 fn wait_until(shared: &Shared, mark: Duration) -> bool {
     while !shared.stop.load(Relaxed) {
         let left = mark.saturating_sub(shared.start.elapsed());

@@ -1,10 +1,8 @@
-//! How far the demo is.
+//! The progress of the demo.
 //!
-//! **Purpose.** One bar with the name of the phase; on a stream that is no terminal, one line a phase.
+//! **Purpose.** One bar with the name of the phase; on a stream that is not a terminal, one line per phase.
 //!
-//! **Invariants.** Nothing of it goes to standard output.
-//!
-//! **May touch.** Standard error.
+//! **Invariants.** Nothing is written to standard output.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -21,13 +19,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A bar that nothing has been told yet.
+    /// Returns a bar before the first phase.
     pub fn new() -> Self {
         let terminal = io::stderr().is_terminal();
         Self { bar: if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() }, terminal }
     }
 
-    /// A phase begins, with so many steps; 0 if nobody knows.
+    /// Begins a phase of `steps` steps; 0 if their number is unknown.
     pub fn phase(&self, name: &str, steps: u64) {
         let template =
             if steps == 0 { "{spinner} {msg}" } else { "{spinner} {msg:28} {wide_bar} {percent:>3} %" };
@@ -44,12 +42,12 @@ impl Progress {
         }
     }
 
-    /// So many steps are done.
+    /// Reports that `step` steps are done.
     pub fn at(&self, step: u64) {
         self.bar.set_position(step);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

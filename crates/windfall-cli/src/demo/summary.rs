@@ -1,10 +1,8 @@
-//! What a demo has shown.
+//! The results of a demo.
 //!
 //! **Purpose.** The results of both runs, as JSON and as tables on the terminal.
 //!
-//! **Invariants.** Every figure of the report can be found in the JSON.
-//!
-//! **May touch.** `oltp`, `windfall-measure`, `output`.
+//! **Invariants.** The JSON contains every figure of the report.
 
 use std::fmt::Write as _;
 
@@ -21,18 +19,18 @@ use super::{
 };
 use crate::{args::DemoArgs, engine::DropWork, oltp::KINDS, output::Grid};
 
-/// What a demo has shown.
+/// The results of a demo.
 #[derive(Debug)]
 pub struct Summary {
-    /// How it was called.
+    /// The options of the call.
     pub options: DemoArgs,
-    /// How much of everything.
+    /// The sizes.
     pub sizes: Sizes,
-    /// Bytes of a page.
+    /// Bytes per page.
     pub page_size: u64,
-    /// Where it ran.
+    /// The machine.
     pub machine: Machine,
-    /// How long the preparations took.
+    /// The durations of the preparations.
     pub prepared: Prepared,
     /// The run without drops.
     pub baseline: Phase,
@@ -41,7 +39,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The command that makes the same demo.
+    /// Returns the command that repeats the same demo.
     pub fn command(&self) -> String {
         let o = &self.options;
         format!(
@@ -59,7 +57,7 @@ impl Summary {
         )
     }
 
-    /// The counted work of all drops: the sum, and the most of one.
+    /// Returns the counted work of all drops: the sum, and the maximum of one.
     pub fn work(&self) -> (DropWork, DropWork) {
         let (mut sum, mut most) = (DropWork::default(), DropWork::default());
         for drop in &self.drops.drops {
@@ -69,14 +67,14 @@ impl Summary {
         (sum, most)
     }
 
-    /// Times of the drops of small tables in nanoseconds, and of the big one.
+    /// Returns the times of the drops of small tables in nanoseconds, and of the big one.
     pub fn drop_times(&self) -> (Vec<f64>, Option<f64>) {
         let (big, small): (Vec<_>, Vec<_>) = self.drops.drops.iter().partition(|d| d.big);
         let ns = |d: &&super::phase::Dropped| d.took_ns as f64;
         (small.iter().map(ns).collect(), big.iter().map(ns).next())
     }
 
-    /// Everything, for programs.
+    /// Returns all results as JSON.
     pub fn json(&self) -> Value {
         let (sum, most) = self.work();
         json!({
@@ -94,7 +92,7 @@ impl Summary {
         })
     }
 
-    /// Tables for the terminal.
+    /// Returns the tables for the terminal.
     pub fn text(&self) -> String {
         let mut text = format!("\n{}\n\n", self.machine.line());
         let mut grid = Grid::new(["", ">with drops", ">without"]);
@@ -141,7 +139,7 @@ impl Summary {
         text
     }
 
-    /// The four distributions that are compared, with their names.
+    /// Returns the four latency distributions that are compared, with their names.
     pub fn latencies(&self) -> [(String, Latency); 4] {
         [
             ("with drops, in windows".into(), self.drops.inside()),
@@ -152,7 +150,7 @@ impl Summary {
     }
 }
 
-/// The percentiles, for people.
+/// Formats the percentiles.
 pub fn percentiles(times: &Latency) -> impl Iterator<Item = String> {
     PERCENTILES.iter().map(|&(_, p)| time(times.percentile(p) as f64))
 }

@@ -2,9 +2,7 @@
 //!
 //! **Purpose.** One big table, and small ones as in bug report 56332.
 //!
-//! **Invariants.** Rows are what the seed makes of them.
-//!
-//! **May touch.** `engine`, `windfall-measure`.
+//! **Invariants.** The seed determines the rows.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -15,12 +13,12 @@ use crate::{
     failure::Result,
 };
 
-/// The one big table among those that are dropped.
+/// The name of the big table.
 pub const BIG: &str = "big";
 /// The bytes of a row of the big table.
 pub const BIG_ROW: u64 = 1_000;
 
-/// Makes the big table and loads rows of 1,000 bytes, counting them.
+/// Creates the big table and loads rows of 1,000 bytes, counting them.
 pub fn load_big(db: &Database, rows: u64, seed: u64, done: &AtomicU64) -> Result<Table> {
     let table = db.create_table(BIG, engine::with_metadata(Vec::new()))?;
     let mut random = Random::new(seed, 1);
@@ -33,7 +31,7 @@ pub fn load_big(db: &Database, rows: u64, seed: u64, done: &AtomicU64) -> Result
     Ok(table)
 }
 
-/// Changes a row of (about) every page of the big table, so that every page of it is dirty.
+/// Changes a row of (about) every page of the big table, so that all of its pages are dirty.
 pub fn dirty_big(table: &Table, rows: u64, page_size: u64) -> Result<()> {
     let per_page = (page_size / (BIG_ROW + 64)).max(2) as usize - 1;
     let value = vec![b'.'; BIG_ROW as usize];
@@ -43,12 +41,12 @@ pub fn dirty_big(table: &Table, rows: u64, page_size: u64) -> Result<()> {
     Ok(())
 }
 
-/// The name of a small table.
+/// Returns the name of a small table.
 pub fn small_name(n: usize) -> String {
     format!("ts_{n}")
 }
 
-/// Makes a small table as in bug report 56332 (primary key `metric_id, agent_id, begin_time, agent_run_id`), fills it
+/// Creates a small table as in bug report 56332 (primary key `metric_id, agent_id, begin_time, agent_run_id`), fills it
 /// and reads every row once.
 pub fn make_small(db: &Database, n: usize, rows: u32, seed: u64) -> Result<()> {
     let table = db.create_table(&small_name(n), engine::with_metadata(Vec::new()))?;

@@ -1,18 +1,16 @@
-//! What others notice while a table goes that has much of something.
+//! The effect on other clients of the drop of a table that has much of a factor.
 //!
-//! **Purpose.** A reader and a writer of another table call at times that were fixed before; the longest time in which
-//! each finishes nothing is looked at in windows that begin with a drop, and in windows without.
+//! **Purpose.** A reader and a writer of another table call at times fixed in advance. For each, the longest time
+//! without a finished call is measured in windows that begin with a drop, and in windows without one.
 //!
-//! **Invariants.** Both windows belong to one run of the same load, and which comes first changes from run to run. The
-//! load does not go on while a table is made, and the second window begins when all that the first one's drop has left
-//! to the background is done. In a window without a drop other threads take as much processor time as the statement,
-//! the background beside it and the background after it do when nothing else runs, in the same order and without a
-//! system call in between: where clients keep all processors busy, any work costs them a slice of the scheduler, and
-//! that is not what is asked for here. How much that time is stands in the result. Waits on the dropping thread are
-//! those of reader and writer: a statement on many tables changes their records in one go, and the worker that keeps
-//! the system tree in order may wait for that.
-//!
-//! **May touch.** `ground`, `victim`, `engine`, `windfall-measure`.
+//! **Invariants.** Both windows belong to one run of the same load, and their order alternates between runs. The load
+//! does not run while a table is created. The second window begins when all background work of the first one's drop is
+//! done. In a window without a drop other threads use the same processor time as the statement, the background work
+//! during it and the background work after it, in the same order and without a system call in between. The reason: if
+//! clients keep all processors busy, any work costs them a time slice of the scheduler, which is not the effect to
+//! measure here. That time is measured when nothing else runs, and is in the result. Waits on the dropping thread are
+//! those of the reader and the writer: a statement on many tables changes their records at once, and the worker that
+//! maintains the system tree may wait for that.
 
 use std::{
     hint::black_box,
@@ -36,24 +34,24 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// From one call of a client to the next, on average.
+/// The mean interval between two calls of a client.
 const READS: Duration = Duration::from_micros(20);
 const WRITES: Duration = Duration::from_micros(50);
-/// Drops with nothing beside them by which it is measured what they take.
+/// Maximum number of drops without a load, by which the cost of a drop is measured.
 const ALONE_MOST: u32 = 3;
 
-/// Processor time that a drop takes.
+/// The processor time of a drop.
 #[derive(Clone, Copy)]
 struct Taken {
-    /// Of the thread that drops.
+    /// Of the dropping thread.
     statement: Duration,
-    /// Of the background while the statement runs.
+    /// Of background threads while the statement runs.
     beside: Duration,
-    /// Of the background after it.
+    /// Of background threads after it.
     after: Duration,
 }
 
-/// Drops so many tables beside a load.
+/// Drops the tables of all rounds under a load.
 pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     let window = Duration::from_millis(scale.pick(10, 50, 50));
     let rounds = side.owned.rounds(scale).beside;
@@ -85,9 +83,9 @@ pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     Ok(others)
 }
 
-/// What a drop takes while nothing else runs, less what the background takes without one.
+/// Measures the cost of a drop while nothing else runs, minus the background work without a drop.
 fn taken(side: &Side, victim: &mut Victim, window: Duration) -> Result<Taken> {
-    // Of the whole process beside and after what is run, and of the thread that runs it.
+    // Measures the whole process during and after `run`, and the thread that executes it.
     let until_gone = |run: &mut dyn FnMut() -> Result<()>| {
         let (start, all, own) = (Instant::now(), Usage::of_this_process(), Usage::of_this_thread());
         run()?;
@@ -96,7 +94,7 @@ fn taken(side: &Side, victim: &mut Victim, window: Duration) -> Result<Taken> {
         thread::sleep(window.saturating_sub(start.elapsed()));
         side.gone()?;
         let in_all = Usage::of_this_process().since(all).time();
-        // What this thread has done since is to look whether all is gone.
+        // Since then this thread has only polled for the end of the background work.
         let waiting = Usage::of_this_thread().since(own).time().saturating_sub(statement);
         let (beside, after) =
             (until_then.saturating_sub(statement), in_all.saturating_sub(until_then + waiting));
@@ -111,8 +109,8 @@ fn taken(side: &Side, victim: &mut Victim, window: Duration) -> Result<Taken> {
     Ok(Taken { after: taken.after.saturating_sub(without), ..taken })
 }
 
-/// A run of the load with two windows: at the begin of one of them the table goes, and at that of the other one as
-/// much processor time is taken.
+/// Executes a run of the load with two windows: at the start of one the table is dropped, and at the start of the other
+/// the same processor time is used.
 fn windows(
     side: &Side,
     victim: &mut Victim,
@@ -122,7 +120,7 @@ fn windows(
     seed: u64,
     others: &mut Others,
 ) -> Result<()> {
-    // As much lies before each window as is in it.
+    // The time before each window is as long as a window.
     let mut begins = [window, window * 3];
     let (over, running) = (AtomicBool::new(false), [AtomicBool::new(false), AtomicBool::new(false)]);
     let with = (seed % 2) as usize;
@@ -131,7 +129,7 @@ fn windows(
         let (mut random, mut pace) = (Random::new(seed, who), Pace::new(start, interval));
         let mut line = Timeline::growing(window * 6);
         loop {
-            // The last call ends behind the last window.
+            // The last call ends after the last window.
             let is_last = over.load(Relaxed);
             let due = pace.next_due(&mut random);
             pace.wait_until(due);
@@ -153,10 +151,10 @@ fn windows(
             scope.spawn(|| -> Result<_> { client(0, READS) }),
             scope.spawn(|| -> Result<_> { client(1, WRITES) }),
         ];
-        // What stands for the background begins with what stands for the statement, and goes on when that has ended.
+        // The replacement of the background work begins with that of the statement, and continues after its end.
         let (step, steps) = mpsc::channel();
         scope.spawn(move || {
-            // What the background does behind the window is not looked at.
+            // Background work after the window is not measured.
             for part in [taken.beside, taken.after.min(window)] {
                 if steps.recv().is_ok() {
                     spin.work(part);
@@ -181,7 +179,7 @@ fn windows(
                     victim.let_go();
                     statement(side, Kind::Drop, &victim.names())?;
                 } else {
-                    // Both are received unless that thread has panicked, and then the scope panics.
+                    // Both messages are received unless that thread has panicked, and then the scope panics.
                     let _ = step.send(());
                     spin.work(taken.statement);
                     let _ = step.send(());
@@ -206,7 +204,7 @@ fn windows(
         others.waits_on_drops += waits;
         let gap = |begin: Duration| {
             let (from, to) = (begin.as_nanos() as u64, (begin + window).as_nanos() as u64);
-            // Something was finished before it and behind it.
+            // Calls finished before the window and after it.
             debug_assert!(line.count_within(0, from) > 0 && line.count_within(to, u64::MAX) > 0);
             line.longest_gap_within(from, to).length_ns as f64
         };

@@ -1,12 +1,10 @@
 //! A database in which statements are measured.
 //!
-//! **Purpose.** Three of them are open side by side: in one there is little of what is varied; in the others there is
-//! much, in one beside the table that goes, and in the other one in it.
+//! **Purpose.** Three of them are open concurrently: one has little of the factor; the others have much, one in another
+//! table than the dropped one, and the other in the dropped table itself.
 //!
-//! **Invariants.** What is varied around a table, not in it, is there when the database is open: tables in the catalog,
-//! prepared transactions. There is as much of it in both databases that have much.
-//!
-//! **May touch.** `engine`, `args`, `windfall-measure`.
+//! **Invariants.** A factor that is around a table, not in it, is present when the database is open: tables in the
+//! catalog, prepared transactions. Both databases with much have the same amount of it.
 
 use std::{
     collections::BTreeSet,
@@ -27,40 +25,41 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// Data files that are kept open, so that a few more make one leave.
+/// The maximum number of open data files: low enough that a few more evict one.
 const OPEN_FILES: usize = 16;
-/// How long what was dropped may take until it is gone.
+/// The timeout for the background work of drops.
 const SETTLES: Duration = Duration::from_mins(2);
-/// How long after one look at it the next one is.
+/// The polling interval for it.
 const LOOKS: Duration = Duration::from_millis(2);
-/// How long nothing has to be logged: the worker that merges pages of the system tree pauses for less.
+/// The time without log records after which the background counts as idle: the worker that merges pages of the system
+/// tree pauses for less.
 const QUIET: Duration = Duration::from_millis(15);
-/// Bytes of undo that are no more than what the making of small tables leaves.
+/// The maximum bytes of undo that the creation of small tables leaves.
 const LITTLE_HISTORY: u64 = 64 << 10;
-/// Rounds of planted work for each piece of what is varied.
+/// Rounds of artificial work per unit of the factor.
 const PLANTED: u64 = 200;
-/// Rows of the table that others read and write.
+/// Rows of the table that other clients read and write.
 pub const OTHERS: u64 = 10_000;
 
-/// A database with so much of what is varied.
+/// A database with a given amount of a factor.
 pub struct Side {
     pub db: Database,
     pub owned: Owned,
     pub amount: u64,
-    /// How much of it stands beside the table that goes.
+    /// The amount in other tables than the dropped one.
     pub beside: u64,
     plant: Option<Plant>,
     /// A table that is not dropped.
     pub others: Table,
-    /// Bytes of hash indexes before there was a table to be dropped.
+    /// Bytes of hash indexes before the creation of a table that is dropped.
     pub hashed_before: u64,
-    /// How many names were used.
+    /// The number of names used so far.
     names: u64,
     path: PathBuf,
 }
 
 impl Side {
-    /// Opens one, with so much of it in the table that goes and so much beside it.
+    /// Opens a database, with `amount` of the factor in the dropped table and `beside` in another one.
     pub fn open(
         owned: Owned,
         [amount, beside]: [u64; 2],
@@ -79,7 +78,7 @@ impl Side {
         fs::create_dir_all(path)?;
         let db = setup.open(path)?;
         let others = load(&db, "others", OTHERS, 100, 0)?;
-        // What is counted of hash indexes is of the tables that are dropped.
+        // Only hash indexes of dropped tables are counted.
         others.set_hash_index(false);
         let hashed_before = db.metrics().hash_index_bytes;
         let mut side =
@@ -88,7 +87,7 @@ impl Side {
         Ok(side)
     }
 
-    /// A name that no table has had.
+    /// Returns a name that no table has had.
     pub fn name(&mut self) -> String {
         self.names += 1;
         format!("t{:08}", self.names)
@@ -123,7 +122,7 @@ impl Side {
         Ok(())
     }
 
-    /// Opens other files until the one of a table that was written before has left the cache of open files.
+    /// Opens other files until the file of a table that was written before is evicted from the cache of open files.
     pub fn close_files(&self) -> Result<()> {
         for table in self.db.tables()?.iter().take(4 * OPEN_FILES) {
             self.db.table(&table.name)?.put(b"more", b"so that there is a page to be written")?;
@@ -131,7 +130,7 @@ impl Side {
         Ok(self.db.checkpoint()?)
     }
 
-    /// What shows that so much is there, as the engine or the system counts it.
+    /// Returns evidence of the amount, as the engine or the system counts it.
     pub fn seen(&self) -> Option<(&'static str, u64)> {
         let metrics = self.db.metrics();
         match self.owned {
@@ -150,7 +149,7 @@ impl Side {
         }
     }
 
-    /// Bytes of the largest data file that is open, or is not.
+    /// Returns the bytes of the largest data file that is open, or is not.
     fn largest_file(&self, is_open: bool) -> u64 {
         let in_folder = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
         let descriptors = in_folder(Path::new("/proc/self/fd"));
@@ -161,7 +160,7 @@ impl Side {
         asked.filter_map(|file| file.metadata().ok()).map(|about| about.len()).max().unwrap_or(0)
     }
 
-    /// Waits until nothing is left of what was dropped: frames, files and hash indexes of tables that are gone.
+    /// Waits until all background work of drops is done: frames, files and hash indexes of dropped tables are freed.
     pub fn gone(&self) -> Result<()> {
         let mut hashed = None;
         wait_until("what was dropped is still being freed", || {
@@ -171,7 +170,7 @@ impl Side {
         })
     }
 
-    /// As [`Side::gone`], and until nothing has been logged for a time, while no client writes.
+    /// Waits as [`Side::gone`] does, and until nothing has been logged for some time, while no client writes.
     pub fn settle(&self) -> Result<()> {
         self.gone()?;
         let (mut groups, mut since) = (None, Instant::now());
@@ -184,7 +183,7 @@ impl Side {
         })
     }
 
-    /// As [`Side::gone`], when no table has a hash index and none has undo that is still to be purged.
+    /// Waits as [`Side::gone`] does, and until no table has a hash index and no undo remains to be purged.
     pub fn all_gone(&self) -> Result<()> {
         self.gone()?;
         wait_until("a hash index or undo of a table that is gone is still there", || {
@@ -193,7 +192,7 @@ impl Side {
         })
     }
 
-    /// Does the work that is planted, if it is one of these.
+    /// Executes the artificial work, if it is one of these kinds.
     pub fn planted(&self, plants: &[Plant]) {
         let amount = match self.plant.filter(|plant| plants.contains(plant)) {
             None => return,
@@ -210,13 +209,13 @@ impl Side {
         engine::set_commit(&self.db, Commit::Write);
     }
 
-    /// Commits wait for nothing: for what is made before something is measured.
+    /// From now on commits wait for nothing: for the preparation of a measurement.
     pub fn lazy_commits(&self) {
         engine::set_commit(&self.db, Commit::Lazy);
     }
 }
 
-/// Waits until something is done, and fails when that takes too long.
+/// Waits until a condition is true, and fails after a timeout.
 fn wait_until(not_yet: &str, mut is_done: impl FnMut() -> bool) -> Result<()> {
     let start = Instant::now();
     while !is_done() {
@@ -228,7 +227,7 @@ fn wait_until(not_yet: &str, mut is_done: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// A table with rows of this length, at least 16 bytes, and so many indexes.
+/// Creates a table with rows of this length, at least 16 bytes, and `indexes` indexes.
 pub fn load(db: &Database, name: &str, rows: u64, length: usize, indexes: u64) -> Result<Table> {
     let row = |n: u64| {
         let mut value = vec![0; length.max(16)];
@@ -239,14 +238,14 @@ pub fn load(db: &Database, name: &str, rows: u64, length: usize, indexes: u64) -
     Ok(db.create_table_from(name, options(indexes), (0..rows).map(row))?)
 }
 
-/// Options of a table with so many indexes.
+/// Returns the options of a table with `indexes` indexes.
 pub fn options(indexes: u64) -> TableOptions {
     (0..indexes).fold(TableOptions::default(), |options, n| {
         options.index(&index(n), IndexOptions::on_value(0..8 + 8 * (n % 2) as u32))
     })
 }
 
-/// The name of an index.
+/// Returns the name of an index.
 pub fn index(n: u64) -> String {
     format!("i{n}")
 }

@@ -1,21 +1,19 @@
-//! What the cost of a drop does not depend on, measured.
+//! Measurement of the factors that the cost of a drop does not depend on.
 //!
-//! **Purpose.** Everything that a table can own or have around it is varied, one thing at a time, and the statements
-//! that drop are measured with little of it, with much of it beside their table, and with much of it in their table: by
-//! `bench drop`, which compares with the bound, and by `lab`, whose report shows it.
+//! **Purpose.** Everything that a table can own or have around it is varied, one factor at a time. The statements that
+//! drop are measured with little of it, with much of it in another table, and with much of it in their table.
+//! `bench drop` compares the results with bounds, and `lab` shows them in its report.
 //!
-//! **Invariants.** A factor is measured by a process of its own, which has three databases that differ in nothing but
-//! how much there is and in which table, and takes turns between them. That process is traced by this one, so one run
+//! **Invariants.** A factor is measured by its own process, which has three databases that differ only in the amount of
+//! the factor and the table that has it, and alternates between them. That process is traced by this one, so one run
 //! gives instructions, system calls, counted work and times. No result is compared with a bound here.
 //!
-//! **What is not measured.** A drop waits for transactions that have changed or locked the table and have not ended, so
-//! there is none with such a transaction: those that touched it and have ended are measured, and prepared ones that
-//! stand in another table. While a statement is stepped, purge would come to a table that it has still to do: there
-//! instructions are not counted. The kernel's own instructions need counters of the processor that virtual machines
-//! seldom have: the ways into the kernel are counted instead, which are system calls and page faults, and the thread's
-//! processor time is measured, the kernel's part included.
-//!
-//! **May touch.** `engine`, `args`, `windfall-measure`, child processes.
+//! **What is not measured.** A drop waits for active transactions that have changed or locked the table, so there are
+//! none: finished transactions that touched it are measured, and prepared ones in another table. While a statement is
+//! single-stepped, purge would reach a table that it must still process: there instructions are not counted. Counting
+//! the kernel's own instructions needs processor counters that virtual machines seldom have. Instead the entries into
+//! the kernel are counted, which are system calls and page faults, and the thread's processor time is measured,
+//! including the kernel's part.
 
 mod beside;
 mod ground;
@@ -46,12 +44,12 @@ use crate::{
     output,
 };
 
-/// How many factors of a quick run are measured at a time.
+/// Number of factors that a quick run measures concurrently.
 const AT_ONCE: usize = 6;
-/// How the call of a child begins that measures a factor.
+/// The prefix of the part name of a child that measures a factor.
 const CHILD: &str = "factor:";
 
-/// Measures factors, each in a folder of its own below this one, and says what is being done.
+/// Measures factors, each in its own folder below this one, and reports the progress.
 pub fn measure(
     asked: &[Owned],
     folder: &Path,
@@ -63,7 +61,7 @@ pub fn measure(
     if scale != Scale::Quick {
         return asked.iter().map(|&owned| one(owned, folder, scale, seed, plant, say)).collect();
     }
-    // It proves nothing: what is measured side by side is as good.
+    // A quick run proves nothing, so concurrent measurements are good enough.
     let mut measured = Vec::new();
     for some in asked.chunks(AT_ONCE) {
         for owned in some {
@@ -79,7 +77,7 @@ pub fn measure(
     measured.into_iter().collect()
 }
 
-/// What is varied, from where to where.
+/// Describes the factor and its two amounts.
 fn in_words(owned: Owned, scale: Scale) -> String {
     let [from, to] = owned.amounts(scale).map(|amount| owned.in_words(amount));
     format!("{}: {from} and {to}", owned.what())
@@ -121,12 +119,12 @@ fn one(
     })
 }
 
-/// Whether this part of a benchmark is a factor's.
+/// Returns whether this part of a benchmark is a factor's.
 pub fn is_part(part: &str) -> bool {
     part.starts_with(CHILD)
 }
 
-/// What a child does: `factor:SCALE:ID`. It ends the process: what its databases keep in memory goes quicker with it.
+/// Runs a child: `factor:SCALE:ID`. It exits the process, because that frees the memory of its databases faster.
 pub fn child(part: &str, folder: &Path, seed: u64, plant: Option<Plant>) -> Result<()> {
     let named = part.strip_prefix(CHILD).and_then(|part| part.split_once(':'));
     let known = named.and_then(|(scale, id)| Some((Scale::named(scale)?, Owned::named(id)?)));
@@ -136,14 +134,14 @@ pub fn child(part: &str, folder: &Path, seed: u64, plant: Option<Plant>) -> Resu
     process::exit(0);
 }
 
-/// The figures of each statement; none if marks and answer do not fit each other.
+/// Returns the figures of each statement; none if marks and answer do not match.
 fn statements(answer: &Answer, seen: &Seen) -> Option<Vec<Statement>> {
     let all_seen =
         seen.instructions.len() == answer.stepped.len() && seen.system_calls.len() == answer.traced.len();
     if !all_seen {
         return None;
     }
-    // Whether a thread has to be woken depends on whether it sleeps. Wakes are counted work.
+    // Whether a thread must be woken depends on whether it sleeps. Wakes are counted as work.
     let expected = |call: &stepped::Call| call.is_write_or_sync() || call.is_wake;
     let others = |calls: &stepped::SystemCalls| {
         calls.iter().filter(|(call, _)| !expected(call)).map(|(_, count)| *count).sum::<u64>()

@@ -1,11 +1,10 @@
-//! What is varied.
+//! The factors.
 //!
-//! **Purpose.** The list of the things that a table can own or have around it, with how much of each is little and
-//! much, and which statements are measured, how often.
+//! **Purpose.** The list of the things that a table can own or have around it, with the small and the large amount of
+//! each, the statements that are measured, and the number of rounds.
 //!
-//! **Invariants.** In a full run much is a thousand times as much as little, unless the thing itself ends before.
-//!
-//! **May touch.** `output`, `windfall-measure`.
+//! **Invariants.** In a full run the large amount is a thousand times the small one, unless the factor has a lower
+//! limit.
 
 use windfall_measure::{
     Scale,
@@ -18,7 +17,7 @@ use crate::{
     output::quoted,
 };
 
-/// A thing that is varied.
+/// A factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owned {
     Rows,
@@ -52,7 +51,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name.
+    /// Returns its name.
     pub fn text(self) -> &'static str {
         match self {
             Self::Drop => "drop",
@@ -62,21 +61,21 @@ impl Kind {
     }
 }
 
-/// How often something is measured in each way, with little and with much each time.
+/// Number of rounds of each kind of measurement, each with little and with much.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounds {
-    /// Timed, and its work counted.
+    /// Rounds with times and counted work.
     pub timed: u32,
-    /// Step by step.
+    /// Rounds with single-stepping.
     pub stepped: u32,
-    /// By system calls.
+    /// Rounds with traced system calls.
     pub traced: u32,
-    /// Beside others that read and write: with much only.
+    /// Rounds with concurrent readers and writers: with much only.
     pub beside: u32,
 }
 
 impl Owned {
-    /// All of them.
+    /// All factors.
     pub const ALL: [Self; 17] = [
         Self::Rows,
         Self::CleanPages,
@@ -97,7 +96,7 @@ impl Owned {
         Self::ClosedFile,
     ];
 
-    /// Its short name.
+    /// Returns its short name.
     pub fn id(self) -> &'static str {
         match self {
             Self::Rows => "rows",
@@ -120,12 +119,12 @@ impl Owned {
         }
     }
 
-    /// The one of this name.
+    /// Returns the factor of this name.
     pub fn named(id: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|owned| owned.id() == id)
     }
 
-    /// Those of these names; all if there is none.
+    /// Returns the factors of these names; all if there are none.
     pub fn of(names: &[String]) -> Result<Vec<Self>> {
         if names.is_empty() {
             return Ok(Self::ALL.into());
@@ -137,7 +136,7 @@ impl Owned {
         names.iter().map(|name| Self::named(name).ok_or_else(|| unknown(name))).collect()
     }
 
-    /// What it is.
+    /// Returns its description.
     pub fn what(self) -> &'static str {
         match self {
             Self::Rows => "rows of the table",
@@ -163,14 +162,14 @@ impl Owned {
         }
     }
 
-    /// Little and much of it.
+    /// Returns the small and the large amount.
     pub fn amounts(self, scale: Scale) -> [u64; 2] {
         const KB: u64 = 1 << 10;
         const MB: u64 = 1 << 20;
         match self {
             Self::Rows => scale.pick([50, 500], [1_000, 100_000], [1_000, 1_000_000]),
             Self::CleanPages | Self::DirtyPages => scale.pick([8, 80], [16, 1_600], [16, 16_000]),
-            // A hash index grows by four: these are sizes that it has.
+            // A hash index grows fourfold: these are sizes that it can have.
             Self::HashIndex => scale.pick([32 * KB, 128 * KB], [32 * KB, 8 * MB], [32 * KB, 32 * MB]),
             Self::Indexes => scale.pick([0, 6], [0, 60], [0, 60]),
             Self::History => scale.pick([5, 50], [10, 1_000], [10, 10_000]),
@@ -187,7 +186,7 @@ impl Owned {
         }
     }
 
-    /// An amount of it in words.
+    /// Formats an amount of it.
     pub fn in_words(self, amount: u64) -> String {
         match self {
             Self::HashIndex | Self::OpenFile | Self::ClosedFile => bytes(amount as f64),
@@ -195,7 +194,7 @@ impl Owned {
         }
     }
 
-    /// What costs are given for, if not for the statement.
+    /// Returns the unit that costs are divided by; none for the whole statement.
     pub fn per(self) -> Option<&'static str> {
         match self {
             Self::Indexes => Some("tree of the table"),
@@ -204,17 +203,17 @@ impl Owned {
         }
     }
 
-    /// Whether it is around the table that goes, and never in it.
+    /// Returns whether it is around the dropped table, and never in it.
     pub fn is_around(self) -> bool {
         self == Self::Catalog
     }
 
-    /// Whether it is a group of tables.
+    /// Returns whether it is a group of tables.
     pub fn is_group(self) -> bool {
         matches!(self, Self::Group | Self::LargeGroup)
     }
 
-    /// The figures that cannot be flat, each with how many times as much it may be, and why.
+    /// Returns the figures that cannot be flat, each with the largest allowed ratio, and the reason.
     pub fn grows(self) -> Option<(&'static [(Figure, f64)], &'static str)> {
         match self {
             Self::Catalog => Some((
@@ -242,7 +241,7 @@ impl Owned {
         }
     }
 
-    /// How many of those a statement has.
+    /// Returns the number of these units in a statement.
     pub fn each(self, kind: Kind, amount: u64) -> f64 {
         match self {
             Self::Indexes => self.indexes(kind, amount) as f64 + 1.0,
@@ -251,7 +250,7 @@ impl Owned {
         }
     }
 
-    /// Secondary indexes of a table that is dropped.
+    /// Returns the number of secondary indexes of a table that is dropped.
     pub fn indexes(self, kind: Kind, amount: u64) -> u64 {
         match self {
             Self::Indexes if kind == Kind::DropIndex => amount.max(1),
@@ -261,19 +260,19 @@ impl Owned {
         }
     }
 
-    /// The statements that a table goes through, one behind the other; each list is measured as often.
+    /// Returns the lists of statements that a table goes through in sequence; each list is measured equally often.
     pub fn statements(self) -> &'static [&'static [Kind]] {
         match self {
             Self::Group | Self::LargeGroup => &[&[Kind::Drop]],
-            // Point reads are of the clustered tree: its indexes have nothing to lose.
+            // Point reads use the clustered tree, so secondary indexes have no hash index to lose.
             Self::HashIndex => &[&[Kind::Drop], &[Kind::Truncate]],
-            // Purge comes to the table when the first statement is over.
+            // Purge reaches the table after the first statement.
             Self::Indexes | Self::Purge => &[&[Kind::Drop], &[Kind::Truncate], &[Kind::DropIndex]],
             _ => &[&[Kind::DropIndex, Kind::Drop], &[Kind::DropIndex, Kind::Truncate]],
         }
     }
 
-    /// How often each list of statements is measured.
+    /// Returns the number of rounds of each list of statements.
     pub fn rounds(self, scale: Scale) -> Rounds {
         const MADE_SLOWLY: [Owned; 7] = [
             Owned::Rows,
@@ -291,16 +290,16 @@ impl Owned {
             (Scale::Full, false) => [84, 6, 3, 20],
             (Scale::Full, true) => [24, 3, 1, 16],
         };
-        // A step takes the time of ten thousand instructions, and more on a virtual machine.
+        // A single step takes the time of ten thousand instructions, and more on a virtual machine.
         let is_stepped = match (self, scale) {
-            // One has too many steps. Of the other, purge would come to the table meanwhile.
+            // The group would need too many steps. With `Purge`, purge would reach the table meanwhile.
             (Self::LargeGroup | Self::Purge, _) => false,
             (Self::Rows | Self::HashIndex | Self::Group, _) => true,
             (_, scale) => scale != Scale::Quick,
         };
         let stepped = match self {
             _ if !is_stepped => 0,
-            // A step each for all its tables.
+            // Every round steps through all tables of the group.
             Self::Group => stepped.min(3),
             _ => stepped,
         };
@@ -320,12 +319,12 @@ mod tests {
                 let [little, much] = owned.amounts(scale);
                 assert!(little < much || owned == Owned::NoHandle, "{owned:?}");
             }
-            // Each order of the three sides comes as often as the others, or each side as often in each place; and half
-            // of the runs beside others begin with a drop.
+            // Each order of the three sides occurs equally often, or each side equally often in each place; and half of
+            // the runs with other clients begin with a drop.
             let rounds = owned.rounds(Scale::Full);
             assert!(rounds.timed % 6 == 0 && rounds.stepped % 3 == 0, "{owned:?}: {rounds:?}");
             assert!(rounds.beside % 2 == 0, "{owned:?}: {rounds:?}");
-            // Of fewer windows no rank test could find a difference as unlikely as is asked for.
+            // With fewer windows no rank test could reach the required significance.
             assert!(rounds.timed >= 24 && rounds.beside >= 16, "{owned:?}: {rounds:?}");
         }
         assert_eq!(Owned::Indexes.each(Kind::DropIndex, 0), 2.0);

@@ -1,17 +1,16 @@
-//! A factor, measured by the process that is traced for it.
+//! The process that measures a factor, and is traced for it.
 //!
-//! **Purpose.** Statements in turns on three sides, each timed and counted, or stepped, or traced; then those with much
-//! beside others.
+//! **Purpose.** Executes statements alternately on three sides, each timed and counted, or single-stepped, or traced;
+//! then those with much under a load of other clients.
 //!
-//! **Invariants.** On the first side there is little; the others have much as well, one beside the table that goes, the
-//! other in it. Those two do the same work: each makes a table with little and one with much, first the one that goes,
-//! which so is as old on either side; and what precedes each statement is the same, the last of it a read of its table.
-//! So what the making of much leaves in the processor's caches, in the log and in the pool, it leaves on both, and
-//! nothing differs but which of the two tables goes. The order of the sides changes from round to round, and none
-//! begins before all that the one before has dropped is gone. Behind each statement a small table is dropped, which is
-//! to cost the same whatever went before it. The statements are this thread's, the main one: only that is traced.
-//!
-//! **May touch.** `ground`, `victim`, `beside`, `engine`, `args`, `windfall-measure`.
+//! **Invariants.** The first side has little; the others also have much, one in another table than the dropped one, the
+//! other in the dropped table. Those two do the same work. Each creates a table with little and one with much, first
+//! the one to be dropped, so that it has the same age on either side. The same work precedes each statement, the last
+//! of it a read of its table. So the creation of much leaves the same traces in the processor's caches, in the log and
+//! in the pool of both, and the only difference is which of the two tables is dropped. The order of the sides changes
+//! from round to round, and none begins before the background work of the previous drops is done. After each statement
+//! a small table is dropped, which must cost the same whatever was dropped before it. The statements run on the main
+//! thread, because only that is traced.
 
 use std::{hint::black_box, path::Path};
 
@@ -31,16 +30,16 @@ use super::{
 };
 use crate::{args::Plant, engine::DropWork, failure::Result};
 
-/// How many sides there are: little alone, little beside much, and much beside little.
+/// Number of sides: little alone, little with much in another table, and much with little in another table.
 pub const SIDES: usize = 3;
-/// The orders in which they come.
+/// The orders of the sides.
 const ORDERS: [[usize; SIDES]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
-/// A request for which glibc consolidates and sorts its free lists, in bytes.
+/// The size of a request at which glibc consolidates and sorts its free lists, in bytes.
 const SORTED_BY: usize = 4096;
-/// The statement behind each that is measured.
+/// The statement after each measured one.
 const NEXT: &str = "next drop";
 
-/// What one statement took.
+/// The cost of one statement.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Sample {
     pub took_ns: u64,
@@ -49,18 +48,18 @@ pub struct Sample {
     pub work: DropWork,
 }
 
-/// A statement that was measured.
+/// The measurements of a statement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Timed {
     pub name: String,
-    /// How many trees or tables its cost is given for.
+    /// The number of trees or tables that its cost is divided by.
     pub each: [f64; SIDES],
-    /// Of each side.
+    /// The samples of each side.
     pub samples: [Vec<Sample>; SIDES],
 }
 
-/// What the process answers: what it has measured itself, and the order of its marks, so that the tracing process can
-/// tell which is which. A mark is of a statement and a side, by their numbers.
+/// The result of the process: its own measurements, and the order of its marks, so that the tracing process can assign
+/// them. A mark belongs to a statement and a side, by their numbers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Answer {
     pub timed: Vec<Timed>,
@@ -70,7 +69,7 @@ pub struct Answer {
     pub others: Others,
 }
 
-/// How a statement is looked at.
+/// The kind of a measurement.
 #[derive(Clone, Copy)]
 enum Look {
     Timed,
@@ -78,14 +77,14 @@ enum Look {
     Traced,
 }
 
-/// Measures.
+/// Measures a factor.
 pub fn run(owned: Owned, scale: Scale, folder: &Path, seed: u64, plant: Option<Plant>) -> Result<Answer> {
     let [small, large] = owned.amounts(scale);
     let open = |amounts, name| Side::open(owned, amounts, scale, plant, &folder.join(name));
     let mut sides =
         [open([small, small], "alone")?, open([small, large], "beside")?, open([large, small], "much")?];
     let mut answer = Answer::default();
-    // What the marks themselves take.
+    // An empty pair of marks measures the cost of the marks themselves.
     for count in [Count::Instructions, Count::SystemCalls] {
         mark(count);
         mark(count);
@@ -96,7 +95,7 @@ pub fn run(owned: Owned, scale: Scale, folder: &Path, seed: u64, plant: Option<P
     let mut turn = 0;
     for (n, kinds) in owned.statements().iter().enumerate() {
         for (look, times) in looks {
-            // In a quick run it is enough to see the first of them step by step.
+            // In a quick run single-stepping the first list is enough.
             let skipped = matches!(look, Look::Stepped) && scale == Scale::Quick && n > 0;
             for _ in 0..if skipped { 0 } else { times } {
                 round(&mut answer, &mut sides, kinds, look, before, turn)?;
@@ -108,7 +107,7 @@ pub fn run(owned: Owned, scale: Scale, folder: &Path, seed: u64, plant: Option<P
     Ok(answer)
 }
 
-/// Makes the tables of each side, and runs the statements on all.
+/// Creates the tables of each side, and runs the statements on all.
 fn round(
     answer: &mut Answer,
     sides: &mut [Side; SIDES],
@@ -132,8 +131,8 @@ fn round(
             // Long before a statement that is timed: a list of much fills the processor's caches.
             note_seen(answer, n, side);
             let mut small = Vec::new();
-            // Their number changes, as the engine's queues have blocks of 31: not the same statement of each round is
-            // to need one.
+            // Their number varies, because the engine's queues allocate blocks of 31 entries: otherwise the same
+            // statement of each round would allocate one.
             for _ in 0..before + (turn % 31) as u32 {
                 small.push(Victim::small(side)?);
             }
@@ -141,12 +140,14 @@ fn round(
                 statement(side, kind, &victim.names())?;
             }
             if !matches!(look, Look::Timed) {
-                // A commit writes what the background has logged by then, and its worker excludes others.
+                // A commit writes pending log records of the background, and the background worker excludes other
+                // threads.
                 side.settle()?;
                 side.db.flush_log()?;
                 note_seen(answer, n, side);
-                // glibc sorts what was freed at a request that finds nothing that fits, 60 instructions for each piece.
-                // It is not to be a matter of chance which statement makes it; in times it still is.
+                // glibc sorts the freed memory at a request that finds no fitting piece, 60 instructions per piece.
+                // This request triggers the sort outside the counted statements; with timed ones it remains a matter of
+                // chance which statement has it.
                 black_box(Vec::<u8>::with_capacity(SORTED_BY));
             }
             victims[n].let_go();
@@ -175,7 +176,7 @@ fn round(
     Ok(())
 }
 
-/// Notes how much of what is varied is there: the most where there is little alone, the least where there is much.
+/// Records the present amount of the factor: the maximum on the side with little, the minimum on those with much.
 fn note_seen(answer: &mut Answer, n: usize, side: &Side) {
     let Some((what, amount)) = side.seen() else { return };
     let (_, [little, much]) = answer.seen.get_or_insert_with(|| (what.into(), [0, u64::MAX]));
@@ -185,7 +186,7 @@ fn note_seen(answer: &mut Answer, n: usize, side: &Side) {
     }
 }
 
-/// Runs a statement of a side and looks at it.
+/// Runs a statement of a side and measures it.
 fn measured(
     answer: &mut Answer,
     look: Look,

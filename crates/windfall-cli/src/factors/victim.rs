@@ -1,11 +1,9 @@
-//! A table that is dropped, with so much of what is varied.
+//! A table that is dropped, with a given amount of a factor.
 //!
-//! **Purpose.** Makes it, and keeps what is to be kept until its statement is over.
+//! **Purpose.** Creates the table, and keeps the objects that must exist until its statement is over.
 //!
-//! **Invariants.** But for what is varied, tables are alike. Behind its victim each side makes a counterpart, which has
-//! what is to be beside the victim.
-//!
-//! **May touch.** `ground`, `engine`.
+//! **Invariants.** Apart from the factor, tables are alike. After its victim each side creates a counterpart, which has
+//! the amount of the factor that is in another table.
 
 use std::{any::Any, hint::black_box, thread, time::Duration};
 
@@ -20,34 +18,34 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// Rows of a table whose rows are not varied.
+/// Rows of a table if the factor is not rows.
 const ROWS: u64 = 10;
-/// Rows of a page of them, when their values are of this length.
+/// Rows per page if their values have this length.
 const PAGE_ROWS: u64 = 15;
 const PAGE_VALUE: usize = 1_000;
 /// The length of a long value: some overflow pages.
 const LONG: usize = 64 << 10;
-/// Reads of all rows by which a hash index has to have grown.
+/// Maximum number of passes over all rows until a hash index has grown.
 const PASSES: u32 = 1_000;
-/// Bytes of an entry of it.
+/// Bytes per entry of a hash index.
 const HASH_ENTRY: u64 = 8;
 
 /// A table, or a group of them.
 pub struct Victim {
     names: Vec<String>,
     kept: Vec<Box<dyn Any>>,
-    /// A view that ends just before the statement.
+    /// A transaction with a read view that ends just before the statement.
     until_dropped: Option<Transaction>,
 }
 
 impl Victim {
-    /// Makes one, where there is none.
+    /// Creates a victim, after all traces of the previous one are gone.
     pub fn make(side: &mut Side, kind: Kind) -> Result<Self> {
         side.all_gone()?;
         Self::with(side, kind, side.amount)
     }
 
-    /// Makes its counterpart, which stays until the statement is over.
+    /// Creates its counterpart, which stays until the statement is over.
     pub fn counterpart(side: &mut Side, kind: Kind) -> Result<Self> {
         Self::with(side, kind, side.beside)
     }
@@ -140,24 +138,24 @@ impl Victim {
         Ok(victim)
     }
 
-    /// A small one, which goes before or after what is measured.
+    /// Creates a small victim, which is dropped before or after the measured statement.
     pub fn small(side: &mut Side) -> Result<Self> {
         let name = side.name();
         load(&side.db, &name, ROWS, 16, 2)?;
         Ok(Self { names: vec![name], kept: Vec::new(), until_dropped: None })
     }
 
-    /// Lets go what is kept until the statement begins.
+    /// Releases what is kept until the statement begins.
     pub fn let_go(&mut self) {
         self.until_dropped = None;
     }
 
-    /// The arguments of a statement.
+    /// Returns the arguments of a statement.
     pub fn names(&self) -> Vec<&str> {
         self.names.iter().map(String::as_str).collect()
     }
 
-    /// Removes what is left of it behind a statement, if there was one.
+    /// Removes what is left of it after a statement, if there was one.
     pub fn remove(mut self, side: &Side, done: Option<Kind>) -> Result<()> {
         self.kept.clear();
         self.let_go();
@@ -178,10 +176,10 @@ pub fn run(side: &Side, kind: Kind, names: &[&str]) -> windfall::Result<DropRepo
     }
 }
 
-/// A table whose hash index has grown to so many bytes by point reads of its rows.
+/// Creates a table and grows its hash index to `bytes` bytes by point reads of its rows.
 fn hash(side: &Side, name: &str, bytes: u64) -> Result<()> {
     let before = side.db.metrics().hash_index_bytes;
-    // A tree of one page has no hash index: these are more.
+    // A tree of one page has no hash index: this table has several pages.
     let rows = bytes / HASH_ENTRY / 4;
     let table = load(&side.db, name, rows, 16, 0)?;
     for _ in 0..PASSES {
@@ -189,13 +187,13 @@ fn hash(side: &Side, name: &str, bytes: u64) -> Result<()> {
         if side.db.metrics().hash_index_bytes >= before + bytes {
             return Ok(());
         }
-        // What grows it may be a thread of its own.
+        // A background thread may do the growth.
         thread::sleep(Duration::from_millis(1));
     }
     Err(Failure::said(format!("a hash index of {bytes} bytes has not grown")))
 }
 
-/// Reads all rows once, by as many threads as there are processors.
+/// Reads all rows once, with one thread per processor.
 fn read_all(table: &Table, rows: u64) -> Result<()> {
     let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let part = |t: u64| -> Result<()> {

@@ -2,10 +2,8 @@
 //!
 //! **Purpose.** Calls per second, the longest gaps, latencies, drop times, the pool: each a drawing with a caption.
 //!
-//! **Invariants.** The run with drops and the one without stand above each other on the same scales. A caption says
-//! what to see with the numbers of this run, and claims nothing that they do not show.
-//!
-//! **May touch.** `demo` for its results, `windfall-measure`.
+//! **Invariants.** The runs with and without drops are one above the other on the same scales. A caption explains what
+//! to see with the numbers of this run, and claims nothing that they do not show.
 
 use std::time::Duration;
 
@@ -23,16 +21,16 @@ use crate::demo::{
 
 /// The height of one panel.
 const HEIGHT: f64 = 150.0;
-/// What a panel needs above for its heading.
+/// The space above a panel for its heading.
 const ABOVE: f64 = 30.0;
-/// What an axis needs below.
+/// The space below an axis.
 const BELOW: f64 = 40.0;
 const MB: f64 = 1_048_576.0;
 const GB: f64 = 1_073_741_824.0;
-/// The most points of a line.
+/// The maximum number of points of a line.
 const POINTS: u64 = 1_500;
 
-/// All of them.
+/// Returns all graphs.
 pub fn all(summary: &Summary) -> Vec<Graph> {
     vec![rate(summary), gaps(summary), latency(summary), drop_times(summary), pool(summary)]
 }
@@ -64,14 +62,14 @@ fn short_seconds(s: f64) -> String {
     if s.fract() == 0.0 { format!("{s:.0}") } else { format!("{s:.1}") }
 }
 
-/// The stretch of time that one point of a line stands for.
+/// Returns the interval that one point of a line represents.
 fn stretch(length: Duration) -> Duration {
     let least = STRETCH;
     let points = (length.as_millis() / least.as_millis()) as u64;
     least * points.div_ceil(POINTS).max(1) as u32
 }
 
-/// A vertical line at each drop.
+/// Draws a vertical line at each drop.
 fn drop_lines(panel: &mut Panel, phase: &Phase) {
     for drop in &phase.drops {
         let hint = format!(
@@ -95,13 +93,13 @@ fn drop_key(summary: &Summary) -> Vec<(String, String)> {
     ]
 }
 
-/// Values of stretches of time as a line of steps.
+/// Returns the values of intervals as a step line.
 fn steps(values: &[f64], stretch: Duration) -> impl Iterator<Item = (f64, f64)> {
     let s = stretch.as_secs_f64();
     values.iter().enumerate().flat_map(move |(n, &v)| [(n as f64 * s, v), ((n + 1) as f64 * s, v)])
 }
 
-/// Values of stretches of time, with the area below them.
+/// Draws the values of intervals, with the area below them.
 fn curve(panel: &mut Panel, values: &[f64], stretch: Duration, with: bool) {
     let points: Vec<_> = steps(values, stretch).map(|(x, y)| (x, 0.0, y)).collect();
     panel.area(if with { "fill with" } else { "fill without" }, &points);
@@ -244,7 +242,7 @@ fn latency(summary: &Summary) -> Graph {
     }
 }
 
-/// What makes single calls slow on a machine with fewer cores than clients.
+/// Returns a note that explains slow calls on a machine with fewer cores than clients.
 fn crowd(summary: &Summary) -> String {
     let (clients, cores) = (summary.options.threads, summary.machine.cores);
     if (clients as usize) <= cores {
@@ -323,7 +321,7 @@ fn drop_times(summary: &Summary) -> Graph {
     }
 }
 
-/// A part of what the pool held.
+/// A part of the contents of the pool.
 type Part = fn(&Sample) -> u64;
 
 fn pool(summary: &Summary) -> Graph {

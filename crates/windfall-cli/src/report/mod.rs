@@ -1,11 +1,9 @@
 //! The report of a demo: one page that needs nothing but a browser.
 //!
-//! **Purpose.** Graphs on the same scales, each with a sentence that says what to see, the tables behind them, and what
-//! made them.
+//! **Purpose.** Graphs on the same scales, each with a caption, the tables of their figures, and how they were made.
 //!
-//! **Invariants.** The page loads nothing: no script, no font, no address. It reads on light and dark, wide and narrow.
-//!
-//! **May touch.** `demo` for its results, `oltp`, `windfall-measure`.
+//! **Invariants.** The page loads nothing: no script, no font, no address. It is readable on light and dark
+//! backgrounds, on wide and narrow screens.
 
 mod graphs;
 
@@ -26,7 +24,7 @@ use crate::{
     oltp::KINDS,
 };
 
-/// The page.
+/// Returns the page.
 pub fn page(summary: &Summary) -> String {
     let mut body = opening(summary);
     for graph in graphs::all(summary) {

@@ -1,10 +1,8 @@
-//! What the shell answers.
+//! The answers of the shell.
 //!
-//! **Purpose.** An answer as people read it, and as one JSON object for programs.
+//! **Purpose.** An answer as text, and as one JSON object for programs.
 //!
-//! **Invariants.** Both say the same, and bytes in them as everywhere in this crate.
-//!
-//! **May touch.** `output`, `columns`, `windfall-measure`.
+//! **Invariants.** Both have the same content, and format bytes as everywhere in this crate.
 
 use serde_json::{Map, Value, json};
 use windfall_measure::units;
@@ -14,17 +12,17 @@ use crate::{
     output::{self, Grid},
 };
 
-/// What a statement has given.
+/// The result of a statement.
 #[derive(Debug)]
 pub enum Answer {
-    /// Something said, for people and for programs.
+    /// A message, as text and as JSON.
     Said(String, Map<String, Value>),
     /// Rows of a table.
     Rows { columns: Option<Columns>, rows: Vec<(Vec<u8>, Vec<u8>)> },
 }
 
 impl Answer {
-    /// Something said. What programs get is an object.
+    /// Returns a message. Its JSON is an object.
     pub fn said(text: impl Into<String>, object: Value) -> Self {
         let object = match object {
             Value::Object(object) => object,
@@ -33,13 +31,13 @@ impl Answer {
         Self::Said(text.into(), object)
     }
 
-    /// A list under a name, which is a grid for people; `none` is said when it is empty.
+    /// Returns a list under a name, which is a grid as text; `none` is the text of an empty list.
     pub fn list(name: &str, none: &str, grid: &Grid, list: Vec<Value>) -> Self {
         let text = if list.is_empty() { none.to_owned() } else { grid.text() };
         Self::said(text, json!({ name: list }))
     }
 
-    /// For people, without the end of the last line.
+    /// Returns the text, without the last line break.
     pub fn text(&self) -> String {
         let text = match self {
             Self::Said(text, _) => text.clone(),
@@ -49,7 +47,7 @@ impl Answer {
                     || vec!["key".into(), "value".into()],
                     |c| c.names().map(|name| output::text(name.as_bytes())).collect(),
                 );
-                // A heading with `>` in front is of a column of numbers, and no name is to be taken for one.
+                // A heading that begins with `>` marks a column of numbers; names must not be parsed so.
                 let mut grid = Grid::left(&names);
                 for (key, value) in rows {
                     let fields = columns.as_ref().zip(columns::fields(value));
@@ -63,7 +61,7 @@ impl Answer {
         text.trim_end().to_owned()
     }
 
-    /// For programs.
+    /// Returns the JSON object.
     pub fn object(self) -> Map<String, Value> {
         match self {
             Self::Said(_, object) => object,

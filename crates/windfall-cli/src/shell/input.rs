@@ -1,11 +1,9 @@
-//! Where statements come from.
+//! The input of the shell.
 //!
-//! **Purpose.** Reads lines on a thread of its own, from a terminal by an editor with a history, else as they are.
+//! **Purpose.** Reads lines on its own thread: from a terminal by a line editor with a history, otherwise directly.
 //!
-//! **Invariants.** A line is read when it is asked for. What is printed while somebody edits a line stands above it. A
-//! terminal is left as it was found, also when a signal ends the shell amid a line.
-//!
-//! **May touch.** `windfall-measure`, standard input and output, the terminal, the file of the history.
+//! **Invariants.** A line is read when it is requested. Output during the editing of a line appears above it. The
+//! terminal settings are restored at the end, also when a signal ends the shell in the middle of a line.
 
 use std::{
     env, fs,
@@ -29,47 +27,47 @@ use crate::{
 /// The longest line that is not from a terminal.
 const LONGEST: usize = 16 << 20;
 
-/// How many lines the history keeps.
+/// Maximum number of lines in the history.
 const HISTORY: usize = 1_000;
 
-/// What has become of the line that was asked for.
+/// The outcome of a request for a line.
 #[derive(Debug)]
 pub enum Given {
     /// It was read.
     Line(String),
-    /// It cannot be understood as text.
+    /// It is not valid text.
     Bad(String),
-    /// It was thrown away before it was complete.
+    /// It was discarded before it was complete.
     Cleared,
-    /// There is none any more.
+    /// The end of the input.
     End,
     /// It could not be read.
     Failed(String),
 }
 
-/// Where statements come from.
+/// The source of statements.
 #[derive(Debug)]
 pub struct Input {
-    /// Asks for a line, with this prompt.
+    /// Requests a line, with this prompt.
     ask: Sender<String>,
-    /// Whether a line was asked for and not given yet.
+    /// Whether a line was requested and has not arrived yet.
     asked: bool,
     terminal: Option<Terminal>,
 }
 
 #[derive(Debug)]
 struct Terminal {
-    /// Prints above the line that is being edited, if that can be done.
+    /// Prints above the line that is being edited, if the editor supports that.
     above: Option<Sender<String>>,
-    /// As it was found.
+    /// The original settings.
     before: Option<Termios>,
 }
 
 impl Input {
-    /// Standard input: by an editor if people sit before it, and see what it prints. What it gives goes to `events`.
+    /// Opens standard input, with an editor if both it and standard output are terminals. Sends lines to `events`.
     ///
     /// # Errors
-    /// The system starts no thread.
+    /// The system cannot start a thread.
     pub fn open(events: Sender<Event>) -> Result<Self> {
         let (ask, asked) = mpsc::channel();
         if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
@@ -88,15 +86,14 @@ impl Input {
             Config::builder().max_history_size(HISTORY).map_err(of_editor)?.bracketed_paste(false).build();
         let mut editor = Editor::with_config(config).map_err(of_editor)?;
         if let Some(path) = &history {
-            // It may not be there yet; that it can be written was tried.
+            // The file may not exist yet; that it can be written was checked.
             let _ = editor.load_history(path);
         }
         let above = match editor.create_external_printer() {
             Err(_) => None,
             Ok(mut printer) => {
                 let (above, texts) = mpsc::channel::<String>();
-                // On a thread of its own: a text that comes when the editor has just ended waits there for the next
-                // line.
+                // On its own thread: a text that arrives when the editor has just ended waits there for the next line.
                 spawn(move || texts.into_iter().for_each(|text| drop(printer.print(text))))?;
                 Some(above)
             }
@@ -105,17 +102,17 @@ impl Input {
         Ok(Self { ask, asked: false, terminal: Some(Terminal { above, before }) })
     }
 
-    /// Whether people sit before it.
+    /// Returns whether the input is a terminal.
     pub fn is_terminal(&self) -> bool {
         self.terminal.is_some()
     }
 
-    /// Asks for a line.
+    /// Requests a line.
     pub fn ask(&mut self, prompt: String) {
         self.asked = self.ask.send(prompt).is_ok();
     }
 
-    /// Notes that the line has come.
+    /// Notes that the line has arrived.
     pub fn given(&mut self) {
         self.asked = false;
     }
@@ -127,7 +124,7 @@ impl Input {
     pub fn print(&self, text: String) -> Result<()> {
         match &self.terminal {
             Some(Terminal { above: Some(above), .. }) if self.asked => {
-                // The thread is there as long as the shell is.
+                // The thread exists as long as the shell.
                 let _ = above.send(text);
                 Ok(())
             }
@@ -135,7 +132,7 @@ impl Input {
         }
     }
 
-    /// Leaves the terminal as it was found, if a line is being edited.
+    /// Restores the terminal settings, if a line is being edited.
     pub fn leave(&mut self) {
         if let Some(Terminal { before: Some(before), .. }) = &self.terminal
             && self.asked
@@ -158,7 +155,7 @@ fn of_editor(error: ReadlineError) -> Failure {
     Failure::said(format!("the terminal cannot be used: {error}"))
 }
 
-/// Reads lines as they are.
+/// Reads lines directly.
 fn lines(asked: Receiver<String>, events: &Sender<Event>) {
     let mut input = io::stdin().lock();
     for _ in asked {
@@ -183,7 +180,7 @@ fn lines(asked: Receiver<String>, events: &Sender<Event>) {
     }
 }
 
-/// Reads lines by an editor.
+/// Reads lines with the editor.
 fn edited(
     mut editor: Editor<(), DefaultHistory>,
     history: Option<&Path>,
@@ -213,9 +210,9 @@ fn edited(
     }
 }
 
-/// The file of the history, which can be written.
+/// Returns the file of the history, which can be written.
 fn history() -> Result<PathBuf, String> {
-    // What is not absolute does not count, as the specification of these folders has it.
+    // A path that is not absolute is ignored, as the XDG specification of these folders demands.
     let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
     let state = state.ok_or("neither XDG_STATE_HOME nor HOME names a folder")?;

@@ -1,13 +1,10 @@
 //! An interactive shell on one database.
 //!
-//! **Purpose.** `shell`: takes statements from a terminal or from standard input, gives them to sessions, and tells
-//! what they answer.
+//! **Purpose.** `shell`: reads statements from a terminal or from standard input, passes them to sessions, and prints
+//! their answers.
 //!
-//! **Invariants.** A statement is either answered, or seen to wait for a lock, before the next one is asked for. What a
-//! session answers later is told as soon as it is there. However the shell ends, transactions that are open are rolled
-//! back first.
-//!
-//! **May touch.** `engine`, `output`, `interrupt`, standard input.
+//! **Invariants.** A statement is either answered, or known to wait for a lock, before the next one is read. Later
+//! answers are printed as soon as they arrive. However the shell ends, open transactions are rolled back first.
 
 mod answer;
 mod input;
@@ -42,27 +39,27 @@ use crate::{
     output::Grid,
 };
 
-/// How long a statement that is neither answered nor seen to wait may hold up the others, if somebody waits for a lock:
-/// what it waits for may be that one, by way of something that is no lock. People want their prompt back; a script is
-/// to go the same way on a busy machine.
+/// The time that a statement which is neither answered nor known to wait may delay the others, while some session waits
+/// for a lock: it may wait for that lock indirectly, by something that is not a lock. An interactive user wants the
+/// prompt back; a script must take the same course on a busy machine.
 const PATIENCE: Duration = Duration::from_millis(300);
 const PATIENCE_OF_SCRIPTS: Duration = Duration::from_secs(10);
 
-/// How often is looked who waits, at first and at most.
+/// The interval at which waits are polled, at first and at most.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
-/// What happens to the shell.
+/// An event of the shell.
 #[derive(Debug)]
 pub enum Event {
-    /// The line that was asked for.
+    /// The requested line has arrived.
     Given(Given),
-    /// A session has done its statement.
+    /// A session has finished its statement.
     Answered(Seat, Result<Answer, String>),
-    /// A signal has come.
+    /// A signal was received.
     Signal(Signal),
 }
 
-/// Runs the shell. With `keep_going` a statement that fails is not the last one, if they do not come from a terminal.
+/// Runs the shell. With `keep_going` it continues after a failed statement, even if the input is not a terminal.
 ///
 /// # Errors
 /// The answer cannot be written; a signal.
@@ -110,11 +107,11 @@ struct Shell<'a> {
     sessions: Sessions,
     input: Input,
     events: Receiver<Event>,
-    /// The number of the line that was read last.
+    /// The number of the last line.
     line: u64,
-    /// A statement has failed.
+    /// Whether a statement has failed.
     failed: bool,
-    /// The answers can no longer be written.
+    /// The failure after which answers can no longer be written.
     broken: Option<Failure>,
     signal: Option<Signal>,
 }
@@ -140,7 +137,7 @@ impl Shell<'_> {
         self.signal.is_some() || self.broken.is_some() || (self.failed && !self.keep_going)
     }
 
-    /// The next line, or what is wrong with it; `None` at the end. Answers that come meanwhile are told.
+    /// Returns the next line, or what is wrong with it; `None` at the end. Answers that arrive meanwhile are printed.
     fn next_line(&mut self) -> Option<Result<String, String>> {
         let name = self.sessions.name_among(self.sessions.current()).unwrap_or("windfall");
         let star = if self.sessions.is_in_transaction() { "*" } else { "" };
@@ -180,7 +177,7 @@ impl Shell<'_> {
                 self.tell(seat, line, answer);
             }
             Event::Signal(signal) => self.signal = Some(signal),
-            // None is asked for.
+            // No line is requested at this time.
             Event::Given(_) => self.input.given(),
         }
     }
@@ -251,8 +248,8 @@ impl Shell<'_> {
         Ok(Answer::said(text, json!({ "made": made })))
     }
 
-    /// Waits until the statement that was given is answered, or seen to wait for a lock; and a moment for others, which
-    /// may go on because of it. What they answer is told behind its answer, if that comes soon.
+    /// Waits until the given statement is answered, or known to wait for a lock; then for a moment for other statements
+    /// that may continue because of it. Their answers are printed after its answer, if they arrive soon.
     fn settle(&mut self, given: Seat) {
         let (start, mut pause) = (Instant::now(), LOOKS.0);
         let mut held = Vec::new();
@@ -266,7 +263,7 @@ impl Shell<'_> {
                     self.take(event);
                 }
             }
-            // Where nobody waits for a lock a script waits for its statement, however long that takes.
+            // If no session waits for a lock, a script waits for its statement without a limit.
             let lasts = waits.is_empty() && (runs || !self.input.is_terminal());
             if self.sessions.running().next().is_none() || !(patient || lasts) {
                 break;
@@ -289,13 +286,13 @@ impl Shell<'_> {
         }
     }
 
-    /// Tells what the work of a session has given.
+    /// Prints the result of a session's work.
     fn tell(&mut self, seat: Seat, line: u64, answer: Result<Answer, String>) {
         let whose = self.sessions.name_among(seat).map(str::to_owned);
         self.told(seat, line, whose.as_deref(), answer);
     }
 
-    /// Tells what the shell itself has to say to a line.
+    /// Prints the shell's own answer to a line.
     fn reply(&mut self, answer: Result<Answer, String>) {
         self.told(self.sessions.current(), self.line, None, answer);
     }
@@ -327,7 +324,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Says something, to people or to programs.
+    /// Prints a message, as text or as JSON.
     fn say(&mut self, seat: Seat, line: u64, text: String, mut object: Map<String, Value>) {
         if self.json {
             object.insert("session".into(), self.sessions.name(seat).into());
@@ -344,7 +341,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Rolls back what is open, and what others do because of it.
+    /// Rolls back open transactions, and waits for statements that continue because of it.
     fn end(&mut self) {
         self.input.leave();
         loop {
@@ -381,13 +378,13 @@ impl Shell<'_> {
         }
     }
 
-    /// How long a statement that is neither answered nor seen to wait may hold up the others.
+    /// Returns the time that a statement which is neither answered nor known to wait may delay the others.
     fn patience(&self) -> Duration {
         let wants_an_answer = self.input.is_terminal() || self.signal.is_some();
         if wants_an_answer { PATIENCE } else { PATIENCE_OF_SCRIPTS }
     }
 
-    /// Waits for statements that do not wait themselves, after a signal only for a moment. Says whether one was
+    /// Waits for statements that do not wait for a lock, after a signal only for a moment. Returns whether one was
     /// answered.
     fn await_running(&mut self) -> bool {
         let (start, mut answered) = (Instant::now(), false);
@@ -410,7 +407,7 @@ impl Shell<'_> {
     }
 }
 
-/// What there is, or what one statement is for.
+/// Returns the list of statements, or the description of one.
 fn help(form: Option<&Form>) -> Answer {
     let object = |form: &Form| json!({ "form": form.text(), "does": form.does });
     if let Some(form) = form {

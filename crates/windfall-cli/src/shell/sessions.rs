@@ -1,13 +1,11 @@
-//! Sessions side by side.
+//! Concurrent sessions.
 //!
-//! **Purpose.** Makes sessions, gives their threads work, and knows what each of them is at: idle, under way, or
-//! waiting for a lock, and for whom.
+//! **Purpose.** Creates sessions, passes work to their threads, and tracks the state of each: idle, executing, or
+//! waiting for a lock, and for which transactions.
 //!
-//! **Invariants.** A session has one statement under way at most. Whose wait it is, is told by the number of its
-//! transaction; a statement that is a transaction of its own gets one when it begins to wait, so a wait of an unknown
-//! number belongs to the one that was given last.
-//!
-//! **May touch.** `worker`, `statement`, `show`, `answer`.
+//! **Invariants.** A session executes at most one statement. A wait is assigned to a session by the number of its
+//! transaction. A statement outside a transaction gets a number when it begins to wait, so a wait with an unknown
+//! number belongs to the session that was last given a statement.
 
 use std::{
     sync::mpsc::{self, Sender},
@@ -33,18 +31,18 @@ use crate::{
 /// The name of the first session.
 const FIRST: &str = "main";
 
-/// A session, by its place in the order in which they were made.
+/// A session, by its index in the order of creation.
 pub type Seat = usize;
 
 /// A statement that is not answered yet.
 #[derive(Debug)]
 struct UnderWay {
     line: u64,
-    /// The number under which it waits, if it is a transaction of its own.
+    /// The number of its own transaction while it waits, if it is outside a session transaction.
     alone: Option<TrxId>,
-    /// Whom it waits for, if it does.
+    /// The transactions that it waits for, if it does.
     behind: Option<InTheWay>,
-    /// For whom it was last said to wait.
+    /// The transactions that the last message said it waits for.
     said: Option<InTheWay>,
 }
 
@@ -63,25 +61,25 @@ pub struct Sessions {
     events: Sender<Event>,
     all: Vec<Session>,
     current: Seat,
-    /// Who was given a statement last.
+    /// The session that was last given a statement.
     last: Seat,
 }
 
 impl Sessions {
-    /// One session. Answers go to `events`.
+    /// Returns one session. Answers go to `events`.
     ///
     /// # Errors
-    /// The system starts no thread.
+    /// The system cannot start a thread.
     pub fn new(db: Database, events: Sender<Event>) -> Result<Self> {
         let mut sessions = Self { db, events, all: Vec::new(), current: 0, last: 0 };
         sessions.go_to(FIRST)?;
         Ok(sessions)
     }
 
-    /// Goes to the session of this name. Says whether it was made.
+    /// Switches to the session of this name. Returns whether it was created.
     ///
     /// # Errors
-    /// The system starts no thread.
+    /// The system cannot start a thread.
     pub fn go_to(&mut self, name: &str) -> Result<bool> {
         if let Some(known) = self.all.iter().position(|session| session.name == name) {
             self.current = known;
@@ -92,7 +90,7 @@ impl Sessions {
         let (worker, events) = (Worker::new(self.db.clone(), place.clone()), self.events.clone());
         let run = move || {
             for work in given {
-                // Who does not listen any more has ended.
+                // The send fails only when the receiver has ended.
                 let _ = events.send(Event::Answered(seat, worker.run(work)));
             }
         };
@@ -104,30 +102,30 @@ impl Sessions {
         Ok(true)
     }
 
-    /// The session that statements go to.
+    /// Returns the session that receives statements.
     pub fn current(&self) -> Seat {
         self.current
     }
 
-    /// A session's name, where there is more than one.
+    /// Returns a session's name, if there is more than one session.
     pub fn name_among(&self, seat: Seat) -> Option<&str> {
         (self.all.len() > 1).then(|| self.name(seat))
     }
 
-    /// A session's name.
+    /// Returns a session's name.
     pub fn name(&self, seat: Seat) -> &str {
         &self.all[seat].name
     }
 
-    /// Whether the current session has a transaction open.
+    /// Returns whether the current session has an open transaction.
     pub fn is_in_transaction(&self) -> bool {
         self.all[self.current].place.look().is_some()
     }
 
-    /// Gives a statement to the current session.
+    /// Passes a statement to the current session.
     ///
     /// # Errors
-    /// Another one is under way.
+    /// Its previous statement is not answered yet.
     pub fn give(&mut self, work: Work, line: u64) -> Result<(), String> {
         let session = &mut self.all[self.current];
         if let Some(under_way) = &session.under_way {
@@ -143,12 +141,12 @@ impl Sessions {
         Ok(())
     }
 
-    /// Notes that a session has answered. Gives the number of the line that the statement stood in.
+    /// Notes that a session has answered. Returns the line number of the statement.
     pub fn answered(&mut self, seat: Seat) -> u64 {
         self.all[seat].under_way.take().map_or(0, |under_way| under_way.line)
     }
 
-    /// Looks who waits for a lock.
+    /// Updates which statements wait for a lock.
     pub fn look(&mut self, waits: &[Waiting]) {
         for under_way in self.all.iter_mut().filter_map(|session| session.under_way.as_mut()) {
             under_way.behind = None;
@@ -167,7 +165,7 @@ impl Sessions {
         }
     }
 
-    /// Whose transaction this is.
+    /// Returns the session of a transaction.
     fn seat_of(&self, trx: TrxId) -> Option<Seat> {
         self.all.iter().position(|session| {
             let own = session.place.look().and_then(|open| open.id);
@@ -175,17 +173,18 @@ impl Sessions {
         })
     }
 
-    /// Whether any statement is under way.
+    /// Returns whether any statement is not answered yet.
     pub fn are_busy(&self) -> bool {
         self.all.iter().any(|session| session.under_way.is_some())
     }
 
-    /// Those whose statements are under way and not seen to wait.
+    /// Returns the sessions that execute a statement and are not known to wait.
     pub fn running(&self) -> impl Iterator<Item = Seat> {
         self.busy().into_iter().filter(|(_, behind)| behind.is_none()).map(|(seat, _)| seat)
     }
 
-    /// Those who wait and of whom that was not said: the session, the line, and whom it waits for.
+    /// Returns the waits that have not been reported yet: the session, the line, and the transactions that it waits
+    /// for.
     pub fn newly_waiting(&mut self) -> Vec<(Seat, u64, InTheWay)> {
         let mut all = Vec::new();
         for (seat, session) in self.all.iter_mut().enumerate() {
@@ -200,24 +199,24 @@ impl Sessions {
         all
     }
 
-    /// Takes the transactions of sessions that have no statement under way, to end them.
+    /// Takes the transactions of sessions that execute no statement, to end them.
     pub fn take_idle(&mut self) -> Vec<(Seat, Transaction)> {
         let idle = self.all.iter().enumerate().filter(|(_, session)| session.under_way.is_none());
         idle.filter_map(|(seat, session)| Some((seat, session.place.take()?))).collect()
     }
 
-    /// Those whose statements are under way, and whom they wait for if they do.
+    /// Returns the sessions that execute a statement, and the transactions that they wait for, if any.
     pub fn busy(&self) -> Vec<(Seat, Option<InTheWay>)> {
         let busy = self.all.iter().enumerate();
         busy.filter_map(|(seat, session)| Some((seat, session.under_way.as_ref()?.behind.clone()))).collect()
     }
 
-    /// The name of the session that a transaction belongs to.
+    /// Returns the name of the session that a transaction belongs to.
     pub fn owner(&self, trx: TrxId) -> Option<String> {
         self.seat_of(trx).map(|seat| self.name(seat).to_owned())
     }
 
-    /// The list of them.
+    /// Returns the list of sessions.
     pub fn listing(&self) -> Answer {
         let mut grid = Grid::new(["session", "transaction", "level", "statement"]);
         let mut list = Vec::new();

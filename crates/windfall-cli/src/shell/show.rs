@@ -1,11 +1,9 @@
-//! What is shown of locks and transactions.
+//! The display of locks and transactions.
 //!
-//! **Purpose.** `transactions`, `views`, `locks`, `waits`, `deadlock`, `prepared` and `status`, as the library tells
+//! **Purpose.** `transactions`, `views`, `locks`, `waits`, `deadlock`, `prepared` and `status`, as the library reports
 //! them, with the sessions' names.
 //!
-//! **Invariants.** Nothing waits here: what is shown is there while every session is stuck.
-//!
-//! **May touch.** `answer`, `output`, `engine`, `windfall-measure`.
+//! **Invariants.** Nothing here waits for a lock: the output is available even if every session is blocked.
 
 use std::time::Duration;
 
@@ -26,10 +24,10 @@ use crate::{
     output::{self, Grid},
 };
 
-/// Tells the name of the session that a transaction belongs to, if it is one of these.
+/// A function that returns the name of a transaction's session, if it belongs to one.
 pub type Names<'a> = &'a dyn Fn(TrxId) -> Option<String>;
 
-/// Every lock that is held.
+/// Returns all granted locks.
 pub fn locks(db: &Database, names: Names<'_>) -> Answer {
     let mut grid = Grid::new([">transaction", "session", "lock"]);
     let mut list = Vec::new();
@@ -41,7 +39,7 @@ pub fn locks(db: &Database, names: Names<'_>) -> Answer {
     Answer::list("locks", "no locks", &grid, list)
 }
 
-/// Everybody who waits.
+/// Returns all lock waits.
 pub fn waits(db: &Database, names: Names<'_>) -> Answer {
     let mut grid = Grid::new([">transaction", "session", "waits for", "lock"]);
     let mut list = Vec::new();
@@ -63,7 +61,7 @@ pub fn waits(db: &Database, names: Names<'_>) -> Answer {
     Answer::list("waits", "nobody waits", &grid, list)
 }
 
-/// The deadlock that was broken last.
+/// Returns the most recent deadlock.
 pub fn deadlock(db: &Database) -> Answer {
     let Some(Deadlock { circle, .. }) = db.last_deadlock() else {
         return Answer::said("there was no deadlock", json!({ "deadlock": null }));
@@ -95,7 +93,7 @@ pub fn deadlock(db: &Database) -> Answer {
     Answer::said(lines.join("\n"), json!({ "deadlock": list, "gave_way": victim.map(|trx| trx.0) }))
 }
 
-/// The transactions that are prepared.
+/// Returns the prepared transactions.
 pub fn prepared(db: &Database) -> Answer {
     let mut grid = Grid::new(["name", ">transaction"]);
     let mut list = Vec::new();
@@ -106,7 +104,7 @@ pub fn prepared(db: &Database) -> Answer {
     Answer::list("prepared", "no prepared transactions", &grid, list)
 }
 
-/// The transactions that have changed or locked something.
+/// Returns the transactions that have changed or locked something.
 pub fn transactions(db: &Database, names: Names<'_>) -> Answer {
     let mut grid = Grid::new([">transaction", "session", ">age", "state", "changes"]);
     let mut list = Vec::new();
@@ -132,7 +130,7 @@ pub fn transactions(db: &Database, names: Names<'_>) -> Answer {
     Answer::list("transactions", "no transaction has changed or locked anything", &grid, list)
 }
 
-/// The views.
+/// Returns the read views.
 pub fn views(db: &Database) -> Answer {
     let mut grid = Grid::new([">age", ">transactions since"]);
     let mut list = Vec::new();
@@ -147,7 +145,7 @@ fn lasted(age: Duration) -> String {
     units::time(age.as_nanos() as f64)
 }
 
-/// What the database counts of transactions and locks.
+/// Returns the database's metrics of transactions and locks.
 pub fn status(db: &Database) -> Answer {
     let metrics = db.metrics();
     let micros = |n: u64| units::time(n as f64 * 1e3);
@@ -173,12 +171,12 @@ pub fn status(db: &Database) -> Answer {
     Answer::said(grid.text(), json!({ "status": Value::Object(object.collect()) }))
 }
 
-/// The numbers of the transactions that are in the way.
+/// Returns the numbers of the transactions that block a wait.
 pub fn ids(behind: &InTheWay) -> Vec<u64> {
     behind.ids().iter().map(|trx| trx.0).collect()
 }
 
-/// What stands for nothing in a grid.
+/// Returns the name, or the placeholder of an empty cell in a grid.
 pub fn dash(name: Option<&str>) -> String {
     name.unwrap_or("-").to_owned()
 }

@@ -1,10 +1,8 @@
 //! The statements of the shell.
 //!
-//! **Purpose.** Reads a line as a statement; `help` is written here.
+//! **Purpose.** Parses a line as a statement; the text of `help` is here.
 //!
-//! **Invariants.** A line is understood to its last word or refused, with the form that it should have.
-//!
-//! **May touch.** `words`.
+//! **Invariants.** A line is parsed to its last word or rejected, with the form that it should have.
 
 use std::time::Duration;
 
@@ -13,26 +11,26 @@ use windfall::{IfLocked, Isolation};
 use super::words::{Word, words};
 use crate::output;
 
-/// What a line asks for.
+/// A parsed line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statement {
     /// Work of the session.
     Work(Work),
-    /// Something to be shown.
+    /// Information to be shown.
     Show(Show),
     /// End the wait of the session of this name.
     Interrupt(String),
-    /// Go to the session of this name.
+    /// Switch to the session of this name.
     Session(String),
-    /// Wait until no statement is under way.
+    /// Wait until every statement is answered.
     Wait,
-    /// Say what there is, or what this is for.
+    /// List the statements, or describe this one.
     Help(Option<&'static Form>),
-    /// End.
+    /// End the shell.
     Quit,
 }
 
-/// What a session does, on its own thread.
+/// Work that a session does on its own thread.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     Begin(Begin),
@@ -49,7 +47,7 @@ pub enum Work {
         key: Vec<u8>,
         lock: Option<RowLock>,
     },
-    /// A new row; with `replace` in the place of one with this key.
+    /// A new row; with `replace` it replaces an existing row with this key.
     Write {
         table: String,
         key: Vec<u8>,
@@ -74,24 +72,24 @@ pub enum Work {
     Tables,
 }
 
-/// How a transaction begins.
+/// The options of a transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Begin {
     pub isolation: Option<Isolation>,
     pub read_only: bool,
     pub snapshot: bool,
-    /// How long a statement waits for a lock, zero for not at all.
+    /// The lock timeout; zero to fail at once.
     pub wait: Option<Duration>,
 }
 
-/// How rows are locked that are read.
+/// How a read locks its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowLock {
     pub for_update: bool,
     pub if_locked: IfLocked,
 }
 
-/// Which rows are read.
+/// The rows to read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scan {
     pub table: String,
@@ -104,7 +102,7 @@ pub struct Scan {
     pub lock: Option<RowLock>,
 }
 
-/// What is shown at once, whatever the sessions are at.
+/// Information that is shown at once, whatever the sessions do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
     Transactions,
@@ -122,7 +120,7 @@ pub enum Show {
 pub struct Form {
     /// Its first word.
     pub word: &'static str,
-    /// What stands behind that.
+    /// The syntax after the first word.
     pub rest: &'static str,
     /// What it does.
     pub does: &'static str,
@@ -195,7 +193,7 @@ pub const FORMS: &[Form] = &[
 ];
 
 impl Form {
-    /// The whole of it.
+    /// Returns the whole form.
     pub fn text(&self) -> String {
         format!("{} {}", self.word, self.rest).trim_end().to_owned()
     }
@@ -207,7 +205,7 @@ impl Form {
     }
 }
 
-/// The levels of isolation, as they are said.
+/// The isolation levels, with their names.
 const LEVELS: [(&str, Isolation); 5] = [
     ("read uncommitted", Isolation::ReadUncommitted),
     ("read committed", Isolation::ReadCommitted),
@@ -216,15 +214,15 @@ const LEVELS: [(&str, Isolation); 5] = [
     ("serializable", Isolation::Serializable),
 ];
 
-/// How a level is said.
+/// Returns the name of an isolation level.
 pub fn level(isolation: Isolation) -> &'static str {
     LEVELS.iter().find(|(_, level)| *level == isolation).map_or("unknown", |(name, _)| name)
 }
 
-/// Reads a line; `None` if there is nothing in it.
+/// Parses a line; `None` if it is empty.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// The reason why it is invalid, in words.
 pub fn parse(line: &str) -> Result<Option<Statement>, String> {
     let words = words(line)?;
     let Some((first, rest)) = words.split_first() else { return Ok(None) };
@@ -250,7 +248,7 @@ pub fn parse(line: &str) -> Result<Option<Statement>, String> {
     Ok(Some(statement))
 }
 
-/// The words behind the first.
+/// The words after the first.
 struct Rest<'a> {
     words: &'a [Word],
     form: &'static Form,
@@ -267,7 +265,7 @@ impl<'a> Rest<'a> {
         Some(first)
     }
 
-    /// The next word, which has to be there.
+    /// Takes the next word, which must exist.
     fn word(&mut self, what: &str) -> Result<&'a [u8], String> {
         self.next().map(|word| &word.bytes[..]).ok_or_else(|| self.wrong(&format!("the {what} is missing")))
     }
@@ -284,7 +282,7 @@ impl<'a> Rest<'a> {
         std::mem::take(&mut self.words).iter().map(|word| word.bytes.clone()).collect()
     }
 
-    /// Takes these keywords, if they come next.
+    /// Takes these keywords, if they are next.
     fn takes(&mut self, keywords: &str) -> bool {
         let mut left = self.words;
         for keyword in keywords.split(' ') {
@@ -421,7 +419,7 @@ impl<'a> Rest<'a> {
         Ok(scan)
     }
 
-    /// Names with commas between them, and blanks as one likes.
+    /// Parses names with commas between them, and optional blanks.
     fn columns(&mut self) -> Result<Vec<String>, String> {
         let mut list = self.word("list of columns")?.to_vec();
         for word in self.all() {
@@ -439,7 +437,7 @@ fn text(bytes: &[u8], what: &str) -> Result<String, String> {
         .map_err(|_| format!("the {what} is not text in UTF-8: {}", output::quoted(bytes)))
 }
 
-/// Any line as a statement.
+/// Fuzz target: arbitrary lines as statements.
 #[cfg(feature = "fuzz")]
 pub mod fuzz {
     use super::{
@@ -447,8 +445,8 @@ pub mod fuzz {
         FORMS, parse,
     };
 
-    /// A line each. What is understood is the same when every word that stood in quotes is written anew, and its
-    /// keywords in the other case.
+    /// Parses one statement per line. The result must be the same when every quoted word is quoted again by
+    /// [`in_quotes`].
     pub fn statements(data: &[u8]) {
         let Ok(text) = str::from_utf8(data) else { return };
         for line in text.split('\n') {
@@ -470,7 +468,7 @@ pub mod fuzz {
         }
     }
 
-    /// Statements.
+    /// Returns statements as seeds.
     pub fn statements_seeds() -> Vec<Vec<u8>> {
         let lines = [
             "begin serializable read only consistent snapshot wait 1.5\nbegin nowait\nBEGIN Read Committed",

@@ -1,32 +1,30 @@
 //! The words of a line.
 //!
-//! **Purpose.** Divides a line at its blanks, and reads what stands in quotes.
+//! **Purpose.** Splits a line at its blanks, and parses quoted words.
 //!
-//! **Invariants.** Any bytes can be said, and a word is what it says: nothing is left out and nothing is guessed at. A
-//! word in quotes is never a keyword.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** Any bytes can be written, and a word has exactly the bytes that are written: nothing is omitted and
+//! nothing is guessed. A quoted word is never a keyword.
 
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// What it says.
+    /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Whether it stood in quotes.
+    /// Whether it was quoted.
     pub quoted: bool,
 }
 
 impl Word {
-    /// Whether it is this keyword, in any case.
+    /// Returns whether it is this keyword, in any case.
     pub fn is(&self, keyword: &str) -> bool {
         !self.quoted && self.bytes.eq_ignore_ascii_case(keyword.as_bytes())
     }
 }
 
-/// The words of a line, up to a `#` that begins one: that is a comment.
+/// Splits a line into words, up to a `#` at the start of one, which starts a comment.
 ///
 /// # Errors
-/// A quote that is not closed or stands within a word, an escape that there is not; said in words.
+/// An unclosed quote, a quote within a word, or an unknown escape; in words.
 pub fn words(line: &str) -> Result<Vec<Word>, String> {
     let mut words = Vec::new();
     let mut rest = line;
@@ -36,7 +34,7 @@ pub fn words(line: &str) -> Result<Vec<Word>, String> {
             None | Some(b'#') => return Ok(words),
             Some(quote @ (b'\'' | b'"')) => {
                 let (bytes, behind) = quoted(&rest.as_bytes()[1..], quote)?;
-                // What ends at an ASCII character ends at the end of a character.
+                // A slice after an ASCII character begins at a character boundary.
                 rest = &rest[rest.len() - behind..];
                 if rest.bytes().next().is_some_and(|next| !next.is_ascii_whitespace()) {
                     return Err(
@@ -62,7 +60,7 @@ pub fn words(line: &str) -> Result<Vec<Word>, String> {
     }
 }
 
-/// Reads up to the closing quote. Gives the bytes that are said, and how many stand behind the quote.
+/// Reads up to the closing quote. Returns the bytes, and the number of bytes after the quote.
 fn quoted(text: &[u8], quote: u8) -> Result<(Vec<u8>, usize), String> {
     let mut said = Vec::new();
     let mut rest = text;
@@ -105,7 +103,7 @@ fn byte(high: u8, low: u8) -> Option<u8> {
     Some((digit(high)? * 16 + digit(low)?) as u8)
 }
 
-/// A word in quotes that says these bytes: every word can be said so.
+/// Returns a quoted word with these bytes; any bytes can be quoted.
 #[cfg(any(test, feature = "fuzz"))]
 pub fn in_quotes(bytes: &[u8]) -> String {
     let mut text = String::from("'");

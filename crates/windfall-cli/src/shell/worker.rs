@@ -1,11 +1,9 @@
-//! A session's thread.
+//! The thread of a session.
 //!
-//! **Purpose.** Runs the work of one session, one statement after the other, in its transaction if one is open.
+//! **Purpose.** Executes the work of one session, one statement after the other, in its transaction if one is open.
 //!
-//! **Invariants.** Every statement is answered, also one that panics. A transaction that an error has ended is no
-//! longer there, and the answer says so. An answer with rows takes no more memory than [`LONGEST`] allows.
-//!
-//! **May touch.** `statement`, `answer`, `engine`, `columns`, `commands::schema`, `windfall-measure`.
+//! **Invariants.** Every statement is answered, also one that panics. A transaction that was ended by an error is
+//! removed, and the answer says so. An answer with rows takes no more memory than [`LONGEST`] allows.
 
 use std::{
     ops::Bound,
@@ -33,24 +31,24 @@ use crate::{
     output,
 };
 
-/// The most bytes of keys and values in an answer.
+/// The maximum bytes of keys and values in an answer.
 const LONGEST: usize = 64 << 20;
 
-/// The transaction of a session, if one is open: the thread works in it, and others may look whether it is there.
+/// The transaction of a session, if one is open: the thread works in it, and other threads may read its state.
 #[derive(Clone, Debug, Default)]
 pub struct Place(Arc<RwLock<Option<Transaction>>>);
 
-/// What a look at a session's transaction tells.
+/// The visible state of a session's transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
     /// Its number, once it has one.
     pub id: Option<TrxId>,
-    /// What it sees of others.
+    /// Its isolation level.
     pub isolation: Isolation,
 }
 
 impl Place {
-    /// The transaction that is open; none while it is being ended.
+    /// Returns the state of the open transaction; none while it is being ended.
     pub fn look(&self) -> Option<Open> {
         let inner = match self.0.try_read() {
             Ok(inner) => inner,
@@ -60,7 +58,7 @@ impl Place {
         inner.as_ref().map(|trx| Open { id: trx.id().map(TrxId), isolation: trx.isolation() })
     }
 
-    /// Takes the transaction away, after the statement that is under way in it.
+    /// Removes and returns the transaction, after the statement that executes in it.
     pub fn take(&self) -> Option<Transaction> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -74,7 +72,7 @@ impl Place {
     }
 }
 
-/// What works for a session.
+/// The worker of a session.
 #[derive(Debug)]
 pub struct Worker {
     db: Database,
@@ -82,15 +80,15 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// One that works in what is open at this place.
+    /// Returns a worker for the transaction of this place.
     pub fn new(db: Database, place: Place) -> Self {
         Self { db, place }
     }
 
-    /// Runs a statement.
+    /// Executes a statement.
     ///
     /// # Errors
-    /// Those of the library; and whether the transaction is over then is said.
+    /// Errors of the library, with a note if the transaction is over.
     pub fn run(&self, work: Work) -> Result<Answer, String> {
         let done = catch_unwind(AssertUnwindSafe(|| self.answer(work))).unwrap_or_else(|_| {
             Err(Failure::said("the statement has panicked, which is a bug: please report it"))
@@ -101,9 +99,9 @@ impl Worker {
         )
     }
 
-    /// Lets a transaction go that an error has ended.
+    /// Removes a transaction that was ended by an error. Returns whether there was one.
     fn let_go_if_over(&self) -> bool {
-        // Nothing is done here as one statement; but it is refused when there is no transaction any more to do it in.
+        // An empty statement has no effect, but it fails if the transaction is over.
         let asked = self.place.read().as_ref().map(|trx| trx.atomically(|| Ok(())));
         let over = matches!(asked, Some(Err(Error::Transaction(TransactionError::RolledBack(_)))));
         if over {
@@ -204,17 +202,17 @@ impl Worker {
         Ok(Answer::said(format!("begun, {level}"), json!({ "begun": level })))
     }
 
-    /// The transaction, to end it.
+    /// Removes and returns the transaction, to end it.
     fn taken(&self) -> Result<Transaction> {
         self.place.take().ok_or_else(none_open)
     }
 
-    /// Does something with the transaction.
+    /// Calls `run` with the transaction.
     fn with<T>(&self, run: impl FnOnce(&Transaction) -> windfall::Result<T>) -> Result<T> {
         Ok(run(self.place.read().as_ref().ok_or_else(none_open)?)?)
     }
 
-    /// Refuses a statement that is no part of a transaction.
+    /// Rejects a statement that cannot be part of a transaction.
     fn outside(&self, word: &str) -> Result<()> {
         if self.place.read().is_some() {
             return Err(Failure::said(format!(
@@ -224,7 +222,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Does something with a table, in the transaction if one is open.
+    /// Calls `run` with a table, in the transaction if one is open.
     fn table<T>(
         &self,
         name: &str,
@@ -307,7 +305,7 @@ impl Worker {
     }
 }
 
-/// The value of a row with these fields.
+/// Encodes the value of a row with these fields.
 fn value(table: &str, columns: Option<&Columns>, fields: &[Vec<u8>]) -> Result<Vec<u8>> {
     let given = units::things(fields.len() as u64, "field");
     match (columns, fields) {
@@ -330,7 +328,7 @@ fn value(table: &str, columns: Option<&Columns>, fields: &[Vec<u8>]) -> Result<V
     }
 }
 
-/// The end of a transaction, which is over also when that fails.
+/// Converts the result of ending a transaction, which is over also if that fails.
 fn ended(done: windfall::Result<()>) -> Result<()> {
     done.map_err(|error| Failure::said(format!("{error}; the transaction is over")))
 }
@@ -339,7 +337,7 @@ fn none_open() -> Failure {
     Failure::said("no transaction is open: `begin` one first")
 }
 
-/// What was done with a prepared transaction.
+/// Returns the answer about a prepared transaction.
 fn about(text: &str, name: &str, xid: &[u8]) -> Answer {
     Answer::said(format!("{text} {}", output::text(xid)), json!({ name: output::value(xid) }))
 }

@@ -1,5 +1,5 @@
-//! Every benchmark runs in its quick form and answers in the shape that programs rely on. What it measures there
-//! proves nothing, so that only the counts are looked at.
+//! Runs every benchmark in its quick form and checks the format of its output. Its measurements prove nothing, so that
+//! only the counts are checked.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 
 use crate::Place;
 
-/// Runs a benchmark and looks at the shape of its answer.
+/// Runs a benchmark and checks the format of its output.
 #[track_caller]
 fn quick(name: &str, more: &[&str]) -> serde_json::Value {
     let place = Place::new();
@@ -32,14 +32,14 @@ fn quick(name: &str, more: &[&str]) -> serde_json::Value {
     json
 }
 
-/// The claim with a name holds.
+/// Asserts that the claim with this id holds.
 #[track_caller]
 fn holds(json: &serde_json::Value, id: &str) {
     let claim = json["claims"].as_array().unwrap().iter().find(|c| c["id"] == id).unwrap();
     assert_eq!(claim["holds"], true, "{claim}");
 }
 
-/// What depends on the disk is claimed, or it is said why not.
+/// Asserts that a claim that depends on the disk is made, or that the reason is given why not.
 #[track_caller]
 fn is_claimed_or_no_claim(json: &serde_json::Value, id: &str) {
     let claim = json["claims"].as_array().unwrap().iter().find(|c| c["id"] == id);
@@ -56,13 +56,13 @@ fn drop() {
     holds(&json, "file-system-calls-but-log");
     holds(&json, "syncs-of-a-group-drop");
     is_claimed_or_no_claim(&json, "syncs-per-drop-8-threads");
-    // Some thousands, if every instruction was seen.
+    // Some thousands, if every instruction was counted.
     let steps = json["facts"]["instructions of a drop, pool of 64 MB reserved, median"].as_f64().unwrap();
     assert!((1_000.0..1_000_000.0).contains(&steps), "{steps}");
     table_of_factors(&json);
 }
 
-/// What each factor of `bench drop` has to show.
+/// Checks the figures of each factor of `bench drop`.
 fn table_of_factors(json: &serde_json::Value) {
     let factors = json["facts"]["factors"].as_array().unwrap();
     let ids: Vec<&str> = factors.iter().map(|factor| factor["id"].as_str().unwrap()).collect();
@@ -122,7 +122,7 @@ fn table_of_factors(json: &serde_json::Value) {
         let windows = gaps("readers", "with").len();
         assert!(windows > 0 && gaps("writers", "without").len() == windows);
         assert_eq!(factor["others"]["waits_on_drops"], 0, "{id}");
-        // What is varied was there.
+        // The factor was present.
         if ["dirty-pages", "hash-index", "history", "purge", "cursors", "prepared", "catalog"].contains(&id)
             || ["open-file", "closed-file"].contains(&id)
         {
@@ -171,7 +171,7 @@ fn create_drop() {
 
 #[test]
 fn foreground_finds_a_planted_hold() {
-    // On a machine that has other things to do, the 1 ms of a real run would need as many windows as that has.
+    // On a machine with other load, the 1 ms of a real run would need as many windows as that has.
     holds(&quick("foreground", &["--plant-hold-us", "10000"]), "planted-hold-is-flagged");
 }
 
@@ -220,7 +220,7 @@ fn transactions() {
     holds(&seen, "seconds-until-undo-is-gone");
 }
 
-/// Puts a tool of that name before the real one, which fails.
+/// Puts a failing tool of that name before the real one in the search path.
 fn break_tool(place: &Place, name: &str) -> String {
     let folder = place.path().join("tools");
     fs::create_dir(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! Tables and rows: what goes in comes out.
+//! Tables and rows: what is written can be read.
 
 use serde_json::json;
 
@@ -101,7 +101,7 @@ fn a_bad_line_is_named_by_its_number() {
     }
     assert_eq!(place.call(&["scan", "t"]).served().out, "id,name\n1,one\n3,three\n");
 
-    // The table was there before: the rows above the bad line stay.
+    // The table existed before: the rows above the bad line stay.
     let told = place.feed(&["load", "t"], "id,name\n4,four\n3,other\n");
     told.refused(&["line 3", "the key 3 is there already", "the row before it is loaded"]);
     let told = place.feed(&["load", "t"], "id,name\n5,five\n6,six\n3,other\n");
@@ -132,7 +132,7 @@ fn a_quote_that_is_never_closed_swallows_no_lines() {
     let told = place.feed(&["load", "t", "--skip-bad"], cut).served();
     assert_eq!(told.out, "loaded 1 row into t (key: id), left out 1 bad line\n");
     place.feed(&["load", "u"], "\"id,text\n1,one\n").refused(&["line 1", "never closed"]);
-    // A last line needs no end, and a quote within a field is a character.
+    // The last line needs no line break, and a quote within a field is a character.
     place.feed(&["load", "u"], "id,text\n1,\"one\"").served();
     place.feed(&["load", "u"], "id,text\n2,5\" pipe").served();
     assert_eq!(place.call(&["scan", "u"]).served().out, "id,text\n1,one\n2,\"5\"\" pipe\"\n");

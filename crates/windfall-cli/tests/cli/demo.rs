@@ -1,4 +1,4 @@
-//! The demo runs and leaves a report; the numbers in it hang together.
+//! The demo runs and writes a report; its numbers are consistent.
 
 use std::{
     fs, thread,
@@ -67,13 +67,13 @@ fn the_numbers_of_a_demo_hang_together() {
         let calls = run["calls"].as_u64().unwrap();
         let latency = |part: &str| run["latency"][part]["count"].as_u64().unwrap();
         let recorded = latency("inside") + latency("outside");
-        // Calls that were under way at the end have a latency, and are not part of the time line.
+        // Calls that end after the end of the run have a latency, and are not part of the time line.
         assert!(calls > 0 && recorded >= calls && recorded - calls < 1_000, "{calls} {recorded}");
         assert!(!run["pool"].as_array().unwrap().is_empty());
         let total = (64 << 20) / json["page_size"].as_u64().unwrap();
         for sample in run["pool"].as_array().unwrap() {
             let part = |name: &str| sample[name].as_u64().unwrap();
-            // A dirty page of a dropped table counts as both until its frame is used again.
+            // A dirty page of a dropped table counts as both until its frame is reused.
             assert!(part("free") + part("clean") + part("dirty") <= total, "{sample}");
             assert!(part("dropped") <= total, "{sample}");
         }

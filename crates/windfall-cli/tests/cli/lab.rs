@@ -1,4 +1,4 @@
-//! The lab runs, and leaves a page and its figures; two results are held against each other, and one is drawn.
+//! The lab runs, and writes a page and its figures; two results are compared, and one is drawn.
 
 use std::fs;
 

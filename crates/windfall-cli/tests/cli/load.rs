@@ -1,4 +1,4 @@
-//! Loads that end before their time: what they leave behind, and what they say of it.
+//! Loads that end early: what remains of them, and what they report.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::{Place, Told};
 struct Load(Child);
 
 impl Load {
-    /// Begins one, which has made its table and read these rows.
+    /// Starts a load, which has created its table and read these rows.
     fn begin(place: &Place, arguments: &[&str], rows: &str) -> Self {
         let mut load =
             Self(place.command(&[&["load", "t"], arguments].concat()).stdin(Stdio::piped()).spawn().unwrap());
@@ -29,7 +29,7 @@ impl Load {
         load
     }
 
-    /// Sends something, and waits until it is taken.
+    /// Writes to the pipe, and waits until it is read.
     fn send(&mut self, text: &str) {
         let pipe = self.0.stdin.as_mut().unwrap();
         pipe.write_all(text.as_bytes()).unwrap();
@@ -60,11 +60,11 @@ fn a_load_whose_checkpoint_fails_is_a_failed_load() {
         fs::rename(&aside, &data).unwrap();
         told
     };
-    // The table is the load's: it goes with it.
+    // The load created the table, and drops it.
     fail("1,one\n2,two\n").refused(&["db/data", "nothing was loaded"]);
     place.call(&["get", "t", "1"]).refused(&["no table t"]);
     place.feed(&["load", "t"], "id,name\n1,one\n").served();
-    // The table was there before: what is said to stay is there.
+    // The table existed before: the rows that are reported as loaded are there.
     place.call(&["drop", "t"]).served();
     place.call(&["create", "t", "--columns", "id,name"]).served();
     let name = "x".repeat(300);
@@ -79,18 +79,19 @@ fn an_interrupted_load_is_a_failed_load() {
     let place = Place::new();
     let interrupt = |rows, signal| {
         let mut load = Load::begin(&place, &[], rows);
-        // Who has taken the beginning of a line is done with those before, and waits for the rest, which never comes.
+        // A load that has read the beginning of a line has finished those before, and waits for the rest, which is
+        // never sent.
         load.send("3,th");
-        // An input that has ended would complete the line, should that be seen before the signal.
+        // The end of the input would complete the line, if the load saw it before the signal.
         let _open = load.0.stdin.take();
         kill_process(Pid::from_child(&load.0), signal).unwrap();
         crate::told(&load.0.wait_with_output().unwrap())
     };
-    // The table is the load's: it goes with it.
+    // The load created the table, and drops it.
     let told = interrupt("1,one\n2,two\n", Signal::INT);
     assert_eq!((told.code, told.err.as_str()), (130, "windfall: stopped by SIGINT; nothing was loaded\n"));
     place.call(&["get", "t", "1"]).refused(&["no table t"]);
-    // The table was there before: what is said to stay is there.
+    // The table existed before: the rows that are reported as loaded are there.
     place.call(&["create", "t", "--columns", "id,name"]).served();
     let told = interrupt("1,one\n2,two\n", Signal::TERM);
     assert_eq!(
@@ -107,7 +108,7 @@ fn a_load_is_interrupted_between_two_rows() {
     place.call(&["create", "t", "--columns", "id,name"]).served();
     let mut load = Load::begin(&place, &[], "1,one\n");
     let mut pipe = load.0.stdin.take().unwrap();
-    // Rows without an end: it never waits for input.
+    // Endless rows: the load never waits for input.
     let (more, taken) = mpsc::channel();
     let writer = thread::spawn(move || {
         (2..1_u64 << 40).find(|n| {
@@ -117,7 +118,7 @@ fn a_load_is_interrupted_between_two_rows() {
             pipe.write_all(format!("{n},x\n").as_bytes()).is_err()
         })
     });
-    // Many times what a pipe holds: it is in the middle of its rows.
+    // Many times the capacity of a pipe: the load is in the middle of its rows.
     taken.recv().unwrap();
     kill_process(Pid::from_child(&load.0), Signal::INT).unwrap();
     let told = crate::told(&load.0.wait_with_output().unwrap());

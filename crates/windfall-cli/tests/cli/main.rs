@@ -1,4 +1,4 @@
-//! The command through its real binary: what it answers, what it refuses, and with which exit code.
+//! The command through its real binary: its answers, its errors, and its exit codes.
 #![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
 
 mod bench;
@@ -20,7 +20,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What a call has given.
+/// The result of a call.
 struct Told {
     code: i32,
     out: String,
@@ -28,14 +28,14 @@ struct Told {
 }
 
 impl Told {
-    /// Asserts that it was served.
+    /// Asserts that it succeeded.
     #[track_caller]
     fn served(self) -> Self {
         assert_eq!(self.code, 0, "out: {}\nerr: {}", self.out, self.err);
         self
     }
 
-    /// Asserts that it was refused with one line that contains these words.
+    /// Asserts that it failed with one line that contains these words.
     #[track_caller]
     fn refused(self, words: &[&str]) -> Self {
         assert_eq!(self.code, 2, "out: {}\nerr: {}", self.out, self.err);
@@ -54,7 +54,7 @@ impl Told {
     }
 }
 
-/// A folder with a database in it, or not yet.
+/// A folder with or without a database.
 struct Place(TempDir);
 
 impl Place {
@@ -83,7 +83,7 @@ impl Place {
         told(&self.command(arguments).output().unwrap())
     }
 
-    /// Calls it with something on standard input.
+    /// Calls the command with this standard input.
     fn feed(&self, arguments: &[&str], input: &str) -> Told {
         let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
@@ -96,7 +96,7 @@ fn told(output: &Output) -> Told {
     Told { code: output.status.code().unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
-/// The variable that plants one in a build for that is unknown here.
+/// The variable that enables a planted bug in a build for the mutation suite does not exist in this one.
 #[test]
 fn the_command_has_no_bugs_on_purpose() {
     let program = std::fs::read(env!("CARGO_BIN_EXE_windfall")).unwrap();

@@ -1,4 +1,4 @@
-//! What cannot be served is refused with one line and exit code 2; damage is told with exit code 1.
+//! Invalid calls are rejected with one line and exit code 2; damage is reported with exit code 1.
 
 use std::{fs, io::Write as _, path::PathBuf, process::Stdio, thread, time::Duration};
 
@@ -87,7 +87,7 @@ fn what_is_quoted_is_cut() {
 #[test]
 fn lines_without_an_end() {
     let place = Place::new();
-    // A header of any length is not waited for, nor is any other line.
+    // The load stops at a header without an end, and at any other such line.
     place
         .call(&["load", "t", "/dev/zero"])
         .refused(&["/dev/zero, line 1 (the header)", "longer than 1.00 MiB"]);
@@ -107,7 +107,7 @@ fn lines_without_an_end() {
     let (told, written) = endless("a,b\n1,", &["--skip-bad"]);
     told.refused(&["line 2", "longer than 64.0 MiB"]);
     assert!(written < 65 << 20, "{written} bytes were read");
-    // The length is that of the line, wherever it lies in the file.
+    // The length counts from the start of the line, wherever it is in the file.
     let lines = format!("a,b\n1,{}\n", "x".repeat(998));
     place.feed(&["load", "t", "--max-line", "1001"], &lines).served();
     place.feed(&["load", "u", "--max-line", "1000"], &lines).refused(&["line 2", "longer than 1000 B"]);
@@ -176,7 +176,7 @@ fn an_answer_that_cannot_be_written_is_told() {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let told = crate::told(&place.command(call).stdout(full).output().unwrap());
         told.refused(&["the answer cannot be written"]);
-        // Whoever has read enough is no failure.
+        // A reader that closes the pipe early is not a failure.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let told = crate::told(&place.command(call).stdout(writer).output().unwrap());
@@ -216,7 +216,7 @@ fn a_control_file_that_is_lost_is_damage() {
 #[test]
 fn a_folder_that_may_not_be_looked_into_is_not_called_empty() {
     let place = Place::new();
-    // Whoever runs this may be allowed everything, but nobody gets through a circle.
+    // A user with all permissions could read any folder, but even that user cannot resolve a circular symbolic link.
     std::os::unix::fs::symlink("db", place.path().join("db")).unwrap();
     for call in [&["tables"][..], &["check"]] {
         let told = place.call(call).refused(&["db", "symbolic links"]);
@@ -225,7 +225,7 @@ fn a_folder_that_may_not_be_looked_into_is_not_called_empty() {
     place.call(&["create", "t", "--columns", "a"]).refused(&["db cannot be made"]);
 }
 
-/// The largest data file of a database.
+/// Returns the largest data file of a database.
 fn largest_data_file(place: &Place) -> PathBuf {
     let files = fs::read_dir(place.path().join("db/data")).unwrap().map(|entry| {
         let entry = entry.unwrap();
@@ -247,7 +247,7 @@ fn damage_is_found_and_is_no_refusal() {
         *byte ^= 0x55;
     }
     fs::write(&path, bytes).unwrap();
-    // A page that was written last would be mended from its copy.
+    // A page that was written last would be repaired from its copy in the doublewrite file.
     let copies = place.path().join("db/windfall.doublewrite");
     let length = fs::metadata(&copies).unwrap().len();
     fs::write(&copies, vec![0; length as usize]).unwrap();

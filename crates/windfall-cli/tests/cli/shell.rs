@@ -1,4 +1,4 @@
-//! The shell: statements from standard input, several sessions, and how it ends.
+//! The shell: statements from standard input, several sessions, and its end.
 
 use std::{
     io::{Read as _, Write as _},
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{Place, Told};
 
-/// A database with a table of two rows.
+/// Creates a database with a table of two rows.
 pub fn people() -> Place {
     let place = Place::new();
     place.call(&["create", "people", "--columns", "name,town"]).served();
@@ -23,7 +23,7 @@ impl Place {
         self.feed(&["shell"], script)
     }
 
-    /// What a script answers, a line each.
+    /// Asserts the answers of a script, one per line.
     #[track_caller]
     fn says(&self, script: &str, answer: &[&str]) {
         let told = self.shell(script).served();
@@ -32,7 +32,7 @@ impl Place {
         assert_eq!(numbered(&lines), answer, "{}", told.out);
     }
 
-    /// What programs are told, a line each.
+    /// Returns the JSON objects of a script, one per line.
     fn objects(&self, arguments: &[&str], script: &str) -> (Told, Vec<Value>) {
         let told = self.feed(&[&["--json", "shell"], arguments].concat(), script);
         let objects = told.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -40,8 +40,8 @@ impl Place {
     }
 }
 
-/// Lines with the numbers of transactions in the order in which they are met, which are others in each run; and one
-/// blank where there are several, for the numbers are not equally long.
+/// Replaces the numbers of transactions, which differ in each run, by numbers in the order of appearance; and several
+/// blanks by one, because the numbers differ in length.
 fn numbered(lines: &[&str]) -> Vec<String> {
     let mut met: Vec<String> = Vec::new();
     let mut number = |word: &str| -> String {
@@ -310,7 +310,7 @@ fn a_prepared_transaction_waits_for_another_run() {
             "b - - -",
         ],
     );
-    // It is locked still, and a wait for it at the end of the script is given up.
+    // The row is still locked, and a wait for it is abandoned at the end of the script.
     let told = place.shell("put people ada 3\n");
     assert_eq!((told.code, told.err.lines().count()), (1, 1), "{}", told.err);
     assert!(told.err.contains("its statement still waits for transaction"), "{}", told.err);
@@ -344,7 +344,7 @@ fn what_is_open_at_the_end_is_rolled_back() {
                 "c: begun, repeatable read",
                 "main: the open transaction is rolled back",
                 "c: the open transaction is rolled back",
-                // Whom that lets go on does so.
+                // The statement that this unblocks continues.
                 "b: put",
             ],
         );
@@ -369,7 +369,7 @@ fn a_script_stops_at_the_first_failure_unless_it_is_to_go_on() {
          there are\n"
     );
     assert_eq!(told.out, "begun, repeatable read\nput\nput\ncommitted\n");
-    // A failure of a statement that had to wait is one of its line.
+    // A failure of a statement that had to wait is reported with its line.
     let told = place.shell(
         "begin\nput people ada 1\nsession b\nbegin snapshot consistent snapshot\nput people ada 2\nsession main\ncommit\n\
          put people bob 3\n",
@@ -460,7 +460,7 @@ fn lines_that_are_no_lines() {
         let mut child = place.command(&["shell", "--keep-going"]).stdin(Stdio::piped()).spawn().unwrap();
         let mut pipe = child.stdin.take().unwrap();
         let bytes = bytes.to_vec();
-        // It may end before it has read all.
+        // The shell may end before it has read everything.
         let writer = thread::spawn(move || drop(pipe.write_all(&bytes)));
         let output = child.wait_with_output().unwrap();
         writer.join().unwrap();
@@ -545,7 +545,7 @@ fn programs_get_one_object_a_line() {
     assert_eq!(line(16), json!({ "session": "b", "made": true }));
     assert_eq!(objects.last().unwrap(), &json!({ "session": "b", "line": 17, "rolled_back": true }));
     assert_eq!(objects.len(), 18);
-    // Those who read what went wrong find it there, too.
+    // Standard error has the failure, too.
     assert_eq!(told.err.lines().count(), 1, "{}", told.err);
 }
 

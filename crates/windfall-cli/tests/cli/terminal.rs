@@ -1,4 +1,4 @@
-//! The shell in a pseudo-terminal: the prompt, the editor, the history, and what comes while a line is edited.
+//! The shell in a pseudo-terminal: the prompt, the editor, the history, and output while a line is edited.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// `None` where there is no program that makes one.
+    /// Returns `None` if there is no program that creates one.
     fn open(place: &Place, state: &Path) -> Option<Self> {
         let works = Command::new("script").arg("--version").output().is_ok_and(|o| o.status.success());
         if !works {
@@ -56,7 +56,7 @@ impl Terminal {
         Some(Self { child, keys, shown, screen: String::new() })
     }
 
-    /// Waits until this has come, behind what was waited for before. Gives what came up to it.
+    /// Waits until this text appears, after the text that was waited for before. Returns the output before it.
     #[track_caller]
     fn sees(&mut self, what: &str) -> String {
         let limit = Instant::now() + Duration::from_mins(10);
@@ -98,11 +98,11 @@ fn people_get_a_prompt_and_a_history() {
     terminal.types("session b\r");
     terminal.sees("session b is new");
     terminal.sees("b> ");
-    // What fails is told, and it goes on.
+    // A failure is reported, and the shell continues.
     terminal.types("nonsense\r");
     terminal.sees("error: there is no statement nonsense");
     terminal.sees("b> ");
-    // Ctrl-C throws a line away.
+    // Ctrl-C discards a line.
     terminal.types("put people bob nowhere\x03");
     terminal.sees("b> ");
     terminal.types("put people ada Rome\r");
@@ -116,7 +116,7 @@ fn people_get_a_prompt_and_a_history() {
     terminal.sees("main> ");
     terminal.types("begin\r");
     terminal.sees("main*> ");
-    // Ctrl-D ends it.
+    // Ctrl-D ends the shell.
     terminal.types("\x04");
     terminal.sees("main: the open transaction is rolled back");
     assert_eq!(terminal.ends(), 0);
@@ -124,7 +124,7 @@ fn people_get_a_prompt_and_a_history() {
 
     let kept = fs::read_to_string(state.path().join("windfall/history")).unwrap();
     assert!(kept.contains("\nput people ada Rome\n") && !kept.contains("nowhere"), "{kept}");
-    // The next one knows it: twice up, and that is `commit`.
+    // The next shell has the history: the second line from the end is `commit`.
     let mut terminal = Terminal::open(&place, state.path()).unwrap();
     terminal.sees("windfall> ");
     terminal.types("\x1b[A\x1b[A\r");
@@ -145,7 +145,7 @@ fn an_answer_comes_above_the_line_that_is_being_edited() {
     terminal.sees("b*> ");
     terminal.types("get people bo");
     terminal.sees("bo");
-    // Its time is over while this is typed.
+    // The lock timeout expires while this is typed.
     terminal.sees("error: session b: no lock after a wait of");
     terminal.sees("get people bo");
     terminal.types("b\r");

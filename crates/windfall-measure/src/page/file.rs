@@ -1,11 +1,9 @@
 //! A graph as a file of its own.
 //!
-//! **Purpose.** What a page shows of a graph, as one SVG: for documents that take pictures and no markup.
+//! **Purpose.** A graph with its key and caption as one SVG file, for documents that embed pictures but no markup.
 //!
-//! **Invariants.** The file loads nothing, and reads on light and dark. It says what it shows, what to see in it, and
-//! where it comes from: a picture goes further than the page that it stands on.
-//!
-//! **May touch.** What `page` may touch, `units` for its lines.
+//! **Invariants.** The file loads nothing, and is readable on light and dark backgrounds. It contains its title, its
+//! caption and the source of its figures, because a picture is copied without the page around it.
 
 use std::fmt::Write as _;
 
@@ -15,22 +13,22 @@ use crate::{
     units::wrapped,
 };
 
-/// What is left free around everything.
+/// The margin around everything.
 const MARGIN: f64 = 16.0;
-/// What lies between a sample and its text, and between two of them.
+/// The distance between a sample and its text, and between two entries of the key.
 const BESIDE: f64 = 6.0;
 const APART: f64 = 20.0;
-/// The heights of a line of the key, of the caption, and of where it comes from.
+/// The line heights of the key, of the caption, and of the source.
 const KEY: f64 = 23.0;
 const CAPTION: f64 = 20.0;
 const FROM: f64 = 18.0;
-/// How wide a character is drawn, of the key, of the caption, of where it comes from: about, with a wide font.
+/// The approximate width of a character in the key, the caption and the source, with a wide font.
 const IN_KEY: f64 = 7.9;
 const IN_CAPTION: f64 = 7.8;
 const IN_FROM: f64 = 6.7;
 
 impl Graph {
-    /// The file, for wide screens. `from` says where the figures come from.
+    /// Returns the file, for wide screens. `from` names the source of the figures.
     pub fn file(&self, from: &str) -> String {
         let drawing = &self.drawings[0];
         let inner = Width::Wide.units();
@@ -121,7 +119,7 @@ mod tests {
         for none in ["a < b", "for telephones", "url(", "@import", "<script", "NaN"] {
             assert!(!file.contains(none), "{none}");
         }
-        // Nothing stands beside the sheet, or below it.
+        // Nothing is drawn outside the sheet.
         let number = |part: &str, name: &str| -> f64 {
             let from = part.split_once(&format!("{name}=\"")).unwrap().1;
             from.split('"').next().unwrap().parse().unwrap()

@@ -1,12 +1,10 @@
 //! Pages that need nothing but a browser.
 //!
-//! **Purpose.** What the reports of several programs share: the frame of a page, graphs with their captions, tables,
-//! tiles, and the list of what made the page.
+//! **Purpose.** The parts that reports of several programs share: the frame of a page, graphs with their captions,
+//! tables, tiles, and the list of what made the page.
 //!
-//! **Invariants.** A page loads nothing: no script, no font, no address. It reads on light and dark, wide and narrow.
-//! What is given as text cannot become markup.
-//!
-//! **May touch.** `svg` for its shapes and texts.
+//! **Invariants.** A page loads nothing: no script, no font, no address. It is readable on light and dark backgrounds,
+//! on wide and narrow screens. Text arguments are escaped and cannot become markup.
 
 mod file;
 
@@ -14,10 +12,10 @@ use std::fmt::Write as _;
 
 use crate::svg::{Drawing, Shape, escape};
 
-/// How drawings look, on a page and in a file of their own.
+/// The style sheet of drawings, on a page and in a file of their own.
 const DRAWING: &str = include_str!("drawing.css");
 
-/// A page with this title and this content.
+/// Returns a page with this title and this content.
 pub fn page(title: &str, body: &str) -> String {
     let mut html = String::from("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     html.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
@@ -31,21 +29,21 @@ pub fn page(title: &str, body: &str) -> String {
     html
 }
 
-/// A graph: its title, the key to its colours, its drawing in both widths, what to see in it.
+/// A graph: its title, its key, its drawing in both widths, its caption.
 #[derive(Debug)]
 pub struct Graph {
     /// The title.
     pub title: String,
-    /// Classes and what they stand for.
+    /// Classes and their meaning.
     pub key: Vec<(String, String)>,
     /// The drawings, for a wide and for a narrow screen.
     pub drawings: [Drawing; 2],
-    /// What to see.
+    /// The caption: what to see in the graph.
     pub caption: String,
 }
 
 impl Graph {
-    /// The graph with its key and its caption.
+    /// Returns the graph with its key and its caption as HTML.
     pub fn figure(&self) -> String {
         let key = if self.key.is_empty() { String::new() } else { key(&self.key) };
         format!(
@@ -57,7 +55,7 @@ impl Graph {
     }
 }
 
-/// What classes stand for.
+/// Returns the key of some classes as HTML.
 pub fn key(entries: &[(String, String)]) -> String {
     let mut html = String::from("<ul class=\"key\">");
     for (class, text) in entries {
@@ -66,7 +64,7 @@ pub fn key(entries: &[(String, String)]) -> String {
     html + "</ul>\n"
 }
 
-/// A sample of a class.
+/// Returns a sample of a class as HTML.
 pub fn swatch(class: &str) -> String {
     format!(
         "<svg class=\"swatch\" viewBox=\"0 0 {SAMPLE} {SAMPLE}\" aria-hidden=\"true\">{}</svg>",
@@ -74,10 +72,10 @@ pub fn swatch(class: &str) -> String {
     )
 }
 
-/// The side of a sample.
+/// The side length of a sample.
 const SAMPLE: u32 = 16;
 
-/// What is in a sample of a class.
+/// Returns the shapes in the sample of a class.
 fn sample(class: &str) -> String {
     let first = class.split(' ').next().unwrap_or("");
     match first {
@@ -88,14 +86,14 @@ fn sample(class: &str) -> String {
         "line" => format!("<line class=\"{class}\" x1=\"0\" x2=\"16\" y1=\"8\" y2=\"8\"/>"),
         _ => {
             let shape = Shape::of_class(class);
-            // An arrow stands above its place.
+            // An arrow is drawn above its point.
             let y = if shape == Shape::Arrow { 13.0 } else { 8.0 };
             format!("<path class=\"{class}\" d=\"{}\"/>", shape.path(8.0, y))
         }
     }
 }
 
-/// Figures that stand out: a name, a value, and what stands beside it.
+/// Returns prominent figures as HTML: a name, a value, and a remark.
 pub fn tiles<'a>(tiles: impl IntoIterator<Item = (&'a str, String, String)>) -> String {
     let mut html = String::from("<dl class=\"tiles\">\n");
     for (name, value, beside) in tiles {
@@ -110,7 +108,7 @@ pub fn tiles<'a>(tiles: impl IntoIterator<Item = (&'a str, String, String)>) -> 
     html + "</dl>\n"
 }
 
-/// A table; the first column is of names, the others of numbers.
+/// Returns a table as HTML; the first column has names, the others have numbers.
 pub fn table(headings: &[&str], lines: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut html = String::from("<div class=\"scroll\"><table>\n<thead><tr>");
     for heading in headings {
@@ -132,7 +130,7 @@ pub fn table(headings: &[&str], lines: impl IntoIterator<Item = Vec<String>>) ->
     html + "</tbody>\n</table></div>\n"
 }
 
-/// What made a page: names with their values, and the command.
+/// Returns the section about what made a page: names with their values, and the command.
 pub fn made_by<'a>(lines: impl IntoIterator<Item = (&'a str, String)>, command: &str) -> String {
     let mut html = String::from("<section>\n<h2>What made this page</h2>\n<dl class=\"made\">\n");
     for (name, value) in lines {
