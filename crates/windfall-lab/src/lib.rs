@@ -1,14 +1,13 @@
-//! The lab: the buffer pools of history under Windfall's tree, and what they did at a drop.
+//! The lab: historical buffer pools under Windfall's tree, and what they do at a DROP TABLE.
 //!
-//! **Purpose.** Fifteen years of DROP TABLE on one machine, in one run. The tree is Windfall's own, written against the
-//! traits of [`windfall::tree::store`]; what keeps its pages here is a classic buffer pool, with the lists, mutexes and
-//! the global hash index of the servers of 2005 to 2021, and with the way each of them forgot a dropped table.
+//! **Purpose.** Runs fifteen years of DROP TABLE on one machine, in one run. The tree is Windfall's own, written
+//! against the traits of [`windfall::tree::store`]. Its pages are kept by a classic buffer pool, with the lists, the
+//! mutexes and the global hash index of the servers of 2005 to 2021. Each policy removes a dropped table from the pool
+//! as one of those servers did.
 //!
-//! **Invariants.** Nothing of this is in the engine: `windfall` does not know this crate. A room imports from rooms
-//! below it only: [`watch`], [`pool`], [`system`], [`policy`], [`results`], [`server`], [`seam`], [`workload`],
-//! [`experiment`], [`report`].
-//!
-//! **May touch.** The library `windfall` with its feature `lab`, and `windfall-measure`.
+//! **Invariants.** None of this is in the engine: `windfall` does not know this crate. A module imports only from
+//! modules before it in this list: [`watch`], [`pool`], [`system`], [`policy`], [`results`], [`server`], [`seam`],
+//! [`workload`], [`experiment`], [`report`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![allow(clippy::cast_sign_loss, reason = "what is cast here are sizes and times, and not negative")]
 

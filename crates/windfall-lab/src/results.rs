@@ -1,12 +1,10 @@
-//! What experiments have shown, as data.
+//! Results of experiments, as data.
 //!
-//! **Purpose.** One form for all: it is what `--json` gives, what a report is drawn from, and what two runs are
-//! compared by. A child process answers with a piece of it.
+//! **Purpose.** One format for all uses: the output of `--json`, the input of a report, and the comparison of two
+//! runs. A child process answers with a part of it.
 //!
-//! **Invariants.** Times are nanoseconds unless a name says otherwise. Nothing in here is computed from published
+//! **Invariants.** Times are nanoseconds unless a name says otherwise. Nothing here is computed from published
 //! figures: those belong to the report.
-//!
-//! **May touch.** `system`, `policy` for its steps, `watch` for its reports, `windfall-measure`.
 
 use serde::{Deserialize, Serialize};
 use windfall_measure::{Gap, Latency, Machine, STRETCH, Timeline, flat::Factor};
@@ -22,49 +20,49 @@ use crate::{
 pub struct Results {
     /// The version of the program.
     pub version: String,
-    /// The command that made it.
+    /// The command that produced the results.
     pub command: String,
-    /// When it was made, in seconds since 1970.
+    /// The time of the run, in seconds since 1970.
     pub made_at: u64,
-    /// How long it took.
+    /// The duration in seconds.
     pub seconds: f64,
-    /// Where the random numbers began.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// How large everything was: `quick`, `default` or `full`.
+    /// The scale: `quick`, `default` or `full`.
     pub scale: String,
     /// The machine.
     pub machine: Machine,
     /// Stalls under load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x1: Option<X1>,
-    /// Drops by how full the pool is.
+    /// Drops by pool fill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x2: Option<X2>,
     /// Many small tables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x3: Option<X3>,
-    /// The loop.
+    /// The loop of creates and drops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x4: Option<X4>,
-    /// Drops by how large the pool is.
+    /// Drops by pool size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x5: Option<X5>,
     /// Retention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x6: Option<X6>,
-    /// The storm of the hash index.
+    /// The drop of a fully hashed table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x7: Option<X7>,
-    /// The file.
+    /// The drop of a table with a large file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x8: Option<X8>,
-    /// What the cost of a drop does not depend on.
+    /// The factors that the cost of a drop does not depend on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x9: Option<X9>,
 }
 
 impl Results {
-    /// Of no experiment yet.
+    /// Creates results without any experiment.
     pub fn new(machine: Machine, scale: &str, seed: u64) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -90,19 +88,19 @@ impl Results {
 /// Latencies by percentile, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// How many there were.
+    /// The number of latencies.
     pub count: u64,
-    /// Half of them took no longer.
+    /// The median.
     pub p50_us: f64,
-    /// 95 of 100.
+    /// The 95th percentile.
     pub p95_us: f64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99_us: f64,
-    /// 999 of 1,000.
+    /// The 99.9th percentile.
     pub p999_us: f64,
-    /// 9,999 of 10,000.
+    /// The 99.99th percentile.
     pub p9999_us: f64,
-    /// The longest.
+    /// The maximum.
     pub max_us: f64,
 }
 
@@ -121,30 +119,30 @@ impl From<&Latency> for Percentiles {
     }
 }
 
-/// A drop, or another statement, amid a load.
+/// A drop, or another statement, during a load.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Mark {
-    /// When it began, from the begin of the run.
+    /// The start time, from the start of the run.
     pub at_ns: u64,
-    /// How long the statement took.
+    /// The duration of the statement.
     pub took_ns: u64,
-    /// What it did to the pool.
+    /// The counted work in the pool.
     pub steps: Steps,
 }
 
-/// What a lock has seen, all instances of it together.
+/// The recorded holds and waits of a lock, all instances together.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LockSeen {
-    /// Its name.
+    /// The name of the lock.
     pub name: String,
-    /// By whom and for what it was held.
+    /// The holds by role and purpose.
     pub holds: Vec<Held>,
-    /// Who has waited, and for whom.
+    /// The waits by waiter and holder.
     pub waits: Vec<Waited>,
 }
 
 impl LockSeen {
-    /// What the reports of several locks of one name say together.
+    /// Merges the reports of several locks of one name.
     pub fn of(name: &str, reports: &[Report]) -> Self {
         let mut seen = Self { name: name.to_owned(), holds: Vec::new(), waits: Vec::new() };
         for report in reports {
@@ -153,7 +151,7 @@ impl LockSeen {
         seen
     }
 
-    /// Adds what another lock of the name has seen, or this one at another time.
+    /// Adds the holds and waits of another lock of the name, or of this one at another time.
     fn add(&mut self, holds: &[Held], waits: &[Waited]) {
         for held in holds {
             let same = |other: &&mut Held| (other.role, other.purpose) == (held.role, held.purpose);
@@ -172,54 +170,54 @@ impl LockSeen {
     }
 }
 
-/// The 100 ms behind a statement's begin; without statements, behind the same times.
+/// The 100 ms after the start of a statement; in a baseline, after the same times.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Window {
-    /// When it opened.
+    /// The start of the window.
     pub at_ns: u64,
-    /// Queries per second in it.
+    /// Queries per second in the window.
     pub rate: f64,
-    /// The longest time without a finished query of which a part is in it.
+    /// The longest time without a finished query that overlaps the window.
     pub gap_ns: u64,
-    /// Of 10,000 queries that were under way in it, 9,999 took no longer.
+    /// The 99.99th percentile of the latency of queries in progress during the window.
     pub p9999_ns: u64,
 }
 
-/// Clients under a load, with statements amid it.
+/// Clients under a load, with statements during it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Load {
-    /// How long it ran.
+    /// The duration of the load.
     pub length_ns: u64,
-    /// The stretch of time that a value of `rates` and `gaps_ns` stands for.
+    /// The duration of a stretch: the time that each value of `rates` and `gaps_ns` covers.
     pub stretch_ns: u64,
     /// Queries per second in each stretch.
     pub rates: Vec<f64>,
     /// The longest time without a finished query that began in each stretch.
     pub gaps_ns: Vec<f64>,
-    /// The longest of all.
+    /// The longest time without a finished query in the whole load.
     pub longest_gap: Gap,
     /// Queries that finished.
     pub queries: u64,
-    /// How long queries took.
+    /// The latency of all queries.
     pub latency: Percentiles,
-    /// The same of those that were under way in a window.
+    /// The latency of the queries that were in progress in a window.
     pub latency_near: Percentiles,
     /// The windows.
     pub windows: Vec<Window>,
     /// The statements. A baseline has none.
     pub marks: Vec<Mark>,
-    /// The locks of the pool; none of Windfall's, which has no such locks.
+    /// The locks of the pool; none for Windfall, which has no such locks.
     pub locks: Vec<LockSeen>,
 }
 
 impl Load {
-    /// Of no time yet; its queries took so long.
+    /// Creates an empty load with these query latencies.
     pub fn new(latency: &Latency) -> Self {
         let stretch_ns = STRETCH.as_nanos() as u64;
         Self { stretch_ns, latency: latency.into(), ..Self::default() }
     }
 
-    /// What came next.
+    /// Appends the next phase of the load.
     pub fn follow(&mut self, line: &Timeline, marks: &[Mark], locks: &[LockSeen]) {
         let gap = line.longest_gap();
         if gap.length_ns > self.longest_gap.length_ns {
@@ -238,17 +236,17 @@ impl Load {
         self.length_ns += line.length_ns();
     }
 
-    /// The longest time without a finished query, in nanoseconds.
+    /// Returns the longest time without a finished query, in nanoseconds.
     pub fn longest_ns(&self) -> f64 {
         self.longest_gap.length_ns as f64
     }
 
-    /// How long the longest of the drops took, in nanoseconds.
+    /// Returns the duration of the longest drop, in nanoseconds.
     pub fn longest_drop_ns(&self) -> Option<f64> {
         self.marks.iter().map(|mark| mark.took_ns).max().map(|ns| ns as f64)
     }
 
-    /// Queries per second in the windows.
+    /// Returns the mean rate of the windows, in queries per second.
     pub fn rate_near(&self) -> f64 {
         self.windows.iter().map(|window| window.rate).sum::<f64>() / self.windows.len() as f64
     }
@@ -261,15 +259,15 @@ pub struct X1 {
     pub threads: u32,
     /// Rows of the clients' table.
     pub rows: u64,
-    /// Pages in the pool, and how many of them are bookkeeping alone.
+    /// Pages in the pool.
     pub pages: u64,
-    /// How many of them are bookkeeping alone: descriptors and list entries, without the bytes of a page.
+    /// The number of them that are bookkeeping only: descriptors and list entries, without the bytes of a page.
     pub bookkeeping_pages: u64,
     /// Seconds between two drops.
     pub drop_every_s: f64,
     /// Rows of each dropped table.
     pub victim_rows: u64,
-    /// One for each system and setting.
+    /// One run per system and setting.
     pub runs: Vec<X1Run>,
 }
 
@@ -278,30 +276,30 @@ pub struct X1 {
 pub struct X1Run {
     /// The system.
     pub system: System,
-    /// Entries of the LRU list for each of the flush list, at the beginning.
+    /// Entries of the LRU list per entry of the flush list, at the start.
     pub lru_to_flush: u32,
-    /// What the clients noticed while nothing was dropped: in phases that took turns with those of `with`.
+    /// The load of the clients without drops: in phases that alternate with those of `with`.
     pub without: Load,
-    /// What they noticed while tables were dropped.
+    /// The load of the clients during drops.
     pub with: Load,
 }
 
-/// What each of so many took.
+/// Returns the mean time per item.
 fn mean(ns: u64, count: u32) -> f64 {
     ns as f64 / f64::from(count.max(1))
 }
 
-/// X2: tables are made, then dropped, with the pool filled so far.
+/// X2: tables are created, then dropped, with different fills of the pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct X2 {
-    /// Tables of each run.
+    /// Tables per run.
     pub tables: u32,
     /// The runs.
     pub runs: Vec<X2Run>,
 }
 
 impl X2 {
-    /// Nanoseconds for each drop of a run.
+    /// Returns the nanoseconds per drop of a run.
     pub fn each_drop(&self, run: &X2Run) -> f64 {
         mean(run.drop_ns, self.tables)
     }
@@ -314,15 +312,15 @@ pub struct X2Run {
     pub system: System,
     /// Gigabytes in the pool: 21, 52, 104.
     pub fill_gb: f64,
-    /// Pages in the pool, all of them bookkeeping alone.
+    /// Pages in the pool, all of them bookkeeping only.
     pub pages: u64,
-    /// Making all tables.
+    /// The time to create all tables.
     pub create_ns: u64,
-    /// Dropping all of them.
+    /// The time to drop all tables.
     pub drop_ns: u64,
-    /// When each drop had ended, from the begin of the first.
+    /// The end of each drop, from the start of the first.
     pub ended_ns: Vec<u64>,
-    /// What all drops did to the pool together.
+    /// The counted work of all drops in the pool.
     pub steps: Steps,
 }
 
@@ -340,31 +338,31 @@ pub struct X3Run {
     pub system: System,
     /// The file system: `disk` or `tmpfs`.
     pub on: String,
-    /// How many tables.
+    /// The number of tables.
     pub tables: u32,
-    /// How many threads drop.
+    /// The number of dropping threads.
     pub threads: u32,
-    /// Making all tables, by one thread.
+    /// The time to create all tables, by one thread.
     pub create_ns: u64,
-    /// Dropping all of them.
+    /// The time to drop all tables.
     pub drop_ns: u64,
-    /// How long each drop took.
+    /// The latency of the drops.
     pub latency: Percentiles,
-    /// What all drops did to the pool together.
+    /// The counted work of all drops in the pool.
     pub steps: Steps,
 }
 
 impl X3Run {
-    /// Nanoseconds for each drop.
+    /// Returns the nanoseconds per drop.
     pub fn each_drop(&self) -> f64 {
         mean(self.drop_ns, self.tables)
     }
 }
 
-/// X4: a table is made and dropped, again and again.
+/// X4: a table is created and dropped, again and again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct X4 {
-    /// How often.
+    /// The number of loops.
     pub loops: u32,
     /// The runs.
     pub runs: Vec<X4Run>,
@@ -377,34 +375,34 @@ pub struct X4Run {
     pub system: System,
     /// The file system: `disk` or `tmpfs`.
     pub on: String,
-    /// Gigabytes in the pool: 0, or 60 that are bookkeeping alone.
+    /// Gigabytes in the pool: 0, or 60 that are bookkeeping only.
     pub fill_gb: f64,
-    /// How often a table was made and dropped.
+    /// The number of times that a table was created and dropped.
     pub loops: u32,
-    /// How long all of it took.
+    /// The total time.
     pub total_ns: u64,
-    /// The part of it that was dropping.
+    /// The part of it that was spent on drops.
     pub drop_ns: u64,
-    /// What all drops did to the pool together.
+    /// The counted work of all drops in the pool.
     pub steps: Steps,
 }
 
 impl X4Run {
-    /// Nanoseconds for each drop.
+    /// Returns the nanoseconds per drop.
     pub fn each_drop(&self) -> f64 {
         mean(self.drop_ns, self.loops)
     }
 
-    /// Nanoseconds for each loop.
+    /// Returns the nanoseconds per loop.
     pub fn each_loop(&self) -> f64 {
         mean(self.total_ns, self.loops)
     }
 }
 
-/// X5: tables are made and dropped beside one that fills the pool, by the size of the pool.
+/// X5: tables are created and dropped next to one that fills the pool, by the size of the pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct X5 {
-    /// Threads that make and drop.
+    /// Threads that create and drop tables.
     pub threads: u32,
     /// The runs.
     pub runs: Vec<X5Run>,
@@ -417,26 +415,26 @@ pub struct X5Run {
     pub system: System,
     /// The size of the pool in gigabytes: 32, 64, 128, 256, 450.
     pub pool_gb: f64,
-    /// Pages in the pool, all of them bookkeeping alone.
+    /// Pages in the pool, all of them bookkeeping only.
     pub pages: u64,
-    /// Entries of the LRU lists and of the flush lists before the first drop: what the article has a query for.
+    /// Entries of the LRU lists before the first drop; the article has a query for both list lengths.
     pub lru_entries: u64,
-    /// Of the flush lists.
+    /// Entries of the flush lists before the first drop.
     pub flush_entries: u64,
-    /// How many tables were made and dropped: 100, or fewer where one takes long.
+    /// Tables that were created and dropped per round: 100, or fewer where one takes long.
     pub tables: u32,
-    /// How often so many were: more than once where that takes milliseconds.
+    /// The number of rounds: more than one where a round takes milliseconds.
     pub rounds: u32,
-    /// How long a round took, their median.
+    /// The median duration of a round.
     pub total_ns: u64,
-    /// How long drops took.
+    /// The latency of the drops.
     pub drop_latency: Percentiles,
-    /// What all drops did to the pool together.
+    /// The counted work of all drops in the pool.
     pub steps: Steps,
 }
 
 impl X5Run {
-    /// Nanoseconds that 100 tables take.
+    /// Returns the nanoseconds for 100 tables.
     pub fn for_100(&self) -> f64 {
         100.0 * mean(self.total_ns, self.tables)
     }
@@ -458,18 +456,18 @@ pub struct X6 {
 pub struct X6Run {
     /// The system.
     pub system: System,
-    /// Whether partitions were dropped; else they stay.
+    /// Whether partitions were dropped; otherwise they stay.
     pub drops: bool,
-    /// What the inserting threads noticed.
+    /// The load of the inserting threads.
     pub load: Load,
     /// Rows inserted.
     pub rows: u64,
-    /// Bytes of pages in use by all partitions, at the begin and when each new partition is there, before the oldest is
-    /// dropped: what their files take when everything is written.
+    /// Bytes of pages in use by all partitions, at the start and after each new partition is created, before the
+    /// oldest is dropped: the size of their files when everything is written.
     pub used_bytes: Vec<u64>,
 }
 
-/// X7: a table is dropped all of whose pages are in the hash index.
+/// X7: a table is dropped that has all its pages in the hash index.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct X7 {
     /// Client threads, which read another table.
@@ -485,13 +483,14 @@ pub struct X7Run {
     pub system: System,
     /// Pages of the table.
     pub pages: u64,
-    /// Entries that the hash index had of it; for Windfall, bytes of its own hash index divided by those of an entry.
+    /// Entries of the table in the hash index; for Windfall, the bytes of its own hash index divided by those of an
+    /// entry.
     pub entries: u64,
-    /// What the clients noticed.
+    /// The load of the clients.
     pub load: Load,
 }
 
-/// X8: a table with a large file is dropped while others commit durably.
+/// X8: a table with a large file is dropped while other threads commit durably.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct X8 {
     /// Threads that commit.
@@ -507,20 +506,20 @@ pub struct X8 {
 pub struct X8Run {
     /// The system.
     pub system: System,
-    /// What those who commit noticed.
+    /// The load of the committing threads.
     pub load: Load,
-    /// From the begin of the drop until the file was gone from the disk.
+    /// The time from the start of the drop until the file was deleted from the disk.
     pub gone_after_ns: u64,
     /// Commits per second before the drop.
     pub rate_before: f64,
-    /// Commits per second until the file was gone.
+    /// Commits per second until the file was deleted.
     pub rate_during: f64,
 }
 
-/// X9: what a table owns and has around it is varied, one thing at a time. Of Windfall alone, and measured by the
+/// X9: the properties of a table and its environment are varied, one at a time. Only for Windfall, and measured by the
 /// command: its processes are traced.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct X9 {
-    /// What is varied.
+    /// The factors that are varied.
     pub factors: Vec<Factor>,
 }

@@ -1,16 +1,14 @@
-//! What the seam between tree and pool costs a point read: nothing, and here is what that is measured by.
+//! The cost of the trait interface between tree and pool for a point read, which is nothing; this module measures it.
 //!
-//! **Purpose.** The tree is written against the traits of [`windfall::tree::store`], so that classic pools can stand
+//! **Purpose.** The tree is written against the traits of [`windfall::tree::store`], so that classic pools can be used
 //! below it. [`direct`] is the same point read with Windfall's buffer pool written in: every call of the pool by its
-//! own name, no type parameter. `windfall bench seam` holds the two against each other, in instructions and in time.
-//! Nobody else uses it.
+//! concrete name, no type parameter. `windfall bench seam` compares the two, in instructions and in time. This module
+//! has no other user.
 //!
 //! **Invariants.** It does what [`Tree::get_into`](windfall::tree::Tree::get_into) does, step by step: the hint, the
-//! descent with its checks, the note behind it. Whoever changes the one changes the other, or compares two different
-//! things. The product's read and descent are functions of their own, because they have several callers; this one's,
-//! which have one, are kept from becoming a part of it.
-//!
-//! **May touch.** `server`, and the page format, buffer pool and hash index of `windfall`.
+//! descent with its checks, and then the note to the hash index. A change to either must be made to both, or two
+//! different things are compared. The product's read and descent are separate functions, because they have several
+//! callers; here they have one caller, and attributes keep them from being inlined.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::{path, sync::Arc};
@@ -33,10 +31,10 @@ use crate::{
     system::{PolicyName, System},
 };
 
-/// How full the nodes of the loaded tree are.
+/// The fill factor of the loaded tree's nodes, in percent.
 const FILL: usize = 93;
 
-/// A table that is all in the pool.
+/// A table that is entirely in the pool.
 #[derive(Debug)]
 pub struct Cached {
     _server: Product,
@@ -44,10 +42,10 @@ pub struct Cached {
 }
 
 impl Cached {
-    /// Makes one with rows of these keys and values, in an empty folder.
+    /// Creates a table with rows of these keys and values, in an empty folder.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// Errors of the engine.
     pub fn load(
         folder: &path::Path,
         hash_index: bool,
@@ -70,7 +68,7 @@ impl Cached {
         Ok(Self { _server: server, table })
     }
 
-    /// The tree, read by both ways.
+    /// Returns the tree with both ways to read it.
     pub fn both(&self) -> Both<'_> {
         let generic = &*self.table.rows;
         let (pool, space, hash) = (&**generic.store(), generic.space(), generic.hash());
@@ -78,35 +76,35 @@ impl Cached {
     }
 }
 
-/// A tree, and the ways to read it.
+/// A tree with both ways to read it.
 #[derive(Debug)]
 pub struct Both<'a> {
     generic: &'a Tree,
     direct: Direct<'a>,
 }
 
-/// A way to read.
+/// A function that reads a key.
 pub type Way = fn(&Both<'_>, &[u8], &mut Vec<u8>) -> Result<Option<EntryHeader>>;
 
-/// By the product's tree.
+/// Reads with the product's tree.
 ///
 /// # Errors
-/// Those of the tree.
+/// Errors of the tree.
 #[inline(never)]
 pub fn generic(both: &Both<'_>, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
     both.generic.get_into(key, value)
 }
 
-/// With the pool written in.
+/// Reads with the concrete pool.
 ///
 /// # Errors
-/// The same.
+/// Errors of the tree.
 #[inline(never)]
 pub fn direct(both: &Both<'_>, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
     both.direct.get_into(key, value)
 }
 
-/// A tree whose pool is written in.
+/// A tree with the concrete pool.
 #[derive(Debug)]
 struct Direct<'a> {
     pool: &'a BufferPool,
@@ -115,7 +113,7 @@ struct Direct<'a> {
     rooted: AtomicBool,
 }
 
-/// Where to: that of the tree, which has one descent for all.
+/// The target of a descent: as in the tree, which has one descent for all targets.
 #[derive(Clone, Copy)]
 enum Toward<'k> {
     Key(&'k [u8]),
@@ -123,7 +121,7 @@ enum Toward<'k> {
     Below(Option<&'k [u8]>),
 }
 
-/// Where a descent has ended.
+/// The end of a descent.
 struct Path<'a> {
     parent: Option<Reading<'a>>,
     node: Reading<'a>,
@@ -286,13 +284,13 @@ mod tests {
         const ROWS: u64 = 20_000;
         for hash_index in [false, true] {
             let folder = TempDir::new().unwrap();
-            // Every other key is there.
+            // Every other key is present.
             let row = |n: u32| ((u64::from(n) * 2).to_be_bytes(), [n as u8; 100]);
             let cached = Cached::load(folder.path(), hash_index, (0..ROWS as u32).map(row)).unwrap();
             let both = cached.both();
             assert!(both.generic.height().unwrap() > 1);
             let (mut one, mut two) = (Vec::new(), Vec::new());
-            // The second time by hints, where there are any.
+            // The second pass uses hints, if there are any.
             for n in (0..2 * ROWS + 10).chain(0..2 * ROWS + 10) {
                 let key = n.to_be_bytes();
                 let found = generic(&both, &key, &mut one).unwrap();

@@ -1,40 +1,38 @@
 //! The systems that are compared, by name.
 //!
 //! **Purpose.** A [`System`] is a policy with the settings that an experiment varies; commands, results and reports
-//! name it in one way.
+//! use the same names.
 //!
 //! **Invariants.** [`PolicyName::ALL`] is in the order of the years.
-//!
-//! **May touch.** Nothing.
 
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a server does at a drop, by name.
+/// The name of a drop policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyName {
-    /// One scan of the LRU list.
+    /// One scan of the LRU list under the pool mutex.
     LruScanOnce,
-    /// Two scans of the LRU list.
+    /// Two scans of the LRU list under the pool mutex.
     LruScan,
-    /// Lazy drop.
+    /// Lazy drop: marks pages in the LRU list.
     LazyMark,
-    /// The flush list alone.
+    /// A scan of the flush list only.
     FlushList,
-    /// The LRU list for the hash index, then the flush list.
+    /// A scan of the LRU list for the hash index, then of the flush list.
     FlushListAhi,
-    /// The table's pages for the hash index, then both lists.
+    /// Look-ups of the table's pages for the hash index, then scans of both lists.
     ExtentAhi,
-    /// A version.
+    /// A new version of the tablespace.
     StaleVersion,
-    /// Windfall.
+    /// Windfall's detach.
     Detach,
 }
 
 impl PolicyName {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 8] = [
         Self::LruScanOnce,
         Self::LruScan,
@@ -46,7 +44,7 @@ impl PolicyName {
         Self::Detach,
     ];
 
-    /// As it is given in commands and shown in reports.
+    /// Returns the name as commands and reports use it.
     pub fn text(self) -> &'static str {
         match self {
             Self::LruScanOnce => "lru-scan-once",
@@ -60,7 +58,7 @@ impl PolicyName {
         }
     }
 
-    /// The system that did so.
+    /// Returns the versions that had this policy.
     pub fn version(self) -> &'static str {
         match self {
             Self::LruScanOnce => "MySQL 5.0.77",
@@ -74,7 +72,7 @@ impl PolicyName {
         }
     }
 
-    /// The year in which it came.
+    /// Returns the year of its introduction.
     pub fn year(self) -> u16 {
         match self {
             Self::LruScanOnce | Self::LruScan => 2009,
@@ -87,7 +85,7 @@ impl PolicyName {
         }
     }
 
-    /// What a drop does to the pool, in a few words.
+    /// Returns a short description of the work in the pool at a drop.
     pub fn in_words(self) -> &'static str {
         match self {
             Self::LruScanOnce => "walks the LRU list under the pool mutex",
@@ -113,21 +111,21 @@ impl fmt::Display for PolicyName {
 /// A policy with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct System {
-    /// What it does at a drop.
+    /// The drop policy.
     pub policy: PolicyName,
     /// Whether the adaptive hash index is on.
     pub hash_index: bool,
-    /// Instances of the buffer pool; Windfall's has none, and takes this for 1.
+    /// Instances of the buffer pool; Windfall's has none, and ignores this value.
     pub instances: u32,
 }
 
 impl System {
-    /// With one instance and no hash index.
+    /// Creates a system with one instance and no hash index.
     pub fn of(policy: PolicyName) -> Self {
         Self { policy, hash_index: false, instances: 1 }
     }
 
-    /// The same with the hash index.
+    /// Returns the same system with the hash index.
     #[must_use]
     pub fn hashed(self) -> Self {
         Self { hash_index: true, ..self }

@@ -1,10 +1,8 @@
-//! What the tests of the lab build on: a pool over a simulated disk, and trees in it.
+//! Helpers for the tests of the lab: a pool over a simulated disk, and trees in it.
 //!
-//! **Purpose.** One way to make, fill and check a pool.
+//! **Purpose.** One way to create, fill and check a pool.
 //!
 //! **Invariants.** Nothing runs in the background unless a test starts it.
-//!
-//! **May touch.** `pool`, `server::rows`, and what a pool stands on.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -25,7 +23,7 @@ use crate::{
     server::rows,
 };
 
-/// Waits for what comes by itself: ten minutes, which nothing but a hang reaches.
+/// Waits for an event for at most ten minutes, a limit that only a hang reaches.
 pub fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
@@ -65,7 +63,7 @@ pub fn get(tree: &Tree<ClassicPool>, key: &[u8]) -> Option<Vec<u8>> {
     rows::get(tree, key).unwrap()
 }
 
-/// The hash index counts its entries rightly, and each list holds what it is for.
+/// Asserts that the hash index counts its entries correctly, and that each list holds the frames that belong to it.
 pub fn check_pool(pool: &ClassicPool) {
     let hashed: u32 = pool.frames().iter().map(|d| d.hashed.load(Relaxed)).sum();
     assert_eq!(hashed as usize, pool.hash_index().len());

@@ -1,14 +1,11 @@
-//! The experiments: what is run on which system, one file each.
+//! The experiments: the jobs and their systems, one file each.
 //!
-//! **Purpose.** An experiment is a list of [`Job`]s by [`Scale`], each of which is played by a process of its own, and
-//! [`gather`] puts what they answer together. The published ones are X1 to X5 (see each file for its source), X6 to X8
-//! are our own. X9 is none of these: it is of Windfall alone, and the command measures it.
+//! **Purpose.** An experiment is a list of [`Job`]s by [`Scale`]. Each job runs in its own process, and [`gather`]
+//! combines the outcomes. X1 to X5 repeat published experiments (see each file for its source), X6 to X8 are our own.
+//! X9 is not one of these: it is for Windfall alone, and the command measures it.
 //!
-//! **Invariants.** A job says all that its run depends on: the same job on the same machine is the same run, but for
-//! time. A process plays one job and ends.
-//!
-//! **May touch.** `server`, `workload`, `results`, `system`, `watch`, `windfall-measure`, and of `windfall` the ids,
-//! the log and the errors.
+//! **Invariants.** A job contains everything that its run depends on: the same job on the same machine is the same
+//! run, apart from times. A process runs one job and ends.
 
 #[cfg(test)]
 mod tests;
@@ -43,28 +40,28 @@ use crate::{
 pub enum Experiment {
     /// Stalls under load.
     X1,
-    /// Drops by how full the pool is.
+    /// Drops by pool fill.
     X2,
     /// Many small tables.
     X3,
-    /// The loop.
+    /// The loop of creates and drops.
     X4,
-    /// Drops by how large the pool is.
+    /// Drops by pool size.
     X5,
     /// Retention.
     X6,
-    /// The storm of the hash index.
+    /// The drop of a fully hashed table.
     X7,
-    /// The file.
+    /// The drop of a table with a large file.
     X8,
 }
 
 impl Experiment {
-    /// All of them.
+    /// All experiments.
     pub const ALL: [Self; 8] =
         [Self::X1, Self::X2, Self::X3, Self::X4, Self::X5, Self::X6, Self::X7, Self::X8];
 
-    /// Its name.
+    /// Returns the name.
     pub fn text(self) -> &'static str {
         match self {
             Self::X1 => "x1",
@@ -78,7 +75,7 @@ impl Experiment {
         }
     }
 
-    /// What is to be run for it.
+    /// Returns the jobs of the experiment.
     pub fn jobs(self, setting: &Setting) -> Vec<Job> {
         match self {
             Self::X1 => x1::jobs(setting),
@@ -93,14 +90,14 @@ impl Experiment {
     }
 }
 
-/// What all jobs of a run depend on.
+/// The settings that all jobs of a run depend on.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// How large everything is.
+    /// The scale of the experiments.
     pub scale: Scale,
-    /// Where the random numbers begin.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// A folder in memory, if there is one.
+    /// A folder in memory, if the system has one.
     pub tmpfs: Option<PathBuf>,
 }
 
@@ -108,48 +105,48 @@ pub struct Setting {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "experiment", rename_all = "kebab-case")]
 pub enum Job {
-    /// Of X1.
+    /// A job of X1.
     X1(x1::Job),
-    /// Of X2.
+    /// A job of X2.
     X2(x2::Job),
-    /// Of X3.
+    /// A job of X3.
     X3(x3::Job),
-    /// Of X4.
+    /// A job of X4.
     X4(x4::Job),
-    /// Of X5.
+    /// A job of X5.
     X5(x5::Job),
-    /// Of X6.
+    /// A job of X6.
     X6(x6::Job),
-    /// Of X7.
+    /// A job of X7.
     X7(x7::Job),
-    /// Of X8.
+    /// A job of X8.
     X8(x8::Job),
 }
 
-/// What a process answers.
+/// The answer of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "experiment", rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Of X1.
+    /// An outcome of X1.
     X1(Box<X1Run>),
-    /// Of X2.
+    /// An outcome of X2.
     X2(X2Run),
-    /// Of X3.
+    /// An outcome of X3.
     X3(X3Run),
-    /// Of X4.
+    /// An outcome of X4.
     X4(X4Run),
-    /// Of X5.
+    /// An outcome of X5.
     X5(X5Run),
-    /// Of X6.
+    /// An outcome of X6.
     X6(X6Run),
-    /// Of X7.
+    /// An outcome of X7.
     X7(X7Run),
-    /// Of X8.
+    /// An outcome of X8.
     X8(X8Run),
 }
 
 impl Job {
-    /// What it is, in a few words.
+    /// Returns a short description.
     pub fn in_words(&self) -> String {
         match self {
             Self::X1(job) => job.in_words(),
@@ -163,7 +160,7 @@ impl Job {
         }
     }
 
-    /// The folder in memory that its files are to be in, if so.
+    /// Returns the folder in memory for the files of the job, if the job needs one.
     pub fn tmpfs(&self) -> Option<&Path> {
         match self {
             Self::X3(job) => job.tmpfs.as_deref(),
@@ -172,10 +169,10 @@ impl Job {
         }
     }
 
-    /// Plays it, in an empty folder.
+    /// Runs the job in an empty folder.
     ///
     /// # Errors
-    /// Those of the server.
+    /// Errors of the server.
     pub fn play(&self, folder: &Path) -> Result<Outcome> {
         Ok(match self {
             Self::X1(job) => Outcome::X1(Box::new(job.play(folder)?)),
@@ -190,7 +187,7 @@ impl Job {
     }
 }
 
-/// Puts outcomes into the results of a run, in the order in which they come.
+/// Adds outcomes to the results of a run, in their order.
 pub fn gather(results: &mut Results, setting: &Setting, outcomes: Vec<Outcome>) {
     for outcome in outcomes {
         match outcome {
@@ -206,14 +203,14 @@ pub fn gather(results: &mut Results, setting: &Setting, outcomes: Vec<Outcome>) 
     }
 }
 
-/// What is done on a server, whichever it is.
+/// Work on a server of any type.
 trait Scene {
     type Shown;
 
     fn play<S: Server>(self, server: &S) -> Result<Self::Shown>;
 }
 
-/// Starts the server of a system and plays on it.
+/// Starts the server of a system and runs the scene on it.
 fn on<T: Scene>(start: &Start<'_>, scene: T) -> Result<T::Shown> {
     if start.system.policy == PolicyName::Detach {
         scene.play(&Product::start(start)?)
@@ -222,8 +219,8 @@ fn on<T: Scene>(start: &Start<'_>, scene: T) -> Result<T::Shown> {
     }
 }
 
-/// Drops by several threads at once, each until there is nothing `next`: how long each took, and what they did
-/// together.
+/// Drops by several threads at once, each until `next` returns nothing. Returns the latency of the drops and the sum
+/// of their work.
 fn drop_by_threads(
     threads: u32,
     next: impl Fn() -> Result<Option<Dropped>> + Sync,
@@ -251,7 +248,7 @@ fn drop_by_threads(
     Ok((times, all))
 }
 
-/// Pages of so many gigabytes: of 2^30 bytes each, as the articles count.
+/// Returns the pages of this many gigabytes, of 2^30 bytes each, as in the articles.
 fn pages_of_gb(gb: f64) -> u64 {
     (gb * (1_u64 << 30) as f64 / crate::server::PAGE_SIZE as f64) as u64
 }

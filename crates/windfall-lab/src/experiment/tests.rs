@@ -1,10 +1,9 @@
 //! Every job of every experiment, at the smallest scale.
 //!
-//! **Purpose.** That all of it runs, and shows what has to be there whatever the machine.
+//! **Purpose.** Checks that all jobs run, and that their results have the properties that do not depend on the
+//! machine.
 //!
-//! **Invariants.** Nothing is asserted of times.
-//!
-//! **May touch.** What `experiment` may touch, `policy` for its steps.
+//! **Invariants.** Nothing is asserted about times.
 
 use tempfile::TempDir;
 
@@ -24,7 +23,7 @@ fn play(experiment: Experiment) -> Vec<Outcome> {
     }
     let play = |job: &Job| {
         let folder = TempDir::new().unwrap();
-        // A job goes to its process as text.
+        // A job is passed to its process as text.
         let text = serde_json::to_string(job).unwrap();
         let read: Job = serde_json::from_str(&text).unwrap();
         assert_eq!(&read, job);
@@ -46,7 +45,7 @@ fn x2_to_x5_count_what_the_policies_walk() {
             Outcome::X5(run) => (run.system, run.pages, u64::from(run.tables * run.rounds), run.steps),
             _ => unreachable!(),
         };
-        // Beside the fill there is one page of the dictionary: the tables are empty, but those that are hashed.
+        // Besides the fill there is one page of the dictionary: the tables are empty, except those that are hashed.
         let walk = (filled + 1) * drops;
         let walks = match system.policy {
             PolicyName::LruScan => 2,
@@ -65,7 +64,8 @@ fn x2_to_x5_count_what_the_policies_walk() {
         }
         let flushes =
             matches!(system.policy, PolicyName::FlushList | PolicyName::FlushListAhi | PolicyName::ExtentAhi);
-        // Of the fill one page in ten is dirty and stays so; that of the dictionary is unless it was written meanwhile.
+        // One page in ten of the fill is dirty and stays so; that of the dictionary is dirty unless it was written
+        // meanwhile.
         let least = u64::from(flushes) * (filled / 10) * drops;
         let most = u64::from(flushes) * (filled / 10 + 1) * drops;
         assert!((least..=most).contains(&steps.flush_walked), "{system}, {drops} drops: {steps:?}");
@@ -94,7 +94,7 @@ fn x1_x6_x7_and_x8_show_a_load_and_its_statements() {
             }
             Outcome::X7(run) => {
                 assert!(run.pages > 100 && run.entries > 0, "{}", run.system);
-                // Windfall's index has slots, which rows may share; the others' have an entry for each row.
+                // Windfall's index has slots, which rows may share; the others have an entry per row.
                 let rows = u64::from(x7::rows_of(Scale::Quick));
                 assert!(run.system.policy == PolicyName::Detach || run.entries == rows, "{}", run.system);
                 (run.system, run.load, true)

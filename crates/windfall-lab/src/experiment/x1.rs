@@ -1,18 +1,18 @@
 //! X1: tables are dropped under a load of reads and writes.
 //!
-//! **Purpose.** The experiment of June 2012: 30 tables of 1,000 rows are made beforehand; 8 threads of sysbench's
-//! read/write mix work on one table of 20 million rows, all in memory, 315,000 pages in the pool of which some 100,000
-//! are dirty; every 30 s a table is dropped, for 15 minutes. What the readers asked for is here, too: a baseline
-//! without drops for each system, other ratios of the LRU list to the flush list, and several instances.
+//! **Purpose.** The experiment of June 2012: 30 tables of 1,000 rows are created beforehand. 8 threads of sysbench's
+//! read/write mix work on one table of 20 million rows, all in memory, with 315,000 pages in the pool of which some
+//! 100,000 are dirty. Every 30 s a table is dropped, for 15 minutes. The requests of the article's readers are here,
+//! too: a baseline without drops for each system, other ratios of the LRU list to the flush list, and several
+//! instances.
 //!
-//! **Invariants.** The baseline is measured in the same process: phases with drops and without take turns, so that both
+//! **Invariants.** The baseline is measured in the same process: phases with drops and without alternate, so that both
 //! have the same tables, the same pages in the pool, and the same disk. The clients' pages are real; those that fill
-//! the pool up to the published number are bookkeeping. The log is so large that nothing is written for its sake.
+//! the pool up to the published number are bookkeeping. The log is large enough that it never forces pages to be
+//! written.
 //!
-//! Windfall has more turns than the others: that its drops cannot be told from its baseline is a statement about
-//! windows, and few windows would not refute it.
-//!
-//! **May touch.** What `experiment` may touch.
+//! Windfall has more turns than the others: the claim that its drops cannot be distinguished from its baseline is
+//! about windows, and few windows would not refute it.
 
 use std::{path::Path, time::Duration};
 
@@ -32,11 +32,11 @@ use crate::{
 
 const THREADS: u32 = 8;
 const VICTIM_ROWS: u32 = 1_000;
-/// Rows of a page of the clients' table, about.
+/// Rows per page of the clients' table, approximately.
 const ROWS_A_PAGE: u64 = 70;
-/// Pages beside those that are meant: of the victims, and those that come free.
+/// Pages in addition to those wanted: for the dropped tables, and free ones.
 const BESIDE: u64 = 20_000;
-/// Commits and drops are written, and synced once a second: it is memory that is compared.
+/// Commits and drops are written, and synced once a second: the comparison is about memory.
 const FLUSH: FlushLog = FlushLog::Write;
 
 /// A run.
@@ -111,7 +111,7 @@ pub fn jobs(setting: &Setting) -> Vec<super::Job> {
     let turns = |policy| if policy == PolicyName::Detach { scale.pick(2, 5, 2) } else { scale.pick(1, 2, 1) };
     let seconds = scale.pick(0.8, 2.0, 900.0);
     let mut jobs = systems.map(|policy| job(System::of(policy), 3, turns(policy), seconds)).to_vec();
-    // The other settings, on those that were compared when they were asked for.
+    // The other settings, for the systems that were compared when readers requested them.
     let seconds = scale.pick(0.8, 1.2, 300.0);
     for policy in [PolicyName::LruScan, PolicyName::LazyMark, PolicyName::FlushList] {
         jobs.extend([5, 10].map(|ratio| job(System::of(policy), ratio, 1, seconds)));

@@ -1,11 +1,9 @@
-//! X2: tables are made, then dropped, with a pool that is filled so far.
+//! X2: tables are created, then dropped, with different fills of the pool.
 //!
-//! **Purpose.** The experiment of April 2011: 1,000 tables, 21, 52 and 104 GB of a pool of 144 GB filled; `MySQL`
+//! **Purpose.** The experiment of April 2011: 1,000 tables, with 21, 52 and 104 GB of a pool of 144 GB filled; `MySQL`
 //! 5.1.56, Percona Server 5.1.56 with lazy drop, `MySQL` 5.6.2. Scaled by the number of tables.
 //!
-//! **Invariants.** The pages of the fill are bookkeeping alone, at every scale.
-//!
-//! **May touch.** What `experiment` may touch.
+//! **Invariants.** The pages of the fill are bookkeeping only, at every scale.
 
 use std::{path::Path, time::Instant};
 
@@ -19,9 +17,9 @@ use crate::{
     system::{PolicyName, System},
 };
 
-/// Of the filled pages one in so many is dirty.
+/// One filled page in this many is dirty.
 const LRU_TO_FLUSH: u64 = 10;
-/// Pages beside the fill.
+/// Pages in addition to the fill.
 const BESIDE: u64 = 20_000;
 const LOG: u64 = 256 << 20;
 

@@ -1,11 +1,9 @@
 //! X3: many small tables, dropped by several threads.
 //!
-//! **Purpose.** Bug 56332: 10,000 tables of its definition are made and dropped, on `MySQL` 5.0.77 and 5.0.91, which
-//! scans twice; then 40,000 by 4 and by 8 connections at once, on more than one file system.
+//! **Purpose.** Bug 56332: 10,000 tables of its definition are created and dropped, on `MySQL` 5.0.77 and 5.0.91,
+//! which scans twice; then 40,000 by 4 and by 8 connections at once, on more than one file system.
 //!
-//! **Invariants.** The pool holds nothing else. The rows of the report's table are its 44 bytes; the tables are empty.
-//!
-//! **May touch.** What `experiment` may touch.
+//! **Invariants.** The pool holds nothing else. A row of the report's table has 44 bytes; the tables are empty.
 
 use std::{
     path::{Path, PathBuf},
@@ -39,7 +37,7 @@ pub fn empty() -> X3 {
     X3 { runs: Vec::new() }
 }
 
-/// Tables for so many threads: the report has four times as many for several.
+/// Returns the number of tables for this many threads: the report has four times as many for several threads.
 fn tables(scale: Scale, threads: u32) -> u32 {
     let one = scale.pick(20, 1_000, 10_000);
     if threads == 1 { one } else { scale.pick(2, 2, 4) * one }

@@ -1,11 +1,9 @@
-//! X4: a table is made and dropped, again and again.
+//! X4: a table is created and dropped, again and again.
 //!
 //! **Purpose.** Bug 69316: 100,000 times `create table t1(a int primary key)` and drop, with a pool of 512 MB, on a
 //! disk and on a ramdisk; and with a pool of 60 GB that is filled first.
 //!
-//! **Invariants.** The pages of the fill are bookkeeping alone, at every scale.
-//!
-//! **May touch.** What `experiment` may touch.
+//! **Invariants.** The pages of the fill are bookkeeping only, at every scale.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,7 +22,7 @@ use crate::{
 
 const EMPTY_POOL: u64 = 32_768;
 const LOG: u64 = 256 << 20;
-/// Of the filled pages one in so many is dirty.
+/// One filled page in this many is dirty.
 const LRU_TO_FLUSH: u64 = 10;
 const BESIDE: u64 = 20_000;
 
@@ -42,7 +40,7 @@ fn loops(scale: Scale) -> u32 {
     scale.pick(10, 1_000, 100_000)
 }
 
-/// A filled pool makes each loop long.
+/// Returns the loops with a filled pool, which makes each loop long.
 fn loops_filled(scale: Scale) -> u32 {
     scale.pick(3, 10, 1_000)
 }

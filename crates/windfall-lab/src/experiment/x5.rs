@@ -1,13 +1,11 @@
-//! X5: tables are made and dropped beside one that fills the pool, by the size of the pool.
+//! X5: tables are created and dropped next to one that fills the pool, by the size of the pool.
 //!
-//! **Purpose.** The experiment of the article on `MySQL` 8.0.23: pools of 32, 64, 128, 256 and 450 GB are filled by one
-//! big table, then 100 empty tables are made and dropped concurrently. Its baseline is the generation before,
-//! `extent-ahi`; `lru-scan` stands beside it.
+//! **Purpose.** The experiment of the article on `MySQL` 8.0.23: pools of 32, 64, 128, 256 and 450 GB are filled by
+//! one big table, then 100 empty tables are created and dropped concurrently. Its baseline is the previous generation,
+//! `extent-ahi`; `lru-scan` is added for comparison.
 //!
-//! **Invariants.** The pages of the fill are bookkeeping alone, at every scale. With the hash index on, each table has
-//! a row that is looked up until its page is hashed: a table that nobody read has nothing to be unhashed.
-//!
-//! **May touch.** What `experiment` may touch.
+//! **Invariants.** The pages of the fill are bookkeeping only, at every scale. With the hash index on, the rows of
+//! each table are looked up until its pages are hashed: a table that was never read has nothing to be unhashed.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::{path::Path, time::Instant};
@@ -23,15 +21,15 @@ use crate::{
     system::{PolicyName, System},
 };
 
-/// Of the filled pages one in so many is dirty: the article's load is clean for the most part.
+/// One filled page in this many is dirty: the article's load is mostly clean.
 const LRU_TO_FLUSH: u64 = 10;
 const BESIDE: u64 = 20_000;
 const LOG: u64 = 256 << 20;
 const THREADS: u32 = 4;
-/// Where 100 tables take milliseconds they are made and dropped so often, and the median counts: what one round takes
-/// the disk decides.
+/// The rounds, where 100 tables take milliseconds. The median counts, because the time of a single round depends on
+/// the disk.
 const ROUNDS: u32 = 40;
-/// Rows of a table that is looked up: more than a page's, so that the tree has leaves below its root.
+/// Rows of a table that is looked up: more than fit in a page, so that the tree has leaves below its root.
 const ROWS: u32 = 120;
 /// Look-ups of each row.
 const LOOKS: u32 = 10;
@@ -50,7 +48,7 @@ pub fn empty() -> X5 {
     X5 { threads: THREADS, runs: Vec::new() }
 }
 
-/// Whether a drop walks the pool.
+/// Returns whether a drop scans the pool.
 fn walks(system: System) -> bool {
     match system.policy {
         PolicyName::Detach => false,
@@ -59,7 +57,7 @@ fn walks(system: System) -> bool {
     }
 }
 
-/// 100 tables, or fewer where each one walks the pool, and the fewer the larger that is.
+/// Returns 100 tables, or fewer where each drop scans the pool: the larger the pool, the fewer.
 fn tables(scale: Scale, system: System, pool_gb: f64) -> u32 {
     if scale == Scale::Full || !walks(system) { 100 } else { (128.0 / pool_gb).clamp(1.0, 4.0) as u32 }
 }
@@ -67,7 +65,7 @@ fn tables(scale: Scale, system: System, pool_gb: f64) -> u32 {
 pub fn jobs(setting: &Setting) -> Vec<super::Job> {
     let published = [32.0, 64.0, 128.0, 256.0, 450.0];
     let sizes = setting.scale.pick([0.1, 0.2, 0.4, 0.8, 1.6], published, published);
-    // What the article does not compare has a line with fewer points, but at full scale.
+    // Systems that the article does not compare have fewer points, except at full scale.
     let ends = if setting.scale == Scale::Full { sizes.to_vec() } else { vec![sizes[0], sizes[2], sizes[4]] };
     let systems = [
         (System::of(PolicyName::LruScan), &ends[..]),
@@ -105,7 +103,7 @@ impl Job {
     }
 }
 
-/// Gives a table rows, and looks them up until their page is hashed.
+/// Inserts rows into a table, and looks them up until their pages are hashed.
 fn use_table<S: Server>(table: &Table<S::Store>) -> Result<()> {
     let key = |n: u32| n.to_be_bytes();
     for n in 0..ROWS {

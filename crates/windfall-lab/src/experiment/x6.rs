@@ -1,12 +1,10 @@
 //! X6: the oldest partition of a time series is dropped, while the newest is being filled.
 //!
-//! **Purpose.** What retention does all day: rows come in at full speed, once a second a new partition begins and the
-//! oldest one is dropped. A run without drops lets them lie.
+//! **Purpose.** Continuous retention: rows are inserted at full speed, and once a second a new partition begins and
+//! the oldest one is dropped. A run without drops keeps all partitions.
 //!
 //! **Invariants.** Rows go to the newest partition, in the order of time. The pool is full of other tables' pages, as
-//! bookkeeping. What is looked at behind a drop begins with the drop: the new partition is there before.
-//!
-//! **May touch.** What `experiment` may touch.
+//! bookkeeping. The measured part of a statement begins with the drop: the new partition is created before.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{collections::VecDeque, path::Path, sync::Arc, time::Duration};
@@ -97,7 +95,7 @@ impl Scene for &Job {
         let partition = |n: usize| server.create(&format!("p{n}"), false);
         let first = (0..KEPT as usize).map(partition).collect::<Result<VecDeque<_>>>()?;
         let (time, inserted) = (AtomicU64::new(0), AtomicU64::new(0));
-        // What is dropped has rows, from the first one on.
+        // The dropped partitions have rows, from the first one on.
         for partition in &first {
             let mut end = windfall::ids::Lsn::ZERO;
             for _ in 0..self.rows_before {
@@ -110,7 +108,7 @@ impl Scene for &Job {
         let mut all = first;
         let client = |_: &mut _, recorder: &mut load::Recorder<'_>| {
             server.log().wait_for_room(0)?;
-            // Held while a row is on its way: a partition is not dropped under it.
+            // Held while rows are inserted: a partition is not dropped under them.
             let newest = newest.read();
             let mut end = windfall::ids::Lsn::ZERO;
             for _ in 0..BATCH {

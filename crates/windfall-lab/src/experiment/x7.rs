@@ -1,11 +1,9 @@
-//! X7: a table is dropped all of whose pages are in the hash index.
+//! X7: a table is dropped that has all its pages in the hash index.
 //!
-//! **Purpose.** The storm that is still reported (bugs 107308, 113312): a table that was read a lot is dropped while
-//! others read another one, by the same hash index.
+//! **Purpose.** The stall that is still reported (bugs 107308, 113312): a table that was read a lot is dropped while
+//! other threads read another one, through the same hash index.
 //!
 //! **Invariants.** Every leaf of both tables is hashed before the run.
-//!
-//! **May touch.** What `experiment` may touch.
 
 use std::{path::Path, time::Duration};
 
@@ -26,11 +24,11 @@ const THREADS: u32 = 4;
 const VALUE: usize = 180;
 /// Rows of the table that stays.
 const STAYS: u32 = 50_000;
-/// Rows of a leaf, at most.
+/// Maximum number of rows per leaf.
 const ROWS_A_LEAF: u32 = 90;
-/// How often the rows of the last leaf are looked up again.
+/// The number of times that the rows of the last leaf are looked up again.
 const LOOKS: u32 = 20;
-/// How full the nodes of a loaded tree are.
+/// The fill factor of a loaded tree's nodes, in percent.
 const FILL: usize = 93;
 const LOG: u64 = 2 << 30;
 
@@ -43,7 +41,7 @@ pub struct Job {
     seed: u64,
 }
 
-/// Rows of the table that goes.
+/// Rows of the dropped table.
 pub fn rows_of(scale: Scale) -> u32 {
     scale.pick(20_000, 1_000_000, 20_000_000)
 }
@@ -92,8 +90,8 @@ fn load_table<S: Server>(server: &S, table: &Table<S::Store>, count: u32) -> Res
     server.commit(end)
 }
 
-/// Looks up every row: each page has more of them than it takes to be hashed. The last one may be nearly empty, so its
-/// rows are looked up again.
+/// Looks up every row: each page has enough of them to be hashed. The last page may be nearly empty, so its rows are
+/// looked up again.
 fn look_up_all<S: Server>(table: &Table<S::Store>, count: u32) -> Result<()> {
     let last = count.saturating_sub(ROWS_A_LEAF)..count;
     let mut value = Vec::new();

@@ -1,11 +1,10 @@
-//! X8: a table with a large file is dropped while others commit durably.
+//! X8: a table with a large file is dropped while other threads commit durably.
 //!
-//! **Purpose.** What no pool can mend: freeing the blocks of a large file competes with every sync of the same file
-//! system, whoever does it. The classic servers delete it at once, Windfall step by step in the background.
+//! **Purpose.** A cost that no pool can avoid: freeing the blocks of a large file competes with every sync on the same
+//! file system. The classic servers delete the file at once, Windfall step by step in the background.
 //!
-//! **Invariants.** The file is on the disk and hardly in any cache; those who commit wait for the disk each time.
-//!
-//! **May touch.** What `experiment` may touch.
+//! **Invariants.** The file is on the disk and hardly in any cache; the committing threads wait for the disk each
+//! time.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{
@@ -29,17 +28,17 @@ use crate::{
 };
 
 const THREADS: u32 = 8;
-/// Pages of the pool, far fewer than the file's.
+/// Pages of the pool, far fewer than those of the file.
 const POOL: u64 = 8_192;
 const LOG: u64 = 1 << 30;
 /// Bytes of a row's value in the table with the large file.
 const BIG_VALUE: usize = 3_900;
 const FILL: usize = 100;
-/// What is shown behind the drop, if the file is gone before.
+/// The time that is shown after the drop, if the file is deleted earlier.
 const BEHIND: Duration = Duration::from_secs(1);
-/// A rate is over this time at least: a line of time is known to a quarter of a millisecond.
+/// The minimum time over which a rate is computed: a timeline has a resolution of a quarter of a millisecond.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// Nobody waits longer for a file to go.
+/// The maximum wait for the deletion of the file.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A run.
@@ -47,7 +46,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 pub struct Job {
     system: System,
     file_bytes: u64,
-    /// Before the drop.
+    /// The time before the drop.
     seconds: f64,
     seed: u64,
 }

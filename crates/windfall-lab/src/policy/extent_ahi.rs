@@ -1,23 +1,22 @@
-//! `extent-ahi`: hash entries by the pages of the table, pages by the lists of the pool.
+//! `extent-ahi`: hash entries are found by the pages of the table, pages by the lists of the pool.
 //!
-//! **Purpose.** `MySQL` 8.0 to 8.0.22: what the article on 8.0.23 compares with.
+//! **Purpose.** `MySQL` 8.0 to 8.0.22: the versions that the article on 8.0.23 compares with.
 //!
 //! **Invariants.** The steps:
-//! 1. With the hash index on: for each extent of the table, each of its pages is looked up in the page hash; if it is
+//! 1. With the hash index on: for each extent of the table, each of its pages is looked up in the page hash. If it is
 //!    in the pool and hashed it is latched, and its entries are removed.
 //! 2. For each instance: what [`flush_list`](super::flush_list) does, under the mutexes of the LRU list and of the
 //!    flush list.
-//! 3. For each instance, since a whole tablespace goes: takes the mutex of the LRU list, walks the list, frees the
-//!    pages of the tablespace, gives the mutex back; if one was in use, waits 20 ms and walks anew. The mutexes of the
-//!    flush list and of the free list are held for each page by itself.
+//! 3. For each instance, because a whole tablespace is dropped: takes the mutex of the LRU list, scans the list, frees
+//!    the pages of the tablespace, releases the mutex. If a page was in use, waits 20 ms and scans again. The mutexes
+//!    of the flush list and of the free list are held per page.
 //!
-//! It is done behind the change of the dictionary, and not under its mutex. The steps are those of 5.6.13 and 5.7, too,
-//! but there both walks hold the buffer pool mutex, and all of it that of the dictionary: those versions are not here.
+//! This is done after the change of the dictionary, and not under its mutex. 5.6.13 and 5.7 have the same steps, but
+//! there both scans hold the buffer pool mutex, and all of it the mutex of the dictionary: those versions are not
+//! here.
 //!
-//! A look-up needs the latch of the page hash alone; who reads a page in, makes one young or needs a frame waits for
-//! the walks. The cost is the number of pages in the pool, for tables of any size, as the article says.
-//!
-//! **May touch.** What `policy` may touch.
+//! A look-up needs only the latch of the page hash; a thread that reads a page in, makes one young or needs a frame
+//! waits for the scans. The cost is the number of pages in the pool, for tables of any size, as the article says.
 //!
 //! Source: the changelog of 5.6.13 (bug 69316), and "A 250x improvement to tablespace truncation in `MySQL` Server
 //! 8.0.23".
@@ -60,7 +59,7 @@ impl DropPolicy for ExtentAhi {
     }
 }
 
-/// The walk of an instance's LRU list. Says whether no page was in use.
+/// Scans an instance's LRU list. Returns whether no page was in use.
 pub(super) fn sweep(pool: &ClassicPool, instance: &Instance, space: &Space, steps: &mut Steps) -> bool {
     let mut held = instance.hold(&[Part::Lru], Purpose::Drop);
     steps.free_pages(pool, instance, &mut held, space.id)

@@ -1,20 +1,18 @@
-//! `flush-list`: `MySQL` leaves the LRU list alone.
+//! `flush-list`: `MySQL` does not scan the LRU list any more.
 //!
 //! **Purpose.** `MySQL` 5.5.23 to the end of 5.5.
 //!
 //! **Invariants.** The steps, for each instance:
 //! 1. Takes the buffer pool mutex and that of the flush list.
-//! 2. Walks the flush list; each dirty page of the tablespace leaves it unwritten. After 1,024 of these gives both
-//!    mutexes back, yields the processor, and takes them again.
-//! 3. If one was being written: gives them back, waits 20 ms, and begins anew, until no dirty page is left.
+//! 2. Scans the flush list and removes each dirty page of the tablespace unwritten. After 1,024 of these releases both
+//!    mutexes, yields the processor, and takes them again.
+//! 3. If a page was being written: releases them, waits 20 ms, and begins again, until no dirty page is left.
 //!
-//! The pages stay in the LRU list as clean ones that nobody asks for, and age. Their entries in the hash index go when
-//! they are evicted: nothing is scanned for them.
+//! The pages stay in the LRU list as clean ones that are never looked up, and age. Their entries in the hash index are
+//! removed when they are evicted: nothing is scanned for them.
 //!
-//! **May touch.** What `policy` may touch.
-//!
-//! Source: `buf_LRU_flush_or_remove_pages(id, BUF_REMOVE_FLUSH_NO_WRITE)`, as the article of June 2012 tells it; bugs
-//! 51325 and 64284.
+//! Source: `buf_LRU_flush_or_remove_pages(id, BUF_REMOVE_FLUSH_NO_WRITE)`, as described in the article of June 2012;
+//! bugs 51325 and 64284.
 
 use windfall::ids::SpaceId;
 

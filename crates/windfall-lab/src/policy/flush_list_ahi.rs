@@ -3,16 +3,14 @@
 //! **Purpose.** `MySQL` 5.6.2 to 5.6.12, three times as slow as 5.5.
 //!
 //! **Invariants.** The steps, for each instance:
-//! 1. Takes the buffer pool mutex and walks the LRU list for pages of the tablespace that are hashed. At 1,024 of them,
-//!    and at the end, gives the mutex back and removes their entries, each looked up and latched; after 1,024 begins
-//!    the walk anew.
+//! 1. Takes the buffer pool mutex and scans the LRU list for hashed pages of the tablespace. At 1,024 of them, and at
+//!    the end, releases the mutex and removes their entries, each page looked up and latched. After 1,024 begins the
+//!    scan again.
 //! 2. What [`flush_list`](super::flush_list) does.
 //!
-//! So the LRU list is walked for a table that has no page, with the hash index on or off.
+//! So the LRU list is scanned even for a table that has no page, with the hash index on or off.
 //!
-//! **May touch.** What `policy` may touch.
-//!
-//! Source: bug 69316, `buf_LRU_drop_page_hash_for_tablespace`; mended in 5.6.13.
+//! Source: bug 69316, `buf_LRU_drop_page_hash_for_tablespace`; fixed in 5.6.13.
 
 use windfall::ids::SpaceId;
 

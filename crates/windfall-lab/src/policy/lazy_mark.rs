@@ -1,18 +1,16 @@
 //! `lazy-mark`: Percona's Lazy Drop Table.
 //!
-//! **Purpose.** Percona Server 5.1.56, 5.5.10 and 5.5.24 with `innodb_lazy_drop_table = 1`, which can be switched while
-//! the server runs. Off, it is [`flush_list`](super::flush_list), as in 5.5.30.
+//! **Purpose.** Percona Server 5.1.56, 5.5.10 and 5.5.24 with `innodb_lazy_drop_table = 1`, which can be switched
+//! while the server runs. Off, it is [`flush_list`](super::flush_list), as in 5.5.30.
 //!
 //! **Invariants.** The steps:
-//! 1. For each instance: takes the mutex of the LRU list, which look-ups do not need, walks the list once, marks each
-//!    page of the tablespace, and gives the mutex back. Marked pages are freed when eviction or the cleaner meets them.
-//! 2. Shares the latch of the hash index, which keeps out those who change it, and looks at every frame of the pool.
-//!    For a page of the tablespace that is hashed: gives the latch back, latches the page exclusively, removes its
-//!    entries, lets go of it, shares the latch again. Gives it back at the end.
+//! 1. For each instance: takes the mutex of the LRU list, which look-ups do not need, scans the list once, marks each
+//!    page of the tablespace, and releases the mutex. Marked pages are freed when eviction or the cleaner finds them.
+//! 2. Shares the latch of the hash index, which keeps writers of the index out, and examines every frame of the pool.
+//!    For a hashed page of the tablespace: releases the latch, latches the page exclusively, removes its entries,
+//!    releases the page latch, and shares the latch of the index again. Releases it at the end.
 //!
-//! **May touch.** What `policy` may touch.
-//!
-//! Source: `buf_LRU_mark_space_was_deleted`, as the article of June 2012 tells it.
+//! Source: `buf_LRU_mark_space_was_deleted`, as described in the article of June 2012.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -37,7 +35,7 @@ impl Default for LazyMark {
 }
 
 impl LazyMark {
-    /// `SET GLOBAL innodb_lazy_drop_table`: from the next drop on.
+    /// Sets `innodb_lazy_drop_table`, as `SET GLOBAL` does: it applies from the next drop on.
     pub fn switch(&self, on: bool) {
         self.on.store(on, Relaxed);
     }

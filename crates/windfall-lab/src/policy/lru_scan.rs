@@ -3,18 +3,16 @@
 //! **Purpose.** `MySQL` before 5.5.23: 5.0.77 with one scan, 5.0.87 to 5.1 and 5.5.15 with two.
 //!
 //! **Invariants.** The steps, for each instance:
-//! 1. Takes the buffer pool mutex, which every look-up of a page takes, and keeps it for all that follows.
-//! 2. With two scans: walks the LRU list; of each page of the tablespace the entries are removed from the hash index.
-//! 3. Walks the LRU list; each page of the tablespace is freed, dirty ones unwritten. (With one scan its hash entries
+//! 1. Takes the buffer pool mutex, which every page look-up takes, and holds it for all that follows.
+//! 2. With two scans: scans the LRU list and removes the entries of each page of the tablespace from the hash index.
+//! 3. Scans the LRU list and frees each page of the tablespace, dirty ones unwritten. (With one scan its hash entries
 //!    are removed here.)
-//! 4. If a page was in use: gives the mutex back, waits 20 ms, and begins anew.
+//! 4. If a page was in use: releases the mutex, waits 20 ms, and begins again.
 //!
-//! The cost is the number of pages in the pool, once or twice, whatever the table held.
+//! The cost is the number of pages in the pool, once or twice, whatever the size of the table.
 //!
-//! **May touch.** What `policy` may touch.
-//!
-//! Source: `buf_LRU_invalidate_tablespace`, as bug 56332 tells of its second call, and the article on Lazy Drop Table
-//! of June 2012 of its mutex.
+//! Source: `buf_LRU_invalidate_tablespace`. Bug 56332 describes its second scan, and the article on Lazy Drop Table of
+//! June 2012 its mutex.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -29,7 +27,7 @@ use crate::{
 /// The policy.
 #[derive(Debug)]
 pub struct LruScan {
-    /// How often the LRU list is walked: 1 or 2.
+    /// The number of scans of the LRU list: 1 or 2.
     pub scans: u32,
     /// [`Era::Mysql51`] or [`Era::Mysql55`].
     pub era: Era,

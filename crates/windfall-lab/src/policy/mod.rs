@@ -1,14 +1,11 @@
-//! The ways to forget a dropped tablespace, a file for each.
+//! The drop policies: how a pool removes a dropped tablespace, one file per policy.
 //!
 //! **Purpose.** A [`DropPolicy`] is what a server of its time did to its buffer pool when a tablespace was dropped:
-//! which lock, held how long, which list, which pages freed when. The head of each file tells the steps, the version,
-//! and the source; [`Steps`] counts them.
+//! the locks that it held and for how long, the lists that it scanned, and the time at which pages were freed. The
+//! head of each file lists the steps, the version, and the source; [`Steps`] counts them.
 //!
-//! **Invariants.** Before a policy is asked the tablespace refuses its handles; afterwards no page of it is ever given
-//! to a reader or written, whether it was freed or not. What the steps say is counted where it is done.
-//!
-//! **May touch.** [`pool`](crate::pool), [`system`](crate::system) for the names, [`watch`](crate::watch), and of
-//! `windfall` the ids and what it tells of a drop.
+//! **Invariants.** Before a policy runs, the tablespace refuses its handles; afterwards no page of it is ever returned
+//! to a reader or written, whether it was freed or not. A step is counted where it is done.
 //!
 //! | policy | version | the pool at a drop |
 //! | --- | --- | --- |
@@ -48,7 +45,7 @@ use crate::{
     system::PolicyName,
 };
 
-/// The policy of this name; none for Windfall's.
+/// Returns the policy of this name; `None` for Windfall's.
 pub fn of(name: PolicyName) -> Option<Box<dyn DropPolicy>> {
     let policy: Box<dyn DropPolicy> = match name {
         PolicyName::LruScanOnce => Box::new(LruScan { scans: 1, era: Era::Mysql51 }),
@@ -63,22 +60,22 @@ pub fn of(name: PolicyName) -> Option<Box<dyn DropPolicy>> {
     Some(policy)
 }
 
-/// What a server of its time did to its buffer pool at a drop.
+/// The work of a server on its buffer pool at a drop.
 pub trait DropPolicy: Send + Sync + Debug {
-    /// The version whose locks the pool has.
+    /// Returns the version that determines the locks of the pool.
     fn era(&self) -> Era;
 
-    /// Forgets a tablespace that is dropped or was truncated in place, and the trees that it had, and says what was
-    /// done for it. Waits for pages of it that are in use.
+    /// Removes a tablespace that is dropped or was truncated in place, and the trees that it had, from the pool. Waits
+    /// for pages of it that are in use. Returns the counted steps.
     fn forget(&self, pool: &ClassicPool, space: &Space, trees: &[SpaceId]) -> Steps;
 
-    /// Whether it is done under the mutex of the dictionary, which every statement takes.
+    /// Returns whether this is done under the mutex of the dictionary, which every statement takes.
     fn holds_dictionary(&self) -> bool {
         true
     }
 
-    /// Whether a truncation keeps the tablespace and gives it a new version, instead of dropping it and making another
-    /// one.
+    /// Returns whether a truncation keeps the tablespace and gives it a new version, instead of dropping it and
+    /// creating another one.
     fn truncates_in_place(&self) -> bool {
         false
     }

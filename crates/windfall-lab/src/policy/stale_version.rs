@@ -1,20 +1,19 @@
-//! `stale-version`: a drop is a number that changes.
+//! `stale-version`: a drop changes a version number.
 //!
 //! **Purpose.** `MySQL` 8.0.23, and 8.0.21 for undo tablespaces.
 //!
 //! **Invariants.** The steps:
-//! 1. The tablespace has a new version, or is gone; no list is walked. A page with the old version is stale: readers do
-//!    not see it, eviction takes it as free, the cleaner drops it unwritten.
-//! 2. With the hash index on, if any page of the table is hashed: for each instance, walks the LRU list under its mutex
-//!    for the hashed pages of the tablespace, in batches of 1,024, each of which is looked up, latched and unhashed.
+//! 1. The tablespace has a new version, or is gone; no list is scanned. A page with the old version is stale: readers
+//!    do not see it, eviction treats it as free, the cleaner drops it unwritten.
+//! 2. With the hash index on, if any page of the table is hashed: for each instance, scans the LRU list under its
+//!    mutex for the hashed pages of the tablespace, in batches of 1,024, each page of which is looked up, latched and
+//!    unhashed.
 //!
 //! A truncation keeps the tablespace and its file's name.
 //!
-//! **May touch.** What `policy` may touch.
-//!
 //! Source: "A 250x improvement to tablespace truncation in `MySQL` Server 8.0.23", which says that the hash index is
-//! left as it was; that a table without hashed pages is dropped without the scan is what measurements of 9.7 show, and
-//! what bugs 107308 and 113312 tell of the others.
+//! left as it was. That a table without hashed pages is dropped without the scan is shown by measurements of 9.7, and
+//! bugs 107308 and 113312 describe the other case.
 
 use windfall::ids::SpaceId;
 

@@ -1,11 +1,9 @@
-//! The steps that policies are made of, counted.
+//! The steps that policies consist of, with their counters.
 //!
-//! **Purpose.** What several versions had in common is here once; which of it a version did, in which order and under
-//! which locks, is in its own file.
+//! **Purpose.** Steps that several versions have in common are here once. The file of each policy defines which of
+//! them it does, in which order and under which locks.
 //!
-//! **Invariants.** Each step counts what it does.
-//!
-//! **May touch.** What `policy` may touch.
+//! **Invariants.** Each step counts its own work.
 
 use core::{ops::AddAssign, sync::atomic::Ordering::Relaxed};
 use std::{thread, time::Duration};
@@ -23,36 +21,36 @@ use crate::{
     watch::Purpose,
 };
 
-/// Pages that are handled between two pauses, and collected before their hash entries are dropped:
+/// Pages that are handled between two pauses, or collected before their hash entries are removed:
 /// `BUF_LRU_DROP_SEARCH_SIZE`.
 pub const BATCH: usize = 1024;
-/// Who finds a page in use looks again after this time, as `InnoDB` did.
+/// The wait before the next scan if a page was in use, as in `InnoDB`.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// What a drop did to the pool.
+/// The counted work of a drop in the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Steps {
-    /// Entries of LRU lists that were looked at.
+    /// Entries of LRU lists that were examined.
     pub lru_walked: u64,
-    /// Entries of flush lists that were looked at.
+    /// Entries of flush lists that were examined.
     pub flush_walked: u64,
-    /// Descriptors that were looked at beside these.
+    /// Descriptors that were examined besides these.
     pub frames_scanned: u64,
-    /// Pages that were looked up in the page hash. Windfall has none: those that were latched.
+    /// Pages that were looked up in the page hash. Windfall has none: there it is the pages that were latched.
     pub looked_up: u64,
-    /// Pages that were marked.
+    /// Pages that were marked as deleted.
     pub flagged: u64,
-    /// Pages whose frames were freed.
+    /// Pages that were evicted; their frames were freed.
     pub freed: u64,
-    /// Dirty pages that left the flush list without being written or freed.
+    /// Dirty pages that were removed from the flush list without being written or freed.
     pub unflushed: u64,
-    /// How often locks were given back and taken again before the work was done.
+    /// The number of times that locks were released and taken again before the work was done.
     pub released: u64,
-    /// Pages whose entries were removed from the hash index.
+    /// Pages that had entries removed from the hash index.
     pub unhashed: u64,
-    /// Those entries.
+    /// The entries that were removed.
     pub hash_entries: u64,
-    /// Lists that were walked anew because a page was in use.
+    /// Lists that were scanned again because a page was in use.
     pub repeated: u64,
 }
 
@@ -79,8 +77,8 @@ impl Steps {
         self.hash_entries += entries;
     }
 
-    /// Walks the LRU list, which is held, and frees every page of the tablespace. Says whether none was in use. What
-    /// the mutex of the list does not guard is locked for each page by itself.
+    /// Scans the LRU list, which the caller holds, and frees every page of the tablespace. Returns whether none was in
+    /// use. Locks for parts that the mutex of the list does not guard are taken per page.
     pub fn free_pages(
         &mut self,
         pool: &ClassicPool,
@@ -106,13 +104,13 @@ impl Steps {
         all
     }
 
-    /// A page was in use: gives others time to end that.
+    /// Counts a repetition and sleeps, so that the users of a page can release it.
     pub fn wait_for_users(&mut self) {
         self.repeated += 1;
         thread::sleep(AGAIN);
     }
 
-    /// Takes the dirty pages of the tablespace out of an instance's flush list, in batches, with a pause after each.
+    /// Removes the dirty pages of the tablespace from an instance's flush list, in batches, with a pause after each.
     pub fn unflush(&mut self, pool: &ClassicPool, instance: &Instance, space: SpaceId) {
         let frames = pool.frames();
         loop {
@@ -137,8 +135,8 @@ impl Steps {
                 if removed == BATCH
                     && let Some(next) = at
                 {
-                    // The next page is kept meanwhile; if it was written, and perhaps changed again, its place is
-                    // another.
+                    // The next page is pinned meanwhile. If it was written, and perhaps changed again, its position in
+                    // the list has changed.
                     let since = frames[next as usize].oldest();
                     frames[next as usize].pin();
                     drop(held);
@@ -161,7 +159,7 @@ impl Steps {
         }
     }
 
-    /// Looks a page up, and removes its entries from the hash index if it has any, under its exclusive latch.
+    /// Looks a page up. If it has entries in the hash index, removes them under the page's exclusive latch.
     pub fn unhash_page(&mut self, pool: &ClassicPool, id: PageId) {
         self.looked_up += 1;
         let Some(frame) = pool.instance_of(id).pin(pool.frames(), id, Purpose::Drop) else { return };
@@ -171,8 +169,8 @@ impl Steps {
         pool.frames()[frame as usize].unpin();
     }
 
-    /// Walks the LRU list of an instance and removes the hash entries of the tablespace's pages, collected in batches
-    /// for which the list is given back; after each the walk begins anew.
+    /// Scans the LRU list of an instance and removes the hash entries of the tablespace's pages. They are collected in
+    /// batches, for which the list is released; after each batch the scan begins again.
     pub fn unhash_by_lru(&mut self, pool: &ClassicPool, instance: &Instance, space: &Space) {
         loop {
             let mut batch = Vec::new();
@@ -201,7 +199,7 @@ impl Steps {
     }
 }
 
-/// The pool mutex, where there is one over the lists, and that of the flush list.
+/// Acquires the pool mutex, if one guards the LRU list, or the LRU list mutex, and then the mutex of the flush list.
 fn hold_flush(instance: &Instance) -> Holding<'_> {
     let mut held = instance.hold(&[Part::Lru], Purpose::Drop);
     held.also(Part::Flush);

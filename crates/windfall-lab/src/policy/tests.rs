@@ -1,11 +1,9 @@
-//! Each policy's steps, counted for known contents of the pool, and what becomes of the pages.
+//! The steps of each policy, counted for known contents of the pool, and the state of the pages afterwards.
 //!
-//! **Purpose.** That a policy does what the head of its file says, no more and no less.
+//! **Purpose.** Checks that a policy does exactly what the head of its file says.
 //!
-//! **Invariants.** What is expected is counted by looks at all descriptors, not by the lists and counters that the
+//! **Invariants.** Expected values are counted by a scan of all descriptors, not by the lists and counters that the
 //! policies use.
-//!
-//! **May touch.** What `policy` may touch, `testing`, and what a pool stands on.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -48,7 +46,7 @@ fn all() -> impl Iterator<Item = (PolicyName, Box<dyn DropPolicy>)> {
     PolicyName::ALL.into_iter().filter_map(|name| Some((name, of(name)?)))
 }
 
-/// A pool with a table that stays and one that goes.
+/// A pool with a table that stays and one that is dropped.
 struct Stage {
     disk: SimulatedDisk,
     pool: Arc<ClassicPool>,
@@ -57,7 +55,7 @@ struct Stage {
     goes: Tree<ClassicPool>,
 }
 
-/// What there is of a tablespace, by a look at every descriptor.
+/// The pages of a tablespace in the pool, counted by a scan of all descriptors.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     resident: u64,
@@ -72,7 +70,7 @@ fn key(n: u32) -> [u8; 4] {
 }
 
 impl Stage {
-    /// The table that goes has about so many leaves.
+    /// Creates the pool; the table to be dropped has about this many leaves.
     fn new(policy: &dyn DropPolicy, hash_index: bool, instances: usize, leaves: u32) -> Self {
         let options = PoolOptions {
             era: policy.era(),
@@ -138,7 +136,7 @@ impl Stage {
         (steps, took)
     }
 
-    /// How often a lock was held for the drop, how long at most, and how long together, over all instances.
+    /// Returns how often a lock was held for the drop, the longest hold and the total, over all instances.
     fn held(&self, lock: &str) -> (u64, Duration, Duration) {
         let mut sum = (0, Duration::ZERO, Duration::ZERO);
         for report in self.pool.lock_reports().iter().filter(|report| report.name == lock) {
@@ -204,9 +202,9 @@ fn lazy_mark_flags_and_frees_nothing() {
         assert_eq!((after.resident, after.marked), (before.resident, before.resident));
         assert_eq!((stage.lists(), after.hash_entries), (lists, 0));
         assert_eq!((stage.held("buffer pool").0, stage.held("LRU list").0), (0, 2));
-        // Shared between any two hashed pages, and taken for each.
+        // Shared between any two hashed pages, and taken exclusively for each.
         assert_eq!(stage.held("hash index").0, if hash_index { 2 * before.hashed + 1 } else { 0 });
-        // The cleaner meets the dirty ones.
+        // The cleaner finds the dirty ones.
         stage.pool.flush_all().unwrap();
         assert_eq!(stage.seen().resident, before.resident - before.dirty);
         check_pool(&stage.pool);
@@ -309,7 +307,7 @@ fn extent_ahi_asks_for_each_page_and_walks_both_lists() {
         assert_eq!(count, 4, "for either walk of either instance");
         assert!(longest <= together && together <= took, "{together:?} of {took:?}");
         assert_eq!((stage.held("flush list").0, stage.held("buffer pool").0), (2, 0));
-        // Each page that is freed is taken out of the page hash; with the hash index each page in use is looked up.
+        // Each freed page is removed from the page hash; with the hash index each page in use is looked up.
         assert_eq!(stage.held("page hash").0, expected.looked_up + before.resident);
         assert_eq!(stage.held("free list").0, before.resident, "for a moment each");
         assert!(stage.held("free list").1 < longest);
@@ -317,7 +315,7 @@ fn extent_ahi_asks_for_each_page_and_walks_both_lists() {
     }
 }
 
-/// A change that was under way when the tablespace was dropped makes a page dirty behind the walk of the flush list.
+/// A change in progress at the time of the drop makes a page dirty after the scan of the flush list.
 #[test]
 fn extent_ahi_frees_pages_that_became_dirty_meanwhile() {
     let stage = Stage::new(&ExtentAhi, false, 2, 200);
@@ -356,7 +354,7 @@ fn stale_version_scans_for_hashed_pages_only() {
     }
 }
 
-/// Whatever stays in the pool of a dropped table is used up as free, and never given to anybody or written: its file is
+/// Pages of a dropped table that remain in the pool are reused as free, and never returned or written: the file is
 /// gone, and a write to it would fail.
 #[test]
 fn no_dropped_page_is_served_or_written() {
@@ -370,7 +368,7 @@ fn no_dropped_page_is_served_or_written() {
             assert!(matches!(asked, Err(Error::TableDropped(_))), "{name}: {asked:?}");
             let asked = stage.pool.read(stage.goes.space(), PageNo::ROOT, Access::Point);
             assert!(matches!(asked, Err(Error::TableDropped(_))), "{name}");
-            // Its successor, with the pages of the same numbers, fills the pool more than once.
+            // The next table, with pages of the same numbers, fills the pool more than once.
             let next = tree(&stage.pool, &new_space(&stage.pool, 31), 102);
             for n in 0..24_000 {
                 put(&next, &key(n), &[5; 1000]);

@@ -1,12 +1,10 @@
-//! Drops and truncations amid readers, writers, eviction and the cleaner.
+//! Drops and truncations concurrent with readers, writers, eviction and the cleaner.
 //!
-//! **Purpose.** That nobody is ever given a row of another incarnation of a table than the one that was asked for, and
-//! that the pool is in order afterwards, by whichever policy the incarnations are forgotten.
+//! **Purpose.** Checks that a reader never gets a row of another incarnation of a table than the one that it accessed,
+//! and that the pool is consistent afterwards, with every policy.
 //!
-//! **Invariants.** Each client has keys of its own, and knows what they hold: in the table that stays, and in the
-//! incarnation that it has worked on last. The pool is smaller than either table.
-//!
-//! **May touch.** What `policy` may touch, `testing`, `server::rows`, and what a pool stands on.
+//! **Invariants.** Each client has its own keys, and knows their values: in the table that stays, and in the
+//! incarnation on which it worked last. The pool is smaller than either table.
 
 use std::{
     collections::BTreeMap,
@@ -38,30 +36,30 @@ use crate::{
 const CLIENTS: u64 = 3;
 /// Keys of a client in each table.
 const KEYS: u64 = 400;
-/// How often the table goes.
+/// The number of drops or truncations.
 const ROUNDS: u64 = 10;
-/// How often the clients work before it does.
+/// Client rounds before each of them.
 const CALLS: u64 = 500;
 
 type Model = BTreeMap<[u8; 16], Vec<u8>>;
 
-/// A table from its making to its end.
+/// A table between its creation and its drop or truncation.
 struct Incarnation {
     number: u64,
     space: Arc<Space>,
     tree: Tree<ClassicPool>,
 }
 
-/// What all threads share.
+/// The state that all threads share.
 struct Stage<'a> {
     policy: &'a dyn DropPolicy,
     disk: SimulatedDisk,
     pool: Arc<ClassicPool>,
     stays: Incarnation,
     goes: Mutex<Arc<Incarnation>>,
-    /// How often a client found an incarnation gone.
+    /// The number of times that a client found an incarnation gone.
     refused: AtomicU64,
-    /// How often a client has worked on either table.
+    /// Client rounds: one operation on the table that stays, then several on the other.
     calls: AtomicU64,
     over: AtomicBool,
 }
@@ -73,7 +71,7 @@ fn key(client: u64, n: u64) -> [u8; 16] {
     key
 }
 
-/// A value that says which incarnation and which key it is of.
+/// Returns a value that contains its incarnation and its key.
 fn value(number: u64, key: &[u8; 16], state: &mut u64) -> Vec<u8> {
     let mut value = number.to_be_bytes().to_vec();
     value.extend(key);
@@ -81,7 +79,7 @@ fn value(number: u64, key: &[u8; 16], state: &mut u64) -> Vec<u8> {
     value
 }
 
-/// Does something with a row of an incarnation: `model` is what this client's keys hold.
+/// Performs a random operation on a row of an incarnation. `model` has the values of this client's keys.
 fn work(on: &Incarnation, client: u64, model: &mut Model, state: &mut u64) -> Result<()> {
     let own = key(client, random(state) % KEYS);
     match random(state) % 8 {
@@ -107,7 +105,8 @@ fn work(on: &Incarnation, client: u64, model: &mut Model, state: &mut u64) -> Re
 }
 
 impl Stage<'_> {
-    /// Works until all is over: what it knows of the table that stays, and of this incarnation of the other.
+    /// Works until the end of the test. Returns the model of the table that stays, and the number and the model of the
+    /// last incarnation of the other.
     fn client(&self, client: u64) -> (Model, u64, Model) {
         let mut state = client;
         let [mut staying, mut going] = [Model::new(), Model::new()];
@@ -119,7 +118,7 @@ impl Stage<'_> {
             if on.number != number {
                 (number, going) = (on.number, Model::new());
             }
-            // Some of it in a row: a table that is read is hashed.
+            // Several operations in a row, so that pages are hashed.
             for _ in 0..4 {
                 match work(&on, client, &mut going, &mut state) {
                     Ok(()) => {}
@@ -134,7 +133,7 @@ impl Stage<'_> {
         (staying, number, going)
     }
 
-    /// Drops the table and makes it anew, or truncates it in place.
+    /// Drops the table and creates it again, or truncates it in place.
     fn renew(&self, in_place: bool) {
         let (old, refused) = (self.goes.lock().clone(), self.refused.load(Relaxed));
         let number = old.number + 1;
@@ -157,7 +156,7 @@ impl Stage<'_> {
         *self.goes.lock() = Arc::new(Incarnation { number, space, tree });
     }
 
-    /// Waits until the clients have worked for a while.
+    /// Waits until the clients have done more rounds.
     fn await_clients(&self) {
         let before = self.calls.load(Relaxed);
         wait_until("the clients work", || self.calls.load(Relaxed) >= before + CALLS);
@@ -171,7 +170,7 @@ impl Stage<'_> {
     }
 }
 
-/// Every row that the clients know is there, and no other.
+/// Asserts that exactly the rows of the models are in the tree.
 fn check<'a>(on: &Incarnation, models: impl Iterator<Item = &'a Model>) {
     let all: Model = models.flatten().map(|(key, value)| (*key, value.clone())).collect();
     for n in 0..KEYS {

@@ -1,12 +1,11 @@
-//! Looking at pages.
+//! Page access.
 //!
-//! **Purpose.** Finds a page by the page hash, pins it, makes it young if that is due, and reads it from its file if it
-//! is not there.
+//! **Purpose.** Finds a page by the page hash, pins it, makes it young if that is due, and reads it in from its file
+//! if it is not in the pool.
 //!
-//! **Invariants.** A page is entered into page hash and LRU list in one go, exclusively latched until it is read; who
-//! comes meanwhile waits for the latch. What is dead is not found: it is freed, and the page is read anew.
-//!
-//! **May touch.** What `pool` may touch.
+//! **Invariants.** A page enters page hash and LRU list in one step, and is latched exclusively until it is read in;
+//! threads that look it up meanwhile wait for the latch. A dead page is not returned: it is freed, and the page is
+//! read in again.
 
 use core::{cell::Cell, sync::atomic::Ordering::Relaxed};
 use std::thread;
@@ -30,11 +29,11 @@ use super::{
 use crate::watch::Purpose;
 
 thread_local! {
-    /// The frame that this thread has looked at last.
+    /// The last frame that this thread accessed.
     static LAST: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A frame that keeps its page.
+/// A pinned frame: it keeps its page.
 #[derive(Debug)]
 pub struct Pin<'a> {
     pub pool: &'a ClassicPool,
@@ -65,7 +64,7 @@ impl<'a> Pin<'a> {
     }
 }
 
-/// A look at a page without a latch.
+/// An optimistic read of a page, without a latch.
 #[derive(Clone, Debug)]
 pub struct Reading<'a> {
     pub(super) pin: Pin<'a>,
@@ -126,7 +125,7 @@ impl ClassicPool {
         loop {
             let pin = self.fix(handle, page, access)?;
             let Some(version) = pin.latch().version_while(|| true) else { continue };
-            // Unless it could not be read.
+            // The read of the page may have failed.
             if self.frames[pin.frame as usize].tag() == id {
                 LAST.set(pin.frame);
                 return Ok(Reading { pin, version });
@@ -147,7 +146,7 @@ impl ClassicPool {
         }
     }
 
-    /// Latches a page exclusively. The latch is the caller's to give back.
+    /// Latches a page exclusively. The caller must release the latch.
     pub(super) fn latch_exclusive(&self, handle: &Handle, page: PageNo) -> Result<Pin<'_>> {
         loop {
             let pin = self.fix(handle, page, Access::Point)?;
@@ -159,7 +158,7 @@ impl ClassicPool {
         }
     }
 
-    /// Latches a page exclusively that is going to be formatted: it is not read.
+    /// Latches a page exclusively without reading it in: the caller formats it.
     pub(super) fn latch_fresh(&self, handle: &Handle, page: PageNo) -> Result<Pin<'_>> {
         loop {
             if let Some(pin) = self.find(handle, page)? {
@@ -175,7 +174,7 @@ impl ClassicPool {
         }
     }
 
-    /// Pins a page, reading it if need be.
+    /// Pins a page, and reads it in if necessary.
     #[inline]
     fn fix(&self, handle: &Handle, page: PageNo, access: Access) -> Result<Pin<'_>> {
         loop {
@@ -202,7 +201,7 @@ impl ClassicPool {
             if self.frames[frame as usize].version() == handle.version() {
                 return Ok(Some(pin));
             }
-            // A page of an older version of the tablespace: nobody wants it, and it is in the way.
+            // A page of an older version of the tablespace: it is dead, and occupies the place of the new page.
             drop(pin);
             if !self.free_dead(frame, id) {
                 thread::yield_now();
@@ -216,22 +215,22 @@ impl ClassicPool {
         let instance = self.instance_of(id);
         if instance.lru.is_to_be_made_young(&self.frames[frame as usize]) {
             let _held = instance.hold(&[Part::Lru], Purpose::Young);
-            // Unless it could not be read, and was taken out again.
+            // The read of the page may have failed, and the page was removed again.
             if self.frames[frame as usize].tag() == id {
                 instance.lru.make_young(&self.frames, frame);
             }
         }
     }
 
-    /// Enters a page that is not in the pool with a frame that holds nothing yet, exclusively latched. `None` when
-    /// somebody else was quicker.
+    /// Enters a page that is not in the pool with an empty frame, latched exclusively. Returns `None` if another
+    /// thread has entered it first.
     fn enter(&self, handle: &Handle, page: PageNo, access: Access, state: u32) -> Result<Option<Pin<'_>>> {
         self.ground.health.check()?;
         let id = handle.in_file(page);
         let instance = self.instance_of(id);
         let frame = self.take_frame(instance)?;
         let descriptor = &self.frames[frame as usize];
-        // Nobody else can have it.
+        // No other thread can hold it.
         self.latch(frame).exclusive();
         let held = instance.hold(&[Part::Lru], Purpose::Load);
         let latched = held.latch_page(id);
@@ -244,11 +243,12 @@ impl ClassicPool {
         descriptor.set_tag(id, handle.version(), state);
         descriptor.pin();
         instance.pages.insert(&self.frames, frame);
-        // What is made, and not read, is in use.
+        // A page that is created, and not read in, is in use.
         instance.lru.insert(&self.frames, frame, access == Access::Point && state & IO == 0);
         drop((latched, held));
         let pin = Pin { pool: self, frame };
-        // A drop refuses handles before it looks for pages: it has found this one, or we find it here.
+        // A drop refuses handles before it searches for pages: either it has found this page, or this check sees the
+        // drop.
         if let Err(error) = handle.check_live() {
             self.abandon(pin, id);
             return Err(error);
@@ -256,7 +256,7 @@ impl ClassicPool {
         Ok(Some(pin))
     }
 
-    /// Brings a page in, unless someone else is doing so.
+    /// Reads a page in, unless another thread is doing so.
     #[cold]
     fn load(&self, handle: &Handle, page: PageNo, access: Access) -> Result<()> {
         let announced = Announced::new(handle.space.clone());
@@ -284,13 +284,13 @@ impl ClassicPool {
         })
     }
 
-    /// Takes a page out again that is exclusively latched and holds nothing.
+    /// Removes a page that is latched exclusively and has no contents.
     fn abandon(&self, pin: Pin<'_>, id: PageId) {
         let instance = self.instance_of(id);
         let descriptor = &self.frames[pin.frame as usize];
         let held = instance.hold(&[Part::Lru], Purpose::Load);
         let latched = held.latch_page(id);
-        // Unless the drop has taken it out already.
+        // The drop may have removed it already.
         if descriptor.tag() == id {
             instance.pages.remove(&self.frames, pin.frame);
             instance.lru.remove(&self.frames, pin.frame);
@@ -300,11 +300,11 @@ impl ClassicPool {
         pin.latch().release_changed();
         let frame = pin.frame;
         drop(pin);
-        // Those who wait for the latch have it pinned: the last one to look gives it back.
+        // Threads that wait for the latch hold pins: the frame is freed when the last pin is released.
         self.give_when_unpinned(instance, frame);
     }
 
-    /// A look-up of the hash index was in vain, and a descent has found the leaf, which the caller has pinned.
+    /// Called when a look-up of the hash index failed and a descent found the leaf, which the caller has pinned.
     pub(super) fn could_be_hashed(&self, handle: &Handle, leaf: PageNo) {
         let frame = LAST.get();
         let descriptor = &self.frames[frame as usize];

@@ -1,13 +1,12 @@
-//! Writing pages: the cleaner, and whoever needs a frame and finds only dirty ones.
+//! Writing pages: by the cleaner, or by a thread that needs a frame and finds only dirty pages.
 //!
-//! **Purpose.** Keeps some frames free, the share of dirty pages below its limit, and the log young.
+//! **Purpose.** Keeps some frames free, the share of dirty pages below its limit, and the checkpoint age small.
 //!
-//! **Invariants.** A page is pinned under the flush list's lock before it is written, and shared from the copy to the
-//! end of the write: nobody changes it meanwhile, as nobody could a page with `io_fix`. It leaves the flush list when
-//! its file is synced. A dead page is not written: it leaves the flush list when it is met, and its frame is freed. One
-//! thread writes at a time; the mutex for that is none of the servers', and is not watched.
-//!
-//! **May touch.** What `pool` may touch.
+//! **Invariants.** A page is pinned under the flush list's lock before it is written, and latched shared from the copy
+//! to the end of the write: no thread changes it meanwhile, as with `io_fix` in `InnoDB`. It leaves the flush list
+//! when its file is synced. A dead page is not written: it is removed from the flush list when it is found, and its
+//! frame is freed. One thread writes at a time; the mutex for that is not one of the servers', and is not
+//! instrumented.
 
 use core::time::Duration;
 use std::{collections::BTreeSet, sync::Arc};
@@ -30,19 +29,19 @@ use super::{
 };
 use crate::watch::{self, Purpose, Role};
 
-/// Pages of a batch.
+/// Pages per batch.
 const BATCH: usize = 128;
-/// How deep into the LRU list the cleaner looks for pages to write: `innodb_lru_scan_depth`.
+/// The depth to which the cleaner searches the LRU list for pages to write: `innodb_lru_scan_depth`.
 const LRU_DEPTH: usize = 1024;
-/// The frames that are kept free, as a part of an instance's, and at most.
+/// The frames that are kept free: one in this many of an instance's frames, and a maximum.
 const RESERVE_PART: usize = 32;
 const RESERVE_MOST: usize = 1024;
-/// From this pressure of the log on, in percent of its size, the oldest changes are written.
+/// From this pressure of the log on, in percent of its size, the pages with the oldest changes are written.
 const OLD_PERCENT: u64 = 60;
-/// An idle cleaner looks again after this time.
+/// An idle cleaner runs again after this time.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What a writing thread needs.
+/// The state of the writing thread.
 pub struct Flusher {
     queue: Box<dyn Queue>,
 }
@@ -59,7 +58,7 @@ impl Flusher {
     }
 }
 
-/// A page that is going to be written: pinned, and shared.
+/// A page that is about to be written: pinned, and latched shared.
 struct Writing<'a> {
     pin: Pin<'a>,
     lsn: Lsn,
@@ -70,11 +69,11 @@ impl ClassicPool {
     /// Starts the cleaner and the log's own worker.
     ///
     /// # Errors
-    /// When the system starts no more threads.
+    /// The system cannot start more threads.
     pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> Result<Vec<Worker>> {
         let (log, health) = (self.ground.log.clone(), &self.ground.health);
         let wake = log.wake();
-        // The health is known to the log.
+        // The log owns a reference to the health, so this one is weak.
         let told = Arc::downgrade(&log);
         health.when_stopped(move || {
             if let Some(log) = told.upgrade() {
@@ -101,7 +100,7 @@ impl ClassicPool {
         Ok(vec![cleaner, writer])
     }
 
-    /// A round of the cleaner. Says whether there is more to do.
+    /// Runs one round of the cleaner. Returns whether there is more to do.
     ///
     /// # Errors
     /// A page cannot be written.
@@ -120,7 +119,7 @@ impl ClassicPool {
         Ok(more)
     }
 
-    /// Writes everything that was changed.
+    /// Writes all dirty pages.
     ///
     /// # Errors
     /// A page cannot be written.
@@ -132,7 +131,7 @@ impl ClassicPool {
         for instance in &self.instances {
             while is_left(instance) {
                 if self.write_oldest(instance)? == 0 {
-                    // Somebody has latched what is left.
+                    // The remaining pages are latched by other threads.
                     std::thread::yield_now();
                 }
             }
@@ -141,11 +140,11 @@ impl ClassicPool {
         Ok(())
     }
 
-    /// Lets the log go as far as nobody needs it any more.
+    /// Advances the log's low-water mark to the oldest LSN that a dirty page or a group in progress still needs.
     fn raise_floor(&self) {
         let log = &self.ground.log;
-        // First the groups under way: a page that one of them dirties later is at or above it. And not beyond what is
-        // durable, where nobody could begin to read.
+        // The groups in progress are read first: a page that one of them dirties later has an LSN at or above this
+        // one. The mark does not pass the durable LSN either, because no reader could start beyond it.
         let appending = log.append_floor().min(log.durable());
         let oldest = self.instances.iter().map(|instance| {
             let _held = instance.hold(&[Part::Flush], Purpose::Flush);
@@ -158,8 +157,8 @@ impl ClassicPool {
         (instance.frames.len() / RESERVE_PART).clamp(1, RESERVE_MOST)
     }
 
-    /// Evicts and writes pages from the end of the LRU list until enough frames are free. Says whether there is more to
-    /// do.
+    /// Evicts and writes pages from the old end of the LRU list until enough frames are free. Returns whether there is
+    /// more to do.
     fn make_free(&self, instance: &Instance) -> Result<bool> {
         let reserve = Self::reserve(instance);
         let mut freed = 0;
@@ -174,7 +173,8 @@ impl ClassicPool {
         Ok(self.write_at_end(instance, LRU_DEPTH)? + freed > 0)
     }
 
-    /// Somebody needs a frame, and no page can go as it is: writes one. Says whether there was one to write.
+    /// Writes one page for a thread that needs a frame and finds no clean one. Returns whether there was a page to
+    /// write.
     pub(super) fn write_for_a_frame(&self, instance: &Instance) -> Result<bool> {
         let one = {
             let mut held = instance.hold(&[Part::Lru], Purpose::Flush);
@@ -184,7 +184,7 @@ impl ClassicPool {
         Ok(self.write(instance, one)? > 0)
     }
 
-    /// Writes dirty pages from the end of the LRU list.
+    /// Writes dirty pages from the old end of the LRU list.
     fn write_at_end(&self, instance: &Instance, depth: usize) -> Result<usize> {
         let pins = {
             let mut held = instance.hold(&[Part::Lru], Purpose::Flush);
@@ -194,7 +194,7 @@ impl ClassicPool {
         self.write(instance, pins)
     }
 
-    /// Writes the pages whose changes are the oldest.
+    /// Writes the pages with the oldest changes.
     fn write_oldest(&self, instance: &Instance) -> Result<usize> {
         let pins = {
             let _held = instance.hold(&[Part::Flush], Purpose::Flush);
@@ -203,7 +203,8 @@ impl ClassicPool {
         self.write(instance, pins)
     }
 
-    /// Pins dirty pages that nobody reads or writes, and says that they are being written. The flush list is held.
+    /// Pins dirty pages without I/O in progress, and marks them as being written. Must be called with the flush list's
+    /// lock.
     fn pins(&self, frames: impl Iterator<Item = u32>, most: usize) -> Vec<Pin<'_>> {
         let writable = |&frame: &u32| {
             let descriptor = &self.frames[frame as usize];
@@ -217,8 +218,8 @@ impl ClassicPool {
         frames.filter(writable).take(most).map(pin).collect()
     }
 
-    /// Writes pinned dirty pages, as far as nobody holds their latches, and frees those that are dead. Gives how many
-    /// have left the flush list.
+    /// Writes those of the pinned dirty pages that are not latched exclusively, and frees dead ones. Returns how many
+    /// left the flush list.
     fn write(&self, instance: &Instance, pins: Vec<Pin<'_>>) -> Result<usize> {
         let mut flusher = self.flusher.lock();
         let (mut writing, mut dead) = (Vec::new(), Vec::new());

@@ -1,13 +1,11 @@
-//! What a pool knows of a frame.
+//! The descriptor of a frame.
 //!
-//! **Purpose.** Whose page it holds, its place in the lists, and who uses it: what `buf_page_t` and `buf_block_t` are
-//! in `InnoDB`.
+//! **Purpose.** The id of the page, its links in the lists, and its pins: what `buf_page_t` and `buf_block_t` are in
+//! `InnoDB`.
 //!
-//! **Invariants.** The links of a list change under the lock of that list only, the tag under that of the page hash;
-//! they are atomics because which lock that is depends on the version. A frame that is pinned keeps its page. Zeroed
-//! memory is a frame that holds nothing.
-//!
-//! **May touch.** `windfall`'s ids.
+//! **Invariants.** The links of a list change only under the lock of that list, and the tag only under that of the
+//! page hash. They are atomics because the lock depends on the version. A pinned frame keeps its page. Zeroed memory
+//! is a frame that holds nothing.
 
 use core::sync::atomic::{
     AtomicU32, AtomicU64,
@@ -16,17 +14,17 @@ use core::sync::atomic::{
 
 use windfall::ids::{Lsn, PageId, PageNo, SpaceId};
 
-/// The page has changes that its file has not.
+/// The page has changes that are not in its file.
 pub const DIRTY: u32 = 1;
 /// The page is in the older part of the LRU list.
 pub const OLD: u32 = 1 << 1;
-/// Nobody has held the page against its parent since it was read.
+/// The page has not been verified against its parent since it was read in.
 pub const UNPROVEN: u32 = 1 << 2;
 /// Lazy drop: the page's tablespace was dropped.
 pub const DELETED: u32 = 1 << 3;
 /// The page is being read or written.
 pub const IO: u32 = 1 << 4;
-/// The page is bookkeeping alone: it has no bytes.
+/// The page is bookkeeping only: it has no contents.
 pub const PRETENDED: u32 = 1 << 5;
 
 /// A frame's neighbour in a list, or none.
@@ -40,7 +38,7 @@ impl Link {
         self.0.load(Relaxed).checked_sub(1)
     }
 
-    /// Sets it.
+    /// Sets the neighbour.
     #[inline]
     pub fn set(&self, frame: Option<u32>) {
         self.0.store(frame.map_or(0, |frame| frame + 1), Relaxed);
@@ -53,45 +51,45 @@ impl Link {
 pub struct Descriptor {
     space: AtomicU64,
     page: AtomicU32,
-    /// The version of the tablespace when the page came.
+    /// The version of the tablespace when the page entered the pool.
     version: AtomicU32,
     state: AtomicU32,
     pins: AtomicU32,
-    /// Towards the youngest, and towards the oldest.
+    /// The links to the next younger and the next older frame.
     pub lru: [Link; 2],
-    /// Towards the page that changed last, and towards the one that changed first.
+    /// The links to the page that was dirtied next, and to the one that was dirtied before.
     pub flush: [Link; 2],
     /// The next frame in the same bucket of the page hash, or in the free list.
     pub chain: Link,
-    /// Entries of the hash index that lead here.
+    /// Entries of the hash index that point to this frame.
     pub hashed: AtomicU32,
-    /// How often the hash index could have helped since it was last built for this page.
+    /// The number of times that the hash index could have helped since it was last built for this page.
     pub helps: AtomicU32,
-    /// The clock of its instance when the page was last made young.
+    /// The clock of the instance when the page was last made young.
     pub used_at: AtomicU32,
     oldest: AtomicU64,
 }
 
 impl Descriptor {
-    /// Whose page it holds; [`SpaceId::NONE`] when none.
+    /// Returns the id of the page; [`SpaceId::NONE`] if there is none.
     #[inline]
     pub fn tag(&self) -> PageId {
         PageId { space: SpaceId(self.space.load(Relaxed)), page: PageNo(self.page.load(Relaxed)) }
     }
 
-    /// Its tablespace alone.
+    /// Returns the tablespace of the page.
     #[inline]
     pub fn space(&self) -> SpaceId {
         SpaceId(self.space.load(Relaxed))
     }
 
-    /// The version of the tablespace that it is of.
+    /// Returns the version of the tablespace that the page belongs to.
     #[inline]
     pub fn version(&self) -> u32 {
         self.version.load(Relaxed)
     }
 
-    /// Gives it a page.
+    /// Assigns a page to the frame.
     pub fn set_tag(&self, id: PageId, version: u32, state: u32) {
         self.page.store(id.page.0, Relaxed);
         self.version.store(version, Relaxed);
@@ -99,53 +97,53 @@ impl Descriptor {
         self.space.store(id.space.0, Release);
     }
 
-    /// Takes the page away.
+    /// Removes the page from the frame.
     pub fn clear_tag(&self) {
         self.set_tag(PageId { space: SpaceId::NONE, page: PageNo::NONE }, 0, 0);
         self.helps.store(0, Relaxed);
     }
 
-    /// Whether one of these bits is set.
+    /// Returns whether one of these bits is set.
     #[inline]
     pub fn is(&self, bits: u32) -> bool {
         self.state.load(Acquire) & bits != 0
     }
 
-    /// Sets bits; gives those before.
+    /// Sets bits; returns the previous ones.
     pub fn set(&self, bits: u32) -> u32 {
         self.state.fetch_or(bits, AcqRel)
     }
 
-    /// Clears bits; gives those before.
+    /// Clears bits; returns the previous ones.
     pub fn clear(&self, bits: u32) -> u32 {
         self.state.fetch_and(!bits, AcqRel)
     }
 
-    /// Keeps the page where it is.
+    /// Pins the page in its frame.
     #[inline]
     pub fn pin(&self) {
         self.pins.fetch_add(1, AcqRel);
     }
 
-    /// Ends that.
+    /// Releases a pin.
     #[inline]
     pub fn unpin(&self) {
         let before = self.pins.fetch_sub(1, AcqRel);
         debug_assert!(before > 0, "a frame was unpinned that nobody has pinned");
     }
 
-    /// Whether somebody uses it.
+    /// Returns whether the frame is pinned.
     #[inline]
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Acquire) > 0
     }
 
-    /// Where the log begins that the page's file has not.
+    /// Returns the start of the log that the page's file lacks: `oldest_modification` in `InnoDB`.
     pub fn oldest(&self) -> Lsn {
         Lsn(self.oldest.load(Relaxed))
     }
 
-    /// Notes that.
+    /// Sets that LSN.
     pub fn set_oldest(&self, lsn: Lsn) {
         self.oldest.store(lsn.0, Relaxed);
     }

@@ -1,11 +1,9 @@
-//! Which lock guarded which part of a pool, in which version.
+//! The locks of a pool's parts, by version.
 //!
-//! **Purpose.** A drop stalls those who need the locks that it holds. So the versions differ here before they differ in
-//! what a drop does.
+//! **Purpose.** A drop stalls the threads that need the locks that it holds. So the versions differ here before they
+//! differ in what a drop does.
 //!
-//! **Invariants.** The table below is the whole truth: nothing else in the pool asks for the version.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** The table below is complete: nothing else in the pool depends on the version.
 //!
 //! | version | page hash | LRU list | free list | flush list |
 //! | --- | --- | --- | --- | --- |
@@ -15,11 +13,11 @@
 //! | `MySQL` 5.6, 5.7 | 16 latches | pool mutex | pool mutex | flush list mutex |
 //! | `MySQL` 8.0 | 16 latches | LRU list mutex | free list mutex | flush list mutex |
 //!
-//! Each instance of a pool has them all for itself.
+//! Each instance of a pool has its own set.
 
 use serde::Serialize;
 
-/// A version, as far as its locks go.
+/// A version, as far as its locks are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Era {
@@ -38,33 +36,33 @@ pub enum Era {
 /// A part of a pool instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Which frame holds a page.
+    /// The page hash: the frame that holds a page.
     Pages,
-    /// The pages by their last use.
+    /// The LRU list: pages by last use.
     Lru,
-    /// Frames that hold nothing.
+    /// The free list: empty frames.
     Free,
-    /// Changed pages by their first change.
+    /// The flush list: dirty pages by first change.
     Flush,
 }
 
-/// A lock of a pool instance, in the order in which they are taken. A latch of the page hash comes last.
+/// A lock of a pool instance, in lock order. A latch of the page hash comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lock {
     /// The mutex of the instance.
     Pool,
-    /// Of the LRU list.
+    /// The mutex of the LRU list.
     LruList,
-    /// Of the free list.
+    /// The mutex of the free list.
     FreeList,
-    /// Of the flush list.
+    /// The mutex of the flush list.
     FlushList,
-    /// Of a part of the page hash.
+    /// The latch of a part of the page hash.
     PageHash,
 }
 
 impl Era {
-    /// The lock that guards a part.
+    /// Returns the lock that guards a part.
     pub fn lock_of(self, part: Part) -> Lock {
         let by_latch = !matches!(self, Self::Mysql51 | Self::Mysql55);
         let split = matches!(self, Self::Xtradb | Self::Mysql80);
@@ -77,7 +75,7 @@ impl Era {
         }
     }
 
-    /// How many latches the page hash has, where it has any: a power of two.
+    /// Returns the number of latches of the page hash, if it has any: a power of two.
     pub fn page_hash_latches(self) -> usize {
         if matches!(self, Self::Mysql56 | Self::Mysql80) { 16 } else { 1 }
     }

@@ -1,15 +1,13 @@
-//! A pool of any size, as bookkeeping.
+//! A pool of any size, as bookkeeping only.
 //!
-//! **Purpose.** A scan of a list costs what its length and the order of its entries in memory cost, and not what the
-//! pages hold. So a pool of hundreds of gigabytes can be had on a small machine: all descriptors, the page hash and the
-//! lists are real, and the bytes of the pages are address space that is never touched.
+//! **Purpose.** The cost of a list scan depends on the length of the list and on the order of its entries in memory,
+//! not on the contents of the pages. So a pool of hundreds of gigabytes fits on a small machine: all descriptors, the
+//! page hash and the lists are real, and the bytes of the pages are address space that is never touched.
 //!
-//! **Invariants.** Such a page is in the pool as one that was read, or changed, and is never asked for. A dirty one is
-//! written by nobody, and keeps no log: its first change is the end of all, so it stands in the flush list behind the
-//! pages that were really changed. It is evicted when it has become old, as if it had been written by then. The lists
-//! are in an order that a seed decides, and not in that of the frames, as they would be in a pool that has been in use.
-//!
-//! **May touch.** What `pool` may touch.
+//! **Invariants.** Such a page is in the pool like one that was read in, or changed, and is never looked up. A dirty
+//! one is never written and needs no log: its first change is [`Lsn::MAX`], so it is in the flush list after the pages
+//! that were really changed. It is evicted when it has become old, as if it had been written by then. The order of the
+//! lists is determined by a seed and not by the frame numbers, as it is in a pool that has been in use.
 
 use std::sync::Arc;
 
@@ -28,17 +26,17 @@ use crate::watch::Purpose;
 
 /// Pages that are entered under one hold of the lists.
 const BATCH: u64 = 10_000;
-/// Tables that the pages are of.
+/// Tables that own the pages.
 const TABLES: u64 = 100;
-/// The random numbers of the first instance's order.
+/// The stream of random numbers for the first instance's order.
 const STREAM: u64 = 0xf111;
 
 impl ClassicPool {
-    /// Enters so many pages of tables of their own, `dirty` of them, evenly, as dirty ones. `new_id` numbers the
-    /// tables.
+    /// Enters this many pages of tables created for them, of which `dirty`, evenly spread, are dirty. `new_id` numbers
+    /// the tables.
     ///
     /// # Errors
-    /// When there are not so many free frames.
+    /// There are not enough free frames.
     pub fn pretend(&self, new_id: impl Fn() -> SpaceId, pages: u64, dirty: u64, seed: u64) -> Result<()> {
         let tables: Vec<Arc<Space>> = (0..TABLES).map(|_| Space::new(new_id(), false)).collect();
         for table in &tables {
@@ -162,7 +160,7 @@ mod tests {
             (pretended.count() as u64, pool.occupancy()[1])
         };
         assert!(left(&pool).0 < 3_000, "they have become old as the others do");
-        // None of them is waited for, none is written: they have no files. And none keeps the log.
+        // They are neither waited for nor written: they have no files. And they do not hold back the log.
         pool.flush_all().unwrap();
         let (pretended, dirty) = left(&pool);
         assert_eq!((pretended, pretended > 1_000), (dirty, true));

@@ -1,14 +1,12 @@
 //! The global adaptive hash index: one table over all trees, under one latch.
 //!
-//! **Purpose.** `InnoDB`'s: a page whose look-ups it could have spared often enough is hashed, all its keys at a time.
-//! Searches share the latch, changes take it alone. An entry names a frame, and so has to go before the frame holds
-//! another page: that is what a drop with the hash index pays for.
+//! **Purpose.** Works like that of `InnoDB`: a page is hashed, with all its keys at once, when the index could have
+//! saved enough look-ups in it. Searches share the latch, changes hold it exclusively. An entry names a frame, and so
+//! must be removed before the frame holds another page: a drop pays for that when the hash index is on.
 //!
-//! **Invariants.** A frame's [`hashed`](super::descriptor::Descriptor::hashed) counts the entries that lead to it; it
-//! is changed under the latch, and zero when the frame is given away. A page's keys are read under a latch on the page,
-//! or when nobody else can reach it, and that comes before the index's latch.
-//!
-//! **May touch.** `descriptor`, `watch`, and of `windfall` the ids, the pages and the hash of a key.
+//! **Invariants.** A frame's [`hashed`](super::descriptor::Descriptor::hashed) counts the entries that point to it. It
+//! is changed under the latch, and is zero when the frame is freed. A page's keys are read under a latch on the page,
+//! or when no other thread can reach it. The page latch is taken before the index's latch.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -22,9 +20,10 @@ use windfall::{
 use super::descriptor::Descriptor;
 use crate::watch::{Purpose, Report, RwLock};
 
-/// A page is hashed when it could have helped for this part of its records, as `BTR_SEARCH_PAGE_BUILD_LIMIT` says.
+/// A page is hashed when the index could have helped for one record in this many, as `BTR_SEARCH_PAGE_BUILD_LIMIT`
+/// says.
 const BUILD_PART: u32 = 16;
-/// And at least so often.
+/// The minimum number of such look-ups.
 const BUILD_LEAST: u32 = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -35,11 +34,11 @@ struct Entry {
     tree: SpaceId,
 }
 
-/// What the latch guards.
+/// The data that the latch guards.
 #[derive(Debug, Default)]
 struct Table {
     entries: FxHashMap<u64, Entry>,
-    /// How many entries each tree has: `ref_count` of an index in `InnoDB`.
+    /// The number of entries per tree: `ref_count` of an index in `InnoDB`.
     of_tree: FxHashMap<SpaceId, u64>,
 }
 
@@ -52,7 +51,7 @@ impl Table {
         }
     }
 
-    /// Removes an entry if it leads to this frame. Says whether it did.
+    /// Removes an entry if it points to this frame. Returns whether it did.
     fn leave(&mut self, frames: &[Descriptor], fold: u64, frame: u32) -> bool {
         let Some(entry) = self.entries.get(&fold).copied().filter(|entry| entry.frame == frame) else {
             return false;
@@ -81,13 +80,13 @@ pub struct HashIndex {
     built: AtomicU64,
 }
 
-/// The key of an entry: whatever hashes alike in two trees is told apart.
+/// Returns the key of an entry: keys with equal hashes in two trees get different values.
 #[inline]
 fn fold(tree: SpaceId, hash: u64) -> u64 {
     hash ^ tree.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The hashes of all keys of a leaf; of other pages there are none.
+/// Returns the hashes of all keys of a leaf; none for other pages.
 fn folds(page: Page<'_>) -> Vec<u64> {
     let node = Node::new(page);
     if !node.is_leaf() {
@@ -103,50 +102,50 @@ fn folds(page: Page<'_>) -> Vec<u64> {
 }
 
 impl HashIndex {
-    /// An empty one.
+    /// Creates an empty index.
     pub fn new(on: bool) -> Self {
         let latch = RwLock::new("hash index", Table::default());
         Self { on: AtomicBool::new(on), latch, built: AtomicU64::new(0) }
     }
 
-    /// Whether it is on.
+    /// Returns whether the index is on.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.on.load(Relaxed)
     }
 
-    /// Its entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.latch.read(Purpose::Search).entries.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the index has no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether any key of a tree is in it.
+    /// Returns whether the index has an entry of a tree.
     pub fn knows(&self, tree: SpaceId) -> bool {
         self.latch.read(Purpose::Search).of_tree.contains_key(&tree)
     }
 
-    /// Entries that lead into a tree.
+    /// Returns the number of entries that point into a tree.
     pub fn entries_of(&self, tree: SpaceId) -> u64 {
         self.latch.read(Purpose::Search).of_tree.get(&tree).copied().unwrap_or(0)
     }
 
-    /// How often a page was hashed.
+    /// Returns how often a page was hashed.
     pub fn built(&self) -> u64 {
         self.built.load(Relaxed)
     }
 
-    /// The leaf of a tree that a key was last seen in.
+    /// Returns the leaf of a tree in which a key was last seen.
     #[inline]
     pub fn search(&self, tree: SpaceId, hash: u64) -> Option<PageNo> {
         self.latch.read(Purpose::Search).entries.get(&fold(tree, hash)).map(|entry| entry.page)
     }
 
-    /// A look-up has found its leaf by a descent. Says whether it is time to hash the page.
+    /// Counts a look-up that found its leaf by a descent. Returns whether the page is due to be hashed.
     pub fn could_have_helped(&self, descriptor: &Descriptor, records: usize) -> bool {
         if descriptor.hashed.load(Relaxed) > 0 {
             return false;
@@ -155,7 +154,7 @@ impl HashIndex {
         helps >= (records as u32 / BUILD_PART).max(BUILD_LEAST)
     }
 
-    /// Enters all keys of a page, which the caller has latched.
+    /// Adds all keys of a page, which the caller has latched.
     pub fn build(&self, frames: &[Descriptor], frame: u32, page: Page<'_>) {
         let folds = folds(page);
         let entry = Entry { frame, page: page.id().page, tree: page.id().space };
@@ -170,7 +169,7 @@ impl HashIndex {
         self.built.fetch_add(1, Relaxed);
     }
 
-    /// Enters a key that is new in a page that is hashed.
+    /// Adds a key that was inserted into a hashed page.
     pub fn insert(&self, frames: &[Descriptor], frame: u32, page: Page<'_>, key: &[u8]) {
         let id = page.id();
         let mut table = self.latch.write(Purpose::Hash);
@@ -180,14 +179,14 @@ impl HashIndex {
         }
     }
 
-    /// Removes a key that leaves a page.
+    /// Removes a key that is removed from a page.
     pub fn remove(&self, frames: &[Descriptor], frame: u32, page: Page<'_>, key: &[u8]) {
         let fold = fold(page.id().space, hash_of(key));
         self.latch.write(Purpose::Hash).leave(frames, fold, frame);
     }
 
-    /// Removes all entries that lead to a page. The caller has latched it, or nobody else can reach it. Gives how many
-    /// there were.
+    /// Removes all entries that point to a page. The caller has latched the page, or no other thread can reach it.
+    /// Returns the number of removed entries.
     pub fn drop_page(&self, frames: &[Descriptor], frame: u32, page: Page<'_>, purpose: Purpose) -> u64 {
         if frames[frame as usize].hashed.load(Relaxed) == 0 {
             return 0;
@@ -202,7 +201,7 @@ impl HashIndex {
         self.latch.read(purpose)
     }
 
-    /// Switches it. Off removes all entries, by a scan of these descriptors.
+    /// Switches the index on or off. Switching it off removes all entries, by a scan of these descriptors.
     pub fn switch(&self, on: bool, frames: &[Descriptor]) {
         let mut table = self.latch.write(Purpose::Hash);
         self.on.store(on, Relaxed);
@@ -215,12 +214,12 @@ impl HashIndex {
         }
     }
 
-    /// What its latch has seen.
+    /// Returns the recorded holds and waits of the latch.
     pub fn report(&self) -> Report {
         self.latch.report()
     }
 
-    /// Forgets what it has seen.
+    /// Discards the recorded holds and waits.
     pub fn reset(&self) {
         self.latch.reset();
     }

@@ -1,12 +1,10 @@
-//! An instance of the pool: a share of the frames, with lists and locks of its own.
+//! An instance of the pool: a share of the frames, with its own lists and locks.
 //!
-//! **Purpose.** `innodb_buffer_pool_instances`: what belongs to one instance is never waited for in another. Which lock
-//! guards what is [`Era`]'s to say; here they are taken.
+//! **Purpose.** `innodb_buffer_pool_instances`: the locks of one instance are never waited for in another. [`Era`]
+//! defines which lock guards which part; this module acquires the locks.
 //!
 //! **Invariants.** Locks are taken in the order of [`Lock`], instance by instance. Under a latch of the page hash
 //! nothing else is taken.
-//!
-//! **May touch.** `era`, `lists`, `page_hash`, `descriptor`, `watch`, `windfall`'s ids.
 
 use core::ops::Range;
 
@@ -20,7 +18,7 @@ use super::{
 };
 use crate::watch::{Guard, Mutex, Purpose, ReadGuard, Report, RwLock, WriteGuard};
 
-/// The mutexes, in their order.
+/// The mutexes, in lock order.
 const MUTEXES: [Lock; 4] = [Lock::Pool, Lock::LruList, Lock::FreeList, Lock::FlushList];
 
 /// An instance.
@@ -29,19 +27,19 @@ pub struct Instance {
     era: Era,
     mutexes: [Mutex<()>; MUTEXES.len()],
     latches: Box<[RwLock<()>]>,
-    /// Its frames.
+    /// The frames of the instance.
     pub frames: Range<u32>,
-    /// Which of them holds a page.
+    /// The page hash: the frame that holds a page.
     pub pages: PageHash,
-    /// Those that hold pages, by last use.
+    /// The LRU list: frames with pages, by last use.
     pub lru: Lru,
-    /// Those that hold nothing.
+    /// The free list: empty frames.
     pub free: Free,
-    /// Those whose pages were changed.
+    /// The flush list: frames with dirty pages.
     pub flush: Flush,
 }
 
-/// Locks of an instance that are held.
+/// The held locks of an instance.
 #[derive(Debug)]
 pub struct Holding<'a> {
     instance: &'a Instance,
@@ -50,7 +48,7 @@ pub struct Holding<'a> {
 }
 
 impl<'a> Holding<'a> {
-    /// Takes the lock of another part, too, unless it is held.
+    /// Acquires the lock of another part as well, unless it is held.
     pub fn also(&mut self, part: Part) {
         let Some(lock) = mutex_of(self.instance.era, part) else { return };
         let at = lock as usize;
@@ -60,14 +58,14 @@ impl<'a> Holding<'a> {
         }
     }
 
-    /// Gives the lock of a part back, unless it is the mutex of the instance, which guards others, too.
+    /// Releases the lock of a part, unless that is the mutex of the instance, which also guards other parts.
     pub fn without(&mut self, part: Part) {
         if let Some(lock) = mutex_of(self.instance.era, part).filter(|lock| *lock != Lock::Pool) {
             self.guards[lock as usize] = None;
         }
     }
 
-    /// Latches the page hash where a page belongs, if it is not guarded by a mutex, which is held then.
+    /// Latches a page's part of the page hash exclusively, unless a mutex guards the page hash, which is then held.
     pub fn latch_page(&self, id: PageId) -> Option<WriteGuard<'a, ()>> {
         match self.instance.era.lock_of(Part::Pages) {
             Lock::PageHash => Some(self.instance.latch_of(id).write(self.purpose)),
@@ -79,22 +77,22 @@ impl<'a> Holding<'a> {
     }
 }
 
-/// The mutex of a part; none if it is latched page by page.
+/// Returns the mutex of a part; `None` if latches guard it.
 fn mutex_of(era: Era, part: Part) -> Option<Lock> {
     Some(era.lock_of(part)).filter(|lock| *lock != Lock::PageHash)
 }
 
-/// The page hash, held to look up a page.
+/// The page hash, held for a look-up.
 #[expect(dead_code, reason = "guards are held, not read")]
 enum Looking<'a> {
-    /// By the mutex of the instance.
+    /// Held by the mutex of the instance.
     Mutex(Guard<'a, ()>),
-    /// By a latch, shared.
+    /// Held by a shared latch.
     Latch(ReadGuard<'a, ()>),
 }
 
 impl Instance {
-    /// An instance with these frames.
+    /// Creates an instance with these frames.
     pub fn new(era: Era, frames: Range<u32>) -> Self {
         let name = |lock| match lock {
             Lock::Pool => "buffer pool",
@@ -116,7 +114,7 @@ impl Instance {
         }
     }
 
-    /// Takes the locks of these parts.
+    /// Acquires the locks of these parts.
     pub fn hold(&self, parts: &[Part], purpose: Purpose) -> Holding<'_> {
         let mut holding = Holding { instance: self, purpose, guards: [const { None }; MUTEXES.len()] };
         for (at, lock) in MUTEXES.into_iter().enumerate() {
@@ -131,7 +129,7 @@ impl Instance {
         &self.latches[self.pages.bucket(id) & (self.latches.len() - 1)]
     }
 
-    /// Holds the page hash where a page belongs, to look it up.
+    /// Acquires a page's part of the page hash for a look-up.
     #[inline]
     fn look(&self, id: PageId, purpose: Purpose) -> Looking<'_> {
         match self.era.lock_of(Part::Pages) {
@@ -149,13 +147,13 @@ impl Instance {
         Some(frame)
     }
 
-    /// What its locks have seen.
+    /// Returns the recorded holds and waits of its locks.
     pub fn reports(&self) -> Vec<Report> {
         let mutexes = self.mutexes.iter().map(Mutex::report);
         mutexes.chain(self.latches.iter().map(RwLock::report)).collect()
     }
 
-    /// Forgets what they have seen.
+    /// Discards the recorded holds and waits.
     pub fn reset(&self) {
         self.mutexes.iter().for_each(Mutex::reset);
         self.latches.iter().for_each(RwLock::reset);

@@ -1,16 +1,14 @@
 //! The lists of a pool instance, linked through the descriptors.
 //!
-//! **Purpose.** The LRU list with its midpoint, the flush list by first change, the free list.
+//! **Purpose.** The LRU list with its midpoint, the flush list in the order of the first change, the free list.
 //!
-//! **Invariants.** A list is changed and walked under its lock, which the caller holds. Of the LRU list about
-//! [`OLD_SHARE`] of the frames, those from the midpoint on, have the mark [`OLD`]. The flush list falls from head to
-//! tail.
+//! **Invariants.** A list is changed and scanned under its lock, which the caller holds. About [`OLD_SHARE`] of the
+//! frames of the LRU list, those from the midpoint to the old end, have the mark [`OLD`]. The LSNs of the flush list
+//! descend from head to tail.
 //!
-//! **May touch.** `descriptor`, `windfall`'s ids.
-//!
-//! *Midpoint insertion*: a page that was read enters the list three eighths from its end, so that a scan does not wash
-//! out what is in use; it goes to the front when it is used again, but not if it is among the youngest three quarters
-//! of the young part anyway (`buf_page_peek_if_young`), which spares most look-ups the list's lock.
+//! *Midpoint insertion*: a page that is read in enters the list three eighths from its end, so that a scan does not
+//! evict the pages in use. It moves to the front when it is used again, but not if it is among the youngest quarter of
+//! the young part anyway (`buf_page_peek_if_young`). Most look-ups therefore do not need the list's lock.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -18,11 +16,11 @@ use windfall::ids::Lsn;
 
 use super::descriptor::{Descriptor, Link, OLD};
 
-/// The share of the older part, in 1,024ths: three eighths.
+/// The share of the old part, in 1,024ths: three eighths.
 const OLD_SHARE: u32 = 3 * 1024 / 8;
-/// How far the older part may be from that.
+/// The permitted deviation of the old part's length.
 const TOLERANCE: u32 = 20;
-/// A list that is shorter has no older part.
+/// A shorter list has no old part.
 const SHORTEST: u32 = 512;
 
 const YOUNGER: usize = 0;
@@ -33,32 +31,32 @@ const OLDER: usize = 1;
 pub struct Lru {
     youngest: Link,
     oldest: Link,
-    /// The first frame of the older part.
+    /// The first frame of the old part.
     midpoint: Link,
     length: AtomicU32,
     old_length: AtomicU32,
-    /// How many pages were evicted: the clock by which a page is found to be among the youngest.
+    /// The number of evicted pages: a clock that shows whether a page is among the youngest.
     clock: AtomicU32,
 }
 
 impl Lru {
-    /// How many frames are in it.
+    /// Returns the number of frames.
     pub fn len(&self) -> u32 {
         self.length.load(Relaxed)
     }
 
-    /// Whether none is.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Frames of its older part.
+    /// Returns the number of frames of the old part.
     pub fn old_len(&self) -> u32 {
         self.old_length.load(Relaxed)
     }
 
-    /// From the oldest to the youngest. The next one is looked up before the one that is given: that one may be
-    /// removed.
+    /// Iterates from the oldest to the youngest. The next frame is read before a frame is returned, so the returned
+    /// one may be removed.
     pub fn from_oldest<'a>(&self, frames: &'a [Descriptor]) -> impl Iterator<Item = u32> + use<'a> {
         let mut next = self.oldest.get();
         core::iter::from_fn(move || {
@@ -68,7 +66,7 @@ impl Lru {
         })
     }
 
-    /// Enters a frame at the midpoint, or in front of all.
+    /// Inserts a frame at the midpoint, or at the young end.
     pub fn insert(&self, frames: &[Descriptor], frame: u32, young: bool) {
         let before = if young { None } else { self.midpoint.get() };
         match before {
@@ -84,13 +82,14 @@ impl Lru {
         self.balance(frames);
     }
 
-    /// Enters many frames in front of all, the last one to be the youngest.
+    /// Inserts many frames at the young end; the last one becomes the youngest.
     pub fn extend(&self, frames: &[Descriptor], order: &[u32]) {
         let length = self.len() + order.len() as u32;
         let old = if length < SHORTEST { 0 } else { Self::old_of(length) };
         self.grow_old(frames, old.min(self.len()));
         for &frame in order {
-            // While it is at hand: later it would have to be fetched again.
+            // The midpoint moves now, while the descriptor is in the processor's cache: later it would be fetched
+            // again.
             let is_old = self.old_len() < old && self.midpoint.get() == self.youngest.get();
             self.link(frames, frame, None, self.youngest.get());
             frames[frame as usize].used_at.store(self.clock.load(Relaxed), Relaxed);
@@ -101,7 +100,7 @@ impl Lru {
         self.balance(frames);
     }
 
-    /// Takes a frame out.
+    /// Removes a frame.
     pub fn remove(&self, frames: &[Descriptor], frame: u32) {
         let descriptor = &frames[frame as usize];
         let [younger, older] = &descriptor.lru;
@@ -124,16 +123,16 @@ impl Lru {
         self.balance(frames);
     }
 
-    /// A page was evicted.
+    /// Counts an eviction.
     pub fn tick(&self) {
         self.clock.fetch_add(1, Relaxed);
     }
 
-    /// Whether the page is so far from the front that its use is worth a move. Needs no lock.
+    /// Returns whether the page is so far from the front that moving it is worth the cost. Needs no lock.
     #[inline]
     pub fn is_to_be_made_young(&self, descriptor: &Descriptor) -> bool {
         let clock = self.clock.load(Relaxed);
-        // As long as nothing was evicted the order does not matter.
+        // Until a page is evicted the order does not matter.
         if clock == 0 {
             return false;
         }
@@ -161,12 +160,12 @@ impl Lru {
         self.length.fetch_add(1, Relaxed);
     }
 
-    /// Frames of the older part of a list of this length.
+    /// Returns the target length of the old part of a list of this length.
     fn old_of(length: u32) -> u32 {
         (u64::from(length) * u64::from(OLD_SHARE) / 1024) as u32
     }
 
-    /// Moves the midpoint towards the youngest until the older part is so long.
+    /// Moves the midpoint towards the young end until the old part has the wanted length.
     fn grow_old(&self, frames: &[Descriptor], wanted: u32) {
         while self.old_len() < wanted {
             let younger = match self.midpoint.get() {
@@ -180,7 +179,7 @@ impl Lru {
         }
     }
 
-    /// Moves the midpoint to where it belongs.
+    /// Moves the midpoint to its target position.
     fn balance(&self, frames: &[Descriptor]) {
         let length = self.len();
         if length < SHORTEST {
@@ -204,29 +203,29 @@ impl Lru {
     }
 }
 
-/// Changed pages, the first change last. Pages that are bookkeeping alone, whose first change is the end of all, are
-/// a block behind all others.
+/// Dirty pages in the order of their first change, the newest at the head. Pages that are bookkeeping only, with a
+/// first change of [`Lsn::MAX`], form a block at the head.
 #[derive(Debug, Default)]
 pub struct Flush {
     newest: Link,
     oldest: Link,
-    /// The frame of that block that is next to the others.
+    /// The frame of that block that is next to the other pages.
     unchanged: Link,
     length: AtomicU32,
 }
 
 impl Flush {
-    /// How many frames are in it.
+    /// Returns the number of frames.
     pub fn len(&self) -> u32 {
         self.length.load(Relaxed)
     }
 
-    /// Whether none is.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// From the first change to the last. The next one is looked up before the one that is given.
+    /// Iterates from the first change to the last. The next frame is read before a frame is returned.
     pub fn from_oldest<'a>(&self, frames: &'a [Descriptor]) -> impl Iterator<Item = u32> + use<'a> {
         let mut next = self.oldest.get();
         core::iter::from_fn(move || {
@@ -236,17 +235,17 @@ impl Flush {
         })
     }
 
-    /// The frame whose first change came next.
+    /// Returns the frame with the next newer first change.
     pub fn newer(&self, frames: &[Descriptor], frame: u32) -> Option<u32> {
         frames[frame as usize].flush[YOUNGER].get()
     }
 
-    /// The frame whose first change is the oldest.
+    /// Returns the frame with the oldest first change.
     pub fn oldest(&self) -> Option<u32> {
         self.oldest.get()
     }
 
-    /// Enters a frame by its [`Descriptor::oldest`]. Groups of the log end in almost the order in which they began.
+    /// Inserts a frame by its [`Descriptor::oldest`]. Groups of the log end in almost the order in which they began.
     pub fn insert(&self, frames: &[Descriptor], frame: u32) {
         let lsn = frames[frame as usize].oldest();
         let (mut newer, mut older) = (None, self.newest.get());
@@ -273,7 +272,7 @@ impl Flush {
         self.length.fetch_add(1, Relaxed);
     }
 
-    /// Takes a frame out.
+    /// Removes a frame.
     pub fn remove(&self, frames: &[Descriptor], frame: u32) {
         let [newer, older] = &frames[frame as usize].flush;
         let (newer, older) = (newer.get(), older.get());
@@ -291,18 +290,18 @@ impl Flush {
         self.length.fetch_sub(1, Relaxed);
     }
 
-    /// From the first change to the last, those left out that are bookkeeping alone.
+    /// Iterates from the first change to the last, without the pages that are bookkeeping only.
     pub fn changed<'a>(&self, frames: &'a [Descriptor]) -> impl Iterator<Item = u32> + use<'a> {
         self.from_oldest(frames).take_while(|&frame| frames[frame as usize].oldest() < Lsn::MAX)
     }
 
-    /// Where the log begins that is not in the files; the end of all if everything is.
+    /// Returns the start of the log that is not yet in the files; [`Lsn::MAX`] if nothing is missing.
     pub fn oldest_change(&self, frames: &[Descriptor]) -> Lsn {
         self.oldest.get().map_or(Lsn::MAX, |frame| frames[frame as usize].oldest())
     }
 }
 
-/// Frames that hold nothing: those that were given back, then those that were never used.
+/// Empty frames: those that were freed, then those that were never used.
 #[derive(Debug)]
 pub struct Free {
     first: Link,
@@ -312,23 +311,23 @@ pub struct Free {
 }
 
 impl Free {
-    /// All of these frames are unused.
+    /// Creates a list in which all of these frames are unused.
     pub fn new(frames: core::ops::Range<u32>) -> Self {
         let (first, length) = (Link::default(), AtomicU32::new(0));
         Self { first, length, next_unused: AtomicU32::new(frames.start), end: frames.end }
     }
 
-    /// How many there are.
+    /// Returns the number of free frames.
     pub fn len(&self) -> u32 {
         self.length.load(Relaxed) + self.end - self.next_unused.load(Relaxed)
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes one.
+    /// Takes a free frame.
     pub fn pop(&self, frames: &[Descriptor]) -> Option<u32> {
         if let Some(frame) = self.first.get() {
             self.first.set(frames[frame as usize].chain.get());
@@ -342,7 +341,7 @@ impl Free {
         })
     }
 
-    /// Gives one back.
+    /// Adds a free frame.
     pub fn push(&self, frames: &[Descriptor], frame: u32) {
         frames[frame as usize].chain.set(self.first.get());
         self.first.set(Some(frame));
@@ -358,7 +357,7 @@ mod tests {
         (0..count).map(|_| Descriptor::default()).collect()
     }
 
-    /// The marks of the older part are those of the frames from the midpoint on.
+    /// Asserts that exactly the frames from the midpoint to the old end are marked as old.
     fn check(lru: &Lru, frames: &[Descriptor]) {
         let order: Vec<u32> = lru.from_oldest(frames).collect();
         assert_eq!(order.len(), lru.len() as usize);

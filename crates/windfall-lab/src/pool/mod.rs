@@ -1,31 +1,29 @@
 //! The classic buffer pool, as the servers had it.
 //!
-//! **Purpose.** Keeps the pages of Windfall's own [`Tree`](windfall::tree::Tree): implements the traits of
+//! **Purpose.** Keeps the pages of Windfall's own [`Tree`](windfall::tree::Tree). Implements the traits of
 //! [`windfall::tree::store`] with one page hash over all tablespaces, an LRU list, a flush list, a free list and a
 //! global hash index, in one or more instances, under the mutexes of a version ([`Era`]). Frames, pages, files,
-//! eviction and flushing are real; the redo log and the disk below are Windfall's.
+//! eviction and flushing are real; the redo log and the disk are Windfall's.
 //!
-//! **Invariants.** A page that is pinned stays in its frame: every look at a page pins it, as `buf_page_get` did. A
-//! page is changed under its exclusive latch only. A dirty page is in the flush list of its instance, and is written
-//! only after the log up to its LSN is durable. A page of a dropped tablespace, of a version that was truncated, or
-//! with the mark of a lazy drop is *dead*: it is never given to a reader and never written, and its frame is as good as
-//! free.
+//! **Invariants.** A pinned page stays in its frame: every page access pins the page, as `buf_page_get` did. A page is
+//! changed only under its exclusive latch. A dirty page is in the flush list of its instance, and is written only
+//! after the log up to its LSN is durable. A page is *dead* if its tablespace was dropped, if it belongs to a
+//! truncated version, or if it has the mark of a lazy drop. A dead page is never returned to a reader and never
+//! written, and its frame counts as free.
 //!
 //! Locks are taken in this order:
-//! 1. Latches of pages, as the tree has them in order; behind them the lock under which a tablespace gives a page out,
-//!    and behind that the latch of this page, which nobody has who waits for another one.
-//! 2. A commit: the place of its group in the log.
-//! 3. The lock of who writes pages.
+//! 1. Page latches, in the order that the tree defines. After them the allocation lock of a tablespace, and after that
+//!    the latch of the allocated page, which no thread holds while it waits for another one.
+//! 2. At a commit, the position of its group in the log.
+//! 3. The lock of the thread that writes pages.
 //! 4. The mutexes of one instance, in the order of [`Lock`](era::Lock).
-//! 5. One of these, under which nothing else is taken: a latch of the page hash, the latch of the hash index, the lock
-//!    of the tablespaces that there are, that of a tablespace's map of pages.
+//! 5. One of the following, under which nothing else is taken: a latch of the page hash, the latch of the hash index,
+//!    the lock of the table of tablespaces, the lock of a tablespace's map of pages.
 //!
-//! Who has a lock of 2 to 5 waits for no latch of a page: it is tried, and the page left alone if somebody has it.
+//! A holder of a lock of 2 to 5 never waits for a page latch: it tries the latch, and skips the page if the latch is
+//! taken.
 //!
-//! **May touch.** [`watch`](crate::watch), of `windfall` what lies below its own buffer pool, with the arena of frames
-//! and their latches, and `windfall-measure` for random numbers.
-//!
-//! What it lacks: a doublewrite file and recovery. It survives no crash, and no experiment asks it to.
+//! Not implemented: a doublewrite file and recovery. The pool survives no crash, and no experiment needs that.
 
 mod access;
 mod cleaner;
@@ -70,22 +68,22 @@ use windfall::{
 
 use crate::watch::Report;
 
-/// What the pool stands on.
+/// The environment of the pool: disk, log and health.
 #[derive(Clone, Debug)]
 pub struct Ground {
     /// The files.
     pub disk: Arc<dyn Disk>,
     /// The redo log.
     pub log: Arc<Log>,
-    /// Whether all is well.
+    /// Whether the engine has failed.
     pub health: Health,
 }
 
 impl Ground {
-    /// A new log of this size, in bytes, on a disk without files.
+    /// Creates a new log of this size, in bytes, on a disk without files.
     ///
     /// # Errors
-    /// Those of [`Log::open`].
+    /// Errors of [`Log::open`].
     pub fn new(disk: Arc<dyn Disk>, env: Arc<dyn Env>, page_size: usize, log_size: u64) -> Result<Self> {
         let health = Health::new();
         let segment_size = LogOptions::SEGMENT_SIZE.min(log_size / 2);
@@ -102,29 +100,29 @@ impl Ground {
     }
 }
 
-/// How a pool is made.
+/// The configuration of a pool.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct PoolOptions {
-    /// The version whose locks it has.
+    /// The version that determines the locks.
     pub era: Era,
-    /// How many instances share the frames.
+    /// The number of instances that share the frames.
     pub instances: usize,
-    /// Frames of all instances.
+    /// Frames of all instances together.
     pub frames: usize,
-    /// Bytes of a page.
+    /// Bytes per page.
     pub page_size: usize,
     /// Whether the hash index is on.
     pub hash_index: bool,
-    /// Of an instance's pages at most so many per cent stay dirty: `innodb_max_dirty_pages_pct`.
+    /// The maximum percentage of an instance's pages that stay dirty: `innodb_max_dirty_pages_pct`.
     pub dirty_percent: u32,
 }
 
-/// What the pool has done.
+/// Counters of the pool's work.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Pages read from their files.
     pub reads: AtomicU64,
-    /// Pages that were evicted.
+    /// Pages evicted.
     pub evictions: AtomicU64,
 }
 
@@ -137,20 +135,20 @@ pub struct ClassicPool {
     frames: Box<[Descriptor]>,
     instances: Box<[Instance]>,
     hash: HashIndex,
-    /// The tablespaces that there are.
+    /// The attached tablespaces.
     spaces: RwLock<FxHashMap<SpaceId, Arc<Space>>>,
     flusher: Mutex<Flusher>,
     frame_freed: Event,
     cleaner_wake: Arc<Event>,
-    /// What it has done.
+    /// Counters of the pool's work.
     pub counters: Counters,
 }
 
 impl ClassicPool {
-    /// An empty pool.
+    /// Creates an empty pool.
     ///
     /// # Errors
-    /// When the address space is not to be had.
+    /// The address space cannot be reserved.
     pub fn new(ground: Ground, options: PoolOptions) -> Result<Self> {
         let arena = Arena::new(options.frames, options.page_size)?;
         let share = |n: usize| (options.frames * n / options.instances) as u32;
@@ -170,37 +168,37 @@ impl ClassicPool {
         })
     }
 
-    /// What it stands on.
+    /// Returns the environment of the pool.
     pub fn ground(&self) -> &Ground {
         &self.ground
     }
 
-    /// How it was made.
+    /// Returns the configuration of the pool.
     pub fn options(&self) -> &PoolOptions {
         &self.options
     }
 
-    /// The descriptors of all frames.
+    /// Returns the descriptors of all frames.
     pub fn frames(&self) -> &[Descriptor] {
         &self.frames
     }
 
-    /// The instances.
+    /// Returns the instances.
     pub fn instances(&self) -> &[Instance] {
         &self.instances
     }
 
-    /// The hash index.
+    /// Returns the hash index.
     pub fn hash_index(&self) -> &HashIndex {
         &self.hash
     }
 
-    /// Switches the hash index.
+    /// Switches the hash index on or off.
     pub fn set_hash_index(&self, on: bool) {
         self.hash.switch(on, &self.frames);
     }
 
-    /// The instance that a page belongs to, by its extent, as `buf_pool_get` has it.
+    /// Returns the instance of a page, by its extent, as `buf_pool_get` does.
     #[inline]
     pub fn instance_of(&self, id: PageId) -> &Instance {
         if let [instance] = &*self.instances {
@@ -216,17 +214,17 @@ impl ClassicPool {
         (number, &self.instances[number])
     }
 
-    /// A frame's page.
+    /// Returns the page of a frame.
     pub fn page(&self, frame: u32) -> Page<'_> {
         self.arena.page(FrameNo(frame))
     }
 
-    /// Makes a tablespace known.
+    /// Adds a tablespace.
     pub fn attach(&self, space: &Arc<Space>) {
         self.spaces.write().insert(space.id, space.clone());
     }
 
-    /// The other way round: all its pages that are still here are dead.
+    /// Removes a tablespace: all its pages that are still in the pool become dead.
     pub fn detach(&self, space: &Space) {
         self.spaces.write().remove(&space.id);
     }
@@ -235,7 +233,7 @@ impl ClassicPool {
         self.spaces.read().get(&id).cloned()
     }
 
-    /// Whether the page in a frame is of nobody any more.
+    /// Returns whether the page in a frame is dead.
     pub fn is_dead(&self, frame: u32) -> bool {
         let descriptor = &self.frames[frame as usize];
         if descriptor.is(DELETED) {
@@ -250,31 +248,31 @@ impl ClassicPool {
         u64::from(page.0) * self.options.page_size as u64
     }
 
-    /// Pages in the pool, dirty ones, free frames.
+    /// Returns the numbers of pages in the pool, of dirty pages and of free frames.
     pub fn occupancy(&self) -> [u64; 3] {
         let sum = |of: fn(&Instance) -> u32| self.instances.iter().map(|i| u64::from(of(i))).sum();
         [sum(|i| i.lru.len()), sum(|i| i.flush.len()), sum(|i| i.free.len())]
     }
 
-    /// What the locks have seen: a report for each lock of each instance, and that of the hash index.
+    /// Returns the recorded holds and waits: one report per lock of each instance, and that of the hash index.
     pub fn lock_reports(&self) -> Vec<Report> {
         let instances = self.instances.iter().flat_map(Instance::reports);
         instances.chain([self.hash.report()]).collect()
     }
 
-    /// Forgets what they have seen.
+    /// Discards the recorded holds and waits.
     pub fn reset_locks(&self) {
         self.instances.iter().for_each(Instance::reset);
         self.hash.reset();
     }
 
-    /// Tells those who wait for a frame to look again.
+    /// Wakes the threads that wait for a frame.
     fn tell_freed(&self) {
         self.frame_freed.notify();
     }
 }
 
-/// A tree's way to the global hash index.
+/// A tree's access to the global hash index.
 #[derive(Debug)]
 pub struct TreeHash {
     pool: Arc<ClassicPool>,
@@ -282,7 +280,7 @@ pub struct TreeHash {
 }
 
 impl TreeHash {
-    /// For this tree.
+    /// Creates the access for this tree.
     pub fn new(pool: Arc<ClassicPool>, handle: Handle) -> Self {
         Self { pool, handle }
     }
@@ -295,7 +293,7 @@ impl Hints for TreeHash {
     }
 
     fn hint(&self, hash: u64) -> Option<(PageNo, usize)> {
-        // Where in the leaf the key is, is found out there.
+        // The caller finds the position of the key in the leaf itself.
         self.pool.hash.search(self.handle.tree, hash).map(|page| (page, 0))
     }
 

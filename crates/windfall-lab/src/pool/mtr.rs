@@ -1,12 +1,10 @@
 //! Mini-transactions on the classic pool.
 //!
-//! **Purpose.** Latched pages, and their changes as one group of the log: [`MiniTransaction`] of the seam.
+//! **Purpose.** Latches pages and logs their changes as one group: implements [`MiniTransaction`].
 //!
-//! **Invariants.** All latches are held to the commit. At the commit the changes are logged first, then the pages are
-//! entered into their flush lists by the start of the group; the log's floor waits for that. The keys of a hashed page
-//! and their entries change together, under the page's latch.
-//!
-//! **May touch.** What `pool` may touch.
+//! **Invariants.** All latches are held until the commit. At the commit the changes are logged first. Then the pages
+//! are added to their flush lists with the start of the group as LSN; the log's low-water mark does not pass the group
+//! before that. The keys of a hashed page and their entries change together, under the page's latch.
 
 use smallvec::SmallVec;
 use windfall::{
@@ -35,7 +33,7 @@ pub struct Mini<'a> {
     pages: SmallVec<[Option<Memo<'a>>; 4]>,
     group: GroupWriter,
     applied: bool,
-    /// Pages that come free at the end.
+    /// Pages that become free at the end.
     freed: Vec<(Handle, PageNo)>,
 }
 
@@ -55,7 +53,7 @@ impl<'a> Mini<'a> {
         self.pages[page.0].as_ref().expect("the page is latched")
     }
 
-    /// Lets go of everything.
+    /// Releases all latches, and then frees pages.
     fn release(&mut self) {
         for memo in self.pages.drain(..).flatten() {
             if memo.changed {
@@ -70,7 +68,7 @@ impl<'a> Mini<'a> {
     }
 }
 
-/// Keeps the hash index true to a change of a page: before it, and after it.
+/// Keeps the hash index consistent with a change of a page: before it, and after it.
 struct Rehash<'a> {
     pool: &'a ClassicPool,
     frame: u32,
@@ -110,7 +108,7 @@ impl<'a> MiniTransaction<'a, ClassicPool> for Mini<'a> {
     type Freeing = Latched;
 
     fn reserve(&mut self, _: &Handle, _: u64) -> Result<()> {
-        // The log of a lab is on a disk with room.
+        // The lab's log is on a disk with enough space.
         Ok(())
     }
 
@@ -217,7 +215,7 @@ impl ClassicPool {
         self.frames[frame as usize].hashed.load(core::sync::atomic::Ordering::Relaxed) > 0
     }
 
-    /// Enters a page into the flush list, unless it is there. It is exclusively latched.
+    /// Adds a page to the flush list, unless it is there. The page is latched exclusively.
     fn mark_dirty(&self, frame: u32, since: Lsn) {
         let descriptor = &self.frames[frame as usize];
         if descriptor.is(DIRTY) {

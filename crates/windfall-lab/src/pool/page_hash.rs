@@ -1,10 +1,8 @@
-//! Which frame holds a page: the one hash over all tablespaces.
+//! The page hash: one hash from page ids to frames over all tablespaces.
 //!
 //! **Purpose.** Buckets of frames, chained through the descriptors.
 //!
 //! **Invariants.** A bucket is read and changed under its lock, which the caller holds.
-//!
-//! **May touch.** `descriptor`, `windfall`'s ids.
 
 use windfall::ids::PageId;
 
@@ -13,26 +11,26 @@ use super::descriptor::{Descriptor, Link};
 /// The page hash of a pool instance.
 #[derive(Debug)]
 pub struct PageHash {
-    /// A power of two.
+    /// The length is a power of two.
     buckets: Box<[Link]>,
 }
 
 impl PageHash {
-    /// A hash for about so many pages.
+    /// Creates a hash for about this many pages.
     pub fn new(frames: usize) -> Self {
         let buckets = (frames.max(8) * 2).next_power_of_two();
         Self { buckets: (0..buckets).map(|_| Link::default()).collect() }
     }
 
-    /// The number of a page's bucket.
+    /// Returns the number of a page's bucket.
     #[inline]
     pub fn bucket(&self, id: PageId) -> usize {
-        // Pages that follow each other lie in buckets that follow each other, and tablespaces begin anywhere.
+        // Consecutive pages are in consecutive buckets, and each tablespace begins at a pseudo-random bucket.
         let first = id.space.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         first.wrapping_add(id.page.0.into()) as usize & (self.buckets.len() - 1)
     }
 
-    /// The frame that holds a page.
+    /// Returns the frame that holds a page.
     #[inline]
     pub fn find(&self, frames: &[Descriptor], id: PageId) -> Option<u32> {
         let mut at = self.buckets[self.bucket(id)].get();
@@ -42,7 +40,7 @@ impl PageHash {
         at
     }
 
-    /// Enters a frame that has its tag.
+    /// Adds a frame with its tag already set.
     pub fn insert(&self, frames: &[Descriptor], frame: u32) {
         let descriptor = &frames[frame as usize];
         let bucket = &self.buckets[self.bucket(descriptor.tag())];
@@ -50,7 +48,7 @@ impl PageHash {
         bucket.set(Some(frame));
     }
 
-    /// Takes a frame out that still has its tag.
+    /// Removes a frame with its tag still set.
     pub fn remove(&self, frames: &[Descriptor], frame: u32) {
         let descriptor = &frames[frame as usize];
         let mut link = &self.buckets[self.bucket(descriptor.tag())];

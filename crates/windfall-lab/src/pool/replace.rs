@@ -1,12 +1,11 @@
-//! Frames: where one comes from.
+//! Allocation of frames.
 //!
-//! **Purpose.** From the free list, else from the end of the LRU list: a clean or dead page is evicted, a dirty one is
-//! written first, by whoever needs the frame, as `buf_LRU_get_free_block` does.
+//! **Purpose.** A frame is taken from the free list, else from the old end of the LRU list. A clean or dead page is
+//! evicted at once; a dirty one is first written, by the thread that needs the frame, as `buf_LRU_get_free_block`
+//! does.
 //!
-//! **Invariants.** A page is evicted under the locks of LRU list and page hash when nobody has pinned it. Its entries
-//! in the hash index go before the frame is given to anybody.
-//!
-//! **May touch.** What `pool` may touch.
+//! **Invariants.** A page is evicted under the locks of LRU list and page hash, and only if it is not pinned. Its
+//! entries in the hash index are removed before the frame is used again.
 
 use core::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -20,14 +19,14 @@ use super::{
 };
 use crate::watch::Purpose;
 
-/// So many pages from the end of the LRU list are looked at for one that can go at once:
-/// `BUF_LRU_SEARCH_SCAN_THRESHOLD`. If none can, all are.
+/// The number of pages from the old end of the LRU list that are searched for one that can be evicted at once:
+/// `BUF_LRU_SEARCH_SCAN_THRESHOLD`. If there is none, all pages are searched.
 pub(super) const SEARCHED: usize = 100;
-/// Who found none waits for the cleaner, but not longer than this.
+/// The maximum wait for the cleaner if no page can be evicted.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 impl ClassicPool {
-    /// A frame that is in no list.
+    /// Returns a frame that is in no list.
     pub(super) fn take_frame(&self, instance: &Instance) -> Result<u32> {
         loop {
             let free = {
@@ -49,7 +48,7 @@ impl ClassicPool {
         }
     }
 
-    /// Evicts one of so many of the oldest pages that can go without being written.
+    /// Evicts one of the `searched` oldest pages that need not be written.
     pub(super) fn evict_one(&self, instance: &Instance, searched: usize) -> Option<u32> {
         let mut held = instance.hold(&[Part::Lru], Purpose::Load);
         let oldest = instance.lru.from_oldest(&self.frames).take(searched);
@@ -63,9 +62,9 @@ impl ClassicPool {
         None
     }
 
-    /// Takes a page out of the pool if it can go: nobody uses it, and it is clean, or dead, or bookkeeping alone. The
-    /// LRU list is held, and nothing that has a lock of its own beside it, before and after. Its entries in the hash
-    /// index are still to go: [`ClassicPool::unhash`].
+    /// Evicts a page if possible: it must be unused, and clean, dead or bookkeeping only. The caller holds the LRU
+    /// list's lock and no further lock of its own, before and after the call. The entries in the hash index remain:
+    /// [`ClassicPool::unhash`] removes them.
     pub(crate) fn evict(&self, instance: &Instance, held: &mut Holding<'_>, frame: u32) -> bool {
         let descriptor = &self.frames[frame as usize];
         let mut is_dirty = descriptor.is(DIRTY);
@@ -77,7 +76,7 @@ impl ClassicPool {
             held.also(Part::Flush);
         }
         let latched = held.latch_page(descriptor.tag());
-        // Nobody can pin it any more; somebody may have since the first look, and changed it, or written it.
+        // From here on the page cannot be pinned. Since the first check it may have been pinned, changed or written.
         if descriptor.is_pinned() || !is_dirty && descriptor.is(DIRTY) {
             drop(latched);
             held.without(Part::Flush);
@@ -97,14 +96,14 @@ impl ClassicPool {
         true
     }
 
-    /// Removes the hash entries of a page that was evicted, and with that all that was known of it.
+    /// Removes the hash entries of an evicted page, and clears the descriptor.
     pub(crate) fn unhash(&self, frame: u32, purpose: Purpose) -> u64 {
         let removed = self.hash.drop_page(&self.frames, frame, self.page(frame), purpose);
         self.frames[frame as usize].clear_tag();
         removed
     }
 
-    /// Gives a frame to the free list.
+    /// Adds a frame to the free list.
     pub(crate) fn give_frame(&self, instance: &Instance, frame: u32) {
         {
             let _held = instance.hold(&[Part::Free], Purpose::Load);
@@ -113,7 +112,7 @@ impl ClassicPool {
         self.tell_freed();
     }
 
-    /// The same for a frame in no list that some may have pinned, who let go of it soon.
+    /// Adds a frame to the free list that is in no list and may still be pinned for a short time.
     pub(super) fn give_when_unpinned(&self, instance: &Instance, frame: u32) {
         while self.frames[frame as usize].is_pinned() {
             std::thread::yield_now();
@@ -121,7 +120,7 @@ impl ClassicPool {
         self.give_frame(instance, frame);
     }
 
-    /// The same for a frame that the caller has just evicted, under the locks that he holds.
+    /// Adds a frame to the free list that the caller has just evicted, under the locks that it holds.
     pub(crate) fn give_frame_under(&self, instance: &Instance, held: &mut Holding<'_>, frame: u32) {
         held.also(Part::Free);
         instance.free.push(&self.frames, frame);
@@ -134,7 +133,8 @@ impl ClassicPool {
         self.unhash_and_unlatch(frame)
     }
 
-    /// The same for who holds the pool mutex, and so waits for no latch: nothing is done if somebody has it.
+    /// Does the same for a caller that holds the pool mutex, and so must not wait for a latch: does nothing if it is
+    /// taken.
     pub(crate) fn try_unhash(&self, frame: u32) -> u64 {
         if self.latch(frame).try_exclusive() { self.unhash_and_unlatch(frame) } else { 0 }
     }
@@ -145,12 +145,12 @@ impl ClassicPool {
         removed
     }
 
-    /// Frees a dead page that somebody has met. Says whether it is gone; it is not while somebody uses it.
+    /// Frees a dead page that was found. Returns whether the page is gone; it is not as long as it is in use.
     pub(super) fn free_dead(&self, frame: u32, id: PageId) -> bool {
         let instance = self.instance_of(id);
         let mut held = instance.hold(&[Part::Lru], Purpose::Load);
-        // Somebody else may have evicted it: its tag goes later than it leaves the page hash. Who holds the LRU list
-        // keeps it there.
+        // Another thread may have evicted the page: it leaves the page hash before its tag is cleared. While the LRU
+        // list's lock is held it stays in the page hash.
         let is_there = {
             let _latched = held.latch_page(id);
             instance.pages.find(&self.frames, id) == Some(frame)

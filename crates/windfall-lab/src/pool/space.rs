@@ -1,17 +1,15 @@
-//! Tablespaces of the classic pool, and which of their pages are in use.
+//! Tablespaces of the classic pool, and the map of their pages in use.
 //!
-//! **Purpose.** One tablespace is one file, and holds one tree, or several: a tablespace of several tables gives each
+//! **Purpose.** One tablespace is one file, and holds one tree or several: a tablespace of several tables assigns each
 //! of its trees a range of page numbers.
 //!
-//! **Invariants.** A [`Tree`](windfall::tree::Tree) knows its own page numbers and the id of its own; the pool knows
-//! the number in the file. A handle belongs to a *version* of its tablespace: a truncation that keeps the tablespace
-//! makes a new one, and handles of the old one are refused. Pages that were freed come free when their mini-transaction
-//! has let go of them. Who reads or writes a page announces that first and then looks whether the tablespace is still
-//! there; a drop marks it first and then waits for those who are announced.
+//! **Invariants.** A [`Tree`](windfall::tree::Tree) knows its own page numbers and its own id; the pool knows the
+//! number in the file. A handle belongs to a *version* of its tablespace: a truncation that keeps the tablespace
+//! creates a new one, and handles of the old one are refused. Pages that were freed become reusable when their
+//! mini-transaction has released its latches. A thread that reads or writes a page announces the I/O first and then
+//! checks whether the tablespace still exists. A drop marks the tablespace first and then waits for the announced I/O.
 //!
-//! **May touch.** `windfall`'s ids and errors.
-//!
-//! The map of pages in use is in memory: a lab is not opened twice. 64 pages, one word of it, are an extent.
+//! The map of pages in use is only in memory: a lab is not opened twice. 64 pages, one word of the map, are an extent.
 
 use core::{
     fmt,
@@ -25,20 +23,20 @@ use windfall::{
     ids::{PageId, PageNo, SpaceId},
 };
 
-/// Pages of an extent.
+/// Pages per extent.
 pub const EXTENT: u32 = 64;
-/// Page numbers of a tree: as many trees as fit into 32 bits.
+/// Page numbers per tree: 32-bit numbers are divided among [`TREES`] trees.
 const TREE_PAGES: u32 = 1 << 26;
-/// The most trees of a tablespace.
+/// The maximum number of trees of a tablespace.
 pub const TREES: u32 = u32::MAX / TREE_PAGES + 1;
 
-/// Pages in use, a bit each, an extent a word.
+/// Pages in use, one bit per page and one word per extent.
 #[derive(Debug, Default)]
 struct Pages {
     extents: Vec<u64>,
-    /// Below this there is no free page.
+    /// Below this page number there is no free page.
     full_below: u32,
-    /// A page of it is, or was, in the pool.
+    /// Whether a page of the tree is, or was, in the pool.
     was_used: bool,
 }
 
@@ -80,16 +78,16 @@ impl Pages {
 
 /// A tablespace.
 pub struct Space {
-    /// Its number, which names its file.
+    /// The number, which also names the file.
     pub id: SpaceId,
-    /// Whether it is temporary: its changes are not logged.
+    /// Whether the tablespace is temporary: its changes are not logged.
     pub temporary: bool,
     version: AtomicU32,
     dropped: AtomicBool,
     trees: Mutex<Vec<(SpaceId, Pages)>>,
-    /// Held while a page is taken and entered into the pool.
+    /// Held while a page is allocated and entered into the pool.
     allocation: Mutex<()>,
-    /// Pages of it that are being read or written.
+    /// Pages of the tablespace with I/O announced.
     io: AtomicU32,
 }
 
@@ -100,40 +98,41 @@ impl fmt::Debug for Space {
 }
 
 impl Space {
-    /// An empty tablespace.
+    /// Creates an empty tablespace.
     pub fn new(id: SpaceId, temporary: bool) -> Arc<Self> {
         let (trees, allocation) = (Mutex::new(Vec::new()), Mutex::new(()));
         let (version, dropped, io) = (AtomicU32::new(0), AtomicBool::new(false), AtomicU32::new(0));
         Arc::new(Self { id, temporary, version, dropped, trees, allocation, io })
     }
 
-    /// Its version.
+    /// Returns the version.
     #[inline]
     pub fn version(&self) -> u32 {
         self.version.load(SeqCst)
     }
 
-    /// Whether it was dropped.
+    /// Returns whether the tablespace was dropped.
     pub fn is_dropped(&self) -> bool {
         self.dropped.load(SeqCst)
     }
 
-    /// Refuses every handle from now on.
+    /// Marks the tablespace as dropped: every handle is refused from now on.
     pub fn mark_dropped(&self) {
         self.dropped.store(true, SeqCst);
     }
 
-    /// Makes a new, empty version: the handles of the old one are refused. Gives the ids of the trees that it had.
+    /// Creates a new, empty version: the handles of the old one are refused. Returns the ids of the old version's
+    /// trees.
     pub fn renew(&self) -> Vec<SpaceId> {
         let mut trees = self.trees.lock();
         self.version.fetch_add(1, SeqCst);
         core::mem::take(&mut *trees).into_iter().map(|(id, _)| id).collect()
     }
 
-    /// A new tree in it, whose pages carry this id.
+    /// Creates a tree; its pages carry this id.
     ///
     /// # Errors
-    /// When it has [`TREES`] of them.
+    /// The tablespace has [`TREES`] trees already.
     pub fn tree(self: &Arc<Self>, id: SpaceId) -> Result<Handle> {
         let mut trees = self.trees.lock();
         let number = trees.len() as u32;
@@ -145,12 +144,12 @@ impl Space {
         Ok(Handle { space: self.clone(), tree: id, number, version: self.version() })
     }
 
-    /// The ids of its trees.
+    /// Returns the ids of the trees.
     pub fn trees(&self) -> Vec<SpaceId> {
         self.trees.lock().iter().map(|(id, _)| *id).collect()
     }
 
-    /// The pages in use, by extent: their numbers in the file, those of one extent at a time.
+    /// Returns the pages in use, grouped by extent: their numbers in the file.
     pub fn extents(&self) -> Vec<Vec<PageNo>> {
         let trees = self.trees.lock();
         let of = |number: u32, pages: &Pages| {
@@ -161,25 +160,25 @@ impl Space {
         (0..).zip(trees.iter()).flat_map(|(number, (_, pages))| of(number, pages)).collect()
     }
 
-    /// Whether no page is being read or written.
+    /// Returns whether no I/O is announced.
     pub fn is_quiet(&self) -> bool {
         self.io.load(SeqCst) == 0
     }
 }
 
-/// A tablespace that is told that a page of it is going to be read or written. Who has told it looks after that whether
-/// the tablespace is still there.
+/// An announced read or write of a page of a tablespace. After the announcement the thread checks whether the
+/// tablespace still exists.
 #[derive(Debug)]
 pub struct Announced(Arc<Space>);
 
 impl Announced {
-    /// Tells it.
+    /// Announces the I/O.
     pub fn new(space: Arc<Space>) -> Self {
         space.io.fetch_add(1, SeqCst);
         Self(space)
     }
 
-    /// The tablespace.
+    /// Returns the tablespace.
     pub fn space(&self) -> &Space {
         &self.0
     }
@@ -191,7 +190,7 @@ impl Drop for Announced {
     }
 }
 
-/// A tree's tablespace, as the tree knows it.
+/// A tree's reference to its tablespace.
 #[derive(Clone)]
 pub struct Handle {
     /// The tablespace.
@@ -209,17 +208,17 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// The version of the tablespace that this is a tree of.
+    /// Returns the version of the tablespace that the tree belongs to.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// Whether the tree is still there.
+    /// Returns whether the tree still exists.
     pub fn is_live(&self) -> bool {
         !self.space.is_dropped() && self.space.version() == self.version
     }
 
-    /// Refuses a tree that is gone.
+    /// Refuses a tree that no longer exists.
     ///
     /// # Errors
     /// [`Error::TableDropped`].
@@ -228,13 +227,13 @@ impl Handle {
         if self.is_live() { Ok(()) } else { Err(Error::TableDropped(Owner::Unknown)) }
     }
 
-    /// A page of the tree as the pool names it: by its number in the file.
+    /// Returns the id of a page of the tree as the pool uses it: with its number in the file.
     #[inline]
     pub fn in_file(&self, page: PageNo) -> PageId {
         PageId { space: self.space.id, page: PageNo(self.number * TREE_PAGES + page.0) }
     }
 
-    /// A page of the tree as its header names it.
+    /// Returns the id of a page of the tree as its header has it.
     pub fn in_tree(&self, page: PageNo) -> PageId {
         PageId { space: self.tree, page }
     }
@@ -245,11 +244,12 @@ impl Handle {
         trees.get(self.number as usize).is_none_or(|(_, pages)| !pages.was_used)
     }
 
-    /// Takes the lowest free page at or after `near`, else the lowest one, and has it entered into the pool, latched.
-    /// One after the other: whoever is given another page than the first one finds the first one there.
+    /// Allocates the lowest free page at or after `near`, else the lowest one, and has it entered into the pool,
+    /// latched. Allocations are serialised: a thread that gets a page other than the first one finds the first one in
+    /// the pool.
     ///
     /// # Errors
-    /// When the tree is gone, or full; what entering it says.
+    /// The tree is gone or full, or `enter` fails.
     pub fn allocate<T>(&self, near: PageNo, enter: impl FnOnce(PageNo) -> Result<T>) -> Result<(PageNo, T)> {
         let _one_by_one = self.space.allocation.lock();
         let page = self.take_page(near)?;
@@ -262,7 +262,7 @@ impl Handle {
         Ok((page, entered))
     }
 
-    /// Page 0 is nobody's.
+    /// Takes a free page. Page 0 is reserved.
     fn take_page(&self, near: PageNo) -> Result<PageNo> {
         let mut trees = self.space.trees.lock();
         self.check_live()?;
@@ -274,7 +274,7 @@ impl Handle {
         Ok(PageNo(pages.take(near.0).ok_or_else(full)?))
     }
 
-    /// Gives a page back.
+    /// Frees a page.
     pub fn give_page(&self, page: PageNo) {
         let mut trees = self.space.trees.lock();
         if self.is_live() {

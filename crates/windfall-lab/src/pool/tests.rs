@@ -1,11 +1,9 @@
-//! The tree on the classic pool, in every version, against a model.
+//! The tree on the classic pool, in every version, compared with a model.
 //!
-//! **Purpose.** That the pool keeps pages: a pool far smaller than the tree, evicting and writing all the time, with
-//! the hash index and without, by one thread and by several.
+//! **Purpose.** Checks that the pool keeps pages: a pool much smaller than the tree evicts and writes all the time,
+//! with and without the hash index, with one thread and with several.
 //!
-//! **Invariants.** What the tree says is what the model says.
-//!
-//! **May touch.** What `pool` may touch, `testing`.
+//! **Invariants.** The tree returns what the model returns.
 
 use std::{
     collections::BTreeMap,

@@ -1,11 +1,9 @@
-//! X6, X7 and X8: drops amid inserts, amid reads, amid durable commits.
+//! X6, X7 and X8: drops during inserts, during reads, and during durable commits.
 //!
-//! **Purpose.** Rates and gaps around drops that are large in one way: partitions, pages in the hash index, bytes on
-//! the disk.
+//! **Purpose.** Rates and gaps around drops that are large in one respect: partitions, pages in the hash index, bytes
+//! on the disk.
 //!
-//! **Invariants.** No published figures stand beside these: nobody has published any.
-//!
-//! **May touch.** `draw`, `fill` for its lists, `look`, `order`, `over_time`, `section`, `results`, `windfall-measure`.
+//! **Invariants.** No published figures are shown with these, because none exist.
 
 use windfall_measure::{
     median,
@@ -24,19 +22,19 @@ use super::{
 };
 use crate::results::{self, Load, X6, X6Run, X7, X8, X8Run};
 
-/// The longest gap near the statements; of all, if there is none.
+/// Returns the longest gap near the statements; the longest of all if there is no statement.
 pub fn gap_near(load: &Load) -> f64 {
     load.windows.iter().map(|window| window.gap_ns).max().map_or_else(|| load.longest_ns(), |ns| ns as f64)
 }
 
-/// How often a partition goes, in seconds, as the runs show it: the median of the times between two drops.
+/// Returns the interval between drops of partitions, in seconds: the median of the runs.
 fn every(x6: &X6) -> Option<f64> {
     let seconds = |m: &[results::Mark]| m[1].at_ns.saturating_sub(m[0].at_ns) as f64 / 1e9;
     let between: Vec<f64> = x6.runs.iter().flat_map(|r| r.load.marks.windows(2)).map(seconds).collect();
     (!between.is_empty()).then(|| median(&between))
 }
 
-/// The part of the page of X6.
+/// Returns the section of X6.
 pub fn x6_section(x6: &X6) -> Section {
     let mut section = Section::new(
         "x6",
@@ -51,7 +49,7 @@ pub fn x6_section(x6: &X6) -> Section {
     );
     let names = Names::of(x6.runs.iter().map(|r| r.system));
     section.setting(names.hash_said());
-    // How many pages they are is in no result; that they are bookkeeping holds for every run of this experiment.
+    // The number of pages is in no result; that they are bookkeeping is true for every run of this experiment.
     section.bookkeeping("The pool is full of other tables' pages, as bookkeeping");
     let of = |drops: bool, system| x6.runs.iter().find(|r| r.system == system && r.drops == drops);
     let all = systems(x6.runs.iter().map(|r| r.system));
@@ -78,7 +76,7 @@ pub fn x6_section(x6: &X6) -> Section {
     section
 }
 
-/// Bytes on an axis, whose steps are round in decimal units.
+/// Returns bytes as an axis label: the steps of the axis are round in decimal units.
 fn axis_bytes(n: f64) -> String {
     match n {
         _ if n >= 1e9 => format!("{} GB", decimals((n / 1e7).round() / 100.0)),
@@ -90,7 +88,7 @@ fn axis_bytes(n: f64) -> String {
 
 fn in_use(x6: &X6, names: Names) -> Option<Graph> {
     let most = x6.runs.iter().flat_map(|r| &r.used_bytes).max().copied()? as f64;
-    // A size was taken at each new partition: once a second, where everything has its full size.
+    // A size was recorded at each new partition: once a second, at full scale.
     let step = every(x6).filter(|&s| s > 0.0).unwrap_or(1.0);
     let seconds = x6.runs.iter().map(|r| r.used_bytes.len()).max()?.saturating_sub(1).max(1) as f64 * step;
     let (x, y) = (Scale::linear(0.0, seconds), Scale::linear(0.0, round_up(most * 1.05)));
@@ -143,7 +141,7 @@ fn in_use(x6: &X6, names: Names) -> Option<Graph> {
     })
 }
 
-/// The part of the page of X7.
+/// Returns the section of X7.
 pub fn x7_section(x7: &X7) -> Section {
     let mut section = Section::new(
         "x7",
@@ -231,7 +229,7 @@ pub fn x7_section(x7: &X7) -> Section {
     section
 }
 
-/// The part of the page of X8.
+/// Returns the section of X8.
 pub fn x8_section(x8: &X8) -> Section {
     let mut section = Section::new(
         "x8",
@@ -267,7 +265,7 @@ pub fn x8_section(x8: &X8) -> Section {
     section
 }
 
-/// From when to when commits are shown, in seconds: some time before the drop, and as long behind the file's end.
+/// Returns the shown range of time in seconds: from some time before the drop to as long after the file's deletion.
 fn window(run: &X8Run) -> (f64, f64) {
     let length = run.load.length_ns as f64 / 1e9;
     let at = run.load.marks.first().map_or(0.0, |m| m.at_ns as f64 / 1e9);
@@ -277,7 +275,7 @@ fn window(run: &X8Run) -> (f64, f64) {
 }
 
 fn around(x8: &X8, names: Names) -> Option<Graph> {
-    // All panels show the same length of time: that of the run that needs most.
+    // All panels show the same length of time: that of the run with the longest range.
     let before =
         x8.runs.iter().map(|r| r.load.marks.first().map_or(0.0, |m| m.at_ns as f64 / 1e9) - window(r).0);
     let before = before.fold(0.0, f64::max);

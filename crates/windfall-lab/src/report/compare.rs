@@ -1,10 +1,8 @@
-//! Two results held against each other.
+//! A comparison of two results.
 //!
-//! **Purpose.** What has become slower or faster, run by run: the same experiment, system and setting.
+//! **Purpose.** Shows the differences in speed, run by run: the same experiment, system and setting.
 //!
-//! **Invariants.** What is in one of both alone is named, not left out. No line is wider than 100 columns.
-//!
-//! **May touch.** `amid`, `look`, `loops`, `over_time`, `scale`, `text`, `results`, `windfall-measure`.
+//! **Invariants.** A run that is in only one of the results is named, not left out. No line is wider than 100 columns.
 
 use std::fmt::Write as _;
 
@@ -28,9 +26,9 @@ use crate::results::{Load, Results};
 enum Value {
     /// Nanoseconds.
     Time(f64),
-    /// A second.
+    /// Per second.
     Rate(f64),
-    /// How many.
+    /// A number.
     Count(f64),
 }
 
@@ -50,7 +48,7 @@ impl Value {
     }
 }
 
-/// A run: its experiment, its system and setting, and its numbers by name.
+/// A run: its experiment, system and setting, and its numbers by name.
 #[derive(Clone, Debug)]
 struct Run {
     experiment: &'static str,
@@ -140,7 +138,7 @@ fn runs(r: &Results) -> Vec<Run> {
     all
 }
 
-/// Two results held against each other, for the terminal.
+/// Returns a comparison of two results for the terminal.
 pub fn compare(one: &Results, two: &Results, names: [&str; 2]) -> String {
     let (a, b) = (runs(one), runs(two));
     let mut text = String::new();

@@ -1,11 +1,9 @@
-//! X2: drops by how full the pool is.
+//! X2: drops by pool fill.
 //!
-//! **Purpose.** The published times beside ours as ratios, how they grow with the fill, and tables dropped per second
-//! over time.
+//! **Purpose.** Compares the published times with ours as ratios, and shows how they grow with the fill, and the
+//! tables dropped per second over time.
 //!
-//! **Invariants.** A growth is that of a system against itself.
-//!
-//! **May touch.** `draw`, `look`, `order`, `published`, `section`, `results`, `system`, `windfall-measure`.
+//! **Invariants.** A growth compares a system with itself.
 
 use windfall_measure::{
     page::Graph,
@@ -25,10 +23,10 @@ use crate::{
     system::System,
 };
 
-/// The points of a line of tables dropped per second.
+/// The number of points of a line of tables dropped per second.
 const BINS: usize = 40;
 
-/// Without doubles, in order.
+/// Returns the values in order, without duplicates.
 pub fn distinct(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut all: Vec<f64> = values.into_iter().collect();
     all.sort_by(f64::total_cmp);
@@ -36,7 +34,7 @@ pub fn distinct(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     all
 }
 
-/// Without doubles, in order.
+/// Returns the systems in order, without duplicates.
 pub fn systems(all: impl IntoIterator<Item = System>) -> Vec<System> {
     let mut all: Vec<System> = all.into_iter().collect();
     all.sort();
@@ -44,7 +42,7 @@ pub fn systems(all: impl IntoIterator<Item = System>) -> Vec<System> {
     all
 }
 
-/// The part of the page.
+/// Returns the section of the page.
 pub fn section(x2: &X2) -> Section {
     let mut section = Section::new(
         "x2",
@@ -74,7 +72,7 @@ pub fn section(x2: &X2) -> Section {
     section
 }
 
-/// How many times as long as with the least fill: published, and here, on a linear and on a logarithmic axis.
+/// Draws the times as multiples of those with the least fill: published, and here, on one linear scale.
 fn growth(x2: &X2, names: Names) -> Option<Graph> {
     let fills = distinct(x2.runs.iter().map(|r| r.fill_gb));
     let least = fills.first()?;
@@ -138,7 +136,7 @@ fn growth(x2: &X2, names: Names) -> Option<Graph> {
     })
 }
 
-/// A curve in the look of its system.
+/// Returns a curve in the style of its system.
 pub fn own(system: System, names: Names, points: Vec<(usize, f64)>, hint: fn(f64) -> String) -> Curve {
     let hashed = if system.hash_index { " hollow" } else { "" };
     Curve {
@@ -181,7 +179,7 @@ fn absolute(x2: &X2, names: Names) -> Option<Graph> {
     })
 }
 
-/// Times on a linear and on a logarithmic axis.
+/// Draws times on a linear and on a logarithmic axis.
 pub fn both_axes(about: &str, gigabytes_set: &[f64], unit: &str, curves: Vec<Curve>) -> [Drawing; 2] {
     let values = || curves.iter().flat_map(|c| &c.points).map(|p| p.1);
     let linear = Scale::linear(0.0, round_up(values().fold(1.0, f64::max) * 1.05));
@@ -201,11 +199,11 @@ pub fn both_axes(about: &str, gigabytes_set: &[f64], unit: &str, curves: Vec<Cur
     ])
 }
 
-/// Tables dropped per second, in stretches of the run.
+/// Returns the tables dropped per second, in stretches of the run.
 fn rates(run: &X2Run) -> Vec<(f64, f64)> {
     let ended = &run.ended_ns;
     let Some(&end) = ended.last().filter(|&&end| end > 0) else { return Vec::new() };
-    // Each stretch has the same number of tables: its rate is exact, however unequal the drops are.
+    // Each stretch has the same number of tables: its rate is exact, even if the drops differ.
     let each = ended.len().div_ceil(BINS).max(1);
     let mut from = 0;
     let mut points = Vec::new();

@@ -1,10 +1,8 @@
-//! Results that nobody measured.
+//! Synthetic results.
 //!
-//! **Purpose.** Numbers of a plausible shape for all experiments, to test the report and to look at it.
+//! **Purpose.** Plausible numbers for all experiments, to test the report and to look at it.
 //!
-//! **Invariants.** The same each time.
-//!
-//! **May touch.** `results` and what it is made of, `windfall-measure`.
+//! **Invariants.** The results are the same each time.
 
 use windfall_measure::{
     Gap, Machine, Random,
@@ -41,7 +39,7 @@ pub fn empty() -> Results {
     }
 }
 
-/// Results with all of them.
+/// Results with all experiments.
 pub fn all() -> Results {
     Results {
         x1: Some(x1()),
@@ -57,7 +55,7 @@ pub fn all() -> Results {
     }
 }
 
-/// How long a drop keeps the others waiting, in milliseconds, with a pool of 315,000 pages.
+/// Returns the stall of a drop in milliseconds, with a pool of 315,000 pages.
 fn stall(system: System) -> f64 {
     let (plain, hashed) = match system.policy {
         PolicyName::LruScanOnce => (31.0, 31.0),
@@ -87,7 +85,7 @@ fn percentiles(random: &mut Random, count: u64, worst_ms: f64) -> Percentiles {
     }
 }
 
-/// A load with a stall behind each of its marks.
+/// Returns a load with a stall after each of its marks.
 pub fn load(system: System, seconds: f64, marks_s: &[f64], rate: f64, factor: f64) -> Load {
     let mut random = Random::new(7, system.policy as u64 + marks_s.len() as u64);
     let stall_ns = stall(system) * factor * MS;

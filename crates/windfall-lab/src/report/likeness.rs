@@ -1,36 +1,35 @@
-//! Whether those who work can tell a drop from none.
+//! A test whether clients can distinguish a drop from no drop.
 //!
-//! **Purpose.** The 100 ms behind each drop of X1 are held against the same times without drops, by rank: longest gap,
+//! **Purpose.** Compares the 100 ms after each drop of X1 with the same times without drops, by rank: longest gap,
 //! p99.99, and rate.
 //!
-//! **Invariants.** A chance below [`CHANCE`] is a difference, and few windows claim nothing. The windows of both kinds
-//! are of one process, in phases that took turns.
-//!
-//! **May touch.** `results`, `look`, `section`, `windfall-measure`.
+//! **Invariants.** A probability below [`CHANCE`] is a difference, and with few windows nothing is claimed. The
+//! windows of both kinds are from one process, in alternating phases.
 
 use windfall_measure::{Grid, chance_of_larger};
 
 use super::{look::full, section::Section};
 use crate::results::{Load, Window, X1, X1Run};
 
-/// Chances below this are a difference.
+/// Probabilities below this are a difference.
 const CHANCE: f64 = 0.01;
-/// Fewer windows of a kind than this are not compared.
+/// With fewer windows of a kind than this nothing is compared.
 const FEWEST: usize = 8;
 
 /// The headings of [`lines`].
 const HEADINGS: [&str; 6] = ["system", ">windows", ">longest gap", ">p99.99", ">queries/s", ">told apart"];
 
-/// A system held against its baseline: the chances that windows with a drop would be this much worse by accident.
+/// A system compared with its baseline: the probabilities that windows with a drop would be this much worse by
+/// accident.
 #[derive(Clone, Copy, Debug)]
 struct Likeness<'a> {
     run: &'a X1Run,
-    /// Of the longest gap, of p99.99, of the rate.
+    /// The probabilities for the longest gap, for p99.99 and for the rate.
     chances: [f64; 3],
 }
 
 impl<'a> Likeness<'a> {
-    /// None if there are too few windows.
+    /// Compares a run with its baseline; `None` if there are too few windows.
     fn of(run: &'a X1Run) -> Option<Self> {
         let is_enough = run.with.windows.len().min(run.without.windows.len()) >= FEWEST;
         let chance = |of: fn(&Window) -> f64| {
@@ -41,23 +40,23 @@ impl<'a> Likeness<'a> {
         is_enough.then(|| Self { run, chances: chances() })
     }
 
-    /// The system, with entries of the LRU list for each of the flush list.
+    /// Returns the system, with the ratio of the LRU list to the flush list.
     fn name(&self) -> String {
         format!("{}, {}:1", full(self.run.system), self.run.lru_to_flush)
     }
 
-    /// Whether a drop shows in one of them.
+    /// Returns whether a drop shows in one of the three values.
     fn is_told_apart(&self) -> bool {
         self.chances.iter().any(|&chance| chance < CHANCE)
     }
 }
 
-/// All systems that have enough windows.
+/// Returns all systems that have enough windows.
 fn all(x1: &X1) -> impl Iterator<Item = Likeness<'_>> {
     x1.runs.iter().filter_map(Likeness::of)
 }
 
-/// A line for each system.
+/// Returns a line per system.
 fn lines(x1: &X1) -> Vec<Vec<String>> {
     let chance = |chance: f64| if chance < 0.001 { "< 0.001".into() } else { format!("{chance:.3}") };
     let line = |like: Likeness<'_>| {
@@ -71,7 +70,7 @@ fn lines(x1: &X1) -> Vec<Vec<String>> {
     all(x1).map(line).collect()
 }
 
-/// The table for the terminal, if there is anything in it.
+/// Returns the table for the terminal, if it has any lines.
 pub fn grid(x1: &X1) -> Option<Grid> {
     let lines = lines(x1);
     let mut grid = (!lines.is_empty()).then(|| Grid::new(HEADINGS))?;
@@ -81,7 +80,7 @@ pub fn grid(x1: &X1) -> Option<Grid> {
     Some(grid)
 }
 
-/// The part of the page.
+/// Adds the comparison to a section of the page.
 pub fn part(section: &mut Section, x1: &X1) {
     section.says(&said(x1));
     section.folded(
@@ -90,7 +89,7 @@ pub fn part(section: &mut Section, x1: &X1) {
     );
 }
 
-/// What to see, in a sentence.
+/// Returns the result in a sentence.
 fn said(x1: &X1) -> String {
     let names = |told: bool| -> Vec<String> {
         all(x1).filter(|like| like.is_told_apart() == told).map(|like| like.name()).collect()

@@ -1,11 +1,9 @@
-//! Who held which lock, for what, and how long.
+//! The holders of the pool's locks, their purposes and hold times.
 //!
-//! **Purpose.** The reason for a stall: the holds of the dropping thread against those of all others, lock by lock.
+//! **Purpose.** Shows the cause of a stall: the holds of the dropping thread compared with those of all others, per
+//! lock.
 //!
 //! **Invariants.** All instances of a lock count as one.
-//!
-//! **May touch.** `draw`, `look`, `order`, `over_time`, `section`, `results`, `watch` for its names,
-//! `windfall-measure`.
 
 use windfall_measure::{
     page::Graph,
@@ -25,7 +23,7 @@ use crate::{
     watch::{Held, Purpose, Role},
 };
 
-/// Who, in words.
+/// Returns the name of a role.
 pub fn who(role: Role) -> &'static str {
     match role {
         Role::Client => "clients",
@@ -34,7 +32,7 @@ pub fn who(role: Role) -> &'static str {
     }
 }
 
-/// What for, in words.
+/// Returns the name of a purpose.
 pub fn what(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Lookup => "find a page",
@@ -49,7 +47,7 @@ pub fn what(purpose: Purpose) -> &'static str {
     }
 }
 
-/// What a lock has seen, summed.
+/// The summed holds and waits of a lock.
 #[derive(Debug, Default)]
 struct Sum {
     dropper: Option<Held>,
@@ -77,7 +75,7 @@ fn with_locks<'a>(runs: &'a [Both<'a>]) -> impl Iterator<Item = (&'a Both<'a>, &
     runs.iter().filter_map(|r| Some((r, r.with?))).filter(|(_, load)| !load.locks.is_empty())
 }
 
-/// The longest holds of each lock.
+/// Draws the longest holds of each lock.
 pub fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     let mut rows = Vec::new();
     let (mut values, mut longest) = (Vec::new(), Vec::new());
@@ -158,7 +156,7 @@ pub fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     })
 }
 
-/// All holds and waits, folded.
+/// Adds tables of all holds and waits, folded.
 pub fn tables(section: &mut Section, runs: &[Both<'_>], names: Names) {
     for (run, load) in with_locks(runs) {
         let holds = load.locks.iter().flat_map(|lock| {

@@ -1,21 +1,19 @@
-//! What a system looks like.
+//! The appearance of a system.
 //!
 //! **Purpose.** Each of the eight policies has a colour, dashes and a shape, the same in every graph, and one name.
 //!
-//! **Invariants.** No graph tells systems apart by colour alone.
-//!
-//! **May touch.** `system`, `windfall-measure` for its shapes and numbers.
+//! **Invariants.** No graph distinguishes systems by colour alone.
 
 use windfall_measure::{svg::Shape, units::count};
 
 use crate::system::{PolicyName, System};
 
-/// The class that has its colour.
+/// Returns the class of a policy's colour.
 pub fn class(policy: PolicyName) -> &'static str {
     ["c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"][policy as usize]
 }
 
-/// Its shape.
+/// Returns the shape of a policy's marks.
 pub fn shape(policy: PolicyName) -> Shape {
     [
         Shape::Plus,
@@ -29,29 +27,29 @@ pub fn shape(policy: PolicyName) -> Shape {
     ][policy as usize]
 }
 
-/// The classes of a mark of it.
+/// Returns the classes of a policy's marks.
 pub fn dot(policy: PolicyName) -> String {
     format!("dot own {}", class(policy))
 }
 
-/// The classes of a mark of it in a key, where the last tells the shape.
+/// Returns the classes of a policy's mark in a key; the last one is the shape.
 pub fn key(policy: PolicyName) -> String {
     format!("{} {}", dot(policy), shape(policy).name())
 }
 
-/// How the systems of a graph are named: by what differs among them.
+/// The form of the names of a graph's systems: only differences among them are named.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Names {
-    /// Whether some have a hash index.
+    /// Whether some have the hash index on.
     some: bool,
-    /// Whether some have none.
+    /// Whether some have it off.
     none: bool,
-    /// Whether some have instances.
+    /// Whether some have several instances.
     instances: bool,
 }
 
 impl Names {
-    /// For these systems.
+    /// Returns the form for these systems.
     pub fn of(systems: impl IntoIterator<Item = System>) -> Self {
         systems.into_iter().fold(Self::default(), |names, system| Self {
             some: names.some || system.hash_index,
@@ -60,7 +58,7 @@ impl Names {
         })
     }
 
-    /// The name of a system among them.
+    /// Returns the name of a system among them.
     pub fn label(self, system: System) -> String {
         let mut name = system.policy.text().to_owned();
         if self.some && self.none && system.hash_index {
@@ -72,12 +70,12 @@ impl Names {
         name
     }
 
-    /// The name with that of the server.
+    /// Returns the name with that of the server.
     pub fn heading(self, system: System) -> String {
         format!("{}: {}", self.label(system), system.policy.version())
     }
 
-    /// Whether the hash index was on, as a sentence.
+    /// Returns whether the hash index was on, as a sentence.
     pub fn hash_said(self) -> &'static str {
         match (self.some, self.none) {
             (true, true) => "Those with \", hash\" behind their name have the adaptive hash index on.",
@@ -87,17 +85,17 @@ impl Names {
     }
 }
 
-/// The name with all settings, for tables.
+/// Returns the name with all settings, for tables.
 pub fn full(system: System) -> String {
     Names { some: true, none: true, instances: true }.label(system)
 }
 
-/// Gigabytes.
+/// Formats gigabytes.
 pub fn gigabytes(gb: f64) -> String {
     format!("{} GB", decimals(gb))
 }
 
-/// A number without zeros at its end.
+/// Formats a number without trailing zeros.
 pub fn decimals(x: f64) -> String {
     if x >= 1_000.0 {
         return count(x.round() as u64);
@@ -106,7 +104,7 @@ pub fn decimals(x: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A time in nanoseconds on an axis.
+/// Formats a time in nanoseconds for an axis.
 pub fn axis_time(ns: f64) -> String {
     match ns {
         _ if ns <= 0.0 => "0".into(),
@@ -117,7 +115,7 @@ pub fn axis_time(ns: f64) -> String {
     }
 }
 
-/// A rate on an axis.
+/// Formats a rate for an axis.
 pub fn axis_rate(rate: f64) -> String {
     match rate {
         _ if rate >= 1e6 => format!("{}M/s", decimals(rate / 1e6)),
@@ -127,7 +125,7 @@ pub fn axis_rate(rate: f64) -> String {
     }
 }
 
-/// A ratio on an axis.
+/// Formats a ratio for an axis.
 pub fn axis_times(ratio: f64) -> String {
     if ratio <= 0.0 { "0".into() } else { format!("{}×", decimals(ratio)) }
 }

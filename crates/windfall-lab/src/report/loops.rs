@@ -1,10 +1,8 @@
 //! X3 and X4: many tables dropped one after the other.
 //!
-//! **Purpose.** The time of a drop by system and setting, and the published ratios beside ours.
+//! **Purpose.** Shows the time of a drop by system and setting, and compares the published ratios with ours.
 //!
-//! **Invariants.** Times stand beside each other only within one setting.
-//!
-//! **May touch.** `draw`, `look`, `order`, `published`, `section`, `results`, `system`, `windfall-measure`.
+//! **Invariants.** Times are compared only within one setting.
 
 use windfall_measure::{
     page::{Graph, table},
@@ -23,7 +21,7 @@ use crate::{
     system::{PolicyName, System},
 };
 
-/// The setting of a run of X3.
+/// Returns the setting of a run of X3.
 pub fn x3_setting(run: &X3Run) -> String {
     format!(
         "{}, {} tables, {}",
@@ -33,20 +31,20 @@ pub fn x3_setting(run: &X3Run) -> String {
     )
 }
 
-/// The same, short.
+/// Returns the same in short form.
 pub fn x3_short(run: &X3Run) -> String {
     format!("{}, {} x {}", run.on, count(u64::from(run.tables)), run.threads)
 }
 
-/// The setting of a run of X4.
+/// Returns the setting of a run of X4.
 pub fn x4_setting(run: &X4Run) -> String {
     if run.fill_gb > 0.0 { format!("{}, {} filled", run.on, gigabytes(run.fill_gb)) } else { run.on.clone() }
 }
 
-/// A line of a graph: a setting, a system, a time for each drop, and what stands at the end.
+/// A line of a graph: a setting, a system, the time per drop, and the text at the end.
 type Line = (String, System, f64, String);
 
-/// Rows by setting, with a mark for each system.
+/// Draws rows by setting, with a mark per system.
 fn by_setting(title: &str, unit: &str, caption: &str, lines: &[Line], names: Names) -> Option<Graph> {
     if lines.is_empty() {
         return None;
@@ -92,7 +90,7 @@ fn by_setting(title: &str, unit: &str, caption: &str, lines: &[Line], names: Nam
     })
 }
 
-/// The part of the page of X3.
+/// Returns the section of X3.
 pub fn x3_section(x3: &X3) -> Section {
     let mut section = Section::new(
         "x3",
@@ -104,7 +102,8 @@ pub fn x3_section(x3: &X3) -> Section {
     );
     let names = Names::of(x3.runs.iter().map(|r| r.system));
     section.setting(names.hash_said());
-    // One thread, and as many tables as in the report, or the nearest number; on each file system, as it names none.
+    // One thread, and the number of tables that is nearest to the report's; on each file system, because the report
+    // names none.
     let by_one = || x3.runs.iter().filter(|r| r.threads == 1);
     let tables = by_one().map(|r| r.tables).min_by_key(|n| n.abs_diff(published::X3_TABLES)).unwrap_or(0);
     let here: Vec<Here> = by_one()
@@ -142,7 +141,7 @@ pub fn x3_section(x3: &X3) -> Section {
     section
 }
 
-/// How many list entries both versions of the report look at, as a sentence.
+/// Returns the numbers of list entries that both versions of the report examine, as a sentence.
 fn walked(x3: &X3) -> String {
     let of = |policy: PolicyName| {
         let runs = x3.runs.iter().filter(|r| r.system.policy == policy && r.tables > 0);
@@ -166,7 +165,7 @@ fn walked(x3: &X3) -> String {
     String::new()
 }
 
-/// The part of the page of X4.
+/// Returns the section of X4.
 pub fn x4_section(x4: &X4) -> Section {
     let mut section = Section::new(
         "x4",

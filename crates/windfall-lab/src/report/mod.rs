@@ -1,12 +1,11 @@
-//! The report: one page, its graphs as files, tables for terminal and chapter, and two results held against each other.
+//! The report: one page, its graphs as files, tables for the terminal and for docs/history.md, and a comparison of two
+//! results.
 //!
-//! **Purpose.** What was published in fifteen years, measured again on one machine, so that one can see who stalls
-//! whom. Each graph has a sentence that says what to see, on the page and in a file of its own.
+//! **Purpose.** Shows the measurements that were published in fifteen years, repeated on one machine, and which
+//! systems stall their clients. Each graph has a sentence that says what to see, on the page and in its own file.
 //!
-//! **Invariants.** Sentences are computed from the results and claim nothing beyond them: an order that was published
-//! and does not show is said to. The page loads nothing. Every experiment may be missing.
-//!
-//! **May touch.** `results`, `system`, `policy` and `watch` for what results are made of, `windfall-measure`.
+//! **Invariants.** Sentences are computed from the results and claim nothing beyond them: if a published order does
+//! not show, the sentence says so. The page loads nothing. Every experiment may be missing.
 
 #![allow(clippy::cast_sign_loss, reason = "what is cast here are places in drawings, and not negative")]
 
@@ -49,7 +48,7 @@ use crate::{
     system::{PolicyName, System},
 };
 
-/// The experiments of the results, each a part of the page.
+/// Returns a section of the page for each experiment of the results.
 fn sections(r: &Results) -> Vec<Section> {
     let parts = [
         r.x1.as_ref().map(stalls::section),
@@ -65,7 +64,7 @@ fn sections(r: &Results) -> Vec<Section> {
     parts.into_iter().flatten().collect()
 }
 
-/// The graphs of the page as files of their own: SVG by names that begin with the experiment.
+/// Returns the graphs of the page as separate files: SVG with names that begin with the experiment.
 pub fn drawings(results: &Results) -> Vec<(String, String)> {
     let sections = sections(results).into_iter();
     let from = |id: &str| {
@@ -81,7 +80,7 @@ pub fn drawings(results: &Results) -> Vec<(String, String)> {
         .collect()
 }
 
-/// All systems of the results, in their order.
+/// Returns all systems of the results, in order.
 fn systems(r: &Results) -> Vec<System> {
     let mut all: Vec<System> = Vec::new();
     all.extend(r.x1.iter().flat_map(|x| &x.runs).map(|run| run.system));
@@ -95,7 +94,7 @@ fn systems(r: &Results) -> Vec<System> {
     fill::systems(all)
 }
 
-/// The page: one file that needs nothing but a browser.
+/// Returns the page: one file that needs only a browser.
 pub fn page(results: &Results) -> String {
     let sections = sections(results);
     let systems = systems(results);
@@ -131,7 +130,7 @@ pub fn page(results: &Results) -> String {
     windfall_measure::page::page("Windfall lab: DROP TABLE through the years", &body)
 }
 
-/// The settings of each experiment.
+/// Returns the settings of each experiment.
 fn settings(r: &Results) -> Vec<(&'static str, String)> {
     let threads = |n: u32| things(u64::from(n), "thread");
     let list = |values: Vec<String>| {
@@ -191,7 +190,7 @@ fn years(policies: &[PolicyName]) -> String {
     }
 }
 
-/// The systems with their colours and shapes.
+/// Returns the legend: the systems with their colours and shapes.
 fn legend(policies: &[PolicyName]) -> String {
     let mut html = String::from(
         "<div class=\"scroll\"><table class=\"systems\">\n<thead><tr><th scope=\"col\">policy</th><th \

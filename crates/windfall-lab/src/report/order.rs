@@ -1,10 +1,10 @@
-//! Who beats whom: what was published beside what was measured here.
+//! The order of systems by time: published, and measured here.
 //!
-//! **Purpose.** Old machines cannot be held against this one, but the ratios between two servers on one machine can.
+//! **Purpose.** Times of old machines cannot be compared with those of this one, but the ratios between two servers on
+//! one machine can.
 //!
-//! **Invariants.** An order that does not show here is said to; systems are compared with the same hash index.
-//!
-//! **May touch.** `published`, `look`, `draw`, `section`, `system`, `windfall-measure`.
+//! **Invariants.** If an order does not show here, the report says so; systems are compared with the same hash index
+//! setting.
 
 use std::fmt::Write as _;
 
@@ -22,15 +22,15 @@ use super::{
 };
 use crate::system::{PolicyName, System};
 
-/// Two times that differ by less than this factor are alike.
+/// Two times that differ by less than this factor count as equal.
 const ALIKE: f64 = 1.1;
 
 /// A time that was measured here.
 #[derive(Clone, Debug)]
 pub struct Here {
-    /// Whose.
+    /// The measured system.
     pub system: System,
-    /// With which setting, as published figures name it.
+    /// The setting, named as in the published figures.
     pub setting: String,
     /// The time.
     pub time: f64,
@@ -39,33 +39,33 @@ pub struct Here {
 /// Two systems, published and here.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// Who was published to take longer.
+    /// The system that took longer, as published.
     pub slow: Published,
-    /// Who was published to take less.
+    /// The system that took less time, as published.
     pub fast: Published,
-    /// With or without the hash index here.
+    /// Whether the hash index is on here.
     pub hash_index: bool,
-    /// How many times as long it took, as published.
+    /// The ratio of the times, as published.
     pub published: f64,
-    /// As measured here.
+    /// The ratio as measured here.
     pub here: f64,
 }
 
-/// How a pair compares.
+/// The result of a comparison of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The same order, or alike in both.
+    /// The same order, or equal in both.
     Same,
-    /// The other order.
+    /// The opposite order.
     Reverse,
-    /// Published as different, alike here.
+    /// Published as different, equal here.
     AlikeHere,
-    /// Published as alike, different here.
+    /// Published as equal, different here.
     AlikePublished,
 }
 
 impl Pair {
-    /// How it compares.
+    /// Returns the result of the comparison.
     pub fn verdict(&self) -> Verdict {
         let here_alike = self.here < ALIKE && self.here > 1.0 / ALIKE;
         match (self.published < ALIKE, here_alike) {
@@ -85,7 +85,7 @@ impl Pair {
     }
 }
 
-/// All pairs of published figures of which both are here.
+/// Returns all pairs of published figures that were both measured here.
 pub fn pairs(published: &[Published], here: &[Here]) -> Vec<Pair> {
     let find = |policy: PolicyName, setting: &str, hash_index: bool| {
         let of = here.iter().filter(|h| h.system.policy == policy && h.system.hash_index == hash_index);
@@ -109,7 +109,7 @@ pub fn pairs(published: &[Published], here: &[Here]) -> Vec<Pair> {
     all
 }
 
-/// The graph of the pairs, and what of them does not show here.
+/// Adds the graph of the pairs, and a list of those that do not show here.
 pub fn part(section: &mut Section, title: &str, source: &str, pairs: &[Pair]) {
     section.graph("published", graph(title, source, pairs));
     section.html(&differences(pairs));
@@ -121,7 +121,7 @@ pub fn part(section: &mut Section, title: &str, source: &str, pairs: &[Pair]) {
     }
 }
 
-/// A graph of the pairs, by setting. `None` if there are none.
+/// Draws the pairs by setting. Returns `None` if there are none.
 fn graph(title: &str, source: &str, pairs: &[Pair]) -> Option<Graph> {
     let first = pairs.first()?;
     let both = pairs.iter().any(|p| p.hash_index != first.hash_index);
@@ -178,7 +178,7 @@ fn graph(title: &str, source: &str, pairs: &[Pair]) -> Option<Graph> {
     })
 }
 
-/// How many orders hold, as a sentence.
+/// Returns the number of orders that hold, as a sentence.
 fn summed(pairs: &[Pair]) -> String {
     let same = pairs.iter().filter(|p| p.verdict() == Verdict::Same).count();
     let far = |p: &&Pair| (p.published / p.here).ln().abs();
@@ -199,7 +199,7 @@ fn summed(pairs: &[Pair]) -> String {
     )
 }
 
-/// What does not show here, as a list; empty if everything does.
+/// Returns a list of the orders that do not show here; empty if all do.
 pub fn differences(pairs: &[Pair]) -> String {
     let mut html = String::new();
     for pair in pairs {
@@ -234,7 +234,7 @@ pub fn differences(pairs: &[Pair]) -> String {
     if html.is_empty() { html } else { format!("<ul class=\"order\">\n{html}</ul>\n") }
 }
 
-/// The systems that are at both ends of some values, as a sentence; `what` says what the values are.
+/// Returns the systems with the lowest and the highest value, as a sentence; `what` describes the values.
 pub fn ends(what: &str, values: &[(String, f64)], show: impl Fn(f64) -> String) -> String {
     let by = |a: &&(String, f64), b: &&(String, f64)| a.1.total_cmp(&b.1);
     match (values.iter().max_by(by), values.iter().min_by(by)) {
@@ -259,7 +259,7 @@ pub fn ends(what: &str, values: &[(String, f64)], show: impl Fn(f64) -> String) 
     }
 }
 
-/// A mark of a system.
+/// Creates a mark of a system.
 pub fn mark(policy: PolicyName, value: f64, hint: String) -> Mark {
     Mark { value, shape: look::shape(policy), class: look::dot(policy), hint }
 }

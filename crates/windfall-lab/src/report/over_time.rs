@@ -1,10 +1,9 @@
-//! What clients noticed, over time.
+//! The load of the clients over time.
 //!
-//! **Purpose.** Rates and gaps of a load, for each system a panel with the statements and one without, on one scale.
+//! **Purpose.** Draws rates and gaps of a load: per system one panel with the statements and one without, on one
+//! scale.
 //!
 //! **Invariants.** A stretch of a thinned line has the mean of its rates, and the longest of its gaps.
-//!
-//! **May touch.** `draw`, `look`, `order`, `results`, `system`, `windfall-measure`.
 
 use windfall_measure::{
     page::Graph,
@@ -19,43 +18,43 @@ use super::{
 };
 use crate::{results::Load, system::System};
 
-/// A system with what clients noticed with statements amid the load, and without.
+/// A system with the loads with statements and without.
 #[derive(Clone, Copy, Debug)]
 pub struct Both<'a> {
     /// The system.
     pub system: System,
-    /// With statements.
+    /// The load with statements.
     pub with: Option<&'a Load>,
-    /// Without.
+    /// The load without statements.
     pub without: Option<&'a Load>,
 }
 
 impl<'a> Both<'a> {
-    /// Those that are there.
+    /// Returns the loads that exist.
     pub fn loads(&self) -> impl Iterator<Item = &'a Load> + use<'a> {
         [self.with, self.without].into_iter().flatten()
     }
 }
 
-/// What is drawn of a load.
+/// The values of a load that are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// How many finished in a second.
+    /// Finished queries per second.
     Rates,
-    /// The longest time in which none did.
+    /// The longest time without a finished query.
     Gaps,
 }
 
-/// How a graph over time is labelled.
+/// The labels of a graph over time.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a> {
-    /// Its title.
+    /// The title.
     pub title: &'a str,
-    /// What finishes: `queries`.
+    /// The finished items: `queries`.
     pub things: &'a str,
-    /// What the vertical lines are: `a table of 1,000 rows is dropped`.
+    /// The meaning of the vertical lines: `a table of 1,000 rows is dropped`.
     pub mark: &'a str,
-    /// What stands above a panel without them: `without drops`.
+    /// The heading of a panel without them: `without drops`.
     pub baseline: &'a str,
 }
 
@@ -71,14 +70,14 @@ fn least(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::MAX, f64::min)
 }
 
-/// Whether the longest gap began while a statement ran, or in the 100 ms behind it.
+/// Returns whether the longest gap overlaps a statement, or the 100 ms after its start.
 fn is_at_a_mark(load: &Load) -> bool {
     let gap = load.longest_gap;
     let end = gap.from_ns + gap.length_ns;
     load.marks.iter().any(|m| end > m.at_ns && gap.from_ns < m.at_ns + m.took_ns.max(100_000_000))
 }
 
-/// The mean rate of a load.
+/// Returns the mean rate of a load.
 pub fn rate(load: &Load) -> f64 {
     load.queries as f64 / (load.length_ns as f64 / 1e9).max(1e-9)
 }
@@ -91,7 +90,7 @@ fn values(load: &Load, what: What) -> (Vec<f64>, f64) {
     }
 }
 
-/// Lines where the statements began, and the longest stall.
+/// Draws lines at the starts of the statements, and the longest stall.
 pub fn marks(panel: &mut Panel, load: &Load, values: &[f64], stretch_s: f64) {
     for (n, mark) in load.marks.iter().enumerate() {
         let at = mark.at_ns as f64 / 1e9;
@@ -107,7 +106,7 @@ pub fn marks(panel: &mut Panel, load: &Load, values: &[f64], stretch_s: f64) {
     panel.label((at, f64::MAX), "note", &text);
 }
 
-/// The graph.
+/// Draws the graph.
 pub fn graph(runs: &[Both<'_>], what: What, words: Words<'_>) -> Option<Graph> {
     let loads = || runs.iter().flat_map(Both::loads);
     loads().next()?;

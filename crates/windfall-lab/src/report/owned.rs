@@ -1,10 +1,9 @@
-//! X9: what the cost of a drop does not depend on.
+//! X9: the factors that the cost of a drop does not depend on.
 //!
-//! **Purpose.** The figures of each statement with little and with much of what a table owns, and what others noticed.
+//! **Purpose.** Shows the figures of each statement with little and with much of what a table owns, and the gaps of
+//! other threads.
 //!
-//! **Invariants.** Of Windfall alone: the others have no such statement that could be measured by itself.
-//!
-//! **May touch.** `results`, `section`, `windfall-measure`.
+//! **Invariants.** Only for Windfall: the other systems have no such statement that could be measured by itself.
 
 use windfall_measure::{
     flat::{self, Cost, FLAT, FLAT_TIME_BESIDE, Factor, Figure},
@@ -15,12 +14,12 @@ use windfall_measure::{
 use super::section::Section;
 use crate::results::X9;
 
-/// How many times as much a statement costs with much, if it was measured.
+/// Returns the cost with much as a multiple, if it was measured.
 fn ratio(factor: &Factor, cost: Option<Cost>) -> String {
     cost.map_or_else(|| "-".into(), |cost| times(factor.shown(&cost)))
 }
 
-/// The part of the page of X9.
+/// Returns the section of X9.
 pub fn section(x9: &X9) -> Section {
     let mut section = Section::new(
         "x9",
@@ -86,7 +85,7 @@ pub fn section(x9: &X9) -> Section {
     section
 }
 
-/// Which figures grew by more than is flat.
+/// Returns the figures that grew by more than the bounds, as a sentence.
 fn grown(factors: &[Factor]) -> String {
     let mut grown = Vec::new();
     for factor in factors {

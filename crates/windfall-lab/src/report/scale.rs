@@ -1,12 +1,9 @@
-//! X5: drops by how large the pool is.
+//! X5: drops by pool size.
 //!
-//! **Purpose.** The bars of the article, as curves, on a linear and on a logarithmic axis; how many times as long the
-//! version before took; the lists that had to be walked.
+//! **Purpose.** Shows the bars of the article as curves, on a linear and on a logarithmic axis, the times of the
+//! previous version as a multiple, and the lengths of the lists that had to be scanned.
 //!
-//! **Invariants.** Where fewer tables were dropped than 100, the time shown is that for 100.
-//!
-//! **May touch.** `draw`, `fill` for its axes, `look`, `order`, `published`, `section`, `results`, `system`,
-//! `windfall-measure`.
+//! **Invariants.** Where fewer tables than 100 were dropped, the time shown is that for 100.
 
 use windfall_measure::{
     page::Graph,
@@ -27,7 +24,7 @@ use crate::{
     system::{PolicyName, System},
 };
 
-/// How many times as long the policy before 8.0.23 takes with the same pool, if that was run.
+/// Returns the time of the policy before 8.0.23 as a multiple of a run with the same pool, if that policy was run.
 pub fn before_over<'a>(run: &X5Run, runs: impl IntoIterator<Item = &'a X5Run>) -> Option<f64> {
     let before = System { policy: PolicyName::ExtentAhi, ..run.system };
     let is_same = |r: &&X5Run| r.system == before && (r.pool_gb - run.pool_gb).abs() < 1e-9;
@@ -35,7 +32,7 @@ pub fn before_over<'a>(run: &X5Run, runs: impl IntoIterator<Item = &'a X5Run>) -
     Some(ratio).filter(|ratio| *ratio > 0.0 && ratio.is_finite())
 }
 
-/// The part of the page.
+/// Returns the section of the page.
 pub fn section(x5: &X5) -> Section {
     let mut section = Section::new(
         "x5",
@@ -130,7 +127,7 @@ fn times_by_pool(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
     })
 }
 
-/// How many times as long the policy before 8.0.23 takes as those after it, by pool.
+/// Draws the times of the policy before 8.0.23 as multiples of those of the later ones, by pool.
 fn ratio(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
     let pools = distinct(runs.iter().map(|r| r.pool_gb));
     let mut curves = Vec::new();

@@ -1,12 +1,10 @@
-//! A part of the page.
+//! A section of the page.
 //!
-//! **Purpose.** What every experiment's part is made of: a title, what is run, graphs, and what has to be said beside
-//! them. Its graphs can be had as files, too.
+//! **Purpose.** The elements of every experiment's section: a title, a description of the runs, graphs, and the
+//! remarks that belong to them. Its graphs are also available as files.
 //!
-//! **Invariants.** Text is escaped here. A graph that has nothing to show is left out. A file says what its graph's
-//! part of the page says above it.
-//!
-//! **May touch.** `windfall-measure`.
+//! **Invariants.** Text is escaped here. A graph without content is left out. The file of a graph contains the remarks
+//! that the page has above it.
 
 use std::fmt::Write as _;
 
@@ -15,19 +13,19 @@ use windfall_measure::{
     svg::escape,
 };
 
-/// What has to be said of graphs without the bytes of pages.
+/// The remark for graphs without the bytes of pages.
 const ABSENT: &str = " Page bytes absent, bookkeeping real.";
 
-/// A part of the page.
+/// A section of the page.
 #[derive(Debug)]
 pub struct Section {
-    /// Its anchor.
+    /// The anchor.
     pub id: &'static str,
-    /// Its title.
+    /// The title.
     pub title: &'static str,
     about: String,
     parts: Vec<Part>,
-    /// Whether graphs have to say that the bytes of pages were absent.
+    /// Whether graphs must say that the bytes of pages were absent.
     absent: bool,
 }
 
@@ -38,13 +36,13 @@ enum Part {
 }
 
 impl Section {
-    /// A part with this anchor and title, and what is run.
+    /// Creates a section with this anchor and title, and a description of the runs.
     pub fn new(id: &'static str, title: &'static str, about: &str) -> Self {
         let said = Part::Html(format!("<p class=\"about\">{}</p>\n", escape(about)));
         Self { id, title, about: about.to_owned(), parts: vec![said], absent: false }
     }
 
-    /// Adds a graph. Its file is named by the part and this name.
+    /// Adds a graph. Its file is named after the section and this name.
     pub fn graph(&mut self, name: &'static str, graph: Option<Graph>) {
         if let Some(mut graph) = graph {
             if self.absent {
@@ -54,25 +52,25 @@ impl Section {
         }
     }
 
-    /// Adds a paragraph, if there is anything to say.
+    /// Adds a paragraph, if the text is not blank.
     pub fn says(&mut self, text: &str) {
         if !text.trim().is_empty() {
             self.html(&format!("<p>{}</p>\n", escape(text.trim())));
         }
     }
 
-    /// Adds a paragraph that tells how all of it was run.
+    /// Adds a paragraph about the setting of all runs.
     pub fn setting(&mut self, text: &str) {
         self.says(text);
         self.about = format!("{} {}", self.about, text.trim());
     }
 
-    /// Adds what is markup already.
+    /// Adds text that is markup already.
     pub fn html(&mut self, html: &str) {
         self.parts.push(Part::Html(html.to_owned()));
     }
 
-    /// Says that the pages of some runs are bookkeeping alone: here, and beside each graph that is added later.
+    /// Adds a remark that the pages of some runs are bookkeeping only: here, and to each graph that is added later.
     pub fn bookkeeping(&mut self, which: &str) {
         self.absent = true;
         self.html(&format!(
@@ -84,7 +82,7 @@ impl Section {
         ));
     }
 
-    /// Adds tables that are shown when one asks for them.
+    /// Adds tables that are folded until a reader opens them.
     pub fn folded(&mut self, summary: &str, tables: &[(&[&str], Vec<Vec<String>>)]) {
         let tables = tables.iter().filter(|(_, lines)| !lines.is_empty());
         let html: String = tables.map(|(headings, lines)| table(headings, lines.iter().cloned())).collect();
@@ -93,7 +91,7 @@ impl Section {
         }
     }
 
-    /// The part as the page has it.
+    /// Returns the section as HTML for the page.
     pub fn in_page(&self) -> String {
         let mut html = format!(
             "<section id=\"{}\">\n<h2>{}: {}</h2>\n",
@@ -112,7 +110,7 @@ impl Section {
         html + "</section>\n"
     }
 
-    /// Its graphs as files, by their names; `from` says where the figures come from.
+    /// Returns the graphs as files, with their names; `from` is the source of the figures.
     pub fn files(self, from: &str) -> Vec<(String, String)> {
         let Self { id, about, parts, .. } = self;
         let from = format!("{about} {from}");

@@ -1,12 +1,10 @@
-//! X1: what clients notice of drops.
+//! X1: the effect of drops on clients.
 //!
-//! **Purpose.** Queries per second, gaps, latencies, the settings that readers asked for; with every run its baseline.
+//! **Purpose.** Shows queries per second, gaps, latencies, and the settings that readers of the article requested;
+//! with every run its baseline.
 //!
-//! **Invariants.** The graphs of all systems are of one setting, which is named; the others stand in the comparison of
+//! **Invariants.** The graphs of all systems are of one setting, which is named; the others are in the comparison of
 //! settings.
-//!
-//! **May touch.** `draw`, `look`, `likeness`, `order`, `over_time`, `locks`, `published`, `section`, `results`,
-//! `system`, `windfall-measure`.
 
 use std::collections::BTreeSet;
 
@@ -33,17 +31,17 @@ use crate::{
 /// The names of the percentiles on an axis.
 pub const NAMES: [&str; 6] = ["p50", "p95", "p99", "p99.9", "p99.99", "max"];
 
-/// Percentiles in nanoseconds, in the order of [`NAMES`].
+/// Returns percentiles in nanoseconds, in the order of [`NAMES`].
 pub fn nanoseconds(p: &Percentiles) -> [f64; 6] {
     [p.p50_us, p.p95_us, p.p99_us, p.p999_us, p.p9999_us, p.max_us].map(|us| us * 1e3)
 }
 
-/// A system with a setting, with drops and without.
+/// A system with a setting, and its loads with drops and without.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
     /// The loads.
     pub both: Both<'a>,
-    /// Entries of the LRU list for each of the flush list.
+    /// Entries of the LRU list per entry of the flush list.
     pub ratio: u32,
 }
 
@@ -54,15 +52,15 @@ impl<'a> Setting<'a> {
     }
 }
 
-/// All settings, in the order of the systems.
+/// Returns all settings, in the order of the systems.
 pub fn settings(runs: &[X1Run]) -> Vec<Setting<'_>> {
     let mut all: Vec<Setting<'_>> = runs.iter().map(Setting::of).collect();
     all.sort_by_key(|s| (s.both.system, s.ratio));
     all
 }
 
-/// The setting that all systems are shown with: the ratio that most systems have (of these 3:1, as published), and the
-/// least number of instances that a system has.
+/// Returns the setting with which all systems are shown: the ratio that most systems have (of several such ratios 3:1,
+/// as published), and the least number of instances that a system has.
 fn reference<'a>(all: &[Setting<'a>]) -> (u32, Vec<Both<'a>>) {
     let systems = |ratio: u32| all.iter().filter(|s| s.ratio == ratio).count();
     let ratio = all.iter().map(|s| s.ratio).max_by_key(|&r| (systems(r), r == 3, u32::MAX - r)).unwrap_or(3);
@@ -78,7 +76,7 @@ fn reference<'a>(all: &[Setting<'a>]) -> (u32, Vec<Both<'a>>) {
     (ratio, all.iter().filter(is_shown).map(|s| s.both).collect())
 }
 
-/// The part of the page.
+/// Returns the section of the page.
 pub fn section(x1: &X1) -> Section {
     let mut section = Section::new(
         "x1",
@@ -165,7 +163,7 @@ fn published_stalls(section: &mut Section, shown: &[Both<'_>]) {
     }
 }
 
-/// Latencies of each system: all queries, those near drops, and the baseline.
+/// Draws the latencies of each system: all queries, those near drops, and the baseline.
 fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     let loads = || runs.iter().flat_map(Both::loads);
     let values = || {
@@ -240,12 +238,12 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     })
 }
 
-/// The stall stands a little right of the longest latency.
+/// Returns the place of the stall: a little to the right of the longest latency.
 fn x_of_stall() -> f64 {
     NAMES.len() as f64 - 0.85
 }
 
-/// The longest stall and p99.99 by a setting, a panel for each system.
+/// Draws the longest stall and p99.99 by a setting, with a panel per system.
 fn by_setting(
     all: &[Setting<'_>],
     title: &str,
@@ -270,7 +268,8 @@ fn by_setting(
     let without_instances = |s: &Setting<'_>| System { instances: 1, ..s.both.system };
     let mut systems: Vec<System> = used.iter().map(|s| without_instances(s)).collect();
     systems.dedup();
-    // Who was run with one value alone shows no change; Windfall is shown all the same, which has no instances.
+    // A system that was run with only one value shows no change. Windfall, which has no instances, is shown
+    // nevertheless.
     let values = |system: System| {
         let of = used.iter().filter(|s| without_instances(s) == system).map(|s| value(s));
         of.collect::<BTreeSet<u32>>().len()

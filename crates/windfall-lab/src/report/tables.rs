@@ -1,12 +1,11 @@
-//! The tables of the chapter, in Markdown.
+//! The tables of docs/history.md, in Markdown.
 //!
-//! **Purpose.** docs/history.md shows figures of a run. They are taken from it here, so that whoever runs the lab has
-//! the same tables with his own.
+//! **Purpose.** docs/history.md shows figures of a run. The tables are generated here, so that any run of the lab
+//! produces the same tables with its own figures.
 //!
-//! **Invariants.** A table holds the systems as they were published: at the ratio of the article, in one pool instance.
-//! Its first line says the experiment and the scale. A drop's count of entries is the mean of a run's drops.
-//!
-//! **May touch.** `results`, `system`, `amid`, `fill`, `published`, `scale`, `windfall-measure`.
+//! **Invariants.** A table contains the systems as they were published: at the ratio of the article, in one pool
+//! instance. Its first line names the experiment and the scale. The count of a drop's entries is the mean over the
+//! drops of a run.
 
 use windfall_measure::{
     median,
@@ -25,12 +24,12 @@ use crate::{
     system::{PolicyName, System},
 };
 
-/// Entries of the LRU list for each of the flush list in the table of X1: the ratio of the article.
+/// Entries of the LRU list per entry of the flush list in the table of X1: the ratio of the article.
 const RATIO: u32 = 3;
-/// What stands where there is nothing.
+/// The text of an empty cell.
 const NONE: &str = "-";
 
-/// A table: its headings, and a line for each system.
+/// A table: its headings, and a line per system.
 struct Table {
     heads: &'static [&'static str],
     lines: Vec<Vec<String>>,
@@ -50,7 +49,7 @@ impl Table {
     }
 }
 
-/// A table for each experiment that is there, by the name of its file.
+/// Returns a table for each experiment in the results, with the name of its file.
 pub fn tables(r: &Results) -> Vec<(String, String)> {
     let all = [
         ("x1", r.x1.as_ref().map(x1)),
@@ -75,13 +74,13 @@ fn per_cent(part: f64) -> String {
     if part.is_finite() { format!("{} %", short(100.0 * part)) } else { NONE.into() }
 }
 
-/// The median of the longest gaps behind the drops.
+/// Returns the median of the longest gaps after the drops.
 fn usual_gap(load: &Load) -> String {
     let gaps: Vec<f64> = load.windows.iter().map(|window| window.gap_ns as f64).collect();
     if gaps.is_empty() { NONE.into() } else { time(median(&gaps)) }
 }
 
-/// What each of so many drops did.
+/// Returns the mean count per drop.
 fn each(all: u64, drops: u64) -> String {
     let mean = all as f64 / drops.max(1) as f64;
     if mean < 100.0 && mean > 0.0 { short(mean) } else { count(mean.round() as u64) }
@@ -91,12 +90,12 @@ fn steps(marks: &[Mark], of: fn(&Steps) -> u64) -> String {
     each(marks.iter().map(|mark| of(&mark.steps)).sum(), marks.len() as u64)
 }
 
-/// A time, if there is one.
+/// Formats a time, if there is one.
 fn maybe(ns: Option<f64>) -> String {
     ns.map_or(NONE.into(), time)
 }
 
-/// A line for each system that has one.
+/// Returns a line for each system that has one.
 fn lines(
     all: impl IntoIterator<Item = System>,
     line: impl FnMut(System) -> Option<Vec<String>>,
@@ -104,7 +103,7 @@ fn lines(
     systems(all).into_iter().filter_map(line).collect()
 }
 
-/// A published time as a multiple of another one.
+/// Returns a published time as a multiple of another one.
 fn published(all: &[Published], policy: PolicyName, setting: &str, base: (PolicyName, &str)) -> Option<f64> {
     let find = |policy, setting: &str| all.iter().find(|p| p.policy == policy && p.setting == setting);
     Some(find(policy, setting)?.seconds / find(base.0, base.1)?.seconds)
@@ -270,7 +269,7 @@ fn x6(x6: &X6) -> Table {
 fn x7(x7: &X7) -> Table {
     let line = |system| {
         let load = &x7.runs.iter().find(|r| r.system == system)?.load;
-        // All have it on.
+        // All systems have it on.
         let name = name(System { hash_index: false, ..system });
         Some(vec![
             name,

@@ -1,10 +1,9 @@
-//! What the report promises.
+//! Tests of the report.
 //!
-//! **Purpose.** The page is well formed and loads nothing, every part is there with its sentences, the tables fit.
+//! **Purpose.** Checks that the page is well formed and loads nothing, that every section is present with its
+//! sentences, and that the tables fit.
 //!
 //! **Invariants.** Nothing is measured here.
-//!
-//! **May touch.** What `report` may touch, and the chapter in `docs`.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +18,10 @@ use crate::{
     system::{PolicyName, System},
 };
 
-/// Elements that have no end.
+/// Elements without an end tag.
 const VOID: [&str; 2] = ["meta", "!doctype"];
 
-/// Checks that every element that begins ends, in order.
+/// Asserts that every element that begins also ends, in order.
 fn is_balanced(html: &str) {
     let mut open: Vec<&str> = Vec::new();
     for part in html.split('<').skip(1) {
@@ -37,7 +36,7 @@ fn is_balanced(html: &str) {
     assert!(open.is_empty(), "{open:?}");
 }
 
-/// Checks a page.
+/// Asserts that a page is well formed and complete, and returns it.
 fn is_sound(results: &Results) -> String {
     let html = page(results);
     is_balanced(&html);
@@ -63,7 +62,7 @@ fn fits(text: &str) {
     }
 }
 
-/// Results of X1 with these runs alone.
+/// Returns results of X1 with only these runs.
 fn only_x1(runs: Vec<X1Run>) -> Results {
     let x1 = X1 {
         threads: 1,
@@ -153,7 +152,7 @@ fn every_graph_of_the_page_is_a_file() {
         for none in ["url(", "@import", "href", "<script", "NaN", "inf\""] {
             assert!(!svg.contains(none), "{name} has {none:?}");
         }
-        // What was cut into lines.
+        // Joins text that was broken into lines.
         let whole = |class: &str| {
             let begin = format!("<text class=\"{class}\"");
             let lines = sheet.split(&begin).skip(1);
@@ -197,7 +196,7 @@ fn the_chapter_has_the_tables_that_are_written() {
     let written = tables(&results);
     assert_eq!((written.len(), chapter.matches("<!-- x").count()), (8, 8));
     for (name, text) in written {
-        // All but the figures.
+        // Everything except the figures.
         let head: String = text.split_inclusive('\n').take(3).collect();
         assert!(chapter.contains(&head), "{name}: {head}");
         let columns = |line: &str| line.matches(" |").count();
@@ -315,7 +314,7 @@ fn runs_that_are_in_both_are_held_against_each_other() {
     assert!(alone.contains("X8: detach") && alone.contains("X2: lru-scan (104 GB)"));
     assert!(text.contains("\nX9\n") && text.contains("truncate, 512 MiB"));
     assert!(!text.contains("Only in B") && !text.contains("They are of different"));
-    // What is for all tables of a run is held against each other by the table.
+    // Totals over all tables of a run are compared per table.
     let mut larger = all();
     larger.scale = "full".into();
     let x2 = larger.x2.as_mut().unwrap();

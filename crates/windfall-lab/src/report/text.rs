@@ -1,10 +1,8 @@
 //! The tables for the terminal.
 //!
-//! **Purpose.** For each experiment a table or two, for who has no browser at hand.
+//! **Purpose.** One or two tables per experiment, for use without a browser.
 //!
 //! **Invariants.** No line is wider than 100 columns.
-//!
-//! **May touch.** `amid`, `likeness`, `look`, `loops`, `over_time`, `scale`, `stalls`, `results`, `windfall-measure`.
 
 use std::fmt::Write as _;
 
@@ -25,10 +23,10 @@ use crate::results::{Load, Results, X1, X2, X3, X4, X5, X6, X7, X8};
 
 /// The title of the second table of X1.
 const LIKENESS: &str = "X1: chances that the 100 ms behind a drop would be this much worse by accident";
-/// The widest line.
+/// The maximum width of a line.
 pub const WIDTH: usize = 100;
 
-/// The tables of all experiments.
+/// Returns the tables of all experiments.
 pub fn text(results: &Results) -> String {
     let mut text = String::new();
     let r = results;
@@ -61,14 +59,14 @@ pub fn text(results: &Results) -> String {
     text
 }
 
-/// Adds a sentence, in lines that are not too wide.
+/// Adds a sentence, wrapped to the maximum width.
 pub fn say(text: &mut String, sentence: &str) {
     for line in wrapped(sentence, WIDTH) {
         let _ = writeln!(text, "{line}");
     }
 }
 
-/// The title of X1, with what has to be said of its pages.
+/// Returns the title of X1, with the remark about its pages.
 fn x1_title(x1: &X1) -> &'static str {
     if x1.bookkeeping_pages > 0 {
         "X1: drops amid reads and writes (quiet: without drops; some pages are bookkeeping alone)"

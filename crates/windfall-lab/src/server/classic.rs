@@ -1,14 +1,12 @@
-//! A server of its time: a classic pool, a drop policy, a dictionary.
+//! A historical server: a classic pool, a drop policy, a dictionary.
 //!
-//! **Purpose.** [`Classic`]: `innodb_file_per_table`, a tablespace and a file for each table, which holds its tree of
-//! rows and that of its index.
+//! **Purpose.** [`Classic`]: `innodb_file_per_table`, one tablespace and one file per table, with its tree of rows and
+//! that of its index.
 //!
-//! **Invariants.** A drop goes as in `row_drop_table_for_mysql`: the tablespace refuses its handles, the dictionary
-//! forgets it, the pool forgets its pages as the policy says, the file is deleted by the dropping thread, the log is
-//! made as durable as for a commit. Up to 5.7 all of that is done under the mutex of the dictionary, since 8.0 only the
-//! second step. A file is deleted when no page of it is being read or written.
-//!
-//! **May touch.** What `server` may touch.
+//! **Invariants.** A drop follows `row_drop_table_for_mysql`: the tablespace refuses its handles, the table is removed
+//! from the dictionary, the policy removes its pages from the pool, the dropping thread deletes the file, and the log
+//! is made as durable as for a commit. Up to 5.7 all of that is done under the mutex of the dictionary, since 8.0 only
+//! the second step. A file is deleted when no page of it is being read or written.
 
 use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -69,7 +67,7 @@ impl Classic {
         Ok(Arc::new(Table { name: name.to_owned(), rows: tree()?, index }))
     }
 
-    /// A tablespace with a file.
+    /// Creates a tablespace with a file.
     fn new_space(pool: &Arc<ClassicPool>, id: SpaceId, temporary: bool) -> Result<Arc<Space>> {
         let (disk, file) = (&pool.ground().disk, FileName::Data(id));
         disk.create(file)?;
@@ -82,7 +80,7 @@ impl Classic {
         Ok(space)
     }
 
-    /// Enters tables into the dictionary, durably.
+    /// Adds tables to the dictionary, durably.
     fn enter(&self, tables: &[Made]) -> Result<()> {
         let mut end = windfall::ids::Lsn::ZERO;
         for table in tables {
@@ -91,7 +89,7 @@ impl Classic {
         self.commit(end)
     }
 
-    /// Drops a tablespace: the tables of these names.
+    /// Drops a tablespace with the tables of these names.
     fn drop_space(&self, space: &Arc<Space>, names: &[&str]) -> Result<Dropped> {
         let start = Instant::now();
         let mut serial = Some(self.statement.lock(Purpose::Dictionary));
@@ -129,7 +127,7 @@ impl Classic {
         &table.rows.space().space
     }
 
-    /// Several tables in one tablespace.
+    /// Creates several tables in one tablespace.
     fn together(&self, names: &[String], temporary: bool) -> Result<Vec<Made>> {
         let _serial = self.statement.lock(Purpose::Dictionary);
         let space = Self::new_space(&self.pool, self.new_id(), temporary)?;
@@ -289,7 +287,7 @@ impl Server for Classic {
     }
 }
 
-/// Bytes of all data files.
+/// Returns the size in bytes of all data files.
 pub(super) fn bytes_of_files(disk: &dyn Disk) -> u64 {
     let files = disk.list(Folder::Data).unwrap_or_default();
     files.into_iter().filter_map(|file| disk.len(file).ok().flatten()).sum()

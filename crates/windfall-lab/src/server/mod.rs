@@ -1,14 +1,12 @@
-//! Servers: tables over a pool, with the statements that experiments make.
+//! Servers: tables over a pool, with the statements that experiments need.
 //!
-//! **Purpose.** What stands around the pools is the same for all: a table is one tree of rows and perhaps one of an
-//! index; it is entered into a dictionary, and a statement returns when it is as durable as the server's commits are.
-//! [`Classic`](classic::Classic) has a classic pool with a drop policy, [`Product`](product::Product) is Windfall. Rows
-//! are written to the trees directly, on both: transactions would only stand in the way of what is compared.
+//! **Purpose.** The layer above the pools is the same for all systems. A table is one tree of rows and perhaps one of
+//! an index; it is entered into a dictionary. A statement returns when it is as durable as the server's commits are.
+//! [`Classic`](classic::Classic) has a classic pool with a drop policy, [`Product`](product::Product) is Windfall.
+//! Rows are written to the trees directly, on both: transactions would only obscure the comparison.
 //!
-//! **Invariants.** A statement has a table for itself: experiments see to that. What a drop did is counted by those who
-//! did it.
-//!
-//! **May touch.** `pool`, `policy`, `system`, `results`, and all of `windfall`.
+//! **Invariants.** A statement has exclusive use of its table: experiments ensure that. The steps of a drop are
+//! counted by the code that does them.
 
 pub mod classic;
 pub mod product;
@@ -31,27 +29,27 @@ use crate::{policy::Steps, results::LockSeen, system::System};
 /// A table.
 #[derive(Debug)]
 pub struct Table<S: PageStore> {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its rows.
+    /// The tree of rows.
     pub rows: Arc<Tree<S>>,
-    /// Its index, if it has one.
+    /// The tree of the index, if there is one.
     pub index: Option<Arc<Tree<S>>>,
 }
 
 impl<S: PageStore> Table<S> {
-    /// All its trees.
+    /// Returns all trees of the table.
     pub fn trees(&self) -> impl Iterator<Item = &Arc<Tree<S>>> {
         [Some(&self.rows), self.index.as_ref()].into_iter().flatten()
     }
 }
 
-/// What a statement that drops did.
+/// The work and the duration of a statement that drops.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dropped {
-    /// To the pool.
+    /// The work in the pool.
     pub steps: Steps,
-    /// How long it took.
+    /// The duration.
     pub took: Duration,
 }
 
@@ -62,18 +60,18 @@ impl core::ops::AddAssign for Dropped {
     }
 }
 
-/// How a server is started.
+/// The settings with which a server is started.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
     /// The system.
     pub system: System,
-    /// An empty folder for its files.
+    /// An empty folder for the files.
     pub folder: &'a Path,
-    /// Pages that the pool has room for.
+    /// Pages that fit in the pool.
     pub pages: u64,
     /// Bytes of the redo log.
     pub log: u64,
-    /// What commits and statements wait for: `innodb_flush_log_at_trx_commit`.
+    /// The durability that commits and statements wait for: `innodb_flush_log_at_trx_commit`.
     pub flush: FlushLog,
 }
 
@@ -82,112 +80,113 @@ pub const PAGE_SIZE: usize = 16_384;
 
 /// A server.
 pub trait Server: Send + Sync + Sized + 'static {
-    /// What keeps its pages.
+    /// The page store of the trees.
     type Store: PageStore;
 
-    /// Starts it.
+    /// Starts the server.
     ///
     /// # Errors
-    /// What the folder, the address space or the settings do not allow.
+    /// The folder, the address space or the settings are unsuitable.
     fn start(start: &Start<'_>) -> Result<Self>;
 
-    /// Its redo log.
+    /// Returns the redo log.
     fn log(&self) -> &Arc<Log>;
 
-    /// Makes a table, with an index or without, durably.
+    /// Creates a table, with an index or without, durably.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn create(&self, name: &str, indexed: bool) -> Result<Arc<Table<Self::Store>>>;
 
-    /// Makes tables that will be dropped together: in one tablespace, where a tablespace can hold several.
+    /// Creates tables that will be dropped together: in one tablespace, if a tablespace can hold several.
     ///
     /// # Errors
-    /// Those of the disk; too many tables for a tablespace.
+    /// Errors of the disk; too many tables for a tablespace.
     fn create_together(&self, names: &[String]) -> Result<Vec<Arc<Table<Self::Store>>>>;
 
-    /// Makes the temporary tables of a session: in its temporary tablespace, where there is such a thing.
+    /// Creates the temporary tables of a session: in its temporary tablespace, if the server has session tablespaces.
     ///
     /// # Errors
-    /// Those of the disk; too many tables for a tablespace.
+    /// Errors of the disk; too many tables for a tablespace.
     fn create_temporary(&self, names: &[String]) -> Result<Vec<Arc<Table<Self::Store>>>>;
 
     /// Drops a table, durably.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn drop_table(&self, table: &Table<Self::Store>) -> Result<Dropped>;
 
     /// Drops the partitions of a table, each of which is a table for the engine, in one statement.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn drop_partitions(&self, tables: &[Arc<Table<Self::Store>>]) -> Result<Dropped>;
 
-    /// Drops what [`Server::create_together`] has made.
+    /// Drops the tables of a call of [`Server::create_together`].
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn drop_together(&self, tables: &[Arc<Table<Self::Store>>]) -> Result<Dropped>;
 
-    /// Ends the session that made these temporary tables.
+    /// Ends the session that created these temporary tables.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn end_session(&self, tables: &[Arc<Table<Self::Store>>]) -> Result<Dropped>;
 
     /// Empties a table, durably; an undo tablespace is truncated in the same way. The old handle is refused.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn truncate(&self, table: &Table<Self::Store>) -> Result<(Arc<Table<Self::Store>>, Dropped)>;
 
-    /// Fills the pool with so many pages that are bookkeeping alone, of several tables: their descriptors and their
-    /// places in hash and lists are real; their bytes are never touched. In a classic pool the lists are in an order
-    /// that `seed` decides, and `dirty` of the pages, evenly among them, are dirty. Windfall has no lists over all
-    /// tables: its pages are clean, and it needs neither number.
+    /// Fills the pool with this many pages that are bookkeeping only, of several tables: their descriptors and their
+    /// places in hash and lists are real; their bytes are never touched. In a classic pool `seed` determines the order
+    /// of the lists, and `dirty` of the pages, evenly spread, are dirty. Windfall has no lists over all tables: its
+    /// pages are clean, and both numbers are ignored.
     ///
     /// # Errors
-    /// When the pool has no room for them.
+    /// The pages do not fit in the pool.
     fn fill(&self, pages: u64, dirty: u64, seed: u64) -> Result<()>;
 
-    /// Entries of the LRU lists and of the flush lists; of Windfall, which has none, pages in the pool and dirty ones.
+    /// Returns the entries of the LRU lists and of the flush lists; for Windfall, which has none, pages in the pool
+    /// and dirty ones.
     fn entries(&self) -> [u64; 2];
 
-    /// Writes every changed page.
+    /// Writes every dirty page.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn flush(&self) -> Result<()>;
 
-    /// Bytes of the files of its tables.
+    /// Returns the size in bytes of all table files.
     fn file_bytes(&self) -> u64;
 
-    /// Bytes of the pages in use by these tables.
+    /// Returns the size in bytes of the pages in use by these tables.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn used_bytes(&self, tables: &[Arc<Table<Self::Store>>]) -> Result<u64>;
 
-    /// Whether files of dropped tables are still being deleted.
+    /// Returns whether files of dropped tables are still being deleted.
     fn is_deleting(&self) -> bool;
 
-    /// Entries of the hash index that lead into a table.
+    /// Returns the number of hash index entries that point into a table.
     fn hashed(&self, table: &Table<Self::Store>) -> u64;
 
-    /// What the locks of the pool have seen since [`Server::reset_locks`], all instances together.
+    /// Returns the holds and waits recorded by the pool's locks since [`Server::reset_locks`], all instances together.
     fn locks(&self) -> Vec<LockSeen>;
 
-    /// Forgets that.
+    /// Discards the recorded holds and waits.
     fn reset_locks(&self);
 
-    /// What commits and statements wait for.
+    /// Returns the durability that commits and statements wait for.
     fn flush_log(&self) -> FlushLog;
 
-    /// Waits until what was logged up to here is as durable as the server was told to make it.
+    /// Waits until the log up to this position is as durable as the server's setting demands.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn commit(&self, lsn: Lsn) -> Result<()> {
         if lsn > Lsn::ZERO { self.log().commit(lsn, self.flush_log()) } else { Ok(()) }
     }

@@ -1,12 +1,10 @@
 //! Windfall as a server of the lab.
 //!
-//! **Purpose.** [`Product`]: the engine as it is, with its own catalog, log, cleaner and deleter. Only the rows go to
-//! the trees directly, as on the other servers.
+//! **Purpose.** [`Product`]: the unmodified engine, with its own catalog, log, cleaner and deleter. Only the rows are
+//! written to the trees directly, as on the other servers.
 //!
-//! **Invariants.** Statements are the engine's own. The folder is used once: nobody opens it again, so that its rows
-//! have no transactions is nobody's trouble.
-//!
-//! **May touch.** What `server` may touch.
+//! **Invariants.** Statements are the engine's own. The folder is used once and never opened again, so it does no harm
+//! that its rows have no transactions.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{collections::HashMap, sync::Arc, time::Instant};
@@ -30,9 +28,9 @@ use crate::{policy::detach, results::LockSeen};
 
 /// Tablespaces that share the pages of a fill.
 const FILL_SPACES: u64 = 100;
-/// Their numbers, which the catalog never reaches.
+/// The first of their ids, which the catalog never reaches.
 const FILL_IDS: u64 = SpaceId::MAX.0 - FILL_SPACES;
-/// Bytes of an entry of a tree's hash index.
+/// Bytes per entry of a tree's hash index.
 const HASH_ENTRY: u64 = 8;
 
 /// The server.
@@ -40,9 +38,9 @@ const HASH_ENTRY: u64 = 8;
 pub struct Product {
     engine: Engine,
     disk: Arc<dyn Disk>,
-    /// Temporary tables by name: the catalog does not know them.
+    /// Temporary tables by name: they are not in the catalog.
     temporary: Mutex<HashMap<String, Arc<catalog::Table>>>,
-    /// Tablespaces that were dropped, and whose files may still be there.
+    /// Dropped tablespaces, the files of which may still exist.
     going: Mutex<Vec<SpaceId>>,
     filled: AtomicU64,
     flush: FlushLog,
@@ -82,7 +80,7 @@ impl Product {
     }
 }
 
-/// The tables that these handles are of.
+/// Returns the tables of these handles.
 fn all_of(tables: &[Made]) -> Vec<&Table<BufferPool>> {
     tables.iter().map(|table| &**table).collect()
 }

@@ -1,10 +1,8 @@
-//! Rows of trees, without transactions.
+//! Rows in trees, without transactions.
 //!
-//! **Purpose.** One call, one mini-transaction: what every server's workload and dictionary does with a tree.
+//! **Purpose.** One call, one mini-transaction: the tree operations of every server's workload and dictionary.
 //!
-//! **Invariants.** Entries carry no transaction: every reader sees them.
-//!
-//! **May touch.** Of `windfall` the tree, the ids and what an entry is.
+//! **Invariants.** Entries carry no transaction id: every reader sees them.
 
 use windfall::{
     error::Result,
@@ -16,13 +14,13 @@ use windfall::{
     },
 };
 
-/// The version of all entries.
+/// The header of all entries.
 pub const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: UndoPos::NONE };
 
 /// Inserts a row, or replaces it.
 ///
 /// # Errors
-/// Those of the tree.
+/// Errors of the tree.
 pub fn put<S: PageStore>(tree: &Tree<S>, key: &[u8], value: &[u8]) -> Result<Lsn> {
     let mut mtr = tree.store().begin()?;
     let mut place = tree.seek_for_change(&mut mtr, key, Some(value.len()))?;
@@ -36,7 +34,7 @@ pub fn put<S: PageStore>(tree: &Tree<S>, key: &[u8], value: &[u8]) -> Result<Lsn
 /// Removes a row, if it is there.
 ///
 /// # Errors
-/// Those of the tree.
+/// Errors of the tree.
 pub fn remove<S: PageStore>(tree: &Tree<S>, key: &[u8]) -> Result<Lsn> {
     let mut mtr = tree.store().begin()?;
     let place = tree.seek_for_change(&mut mtr, key, None)?;
@@ -52,10 +50,10 @@ pub fn remove<S: PageStore>(tree: &Tree<S>, key: &[u8]) -> Result<Lsn> {
     Ok(end)
 }
 
-/// The value of a row.
+/// Returns the value of a row.
 ///
 /// # Errors
-/// Those of the tree.
+/// Errors of the tree.
 pub fn get<S: PageStore>(tree: &Tree<S>, key: &[u8]) -> Result<Option<Vec<u8>>> {
     let mut value = Vec::new();
     Ok(tree.get_into(key, &mut value)?.map(|_| value))

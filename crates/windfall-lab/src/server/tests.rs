@@ -1,11 +1,9 @@
 //! Every statement on every server, over real files.
 //!
-//! **Purpose.** What the experiments do, done once on each system: what is dropped is refused and its file goes, what
-//! stays is there, and the work is what the policy has.
+//! **Purpose.** Runs the statements of the experiments once on each system. Checks that a dropped table is refused and
+//! its file is deleted, that other tables remain, and that the counted work is that of the policy.
 //!
-//! **Invariants.** Each test has a folder of its own, which goes away.
-//!
-//! **May touch.** What `server` may touch, `testing`.
+//! **Invariants.** Each test has its own folder, which is deleted afterwards.
 
 use std::{path::Path, time::Duration};
 
@@ -20,10 +18,10 @@ use crate::{
     watch::Purpose,
 };
 
-/// Pages of every pool here.
+/// Pages of every pool in these tests.
 const PAGES: u64 = 4_000;
 
-/// What is done on every system.
+/// A test that runs on every system.
 trait Scene {
     fn play<S: Server>(&self, system: System, server: &S);
 
@@ -93,7 +91,7 @@ impl Scene for Drops {
         assert!(is_gone::<S>(&goes) && has::<S>(&stays, 2_000), "{system}");
         assert!(dropped.took > Duration::ZERO, "{system}");
         await_files(server, before + 20 * PAGE_SIZE as u64, &system.to_string());
-        // The name is free.
+        // The name can be used again.
         let again = server.create("goes", false).unwrap();
         fill(server, &again, 500);
         assert!(has::<S>(&again, 500), "{system}");
@@ -209,7 +207,7 @@ impl Scene for Hashed {
     fn play<S: Server>(&self, system: System, server: &S) {
         let goes = server.create("goes", false).unwrap();
         fill(server, &goes, 1_000);
-        // Else the cleaner may be about to write all of it, and meet its pages before the drop does.
+        // Otherwise the cleaner may be about to write all of it, and find its pages before the drop does.
         server.flush().unwrap();
         (0..1_000).flat_map(|n| [n; 20]).for_each(|n| drop(rows::get(&goes.rows, &key(n)).unwrap()));
         assert_eq!(server.hashed(&goes) >= 900, system.hash_index, "{system}: {}", server.hashed(&goes));

@@ -1,20 +1,18 @@
-//! Locks that are watched: who held one, for what, how long, and who waited meanwhile.
+//! Instrumented locks: the holder of a lock, its purpose, the hold time, and the waiters.
 //!
-//! **Purpose.** The stall of a drop is the time for which somebody holds a mutex that everybody needs. So the pool's
-//! locks say so themselves: [`Mutex`] and [`RwLock`] note every hold and every wait, by the [`Role`] of the thread and
-//! its [`Purpose`].
+//! **Purpose.** A drop stalls other threads for the time for which it holds a mutex that all of them need. So the
+//! pool's locks record this themselves: [`Mutex`] and [`RwLock`] record every hold and every wait, by the [`Role`] of
+//! the thread and its [`Purpose`].
 //!
-//! **Invariants.** Watching is not to make the holds longer that it measures: a look-up of a page is timed once in
-//! [`SAMPLED`] times and counted for all of them, unless somebody had to wait; everything else is timed always. What is
-//! noted is noted after the lock was given back. A wait names one who had the lock meanwhile: whoever was seen to have
-//! it for the longest part, all looks together.
+//! **Invariants.** Instrumentation must not lengthen the holds that it measures: of brief holds, such as page
+//! look-ups, one in [`SAMPLED`] is timed and counted for all of them. A hold that had to wait, and everything else, is
+//! always timed. A hold is recorded after the lock is released. A wait names one holder: the one that was seen to hold
+//! the lock for the longest total time during the wait.
 //!
-//! **May touch.** The clock.
-//!
-//! The locks themselves are those of `parking_lot`: who does not get one spins a little, then sleeps until it is given
-//! back. So did the mutexes of the servers. Who sleeps for long wakes now and then to look who has the lock, after
-//! twice the time of the last look, so that this costs nothing beside the wait. With each look he gives up his turn
-//! among those who wait: thirteen times in a second.
+//! The locks themselves are those of `parking_lot`: a thread that does not get the lock spins briefly, then sleeps
+//! until the release. The mutexes of the servers did the same. A thread that waits for long wakes from time to time
+//! and reads the holder of the lock. The interval doubles each time, so the cost is small compared to the wait. Each
+//! wakeup costs the thread its place in the queue of waiters: thirteen times in the first second.
 
 mod mutex;
 mod record;
@@ -35,47 +33,47 @@ pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 use serde::{Deserialize, Serialize};
 use sign::Sign;
 
-/// One brief hold in so many is timed.
+/// One brief hold in this many is timed.
 pub const SAMPLED: u64 = 64;
-/// Who finds a lock taken and nobody's name looks so often at once for either to change.
+/// Spins of a thread that finds a lock taken and no holder's name, until either changes.
 const SPINS: u32 = 100;
-/// Who waits looks again after this time who has the lock, then after twice that, and so on.
+/// A waiting thread reads the holder's name after this time, then after twice that, and so on.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// What a thread is in an experiment.
+/// The role of a thread in an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Reads and writes rows.
     #[default]
     Client,
-    /// Makes and drops tables.
+    /// Creates and drops tables.
     Dropper,
-    /// Writes pages, in the background.
+    /// Writes pages in the background.
     Cleaner,
 }
 
-/// What a lock is held for.
+/// The purpose for which a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
     /// Finds a page that is in memory.
     Lookup,
-    /// Makes a page the youngest of the LRU list.
+    /// Moves a page to the young end of the LRU list.
     Young,
-    /// Enters a page into the flush list.
+    /// Adds a page to the flush list.
     Dirty,
-    /// Asks the hash index.
+    /// Searches the hash index.
     Search,
-    /// Enters a page's keys into the hash index, changes or removes them.
+    /// Adds a page's keys to the hash index, changes or removes them.
     Hash,
-    /// Takes or makes a free frame, and enters a page that is being read or made.
+    /// Takes or creates a free frame, and adds a page that is being read in or created.
     Load,
-    /// Finds pages to write, and notes that they were.
+    /// Finds pages to write, and marks them as written.
     Flush,
-    /// Changes the dictionary.
+    /// Changes the data dictionary.
     Dictionary,
-    /// Forgets a dropped tablespace.
+    /// Removes a dropped tablespace from the pool.
     Drop,
 }
 
@@ -96,7 +94,7 @@ impl Purpose {
         Self::Drop,
     ];
 
-    /// Whether this is done so often, and so quickly, that only some of it is timed.
+    /// Returns whether holds for this purpose are so frequent and so short that only a sample is timed.
     fn is_brief(self) -> bool {
         matches!(self, Self::Lookup | Self::Young | Self::Dirty | Self::Search)
     }
@@ -104,22 +102,22 @@ impl Purpose {
 
 thread_local! {
     static ROLE: Cell<Role> = const { Cell::new(Role::Client) };
-    /// For each purpose: one that takes turns with another would hide it.
+    /// One counter per purpose: if two purposes alternated on a shared counter, one of them might never be sampled.
     static TICKS: [Cell<u64>; Purpose::ALL.len()] = const { [const { Cell::new(0) }; Purpose::ALL.len()] };
 }
 
-/// Says what the calling thread is, from now on.
+/// Sets the role of the calling thread from now on.
 pub fn play(role: Role) {
     ROLE.set(role);
 }
 
-/// The time since the first question for it.
+/// Returns the time since the first call of this function.
 pub fn now() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed()
 }
 
-/// How a hold is counted: for how many it stands, or not at all.
+/// Returns the number of holds that this hold counts for, or `None` if it is not timed.
 fn weight(purpose: Purpose, waited: bool) -> Option<u64> {
     if waited || !purpose.is_brief() {
         return Some(1);
@@ -135,7 +133,7 @@ struct Hold {
     who: Who,
     since: Duration,
     weight: u64,
-    /// What was waited for before it.
+    /// The wait before the hold.
     wait: Option<Wait>,
 }
 
@@ -146,7 +144,7 @@ struct Wait {
     took: Duration,
 }
 
-/// What a lock has beside itself.
+/// The bookkeeping next to a lock.
 #[derive(Debug)]
 struct Notes {
     name: &'static str,
@@ -159,7 +157,7 @@ impl Notes {
         Self { name, sign: Sign::default(), record: parking_lot::Mutex::default() }
     }
 
-    /// Takes the lock, at once or by attempts that wait for so long. Gives the hold if it is to be timed.
+    /// Acquires the lock, at once or by attempts with a timeout. Returns the hold if it must be timed.
     #[inline]
     fn take<G>(
         &self,
@@ -183,7 +181,7 @@ impl Notes {
         now: impl Fn() -> Duration,
     ) -> (G, Option<Wait>) {
         let start = now();
-        // Who has it may be about to sign, or to give it back.
+        // The holder may be about to write its name, or to release the lock.
         let mut spins = 0..SPINS;
         let mut got = None;
         while got.is_none() && self.sign.holder().is_none() && spins.next().is_some() {
@@ -204,15 +202,16 @@ impl Notes {
         };
         let longest =
             (0..).map(Who).zip(had_it).max_by_key(|(_, time)| *time).filter(|(_, time)| !time.is_zero());
-        // If nobody was seen it was one of those who do not stay, and who took it last: we have not signed yet.
+        // If no holder was seen, it was a brief one: the last to take the lock, because this thread has not written
+        // its name yet.
         let holder = longest.map_or_else(|| self.sign.last(), |(holder, _)| holder);
         (inner, Some(Wait { holder, took: now().saturating_sub(start) }))
     }
 
-    /// Notes a hold, and the wait before it, that is over: the lock was given back.
+    /// Records a hold, and the wait before it, after the lock was released.
     #[inline]
     fn note(&self, hold: Hold, took: Duration) {
-        // The record's own lock is held for a moment only, and by nobody who waits for this one.
+        // The record's own lock is held for a moment only, and never by a thread that waits for the instrumented lock.
         let mut record = self.record.lock();
         record.held(hold.who, hold.weight, took);
         if let Some(wait) = hold.wait {
@@ -229,15 +228,15 @@ impl Notes {
     }
 }
 
-/// A guard that notes its hold when it goes. How long that was is asked before the lock is given back: who wakes
-/// another may have to wait for a processor.
+/// A guard that records its hold when it is dropped. The hold time is read before the release, because the woken
+/// thread may have to wait for a processor.
 macro_rules! guard {
     ($name:ident, $inner:ident, $doc:literal, $leave:expr) => {
         #[doc = $doc]
         #[derive(Debug)]
         pub struct $name<'a, T> {
             notes: &'a Notes,
-            /// Gone only while the guard goes.
+            /// `None` only while the guard is being dropped.
             inner: Option<parking_lot::$inner<'a, T>>,
             hold: Option<Hold>,
         }
@@ -280,8 +279,8 @@ mod tests {
 
     use super::*;
 
-    /// One attempt after the other fails, while others have the lock for some attempts each. The last attempt, in which
-    /// the lock is given back, is the longest one, but not as long as those together in which somebody else had it.
+    /// Attempts fail one after the other, while other threads hold the lock for some attempts each. The last attempt,
+    /// which ends with the release, is the longest one, but shorter than the total time of another holder.
     #[test]
     fn a_wait_for_one_after_the_other_names_who_was_there_for_the_longest_part() {
         let notes = Notes::new("pool");
@@ -298,7 +297,7 @@ mod tests {
         sign(others[0]);
         let ((), wait) = notes.wait(|| None, within, || clock.get());
         let wait = wait.unwrap();
-        // One, two and eight parts are the drop's, four another one's, and nine of the last.
+        // One, two and eight units belong to the drop, four to another holder, and nine to the last one.
         assert_eq!(wait.holder.purpose(), Purpose::Drop);
         assert_eq!(wait.took, LOOK * (1 + 2 + 4 + 8 + 9));
         assert_eq!(tried.into_inner(), [1, 2, 4, 8, 16].map(|times| LOOK * times));

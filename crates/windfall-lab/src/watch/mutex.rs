@@ -1,10 +1,8 @@
-//! A mutex that is watched.
+//! An instrumented mutex.
 //!
-//! **Purpose.** [`Mutex`], as the head of [`watch`](super) says.
+//! **Purpose.** [`Mutex`], as described in [`watch`](super).
 //!
-//! **Invariants.** Who has the mutex signs it.
-//!
-//! **May touch.** What `watch` may touch.
+//! **Invariants.** The holder of the mutex writes its name into it.
 
 use core::time::Duration;
 
@@ -12,7 +10,7 @@ use parking_lot::MutexGuard;
 
 use super::{Hold, Notes, Purpose, Report, guard, now, record::Who, sign::Sign};
 
-/// A mutex that notes who held it and who waited.
+/// A mutex that records its holds and waits.
 #[derive(Debug)]
 pub struct Mutex<T> {
     notes: Notes,
@@ -23,7 +21,7 @@ guard!(mut Guard, MutexGuard, "What [`Mutex::lock`] gives.", |sign: &Sign, _: Op
     .leave_alone());
 
 impl<T> Mutex<T> {
-    /// A mutex of this name.
+    /// Creates a mutex with this name.
     pub fn new(name: &'static str, value: T) -> Self {
         Self { notes: Notes::new(name), inner: parking_lot::Mutex::new(value) }
     }
@@ -34,7 +32,7 @@ impl<T> Mutex<T> {
         self.lock_by(purpose, |time| self.inner.try_lock_for(time))
     }
 
-    /// Waits for the mutex, for so long at each attempt.
+    /// Waits for the mutex, with a timeout per attempt.
     #[inline]
     fn lock_by<'a>(
         &'a self,
@@ -47,12 +45,12 @@ impl<T> Mutex<T> {
         Guard { notes: &self.notes, inner: Some(inner), hold }
     }
 
-    /// What it has seen.
+    /// Returns the recorded holds and waits.
     pub fn report(&self) -> Report {
         self.notes.report()
     }
 
-    /// Forgets what it has seen.
+    /// Discards the recorded holds and waits.
     pub fn reset(&self) {
         self.notes.reset();
     }
@@ -67,7 +65,7 @@ mod tests {
         *,
     };
 
-    /// Waits for the mutex, and says so at each attempt.
+    /// Waits for the mutex, and reports each attempt.
     fn lock_audibly<'a>(mutex: &'a Mutex<()>, purpose: Purpose, tries: &mpsc::Sender<()>) -> Guard<'a, ()> {
         mutex.lock_by(purpose, |time| {
             let _ = tries.send(());
@@ -75,8 +73,8 @@ mod tests {
         })
     }
 
-    /// Has one thread wait for the mutex while this one, which has it, does something and gives it back, and gives that
-    /// wait.
+    /// Lets one thread wait for the mutex while the calling thread, which holds it, does something and releases it.
+    /// Returns the wait.
     fn wait_of(mutex: &Mutex<()>, meanwhile: impl FnOnce(&mpsc::Receiver<()>)) -> Waited {
         thread::scope(|scope| {
             let (tries, tried) = mpsc::channel();
@@ -95,7 +93,7 @@ mod tests {
         play(Role::Dropper);
         let guard = mutex.lock(Purpose::Drop);
         let wait = wait_of(&mutex, |_| {
-            // So long at least.
+            // The minimum hold time that the test checks.
             thread::sleep(Duration::from_millis(20));
             drop(guard);
         });
@@ -106,7 +104,8 @@ mod tests {
         assert!(mutex.report().holds.is_empty());
     }
 
-    /// The mutex is taken first and signed then: who looks in between does not take the name of the one before.
+    /// The mutex is taken before the name is written: a reader in between must not get the name of the previous
+    /// holder.
     #[test]
     fn a_wait_names_nobody_who_has_given_it_back_before() {
         let mutex = Mutex::new("pool", ());
@@ -114,7 +113,7 @@ mod tests {
         let taken = mutex.inner.lock();
         let wait = wait_of(&mutex, |tried| {
             mutex.notes.sign.enter_alone(Who::this(Purpose::Flush));
-            // The next attempt may have begun before that, and not the one behind it.
+            // The next attempt may have begun before that, but not the one after it.
             tried.try_iter().for_each(drop);
             (0..2).for_each(|_| tried.recv().unwrap());
             mutex.notes.sign.leave_alone();

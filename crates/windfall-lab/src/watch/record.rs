@@ -1,10 +1,8 @@
-//! What a lock has seen.
+//! The recorded holds and waits of a lock.
 //!
-//! **Purpose.** Sums by who and for what, of holds and of waits.
+//! **Purpose.** Totals of holds and waits by role and purpose.
 //!
-//! **Invariants.** Bounded: there are as many sums as roles and purposes.
-//!
-//! **May touch.** The names of `watch`.
+//! **Invariants.** Bounded: there are as many totals as combinations of role and purpose.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Purpose, ROLE, Role};
 
-/// How many there are of [`Who`].
+/// The number of values of [`Who`].
 pub const KINDS: usize = Role::ALL.len() * Purpose::ALL.len();
 
-/// Who does something, and what for, as a number.
+/// The role and the purpose of a lock holder or waiter, as one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who(pub u8);
 
@@ -33,14 +31,14 @@ impl Who {
     }
 }
 
-/// How often, how long together, and how long at most.
+/// A count, a total time and a maximum time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
-    /// How often.
+    /// The number of holds or waits.
     pub count: u64,
-    /// How long together, in nanoseconds.
+    /// The total time, in nanoseconds.
     pub total_ns: u64,
-    /// The longest, in nanoseconds.
+    /// The longest time, in nanoseconds.
     pub longest_ns: u64,
 }
 
@@ -54,7 +52,7 @@ impl Times {
 }
 
 impl Times {
-    /// Adds those of another lock.
+    /// Adds the values of another lock.
     pub fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.total_ns += other.total_ns;
@@ -62,63 +60,63 @@ impl Times {
     }
 }
 
-/// How long somebody has held the lock for something.
+/// The time for which a role held the lock for a purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Held {
-    /// Who.
+    /// The role of the holder.
     pub role: Role,
-    /// What for.
+    /// The purpose of the hold.
     pub purpose: Purpose,
-    /// How long.
+    /// The hold times.
     #[serde(flatten)]
     pub times: Times,
 }
 
-/// How long somebody has waited for somebody else.
+/// The time for which one role waited for another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waited {
-    /// Who waited.
+    /// The role of the waiter.
     pub role: Role,
-    /// What for.
+    /// The purpose of the waiter.
     pub purpose: Purpose,
-    /// Who had the lock meanwhile, as far as was seen for the longest part.
+    /// The role of the holder that was seen for the longest part of the wait.
     pub holder: Role,
-    /// What for.
+    /// The purpose of that holder.
     pub held_for: Purpose,
-    /// How long.
+    /// The wait times.
     #[serde(flatten)]
     pub times: Times,
 }
 
-/// What a lock has seen.
+/// The recorded holds and waits of a lock.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The lock.
+    /// The name of the lock.
     pub name: &'static str,
-    /// The holds, who never held it left out.
+    /// The holds; combinations that never held the lock are left out.
     pub holds: Vec<Held>,
     /// The waits.
     pub waits: Vec<Waited>,
 }
 
 impl Report {
-    /// The longest time for which it was held for this.
+    /// Returns the longest hold for this purpose.
     pub fn longest(&self, purpose: Purpose) -> Duration {
         let of = self.holds.iter().filter(|held| held.purpose == purpose);
         Duration::from_nanos(of.map(|held| held.times.longest_ns).max().unwrap_or(0))
     }
 
-    /// How often it was held for this.
+    /// Returns the number of holds for this purpose.
     pub fn count(&self, purpose: Purpose) -> u64 {
         self.holds.iter().filter(|held| held.purpose == purpose).map(|held| held.times.count).sum()
     }
 }
 
-/// What is noted.
+/// The totals of one lock.
 #[derive(Debug, Default)]
 pub struct Record {
     holds: Option<Box<[Times; KINDS]>>,
-    /// By who waited and for whom.
+    /// By waiter and holder.
     waits: BTreeMap<(u8, u8), Times>,
 }
 

@@ -1,14 +1,13 @@
-//! A read-write lock that is watched.
+//! An instrumented read-write lock.
 //!
-//! **Purpose.** [`RwLock`], as the head of [`watch`](super) says.
+//! **Purpose.** [`RwLock`], as described in [`watch`](super).
 //!
-//! **Invariants.** Who has the lock alone signs it, and who shares it for something that is not brief.
-//!
-//! **May touch.** What `watch` may touch.
+//! **Invariants.** An exclusive holder writes its name into the lock, and so does a shared holder with a purpose that
+//! is not brief.
 
 use super::{Hold, Notes, Purpose, Report, guard, now, record::Who, sign::Sign};
 
-/// A read-write lock that notes who held it and who waited.
+/// A read-write lock that records its holds and waits.
 #[derive(Debug)]
 pub struct RwLock<T> {
     notes: Notes,
@@ -25,12 +24,12 @@ guard!(mut WriteGuard, RwLockWriteGuard, "What [`RwLock::write`] gives.", |sign:
 });
 
 impl<T> RwLock<T> {
-    /// A lock of this name.
+    /// Creates a lock with this name.
     pub fn new(name: &'static str, value: T) -> Self {
         Self { notes: Notes::new(name), inner: parking_lot::RwLock::new(value) }
     }
 
-    /// Waits until it can be shared.
+    /// Waits until the lock can be shared.
     #[inline]
     pub fn read(&self, purpose: Purpose) -> ReadGuard<'_, T> {
         let who = Who::this(purpose);
@@ -44,7 +43,7 @@ impl<T> RwLock<T> {
         ReadGuard { notes: &self.notes, inner: Some(inner), hold }
     }
 
-    /// Waits until nobody else has it.
+    /// Waits for exclusive access.
     pub fn write(&self, purpose: Purpose) -> WriteGuard<'_, T> {
         let who = Who::this(purpose);
         let (inner, hold) =
@@ -53,12 +52,12 @@ impl<T> RwLock<T> {
         WriteGuard { notes: &self.notes, inner: Some(inner), hold }
     }
 
-    /// What it has seen.
+    /// Returns the recorded holds and waits.
     pub fn report(&self) -> Report {
         self.notes.report()
     }
 
-    /// Forgets what it has seen.
+    /// Discards the recorded holds and waits.
     pub fn reset(&self) {
         self.notes.reset();
     }
@@ -74,12 +73,12 @@ mod tests {
     };
     use crate::testing::wait_until;
 
-    /// A writer that waits lets nobody share the lock any more.
+    /// Waits until a writer waits: from then on the lock cannot be shared any more.
     fn await_writer<T>(lock: &RwLock<T>) {
         wait_until("a writer waits", || lock.inner.try_read().is_none());
     }
 
-    /// One shares the lock for a drop while others come and go; a writer waits.
+    /// One thread shares the lock for a drop while other readers come and go; a writer waits.
     #[test]
     fn a_writer_waits_for_one_who_shares() {
         let lock = RwLock::new("hash index", 0);
@@ -90,7 +89,7 @@ mod tests {
                 let shared = lock.read(Purpose::Drop);
                 held.send(()).unwrap();
                 await_writer(&lock);
-                // So long at least.
+                // The minimum hold time that the test checks.
                 thread::sleep(Duration::from_millis(20));
                 drop(shared);
             });

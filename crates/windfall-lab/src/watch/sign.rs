@@ -1,45 +1,43 @@
-//! Who has a lock.
+//! The name of a lock's holder.
 //!
-//! **Purpose.** So that who waits can name whom he waits for.
+//! **Purpose.** Lets a waiter name the holder that it waits for.
 //!
-//! **Invariants.** A name is signed after the lock was taken and crossed out before it is given back: a name that is
-//! read uncrossed is that of one who has the lock. Signing costs a hold next to nothing: who has the lock alone writes
-//! without a locked instruction, and who shares it for a moment only leaves his name as that of the last one, which is
-//! mostly there already.
-//!
-//! **May touch.** `record`.
+//! **Invariants.** A name is written after the lock is acquired and cleared before it is released: a name that is read
+//! and not cleared is that of a current holder. Writing the name costs a hold next to nothing. An exclusive holder
+//! writes without an atomic read-modify-write instruction. A brief shared holder only stores its name as the last one,
+//! which is mostly there already.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use super::record::Who;
 
-/// In a word with a name: one of those who have signed and not crossed out.
+/// In a word with a name: one holder that has written its name and not cleared it.
 const ONE: u32 = 1 << 8;
 
 /// The names.
 #[derive(Debug, Default)]
 pub struct Sign {
-    /// The last one who signed, and above that how many names are not crossed out.
+    /// The last name that was written, and above it the number of names that are not cleared.
     signed: AtomicU32,
-    /// Who took the lock last.
+    /// The last holder of the lock.
     last: AtomicU8,
 }
 
 impl Sign {
-    /// Signs for who has the lock alone.
+    /// Writes the name of an exclusive holder.
     #[inline]
     pub fn enter_alone(&self, who: Who) {
         self.signed.store(ONE | u32::from(who.0), Relaxed);
         self.last.store(who.0, Relaxed);
     }
 
-    /// Crosses that out.
+    /// Clears the name of an exclusive holder.
     #[inline]
     pub fn leave_alone(&self) {
         self.signed.store(self.signed.load(Relaxed) & (ONE - 1), Relaxed);
     }
 
-    /// Signs for one who shares the lock.
+    /// Writes the name of a shared holder.
     pub fn enter(&self, who: Who) {
         let with = |word| ((word & !(ONE - 1)) + ONE) | u32::from(who.0);
         let mut word = self.signed.load(Relaxed);
@@ -49,12 +47,13 @@ impl Sign {
         self.pass(who);
     }
 
-    /// Crosses that out.
+    /// Clears the name of a shared holder.
     pub fn leave(&self) {
         self.signed.fetch_sub(ONE, Relaxed);
     }
 
-    /// Leaves the name of one who shares the lock and does not sign. Sharers are not to take a line from each other.
+    /// Stores the name of a brief shared holder, which is not counted. Shared holders must not invalidate each other's
+    /// cache line.
     #[inline]
     pub fn pass(&self, who: Who) {
         if self.last.load(Relaxed) != who.0 {
@@ -62,13 +61,13 @@ impl Sign {
         }
     }
 
-    /// Who has the lock; of several who share it the last one to sign. None while nobody has signed.
+    /// Returns the holder of the lock; of several shared ones the last to write its name. `None` if there is no name.
     pub fn holder(&self) -> Option<Who> {
         let word = self.signed.load(Relaxed);
         (word >= ONE).then_some(Who(word as u8))
     }
 
-    /// Who took the lock last.
+    /// Returns the last holder of the lock.
     pub fn last(&self) -> Who {
         Who(self.last.load(Relaxed))
     }

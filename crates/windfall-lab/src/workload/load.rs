@@ -1,16 +1,14 @@
-//! A run of clients, with statements amid it.
+//! A run of clients, with statements during it.
 //!
-//! **Purpose.** Clients work for a time, one thread makes statements at times that were fixed before, and what the
-//! clients noticed becomes a [`Load`]: one of the phases with statements, and one of those without, if there are any.
+//! **Purpose.** Clients work for a time, and one thread makes statements at times that were fixed before. The recorded
+//! queries become a [`Load`]: one for the phases with statements, and one for those without, if there are any.
 //!
-//! **Invariants.** Each client records into instruments of its own. Phases take turns while the clients work on, and
-//! between two of them is a pause that is part of neither. A window is the 100 ms behind a statement's begin; in phases
-//! without statements windows are there at the same times. A query is in a window if any part of it is, so it may be
-//! in several; it is in the phase in which it begins, and in that in which it ends. A phase lasts until the window of
-//! its last statement is over and that statement has returned, however long that takes: no stall is cut at the end of
-//! a run.
-//!
-//! **May touch.** What `workload` may touch.
+//! **Invariants.** Each client records into its own instruments. Phases alternate while the clients continue, and the
+//! pause between two of them belongs to neither. A window is the 100 ms after the start of a statement; phases without
+//! statements have windows at the same times. A query is in a window if any part of it is, so it may be in several; it
+//! is in the phase in which it begins, and in that in which it ends. A phase lasts until the window of its last
+//! statement is over and that statement has returned, however long that takes: no stall is cut off at the end of a
+//! run.
 
 use std::{
     cell::Cell,
@@ -31,42 +29,42 @@ use crate::{
     watch::{self, Role},
 };
 
-/// How long after a statement's begin its window ends.
+/// The length of a window, from the start of a statement.
 pub const WINDOW: Duration = Duration::from_millis(100);
-/// What is not counted before a phase.
+/// The uncounted time before a phase.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What is run.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Client threads.
     pub threads: u32,
-    /// How long a phase is.
+    /// The length of a phase.
     pub length: Duration,
-    /// When statements are made, from the begin of the phase.
+    /// The times of the statements, from the start of the phase.
     pub marks: Vec<Duration>,
     /// The phases: whether statements are made in them.
     pub phases: Vec<bool>,
-    /// Where the random numbers begin.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
 impl Plan {
-    /// One phase with statements every so often, the first one after that time, the last one with its window within
-    /// the phase.
+    /// Creates a plan with one phase and a statement after each `pause`. The first one is made after that time, and
+    /// the last one has its window within the phase.
     pub fn every(threads: u32, length: Duration, pause: Duration, seed: u64) -> Self {
         let last = length.saturating_sub(2 * WINDOW);
         let marks = (1..u32::MAX).map(|n| pause * n).take_while(|&at| at <= last).collect();
         Self { threads, length, marks, phases: vec![true], seed }
     }
 
-    /// The same in so many turns: a phase without statements, and one with them.
+    /// Returns the same plan with this many turns: a phase without statements, and one with them.
     #[must_use]
     pub fn in_turns(self, turns: u32) -> Self {
         Self { phases: (0..turns).flat_map(|_| [false, true]).collect(), ..self }
     }
 
-    /// Statements of all phases.
+    /// Returns the number of statements in all phases.
     pub fn statements(&self) -> usize {
         self.marks.len() * self.phases.iter().filter(|&&made| made).count()
     }
@@ -75,24 +73,24 @@ impl Plan {
         self.marks.len() * self.phases.len()
     }
 
-    /// How long a run is if no statement takes longer than its phase.
+    /// Returns the duration of a run if no statement takes longer than its phase.
     fn about(&self) -> Duration {
         (self.length + PAUSE + STRETCH) * self.phases.len() as u32
     }
 }
 
-/// A query outside of the phases.
+/// The kind of a query outside of the phases.
 const BESIDE: u64 = 2;
 
-/// What the threads of a run share.
+/// The state that the threads of a run share.
 #[derive(Debug)]
 struct Shared {
     start: Instant,
-    /// The kind of the phase that is under way: 1 with statements, 0 without, or [`BESIDE`].
+    /// The kind of the current phase: 1 with statements, 0 without, or [`BESIDE`].
     kind: AtomicU64,
     /// The window that opened last.
     window: AtomicUsize,
-    /// When each window of each phase opened, in nanoseconds of the run.
+    /// The opening time of each window of each phase, in nanoseconds of the run.
     opened: Box<[AtomicU64]>,
     stop: AtomicBool,
 }
@@ -108,7 +106,7 @@ impl Shared {
         }
     }
 
-    /// Opens a window now, and says when that is.
+    /// Opens a window now, and returns the time.
     fn open(&self, window: usize) -> u64 {
         self.open_at(window, self.now())
     }
@@ -129,9 +127,9 @@ impl Shared {
 pub struct Recorder<'a> {
     shared: &'a Shared,
     timeline: Timeline,
-    /// Without statements, and with them.
+    /// The latencies without statements, and with them.
     kinds: [Latency; 2],
-    /// Of each window.
+    /// The latencies per window.
     windows: Vec<Latency>,
 }
 
@@ -141,10 +139,10 @@ impl<'a> Recorder<'a> {
         Self { shared, timeline: Timeline::growing(plan.about()), kinds: Default::default(), windows }
     }
 
-    /// Makes a query.
+    /// Runs and records a query.
     ///
     /// # Errors
-    /// Those of the query.
+    /// Errors of the query.
     #[inline]
     pub fn query<T>(&mut self, query: impl FnOnce() -> Result<T>) -> Result<T> {
         let (began_in, start) = (self.shared.kind.load(Relaxed), self.shared.now());
@@ -153,7 +151,7 @@ impl<'a> Recorder<'a> {
         Ok(done)
     }
 
-    /// Records a query from its begin to its end, and the kinds of the phases in which these were.
+    /// Records a query from its start to its end, with the kinds of the phases at both times.
     #[inline]
     fn record(&mut self, start: u64, began_in: u64, end: u64, ended_in: u64) {
         self.timeline.finished(end);
@@ -186,36 +184,37 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// One client's work: called again and again.
+/// The work of one client: called again and again.
 pub type Client<'a> = dyn Fn(&mut Random, &mut Recorder<'_>) -> Result<()> + Sync + 'a;
 
-/// One statement by its number, in phases with statements. It says when what is looked at begins, which opens the
-/// window; what it does before is preparation. Gives nothing if it has dropped nothing.
+/// Makes one statement, by its number, in phases with statements. It calls its second argument at the start of the
+/// measured part, which opens the window; everything before that is preparation. Returns `None` if it has dropped
+/// nothing.
 pub type Statement<'a> = dyn FnMut(usize, &dyn Fn()) -> Result<Option<Dropped>> + Send + 'a;
 
-/// What a phase was.
+/// The record of a phase.
 struct Phase {
     made: bool,
     from_ns: u64,
     to_ns: u64,
-    /// When its windows opened.
+    /// The opening times of its windows.
     windows: Vec<u64>,
     marks: Vec<Mark>,
     locks: Vec<LockSeen>,
 }
 
-/// What a run has shown.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Shown {
     /// The phases with statements.
     pub with: Load,
-    /// Those without.
+    /// The phases without statements.
     pub without: Load,
-    /// When what finished in the last phase did, from its begin.
+    /// The timeline of the last phase, from its start.
     pub last: Timeline,
 }
 
-/// Runs it.
+/// Runs a plan.
 ///
 /// # Errors
 /// The first query or statement that fails.
@@ -263,7 +262,7 @@ pub fn run<S: Server>(
     Ok(Shown { with: told(plan, &sum, &phases, true), without: told(plan, &sum, &phases, false), last })
 }
 
-/// Plays the phases, one after the other.
+/// Runs the phases, one after the other.
 fn play_phases<S: Server>(
     server: &S,
     plan: &Plan,
@@ -303,7 +302,7 @@ fn play_phases<S: Server>(
         }
         let last = phase.windows.last().map_or(0, |opened| opened + ns(WINDOW));
         let end = last.max(from_ns + ns(plan.length)).max(shared.now());
-        // With a whole stretch, so that the next phase begins with one.
+        // A whole number of stretches, so that the next phase begins with one.
         phase.to_ns = from_ns + (end - from_ns).next_multiple_of(ns(STRETCH));
         sleep_until(shared, phase.to_ns);
         shared.kind.store(BESIDE, Relaxed);
@@ -313,7 +312,7 @@ fn play_phases<S: Server>(
     Ok(phases)
 }
 
-/// What the phases of a kind have shown, as one run in which they follow each other.
+/// Returns the load of the phases of a kind, as one run in which they follow each other.
 fn told(plan: &Plan, sum: &Recorder<'_>, phases: &[Phase], made: bool) -> Load {
     let mut load = Load::new(&sum.kinds[usize::from(made)]);
     let mut near = Latency::default();
@@ -336,7 +335,7 @@ fn told(plan: &Plan, sum: &Recorder<'_>, phases: &[Phase], made: bool) -> Load {
     load
 }
 
-/// Sleeps until a time of the run, or until somebody has stopped it.
+/// Sleeps until a time of the run, or until the run is stopped.
 fn sleep_until(shared: &Shared, at_ns: u64) {
     loop {
         let left = Duration::from_nanos(at_ns.saturating_sub(shared.now()));
@@ -381,7 +380,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Whatever the machine does meanwhile: what is compared with a time is at least as long as it.
+    /// Independent of the speed of the machine: times are only compared with lower bounds.
     #[test]
     fn phases_take_turns_and_a_stall_is_not_cut_at_the_end() {
         const STALL: Duration = Duration::from_millis(700);
@@ -405,15 +404,15 @@ mod tests {
         let mut made = Vec::new();
         let shown = run(&server, &plan, &client, &mut |n, begins| {
             made.push(n);
-            // So many that some are timed.
+            // Enough look-ups that some are timed.
             (0..2 * SAMPLED).try_for_each(|_| rows::get(&table.rows, b"key").map(drop))?;
-            // All clients are amid a query when the window opens.
+            // All clients are in the middle of a query when the window opens.
             let closed = gate.lock();
             while at_gate.load(SeqCst) < CLIENTS {
                 thread::yield_now();
             }
             begins();
-            // The last one of a phase lasts far beyond its end.
+            // The last statement of a phase lasts far beyond the end of the phase.
             if n % 2 == 1 {
                 thread::sleep(STALL);
             }
@@ -435,13 +434,13 @@ mod tests {
         assert!(lookups(&with) >= 2 * SAMPLED);
     }
 
-    /// How many lookups were seen at the locks of the phases.
+    /// Returns the number of look-ups recorded by the locks of the phases.
     fn lookups(load: &Load) -> u64 {
         let holds = load.locks.iter().flat_map(|lock| &lock.holds);
         holds.filter(|held| held.purpose == watch::Purpose::Lookup).map(|held| held.times.count).sum()
     }
 
-    /// What the clients and the phases have recorded is put together by the kinds of the phases.
+    /// The records of the clients and the phases are combined by the kinds of the phases.
     #[test]
     fn each_kind_of_phases_has_its_own_queries_windows_and_locks() {
         let pause = Duration::from_millis(200);
@@ -459,8 +458,8 @@ mod tests {
             let windows: Vec<u64> = plan.marks.iter().map(|&at| from_ns + ns(at)).collect();
             for (n, &at_ns) in windows.iter().enumerate() {
                 shared.open_at(number * plan.marks.len() + n, at_ns);
-                // Behind each window's begin: twenty queries in phases without statements, in others as many as the
-                // number of the phase says.
+                // After the start of each window: twenty queries in phases without statements, in others as many as
+                // the number of the phase.
                 for query in 1..=if made { number as u64 } else { 20 } {
                     let start = at_ns + query * 3 * MS;
                     recorder.record(start, made.into(), start + MS, made.into());
@@ -508,7 +507,7 @@ mod tests {
         shared.open_at(2, 400 * MS);
         recorder.record(190 * MS, 1, 410 * MS, 0);
         assert_eq!(counts(&recorder), [1, 4, 2, 1, 1]);
-        // By the clock of the run.
+        // With the clock of the run.
         shared.kind.store(1, Relaxed);
         recorder.query(|| Ok(())).unwrap();
         assert_eq!(counts(&recorder)[..2], [1, 5]);

@@ -1,12 +1,10 @@
 //! Sysbench's `oltp_read_write` on a server of the lab.
 //!
 //! **Purpose.** A transaction is 10 point reads, 4 ranges of 100 rows, an update of the indexed column and one of
-//! another, a delete and an insert of the same row, and the commit.
+//! another column, a delete and an insert of the same row, and the commit.
 //!
-//! **Invariants.** Rows and index agree: who changes a row has a lock on it meanwhile. There is no rollback, and nobody
-//! waits for a lock for longer than a query.
-//!
-//! **May touch.** What `workload` may touch.
+//! **Invariants.** Rows and index agree: a client holds a lock on a row while it changes the row. There is no
+//! rollback, and a lock is never waited for longer than a query takes.
 
 use std::{hint::black_box, sync::Arc};
 
@@ -23,11 +21,11 @@ use crate::server::{Server, Table, rows};
 
 /// Rows of a range.
 const RANGE: u32 = 100;
-/// Locks that rows share.
+/// Locks that the rows share.
 const LOCKS: usize = 1 << 12;
-/// How full the nodes of a loaded tree are, in per cent: as `InnoDB` leaves them.
+/// The fill factor of a loaded tree's nodes, in per cent: as `InnoDB` leaves them.
 const FILL: usize = 93;
-/// Rows between two looks whether the log has room.
+/// Rows between two checks whether the log has room.
 const PIECE: u32 = 10_000;
 
 /// The table, with ids 1 to `rows`.
@@ -39,16 +37,16 @@ pub struct Oltp<S: Server> {
     locks: Box<[Mutex<()>]>,
 }
 
-/// The key of a row in the index.
+/// Returns the key of a row in the index.
 fn index_key(k: u32, id: u32) -> [u8; 8] {
     (u64::from(k) << 32 | u64::from(id)).to_be_bytes()
 }
 
 impl<S: Server> Oltp<S> {
-    /// Makes the table with its index on `k`, and loads it.
+    /// Creates the table with its index on `k`, and loads it.
     ///
     /// # Errors
-    /// Those of the server.
+    /// Errors of the server.
     pub fn load(server: &S, name: &str, rows: u32, seed: u64) -> Result<Self> {
         let table = server.create(name, true)?;
         let mut random = Random::new(seed, 0);
@@ -78,7 +76,7 @@ impl<S: Server> Oltp<S> {
     /// Reads every row and every entry of the index once, so that all of it is in the pool.
     ///
     /// # Errors
-    /// Those of the server.
+    /// Errors of the server.
     pub fn warm(&self) -> Result<()> {
         for tree in self.table.trees() {
             let mut cursor = tree.cursor();
@@ -87,10 +85,10 @@ impl<S: Server> Oltp<S> {
         Ok(())
     }
 
-    /// One transaction.
+    /// Runs one transaction.
     ///
     /// # Errors
-    /// Those of the server.
+    /// Errors of the server.
     pub fn transaction(&self, server: &S, random: &mut Random, recorder: &mut Recorder<'_>) -> Result<()> {
         let tree = &*self.table.rows;
         let mut value = Vec::new();

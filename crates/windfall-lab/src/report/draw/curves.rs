@@ -1,57 +1,56 @@
 //! Curves over a few settings, with their names at their ends.
 //!
-//! **Purpose.** How a time grows with the fill, the pool or a setting, for several systems in one panel.
+//! **Purpose.** Shows how a time grows with the fill, the pool or a setting, for several systems in one panel.
 //!
-//! **Invariants.** Names do not lie on each other: where curves end together, their names are spread and led to.
-//!
-//! **May touch.** What `draw` may touch.
+//! **Invariants.** Names do not overlap: where curves end close together, their names are spread and joined to the
+//! curves by leader lines.
 
 use windfall_measure::svg::{Drawing, Panel, Scale, Shape};
 
 use super::{Bottom, Cell, Multiples};
 
-/// The least distance of two names.
+/// The minimum distance of two names.
 const APART: f64 = 13.5;
-/// The room for a name.
+/// The width reserved for a name.
 const NAME: f64 = 104.0;
 
 /// A curve.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// The name at its end; none if it is empty.
+    /// The name at its end; none if this is empty.
     pub name: String,
-    /// The class of its colour, and others for its line.
+    /// The class of its colour, and further classes of its line.
     pub class: String,
     /// The classes of its marks.
     pub dot: String,
     /// The shape of its marks.
     pub shape: Shape,
-    /// Its values by the number of the setting.
+    /// Its values, each with the number of the setting.
     pub points: Vec<(usize, f64)>,
-    /// What shows when one points at a mark.
+    /// The tooltip of a mark.
     pub hint: fn(f64) -> String,
 }
 
 /// Panels of curves.
 pub struct Curves<'a> {
-    /// What it is, for those who cannot see it.
+    /// The text alternative of the drawing.
     pub about: &'a str,
-    /// How many stand beside each other, on a wide and on a narrow screen.
+    /// The number of panels per row, on a wide and on a narrow screen.
     pub columns: [usize; 2],
-    /// How high each is.
+    /// The height of each panel.
     pub height: f64,
     /// The labels of the left axis.
     pub left_label: fn(f64) -> String,
-    /// The settings.
+    /// The names of the settings.
     pub settings: Vec<String>,
-    /// What is set.
+    /// The quantity that is set.
     pub unit: &'a str,
     /// Whether there are names at the ends.
     pub named: bool,
 }
 
 impl Curves<'_> {
-    /// The drawings: panels with a heading, a scale and curves.
+    /// Returns the drawings: panels with a heading, a scale and curves.
     pub fn draw(&self, panels: Vec<(String, Scale, Vec<Curve>)>) -> [Drawing; 2] {
         let last = self.settings.len().saturating_sub(1) as f64;
         let margin = if self.named { 0.15 } else { 0.35 };
@@ -101,7 +100,7 @@ fn draw(panel: &mut Panel, curves: &[Curve], height: f64) {
     }
 }
 
-/// Places that are near the wanted ones, in their order, apart from each other, and within the panel if they fit.
+/// Returns places near the wanted ones, in their order, apart from each other, and within the panel if they fit.
 fn spread(wanted: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     let mut places = Vec::with_capacity(wanted.len());
     let mut least = top;

@@ -2,10 +2,8 @@
 //!
 //! **Purpose.** Small multiples, rows of marks, and curves with names at their ends.
 //!
-//! **Invariants.** Each is drawn for a wide and for a narrow screen; a text has its room in both. A value that cannot
-//! be placed is left out.
-//!
-//! **May touch.** `windfall-measure`.
+//! **Invariants.** Each is drawn for a wide and for a narrow screen; texts fit in both. A value that cannot be placed
+//! is left out.
 
 mod curves;
 mod multiples;
@@ -16,7 +14,7 @@ pub use multiples::{Bottom, Cell, Multiples, curve, lowest, thinned};
 pub use rows::{Mark, Row, Rows};
 use windfall_measure::svg::Scale;
 
-/// A scale by factors of ten that holds these values; zeros stand at its lower end.
+/// Returns a logarithmic scale that contains these values; zeros are at its lower end.
 pub fn decades(values: impl IntoIterator<Item = f64>) -> Scale {
     let (least, most) = values
         .into_iter()

@@ -1,26 +1,24 @@
-//! Small multiples: panels on one scale, beside and below each other.
+//! Small multiples: panels on one scale, in rows and columns.
 //!
-//! **Purpose.** Systems are compared by eye when each has a panel of its own and all have the same axes.
+//! **Purpose.** Systems are easy to compare by eye when each has its own panel and all have the same axes.
 //!
 //! **Invariants.** All panels of a drawing have the same height and width.
-//!
-//! **May touch.** What `draw` may touch.
 
 use windfall_measure::svg::{Drawing, Panel, Scale, Width};
 
-/// What a panel needs above for its heading, and below for its axis; the last also has a unit.
+/// The height above a panel for its heading, and below it for its axis; the last one also has a unit.
 const ABOVE: f64 = 34.0;
 const BELOW: f64 = 26.0;
 const UNIT: f64 = 14.0;
-/// What the labels of the left axis need.
+/// The width for the labels of the left axis.
 const LEFT: f64 = 58.0;
-/// The most points of a line: more than these cannot be seen.
+/// The maximum number of points of a line: more cannot be seen.
 const POINTS: usize = 420;
 
-/// What stands below a panel.
+/// The labels below a panel.
 #[derive(Debug)]
 pub enum Bottom {
-    /// Numbers, said so.
+    /// Numbers, formatted by this function.
     Numbers(fn(f64) -> String),
     /// Names at 0, 1, 2 and so on.
     Names(Vec<String>),
@@ -28,36 +26,36 @@ pub enum Bottom {
 
 /// A panel.
 pub struct Cell<'a> {
-    /// What stands above it.
+    /// The heading.
     pub heading: String,
-    /// Its bottom scale.
+    /// The scale of the bottom axis.
     pub x: Scale,
-    /// Its left scale.
+    /// The scale of the left axis.
     pub y: Scale,
-    /// What is in it.
+    /// Draws the contents.
     pub draw: Box<dyn Fn(&mut Panel) + 'a>,
 }
 
-/// Panels beside and below each other.
+/// Panels in rows and columns.
 pub struct Multiples<'a> {
-    /// What it is, for those who cannot see it.
+    /// The text alternative of the drawing.
     pub about: &'a str,
-    /// How many stand beside each other, on a wide and on a narrow screen.
+    /// The number of panels per row, on a wide and on a narrow screen.
     pub columns: [usize; 2],
-    /// How high each is.
+    /// The height of each panel.
     pub height: f64,
-    /// What is kept free on the right of each.
+    /// The margin on the right of each panel.
     pub right: f64,
     /// The labels of the left axis.
     pub left_label: fn(f64) -> String,
     /// The labels of the bottom axis.
     pub bottom: Bottom,
-    /// Its unit.
+    /// The unit of the bottom axis.
     pub unit: &'a str,
 }
 
 impl Multiples<'_> {
-    /// The drawings.
+    /// Returns the drawings for both screens.
     pub fn draw(&self, cells: &[Cell<'_>]) -> [Drawing; 2] {
         [(Width::Wide, self.columns[0]), (Width::Narrow, self.columns[1])].map(|(width, columns)| {
             let each = width.units() / columns as f64;
@@ -81,7 +79,7 @@ impl Multiples<'_> {
                 }
                 end = end.max(panel.bottom() + BELOW);
                 if n + 1 == cells.len() {
-                    // Once for all, where there is room for it.
+                    // Only once, where there is room for it.
                     let right = columns.min(cells.len()) as f64 * each - self.right;
                     panel.text(right, end + 6.0, "end", "tick", self.unit);
                 }
@@ -92,20 +90,20 @@ impl Multiples<'_> {
     }
 }
 
-/// A heading, without what stands behind its colon if there is no room for it.
+/// Returns the heading, without the part after its colon if there is no room for that.
 fn fitting(heading: &str, room: f64) -> &str {
-    // About as wide as it will be drawn.
+    // The approximate width of the drawn text.
     let width = heading.chars().count() as f64 * 7.5;
     heading.split_once(": ").filter(|_| width > room).map_or(heading, |(name, _)| name)
 }
 
-/// Fewer values, each made of several, with the length of a stretch among them.
+/// Joins several values into one, and returns the new values with the length of their stretch.
 pub fn thinned(values: &[f64], stretch_s: f64, join: fn(&[f64]) -> f64) -> (Vec<f64>, f64) {
     let each = values.len().div_ceil(POINTS).max(1);
     (values.chunks(each).map(join).collect(), stretch_s * each as f64)
 }
 
-/// Values of stretches of time as a line of steps.
+/// Returns the values of stretches of time as a step line.
 fn steps(values: &[f64], from_s: f64, stretch_s: f64) -> impl Iterator<Item = (f64, f64)> {
     values.iter().enumerate().flat_map(move |(n, &v)| {
         let at = from_s + n as f64 * stretch_s;
@@ -113,7 +111,7 @@ fn steps(values: &[f64], from_s: f64, stretch_s: f64) -> impl Iterator<Item = (f
     })
 }
 
-/// Values of stretches of time, with the area below them.
+/// Draws the values of stretches of time, with the area below them.
 pub fn curve(panel: &mut Panel, class: &str, values: &[f64], from_s: f64, stretch_s: f64) {
     if values.is_empty() {
         return;
@@ -123,7 +121,7 @@ pub fn curve(panel: &mut Panel, class: &str, values: &[f64], from_s: f64, stretc
     panel.line(&format!("line own plain {class}"), steps(values, from_s, stretch_s));
 }
 
-/// The lowest values, where [`curve`] has means.
+/// Draws the minimum values, where [`curve`] draws means.
 pub fn lowest(panel: &mut Panel, class: &str, values: &[f64], stretch_s: f64) {
     panel.line(&format!("line own low {class}"), steps(values, 0.0, stretch_s));
 }

@@ -1,18 +1,16 @@
 //! Rows of marks along one scale.
 //!
-//! **Purpose.** A line for each system, with its marks where they belong and its figures at the end: what a bar chart
-//! shows, and more than one value of each.
+//! **Purpose.** A line per system, with its marks at their values and its figures at the end: like a bar chart, but
+//! with more than one value per system.
 //!
-//! **Invariants.** The figures stand in a column of their own, so that nothing is drawn over them.
-//!
-//! **May touch.** What `draw` may touch.
+//! **Invariants.** The figures are in a separate column, so that nothing is drawn over them.
 
 use windfall_measure::svg::{Drawing, Panel, Scale, Shape, Width};
 
-/// The room for names and for figures on a wide screen.
+/// The width for names and for figures on a wide screen.
 const NAMES: f64 = 186.0;
 const NOTES: f64 = 208.0;
-/// The height of a line, of one whose name stands above it, and of a heading.
+/// The height of a line, of a line below its name, and of a heading.
 const LINE: f64 = 25.0;
 const LINE_BELOW: f64 = 42.0;
 const HEAD: f64 = 30.0;
@@ -20,13 +18,13 @@ const HEAD: f64 = 30.0;
 /// A mark.
 #[derive(Clone, Debug)]
 pub struct Mark {
-    /// Where.
+    /// Its value.
     pub value: f64,
     /// Its shape.
     pub shape: Shape,
     /// Its classes.
     pub class: String,
-    /// What shows when one points at it.
+    /// The tooltip.
     pub hint: String,
 }
 
@@ -51,7 +49,7 @@ pub enum Row {
 /// Rows.
 #[derive(Debug)]
 pub struct Rows<'a> {
-    /// What it is, for those who cannot see it.
+    /// The text alternative of the drawing.
     pub about: &'a str,
     /// The scale.
     pub scale: Scale,
@@ -59,14 +57,14 @@ pub struct Rows<'a> {
     pub label: fn(f64) -> String,
     /// Its unit.
     pub unit: &'a str,
-    /// Where a line goes through all rows, from which the marks are joined; else from the left edge.
+    /// The value of a line through all rows, from which stems are drawn to the marks; without it, from the left edge.
     pub from: Option<f64>,
-    /// Whether the marks of a row are joined with each other alone.
+    /// Whether stems only join the marks of a row to each other.
     pub between: bool,
 }
 
 impl Rows<'_> {
-    /// The drawings.
+    /// Returns the drawings for both screens.
     pub fn draw(&self, rows: &[Row]) -> [Drawing; 2] {
         [Width::Wide, Width::Narrow].map(|width| {
             let wide = width == Width::Wide;
@@ -74,7 +72,7 @@ impl Rows<'_> {
             let height: f64 = rows.iter().map(|r| if matches!(r, Row::Head(_)) { HEAD } else { line }).sum();
             let (left, right) =
                 if wide { (NAMES, width.units() - NOTES) } else { (24.0, width.units() - 28.0) };
-            // Rows lie by their own places: the left scale of the panel is its height.
+            // Rows have their own positions: the left scale of the panel is its height.
             let y = Scale::linear(0.0, height.max(1.0));
             let mut panel = Panel::within((left, right), 6.0, height.max(1.0), self.scale, y);
             panel.bottom_grid();
