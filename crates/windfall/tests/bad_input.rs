@@ -1,5 +1,5 @@
-//! What users and disks do wrong: each is refused or told with the thing and the cure, nothing panics, and nothing that
-//! was acknowledged is lost.
+//! Mistakes of users and faults of disks: each is refused or reported with the object and the remedy, nothing panics,
+//! and no acknowledged write is lost.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ fn options() -> Options {
         .log_buffer_size(256 << 10)
 }
 
-/// An error, which says each of these words.
+/// Returns the error of a call that must fail, and asserts that its text contains each of these words.
 #[track_caller]
 fn told<T>(result: Result<T>, words: &[&str]) -> Error {
     let Err(error) = result else { panic!("it was accepted: {words:?}") };
@@ -41,7 +41,7 @@ fn key(n: u32) -> [u8; 4] {
     n.to_be_bytes()
 }
 
-/// A closed database with two tables of many pages.
+/// Creates a closed database with two tables of many pages.
 fn made() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("db");
@@ -56,7 +56,7 @@ fn made() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The data file of a table: the check names its tablespace.
+/// Returns the data file of a table: the report of a check names its tablespace.
 fn file_of(path: &Path, table: &str) -> PathBuf {
     let db = Database::open(path, options()).expect("the database");
     let report = db.check().expect("a check");
@@ -98,20 +98,20 @@ fn a_database_that_is_not_there() {
     assert!(matches!(simulated, Err(Error::Usage(UsageError::NoDatabase { .. }))));
     assert_eq!(disk.len(FileName::Control).expect("an answer"), None);
     assert!(!missing.exists() && !folder.path().join("nothing").exists());
-    // A folder of something else stays as it is.
+    // A folder with other content stays as it is.
     fs::write(folder.path().join("letter.txt"), "Dear").expect("a file");
     told(Database::open(folder.path(), options().create_if_missing(false)), &["no database"]);
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     // A file where the folder should be.
     told(Database::open(folder.path().join("letter.txt"), options()), &["letter.txt"]);
-    // A database without its control file is not made anew.
+    // A database without its control file is not created again.
     let (_folder, path) = made();
     fs::remove_file(path.join("windfall.control")).expect("a file less");
     for create in [true, false] {
         let opened = Database::open(&path, options().create_if_missing(create));
         told(opened, &["windfall.control", "missing", "data", "restore"]);
     }
-    // Nor is a young one, all of which is still in its log.
+    // Neither is a new database with all its data still only in the log.
     let young = folder.path().join("young");
     let db = Database::open(&young, options()).expect("a database");
     db.create_table("t", TableOptions::default()).expect("a table").insert(b"k", b"v").expect("a row");
@@ -145,7 +145,7 @@ fn a_control_file_that_is_none() {
     flipped[70] ^= 1;
     flipped[4096 + 70] ^= 1;
     opened(&flipped, &["both copies", "damaged", "restore"]);
-    // Of another version, with a checksum that is right.
+    // Another version, with a valid checksum.
     let mut newer = good.clone();
     for slot in newer.chunks_exact_mut(4096) {
         slot[8..12].copy_from_slice(&99u32.to_le_bytes());
@@ -153,7 +153,8 @@ fn a_control_file_that_is_none() {
         slot[4092..].copy_from_slice(&crc.to_le_bytes());
     }
     opened(&newer, &["version 99", "knows version 1", "open it with"]);
-    // The older copy may be damaged: it is what a torn write leaves. Without the newer one the log may be cut already.
+    // The older copy may be damaged: a torn write leaves that. Without the newer copy the database does not open,
+    // because the log may be truncated already.
     let mut opened = 0;
     for at in [70, 4096 + 70] {
         let mut flipped = good.clone();
@@ -180,7 +181,7 @@ fn a_log_with_a_damaged_middle() {
     for n in 0..200 {
         table.insert(&key(n), &[n as u8; 200]).expect("a row");
     }
-    // As a killed process leaves it.
+    // The files as a killed process leaves them.
     let copy = folder.path().join("copy");
     for name in ["", "log", "data"] {
         fs::create_dir_all(copy.join(name)).expect("a folder");
@@ -200,11 +201,11 @@ fn a_log_with_a_damaged_middle() {
         assert!(matches!(error, Error::Corrupt(CorruptError::Log { .. })), "{error:?}");
         fs::write(&log, &good).expect("the log");
     }
-    // Nothing was made worse by looking.
+    // The refused opens have made nothing worse.
     let db = Database::open(&copy, options().log_size(16 << 20)).expect("the database");
     assert_eq!(db.table("t").expect("a table").rows().expect("rows").count(), 200);
     drop(db);
-    // A segment that is gone.
+    // A segment is missing.
     let (_folder, path) = made();
     for entry in fs::read_dir(path.join("log")).expect("the log").flatten() {
         fs::remove_file(entry.path()).expect("a file less");
@@ -216,7 +217,8 @@ fn a_log_with_a_damaged_middle() {
 fn a_damaged_page_is_one_tables_trouble() {
     let (_folder, path) = made();
     let file = file_of(&path, "bad");
-    // It may hold whole copies of the pages that were written last, and a torn page would be mended from them.
+    // The doublewrite file may hold whole copies of the pages that were written last, and a torn page would be repaired
+    // from them.
     let doublewrite = path.join("windfall.doublewrite");
     let length = fs::metadata(&doublewrite).expect("the file").len();
     fs::write(&doublewrite, vec![0; length as usize]).expect("no copies");
@@ -244,7 +246,7 @@ fn a_damaged_page_is_one_tables_trouble() {
         findings.iter().all(|finding| finding.contains(&name) || finding.contains("bad")),
         "{findings:?}"
     );
-    // The way out: a new table in its place.
+    // The remedy: truncate the table, which replaces its tree.
     db.truncate_table("bad").expect("a truncation");
     bad.insert(&key(1), b"from the backup").expect("a row");
     db.close().expect("a clean end");
@@ -252,7 +254,8 @@ fn a_damaged_page_is_one_tables_trouble() {
     assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
 }
 
-/// Two tables on a simulated disk, `good` and `bad`, as a clean end leaves them: 600 rows each and some long values.
+/// Creates two tables on a simulated disk, `good` and `bad`, and closes the database: 600 rows each and some long
+/// values.
 fn two_tables(seed: u64) -> SimulatedDisk {
     let disk = SimulatedDisk::new(seed);
     let (db, _env) = simulated(&disk, seed);
@@ -277,7 +280,7 @@ fn simulated(disk: &SimulatedDisk, seed: u64) -> (Database, SimulatedEnv) {
     (db.expect("the database"), env)
 }
 
-/// The data file of a table's rows on a simulated disk.
+/// Returns the data file of a table's rows on a simulated disk.
 fn data_of(disk: &SimulatedDisk, table: &str) -> FileName {
     let (db, _env) = simulated(disk, 0);
     let report = db.check().expect("a check");
@@ -285,14 +288,15 @@ fn data_of(disk: &SimulatedDisk, table: &str) -> FileName {
     let tree = report.trees.iter().find(|tree| tree.table == table && tree.index.is_none());
     let space = tree.expect("the table").space;
     db.close().expect("a clean end");
-    // A torn page would be mended from here.
+    // A torn page would be repaired from this file.
     let length = disk.len(FileName::Doublewrite).expect("a disk").expect("the file");
     disk.write(FileName::Doublewrite, 0, &vec![0; length as usize]).expect("no copies");
     FileName::Data(SpaceId(space))
 }
 
-/// Everything that frees pages of a table whose allocation map is damaged, or cannot be read: rows go until leaves
-/// are merged, long values go, and are begun in vain. Nobody else notices.
+/// The allocation map of one table is damaged or unreadable, and everything that frees pages of the table runs: rows
+/// are deleted until leaves merge, long values are deleted, and inserts of long values fail. No other table is
+/// affected.
 #[test]
 fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
     for seed in 0..8 {
@@ -313,7 +317,7 @@ fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
             eprintln!("{what}");
             let (db, env) = simulated(&disk, seed);
             let (good, bad) = (db.table("good").expect(&what), db.table("bad").expect(&what));
-            // What needs a page is told what is the matter; what needs none goes on.
+            // A call that needs a new page gets an error with the reason; other calls succeed.
             let long = bad.put(&key(700), &vec![7; 30_000]);
             let word = if lasting { "checksum" } else { "read" };
             told(long, &[&file.to_string(), word]);
@@ -332,7 +336,7 @@ fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
                 assert_eq!(good.get(&key(n)).expect(&what), Some(vec![n as u8; 700]), "{what}");
                 assert_eq!(bad.get(&key(n)).expect(&what), None, "{what}");
             }
-            // What the good table has left behind is purged all the same.
+            // The deleted rows of the good table are purged all the same.
             let report = db.check().expect(&what);
             let left = report.trees.iter().filter(|tree| tree.table == "good").map(|tree| tree.deleted);
             assert_eq!(left.collect::<Vec<_>>(), [0, 0], "{what}");
@@ -351,7 +355,7 @@ fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
         }
         let (db, env) = simulated(&disk, seed);
         if lasting {
-            // The way out: a new table in its place.
+            // The remedy: truncate the table, which replaces its tree.
             db.truncate_table("bad").expect("a truncation");
         } else {
             disk.make_readable(file, 0);
@@ -390,7 +394,7 @@ fn a_folder_without_rights() {
     Database::open(&path, options()).expect("the database");
 }
 
-/// Counts what it is given, which is nines.
+/// A writer that counts the bytes it receives and asserts that each is 9.
 struct Count<'a>(&'a mut u64);
 impl Write for Count<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -403,13 +407,13 @@ impl Write for Count<'_> {
     }
 }
 
-/// Of several parts of an index key all but the last have a fixed length: whichever way the index is to be made.
+/// All parts of an index key but the last must have a fixed length, in every call that can create the index.
 #[test]
 fn an_index_in_which_rows_that_differ_have_one_key_is_refused() -> Result<()> {
     let folder = tempfile::tempdir().expect("a folder");
     let db = Database::open(folder.path(), options())?;
     let table = db.create_table("t", TableOptions::default())?;
-    // With nothing between the fields both would have the key "abc".
+    // Without a separator between the fields, both rows would have the key "abc".
     table.insert(b"1", &row::encode(&["a", "bc"]))?;
     table.insert(b"2", &row::encode(&["ab", "c"]))?;
     let two_fields = || IndexOptions::on_field(0).and_field(1).unique();
@@ -464,7 +468,7 @@ fn names_keys_and_values_that_cannot_be() -> Result<()> {
     }
     told(db.drop_index("t", "none"), &["t has no index none"]);
     told(table.index("none"), &["t has no index none"]);
-    // A group of nothing is nothing.
+    // Dropping an empty group does nothing.
     assert_eq!(db.drop_tables(&[])?.trees, 0);
 
     let limit = table.key_limit();
@@ -475,7 +479,7 @@ fn names_keys_and_values_that_cannot_be() -> Result<()> {
         table.get(&vec![7; limit + 1]).map(drop),
         table.delete(&vec![7; limit + 1]).map(drop),
     ] {
-        // To look for what cannot be there is no error of the engine's making either way.
+        // Reading or deleting a key that is too long to exist may succeed or fail; an error must be `KeyTooLong`.
         if let Err(error) = result {
             assert!(matches!(error, Error::Usage(UsageError::KeyTooLong { .. })), "{error:?}");
             assert!(error.to_string().contains(&limit.to_string()));
@@ -490,7 +494,7 @@ fn names_keys_and_values_that_cannot_be() -> Result<()> {
     told(table.insert_stream(b"k", 1000, &mut &[1u8; 10][..]), &["table t: ", "source"]);
     told(table.insert_stream(b"k", 100_000, &mut &vec![1u8; 70_000][..]), &["source"]);
     assert_eq!(table.get(b"k")?, None);
-    // A value that is longer than the whole log, and than the pool.
+    // A value that is longer than the whole log, and longer than the pool.
     table.insert_stream(b"long", 8 << 20, &mut std::io::repeat(9).take(8 << 20))?;
     let mut length = 0;
     assert_eq!(table.read_stream(b"long", &mut Count(&mut length))?, Some(8 << 20));
@@ -524,7 +528,7 @@ fn options_that_cannot_be() {
     let db = Database::open(&path, options()).expect("a database");
     told(db.set_buffer_pool_size(3 * PAGE), &["buffer_pool_size", "64"]);
     told(db.set_buffer_pool_size(u64::MAX), &["buffer_pool_size"]);
-    // Two at a time, of one process and by another path.
+    // Two opens at a time, in one process and by another path.
     let error = told(Database::open(&path, options()), &["in use", "close it"]);
     assert!(matches!(error, Error::Disk(DiskError::Locked { .. })));
     told(Database::open(path.join("../db"), options()), &["in use"]);
@@ -569,7 +573,8 @@ fn nothing_works_after_the_end() -> Result<()> {
     closed(other.checkpoint());
     closed(other.tables().map(drop));
     other.metrics();
-    // The folder is free although handles live, and they do no harm to who has it now.
+    // The folder can be opened again although handles of the closed database exist, and they do not harm the new
+    // database.
     let again = Database::open(folder.path(), options())?;
     again.table("t")?.put(b"k", b"v")?;
     drop((rows, entries, index, temporary, session, table));
@@ -610,22 +615,22 @@ fn a_full_disk_loses_nothing_and_work_goes_on() {
         let what = format!("seed {seed}, full after {written} rows ({full})");
         assert!(matches!(full, Error::Disk(DiskError::Full { .. })), "{what}: {full:?}");
         told::<()>(Err(full), &["full", "free some space"]);
-        // Reads go on, and a drop is how space is made.
+        // Reads succeed, and a drop frees space.
         for n in 0..written {
             assert_eq!(table.get(&key(n)).expect(&what), Some(vec![n as u8; 700]), "{what}");
         }
         if seed % 2 == 0 {
-            // More room from elsewhere.
+            // Space becomes free elsewhere.
             disk.set_capacity(None);
         } else {
-            // Also when the background work has found out by now.
+            // This must also work when the background workers have met the full disk by now.
             env.settle(50);
             db.drop_table("ballast").expect(&what);
         }
         env.settle(500);
         for n in written..written + 500 {
             table.put(&key(n), &[n as u8; 700]).unwrap_or_else(|error| panic!("{what}, then {n}: {error}"));
-            // What was dropped has made room for these rows, and for a log that checkpoints keep short.
+            // The drop has freed space for these rows, and for a log that checkpoints keep short.
             if n % 8 == 0 {
                 env.settle(10);
             }
@@ -657,11 +662,11 @@ fn a_disk_that_takes_no_pages_is_told_before_the_log_is_full_and_loses_nothing()
     let (db, _env) = open(&disk);
     let table = db.create_table("t", TableOptions::default()).expect("a table");
     db.create_table("other", TableOptions::default()).expect("a table").put(b"k", b"v").expect("a row");
-    // The log can be written all the time, the data files never.
+    // The log can always be written, the data files never.
     disk.fail_nth(1, Fault::TornPage, true);
     let mut written = 0;
     let failure = loop {
-        // Few pages and much log: nobody waits for a frame.
+        // Few pages and many log records: no call waits for a free frame.
         match table.put(&key(written % 100), &[written as u8; 700]) {
             Ok(()) => written += 1,
             Err(error) => break error,
@@ -672,7 +677,7 @@ fn a_disk_that_takes_no_pages_is_told_before_the_log_is_full_and_loses_nothing()
     for n in written - 100..written {
         assert_eq!(table.get(&key(n % 100)).expect("reads go on"), Some(vec![n as u8; 700]));
     }
-    // What makes room is not refused for want of it.
+    // A call that frees space is not refused for lack of space.
     db.drop_table("other").expect("a drop");
     let disk = disk.restart(Survive::Nothing);
     let (db, env) = open(&disk);
@@ -707,9 +712,9 @@ fn an_index_that_the_tables_record_has_no_room_for_is_refused_before_it_is_built
     };
     assert!(n > 0 && matches!(refused, Error::Usage(_)), "{n}: {refused:?}");
     told::<()>(Err(refused), &["table wide", "bytes", "shorter names"]);
-    // Background work logs next to nothing; a tree would be hundreds of groups, or some at least.
+    // Background work writes next to no log; building a tree would write hundreds of groups, or at least some.
     assert!(db.metrics().log_groups - before < 3, "it was built and then thrown away");
-    // Metadata is a part of the record.
+    // Metadata is part of the record.
     let options = TableOptions::default().metadata(vec![1; 4000]);
     told(db.create_table("metadata", options), &["table metadata", "less metadata"]);
     db.close()
@@ -725,7 +730,7 @@ fn errors_name_the_table_or_the_index_that_they_are_about() -> Result<()> {
     told(table.insert(b"a", b"other"), &["in table t"]);
     told(table.update(b"b", b"other"), &["in table t"]);
     told(table.insert(b"b", b"first"), &["in index i of table t"]);
-    // Either is short enough, both behind one another are not.
+    // Each is short enough alone, their concatenation is not.
     let (key, value) = ([1; 600], [1; 900]);
     let words = ["row's own key", "index i of table t takes at most 768", "the one or the other shorter"];
     told(table.put(&key, &value), &words);

@@ -1,9 +1,9 @@
-//! The nets hold: each bug of `src/sync/bug.rs`, planted on purpose, makes one of them fail.
+//! The mutation suite: each planted bug of `src/sync/bug.rs` makes one of the test suites fail.
 //!
-//! What runs here are the tests of `make test`, as they are, built once before any of them is in a hurry, each in a
-//! process of its own: with each bug its net has to fail, and without any it has to pass. The bugs that a model is for
-//! are proven where the model runs, by itself; here they are counted, and where another net meets them as surely, it
-//! has to fail, too. With `WINDFALL_CANARY` only that bug is looked at.
+//! It runs the tests of `make test` unchanged. They are built once, before any time limit starts, and each runs in a
+//! process of its own: with each bug its suite must fail, and without any bug the suite must pass. Bugs that are left
+//! to a model are proven in the run of that model. Here they are counted, and where another suite finds them as
+//! reliably, it must fail, too. With `WINDFALL_CANARY` only that bug runs.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -27,16 +27,16 @@ use windfall::sync::{
     bug::{VARIABLE, chosen},
 };
 
-/// Which net is for a bug.
+/// The test suite that must catch a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Net {
-    /// A test in a file of `tests`, or all that begin so.
+    /// A test in a file of `tests`, or all tests with this prefix.
     Tests(&'static str, &'static str),
-    /// Tests beside the code.
+    /// Unit tests next to the code.
     Units(&'static str),
-    /// A fuzz target, over its inputs and their mutants.
+    /// A fuzz target, with its inputs and their mutants.
     Fuzz(&'static str),
-    /// A file of scenarios, one of which names the bug.
+    /// A file of model scenarios, one of which names the bug.
     Models(&'static str),
 }
 
@@ -44,7 +44,7 @@ use Net::{Fuzz, Models, Tests, Units};
 
 const CUTS: Net = Tests("cuts", "first_lives_are_cut_at_every_operation");
 const GROUPS: Net = Tests("cuts", "lives_are_cut_between_the_groups_of_a_write");
-/// One thread in a drawn order, the same at each run.
+/// One thread in a random order of calls, which is the same in each run.
 const HISTORIES: Net = Tests("open_transactions", "first_histories_are_judged");
 
 fn net(bug: Bug) -> Net {
@@ -163,7 +163,7 @@ fn net(bug: Bug) -> Net {
     }
 }
 
-/// What meets a bug as well that a model is for: in every run, and soon.
+/// Returns a second suite that also catches a bug that is left to a model: in every run, and quickly.
 fn beside(bug: Bug) -> Option<Net> {
     Some(match bug {
         Bug::PagesBeforeTheLog | Bug::FloorBeforeTheLog => CUTS,
@@ -194,7 +194,7 @@ fn beside(bug: Bug) -> Option<Net> {
     })
 }
 
-/// Whether the histories of open transactions have to catch a bug, too, that another test is for.
+/// Returns whether the histories of open transactions must also catch a bug that is left to another test.
 fn is_met_by_histories(bug: Bug) -> bool {
     matches!(
         bug,
@@ -212,14 +212,14 @@ fn is_met_by_histories(bug: Bug) -> bool {
     )
 }
 
-/// All nets that have to catch a bug.
+/// Returns all suites that must catch a bug.
 fn nets(bug: Bug) -> impl Iterator<Item = Net> {
     let histories = is_met_by_histories(bug).then_some(HISTORIES);
     core::iter::once(net(bug)).chain(beside(bug)).chain(histories)
 }
 
 impl Net {
-    /// Where it lies, and what of it runs.
+    /// Returns the path of the suite, and the part of it that runs.
     fn place(self) -> (String, &'static str) {
         match self {
             Tests(target, test) => {
@@ -243,45 +243,46 @@ fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Whether a module, or a test in it, is of `windfall-base`.
+/// Returns whether a module, or a test in it, belongs to `windfall-base`.
 fn is_of_base(path: &str) -> bool {
     let module = path.split(['/', ':']).next().unwrap_or_default();
     let src = package().join("../windfall-base/src");
     src.join(module).exists() || src.join(format!("{module}.rs")).exists()
 }
 
-/// What stands before the path of a module where it is not of this package.
+/// Returns the path prefix of a module that is not in this package.
 fn prefix(path: &str) -> &'static str {
     if is_of_base(path) { "crates/windfall-base/" } else { "" }
 }
 
-/// A place, which begins with `crates` unless it is of this package.
+/// Returns the full path of a place, which begins with `crates` unless it is in this package.
 fn workspace_path(place: &str) -> PathBuf {
     let from = if place.starts_with("crates/") { "../.." } else { "" };
     package().join(from).join(place)
 }
 
-/// The bugs that are looked at, each with its nets.
+/// The bugs that this run tests, each with its suites.
 fn bugs() -> Vec<(Bug, Net)> {
     let bugs = Bug::ALL.iter().copied().filter(|bug| chosen().is_none_or(|chosen| chosen == *bug));
     bugs.flat_map(|bug| nets(bug).map(move |net| (bug, net))).collect()
 }
 
-/// What draws the nets that draw other cases each time. When a process dies, and which thread comes first, is not in
-/// it.
+/// Fixed seeds for the suites that draw other cases in each run. They do not determine when a process is killed, or
+/// which thread comes first.
 const SEEDS: [(&str, &str); 2] = [("KILL_SEED", "1"), ("CONCURRENT_SEED", "1")];
 
-/// Longer than the slowest net takes: who waits for ever has failed, too.
+/// Longer than the slowest suite takes: a suite that does not end has failed, too.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// And so many times as long as the same net takes without a bug, should the machine be so busy that this is more.
+/// On a busy machine the limit is this factor times the duration of the same suite without a bug, if that is more.
 const SLOWER: f64 = 20.0;
 
-/// The program that feeds the fuzz targets, its one test of them, and the variable that chooses one.
+/// The program that runs the fuzz targets, its one test of them, and the variable that selects a target.
 const HELD: &str = "held";
 const NO_INPUT: &str = "no_input_that_is_known_and_no_mutant_of_one_breaks_a_target";
 const TARGET: &str = "WINDFALL_FUZZ_TARGET";
 
-/// The programs of the tests, by the name of their target; the tests beside the code are those of the two libraries.
+/// Builds the programs of the tests and returns them by the name of their target. The unit tests are in those of the
+/// two libraries.
 fn programs() -> BTreeMap<String, PathBuf> {
     let targets: BTreeSet<&str> = Bug::ALL
         .iter()
@@ -295,17 +296,17 @@ fn programs() -> BTreeMap<String, PathBuf> {
     programs
 }
 
-/// The feature of the bugs.
+/// The feature that compiles the planted bugs in.
 const CANARY: &str = "windfall/canary";
 
-/// The programs of some targets of a package, with the bugs in the engine.
+/// Builds some targets of a package with the planted bugs in the engine, and returns their programs.
 fn built<'a>(of: &str, feature: &str, targets: impl Iterator<Item = &'a str>) -> BTreeMap<String, PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["test", "-p", of, "--features", feature]);
     cargo.args(["--no-run", "--message-format", "json"]).args(targets);
     let built = cargo.current_dir(package()).stderr(Stdio::inherit()).output().unwrap();
     assert!(built.status.success(), "the nets do not build");
-    // A path is quoted as it is unless it has a quote or a backslash in it.
+    // A path in JSON is quoted as it is, unless it contains a quote or a backslash.
     let field = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("\"{name}\":\""))?;
         Some(rest.split_once('"')?.0.to_owned())
@@ -314,22 +315,22 @@ fn built<'a>(of: &str, feature: &str, targets: impl Iterator<Item = &'a str>) ->
     told.lines()
         .filter_map(|line| {
             let program = field(line, "executable")?;
-            // The name of the target, behind that of the package's id.
+            // The name of the target, which is after the name in the package's id.
             let name = field(line.split_once("\"target\":")?.1, "name")?;
             Some((name, PathBuf::from(program)))
         })
         .collect()
 }
 
-/// What became of a run.
+/// The outcome of a run.
 struct Outcome {
     passed: bool,
-    /// The first thing that was wrong, in one line.
+    /// The first failure, in one line.
     what: String,
     seconds: f64,
 }
 
-/// Runs a net, with a bug or without any.
+/// Runs a suite, with a bug or without any.
 fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>, patience: Duration) -> Outcome {
     let (target, filter) = match net {
         Tests(target, filter) => (target, filter),
@@ -337,7 +338,7 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>, patienc
         Fuzz(_) => (HELD, NO_INPUT),
         Models(_) => unreachable!("a model proves itself"),
     };
-    // What they say may be long, and who says it must not wait for who reads it.
+    // The output may be long, and the child must not block because no reader empties a pipe.
     let (out, err) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
     let mut command = Command::new(&programs[target]);
     command.arg(filter).current_dir(package()).env("RUST_BACKTRACE", "0").env_remove(VARIABLE);
@@ -383,14 +384,15 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>, patienc
         None if told.contains("it does not come to its end") => "it does not come to its end".into(),
         None => format!("{status}"),
     };
-    // A failure is that of a test, or the end of a process by a signal or its watch; nothing else counts.
+    // A failure is a failed test, or the end of the process by a signal or its watchdog. Anything else is an error of
+    // this suite.
     let failed = panic.is_some() && told.contains("test result: FAILED");
     let ended = !status.success() && !told.contains("test result: ");
     assert!(status.success() || failed || ended, "{net:?} with {bug:?} ends strangely:\n{told}");
     Outcome { passed: status.success(), what, seconds }
 }
 
-/// What runs it again.
+/// Returns the command that runs it again.
 fn command(net: Net, bug: Option<Bug>) -> String {
     let chosen = bug.map_or(String::new(), |bug| format!("{VARIABLE}={bug:?} "));
     let seeds = SEEDS.map(|(name, seed)| format!("{name}={seed}")).join(" ");
@@ -408,7 +410,7 @@ fn command(net: Net, bug: Option<Bug>) -> String {
     }
 }
 
-/// What the stage of the tests runs that builds: the next test finds it done.
+/// The build stage of `make test` runs this: the next test then finds the programs built.
 #[test]
 fn the_nets_are_built() {
     for (program, path) in programs() {
@@ -421,11 +423,11 @@ fn every_planted_bug_is_caught_and_without_them_the_nets_pass() {
     let planted = bugs().into_iter().filter(|(_, net)| !matches!(net, Models(_)));
     let mut runs: Vec<(Option<Bug>, Net)> = planted.map(|(bug, net)| (Some(bug), net)).collect();
     let nets: BTreeSet<Net> = runs.iter().map(|(_, net)| *net).collect();
-    // The longest first.
+    // The runs without a bug come first, because they take longest.
     runs.splice(0..0, nets.into_iter().map(|net| (None, net)));
     let programs = programs();
     let next = AtomicUsize::new(0);
-    // What each takes without a bug.
+    // The duration of each suite without a bug.
     let usual: Mutex<BTreeMap<Net, f64>> = Mutex::new(BTreeMap::new());
     let work = || {
         let mut wrong = Vec::new();
@@ -458,8 +460,8 @@ fn every_planted_bug_is_caught_and_without_them_the_nets_pass() {
     );
 }
 
-/// What two bugs of locks do depends on the order of calls. The histories have that order from their seeds, so how many
-/// of them find the bug is no chance.
+/// The effect of these two lock bugs depends on the order of calls. The seed of a history determines that order, so the
+/// number of histories that find the bug is the same in each run.
 #[test]
 fn bugs_of_locks_are_found_by_many_histories() {
     let bugs = [(Bug::RowNotLocked, 100), (Bug::EndedWriterLocks, 10)];
@@ -477,7 +479,7 @@ fn bugs_of_locks_are_found_by_many_histories() {
     }
 }
 
-/// A scenario that names a bug is run with it, and has to fail then (`sync::model::explore`).
+/// `sync::model::explore` runs a scenario that names a bug with that bug, and the scenario must then fail.
 #[test]
 fn a_scenario_names_each_bug_that_is_left_to_the_models() {
     for (bug, net) in bugs().into_iter().filter(|(_, net)| matches!(net, Models(_))) {
@@ -507,7 +509,7 @@ fn the_documentation_has_this_list() {
     let (_, section) = text.split_once("\n## The canary\n").expect("docs/testing.md has a section on this");
     let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
     assert!(section.contains(&list), "docs/testing.md must have this list:\n\n{list}");
-    // Wherever else the section names a bug, there is one.
+    // Every other bug name in the section must exist.
     let names: BTreeSet<String> = Bug::ALL.iter().map(|bug| format!("{bug:?}")).collect();
     let quoted = section.split('`').skip(1).step_by(2);
     let unknown: Vec<&str> = quoted

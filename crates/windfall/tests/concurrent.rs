@@ -1,6 +1,6 @@
-//! Threads that read, write and scan while others drop, truncate, rename, swap, resize and checkpoint: on a real disk,
-//! with a pool and a log so small that pages come and go all the time. Every value says which table, key and version it
-//! is of, so whatever is read shows whether it belongs there.
+//! Threads read, write and scan while others drop, truncate, rename, swap, resize and checkpoint. They use a real disk,
+//! with a pool and a log so small that pages are read in and evicted all the time. Every value contains its table, key
+//! and version, so every read shows whether the value is at the right place.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -50,8 +50,8 @@ fn seed() -> u64 {
     seed
 }
 
-/// A table as the test knows it. Its number is the table's metadata. Counters are raised before a statement begins and
-/// after it has ended.
+/// The test's knowledge of a table. Its number is the table's metadata. Counters of begun statements are raised before
+/// the statement begins, the others after it has ended.
 #[derive(Debug, Default)]
 struct Known {
     number: u64,
@@ -67,7 +67,7 @@ struct World {
     seed: u64,
     tables: Mutex<HashMap<u64, Arc<Known>>>,
     next_table: AtomicU64,
-    /// The version of the youngest value that anyone may have written.
+    /// The version of the newest value that any thread may have written.
     clock: AtomicU64,
     stop: AtomicBool,
     reads: AtomicU64,
@@ -75,8 +75,8 @@ struct World {
     statements: AtomicU64,
 }
 
-/// The value of a key: where it belongs, and bytes that follow from that; now and then so many that they take pages of
-/// their own.
+/// Returns the value of a key: its table, key and version, and bytes that follow from these. Some values are so long
+/// that they need overflow pages.
 fn value(table: u64, key: u32, version: u64) -> Vec<u8> {
     let mixed = (table ^ version.rotate_left(17) ^ u64::from(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let length = if mixed >> 60 == 0 { 5000 + (mixed >> 20) % 9000 } else { 20 + (mixed >> 20) % 500 };
@@ -88,7 +88,8 @@ fn value(table: u64, key: u32, version: u64) -> Vec<u8> {
     value
 }
 
-/// Whether the table's drop, or a truncation of it, may explain what was seen between these two moments.
+/// The drops and truncations of a table at one moment. Two moments show whether a drop or truncation may explain a read
+/// between them.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     begun: u64,
@@ -98,13 +99,13 @@ struct Moment {
 
 impl Known {
     fn now(&self) -> Moment {
-        // In this order: a truncation between the two looks counts as begun and not as done.
+        // In this order: a truncation between the two loads counts as begun and not as done.
         let done = self.truncations_done.load(SeqCst);
         let dropped = self.dropped.load(SeqCst);
         Moment { begun: self.truncations_begun.load(SeqCst), done, dropped }
     }
 
-    /// Says whether a truncation may have come between something that began at `from` and now.
+    /// Returns whether a truncation may have happened between an operation that began at `from` and now.
     fn may_be_emptied_since(&self, from: Moment) -> bool {
         self.truncations_begun.load(SeqCst) > from.done
     }
@@ -138,7 +139,7 @@ impl World {
         !self.stop.load(Relaxed)
     }
 
-    /// Some table, if there is one of the name that was drawn.
+    /// Returns the table with a randomly drawn name, if it exists.
     fn some_table(&self, chance: &mut StdRng) -> Option<(Arc<Known>, Table)> {
         let name = format!("{}.{}", chance.random_range(0..STATEMENT_THREADS), chance.random_range(0..NAMES));
         let table = match self.db.table(&name) {
@@ -151,7 +152,7 @@ impl World {
         Some((known.unwrap_or_else(|| panic!("nobody made table {number}")), table))
     }
 
-    /// The version of what was read; panics if it is not what was written for this table and key.
+    /// Returns the version of a value that was read. Panics if the value was not written for this table and key.
     fn version(&self, known: &Known, key: u32, read: &[u8]) -> u64 {
         let word = |at: usize| u64::from_be_bytes(read[at..at + 8].try_into().expect("eight bytes"));
         assert!(read.len() > 20, "table {}, key {key}: {} bytes", known.number, read.len());
@@ -169,10 +170,11 @@ impl World {
         version
     }
 
-    /// Writes its own keys, and knows what it reads there.
+    /// Writes the keys that only this thread writes, and checks what it reads there.
     fn writer(&self, number: u32) {
         let mut chance = self.chance(u64::from(number));
-        // What was acknowledged last: the version, unless it was deleted, and when that was done.
+        // The last acknowledged change of each key: the version, or `None` for a deletion, and the moments before and
+        // after it.
         let mut last: BTreeMap<(u64, u32), (Option<u64>, Moment, Moment)> = BTreeMap::new();
         let mut at = None;
         while self.goes_on() {
@@ -246,7 +248,7 @@ impl World {
         }
     }
 
-    /// Goes through tables in order, either way, and through their index.
+    /// Scans tables in key order, in both directions, and through their index.
     fn scanner(&self, number: u64) {
         let mut chance = self.chance(number);
         while self.goes_on() {
@@ -306,7 +308,7 @@ impl World {
         Ok(count)
     }
 
-    /// Makes, drops and changes tables under names of its own.
+    /// Creates, drops and changes tables under names that only this thread uses.
     fn statements(&self, number: u32) {
         let mut chance = self.chance(100 + u64::from(number));
         let mut mine: BTreeMap<String, (Arc<Known>, Table, bool)> = BTreeMap::new();
@@ -386,7 +388,7 @@ impl World {
         }
     }
 
-    /// Everything else that may go on meanwhile.
+    /// Runs everything else that may happen concurrently.
     fn housekeeper(&self) {
         let mut chance = self.chance(200);
         let mut size = FRAMES;
@@ -445,7 +447,7 @@ fn run(world: &Arc<World>, time: Duration) {
     assert!(threads.into_iter().all(|thread| thread.join().is_ok_and(|fine| fine)), "a thread has panicked");
 }
 
-/// Waits until what was dropped is gone, then says how many frames hold a page.
+/// Waits until dropped tables are removed, then returns the number of frames that hold a page.
 fn frames_in_use(db: &Database) -> u64 {
     wait_until("the end of what was dropped", || {
         let metrics = db.metrics();
@@ -474,12 +476,12 @@ fn everything_at_once() {
     let names: Vec<String> = db.tables().expect("the tables").into_iter().map(|table| table.name).collect();
     db.drop_tables(&names.iter().map(String::as_str).collect::<Vec<_>>()).expect("a drop of all");
     frames_in_use(&db);
-    // Undo goes when purge has seen it; what stays is the system tree and the last of each undo stream.
+    // Undo is freed when purge has processed it. The system tree and the last slice of each undo stream remain.
     wait_until("the end of what undo and tables had", || frames_in_use(&db) < FRAMES / 3);
     let files = std::fs::read_dir(folder.path().join("data")).expect("the folder").count();
     assert!(files < 40, "{files} data files and no table");
     assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
-    // No frame is lost: one table fills all the others.
+    // No frame is leaked: one table fills all the others.
     let table = db.create_table("all", TableOptions::default()).expect("a table");
     for n in 0..FRAMES as u32 * 5 {
         table.put(&n.to_be_bytes(), &[1; 1000]).expect("a put");
@@ -495,7 +497,7 @@ fn everything_at_once() {
     assert_eq!(db.table("all").expect("the table").rows().expect("rows").count(), FRAMES as usize * 5);
 }
 
-/// The bytes of a value, which come with so long a pause that others get their turn amid the call.
+/// A source that returns a value's bytes with long pauses, so that other threads run in the middle of the call.
 struct Slow(std::io::Cursor<Vec<u8>>);
 
 impl std::io::Read for Slow {
@@ -505,9 +507,8 @@ impl std::io::Read for Slow {
     }
 }
 
-/// Few rows, which all writers want, and fewer index keys, of which each may be had once. What an insert or a deletion
-/// says of its row is true whoever comes before and after: so what they have said, added up, is what is there in the
-/// end.
+/// All writers use the same few rows, and even fewer index keys, each of which is unique. The result of an insert or a
+/// deletion is exact in any order of threads, so the sum of the results of a row is its final state.
 #[test]
 fn rows_that_everybody_wants() {
     const WANTED: u8 = 6;
@@ -583,7 +584,7 @@ fn rows_that_everybody_wants() {
     db.close().expect("a clean end");
 }
 
-/// The database is closed while others work: each call is done and durable, or refused, and none hangs.
+/// The database is closed during concurrent calls: each call is done and durable, or refused, and none hangs.
 #[test]
 fn closing_amid_the_work() {
     for round in 0..6u64 {

@@ -1,5 +1,5 @@
-//! Crashes of the whole engine that `tests/cuts` does not make of its histories: a process that lives on while the disk
-//! is gone, kills that are followed by a loss of power, drops that are not durable. A model decides what must be there.
+//! Crashes of the whole engine that `tests/cuts` does not cover: a process that continues after the crash of the disk,
+//! kills that are followed by a loss of power, and drops that are not durable. A model decides what must be there.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -17,8 +17,9 @@ use windfall::{
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
-/// Runs the script up to its end, or to what fails because the disk is gone. Gives what may be there afterwards: what
-/// was acknowledged, be it after the disk had gone, and what the step that failed would have made of it.
+/// Runs the script up to its end, or to the first step that fails because the disk has crashed. Returns the states that
+/// may be there afterwards: what was acknowledged, even after the crash of the disk, and what the failed step would
+/// have made of it.
 fn run(disk: &SimulatedDisk, seed: u64, script: &[Step]) -> Vec<Model> {
     let mut model = Model::default();
     let Ok(mut live) = open(disk, seed) else { return vec![model] };
@@ -36,7 +37,7 @@ fn run(disk: &SimulatedDisk, seed: u64, script: &[Step]) -> Vec<Model> {
     vec![model]
 }
 
-/// A killed process leaves what it wrote and did not sync: the next one must not take it for durable.
+/// A killed process leaves writes that it did not sync: the next process must not take them for durable.
 #[test]
 fn a_process_is_killed_and_then_the_power_is_lost() {
     let _again = whole("crash", "a_process_is_killed_and_then_the_power_is_lost");
@@ -55,7 +56,7 @@ fn a_process_is_killed_and_then_the_power_is_lost() {
             let Live { db, env, .. } = match open(&next, seed) {
                 Ok(live) => live,
                 Err(error) => {
-                    // Where the database was still being made there is none.
+                    // If the crash interrupted its creation, there is no database.
                     let is_made = next.len(FileName::Control).unwrap().is_some();
                     assert!(!is_made || may.iter().all(|model| model.0.is_empty()), "{what}: {error}");
                     continue;
@@ -71,7 +72,7 @@ fn a_process_is_killed_and_then_the_power_is_lost() {
     assert!(points > 300, "{points} points are too few to mean anything");
 }
 
-/// As above, with every kill amid the writing of pages that the log's floor then passes.
+/// As above, with every kill during the writing of pages that the log's low-water mark then passes.
 #[test]
 fn pages_that_a_killed_process_has_written_are_made_durable() {
     let _again = whole("crash", "pages_that_a_killed_process_has_written_are_made_durable");
@@ -118,7 +119,8 @@ fn pages_that_a_killed_process_has_written_are_made_durable() {
     }
 }
 
-/// A database with one table: rows that are in its file, changes of them that only the log knows, all durable.
+/// Creates a database with one table: some rows are in its file, later changes of them only in the log, and all are
+/// durable.
 fn with_table(disk: &SimulatedDisk) -> (Database, SimulatedEnv, Model) {
     let Live { db, env, .. } = open(disk, 7).unwrap();
     let table = db.create_table("t", TableOptions::default().index("i", index())).unwrap();
@@ -130,7 +132,7 @@ fn with_table(disk: &SimulatedDisk) -> (Database, SimulatedEnv, Model) {
             rows.insert(key, value);
         }
         if round == 0 {
-            // Until the records of the files are written, too.
+            // Long enough that the file records are written, too.
             env.settle(200);
             db.checkpoint().unwrap();
         }
@@ -143,7 +145,7 @@ fn a_drop_that_fails_has_touched_nothing() {
     let _again = whole("crash", "a_drop_that_fails_has_touched_nothing");
     let disk = SimulatedDisk::new(7);
     let (db, env, model) = with_table(&disk);
-    // Too many tables for one group of the log: refused before anything is changed.
+    // Too many tables for one group of the log: the drop is refused before anything is changed.
     db.set_flush_log_at_trx_commit(FlushLog::Lazy);
     let names: Vec<String> = (0..1500).map(|n| format!("n{n}")).collect();
     for name in &names {
@@ -165,8 +167,8 @@ fn a_drop_that_fails_has_touched_nothing() {
 #[test]
 fn a_drop_that_is_not_durable_leaves_its_table_whole() {
     let _again = whole("crash", "a_drop_that_is_not_durable_leaves_its_table_whole");
-    // The drop is logged and not synced; frames are used again, pages are written, files are deleted, as far as they
-    // may.
+    // The drop is logged and not synced. Frames are used again, pages are written, and files are deleted, as far as
+    // that is allowed.
     let drop_lazily = |disk: &SimulatedDisk| {
         let (db, env, before) = with_table(disk);
         let other = db.create_table("other", TableOptions::default()).unwrap();
@@ -177,7 +179,7 @@ fn a_drop_that_is_not_durable_leaves_its_table_whole() {
         db.set_flush_log_at_trx_commit(FlushLog::Lazy);
         let syncs = db.metrics().log_syncs;
         db.drop_table("t").unwrap();
-        // The deleter looks twice a second, the log is synced once.
+        // The deleter looks twice per second, the log is synced once per second.
         env.settle(140);
         let after = before.after(&Step::Drop(vec!["t".into()])).unwrap();
         (db, env, syncs, before, after)
@@ -194,7 +196,7 @@ fn a_drop_that_is_not_durable_leaves_its_table_whole() {
         );
     }
     drop((db, env));
-    // The checkpoint makes the drop durable, or not any more.
+    // The checkpoint makes the drop durable, unless the crash is earlier.
     for operation in 1.. {
         let disk = SimulatedDisk::new(7);
         let (db, _env, ..) = drop_lazily(&disk);
@@ -212,7 +214,7 @@ fn a_drop_that_is_not_durable_leaves_its_table_whole() {
     }
 }
 
-/// What a crash leaves of a drop is no leak, and a file that nothing tells of is one.
+/// The remains of a drop after a crash are not a leak, but a file without any record is one.
 #[test]
 fn a_check_tells_what_a_crash_has_left_from_what_has_leaked() {
     let _again = whole("crash", "a_check_tells_what_a_crash_has_left_from_what_has_leaked");

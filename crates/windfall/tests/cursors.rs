@@ -1,4 +1,4 @@
-//! Cursors over tables and indexes: beside a model, and while the table changes or goes.
+//! Cursors over tables and indexes: compared with a model, and while the table changes or is dropped.
 
 mod common;
 
@@ -19,11 +19,11 @@ fn options() -> Options {
     Options::default().page_size(4096).buffer_pool_size(8 << 20).flush_log_at_trx_commit(FlushLog::Lazy)
 }
 
-/// An index key and a key; an empty index key stands for the table itself.
+/// An index key and a key. For the table itself, the index key is empty.
 type Keys = (Vec<u8>, Vec<u8>);
 type Rows = BTreeMap<Keys, Vec<u8>>;
 
-/// What cursors of both kinds can do. A row is given as index key, key and value.
+/// The operations that both kinds of cursors share. A row is returned as index key, key and value.
 trait Walks {
     fn seek(&mut self, to: Seek<'_>) -> Result<bool>;
     fn next(&mut self) -> Result<bool>;
@@ -72,8 +72,8 @@ fn random_key(chance: &mut StdRng) -> Vec<u8> {
     (0..length).map(|_| b"\0\x01ab\xff"[chance.random_range(0..5)]).collect()
 }
 
-/// Walks at random, a cursor beside a place in the model: the first row is at 1, before it is 0, behind the last is
-/// `behind`. `part` is what of a row's keys is sought by.
+/// Moves a cursor at random and compares it with a position in the model: 1 is the first row, 0 is before it, and
+/// `behind` is after the last. `part` returns the part of a row's keys that seeks compare.
 fn walk(chance: &mut StdRng, rows: &Rows, part: fn(&Keys) -> &[u8], cursor: &mut impl Walks) -> Result<()> {
     let rows: Vec<_> = rows.iter().collect();
     let behind = rows.len() + 1;
@@ -108,14 +108,14 @@ fn cursors_walk_like_a_model() -> Result<()> {
         let (_folder, db) = new_database(options())?;
         let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..2)))?;
         let (mut rows, mut by_index) = (Rows::new(), Rows::new());
-        // The last round is an empty table.
+        // In the last round the table is empty.
         for _ in 0..if seed == 11 { 0 } else { 400 } {
             let key = random_key(&mut chance);
             if chance.random_range(0..3) == 0 {
                 table.delete(&key)?;
                 rows.remove(&(Vec::new(), key));
             } else {
-                // Some lie in pages of their own.
+                // Some values need overflow pages.
                 let length = if chance.random_range(0..8) == 0 { 5_000 } else { chance.random_range(2..60) };
                 let value = vec![chance.random_range(0..6); length];
                 table.put(&key, &value)?;
@@ -140,7 +140,7 @@ fn a_cursor_keeps_its_place_while_rows_come_and_go() -> Result<()> {
     for n in (0..ROWS).step_by(2) {
         table.insert(&key(n), &[1; 100])?;
     }
-    // The even rows stay; splits and merges of the odd ones go on around them.
+    // The even rows stay, while the odd ones cause splits and merges around them.
     std::thread::scope(|scope| {
         let changer = scope.spawn(|| -> Result<()> {
             for n in (1..ROWS).step_by(2).chain((1..ROWS).step_by(2).rev()) {
@@ -189,7 +189,7 @@ fn a_seek_looks_anew() -> Result<()> {
     assert_eq!(cursor.row(), Some((&b"b"[..], &b"2"[..])));
     assert!(!cursor.next()? && cursor.prev()?);
     assert_eq!(cursor.key(), Some(&b"b"[..]));
-    // Until it seeks, what it meets is of one moment, by the index and in the rows.
+    // Until the next seek, the cursor reads one snapshot, in the index and in the rows.
     assert!(by_index.next()?);
     assert_eq!(by_index.row().map(|row| (&row.key[..], &row.value[..])), Some((&b"b"[..], &b"1"[..])));
     assert!(by_index.next()? && by_index.row().is_some_and(|row| row.key == b"c") && !by_index.next()?);
@@ -211,7 +211,7 @@ fn a_cursor_ends_with_its_table() -> Result<()> {
     assert!(matches!(cursor.next(), Err(Error::TableDropped(_))));
     assert!(matches!(by_index.prev(), Err(Error::TableDropped(_))));
     assert_eq!((cursor.row(), by_index.row()), (None, None));
-    // One that locks, and has not begun yet, says which table it was, too.
+    // A locking range that has not started yet also names the table in its error.
     let trx = db.begin(TransactionOptions::default());
     let mut locking = table.within(&trx).range_for_update::<&[u8]>(..)?;
     db.truncate_table("t")?;
@@ -220,7 +220,7 @@ fn a_cursor_ends_with_its_table() -> Result<()> {
         other => panic!("{other:?}"),
     }
     drop(trx);
-    // The handle follows the table; a cursor of before does not.
+    // The handle follows the table. A cursor from before the truncation does not.
     assert!(matches!(cursor.seek(Seek::First), Err(Error::TableDropped(_))));
     assert!(!table.cursor()?.seek(Seek::First)?);
     db.drop_table("t")?;
@@ -228,8 +228,8 @@ fn a_cursor_ends_with_its_table() -> Result<()> {
     Ok(())
 }
 
-/// Rows that others add beyond the place where both ends have met are none of a range's, whose own rows have gone by
-/// then.
+/// Both ends of a locking range have met, and its own rows are deleted. Rows that other transactions add beyond that
+/// point are not in the range, so it must not wait for their locks.
 #[test]
 fn where_both_ends_have_met_a_locking_range_waits_for_nobody() -> Result<()> {
     let (_folder, db) = new_database(options())?;
@@ -243,7 +243,7 @@ fn where_both_ends_have_met_a_locking_range_waits_for_nobody() -> Result<()> {
         let within = table.within(&trx);
         let mut rows = within.range_for_update(key(0)..key(9))?;
         let mut by_index = within.index("i")?.range_for_update(key(0)..key(9))?;
-        // The first one comes from the other end, and goes, as they all do.
+        // The first row is taken from the other end, and deleted like all of them.
         let first = if from_back { rows.next() } else { rows.next_back() };
         assert_eq!(first.transpose()?.map(|row| row.0), Some(key(if from_back { 1 } else { 4 }).to_vec()));
         let first = if from_back { by_index.next() } else { by_index.next_back() };
@@ -267,7 +267,7 @@ fn where_both_ends_have_met_a_locking_range_waits_for_nobody() -> Result<()> {
     db.close()
 }
 
-/// Each row is given once, by whichever end comes to it first, whoever reads.
+/// Each row is returned once, by the end that reaches it first, for every kind of reader.
 #[test]
 fn both_ends_of_a_range_meet() -> Result<()> {
     let (_folder, db) = new_database(options())?;
@@ -299,7 +299,7 @@ fn both_ends_of_a_range_meet() -> Result<()> {
         let is_in = |n: &u32| RangeBounds::<Vec<u8>>::contains(&bounds, &key(*n).to_vec());
         let mut expected: VecDeque<u32> = (0..300).map(|n| 2 * n).filter(is_in).collect();
         let mut rows = readers[round % readers.len()].range(bounds.clone())?;
-        // Some take from one end for long, some from one alone.
+        // Some rounds read many rows from one end, some read from one end only.
         let (from_back, lent) = (chance.random_range(0.0..1.0_f64) * 1.4 - 0.2, chance.random_bool(0.5));
         let mut runs_back = false;
         loop {

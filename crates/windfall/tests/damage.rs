@@ -1,7 +1,7 @@
-//! Damage that the disk does not tell of, in the middle of histories: writes that are lost, forgotten by the crash, or
-//! land elsewhere, and bits that flip at rest. Nothing panics, hangs or recovers without end. What comes out is right
-//! or an error, and other tables go on; where no program could notice, it is what was there once. docs/testing.md says
-//! which is which.
+//! Damage that the disk does not report, in the middle of histories: writes that are lost, lost by a crash, or
+//! misdirected, and bits that flip at rest. Nothing panics, hangs or recovers without end. Reads return correct data or
+//! an error, and other tables continue to work. Where no program could detect the damage, reads return data that was
+//! there once. docs/testing.md lists which damage is of which kind.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -31,11 +31,11 @@ const VARIABLE: &str = "WINDFALL_DAMAGE";
 /// The length of a history.
 const STEPS: usize = 110;
 
-/// What the disk does.
+/// The kind of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Flip,
-    /// A data file is gone.
+    /// A data file is missing.
     Gone,
     Lost,
     Forgotten,
@@ -48,7 +48,7 @@ const KINDS: [Kind; 5] = [Kind::Flip, Kind::Gone, Kind::Lost, Kind::Forgotten, K
 struct Case {
     seed: u64,
     kind: Kind,
-    /// The n-th flip of a history's end, the n-th file, or the n-th write.
+    /// The n-th flip at the end of a history, the n-th file, or the n-th write.
     n: u64,
 }
 
@@ -72,7 +72,7 @@ impl FromStr for Case {
 }
 
 impl Case {
-    /// Whether it happens when the history is over.
+    /// Returns whether the damage happens after the end of the history.
     fn is_at_rest(self) -> bool {
         matches!(self.kind, Kind::Flip | Kind::Gone)
     }
@@ -83,18 +83,18 @@ impl Case {
         )
     }
 
-    /// Whether the process is killed at the end, and does not close the database.
+    /// Returns whether the process is killed at the end, and does not close the database.
     fn is_killed(&self) -> bool {
         mix(&[self.seed, self.n, 7]).is_multiple_of(2)
     }
 }
 
-/// What was there at any time.
+/// All states of the database so far.
 #[derive(Default)]
 struct Past {
-    /// The states, each once, the last one last.
+    /// The states, each once, in order.
     states: Vec<Model>,
-    /// Every value that a key has ever had, in whatever table.
+    /// Every value that a key has ever had, in any table.
     values: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
 }
 
@@ -113,7 +113,7 @@ impl Past {
         }
     }
 
-    /// Every row was one once.
+    /// Asserts that every row existed at some time.
     fn check(&self, table: &str, rows: &Rows) {
         for (key, value) in rows {
             let known = self.values.get(key);
@@ -130,7 +130,7 @@ impl Past {
     }
 }
 
-/// Whether damage may be told so.
+/// Returns whether the engine may report damage by this error.
 fn tells(error: &Error) -> bool {
     matches!(
         error,
@@ -142,16 +142,17 @@ fn tells(error: &Error) -> bool {
     )
 }
 
-/// A history in which a write is damaged, as long as it goes on.
+/// A history with a damaged write, as far as it has run.
 struct Hurt {
     disk: SimulatedDisk,
     past: Past,
     model: Model,
-    /// Which files the damage concerns: where the write should have gone, and where it went. None: it has not happened.
+    /// The files that the damage affects: where the write should have gone, and where it went. Empty if it has not
+    /// happened.
     files: Vec<FileName>,
-    /// Whether it concerns more than the tables whose files these are: the system tree, undo, or what is no data file.
+    /// Whether it affects more than the tables of these files: the system tree, undo, or anything that is no data file.
     is_shared: bool,
-    /// Tables with a step that has failed, whose rows are in doubt.
+    /// Tables with a failed step, so that the state of their rows is unknown.
     doubtful: BTreeSet<String>,
     stopped: bool,
 }
@@ -174,13 +175,13 @@ fn tables_of(step: &Step) -> Vec<&String> {
     }
 }
 
-/// A history with many pages written.
+/// Returns a history that writes many pages.
 fn steps(seed: u64) -> impl Iterator<Item = Step> {
     let script = script(seed, STEPS).into_iter().enumerate();
     script.map(|(n, step)| if n % 8 == 7 { Step::Checkpoint } else { step })
 }
 
-/// Where a write lands that goes astray: in its own file or in another one, on a page of it or beside.
+/// Returns the target of a misdirected write: in its own file or in another one, at a page boundary or not.
 fn astray(disk: &SimulatedDisk, luck: u64) -> (Option<FileName>, u64) {
     let files: Vec<FileName> =
         [Folder::Root, Folder::Log, Folder::Data].iter().flat_map(|f| disk.list(*f).unwrap()).collect();
@@ -223,7 +224,7 @@ fn hurt(case: Case) -> Hurt {
             if case.kind == Kind::Misdirected {
                 hurt.files.push(planned.unwrap_or(hurt.files[0]));
             }
-            // Now, because a file that is being deleted does not stay.
+            // Determined now, because a file that is being deleted does not stay.
             hurt.is_shared = is_shared(&disk, &hurt.files);
         }
         match (after, done) {
@@ -257,7 +258,7 @@ fn hurt(case: Case) -> Hurt {
     hurt
 }
 
-/// The rows of a table, as a scan gives them, and as it gives them one by one.
+/// Returns the rows of a table as a scan reads them, after comparison with the past of each row by scan and by key.
 fn rows_of(case: Case, db: &Database, name: &str, past: &Past) -> Result<Rows> {
     let table = db.table(name)?;
     let rows = table.rows()?.collect::<Result<Rows>>();
@@ -270,7 +271,8 @@ fn rows_of(case: Case, db: &Database, name: &str, past: &Past) -> Result<Rows> {
         }
     }
     let rows = without_gaps(rows?).0;
-    // The log does not say on what its changes build: on a page that has lost a write they may make anything.
+    // A log record does not say on which page content it builds: on a page that has lost a write, it may produce
+    // anything.
     if case.is_at_rest() {
         past.check(name, &single);
         past.check(name, &rows);
@@ -278,17 +280,18 @@ fn rows_of(case: Case, db: &Database, name: &str, past: &Past) -> Result<Rows> {
     first.map_or(Ok(rows), Err)
 }
 
-/// What may be wrong with a database that was damaged.
+/// What damage may do to a database.
 struct Allowed {
-    /// It may not open, or stop.
+    /// The database may refuse to open, or stop.
     everything: bool,
-    /// It may be as it was at an earlier time.
+    /// The database may be in an earlier state.
     earlier: bool,
-    /// Whether rows of the tables concerned may be those of earlier times, without an error.
+    /// Whether rows of the affected tables may be from earlier times, without an error.
     stale: bool,
 }
 
-/// Whether one of these files is everybody's: no data file of a tree but the system tree's.
+/// Returns whether one of these files is shared by all tables: the system tree, or anything that is no data file of a
+/// tree.
 fn is_shared(disk: &SimulatedDisk, files: &[FileName]) -> bool {
     files.iter().any(|file| match file {
         FileName::Data(space) => *space == SpaceId::CATALOG || !files::is_tree(disk, space.0),
@@ -299,13 +302,13 @@ fn is_shared(disk: &SimulatedDisk, files: &[FileName]) -> bool {
 fn allowed(case: Case, files: &[FileName], is_shared: bool) -> Allowed {
     Allowed {
         everything: is_shared,
-        // The end of the log proves itself by what is written behind it.
+        // Only what is written after it proves where the log ends.
         earlier: case.is_killed() && files.iter().any(|file| matches!(file, FileName::Log(_))),
         stale: !case.is_at_rest(),
     }
 }
 
-/// Opens what is left and looks at it. Says what was told: nothing, of one table, or of everything.
+/// Opens what is left and checks it. Returns what was reported: nothing, damage of one table, or damage of everything.
 fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName], is_shared: bool) -> &'static str {
     let Hurt { past, model, doubtful, .. } = hurt;
     let allowed = allowed(case, files, is_shared);
@@ -313,7 +316,8 @@ fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName], is_sh
         Ok(live) => live,
         Err(error) => {
             assert!(tells(&error), "opening says {error:?}");
-            // What the log has to change and cannot be read keeps the database closed, by name.
+            // A file that replay must change and that cannot be read keeps the database closed, with an error that
+            // names the file.
             let is_named = files.iter().any(|file| error.to_string().contains(&file.to_string()));
             assert!(
                 allowed.everything || hurt.stopped || is_named,
@@ -323,7 +327,7 @@ fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName], is_sh
         }
     };
     let mut wrong: BTreeMap<String, String> = BTreeMap::new();
-    // Those of them that no error tells of.
+    // The wrong tables for which no call returned an error.
     let mut silent = BTreeSet::new();
     let mut is_told = false;
     let names: BTreeSet<String> = live.db.tables().unwrap().into_iter().map(|info| info.name).collect();
@@ -338,7 +342,7 @@ fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName], is_sh
                 seen.0.insert(name.clone(), (false, rows));
             }
             Err(error) => {
-                // That there is no such table tells nobody that there was one.
+                // The error that a table does not exist does not count as a report of damage.
                 is_told |= tells(&error);
                 wrong.insert(name.clone(), error.to_string());
                 assert!(tells(&error) || matches!(error, Error::Schema(_)), "{name}: {error:?}");
@@ -346,7 +350,7 @@ fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName], is_sh
         }
     }
     let is_earlier = || past.states.iter().any(|state| same_rows(state, &seen));
-    // The database goes on, or says why it does not.
+    // The database continues to work, or returns an error with the reason.
     let goes_on = goes_on(&live);
     let check = live.db.check();
     is_told |= check.as_ref().map_or(true, |report| !report.findings.is_empty());
@@ -365,7 +369,8 @@ fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName], is_sh
             })
             .chain(doubtful)
             .collect();
-        // Whom a write has hit that should have gone elsewhere, or a flip, says so itself.
+        // A table that a misdirected write or a bit flip has hit must report it. Only the table that missed its write
+        // may be silent.
         let missed = match files[0] {
             FileName::Data(SpaceId(space)) if allowed.stale => owners.get(&space),
             _ => None,
@@ -393,7 +398,7 @@ fn same_rows(a: &Model, b: &Model) -> bool {
     a.0.len() == b.0.len() && a.0.iter().zip(&b.0).all(|(a, b)| a.0 == b.0 && a.1.1 == b.1.1)
 }
 
-/// Whether there can be a new table.
+/// Returns whether a new table can be created and written.
 fn goes_on(live: &Live) -> bool {
     let made = live.db.create_table("afterwards", TableOptions::default());
     let put = made.and_then(|table| table.put(b"the database", b"works"));
@@ -404,13 +409,13 @@ fn goes_on(live: &Live) -> bool {
     put.is_ok()
 }
 
-/// Runs a case. Says what was told of it; nothing when its damage has not come.
+/// Runs a case. Returns what was reported, or `None` if its damage has not happened.
 fn run(case: Case) -> Option<&'static str> {
     let hurt = hurt(case);
     let left = hurt.disk.restart(Survive::Random(case.n));
     let (files, is_shared) = match case.kind {
         Kind::Flip => {
-            // Every other one in the pages of tables.
+            // Every other flip hits the pages of tables.
             let data = left.list(Folder::Data).unwrap();
             let own: BTreeSet<FileName> =
                 data.into_iter().filter(|file| !is_shared(&left, &[*file])).collect();
@@ -429,7 +434,7 @@ fn run(case: Case) -> Option<&'static str> {
     (!files.is_empty()).then(|| look(case, &left, &hurt, &files, is_shared))
 }
 
-/// Damages one history in one way, here and there, until there is nothing more to damage. Counts what was told.
+/// Damages one history in one way, at every n-th place (`every`), until there is none left. Counts the outcomes.
 fn enumerate(seed: u64, kind: Kind, every: u64, most: u64, counts: &mut BTreeMap<&'static str, u64>) {
     let guard = Guard::new();
     for n in (1 + seed % every..=most * every).step_by(every as usize) {
@@ -488,7 +493,7 @@ fn what_is_not_damaged_is_whole() {
     }
 }
 
-/// The case in the variable `WINDFALL_DAMAGE`, as a failure tells it.
+/// Runs the case in the variable `WINDFALL_DAMAGE`, as a failure prints it.
 #[test]
 #[ignore = "needs a case"]
 fn one_case_again() {
@@ -497,7 +502,7 @@ fn one_case_again() {
     println!("{case}: {outcome:?}");
 }
 
-/// Ever new damage.
+/// Runs with ever new damage.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {
@@ -521,8 +526,8 @@ fn a_case_is_read_as_it_is_written() {
     assert!("7 Rust 3".parse::<Case>().is_err());
 }
 
-/// A page that is whole, in its place, and older than a split: what is not in it any more, or not yet, is not taken for
-/// absent, and what is in it is not taken for what is there today.
+/// A page is whole, in its place, and older than a split. A key that it does not contain any more, or not yet, must not
+/// be taken for absent, and its old rows must not be taken for current ones.
 #[test]
 fn a_page_from_before_a_split_is_told() {
     const PAGE: usize = 4096;

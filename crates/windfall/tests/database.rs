@@ -1,4 +1,4 @@
-//! The library as its users see it, on a real disk.
+//! The public interface of the library, on a real disk.
 
 mod common;
 mod patience;
@@ -65,7 +65,7 @@ fn ddl_is_what_it_says() -> Result<()> {
     assert!(matches!(rows.next(), Some(Err(Error::TableDropped(_)))));
     assert_eq!(old.get(b"name")?, None);
     old.insert(b"name", b"new")?;
-    // One that does not exist: then none is dropped.
+    // If one of the tables does not exist, none is dropped.
     assert!(db.drop_tables(&["b", "nothing"]).is_err());
     assert_eq!(old.get(b"name")?, Some(b"new".to_vec()));
     db.drop_tables(&["b", "c"])?;
@@ -92,7 +92,7 @@ fn indexes_come_and_go() -> Result<()> {
         table.index("half")?.get(&key(7))?.map(|row| row.map(|r| r.key)).collect::<Result<_>>()?;
     assert_eq!(keys, [key(14), key(15), key(1000)]);
     assert_eq!(db.check()?.findings, Vec::<String>::new());
-    // The key of a long value's index may lie in its overflow pages.
+    // The indexed part of a long value may be in its overflow pages.
     let long: Vec<u8> = (0..20_000u32).map(|n| (n / 100) as u8).collect();
     table.insert(&key(2000), &long)?;
     db.create_index("t", "far", IndexOptions::on_value(15_000..15_004))?;
@@ -150,7 +150,7 @@ fn many_threads_on_one_table() -> Result<()> {
     Ok(())
 }
 
-/// It is only needed where a page is torn.
+/// The doublewrite file is only needed if a page is torn.
 #[test]
 fn a_doublewrite_file_that_is_lost_is_made_anew() -> Result<()> {
     let (folder, db) = new_database(options())?;
@@ -262,7 +262,7 @@ fn closing_ends_what_is_under_way() -> Result<()> {
             db.close().unwrap();
             writers.into_iter().map(|writer| writer.join().unwrap().unwrap()).collect::<Vec<_>>()
         });
-        // While the old handle lives.
+        // The old handle still exists.
         let db = Database::open(folder.path(), options())?;
         for (t, (written, error)) in (0u32..).zip(written) {
             assert!(matches!(error, Error::Closed), "{error}");
@@ -276,7 +276,7 @@ fn closing_ends_what_is_under_way() -> Result<()> {
 
 #[test]
 fn a_check_is_not_alarmed_by_what_a_reader_keeps() -> Result<()> {
-    /// Takes the first piece and waits until it is told to go on.
+    /// Blocks after the first piece until the test lets it continue, or a timeout.
     struct Slow(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>);
     impl std::io::Write for Slow {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -290,7 +290,7 @@ fn a_check_is_not_alarmed_by_what_a_reader_keeps() -> Result<()> {
         }
     }
     let (_folder, db) = new_database(options())?;
-    // The reader's own table is the last to be checked: its turn comes when the reader has gone.
+    // The check visits the reader's own table last, when the reader has ended.
     let read = db.create_table("z", TableOptions::default())?;
     let changed = db.create_table("a", TableOptions::default())?;
     for table in [&read, &changed] {
@@ -322,7 +322,7 @@ fn metrics_tell_of_the_catalog_and_of_what_waits_to_be_deleted() -> Result<()> {
     db.checkpoint()?;
     db.set_flush_log_at_trx_commit(windfall::FlushLog::Lazy);
     db.drop_table("t")?;
-    // Until the drop is durable, which takes up to a second, the file is known and waits.
+    // Until the drop is durable, which takes up to a second, the file is counted as pending.
     let mut most = 0;
     for _ in 0..10_000 {
         env.settle(1);
@@ -334,7 +334,7 @@ fn metrics_tell_of_the_catalog_and_of_what_waits_to_be_deleted() -> Result<()> {
     Ok(())
 }
 
-/// Whoever closes a database that somebody else is closing is told when that is done: the folder is free then.
+/// A second call that closes a database returns only when the first has closed it: the folder can be opened again then.
 #[test]
 fn who_closes_second_waits_for_the_end() -> Result<()> {
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

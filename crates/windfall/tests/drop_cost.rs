@@ -1,5 +1,4 @@
-//! What a drop costs, counted: by the engine's own counters, memory included, and, where there is `strace`, by the
-//! system's.
+//! The cost of a drop, by the engine's own counters, memory included, and by system calls if there is `strace`.
 
 mod changed_env;
 mod patience;
@@ -27,12 +26,12 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const PAGE: u64 = 4096;
 const FRAMES: u64 = 2048;
-/// How the process that is traced knows what it is.
+/// The variable that marks the traced process.
 const CHILD: &str = "WINDFALL_DROP_COST_CHILD";
 const BEGIN: &str = "windfall drop begins";
 const END: &str = "windfall drop has ended";
 
-/// A log that takes everything without asking for a checkpoint, so that what is dirty stays dirty.
+/// The log is so large that it asks for no checkpoint, so dirty pages stay dirty.
 fn options() -> Options {
     Options::default()
         .page_size(PAGE as usize)
@@ -41,7 +40,7 @@ fn options() -> Options {
         .flush_log_at_trx_commit(FlushLog::Lazy)
 }
 
-/// Three rows take a page. Each brings its number along.
+/// Inserts rows, three to a page. Each raises the auto-increment value to its number.
 fn fill(table: &Table, rows: u64) -> Result<()> {
     for n in 0..rows {
         let mut value = [n as u8; 1000];
@@ -56,14 +55,14 @@ fn indexed() -> TableOptions {
     TableOptions::default().index("i", IndexOptions::on_value(0..8))
 }
 
-/// The most memory that a statement allocates, and frees, for itself and for each tree: names, the record, its group of
-/// the log, a place in a queue now and then, and in each of its own lists (of claims, gates, ids, changes, latched
-/// places). What the trees own is not among it, whatever it is.
+/// The most memory that a statement allocates, and frees, for itself and for each tree: names, the record, its log
+/// group, occasionally a queue entry, and entries in its own lists (metadata locks, gates, ids, changes, latched
+/// pages). The memory that the trees own is not part of it, whatever its size.
 const ALLOCATED: u64 = 1_536;
 const ALLOCATED_A_TREE: u64 = 512;
 const FREED: u64 = 1 << 10;
 const FREED_A_TREE: u64 = 320;
-/// Calls that allocate, and as many that free.
+/// Calls that allocate, and the same number of calls that free.
 const CALLS: u64 = 12;
 const CALLS_A_TREE: u64 = 2;
 
@@ -72,7 +71,8 @@ fn assert_little_allocated(what: &str, report: &DropReport) {
     assert!(report.work.of(Work::AllocatedBytes) <= most, "{what}: {:?}", report.work);
 }
 
-/// The bar: nothing outside the catalog, a path and a bit inside, one log write, and little memory.
+/// Asserts the limits of a drop: no work outside the catalog, one path and two pages inside, one log write, and little
+/// memory.
 fn assert_cheap(what: &str, report: &DropReport, height: u64) {
     let of = |kind| report.work.of(kind);
     let trees = report.trees as u64;
@@ -107,8 +107,8 @@ fn assert_cheap(what: &str, report: &DropReport, height: u64) {
     assert_eq!((of(Work::LogWrite), of(Work::LogSync)), (1, 1), "{what}: {:?}", report.work);
 }
 
-/// From now on commits are durable, what came before is, and nobody tidies up after it any more: whoever leads the
-/// log writes for everybody.
+/// Makes commits durable from now on and everything before durable. Then waits until no background work is left that
+/// writes to the log, because the leader of a log write writes the records of all threads.
 fn settle(db: &Database) -> Result<()> {
     db.set_flush_log_at_trx_commit(FlushLog::Sync);
     db.create_table("settled", TableOptions::default())?;
@@ -122,7 +122,7 @@ fn settle(db: &Database) -> Result<()> {
     Ok(())
 }
 
-/// Queues to the background allocate a block for some dozens of entries.
+/// Queues of background work allocate one block for some dozens of entries.
 #[test]
 fn each_of_many_statements_allocates_little() -> Result<()> {
     let folder = tempfile::tempdir().expect("a folder");
@@ -188,11 +188,11 @@ fn the_work_of_a_drop_depends_on_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A tree's hash index grows with the rows that are read. Nobody keeps a handle, and the drop frees none of it.
+/// A tree's hash index grows with the rows that are read. No handle is kept, and the drop still frees none of it.
 #[test]
 fn a_hash_index_of_megabytes_is_freed_by_no_statement_and_zeroed_by_no_read() -> Result<()> {
     const ROWS: u64 = 150_000;
-    /// What a read may zero at once, and what it needs for itself.
+    /// The most that a read may zero at once, and the memory that it needs for itself.
     const A_READ: u64 = (128 << 10) + 4096;
     let folder = tempfile::tempdir().expect("a folder");
     let options = options().buffer_pool_size(64 << 20).hash_index_memory(256 << 20);
@@ -229,7 +229,7 @@ fn a_hash_index_of_megabytes_is_freed_by_no_statement_and_zeroed_by_no_read() ->
     Ok(())
 }
 
-/// The last handle of a dropped table goes in a thread that frees next to nothing for it.
+/// The thread that drops the last handle of a dropped table frees next to nothing.
 #[test]
 fn the_last_handle_of_a_dropped_table_frees_nothing() -> Result<()> {
     let folder = tempfile::tempdir().expect("a folder");
@@ -244,7 +244,7 @@ fn the_last_handle_of_a_dropped_table_frees_nothing() -> Result<()> {
     assert!(rows.next().is_some());
     let free = db.metrics().pool_free;
     db.drop_table("t")?;
-    // The frames are back although there are handles, and so is the memory of the hash index.
+    // The frames and the memory of the hash index are freed although handles exist.
     wait_until("frames come back", || db.metrics().pool_free > free + 3000);
     wait_until("hash indexes are freed", || db.metrics().hash_index_bytes == 0);
     let freed = |name: &str, run: Box<dyn FnOnce()>| {
@@ -286,7 +286,7 @@ fn a_table_that_no_checkpoint_saw_makes_no_file() -> Result<()> {
 #[test]
 fn a_group_of_a_thousand_is_one_commit() -> Result<()> {
     let folder = tempfile::tempdir().expect("a folder");
-    // The tables fill half of it: no page of the system tree goes that the drops need.
+    // The tables fill half of the pool: no page of the system tree that the drops need is evicted.
     let db = Database::open(folder.path(), options().buffer_pool_size(2 * FRAMES * PAGE))?;
     let names: Vec<String> = (0..1000).map(|n| format!("partition {n:04}")).collect();
     for name in &names {
@@ -320,7 +320,7 @@ fn a_group_of_a_thousand_is_one_commit() -> Result<()> {
     Ok(())
 }
 
-/// Workers rest while the test has the lock.
+/// Workers pause while the test holds the lock.
 #[derive(Debug, Default)]
 struct Resting(Arc<RwLock<()>>);
 
@@ -334,7 +334,8 @@ impl Change for Resting {
     }
 }
 
-/// Whatever the disk: the sync that one of them has begun does not end before all of them have logged their drops.
+/// Independent of the speed of the disk: the sync that one thread has begun does not end before all threads have logged
+/// their drops.
 #[test]
 fn eight_droppers_share_their_syncs() -> Result<()> {
     const THREADS: u64 = 8;
@@ -354,7 +355,7 @@ fn eight_droppers_share_their_syncs() -> Result<()> {
         Ok(ROUNDS * THREADS - db.tables()?.len() as u64)
     };
     for round in 0..ROUNDS {
-        // What is logged from here on are the drops alone.
+        // From here on only the drops are logged.
         let resting = env.change.0.write();
         let groups = db.metrics().log_groups;
         disk.hold_log_syncs(true);
@@ -368,7 +369,7 @@ fn eight_droppers_share_their_syncs() -> Result<()> {
             });
             let seen = (disk.held_log_syncs(), finished());
             let before = durable();
-            // Before anything is asserted: the scope waits for them.
+            // Before any assertion, because the scope waits for the threads.
             disk.hold_log_syncs(false);
             assert_eq!(seen, (1, 0), "syncs under way, and drops that did not wait for one");
             assert_eq!(before?, round * THREADS, "drops that are durable before the sync");
@@ -376,7 +377,7 @@ fn eight_droppers_share_their_syncs() -> Result<()> {
             reports.map(|report| Ok(report?.work.of(Work::LogSync))).sum::<Result<u64>>()
         })?;
         assert_eq!(db.metrics().log_groups, groups + THREADS, "a drop is one group of the log");
-        // One was under way, and the next one is for all who came meanwhile.
+        // One sync was in progress, and the next one covers all drops that were logged during it (group commit).
         assert!((1..=2).contains(&syncs), "{THREADS} drops made {syncs} syncs");
         assert_eq!(durable()?, (round + 1) * THREADS, "drops that are durable");
         drop(resting);
@@ -384,12 +385,12 @@ fn eight_droppers_share_their_syncs() -> Result<()> {
     Ok(())
 }
 
-/// How large a hash index is that the traced process drops.
+/// The size of the hash index that the traced process drops.
 const HASH_INDEX: u64 = 1 << 30;
 /// The statements that are traced, in this order.
 const TRACED: [&str; 3] = ["drop", "truncation", "drop of an index"];
 
-/// What the traced process does: statements between two marks each.
+/// The traced process: each statement runs between two marks.
 #[test]
 #[ignore = "run by the test that traces it"]
 fn traced_child() -> Result<()> {
@@ -399,15 +400,15 @@ fn traced_child() -> Result<()> {
     let mut marks = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
     for (n, what) in TRACED.iter().enumerate() {
         db.set_flush_log_at_trx_commit(FlushLog::Lazy);
-        // Nobody keeps a handle: the statement is the last to let go of the trees.
+        // No handle is kept: the statement drops the last reference to the trees.
         let table = db.create_table("t", indexed())?;
         fill(&table, 3000)?;
         assert!(db.metrics().pool_dirty > 500);
-        // Both trees have one, and an index alone is dropped last.
+        // Both trees have a hash index, and the last statement drops an index alone.
         #[cfg(feature = "lab")]
         {
             table.pretend_hash_index(HASH_INDEX / 2);
-            // What it has grown to before is freed in the background.
+            // The memory of its previous size is freed in the background.
             wait_until("hash indexes are freed", || db.metrics().hash_index_bytes == HASH_INDEX);
         }
         drop(table);
@@ -429,7 +430,7 @@ fn traced_child() -> Result<()> {
     Ok(())
 }
 
-/// The system calls of the statements' thread between the marks.
+/// Returns the system calls of the statements' thread between the marks.
 fn calls_between_marks(trace: &Path) -> Vec<Vec<String>> {
     let trace = std::fs::read_to_string(trace).expect("the trace");
     let thread_of = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
@@ -444,7 +445,7 @@ fn calls_between_marks(trace: &Path) -> Vec<Vec<String>> {
             && thread_of(line) == *thread
         {
             let call = line[thread.len()..].trim_start();
-            // A call that another thread's came into is told in two lines, and so is a mark.
+            // A call or a mark that another thread's call interrupts takes two lines.
             if !call.starts_with("<...") {
                 calls.push(call.to_owned());
             }
@@ -454,7 +455,7 @@ fn calls_between_marks(trace: &Path) -> Vec<Vec<String>> {
     found
 }
 
-/// Is seen also where what passes is not shown.
+/// Reports a skipped test on stderr, where it is visible even if the output of passing tests is not shown.
 fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }

@@ -1,8 +1,8 @@
-//! Fault enumeration of the whole engine: the scripted histories of the crash tests, with every single operation of
-//! the disk failing once, or from then on. The history goes on; then the database is opened again, from what readers
-//! see and from what a loss of power leaves. A model decides what must be there, and what was acknowledged.
+//! Fault enumeration of the whole engine: the scripted histories of the crash tests, with every single disk operation
+//! failing once, or from then on. The history continues. Then the database is opened again, from the files as readers
+//! see them and from what a loss of power leaves. A model decides what must be there, and what was acknowledged.
 //!
-//! What is wrong is told with a command that runs the one case again (`one_case_again`).
+//! A failure is reported with a command that runs the one case again (`one_case_again`).
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -24,20 +24,20 @@ use windfall_sim::{Fault, SimulatedDisk, Survive};
 const VARIABLE: &str = "WINDFALL_FAULT";
 /// The length of a history.
 const STEPS: usize = 70;
-/// After so many steps the database is closed and opened again, so that faults meet recovery, too.
+/// After this number of steps the database is closed and opened again, so that faults hit recovery, too.
 const REOPEN: usize = 23;
 
 const FAULTS: [Fault; 6] =
     [Fault::WriteFails, Fault::ReadFails, Fault::SyncFails, Fault::SyncFull, Fault::Full, Fault::TornPage];
 const MODES: [FlushLog; 3] = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy];
 
-/// What fails, and when.
+/// The fault and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Case {
     seed: u64,
     mode: FlushLog,
     fault: Fault,
-    /// The n-th operation that the fault fits.
+    /// The n-th operation to which the fault applies.
     n: u64,
     lasting: bool,
 }
@@ -92,18 +92,18 @@ struct History {
     case: Case,
     disk: SimulatedDisk,
     live: Option<Live>,
-    /// What is there, as long as nothing is in doubt.
+    /// The current state, if it is certain.
     model: Model,
-    /// What may be there after a loss of power: what was acknowledged as durable, then what each step since has made of
-    /// it.
+    /// The states that may be there after a loss of power: the one that was acknowledged as durable, then the state
+    /// after each later step.
     may: Vec<Model>,
-    /// Whether the database was told to have stopped.
+    /// Whether a call has reported that the database has stopped.
     stopped: bool,
     options: Options,
 }
 
-/// Whether an operation may fail so: with what the disk said, because the database has stopped, or because something is
-/// taken back in the background for as long as the disk says so.
+/// Returns whether an operation may fail with this error: the error of the disk, the stopped database, or a rollback in
+/// the background that lasts as long as the fault.
 fn is_told(error: &Error) -> bool {
     matches!(
         error,
@@ -121,7 +121,7 @@ impl History {
         Self::on(disk, case, options(), vec![Model::default()])
     }
 
-    /// A history that begins with an opening of what this disk has, which may be any of these.
+    /// Starts a history by opening this disk, which may be in any of these states.
     fn on(disk: SimulatedDisk, case: Case, options: Options, may: Vec<Model>) -> Self {
         let model = may[0].clone();
         let mut history = Self { case, disk, live: None, model, may, stopped: false, options };
@@ -129,7 +129,7 @@ impl History {
         history
     }
 
-    /// Opens the database, again if it is the fault that keeps it closed. It stays closed while that lasts.
+    /// Opens the database, twice if the fault prevents it. The database stays closed while the fault lasts.
     fn open(&mut self) {
         for _ in 0..2 {
             if self.names_in_doubt() {
@@ -140,7 +140,7 @@ impl History {
                 Ok(live) => {
                     live.db.set_flush_log_at_trx_commit(self.case.mode);
                     let has_failed = self.case.fails_syncs() && self.disk.failures() > failures;
-                    // Recovery does without a new doublewrite file where there is no room for one.
+                    // Recovery works without a new doublewrite file if there is no space for one.
                     let is_needed = self.case.fault != Fault::SyncFull
                         || self.disk.failed() != Some(("sync", FileName::NewDoublewrite));
                     assert!(!has_failed || !is_needed, "opened although a sync had failed");
@@ -162,7 +162,7 @@ impl History {
         );
     }
 
-    /// After an opening: what was in doubt is so no more.
+    /// Determines the state after an opening: it is certain from now on.
     fn settle(&mut self) {
         let live = self.live.as_ref().unwrap();
         match observe(&live.db) {
@@ -189,15 +189,15 @@ impl History {
             Err(error) => {
                 assert!(self.disk.failures() > 0 && is_told(&error), "closing fails with {error:?}");
                 if !matches!(error, Error::Poisoned(_)) {
-                    // What could not be written the log has.
+                    // The log has all changes that could not be written to data files.
                     self.may = vec![self.model.clone()];
                 }
             }
         }
     }
 
-    /// Whether nobody knows which names are durable. That is no business of the database: the file system has to be
-    /// checked and mounted again, which is the loss of power here.
+    /// Returns whether it is unknown which file names are durable. The database cannot repair that: the file system
+    /// must be checked and mounted again, which is the loss of power here.
     fn names_in_doubt(&self) -> bool {
         matches!(self.disk.failed(), Some(("sync the folder of", _)))
     }
@@ -211,8 +211,8 @@ impl History {
         let sync_failed = self.case.fails_syncs() && self.disk.failures() > failures;
         let stops = sync_failed && {
             let next = live.db.checkpoint();
-            // A segment of the log that is being prepared is thrown away, be it out of one that is needed no more; all
-            // else stops the database.
+            // A failed sync of a log segment that is being prepared, even one that recycles an old segment, only
+            // discards that segment. Any other failed sync stops the database.
             let floor = files::segments_in_use(&self.disk, 0).start;
             let is_needed =
                 |number: u64| number >= floor && in_use.as_ref().is_some_and(|some| number < some.end);
@@ -228,7 +228,7 @@ impl History {
                 matches!(error, Error::Schema(_)) || is_told(&error) && self.disk.failures() > 0,
                 "{step:?}: {error:?}"
             ),
-            // No acknowledgement.
+            // These steps acknowledge nothing.
             (_, Ok(())) if matches!(step, Step::Settle | Step::EndTemporary(_)) => {}
             (Some(after), Ok(())) => {
                 assert!(!self.stopped, "{step:?} is acknowledged after the end");
@@ -241,7 +241,7 @@ impl History {
             (Some(after), Err(error)) => {
                 assert!(self.disk.failures() > 0 && is_told(&error), "{step:?}: {error:?}");
                 if matches!(error, Error::Poisoned(_)) {
-                    // It may have come as far as the log, the first that is told so.
+                    // The first step that returns this error may have reached the log.
                     if !self.stopped {
                         self.may.push(after);
                     }
@@ -255,7 +255,7 @@ impl History {
         self.stopped |= stops;
     }
 
-    /// What has failed without stopping the database has changed nothing.
+    /// Asserts that a step that failed without stopping the database has changed nothing.
     fn look(&self, step: &Step) {
         let live = self.live.as_ref().unwrap();
         match observe(&live.db) {
@@ -283,14 +283,14 @@ impl History {
         }
         self.may.push(self.model.clone());
         let next = self.disk.next_process();
-        // The disk is the next process's by now.
+        // The disk now belongs to the next process.
         self.live = None;
         verify_with(&power_lost.0, seed, &self.options, &power_lost.1, "after a loss of power");
-        // Some of these lose the power later on.
+        // Some of these cases lose power later.
         if self.names_in_doubt() {
             return;
         }
-        // What the next process reads, it says: so that has to be there after the power is lost behind it, too.
+        // What the next process has read must survive a loss of power after it, too.
         let Live { db, env, .. } = open_with(&next, seed, &self.options)
             .unwrap_or_else(|error| panic!("in the next process: {error}"));
         let seen = observe(&db).unwrap_or_else(|error| panic!("in the next process: {error}"));
@@ -309,10 +309,10 @@ impl History {
     }
 }
 
-/// Runs a history. Says whether its fault has come.
+/// Runs a history. Returns whether its fault has occurred.
 fn run(case: Case) -> bool {
     let mut history = History::new(case);
-    // A fault may be the last thing that happens, or come amid it all.
+    // The history ends soon after the fault, or continues to the end of its script.
     let after = [1, 7, usize::MAX][(case.n / 3) as usize % 3];
     let mut left = after;
     for (n, step) in script(case.seed, STEPS).iter().enumerate() {
@@ -333,7 +333,7 @@ fn run(case: Case) -> bool {
     came
 }
 
-/// Lets the operations fail that the fault of this case fits, from its own on every so manieth. Gives the number of
+/// Runs a history for every n-th operation to which the fault applies, from the n of `first` on. Returns the number of
 /// cases.
 fn enumerate(first: Case, every: u64, until: Option<Instant>) -> u64 {
     let guard = Guard::new();
@@ -342,7 +342,7 @@ fn enumerate(first: Case, every: u64, until: Option<Instant>) -> u64 {
     cases.take_while(|_| until.is_none_or(|end| Instant::now() < end)).take_while(comes).count() as u64
 }
 
-/// Histories with every way to commit.
+/// Histories with every commit mode.
 const HISTORIES: [(u64, FlushLog); 5] = [
     (1, FlushLog::Sync),
     (2, FlushLog::Sync),
@@ -350,10 +350,10 @@ const HISTORIES: [(u64, FlushLog); 5] = [
     (4, FlushLog::Write),
     (8, FlushLog::Write),
 ];
-/// More of them, for what few operations are struck by.
+/// More histories, for faults that apply to few operations.
 const MORE_HISTORIES: [(u64, FlushLog); 2] = [(9, FlushLog::Sync), (10, FlushLog::Lazy)];
 
-/// Both ways to fail, in each of these histories.
+/// Runs both kinds of a fault, once and lasting, in each of these histories.
 fn all(fault: Fault, histories: &[(u64, FlushLog)]) -> u64 {
     let mut cases = 0;
     for &(seed, mode) in histories {
@@ -396,7 +396,7 @@ fn every_page_is_torn_by_a_write_that_fails() {
     assert!(all(Fault::TornPage, &histories) > 400, "too few to mean anything");
 }
 
-/// There is no room for a while, wherever that begins. Nothing stops, and work goes on when there is room again.
+/// The disk is full for a while, from any step on. The database does not stop, and it works again when there is space.
 #[test]
 fn the_disk_is_full_for_a_while() {
     let (mut refused, guard) = (0, Guard::new());
@@ -430,9 +430,9 @@ fn the_disk_is_full_for_a_while() {
     assert!(refused > 400, "{refused} failures are too few to mean anything");
 }
 
-/// So many pages are written at a time at most.
+/// The most pages that are written at a time.
 const BATCH: usize = 128;
-/// A table whose file fails, and one whose file does not; the steps of a script know neither.
+/// A table with a file that fails, and one with a file that does not. The steps of a script use neither.
 const BAD: &str = "bad";
 const GOOD: &str = "good";
 
@@ -440,17 +440,17 @@ const GOOD: &str = "good";
 struct BadFile {
     history: History,
     file: FileName,
-    /// How the file fails.
+    /// The faults of the file.
     faults: &'static [Fault],
-    /// The end of the log behind the first change of a page that stays dirty.
+    /// The end of the log after the first change of a page that stays dirty.
     first: u64,
-    /// Crashes that were judged, and those behind which the database opened although the file still failed.
+    /// Crashes that were judged, and those after which the database opened although the file still failed.
     crashes: usize,
     opened: usize,
 }
 
 impl BadFile {
-    /// All rows of the table, of this round, three to a page.
+    /// Returns the steps that write all rows of the table with the value of this round, three to a page.
     fn rows(round: u8) -> impl Iterator<Item = Step> {
         (0..9).map(move |part| {
             let row = |n: usize| (format!("row {n:03}").into_bytes(), vec![round; 1000]);
@@ -465,7 +465,7 @@ impl BadFile {
         for step in script(case.seed, 25) {
             history.step(&step);
         }
-        // Their pages are written by nobody.
+        // Pages of temporary tables are never written by a checkpoint.
         history.step(&Step::EndTemporary(None));
         history.step(&Step::Checkpoint);
         let files = |history: &History| history.disk.list(Folder::Data).unwrap();
@@ -488,7 +488,8 @@ impl BadFile {
         }
     }
 
-    /// A step after which the database goes on, and the floor stays below what is not written.
+    /// Executes a step. The database must continue, and the low-water mark must stay below the changes that are not
+    /// written.
     fn step(&mut self, step: &Step) {
         self.history.step(step);
         assert!(!self.history.stopped, "{step:?} has stopped the database");
@@ -499,7 +500,7 @@ impl BadFile {
         self.history.live.as_ref().unwrap().db.metrics().pool_dirty as usize
     }
 
-    /// Tries to write all pages, and gives how many are dirty then.
+    /// Tries to write all pages, and returns how many are still dirty.
     fn write_pages(&mut self) -> usize {
         for _ in 0..4 {
             let failures = self.history.disk.failures();
@@ -512,7 +513,7 @@ impl BadFile {
         self.dirty()
     }
 
-    /// All pages of the file are changed, and cannot be written; all others can.
+    /// Changes all pages of the file, which cannot be written. All other pages can.
     fn let_it_fail(&mut self) {
         self.fail(&self.history.disk);
         for (n, step) in Self::rows(1).enumerate() {
@@ -527,7 +528,7 @@ impl BadFile {
         let value = b"is written although another file takes no writes".to_vec();
         self.step(&Step::Put(GOOD.into(), b"a row".into(), value.clone()));
         assert_eq!(self.write_pages(), dirty, "pages of other files are dirty");
-        // It is durable there. The file that fails may not be readable.
+        // The value is durable in the other file. The failing file may not be readable.
         let disk = self.history.disk.survivor(Survive::Nothing);
         let has_value = |file: FileName| {
             let mut bytes = vec![0; disk.len(file).unwrap().unwrap() as usize];
@@ -537,7 +538,7 @@ impl BadFile {
         assert!(files.into_iter().any(|file| file != self.file && has_value(file)), "it is in no file");
     }
 
-    /// What a crash has left, with the file well again and still failing.
+    /// Judges what a crash has left, both with the file repaired and with the file still failing.
     fn judge(&mut self, left: &dyn Fn(Survive) -> SimulatedDisk, what: &str) {
         let Case { seed, .. } = self.history.case;
         for (n, survive) in
@@ -561,7 +562,7 @@ impl BadFile {
         }
     }
 
-    /// The script goes on, and the power is lost after some steps and during the writing of pages.
+    /// Continues the script. The power is lost after some steps and during the writing of pages.
     fn go_on(&mut self) {
         for (n, step) in script(self.history.case.seed, 41).iter().skip(25).enumerate() {
             self.step(step);
@@ -573,14 +574,15 @@ impl BadFile {
         let disk = self.history.disk.clone();
         disk.keep_cuts(disk.operations() + 1..=u64::MAX);
         self.write_pages();
-        // What was durable is so still, and nothing was added.
+        // What was durable still is, and nothing was added.
         let cuts = disk.take_cuts();
         for (operation, cut) in cuts.iter().step_by(cuts.len() / 3 + 1) {
             self.judge(&|survive| cut.survivor(survive), &format!("during a checkpoint, at {operation}"));
         }
     }
 
-    /// The file is written in the end, or goes with its table, or another process comes while it still fails.
+    /// Ends the history in one of three ways: the file becomes writable, or its table is dropped, or another process
+    /// opens the database while the file still fails.
     fn end(mut self) -> (usize, usize) {
         let judged = (self.crashes, self.opened);
         match self.history.case.seed % 3 {
@@ -614,8 +616,8 @@ impl BadFile {
     }
 }
 
-/// One file takes no writes and has more dirty pages than a batch of page writing holds. All others are written, and
-/// whatever crash comes then, nothing that was committed is lost.
+/// One file takes no writes and has more dirty pages than a batch of page writing holds. All other files are written,
+/// and after any crash no committed change is lost.
 #[test]
 fn a_file_that_fails_has_more_dirty_pages_than_a_batch() {
     const FAULTS: [&[Fault]; 3] =
@@ -639,7 +641,7 @@ fn a_file_that_fails_has_more_dirty_pages_than_a_batch() {
     }
 }
 
-/// The case in the variable `WINDFALL_FAULT`, as a failure tells it.
+/// Runs the case in the variable `WINDFALL_FAULT`, as a failure prints it.
 #[test]
 #[ignore = "needs a case"]
 fn one_case_again() {
@@ -648,7 +650,7 @@ fn one_case_again() {
     println!("nothing is wrong with {case}{}", if came { "" } else { ", which has fewer operations" });
 }
 
-/// Ever new faults.
+/// Runs with ever new faults.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {

@@ -1,5 +1,5 @@
-//! A disk that becomes full at any moment: a call that needs room fails and has changed nothing, the others go on, and
-//! so does everything once there is room.
+//! A disk that becomes full at any moment: a call that needs space fails and has changed nothing, other calls work, and
+//! all calls work again once there is space.
 
 mod changed_env;
 mod guard;
@@ -28,7 +28,7 @@ use windfall::{
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 const PAGE: u64 = 4096;
-/// Longer than the log, and than the pool.
+/// Longer than the log, and longer than the pool.
 const LONG: u64 = 2 << 20;
 
 fn options() -> Options {
@@ -51,7 +51,7 @@ fn put_long(table: &Table, key: &[u8], fill: u8) -> Result<()> {
     table.put_stream(key, LONG, &mut std::io::Read::take(std::io::repeat(fill), LONG))
 }
 
-/// A database with rows, a long value among them, and a table that can be dropped.
+/// Creates a database with rows, among them a long value, and a table that can be dropped.
 fn made(seed: u64) -> (SimulatedDisk, SimulatedEnv, Database) {
     let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
     let db = open(&disk, Arc::new(env.clone())).expect("a database");
@@ -62,7 +62,7 @@ fn made(seed: u64) -> (SimulatedDisk, SimulatedEnv, Database) {
             table.insert(&[n], &[n; 300]).expect("a row");
         }
     }
-    // Files are made and recorded, so that nothing of that is left for the moments to come.
+    // Files are created and recorded, so that none of that happens at the crash points below.
     let rest = || {
         db.checkpoint().expect("a checkpoint");
         env.settle(100);
@@ -97,7 +97,7 @@ fn a_long_value_and_a_disk_that_becomes_full_at_every_moment() {
         if seed % 2 == 0 {
             env.settle(50);
         }
-        // Calls that need no room, but for a frame where all of them wait to be written; and those that make some.
+        // Calls that need no space, except a frame while all frames wait to be written, and calls that free space.
         let fill = if done.is_ok() { 2 } else { 1 };
         match table.get(b"long") {
             Ok(value) => assert_eq!(value, Some(vec![fill; LONG as usize]), "{what}"),
@@ -110,7 +110,7 @@ fn a_long_value_and_a_disk_that_becomes_full_at_every_moment() {
             db.drop_table("other").expect(&what);
         }
         if seed % 5 == 0 {
-            // Or the power goes before there is room.
+            // Or the power is lost before there is space.
             drop((table, other, db, env));
             let disk = disk.restart(Survive::Random(seed as u64));
             let db = open(&disk, Arc::new(SimulatedEnv::new(1))).expect(&what);
@@ -137,7 +137,7 @@ fn a_long_value_and_a_disk_that_becomes_full_at_every_moment() {
     assert!(failures > 8, "{failures} failures");
 }
 
-/// Threads whose rows grow and shrink, a log of small segments, and a disk that is full now and then.
+/// Threads with rows that grow and shrink, a log of small segments, and a disk that is full from time to time.
 #[test]
 fn many_threads_and_a_disk_that_is_full_now_and_then() {
     let _again = whole("full_disk", "many_threads_and_a_disk_that_is_full_now_and_then");
@@ -186,14 +186,14 @@ fn many_threads_and_a_disk_that_is_full_now_and_then() {
         disk.full_from(None);
         let found: BTreeMap<_, _> = table.rows().expect("rows").collect::<Result<_>>().expect("rows");
         assert!(found == rows, "round {round}: {} rows, {} expected", found.len(), rows.len());
-        // The log looks once a second whether there is room again.
+        // The log checks once per second whether there is space again.
         wait_until("a log that sees that there is room", || table.put(b"at last", b"there is room").is_ok());
         assert_eq!(db.check().expect("a check").findings, Vec::<String>::new(), "round {round}");
         db.close().expect("a clean end");
     }
 }
 
-/// Workers have had their first look before opening goes on.
+/// Each worker has executed its first step before the opening continues.
 #[derive(Debug)]
 struct Eager;
 
@@ -218,17 +218,17 @@ impl Change for Eager {
     }
 }
 
-/// Real threads that are eager.
+/// Returns an environment of real threads with [`Eager`] workers.
 fn eager() -> Arc<dyn Env> {
     Arc::new(Changed { env: Arc::new(RealEnv::default()), change: Eager })
 }
 
-/// A process dies while a drop is being tidied up, and by then others have filled the disk: who opens the database
-/// makes room in it.
+/// A process dies during the cleanup after a drop, and by then other files have filled the disk: opening the database
+/// must succeed, and it frees space.
 #[test]
 fn a_full_disk_keeps_no_database_shut() {
     let _again = whole("full_disk", "a_full_disk_keeps_no_database_shut");
-    // All of the history lies in the first segment of the log: there is no old one to use again.
+    // All of the history is in the first segment of the log: there is no old segment to recycle.
     let open = |disk: &SimulatedDisk, env: Arc<dyn Env>| {
         let options =
             Options::default().page_size(PAGE as usize).buffer_pool_size(200 * PAGE).log_size(64 << 20);
@@ -267,8 +267,8 @@ fn a_full_disk_keeps_no_database_shut() {
     assert!(operations > 5, "{operations} operations");
 }
 
-/// Nearly all pages wait to be written, and cannot be: a look-up among the others finds its way or is told, and never
-/// turns in a circle in which each page takes the place of the one that led to it.
+/// Nearly all pages are dirty and cannot be written. A look-up in the remaining frames succeeds or returns an error. It
+/// never loops because each page that is read in replaces the page that led to it.
 #[test]
 fn a_look_up_ends_where_all_other_pages_wait_to_be_written() {
     let _again = whole("full_disk", "a_look_up_ends_where_all_other_pages_wait_to_be_written");
@@ -281,7 +281,7 @@ fn a_look_up_ends_where_all_other_pages_wait_to_be_written() {
     let env = SimulatedEnv::new(1);
     let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {})
         .expect("a database");
-    // Keys so long that the tree is high.
+    // The keys are so long that the tree is high.
     let key = |n: u32| format!("{:08x}{n:.>600}", (n / 12).wrapping_mul(0x9e37_79b9)).into_bytes();
     let table = db.create_table("t", TableOptions::default()).expect("a table");
     for n in 0..600 {
@@ -291,10 +291,10 @@ fn a_look_up_ends_where_all_other_pages_wait_to_be_written() {
     env.settle(100);
     disk.full_from(Some(0));
     db.set_flush_log_at_trx_commit(FlushLog::Lazy);
-    // New pages, which take room.
+    // These rows need new pages, which take space.
     let refused = (600..2000).find_map(|n| table.insert(&key(n), &[2; 300]).err());
     assert!(refused.is_some_and(|error| is_full(&error)), "the disk is not full");
-    // Here it must not hang.
+    // This must not hang.
     for n in (0..600).step_by(25) {
         match table.get(&key(n)) {
             Ok(value) => assert!(value.is_some(), "row {n} is gone"),
@@ -307,8 +307,8 @@ fn a_look_up_ends_where_all_other_pages_wait_to_be_written() {
     assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
 }
 
-/// The log is cut amid a row's groups, and others have filled the disk meanwhile: what is unfinished is taken back all
-/// the same.
+/// A crash ends the log between the groups of a row change, and meanwhile other files have filled the disk. The
+/// unfinished change must be rolled back all the same.
 #[test]
 fn a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk() {
     let _again = whole("full_disk", "a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk");
@@ -329,7 +329,7 @@ fn a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk() {
             env.settle(100);
         }
         db.set_flush_log_at_trx_commit(FlushLog::Lazy);
-        // As much as may bring the end of the log close to the end of a segment.
+        // This brings the end of the log close to the end of a segment for some seeds.
         for n in 60..80 + seed {
             table.put(&(n % 7).to_be_bytes(), &value(n)).expect("a row");
         }
@@ -339,7 +339,7 @@ fn a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk() {
         drop((table, db, env));
         let disk = disk.restart(Survive::Random(seed));
         let what = format!("seed {seed}");
-        // In a simulation nothing is taken back before somebody waits.
+        // In a simulation no rollback runs before a thread waits.
         let aside = open(&disk.survivor(Survive::Everything), Arc::new(SimulatedEnv::new(0))).expect(&what);
         unfinished += aside.metrics().rollbacks_pending;
         drop(aside);

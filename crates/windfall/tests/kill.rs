@@ -1,8 +1,8 @@
-//! The process is killed under load, again and again on the same database. It says over a pipe what it is about to do,
-//! and after the call has returned that it is done: all of that must be there when the database is opened, and of what
-//! was under way all or nothing.
+//! The process is killed under load, again and again on the same database. It reports over a pipe each call before it
+//! begins, and again after it has returned. All completed calls must be there when the database is opened, and a call
+//! in progress must be there completely or not at all.
 //!
-//! More rounds than usual: `KILL_ROUNDS=200 cargo test --test kill`; `KILL_SEED` repeats the choices.
+//! For more rounds than usual: `KILL_ROUNDS=200 cargo test --test kill`; `KILL_SEED` repeats the random choices.
 
 #![allow(clippy::unwrap_used, clippy::needless_range_loop, reason = "a test panics, and counts its threads")]
 
@@ -22,7 +22,7 @@ const KEYS: u32 = 150;
 /// A thread's tables: versions by key.
 type Tables = BTreeMap<String, BTreeMap<u32, u64>>;
 
-/// What a thread does, one line each.
+/// The calls of a thread, one line each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Create(String),
@@ -120,7 +120,7 @@ impl Step {
     }
 }
 
-/// Now and then the value takes pages of its own.
+/// Returns the value of a key. Some values need overflow pages.
 fn value(key: u32, version: u64) -> Vec<u8> {
     let mixed = (version ^ u64::from(key) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let length = if mixed >> 60 == 0 { 4000 + (mixed >> 20) % 9000 } else { (mixed >> 20) % 600 };
@@ -129,7 +129,7 @@ fn value(key: u32, version: u64) -> Vec<u8> {
     value
 }
 
-/// A thread's tables as they are in the database.
+/// Returns a thread's tables as they are in the database.
 fn observe(db: &Database, thread: usize) -> Result<Tables> {
     let mut tables = Tables::new();
     for info in db.tables()?.into_iter().filter(|info| info.name.starts_with(&format!("w{thread}."))) {
@@ -173,10 +173,10 @@ fn child() -> Result<()> {
     }))
 }
 
-/// What the killed processes have said.
+/// The evidence from the output of the killed processes.
 #[derive(Default)]
 struct Listener {
-    /// Of each thread, up to now.
+    /// The expected tables of each thread so far.
     tables: [Tables; THREADS],
     steps: u64,
 }
@@ -233,7 +233,7 @@ impl Judge for Listener {
 
     fn sum_up(&self, rounds: u64) {
         println!("{rounds} kills, {} steps acknowledged", self.steps);
-        // A few may be of processes that were killed before they had done anything.
+        // A few processes may have been killed before they had done anything.
         assert!(rounds < 10 || self.steps >= rounds * 20, "{} steps in {rounds} rounds", self.steps);
     }
 }

@@ -1,5 +1,5 @@
-//! Changes that are larger than what has to hold them at once, the log buffer or the pool: they are refused whole, with
-//! the option to enlarge, and the database goes on.
+//! Changes that are larger than the log buffer or the pool, which must hold them at once: they are refused as a whole,
+//! with the option to enlarge, and the database continues to work.
 
 use windfall::{Database, FlushLog, IndexOptions, Options, Result, TableOptions};
 
@@ -55,7 +55,7 @@ fn a_row_whose_entries_do_not_fit_the_log_buffer_is_refused_whole() -> Result<()
         let name = format!("with {count} indexes");
         let table = db.create_table(&name, indexes(count))?;
         table.put(b"key", &[1; 700])?;
-        // It names the entries that go and those that come.
+        // Its group contains the entries that are removed and those that are inserted.
         if let Err(error) = table.put(b"key", &[2; 700]) {
             assert!(error.to_string().contains("log_buffer_size"), "{error}");
             assert_eq!(table.get(b"key")?, Some(vec![1; 700]));
@@ -91,7 +91,7 @@ fn a_group_that_is_too_large_for_the_pool_is_refused() -> Result<()> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let error = db.drop_tables(&names).expect_err("its records do not fit into the pool");
     assert!(error.to_string().contains("too small"), "{error}");
-    // All are there, and go in smaller groups.
+    // All tables are still there, and can be dropped in smaller groups.
     for group in names.chunks(200) {
         db.drop_tables(group)?;
     }

@@ -1,6 +1,7 @@
-//! A check of everything beside everybody: eight writers, tables that come and go, are truncated and renamed, indexes
-//! that are built and dropped. It finds nothing, for nothing is wrong, and nobody waits for it for long. Beside
-//! transactions that have replaced or taken back long values it finds nothing either: their pages are in use.
+//! A check of everything, concurrently with eight writers, with tables that are created, dropped, truncated and
+//! renamed, and with indexes that are built and dropped. It finds nothing, because nothing is wrong, and no call waits
+//! for it for long. Next to transactions that have replaced or rolled back long values it also finds nothing: their
+//! pages are in use.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -31,17 +32,18 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 const PAGE: u64 = 4096;
 const WRITERS: u32 = 8;
-/// Tables that live on, of two writers each.
+/// Tables that stay, with two writers each.
 const TABLES: u32 = 4;
 const KEYS: u32 = 3000;
-/// Rows that are there before anybody begins: so many that a check of their table takes a while.
+/// Rows that exist before any thread begins: enough that a check of their table takes a while.
 const ROWS: u32 = 40_000;
 /// Threads that rename tables.
 const RENAMERS: u32 = 3;
-/// Checks beside them alone.
+/// The number of checks that run only next to renames.
 const CHECKS: u32 = 100;
-/// How many calls begin and end within a check, of all checks together, at least. How many pages a table is held for is
-/// counted where the pieces are; a call that waited for all of a check would end behind it.
+/// The least number of calls that begin and end within a check, over all checks. The number of pages for which a check
+/// holds a table is tested with the code that splits the check. A call that waited for a whole check would end after
+/// it.
 const WITHIN: u64 = 1000;
 
 #[derive(Debug)]
@@ -49,9 +51,9 @@ struct World {
     db: Database,
     stop: AtomicBool,
     calls: AtomicU64,
-    /// Those of them that began and ended within one check.
+    /// The calls that began and ended within one check.
     within: AtomicU64,
-    /// Odd while a check is under way, and raised by its begin and its end.
+    /// Odd while a check is running: raised at its begin and at its end.
     checks: AtomicU64,
 }
 
@@ -60,7 +62,7 @@ fn name(table: u32) -> String {
 }
 
 fn value(key: u32, version: u32) -> Vec<u8> {
-    // Now and then one that takes pages of its own.
+    // Some values need overflow pages.
     let length = if version.is_multiple_of(97) { 9000 } else { 30 + version as usize % 200 };
     let mut value = vec![version as u8; length];
     value[..4].copy_from_slice(&version.to_be_bytes());
@@ -69,7 +71,7 @@ fn value(key: u32, version: u32) -> Vec<u8> {
 }
 
 impl World {
-    /// The tables that are renamed are there already, and have files.
+    /// Creates a world. The tables that will be renamed exist already, and have files.
     fn new(db: Database) -> Self {
         for name in (0..RENAMERS).flat_map(|number| (0..2).map(move |n| format!("home{number}_{n}"))) {
             let table = db.create_table(&name, TableOptions::default()).unwrap();
@@ -84,7 +86,7 @@ impl World {
         !self.stop.load(Relaxed)
     }
 
-    /// Runs a row call and counts it.
+    /// Makes a row call and counts it.
     fn call<T>(&self, run: impl FnOnce() -> windfall::Result<T>) -> windfall::Result<T> {
         let before = self.checks.load(SeqCst);
         let result = run();
@@ -109,7 +111,7 @@ impl World {
         }
     }
 
-    /// Tables that come and go.
+    /// Creates and drops tables.
     fn comings_and_goings(&self) {
         let fill =
             |table: &Table| (0..60u32).try_for_each(|n| table.put(&n.to_be_bytes(), &value(n, n * 97)));
@@ -134,7 +136,7 @@ impl World {
         }
     }
 
-    /// Two small tables that are swapped, and get other names and their own ones back.
+    /// Swaps two small tables, and renames them back and forth.
     fn renames(&self, number: u32) {
         let names = |kind: &str| [0, 1].map(|n| format!("{kind}{number}_{n}"));
         let (home, away) = (names("home"), names("away"));
@@ -148,7 +150,7 @@ impl World {
         }
     }
 
-    /// Indexes on tables that are being written.
+    /// Builds and drops indexes on tables that are being written.
     fn indexes(&self) {
         let mut n = 0;
         while self.goes_on() {
@@ -220,8 +222,8 @@ fn a_check_finds_nothing_beside_everybody_and_holds_up_nobody() {
     db.close().unwrap();
 }
 
-/// The list of files and the names of tables are not of one moment, and these tables are so small that each has several
-/// names within a check.
+/// The list of files and the names of tables are not read at one moment, and these tables are so small that each has
+/// several names within a check.
 #[test]
 fn a_check_beside_renames_finds_the_table_of_every_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -251,12 +253,12 @@ fn a_check_beside_renames_finds_the_table_of_every_file() {
     assert_eq!(world.db.check().unwrap().findings, Vec::<String>::new());
 }
 
-/// A value in pages of its own.
+/// Returns a value that needs overflow pages.
 fn long(fill: u8) -> Vec<u8> {
     vec![fill; 50_000]
 }
 
-/// A database of one thread, with a table of four long values.
+/// Creates a database with one thread, and a table of four long values.
 fn with_long_values() -> (Database, SimulatedEnv, Table) {
     let options = Options::default()
         .page_size(PAGE as usize)
@@ -270,7 +272,7 @@ fn with_long_values() -> (Database, SimulatedEnv, Table) {
     (db, env, table)
 }
 
-/// Both checks, before and after purge has come by.
+/// Runs both checks, before and after purge has run.
 fn assert_sound(db: &Database, env: &SimulatedEnv) {
     for _ in 0..2 {
         assert_eq!(db.check_live().unwrap().findings, Vec::<String>::new());
@@ -304,7 +306,7 @@ fn a_prepared_transaction_keeps_the_long_values_that_it_has_replaced() {
         table.within(&trx).put(&[0], &long(10)).unwrap();
         assert!(table.within(&trx).delete(&[1]).unwrap());
         trx.prepare(b"name").unwrap();
-        // Its handle goes, and it waits for its coordinator.
+        // Its handle is dropped, and it waits for its coordinator.
         drop(trx);
         assert_sound(&db, &env);
         if commits { db.commit_prepared(b"name") } else { db.rollback_prepared(b"name") }.unwrap();
@@ -324,7 +326,7 @@ fn what_is_taken_back_to_a_savepoint_keeps_its_long_values_until_the_transaction
         within.put(&[0], &long(20)).unwrap();
         within.put(&[1], &long(21)).unwrap();
         within.put(b"new", &long(22)).unwrap();
-        // Purge has come by before, and so it has not.
+        // Purge has run before the rollback in one case, and not in the other.
         if commits {
             env.settle(300);
         }

@@ -1,5 +1,5 @@
-//! Opening again after the process was gone, on a real disk: what has to be redone, what must not come back, what goes
-//! on. A copy of the folder, taken while the database is open, is what a killed process leaves.
+//! Opening after the process has died, on a real disk: what must be redone, what must not come back, and what
+//! continues. A copy of the folder that is taken while the database is open is what a killed process leaves.
 
 mod patience;
 
@@ -21,7 +21,7 @@ fn options() -> Options {
         .flush_log_at_trx_commit(FlushLog::Write)
 }
 
-/// The folder as a process that dies now leaves it. Nothing may be changing files meanwhile.
+/// Returns the folder as a process leaves it that dies now. No file may change during the copy.
 fn killed(folder: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().expect("a folder");
     copy_folder(folder, copy.path());
@@ -36,7 +36,7 @@ fn copy_folder(from: &Path, to: &Path) {
         if path.is_dir() {
             copy_folder(&path, &target);
         } else {
-            // The deleter may be faster: what it takes away is missed by nobody.
+            // The deleter may remove a file first; such a file is not needed.
             match fs::copy(&path, &target) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 copied => assert!(copied.is_ok(), "{copied:?}"),
@@ -76,7 +76,7 @@ fn much_is_redone_and_told() -> Result<()> {
     let copy = killed(folder.path());
     drop((db, table));
 
-    // A pool that is smaller than what is redone.
+    // The pool is smaller than the pages that are redone.
     let told = std::cell::RefCell::new(Vec::new());
     let start = Instant::now();
     let db = Database::open_with(copy.path(), &options(), &|progress| told.borrow_mut().push(progress))?;
@@ -111,13 +111,13 @@ fn temporary_tables_leave_nothing() -> Result<()> {
         temporary.put(&n.to_be_bytes(), &[1; 900])?;
         scratch.put(&n.to_be_bytes(), &[2; 900])?;
     }
-    // They are larger than the pool, so they have files, and those are in order.
+    // They are larger than the pool, so they have files, and these are valid.
     assert!(names(folder.path()).len() > before.len());
     assert_eq!(temporary.rows()?.count(), 3000);
     is_sound(&db)?;
     let copy = killed(folder.path());
 
-    // Handles that are left keep nothing alive, and a scratch tree ends with its session at the latest.
+    // Remaining handles keep nothing alive, and a scratch tree ends with its session at the latest.
     drop(session);
     assert!(matches!(scratch.get(b"key"), Err(Error::TableDropped(_))));
     assert!(matches!(temporary.put(b"key", b""), Err(Error::TableDropped(_))));
@@ -139,7 +139,7 @@ fn temporary_tables_leave_nothing() -> Result<()> {
 #[test]
 fn an_incarnation_is_never_used_twice() -> Result<()> {
     let mut folder = tempfile::tempdir().expect("a folder");
-    // The tablespaces of the tables that stay.
+    // The tablespaces of the permanent tables.
     let mut seen = BTreeSet::new();
     for round in 0..8u8 {
         let db = Database::open(folder.path(), options())?;
@@ -200,8 +200,8 @@ fn the_deletion_of_a_large_file_goes_on_after_a_restart() -> Result<()> {
     let length = fs::metadata(folder.path().join(&file)).expect("the file").len();
     assert!(length > 40 << 20);
     db.set_flush_log_at_trx_commit(FlushLog::Sync);
-    // What a process leaves that dies between the commit of the drop and the deletion, or amid it: the log of
-    // afterwards and the file, or the first half of it, of before.
+    // The state after a process that dies between the commit of the drop and the end of the deletion: the log from
+    // afterwards, and the file or its first half from before.
     let copy = tempfile::tempdir().expect("a folder");
     fs::create_dir_all(copy.path().join("data")).expect("a folder");
     fs::copy(folder.path().join(&file), copy.path().join(&file)).expect("a copy");
@@ -230,14 +230,14 @@ fn the_deletion_of_a_large_file_goes_on_after_a_restart() -> Result<()> {
         is_sound(&db)?;
         assert_eq!(db.table("kept")?.get(b"key")?.as_deref(), Some(&b"value"[..]));
         assert!(db.table("large").is_err());
-        // A slice of undo may go as well, which purge was not done with before.
+        // An undo slice that purge had not finished may also be deleted.
         wait_until("the deletions", || {
             let metrics = db.metrics();
             metrics.files_pending + metrics.drops_pending == 0
         });
         assert!(!again.path().join(&file).exists(), "{part} bytes of the file stay");
         is_sound(&db)?;
-        // And it is forgotten.
+        // And the pending deletion is no longer recorded.
         db.close()?;
         let db = Database::open(again.path(), options())?;
         assert_eq!(db.metrics().files_pending, 0);

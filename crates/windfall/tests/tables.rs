@@ -1,4 +1,4 @@
-//! Tables and their handles beside statements on the same tables, with threads on a real disk.
+//! Tables and their handles, concurrently with statements on the same tables, with threads on a real disk.
 
 mod common;
 mod patience;
@@ -26,7 +26,7 @@ fn options() -> Options {
     Options::default().buffer_pool_size(16 << 20).log_size(32 << 20).flush_log_at_trx_commit(FlushLog::Lazy)
 }
 
-/// Runs something that might wait for ever.
+/// Runs something that might hang.
 fn in_time<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(run()));
@@ -58,7 +58,7 @@ fn calls_go_on_while_an_index_is_built() -> Result<()> {
                     n = (n + 2 * 7919) % ROWS;
                     table.get(&key(n)).unwrap();
                     count(reads);
-                    // Each thread has rows of its own; the index key moves, goes and comes back.
+                    // Each thread has rows of its own. The index key changes, is removed, and comes back.
                     match n % 3 {
                         0 => table.put(&key(n), &[key(n + ROWS), key(n % 7)].concat()).unwrap(),
                         1 => drop(table.delete(&key(n)).unwrap()),
@@ -114,7 +114,7 @@ fn a_drop_waits_for_the_index_that_is_being_built() -> Result<()> {
         }
         let dropping = db.clone();
         in_time("a drop", move || dropping.drop_table("t"))?;
-        // It came before the drop, or after it and found no table.
+        // The index was built before the drop, or after it, when there was no table.
         let built = built.join().unwrap();
         assert!(built.is_ok() || built.unwrap_err().to_string().contains("no table"));
         assert!(table.get(&key(1)).is_err());
@@ -123,7 +123,7 @@ fn a_drop_waits_for_the_index_that_is_being_built() -> Result<()> {
     Ok(())
 }
 
-/// A value's source, or its sink, that does something at its first byte.
+/// A value's source or sink that performs an action at its first byte.
 struct Acting<F>(Option<F>);
 
 impl<F: FnOnce()> Acting<F> {
@@ -153,7 +153,7 @@ impl<F: FnOnce()> Write for Acting<F> {
     }
 }
 
-/// A sink that keeps what it gets.
+/// A sink that stores what it receives.
 struct Keeping<'a, W>(&'a mut Vec<u8>, &'a mut W);
 
 impl<W: Write> Write for Keeping<'_, W> {
@@ -169,7 +169,7 @@ impl<W: Write> Write for Keeping<'_, W> {
 
 const LONG: u64 = 300_000;
 
-/// Puts a long value, and does something from within its source once a statement has begun on another thread.
+/// Puts a long value, and runs `act` from within its source after a statement has begun on another thread.
 fn put_amid(
     table: &Table,
     statement: impl FnOnce() -> Result<()> + Send + 'static,
@@ -178,7 +178,7 @@ fn put_amid(
     let mut begun = None;
     let source = || {
         begun = Some(thread::spawn(statement));
-        // It waits for this very call.
+        // The statement waits for this very call.
         thread::sleep(Duration::from_millis(50));
         act();
     };
@@ -215,7 +215,7 @@ fn a_source_may_call_tables_that_a_statement_is_closing() -> Result<()> {
                         table.put(&key(2), b"two").unwrap();
                         assert!(table.rows().unwrap().all(|row| row.is_ok()));
                     }
-                    // Until the statement is done a name means what it meant.
+                    // Until the statement is done, the name refers to the same table.
                     assert_eq!(db.table("b").unwrap().get(&key(2)).unwrap().as_deref(), Some(&b"two"[..]));
                 },
             )
@@ -248,9 +248,9 @@ fn a_source_makes_no_statement_and_waits_for_no_row() -> Result<()> {
             refused(inner.rename_table("t", "new"));
             refused(inner.swap_tables("t", "t"));
             refused(inner.check().map(drop));
-            // The row whose value this is.
+            // The row of this value.
             refused(handle.put(&key(0), b"another value"));
-            // Who reads it sees what is committed.
+            // A reader of the row sees the committed version.
             assert!(handle.get(&key(0)).unwrap().is_none());
             assert_eq!(handle.read_stream(&key(0), &mut io::sink()).unwrap(), None);
             assert_eq!(handle.read_stream(&key(1), &mut io::sink()).unwrap(), Some(100_000));
@@ -259,7 +259,7 @@ fn a_source_makes_no_statement_and_waits_for_no_row() -> Result<()> {
     })?;
     assert_eq!(table.get(&key(0))?, Some(vec![7; LONG as usize]));
 
-    // Two rows, each of which the other's source wants.
+    // Two rows, each of which the other's source changes.
     let (one, other) = (table.clone(), table.clone());
     let results = in_time("two sources", move || {
         let meet = Arc::new(std::sync::Barrier::new(2));
@@ -282,13 +282,13 @@ fn a_source_makes_no_statement_and_waits_for_no_row() -> Result<()> {
     Ok(())
 }
 
-/// Two databases count as one here: threads may go through them in both orders, and neither sees the whole circle.
+/// Two databases count as one here: threads may use them in both orders, and neither database sees the whole cycle.
 #[test]
 fn calls_within_calls_on_another_database_close_no_circle() -> Result<()> {
     let ((_folder, one), (_other_folder, other)) = (new_database(options())?, new_database(options())?);
     let dbs = [one, other];
     let tables = [0, 1].map(|n| dbs[n].create_table("t", TableOptions::default()).unwrap());
-    // In each thread's source: the other database's row, which the other thread is putting.
+    // In each thread's source, a write to the row of the other database that the other thread is putting.
     let (ours, of) = (tables.clone(), dbs.clone());
     let done = in_time("two sources", move || {
         let meet = Arc::new(std::sync::Barrier::new(2));
@@ -316,7 +316,7 @@ fn calls_within_calls_on_another_database_close_no_circle() -> Result<()> {
             assert!(error.to_string().contains("source"), "{error}");
         }
     }
-    // A statement of each database waits for its own thread, which passes by the other one.
+    // A statement of each database waits for its own thread, which also calls the other database.
     let (ours, of) = (tables.clone(), dbs.clone());
     in_time("two sources and two statements", move || {
         let meet = Arc::new(std::sync::Barrier::new(2));
@@ -385,7 +385,7 @@ fn a_sink_holds_up_nobody_and_gets_the_value_that_was_there() -> Result<()> {
 fn tables_with_large_records_are_swapped() -> Result<()> {
     for page_size in [4096, 16384] {
         let (folder, db) = new_database(options().page_size(page_size))?;
-        // The largest record there is.
+        // The largest record that is possible.
         let made = |name: &str, size: usize| {
             db.create_table(name, TableOptions::default().metadata(vec![name.as_bytes()[0]; size])).is_ok()
         };
@@ -431,7 +431,7 @@ fn values_are_put_from_sources() -> Result<()> {
     let by_index = |value: &[u8]| -> Result<Vec<_>> {
         table.index("i")?.get(&value[..value.len().min(2)])?.map(|row| row.map(|row| row.value)).collect()
     };
-    // Of no byte, within the entry, of one piece, of several; each in the place of the one before.
+    // Empty, inside the entry, of one piece, and of several pieces; each replaces the previous value.
     for (n, length) in [0, 1, 3000, 5000, 65_536, 65_537, 400_000, 10].into_iter().enumerate() {
         let value = value(length, n * 7);
         table.put_stream(b"key", length as u64, &mut &value[..])?;
@@ -442,7 +442,7 @@ fn values_are_put_from_sources() -> Result<()> {
         assert!(read == value, "{length} bytes");
         assert_eq!(table.rows()?.count(), 1);
     }
-    // A source gives no more than is asked for, and one that gives less changes nothing.
+    // At most the given length is read from a source, and a shorter source changes nothing.
     let before = value(200_000, 2);
     table.put_stream(b"key", 200_000, &mut before.chain(&[9; 9][..]))?;
     for length in [100, 90_000, 300_000] {
@@ -469,12 +469,12 @@ fn a_value_far_longer_than_the_log_is_put_replaced_and_deleted() -> Result<()> {
     for fill in [1, 2] {
         table.put_stream(b"long", LENGTH, &mut io::repeat(fill).take(LENGTH))?;
     }
-    // It ends early, and what was written is taken back.
+    // The source ends early, and what was written is rolled back.
     let short = table.put_stream(b"long", LENGTH, &mut io::repeat(3).take(LENGTH - 1));
     assert!(matches!(short, Err(Error::Usage(_))), "{short:?}");
     assert_eq!(table.get(b"long")?, Some(vec![2; LENGTH as usize]));
     assert!(table.delete(b"long")?);
-    // Purge has come to rest: nothing else is in use than what is needed.
+    // Purge has finished: only needed pages are in use.
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     let metrics = db.metrics();
     assert!(metrics.log_age < 5 << 20, "{} bytes of a log of 4 MiB", metrics.log_age);
@@ -500,11 +500,11 @@ fn indexes_are_made_of_fields() -> Result<()> {
     };
     assert_eq!(keys("town", "London")?, ["1", "3"]);
     assert_eq!(keys("town", "Lon")?, Vec::<String>::new());
-    // A row of two fields begins with their number.
+    // The encoding of a row begins with the number of its fields, here two.
     assert_eq!(keys("start and name", "\u{2}\0Grace")?, ["3"]);
     let twice = table.insert(b"4", &row::encode(&["Ada", "London"])).unwrap_err();
     assert!(matches!(twice, Error::Schema(SchemaError::DuplicateKey(_))), "{twice}");
-    // Who has no such field has an empty one.
+    // A row without this field has an empty one.
     table.insert(b"5", &row::encode(&["Nobody"]))?;
     assert_eq!(keys("town", "")?, ["5"]);
     table.update(b"1", &row::encode(&["Ada", "Torino"]))?;
@@ -536,7 +536,7 @@ fn a_session_drops_what_is_its_own() -> Result<()> {
     let missing = session.drop_temporary_table("t").unwrap_err();
     assert!(matches!(missing, Error::Schema(SchemaError::NoTable(_))), "{missing}");
     assert!(session.temporary_table("t").is_err());
-    // The name is free, and what another session calls so is there.
+    // The name is free, and the other session's table of this name still exists.
     let again = session.create_temporary_table("t", indexed())?;
     assert_eq!((again.rows()?.count(), others.rows()?.count()), (0, 2000));
     assert_eq!(other.temporary_table("t")?.rows()?.count(), 2000);
@@ -558,7 +558,7 @@ fn a_scratch_tree_ends_with_its_guard_or_its_session() -> Result<()> {
     drop(first);
     assert!(matches!(handle.get(&key(1)), Err(Error::TableDropped(_))));
     assert_eq!(second.rows()?.count(), 10);
-    // Its memory comes back while others go on.
+    // Its memory is freed while other tables are in use.
     let back = || db.metrics().pool_dirty + 30 < taken.pool_dirty;
     wait_until("frames of a scratch tree that has ended", back);
     drop(session);
@@ -571,7 +571,7 @@ fn a_scratch_tree_ends_with_its_guard_or_its_session() -> Result<()> {
     Ok(())
 }
 
-/// Writers that note more than the builder settles at a time are slowed down until it has caught up.
+/// Writers that record more changes than the index builder applies at a time are throttled until it has caught up.
 #[test]
 fn an_index_is_built_under_more_writers_than_it_can_follow() {
     const ROWS: u32 = 20_000;
@@ -604,7 +604,7 @@ fn an_index_is_built_under_more_writers_than_it_can_follow() {
     });
 }
 
-/// An index looks at the beginning of a value only: what it would miss is refused, not mistaken.
+/// An index reads only the beginning of a value: a field beyond that is refused, not misread.
 #[test]
 fn a_field_that_no_index_can_see_is_refused() -> Result<()> {
     let (_folder, db) = new_database(options())?;
@@ -618,7 +618,7 @@ fn a_field_that_no_index_can_see_is_refused() -> Result<()> {
     }
     assert_eq!(table.index("i")?.get(&key(1))?.count(), 1);
     assert_eq!(table.rows()?.count(), 1);
-    // The same for rows that were there before the index.
+    // The same for rows that existed before the index.
     db.drop_index("t", "i")?;
     table.insert(b"unseen", &value(70_000, 9))?;
     assert!(matches!(db.create_index("t", "i", by_field()), Err(Error::Usage(UsageError::Other(_)))));
@@ -647,7 +647,7 @@ fn a_statement_that_waits_for_one_table_hides_no_other() -> Result<()> {
         while !begun.load(SeqCst) {
             thread::yield_now();
         }
-        // It has claimed one of its names and waits for the other.
+        // The swap has the metadata lock of one of its names, and waits for the other.
         let swap = scope.spawn(|| db.swap_tables("a", "large"));
         let mut lookups = 0;
         while !built.load(SeqCst) {

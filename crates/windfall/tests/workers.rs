@@ -1,5 +1,5 @@
-//! A background worker, or a thread of the disk, that panics: no call waits for it in vain, and every later call is
-//! told which one it was.
+//! A background worker or a thread of the disk panics: no call waits for it forever, and every later call returns an
+//! error that names it.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -25,13 +25,13 @@ use windfall::{
 };
 use windfall_sim::SimulatedDisk;
 
-/// A disk on which one worker panics, once the trap is set.
+/// A disk on which one worker panics, once the trap (an injected panic) is set.
 #[derive(Debug)]
 struct Trap {
     disk: SimulatedDisk,
     worker: String,
     is_set: AtomicBool,
-    /// Whether every request of a batch springs it.
+    /// Whether every request of a batch returns the panic.
     in_queues: Arc<AtomicBool>,
 }
 
@@ -116,10 +116,10 @@ impl Disk for Trap {
     }
 }
 
-/// What an error says of a thread of the disk.
+/// The name of a disk thread in an error.
 const IO: &str = "I/O thread";
 
-/// Fills a table, drops another one, and goes on until it is told that it cannot.
+/// Fills a table, drops another one, and continues until a call is refused.
 fn work(worker: &str) -> Error {
     let options = Options::default()
         .page_size(4096)
@@ -148,7 +148,7 @@ fn work(worker: &str) -> Error {
             break error;
         }
     };
-    // From now on everybody is told the same, and it can be closed.
+    // From now on every call returns the same error, and the database can be closed.
     let told =
         |error: Error| assert!(matches!(error, Error::Poisoned(_)) && error.to_string().contains(worker));
     told(db.create_table("another", TableOptions::default()).unwrap_err());
@@ -168,14 +168,14 @@ fn told_of(worker: &'static str) -> Error {
     error
 }
 
-/// The threads of the real disk tell so of a panic: `disk/queue.rs`.
+/// The threads of the real disk report a panic like this: `disk/queue.rs`.
 #[test]
 fn a_panic_of_an_io_thread_stops_the_database() {
     let told = told_of(IO).to_string();
     assert!(told.contains("an I/O thread has panicked: the trap was sprung"), "{told}");
 }
 
-/// All workers are started by way of `Health::watch`; these are sure to come to the disk, where the trap is.
+/// All workers are started through `Health::watch`. These are certain to access the disk, where the panic is injected.
 #[test]
 fn a_panic_of_any_worker_stops_the_database() {
     for worker in ["cleaner", "checkpoint", "log", "deleter"] {

@@ -1,24 +1,24 @@
-//! The books of a bank: accounts in two tables, and a ledger that has every transfer.
+//! The books of a bank: accounts in two tables, and a ledger that lists every transfer.
 //!
-//! A transfer changes some accounts and is noted in the ledger by one transaction. So at any time, for any reader, each
-//! account holds what it was opened with and what the ledger says of it since, and the bank has as much money as ever.
+//! A transfer changes some accounts and adds a ledger row in one transaction. So every consistent read sees each
+//! account with its opening amount plus the sum of its ledger entries, and the total amount is constant.
 
 use std::collections::BTreeMap;
 
 use windfall::{Database, IndexOptions, Result, Table, TableOptions, Transaction, TransactionOptions};
 
 pub const ACCOUNTS: u16 = 24;
-/// What each account was opened with.
+/// The amount that each account was opened with.
 const OPENING: i64 = 1000;
-/// The even accounts, the odd ones, and the ledger.
+/// The accounts with even numbers, those with odd numbers, and the ledger.
 const TABLES: [&str; 3] = ["north", "south", "ledger"];
-/// An index of the accounts by what they hold: each transfer moves its entries.
+/// An index of the accounts by amount: each transfer moves entries in it.
 const INDEX: &str = "amount";
 
-/// What is moved, account by account: nothing in sum.
+/// The amounts that are moved, per account: their sum is zero.
 pub type Moves = Vec<(u16, i64)>;
 
-/// The transfers of the ledger by their numbers.
+/// The transfers of the ledger by number.
 pub type Ledger = BTreeMap<u64, Moves>;
 
 /// The tables of the bank.
@@ -28,12 +28,12 @@ pub struct Books {
 }
 
 impl Books {
-    /// Opens the bank, where there is none yet.
+    /// Creates the bank if it does not exist.
     pub fn found(db: &Database) -> Result<()> {
         if db.table(TABLES[2]).is_ok() {
             return Ok(());
         }
-        // An earlier foundation may have been cut short: the ledger comes last.
+        // An earlier creation may have been interrupted: the ledger is created last.
         for name in &TABLES[..2] {
             if db.table(name).is_ok() {
                 db.drop_table(name)?;
@@ -60,7 +60,7 @@ impl Books {
         }
     }
 
-    /// Changes an account. What is drawn may be negative.
+    /// Adds an amount, which may be negative, to an account.
     pub fn add(&self, account: u16, amount: i64, stamp: u64) -> Result<()> {
         let (table, key) = (&self.accounts[usize::from(account % 2)], account.to_be_bytes());
         let held =
@@ -74,7 +74,7 @@ impl Books {
     }
 }
 
-/// Reads all books as they are at one time. Whatever else goes on, they have to agree.
+/// Reads all books in one consistent snapshot. They must agree whatever runs concurrently.
 pub fn audit(db: &Database) -> Result<Ledger> {
     let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
     let books = Books::of(db)?.within(&view);
@@ -116,7 +116,8 @@ fn account_of(key: &[u8]) -> u16 {
     u16::from_be_bytes(key.try_into().expect("an account"))
 }
 
-/// Amounts in the order of their bytes; and behind them something that is long now and then.
+/// Returns the value of an account: the amount, encoded so that byte order is numeric order, and then padding that is
+/// occasionally long.
 fn value_of(amount: i64, stamp: u64) -> Vec<u8> {
     let mut value = (amount.cast_unsigned() ^ 1 << 63).to_be_bytes().to_vec();
     let length = if stamp % 7 == 3 { 3000 } else { 40 + stamp % 200 };

@@ -1,4 +1,4 @@
-//! Several clients in turn on one thread, on the simulated disk, cut at every operation.
+//! Several clients take turns on one thread, on the simulated disk, with a crash at every disk operation.
 
 use core::{fmt, str::FromStr};
 use std::{
@@ -36,14 +36,14 @@ fn open(disk: &SimulatedDisk, env: &SimulatedEnv) -> Result<Database> {
     Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {})
 }
 
-/// A life of the bank, and where it is cut.
+/// A history of the bank and its crash points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Case {
     seed: u64,
     transfers: u64,
-    /// The operation of the disk, and what survives.
+    /// The disk operation of the crash, and what survives.
     cut: (u64, Survive),
-    /// The same of the recovery.
+    /// The same for a crash during the recovery.
     again: Option<(u64, Survive)>,
 }
 
@@ -84,7 +84,7 @@ impl Case {
         )
     }
 
-    /// Looks at what the crash leaves. Says how many operations of a recovery it had.
+    /// Checks the state that the crash leaves. Returns how many crash points of a recovery were reached (0 or 1).
     fn judge(&self, cut: &SimulatedDisk, observer: &Observer) -> u64 {
         let mut disk = cut.restart(self.cut.1);
         let mut recovered = 0;
@@ -100,16 +100,16 @@ impl Case {
         }
         let (env, mut observer) = (SimulatedEnv::new(self.seed), observer.clone());
         let db = open(&disk, &env).unwrap();
-        // Before what is unfinished was taken back in the background, or amid that, or behind it.
+        // The check runs before, during or after the background rollback of unfinished transactions.
         env.settle(mix(&[self.seed, self.cut.0]) as usize % 40);
         if Books::of(&db).is_ok() {
             observer.settle(&db).unwrap();
         }
-        // The bank goes on.
+        // The bank continues to work.
         Books::found(&db).unwrap();
         let books = Books::of(&db).unwrap();
         let mut chance = StdRng::seed_from_u64(self.cut.0);
-        // What was found unfinished may still hold rows.
+        // Unfinished transactions that recovery found may still hold row locks.
         let done = (u64::MAX - 100..u64::MAX).find(|number| {
             let mut tell = |known| observer.note(*number, known);
             let mut transfer = Transfer::begin(&db, &books, Order::draw(&mut chance, *number), &mut tell);
@@ -131,10 +131,10 @@ impl Case {
     }
 }
 
-/// What a crash is looked at with: the operation, the disk that it leaves, and what clients knew then.
+/// The callback for a crash: the operation, the disk that it leaves, and the clients' knowledge at that time.
 type Visit<'a> = &'a mut dyn FnMut(u64, &SimulatedDisk, &Observer);
 
-/// One life.
+/// One run of the bank.
 struct Life<'a> {
     disk: SimulatedDisk,
     env: SimulatedEnv,
@@ -144,14 +144,14 @@ struct Life<'a> {
 }
 
 impl Life<'_> {
-    /// Visits the crashes amid what was done since the last time.
+    /// Visits the crash points that were collected since the last call.
     fn visit(&mut self) {
         for (operation, cut) in self.disk.take_cuts() {
             (self.visit)(operation, &cut, &self.observer);
         }
     }
 
-    /// Of a transfer more is known from now on.
+    /// Records new knowledge of a transfer, after the earlier crash points have been visited.
     fn note(&mut self, number: u64, known: Known) {
         self.visit();
         self.observer.note(number, known);
@@ -193,7 +193,7 @@ impl Life<'_> {
     }
 }
 
-/// Runs a life and visits the crashes at these operations.
+/// Runs the bank and visits the crashes at these operations.
 fn live(seed: u64, transfers: u64, cuts: core::ops::RangeInclusive<u64>, visit: Visit<'_>) {
     let disk = SimulatedDisk::new(seed);
     disk.keep_cuts(cuts);
@@ -201,8 +201,8 @@ fn live(seed: u64, transfers: u64, cuts: core::ops::RangeInclusive<u64>, visit: 
     Life { disk, env, chance, observer: Observer::default(), visit }.run(transfers);
 }
 
-/// Cuts a life at every so manieth operation, in three ways, and the recovery from some of these. Gives how many crash
-/// points these were.
+/// Crashes a run at every n-th operation (`every`), in three ways, and the recovery from some of these. Returns the
+/// number of crash points.
 fn enumerate(seed: u64, transfers: u64, every: u64, until: Option<Instant>) -> u64 {
     let guard = Guard::new();
     let mut points = 0;
@@ -229,7 +229,7 @@ fn books_agree_after_a_crash_at_every_operation() {
     assert!(points >= 2000, "{points} crash points");
 }
 
-/// The case in the variable `WINDFALL_BANK`, as a failure tells it.
+/// Runs the case in the variable `WINDFALL_BANK`, as a failure prints it.
 #[test]
 #[ignore = "needs a case"]
 fn one_case_again() {
@@ -255,7 +255,7 @@ fn a_case_is_read_as_it_is_written() {
     }
 }
 
-/// Ever new lives.
+/// Runs with ever new seeds.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {

@@ -1,5 +1,5 @@
-//! The process is killed under load, again and again on the same database: four clients on threads of their own, and an
-//! auditor beside them.
+//! The process is killed under load, again and again on the same database, with four clients and an auditor on threads
+//! of their own.
 
 use rand::{SeedableRng, rngs::StdRng};
 use windfall::{Database, Result};
@@ -12,10 +12,10 @@ use crate::{
 };
 
 const CLIENTS: u64 = 4;
-/// What the auditor says.
+/// The line that the auditor prints.
 const AUDITED: &str = "audited";
 
-/// The process that is killed.
+/// The process that the other tests kill.
 #[test]
 #[ignore = "run, and killed, by the other tests"]
 fn child() -> Result<()> {
@@ -46,11 +46,11 @@ fn child() -> Result<()> {
     work_until_killed((0..CLIENTS).map(client).chain([auditor]))
 }
 
-/// What the killed processes have said.
+/// The evidence from the output of the killed processes.
 #[derive(Default)]
 struct Listener {
     observer: Observer,
-    /// Transfers that were under way at a kill.
+    /// Transfers that were in progress at a kill.
     unfinished: usize,
     audits: u64,
 }
@@ -68,7 +68,7 @@ impl Judge for Listener {
             }
         }
         self.unfinished += self.observer.unfinished();
-        // It may have been killed before there was a bank, and so before any transfer.
+        // The process may have been killed before the bank was created, and so before any transfer.
         if self.observer.0.is_empty() && Books::of(db).is_err() { Ok(()) } else { self.observer.settle(db) }
     }
 
@@ -78,7 +78,7 @@ impl Judge for Listener {
             "{rounds} kills, {transfers} transfers, {} of them under way, {audits} audits beside them",
             self.unfinished
         );
-        // One or two may have been killed amid their beginning.
+        // One or two processes may have been killed while they were starting.
         assert!(rounds < 10 || transfers >= rounds * 20 && audits >= rounds, "little was done");
     }
 }

@@ -1,6 +1,6 @@
-//! A bank: transfers between accounts, by transactions of many calls, of every level, some of which are taken back, and
-//! some prepared first. Its books agree whenever anybody looks, and what was acknowledged is in them: after crashes at
-//! every operation of a simulated disk, and when the process is killed under load.
+//! A bank: transfers between accounts, by transactions of many calls and of every isolation level. Some are rolled
+//! back, and some are prepared first. Every audit finds that the books agree and contain what was acknowledged: after
+//! crashes at every operation of a simulated disk, and when the process is killed under load.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 

@@ -1,4 +1,5 @@
-//! An outside observer: what clients have said of their transfers, and what must and may be there by that.
+//! An outside observer: it collects the clients' reports of their transfers, and derives what must and what may be in
+//! the database.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use crate::{
     transfer::{Known, end_by_name, of_xid},
 };
 
-/// What is known of each transfer.
+/// The last reported state of each transfer.
 #[derive(Clone, Debug, Default)]
 pub struct Observer(pub BTreeMap<u64, Known>);
 
@@ -18,16 +19,16 @@ impl Observer {
         self.0.insert(number, known);
     }
 
-    /// How many transfers are under way.
+    /// Returns the number of transfers in progress.
     pub fn unfinished(&self) -> usize {
         self.0.values().filter(|known| !matches!(known, Known::Ended { .. })).count()
     }
 
-    /// Ends what was found prepared as its names say, and looks whether all that was acknowledged is there, and nothing
-    /// else. It is known then what became of each transfer.
+    /// Ends each transaction that was found prepared as its name (xid) demands, and checks that all acknowledged
+    /// transfers are in the ledger and nothing else is. Afterwards the outcome of each transfer is known.
     ///
     /// # Errors
-    /// Those of the database; what is wrong is a panic.
+    /// Those of the database. A wrong state is a panic.
     pub fn settle(&mut self, db: &Database) -> Result<()> {
         let found: BTreeMap<u64, Vec<u8>> =
             db.prepared().into_iter().map(|one| (of_xid(&one.xid).0, one.xid)).collect();

@@ -1,4 +1,4 @@
-//! Transfers: how they are drawn, and carried out step by step, so that others come in between.
+//! Transfers: how they are drawn at random, and how they run step by step, so that other clients run in between.
 
 use core::{fmt, str::FromStr};
 
@@ -9,14 +9,14 @@ use windfall::{
 
 use crate::books::{ACCOUNTS, Books, Moves};
 
-/// What becomes of a transfer.
+/// How a transfer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Commit,
     Rollback,
-    /// Its handle is dropped.
+    /// Its handle is dropped without a commit.
     Leave,
-    /// It is prepared, and ended by its handle.
+    /// It is prepared, and ended through its handle.
     Prepare {
         commits: bool,
     },
@@ -39,12 +39,12 @@ impl End {
     }
 }
 
-/// A transfer, as it is drawn.
+/// A transfer as it was drawn.
 #[derive(Clone, Debug)]
 pub struct Order {
     number: u64,
     moves: Moves,
-    /// Behind so many moves another account is changed, and that is taken back to a savepoint.
+    /// Before the move with this index, another account is changed, and a rollback to a savepoint undoes that.
     detour: Option<(usize, u16)>,
     end: End,
     isolation: Isolation,
@@ -52,7 +52,7 @@ pub struct Order {
 
 impl Order {
     pub fn draw(chance: &mut StdRng, number: u64) -> Self {
-        // Now and then all accounts are concerned.
+        // Occasionally all accounts take part.
         let legs = if chance.random_range(0..16) == 0 { ACCOUNTS } else { chance.random_range(2..6) };
         let accounts = index::sample(chance, ACCOUNTS.into(), legs.into());
         let mut moves: Moves =
@@ -72,32 +72,33 @@ impl Order {
         Self { number, moves, detour, end, isolation }
     }
 
-    /// The name that it is prepared by. It says whether it is to be committed, so that whoever finds it does that.
+    /// Returns the name under which it is prepared. The name contains the decision to commit or roll back, so that an
+    /// observer that finds it can carry out that decision.
     fn xid(&self) -> Vec<u8> {
         [&[u8::from(self.end.commits())][..], &self.number.to_be_bytes()].concat()
     }
 }
 
-/// The number of the transfer of this name, and whether it is to be committed.
+/// Returns the number of the transfer with this name, and whether it must be committed.
 pub fn of_xid(xid: &[u8]) -> (u64, bool) {
     let (commits, number) = xid.split_first().expect("a name");
     (u64::from_be_bytes(number.try_into().expect("a number")), *commits == 1)
 }
 
-/// Ends a transfer of which nothing is left but its name, as that says.
+/// Ends a prepared transfer of which only the name is left, as the name demands.
 pub fn end_by_name(db: &Database, xid: &[u8]) -> Result<()> {
     if of_xid(xid).1 { db.commit_prepared(xid) } else { db.rollback_prepared(xid) }
 }
 
-/// How far a transfer has come, as far as its client has said.
+/// The state of a transfer, as far as its client has reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It works, or is being prepared if it is to be.
+    /// It is working, or is being prepared if it will be.
     Open {
         prepares: bool,
     },
     Prepared,
-    /// Its end is under way.
+    /// Its end is in progress.
     Ends {
         was_prepared: bool,
         commits: bool,
@@ -136,21 +137,21 @@ impl FromStr for Known {
     }
 }
 
-/// Who wants to hear what is known.
+/// The callback that receives new knowledge of a transfer.
 pub type Tell<'a> = &'a mut dyn FnMut(Known);
 
-/// A transfer under way.
+/// A transfer in progress.
 pub struct Transfer {
     order: Order,
-    /// `None` when the handle is gone.
+    /// `None` when the handle was dropped.
     open: Option<(Transaction, Books)>,
     done: usize,
 }
 
-/// What the next step of a transfer is.
+/// The next step of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It changes accounts, and the ledger.
+    /// It changes accounts and the ledger.
     Work,
     Prepare,
     End,
@@ -178,15 +179,15 @@ impl Transfer {
         self.phase() == Phase::Over
     }
 
-    /// Whether others were in its way: then it is over, and was taken back.
+    /// Returns whether a conflict with other transactions ended it: then it is over, and was rolled back.
     pub fn gave_way(&self) -> bool {
         self.done == usize::MAX
     }
 
-    /// Does the next step, and tells what is known before and behind it.
+    /// Does the next step, and reports what is known before and after it.
     ///
     /// # Errors
-    /// Those of the database, but for what others have to do with.
+    /// Those of the database, except conflicts with other transactions.
     pub fn step(&mut self, db: &Database, tell: Tell<'_>) -> Result<()> {
         let (phase, step) = (self.phase(), self.done);
         let (was_prepared, commits) = (self.order.end.prepares(), self.order.end.commits());
@@ -253,7 +254,7 @@ impl Transfer {
     }
 }
 
-/// What a client may come across where others are at work.
+/// Returns whether the error is a conflict with concurrent transactions, which a client must expect.
 fn is_in_the_way(error: &Error) -> bool {
     matches!(error, Error::Lock(_) | Error::Transaction(TransactionError::Changed(_)))
 }

@@ -1,4 +1,4 @@
-//! An environment that is another one but for what a test changes of it.
+//! An environment that forwards to another one, except for the functions that a test changes.
 
 use core::{fmt::Debug, time::Duration};
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use windfall::{
     sync::Event,
 };
 
-/// What a test changes.
+/// The changes of a test.
 pub trait Change: Debug + Send + Sync {
     fn now(&self, env: &dyn Env) -> Duration {
         env.now()
     }
 
-    /// What a worker does in place of its step.
+    /// Returns the step that a worker executes in place of its own.
     fn step(&self, _name: &'static str, step: Step) -> Step {
         step
     }
@@ -31,7 +31,7 @@ pub trait Change: Debug + Send + Sync {
         env.spawn(name, kind, wake, self.step(name, step))
     }
 
-    /// A wait for a lock, or for something else that ends by its time.
+    /// Waits for a lock, or for another event with a timeout.
     fn wait_unhindered(
         &self,
         env: &dyn Env,

@@ -1,4 +1,4 @@
-//! A case: a history, where it is cut, and what survives. It is written as a command that runs just this case again.
+//! A case: a history, its crash points, and what survives. It is printed as a command that runs just this case again.
 
 use core::{fmt, str::FromStr};
 
@@ -8,28 +8,29 @@ use windfall_sim::Survive;
 /// The variable that holds a case.
 pub const VARIABLE: &str = "WINDFALL_CRASH";
 
-/// A history: everything in it follows from these.
+/// A history, which these fields determine completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
     pub seed: u64,
-    /// Steps of its last life.
+    /// The steps of its last run.
     pub steps: usize,
     pub mode: FlushLog,
-    /// How often it has crashed and recovered before the life that is cut.
+    /// The number of crashes and recoveries before the run that is crashed at every point.
     pub before: u32,
-    /// Whether it is one of high trees, and of calls within calls.
+    /// Whether it builds high trees and has calls within calls.
     pub high: bool,
 }
 
-/// A crash: before or amid this operation of the disk, with this left.
+/// A crash point: before or during this disk operation, and what survives.
 pub type Cut = (u64, Survive);
 
-/// A history and its crash; those that follow cut the recovery from the one before.
+/// A history and its crashes. The first crash interrupts the history, each later one the recovery from the previous
+/// crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     pub history: History,
     pub cuts: Vec<Cut>,
-    /// Where the log ends that the first crash leaves: with one of the groups of a write.
+    /// The log position at which the log of the first crash is truncated: the end of one of the groups of a write.
     pub group: Option<u64>,
 }
 
@@ -87,14 +88,14 @@ impl FromStr for Case {
 }
 
 impl Case {
-    /// The command that runs it again.
+    /// Returns the command that runs it again.
     pub fn command(&self) -> String {
         format!(
             "{VARIABLE}='{self}' cargo test -p windfall --test cuts -- --exact --ignored --nocapture one_case_again"
         )
     }
 
-    /// The case of such a command.
+    /// Parses the case from such a command.
     pub fn of_command(command: &str) -> Result<Self, String> {
         let (_, rest) = command.split_once(&format!("{VARIABLE}='")).ok_or("it names no case")?;
         rest.split_once('\'').ok_or("it has no end")?.0.parse()

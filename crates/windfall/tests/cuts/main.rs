@@ -1,9 +1,9 @@
-//! Crash enumeration of the whole engine: histories of DDL and rows on the simulated disk, cut at every operation of
-//! the disk, with several ways to survive each, recovery cut again, and again. A model decides what must be there; when
-//! commits are lazy, what may be there. Afterwards everything must come to rest, be sound, and be just that in the
-//! files.
+//! Crash enumeration of the whole engine: histories of DDL and rows on the simulated disk, with a crash at every disk
+//! operation and several ways to survive each. Recovery crashes, too, and so does the next recovery. A model decides
+//! what must be there, and with lazy commits what may be there. Afterwards all background work must finish, every check
+//! must pass, and the files must hold exactly that state.
 //!
-//! What is wrong is told with a command that runs the one case again (`one_case_again`).
+//! A failure is reported with a command that runs the one case again (`one_case_again`).
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -30,10 +30,10 @@ use windfall_sim::{SimulatedDisk, Survive};
 
 const MODES: [FlushLog; 3] = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy];
 
-/// How often chance decides what of a crash survives, besides nothing and everything.
+/// The number of random choices of what survives a crash, besides nothing and everything.
 const ORDERS: u64 = 3;
 
-/// Cuts these histories at every operation, in five ways.
+/// Crashes these histories at every operation, in five ways.
 fn enumerate(seeds: core::ops::Range<u64>, steps: usize, mode: FlushLog, before: u32, at_least: u64) {
     let mut net = Net::new(verify);
     for seed in seeds {
@@ -65,11 +65,11 @@ fn later_lives_are_cut_at_every_operation() {
 #[test]
 fn lives_of_high_trees_are_cut_at_every_other_operation() {
     let history = History { seed: 600, steps: 380, mode: FlushLog::Sync, before: 1, high: true };
-    // They do become high, and low again.
+    // The trees must become high, and low again.
     let mut heights: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut live = open(&SimulatedDisk::new(1), 1).unwrap();
     for step in history.script(1) {
-        // Some are to be refused.
+        // Some steps must be refused.
         let _ = live.apply(&step);
         for tree in live.db.check().unwrap().trees.into_iter().filter(|tree| tree.index.is_none()) {
             heights.entry(tree.table).or_default().push(tree.height);
@@ -112,7 +112,7 @@ fn lives_are_cut_between_the_groups_of_a_write() {
     told(&net, 2000);
 }
 
-/// Of a row change that a crash cut off some entries are there, and some are not: until it is taken back, that is no
+/// A crash may interrupt a row change after some of its entries are written. Until it is rolled back, that is no
 /// damage.
 #[test]
 fn a_check_at_once_after_an_opening_finds_nothing() {
@@ -140,7 +140,7 @@ fn a_check_at_once_after_an_opening_finds_nothing() {
             unfinished += live.db.metrics().rollbacks_pending;
             let report = check(&live.db).unwrap();
             assert_eq!(report.findings, Vec::<String>::new(), "cut at {end}");
-            // It has waited until the rows could be compared with the entries.
+            // The check has waited until the rows could be compared with the entries.
             assert_eq!(report.uncompared, Vec::<String>::new(), "cut at {end}");
             let entries: Vec<u64> =
                 report.trees.iter().filter(|tree| tree.table == "t").map(|tree| tree.entries).collect();
@@ -150,7 +150,7 @@ fn a_check_at_once_after_an_opening_finds_nothing() {
     assert!(unfinished > 10, "{unfinished} were cut off in the middle of a change");
 }
 
-/// The case in the variable `WINDFALL_CRASH`, as a failure tells it.
+/// Runs the case in the variable `WINDFALL_CRASH`, as a failure prints it.
 #[test]
 #[ignore = "needs a case"]
 fn one_case_again() {
@@ -159,7 +159,7 @@ fn one_case_again() {
     println!("nothing is wrong with {case}");
 }
 
-/// Ever new histories.
+/// Runs with ever new histories.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {
@@ -177,14 +177,14 @@ fn soak() {
         match luck(4) % 8 {
             0 => net.cut_recoveries(history, 31),
             1 => net.cut_groups(history),
-            // Many histories here and there find other things than few at every operation.
+            // Many histories with few crash points find other bugs than few histories with a crash at every operation.
             n => net.cut(history, 1 + n * 3, ORDERS),
         }
         net.crash_points()
     });
 }
 
-/// All bytes of all files: what is the same here is the same to everybody.
+/// Returns the bytes of all files: disks that are equal here are equal to every reader.
 fn bytes_of(disk: &SimulatedDisk) -> Vec<(FileName, Vec<u8>)> {
     let folders = [Folder::Root, Folder::Log, Folder::Data];
     let files = folders.iter().flat_map(|folder| disk.list(*folder).unwrap());
@@ -205,7 +205,7 @@ fn bytes_of(disk: &SimulatedDisk) -> Vec<(FileName, Vec<u8>)> {
 #[test]
 fn a_failure_names_the_command_that_runs_its_case_again() {
     fn judge(disk: &SimulatedDisk, _: u64, _: &[Model], _: &str) {
-        // Wrong on purpose, and only somewhere: at the first of these disks that has so much on it.
+        // Fails on purpose, at the first of these disks that holds this many bytes.
         assert!(disk.used() < 1_500_000, "bytes: {:x}", digest(disk));
     }
     fn digest(disk: &SimulatedDisk) -> u32 {
@@ -230,7 +230,7 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
         assert_eq!(case.history, history);
         assert_eq!(case.command(), command.trim());
         assert_eq!(case.group.is_some(), seed % 3 == 0);
-        // It is the same disk to the last byte, and told in the same words.
+        // The disk is the same to the last byte, and so is the message.
         assert_eq!(text(&mut || Net::new(judge).again(&case)), told);
         let mut same = 0;
         history.run(case.cuts[0].0..=case.cuts[0].0, &mut |_, cut, _| {

@@ -1,4 +1,5 @@
-//! The net: histories are run, every operation of the disk is taken for a crash, and a judge looks at what is left.
+//! The crash enumeration: it runs histories, takes every disk operation as a crash point, and lets a judge check what
+//! is left.
 
 use std::time::Instant;
 
@@ -11,28 +12,30 @@ use crate::{
     history::{Live, Model, Step, files, observe, open, script, script_of_high_trees},
 };
 
-/// What may be there after a crash, and the disk that it has left.
+/// The callback for a crash: the operation, the disk that it has left, and the states that may be there.
 pub type Visit<'a> = &'a mut dyn FnMut(u64, &SimulatedDisk, &[Model]);
 
-/// Looks at what a crash has left: the disk, what may be there, and where it was. It panics if something is wrong.
+/// Checks what a crash has left: the disk, the seed, the states that may be there, and the name of the case. Panics if
+/// something is wrong.
 pub type Judge = fn(&SimulatedDisk, u64, &[Model], &str);
 
-/// What became of one life.
+/// The outcome of one run of the database, from its first open to its crash or end.
 struct Life {
-    /// What was there at last, as far as it is certain, and what may be.
+    /// The final state if it is certain, otherwise all states that are possible.
     may: Vec<Model>,
     operations: u64,
 }
 
 impl History {
-    /// The script of a life; of those before it is shorter.
+    /// Returns the script of a run. Runs before the last are shorter.
     pub fn script(&self, life: u32) -> Vec<Step> {
         let steps = if life < self.before { self.steps.min(150) } else { self.steps };
         let script = if self.high { script_of_high_trees } else { script };
         script(self.seed ^ u64::from(life) << 32, steps)
     }
 
-    /// Runs the lives before the last, each to its crash. Gives what the last one finds.
+    /// Executes the runs before the last, each to its crash. Returns the disk and the possible states at the start of
+    /// the last.
     fn grow_up(&self) -> (SimulatedDisk, Vec<Model>) {
         let (mut disk, mut may) = (SimulatedDisk::new(self.seed), vec![Model::default()]);
         for life in 0..self.before {
@@ -46,15 +49,16 @@ impl History {
         (disk, may)
     }
 
-    /// Runs the last life and visits the crashes at these operations. Gives how many operations there are.
+    /// Executes the last run and visits the crashes at these operations. Returns the number of operations.
     pub fn run(&self, cuts: core::ops::RangeInclusive<u64>, visit: Visit<'_>) -> u64 {
         let (disk, may) = self.grow_up();
         disk.keep_cuts(cuts);
         self.live(&disk, self.before, may, visit).operations
     }
 
-    /// One life, which the disk may end. What may be there is first what was acknowledged as durable, then what each
-    /// step since has made of it, and at last what the step under way would have.
+    /// Executes one run, which a crash of the disk may end. The possible states are first the one that was acknowledged
+    /// as durable, then the state after each later step. The last is the state that the step in progress would have
+    /// made.
     fn live(&self, disk: &SimulatedDisk, life: u32, mut may: Vec<Model>, visit: Visit<'_>) -> Life {
         let mut visit_all = |may: &[Model]| {
             for (operation, cut) in disk.take_cuts() {
@@ -83,7 +87,7 @@ impl History {
                     Ok(opened) => {
                         opened.db.set_flush_log_at_trx_commit(self.mode);
                         if n == 0 && life == 0 {
-                            // A database that does not exist yet is an empty one.
+                            // A database that does not exist yet is empty.
                         } else {
                             match observe(&opened.db) {
                                 Ok(seen) => {
@@ -118,7 +122,7 @@ impl History {
             }
         }
         if let Some(live) = live {
-            // A life before the last may end here, too.
+            // A run before the last may end here, too.
             let looked = observe(&live.db).and_then(|seen| Ok((seen, live.come_to_rest()?)));
             match looked {
                 Ok((seen, findings)) => {
@@ -143,7 +147,7 @@ impl History {
     }
 }
 
-/// Opens what a crash has left, lets the workers work, and closes: all that a recovery does.
+/// Opens what a crash has left, lets the workers run, and closes: all that a recovery does.
 fn recover(disk: &SimulatedDisk, seed: u64) {
     if let Ok(live) = open(disk, seed) {
         live.env.settle(40);
@@ -151,12 +155,12 @@ fn recover(disk: &SimulatedDisk, seed: u64) {
     }
 }
 
-/// The disk that the crashes of a case leave, the first of which is this one.
+/// Returns the disk that the crashes of a case leave. `cut` is the disk at its first crash.
 pub fn left(cut: &SimulatedDisk, case: &Case) -> SimulatedDisk {
     left_by(cut, case).0
 }
 
-/// As [`left`], and how many of the later crashes came before the end of what they were to cut.
+/// As [`left`], and also returns how many of the later crashes were reached before the end of their recovery.
 fn left_by(cut: &SimulatedDisk, case: &Case) -> (SimulatedDisk, u64) {
     let mut came = 0;
     let mut disk = cut.restart(case.cuts[0].1);
@@ -166,7 +170,7 @@ fn left_by(cut: &SimulatedDisk, case: &Case) -> (SimulatedDisk, u64) {
     for (operation, survive) in &case.cuts[1..] {
         disk.keep_cuts(*operation..=*operation);
         recover(&disk, case.history.seed);
-        // One that is over before gets no further.
+        // A recovery that ends before its crash point leaves its final state.
         let next = disk.take_cuts().pop().map(|(_, cut)| cut);
         came += u64::from(next.is_some());
         disk = next.unwrap_or_else(|| disk.clone()).restart(*survive);
@@ -174,7 +178,7 @@ fn left_by(cut: &SimulatedDisk, case: &Case) -> (SimulatedDisk, u64) {
     (disk, came)
 }
 
-/// How many operations a recovery makes from there on.
+/// Returns the number of operations of a recovery from this state.
 pub fn operations_of_recovery(cut: &SimulatedDisk, case: &Case) -> u64 {
     let disk = left(cut, case);
     recover(&disk, case.history.seed);
@@ -185,19 +189,19 @@ fn in_time(until: Option<Instant>) -> bool {
     until.is_none_or(|until| Instant::now() < until)
 }
 
-/// Counts what it catches nothing in.
+/// Runs and judges crash cases, and counts them.
 pub struct Net {
     judge: Judge,
     guard: Guard,
-    /// From then on what is left of a history is run, but not looked at.
+    /// After this time the rest of a history still runs, but its crashes are not checked.
     pub until: Option<Instant>,
-    /// Operations at which a history was cut.
+    /// Operations at which a history was crashed.
     pub operations: u64,
-    /// Operations at which a recovery was cut.
+    /// Operations at which a recovery was crashed.
     pub of_recoveries: u64,
-    /// Ends of groups of the log at which a history was cut.
+    /// Ends of log groups at which a history was crashed.
     pub groups: u64,
-    /// Disks that were looked at: of each cut several.
+    /// Disks that were checked: several per crash point.
     pub cases: u64,
 }
 
@@ -206,7 +210,7 @@ impl Net {
         Self { judge, guard: Guard::new(), until: None, operations: 0, of_recoveries: 0, groups: 0, cases: 0 }
     }
 
-    /// Judges a case, of which this is the first crash. Says how many of the later ones came.
+    /// Judges a case with its first crash at `cut`. Returns how many of the later crashes were reached.
     fn judge(&mut self, cut: &SimulatedDisk, may: &[Model], case: &Case) -> u64 {
         let came = self.guard.run(&case.command(), || {
             let (disk, came) = left_by(cut, case);
@@ -217,8 +221,8 @@ impl Net {
         came
     }
 
-    /// Cuts a history at every so many operations. At each, nothing survives, and everything, and `random` times what
-    /// chance wants; of some of these the recovery is cut, and of some of those the next one.
+    /// Crashes a history at every n-th operation (`every`). At each, nothing survives, then everything, then `random`
+    /// times a random part. In some of these the recovery is crashed, and in some of those the next recovery, too.
     pub fn cut(&mut self, history: History, every: u64, random: u64) {
         self.visit(history, every, |net, operation, cut, may| {
             net.operations += 1;
@@ -226,7 +230,7 @@ impl Net {
         });
     }
 
-    /// Runs a history and visits the crash at every so manieth operation.
+    /// Runs a history and visits the crash at every n-th operation.
     fn visit(
         &mut self,
         history: History,
@@ -259,7 +263,7 @@ impl Net {
         }
     }
 
-    /// Cuts every so manieth recovery at all of its operations.
+    /// Crashes every n-th recovery at each of its operations.
     pub fn cut_recoveries(&mut self, history: History, every: u64) {
         self.visit(history, every, |net, operation, cut, may| {
             net.operations += 1;
@@ -267,7 +271,7 @@ impl Net {
             let ways = [Survive::Nothing, Survive::Everything, Survive::Random(luck)];
             let first = (operation, ways[luck as usize % 3]);
             let case = Case { history, cuts: vec![first], group: None };
-            // What fails here is run again by a cut that never comes.
+            // A failure here is repeated by a crash point that is never reached.
             let whole = Case { cuts: vec![first, (u64::MAX, Survive::Everything)], ..case.clone() };
             let operations = net.guard.run(&whole.command(), || operations_of_recovery(cut, &case));
             let until = net.until;
@@ -280,10 +284,10 @@ impl Net {
         });
     }
 
-    /// Cuts a history behind each group that was written together with the next one: what one thread logs in several
-    /// groups and writes at once, another one may have written in between.
+    /// Crashes a history after each group that was written together with the next one. If one thread logs several
+    /// groups and writes them at once, another thread may have written the first of them alone.
     pub fn cut_groups(&mut self, history: History) {
-        // What lies there before the first operation was durable long ago.
+        // What is in the log before the first operation was durable long ago.
         let mut end = u64::MAX;
         self.visit(history, 1, |net, operation, cut, may| {
             let ends = files::group_ends(&cut.survivor(Survive::Everything));
@@ -297,12 +301,12 @@ impl Net {
         });
     }
 
-    /// All of these.
+    /// Returns the sum of all crash points.
     pub fn crash_points(&self) -> u64 {
         self.operations + self.of_recoveries + self.groups
     }
 
-    /// Runs one case again; a case without a cut is its whole history.
+    /// Runs one case again. A case without a crash is its whole history.
     pub fn again(&mut self, case: &Case) {
         let at = case.cuts.first().map_or(0, |(operation, _)| *operation);
         let mut found = case.cuts.is_empty();

@@ -1,5 +1,5 @@
-//! What runs a case of a net: a failure is told with the command that runs the case again, and no case hangs. What
-//! is held for ten minutes is named.
+//! The guard of a test case: a failure is reported with the command that runs the case again, and no case hangs. A lock
+//! that is held for ten minutes is reported with its holder.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 #![allow(dead_code, reason = "a file of tests needs a part of it")]
@@ -17,22 +17,22 @@ use std::{
 use windfall::{env::Env, sync::Watchdog};
 use windfall_sim::SimulatedEnv;
 
-/// A case takes well below a second, if nothing else is said. A machine may give a process next to nothing for minutes.
+/// A case normally takes well below a second. A busy machine may give a process next to no time for minutes.
 const LIMIT: Duration = Duration::from_mins(10);
-/// No thread holds a lock, a latch or a gate for as long as this.
+/// No thread holds a lock, a latch or a gate as long as this.
 const HELD_MOST: Duration = Duration::from_mins(10);
-/// What runs under a guard, and since when.
+/// The command that runs under a guard, and its start time.
 type UnderWay = Mutex<Option<(Instant, String)>>;
-/// That of every guard: what a thread holds may belong to any case that is under way.
+/// The entries of all guards: a lock that a thread holds may belong to any case in progress.
 static ALL: Mutex<Vec<Weak<UnderWay>>> = Mutex::new(Vec::new());
-/// What stands before the command in the text of a failure.
+/// The text before the command in the message of a failure.
 pub const AGAIN: &str = "\nagain: ";
 
-/// Tells what is wrong with a case so that it can be run again, and lets none hang.
+/// Reports a failed case so that it can be run again, and lets none hang.
 #[derive(Clone)]
 pub struct Guard {
     watched: Arc<UnderWay>,
-    /// The watch ends with the last of them.
+    /// The watch ends when the last clone is dropped.
     _watch: mpsc::Sender<()>,
 }
 
@@ -41,7 +41,7 @@ impl Guard {
         Self::with_limit(LIMIT)
     }
 
-    /// For cases that take longer.
+    /// Creates a guard for cases that take longer.
     pub fn with_limit(limit: Duration) -> Self {
         let watched = Arc::new(Mutex::new(None));
         let (watch, end) = mpsc::channel::<()>();
@@ -56,7 +56,7 @@ impl Guard {
             while end.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let held = watchdog.look(HELD_MOST);
                 let Some((since, command)) = watching.lock().unwrap().clone() else { continue };
-                // A thread that never ends cannot be waited for.
+                // The process ends, because a thread that never ends cannot be joined.
                 if !held.is_empty() {
                     let held = held.join("; ");
                     end_process(&format!(
@@ -72,7 +72,7 @@ impl Guard {
         Self { watched, _watch: watch }
     }
 
-    /// Runs something of a case. A panic is told with the command that runs the case again.
+    /// Runs a part of a case. A panic is reported with the command that runs the case again.
     pub fn run<T>(&self, command: &str, run: impl FnOnce() -> T) -> T {
         let before = self.watched.lock().unwrap().replace((Instant::now(), command.to_owned()));
         let result = catch_unwind(AssertUnwindSafe(run));
@@ -81,7 +81,7 @@ impl Guard {
             let what = panic.downcast_ref::<String>().map(String::as_str);
             let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
             if what.contains(AGAIN) {
-                // Told already, by who knew more of it.
+                // A guard inside this one, which knew more, has already reported it.
                 resume_unwind(panic);
             }
             panic!("{what}{AGAIN}{command}\n")
@@ -89,28 +89,28 @@ impl Guard {
     }
 }
 
-/// Ends the process with a last word. `eprintln` would keep it for the end of the test, which does not come.
+/// Ends the process with a message. `eprintln` would keep it until the end of the test, which never comes.
 fn end_process(why: &str) -> ! {
     let _ = writeln!(io::stderr(), "{why}");
     process::exit(101);
 }
 
-/// The commands of all cases that are under way.
+/// Returns the commands of all cases in progress.
 fn all_under_way() -> String {
     let guards: Vec<Arc<UnderWay>> = ALL.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
     let commands = guards.iter().filter_map(|case| Some(case.lock().unwrap().as_ref()?.1.clone()));
     commands.fold(String::new(), |all, command| all + AGAIN + &command)
 }
 
-/// The case that the command of a failure has between quotes, as a failure tells it.
+/// Returns the case between the quotes of a command, as a failure prints it.
 pub fn read_back(command: &str) -> String {
     let told = catch_unwind(|| Guard::new().run(command, || panic!("on purpose"))).expect_err("it panics");
     let (_, command) = told.downcast_ref::<String>().expect("a text").split_once(AGAIN).expect("a command");
     command.split('\'').nth(1).expect("a case").to_owned()
 }
 
-/// A test that makes all its cases itself: as long as this lives, a failure is told with the command that runs it
-/// again, and no hang lasts.
+/// The guard of a test that makes all its cases itself: as long as this lives, a failure is reported with the command
+/// that runs it again, and a hang is ended.
 pub struct Whole {
     command: String,
     _guard: Guard,
@@ -131,7 +131,7 @@ impl Drop for Whole {
     }
 }
 
-/// Some number that follows from others.
+/// Returns a pseudo-random number that follows from others.
 pub fn mix(parts: &[u64]) -> u64 {
     parts.iter().fold(0, |sum, part| SimulatedEnv::new(sum ^ part).random())
 }

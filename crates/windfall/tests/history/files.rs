@@ -1,5 +1,5 @@
-//! A second reader of the files of a closed database. It goes by docs/file-format.md and shares no code with the
-//! engine, so what the engine writes and reads wrongly in the same way is found.
+//! A second reader of the files of a closed database. It follows docs/file-format.md and shares no code with the
+//! engine, so it also finds errors that the engine makes both when it writes and when it reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,14 +35,14 @@ fn bytes_of(disk: &SimulatedDisk, file: FileName) -> Found<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// The valid slot of the control file that counts.
+/// Returns the newest valid slot of the control file.
 fn control(disk: &SimulatedDisk) -> Option<Vec<u8>> {
     let bytes = bytes_of(disk, FileName::Control).ok()??;
     let slots = bytes.chunks_exact(4096).filter(|slot| crc32c::crc32c(&slot[..4092]) == u32_at(slot, 4092));
     slots.max_by_key(|slot| u64_at(slot, 32)).map(<[u8]>::to_vec)
 }
 
-/// Destroys all of the log that lies below its floor: whoever recovers must not need it.
+/// Destroys all of the log below its low-water mark: recovery must not need it.
 pub fn forget_below_the_floor(disk: &SimulatedDisk) {
     let Some(control) = control(disk) else { return };
     let (segment_size, floor) = (u64_at(&control, 56), u64_at(&control, 64));
@@ -60,7 +60,7 @@ pub fn forget_below_the_floor(disk: &SimulatedDisk) {
     disk.sync_folder(Folder::Log).unwrap();
 }
 
-/// The numbers of the segments that hold a part of the log when so many bytes of it lie above its floor.
+/// Returns the numbers of the segments that hold a part of the log if `age` bytes of it are above its low-water mark.
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn segments_in_use(disk: &SimulatedDisk, age: u64) -> core::ops::Range<u64> {
     let Some(control) = control(disk) else { return 0..0 };
@@ -68,13 +68,14 @@ pub fn segments_in_use(disk: &SimulatedDisk, age: u64) -> core::ops::Range<u64> 
     floor / room..(floor + age).div_ceil(room)
 }
 
-/// Where the log begins that recovery needs.
+/// Returns the low-water mark: the position at which recovery starts to read the log.
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn floor(disk: &SimulatedDisk) -> u64 {
     u64_at(&control(disk).unwrap(), 64)
 }
 
-/// The segments of the log from the one with its floor on, each with the stream's position of its first byte.
+/// Returns the segments of the log from the one with its low-water mark on, each with the log position of its first
+/// byte.
 fn segments(disk: &SimulatedDisk, control: &[u8]) -> impl Iterator<Item = (u64, FileName, Vec<u8>)> {
     let (room, floor) = (u64_at(control, 56) - 4096, u64_at(control, 64));
     (floor / room..).map_while(move |number| {
@@ -83,7 +84,7 @@ fn segments(disk: &SimulatedDisk, control: &[u8]) -> impl Iterator<Item = (u64, 
     })
 }
 
-/// Where the groups of the log end, from its floor to its end.
+/// Returns the ends of the log's groups, from its low-water mark to its end.
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn group_ends(disk: &SimulatedDisk) -> Vec<u64> {
     let Some(control) = control(disk) else { return Vec::new() };
@@ -114,7 +115,7 @@ pub fn group_ends(disk: &SimulatedDisk) -> Vec<u64> {
     ends
 }
 
-/// Lets the log end there.
+/// Truncates the log at this position.
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn end_log(disk: &SimulatedDisk, end: u64) {
     let Some(control) = control(disk) else { return };
@@ -127,23 +128,24 @@ pub fn end_log(disk: &SimulatedDisk, end: u64) {
     }
 }
 
-/// A tree as its file holds it.
+/// A tree as it is in its file.
 struct Tree {
     space: u64,
     bytes: Vec<u8>,
     reached: BTreeSet<u32>,
     entries: Rows,
-    /// No number at or above was handed out to rows.
+    /// No auto-increment value at or above this was assigned to a row.
     ceiling: u64,
 }
 
 impl Tree {
-    /// The entries of a tree.
+    /// Returns the entries of a tree.
     fn read(disk: &SimulatedDisk, space: u64) -> Found<Rows> {
         Self::read_numbered(disk, space).map(|(entries, _)| entries)
     }
 
-    /// The entries of a tree, and the ceiling of its numbers. One that was never flushed has no file.
+    /// Returns the entries of a tree, and the ceiling of its auto-increment values. A tree that was never flushed has
+    /// no file.
     fn read_numbered(disk: &SimulatedDisk, space: u64) -> Found<(Rows, u64)> {
         let Some(bytes) = bytes_of(disk, FileName::Data(SpaceId(space)))? else {
             return Ok((Rows::new(), 0));
@@ -189,7 +191,7 @@ impl Tree {
         if self.reached.insert(number) { Ok(()) } else { Err(format!("{}: page {number} twice", self.space)) }
     }
 
-    /// Everything below a node, which holds the keys from `lower` on and below `upper`.
+    /// Reads everything below a node, which holds the keys from `lower` on and below `upper`.
     fn node(&mut self, number: u32, level: Option<u8>, lower: &[u8], upper: Option<&[u8]>) -> Found<()> {
         self.reach(number)?;
         let is_leaf = self.page(number, 2).is_ok();
@@ -235,7 +237,7 @@ impl Tree {
 
     fn entry(&mut self, page: &[u8], key: Vec<u8>, at: usize) -> Found<()> {
         let (flags, length) = (u16_at(page, at + 6), u16_at(page, at + 16));
-        // What of the key is not the common prefix stands before the value.
+        // The part of the key after the common prefix is stored before the value.
         let value = at + 18 + key.len() - u16_at(page, 34);
         let stored = page[value..value + length].to_vec();
         if flags & 1 != 0 {
@@ -246,7 +248,7 @@ impl Tree {
         Ok(())
     }
 
-    /// A long value.
+    /// Returns a long value, from its chain of overflow pages.
     fn chain(&mut self, reference: &[u8]) -> Found<Vec<u8>> {
         let (length, stamp, mut next) = (u64_at(reference, 0), u64_at(reference, 8), u32_at(reference, 16));
         let mut value = Vec::new();
@@ -270,7 +272,7 @@ impl Tree {
     }
 }
 
-/// Takes a string with its length, of `size` bytes, off the front.
+/// Takes a string from the front. Its length is stored before it, in `size` bytes.
 fn string<'a>(record: &mut &'a [u8], size: usize) -> Found<&'a [u8]> {
     let head = take(record, size)?;
     let length = if size == 2 { u16_at(head, 0) } else { u32_at(head, 0) as usize };
@@ -281,7 +283,7 @@ fn take<'a>(record: &mut &'a [u8], length: usize) -> Found<&'a [u8]> {
     record.split_off(..length).ok_or_else(|| "a record of a table is cut off".to_owned())
 }
 
-/// The tablespaces of a table: that of its rows, and those of its indexes.
+/// Returns the tablespaces of a table: that of its rows, and those of its indexes.
 fn spaces_of(mut record: &[u8]) -> Found<Vec<u64>> {
     let record = &mut record;
     take(record, 17)?;
@@ -297,7 +299,7 @@ fn spaces_of(mut record: &[u8]) -> Found<Vec<u64>> {
     if record.is_empty() { Ok(spaces) } else { Err("a record of a table is too long".into()) }
 }
 
-/// The key of the entry that a row has in the index of the histories, the first eight bytes of the value.
+/// Returns the key of a row's entry in the index of the histories, which is on the first eight bytes of the value.
 fn index_entry(key: &[u8], value: &[u8]) -> Vec<u8> {
     let part = value[..value.len().min(8)].iter().flat_map(|byte| match byte {
         0 => vec![0, 255],
@@ -306,7 +308,7 @@ fn index_entry(key: &[u8], value: &[u8]) -> Vec<u8> {
     part.chain([0, 0]).chain(key.iter().copied()).collect()
 }
 
-/// The table of each tablespace that is one's.
+/// Returns the table of each tablespace that belongs to one.
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn owners(disk: &SimulatedDisk) -> Found<BTreeMap<u64, String>> {
     let mut owners = BTreeMap::new();
@@ -319,10 +321,10 @@ pub fn owners(disk: &SimulatedDisk) -> Found<BTreeMap<u64, String>> {
     Ok(owners)
 }
 
-/// The segments of a log that was closed in good order are one run without gaps that begins where the floor lies,
-/// but for the few below it that are kept to be used again; no file that was being made is left beside it.
+/// Checks the log of a cleanly closed database. Its segments are one run without gaps from the segment with the
+/// low-water mark on, except a few below it that are kept for recycling. No file that was being created is left.
 fn check_log(disk: &SimulatedDisk) -> Found<()> {
-    /// How many below the floor may be kept.
+    /// The most segments that may be kept below the low-water mark.
     const KEPT: usize = 2;
     for file in [FileName::NewControl, FileName::NewDoublewrite] {
         if disk.len(file).unwrap().is_some() {
@@ -349,14 +351,14 @@ fn check_log(disk: &SimulatedDisk) -> Found<()> {
     Ok(())
 }
 
-/// How many pages of a data file are leaves.
+/// Returns how many pages of a data file are leaves.
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn leaves(disk: &SimulatedDisk, file: FileName) -> usize {
     let bytes = bytes_of(disk, file).ok().flatten().unwrap_or_default();
     bytes.chunks_exact(PAGE).filter(|page| page[4] == 2).count()
 }
 
-/// Whether a data file is a tree's, by what is whole in it: a slice of undo has pages of its own type alone.
+/// Returns whether a data file is a tree, judged by its valid pages: an undo slice has only pages of its own type.
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn is_tree(disk: &SimulatedDisk, space: u64) -> bool {
     let bytes = bytes_of(disk, FileName::Data(SpaceId(space))).ok().flatten().unwrap_or_default();
@@ -364,8 +366,8 @@ pub fn is_tree(disk: &SimulatedDisk, space: u64) -> bool {
     bytes.chunks_exact(PAGE).filter(is_whole).any(|page| (1..=4).contains(&page[4]))
 }
 
-/// What the files hold. Every tree must be one, every map exact, every index that of its rows, and every file
-/// somebody's.
+/// Returns the content of the files. Every tree must be valid, every allocation map exact, every index that of its
+/// rows, and every file must have an owner.
 pub fn read(disk: &SimulatedDisk) -> Found<Model> {
     let mut model = Model::default();
     let mut named = BTreeSet::from([SYSTEM]);

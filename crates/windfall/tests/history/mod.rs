@@ -1,4 +1,5 @@
-//! Scripted histories of DDL and rows, the model that says what must be there, and the look at what is.
+//! Scripted histories of DDL and row changes, the model of the expected state, and the comparison with the actual
+//! state.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -37,33 +38,33 @@ pub fn open_with(disk: &SimulatedDisk, seed: u64, options: &Options) -> Result<L
     Ok(Live { db, env, session: None, temporary: BTreeMap::new() })
 }
 
-/// As its name says, so that it comes to what the step would have come to.
+/// Ends a prepared transaction as its name (xid) demands, so that the result is that of the step.
 fn end_prepared(db: &Database, xid: &[u8]) -> Result<()> {
     if xid[0] == 1 { db.commit_prepared(xid) } else { db.rollback_prepared(xid) }
 }
 
-/// An open database, and what lives no longer than its process.
+/// An open database, and state that ends with its process.
 pub struct Live {
     pub db: Database,
     pub env: SimulatedEnv,
     session: Option<Session>,
-    /// The temporary tables of the session, and what they must hold.
+    /// The temporary tables of the session, and their expected rows.
     temporary: BTreeMap<String, Rows>,
 }
 
-/// What the keys of rows with a number begin with.
+/// The prefix of row keys that contain an auto-increment value.
 const NUMBERED: &[u8] = b"{number}";
 
 pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What should be there: tables by name, their rows, and whether they have an index.
+/// The expected state: tables by name, their rows, and whether they have an index.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Model(pub BTreeMap<String, (bool, Rows)>);
 
 #[derive(Clone, Debug)]
 pub enum Step {
     Create(String, bool),
-    /// A table is made with so many rows, which are to be sorted first if it has no index.
+    /// A table is created from this number of rows, which must be sorted first if it has no index.
     Load(String, bool, u8),
     Drop(Vec<String>),
     Truncate(String),
@@ -73,16 +74,16 @@ pub enum Step {
     DropIndex(String),
     Put(String, Vec<u8>, Vec<u8>),
     Delete(String, Vec<u8>),
-    /// A row is inserted whose key is the table's next number.
+    /// A row is inserted with the table's next auto-increment value as its key.
     Number(String, Vec<u8>),
-    /// A row is put, and while its value is read another one, of whichever table: two transactions are unfinished then,
+    /// A row is put, and while its value is read another row of any table is put. Then two transactions are unfinished
     /// in one undo stream.
     Nested(Box<Nested>),
-    /// Several rows of several tables in one transaction, in the middle of which the workers go on.
+    /// Several changes in several tables in one transaction, with background work in the middle.
     Transaction(Box<Many>),
-    /// Into a temporary table, which is made if it is not there.
+    /// A row is put into a temporary table, which is created if it does not exist.
     Temporary(String, Vec<u8>, Vec<u8>),
-    /// The temporary tables are read, and this one is dropped, or all of them with their session.
+    /// The temporary tables are read. Then this one is dropped, or all of them with their session.
     EndTemporary(Option<String>),
     Scan(String),
     Checkpoint,
@@ -96,23 +97,23 @@ pub struct Nested {
     key: Vec<u8>,
     value: Vec<u8>,
     within: (String, Vec<u8>, Vec<u8>),
-    /// Whether the value ends too early: then the row is taken back, and the other one stays.
+    /// Whether the value ends too early: then the row is rolled back, and the other one stays.
     fails: bool,
 }
 
 /// The calls of a transaction.
 #[derive(Clone)]
 pub struct Many {
-    /// Puts, and deletions.
+    /// Puts and deletions.
     calls: Vec<(String, Vec<u8>, Option<Vec<u8>>)>,
-    /// Those that are taken back to a savepoint.
+    /// The calls that a rollback to a savepoint undoes.
     undone: Range<usize>,
-    /// Whether it is prepared before its end, and whether its handle goes then.
+    /// `Some` if it is prepared before its end: whether its handle is dropped then.
     prepares: Option<bool>,
     commits: bool,
 }
 
-/// Without the values, which are long.
+/// Omits the values, which are long.
 impl fmt::Debug for Many {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (table, key, value) in &self.calls {
@@ -124,14 +125,14 @@ impl fmt::Debug for Many {
 }
 
 impl Many {
-    /// A transaction that puts rows into one table.
+    /// Returns a transaction that puts rows into one table.
     #[allow(dead_code, reason = "only some tests need it")]
     pub fn puts(table: &str, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Self {
         let calls = rows.into_iter().map(|(key, value)| (table.to_owned(), key, Some(value))).collect();
         Self { calls, undone: 0..0, prepares: None, commits: true }
     }
 
-    /// Its tables, each as often as it is called.
+    /// Returns its tables, once per call.
     pub fn tables(&self) -> impl Iterator<Item = &String> {
         self.calls.iter().map(|(table, ..)| table)
     }
@@ -167,17 +168,18 @@ impl Many {
             } else {
                 trx.rollback()
             };
-            // What could not be ended waits for its name. The step has failed then, and nothing of it is to come later.
+            // A transaction that could not be ended is still prepared. The step has failed, so nothing of it may appear
+            // later.
             return done.inspect_err(|_| drop(db.rollback_prepared(&xid)));
         }
         if self.commits { trx.commit() } else { trx.rollback() }
     }
 }
 
-/// The value of a row, in the middle of which something else is done.
+/// A source that returns a row's value, and performs another action in the middle.
 struct Source<'a> {
     bytes: &'a [u8],
-    /// How much is left when that is to be done.
+    /// The number of bytes that are left when the action is due.
     turn: usize,
     act: Option<Box<dyn FnOnce() -> Result<()> + 'a>>,
 }
@@ -202,7 +204,7 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
     while script.len() < steps + 2 {
         let table = name(&mut draw);
         let key = format!("key {:03}", draw(60)).into_bytes();
-        // Few keys in the index, and behind them what tells every value from every other one: the step that wrote it.
+        // The index has few keys. After the key comes the number of the step, so that every value is unique.
         let value = |script: &[Step], length: u64, stamp: u64| -> Vec<u8> {
             let step = (script.len() as u32).to_le_bytes();
             let filler = (0..length).map(|n| ((n / 3) ^ stamp) as u8);
@@ -228,7 +230,7 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
             }
             22 => Step::EndTemporary((draw(2) == 0).then(|| format!("temporary {}", draw(2)))),
             23 => {
-                // Rows side by side, so that leaves split, and the same rows away, so that they merge.
+                // Adjacent rows, so that leaves split, or deletions of the same rows, so that leaves merge.
                 let (first, rows, length) = (draw(60), 5 + draw(20), 200 + draw(700));
                 for n in first..first + rows {
                     let key = format!("row {n:03}").into_bytes();
@@ -241,7 +243,7 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
                 continue;
             }
             drawn => {
-                // Now and then a value that needs an overflow chain.
+                // Some values need an overflow chain.
                 let length = if draw(12) == 0 { 3000 + draw(9000) } else { draw(300) };
                 let value = value(&script, length, draw(200));
                 match drawn {
@@ -272,8 +274,8 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
     script
 }
 
-/// A history of trees that become high and low again: keys so long that a node has few of them, rows in floods and
-/// ebbs, and calls within calls.
+/// Returns a history of trees that become high and low again: keys so long that a node has few of them, phases of
+/// inserts and of deletions, and calls within calls.
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn script_of_high_trees(seed: u64, steps: usize) -> Vec<Step> {
     const ROWS: u64 = 99;
@@ -282,7 +284,7 @@ pub fn script_of_high_trees(seed: u64, steps: usize) -> Vec<Step> {
     let mut script = vec![Step::Create("t0".into(), true), Step::Create("t1".into(), false)];
     while script.len() < steps + 2 {
         let n = script.len() as u64;
-        // Neighbours share the beginning, so that what separates them is long; inner nodes do not.
+        // Neighbours share a prefix, so that separators are long. The keys of inner nodes share none.
         let key = |n: u64| {
             let group = SimulatedEnv::new(n / 12).random() as u32;
             format!("{group:08x}{:.>680}", n % 12).into_bytes()
@@ -308,10 +310,10 @@ pub fn script_of_high_trees(seed: u64, steps: usize) -> Vec<Step> {
                 let (value, fails) = (value(5000 + draw(8000), draw(200)), draw(4) == 0);
                 Step::Nested(Box::new(Nested { table, key: key(first), value, within, fails }))
             }
-            // One behind the other, in either table, so that few are left.
+            // In key order, in alternating tables, so that few rows are left.
             _ if is_ebb => Step::Delete(format!("t{}", n % 2), key(n % ROWS)),
             _ => {
-                // Some side by side.
+                // Some rows are adjacent.
                 let (first, rows) = (draw(ROWS), if draw(3) == 0 { 12 } else { 1 });
                 let put = |n| Step::Put(table.clone(), key(n % ROWS), value(draw(300), draw(200)));
                 script.extend((first..first + rows).map(put));
@@ -323,13 +325,13 @@ pub fn script_of_high_trees(seed: u64, steps: usize) -> Vec<Step> {
     script
 }
 
-/// Values by their length and their first bytes: there are many.
+/// Prints values by their length and their first bytes, because there are many.
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, (indexed, rows)) in &self.0 {
             write!(f, "{name}{}:", if *indexed { " indexed" } else { "" })?;
             for (key, value) in rows {
-                // What fills a long key up says nothing.
+                // The filler of a long key carries no information.
                 let key = String::from_utf8_lossy(key).replace("..", "");
                 write!(
                     f,
@@ -346,7 +348,7 @@ impl fmt::Debug for Model {
 }
 
 impl Model {
-    /// What is there amid a step that is more than one call, between these.
+    /// Returns the state between the calls of a step that has more than one.
     #[allow(dead_code, reason = "only some tests need it")]
     pub fn amid(&self, step: &Step) -> Option<Self> {
         let Step::Nested(nested) = step else { return None };
@@ -354,7 +356,7 @@ impl Model {
         self.after(&Step::Put(table, key, value))
     }
 
-    /// The model after a step; `None` when the step must be refused.
+    /// Returns the model after a step, or `None` if the step must be refused.
     pub fn after(&self, step: &Step) -> Option<Self> {
         let mut next = self.clone();
         let tables = &mut next.0;
@@ -437,7 +439,7 @@ impl Model {
     }
 }
 
-/// The rows that a table is made with, one of them long.
+/// Returns the rows that a table is created from, one of them long.
 fn loaded_rows(count: u8) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     (0..count).map(move |n| {
         let length = if n == count / 3 { 9000 } else { 40 + usize::from(count) };
@@ -446,7 +448,7 @@ fn loaded_rows(count: u8) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     })
 }
 
-/// The key of a row with a number, behind all others.
+/// Returns the key of a row with an auto-increment value. It sorts after all other keys.
 fn numbered(number: u64) -> Vec<u8> {
     [NUMBERED, &number.to_be_bytes()].concat()
 }
@@ -455,7 +457,8 @@ fn number_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.strip_prefix(NUMBERED)?.try_into().ok()?))
 }
 
-/// The rows with their numbers put in order: a crash may leave some out. And the last of the numbers.
+/// Renumbers the rows with auto-increment values without gaps, because a crash may skip values. Also returns the last
+/// value.
 pub fn without_gaps(rows: Rows) -> (Rows, u64) {
     let (mut last, mut count) = (0, 0);
     let in_order = |(key, value): (Vec<u8>, Vec<u8>)| match number_of(&key) {
@@ -487,7 +490,7 @@ impl Live {
                 db.create_table_from(t, options, loaded_rows(*count).map(Ok)).map(drop)
             }
             Step::Load(t, false, count) => {
-                // Each half from behind.
+                // Each half in descending order.
                 let rows: Vec<_> = loaded_rows(*count).collect();
                 let (front, back) = rows.split_at(rows.len() / 2);
                 let rows = front.iter().rev().chain(back.iter().rev()).cloned().map(Ok);
@@ -521,7 +524,7 @@ impl Live {
             Step::Transaction(many) => many.apply(db, env),
             Step::Scan(t) => db.table(t)?.rows()?.try_for_each(|row| row.map(drop)),
             Step::Temporary(..) | Step::EndTemporary(_) => {
-                // What has failed may have been done in part.
+                // A failed step may be done in part.
                 self.temporarily(step).inspect_err(|_| self.end_session())
             }
             Step::Checkpoint => db.checkpoint(),
@@ -568,7 +571,7 @@ impl Live {
         self.temporary.clear();
     }
 
-    /// Waits until nothing is left to be done in the background, and says what is wrong then.
+    /// Waits until no background work is left, and returns the findings of a check.
     pub fn come_to_rest(&self) -> Result<Vec<String>> {
         let mut left = String::new();
         for _ in 0..30 {
@@ -587,14 +590,14 @@ impl Live {
         Ok(vec![format!("it does not come to rest: {left}")])
     }
 
-    /// Closes the database in good order.
+    /// Closes the database cleanly.
     pub fn close(mut self) -> Result<()> {
         self.end_session();
         self.db.close()
     }
 }
 
-/// What is there.
+/// Returns the actual state.
 pub fn observe(db: &Database) -> Result<Model> {
     let mut model = Model::default();
     for info in db.tables()? {
@@ -614,31 +617,31 @@ pub fn observe(db: &Database) -> Result<Model> {
     Ok(model)
 }
 
-/// Opens what a crash has left. One of these models must be there, all of it sound, and the database must work; then it
-/// is closed, and its files are read by somebody else.
+/// Opens what a crash has left. The state must be one of these models, every check must pass, and the database must
+/// work. Then it is closed, and an independent reader checks its files.
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn verify(disk: &SimulatedDisk, seed: u64, may: &[Model], what: &str) {
     verify_with(disk, seed, &options(), may, what);
 }
 
-/// As [`verify`], of a database with other options.
+/// As [`verify`], for a database with other options.
 pub fn verify_with(disk: &SimulatedDisk, seed: u64, options: &Options, may: &[Model], what: &str) {
     if disk.len(FileName::Control).unwrap().is_none() {
         assert!(may[0].0.is_empty(), "{what}: the database is gone");
         return;
     }
-    // In some cases, as the blocks fall, also without what no recovery may need.
+    // In some cases, chosen by the number of blocks, the part of the log that no recovery may need is destroyed first.
     if (disk.used() / 4096).is_multiple_of(2) {
         files::forget_below_the_floor(disk);
     }
     let live = open_with(disk, seed, options).unwrap_or_else(|error| panic!("{what}: {error}"));
-    // In others it is checked at once, beside what is still to be taken back.
+    // In others it is checked at once, while rollbacks are still pending.
     if (disk.used() / 16384).is_multiple_of(2) {
         let report = live.db.check_live().unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(report.findings, Vec::<String>::new(), "{what}: at once");
     }
     let seen = observe(&live.db).unwrap_or_else(|error| panic!("{what}: {error}"));
-    // From the newest on: mostly it is that.
+    // From the newest on, because it is usually that one.
     if !may.iter().rev().any(|model| seen == *model) {
         let (first, last) = (may.first(), may.last());
         panic!("{what}:\nseen  {seen:?}\nis none of {} states from {first:?}\nto    {last:?}", may.len());

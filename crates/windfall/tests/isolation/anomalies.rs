@@ -1,4 +1,4 @@
-//! One small history for each anomaly, as clients would tell it, and one beside it that is right.
+//! One small history for each anomaly, as clients record it, and a correct one next to it.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use super::{
     script::{Line, parse},
 };
 
-/// A client that is answered what the script says.
+/// A client that returns the answers of the script.
 struct Parrot(Answer);
 
 impl Client for Parrot {
@@ -25,7 +25,7 @@ impl Client for Parrot {
     }
 }
 
-/// The history that a script tells.
+/// Returns the history that a script describes.
 fn told(script: &str, level: Level) -> History {
     let clock = Arc::new(AtomicU64::new(1));
     let mut sessions: BTreeMap<usize, Recorder<Parrot>> = BTreeMap::new();
@@ -49,7 +49,7 @@ fn kinds(script: &str, level: Level) -> Vec<Kind> {
     kinds
 }
 
-/// What is wrong with a history at each level, from READ UNCOMMITTED on.
+/// The anomalies of a history at each level, from READ UNCOMMITTED on.
 type Wrong = [&'static [Kind]; 5];
 
 const NO: &[Kind] = &[];
@@ -61,20 +61,20 @@ fn cases() -> Vec<(&'static str, Wrong)> {
         WriteSkew,
     };
     vec![
-        // Nobody wrote it.
+        // No transaction wrote the value.
         ("T1 begin\n T1 read 1 -> 1=99\n T1 commit", [&[Garbage]; 5]),
-        // Nobody asked for it.
+        // The read returns a row that it did not request.
         ("T1 begin\n T1 put 2=5\n T1 read 1 -> 2=5\n T1 commit", [&[Garbage]; 5]),
-        // A register is one value.
+        // A register has one value.
         ("T1 begin\n T1 put 1=5\n T1 put 1=6\n T1 commit\n T2 begin\n T2 read 1 -> 1=5,6\n T2 commit", [&[Garbage]; 5]),
         ("T1 begin\n T1 put 1=5\n T1 put 2=6\n T1 commit\n T2 begin\n T2 read 1 -> 1=6\n T2 commit", [&[OtherKey]; 5]),
         ("T1 begin\n T1 append 1=5\n T1 commit\n T2 begin\n T2 read 1 -> 1=5,5\n T2 commit", [&[Duplicate]; 5]),
-        // Its own element is missing, or there before it is written.
+        // The transaction's own element is missing, or is read before it is written.
         ("T1 begin\n T1 append 1=5\n T1 read 1 -> nothing\n T1 commit", [&[OwnWrite]; 5]),
         ("T1 begin\n T1 put 1=5\n T1 put 1=6\n T1 read 1 -> 1=5\n T1 commit", [&[OwnWrite]; 5]),
         ("T1 begin\n T1 read 1 -> 1=5\n T1 put 1=5\n T1 commit", [&[OwnWrite]; 5]),
         ("T1 begin\n T1 append 1=5\n T1 append 1=6\n T1 read 1 -> 1=5,6\n T1 rollback", [NO; 5]),
-        // What lies below its own elements is held.
+        // The elements before its own must not change.
         (
             "T1 begin\n T1 append 1=5\n T1 read 1 -> 1=5\n T2 begin\n T2 append 1=6\n T1 read 1 -> 1=6,5\n T1 commit
              T2 commit",
@@ -86,22 +86,23 @@ fn cases() -> Vec<(&'static str, Wrong)> {
                 &[Unrepeatable],
             ],
         ),
-        // Two lists of which neither begins with the other.
+        // Two lists, neither of which is a prefix of the other.
         (
             "T1 begin\n T2 begin\n T3 begin\n T4 begin\n T1 append 1=5\n T1 commit\n T2 append 1=6\n T2 commit
              T3 read 1 -> 1=5,6\n T3 commit\n T4 read 1 -> 1=6\n T4 commit",
             [NO, &[IncompatibleOrder], &[IncompatibleOrder], &[IncompatibleOrder], &[IncompatibleOrder]],
         ),
-        // An append is missing afterwards; and one that may have come later is not.
+        // A committed append is missing in a later read. In the second history the snapshot may be older than the
+        // append.
         ("T1 begin\n T1 append 1=5\n T1 commit\n T2 begin RC\n T2 read 1 -> nothing\n T2 commit", [&[LostAppend]; 5]),
         ("T2 begin RR\n T1 begin\n T1 append 1=5\n T1 commit\n T2 read 1 -> nothing\n T2 commit", [NO; 5]),
-        // Each writes over the other.
+        // Each overwrites the other.
         (
             "T1 begin\n T2 begin\n T1 append 1=11\n T2 append 1=21\n T2 append 2=22\n T1 append 2=12\n T1 commit
              T2 commit\n T3 begin RC\n T3 read all -> 1=11,21 2=22,12\n T3 commit",
             [&[WriteCycle]; 5],
         ),
-        // It is seen, and taken back.
+        // A write is read, and then rolled back.
         (
             "T1 begin\n T1 put 1=5\n T2 begin\n T2 read 1 -> 1=5\n T1 rollback\n T2 commit",
             [NO, &[AbortedRead], &[AbortedRead], &[AbortedRead], &[AbortedRead]],
@@ -110,23 +111,24 @@ fn cases() -> Vec<(&'static str, Wrong)> {
             "T1 begin\n T1 append 1=5\n T2 begin\n T2 read 1 -> 1=5\n T1 rollback\n T2 rollback",
             [NO, &[AbortedRead], &[AbortedRead], &[AbortedRead], &[AbortedRead]],
         ),
-        // What nobody knows of is committed if it is seen, and may be missing.
+        // A transaction of unknown outcome counts as committed if its write is read, and its write may be missing.
         ("T1 begin\n T1 put 1=5\n T1 commit -> unknown\n T2 begin\n T2 read 1 -> 1=5\n T2 commit", [NO; 5]),
         ("T1 begin\n T1 append 1=5\n T1 commit -> unknown\n T2 begin\n T2 read 1 -> nothing\n T2 commit", [NO; 5]),
         ("T1 begin\n T1 put 1=5\n T2 begin\n T2 read 1 -> 1=5\n T2 commit", [NO; 5]),
-        // It may also come later.
+        // It may also commit later.
         (
             "T1 begin\n T1 append 1=5\n T1 commit -> unknown\n T2 begin\n T2 read 1 -> nothing\n T2 commit\n T3 begin
              T3 read 1 -> 1=5\n T3 commit",
             [NO; 5],
         ),
-        // One that has been seen has happened for all that begin later.
+        // Once it has been read, it has happened for all reads that begin later.
         (
             "T1 begin\n T1 append 1=5\n T1 commit -> unknown\n T2 begin RC\n T2 read 1 -> 1=5\n T2 read 1 -> nothing
              T2 commit",
             [&[ReadSkew]; 5],
         ),
-        // It is seen before it is all written. And by the clock before it is committed.
+        // The write is read before its transaction has written the last version, and by the clock before it is
+        // committed.
         (
             "T1 begin\n T1 put 1=5\n T2 begin\n T2 read 1 -> 1=5\n T1 put 1=6\n T1 commit\n T2 commit",
             [
@@ -137,7 +139,7 @@ fn cases() -> Vec<(&'static str, Wrong)> {
                 &[IntermediateRead],
             ],
         ),
-        // A row is gone without a deletion; one that is under way, or was taken back, is none.
+        // A row is missing without a deletion. A deletion that is in progress or was rolled back does not count.
         (
             "T1 begin\n T1 put 1=5\n T1 commit\n T2 begin\n T2 remove 1=6\n T3 begin\n T3 read 1 -> nothing\n T2 commit
              T3 commit",
@@ -153,7 +155,7 @@ fn cases() -> Vec<(&'static str, Wrong)> {
              T3 read 1 -> nothing\n T3 commit",
             [NO; 5],
         ),
-        // It is there again; and what was deleted is a version that somebody has read.
+        // A deleted row is there again. In the second history deletions replace versions that were read.
         (
             "T1 begin\n T1 put 1=5\n T1 commit\n T2 begin\n T2 remove 1=6\n T2 commit\n T3 begin\n T3 read 1 -> 1=5
              T3 commit",
@@ -164,36 +166,37 @@ fn cases() -> Vec<(&'static str, Wrong)> {
              T2 remove 2=7\n T3 remove 1=8\n T2 commit\n T3 commit",
             [NO, NO, NO, NO, &[WriteSkew]],
         ),
-        // Its own deletions; one that finds nothing is a locking read.
+        // The transaction's own deletions. A deletion that finds no row is a locking read.
         ("T1 begin\n T1 put 1=5\n T1 remove 1=6\n T1 read 1 -> nothing\n T1 remove 1=7 -> nothing\n T1 commit", [NO; 5]),
         ("T1 begin\n T1 put 1=5\n T1 remove 1=6\n T1 read 1 -> 1=5\n T1 commit", [&[OwnWrite]; 5]),
         (
             "T1 begin\n T2 begin\n T1 remove 1=5 -> nothing\n T2 put 1=6\n T2 commit\n T1 lock 1 -> 1=6\n T1 commit",
             [NO, NO, &[Unrepeatable, ReadSkew], &[Unrepeatable, ReadSkew], &[Unrepeatable, ReadSkew]],
         ),
-        // What a deletion is called is no value.
+        // The number of a deletion is not a value.
         ("T1 begin\n T1 put 1=5\n T1 remove 1=6\n T1 commit\n T2 begin\n T2 read 1 -> 1=6\n T2 commit", [&[Garbage]; 5]),
-        // Who finds no row after a deletion has seen the deletion: that of the two which the clock leaves.
+        // A read that finds no row has seen the time before the first write or the deletion. The clock leaves only the
+        // deletion.
         (
             "T1 begin\n T1 put 1=4\n T1 commit\n T2 begin\n T3 begin\n T2 remove 1=5\n T2 put 2=6\n T2 commit
              T3 read 1..2 -> nothing\n T3 commit",
             [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
         ),
-        // Of two deletions the first is covered by a row, so the second was seen; and not all of its transaction.
+        // A later row excludes the first of two deletions, so the second was read, but not all of its transaction.
         (
             "T1 begin\n T1 put 1=4\n T1 commit\n T1 begin\n T1 remove 1=5\n T1 commit\n T1 begin\n T1 put 1=6\n T1 commit
              T2 begin\n T2 remove 1=7\n T2 put 2=8\n T2 commit -> waits\n T3 begin\n T3 read 1..2 -> nothing\n T2 goes on
              T3 commit",
             [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
         ),
-        // Where it may have been either of two, it says nothing.
+        // If either of two deletions may have been read, the read says nothing.
         (
             "T1 begin\n T1 put 1=4\n T1 commit\n T1 begin\n T1 remove 1=5\n T1 commit\n T2 begin\n T2 put 1=6\n T2 commit -> waits
              T3 begin\n T3 remove 1=7\n T3 put 2=8\n T3 commit -> waits\n T4 begin\n T4 read 1..2 -> nothing\n T2 goes on
              T3 goes on\n T4 commit",
             [NO; 5],
         ),
-        // A version is old although nobody knows which of the two was first.
+        // A version is stale although the order of the two is unknown.
         (
             "T1 begin\n T2 begin\n T1 put 1=5\n T1 commit -> waits\n T2 put 1=6\n T2 commit -> waits\n T1 goes on
              T2 goes on\n T3 begin\n T3 put 1=7\n T3 commit\n T4 begin\n T4 read 1 -> 1=5\n T4 commit",
@@ -204,28 +207,28 @@ fn cases() -> Vec<(&'static str, Wrong)> {
              T2 goes on\n T3 begin\n T3 put 1=7\n T3 commit\n T4 begin\n T4 read 1 -> 1=6\n T4 commit",
             [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
         ),
-        // Each sees the other.
+        // Each reads the other's write.
         (
             "T1 begin\n T2 begin\n T1 put 1=5\n T2 put 2=6\n T1 read 2 -> 2=6\n T2 read 1 -> 1=5\n T1 commit\n T2 commit",
             [NO, &[CircularFlow], &[CircularFlow], &[CircularFlow], &[CircularFlow]],
         ),
-        // A plain read is not repeated.
+        // A plain read is not repeatable.
         (
             "T1 begin\n T2 begin\n T1 read 1 -> nothing\n T2 put 1=5\n T2 commit\n T1 read 1 -> 1=5\n T1 commit",
             [NO, NO, &[Unrepeatable, ReadSkew], &[Unrepeatable, ReadSkew], &[Unrepeatable, ReadSkew]],
         ),
-        // The snapshot stays below locking reads, but where it is strict.
+        // A locking read may see newer rows than the snapshot, except where the snapshot is strict.
         (
             "T1 begin\n T2 begin\n T1 read 1 -> nothing\n T2 put 1=5\n T2 commit\n T1 share 1 -> 1=5\n T1 commit",
             [NO, NO, NO, &[Unrepeatable, ReadSkew], &[Unrepeatable, ReadSkew]],
         ),
-        // What is locked cannot change.
+        // A locked row cannot change.
         (
             "T0 begin\n T0 put 1=4\n T0 commit\n T1 begin\n T2 begin\n T1 share 1 -> 1=4\n T2 put 1=5\n T2 commit
              T1 share 1 -> 1=5\n T1 commit",
             [&[Unrepeatable, ReadSkew]; 5],
         ),
-        // Each replaces what the other has.
+        // Both replace the version that both have read.
         (
             "T0 begin\n T0 put 1=4\n T0 commit\n T1 begin\n T2 begin\n T1 read 1 -> 1=4\n T2 read 1 -> 1=4
              T1 put 1=5\n T2 put 1=6\n T1 commit\n T2 commit",
@@ -236,12 +239,12 @@ fn cases() -> Vec<(&'static str, Wrong)> {
              T1 append 1=5\n T2 append 1=6\n T1 commit\n T2 commit\n T3 begin RC\n T3 read 1 -> 1=4,5,6\n T3 commit",
             [&[LostUpdate]; 5],
         ),
-        // Without a read of what it replaces, a strict snapshot is older than it.
+        // No read of the replaced row: a strict snapshot is older than the version that is replaced.
         (
             "T1 begin\n T2 begin\n T2 read 2 -> nothing\n T1 put 1=5\n T1 commit\n T2 put 1=6\n T2 commit",
             [NO, NO, NO, &[LostUpdate], NO],
         ),
-        // Half of a commit, in one read; less than before; and in two reads.
+        // Half of a commit in one read, less than an earlier read, and half of a commit in two reads.
         (
             "T1 begin\n T2 begin\n T1 put 1=5\n T1 put 2=6\n T1 commit\n T2 read 1..2 -> 1=5\n T2 commit",
             [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
@@ -261,7 +264,7 @@ fn cases() -> Vec<(&'static str, Wrong)> {
             "T2 begin\n T2 read 1 -> nothing\n T1 begin\n T1 put 1=5\n T1 put 2=6\n T1 commit\n T2 read 2 -> 2=6\n T2 commit",
             [NO, NO, &[ReadSkew], &[ReadSkew], &[ReadSkew]],
         ),
-        // It is old; and it may be, as it was under way.
+        // The version is stale. In the second history it may be, because the write was still in progress.
         (
             "T0 begin\n T0 put 1=4\n T0 commit\n T1 begin\n T1 put 1=5\n T1 commit\n T2 begin\n T2 read 1 -> 1=4\n T2 commit",
             [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
@@ -271,19 +274,19 @@ fn cases() -> Vec<(&'static str, Wrong)> {
              T2 goes on -> 1=4\n T2 commit",
             [NO; 5],
         ),
-        // A later read has its own moment where the level says so.
+        // At READ COMMITTED each read has a snapshot of its own time.
         (
             "T0 begin\n T0 put 1=4\n T0 commit\n T2 begin\n T1 begin\n T1 put 1=5\n T1 commit\n T2 read 1 -> 1=4\n T2 commit",
             [NO, &[ReadSkew], NO, NO, NO],
         ),
-        // Two see one each of two that do not see each other.
+        // Two readers each see one of two commits, and each misses the one that the other sees.
         (
             "T1 begin\n T2 begin\n T3 begin\n T4 begin\n T1 put 1=5\n T2 put 2=6\n T3 read 1..2 -> waits
              T4 read 1..2 -> waits\n T1 commit\n T2 commit\n T3 goes on -> 1=5\n T4 goes on -> 2=6\n T3 commit
              T4 commit",
             [NO, &[LongFork], &[LongFork], &[LongFork], &[LongFork]],
         ),
-        // Each has missed what the other wrote.
+        // Each has missed the other's write.
         (
             "T1 begin\n T2 begin\n T1 read 2 -> nothing\n T2 read 1 -> nothing\n T1 put 1=5\n T2 put 2=6\n T1 commit
              T2 commit",
@@ -317,7 +320,7 @@ fn each_anomaly_is_found_at_the_levels_that_forbid_it() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A cycle is told with what makes it, and without the clock where it needs none.
+/// A cycle is reported with its edges, and without the clock where it needs none.
 #[test]
 fn a_cycle_is_told_in_words() {
     let words = |script: &str, level: Level| check(&told(script, level)).to_string();

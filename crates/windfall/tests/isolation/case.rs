@@ -1,4 +1,4 @@
-//! A case: a history of the reference. It is written as a command that runs just this one again.
+//! A case: a history of the reference. It is printed as a command that runs just this one again.
 
 use core::{fmt, str::FromStr};
 use std::sync::{Arc, Mutex};
@@ -18,20 +18,20 @@ pub const VARIABLE: &str = "WINDFALL_ISOLATION";
 pub struct Case {
     pub seed: u64,
     pub shape: Shape,
-    /// Without one there are transactions of every level.
+    /// Without one, there are transactions of every level.
     pub level: Option<Level>,
     pub fault: Option<Fault>,
     pub transactions: usize,
 }
 
 impl Case {
-    /// The history that the reference has of it.
+    /// Returns its history on the reference.
     pub fn history(&self) -> History {
         let (clients, load) = self.clients();
         run(clients, &load, self.transactions, mix(&[self.seed, 4]))
     }
 
-    /// The history with a thread for each client: another one every time.
+    /// Returns its history with one thread per client, which is different in each run.
     pub fn history_of_threads(&self) -> History {
         let (clients, load) = self.clients();
         run_on_threads(clients, &load, self.transactions, mix(&[self.seed, 4]))
@@ -47,7 +47,7 @@ impl Case {
         (clients, Load::new(shape, &levels))
     }
 
-    /// The command that runs it again.
+    /// Returns the command that runs it again.
     pub fn command(&self) -> String {
         format!(
             "{VARIABLE}='{self}' cargo test -p windfall --test isolation -- --exact --ignored --nocapture one_case_again"

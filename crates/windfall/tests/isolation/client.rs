@@ -1,10 +1,10 @@
-//! What a session of a database can be asked, and what it answers: scripts and loads drive through this trait whatever
-//! stands behind it, and the history is recorded at it.
+//! The calls and answers of a database session. Scripts and loads use any implementation through this trait, and the
+//! history is recorded here.
 
 use core::fmt;
 
 pub type Key = u64;
-/// A list; a register is a list of one. Each number is written once in a history, so it tells who wrote it.
+/// A list; a register is a list of one. Each number is written once in a history, so it identifies its writer.
 pub type Value = Vec<u64>;
 pub type Row = (Key, Value);
 
@@ -12,9 +12,9 @@ pub type Row = (Key, Value);
 pub enum Level {
     ReadUncommitted,
     ReadCommitted,
-    /// With `InnoDB`'s meaning: plain reads see a snapshot, all else the newest.
+    /// With `InnoDB`'s meaning: plain reads see a snapshot, everything else the newest version.
     RepeatableRead,
-    /// Strict: what has changed since the snapshot is neither changed nor locked.
+    /// Strict: a row that has changed since the snapshot can be neither changed nor locked.
     Snapshot,
     Serializable,
 }
@@ -41,16 +41,16 @@ impl fmt::Display for Level {
     }
 }
 
-/// How a read locks what it finds, until the end of its transaction.
+/// The lock that a read takes on the rows that it finds, until the end of its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
-    /// As a plain read of its level does: SERIALIZABLE locks as `Shared`, the others lock nothing.
+    /// As a plain read of its level: SERIALIZABLE locks as `Shared`, the others lock nothing.
     Plain,
     Shared,
     Exclusive,
 }
 
-/// The rows that a call is about.
+/// The rows of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     pub first: Key,
@@ -58,7 +58,7 @@ pub struct Rows {
     pub test: Test,
 }
 
-/// What the first number of a row must be.
+/// The condition on the first number of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
     Any,
@@ -100,13 +100,13 @@ pub enum Change {
 pub enum Call {
     Begin(Level),
     Read(Rows, Lock),
-    /// Writes a register, whether the row is there or not.
+    /// Writes a register, whether the row exists or not.
     Put(Key, u64),
-    /// Appends to the newest list; a row that is not there is an empty one.
+    /// Appends to the newest list; a missing row is an empty list.
     Append(Key, u64),
-    /// Deletes a register; with no row there the answer is no rows. The number stands for it in a history.
+    /// Deletes a register; if there is no row, the answer is no rows. The number represents the deletion in a history.
     Delete(Key, u64),
-    /// Changes all these rows, as one statement: they are looked for among the newest.
+    /// Changes all these rows in one statement, which searches the newest versions.
     Change(Rows, Change),
     Commit,
     Rollback,
@@ -116,9 +116,9 @@ pub enum Call {
 pub enum Answer {
     Done,
     Rows(Vec<Row>),
-    /// The call waits for another transaction: [`Client::answer`] says what comes of it.
+    /// The call waits for another transaction. [`Client::answer`] returns its result.
     Waits,
-    /// The transaction is over: nothing of it stays.
+    /// The transaction is over and was rolled back.
     Refused(Refusal),
     /// The transaction is over, and the client does not know how it ended.
     Unknown,
@@ -131,12 +131,12 @@ pub enum Refusal {
     Changed,
 }
 
-/// A session. Where a call blocks, a thread makes it for the session, and what it has not answered within a moment
-/// waits; who gives each session a thread of its own may block instead, and never says so.
+/// A session. If calls block, a thread executes them for the session, and a call without an answer after a short time
+/// waits. An implementation with one thread per session may block instead, and never returns [`Answer::Waits`].
 pub trait Client {
-    /// Asks for something. No call may be made while one waits.
+    /// Makes a call. No call may be made while one waits.
     fn call(&mut self, call: &Call) -> Answer;
 
-    /// What has become of the call that waits: [`Answer::Waits`] as long as it does.
+    /// Returns the result of the waiting call, or [`Answer::Waits`] as long as it waits.
     fn answer(&mut self) -> Answer;
 }

@@ -1,4 +1,4 @@
-//! The engine behind the trait: its sessions, on the simulated disk and real threads.
+//! The engine as an implementation of the trait: its sessions, on the simulated disk and real threads.
 
 use core::ops::Bound;
 use std::{
@@ -26,7 +26,7 @@ use super::{
     patience::HANG,
 };
 
-/// Workers have no rest: what purge must leave alone it meets at once.
+/// Workers never pause, so purge reaches everything that it must not remove at once.
 #[derive(Debug)]
 struct Restless;
 
@@ -39,10 +39,10 @@ impl changed_env::Change for Restless {
     }
 }
 
-/// What of a value the indexes are made of: the row's key, how many numbers there are, and the last one.
+/// The bytes of a value that the indexes cover: the row's key, the count of its numbers, and the last number.
 const HEAD: usize = 24;
 
-/// A database with one empty table. Its indexes have its rows in the order of their keys.
+/// Creates a database with one empty table. Its indexes have the rows in the order of their keys.
 pub fn database() -> Database {
     let options = Options::default()
         .page_size(4096)
@@ -52,7 +52,7 @@ pub fn database() -> Database {
         .lock_wait_timeout(HANG);
     let env = Arc::new(changed_env::Changed { env: Arc::new(RealEnv::default()), change: Restless });
     let db = Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap();
-    // Every write moves the row's entries.
+    // Every write moves the row's index entries.
     let indexes = TableOptions::default()
         .index("by_item", IndexOptions::on_value(0..HEAD as u32))
         .index("by_item_once", IndexOptions::on_value(0..HEAD as u32).unique());
@@ -74,7 +74,7 @@ fn head(key: u64, value: &Value) -> [u64; HEAD / 8] {
     [key, value.len() as u64, value[value.len() - 1]]
 }
 
-/// The head, the numbers, and what makes some values lie in pages of their own, and fills undo slices.
+/// Returns the head, the numbers, and padding that moves some values to overflow pages and fills undo slices.
 fn encode(key: u64, value: &Value) -> Vec<u8> {
     let numbers = head(key, value).into_iter().chain(value.iter().copied());
     let mut bytes: Vec<u8> = numbers.flat_map(u64::to_be_bytes).collect();
@@ -92,7 +92,7 @@ fn decode(bytes: &[u8]) -> Value {
     numbers(bytes).skip(HEAD / 8).take(count as usize).collect()
 }
 
-/// By what a session finds its rows.
+/// How a session finds its rows.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Key,
@@ -103,19 +103,19 @@ fn row_of(key: &[u8], value: &[u8]) -> Row {
     (u64::from_be_bytes(key.try_into().unwrap()), decode(value))
 }
 
-/// Where these rows are in the indexes, whatever numbers they have.
+/// Returns the range of these rows in the indexes, for any numbers.
 fn heads(rows: Rows) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let last = [&rows.last.to_be_bytes()[..], &[0xff; HEAD]].concat();
     (Bound::Included(rows.first.to_be_bytes().to_vec()), Bound::Included(last))
 }
 
-/// A session that waits where the engine does.
+/// A session that blocks where the engine blocks.
 pub struct Session {
     db: Database,
     table: Table,
     open: Option<(Transaction, Table)>,
     level: Level,
-    /// By what it finds its rows, one after the other.
+    /// How it finds its rows, in rotation.
     ways: &'static [By],
     reads: usize,
 }
@@ -126,14 +126,14 @@ impl Session {
         Self { db: db.clone(), table, open: None, level, ways: &[By::Key], reads: 0 }
     }
 
-    /// A session that finds rows by its indexes, too.
+    /// Creates a session that finds rows by its indexes, too.
     pub fn of_all_ways(db: &Database) -> Self {
         let ways = &[By::Key, By::Index("by_item"), By::Key, By::Index("by_item_once")];
         Self { ways, ..Self::new(db) }
     }
 
-    /// By what to find rows this time. Who keeps neither a view nor gaps misses a row that an index has moved behind
-    /// him, as everywhere.
+    /// Returns how to find rows this time. A reader with neither a read view nor gap locks misses a row that an index
+    /// update moves to a position that its scan has passed, as in every database.
     fn next_way(&mut self, lock: Lock) -> By {
         self.reads += 1;
         match self.level {
@@ -195,7 +195,7 @@ impl Session {
                 loop {
                     let Some(value) = table.get_for_update(&row)? else {
                         match table.insert(&row, &encode(key, &vec![number])) {
-                            // Where no gap is locked somebody else may have been quicker.
+                            // Without gap locks another transaction may have inserted the row first.
                             Err(Error::Schema(SchemaError::DuplicateKey(_))) => continue,
                             done => break done?,
                         }
@@ -262,14 +262,14 @@ impl Client for Session {
     }
 }
 
-/// A session on a thread of its own, which says so when a call waits.
+/// A session on a thread of its own, which returns an answer when a call waits.
 pub struct Watched {
     db: Database,
     calls: Sender<Call>,
     answers: Receiver<Answer>,
-    /// The transaction of this session that waits.
+    /// The waiting transaction of this session.
     waits: Option<TrxId>,
-    /// Those of all sessions that wait, as far as was told.
+    /// The waiting transactions of all sessions, as far as they have been reported.
     waiting: Arc<Mutex<BTreeSet<TrxId>>>,
 }
 
@@ -297,7 +297,7 @@ impl Client for Watched {
                 Err(RecvTimeoutError::Disconnected) => panic!("{call:?}: the session has panicked"),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            // Nobody else has called since the others were told to wait.
+            // No other call has been made since the other sessions were reported as waiting.
             let mut told = self.waiting.lock().unwrap();
             let mut waits = self.db.lock_waits().into_iter().map(|wait| wait.trx);
             self.waits = waits.find(|trx| !told.contains(trx));
@@ -310,7 +310,7 @@ impl Client for Watched {
     }
 
     fn answer(&mut self) -> Answer {
-        // A transaction leaves the list when it is served; it answers then, or waits for another lock.
+        // A transaction leaves the list when its lock is granted. Then it answers, or waits for another lock.
         let trx = self.waits.expect("it waits");
         let start = Instant::now();
         loop {

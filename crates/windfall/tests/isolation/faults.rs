@@ -1,5 +1,5 @@
-//! The checker is tried: it has to find each fault of the reference, and to name what comes of it; and where a level
-//! lets something through, it has to see that a stricter one would not.
+//! Tests of the checker: it must find each fault of the reference, and name its consequences. It must also see where a
+//! level allows something that a stricter one forbids.
 
 use super::{
     SHAPES,
@@ -10,11 +10,11 @@ use super::{
     reference::Fault,
 };
 
-/// Within so many histories a fault has to be found.
+/// The number of histories in which a fault must be found.
 const SEEDS: u64 = 20;
 const TRANSACTIONS: usize = 60;
 
-/// At these levels a fault leads to these anomalies; to others as well.
+/// The anomalies that a fault causes at these levels, among others.
 type Finds = (Fault, &'static [Level], &'static [Shape], &'static [Kind]);
 
 fn finds() -> Vec<Finds> {
@@ -82,8 +82,8 @@ fn each_fault_is_found_and_named() {
     assert!(missed.is_empty(), "in {SEEDS} histories none of:\n{}", missed.join("\n"));
 }
 
-/// What a stricter level would forbid, and nothing that the level itself forbids: so the reference is not stricter
-/// than it has to be, and the checker sees the difference.
+/// The anomalies are those that a stricter level forbids, and none that the level itself forbids. So the reference is
+/// not stricter than necessary, and the checker sees the difference.
 #[test]
 fn each_level_lets_through_what_it_does_not_forbid() {
     use Kind::{

@@ -1,10 +1,10 @@
-//! The cases of Martin Kleppmann's Hermitage (<https://github.com/ept/hermitage>), and some of our own behind them:
-//! what becomes of each at each level, in `InnoDB`; and under strict snapshots, which `InnoDB` does not have in this
-//! form. In the beginning there are the rows 1=10 and 2=20.
+//! The cases of Martin Kleppmann's Hermitage (<https://github.com/ept/hermitage>), followed by some of our own. Each
+//! has the outcome at each level in `InnoDB`, and under strict snapshots, which `InnoDB` does not have in this form.
+//! Initially there are the rows 1=10 and 2=20.
 //!
-//! What `InnoDB` does and Adya's levels do not ask for: SERIALIZABLE locks what it reads, so it waits or is told a
-//! deadlock where others see something wrong. REPEATABLE READ reads a snapshot, and writes to what is there now. Of
-//! those that wait for each other the one is told that has done least, and among equals the one that came last.
+//! `InnoDB` does more than Adya's levels demand. SERIALIZABLE locks its reads, so it waits or gets a deadlock error
+//! where other levels see an anomaly. REPEATABLE READ reads a snapshot, and writes to the newest version. The deadlock
+//! victim is the transaction that has done least, and among equals the one that waited last.
 
 use std::sync::{Arc, Mutex};
 
@@ -461,7 +461,7 @@ fn what_comes_otherwise_is_told_with_its_line() {
                     let text = told(&|lines| lines[n].answer = None);
                     assert!(text.contains(&line.text), "{text}");
                 }
-                // It goes on unasked, or waits for ever.
+                // Without this line, the call continues although the script expects a wait, or waits forever.
                 if line.call.is_none() {
                     told(&|lines| drop(lines.remove(n)));
                 }

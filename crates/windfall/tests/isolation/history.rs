@@ -1,5 +1,5 @@
-//! What the clients of a database did, as they have seen it: their transactions, call by call, with the moments at
-//! which each began and ended.
+//! The history of a database as its clients have seen it: their transactions, call by call, with the moments at which
+//! each began and ended.
 
 use core::fmt;
 use std::sync::{
@@ -9,14 +9,14 @@ use std::sync::{
 
 use super::client::{Answer, Call, Client, Key, Level, Lock, Row, Rows};
 
-/// A count that all clients share: what ended at a lower one than another thing began was before it.
+/// A counter that all clients share: an event that ended at a lower count than another began was before it.
 pub type Moment = u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Committed,
     Aborted,
-    /// The commit was under way when the client heard no more of it.
+    /// The client got no answer to its commit.
     Unknown,
 }
 
@@ -30,7 +30,7 @@ pub struct Step {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// All rows from a key to another, both included.
+    /// All rows from one key to another, both included.
     Read {
         first: Key,
         last: Key,
@@ -59,14 +59,14 @@ pub struct History {
 }
 
 impl History {
-    /// What these clients did, in the order in which it began.
+    /// Returns the transactions of these clients, in the order in which they began.
     pub fn of<C: Client>(clients: impl Iterator<Item = Recorder<C>>) -> Self {
         let mut transactions: Vec<_> = clients.flat_map(Recorder::into_transactions).collect();
         transactions.sort_unstable_by_key(|transaction| transaction.begin);
         Self { transactions }
     }
 
-    /// The same history, as if its clients had asked for this level.
+    /// Returns the same history, as if its clients had requested this level.
     pub fn judged_at(&self, level: Level) -> Self {
         let mut history = self.clone();
         for transaction in &mut history.transactions {
@@ -76,12 +76,12 @@ impl History {
     }
 }
 
-/// A client that notes what it is asked and answered. Calls of other kinds than those of a [`Step`] are not for it.
+/// A client that records its calls and answers. It supports only the calls of a [`Step`].
 pub struct Recorder<C> {
     client: C,
     session: usize,
     clock: Arc<AtomicU64>,
-    /// The call that is not answered yet.
+    /// The call that has no answer yet.
     asked: Option<(Call, Moment)>,
     open: Option<Transaction>,
     ended: Vec<Transaction>,
@@ -104,7 +104,7 @@ impl<C: Client> Recorder<C> {
         self.asked.is_some()
     }
 
-    /// Its transactions so far; one that is open ends here, and nobody knows how.
+    /// Returns its transactions so far. An open one ends here with an unknown outcome.
     fn into_transactions(mut self) -> Vec<Transaction> {
         if self.open.is_some() {
             self.end(Outcome::Unknown, Moment::MAX, Moment::MAX);
@@ -134,7 +134,7 @@ impl<C: Client> Recorder<C> {
             _ => None,
         };
         if let Some(outcome) = outcome {
-            // What was not heard of may still happen.
+            // A transaction of unknown outcome may still commit later.
             self.end(outcome, begin, if outcome == Outcome::Unknown { Moment::MAX } else { end });
             return;
         }
@@ -147,7 +147,7 @@ impl<C: Client> Recorder<C> {
             (Call::Put(..) | Call::Append(..) | Call::Delete(..), _) => {
                 let step = open.steps.last_mut().expect("it was noted when it was asked");
                 step.end = end;
-                // It was looked for, and not there.
+                // The row was not found.
                 if let (Call::Delete(key, _), Answer::Rows(_)) = (call, answer) {
                     let (first, last, rows) = (key, key, Vec::new());
                     step.what = What::Read { first, last, lock: Lock::Exclusive, rows };
@@ -174,7 +174,7 @@ impl<C: Client> Client for Recorder<C> {
             }
             Call::Read(..) | Call::Change(..) | Call::Commit | Call::Rollback => None,
         };
-        // What is written may be seen by others before it is answered, or although it is refused.
+        // Other transactions may read the write before its call returns, or although the call is refused.
         if let Some(what) = written {
             let open = self.open.as_mut().expect("a transaction is open");
             open.steps.push(Step { begin, end: Moment::MAX, what });

@@ -1,4 +1,4 @@
-//! What clients do in a history: transactions of a few calls on few keys, drawn from a seed.
+//! The calls of clients in a history: transactions of a few calls on few keys, drawn from a seed.
 
 use std::{
     sync::{
@@ -21,20 +21,20 @@ pub enum Shape {
     Registers,
 }
 
-/// So many keys are in use at a time; later they are others, so that no list becomes long.
+/// The number of keys in use at a time. The window of keys moves on, so that no list becomes long.
 const KEYS: u64 = 8;
-/// So many writes move the keys on by one.
+/// The number of writes after which the window moves on by one key.
 const WRITES_PER_KEY: u64 = 20;
-/// The most rows that a range asks for.
+/// The most rows in a range.
 const RANGE: u64 = 4;
 
-/// What all clients of a history share.
+/// The state that all clients of a history share.
 #[derive(Clone)]
 pub struct Load {
     pub shape: Shape,
-    /// The levels of transactions, each as likely as its place says.
+    /// The levels of transactions. One that is listed more often is more likely.
     pub levels: Vec<Level>,
-    /// The next number to be written: each is written once.
+    /// The next number to write: each is written once.
     pub next: Arc<AtomicU64>,
 }
 
@@ -44,11 +44,11 @@ impl Load {
     }
 }
 
-/// One client's part of it.
+/// One client's part of the load.
 pub struct Part {
     load: Load,
     chance: StdRng,
-    /// The calls before its transaction ends.
+    /// The remaining calls before its transaction ends.
     left: u32,
     last: Key,
 }
@@ -58,7 +58,7 @@ impl Part {
         Self { load: load.clone(), chance: StdRng::seed_from_u64(seed), left: 0, last: 0 }
     }
 
-    /// What to call next. The client says whether a transaction is open.
+    /// Returns the next call. `is_open` is whether the client has an open transaction.
     pub fn next(&mut self, is_open: bool) -> Call {
         if !is_open {
             self.left = self.chance.random_range(1..=6);
@@ -70,7 +70,7 @@ impl Part {
         }
         self.left -= 1;
         let base = self.load.next.load(SeqCst) / WRITES_PER_KEY;
-        // What was just read is often what is written.
+        // The row that was just read is often the row that is written.
         if !self.chance.random_ratio(1, 3) || self.last < base {
             self.last = base + self.chance.random_range(0..KEYS);
         }
@@ -95,8 +95,7 @@ impl Part {
     }
 }
 
-/// Lets clients work in an order that is drawn, on one thread, until so many transactions have begun. Then the last one
-/// reads what is there.
+/// Lets clients work in a random order, on one thread, until `transactions` have begun. Then one client reads all rows.
 pub fn run<C: Client>(clients: Vec<C>, load: &Load, transactions: usize, seed: u64) -> History {
     let mut chance = StdRng::seed_from_u64(seed);
     let mut clients = parts(clients, load, &mut chance);
@@ -112,7 +111,7 @@ pub fn run<C: Client>(clients: Vec<C>, load: &Load, transactions: usize, seed: u
     finish(clients)
 }
 
-/// The same, each client on a thread of its own, with so many transactions each.
+/// The same, with each client on a thread of its own and with `transactions` per client.
 pub fn run_on_threads<C: Client + Send>(
     clients: Vec<C>,
     load: &Load,
@@ -127,7 +126,7 @@ pub fn run_on_threads<C: Client + Send>(
                 while begun < transactions || client.is_open() {
                     begun += usize::from(!client.is_open());
                     go_on(client, part);
-                    // Whoever it waits for has to get on.
+                    // The transaction that it waits for must make progress.
                     thread::yield_now();
                 }
             });
@@ -150,7 +149,7 @@ fn go_on<C: Client>(client: &mut Recorder<C>, part: &mut Part) {
     }
 }
 
-/// The first client reads what is there, and all tell what they did.
+/// The first client reads all rows, and the history is collected from all clients.
 fn finish<C: Client>(mut clients: Vec<(Recorder<C>, Part)>) -> History {
     let all = Rows::between(0, Key::MAX);
     for call in [Call::Begin(Level::ReadCommitted), Call::Read(all, Lock::Plain), Call::Commit] {

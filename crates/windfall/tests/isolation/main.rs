@@ -1,8 +1,8 @@
-//! Isolation, as clients see it. A *history* records what they did, and the *checker* decides whether their levels
-//! allow it. *Scripts* say for each level what single cases must come to (those of Hermitage, with `InnoDB`'s
-//! outcomes). Both work on whatever is behind the trait [`client::Client`]. Here that is a *reference* which does what
-//! the levels promise, or on request does not: the checker has to accept the one, and to find what is wrong with the
-//! other.
+//! Isolation, as clients see it. A *history* records the clients' calls and answers, and the *checker* decides whether
+//! their levels allow it. *Scripts* state the outcome of single cases for each level (those of Hermitage, with
+//! `InnoDB`'s outcomes). Both work with any implementation of the trait [`client::Client`]. One is a *reference* that
+//! keeps the guarantees of the levels, or violates them on request: the checker must accept the first, and find what is
+//! wrong with the second.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -61,8 +61,8 @@ fn histories_of_the_reference_are_accepted() {
     assert!(histories > 2000);
 }
 
-/// What one thread records on its own, threads record together. Whether a fault shows in one history is for the threads
-/// to say: it shows in one of many.
+/// A history that threads record together is judged like that of one thread. The scheduling of threads decides whether
+/// a fault shows in one history, but it shows in one of many.
 #[test]
 fn histories_of_threads_are_judged_alike() {
     let history = |shape, seed, fault| {
@@ -81,14 +81,14 @@ fn histories_of_threads_are_judged_alike() {
     }
 }
 
-/// A history of the engine, of four threads.
+/// Returns a history of the engine, with four threads.
 fn history_of_the_engine(shape: Shape, levels: &[Level], seed: u64) -> History {
     let db = engine::database();
     let clients = (0..4).map(|_| engine::Session::of_all_ways(&db)).collect();
     load::run_on_threads(clients, &load::Load::new(shape, levels), 300, seed)
 }
 
-/// Transactions of each level, and of all of them: what they see is what their levels allow.
+/// With transactions of each level, and of all levels together, the clients see only what their levels allow.
 #[test]
 fn histories_of_the_engine_are_accepted() {
     let levels = Level::ALL.map(|level| vec![level]).into_iter().chain([Level::ALL.to_vec()]);
@@ -102,7 +102,7 @@ fn histories_of_the_engine_are_accepted() {
     }
 }
 
-/// Ever new histories of the engine; how its threads come in between each other is for the machine to say.
+/// Runs with ever new histories of the engine. The machine decides how its threads interleave.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {
@@ -128,7 +128,7 @@ fn judge(case: &Case) {
     assert!(report.is_empty(), "{report}");
 }
 
-/// The case in the variable `WINDFALL_ISOLATION`, as a failure tells it.
+/// Runs the case in the variable `WINDFALL_ISOLATION`, as a failure prints it.
 #[test]
 #[ignore = "needs a case"]
 fn one_case_again() {
@@ -137,7 +137,7 @@ fn one_case_again() {
     println!("nothing is wrong with {case}");
 }
 
-/// Whatever is wrong with them.
+/// For correct histories and for histories with anomalies.
 #[test]
 fn the_time_of_a_check_grows_with_the_history_and_no_faster() {
     let faults = [None, None, Some(Fault::ReadNotLocked), Some(Fault::WriteLockGoesEarly)];
@@ -158,7 +158,7 @@ fn the_time_of_a_check_grows_with_the_history_and_no_faster() {
     }
 }
 
-/// What this thread has had of a processor: others have no part in it.
+/// Returns the processor time of this thread, which does not depend on other threads.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
@@ -193,6 +193,6 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
     let (_, command) = told.split_once(AGAIN).expect("a command");
     let text = command.split('\'').nth(1).expect("a case");
     assert_eq!(command.trim(), case.command());
-    // It is the same history to the last moment, told in the same words.
+    // It is the same history to the last moment, and the same message.
     assert_eq!(fails(&text.parse().unwrap()), told);
 }

@@ -1,17 +1,17 @@
-//! Scripts: who calls what, one call after the other, and what has to come of it.
+//! Scripts: a sequence of calls by several sessions, and the expected answers.
 //!
-//! A line is a session, a call and, behind `->`, the answer; in front of all that may stand the levels for which it
-//! holds (`RU RC RR SI SER`), and a line holds for all without. Calls are
+//! A line is a session, a call and, after `->`, the answer. The levels for which it holds may come first (`RU RC RR SI
+//! SER`); without them a line holds for all levels. Calls are
 //!
 //! - `begin`, or with a level of its own `begin SER`; `commit`, `rollback`
-//! - `read ROWS`, `share ROWS` and `lock ROWS`: a plain read, and reads that lock
+//! - `read ROWS`, `share ROWS` and `lock ROWS`: a plain read, and locking reads
 //! - `put KEY=VALUE`, `append KEY=VALUE`, `remove KEY=NUMBER`, `change ROWS VALUE`, `change ROWS +NUMBER`, `delete
 //!   ROWS`
-//! - `goes on`: what becomes of the call that waits. Whoever waits must do so until this line.
+//! - `goes on`: the result of the waiting call. A waiting call must wait until this line.
 //!
 //! ROWS are `all`, a key, `KEY..KEY` with both ends, all with a value (`=30`), or with a multiple (`%3`). An answer is
 //! `waits`, `deadlock`, `changed`, `unknown`, `nothing`, or rows, with the elements of a list: `1=10 2=20,21`. Without
-//! one the call is done, whatever it reads.
+//! an answer the call must succeed, with any result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,13 +21,13 @@ use super::client::{Answer, Call, Change, Client, Key, Level, Lock, Refusal, Row
 pub struct Line {
     pub text: String,
     pub session: usize,
-    /// Without one the call that waits goes on.
+    /// Without one, the waiting call continues.
     pub call: Option<Call>,
-    /// Without one it is done, in whatever way.
+    /// Without one, the call must succeed, with any result.
     pub answer: Option<Answer>,
 }
 
-/// The lines of a script for a level.
+/// Returns the lines of a script for a level.
 pub fn parse(script: &str, level: Level) -> Vec<Line> {
     let lines = script.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.filter_map(|line| parse_line(line, level)).collect()
@@ -127,7 +127,7 @@ fn answer_of(text: &str) -> Option<Answer> {
     })
 }
 
-/// Lets a script happen. What comes otherwise is told with its line.
+/// Executes a script. A deviation is reported with its line.
 pub fn run<C: Client>(lines: &[Line], mut connect: impl FnMut() -> C) -> Result<(), String> {
     let mut clients: BTreeMap<usize, C> = BTreeMap::new();
     let (mut open, mut waiting) = (BTreeSet::new(), BTreeSet::new());

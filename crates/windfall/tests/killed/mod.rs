@@ -1,8 +1,8 @@
-//! A process that is killed amid its work, again and again on one database: a test of this program, which is run only
-//! to be killed. It says over a pipe, line by line, what it is about to do and what is done.
+//! A process that is killed at work, again and again on one database: a test of this program, which runs only to be
+//! killed. It reports over a pipe, line by line, what it begins and what is done.
 //!
-//! In every other round nobody looks at what the kill has left before processes that only open the database are killed,
-//! too, amid what the one before had not come to an end with.
+//! In every other round, processes that only open the database are killed, too, before the state after the first kill
+//! is checked. Each is killed in the middle of the work that the previous one had left unfinished.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -25,19 +25,18 @@ const FOLDER: &str = "WINDFALL_KILLED_FOLDER";
 const ROUND: &str = "WINDFALL_KILLED_ROUND";
 const SEED: &str = "WINDFALL_KILLED_SEED";
 const IDLE: &str = "WINDFALL_KILLED_IDLE";
-/// What a process says first, and when its database is open.
+/// The first line of a process, and its line when the database is open.
 const OPENING: &str = "opening";
 const OPEN: &str = "open";
-/// So long, in microseconds, processes may live that only open the database: on a machine that has nothing else to do,
-/// and on one that has.
+/// The longest lives, in microseconds, of processes that only open the database: on an idle machine, and on a busy one.
 const MOST_OF_OPENING: [u64; 2] = [3_000, 200_000];
-/// Rounds of a database that a soak makes.
+/// Rounds per database in a soak.
 const SOAK_ROUNDS: u64 = 50;
 
-/// What a thread of the process does, for ever.
+/// The endless work of a thread of the process.
 pub type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
 
-/// What the process that is to be killed works on.
+/// The environment of a process that will be killed.
 pub struct Killed {
     pub db: Database,
     pub round: u64,
@@ -45,7 +44,7 @@ pub struct Killed {
 }
 
 impl Killed {
-    /// Opens the database, if this is such a process.
+    /// Opens the database if this process is such a child, otherwise returns `None`.
     pub fn open() -> Result<Option<Self>> {
         let (Ok(folder), Ok(round), Ok(seed)) = (var(FOLDER), var(ROUND), var(SEED)) else {
             return Ok(None);
@@ -62,7 +61,7 @@ impl Killed {
 }
 
 fn open(folder: &Path, round: u64) -> Result<Database> {
-    // A process that dies takes nothing along that was written.
+    // Written data survives the death of a process without a sync.
     let mode = if round.is_multiple_of(2) { FlushLog::Write } else { FlushLog::Sync };
     let options = Options::default()
         .page_size(4096)
@@ -73,26 +72,26 @@ fn open(folder: &Path, round: u64) -> Result<Database> {
     Database::open(folder, options)
 }
 
-/// A net of kills.
+/// A test suite of kills.
 pub struct Kills {
-    /// The program, as cargo knows it.
+    /// The name of the program for cargo.
     pub program: &'static str,
-    /// Its test that makes the rounds.
+    /// The name of its test that runs the rounds.
     pub test: &'static str,
-    /// Its test that is killed.
+    /// The name of its test that is killed.
     pub child: &'static str,
 }
 
-/// What looks at a database after a kill, with all that its process has said.
+/// Checks a database after a kill, with all lines that its process has printed.
 pub trait Judge: Default {
     fn judge(&mut self, db: &Database, said: &[String]) -> Result<()>;
 
-    /// After so many rounds: whether enough was done, and what.
+    /// Asserts after this number of rounds that enough was done, and prints it.
     fn sum_up(&self, rounds: u64);
 }
 
 impl Kills {
-    /// As many rounds as usual, or as `KILL_ROUNDS` says; `KILL_SEED` repeats the choices.
+    /// Runs the usual number of rounds, or `KILL_ROUNDS`. `KILL_SEED` repeats the random choices.
     pub fn rounds<J: Judge>(&self, usual: u64) {
         let number = |name: &str| var(name).ok().and_then(|text| text.parse::<u64>().ok());
         let seed = number("KILL_SEED").unwrap_or_else(rand::random);
@@ -100,24 +99,24 @@ impl Kills {
         assert_eq!(self.run::<J>(seed, rounds, None), rounds);
     }
 
-    /// Ever new databases, and kills.
+    /// Runs with ever new databases and kills.
     pub fn soak<J: Judge>(&self, net: &str) {
         soak::soak(net, |seed, end| self.run::<J>(seed, SOAK_ROUNDS, Some(end)));
     }
 
-    /// Kills a process again and again on one database, so many times or until the time is over. Gives how many kills
-    /// there were.
+    /// Kills a process again and again on one database, for this number of rounds or until the time is over. Returns
+    /// the number of kills.
     fn run<J: Judge>(&self, seed: u64, rounds: u64, until: Option<Instant>) -> u64 {
         let Self { program, test, child } = self;
         let (guard, mut done) = (Guard::new(), 0);
-        // This draws the same again; when a process dies is for the machine to say.
+        // The command draws the same choices again; when a process dies depends on the machine.
         let again = format!(
             "KILL_SEED={seed} KILL_ROUNDS={rounds} cargo test -p windfall --test {program} -- --exact --nocapture {test}"
         );
         println!("if a round fails, the same again: {again}");
         let folder = tempfile::tempdir().expect("a folder");
         let (mut chance, mut judge) = (StdRng::seed_from_u64(seed), J::default());
-        // How often a process that only opens was killed, and how often before it was done.
+        // How often a process that only opens was killed, and how often before the database was open.
         let (mut openings, mut amid) = (0, 0);
         for round in (0..rounds).take_while(|_| until.is_none_or(|end| Instant::now() < end)) {
             let life = Duration::from_millis(chance.random_range(1..700));
@@ -137,7 +136,7 @@ impl Kills {
                     openings += 1;
                     amid += u64::from(!said.iter().any(|line| line == OPEN));
                 }
-                // What the next process finds was closed.
+                // The next process finds a closed database.
                 let db = open(folder.path(), round).unwrap();
                 judge.judge(&db, &said).unwrap();
                 assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
@@ -151,11 +150,11 @@ impl Kills {
     }
 }
 
-/// Runs a test of this program as a process with these variables, and kills it so long after it has begun to open the
-/// database. Gives what it has said.
+/// Runs a test of this program as a process with these variables, and kills it when this time has passed since it began
+/// to open the database. Returns its lines.
 ///
 /// # Panics
-/// If it has ended by itself; it is told what it complained of.
+/// If the process ended by itself; the message contains its error output.
 fn run_and_kill(test: &str, variables: &[(&str, String)], life: Duration) -> Vec<String> {
     let mut child = Command::new(std::env::current_exe().expect("the name of the test"))
         .args(["--exact", test, "--ignored", "--nocapture"])
@@ -167,18 +166,18 @@ fn run_and_kill(test: &str, variables: &[(&str, String)], life: Duration) -> Vec
     let (output, mut errors) = (child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
     let (begun, has_begun) = mpsc::channel();
     let listener = thread::spawn(move || {
-        // The last line may be cut.
+        // The last line may be incomplete.
         let lines = BufReader::new(output).split(b'\n').map_while(Result::<_, std::io::Error>::ok);
         let lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
         let tell = |line: &String| {
-            // Behind what the test program itself says.
+            // The output of the test harness may come first on the line.
             if line.ends_with(OPENING) {
                 let _ = begun.send(());
             }
         };
         lines.inspect(tell).collect::<Vec<_>>()
     });
-    // One that ends before it begins is told of below.
+    // A process that ends before it begins is reported below.
     let _ = has_begun.recv();
     thread::sleep(life);
     let ended = child.try_wait().expect("a process");
@@ -193,13 +192,13 @@ fn run_and_kill(test: &str, variables: &[(&str, String)], life: Duration) -> Vec
     listener.join().expect("a listener")
 }
 
-/// What the process says.
+/// Prints a line of the process.
 pub fn say(line: &str) {
-    // Past the test's capture, and whole: other threads speak, too.
+    // Written directly to stdout, past the test's capture, and in one piece, because other threads write, too.
     let _ = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Does all of this on threads until the process is killed. If one of them comes to an end, by a panic, so does it.
+/// Runs all of this on threads until the process is killed. If one of them ends, by a panic, the process ends, too.
 pub fn work_until_killed<'a>(work: impl IntoIterator<Item = Work<'a>>) -> ! {
     thread::scope(|scope| {
         let threads: Vec<_> = work.into_iter().map(|work| scope.spawn(work)).collect();

@@ -1,5 +1,5 @@
-//! Clocks that jump. The engine knows one clock, that of its environment, and no time of day: whatever it shows, nobody
-//! waits for ever, no worker runs in circles, and nothing is lost.
+//! Clocks that jump. The engine uses one clock, that of its environment, and no time of day. Whatever the clock shows,
+//! no thread waits forever, no worker spins, and nothing is lost.
 
 use std::{
     collections::BTreeMap,
@@ -33,29 +33,29 @@ pub const SIMULATED: &str = "clocks::histories_under_a_clock_that_jumps";
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// What the clock does, now and then.
+/// How the clock behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Jumps {
     Forwards,
     Backwards,
-    /// It stands.
+    /// It stands still.
     Never,
     Anywhere,
 }
 
-/// The clock jumps.
+/// An environment with a clock that jumps.
 #[derive(Debug)]
 struct Jumpy {
     jumps: Jumps,
     looks: AtomicU64,
-    /// How many steps each worker has made.
+    /// The number of steps of each worker.
     steps: Arc<Mutex<BTreeMap<&'static str, u64>>>,
 }
 
 impl Change for Jumpy {
     fn now(&self, env: &dyn Env) -> Duration {
         let start = HOUR * 1_000_000;
-        // Some looks are before a jump, and some behind it.
+        // Several readings of the clock are between two jumps.
         let jumps = (self.looks.fetch_add(1, SeqCst) / 7) as u32;
         match self.jumps {
             Jumps::Forwards => start + env.now() + HOUR * jumps,
@@ -74,7 +74,7 @@ impl Change for Jumpy {
     }
 }
 
-/// An environment whose clock jumps.
+/// Returns an environment with a clock that jumps.
 fn jumpy(env: Arc<dyn Env>, jumps: Jumps) -> Arc<Changed<Jumpy>> {
     let change = Jumpy { jumps, looks: AtomicU64::new(0), steps: Arc::default() };
     Arc::new(Changed { env, change })
@@ -93,8 +93,8 @@ fn definition() -> TableOptions {
     TableOptions::default().index("i", IndexOptions::on_value(0..8))
 }
 
-/// Real threads: commits that wait for each other, statements, deletions, checks beside all that. None of them knows
-/// how long anything has taken.
+/// Real threads: commits that wait for each other, DDL, deletions, and concurrent checks. None of them can measure how
+/// long anything has taken.
 #[test]
 fn nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles() {
     in_a_process_of_its_own(THREADS, |case| {
@@ -112,7 +112,7 @@ fn nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles() {
     });
 }
 
-/// With nothing to do the workers sleep, a little by little: at some time none of them makes many steps any more.
+/// Without work the workers fall asleep one after the other, until none of them makes many steps any more.
 fn workers_come_to_rest(change: &Jumpy, jumps: Jumps) {
     let steps = || change.steps.lock().unwrap().clone();
     wait_until(&format!("{jumps:?}: workers that rest"), || {
@@ -141,7 +141,7 @@ fn work(db: &Database, jumps: Jumps) {
                     if n % 2000 == 1999 {
                         db.truncate_table(&name).unwrap();
                     }
-                    // More pages than a check looks at in one go.
+                    // More pages than a check examines in one piece.
                     let length = if n % 4 == 0 { 30_000 } else { 300 };
                     db.table(&name).unwrap().put(&(n % 200).to_be_bytes(), &vec![n as u8; length]).unwrap();
                     calls.fetch_add(1, SeqCst);
@@ -155,7 +155,7 @@ fn work(db: &Database, jumps: Jumps) {
                 checks.fetch_add(1, SeqCst);
             }
         });
-        // However long that takes: calls and checks come to their ends, again and again.
+        // However long it takes, calls and checks must complete, again and again.
         thread::sleep(Duration::from_secs(2));
         for _ in 0..2 {
             let before = (calls.load(SeqCst), checks.load(SeqCst));
@@ -168,7 +168,8 @@ fn work(db: &Database, jumps: Jumps) {
     db.drop_tables(&["t0", "t1"]).unwrap();
     let table = db.table("t2").unwrap();
     wait_until("the deletion of files", || {
-        // The drops of undo slices are not waited for: where the clock stands nobody syncs them but who commits.
+        // No call waits for the drops of undo slices to become durable: with a clock that stands still, only commits
+        // sync them.
         if jumps == Jumps::Never {
             table.put(b"a commit", b"").unwrap();
         }
@@ -177,7 +178,7 @@ fn work(db: &Database, jumps: Jumps) {
     assert_sound(db, "after work");
 }
 
-/// What was committed lazily becomes durable by itself, if the clock moves at all.
+/// Asserts that a lazy commit becomes durable by itself, if the clock moves at all.
 fn lazy_commits_become_durable(db: &Database, disk: &SimulatedDisk, jumps: Jumps) {
     db.set_flush_log_at_trx_commit(FlushLog::Lazy);
     db.create_table("lazy", TableOptions::default()).unwrap().put(b"k", b"v").unwrap();
@@ -191,8 +192,8 @@ fn lazy_commits_become_durable(db: &Database, disk: &SimulatedDisk, jumps: Jumps
     });
 }
 
-/// Histories of rows and statements on one thread, each step of which may come an hour after the one before; in the end
-/// the power goes.
+/// Histories of row changes and DDL on one thread, in which the clock may jump by an hour between steps. At the end the
+/// power is lost.
 #[test]
 fn histories_under_a_clock_that_jumps() {
     in_a_process_of_its_own(SIMULATED, |case| {

@@ -1,4 +1,4 @@
-//! Many tables: a process that may have few files open, and a hundred thousand tables.
+//! Many tables: a process with a low limit of open files, and a hundred thousand tables.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn name(n: u32) -> String {
 
 fn drop_all(db: &Database, names: impl Iterator<Item = u32>, together: usize) {
     let mut names: Vec<String> = names.map(name).collect();
-    // Neighbours in the system tree: a group latches few pages there.
+    // Neighbours in the system tree, so that a group latches few pages there.
     names.sort();
     for names in names.chunks(together) {
         db.drop_tables(&names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
@@ -53,7 +53,7 @@ fn few_open_files_are_enough_for_many_tables() {
     });
 }
 
-/// How many files of tables there are.
+/// Returns the number of data files.
 fn data_files(case: &Case) -> usize {
     std::fs::read_dir(case.folder.join("data")).unwrap().count()
 }
@@ -66,18 +66,18 @@ fn is_truncated(n: u32) -> bool {
     n % 5 == 2
 }
 
-/// Where there may be a file system in memory.
+/// Where a file system in memory may be mounted.
 const MEMORY: &str = "/dev/shm";
 
-/// A file system in memory with room for many files: they are made and synced there in no time.
+/// Returns a file system in memory with space for many files, which are created and synced quickly there.
 pub fn in_memory() -> Option<&'static Path> {
     let folder = Path::new(MEMORY);
     let stat = rustix::fs::statvfs(folder).ok()?;
     (stat.f_bavail * stat.f_bsize > 1 << 30 && tempfile::tempdir_in(folder).is_ok()).then_some(folder)
 }
 
-/// All of them, but where making files takes long and nobody has asked for all of it. Where the folder lies was decided
-/// once, and the room there becomes less while it is used.
+/// Returns the number of tables: all, unless creating files is slow and the full size was not requested. The path
+/// decides, because it was chosen once, and the free space there shrinks while it is used.
 fn tables(above: &Path) -> u32 {
     if above.starts_with(MEMORY) { MANY } else { sized(2_000, MANY) }
 }
@@ -91,7 +91,7 @@ fn open_with_few_files(case: &Case) -> Database {
     Database::open(&case.folder, small().page_size(4096).log_size(32 << 20)).unwrap()
 }
 
-/// Each table has its rows: those that are no longer there, and those that were emptied, too.
+/// Checks that each table has its rows, that dropped tables are gone, and that truncated tables have only new rows.
 fn look(db: &Database, tables: u32, rows: u32) {
     for n in 0..tables {
         let Ok(table) = db.table(&name(n)) else {
@@ -106,14 +106,14 @@ fn look(db: &Database, tables: u32, rows: u32) {
     }
 }
 
-/// More tables than a process could have files open, all with rows on disk, some dropped, some emptied.
+/// More tables than a process may have open files, all with rows on disk, some dropped, some truncated.
 #[test]
 fn few_open_files_are_enough_for_ten_thousand_tables() {
     let fill = |case: &Case| {
         let (db, tables) = (open_with_few_files(case), tables(&case.folder));
         case.part("made", || {
             for n in 0..tables {
-                // Some have two files.
+                // Some tables have two files.
                 let index = TableOptions::default().index("i", IndexOptions::on_value(0..8).unique());
                 let options = if n % 50 == 0 { index } else { TableOptions::default() };
                 let table = db.create_table(&name(n), options).unwrap();
@@ -167,7 +167,7 @@ fn few_open_files_are_enough_for_ten_thousand_tables() {
     in_processes_on(above, MANY_FILES, &[&fill, &go_on]);
 }
 
-/// What a table may take that nobody uses, in bytes.
+/// The most memory for a table that is not in use, in bytes.
 const A_TABLE: u64 = 2 << 10;
 
 #[test]
@@ -178,7 +178,7 @@ fn a_hundred_thousand_tables_come_and_go() {
         let open = || Database::open(&case.folder, options.clone()).unwrap();
         let used = |n: &u32| n.is_multiple_of(97);
         let db = open();
-        // The pool and what is allocated once have been touched.
+        // The pool and one-time allocations are touched before the measurement.
         let warm = db.create_table("warm", TableOptions::default()).unwrap();
         (0..20_000u32).for_each(|n| warm.insert(&n.to_be_bytes(), &[1; 500]).unwrap());
         let before = memory("VmRSS");
@@ -208,7 +208,7 @@ fn a_hundred_thousand_tables_come_and_go() {
             }
             assert_sound(&db, "all of them");
         });
-        // Twice the files, those of the log, and some others.
+        // Twice the limit of data files, the files of the log, and some others.
         assert!(descriptors() < 2 * 32 + 40, "{} descriptors are open", descriptors());
         case.part("dropped", || {
             drop_all(&db, 0..tables, 1000);

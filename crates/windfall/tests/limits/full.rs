@@ -1,5 +1,5 @@
-//! A full disk on a real file system: a call that needs room fails and has changed nothing, the others go on, and so
-//! does everything once there is room.
+//! A full disk on a real file system: a call that needs space fails and has changed nothing, other calls work, and all
+//! calls work again once there is space.
 
 use std::{
     collections::BTreeMap,
@@ -25,8 +25,8 @@ use crate::{
 pub const FILE_SIZE: &str = "full::files_that_may_not_grow_and_then_may";
 pub const FILE_SYSTEM: &str = "full::a_file_system_that_is_full_amid_everything";
 
-/// The pool has room for all pages that a log of this size may have changed: otherwise each call that finds all frames
-/// waiting to be written waits for them for some ten seconds before it is told.
+/// The pool has room for all pages that a log of this size may have changed. Otherwise each call that finds all frames
+/// waiting to be written waits about ten seconds for them before it fails.
 fn options() -> Options {
     Options::default()
         .page_size(4096)
@@ -48,7 +48,7 @@ fn assert_same(table: &Table, rows: &Rows, what: &str) {
     assert!(found == *rows, "{what}: {} rows, {} expected", found.len(), rows.len());
 }
 
-/// Whether the system has refused to make a file longer.
+/// Returns whether the system has refused to extend a file.
 fn is_refused(error: &Error) -> bool {
     match error {
         Error::Disk(DiskError::Full { .. }) => true,
@@ -57,7 +57,7 @@ fn is_refused(error: &Error) -> bool {
     }
 }
 
-/// Calls again what was refused until it is not: the log looks once a second whether there is room.
+/// Repeats a call until it is not refused any more: the log checks once per second whether there is space.
 fn at_last<T>(what: &str, mut call: impl FnMut() -> Result<T>) -> T {
     let start = Instant::now();
     loop {
@@ -72,15 +72,16 @@ fn at_last<T>(what: &str, mut call: impl FnMut() -> Result<T>) -> T {
     }
 }
 
-/// No file of this process may grow beyond so many bytes, a number of whole blocks; an attempt is an error.
+/// Limits the files of this process to this many bytes, a number of whole blocks. An attempt to exceed the limit is an
+/// error.
 fn limit_files(most: Option<u64>) {
-    // SAFETY: to ignore a signal runs nothing.
+    // SAFETY: ignoring a signal runs no code.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     setrlimit(Resource::Fsize, Rlimit { current: most, maximum: getrlimit(Resource::Fsize).maximum })
         .unwrap();
 }
 
-/// A value that follows from its key.
+/// Returns the value that belongs to a key.
 fn value(key: u64) -> Vec<u8> {
     let mixed = mix(&[key]);
     let length = if mixed.is_multiple_of(40) { 4000 + mixed % 200_000 } else { 8 + mixed % 900 };
@@ -89,7 +90,7 @@ fn value(key: u64) -> Vec<u8> {
     value
 }
 
-/// Puts the next row, if it can be.
+/// Puts the next row, if that is possible.
 fn put(table: &Table, rows: &mut Rows, next: &mut u64) -> Result<()> {
     *next += 1;
     let (key, value) = (next.to_be_bytes().to_vec(), value(*next));
@@ -98,10 +99,10 @@ fn put(table: &Table, rows: &mut Rows, next: &mut u64) -> Result<()> {
     Ok(())
 }
 
-/// How many rows were acknowledged, for the next process.
+/// The file with the number of acknowledged rows, for the next process.
 const ACKNOWLEDGED: &str = "acknowledged";
 
-/// The next process finds just the rows that the one before was told to be there.
+/// Asserts that the next process finds exactly the rows that were acknowledged in the previous one.
 fn go_on(case: &Case) {
     let db = Database::open(&case.folder, options()).unwrap();
     let acknowledged: usize = fs::read_to_string(case.folder.join(ACKNOWLEDGED)).unwrap().parse().unwrap();
@@ -114,12 +115,12 @@ fn go_on(case: &Case) {
     db.close().unwrap();
 }
 
-/// Any system has such a limit to set: so this runs everywhere.
+/// Every system supports this limit, so the test runs everywhere.
 #[test]
 fn files_that_may_not_grow_and_then_may() {
     let fill = |case: &Case| {
         let mut chance = StdRng::seed_from_u64(seed());
-        // Too little for anything.
+        // Too little for a database.
         limit_files(Some(2 * 4096));
         let error = Database::open(&case.folder, options()).unwrap_err();
         assert!(is_refused(&error), "{error:?}");
@@ -148,13 +149,13 @@ fn files_that_may_not_grow_and_then_may() {
                 "{what}: no file is named: {refused}"
             );
             assert_same(&table, &rows, &what);
-            // What makes room.
+            // A call that frees space.
             db.drop_table("other").unwrap();
             if round % 2 == 0 {
                 std::thread::sleep(Duration::from_millis(1200));
             }
             if round == rounds - 1 {
-                // Amid all that.
+                // The process dies while the disk is full.
                 fs::write(case.folder.join(ACKNOWLEDGED), rows.len().to_string()).unwrap();
                 die();
             }
@@ -170,7 +171,7 @@ fn files_that_may_not_grow_and_then_may() {
     in_processes_of_its_own(FILE_SIZE, &[&fill, &go_on]);
 }
 
-/// Takes all the room that there is.
+/// Fills all free space.
 fn take_room(case: &Case) {
     let mut ballast = File::create(case.folder.join(BALLAST)).unwrap();
     for piece in [1 << 20, 4096] {
@@ -184,8 +185,8 @@ fn give_room(case: &Case) {
 
 const BALLAST: &str = "ballast";
 
-/// Says whether this process, and so its children, has its temporary files in a small file system of its own. Runs the
-/// test in such a one if not. Where the system grants that to nobody, nothing is run.
+/// Returns whether this process, and so its children, has its temporary files in a small file system of its own. If
+/// not, runs the test in one. If the system does not permit that, nothing runs.
 fn in_a_file_system_of_its_own(test: &str) -> bool {
     const HERE: &str = "WINDFALL_LIMITS_FILE_SYSTEM";
     if var_os(HERE).is_some() {
@@ -208,9 +209,9 @@ fn in_a_file_system_of_its_own(test: &str) -> bool {
     false
 }
 
-/// How many kinds of calls there are that may find the disk full.
+/// The number of kinds of calls that may find the disk full.
 const CALLS: u32 = 9;
-/// Keys of rows that a call makes and deletes again.
+/// Keys of rows that a call creates and deletes again.
 const PASSING: u64 = 1 << 60;
 
 struct World {
@@ -221,11 +222,11 @@ struct World {
 
 impl World {
     fn table(&self) -> Table {
-        // It may have been renamed, and not back.
+        // A call may have renamed it, and failed to rename it back.
         self.db.table("t").or_else(|_| self.db.table("u")).unwrap()
     }
 
-    /// A call of some kind. What it makes it unmakes, if it can.
+    /// Makes a call of this kind, and undoes its effect if possible.
     fn call(&mut self, kind: u32) -> Result<()> {
         match kind {
             0 => put(&self.table(), &mut self.rows, &mut self.next),
@@ -262,7 +263,7 @@ impl World {
         }
     }
 
-    /// Unmakes what a call has left that was refused half-way, when there is room again.
+    /// Undoes the effect of a call that was refused half-way, once there is space again.
     fn tidy(&self, what: &str) {
         if self.db.table("u").is_ok() {
             at_last(what, || self.db.rename_table("u", "t"));
@@ -280,7 +281,7 @@ impl World {
         }
     }
 
-    /// What can be read while the disk is full: a frame may be wanting, where all of them wait to be written.
+    /// Checks what can be read while the disk is full. A read may lack a frame if all of them wait to be written.
     fn look(&self, what: &str) {
         let rows = self.table().range(..&PASSING.to_be_bytes()[..]).unwrap().collect::<Result<Rows>>();
         match rows {
@@ -306,7 +307,7 @@ fn a_file_system_that_is_full_amid_everything() {
             world = case.guard.run(&crate::again(FILE_SYSTEM), || {
                 take_room(case);
                 for _ in 0..chance.random_range(20..200) {
-                    // Some room is left in files that are longer than what they hold.
+                    // Some space is left in files that are longer than their content.
                     let done =
                         world.call(kind).and_then(|()| put(&world.table(), &mut world.rows, &mut world.next));
                     if let Err(error) = done {
@@ -317,11 +318,11 @@ fn a_file_system_that_is_full_amid_everything() {
                 }
                 world.look(&what);
                 if chance.random_range(0..4) == 0 {
-                    // The next process finds the disk full, too.
+                    // The next process also finds the disk full.
                     let World { db, rows, next } = world;
                     let closed = db.close();
                     assert!(closed.as_ref().err().is_none_or(is_refused), "{what}: {closed:?}");
-                    // It needs room only for pages whose last write was refused, and then it says so.
+                    // Opening needs space only for pages with a refused last write, and reports that.
                     let db = open().unwrap_or_else(|error| {
                         assert!(is_refused(&error), "{what}, opening: {error}");
                         give_room(case);
@@ -333,7 +334,7 @@ fn a_file_system_that_is_full_amid_everything() {
                     world.look(&what);
                 }
                 if round == rounds - 1 {
-                    // Amid all that. What is to be told to the next process takes room, too.
+                    // The process dies at this point. The file for the next process also needs space.
                     give_room(case);
                     fs::write(case.folder.join(ACKNOWLEDGED), world.rows.len().to_string()).unwrap();
                     world.tidy(&what);
@@ -353,7 +354,7 @@ fn a_file_system_that_is_full_amid_everything() {
                 at_last(&what, || put(&world.table(), &mut world.rows, &mut world.next));
                 assert_sound(&world.db, &what);
                 assert_same(&world.table(), &world.rows, &what);
-                // It would be full of rows before long.
+                // Otherwise the file system would soon be full of rows.
                 if world.rows.len() > 3000 {
                     world.db.truncate_table("t").unwrap();
                     world.rows.clear();

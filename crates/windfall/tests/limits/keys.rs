@@ -1,4 +1,4 @@
-//! Keys in orders that are made to be nasty: against a model, and with bounds for the pages and levels of the tree.
+//! Keys in adverse orders: compared with a model, and with bounds for the number of pages and levels of the tree.
 
 use std::collections::BTreeMap;
 
@@ -21,19 +21,19 @@ fn open(case: &Case) -> Database {
     Database::open(&case.folder, options).unwrap()
 }
 
-/// Some order of so many numbers that is as good as random.
+/// Returns a pseudo-random order of `n` numbers.
 fn shuffled(n: u64, with: u64) -> Vec<u64> {
     let mut numbers: Vec<u64> = (0..n).collect();
     numbers.sort_by_key(|number| mix(&[with, *number]));
     numbers
 }
 
-/// From both ends towards the middle.
+/// Returns the order that alternates between both ends, towards the middle.
 fn both_ends(n: u64) -> Vec<u64> {
     (0..n).map(|at| if at % 2 == 0 { at / 2 } else { n - 1 - at / 2 }).collect()
 }
 
-/// From the middle towards both ends: the next one always falls between the two that came last.
+/// Returns the order that alternates from the middle towards both ends.
 fn inwards(n: u64) -> Vec<u64> {
     both_ends(n).into_iter().rev().collect()
 }
@@ -43,7 +43,8 @@ fn bit_reversed(n: u64) -> Vec<u64> {
     (0..1 << bits).map(|at: u64| at.reverse_bits() >> (64 - bits)).filter(|at| *at < n).collect()
 }
 
-/// Every `step`-th: a removal in this order leaves the nodes it has passed just so full, one as the other.
+/// Returns every `step`-th number, then those next to them, and so on. A removal in this order leaves all nodes that it
+/// has passed equally full.
 fn combed(n: u64, step: u64) -> Vec<u64> {
     (0..step).flat_map(|from| (from..n).step_by(step as usize)).collect()
 }
@@ -56,16 +57,16 @@ fn assert_same(table: &Table, model: &Model, what: &str) {
     assert!(table.rows().unwrap().rev().map(Result::unwrap).eq(rows.rev()), "{what}, backwards");
 }
 
-/// Checks everything, and that the tree of the rows is not larger than it may be: no two neighbours are small, so there
-/// are at most four pages for the bytes of one and one for each level; and every node above the leaves has two children
-/// or more, but on the way along the edges.
+/// Checks everything, and the size of the tree of rows. No two adjacent nodes are small, so there are at most four
+/// pages per page of bytes, and one per level. Every node above the leaves has two or more children, except along the
+/// edges.
 fn assert_small(db: &Database, model: &Model, what: &str) -> (u64, u32) {
     let report = db.check().unwrap();
     assert_eq!(report.findings, Vec::<String>::new(), "{what}");
     let tree = report.trees.iter().find(|tree| tree.table == "t").unwrap();
     assert_eq!(tree.entries, model.len() as u64, "{what}");
     assert_eq!(tree.deleted, 0, "{what}: entries that nobody needs are left");
-    // An entry with its slot and the head of its record, in whole words.
+    // An entry with its slot and its record header, in whole words.
     let bytes: usize =
         model.iter().map(|(key, value)| (8 + 18 + key.len() + value.len()).next_multiple_of(8)).sum();
     let most = 4 * bytes.div_ceil(PAGE) as u64 + u64::from(tree.height);
@@ -80,8 +81,7 @@ fn assert_small(db: &Database, model: &Model, what: &str) -> (u64, u32) {
     (tree.pages, tree.height)
 }
 
-/// Puts rows in one order and removes them in another. Gives how many pages and levels there were when they were all
-/// there.
+/// Puts rows in one order and removes them in another. Returns the number of pages and levels with all rows.
 fn run(
     case: &Case,
     what: &str,
@@ -108,7 +108,7 @@ fn run(
         let key = key(*n);
         assert!(table.delete(&key).unwrap(), "{what}: row {n} is not there");
         model.remove(&key);
-        // Half of it, and next to all of it: what is left are nodes that could not be merged.
+        // With half of the rows left, and with few left: the remaining nodes could not be merged.
         if at == half || at == gone.len() - gone.len() / 16 {
             assert_same(&table, &model, what);
             assert_small(&db, &model, &format!("{what}, {} rows left", model.len()));
@@ -137,18 +137,18 @@ fn nasty_orders_keep_the_tree_sound_and_small() {
             ("shuffled", shuffled(n, seed())),
         ];
         for (at, (name, order)) in orders.iter().enumerate() {
-            // Each is put by one order and goes by the next.
+            // The rows are inserted in one order and deleted in another.
             let (_, gone) = &orders[(at + 3) % orders.len()];
             let (pages, height) =
                 case.part(name, || run(case, name, &key, &|_| 60, [order.clone(), gone.clone()]));
             println!("    {name}: {pages} pages, {height} levels");
-            // Rows of 96 bytes with their slots: 40 and more in a page. In order they fill it.
+            // Rows take 96 bytes with their slots: a page holds 40 or more. Ascending inserts fill pages.
             let least = n / 42;
             let most = if *name == "ascending" { least * 11 / 10 } else { least * 22 / 10 };
             assert!((least..=most).contains(&pages), "{name}: {pages} pages, from {least} to {most}");
             assert!(height <= 3, "{name}: {height} levels");
         }
-        // Entries of the largest size that a node keeps, beside the smallest: two of the former fill a node, and a
+        // Entries of the largest size that a node keeps, next to the smallest: two of the largest fill a node, and a
         // split never finds its middle.
         let lengths = |n: u64| if mix(&[n, 5]).is_multiple_of(3) { PAGE / 4 } else { 0 };
         for (name, order) in &orders {
@@ -159,7 +159,7 @@ fn nasty_orders_keep_the_tree_sound_and_small() {
     });
 }
 
-/// Bytes of a long key: what tells it apart stands at both ends. Neighbours share the beginning, nodes do not.
+/// Returns a long key with distinguishing bytes at both ends. Neighbours share a prefix, nodes do not.
 fn long_key(n: u64, limit: usize, group: u64) -> Vec<u8> {
     let mut key = vec![0x55; limit];
     key[..8].copy_from_slice(&mix(&[n / group]).to_be_bytes());
@@ -174,7 +174,7 @@ fn long_keys_that_share_all_but_their_ends() {
         let limit = PAGE * 3 / 16;
         let all: Vec<u64> = (0..n).collect();
         let orders = [all.clone(), shuffled(n, seed()), bit_reversed(n)];
-        // Separators of the full length: nodes have few children, and the tree is as high as it can be.
+        // The separators have the full length: nodes have few children, and the tree is as high as possible.
         for group in [2, 3, 5, n] {
             for (at, order) in orders.iter().enumerate() {
                 let what = format!("groups of {group}, order {at}");
@@ -191,7 +191,7 @@ fn long_keys_that_share_all_but_their_ends() {
                 println!("    {what}: {pages} pages, {height} levels");
             }
         }
-        // Each key is the beginning of the next one, of zeros or of ones; and some in between.
+        // Each key is a prefix of the next one, of zeros or of ones, and some keys are in between.
         let limit = limit as u64;
         for (name, key) in [
             ("zeros", &(|n: u64| vec![0u8; n as usize + 1]) as &dyn Fn(u64) -> Vec<u8>),

@@ -1,4 +1,4 @@
-//! Values far longer than the pool and the log: a gibibyte in full.
+//! Values far longer than the pool and the log: a gibibyte in the full test.
 
 use std::io::{Read, Write};
 
@@ -14,7 +14,7 @@ pub const KILLED: &str = "long::a_process_dies_amid_a_long_value";
 
 const POOL: u64 = 8 << 20;
 const LOG: u64 = 16 << 20;
-/// What the process may take beside the pool, however long the value.
+/// The memory that the process may use besides the pool, for a value of any length.
 const BESIDE: u64 = 48 << 20;
 
 fn length() -> u64 {
@@ -30,7 +30,7 @@ fn open(case: &Case) -> Database {
     Database::open(&case.folder, options).unwrap()
 }
 
-/// The bytes of a value, every eight of which say whose they are and where they belong.
+/// The bytes of a value. Every eight bytes identify the value and their position in it.
 struct Bytes {
     of: u64,
     at: u64,
@@ -59,7 +59,7 @@ impl Read for Bytes {
     }
 }
 
-/// What is written has to be these bytes.
+/// Asserts that these bytes are written.
 impl Write for Bytes {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let mut wanted = vec![0; bytes.len()];
@@ -105,14 +105,14 @@ fn a_long_value_comes_and_goes() {
         case.part("read", || assert_is(&table, b"long", 1));
         case.part("replaced", || put(&table, b"long", 2).unwrap());
         case.part("read again", || assert_is(&table, b"long", 2));
-        // The source ends before the value does: what was written of it goes away.
+        // The source ends before the value does, so the written part is rolled back.
         case.part("taken back", || {
             let error = table.put_stream(b"long", length() + 1, &mut Bytes::new(3, length())).unwrap_err();
             assert!(matches!(error, Error::Usage(UsageError::Other(_))), "{error}");
             assert_is(&table, b"long", 2);
         });
         assert_log_is_small(case);
-        // Checked when all that was replaced and taken back has gone: the next ones take its place.
+        // The check waits until everything that was replaced or rolled back is freed. The next values reuse that space.
         case.part("check", || assert_sound(&db, "after a rollback"));
         let before = bytes_in(case, "data");
         case.part("replaced twice", || {
@@ -132,7 +132,7 @@ fn a_long_value_comes_and_goes() {
         let beside = memory("VmHWM").saturating_sub(POOL);
         println!("    at most {} MiB beside the pool", beside >> 20);
         assert!(beside <= BESIDE, "{beside} bytes beside the pool");
-        // Also by the calls that take and give it in one piece.
+        // The same with the calls that take and return the value in one piece.
         case.part("in one piece", || {
             let whole = table.get(b"long").unwrap().unwrap();
             Bytes::new(6, length()).write_all(&whole).unwrap();
@@ -150,10 +150,10 @@ fn a_long_value_comes_and_goes() {
     });
 }
 
-/// The process dies while it writes, once over nothing and once over another value, and while it takes one away.
+/// The process dies while it writes a value, once over nothing and once over another value, and while it deletes one.
 #[test]
 fn a_process_dies_amid_a_long_value() {
-    /// Its end is the process's.
+    /// A source that kills the process near its end.
     struct Deadly(Bytes);
     impl Read for Deadly {
         fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {

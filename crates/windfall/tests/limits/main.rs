@@ -1,8 +1,8 @@
-//! Limits of the process and of the machine: what runs out is an error of who asks for it, or no error at all, and
-//! nothing is lost; what goes on for long takes no more than its share.
+//! Limits of the process and of the machine. If a resource is exhausted, the call that needs it returns an error, or
+//! there is no error at all, and nothing is lost. Long-running work uses no more than its share.
 //!
-//! Each case runs in a process of its own, which sets its limits for itself and can be measured. `WINDFALL_LIMITS=long`
-//! runs it in full, `WINDFALL_LIMITS_SEED` draws it again.
+//! Each case runs in a process of its own, which sets its own limits and can be measured. `WINDFALL_LIMITS=long` runs
+//! it in full, `WINDFALL_LIMITS_SEED` sets its seed.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -43,19 +43,19 @@ use windfall::{Database, FlushLog, Options};
 const CASE: &str = "WINDFALL_LIMITS_CASE";
 const FOLDER: &str = "WINDFALL_LIMITS_FOLDER";
 const STAGE: &str = "WINDFALL_LIMITS_STAGE";
-/// What a stage says when it has come to its end.
+/// The line that a stage prints at its end.
 const DONE: &str = "the stage is done";
 const SCALE: &str = "WINDFALL_LIMITS";
 const SEED: &str = "WINDFALL_LIMITS_SEED";
-/// Names a file that says how many cases a soak has begun: the next call of it goes on there.
+/// Names a file with the number of cases that soaks have begun: the next soak continues from there.
 const TURNS: &str = "WINDFALL_LIMITS_TURNS";
 
-/// What begins a line that says that not all was run.
+/// The prefix of a line that reports an incomplete run.
 const LESS: &str = "SKIPPED: ";
-/// How often that was said by the cases of this process.
+/// The number of these lines from the cases of this process.
 static LESS_RUN: AtomicU64 = AtomicU64::new(0);
 
-/// The cases that have more to show in full, or with another seed.
+/// The cases that test more in full, or with another seed.
 const CASES: [&str; 14] = [
     files::MANY_FILES,
     files::MANY_TABLES,
@@ -73,20 +73,20 @@ const CASES: [&str; 14] = [
     full::FILE_SYSTEM,
 ];
 
-/// A part of a case in full may have a slow disk.
+/// The limit of a part in full, which may run on a slow disk.
 const LIMIT_IN_FULL: Duration = Duration::from_mins(30);
 
-/// Whether a case is run in full.
+/// Returns whether cases run in full.
 fn in_full() -> bool {
     var(SCALE).is_ok_and(|scale| scale == "long")
 }
 
-/// The size of a case: the usual one, or that in full.
+/// Returns the size of a case: the usual one, or the full one.
 fn sized<T>(usual: T, full: T) -> T {
     if in_full() { full } else { usual }
 }
 
-/// What draws a case.
+/// Returns the seed of a case.
 fn seed() -> u64 {
     var(SEED).map_or(1, |seed| seed.parse().unwrap())
 }
@@ -100,7 +100,7 @@ fn command(test: &str, in_full: bool, seed: u64) -> String {
     format!("{scale}{SEED}={seed} cargo test -p windfall --test limits -- --exact --nocapture {test}")
 }
 
-/// A stage of a test, as the process that is for it sees it.
+/// A stage of a test, inside its process.
 struct Case {
     test: &'static str,
     folder: PathBuf,
@@ -108,7 +108,7 @@ struct Case {
 }
 
 impl Case {
-    /// Does a part of the case, which does not take long, and says how long.
+    /// Runs a part of the case under the guard, and prints its duration.
     fn part<T>(&self, what: &str, run: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let done = self.guard.run(&again(self.test), run);
@@ -117,14 +117,14 @@ impl Case {
     }
 }
 
-/// Says that a stage has come to its end, and kills the process.
+/// Reports that a stage has reached its end, and kills the process.
 fn die() -> ! {
     println!("{DONE}");
     kill_process(getpid(), Signal::KILL).unwrap();
     unreachable!("it is dead")
 }
 
-/// Whether this process is one of those that a test runs for itself.
+/// Returns whether this process is one that a test runs for itself.
 fn is_a_stage() -> bool {
     var(CASE).is_ok()
 }
@@ -134,7 +134,7 @@ fn in_processes_of_its_own(test: &'static str, stages: &[&dyn Fn(&Case)]) {
     in_processes_on(&std::env::temp_dir(), test, stages);
 }
 
-/// As [`in_processes_of_its_own`], with the folder of the case in this one.
+/// As [`in_processes_of_its_own`], with the folder of the case below `above`.
 fn in_processes_on(above: &Path, test: &'static str, stages: &[&dyn Fn(&Case)]) {
     if var(CASE).is_ok_and(|case| case == test) {
         let stage: usize = var(STAGE).unwrap().parse().unwrap();
@@ -156,8 +156,8 @@ fn in_a_process_of_its_own(test: &'static str, run: impl Fn(&Case)) {
     in_processes_of_its_own(test, &[&run]);
 }
 
-/// A process that has said that it is done is a good one, also if it has ended by its own hand then. What it tells is
-/// told.
+/// Checks the result of a process. It must have reported that it is done, and may have killed itself afterwards. Prints
+/// its report.
 fn check(test: &str, run: &Output, done: &str, again: &str) {
     let said = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
     let killed = run.status.signal() == Some(Signal::KILL.as_raw());
@@ -168,9 +168,9 @@ fn check(test: &str, run: &Output, done: &str, again: &str) {
     LESS_RUN.fetch_add(said.lines().filter(|line| line.starts_with(LESS)).count() as u64, SeqCst);
 }
 
-/// Says that the machine lets less be run than there is to run.
+/// Reports that this machine allows only a part of the test.
 fn tell_less(what: &str) {
-    // Past the capture of tests that pass.
+    // On stderr, because the output of passing tests is captured.
     let _ = writeln!(io::stderr(), "{LESS}{what}");
 }
 
@@ -179,7 +179,7 @@ fn limit(resource: Resource, most: u64) {
     setrlimit(resource, Rlimit { current: Some(most), maximum }).unwrap();
 }
 
-/// Small sizes, and commits that nobody waits for.
+/// Returns options with small sizes, and with commits that wait for nothing.
 fn small() -> Options {
     Options::default()
         .buffer_pool_size(8 << 20)
@@ -188,7 +188,7 @@ fn small() -> Options {
         .flush_log_at_trx_commit(FlushLog::Lazy)
 }
 
-/// What the system says of this process, in bytes: `VmRSS` is the memory that it has, `VmHWM` the most that it had.
+/// Returns a figure of the system for this process, in bytes: `VmRSS` is its current memory, `VmHWM` its peak.
 fn memory(what: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
@@ -204,7 +204,7 @@ fn assert_sound(db: &Database, what: &str) {
     );
 }
 
-/// The cases in full, ever drawn anew: all of them before any comes again, over all calls of a soak.
+/// Runs the cases in full, with ever new seeds. Each case runs once before any runs again, over all calls of a soak.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {

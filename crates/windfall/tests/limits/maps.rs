@@ -1,4 +1,4 @@
-//! A tree of several allocation maps, and threads that make and free pages in all of it at once.
+//! A tree with several allocation maps, and threads that allocate and free pages everywhere in it at once.
 
 use std::{
     collections::BTreeMap,
@@ -16,12 +16,12 @@ use crate::{Case, assert_sound, files::in_memory, in_processes_on, seed, sized};
 pub const SEVERAL: &str = "maps::threads_in_a_tree_of_several_maps";
 
 const PAGE: u64 = 4096;
-/// How many pages a map speaks for.
+/// The number of pages that a map covers.
 const SPAN: u64 = (PAGE - 128) * 8;
-/// How long a value is that only takes room.
+/// The length of a value that only fills space.
 const FILLER: u64 = 8 << 20;
 const THREADS: u64 = 4;
-/// How many calls each of them makes at least.
+/// The least number of calls per thread.
 const LEAST: u64 = 200;
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -36,17 +36,17 @@ fn open(case: &Case) -> Database {
     Database::open(&case.folder, options).unwrap()
 }
 
-/// So many fillers that the last of the maps has little to give.
+/// Returns a number of fillers such that the last map has little free space.
 fn fillers() -> u64 {
     sized(3, 5) * SPAN * PAGE / FILLER + 1
 }
 
-/// Between any two of the fillers there are rows, and so leaves wherever there are pages.
+/// Returns the key of a row. There are rows between any two fillers, and so leaves in all parts of the file.
 fn row(filler: u64, n: u64) -> Vec<u8> {
     [filler.to_be_bytes(), n.to_be_bytes()].concat()
 }
 
-/// Those that are there at first are the first thread's.
+/// Returns the initial rows of a filler, which belong to the first thread.
 fn first_rows(filler: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     (0..40).map(move |n| (row(filler, n * THREADS), vec![1; 300]))
 }
@@ -61,7 +61,7 @@ fn rows_of(table: &Table) -> Rows {
     rows.filter(|(key, _)| key.len() > 8).collect()
 }
 
-/// A thread with rows of its own, everywhere among the fillers.
+/// Runs a thread with rows of its own, everywhere between the fillers.
 fn work(table: &Table, thread: u64, stop: &AtomicBool) -> Rows {
     let mut chance = StdRng::seed_from_u64(seed() << 8 | thread);
     let mut rows = if thread == 0 { (0..fillers()).flat_map(first_rows).collect() } else { Rows::new() };
@@ -74,7 +74,7 @@ fn work(table: &Table, thread: u64, stop: &AtomicBool) -> Rows {
             assert_eq!(table.delete(&key).unwrap(), rows.remove(&key).is_some(), "{key:?}");
             continue;
         }
-        // Pages are taken by leaves that split, and by chains.
+        // Splits of leaves and overflow chains allocate pages.
         let length = if chance.random_ratio(1, 30) {
             chance.random_range(2..40) * PAGE
         } else {
@@ -87,7 +87,7 @@ fn work(table: &Table, thread: u64, stop: &AtomicBool) -> Rows {
     rows
 }
 
-/// After a restart nothing is known of the maps; all but the first are full, and what is free lies below.
+/// After a restart the state of the maps is unknown. All maps but the first are full, and the free pages are below.
 #[test]
 fn threads_in_a_tree_of_several_maps() {
     let fill = |case: &Case| {

@@ -1,5 +1,5 @@
-//! A limit of memory: what a process takes beside its pool does not grow with its data, and what is not to be had is
-//! told.
+//! A memory limit: the memory that a process uses besides its pool does not grow with its data, and a request that
+//! exceeds the limit is reported.
 
 use rustix::process::Resource;
 use windfall::{Database, Error, IndexOptions, Options, TableOptions, error::UsageError};
@@ -14,17 +14,17 @@ pub const BOUNDED: &str = "memory::memory_beside_the_pool_does_not_grow_with_the
 pub const MANY_CALLS: &str = "memory::memory_of_recovery_does_not_grow_with_the_transactions_in_the_log";
 
 const POOL: u64 = 8 << 20;
-/// What the process may have beside the pool, whatever lies in the database. Half of it is what recovery collects
-/// before it goes to the pages, or what the building of an index sorts at a time.
+/// The memory that the process may use besides the pool, for any content of the database. Half of it is what recovery
+/// collects before it applies it to pages, or what an index build sorts at a time.
 const BESIDE: u64 = 112 << 20;
-/// Beyond that: stacks of threads, and what is reserved and not used.
+/// In addition: stacks of threads, and memory that is reserved and not used.
 const RESERVED: u64 = 96 << 20;
 
 fn options() -> Options {
     small().buffer_pool_size(POOL).buffer_pool_max_size(POOL).log_size(64 << 20)
 }
 
-/// Opens it in a process that can have no more than it should need.
+/// Opens the database in a process with a limit of what it should need.
 fn open(case: &Case) -> Database {
     limit(Resource::Data, POOL + BESIDE + RESERVED);
     Database::open(&case.folder, options()).unwrap()
@@ -36,7 +36,7 @@ fn assert_bounded(what: &str) {
     assert!(beside <= BESIDE, "{what}: {beside} bytes beside the pool");
 }
 
-/// Some neighbours at a time, in the order of chance.
+/// Returns a row. Groups of neighbours are in random order.
 fn row(n: u32) -> ([u8; 12], Vec<u8>) {
     let place = mix(&[seed(), u64::from(n / 64)]);
     let mut key = [0; 12];
@@ -53,8 +53,8 @@ fn long_value(fill: u8) -> impl std::io::Read {
     std::io::Read::take(std::io::repeat(fill), LONG)
 }
 
-/// Many times the pool, and the bound: rows in the order of chance, an index, long values, tables, a scan, a check; the
-/// process dies with much to recover, and the next one goes on.
+/// Data of many times the size of the pool and of the bound: rows in random order, an index, long values, tables, a
+/// scan, a check. Then the process dies with much to recover, and the next one continues.
 #[test]
 fn memory_beside_the_pool_does_not_grow_with_the_data() {
     let rows = sized(120_000, 1_500_000);
@@ -120,15 +120,15 @@ fn memory_beside_the_pool_does_not_grow_with_the_data() {
     in_processes_of_its_own(BOUNDED, &[&work, &go_on]);
 }
 
-/// What recovery may take beside the pool for a log of many short transactions: about half of it is the batch of
-/// changes that it collects.
+/// The memory that recovery may use besides the pool, for a log of many short transactions. About half of it is the
+/// batch of changes that it collects.
 const RECOVERY: u64 = 72 << 20;
 
-/// Many transactions behind the last checkpoint, all of which have ended: recovery keeps none of them.
+/// Many transactions after the last checkpoint, all of which have ended: recovery keeps none of them.
 #[test]
 fn memory_of_recovery_does_not_grow_with_the_transactions_in_the_log() {
     let calls: u32 = sized(1_000_000, 4_000_000);
-    // A part of so large a log is never worth a checkpoint.
+    // The log is so large that its use never triggers a checkpoint.
     let options = || options().log_size(64 << 30);
     let work = |case: &Case| {
         let db = Database::open(&case.folder, options()).unwrap();
@@ -154,8 +154,8 @@ fn memory_of_recovery_does_not_grow_with_the_transactions_in_the_log() {
     in_processes_of_its_own(MANY_CALLS, &[&work, &go_on]);
 }
 
-/// An option that asks for more than there is is told by its name, with the cure, and has made nothing; with less it
-/// works.
+/// An option that requests more memory than available is reported by name, with the remedy, and creates nothing. With
+/// less it works.
 #[test]
 fn a_size_beyond_the_memory_is_told() {
     in_a_process_of_its_own("memory::a_size_beyond_the_memory_is_told", |case| {
@@ -171,15 +171,15 @@ fn a_size_beyond_the_memory_is_told() {
         };
         let pool = |bytes| small().buffer_pool_size(bytes);
         refused(pool(4 << 30), "buffer_pool_max_size");
-        // Four times this size is reserved, for it may grow.
+        // Four times this size is reserved, because the pool may grow.
         refused(pool(400 << 20), "buffer_pool_max_size");
         refused(small().buffer_pool_max_size(16 << 40), "buffer_pool_max_size");
         refused(small().log_buffer_size(1 << 30).log_size(4 << 30), "log_buffer_size");
         let db = Database::open(&case.folder, pool(32 << 20)).unwrap();
         let table = db.create_table("t", TableOptions::default()).unwrap();
-        // What was refused has left nothing behind that is in the way.
+        // The refused opens have left nothing that prevents this.
         table.insert(b"k", b"v").unwrap();
-        // A value that does not fit the memory is told, too, and can be had in pieces.
+        // A value that does not fit into memory is also reported, and can be read in pieces.
         let length = 300 << 20;
         case.part("a value beyond the memory", || {
             table.put_stream(b"long", length, &mut std::io::Read::take(std::io::repeat(7), length)).unwrap();

@@ -1,4 +1,4 @@
-//! The smallest pool, and eight threads that do everything at once.
+//! The smallest pool, and eight threads that use it for everything at once.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ fn open(case: &Case) -> Database {
     Database::open(&case.folder, options).unwrap()
 }
 
-/// A source that ends in an error: the row is taken back, with all that was written of it.
+/// A source that ends with an error: the row is rolled back, with all that was written of it.
 struct Broken(u64);
 
 impl io::Read for Broken {
@@ -48,11 +48,11 @@ struct Told {
     stop: AtomicBool,
     calls: AtomicU64,
     rollbacks: AtomicU64,
-    /// Calls that the pool had no frame for.
+    /// Calls for which the pool had no frame.
     refused: AtomicU64,
 }
 
-/// A thread with tables of its own, of which it knows every row. The last byte of a value is that of the row.
+/// A thread with a table of its own. It knows every row of it.
 struct Worker<'a> {
     db: &'a Database,
     told: &'a Told,
@@ -73,7 +73,7 @@ impl Worker<'_> {
 
     fn value(&mut self, key: u16) -> Vec<u8> {
         self.turn += 1;
-        // Some take chains that are longer than the pool.
+        // Some values need chains that are longer than the pool.
         let length = match self.chance.random_range(0..200) {
             0 => 90 * PAGE,
             1..8 => self.chance.random_range(2 * PAGE..12 * PAGE),
@@ -85,8 +85,8 @@ impl Worker<'_> {
         value
     }
 
-    /// Says whether a call was done. The pool may be too small for what all threads want of it at the same time: that
-    /// is told, and then nothing has changed.
+    /// Returns the result of a call that succeeded. The pool may be too small for all threads at the same time. Then
+    /// the call returns an error, and nothing has changed.
     fn done<T>(&self, result: Result<T>) -> Option<T> {
         self.told.calls.fetch_add(1, SeqCst);
         match result {
@@ -115,7 +115,7 @@ impl Worker<'_> {
                 }
             }
             2 => {
-                // A failure may come between the two.
+                // A failure may occur between the drop and the creation.
                 if self.done(self.db.drop_table(&self.name())).is_some() {
                     self.rows.clear();
                     while self.done(self.db.create_table(&self.name(), definition())).is_none() {}
@@ -143,7 +143,7 @@ impl Worker<'_> {
                 }
             }
             45..60 => {
-                // Everybody's table: the last one wins.
+                // A table of all threads: the last write wins.
                 let shared = self.db.table("shared").unwrap();
                 let value = self.value(key);
                 self.done(shared.put(&bytes, &value[..12]));
@@ -157,7 +157,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A call that fails late.
+    /// Makes a call that fails late.
     fn roll_back(&mut self, table: &Table, key: &[u8]) {
         let length = self.chance.random_range(1..40) * PAGE as u64;
         let failed = if self.chance.random() {
@@ -235,7 +235,7 @@ fn sixty_four_pages_are_enough_for_eight_threads() {
         let [calls, rollbacks, refused] =
             [&told.calls, &told.rollbacks, &told.refused].map(|count| count.load(SeqCst));
         println!("    {calls} calls, {rollbacks} taken back, {refused} without a frame");
-        // Eight threads with two or three latches each are no reason to be refused.
+        // Eight threads with two or three latches each must not cause refusals.
         assert!(refused * 100 <= calls, "{refused} of {calls} calls found no frame");
         let same = |db: &Database, what: &str| {
             for (name, rows) in &rows {

@@ -1,5 +1,5 @@
-//! A case: a seed, how many steps, and which of them are left out. It is written as a command that runs just this one
-//! again.
+//! A case: a seed, the number of steps, and the subset of steps that are executed. It is printed as a command that runs
+//! just this one again.
 
 use core::{fmt, str::FromStr};
 use std::{
@@ -18,7 +18,7 @@ pub const VARIABLE: &str = "WINDFALL_OPEN_TRANSACTIONS";
 pub struct Case {
     pub seed: u64,
     pub steps: usize,
-    /// Without, all of them.
+    /// Without a subset, all steps are executed.
     pub only: Option<BTreeSet<usize>>,
 }
 
@@ -33,7 +33,7 @@ impl Case {
         steps
     }
 
-    /// Runs it. A panic is something wrong, too, at a step that is not known.
+    /// Runs it. A panic is also a failure, at an unknown step.
     pub fn run(&self) -> Result<Counts, Wrong> {
         let steps = self.list();
         catch_unwind(AssertUnwindSafe(|| History::run(self.seed, &steps))).unwrap_or_else(|panic| {
@@ -43,8 +43,8 @@ impl Case {
         })
     }
 
-    /// A part of its steps that goes wrong, too: steps are left out, many at a time and then one by one, as long as it
-    /// does.
+    /// Returns a part of its steps that also fails: steps are removed, many at a time and then one by one, as long as
+    /// it does.
     pub fn shrunk(&self, at: usize) -> Self {
         let mut left: Vec<usize> =
             self.list().into_iter().map(|(step, _)| step).filter(|step| *step <= at).collect();
@@ -68,7 +68,7 @@ impl Case {
         with(&left)
     }
 
-    /// What is wrong with it, in few steps, and the command that makes these again.
+    /// Returns the failure with as few steps as possible, and the command that runs these again.
     pub fn report(&self, wrong: &Wrong) -> (String, String) {
         let shrunk = self.shrunk(wrong.at);
         let (case, wrong) = match shrunk.run() {
@@ -79,7 +79,7 @@ impl Case {
         (format!("{wrong}\n{}", steps.collect::<String>()), case.command())
     }
 
-    /// The command that runs it again.
+    /// Returns the command that runs it again.
     pub fn command(&self) -> String {
         format!(
             "{VARIABLE}='{self}' cargo test -p windfall --test open_transactions -- --exact --ignored --nocapture one_case_again"

@@ -1,11 +1,11 @@
-//! How often each kind of outcome occurred: a test that never comes to a refusal proves nothing of it.
+//! The frequency of each kind of outcome: a test that never meets a refusal proves nothing about it.
 
 use std::collections::BTreeMap;
 
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::Ddl;
 
-/// So often each kind of outcome occurs.
+/// The least frequency of each kind of outcome.
 pub const AT_LEAST: u64 = 10;
 
 const ALONE: &str = "alone";
@@ -18,7 +18,7 @@ const LEVELS: &[&str] = &[READ_UNCOMMITTED, READ_COMMITTED, REPEATABLE_READ, SNA
 const ALL: &[&str] = &[ALONE, READ_UNCOMMITTED, READ_COMMITTED, REPEATABLE_READ, SNAPSHOT, SERIALIZABLE];
 const PLAIN: &[&str] = &[ALONE, READ_UNCOMMITTED, READ_COMMITTED, REPEATABLE_READ, SNAPSHOT];
 
-/// Groups, and for each kind of call the outcomes that there have to be.
+/// Groups, and for each kind of call the outcomes that must occur.
 type Expected = (&'static [&'static str], &'static [(&'static str, &'static str)]);
 
 const EXPECTED: &[Expected] = &[
@@ -117,7 +117,7 @@ impl Counts {
         self.0.iter().filter(|(key, _)| is_it(key)).map(|(_, count)| count).sum()
     }
 
-    /// Those of all kinds of outcomes that there have to be which occurred less often than this.
+    /// Returns the required kinds of outcomes that occurred less often than this.
     pub fn rarer_than(&self, at_least: u64) -> Vec<String> {
         let of_groups = EXPECTED.iter().flat_map(|(groups, kinds)| {
             groups
@@ -141,7 +141,7 @@ impl Counts {
         self.0.values().sum()
     }
 
-    /// One line a group and kind.
+    /// Returns the counts, one line per group and kind.
     pub fn table(&self) -> String {
         let mut lines: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
         for ((group, kind, outcome), count) in &self.0 {

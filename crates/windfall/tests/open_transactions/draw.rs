@@ -1,4 +1,4 @@
-//! Draws histories.
+//! Draws random histories.
 
 use windfall::{Isolation, env::Env};
 use windfall_sim::SimulatedEnv;
@@ -18,7 +18,7 @@ struct Draw {
     stamp: u32,
 }
 
-/// The steps of a seed's history.
+/// Returns the steps of a seed's history.
 pub fn draw(seed: u64, steps: usize) -> Vec<Step> {
     let mut draw = Draw { chance: SimulatedEnv::new(seed ^ 0x0d5a), stamp: 0 };
     let create = |name, first, unique| Step::Ddl(Ddl::Create { name, first, unique });
@@ -59,7 +59,7 @@ impl Draw {
         if self.is(6) { None } else { Some(self.slot()) }
     }
 
-    /// Often the first tables, which have all indexes.
+    /// Returns a table, often one of the first, which have all indexes.
     fn table(&mut self) -> u8 {
         match self.below(10) {
             0..=3 => 0,
@@ -179,7 +179,7 @@ impl Draw {
         Isolation::ALL[self.below(5) as usize]
     }
 
-    /// A large value now and then: more of it is read when the change is under way.
+    /// Some values are large: the rest of such a value is read while the change is in progress.
     fn nested(&mut self) -> Step {
         let (by, table, key, late) = (self.party(), self.table(), self.key(), self.is(2));
         let mut value = self.value();
@@ -187,7 +187,7 @@ impl Draw {
             value.length = 66_000 + self.below(3000) as u32;
         }
         let (inner_by, mut inner) = (self.party(), self.call());
-        // Mostly they meet.
+        // Usually both calls use the same row.
         let inner_key = if self.is(3) { self.key() } else { key };
         let meets = |value: Value, unique: u8| Value { unique, ..value };
         match &mut inner {
@@ -204,15 +204,15 @@ impl Draw {
         Step::Nested { by, table, key, value, late, inner: (inner_by, inner) }
     }
 
-    /// What comes directly behind a step.
+    /// Returns the steps that directly follow a step.
     fn behind(&mut self, step: &Step) -> Vec<Step> {
         match *step {
-            // A cursor begins soon, before the table has changed.
+            // A cursor starts soon, before the table has changed.
             Step::Open { place, .. } => {
                 let (to, times) = self.moving();
                 vec![Step::Move { place, to, times }]
             }
-            // Its handle goes, and perhaps it ends by its name.
+            // Its handle is dropped, and it may be ended by its name.
             Step::Prepare { slot, name } if self.is(2) => {
                 let mut steps = vec![Step::End { slot, how: End::Drop }];
                 if self.is(2) {
@@ -223,7 +223,7 @@ impl Draw {
                 }
                 steps
             }
-            // Cursors are over what is gone now.
+            // Cursors are on trees that are gone now.
             Step::Ddl(
                 Ddl::Drop { .. } | Ddl::DropTwo { .. } | Ddl::Truncate { .. } | Ddl::DropIndex { .. },
             ) => {
@@ -233,7 +233,7 @@ impl Draw {
                 });
                 moves.collect()
             }
-            // What has ended without a word to the log is found again by a crash.
+            // A crash finds a transaction again if its end was not written to the log.
             Step::End { how: End::RollBack, .. } if self.is(12) => vec![Step::Crash(self.number(6))],
             _ => Vec::new(),
         }

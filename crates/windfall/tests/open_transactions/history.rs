@@ -1,4 +1,4 @@
-//! A history: each step is made by the engine, and what it comes to is held against the model.
+//! A history: the engine executes each step, and the outcome is compared with the model.
 
 use windfall::Isolation;
 
@@ -10,7 +10,7 @@ use crate::steps::{Call, End, Move, Over, Party, Read, Shape, Step, Which, Write
 use crate::value::{KEYS, Value};
 use crate::world::{self, HEAD, World};
 
-/// What is wrong, and at which step.
+/// A failure and its step.
 #[derive(Debug)]
 pub struct Wrong {
     pub at: usize,
@@ -23,7 +23,7 @@ pub struct History {
     pub counts: Counts,
 }
 
-/// Who ends what is open at the end of a history.
+/// The most background steps in which all rollbacks must finish at the end of a history.
 const AUDIT_STEPS: usize = 20_000;
 
 impl History {
@@ -31,7 +31,7 @@ impl History {
         Self { world: World::new(seed), model: Model::new(), counts: Counts::default() }
     }
 
-    /// Makes these steps of the history that a seed draws, and ends whatever is open then.
+    /// Executes these steps of a seed's history, and ends everything that is open afterwards.
     pub fn run(seed: u64, steps: &[(usize, Step)]) -> Result<Counts, Wrong> {
         let mut history = Self::new(seed);
         let mut last = 0;
@@ -45,7 +45,7 @@ impl History {
         Ok(history.counts)
     }
 
-    /// All steps of a seed's history, with their numbers.
+    /// Returns all steps of a seed's history, with their numbers.
     pub fn steps(seed: u64, many: usize) -> Vec<(usize, Step)> {
         draw(seed, many).into_iter().enumerate().collect()
     }
@@ -57,7 +57,7 @@ impl History {
         self.make(step).map(drop)
     }
 
-    /// Makes a step. `None` where there is nothing to make it with.
+    /// Executes a step. Returns `None` if its transaction or table does not exist.
     fn make(&mut self, step: &Step) -> Result<Option<()>, String> {
         let slot_of = |model: &Model, slot: u8| model.slots[slot as usize];
         match *step {
@@ -175,7 +175,7 @@ impl History {
                 self.look()?;
             }
             Step::Reopen => {
-                // What is open is taken back before, but for what is prepared.
+                // Open transactions are rolled back before, except prepared ones.
                 for slot in 0..self.model.slots.len() as u8 {
                     if let Some(trx) = slot_of(&self.model, slot) {
                         self.end(slot, trx, End::Drop)?;
@@ -190,7 +190,7 @@ impl History {
         Ok(Some(()))
     }
 
-    /// Whose call it is, and on which table.
+    /// Returns the transaction of a call, and the call on its table.
     fn resolve(&self, by: Party, call: Call) -> Option<(Option<TrxNo>, world::Call)> {
         let me = self.model.party(by).ok()?;
         let table = |pick| self.model.pick(pick);
@@ -332,7 +332,7 @@ impl History {
         Ok(Some(()))
     }
 
-    /// The turns that a write holds while its value is read.
+    /// Returns the key latches ([`Turns`]) that a write holds while its value is read.
     fn turns(&self, table: TableNo, key: u8, value: Value, late: bool) -> Turns {
         let known = &self.model.tables[table];
         let mut turns = Turns { row: Some((known.rows, key)), uniques: Vec::new() };
@@ -369,7 +369,7 @@ impl History {
         Ok(Some(()))
     }
 
-    /// Looks at all rows from outside, in all ways.
+    /// Reads all rows outside of any transaction, in all ways.
     fn look(&mut self) -> Result<(), String> {
         let mut prepared = self.world.prepared();
         prepared.sort_unstable();
@@ -389,7 +389,7 @@ impl History {
         Ok(())
     }
 
-    /// All rows of a table by its keys, by each index, and by each index alone.
+    /// Reads all rows of a table by key, by each index, and by the keys of each index alone.
     fn look_at(&mut self, by: Party, table: TableNo) -> Result<(), String> {
         let indexes = self.model.tables[table].indexes.clone();
         let overs = indexes.into_iter().flat_map(|(which, _)| [Over::Index(which), Over::Keys(which)]);
@@ -418,7 +418,7 @@ impl History {
         }
     }
 
-    /// Ends what is open. Nothing may be left then, and all must be sound.
+    /// Ends everything that is open. Then nothing may be left, and every check must pass.
     fn audit(&mut self) -> Result<(), String> {
         let places: Vec<u8> = self.model.cursors.keys().copied().collect();
         for place in places {

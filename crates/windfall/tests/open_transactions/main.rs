@@ -1,10 +1,10 @@
-//! Random histories of open transactions, on one thread in a drawn order, held against a model that knows what each
-//! level of isolation allows and which lock keeps whom out.
+//! Random histories of open transactions, on one thread in a random order, compared with a model of the isolation
+//! levels and of the locks.
 //!
-//! Up to five transactions of all levels are open beside calls of their own. Nothing waits for a lock: what would wait
-//! is refused, and the model says whether it is. Every outcome is judged: a success where the lock of another
-//! transaction is in the way, a refusal that nothing gives a reason for, and a value that the level does not allow end
-//! the history. It is told in as few steps as show it, with the command that makes them again.
+//! Up to five transactions of all levels are open, next to calls outside of transactions. No call waits for a lock: a
+//! call that would wait is refused, and the model predicts the refusals. Every outcome is judged. The history fails on
+//! a success in spite of another transaction's lock, a refusal without a reason, or a value that the level does not
+//! allow. The failure is reported with as few steps as possible, and with the command that runs these again.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -40,10 +40,10 @@ use case::{Case, VARIABLE};
 use counts::Counts;
 use guard::{AGAIN, Guard};
 
-/// How long a history is.
+/// The number of steps of a history.
 const STEPS: usize = 300;
 
-/// Runs a case. What is wrong is told in few steps, with the command that makes them again.
+/// Runs a case. A failure is reported with as few steps as possible, and the command that runs these again.
 fn run(guard: &Guard, case: &Case) -> Counts {
     guard.run(&case.command(), || {
         case.run().unwrap_or_else(|wrong| {
@@ -71,7 +71,7 @@ fn run_all(seeds: Range<u64>) -> Counts {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         for worker in (0..threads).map(|_| scope.spawn(work)).collect::<Vec<_>>() {
             if let Err(panic) = worker.join() {
-                // Nobody begins another one.
+                // No thread begins another history.
                 next.store(seeds.end, SeqCst);
                 std::panic::resume_unwind(panic);
             }
@@ -80,7 +80,7 @@ fn run_all(seeds: Range<u64>) -> Counts {
     all.into_inner().unwrap()
 }
 
-/// Enough for every bug that is planted for this net, and little to run.
+/// Enough for every bug that is planted for this suite, and quick to run.
 #[test]
 fn first_histories_are_judged() {
     let counts = run_all(0..600);
@@ -95,7 +95,7 @@ fn histories_are_judged_and_every_kind_of_outcome_occurs() {
     assert!(rare.is_empty(), "these outcomes occur too seldom, or never: {rare:#?}");
 }
 
-/// The canary runs this with a bug planted: how many histories find it.
+/// The mutation suite runs this with a planted bug, and reads how many histories find it.
 #[test]
 #[ignore = "it finds nothing but what was planted"]
 fn how_many_histories_find_it() {
@@ -111,7 +111,7 @@ fn soak() {
     soak::soak("outcomes", |seed, _: Instant| run(&Guard::new(), &Case::new(seed, STEPS)).total());
 }
 
-/// The case in the variable, as a failure's command has it.
+/// Runs the case in the variable, as the command of a failure sets it.
 #[test]
 #[ignore = "a case from a failure's command"]
 fn one_case_again() {

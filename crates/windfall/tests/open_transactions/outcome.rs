@@ -1,4 +1,4 @@
-//! What a call comes to.
+//! The outcome of a call.
 
 use windfall::{
     Error,
@@ -10,16 +10,16 @@ use super::value::{Key, Value};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// Whether a row was deleted, or is there.
+    /// Whether a row was deleted, or exists.
     Is(bool),
     Value(Option<Value>),
-    /// The row that a cursor has come to; a value only where it is read.
+    /// The row that a cursor has reached; the value is `None` if the cursor does not read it.
     Row {
         key: Key,
         index_key: Option<u8>,
         value: Option<Value>,
     },
-    /// Behind the last row, or before the first.
+    /// After the last row, or before the first.
     End,
     Refused(Refusal),
 }
@@ -29,9 +29,9 @@ pub enum Outcome {
 pub enum Refusal {
     /// Another transaction holds a lock.
     Busy,
-    /// The same, within the source of a value.
+    /// The same, from within the source of a value.
     BusyWithin,
-    /// Another call has the turn at the row, or at a unique key.
+    /// Another call holds the latch of the row's key, or of a unique key ([`Refusal::Turn`] is a latch conflict).
     Turn,
     Changed,
     TableChanged,
@@ -49,13 +49,13 @@ pub enum Refusal {
     TableExists,
     NoIndex,
     IndexExists,
-    /// It was taken back on purpose.
+    /// It was rolled back on purpose.
     OnPurpose,
-    /// None of these: always wrong.
+    /// None of these: always a failure.
     Other(String),
 }
 
-/// What a statement that fails on purpose says.
+/// The error of a statement that fails on purpose.
 pub const ON_PURPOSE: &str = "on purpose";
 
 impl From<&Error> for Refusal {
@@ -91,7 +91,7 @@ impl From<&Error> for Refusal {
 }
 
 impl Outcome {
-    /// What a result comes to.
+    /// Returns the outcome of a result.
     pub fn of<T>(result: Result<T, Error>, done: impl FnOnce(T) -> Self) -> Self {
         match result {
             Ok(value) => done(value),

@@ -6,7 +6,7 @@ use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Locking, Move, Over, Shape, Which};
 use crate::value::{Value, key_of};
 
-/// The name of an index.
+/// Returns the name of an index.
 pub fn index_name(which: Which) -> &'static str {
     match which {
         Which::First => "first",
@@ -14,7 +14,7 @@ pub fn index_name(which: Which) -> &'static str {
     }
 }
 
-/// What goes over rows.
+/// An open range or cursor of the engine.
 pub enum Held {
     Rows(Range),
     Index(IndexRange),
@@ -71,7 +71,7 @@ fn bounds(over: Over, range: Option<(u8, u8, bool)>) -> Bounds {
 }
 
 impl Held {
-    /// Goes there, and says what it has come to.
+    /// Executes a move, and returns its outcome.
     pub fn step(&mut self, over: Over, to: Move) -> Outcome {
         let which = which(over);
         let of_row = |(key, value): (Vec<u8>, Vec<u8>)| row(&key, None, Some(&value));

@@ -1,18 +1,18 @@
-//! What a history does, step by step. A step names tables, transactions and cursors by small numbers, which are
-//! resolved when it is its turn: so a history that has lost some of its steps still makes sense.
+//! The steps of a history. A step names tables, transactions and cursors by small numbers, which are resolved when it
+//! is executed. So a history without some of its steps still makes sense.
 
 use windfall::Isolation;
 
 use super::value::{Key, Value};
 
-/// One of the places for transactions; `None` is a call outside of transactions.
+/// The owner of a call: the slot of its transaction, or `None` for a call outside of transactions.
 pub type Party = Option<u8>;
-/// Which table: taken modulo those that there are.
+/// The index of a table, modulo the number of tables.
 pub type Pick = u8;
 
-/// So many transactions are open at a time at most.
+/// The most transactions that are open at a time.
 pub const SLOTS: u8 = 5;
-/// So many cursors and ranges.
+/// The most cursors and ranges that are open at a time.
 pub const CURSORS: u8 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +29,7 @@ pub enum WriteMode {
     Delete,
 }
 
-/// What a read that locks does about a locked row: it is refused, for calls do not wait here, or passes it over.
+/// What a locking read does at a locked row: it is refused, because calls do not wait here, or it skips the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Locking {
     pub exclusive: bool,
@@ -58,19 +58,19 @@ pub enum End {
     Drop,
 }
 
-/// What a cursor goes over.
+/// What a cursor reads.
 #[derive(Clone, Copy, Debug)]
 pub enum Over {
     Rows,
     Index(Which),
-    /// Keys alone.
+    /// Only keys.
     Keys(Which),
 }
 
-/// An iterator over a range, or a cursor that goes anywhere.
+/// An iterator over a range, or a cursor without limits.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// From a key (or index key) to another one, both included or both left out; `None` is all.
+    /// From one key (or index key) to another, both included or both excluded; `None` is all.
     Range(Option<(u8, u8, bool)>),
     Cursor,
 }
@@ -137,14 +137,14 @@ pub enum Step {
         by: Party,
         call: Call,
     },
-    /// Several calls as one statement, which is taken back if one of them is refused, or at its end.
+    /// Several calls as one statement, which is rolled back if one of them is refused, or at its end.
     Statement {
         slot: u8,
         calls: Vec<Call>,
         fails: bool,
     },
-    /// A value that is read from a source, which makes a call of its own: at its first bytes, or late, when the change
-    /// is under way.
+    /// A write with a value from a source that makes a call of its own: at its first bytes, or late, when the change is
+    /// in progress.
     Nested {
         by: Party,
         table: Pick,
@@ -153,7 +153,7 @@ pub enum Step {
         late: bool,
         inner: (Party, Call),
     },
-    /// A call, while the transaction at `ending` ends just when the call has found a row of it.
+    /// A call, while the transaction at `ending` ends just after the call has found a row of it.
     Race {
         slot: u8,
         call: Call,
@@ -176,20 +176,20 @@ pub enum Step {
     Close {
         place: u8,
     },
-    /// All rows of a table, in every way of reading.
+    /// Reads all rows of a table, in every way.
     Look {
         by: Party,
         table: Pick,
     },
     Ddl(Ddl),
-    /// Steps of the workers in the background.
+    /// Steps of the background workers.
     Settle(u8),
     Checkpoint,
     Check {
         live: bool,
     },
-    /// The machine loses power; chance, by this seed, keeps what was not synced.
+    /// The machine loses power. A random part of what was not synced survives, by this seed.
     Crash(u8),
-    /// Closed in good order and opened again.
+    /// The database is closed cleanly and opened again.
     Reopen,
 }

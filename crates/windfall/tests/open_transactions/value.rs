@@ -1,23 +1,23 @@
-//! Keys and values of the histories. Every value is written once, so a value that is read tells which write it is of.
+//! Keys and values of the histories. Every value is written once, so a value that is read identifies its write.
 
 use core::fmt;
 
-/// A row's key: one of [`KEYS`], a byte each.
+/// A row's key: one of [`KEYS`], one byte each.
 pub type Key = u8;
 
-/// So few keys that transactions meet.
+/// Few keys, so that transactions conflict.
 pub const KEYS: u8 = 9;
 /// Index keys of the first index.
 pub const FIRSTS: u8 = 3;
 /// Index keys of the unique index.
 pub const UNIQUES: u8 = 10;
 
-/// The bytes of a key.
+/// Returns the bytes of a key.
 pub fn key_bytes(key: Key) -> [u8; 1] {
     [b'a' + key]
 }
 
-/// The key of these bytes.
+/// Returns the key with these bytes.
 pub fn key_of(bytes: &[u8]) -> Option<Key> {
     let [byte] = bytes else { return None };
     byte.checked_sub(b'a').filter(|key| *key < KEYS)
@@ -30,7 +30,7 @@ pub struct Value {
     pub unique: u8,
     /// The number of its write.
     pub stamp: u32,
-    /// In bytes. What is longer than a quarter of a page lies in pages of its own.
+    /// In bytes. A value that is longer than a quarter of a page needs overflow pages.
     pub length: u32,
 }
 
@@ -50,7 +50,7 @@ impl Value {
         (self.stamp as usize * 31 + at / 7) as u8
     }
 
-    /// The value of these bytes, if every one of them is as it was written.
+    /// Returns the value with these bytes, if all of them are as they were written.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let (head, padding) = bytes.split_first_chunk::<HEAD>()?;
         let value = Self {

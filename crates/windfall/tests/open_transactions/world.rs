@@ -1,5 +1,5 @@
-//! The engine on a simulated disk, in a world of one thread: makes the steps that it is told, and says what they come
-//! to. Nothing waits for a lock.
+//! The engine on a simulated disk, with one thread: executes steps, and returns their outcomes. No call waits for a
+//! lock.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use crate::over::{self, Held, index_name};
 use crate::steps::{CURSORS, Ddl, End, Locking, Move, Over, Read, SLOTS, Shape, Which, WriteMode};
 use crate::value::{Key, Value, key_bytes};
 
-/// A call, as the world is told it: of a table by its place.
+/// A call as the world executes it, with the index of its table.
 #[derive(Clone, Copy, Debug)]
 pub enum Call {
     Write { table: usize, key: Key, value: Value, mode: WriteMode },
@@ -30,7 +30,7 @@ pub enum Call {
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// What is to happen at the next breath that a call takes.
+/// An action that runs at the next yield point of a call.
 #[derive(Clone, Default)]
 struct Meanwhile(Arc<Mutex<Option<Action>>>);
 
@@ -59,9 +59,9 @@ pub struct World {
     session: Session,
     slots: [Option<Transaction>; SLOTS as usize],
     cursors: BTreeMap<u8, Held>,
-    /// In the order in which they were made; none where there is no handle any more.
+    /// In the order of their creation; `None` if there is no handle any more.
     tables: Vec<Option<Table>>,
-    /// How many processes there were before.
+    /// The number of earlier processes.
     lives: u64,
 }
 
@@ -194,7 +194,8 @@ impl World {
         make(call, |table| self.table(by, table)).0
     }
 
-    /// Several calls as a statement: what each has come to, up to the first that is refused.
+    /// Executes several calls as a statement. Returns the outcome of each, up to the first that is refused, and that of
+    /// the statement.
     pub fn statement(&self, slot: u8, calls: &[Call], fails: bool) -> (Vec<Outcome>, Outcome) {
         let mut outcomes = Vec::new();
         let done = self.trx(slot).atomically(|| {
@@ -210,8 +211,8 @@ impl World {
         (outcomes, Outcome::of(done, |()| Outcome::Done))
     }
 
-    /// A value that is read from a source, which makes a call. Gives what that came to, if it was made, and the outer
-    /// one.
+    /// Writes a value from a source that makes a call. Returns the outcome of that call, if it was made, and that of
+    /// the write.
     pub fn nested(
         &self,
         by: Option<u8>,
@@ -229,7 +230,8 @@ impl World {
         (told, Outcome::of(done, |()| Outcome::Done))
     }
 
-    /// A call, while the transaction at another place ends when the call takes a breath. Says whether it has.
+    /// Executes a call, while the transaction in slot `ending` ends at the call's next yield point. Also returns the
+    /// outcome of that end, if it has happened.
     pub fn race(&mut self, slot: u8, call: Call, ending: u8, commits: bool) -> (Outcome, Option<Outcome>) {
         let trx = Arc::new(Mutex::new(self.slots[ending as usize].take()));
         let ended = Arc::new(Mutex::new(None));
@@ -273,7 +275,7 @@ impl World {
         self.cursors.remove(&place);
     }
 
-    /// What a cursor comes to.
+    /// Moves a cursor and returns the outcome.
     pub fn step(&mut self, place: u8, over: Over, to: Move) -> Outcome {
         self.cursors.get_mut(&place).expect("there is a cursor").step(over, to)
     }
@@ -312,7 +314,7 @@ impl World {
         Outcome::of(self.db.checkpoint(), |()| Outcome::Done)
     }
 
-    /// What is wrong by a check.
+    /// Returns the findings of a check.
     pub fn check(&self, live: bool) -> Vec<String> {
         let report = if live { self.db.check_live() } else { self.db.check() };
         report.map_or_else(|error| vec![error.to_string()], |report| report.findings)
@@ -322,7 +324,7 @@ impl World {
         self.db.metrics().rollbacks_pending > 0
     }
 
-    /// The next process, behind a crash or a good end. `names` says which tables there are, by their places.
+    /// Starts the next process, after a crash or a clean end. `names` maps the names of the tables to their indexes.
     pub fn restart(&mut self, crash: Option<u8>, names: &BTreeMap<u8, usize>) {
         self.lives += 1;
         self.cursors.clear();
@@ -346,14 +348,14 @@ impl World {
         }
     }
 
-    /// All handles go but that of the database.
+    /// Drops all handles except that of the database.
     fn let_go(&mut self) {
         self.slots = Default::default();
         self.tables.iter_mut().for_each(|table| *table = None);
     }
 }
 
-/// Makes a call by a handle, and gives what it has come to, with the error if it is one.
+/// Executes a call through a handle. Returns its outcome, and the error if there is one.
 fn make(call: Call, table: impl Fn(usize) -> Table) -> (Outcome, Option<Error>) {
     match call {
         Call::Write { table: no, key, value, mode } => {
@@ -396,8 +398,8 @@ fn told(result: Result<Outcome>) -> (Outcome, Option<Error>) {
     }
 }
 
-/// The source of a value, which makes a call at its first bytes, or behind the first 64 KiB: these are read before the
-/// engine has planned the change, and the rest during it.
+/// The source of a value, which makes a call at its first bytes, or after the first 64 KiB. The engine reads these
+/// before it has planned the change, and the rest during it.
 struct Source<'a, F> {
     bytes: &'a [u8],
     at: usize,
@@ -405,7 +407,7 @@ struct Source<'a, F> {
     call: Option<F>,
 }
 
-/// So much of a value is read before anything else.
+/// The bytes of a value that are read before anything else.
 pub const HEAD: usize = 64 << 10;
 
 impl<F: FnOnce()> io::Read for Source<'_, F> {

@@ -1,4 +1,4 @@
-//! How long a test waits for what comes by itself: so long that only a hang lasts longer, on however busy a machine.
+//! How long a test waits for an event: so long that only a hang lasts longer, even on a busy machine.
 
 #![allow(dead_code, reason = "a file of tests needs a part of it")]
 
@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What takes longer than this never ends.
+/// An event that takes longer than this never happens.
 pub const HANG: Duration = Duration::from_mins(10);
 
-/// Waits for what comes by itself.
+/// Waits until an event has happened.
 pub fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {

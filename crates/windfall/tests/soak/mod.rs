@@ -1,4 +1,4 @@
-//! What runs a net for as long as it is told to.
+//! Runs a test suite for a given time.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -10,8 +10,8 @@ use std::{
     time::Instant,
 };
 
-/// Runs a net with ever new seeds on all processors, for `WINDFALL_SOAK_SECONDS`, from `WINDFALL_SOAK_SEED` on. A net
-/// is given a seed and the time at which it ends, and says how many cases it has run.
+/// Runs a test suite with ever new seeds on all processors, for `WINDFALL_SOAK_SECONDS`, from `WINDFALL_SOAK_SEED` on.
+/// The suite gets a seed and its end time, and returns the number of cases that it has run.
 pub fn soak(what: &str, net: impl Fn(u64, Instant) -> u64 + Sync) {
     let number = |name: &str, default: u64| {
         std::env::var(name)

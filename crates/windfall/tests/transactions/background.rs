@@ -1,4 +1,4 @@
-//! Rollbacks that go on while the database is open.
+//! Rollbacks that continue while the database is open.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use super::{begin, options, simulated, table};
 
 const ROWS: u16 = 2_000;
 
-/// Two tables of so many rows, and a crash amid a transaction that has changed or taken away all those of the first.
+/// Creates two tables, and crashes in the middle of a transaction that has changed or deleted all rows of the first.
 fn cut_amid_a_long_transaction() -> SimulatedDisk {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = simulated(&disk, &env);
@@ -38,7 +38,7 @@ fn cut_amid_a_long_transaction() -> SimulatedDisk {
     disk.restart(Survive::Everything)
 }
 
-/// Whether the rows are those from before the transaction, by key and by index.
+/// Returns whether the rows are those from before the transaction, by key and by index.
 fn is_as_before(table: &Table) -> bool {
     let rows: Vec<_> = table.rows().unwrap().map(Result::unwrap).collect();
     let index = table.index("first").unwrap();
@@ -48,7 +48,7 @@ fn is_as_before(table: &Table) -> bool {
         && by_index.count() == rows.len()
 }
 
-/// So small that it keeps no log for the way back of a long transaction.
+/// Opens the database with a log so small that it reserves no rollback space for a long transaction.
 fn with_a_small_log(disk: &SimulatedDisk, env: &SimulatedEnv) -> Database {
     let options = options().log_size(1 << 20);
     Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {}).unwrap()
@@ -86,7 +86,7 @@ fn a_list_tells_who_is_under_way_and_what_at() {
     assert!(views[0].behind == 2 && views[0].age >= Duration::from_secs(100), "{views:?}");
     assert_eq!(views.len(), 1, "READ COMMITTED keeps none");
     db.flush_log().unwrap();
-    // What a crash has left unfinished is taken back, and what is prepared waits.
+    // A transaction that a crash has left unfinished is rolled back, and a prepared one waits.
     let (disk, env) = (disk.restart(Survive::Nothing), SimulatedEnv::new(2));
     let again = simulated(&disk, &env);
     let both = [TransactionState::RollingBack, TransactionState::Prepared(b"one".to_vec())];
@@ -104,11 +104,11 @@ fn the_database_is_open_while_what_was_unfinished_is_taken_back() {
     let db = simulated(&disk, &env);
     let (table, other) = (db.table("t").unwrap(), db.table("other").unwrap());
     assert_eq!(db.metrics().rollbacks_pending, 1, "opening has waited for it");
-    // Readers see what was before; other tables have nothing to do with it.
+    // Readers see the old rows, and other tables are not affected.
     assert!(is_as_before(&table) && is_as_before(&other));
     other.put(b"new", &[3; 100]).unwrap();
     assert_eq!(db.metrics().rollbacks_pending, 1, "the test has looked too late");
-    // Who wants its rows waits.
+    // A call that needs its rows waits.
     table.put(&[0, 0], &[1; 100]).unwrap();
     table.delete(b"new").unwrap();
     assert_eq!(db.metrics().rollbacks_pending, 0);
@@ -125,7 +125,7 @@ fn an_index_waits_for_what_was_unfinished_in_its_table_alone() {
     let refused = db.create_index("t", "more", IndexOptions::on_value(1..2));
     assert!(matches!(refused, Err(Error::Lock(LockError::Busy(_)))), "{refused:?}");
     db.set_lock_wait_timeout(Duration::from_secs(100));
-    // The search for what it has changed comes first.
+    // The search for the tables that it has changed comes first.
     db.create_index("other", "more", IndexOptions::on_value(1..2)).unwrap();
     assert_eq!(db.metrics().rollbacks_pending, 1, "it has waited for all of it");
     db.create_index("t", "more", IndexOptions::on_value(1..2)).unwrap();
@@ -168,7 +168,7 @@ fn closing_leaves_the_rest_to_the_next_opening() {
         for _ in 0..60 {
             env.step(None);
         }
-        // In good order, and by a crash.
+        // By a clean close, or by a crash.
         if openings % 2 == 0 {
             db.close().unwrap();
         } else {
@@ -195,7 +195,7 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nobody_else() {
         let report = aside.check().unwrap();
         let file = FileName::Data(SpaceId(report.trees.iter().find(|tree| tree.table == "t").unwrap().space));
         drop(aside);
-        // The root is needed by everybody, so one of the leaves.
+        // Every access needs the root, so the bad page is one of the leaves.
         let bad = 8 * 4096;
         disk.make_unreadable(file, bad);
         let db = simulated(&disk, &env);
@@ -218,7 +218,7 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nobody_else() {
     }
 }
 
-/// A page of undo is the trouble of those alone whose records it may have.
+/// An unreadable page of undo affects only the transactions that may have records in it.
 #[test]
 fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
     let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
@@ -238,7 +238,7 @@ fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
     let other = db.table("other").unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
     let within = other.within(&trx);
-    // Round by round, so that its way back is longer than a segment.
+    // In several rounds, so that its rollback is longer than a log segment.
     for round in 0..4 {
         (0..ROWS).for_each(|n| within.put(&n.to_be_bytes(), &[3 + round; 100]).unwrap());
     }
@@ -257,7 +257,7 @@ fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
     assert!(is_as_before(&db.table("t").unwrap()));
 }
 
-/// In a simulation all of it is one thread: nothing waits for what is further up its stack.
+/// In a simulation everything runs on one thread: no call may wait for something further up its own stack.
 #[test]
 fn a_check_beside_a_rollback_and_a_view_that_holds_purge_up_comes_to_an_end() {
     for seed in 0..20 {
@@ -267,7 +267,7 @@ fn a_check_beside_a_rollback_and_a_view_that_holds_purge_up_comes_to_an_end() {
         let reader = begin(&db, Isolation::RepeatableRead);
         assert_eq!(other.within(&reader).get(&[0, 0]).unwrap(), Some(vec![1; 100]));
         (0..50u16).for_each(|n| other.put(&n.to_be_bytes(), &[3; 100]).unwrap());
-        // What it has to take back lies in both.
+        // Both tables have changes that must be rolled back.
         let trx = begin(&db, Isolation::ReadCommitted);
         for n in 100..110u16 {
             other.within(&trx).put(&n.to_be_bytes(), &[4; 100]).unwrap();
@@ -283,8 +283,8 @@ fn a_check_beside_a_rollback_and_a_view_that_holds_purge_up_comes_to_an_end() {
     }
 }
 
-/// Where rows cannot be compared with entries, because a change that was cut off is not taken back yet, that is told,
-/// and is no finding.
+/// If rows cannot be compared with entries, because an interrupted change is not rolled back yet, the check reports
+/// that, and it is no finding.
 #[test]
 fn a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock() {
     let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
@@ -292,7 +292,7 @@ fn a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock() {
     db.set_lock_wait_timeout(Duration::ZERO);
     let report = db.check_live().unwrap();
     assert_eq!(report.findings, Vec::<String>::new());
-    // What it has changed was not looked for yet.
+    // The search for the tables that it has changed has not run yet.
     assert_eq!((report.uncompared, db.metrics().rollbacks_pending), (vec!["other".into(), "t".into()], 1));
     db.set_lock_wait_timeout(Duration::from_secs(100));
     let report = db.check_live().unwrap();
@@ -313,7 +313,7 @@ fn a_check_does_not_wait_for_a_rollback_that_cannot_go_on() {
     db.set_lock_wait_timeout(Duration::from_secs(10_000));
     for check in [Database::check, Database::check_live] {
         let report = check(&db).unwrap();
-        // The page is damage, and all of it.
+        // The findings are the damage of this page, and nothing else.
         assert!(!report.findings.is_empty());
         let is_of_the_page =
             |finding: &String| finding.contains(&file.to_string()) || finding.contains("page 8");
@@ -323,7 +323,7 @@ fn a_check_does_not_wait_for_a_rollback_that_cannot_go_on() {
     assert!(env.now() < Duration::from_secs(1_000), "{:?}", env.now());
 }
 
-/// A transaction with more undo than log is kept for, on a disk that is full.
+/// A transaction with more undo than the log reserves rollback space for, on a full disk.
 #[test]
 fn what_a_full_disk_keeps_from_its_way_back_goes_on_when_there_is_room() {
     let (mut handed_over, mut at_once) = (0, 0);
@@ -347,14 +347,14 @@ fn what_a_full_disk_keeps_from_its_way_back_goes_on_when_there_is_room() {
             Err(Error::Transaction(TransactionError::RollingBack { .. })) => {
                 handed_over += 1;
                 assert_eq!(db.metrics().rollbacks_pending, 1);
-                // Nothing of it is there, and its rows stay locked.
+                // None of its changes is visible, and its rows stay locked.
                 assert!(is_as_before(&table));
             }
             Err(error) => panic!("seed {seed}: {error}"),
         }
         env.settle(100);
         if seed % 3 == 0 {
-            // What makes room waits for nothing that goes back.
+            // A drop frees space, and waits for no rollback.
             db.drop_table("t").unwrap();
         }
         disk.full_from(None);

@@ -1,4 +1,5 @@
-//! Calls that meet: statements and ends of transactions from within calls, and beside those of other threads.
+//! Calls that overlap: statements and ends of transactions from within calls, and concurrently with calls of other
+//! threads.
 
 use std::{
     io::{self, Read, Write},
@@ -14,7 +15,7 @@ use windfall::{
 
 use super::{begin, database, pairs, rows, table};
 
-/// A value, and an output, that run something the first time that they are asked.
+/// A source and a sink that run an action at the first read or write.
 pub struct From<F>(pub Option<F>);
 
 impl<F: FnOnce()> Read for From<F> {
@@ -40,10 +41,10 @@ impl<F: FnOnce()> Write for From<F> {
     }
 }
 
-/// In bytes: it lies in pages of its own.
+/// In bytes: the value needs overflow pages.
 pub const LONG: u64 = 20_000;
 
-/// Runs something from within a call: a source and a sink of a transaction, a source without one.
+/// Runs an action from within calls: a source and a sink of a transaction, and a source outside of transactions.
 fn within_calls(db: &Database, around: &Table, run: impl Fn(&str)) {
     let trx = begin(db, Isolation::ReadCommitted);
     let within = around.within(&trx);
@@ -100,7 +101,8 @@ fn a_statement_from_within_a_call_keeps_the_calls_of_other_threads_out() {
             |run: &(dyn Fn() -> Result<()> + Sync)| thread::scope(|scope| scope.spawn(run).join().unwrap());
         trx.atomically(|| {
             within.put(b"1", b"")?;
-            // It would wait for the call that the statement is made from, and the statement's end for it.
+            // It would wait for the call that the statement is made from, and the end of the statement would wait for
+            // it.
             assert!(is_busy(&on_another_thread(&|| same_row.put(b"long", b""))), "{place}");
             trx.atomically(|| within.put(b"2", b""))?;
             assert!(is_busy(&on_another_thread(&|| within.put(b"3", b""))), "{place}");
@@ -129,7 +131,8 @@ fn the_end_of_a_transaction_waits_for_the_call_of_another_thread() {
                 thread::yield_now();
             }
             let end = scope.spawn(move || if commits { trx.commit() } else { trx.rollback() });
-            // A refusal would come at once. That it waits nothing tells, and if it has not come so far it is no matter.
+            // A refusal would be immediate. Nothing reports that the end waits; if it has not got that far, the test
+            // still holds.
             thread::sleep(Duration::from_millis(30));
             blocker.commit().unwrap();
             call.join().unwrap().unwrap();
@@ -160,7 +163,7 @@ fn a_transaction_that_is_ended_from_within_its_own_call_is_rolled_back_and_that_
         assert!(matches!(over, Err(Error::Transaction(TransactionError::RolledBack(_)))), "{over:?}");
         assert_eq!(table.rows().unwrap().count(), 1);
     }
-    // Neither does it wait for the call of another thread there, which may be waiting for this one.
+    // Nor does it wait there for the call of another thread, which may be waiting for this one.
     let (trx, blocker) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
     let within = table.within(&trx);
     table.within(&blocker).put(b"a", b"x1").unwrap();

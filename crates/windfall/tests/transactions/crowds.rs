@@ -1,4 +1,4 @@
-//! Many at the same time.
+//! Many transactions at the same time.
 
 use std::{
     sync::{
@@ -32,7 +32,7 @@ fn bank(db: &Database) -> Table {
     table
 }
 
-/// Moves an amount from one account to another one, whatever comes in between.
+/// Moves an amount from one account to another, while other transfers run in between.
 fn transfer(db: &Database, table: &Table, level: Isolation, from: u64, to: u64) -> windfall::Result<()> {
     let trx = begin(db, level);
     let within = table.within(&trx);
@@ -41,7 +41,7 @@ fn transfer(db: &Database, table: &Table, level: Isolation, from: u64, to: u64) 
         let now = amount(&within.get_for_update(&key)?.unwrap());
         let after = if sign == 0 { now.wrapping_sub(7) } else { now.wrapping_add(7) };
         within.put(&key, &after.to_le_bytes())?;
-        // So that others come in between, however few cores there are.
+        // Lets other threads run in between, on any number of cores.
         thread::yield_now();
     }
     trx.commit()
@@ -51,7 +51,7 @@ fn total(table: &Table) -> u64 {
     table.rows().unwrap().fold(0, |sum, row| sum.wrapping_add(amount(&row.unwrap().1)))
 }
 
-/// Deadlocks without end, and every view has the same total.
+/// There are deadlocks all the time, and every read view has the same total.
 #[test]
 fn no_money_is_made_or_lost() {
     for &level in Isolation::ALL {
@@ -110,7 +110,7 @@ fn a_thousand_wait_for_one_row() {
             let (db, table) = (&db, &table);
             let thread = thread::Builder::new().stack_size(256 << 10);
             let work = move || {
-                // Calls that are transactions of their own, and others.
+                // Calls outside of transactions, and transactions.
                 if n % 2 == 0 {
                     table.put(b"other", b"1").unwrap();
                 }
@@ -150,7 +150,8 @@ fn a_wait_ends_when_its_time_has_come_and_the_transaction_goes_on() {
     assert_eq!(table.rows().unwrap().count(), 2);
 }
 
-/// Whoever waits can be told to stop: a transaction, a call of its own, a statement. What it had it keeps.
+/// The wait of a transaction, of a call outside of transactions, and of a statement can be interrupted. A transaction
+/// keeps its changes.
 #[test]
 fn a_wait_is_interrupted_from_another_thread() {
     let interrupted = |done: windfall::Result<()>| {
@@ -177,7 +178,7 @@ fn a_wait_is_interrupted_from_another_thread() {
             interrupted(waits.join().unwrap());
         });
     }
-    // Before it waits, but within the statement, and once.
+    // The interrupt comes before the wait, but within the statement, and takes effect once.
     let number = waiter.id().unwrap();
     interrupted(waiter.atomically(|| {
         assert!(db.interrupt(number));
@@ -219,7 +220,7 @@ fn a_call_from_within_a_source_waits_for_no_lock() {
     assert_eq!(table.get(b"long").unwrap(), Some(vec![1; 50_000]));
 }
 
-/// Whoever waits for a lock, however long he would, is told that nothing comes of it any more.
+/// Every wait for a lock, with any timeout, ends with an error when the database is closed or stops.
 #[test]
 fn who_waits_for_a_lock_is_told_when_the_database_is_closed_or_stops() {
     for stops in [false, true] {
@@ -253,14 +254,15 @@ fn who_waits_for_a_lock_is_told_when_the_database_is_closed_or_stops() {
                     other => panic!("stops: {stops}: {other:?}"),
                 }
             }
-            // Nor does anybody begin to wait.
+            // No new wait begins, either.
             let late = table.within(&begin(db, Isolation::RepeatableRead)).put(b"a", b"x6");
             assert!(matches!(late, Err(Error::Poisoned(_) | Error::Closed)), "{late:?}");
         });
     }
 }
 
-/// A commit whose log cannot be written or synced: it may stay or not, all of it, and everybody is told.
+/// The log of a commit cannot be written or synced: the commit survives completely or not at all, and every call gets
+/// the error.
 #[test]
 fn a_commit_that_the_disk_refuses_tells_all_who_are_under_way() {
     for (seed, fault) in (0..).zip([Fault::SyncFails, Fault::Eio, Fault::WriteFails].repeat(4)) {
@@ -277,7 +279,8 @@ fn a_commit_that_the_disk_refuses_tells_all_who_are_under_way() {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 let trx = begin(&db, Isolation::RepeatableRead);
-                // It may get the row from a commit that is not durable yet, and is none itself before that one is.
+                // It may get the row from a commit that is not durable yet, and its own commit is not durable before
+                // that one.
                 table.within(&trx).put(b"a", b"u6").and_then(|()| trx.commit())
             });
             while db.lock_waits().is_empty() {
@@ -298,7 +301,7 @@ fn a_commit_that_the_disk_refuses_tells_all_who_are_under_way() {
         let disk = disk.restart(Survive::Random(seed));
         let db = Database::open_on(Arc::new(disk), env, &options, &|_| {}).unwrap();
         let found = rows(&db.table("t").unwrap());
-        // Nothing, the one that failed first, or the one that waited for it as well.
+        // Nothing survives, or the transaction that failed first, or also the one that waited for it.
         let either =
             [pairs([("a", "x1")]), pairs([("a", "y2"), ("b", "z3")]), pairs([("a", "u6"), ("b", "z3")])];
         assert!(either.contains(&found), "seed {seed}, {fault:?}: {found:?}");
@@ -307,7 +310,8 @@ fn a_commit_that_the_disk_refuses_tells_all_who_are_under_way() {
     }
 }
 
-/// A call that was refused because of a row has read it: where the level locks gaps, it stays as it was.
+/// A call that was refused because of a row has read that row: where the level locks gaps, the row cannot change
+/// afterwards.
 #[test]
 fn a_row_for_which_a_unique_index_has_refused_another_one_stays() {
     for level in [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable] {
@@ -331,7 +335,7 @@ fn a_row_for_which_a_unique_index_has_refused_another_one_stays() {
         drop(other);
         is_refused(within.insert(b"c", b"y1"));
         changed(table.within(&db.begin(options)).update(b"a", b"x3"));
-        // Who changes it was earlier, and no row is locked that is not in the way.
+        // Here another transaction has changed the row before. Only the conflicting row is locked.
         let earlier = db.begin(options);
         table.within(&earlier).update(b"b", b"z2").unwrap();
         let busy = within.insert(b"c", b"y2");

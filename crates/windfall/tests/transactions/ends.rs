@@ -1,4 +1,4 @@
-//! How transactions end: all of it stays, or nothing.
+//! The end of transactions: all of their changes stay, or none.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -63,7 +63,7 @@ fn what_a_call_has_done_goes_when_it_fails_and_the_rest_stays() {
     within.put(b"a", b"x2").unwrap();
     let duplicate = within.put(b"b", b"y1").unwrap_err();
     assert!(matches!(duplicate, Error::Schema(SchemaError::DuplicateKey(_))), "{duplicate}");
-    // Several calls as one.
+    // Several calls as one statement.
     let failed = trx.atomically(|| {
         within.put(b"c", b"z3")?;
         within.delete(b"a")?;
@@ -71,7 +71,7 @@ fn what_a_call_has_done_goes_when_it_fails_and_the_rest_stays() {
     });
     assert!(matches!(failed, Err(Error::Schema(SchemaError::DuplicateKey(_)))), "{failed:?}");
     assert_eq!(rows(&within), pairs([("a", "x2"), ("taken", "x1")]));
-    // A savepoint that was set there goes with it.
+    // A savepoint that was set in it is removed with it.
     let failed = trx.atomically(|| {
         within.put(b"c", b"z5")?;
         trx.savepoint("inside")?;
@@ -112,14 +112,14 @@ fn savepoints_nest_and_move() {
     let gone = trx.rollback_to("three").unwrap_err();
     assert!(gone.to_string().contains("\"three\""), "{gone}");
     put("d", "x5");
-    // Again, and on from there.
+    // A second time, and then on from there.
     trx.rollback_to("two").unwrap();
     put("e", "x6");
     trx.savepoint("one").unwrap();
     put("f", "x7");
     trx.release("two").unwrap();
     assert!(trx.release("two").is_err() && trx.rollback_to("two").is_err());
-    // It moved behind the other one, and went with it.
+    // It had moved to a place after the other one, and was removed with it.
     assert!(trx.rollback_to("one").is_err());
     trx.commit().unwrap();
     let left = pairs([("a", "x1"), ("b", "x2"), ("e", "x6"), ("f", "x7")]);
@@ -144,7 +144,7 @@ fn a_statement_leaves_savepoints_as_it_found_them_when_it_fails() {
     within.put(b"2", b"").unwrap();
     let failed = trx.atomically(|| {
         trx.savepoint("early")?;
-        // It could not be taken back from behind its beginning.
+        // After a rollback to a point before its beginning, the statement itself could not be rolled back.
         is_none(trx.rollback_to("before"));
         is_none(trx.release("before"));
         within.put(b"3", b"")?;
@@ -159,7 +159,7 @@ fn a_statement_leaves_savepoints_as_it_found_them_when_it_fails() {
     is_none(trx.rollback_to("early"));
     trx.rollback_to("before").unwrap();
     assert_eq!(keys(), b"1");
-    // Where it does not fail they are those of the transaction, one in the place of another.
+    // If the statement succeeds, its savepoints become those of the transaction, and replace others of the same name.
     trx.savepoint("outer").unwrap();
     let done = trx.atomically(|| {
         within.put(b"5", b"")?;
@@ -170,7 +170,7 @@ fn a_statement_leaves_savepoints_as_it_found_them_when_it_fails() {
     done.unwrap();
     trx.rollback_to("before").unwrap();
     assert_eq!(keys(), b"15");
-    // A panic takes it back, too.
+    // A panic also rolls it back.
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         trx.atomically(|| -> windfall::Result<()> {
             within.put(b"7", b"")?;
@@ -347,7 +347,7 @@ fn a_session_may_end_beside_a_rollback() {
                 trx.commit().unwrap();
             }
         });
-        // Every other one is taken back.
+        // Every other transaction is rolled back.
         let expected = (round > 0).then(|| (round - u32::from(round % 2 == 0)).to_be_bytes().to_vec());
         assert_eq!(kept.get(b"row").unwrap(), expected, "round {round}");
     }

@@ -1,4 +1,4 @@
-//! Reads that lock, and do not wait for who has a row.
+//! Locking reads that do not wait for the owner of a row's lock.
 
 use std::{collections::BTreeSet, sync::Mutex, thread, time::Duration};
 
@@ -26,7 +26,7 @@ fn what_others_have_locked_is_passed_over_or_refused_at_once() {
             table.put(&[n], &[b'x', n]).unwrap();
         }
         let (writer, reader, me) = (begin(&db, level), begin(&db, level), begin(&db, level));
-        // One row is changed, one will be gone, one is locked, one is read for share, and one is new.
+        // One row is changed, one is deleted, one is locked for update, one is locked for share, and one is new.
         table.within(&writer).put(&[2], &[b'y', 12]).unwrap();
         table.within(&writer).delete(&[3]).unwrap();
         table.within(&reader).get_for_update(&[4]).unwrap();
@@ -66,7 +66,7 @@ fn what_others_have_locked_is_passed_over_or_refused_at_once() {
         let by_index = skipping.index("first").unwrap().range_for_update::<&[u8]>(..).unwrap();
         assert_eq!(by_index.map(|row| row.unwrap().key[0]).collect::<Vec<_>>(), [1, 6]);
 
-        // Nobody has waited, and nothing that was passed over is locked.
+        // No call has waited, and no skipped row is locked.
         assert_eq!(db.metrics().lock_waits, 0);
         me.commit().unwrap();
         writer.commit().unwrap();
@@ -77,7 +77,7 @@ fn what_others_have_locked_is_passed_over_or_refused_at_once() {
     }
 }
 
-/// That a whole table is locked is no reason to pass its rows over.
+/// A lock on the whole table is no reason to skip its rows.
 #[test]
 fn who_passes_rows_over_does_not_pass_a_table_over() {
     let db = database();
@@ -116,7 +116,7 @@ fn without_a_transaction_there_is_nothing_to_pass_over() {
     assert_eq!(within.range_for_update::<&[u8]>(..).unwrap().count(), 1);
 }
 
-/// Takes rows out of a queue from the front until there are none, and says which.
+/// Takes rows out of a queue from the front until there are none, and returns their keys.
 fn take(db: &windfall::Database, queue: &Table) -> Vec<u8> {
     let mut taken = Vec::new();
     loop {
@@ -145,7 +145,7 @@ fn those_who_take_from_one_queue_do_not_wait_for_each_other() {
             scope.spawn(|| all.lock().unwrap().extend(take(&db, &queue)));
         }
     });
-    // Whoever has found the last one locked is done before it is gone.
+    // A thread that finds the last row locked ends before that row is deleted.
     let all = all.into_inner().unwrap();
     assert_eq!((all.len(), all.iter().collect::<BTreeSet<_>>().len()), (200, 200), "each of them once");
     assert_eq!((queue.rows().unwrap().count(), db.metrics().lock_waits), (0, 0));

@@ -1,4 +1,4 @@
-//! What an index says of rows that are not read.
+//! Reads of index entries only, without their rows.
 
 use windfall::{
     IndexKey, IndexOptions, Isolation, Seek, Table, TableOptions,
@@ -15,7 +15,7 @@ fn keys(table: &Table) -> Vec<IndexKey> {
     table.index("first").unwrap().keys::<&[u8]>(..).unwrap().map(Result::unwrap).collect()
 }
 
-/// How many frames this thread has looked at meanwhile.
+/// Returns the number of frames that this thread has accessed during a call.
 fn frames<T>(run: impl FnOnce() -> T) -> (T, u64) {
     let before = so_far().of(Work::Frame);
     let done = run();
@@ -54,7 +54,8 @@ fn the_keys_of_rows_are_found_without_them() {
     }
 }
 
-/// An own change behind one that the view does not see: the entry from before that one is not the row's any more.
+/// The transaction changes a row after another change that its read view does not see. The entry from before that
+/// change no longer belongs to the row.
 #[test]
 fn an_entry_is_of_the_row_that_its_transaction_sees() {
     let db = database();
@@ -82,7 +83,7 @@ fn an_entry_is_of_the_row_that_its_transaction_sees() {
     assert_eq!(keys(&table), [found("o", "a")]);
 }
 
-/// An own change that leaves the entry alone, which still carries a writer whom the view does not see.
+/// The transaction's own change keeps the entry, which still carries a writer that the read view does not see.
 #[test]
 fn an_own_change_that_keeps_the_index_key_is_found_by_it() {
     let db = database();
@@ -104,7 +105,7 @@ fn an_own_change_that_keeps_the_index_key_is_found_by_it() {
     assert_eq!(keys(&table), [found("n", "b"), found("o", "a")]);
 }
 
-/// Where reads lock, a row is locked whose keys alone are asked for.
+/// At a level with locking reads, a read of only the keys locks the rows, too.
 #[test]
 fn the_keys_of_a_serializable_transaction_stay() {
     let db = database();

@@ -1,4 +1,4 @@
-//! Transactions of many calls, as their users meet them.
+//! Transactions of many calls, through the public interface.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -40,19 +40,19 @@ fn options() -> Options {
         .lock_wait_timeout(Duration::from_secs(20))
 }
 
-/// A database of threads.
+/// Creates a database for real threads.
 fn database() -> Database {
     let env = Arc::new(RealEnv::default());
     let options = options().lock_wait_timeout(patience::HANG);
     Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap()
 }
 
-/// A database of one thread, whose workers run when they are let.
+/// Opens a database on one thread. Its workers run only when the test lets them.
 fn simulated(disk: &SimulatedDisk, env: &SimulatedEnv) -> Database {
     Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {}).unwrap()
 }
 
-/// A table with an index on the first byte of its values, and one on the second that is unique.
+/// Creates a table with an index on the first byte of its values, and a unique one on the second.
 fn table(db: &Database) -> Table {
     let options = TableOptions::default()
         .index("first", IndexOptions::on_value(0..1))
@@ -64,7 +64,7 @@ fn begin(db: &Database, isolation: Isolation) -> Transaction {
     db.begin(TransactionOptions::default().isolation(isolation))
 }
 
-/// The rows by their keys, and by the index: the same ones.
+/// Returns the rows by key, and asserts that the index has the same ones.
 fn rows(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
     let rows: Vec<_> = table.rows().unwrap().map(Result::unwrap).collect();
     let index = table.index("first").unwrap();

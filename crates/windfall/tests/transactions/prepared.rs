@@ -1,4 +1,4 @@
-//! Commits in two phases.
+//! Two-phase commit.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -155,7 +155,7 @@ fn temporary_tables_take_part() {
     }
 }
 
-/// Many are prepared and committed in the order of a coordinator, for one sync each time.
+/// Many transactions are prepared, and then committed in the coordinator's order, with one sync for each phase.
 #[test]
 fn a_coordinator_syncs_once_for_many() {
     let (disk, _, db) = database();
@@ -174,11 +174,11 @@ fn a_coordinator_syncs_once_for_many() {
     }
     db.flush_log().unwrap();
     let prepared = syncs() - before;
-    // All are there if it crashes now, and none is lost.
+    // All of them are prepared after a crash at this point.
     let left = simulated(&disk.survivor(Survive::Nothing), &SimulatedEnv::new(2));
     assert_eq!((left.prepared().len(), left.table("t").unwrap().rows().unwrap().count()), (50, 0));
     let before = syncs();
-    // In the opposite order, and each is seen at once.
+    // In reverse order, and each commit is visible at once.
     while let Some(trx) = all.pop() {
         trx.commit_with(FlushLog::Lazy).unwrap();
         assert_eq!(t.rows().unwrap().count(), 50 - all.len());
@@ -190,20 +190,20 @@ fn a_coordinator_syncs_once_for_many() {
     assert_eq!((left.prepared().len(), left.table("t").unwrap().rows().unwrap().count()), (0, 50));
 }
 
-/// What its coordinator knows of a transaction.
+/// A coordinator's knowledge of a transaction.
 #[derive(Clone, Copy, Debug)]
 enum Known {
-    /// It was begun, and maybe it is being prepared.
+    /// It was begun, and may be in the middle of its preparation.
     Begun,
     Prepared,
-    /// It was asked to commit, or else to roll back.
+    /// It was asked to commit (`true`) or to roll back.
     Ending(bool),
     Ended(bool),
 }
 
-/// Each transaction changes its rows in two tables, is prepared, waits with its handle or without, and is committed or
-/// rolled back; beside it rows, statements and checkpoints. After a crash at any operation of the disk, recovery
-/// included, a coordinator asks for what is prepared, and ends it as it will.
+/// Each transaction changes its rows in two tables, is prepared, waits with or without its handle, and is committed or
+/// rolled back. Row changes, statements and checkpoints run in between. After a crash at any operation of the disk,
+/// including operations of recovery, a coordinator asks for the prepared transactions, and ends each in either way.
 #[test]
 fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back() {
     let test = "prepared::what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back";
@@ -231,7 +231,7 @@ fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back()
         };
         for n in 0..16u8 {
             let trx = begin(&db, Isolation::ALL[usize::from(n) % Isolation::ALL.len()]);
-            // Runs a step in which this is known of the transaction.
+            // Runs a step during which this is known of the transaction.
             let mut turn = |now: Known, step: &mut dyn FnMut()| {
                 known.insert(n, now);
                 step();
@@ -287,7 +287,7 @@ fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back()
     );
 }
 
-/// A crash amid a prepared transaction that has changed a row of each table, and how the database is opened then.
+/// Returns the disk after a crash with a prepared transaction that has changed a row of each table.
 fn cut_when_prepared() -> SimulatedDisk {
     let (disk, _, db) = database();
     let tables = ["one", "two"].map(|name| db.create_table(name, TableOptions::default()).unwrap());
@@ -339,7 +339,7 @@ fn after_a_crash_its_rows_and_tables_are_locked_until_its_end() {
     }
 }
 
-/// On a full disk it is rolled back, or stays prepared, and keeps its name.
+/// On a full disk it is rolled back, or it stays prepared and keeps its name.
 #[test]
 fn a_full_disk_leaves_it_prepared_or_lets_it_go() {
     let (mut stayed, mut went, mut handed_over) = (0, 0, 0);
@@ -347,7 +347,7 @@ fn a_full_disk_leaves_it_prepared_or_lets_it_go() {
         let (disk, env) = (cut_when_prepared(), SimulatedEnv::new(seed));
         let db = simulated(&disk, &env);
         let table = db.create_table("filler", TableOptions::default()).unwrap();
-        // As much as brings the end of the log somewhere in a segment.
+        // This puts the end of the log at different places in a segment.
         (0..seed * 7).for_each(|n| table.put(&n.to_be_bytes(), &[1; 900]).unwrap());
         disk.full_from(Some(0));
         for n in 0..10_000_u64 {
@@ -358,7 +358,7 @@ fn a_full_disk_leaves_it_prepared_or_lets_it_go() {
         let is_listed = match db.rollback_prepared(b"first") {
             Ok(()) => false,
             Err(Error::Transaction(TransactionError::RollingBack { .. })) => {
-                // Its tables are free, but for who must find nothing unfinished in them.
+                // Its tables are free, except for statements that must find no unfinished change in them.
                 disk.full_from(None);
                 db.set_lock_wait_timeout(core::time::Duration::ZERO);
                 let refused = db.create_index("one", "i", windfall::IndexOptions::on_value(0..1));
@@ -387,10 +387,10 @@ fn a_full_disk_leaves_it_prepared_or_lets_it_go() {
     assert!(handed_over > 0);
 }
 
-/// What one transaction changes whose way back is longer than the log's buffer.
+/// The number of rows that a transaction changes so that its rollback is longer than the log buffer.
 const ROWS: u16 = 2_000;
 
-/// Its way back is longer than the log's buffer: a part of it is durable when the rest is not.
+/// Its rollback is longer than the log buffer: a part of it is durable when the rest is not.
 #[test]
 fn what_was_taken_back_in_part_is_not_prepared_any_more() {
     let _again = whole("transactions", "prepared::what_was_taken_back_in_part_is_not_prepared_any_more");
@@ -428,10 +428,10 @@ fn what_was_taken_back_in_part_is_not_prepared_any_more() {
     assert!(prepared > 0 && not > 2, "{prepared} crashes found it prepared, {not} did not");
 }
 
-/// Looks at what a crash has left of the transactions of which this was known. Gives how many are prepared, and how
-/// many have ended.
+/// Checks what a crash has left of the transactions with this knowledge. Returns how many are prepared, and how many
+/// have ended.
 fn judge(mut disk: SimulatedDisk, luck: u64, known: &BTreeMap<u8, Known>, what: &str) -> (u64, u64) {
-    // Recovery is cut, too.
+    // Recovery crashes, too.
     for round in 0..luck % 3 {
         disk.crash_at(1 + (luck >> 8) % 50);
         let env = SimulatedEnv::new(luck);
@@ -466,7 +466,7 @@ fn judge(mut disk: SimulatedDisk, luck: u64, known: &BTreeMap<u8, Known>, what: 
             }
         }
     }
-    // Its coordinator ends what it has found, and all comes to rest.
+    // The coordinator ends the prepared transactions, and all background work finishes.
     for (turn, n) in (luck..).zip(&prepared) {
         if turn % 2 == 0 {
             db.commit_prepared(&[*n]).unwrap();

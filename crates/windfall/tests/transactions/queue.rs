@@ -1,4 +1,4 @@
-//! A queue in an index: what has left a range concerns no read of it that locks.
+//! A queue in an index: rows that have left a range do not affect a locking read of it.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use windfall::{
 
 use super::{begin, database, rows, table};
 
-/// The levels at which reads of others are not in the way of a queue.
+/// The levels at which reads of other transactions do not block a queue.
 const LEVELS: [Isolation; 4] =
     [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable, Isolation::Snapshot];
 
-/// The value of a job: its state, and what makes it unique in the other index of the table.
+/// Returns the value of a job: its state, and a byte that makes it unique in the other index of the table.
 fn job(state: u8, n: u8) -> [u8; 2] {
     [state, n]
 }
@@ -24,7 +24,7 @@ fn job(state: u8, n: u8) -> [u8; 2] {
 const NEW: u8 = b'n';
 const DONE: u8 = b'o';
 
-/// The first job that is to be done, locked.
+/// Returns the first job that is to do, and locks it.
 fn first(table: &Table, trx: &Transaction) -> Result<Option<Vec<u8>>> {
     let mut range = table.within(trx).index("first")?.range_for_update([NEW]..=[NEW])?;
     range.next().transpose().map(|row| row.map(|row| row.key))
@@ -35,7 +35,7 @@ fn all(table: &Table, trx: &Transaction) -> Result<Vec<Vec<u8>>> {
     range.map(|row| row.map(|row| row.key)).collect()
 }
 
-/// A queue of so many jobs, of which none waits.
+/// Creates a queue with this number of jobs, in a database with a lock timeout of zero.
 fn queue(db: &Database, jobs: u8) -> Table {
     let table = table(db);
     for n in 0..jobs {
@@ -45,7 +45,7 @@ fn queue(db: &Database, jobs: u8) -> Table {
     table
 }
 
-/// The rows of a transaction that are in the lock table.
+/// Returns the number of a transaction's row locks in the lock table.
 fn locked(db: &Database, id: u64) -> usize {
     let is_row = |lock: &Lock| matches!(lock, Lock::Row(..));
     db.locks().iter().filter(|held| held.trx == TrxId(id) && is_row(&held.lock)).count()
@@ -56,7 +56,7 @@ fn a_take_reads_and_locks_one_row_however_many_jobs_are_done() {
     for level in LEVELS {
         let db = database();
         let table = queue(&db, 250);
-        // Purge gets nowhere.
+        // This read view stops purge.
         let dump = begin(&db, Isolation::RepeatableRead);
         assert!(table.within(&dump).get(&[0]).unwrap().is_some());
         let mut frames = Vec::new();
@@ -69,7 +69,7 @@ fn a_take_reads_and_locks_one_row_however_many_jobs_are_done() {
             table.within(&trx).update(&[n], &job(DONE, n)).unwrap();
             trx.commit().unwrap();
         }
-        // Of the index there are the pages that it has: a batch is read from one of them at a time.
+        // The rest are pages of the index: a batch is read from one of them at a time.
         assert!(
             frames[199] < frames[0] + 20,
             "{level:?}: {} frames, and {} at first",
@@ -89,7 +89,8 @@ fn what_others_do_with_rows_that_have_left_is_not_waited_for() {
             let table = queue(&db, 40);
             let dump = begin(&db, Isolation::RepeatableRead);
             assert!(table.within(&dump).get(&[0]).unwrap().is_some());
-            // One that has begun before all others: what has ended since is found out entry by entry, or at once.
+            // A transaction that has begun before all others: then a read must check entry by entry whether writers
+            // have ended, otherwise it knows at once.
             let old = begin(&db, Isolation::RepeatableRead);
             if by_old_transaction {
                 table.within(&old).put(b"old", &job(b'x', 200)).unwrap();
@@ -108,7 +109,7 @@ fn what_others_do_with_rows_that_have_left_is_not_waited_for() {
                 "{level:?}"
             );
             assert_eq!(locked(&db, trx.id().unwrap()), 10, "{level:?}");
-            // Nor does it keep others from these rows.
+            // Nor does the read prevent others from changing these rows.
             table.within(&other).update(&[0], &job(b'q', 0)).unwrap();
             other.commit().unwrap();
             table.update(&[1], &job(b'q', 1)).unwrap();
@@ -119,7 +120,7 @@ fn what_others_do_with_rows_that_have_left_is_not_waited_for() {
     }
 }
 
-/// A mark that may be taken back is waited for, and the row is found when it was.
+/// A read waits for a delete mark that may be rolled back, and finds the row after the rollback.
 #[test]
 fn a_row_that_is_about_to_leave_is_waited_for() {
     for level in LEVELS {
@@ -140,7 +141,7 @@ fn a_row_that_is_about_to_leave_is_waited_for() {
     }
 }
 
-/// A row that was passed over comes back behind the read, or not at all before the transaction has ended.
+/// A skipped row comes back after the read, or, where ranges are locked, only after the end of the transaction.
 #[test]
 fn what_was_passed_over_does_not_come_back_where_ranges_are_locked() {
     for level in LEVELS {
@@ -167,7 +168,8 @@ fn what_was_passed_over_does_not_come_back_where_ranges_are_locked() {
     }
 }
 
-/// Its own changes are seen, also where a savepoint has taken them back, or a row has come back into the range.
+/// A read sees its transaction's own changes, also after a rollback to a savepoint, or when a row has come back into
+/// the range.
 #[test]
 fn what_the_transaction_itself_has_moved_out_and_in_is_seen() {
     for level in LEVELS {
@@ -191,8 +193,8 @@ fn what_the_transaction_itself_has_moved_out_and_in_is_seen() {
     }
 }
 
-/// A row that was not in the range when its view was made, and has not been since, does not concern a strict snapshot.
-/// One that has come or left since does, as where it is read by its key.
+/// A strict snapshot ignores a row that was not in the range when its read view was taken, and has not been since. A
+/// row that has entered or left the range since is refused, as it is when it is read by its key.
 #[test]
 fn a_strict_snapshot_is_refused_only_by_rows_of_its_range() {
     type Change = fn(&Table);

@@ -1,4 +1,4 @@
-//! Cursors and ranges in transactions that end, or take a part of them back.
+//! Cursors and ranges in transactions that end or are partly rolled back.
 
 use windfall::{Cursor, Error, Isolation, Range, Seek, Table, error::TransactionError};
 
@@ -40,7 +40,8 @@ fn nothing_is_read_within_a_transaction_that_has_ended() {
     }
 }
 
-/// A cursor that goes up and a range that goes down, and where each is after some steps; at no key before the first.
+/// A cursor that moves up and a range that moves down, with their positions after some steps. Before the first step
+/// there is no key.
 struct Walks {
     up: Cursor,
     up_at: Vec<u8>,
@@ -59,7 +60,7 @@ impl Walks {
         Self { up, up_at, down, down_at }
     }
 
-    /// From here on they meet these rows, as far as they have not passed them.
+    /// Asserts that both return these rows from here on, as far as they have not passed them.
     fn assert_rest(self, rows: &[(Vec<u8>, Vec<u8>)], told: &str) {
         let Self { mut up, up_at, down, down_at } = self;
         let is_first = up_at.is_empty();
@@ -81,7 +82,7 @@ impl Walks {
     }
 }
 
-/// What a cursor has read ahead is not given once it was taken back.
+/// A cursor does not return what it has read ahead once that was rolled back.
 #[test]
 fn a_cursor_meets_nothing_that_was_taken_back() {
     let db = database();

@@ -1,4 +1,4 @@
-//! Statements beside transactions.
+//! Statements concurrent with transactions.
 
 use std::{
     sync::mpsc::channel,
@@ -46,7 +46,7 @@ fn a_statement_waits_for_who_has_changed_its_table_and_for_nobody_else() {
                 assert!(!statement.is_finished(), "{name} did not wait");
                 thread::yield_now();
             }
-            // Calls that are transactions of their own go on, and so does the one that is waited for.
+            // Calls outside of transactions continue, and so does the transaction that the statement waits for.
             table.put(b"b", b"y2").unwrap();
             assert_eq!(db.table("t").unwrap().get(b"b").unwrap(), Some(b"y2".to_vec()));
             within.put(b"c", b"z3").unwrap();
@@ -76,7 +76,7 @@ fn a_statement_that_has_waited_long_enough_is_told_for_whom() {
             let text = error.to_string();
             assert!(is_timeout && text.contains(&trx.id().unwrap().to_string()), "{name}: {text}");
         }
-        // As if nothing had been.
+        // The refused statement has no effect.
         within.put(b"b", b"x2").unwrap();
         trx.commit().unwrap();
         assert_eq!(rows(&table), pairs([("a", "x1"), ("b", "x2")]), "{name}");
@@ -93,7 +93,7 @@ fn a_circle_of_a_transaction_and_a_statement_is_broken() {
     table.within(&first).put(b"a", b"x1").unwrap();
     other.within(&second).put(b"a", b"x1").unwrap();
     thread::scope(|scope| {
-        // It has the one table, and waits for the other.
+        // It has one table, and waits for the other.
         let dropping = scope.spawn(|| db.drop_tables(&["other", "t"]));
         while db.lock_waits().is_empty() {
             thread::yield_now();
@@ -126,7 +126,7 @@ fn who_waits_for_a_row_of_a_dropped_table_is_told() {
         }
         trx.commit().unwrap();
         dropping.join().unwrap().unwrap();
-        // Before the drop or behind it.
+        // The call came before the drop or after it.
         let done = alone.join().unwrap();
         assert!(matches!(done, Ok(()) | Err(Error::TableDropped(_))), "{done:?}");
     });
@@ -150,7 +150,7 @@ fn a_statement_waits_as_long_as_it_is_asked_to() {
     db.statements_wait(Duration::ZERO).drop_table("t").unwrap();
 }
 
-/// At once, and behind some time.
+/// Asserts that a statement is refused, at once or after its time.
 fn refuses(db: &Database, statement: Statement) {
     let refused = statement(&db.statements_wait(Duration::ZERO));
     assert!(matches!(refused, Err(Error::Lock(LockError::Busy(_)))), "{refused:?}");
@@ -171,7 +171,7 @@ fn a_statement_waits_for_another_one_as_long_as_it_is_asked_to() {
             db.create_table_from("t", TableOptions::default(), rows)
         });
         more.send(1).unwrap();
-        // As soon as the name is claimed there is no other of it.
+        // As soon as the load has the metadata lock on the name, the name is taken.
         while db
             .statements_wait(Duration::ZERO)
             .drop_table("t")
@@ -189,7 +189,8 @@ fn a_statement_waits_for_another_one_as_long_as_it_is_asked_to() {
     });
 }
 
-/// An index that waits for one transaction holds up no other one for longer than a turn.
+/// An index build that waits for one transaction does not block another one for longer than one turn in the table's
+/// queue.
 #[test]
 fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
     let db = database();
@@ -203,7 +204,8 @@ fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
             assert!(!building.is_finished(), "it did not wait");
             thread::yield_now();
         }
-        // It stands there, and a later one goes on behind a turn of it at most: whole, back, and to a savepoint.
+        // It waits, and a later transaction waits for at most one turn of the statement in the table's queue, whether
+        // it commits, rolls back, or rolls back to a savepoint.
         for n in 1..60 {
             let trx = begin(&db, Isolation::ReadCommitted);
             let within = table.within(&trx);
@@ -235,7 +237,7 @@ fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
-/// Its wait can be interrupted, and it can be refused for its time, and leaves nothing.
+/// Its wait can be interrupted, and the interrupted build leaves nothing.
 #[test]
 fn an_index_that_waits_can_be_interrupted() {
     let db = database();

@@ -1,4 +1,4 @@
-//! Temporary tables in transactions, and beside the views of others.
+//! Temporary tables in transactions, and next to read views of other transactions.
 
 use std::io::Write;
 
@@ -22,7 +22,7 @@ fn a_strict_snapshot_does_not_concern_temporary_tables() {
     temporary.put(b"long", &vec![1; 20_000]).unwrap();
     let trx = begin(&db, Isolation::Snapshot);
     table.within(&trx).get(b"a").unwrap();
-    // Behind its snapshot.
+    // After its snapshot.
     temporary.put(b"a", b"x1").unwrap();
     temporary.put(b"b", b"x2").unwrap();
     temporary.put(b"long", &vec![2; 20_000]).unwrap();
@@ -57,12 +57,12 @@ fn a_transaction_that_only_reads_may_change_temporary_tables() {
     }
 }
 
-/// A value in a page of its own.
+/// Returns a value that needs an overflow page.
 fn long(fill: u8) -> Vec<u8> {
     vec![fill; 3000]
 }
 
-/// Without the frames that undo and replaced values would take there are pages to spare, and none is written.
+/// No frames are needed for undo and replaced values, so the pool has pages to spare, and none is written.
 #[test]
 fn what_a_view_of_others_sees_keeps_nothing_of_a_temporary_table() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
@@ -85,16 +85,16 @@ fn what_a_view_of_others_sees_keeps_nothing_of_a_temporary_table() {
         let metrics = db.metrics();
         most = most.max(metrics.pool_frames - metrics.pool_free - metrics.pool_dropped);
     }
-    // The rows, and what lies in a slice or two of undo; all of the undo would fill the pool three times over.
+    // The rows, and the pages of one or two undo slices. All of the undo would fill the pool three times.
     assert!(most <= 200, "{most} frames");
     assert_eq!(db.metrics().pool_writes, 0);
-    // The view is there still.
+    // The read view still exists.
     assert_eq!(db.views().len(), 1);
     table.put(b"a", b"y1").unwrap();
     assert_eq!(table.within(&idle).get(b"a").unwrap(), Some(b"x1".to_vec()));
 }
 
-/// What the session itself still needs is kept: for its transaction to be taken back, in part and as a whole.
+/// What the session itself still needs is kept: the undo for a rollback of its transaction, in part or as a whole.
 #[test]
 fn a_transaction_takes_back_what_it_has_done_to_a_temporary_table() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
@@ -114,7 +114,7 @@ fn a_transaction_takes_back_what_it_has_done_to_a_temporary_table() {
     within.put(&[1], &long(21)).unwrap();
     let failed: windfall::Result<()> = trx.atomically(|| {
         within.put(&[2], &long(22))?;
-        // Calls outside of the transaction purge meanwhile.
+        // Calls outside of the transaction purge in the meantime.
         temporary.put(b"other", &long(1))?;
         within.insert(&[3], b"twice")
     });
@@ -127,7 +127,7 @@ fn a_transaction_takes_back_what_it_has_done_to_a_temporary_table() {
     assert_eq!(read(&temporary), before);
 }
 
-/// Replaces the value that it is given, during the call, and once more.
+/// A sink that replaces the value that it is receiving, and deletes it, at each piece.
 struct Replaces<'a> {
     table: &'a Table,
     got: Vec<u8>,

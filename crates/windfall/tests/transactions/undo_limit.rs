@@ -1,4 +1,5 @@
-//! A limit on what undo takes: who is in its way is named, and nobody else is held up.
+//! A limit for the size of undo: the error names the transaction or read view that keeps the undo, and no other call is
+//! blocked.
 
 use std::{
     io,
@@ -21,7 +22,7 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv};
 use super::{begin, options, patience::wait_until};
 
 const LIMIT: u64 = 1 << 20;
-/// Of 64 pages.
+/// An undo slice has 64 pages.
 const SLICE: u64 = 64 * 4096;
 const ROWS: u16 = 50;
 
@@ -30,7 +31,7 @@ fn open(disk: &SimulatedDisk, env: &SimulatedEnv) -> Database {
     Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {}).unwrap()
 }
 
-/// One in which old views do not hold up changes.
+/// Opens a database in which old read views do not stop changes.
 fn open_to_end_views(seed: u64) -> (SimulatedEnv, Database) {
     let env = SimulatedEnv::new(seed);
     let db = open(&SimulatedDisk::new(seed), &env);
@@ -46,7 +47,7 @@ fn rows(db: &Database) -> Table {
     table
 }
 
-/// Puts rows until that is refused, and gives why.
+/// Puts rows until one is refused, and returns the content of the error.
 fn put_until_refused(table: &Table) -> (u64, u64, String) {
     for n in 0..20_000_u64 {
         match table.put(&((n % u64::from(ROWS)) as u16).to_be_bytes(), &[n as u8; 1000]) {
@@ -67,7 +68,7 @@ fn an_old_view_stops_changes_at_the_limit_until_it_ends() {
     let table = rows(&db);
     let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
     let (bytes, limit, oldest) = put_until_refused(&table);
-    // Purge is held up, so nobody waits for long; who does not want to wait at all does not.
+    // Purge cannot make progress, so no call waits for long, and a call with a lock timeout of zero does not wait.
     let now = env.now();
     put_until_refused(&table);
     assert!(env.now() < now + Duration::from_secs(4), "{:?} behind {now:?}", env.now());
@@ -79,7 +80,7 @@ fn an_old_view_stops_changes_at_the_limit_until_it_ends() {
     assert!(oldest.contains("a view"), "{oldest}");
     let metrics = db.metrics();
     assert!(metrics.undo_bytes <= LIMIT + 3 * SLICE && metrics.undo_waits == 3, "{metrics:?}");
-    // Who reads, makes tables or writes to temporary ones goes on; a deletion is a change.
+    // Reads, table creation and writes to temporary tables continue. A deletion is a change.
     assert_eq!(table.within(&view).get(&0_u16.to_be_bytes()).unwrap().unwrap(), [0; 1000]);
     assert!(matches!(table.delete(&[0, 0]), Err(Error::Transaction(TransactionError::UndoFull { .. }))));
     let other = db.create_table("other", TableOptions::default()).unwrap();
@@ -87,7 +88,7 @@ fn an_old_view_stops_changes_at_the_limit_until_it_ends() {
     let session = db.session();
     let temporary = session.create_temporary_table("mine", TableOptions::default()).unwrap();
     temporary.put(b"row", b"1").unwrap();
-    // More is allowed, or the view ends.
+    // A higher limit permits changes, and so does the end of the read view.
     db.set_undo_limit(Some(2 * LIMIT)).unwrap();
     other.put(b"row", b"1").unwrap();
     db.set_undo_limit(Some(LIMIT)).unwrap();
@@ -96,7 +97,7 @@ fn an_old_view_stops_changes_at_the_limit_until_it_ends() {
     other.put(b"row", b"2").unwrap();
     env.settle(200);
     assert!(db.metrics().undo_bytes <= 3 * SLICE, "{}", db.metrics().undo_bytes);
-    // It holds for the next process, too.
+    // The limit also applies in the next process.
     drop((session, temporary, other, table));
     db.close().unwrap();
     let db = open(&disk, &env);
@@ -111,7 +112,7 @@ fn is_ended<T: core::fmt::Debug>(done: Result<T>) -> bool {
     }
 }
 
-/// Changes rows until so many views were ended.
+/// Changes rows until this number of read views has been ended.
 fn put_until_ended(db: &Database, table: &Table, views: u64) {
     for n in 0..20_000_u64 {
         if db.metrics().views_ended == views {
@@ -135,7 +136,8 @@ fn the_oldest_view_is_ended() {
         table.put(gone, b"1").unwrap();
     }
     let index = |table: &Table| table.index("i").unwrap();
-    // All of them see the first rows: a transaction, one with a strict snapshot, and two cursors outside of any.
+    // All of them see the first rows: a transaction, one with a strict snapshot, and two cursors outside of
+    // transactions.
     let old = db.begin(TransactionOptions::default().consistent_snapshot());
     let strict = db.begin(TransactionOptions::default().isolation(Isolation::Snapshot).consistent_snapshot());
     let (mut cursor, mut rows) = (table.cursor().unwrap(), table.rows().unwrap());
@@ -151,7 +153,7 @@ fn the_oldest_view_is_ended() {
     let young = db.begin(TransactionOptions::default().consistent_snapshot());
     let newest = table.get(&key(1)).unwrap();
     env.settle(500);
-    // What purge has taken away is missed by nobody: not a version, and not a row.
+    // A read never silently misses what purge has removed, neither a version nor a row.
     assert!(
         is_ended(within.get(&key(1))) && is_ended(within.get(b"gone")) && is_ended(within.contains(b"none"))
     );
@@ -160,9 +162,10 @@ fn the_oldest_view_is_ended() {
     assert!(is_ended(index(&within).get(&[0]).unwrap().next().unwrap()));
     assert!(is_ended(cursor.next()) && is_ended(rows.next().unwrap()) && rows.next().is_none());
     assert_eq!(cursor.row(), None);
-    // Outside of a transaction the next look is a new one.
+    // Outside of a transaction the next read has a new read view.
     assert!(cursor.next().unwrap() && cursor.key() == Some(&key(0)));
-    // A strict snapshot does not know any more what has changed since; others lock and change what is there now.
+    // Without its read view, a strict snapshot does not know what has changed since. Other levels lock and change the
+    // current rows.
     let strictly = table.within(&strict);
     assert!(is_ended(strictly.insert(b"left", b"2")) && is_ended(strictly.get_for_update(b"none")));
     assert!(is_ended(strictly.get(b"left")) && is_ended(strictly.update(b"gone", b"2")));
@@ -173,7 +176,7 @@ fn the_oldest_view_is_ended() {
     within.insert(b"left", b"3").unwrap();
     old.commit().unwrap();
     assert_eq!((table.get(b"left").unwrap().unwrap(), table.get(b"gone").unwrap()), (b"3".to_vec(), None));
-    // Who came later sees what it saw, and it is its turn at last.
+    // A younger read view still sees the same rows, until it is the oldest and is ended.
     assert_eq!(table.within(&young).get(&key(1)).unwrap(), newest);
     assert_eq!(db.views().len(), 2);
     put_until_ended(&db, &table, 6);
@@ -183,7 +186,7 @@ fn the_oldest_view_is_ended() {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
-/// Rows that were met while the view was there do not make up for one that is met no more.
+/// Rows that the scan has returned before the end of its read view do not make up for a row that it can no longer see.
 #[test]
 fn a_strict_scan_ends_with_its_view() {
     let (env, db) = open_to_end_views(10);
@@ -213,7 +216,7 @@ fn views_that_hold_nothing_up_stay_however_old_they_are() {
     let young = snapshot();
     let seen = table.within(&young).get(&[0, 0]).unwrap();
     env.settle(200);
-    // Those that are in the way go at once; the one that sees all that purge stands before stays.
+    // The read views that stop purge are ended at once. The one that sees everything up to the purge position stays.
     put_until_ended(&db, &table, 20);
     assert!(old.iter().all(|trx| is_ended(table.within(trx).get(&[0, 0]))));
     assert_eq!(table.within(&young).get(&[0, 0]).unwrap(), seen);
@@ -243,7 +246,8 @@ fn a_view_is_ended_amid_a_long_value() {
     assert_eq!(other.read_stream(b"long", &mut Vec::new()).unwrap(), Some(300_000));
 }
 
-/// Threads that move amounts about and put rows away and back, beside readers whose views are ended amid their looks.
+/// Threads move amounts, and delete and reinsert rows, concurrently with readers. Read views of the readers are ended
+/// in the middle of their reads.
 #[test]
 fn who_reads_meanwhile_sees_one_moment_or_is_told() {
     let options = options().undo_limit(LIMIT).at_undo_limit(AtUndoLimit::EndOldestView);
@@ -270,7 +274,7 @@ fn who_reads_meanwhile_sees_one_moment_or_is_told() {
                 locked.push(key);
             }
         }
-        // What was taken goes back in other parts, now and then into fewer rows.
+        // The amount is put back in other parts, sometimes into fewer rows.
         while let Some(key) = locked.pop() {
             let part = if locked.is_empty() { sum } else { chance.random_range(0..=sum) };
             if part > 0 {
@@ -346,7 +350,7 @@ fn a_transaction_that_fills_it_is_told_and_ends_either_way() {
         let trx = begin(&db, Isolation::RepeatableRead);
         let (_, _, oldest) = put_until_refused(&table.within(&trx));
         assert!(oldest.contains(&format!("transaction {}", db.transactions()[0].id)), "{oldest}");
-        // What it has done it still has.
+        // It still has its changes.
         let seen = table.within(&trx).get(&1_u16.to_be_bytes()).unwrap().unwrap();
         assert_ne!(seen, [0; 1000]);
         if commits {
@@ -387,7 +391,8 @@ fn writers_that_outrun_purge_wait_for_it() -> Result<()> {
         writers.into_iter().try_for_each(|writer| writer.join().unwrap())
     });
     done?;
-    // Beside the limit: a slice that each has begun, and two for each stream, of which there are no more than threads.
+    // Besides the limit: one slice that each thread has begun, and two for each undo stream, of which there are no more
+    // than threads.
     let undo = db.metrics().undo_bytes;
     assert!(undo <= LIMIT + 3 * 5 * SLICE, "{undo}");
     Ok(())

@@ -1,4 +1,4 @@
-//! What is seen of others.
+//! What a transaction sees of others.
 
 use windfall::{Error, Isolation, Seek, TableOptions, TransactionOptions, error::TransactionError};
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
@@ -18,7 +18,7 @@ fn a_snapshot_stays_whatever_becomes_of_rows_and_indexes() {
         let within = table.within(&trx);
         let before = rows(&within);
         for round in 0..6u8 {
-            // The unique key goes from row to row, and rows come and go.
+            // The unique key moves from row to row, and rows are deleted and inserted.
             table.delete(b"a").unwrap();
             table.put(b"b", &[b'a' + round, b'1']).unwrap();
             table.put(b"a", &[b'b' + round, b'2']).unwrap();
@@ -84,11 +84,11 @@ fn a_table_that_is_not_what_it_was_is_told() {
     is_changed(within.rows().unwrap().next().unwrap().unwrap_err());
     is_changed(within.read_stream(b"a", &mut Vec::new()).unwrap_err());
     assert!(matches!(cursor.next(), Err(Error::TableDropped(_))), "it was over what is gone");
-    // One of the same name, and one that is new.
+    // A table of the same name, which is new.
     db.drop_table("gone").unwrap();
     let again = db.create_table("gone", TableOptions::default()).unwrap();
     is_changed(again.within(&trx).get(b"g").unwrap_err());
-    // What it writes is of today, and so is what it locks.
+    // Locking reads and writes use the current rows.
     assert_eq!(within.get_for_update(b"a").unwrap(), Some(b"y1".to_vec()));
     trx.commit().unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
@@ -111,7 +111,7 @@ fn a_strict_snapshot_changes_and_locks_no_table_that_it_does_not_know() {
     let is_changed = |error: Error| {
         assert!(matches!(error, Error::Transaction(TransactionError::TableChanged(_))), "{error}");
     };
-    // It has seen a row with this key, and would not see that it adds it.
+    // It has seen a row with this key, and would not see the one that it inserts.
     is_changed(within.insert(b"a", b"z1").unwrap_err());
     is_changed(within.put(b"b", b"z2").unwrap_err());
     is_changed(within.delete(b"a").unwrap_err());
@@ -124,12 +124,12 @@ fn a_strict_snapshot_changes_and_locks_no_table_that_it_does_not_know() {
     is_changed(new.within(&strict).put(b"n", b"1").unwrap_err());
     strict.commit().unwrap();
     assert_eq!((rows(&table), new.get(b"n").unwrap()), (Vec::new(), None));
-    // One whose snapshot comes later knows both.
+    // A transaction with a later snapshot knows both tables.
     table.within(&late).put(b"a", b"y1").unwrap();
     new.within(&late).put(b"n", b"1").unwrap();
     assert_eq!(rows(&table.within(&late)), pairs([("a", "y1")]));
     late.commit().unwrap();
-    // What is a session's own is none of it.
+    // A session's own tables are not affected.
     let session = db.session();
     let strict = db.begin(TransactionOptions::default().isolation(Isolation::Snapshot).consistent_snapshot());
     let own = session.create_temporary_table("own", TableOptions::default()).unwrap();
@@ -151,7 +151,7 @@ fn what_nobody_sees_any_more_goes() {
     let within = table.within(&writer);
     for n in 0..200u8 {
         table.delete(&[n]).unwrap();
-        // It comes back in a transaction that takes it back.
+        // The row comes back in a transaction that is rolled back.
         within.put(&[n], &[n % 5, n]).unwrap();
         if n % 50 == 0 {
             env.settle(20);

@@ -1,6 +1,7 @@
-//! Waits for locks: how long they last, what ends them, and what they leave.
+//! Waits for locks: how long they last, what ends them, and which locks they leave.
 //!
-//! There is one thread. A wait passes at once on a simulated clock, and a script says what others do meanwhile.
+//! There is one thread. A wait passes at once on a simulated clock, and a script performs the actions of other
+//! transactions during it.
 
 use std::{
     collections::VecDeque,
@@ -24,13 +25,13 @@ use super::{
     options, pairs, rows, table,
 };
 
-/// How long a call waits in these tests: [`options`] say so.
+/// The lock timeout of these tests, as in [`options`].
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// Waits that pass at once on a simulated clock, and what others do meanwhile: so much later than the wait began, or
-/// than the last action.
+/// Waits that pass at once on a simulated clock, and the actions of others during them. Each action has its delay since
+/// the begin of the wait, or since the previous action.
 #[derive(Clone, Default)]
 struct Script(Arc<Mutex<VecDeque<(Duration, Action)>>>);
 
@@ -47,7 +48,7 @@ struct Scripted {
 }
 
 impl Change for Scripted {
-    /// Time passes by waits alone.
+    /// Only waits let time pass.
     fn breathe(&self, _: &dyn Env) {}
 
     fn wait_unhindered(&self, _: &dyn Env, _: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
@@ -83,13 +84,13 @@ fn scripted() -> (Database, Script, SimulatedEnv) {
     (db, script, clock)
 }
 
-/// How a transaction has locked rows of any tree.
+/// Returns the modes in which a transaction has locked rows, in any tree.
 fn row_locks(db: &Database, trx: &Transaction) -> Vec<RowMode> {
     let held = db.locks().into_iter().filter(|held| Some(held.trx.0) == trx.id());
     held.filter_map(|held| if let Lock::Row(_, mode) = held.lock { Some(mode) } else { None }).collect()
 }
 
-/// A call that has waited and come to nothing leaves the locks of one that has not waited.
+/// A call that fails after a wait leaves the same locks as one that fails without a wait.
 #[test]
 fn a_call_that_fails_after_a_wait_leaves_no_lock_that_it_would_not_have_without() {
     type Call = fn(&Table) -> Result<()>;
@@ -114,7 +115,7 @@ fn a_call_that_fails_after_a_wait_leaves_no_lock_that_it_would_not_have_without(
             let after_a_wait = call(&table.within(&waits));
             assert!(db.metrics().lock_waits > 0, "{name}");
             let locked = row_locks(&db, &waits);
-            // Others are told at once, at a level that locks nothing.
+            // Other calls get the error at once, at a level that locks nothing.
             let third = db.begin(
                 TransactionOptions::default().isolation(Isolation::ReadCommitted).lock_wait(Duration::ZERO),
             );
@@ -143,7 +144,7 @@ fn who_waits_behind_a_call_that_fails_goes_on() {
     table.within(&first).insert(b"a", b"x1").unwrap();
     script.then(Duration::from_secs(1), move || first.commit().unwrap());
     assert!(is_duplicate(&table.within(&second).insert(b"a", b"y2")));
-    // An upgrade.
+    // A lock upgrade.
     let third = begin(&db, Isolation::ReadCommitted);
     let within = table.within(&third);
     within.get_for_share(b"a").unwrap();
@@ -164,7 +165,7 @@ fn who_waits_behind_a_call_that_fails_goes_on() {
     assert_eq!(rows(&table), pairs([("a", "z2"), ("b", "x3")]));
 }
 
-/// Who would only learn of a duplicate does not wait for those who share the row.
+/// An insert that only reports a duplicate does not wait for shared locks on the row.
 #[test]
 fn an_insert_is_told_of_a_row_that_others_share() {
     for (indexed, level) in Isolation::ALL.iter().flat_map(|level| [(true, *level), (false, *level)]) {
@@ -219,7 +220,7 @@ fn the_waits_of_one_call_last_no_longer_together_than_one() {
                 other => panic!("{name}: {other:?}"),
             }
             assert_eq!(clock.now(), began + PATIENCE, "{name}");
-            // The next one has all the time again.
+            // The next call has the full timeout again.
             call(&table).unwrap();
         }
     }
@@ -242,12 +243,12 @@ fn an_interrupt_ends_no_later_call_or_statement() {
     };
     let blocked = || is_interrupted(within.put(b"a", b""));
     let interrupt = || assert!(db.interrupt(id));
-    // Between two calls, before it has locked anything and later.
+    // Between two calls: before the transaction has locked anything, and later.
     interrupt();
     assert!(!blocked(), "the call began later");
     interrupt();
     assert!(!blocked(), "the call began later");
-    // During one, before its wait and in it.
+    // During a call: before its wait, and in it.
     let streamed = |action: &dyn Fn()| within.put_stream(b"a", LONG, &mut From(Some(action)));
     assert!(is_interrupted(streamed(&interrupt)), "it was about to wait");
     assert!(!blocked(), "an interrupt ends one call");
@@ -255,7 +256,7 @@ fn an_interrupt_ends_no_later_call_or_statement() {
     script.then(Duration::from_secs(1), move || assert!(asked.interrupt(id)));
     assert!(blocked());
     assert!(!blocked(), "an interrupt ends one call");
-    // During one that does not wait.
+    // During a call that does not wait.
     within.put_stream(b"b", LONG, &mut From(Some(interrupt))).unwrap();
     assert!(!blocked(), "it came too late");
     // Between the calls of a statement.
@@ -288,7 +289,7 @@ fn the_time_of_a_statement_is_not_that_of_each_of_its_tables() {
     for name in names {
         let trx = begin(&db, Isolation::RepeatableRead);
         db.create_table(name, TableOptions::default()).unwrap().within(&trx).put(b"a", b"").unwrap();
-        // Each of them ends in time for its own table, and all together do not.
+        // Each transaction ends in time for its own table, but all of them together do not.
         script.then(PATIENCE * 2 / 3, move || trx.commit().unwrap());
     }
     let began = clock.now();

@@ -1,6 +1,6 @@
-//! Which version a read has seen that found no row: the time before the first write, or one of the deletions. The clock
-//! decides, as far as it can: a deletion that began to commit later was not seen, nor one after which another write had
-//! been committed before. Where several are left the read says nothing about others.
+//! The version that a read has seen if it found no row: the time before the first write, or one of the deletions. The
+//! clock decides, as far as it can. A deletion that began to commit later was not seen, nor one after which another
+//! write had committed before the read. If several are left, the read says nothing about other transactions.
 
 use rustc_hash::FxHashMap;
 
@@ -19,14 +19,14 @@ struct Version {
     end: Moment,
     begin: Moment,
     item: u64,
-    /// The latest begin of those up to this one, of those that are known to have happened.
+    /// The latest begin of the versions up to this one, among those that are known to have happened.
     last_begin: Moment,
-    /// The earliest begin of those from this one on.
+    /// The earliest begin of the versions from this one on.
     next_begin: Moment,
     deletes: bool,
 }
 
-/// Finds the versions of absent rows, and takes out the reads for which there are several.
+/// Determines the versions of absent rows, and removes the reads with several candidates.
 pub fn resolve(facts: &Facts<'_>, reads: &mut Vec<Read>, report: &mut Report) {
     let versions = versions(facts);
     reads.retain_mut(|read| {
@@ -54,7 +54,8 @@ pub fn resolve(facts: &Facts<'_>, reads: &mut Vec<Read>, report: &mut Report) {
     });
 }
 
-/// When a read has seen what it has seen: where it locks that is the newest, else it is at its point.
+/// Returns the interval in which a read saw its version: a locking read sees the newest version, any other read the
+/// version at its point.
 fn span(transaction: &Transaction, read: &Read) -> (Moment, Moment) {
     let step = &transaction.steps[read.step];
     let is_plain = |what: &What| matches!(what, What::Read { lock: Lock::Plain, .. });
@@ -69,7 +70,7 @@ fn span(transaction: &Transaction, read: &Read) -> (Moment, Moment) {
     }
 }
 
-/// The versions of all keys that have deletions, by the end of their commits.
+/// Returns the versions of all keys that have deletions, sorted by the end of their commits.
 fn versions(facts: &Facts<'_>) -> FxHashMap<Key, Vec<Version>> {
     let mut all: FxHashMap<Key, Vec<Version>> = FxHashMap::default();
     let deletions = facts.writes.values().filter(|write| write.deletes && write.last);

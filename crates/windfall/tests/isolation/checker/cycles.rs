@@ -1,5 +1,5 @@
-//! What must have been before itself: strongly connected components of points, and in each a short cycle with as few
-//! misses as can be, which gives it the narrowest name.
+//! Points that must have been before themselves: strongly connected components of points, and in each a short cycle
+//! with the fewest misses (read-write dependencies), which gives it the narrowest name.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,10 +13,10 @@ use super::{
     words,
 };
 
-/// From so many points of a component a cycle is looked for.
+/// The number of points of a component from which a cycle is searched.
 const STARTS: usize = 24;
 
-/// The edges that count.
+/// The edges that a search uses.
 #[derive(Clone, Copy)]
 struct Layer {
     widest: Why,
@@ -29,7 +29,7 @@ impl Layer {
     }
 }
 
-/// From the narrowest names to the widest; first what is wrong whatever the clock says.
+/// From the narrowest names to the widest. Anomalies that do not depend on the clock come first.
 const LAYERS: [(bool, Why); 8] = [
     (false, Why::Write),
     (false, Why::Read),
@@ -61,11 +61,11 @@ pub fn find(facts: &Facts<'_>, points: &Points, report: &mut Report) {
     }
 }
 
-/// The components of more than one point, by Tarjan's algorithm with a stack of its own.
+/// Returns the components of more than one point, by Tarjan's algorithm with an explicit stack.
 fn components(points: &Points, layer: Layer) -> Vec<Vec<u32>> {
     const NEW: u32 = u32::MAX;
     let count = points.all.len();
-    // When each point was reached, the earliest that it reaches, and whether its component is open.
+    // For each point: when it was reached, the earliest point that it reaches, and whether its component is open.
     let (mut reached, mut low, mut open) = (vec![NEW; count], vec![0; count], vec![false; count]);
     let (mut stack, mut path, mut found) = (Vec::new(), Vec::new(), Vec::new());
     let mut time = 0;
@@ -114,8 +114,8 @@ fn components(points: &Points, layer: Layer) -> Vec<Vec<u32>> {
     found
 }
 
-/// What it costs a cycle to have an edge: the fewer misses the better, then the fewer edges that are read or written.
-/// However many moments lie between two transactions, they are as good as one.
+/// Returns the cost of an edge in a cycle: fewer misses are better, then fewer edges of reads or writes. Any number of
+/// moments between two transactions costs the same as one.
 fn cost(points: &Points, edge: &Edge) -> u64 {
     match edge.why {
         Why::Time if points.all[edge.from as usize].part == Part::Moment => 0,
@@ -127,7 +127,7 @@ fn cost(points: &Points, edge: &Edge) -> u64 {
     }
 }
 
-/// The cheapest way within a component from a point to itself.
+/// Returns the cheapest path within a component from a point to itself (Dijkstra).
 fn cheapest(points: &Points, start: u32, inside: &FxHashSet<u32>, layer: Layer) -> Option<(u64, Vec<Edge>)> {
     let mut best: FxHashMap<u32, (u64, Edge)> = FxHashMap::default();
     let mut ahead = BinaryHeap::from([Reverse((0, start))]);
@@ -167,7 +167,7 @@ fn name(points: &Points, cycle: &[Edge]) -> Kind {
     let written: Vec<&Edge> = cycle.iter().filter(|edge| edge.why == Why::Write).collect();
     let is_snapshot = |point: u32| points.all[point as usize].part == Part::Snapshot;
     match (misses, count(Why::Read)) {
-        // It replaced what was not there yet when its snapshot was taken.
+        // It replaced a version that was newer than its snapshot.
         (0, 0) if written.iter().any(|edge| is_snapshot(edge.to)) => Kind::LostUpdate,
         (0, 0) => Kind::WriteCycle,
         (0, _) => Kind::CircularFlow,
@@ -179,7 +179,8 @@ fn name(points: &Points, cycle: &[Edge]) -> Kind {
     }
 }
 
-/// One has read what the other wrote over, and has written over that.
+/// Returns whether one transaction has read the version that the other replaced, and has then replaced the other's
+/// version.
 fn is_lost_update(points: &Points, cycle: &[Edge], written: &[&Edge]) -> bool {
     let miss = cycle.iter().find(|edge| edge.why >= Why::Miss);
     let (Some(miss), [write]) = (miss, written) else { return false };
@@ -189,7 +190,8 @@ fn is_lost_update(points: &Points, cycle: &[Edge], written: &[&Edge]) -> bool {
         && points.all[miss.to as usize].transaction == points.all[write.from as usize].transaction
 }
 
-/// Whether two misses follow each other, round the end too. Only points of the same transaction may lie between.
+/// Returns whether two misses follow each other, also from the end to the start. Only points of the same transaction
+/// may be between them.
 fn has_adjacent_misses(cycle: &[Edge]) -> bool {
     let steps: Vec<bool> =
         cycle.iter().filter(|edge| edge.why != Why::Own).map(|edge| edge.why >= Why::Miss).collect();

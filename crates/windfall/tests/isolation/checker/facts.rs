@@ -1,4 +1,4 @@
-//! Who wrote what, which transactions happened, and in which order the elements of each list came.
+//! The writer of each version, the transactions that happened, and the order of the elements of each list.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -10,26 +10,26 @@ use super::{
     Kind, Report,
 };
 
-/// The version of a key that nobody wrote: there is no row.
+/// The version of a key before its first write: there is no row.
 pub const NOTHING: u64 = 0;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
     pub transaction: usize,
     pub key: Key,
-    /// Whether its transaction has written nothing later to this key.
+    /// Whether it is its transaction's last write to this key.
     pub last: bool,
-    /// The row is gone.
+    /// The row is deleted.
     pub deletes: bool,
 }
 
 pub struct Facts<'h> {
     pub history: &'h History,
     pub writes: FxHashMap<u64, Write>,
-    /// By transaction: it committed, or somebody has seen of it what only commits show.
+    /// By transaction: whether it committed, or a read has seen a write of it that only a commit makes visible.
     pub happened: Vec<bool>,
     pub lists: FxHashSet<Key>,
-    /// The elements of each list in their order, as the longest read that can be trusted shows them.
+    /// The elements of each list in order, taken from the longest read that can be trusted.
     pub orders: FxHashMap<Key, &'h [u64]>,
     /// All keys, in order.
     pub keys: Vec<Key>,
@@ -62,7 +62,7 @@ impl<'h> Facts<'h> {
         &self.history.transactions[n]
     }
 
-    /// The transaction that wrote a version, if it happened.
+    /// Returns the transaction that wrote a version, if it happened.
     pub fn writer(&self, item: u64) -> Option<usize> {
         let writer = self.writes.get(&item)?.transaction;
         self.happened[writer].then_some(writer)
@@ -99,11 +99,11 @@ impl<'h> Facts<'h> {
         self.keys.sort_unstable();
     }
 
-    /// Finds the longest reads of all lists, and tells what was read of registers.
+    /// Finds the longest reads of all lists, and returns the versions that were read of registers.
     fn longest(&mut self) -> Vec<u64> {
         let mut seen = Vec::new();
         for transaction in &self.history.transactions {
-            // Its reads show what may never have been committed.
+            // Reads at this level may show versions that were never committed.
             if transaction.level == Level::ReadUncommitted {
                 continue;
             }
@@ -115,7 +115,8 @@ impl<'h> Facts<'h> {
                     }
                     What::Read { rows, .. } => {
                         for (key, value) in rows {
-                            // With writes of its own it is a version only if they count.
+                            // With the transaction's own writes in it, it is a version only if the transaction
+                            // committed.
                             if own.contains(key) && transaction.outcome != Outcome::Committed {
                                 continue;
                             }
@@ -135,14 +136,14 @@ impl<'h> Facts<'h> {
         seen
     }
 
-    /// What is in an order was read by somebody; here it is judged once, and not at each read that begins with it.
+    /// Judges each order once, and not at each read that is a prefix of it. A transaction has read all of its elements.
     fn judge_orders(&self, report: &mut Report) {
         for (key, order) in &self.orders {
             self.judge(*key, order, report, &|| "the longest read of it".into());
         }
     }
 
-    /// Whether these are elements of the key, each once.
+    /// Returns whether these are elements of the key, each once.
     pub fn judge(&self, key: Key, value: &[u64], report: &mut Report, who: &dyn Fn() -> String) -> bool {
         if value.len() > 1 && !self.lists.contains(&key) {
             report.add(Kind::Garbage, || format!("key {key}: {}: {value:?} is no single value", who()));

@@ -1,10 +1,12 @@
-//! Decides whether a history is one that its levels allow. The anomalies are those of Adya's thesis (1999), found in
-//! the way of Elle (Kingsbury and Alvaro, 2020): from what was read follows in which order the versions of a key came,
-//! from that who must have been before whom, and what must have been before itself is an anomaly.
+//! Decides whether the levels of a history allow it. The anomalies are those of Adya's thesis (1999), found with the
+//! method of Elle (Kingsbury and Alvaro, 2020). The reads determine the order of the versions of a key, and these
+//! orders determine which transaction must have been before which. A transaction that must have been before itself is
+//! an anomaly.
 //!
-//! What a level promises is said by *points* (`points`): moments at which parts of a transaction happened. A history is
-//! right if all its points can be put in one order, in which every read sees what was written last before it. An
-//! anomaly is a cycle of points, and named by the edges on it; what needs no order is found read by read (`reads`).
+//! The guarantees of a level are expressed as *points* (`points`): moments at which parts of a transaction happened. A
+//! history is correct if all its points can be put in one order in which every read sees the last write before it. An
+//! anomaly is a cycle of points, and is named by its edges. Anomalies that need no order are found read by read
+//! (`reads`).
 
 mod absent;
 mod cycles;
@@ -19,12 +21,12 @@ use core::fmt;
 use super::history::History;
 use facts::Facts;
 
-/// So many of a kind are told in full: what is wrong once is often wrong everywhere.
+/// The number of anomalies of a kind that are reported in full, because one fault often causes many.
 const TOLD: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A row that was not asked for, or a value that nobody wrote.
+    /// A row that was not requested, or a value that no transaction wrote.
     Garbage,
     /// A version that was written to another key.
     OtherKey,
@@ -32,31 +34,32 @@ pub enum Kind {
     Duplicate,
     /// A transaction does not see what it wrote itself, or sees what it has not written yet.
     OwnWrite,
-    /// Two lists of which neither begins with the other, or writes whose order contradicts itself.
+    /// Two lists, neither of which is a prefix of the other, or writes with a contradictory order.
     IncompatibleOrder,
-    /// An element that was committed is in no list.
+    /// A committed element is in no list.
     LostAppend,
-    /// A row is missing that nobody had deleted.
+    /// A row is missing that no transaction had deleted.
     Vanished,
-    /// G0: writes of transactions that are before each other.
+    /// G0: writes of two transactions that are before each other.
     WriteCycle,
     /// G1a.
     AbortedRead,
     /// G1b.
     IntermediateRead,
-    /// G1c: what they wrote and read puts transactions before each other.
+    /// G1c: reads and writes put transactions before each other.
     CircularFlow,
-    /// A read that has to show what was there before shows something else.
+    /// A read that must repeat an earlier result shows another one.
     Unrepeatable,
-    /// P4: a version was replaced by someone who had not seen it.
+    /// P4: a version was replaced by a transaction that had not seen it.
     LostUpdate,
-    /// G-single: a part of another transaction is seen.
+    /// G-single: only a part of another transaction is seen.
     ReadSkew,
-    /// G-nonadjacent: as G-single, with several transactions that do not see each other, but no two of them in a row.
+    /// G-nonadjacent: as G-single, with several transactions that miss each other's writes, but no two of them
+    /// adjacent.
     LongFork,
     /// G2-item.
     WriteSkew,
-    /// G2: a row was missing where somebody had looked.
+    /// G2: a row was missing in a range that a transaction had read.
     Phantom,
 }
 
@@ -84,14 +87,14 @@ impl Kind {
     }
 }
 
-/// Something that a level forbids, in words that name transactions by their place in the history.
+/// Something that a level forbids, with a text that names transactions by their position in the history.
 #[derive(Clone, Debug)]
 pub struct Anomaly {
     pub kind: Kind,
     pub text: String,
 }
 
-/// All that is wrong with a history.
+/// All anomalies of a history.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub anomalies: Vec<Anomaly>,
@@ -123,7 +126,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Looks for everything that a history of these levels may not have.
+/// Searches a history for everything that its levels forbid.
 pub fn check(history: &History) -> Report {
     let mut report = Report::default();
     let facts = Facts::of(history, &mut report);

@@ -1,21 +1,20 @@
-//! What a level promises, as points in time at which parts of a transaction happened, and what must have been before
-//! what.
+//! The guarantees of a level, as points in time at which parts of a transaction happened, and the order between points.
 //!
 //! | level | points |
 //! | --- | --- |
-//! | READ UNCOMMITTED | its commit, at which what it wrote and locked happened; plain reads say nothing |
+//! | READ UNCOMMITTED | its commit, at which its writes and locking reads happened; plain reads say nothing |
 //! | READ COMMITTED | one for each read, in their order, then its commit |
 //! | REPEATABLE READ | one for all plain reads of rows that it has not written: its snapshot; then its commit |
-//! | SNAPSHOT | the same, and whatever it replaces was committed before its snapshot |
+//! | SNAPSHOT | the same, and every version that it replaces was committed before its snapshot |
 //! | SERIALIZABLE | one |
 //!
-//! Each lies between two moments that its client knows. The points of all transactions have one order. So Adya's names
-//! follow: READ UNCOMMITTED has no cycle of writes (G0), READ COMMITTED none of writes and reads (G1c), and no read
-//! sees a part of a commit, or less than the one before. REPEATABLE READ has no read skew (G-single) and no phantom
-//! among the plain reads of rows that a transaction does not write, nor among what it locks: lost updates and write
-//! skew go by way of the plain read, which is at another point than the write, and what it reads after its own writes
-//! is neither's. SNAPSHOT has neither lost updates nor any cycle without two misses in a row (G-nonadjacent),
-//! SERIALIZABLE has none (G2).
+//! Each point is between two moments that its client knows. The points of all transactions have one order, and Adya's
+//! definitions follow. READ UNCOMMITTED has no cycle of writes (G0). READ COMMITTED has no cycle of writes and reads
+//! (G1c), and no read sees a part of a commit, or less than the previous read. REPEATABLE READ has no read skew
+//! (G-single) and no phantom among the plain reads of rows that a transaction does not write, nor among the rows that
+//! it locks. It allows lost updates and write skew through the plain read, because the read is at another point than
+//! the write. A plain read after an own write is at neither point. SNAPSHOT has neither lost updates nor any cycle
+//! without two adjacent misses (G-nonadjacent). SERIALIZABLE has no cycle (G2).
 
 use super::{
     super::{
@@ -32,9 +31,9 @@ pub enum Part {
     Read(usize),
     Snapshot,
     Commit,
-    /// All of it, at one point.
+    /// The whole transaction, at one point.
     All,
-    /// A moment of no transaction, at which those before it had ended.
+    /// A moment that belongs to no transaction. The points before it had ended by then.
     Moment,
 }
 
@@ -47,17 +46,17 @@ pub struct Point {
 /// Why a point is before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
-    /// Of the same transaction.
+    /// Both belong to the same transaction.
     Own,
-    /// It had ended when the other began.
+    /// The first had ended when the second began.
     Time,
-    /// It wrote what the other wrote over.
+    /// The second overwrote what the first wrote (ww).
     Write,
-    /// It wrote what the other read.
+    /// The second read what the first wrote (wr).
     Read,
-    /// It read what the other wrote over.
+    /// The second overwrote what the first read (rw).
     Miss,
-    /// It saw no row where the other wrote one, as one of several rows for which it looked.
+    /// The first found no row where the second wrote one, in a read of several rows.
     PredicateMiss,
 }
 
@@ -67,15 +66,15 @@ pub struct Edge {
     pub to: u32,
     pub why: Why,
     pub key: Key,
-    /// The versions: the earlier one, and with two writers the later one.
+    /// The versions: the earlier one and, with two writers, the later one.
     pub versions: (u64, u64),
 }
 
 pub struct Points {
     pub all: Vec<Point>,
-    /// By where they begin.
+    /// Sorted by their start.
     pub edges: Vec<Edge>,
-    /// Where the edges of each point begin, and where the last one's end.
+    /// The index of the first edge of each point, and after the last point the end of the edges.
     pub begins: Vec<usize>,
 }
 
@@ -96,14 +95,14 @@ struct Of {
 struct Connect {
     points: Vec<Point>,
     edges: Vec<Edge>,
-    /// Between which moments each point lies.
+    /// The two moments between which each point is.
     spans: Vec<(Moment, Moment)>,
 }
 
 pub fn connect(facts: &Facts<'_>, reads: &[Read], order: &Order) -> Points {
     let mut connect = Connect::default();
     let mut of: Vec<Option<Of>> = vec![None; facts.happened.len()];
-    // The points at which each read saw, and up to which it locks.
+    // For each read, the point at which it saw its version, and the point up to which the version cannot change.
     let mut places: Vec<Option<(u32, u32)>> = vec![None; reads.len()];
     let mut at = 0;
     for (n, of) in of.iter_mut().enumerate() {
@@ -170,7 +169,7 @@ impl Connect {
         if matches!(level, Level::RepeatableRead | Level::Snapshot)
             && let Some(first) = transaction.steps.iter().find(is_plain)
         {
-            // Some make it when they begin.
+            // Some databases create it when the transaction begins.
             let point = self.point(n, Part::Snapshot, (transaction.begin, first.end));
             self.bare(point, commit, Why::Own);
             snapshot = Some(point);
@@ -178,7 +177,7 @@ impl Connect {
         let mut last: Option<(usize, u32)> = None;
         for (read, place) in reads.iter().zip(places) {
             *place = match (level, read.lock) {
-                // Its gaps are not locked.
+                // At these levels gaps are not locked.
                 (Level::ReadUncommitted | Level::ReadCommitted, Lock::Shared | Lock::Exclusive)
                     if read.absent =>
                 {
@@ -231,8 +230,8 @@ impl Connect {
         }
     }
 
-    /// Whoever had ended before another began was before him. One moment for each end stands for all that ended up to
-    /// it.
+    /// Adds the order by the clock: a transaction that had ended before another began was before it. One moment per end
+    /// represents all transactions that had ended by then.
     fn times(&mut self) {
         let mut ends: Vec<(Moment, u32)> = (0..).zip(&self.spans).map(|(n, span)| (span.1, n)).collect();
         ends.retain(|(end, _)| *end != Moment::MAX);
@@ -255,7 +254,7 @@ impl Connect {
     }
 
     fn finish(mut self) -> Points {
-        // In one order whatever that of the tables: the same history has the same report.
+        // Sorted, independent of the order of the hash tables: the same history has the same report.
         self.edges.sort_unstable_by_key(|edge| (edge.from, edge.to, edge.why, edge.key, edge.versions));
         let mut begins = vec![0; self.points.len() + 1];
         for edge in &self.edges {

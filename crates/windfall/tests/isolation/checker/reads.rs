@@ -1,5 +1,6 @@
-//! What is wrong with a read whatever the order of transactions: it shows what was never there, or not what its own
-//! transaction has read and written before. What remains are the reads that say something about others.
+//! Anomalies of a read that do not depend on the order of transactions: it shows a version that never existed, or it
+//! contradicts earlier reads and writes of its own transaction. The remaining reads say something about other
+//! transactions.
 
 use rustc_hash::FxHashMap;
 
@@ -12,42 +13,42 @@ use super::{
     facts::{Facts, NOTHING},
 };
 
-/// A read of a key to which its transaction had not written.
+/// A read of a key that its transaction had not written before.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
     pub transaction: usize,
     pub step: usize,
     pub key: Key,
-    /// The version's last element.
+    /// The last element of the version.
     pub version: u64,
     pub lock: Lock,
     /// There was no row.
     pub absent: bool,
-    /// It asked for more than this key.
+    /// It read more than this key.
     pub range: bool,
 }
 
-/// What a transaction knows of a key.
+/// A transaction's knowledge of a key.
 #[derive(Default)]
 struct Known<'h> {
-    /// What its own writes stand on: it was read with a lock, or cannot have changed without an end of the transaction.
+    /// The value before its own writes: it was read with a lock, or a change of it would have ended the transaction.
     held: Option<&'h [u64]>,
-    /// What a snapshot shows.
+    /// The value in the snapshot.
     seen: Option<&'h [u64]>,
     own: Vec<u64>,
-    /// It has deleted the row.
+    /// The transaction has deleted the row.
     gone: bool,
 }
 
 struct Check<'f, 'h, 'r> {
     facts: &'f Facts<'h>,
     report: &'r mut Report,
-    /// Where in a list's order the first element of a transaction stands that did not happen.
+    /// The position in a list's order of the first element from a transaction that did not happen.
     aborted: FxHashMap<Key, usize>,
     reads: Vec<Read>,
 }
 
-/// Judges all reads, and returns those that say something about others, by transaction and step.
+/// Judges all reads, and returns those that say something about other transactions, by transaction and step.
 pub fn check(facts: &Facts<'_>, report: &mut Report) -> Vec<Read> {
     let mut aborted = FxHashMap::default();
     for (key, order) in &facts.orders {
@@ -62,7 +63,8 @@ pub fn check(facts: &Facts<'_>, report: &mut Report) -> Vec<Read> {
     check.reads
 }
 
-/// Whether what was read stays as it is until the transaction ends, or the transaction cannot write to it.
+/// Returns whether the value of a read cannot change until the transaction ends, or the transaction can no longer write
+/// to it.
 pub fn is_held(level: Level, lock: Lock) -> bool {
     lock != Lock::Plain || matches!(level, Level::Snapshot | Level::Serializable)
 }
@@ -140,7 +142,7 @@ impl<'h> Check<'_, 'h, '_> {
             return;
         }
         let must = if is_held(level, lock) {
-            // Where no gap is locked a row may come.
+            // Without gap locks a row may be inserted.
             if value.is_empty() && level <= Level::ReadCommitted {
                 known.held
             } else {
@@ -159,7 +161,7 @@ impl<'h> Check<'_, 'h, '_> {
         self.external(Read { version: last, ..read }, value, true);
     }
 
-    /// What was read of others. `counts` is whether it is all of a version.
+    /// Judges what was read of other transactions. `counts` is whether it is a whole version.
     fn external(&mut self, read: Read, value: &[u64], counts: bool) {
         let Read { transaction: n, step, key, .. } = read;
         let facts = self.facts;
@@ -170,7 +172,7 @@ impl<'h> Check<'_, 'h, '_> {
         if !begins && !facts.judge(key, value, self.report, &told) {
             return;
         }
-        // All else may be seen there.
+        // At this level everything else may be seen.
         if transaction.level == Level::ReadUncommitted {
             if counts && read.lock != Lock::Plain {
                 self.reads.push(read);

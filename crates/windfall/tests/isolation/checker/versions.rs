@@ -1,6 +1,6 @@
-//! Which version of a key came after which: of a list its elements say so. Of a register it is known that what a
-//! transaction writes comes after what it has read of it; and, as writers of a key exclude each other until they have
-//! ended, that one comes after the other if it began to commit when the other had committed.
+//! The order of the versions of a key. For a list, its elements show the order. For a register, the version that a
+//! transaction writes is after the version that it has read. Writers of a key also exclude each other until they have
+//! ended. So a version is after another one if its commit began when the other had committed.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -14,7 +14,7 @@ use super::{
     reads::{Read, is_held},
 };
 
-/// What is known to have come after a version of a key.
+/// The versions that are known to be after a version of a key.
 #[derive(Default)]
 pub struct Order {
     pub after: FxHashMap<(Key, u64), Vec<u64>>,
@@ -48,9 +48,9 @@ pub fn order(facts: &Facts<'_>, reads: &[Read], report: &mut Report) -> Order {
     order
 }
 
-/// A list that was read after an append had ended must have it. What other lists do not have is in no order.
+/// A list that was read after an append had ended must contain it. An element that no list contains is in no order.
 fn lost_appends(facts: &Facts<'_>, reads: &[Read], report: &mut Report) {
-    // When each list was last read, and by whom.
+    // The begin of the last reader of each list, and the reader.
     let mut read_at: FxHashMap<Key, (Moment, usize)> = FxHashMap::default();
     for read in reads.iter().filter(|read| facts.lists.contains(&read.key)) {
         let transaction = facts.transaction(read.transaction);
@@ -80,7 +80,8 @@ fn lost_appends(facts: &Facts<'_>, reads: &[Read], report: &mut Report) {
     }
 }
 
-/// Of each transaction that happened: what it read last of a key before it wrote to it, and what it wrote last.
+/// For each transaction that happened: the last version of a key that it read before its first write to it, and the
+/// last version that it wrote.
 struct Replaced {
     key: Key,
     read: u64,
@@ -88,7 +89,7 @@ struct Replaced {
 }
 
 fn replaced(facts: &Facts<'_>, reads: &[Read], report: &mut Report) -> Vec<Replaced> {
-    // What each transaction wrote last.
+    // The last version that each transaction wrote to each key.
     let mut wrote: FxHashMap<(usize, Key), u64> = FxHashMap::default();
     for (item, write) in
         facts.writes.iter().filter(|(item, write)| write.last && facts.writer(**item).is_some())
@@ -98,7 +99,8 @@ fn replaced(facts: &Facts<'_>, reads: &[Read], report: &mut Report) -> Vec<Repla
     let mut replaced: FxHashMap<(usize, Key), (u64, bool)> = FxHashMap::default();
     for read in reads {
         let level = facts.transaction(read.transaction).level;
-        // What is read uncommitted may never have been; where no gap is locked, a row may have come and gone.
+        // An uncommitted version that was read may never have existed. Without gap locks, a row may have been inserted
+        // and deleted.
         let is_held = is_held(level, read.lock) && (!read.absent || level > Level::ReadCommitted);
         if (level == Level::ReadUncommitted && read.lock == Lock::Plain)
             || !wrote.contains_key(&(read.transaction, read.key))
@@ -106,14 +108,14 @@ fn replaced(facts: &Facts<'_>, reads: &[Read], report: &mut Report) -> Vec<Repla
             continue;
         }
         let entry = replaced.entry((read.transaction, read.key)).or_insert((read.version, is_held));
-        // One that holds the row says more than a plain one before it.
+        // A read that holds the row is more certain than an earlier plain read.
         if !entry.1 {
             *entry = (read.version, is_held);
         }
     }
     let mut all: Vec<_> = replaced.into_iter().collect();
     all.sort_unstable();
-    // Two that replace the same, and held it.
+    // Two transactions that replace the same version, and held it.
     let mut holders: FxHashMap<(Key, u64), usize> = FxHashMap::default();
     for ((n, key), (version, _)) in all.iter().filter(|(_, (_, is_held))| *is_held) {
         if let Some(other) = holders.insert((*key, *version), *n) {
@@ -148,7 +150,7 @@ fn registers(facts: &Facts<'_>, replaced: &[Replaced], order: &mut Order) {
         }
     }
     for (key, mut all) in versions {
-        // By their ends; of those up to each one, the last beginning.
+        // Sorted by end, with the last begin among the versions up to each one.
         all.sort_unstable();
         let mut last_begin = 0;
         let begins: Vec<Moment> = all
@@ -166,7 +168,8 @@ fn registers(facts: &Facts<'_>, replaced: &[Replaced], order: &mut Order) {
                 }
                 continue;
             };
-            // Those before which another one has ended are reached by way of that.
+            // A version is skipped if another one between it and this one ended before: the order follows through that
+            // one.
             for (_, _, before) in all[..ended].iter().rev().take_while(|(end, ..)| end >= last_begin) {
                 order.add(key, *before, *item);
             }

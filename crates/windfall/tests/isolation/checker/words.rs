@@ -1,4 +1,4 @@
-//! A cycle told so that one can follow it: its edges in words, then its transactions.
+//! Prints a cycle: its edges in words, then its transactions.
 
 use core::fmt::Write as _;
 
@@ -7,18 +7,18 @@ use super::{
     points::{Edge, Part, Point, Points, Why},
 };
 
-/// A transaction that reads everything would fill pages.
+/// The most characters per transaction: one that reads everything would fill pages.
 const LONGEST: usize = 600;
 
 pub fn cycle(facts: &Facts<'_>, points: &Points, cycle: &[Edge]) -> String {
-    // It begins with a transaction, and the moments between two are told at the second.
+    // The text begins with a transaction. Moments between two transactions are printed with the second.
     let start =
         cycle.iter().position(|edge| points.all[edge.from as usize].part != Part::Moment).unwrap_or(0);
     let edges = cycle[start..].iter().chain(&cycle[..start]);
     let is_timed = cycle.iter().any(|edge| edge.why == Why::Time);
     let mut text = String::from(if is_timed { "a cycle, by the clock" } else { "a cycle" });
     let mut transactions = Vec::new();
-    // Where the way through the moments began.
+    // The transaction before the current run of moments.
     let mut from = points.all[cycle[start].from as usize];
     for edge in edges {
         let begin = points.all[edge.from as usize];

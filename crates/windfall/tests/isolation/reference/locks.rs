@@ -1,5 +1,5 @@
-//! The locks of the reference: of rows, shared and exclusive, and of gaps, which keep inserts out and nothing else. Who
-//! waits is served in the order of coming, but for those who hold the row already.
+//! The locks of the reference: shared and exclusive row locks, and gap locks, which only block inserts. Waiters are
+//! served in order of arrival, except that owners of a lock on the row come first.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use super::{Key, TrxId};
 pub struct Request {
     pub key: Key,
     pub exclusive: bool,
-    /// There is no row yet.
+    /// The row does not exist yet.
     pub insert: bool,
 }
 
 #[derive(Default)]
 pub struct Locks {
-    /// By row: who has locked it, and whether exclusively.
+    /// For each row: the owners of its locks, and whether they are exclusive.
     rows: BTreeMap<Key, Vec<(TrxId, bool)>>,
     gaps: Vec<(TrxId, Key, Key)>,
-    /// Who waits for what, in the order of coming.
+    /// The waiting transactions and their requests, in order of arrival.
     waiting: Vec<(TrxId, Request)>,
 }
 
@@ -31,9 +31,9 @@ impl Locks {
         self.rows.values().flatten().filter(|lock| lock.0 == trx).count()
     }
 
-    /// Takes a lock, or notes who waits for it.
+    /// Requests a lock. Returns whether it was granted; otherwise the transaction waits.
     pub fn take(&mut self, trx: TrxId, request: Request) -> bool {
-        // A call that goes on may ask for something else, and comes anew.
+        // A call that continues may request another lock, which then goes to the end of the queue.
         self.waiting.retain(|known| known.0 != trx || known.1 == request);
         if self.blockers(trx, request).next().is_some() {
             if self.waiting.iter().all(|known| known.0 != trx) {
@@ -63,9 +63,9 @@ impl Locks {
         rows.chain(gaps.map(|gap| gap.0)).chain(before.map(|known| known.0))
     }
 
-    /// Those who wait for each other because this one waits now, itself first.
+    /// Returns the wait cycle that this transaction closes, with itself first.
     pub fn circle(&self, trx: TrxId) -> Vec<TrxId> {
-        // Each with the one by whom it was reached.
+        // Each with the index of its predecessor.
         let mut reached: Vec<(TrxId, usize)> = vec![(trx, 0)];
         let mut at = 0;
         while at < reached.len() {
@@ -93,7 +93,7 @@ impl Locks {
         Vec::new()
     }
 
-    /// Locks the gaps of a range; one that grows is one lock.
+    /// Locks the gaps of a range. A range that grows is one lock.
     pub fn add_gap(&mut self, trx: TrxId, first: Key, last: Key) {
         match self.gaps.iter_mut().find(|gap| gap.0 == trx && gap.1 == first) {
             Some(gap) => gap.2 = gap.2.max(last),

@@ -1,5 +1,6 @@
-//! A database that does what the levels promise, in memory and on one thread: what the checker is tried on. It keeps
-//! the versions of each row, locks rows and gaps as `InnoDB` does, and lets calls wait; on request it has a fault.
+//! A database in memory and on one thread that keeps the guarantees of the levels: the checker is tested with it. It
+//! keeps the versions of each row, locks rows and gaps as `InnoDB` does, and lets calls wait. On request it has a
+//! fault.
 
 mod locks;
 mod session;
@@ -12,38 +13,38 @@ use super::client::{Answer, Call, Change, Key, Level, Lock, Refusal, Row, Rows, 
 use locks::{Locks, Request};
 pub use session::Session;
 
-/// Something that a database might do wrong, now and then.
+/// An error that a database might have, with some probability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A view sees the transaction, too, that commits next.
+    /// A read view also sees the transaction that commits next.
     ViewTooNew,
-    /// A view does not see the transaction that committed last.
+    /// A read view does not see the transaction that committed last.
     ViewTooOld,
-    /// A later read has a view of its own.
+    /// A later read has a read view of its own.
     ViewRenewed,
-    /// A plain read sees what is not committed.
+    /// A plain read sees uncommitted versions.
     DirtyRead,
-    /// A plain read does not see what its own transaction wrote.
+    /// A plain read does not see its own transaction's writes.
     OwnWriteUnseen,
-    /// An older version is read in the place of another key's.
+    /// Instead of an older version, a version of another key is read.
     OtherKeysVersion,
-    /// An older version is read where a newer one is due, as from undo that was used again.
+    /// A version older than the visible one is read, as from undo that was reused.
     VersionTooOld,
     /// Gaps are not locked.
     GapNotLocked,
     /// A locking read locks nothing.
     ReadNotLocked,
-    /// The lock of a written row goes before its transaction ends.
+    /// The lock of a written row is released before its transaction ends.
     WriteLockGoesEarly,
-    /// What has changed since the snapshot is written over.
+    /// A row that has changed since the snapshot is overwritten.
     ChangeOverlooked,
-    /// A write goes on from what the view shows.
+    /// A write is based on the version in the read view.
     WriteFromTheView,
-    /// A rollback leaves a row as it is.
+    /// A rollback does not restore a row.
     AbortedWriteStays,
-    /// A commit leaves a row as it was.
+    /// A commit loses the change of a row.
     WriteLost,
-    /// A row of a commit is seen later than its others.
+    /// A row of a commit becomes visible later than its other rows.
     TornCommit,
     /// An append is done twice.
     AppendedTwice,
@@ -71,14 +72,14 @@ impl Fault {
 }
 
 type TrxId = usize;
-/// The count of commits: a view sees those up to one.
+/// The number of commits: a read view sees the commits up to one number.
 type Commits = u64;
 
 enum State {
     Active,
     Committed(Commits),
     Aborted,
-    /// It was chosen to end a deadlock, and has not been told yet.
+    /// It was chosen as the victim of a deadlock, and its client has not been informed yet.
     Victim,
 }
 
@@ -91,12 +92,12 @@ struct Trx {
 
 struct Version {
     trx: TrxId,
-    /// So many commits later than its transaction it is seen.
+    /// The number of commits by which it becomes visible later than its transaction.
     late: Commits,
     value: Option<Value>,
 }
 
-/// Why a call does not go on.
+/// Why a call does not continue.
 enum Stop {
     Wait,
     Refused(Refusal),
@@ -110,7 +111,7 @@ pub struct Database {
     commits: Commits,
     chance: StdRng,
     fault: Option<Fault>,
-    /// Whether commits are sometimes not answered.
+    /// Whether some commits get no answer.
     forgetful: bool,
 }
 
@@ -132,7 +133,7 @@ impl Database {
         self.transactions.len() - 1
     }
 
-    /// Does a call, or as much of it as goes without waiting: asked again, it goes on.
+    /// Executes a call, or as much of it as is possible without waiting. The next attempt continues it.
     fn call(&mut self, trx: TrxId, call: &Call) -> Answer {
         let result = match *call {
             _ if matches!(self.transactions[trx].state, State::Victim) => {
@@ -167,7 +168,7 @@ impl Database {
         }
     }
 
-    /// Whether this fault happens at this moment.
+    /// Returns whether this fault occurs now.
     fn has(&mut self, fault: Fault) -> bool {
         self.fault == Some(fault) && self.chance.random_ratio(1, 3)
     }
@@ -235,7 +236,7 @@ impl Database {
         Ok(seen)
     }
 
-    /// Up to which commit a plain read sees; nothing is for it to see at all where it sees what is not committed.
+    /// Returns the last commit that a plain read sees, or `None` if it sees uncommitted versions.
     fn view(&mut self, trx: TrxId) -> Option<Commits> {
         let level = self.transactions[trx].level;
         if self.has(Fault::DirtyRead) {
@@ -282,8 +283,8 @@ impl Database {
         value
     }
 
-    /// Locks the rows that are there, those that do not fit only as long as it takes to see that where the level keeps
-    /// no more, and the gaps between them where it keeps those.
+    /// Locks the existing rows of a range, and the gaps between them where the level locks gaps. At the levels without
+    /// gap locks, a row that does not match is released at once.
     fn lock_rows(&mut self, trx: TrxId, rows: &Rows, exclusive: bool) -> Result<Vec<Row>, Stop> {
         let Trx { level, snapshot, .. } = self.transactions[trx];
         let with_gaps = level >= Level::RepeatableRead && self.fault != Some(Fault::GapNotLocked);
@@ -367,7 +368,7 @@ impl Database {
         }
     }
 
-    /// Where the snapshot is strict, nothing that has changed since is locked.
+    /// At the level with strict snapshots, a row that has changed since the snapshot is not locked.
     fn look_for_changes(&mut self, trx: TrxId, key: Key) -> Result<(), Stop> {
         let Trx { level, snapshot, .. } = self.transactions[trx];
         if let (Level::Snapshot, Some(view)) = (level, snapshot)
@@ -380,13 +381,13 @@ impl Database {
         Ok(())
     }
 
-    /// Takes a lock, or waits for it. Of those who wait for each other the one goes that has done least, and among
-    /// equals the one who came last.
+    /// Requests a lock, or waits for it. The victim of a deadlock is the transaction that has done least, and among
+    /// equals the one that waited last.
     fn lock(&mut self, trx: TrxId, request: Request) -> Result<(), Stop> {
         while !self.locks.take(trx, request) {
             let circle = self.locks.circle(trx);
             let done = |trx: &TrxId| self.transactions[*trx].wrote.len() + self.locks.count(*trx);
-            // The first is the one who came last.
+            // The first in the cycle is the one that waited last.
             let Some(victim) = circle.iter().copied().min_by_key(done) else { return Err(Stop::Wait) };
             if victim == trx {
                 return Err(Stop::Refused(Refusal::Deadlock));

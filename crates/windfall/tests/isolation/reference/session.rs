@@ -1,4 +1,4 @@
-//! A session of the reference: what its clients hold.
+//! A session of the reference, as its clients use it.
 
 use std::sync::{Arc, Mutex};
 

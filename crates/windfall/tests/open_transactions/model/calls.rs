@@ -1,4 +1,4 @@
-//! What a call on one row may come to.
+//! The possible outcomes of a call on one row.
 
 use windfall::Isolation;
 
@@ -8,7 +8,7 @@ use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Locking, Read, Which, WriteMode};
 use crate::value::{KEYS, Key, Value};
 
-/// The turns that a call holds which reads its value from a source, within which another call is made.
+/// The key latches that a call holds while it reads its value from a source, from which another call is made.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
     pub row: Option<(TreeId, Key)>,
@@ -29,8 +29,8 @@ fn shared() -> Lock {
 }
 
 impl Model {
-    /// What comes before the rows of a table: whether the transaction may do it, its lock on the table, and whether its
-    /// view knows the table.
+    /// Executes what comes before the rows of a table: checks whether the transaction may do it, locks the table, and
+    /// checks whether its read view knows the table.
     fn begin_locking(
         &self,
         me: Option<TrxNo>,
@@ -56,7 +56,7 @@ impl Model {
         self.check_born(known.rows, self.strict_view(me))
     }
 
-    /// What a write may come to.
+    /// Returns the possible outcomes of a write.
     pub fn write(
         &self,
         me: Option<TrxNo>,
@@ -75,7 +75,7 @@ impl Model {
         let before = self.newest_value(table, key);
         let writer = self.written(table, key, me);
         let held = self.locks.row(known.rows, pos, me, true);
-        // Who inserts is told of a row that others share.
+        // An insert reports an existing row although other transactions share a lock on it.
         let is_shared = self.locks.row(known.rows, pos, me, false) == Conflict::No;
         let is_told = mode == WriteMode::Insert && is_shared && before.is_some();
         let held = match writer {
@@ -146,7 +146,7 @@ impl Model {
         path.end(if mode == WriteMode::Delete { Outcome::Is(true) } else { Outcome::Done })
     }
 
-    /// Another row may have the unique key, or have had it.
+    /// Handles another row that has the unique key, or had it. Returns whether the call certainly ends here.
     fn stop_at_unique(
         &self,
         me: Option<TrxNo>,
@@ -171,7 +171,7 @@ impl Model {
                 if path.stop(conflict, busy.clone()) {
                     return true;
                 }
-                // It is taken back by now, at least as far as this entry goes.
+                // It has been rolled back by now, at least for this entry.
                 let now = self.newest_value(table, other);
                 if now.is_none_or(|value| value.unique != unique) {
                     continue;
@@ -192,7 +192,7 @@ impl Model {
         false
     }
 
-    /// What a read that locks may come to.
+    /// Returns the possible outcomes of a locking read.
     pub fn lock(
         &self,
         me: Option<TrxNo>,
@@ -204,7 +204,7 @@ impl Model {
         let (Some(trx), known) = (me, &self.tables[table]) else {
             return path.end(Refusal::Other("outside".into()));
         };
-        // That it only reads is asked first, of any lock.
+        // The read-only check comes first, for any lock mode.
         if self.trx(trx).read_only && !known.temporary {
             return path.end(Refusal::ReadOnly);
         }
@@ -254,7 +254,7 @@ impl Model {
         path.end(outcome(newest.value))
     }
 
-    /// What a plain read may come to.
+    /// Returns the possible outcomes of a plain read.
     pub fn get(
         &self,
         me: Option<TrxNo>,

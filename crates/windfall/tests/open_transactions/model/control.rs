@@ -32,7 +32,7 @@ impl Model {
         self.locks.release(trx);
     }
 
-    /// The handle goes.
+    /// Drops the handle of a transaction.
     pub fn drop_handle(&mut self, trx: TrxNo) {
         match &mut self.trx_mut(trx).state {
             State::Open => self.roll_back(trx),
@@ -82,14 +82,14 @@ impl Model {
         }
     }
 
-    /// The transaction that is prepared by a name.
+    /// Returns the transaction that is prepared under a name.
     pub fn prepared(&self, name: u8) -> Option<TrxNo> {
         let is_it =
             |trx: &super::Trx| matches!(trx.state, State::Prepared { name: known, .. } if known == name);
         self.transactions.iter().position(is_it).map(|trx| trx as TrxNo)
     }
 
-    /// All names by which transactions are prepared.
+    /// Returns all names of prepared transactions.
     pub fn all_prepared(&self) -> BTreeSet<u8> {
         let name =
             |trx: &super::Trx| if let State::Prepared { name, .. } = trx.state { Some(name) } else { None };
@@ -126,14 +126,14 @@ impl Model {
         Outcome::Done
     }
 
-    /// Whether there is a version of it in a tree of rows, so that a row of that is locked by it.
+    /// Returns whether a transaction has a version in a tree of rows, and so holds a lock on one of its rows.
     fn has_version(&self, trx: TrxNo, rows: TreeId) -> bool {
         let of = self.tables.iter().filter(|table| table.rows == rows);
         of.flat_map(|table| table.versions.values().flatten()).any(|version| version.trx == trx)
     }
 
-    /// Another process opens the database: what was prepared is there still, temporary tables are not, and what was
-    /// unfinished is taken back in the background.
+    /// Another process opens the database: prepared transactions are still there, temporary tables are not, and
+    /// unfinished transactions are rolled back in the background.
     pub fn restart(&mut self, is_crash: bool) {
         self.rolls_back |= is_crash;
         if !is_crash {
@@ -155,7 +155,7 @@ impl Model {
                 State::Prepared { name, .. } => {
                     self.trx_mut(trx).state = State::Prepared { name, has_handle: false };
                     for rows in touched {
-                        // What was taken back before may be found, or be purged.
+                        // Rows that were rolled back before may still be found, or may be purged.
                         let sure = self.has_version(trx, rows);
                         self.locks.lock_table(rows, trx, Lock { exclusive: true, sure });
                     }
@@ -175,7 +175,7 @@ impl Model {
                 versions.sort_by_key(|version| version.number);
             }
         }
-        // An opening makes its views again.
+        // After an opening all read views are new, and know all trees.
         self.born.values_mut().for_each(|born| *born = 0);
     }
 }

@@ -1,9 +1,11 @@
-//! Cursors and ranges: where they are, what they may see, and which rows have changed since they looked.
+//! Cursors and ranges: their positions, the versions that they may see, and the rows that have changed since they last
+//! read.
 //!
-//! Rows are read ahead. So a cursor that does not lock may give a row that its own transaction has changed as it was
-//! when the cursor last looked, or as it has become since, and at READ UNCOMMITTED any row so: its *candidates*. A
-//! row that has only one of them has to be met. A cursor that locks reads each row as it is, but may have missed one
-//! that came where it had read ahead already: a row that has changed since is one that it is not *sure* to meet.
+//! Rows are read ahead. So a cursor without locks may return a row that its own transaction has changed either as it
+//! was when the cursor last read, or as it is now. At READ UNCOMMITTED this holds for any row. These versions are its
+//! *candidates*, and a row with only one candidate must be returned. A locking cursor reads each row in its current
+//! version, but may have missed a row that was inserted where it had already read ahead. So it is *unsure* to meet a
+//! row that has changed since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,16 +31,16 @@ pub struct Cursor {
     pub table: TableNo,
     pub tree: TreeId,
     pub over: Over,
-    /// How it locks, if it does.
+    /// Its lock mode, if it locks.
     pub lock: Option<Locking>,
-    /// What it sees at every step is the newest there is.
+    /// It sees the newest version at every step.
     pub sees_newest: bool,
-    /// The range that it stays in, half-open; none for a cursor that goes anywhere.
+    /// The range that it stays in, half-open; `None` for a cursor without limits.
     pub limits: Option<(Pos, Pos)>,
     pub has_begun: bool,
     pub is_done: bool,
     pub place: Place,
-    /// Where the other end of a range has come to.
+    /// The position of the other end of a range.
     pub back: Option<Pos>,
     pub view: Option<Seq>,
     pub candidates: BTreeMap<Key, Vec<Option<Value>>>,
@@ -46,7 +48,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Where a row with this value is.
+    /// Returns the position of a row with this value.
     pub fn pos(&self, key: Key, value: Value) -> Pos {
         match self.over {
             Over::Rows => row_pos(key),
@@ -54,7 +56,7 @@ impl Cursor {
         }
     }
 
-    /// Where a key (of the index) begins, and where what is behind it does.
+    /// Returns the position at which a key (of the index) begins, and the one after it.
     pub fn around(&self, key: u8) -> (Pos, Pos) {
         match self.over {
             Over::Rows => (row_pos(key), row_pos(key) + 1),
@@ -62,7 +64,7 @@ impl Cursor {
         }
     }
 
-    /// What it gives when it comes to a row.
+    /// Returns the outcome of a step that reaches this row.
     pub fn row(&self, key: Key, value: Value) -> Outcome {
         match self.over {
             Over::Rows => Outcome::Row { key, index_key: None, value: Some(value) },
@@ -74,7 +76,7 @@ impl Cursor {
     }
 }
 
-/// Where the row is that a cursor has come to, by what it gave.
+/// Returns the position of the row that a cursor has returned.
 pub fn place_of(outcome: &Outcome) -> Option<Pos> {
     match outcome {
         Outcome::Row { key, index_key: None, .. } => Some(row_pos(*key)),
@@ -84,7 +86,7 @@ pub fn place_of(outcome: &Outcome) -> Option<Pos> {
 }
 
 impl Model {
-    /// Opens a cursor. Gives what that comes to, and the cursor if it does.
+    /// Opens a cursor. Returns the cursor, or the refusal.
     pub fn open(
         &self,
         me: Option<TrxNo>,
@@ -134,7 +136,7 @@ impl Model {
         Ok(cursor)
     }
 
-    /// What a cursor may give of each row, as it looks again.
+    /// Returns the candidates of each row for a cursor that reads now.
     pub fn candidates(&self, cursor: &Cursor) -> BTreeMap<Key, Vec<Option<Value>>> {
         let of = |key| {
             if cursor.sees_newest {
@@ -146,7 +148,8 @@ impl Model {
         (0..KEYS).map(|key| (key, of(key))).collect()
     }
 
-    /// A row has another newest version; `me` has written it, or it was taken back.
+    /// Updates the cursors after a row has got another newest version: `me` has written it, or `None` if it was rolled
+    /// back.
     pub fn row_changed(&mut self, table: TableNo, key: Key, me: Option<TrxNo>) {
         let newest = self.newest_of_all(table, key);
         let top = self.chain(table, key).last().and_then(|version| version.value);
@@ -162,7 +165,8 @@ impl Model {
         }
     }
 
-    /// What a transaction has taken back its cursors do not give any more, whatever they have read ahead.
+    /// Removes versions that a transaction has rolled back from its own cursors, which do not return them even if they
+    /// have read ahead.
     pub fn forget_ahead(&mut self, trx: TrxNo, taken: &[Undone]) {
         for Undone { table, key, .. } in taken {
             let is_it = |(_, cursor): &(&u8, &Cursor)| cursor.me == Some(trx) && cursor.table == *table;
@@ -182,7 +186,7 @@ impl Model {
         }
     }
 
-    /// The cursors of a transaction go before it ends.
+    /// Closes the cursors of a transaction before it ends.
     pub fn close_cursors(&mut self, trx: TrxNo) -> Vec<u8> {
         let of = |(place, cursor): (&u8, &Cursor)| (cursor.me == Some(trx)).then_some(*place);
         let places: Vec<u8> = self.cursors.iter().filter_map(of).collect();

@@ -1,4 +1,4 @@
-//! Who has locked what. Nobody waits here, so there are no queues.
+//! The locks and their owners. No call waits here, so there are no queues.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use super::{TreeId, TrxNo};
 use crate::steps::Which;
 use crate::value::Key;
 
-/// A place in a tree, as a number: of a tree of rows the row's key, of an index the index key and then the row's key.
-/// Between two neighbours there is room for what is directly behind the first.
+/// A position in a tree, as a number. In a tree of rows it is the row's key, in an index the index key and then the
+/// row's key. Between two neighbours there is a position directly after the first.
 pub type Pos = u32;
 
 pub const END: Pos = Pos::MAX;
@@ -20,16 +20,17 @@ pub fn entry_pos(index_key: u8, key: Key) -> Pos {
     Pos::from(index_key) << 9 | row_pos(key)
 }
 
-/// Where the entries of an index key begin.
+/// Returns the position at which the entries of an index key begin.
 pub fn first_of(index_key: u8) -> Pos {
     Pos::from(index_key) << 9
 }
 
-/// Whether something is in the way.
+/// Whether a lock or a version blocks a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Conflict {
     No,
-    /// That depends on what the model does not know: how far the background has come, or what was read ahead.
+    /// It depends on something that the model does not know: the progress of background rollbacks, or what was read
+    /// ahead.
     May,
     Must,
 }
@@ -37,11 +38,11 @@ pub enum Conflict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
     pub exclusive: bool,
-    /// Whether it is held for certain.
+    /// Whether it is certainly held.
     pub sure: bool,
 }
 
-/// A key of a unique index is locked as one of the index's tree.
+/// All locks. The lock on a unique index key is a row lock in the index's tree.
 #[derive(Clone, Debug, Default)]
 pub struct Locks {
     pub tables: BTreeMap<TreeId, BTreeMap<TrxNo, Lock>>,
@@ -49,7 +50,7 @@ pub struct Locks {
     pub ranges: BTreeMap<TreeId, Vec<Range>>,
 }
 
-/// Keys that nobody else inserts: half-open.
+/// A half-open range of keys that no other transaction can insert (gap locks).
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
     trx: TrxNo,
@@ -60,7 +61,7 @@ pub struct Range {
 
 fn add(locks: &mut BTreeMap<TrxNo, Lock>, trx: TrxNo, new: Lock) {
     let lock = locks.entry(trx).or_insert(new);
-    // A stronger lock that is not certain leaves the weaker one that is: the certain one counts, and the other may.
+    // A stronger lock that is uncertain does not replace a weaker one that is certain.
     if new.exclusive && !lock.exclusive && !new.sure && lock.sure {
         return;
     }
@@ -83,27 +84,27 @@ impl Locks {
         }
     }
 
-    /// Whether anybody else keeps this one from locking the row in a mode.
+    /// Returns whether another transaction prevents this one from locking the row in this mode.
     pub fn row(&self, tree: TreeId, pos: Pos, me: Option<TrxNo>, exclusive: bool) -> Conflict {
         let holders = self.rows.get(&(tree, pos)).into_iter().flatten();
         let others = holders.filter(|(trx, lock)| Some(**trx) != me && (exclusive || lock.exclusive));
         strongest(others.map(|(_, lock)| lock.sure))
     }
 
-    /// Whether a range of another transaction keeps a new entry out.
+    /// Returns whether a range of another transaction blocks a new entry.
     pub fn gap(&self, tree: TreeId, pos: Pos, me: Option<TrxNo>) -> Conflict {
         let ranges = self.ranges.get(&tree).into_iter().flatten();
         let around = ranges.filter(|range| Some(range.trx) != me && (range.from..range.to).contains(&pos));
         strongest(around.map(|range| range.sure))
     }
 
-    /// Whether transactions have locks on a table; `changing`: such as are going to change it.
+    /// Returns whether transactions have locks on a table. `changing` counts only locks for changes.
     pub fn table(&self, tree: TreeId, changing: bool) -> Conflict {
         let holders = self.tables.get(&tree).into_iter().flatten();
         strongest(holders.filter(|(_, lock)| !changing || lock.exclusive).map(|(_, lock)| lock.sure))
     }
 
-    /// A transaction has ended.
+    /// Releases the locks of a transaction that has ended.
     pub fn release(&mut self, trx: TrxNo) {
         for locks in self.tables.values_mut().chain(self.rows.values_mut()) {
             locks.remove(&trx);
@@ -117,7 +118,7 @@ fn strongest(sure: impl Iterator<Item = bool>) -> Conflict {
     sure.map(|sure| if sure { Conflict::Must } else { Conflict::May }).max().unwrap_or(Conflict::No)
 }
 
-/// The index key that a value has in an index.
+/// Returns the index key of a value in an index.
 pub fn index_key(value: crate::value::Value, which: Which) -> u8 {
     match which {
         Which::First => value.first,

@@ -1,10 +1,10 @@
-//! What the histories are held against: tables with all versions of their rows, transactions with their views, and
-//! which transaction has locked what.
+//! The model of the histories: tables with all versions of their rows, transactions with their read views, and the
+//! locks of each transaction.
 //!
-//! The model says of each call what it may come to ([`Verdict`]), by the rules of the levels and of the locks, and not
-//! by asking the engine; what it has come to then changes the model. Mostly there is one verdict. There are several
-//! where the outcome depends on what is not decided by the calls: how far the rollbacks in the background have come,
-//! and which rows a cursor has read ahead.
+//! The model predicts the possible outcomes of each call ([`Verdict`]) from the rules of the levels and of the locks,
+//! without asking the engine. The actual outcome then changes the model. Usually there is one verdict. There are
+//! several if the outcome depends on something that the calls do not determine: the progress of background rollbacks,
+//! and the rows that a cursor has read ahead.
 
 pub mod calls;
 pub mod control;
@@ -23,23 +23,23 @@ use crate::value::{Key, Value};
 use cursors::Cursor;
 use locks::{Conflict, Lock, Locks, Pos, index_key, row_pos};
 
-/// A tree is the rows, or an index, of a table from one truncation to the next.
+/// A tree contains the rows, or an index, of a table from one truncation to the next.
 pub type TreeId = u32;
 pub type TrxNo = u32;
-/// A place in the table of all tables that there ever were.
+/// An index into the list of all tables that have ever existed.
 pub type TableNo = usize;
-/// Commits and statements are counted; a view sees those up to one.
+/// The number of commits and statements; a read view sees those up to one number.
 pub type Seq = u64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Open,
-    /// By this name; its handle is there or has gone.
+    /// Under this name; its handle exists or was dropped.
     Prepared {
         name: u8,
         has_handle: bool,
     },
-    /// A crash has found it unfinished, and it is taken back in the background.
+    /// A crash has left it unfinished, and it is rolled back in the background.
     Pending,
     Committed(Seq),
     RolledBack,
@@ -51,9 +51,9 @@ pub struct Trx {
     pub read_only: bool,
     pub state: State,
     pub view: Option<Seq>,
-    /// By name, each with the number of the last version then.
+    /// Their names, each with the number of the last version at that time.
     pub savepoints: Vec<(u8, u64)>,
-    /// The trees of rows that it has changed, also where that was taken back.
+    /// The trees of rows that it has changed, including changes that were rolled back.
     pub touched: BTreeSet<TreeId>,
 }
 
@@ -62,12 +62,12 @@ impl Trx {
         self.level >= Isolation::RepeatableRead
     }
 
-    /// Whether a crash may find it unfinished, if its end is not durable.
+    /// Returns whether a crash may find it unfinished, if its end is not durable.
     pub fn may_be_found(&self) -> bool {
         matches!(self.state, State::Pending | State::RolledBack)
     }
 
-    /// Whether it has ended in no way yet.
+    /// Returns whether it has not ended yet.
     pub fn is_active(&self) -> bool {
         matches!(self.state, State::Open | State::Prepared { .. } | State::Pending)
     }
@@ -77,7 +77,7 @@ impl Trx {
 pub struct Version {
     pub trx: TrxNo,
     pub value: Option<Value>,
-    /// All versions are counted.
+    /// A serial number over all versions.
     pub number: u64,
 }
 
@@ -85,10 +85,10 @@ pub struct Version {
 pub struct Table {
     pub temporary: bool,
     pub is_dropped: bool,
-    /// There is a handle of it, dropped or not.
+    /// A handle of the table exists, dropped or not.
     pub has_handle: bool,
     pub rows: TreeId,
-    /// In the order in which they were made.
+    /// In the order of their creation.
     pub indexes: Vec<(Which, TreeId)>,
     pub versions: BTreeMap<Key, Vec<Version>>,
 }
@@ -99,7 +99,7 @@ impl Table {
     }
 }
 
-/// What a transaction sees.
+/// The versions that a transaction sees ([`Sight`] is its visibility rule).
 #[derive(Clone, Copy, Debug)]
 pub enum Sight {
     Newest,
@@ -111,15 +111,15 @@ pub enum Effect {
     LockTable(TreeId, Lock),
     LockRow(TreeId, Pos, Lock),
     LockRange(TreeId, (Pos, Pos), bool),
-    /// A lock of another transaction is entered because this call has met it.
+    /// An implicit lock of another transaction becomes explicit, because this call has met it.
     Explicit(TreeId, Pos, TrxNo),
     TakeView,
-    /// What a rollback in the background had left of a row is taken back.
+    /// The rest of a background rollback of a row is done.
     Finished(TableNo, Key),
     Write(TableNo, Key, Option<Value>),
 }
 
-/// What a call may come to, and what becomes of everything then.
+/// A possible outcome of a call, and its effects on the model.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     pub outcome: Outcome,
@@ -127,7 +127,7 @@ pub struct Verdict {
 }
 
 impl Effect {
-    /// What of it is certain no more, as the same outcome may have come without it.
+    /// Returns the uncertain form of the effect, if the same outcome is possible without it.
     fn unsure(self) -> Option<Self> {
         let unsure = |lock: Lock| Lock { sure: false, ..lock };
         Some(match self {
@@ -139,8 +139,8 @@ impl Effect {
     }
 }
 
-/// The verdict that an outcome is. Where several are, what is in all of them is certain, and what else they lock may be
-/// locked.
+/// Returns the effects of the verdict with this outcome. If there are several, the effects that they share are certain,
+/// and other locks are uncertain.
 pub fn choose(verdicts: Vec<Verdict>, outcome: &Outcome) -> Result<Vec<Effect>, String> {
     let allowed: Vec<Outcome> = verdicts.iter().map(|verdict| verdict.outcome.clone()).collect();
     let chosen: Vec<Verdict> = verdicts.into_iter().filter(|verdict| verdict.outcome == *outcome).collect();
@@ -168,7 +168,7 @@ fn wrong(outcome: &Outcome, allowed: &[Outcome]) -> String {
     format!("it comes to {outcome:?}, and may come to {allowed:?} only")
 }
 
-/// The way of a call past all that may stop it.
+/// The progress of a call past everything that may stop it.
 #[derive(Debug, Default)]
 pub struct Path {
     effects: Vec<Effect>,
@@ -180,7 +180,7 @@ impl Path {
         self.effects.push(effect);
     }
 
-    /// It may end here.
+    /// Adds a verdict: the call may end here.
     pub fn may_end(&mut self, outcome: impl Into<Outcome>) {
         self.verdicts.push(Verdict { outcome: outcome.into(), effects: self.effects.clone() });
     }
@@ -190,7 +190,7 @@ impl Path {
         self.verdicts
     }
 
-    /// Where there is a conflict it ends so; says whether that is certain.
+    /// If there is a conflict, the call may end here. Returns whether it certainly does.
     pub fn stop(&mut self, conflict: Conflict, outcome: impl Into<Outcome>) -> bool {
         if conflict > Conflict::No {
             self.may_end(outcome);
@@ -203,13 +203,13 @@ impl Path {
     }
 }
 
-/// There is no transaction at a place.
+/// The slot has no transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct Nobody;
 
 pub struct Model {
     pub tables: Vec<Table>,
-    /// What the names stand for.
+    /// The tables by name.
     pub names: BTreeMap<u8, TableNo>,
     pub temporary: Option<TableNo>,
     pub transactions: Vec<Trx>,
@@ -219,13 +219,14 @@ pub struct Model {
     pub seq: Seq,
     versions: u64,
     trees: TreeId,
-    /// When tables were made or emptied, and indexes made, by their trees.
+    /// When tables were created or truncated, and indexes created, by tree.
     pub born: BTreeMap<TreeId, Seq>,
-    /// Trees that are gone.
+    /// Trees that were dropped.
     pub gone: BTreeSet<TreeId>,
-    /// What was taken back since the log was made durable: a crash may find it, and has it taken back once more.
+    /// Versions that were rolled back since the log was last made durable: a crash may find them, and they are rolled
+    /// back once more.
     pub undone: Vec<Undone>,
-    /// Since a crash something is taken back in the background, be it of transactions that have changed nothing.
+    /// Whether a rollback runs in the background since a crash, even of transactions that have changed nothing.
     pub rolls_back: bool,
 }
 
@@ -257,7 +258,7 @@ impl Model {
         }
     }
 
-    /// Which table a step means: mostly one that is there, now and then any of which there is a handle.
+    /// Returns the table of a step: usually one that exists, sometimes any table with a handle.
     pub fn pick(&self, pick: Pick) -> Option<TableNo> {
         let live = self.names.values().copied().chain(self.temporary);
         let has_handle = |table: &TableNo| self.tables[*table].has_handle;
@@ -266,7 +267,7 @@ impl Model {
         all.get((pick as usize).checked_rem(all.len())?).copied()
     }
 
-    /// Whose call it is, if a transaction has that place.
+    /// Returns the owner of a call ([`Party`]), if its slot has a transaction.
     pub fn party(&self, by: Party) -> Result<Option<TrxNo>, Nobody> {
         let Some(slot) = by else { return Ok(None) };
         self.slots[slot as usize].map(Some).ok_or(Nobody)
@@ -303,7 +304,8 @@ impl Model {
         self.tables[table].versions.get(&key).map_or(&[], |versions| versions)
     }
 
-    /// The version that is in the way: of an active transaction that is not this one, and how surely it is there.
+    /// Returns the writer of the blocking version, an active transaction other than `me`, and how certain the conflict
+    /// is.
     pub fn writer(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> Option<(TrxNo, Conflict)> {
         let top = self.chain(table, key).last().filter(|top| Some(top.trx) != me)?;
         match self.trx(top.trx).state {
@@ -313,12 +315,12 @@ impl Model {
         }
     }
 
-    /// As [`Model::writer`], how surely alone.
+    /// As [`Model::writer`], but returns only the certainty.
     pub fn written(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> Conflict {
         self.writer(table, key, me).map_or(Conflict::No, |(_, conflict)| conflict)
     }
 
-    /// The newest version, past what is taken back in the background.
+    /// Returns the newest version, without those that are being rolled back in the background.
     pub fn newest(&self, table: TableNo, key: Key) -> Option<&Version> {
         let is_left = |version: &&Version| self.trx(version.trx).state != State::Pending;
         self.chain(table, key).iter().rev().find(is_left)
@@ -337,7 +339,7 @@ impl Model {
         self.chain(table, key).iter().rev().find(sees).and_then(|version| version.value)
     }
 
-    /// All that may be the newest value while something is taken back in the background.
+    /// Returns all possible newest values during a background rollback.
     pub fn newest_of_all(&self, table: TableNo, key: Key) -> Vec<Option<Value>> {
         let pending = self.chain(table, key).iter().rev();
         let pending = pending.take_while(|version| self.trx(version.trx).state == State::Pending);
@@ -345,14 +347,14 @@ impl Model {
         values.chain([self.newest_value(table, key)]).collect()
     }
 
-    /// Whether a strict view is behind the row: it has changed since.
+    /// Returns whether the row has changed since the strict read view was taken.
     pub fn has_changed(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> bool {
         let Some(view) = self.strict_view(me).filter(|_| !self.tables[table].temporary) else { return false };
         self.newest(table, key)
             .is_some_and(|version| Some(version.trx) != me && !self.sees(view, version.trx))
     }
 
-    /// Whether a view sees what a transaction has done.
+    /// Returns whether a read view sees the changes of a transaction.
     pub fn sees(&self, view: Seq, trx: TrxNo) -> bool {
         matches!(self.trx(trx).state, State::Committed(at) if at <= view)
     }
@@ -366,13 +368,13 @@ impl Model {
         me.is_some_and(|trx| self.trx(trx).locks_gaps())
     }
 
-    /// The entries that a row has in an index, or is about to lose.
+    /// Returns the entries that a row has in an index, or is about to lose.
     pub fn entries(&self, table: TableNo, key: Key, which: Which) -> impl Iterator<Item = Entry> {
         let entries = self.all_entries(table, key, which).into_iter();
         entries.filter(|entry| entry.is_live || entry.writer.is_some())
     }
 
-    /// The entries that a row has or has had in an index.
+    /// Returns the entries that a row has or had in an index.
     pub fn all_entries(&self, table: TableNo, key: Key, which: Which) -> Vec<Entry> {
         let mut entries: BTreeMap<u8, Entry> = BTreeMap::new();
         let mut before: Option<Value> = None;
@@ -394,13 +396,13 @@ impl Model {
         entries.into_values().collect()
     }
 
-    /// Refuses what a transaction that is prepared cannot do.
+    /// Refuses calls that a prepared transaction cannot make.
     pub fn check_open(&self, me: Option<TrxNo>) -> Option<Refusal> {
         let is_prepared = me.is_some_and(|trx| matches!(self.trx(trx).state, State::Prepared { .. }));
         is_prepared.then_some(Refusal::Prepared)
     }
 
-    /// Refuses a tree that a view does not know.
+    /// Refuses a tree that a read view does not know.
     pub fn check_born(&self, tree: TreeId, view: Option<Seq>) -> Option<Refusal> {
         (view? < self.born[&tree]).then_some(Refusal::TableChanged)
     }
@@ -422,7 +424,7 @@ impl Model {
                 }
                 (Effect::Finished(table, key), _) => self.finish_pending(table, key),
                 (Effect::Write(table, key, value), me) => self.write_version(me, table, key, value),
-                // A call of its own holds nothing when it is over.
+                // A call outside of transactions holds nothing after its end.
                 (_, None) => {}
             }
         }
@@ -459,12 +461,12 @@ impl Model {
         self.row_changed(table, key, me);
     }
 
-    /// How far a transaction has come.
+    /// Returns a mark for a rollback to this point: the number of the last version.
     pub fn mark(&self) -> u64 {
         self.versions
     }
 
-    /// Takes back what a transaction has written since; its rows stay locked if it goes on.
+    /// Rolls back what a transaction has written since the mark. If it goes on, its rows stay locked.
     pub fn take_back(&mut self, trx: TrxNo, mark: u64, goes_on: bool) {
         let mut taken = Vec::new();
         for (no, table) in self.tables.iter_mut().enumerate() {
@@ -484,7 +486,7 @@ impl Model {
         self.undone.extend(taken);
     }
 
-    /// The background has taken everything back.
+    /// All background rollbacks have finished.
     pub fn settle_pending(&mut self) {
         for trx in 0..self.transactions.len() as TrxNo {
             if self.trx(trx).state == State::Pending {
@@ -500,9 +502,9 @@ impl Model {
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub index_key: u8,
-    /// Whose change has made or marked it.
+    /// The transaction that has created or delete-marked it.
     pub trx: TrxNo,
-    /// The same, if that is active.
+    /// The same transaction, if it is active.
     pub writer: Option<TrxNo>,
     pub is_live: bool,
 }

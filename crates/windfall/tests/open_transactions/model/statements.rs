@@ -1,4 +1,4 @@
-//! Statements on tables: they are refused where a transaction has locked the table.
+//! Statements on tables: they are refused if a transaction has locked the table.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::steps::{Ddl, Which};
 use crate::value::KEYS;
 
 impl Model {
-    /// Holds a statement against what it may come to, and makes it.
+    /// Compares a statement with its possible outcomes, and applies it.
     pub fn judge_statement(&mut self, ddl: &Ddl, outcome: &Outcome) -> Result<(), String> {
         let allowed = self.statement(ddl);
         super::expect(outcome, &allowed)?;
@@ -23,7 +23,7 @@ impl Model {
         self.names.get(&name).copied().ok_or_else(|| vec![Refusal::NoTable.into()])
     }
 
-    /// Done, or refused where transactions have locks on these tables.
+    /// Returns the outcomes: done, or refused if transactions have locks on these tables.
     fn alone_with(&self, tables: &[TableNo]) -> Vec<Outcome> {
         let locked = tables.iter().map(|table| self.locks.table(self.tables[*table].rows, false)).max();
         outcomes(locked.unwrap_or(Conflict::No))
@@ -72,7 +72,7 @@ impl Model {
     fn new_index(&self, table: TableNo, which: Which) -> Vec<Outcome> {
         let rows = self.tables[table].rows;
         let mut locked = self.locks.table(rows, true);
-        // What is taken back in the background is waited for, too.
+        // The statement also waits for background rollbacks.
         if self.rolls_back {
             locked = locked.max(Conflict::May);
         }
@@ -85,7 +85,7 @@ impl Model {
         may.into_iter().map(|outcome| if outcome == Outcome::Done { done.clone() } else { outcome }).collect()
     }
 
-    /// Whether two rows have one key of the unique index.
+    /// Returns whether two rows have the same key in the unique index.
     fn has_twins(&self, table: TableNo) -> bool {
         let mut count: BTreeMap<u8, u32> = BTreeMap::new();
         for value in (0..KEYS).filter_map(|key| self.newest_value(table, key)) {
@@ -164,7 +164,7 @@ impl Model {
             indexes.push((Which::Unique, self.new_tree()));
         }
         if temporary {
-            // No view is asked whether it knows it.
+            // Every read view knows a temporary table.
             self.born.extend(indexes.iter().map(|(_, tree)| (*tree, 0)).chain([(rows, 0)]));
         }
         let versions = BTreeMap::new();

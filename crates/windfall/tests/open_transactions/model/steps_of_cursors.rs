@@ -1,4 +1,4 @@
-//! What a step of a cursor may come to.
+//! The possible outcomes of a cursor step.
 
 use windfall::Isolation;
 
@@ -9,7 +9,7 @@ use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Move, Over};
 use crate::value::{KEYS, Key};
 
-/// Where a step may come to: from one place to another one, half-open, in one direction.
+/// The positions that a step may reach: from one to another, half-open, in one direction.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     from: Pos,
@@ -17,12 +17,12 @@ struct Way {
     goes_up: bool,
 }
 
-/// An entry of the tree that a cursor goes over.
+/// An entry of the tree that a cursor reads.
 #[derive(Clone, Copy, Debug)]
 struct Met {
     pos: Pos,
     key: Key,
-    /// The row has left it since a strict view was made.
+    /// The row has left this entry since a strict read view was taken.
     has_left: bool,
 }
 
@@ -30,7 +30,7 @@ fn goes_up(to: Move) -> bool {
     matches!(to, Move::Next | Move::First | Move::AtLeast(_) | Move::Above(_))
 }
 
-/// `None` where it is beyond that end already.
+/// Returns `None` if the cursor is already beyond that end.
 fn way_of(cursor: &Cursor, to: Move) -> Option<Way> {
     if let Some((from, limit)) = cursor.limits {
         let from = if let Place::At(pos) = cursor.place { pos + 1 } else { from };
@@ -52,7 +52,7 @@ fn way_of(cursor: &Cursor, to: Move) -> Option<Way> {
 }
 
 impl Model {
-    /// Holds a step of a cursor against what it may come to.
+    /// Compares a cursor step with its possible outcomes.
     pub fn judge_move(&mut self, place: u8, to: Move, outcome: &Outcome) -> Result<(), String> {
         let cursor = self.cursors[&place].clone();
         let me = cursor.me;
@@ -146,7 +146,8 @@ impl Model {
             other => return expect(other, &[Outcome::End]),
         };
         for (key, candidates) in &cursor.candidates {
-            // With several, the one may be passed over as it is gone, and the other as it is behind.
+            // With several candidates the row may be missed: one version is gone, and the other is at a position that
+            // was passed.
             if let Some(Some(first)) = candidates.first()
                 && candidates.iter().all(|candidate| *candidate == Some(*first))
                 && (seen.0..seen.1).contains(&cursor.pos(*key, *first))
@@ -167,7 +168,7 @@ impl Model {
         let (me, mut path) = (cursor.me, Path::default());
         let rows = self.tables[cursor.table].rows;
         if self.gone.contains(&cursor.tree) {
-            // Of a table that was emptied it may have a lock now.
+            // After a truncation it may have a lock on the table.
             path.effect(Effect::LockTable(rows, Lock { exclusive, sure: false }));
             return path.end(Refusal::Dropped);
         }
@@ -179,7 +180,7 @@ impl Model {
             path.effect(Effect::LockRange(cursor.tree, (from, to), true));
         }
         let Some(way) = way else { return path.end(Outcome::End) };
-        // It locks up to each entry that it comes to, and looks again then.
+        // It locks up to each entry that it reaches, and then reads again.
         let steps = self.locks_gaps(me) && cursor.limits.is_none();
         let up_to = |met: Option<Pos>| {
             let (from, to) = match (met, way.goes_up) {
@@ -243,7 +244,7 @@ impl Model {
             }
             path.effects.truncate(before);
             if is_sure && !skips {
-                // What may be in the way here is in the way, or this row is given.
+                // Either the uncertain conflict exists, or this row is returned.
                 return path.finish();
             }
         }
@@ -251,14 +252,14 @@ impl Model {
         path.finish()
     }
 
-    /// Whether it is unknown if a transaction has the row.
+    /// Returns whether it is uncertain that another transaction blocks the row.
     fn has_may(&self, cursor: &Cursor, key: Key) -> bool {
         let rows = self.tables[cursor.table].rows;
         self.locks.row(rows, row_pos(key), cursor.me, true) == Conflict::May
             || self.written(cursor.table, key, cursor.me) == Conflict::May
     }
 
-    /// The entries on a way, in its order.
+    /// Returns the entries on the way of a step, in its direction.
     fn met(&self, cursor: &Cursor, way: Way) -> Vec<Met> {
         let mut met: Vec<Met> = Vec::new();
         for key in 0..KEYS {
@@ -268,8 +269,8 @@ impl Model {
                 Over::Index(which) | Over::Keys(which) => {
                     let view = self.strict_view(cursor.me);
                     for entry in self.all_entries(cursor.table, key, which) {
-                        // A mark of its own leads to a row that it has changed itself, and one of a transaction that
-                        // has ended to a row that has left.
+                        // A delete-marked entry of its own leads to a row that it has changed itself, and one of a
+                        // transaction that has ended leads to a row that has left.
                         let is_own = Some(entry.trx) == cursor.me;
                         let is_mark = !entry.is_live && entry.writer.is_none();
                         let has_left = is_mark && view.is_some_and(|view| !self.sees(view, entry.trx));
