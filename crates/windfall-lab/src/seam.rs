@@ -165,7 +165,7 @@ impl<'a> Direct<'a> {
         let (page, hint) = self.hash.hint(hash)?;
         let Ok(reading) = self.pool.read(self.space, page, Access::Point) else { return None };
         let node = Node::new(reading.page());
-        if !node.is_leaf() || !node.has_prefix_of(key) || reading.is_unproven() {
+        if !node.is_leaf() || !node.has_prefix_of(key) || reading.is_unverified() {
             return None;
         }
         value.clear();
@@ -227,9 +227,9 @@ impl<'a> Direct<'a> {
                 }
                 return Ok(None);
             }
-            if node.is_unproven()
+            if node.is_unverified()
                 && let Some(parent) = &parent
-                && !self.prove(parent.clone(), slot, node.clone())?
+                && !self.verify_child(parent.clone(), slot, node.clone())?
             {
                 return Ok(None);
             }
@@ -254,7 +254,7 @@ impl<'a> Direct<'a> {
     }
 
     #[cold]
-    fn prove(&self, parent: Reading<'_>, slot: usize, node: Reading<'_>) -> Result<bool> {
+    fn verify_child(&self, parent: Reading<'_>, slot: usize, node: Reading<'_>) -> Result<bool> {
         let fits = Node::new(parent.page()).leads_to(slot, Node::new(node.page()));
         let page = node.page().id().page;
         if !parent.is_valid() || !node.is_valid() {
@@ -263,7 +263,7 @@ impl<'a> Direct<'a> {
         if !fits {
             return Err(self.damaged(page, "it does not hold the keys that its parent tells"));
         }
-        node.proven();
+        node.mark_verified();
         Ok(true)
     }
 

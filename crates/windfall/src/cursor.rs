@@ -22,7 +22,7 @@ use crate::{
     scope::{Inner, RowLock, Scope},
     store::Tree,
     sync::Arc,
-    transaction::{Horizon, ReadView, Sight, Transactions, read, secondary},
+    transaction::{ReadView, Snapshot, Transactions, Visibility, read, secondary},
     tree,
 };
 
@@ -79,7 +79,7 @@ pub struct Cursor {
     /// Whether its range was locked as a whole.
     range_locked: bool,
     /// The transactions that had ended before the entries were read: for locking reads of an index.
-    ended: Option<Horizon>,
+    ended: Option<Snapshot>,
     /// The step that has moved a locking cursor past an end.
     beyond: Option<Move<'static>>,
     /// How often the transaction had rolled back a part of itself when entries were read ahead.
@@ -319,7 +319,7 @@ impl Cursor {
         // During this call the table schema cannot change. If it has changed before, the tablespace shows it.
         let call = self.table.enter()?;
         self.tree.space().check_live()?;
-        let sight = self.view.as_ref().map_or(Sight::Newest, |view| Sight::View(view, own));
+        let sight = self.view.as_ref().map_or(Visibility::Newest, |view| Visibility::View(view, own));
         sight.check_known(self.tree.space().born(), || self.owner.clone())?;
         let Self { engine, tree, entries, long, owner, covers, .. } = self;
         let (transactions, space) = (&engine.transactions, tree.space().id());
@@ -375,7 +375,7 @@ fn look(
     transactions: &Transactions,
     tree: &Tree,
     entries: &Entries,
-    sight: Sight<'_>,
+    sight: Visibility<'_>,
     long: &mut Vec<u8>,
 ) -> Result<At> {
     let Some(header) = entries.header() else { return Ok(At::Nothing) };
@@ -384,7 +384,7 @@ fn look(
     }
     long.clear();
     long.extend_from_slice(entries.value());
-    if let Sight::Newest = sight {
+    if let Visibility::Newest = sight {
         let is_there = read::resolve(tree, entries.key(), header, long)?;
         return Ok(if is_there { At::LongRow } else { At::Nothing });
     }

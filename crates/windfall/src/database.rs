@@ -13,7 +13,7 @@ use tracing::{debug, info};
 
 use crate::{
     buffer::SMALLEST,
-    catalog::{DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition, Terms},
+    catalog::{DdlOptions, DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
     check::{self, CheckReport},
     disk::{Disk, RealDisk, RealDiskOptions},
     engine::Engine,
@@ -223,9 +223,9 @@ impl Database {
     }
 
     /// Returns the DDL options of a statement that begins now.
-    pub(crate) fn terms(&self) -> Terms {
+    pub(crate) fn terms(&self) -> DdlOptions {
         let until = self.statement_wait.map(|at_most| self.engine.env.now().saturating_add(at_most));
-        Terms { flush: self.engine.flush_log(), until }
+        DdlOptions { flush: self.engine.flush_log(), until }
     }
 
     /// Begins a session, which can have temporary tables.
@@ -294,12 +294,12 @@ impl Database {
     /// Returns the locks that transactions and statements hold. Locks of rows that a transaction has changed and no
     /// other transaction waits for are not listed: they are implicit and cost nothing.
     pub fn locks(&self) -> Vec<HeldLock> {
-        self.engine.transactions.row_locks().listing()
+        self.engine.transactions.lock_manager().listing()
     }
 
     /// Returns the lock waits: each waiting transaction or statement, and those that it waits for.
     pub fn lock_waits(&self) -> Vec<Waiting> {
-        self.engine.transactions.row_locks().waits()
+        self.engine.transactions.lock_manager().waits()
     }
 
     /// Interrupts the lock wait of a transaction or statement. `trx` is the id that [`Database::lock_waits`] and
@@ -316,7 +316,7 @@ impl Database {
 
     /// Returns the deadlock that was broken last: the circle of waiting transactions, and the victim.
     pub fn last_deadlock(&self) -> Option<Deadlock> {
-        self.engine.transactions.row_locks().last_deadlock()
+        self.engine.transactions.lock_manager().last_deadlock()
     }
 
     /// Creates an empty table.
@@ -558,7 +558,7 @@ impl Database {
         let engine = &self.engine;
         let (log, occupancy, deletions) =
             (engine.log.metrics(), engine.pool.occupancy(), engine.deleter.deletions());
-        let (counters, locks) = (&engine.pool.counters, engine.transactions.row_locks().metrics());
+        let (counters, locks) = (&engine.pool.counters, engine.transactions.lock_manager().metrics());
         let (undo_slices, undo_bytes) = engine.transactions.streams().extent();
         let micros = |time: Duration| time.as_micros() as u64;
         let frames = occupancy.frames as u64;

@@ -9,6 +9,7 @@
 //! The examples of README.md are tests of this crate.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod auto_increment;
 pub mod buffer;
 pub mod catalog;
 pub mod check;
@@ -23,7 +24,6 @@ mod load;
 pub mod log;
 pub mod metrics;
 pub mod mtr;
-mod numbers;
 pub mod options;
 pub mod page;
 pub mod range;

@@ -17,7 +17,7 @@ use crate::{
     buffer::{BufferPool, Durability, ExclusivePage, Reading, Space},
     error::Result,
     ids::{Lsn, PageId, PageNo, SpaceId},
-    log::{GroupWriter, Promise, Record},
+    log::{GroupWriter, LogReservation, Record},
     page::{Page, PageOp},
     sync::Arc,
 };
@@ -45,7 +45,7 @@ pub struct Mtr<'a> {
     /// Whether a record was added that is not a change of a page.
     recorded: bool,
     /// The log reservation of a long change.
-    promise: Option<Promise<'a>>,
+    promise: Option<LogReservation<'a>>,
 }
 
 impl<'a> Mtr<'a> {

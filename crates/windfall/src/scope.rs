@@ -32,8 +32,8 @@ use crate::{
     },
     transact::{IfLocked, Isolation, TransactionOptions},
     transaction::{
-        ReadView, Rules, Savepoint, Sight, Stop, Suspended, Trx,
-        locks::{Patience, RowMode, TableMode, Waits, Wanted},
+        ReadView, Rules, Savepoint, Stop, Suspended, Trx, Visibility,
+        locks::{LockRequest, LockTimeout, RowMode, TableMode, Waits},
         prepared::Prepared,
     },
 };
@@ -111,8 +111,8 @@ impl From<RowMode> for RowLock {
 
 impl RowLock {
     /// Returns the timeout for a lock of a row.
-    pub fn patience(self, scope: &Scope) -> Patience {
-        if self.if_locked == IfLocked::Wait { scope.patience() } else { Patience::NoWait }
+    pub fn patience(self, scope: &Scope) -> LockTimeout {
+        if self.if_locked == IfLocked::Wait { scope.patience() } else { LockTimeout::NoWait }
     }
 
     /// Returns whether there is a row, from the result of an attempt to read it: a skipped row counts as none.
@@ -263,8 +263,8 @@ impl Scope {
     }
 
     /// Returns how long a call waits for a lock.
-    pub fn patience(&self) -> Patience {
-        Patience::of(self.options.lock_wait.unwrap_or_else(|| self.engine.lock_wait()))
+    pub fn patience(&self) -> LockTimeout {
+        LockTimeout::of(self.options.lock_wait.unwrap_or_else(|| self.engine.lock_wait()))
     }
 
     /// Returns the transaction's view, and takes it if there is none yet.
@@ -299,7 +299,7 @@ impl Scope {
         owner: impl FnOnce() -> Owner,
     ) -> Result<()> {
         match self.strict_view(inner) {
-            Some(view) => Sight::View(view, TrxId::NONE).check_known(born()?, owner),
+            Some(view) => Visibility::View(view, TrxId::NONE).check_known(born()?, owner),
             None => Ok(()),
         }
     }
@@ -317,9 +317,9 @@ impl Scope {
         }
         #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime only")]
         let locker = self.with_trx(inner, |trx| trx.locker())?;
-        let wanted = Wanted::Table(space, mode);
+        let wanted = LockRequest::Table(space, mode);
         // Inside the gate of another table, no table lock is waited for.
-        let patience = if is_inside() { Patience::NoWait } else { self.patience() };
+        let patience = if is_inside() { LockTimeout::NoWait } else { self.patience() };
         let mut waits = Waits::after(inner.waited, patience);
         let taken = self.engine.transactions.acquire_in_call(&locker, wanted, &mut waits);
         inner.waited = waits.so_far();
@@ -335,7 +335,7 @@ impl Scope {
         &self,
         inner: &mut Inner,
         kind: TableKind,
-        patience: Patience,
+        patience: LockTimeout,
         mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
         let mut waits = Waits::after(inner.waited, patience);

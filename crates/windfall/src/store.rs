@@ -35,12 +35,12 @@ impl store::Reading for Reading<'_> {
     }
 
     #[inline]
-    fn is_unproven(&self) -> bool {
-        Reading::is_unproven(self)
+    fn is_unverified(&self) -> bool {
+        Reading::is_unverified(self)
     }
 
-    fn proven(&self) {
-        Reading::proven(self);
+    fn mark_verified(&self) {
+        Reading::mark_verified(self);
     }
 }
 

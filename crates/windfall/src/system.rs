@@ -37,7 +37,7 @@ use crate::{
     store::Tree,
     sync::{Arc, Mutex, Rank},
     tree::{
-        Beside, Located, Seek,
+        Adjacent, Located, Seek,
         hash::{HashBudget, TreeHash},
     },
 };
@@ -193,9 +193,9 @@ impl SystemTree {
         for change in changes {
             let value = change.value.as_ref().map(Vec::len);
             let room = value.map(|value| put + value);
-            match places.last().and_then(|last| self.tree.seek_beside(mtr, last, &change.key, room)) {
-                Some(Beside::Place(place)) => places.push(place),
-                Some(Beside::NoRoom) => {
+            match places.last().and_then(|last| self.tree.seek_adjacent(mtr, last, &change.key, room)) {
+                Some(Adjacent::Place(place)) => places.push(place),
+                Some(Adjacent::NoRoom) => {
                     mtr.unlatch_all();
                     self.tree.make_room(&change.key, room.unwrap_or(0))?;
                     return Ok(None);

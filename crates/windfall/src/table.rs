@@ -11,7 +11,7 @@ use core::ops::RangeBounds;
 use std::io::{self, Read};
 
 use crate::{
-    catalog::{self, Call, Shape},
+    catalog::{self, Call, TableSchema},
     cursor::{Cursor, Reader, intention},
     engine::Engine,
     error::{Error, LockError, Owner, Result, SchemaError, TransactionError, UsageError},
@@ -23,8 +23,8 @@ use crate::{
     sync::Arc,
     transact::{IfLocked, Isolation, Transaction},
     transaction::{
-        Edit, Mode, ReadView, RowTarget, Secondary, Sight, Stop, Trx, Value, Watch,
-        locks::{Patience, RowMode, TableMode, Waits},
+        Edit, Mode, ReadView, RowTarget, Secondary, Stop, Trx, Value, Visibility, Watch,
+        locks::{LockTimeout, RowMode, TableMode, Waits},
     },
 };
 
@@ -96,7 +96,7 @@ impl Table {
     /// Runs a change of rows on the table's trees, inside the gate.
     fn inside<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> T) -> Result<T> {
         let call = self.inner.enter_to_change()?;
-        let shape: &Shape = &call;
+        let shape: &TableSchema = &call;
         let indexes = shape.secondaries.iter().zip(&shape.record.indexes);
         let secondaries: Vec<Secondary<'_>> = indexes
             .map(|(tree, index)| Secondary { tree, unique: index.unique, name: &index.name })
@@ -138,7 +138,7 @@ impl Table {
 
     fn change_alone(&self, key: &[u8], edit: &mut Edit<'_>) -> Result<Option<Lsn>> {
         let mut trx = Trx::new(&self.engine.transactions);
-        let mut waits = Waits::new(Patience::of(self.engine.lock_wait()));
+        let mut waits = Waits::new(LockTimeout::of(self.engine.lock_wait()));
         loop {
             match self.inside(|target| trx.change(target, key, edit, true))? {
                 Ok(end) => return Ok(end),
@@ -181,7 +181,7 @@ impl Table {
         scope: &Scope,
         inner: &mut Inner,
         mode: TableMode,
-        patience: Patience,
+        patience: LockTimeout,
         mut run: impl FnMut(&mut Trx<'_>, SpaceId) -> Result<Option<T>, Stop>,
     ) -> Result<T> {
         loop {
@@ -227,7 +227,7 @@ impl Table {
             Some(scope) => scope.call(|inner| self.read_within(scope, inner, key, whole, value)),
             None => self.inner.enter().and_then(|call| match self.undo {
                 // A session reads its own changes, and no other session has this table.
-                Some(_) => transactions.get_in(&call.clustered, key, Sight::Newest, whole, value),
+                Some(_) => transactions.get_in(&call.clustered, key, Visibility::Newest, whole, value),
                 None => transactions.get_committed(&call.clustered, key, TrxId::NONE, whole, value),
             }),
         };
@@ -245,16 +245,16 @@ impl Table {
         let transactions = &self.engine.transactions;
         let own = inner.own();
         let sight = match scope.options.isolation {
-            _ if self.undo.is_some() => Sight::Newest,
+            _ if self.undo.is_some() => Visibility::Newest,
             Isolation::Serializable => {
                 return self.get_locked(scope, inner, key, RowMode::Shared.into(), whole, value);
             }
-            Isolation::ReadUncommitted => Sight::Newest,
+            Isolation::ReadUncommitted => Visibility::Newest,
             Isolation::ReadCommitted => {
                 let call = self.inner.enter()?;
                 return transactions.get_committed(&call.clustered, key, own, whole, value);
             }
-            Isolation::RepeatableRead | Isolation::Snapshot => Sight::View(scope.view(inner), own),
+            Isolation::RepeatableRead | Isolation::Snapshot => Visibility::View(scope.view(inner), own),
         };
         let call = self.inner.enter()?;
         sight.check_known(call.clustered.space().born(), || Owner::Table(self.name.clone()))?;
@@ -452,7 +452,7 @@ impl Table {
         let _kept = undo.map(|undo| self.engine.transactions.read_temporary(undo.stream()));
         let opened = {
             let call = self.enter()?;
-            let sight = if self.undo.is_some() { Sight::Newest } else { Sight::View(&view, own) };
+            let sight = if self.undo.is_some() { Visibility::Newest } else { Visibility::View(&view, own) };
             sight.check_known(call.clustered.space().born(), || Owner::Table(self.name.clone()))?;
             let opened = self.engine.transactions.open_value(&call.clustered, key, sight);
             opened.map_err(|error| self.told(error))?

@@ -159,7 +159,7 @@ fn net(bug: Bug) -> Net {
         }
         Bug::FloorBeforeTheLog | Bug::EndNotNoted | Bug::LogCutBeforeTheControlFile => Models("checkpoint"),
         Bug::RecordedBeforeItIsLogged => Models("engine/files"),
-        Bug::CeilingNotLoggedYet | Bug::NumbersEndLate => Models("catalog/numbers"),
+        Bug::CeilingNotLoggedYet | Bug::NumbersEndLate => Models("catalog/auto_increment"),
     }
 }
 
@@ -175,7 +175,7 @@ fn beside(bug: Bug) -> Option<Net> {
         Bug::NapForgetsTheRing => Units("sync::event::tests::a_nap_is_a_nap"),
         Bug::FailureIsForgotten => Units("log::tests::a_failing_sync_stops_the_database"),
         Bug::FloorForgetsTheUnregistered => {
-            Units("buffer::floor::tests::an_older_change_may_be_registered_after_a_younger_one")
+            Units("buffer::low_water_mark::tests::an_older_change_may_be_registered_after_a_younger_one")
         }
         Bug::EvictionKeepsVersion | Bug::LatchWithoutTag => {
             Units("buffer::replace::tests::who_has_found_a_page_learns_of_its_eviction")

@@ -59,15 +59,15 @@ fn indexed() -> TableOptions {
 /// group, occasionally a queue entry, and entries in its own lists (metadata locks, gates, ids, changes, latched
 /// pages). The memory that the trees own is not part of it, whatever its size.
 const ALLOCATED: u64 = 1_536;
-const ALLOCATED_A_TREE: u64 = 512;
+const ALLOCATED_PER_TREE: u64 = 512;
 const FREED: u64 = 1 << 10;
-const FREED_A_TREE: u64 = 320;
+const FREED_PER_TREE: u64 = 320;
 /// Calls that allocate, and the same number of calls that free.
 const CALLS: u64 = 12;
-const CALLS_A_TREE: u64 = 2;
+const CALLS_PER_TREE: u64 = 2;
 
 fn assert_little_allocated(what: &str, report: &DropReport) {
-    let most = ALLOCATED + report.trees as u64 * ALLOCATED_A_TREE;
+    let most = ALLOCATED + report.trees as u64 * ALLOCATED_PER_TREE;
     assert!(report.work.of(Work::AllocatedBytes) <= most, "{what}: {:?}", report.work);
 }
 
@@ -83,10 +83,10 @@ fn assert_cheap(what: &str, report: &DropReport, height: u64) {
         of(Work::FreedBytes),
         of(Work::Free)
     );
-    assert!(of(Work::Allocation) <= CALLS + trees * CALLS_A_TREE, "{what}: {:?}", report.work);
-    assert!(of(Work::Free) <= CALLS + trees * CALLS_A_TREE, "{what}: {:?}", report.work);
+    assert!(of(Work::Allocation) <= CALLS + trees * CALLS_PER_TREE, "{what}: {:?}", report.work);
+    assert!(of(Work::Free) <= CALLS + trees * CALLS_PER_TREE, "{what}: {:?}", report.work);
     assert_little_allocated(what, report);
-    assert!(of(Work::FreedBytes) <= FREED + trees * FREED_A_TREE, "{what}: {:?}", report.work);
+    assert!(of(Work::FreedBytes) <= FREED + trees * FREED_PER_TREE, "{what}: {:?}", report.work);
     for kind in [
         Work::Frame,
         Work::Latch,
@@ -298,10 +298,14 @@ fn a_group_of_a_thousand_is_one_commit() -> Result<()> {
     let syncs = db.metrics().log_syncs - before;
     assert_eq!(report.trees, 1000);
     assert_eq!(report.work.of(Work::LogSync), 1, "{:?}", report.work);
-    assert!(report.work.of(Work::Allocation) <= CALLS + 1000 * CALLS_A_TREE, "{:?}", report.work);
-    assert!(report.work.of(Work::Free) <= CALLS + 1000 * CALLS_A_TREE, "{:?}", report.work);
-    assert!(report.work.of(Work::FreedBytes) <= FREED + 1000 * FREED_A_TREE, "{:?}", report.work);
-    assert!(report.work.of(Work::AllocatedBytes) <= ALLOCATED + 1000 * ALLOCATED_A_TREE, "{:?}", report.work);
+    assert!(report.work.of(Work::Allocation) <= CALLS + 1000 * CALLS_PER_TREE, "{:?}", report.work);
+    assert!(report.work.of(Work::Free) <= CALLS + 1000 * CALLS_PER_TREE, "{:?}", report.work);
+    assert!(report.work.of(Work::FreedBytes) <= FREED + 1000 * FREED_PER_TREE, "{:?}", report.work);
+    assert!(
+        report.work.of(Work::AllocatedBytes) <= ALLOCATED + 1000 * ALLOCATED_PER_TREE,
+        "{:?}",
+        report.work
+    );
     assert_eq!(syncs, 1, "syncs of the log while a group was dropped");
     for kind in [
         Work::Frame,

@@ -15,14 +15,14 @@ use crate::{ids::TrxId, sync::Arc};
 pub enum LockError {
     /// Another lock owner blocks the request, and the caller did not want to wait.
     #[error("the lock is not free, for {0} came first: try again when that has ended, or let the call wait")]
-    Busy(InTheWay),
+    Busy(Blockers),
     /// The caller's lock timeout has expired.
     #[error(
-        "no lock after a wait of {waited:?}, for {in_the_way} came first: try again when that has ended, or wait longer"
+        "no lock after a wait of {waited:?}, for {blockers} came first: try again when that has ended, or wait longer"
     )]
     TimedOut {
         /// The blockers when the timeout expired.
-        in_the_way: InTheWay,
+        blockers: Blockers,
         /// How long the caller has waited.
         waited: Duration,
     },
@@ -30,7 +30,7 @@ pub enum LockError {
     #[error(
         "a deadlock: this transaction and {0} wait for each other in a circle: roll it back and begin it again"
     )]
-    Deadlock(InTheWay),
+    Deadlock(Blockers),
     /// Another thread interrupted the wait.
     #[error(
         "the wait for a lock was interrupted: the transaction has what it had, and may go on or be rolled back"
@@ -38,15 +38,15 @@ pub enum LockError {
     Interrupted,
 }
 
-/// The transactions that blocked a request, at most [`InTheWay::MOST`] of them; empty if a statement blocked it.
+/// The transactions that blocked a request, at most [`Blockers::MOST`] of them; empty if a statement blocked it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InTheWay(Arc<[TrxId]>);
+pub struct Blockers(Arc<[TrxId]>);
 
-impl InTheWay {
+impl Blockers {
     /// The maximum number of transactions named: a longer list does not help the reader.
     pub const MOST: usize = 8;
 
-    /// Keeps the first distinct ids, up to [`InTheWay::MOST`]: the caller passes holders before waiters.
+    /// Keeps the first distinct ids, up to [`Blockers::MOST`]: the caller passes holders before waiters.
     #[doc(hidden)]
     pub fn new(transactions: impl IntoIterator<Item = TrxId>) -> Self {
         let mut first = Vec::new();
@@ -67,7 +67,7 @@ impl InTheWay {
     }
 }
 
-impl fmt::Display for InTheWay {
+impl fmt::Display for Blockers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
             [] => f.write_str("another transaction or statement"),
@@ -89,11 +89,11 @@ mod tests {
 
     #[test]
     fn an_error_names_who_was_in_the_way() {
-        let of = |ids: &[u64]| InTheWay::new(ids.iter().map(|id| TrxId(*id)));
+        let of = |ids: &[u64]| Blockers::new(ids.iter().map(|id| TrxId(*id)));
         assert_eq!(of(&[7]).to_string(), "transaction 7");
         assert_eq!(of(&[7, 9, 7, 8]).to_string(), "transactions 7, 9 and 8");
-        assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).ids().len(), InTheWay::MOST);
-        let error = LockError::TimedOut { in_the_way: of(&[7, 9]), waited: Duration::from_secs(2) };
+        assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).ids().len(), Blockers::MOST);
+        let error = LockError::TimedOut { blockers: of(&[7, 9]), waited: Duration::from_secs(2) };
         let text = error.to_string();
         assert!(text.contains("transactions 7 and 9") && text.contains("2s"), "{text}");
         let text = crate::Error::from(LockError::Deadlock(of(&[7]))).to_string();

@@ -177,7 +177,7 @@ bugs! {
     CopiesNotSynced,
     /// Recovery relies on doublewrite copies that it has not made durable.
     CopiesFoundNotSynced,
-    // buffer/floor.rs
+    // buffer/low_water_mark.rs
     /// The low-water mark does not count changes that are logged and not registered.
     FloorForgetsTheUnregistered,
     /// The low-water mark does not count a dirty page.
@@ -223,10 +223,10 @@ bugs! {
     // transaction/version.rs
     /// An older version has the bytes of another one, as if its undo page had been reused.
     UndoUsedAgain,
-    // transaction/lock.rs
+    // transaction/key_latch.rs
     /// A call does not wait for the row that another call changes.
     RowNotLocked,
-    // transaction/locking.rs
+    // transaction/locking_read.rs
     /// A locking read takes no gap locks.
     GapNotLocked,
     // transaction/locks/mod.rs
@@ -269,7 +269,7 @@ bugs! {
     // catalog/load.rs
     /// A failed load leaves its trees.
     LoadLeftBehind,
-    // catalog/numbers.rs
+    // catalog/auto_increment.rs
     /// The ceiling of the auto-increment values of a table is kept in memory only.
     NumbersForgotten,
     /// Auto-increment values below a ceiling are assigned before the ceiling is logged.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use serde_json::json;
-use windfall::{Transaction, error::InTheWay, ids::TrxId, transaction::locks::Waiting};
+use windfall::{Transaction, error::Blockers, ids::TrxId, transaction::locks::Waiting};
 
 use super::{
     Event,
@@ -41,9 +41,9 @@ struct UnderWay {
     /// The number of its own transaction while it waits, if it is outside a session transaction.
     alone: Option<TrxId>,
     /// The transactions that it waits for, if it does.
-    behind: Option<InTheWay>,
+    behind: Option<Blockers>,
     /// The transactions that the last message said it waits for.
-    said: Option<InTheWay>,
+    said: Option<Blockers>,
 }
 
 #[derive(Debug)]
@@ -185,7 +185,7 @@ impl Sessions {
 
     /// Returns the waits that have not been reported yet: the session, the line, and the transactions that it waits
     /// for.
-    pub fn newly_waiting(&mut self) -> Vec<(Seat, u64, InTheWay)> {
+    pub fn newly_waiting(&mut self) -> Vec<(Seat, u64, Blockers)> {
         let mut all = Vec::new();
         for (seat, session) in self.all.iter_mut().enumerate() {
             if let Some(under_way) = &mut session.under_way
@@ -206,7 +206,7 @@ impl Sessions {
     }
 
     /// Returns the sessions that execute a statement, and the transactions that they wait for, if any.
-    pub fn busy(&self) -> Vec<(Seat, Option<InTheWay>)> {
+    pub fn busy(&self) -> Vec<(Seat, Option<Blockers>)> {
         let busy = self.all.iter().enumerate();
         busy.filter_map(|(seat, session)| Some((seat, session.under_way.as_ref()?.behind.clone()))).collect()
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windfall::{
-    error::InTheWay,
+    error::Blockers,
     ids::TrxId,
     transaction::{
         listing::{TransactionInfo, TransactionState, ViewInfo},
@@ -172,7 +172,7 @@ pub fn status(db: &Database) -> Answer {
 }
 
 /// Returns the numbers of the transactions that block a wait.
-pub fn ids(behind: &InTheWay) -> Vec<u64> {
+pub fn ids(behind: &Blockers) -> Vec<u64> {
     behind.ids().iter().map(|trx| trx.0).collect()
 }
 

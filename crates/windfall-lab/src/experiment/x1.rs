@@ -33,7 +33,7 @@ use crate::{
 const THREADS: u32 = 8;
 const VICTIM_ROWS: u32 = 1_000;
 /// Rows per page of the clients' table, approximately.
-const ROWS_A_PAGE: u64 = 70;
+const ROWS_PER_PAGE: u64 = 70;
 /// Pages in addition to those wanted: for the dropped tables, and free ones.
 const BESIDE: u64 = 20_000;
 /// Commits and drops are written, and synced once a second: the comparison is about memory.
@@ -64,7 +64,7 @@ fn pages_of(scale: Scale) -> u64 {
 }
 
 fn real_pages(rows: u32) -> u64 {
-    u64::from(rows) / ROWS_A_PAGE
+    u64::from(rows) / ROWS_PER_PAGE
 }
 
 fn drop_every(scale: Scale) -> f64 {

@@ -25,7 +25,7 @@ const VALUE: usize = 180;
 /// Rows of the table that stays.
 const STAYS: u32 = 50_000;
 /// Maximum number of rows per leaf.
-const ROWS_A_LEAF: u32 = 90;
+const ROWS_PER_LEAF: u32 = 90;
 /// The number of times that the rows of the last leaf are looked up again.
 const LOOKS: u32 = 20;
 /// The fill factor of a loaded tree's nodes, in percent.
@@ -93,7 +93,7 @@ fn load_table<S: Server>(server: &S, table: &Table<S::Store>, count: u32) -> Res
 /// Looks up every row: each page has enough of them to be hashed. The last page may be nearly empty, so its rows are
 /// looked up again.
 fn look_up_all<S: Server>(table: &Table<S::Store>, count: u32) -> Result<()> {
-    let last = count.saturating_sub(ROWS_A_LEAF)..count;
+    let last = count.saturating_sub(ROWS_PER_LEAF)..count;
     let mut value = Vec::new();
     for n in (0..count).chain((0..LOOKS).flat_map(|_| last.clone())) {
         table.rows.get_into(&n.to_be_bytes(), &mut value)?;

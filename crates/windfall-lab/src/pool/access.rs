@@ -22,7 +22,7 @@ use windfall::{
 
 use super::{
     ClassicPool, Handle,
-    descriptor::{IO, UNPROVEN},
+    descriptor::{IO, UNVERIFIED},
     era::Part,
     space::Announced,
 };
@@ -82,12 +82,12 @@ impl store::Reading for Reading<'_> {
         self.pin.latch().is(self.version)
     }
 
-    fn is_unproven(&self) -> bool {
-        self.pin.pool.frames[self.pin.frame as usize].is(UNPROVEN)
+    fn is_unverified(&self) -> bool {
+        self.pin.pool.frames[self.pin.frame as usize].is(UNVERIFIED)
     }
 
-    fn proven(&self) {
-        self.pin.pool.frames[self.pin.frame as usize].clear(UNPROVEN);
+    fn mark_verified(&self) {
+        self.pin.pool.frames[self.pin.frame as usize].clear(UNVERIFIED);
     }
 }
 
@@ -260,7 +260,7 @@ impl ClassicPool {
     #[cold]
     fn load(&self, handle: &Handle, page: PageNo, access: Access) -> Result<()> {
         let announced = Announced::new(handle.space.clone());
-        let Some(pin) = self.enter(handle, page, access, IO | UNPROVEN)? else { return Ok(()) };
+        let Some(pin) = self.enter(handle, page, access, IO | UNVERIFIED)? else { return Ok(()) };
         let id = handle.in_file(page);
         let file = FileName::Data(id.space);
         let read = self.ground.disk.read_page(file, self.offset(id.page), pin.page().words());

@@ -19,7 +19,7 @@ pub const DIRTY: u32 = 1;
 /// The page is in the older part of the LRU list.
 pub const OLD: u32 = 1 << 1;
 /// The page has not been verified against its parent since it was read in.
-pub const UNPROVEN: u32 = 1 << 2;
+pub const UNVERIFIED: u32 = 1 << 2;
 /// Lazy drop: the page's tablespace was dropped.
 pub const DELETED: u32 = 1 << 3;
 /// The page is being read or written.

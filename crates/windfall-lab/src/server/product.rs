@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use windfall::{
     FlushLog, Options,
     buffer::{BufferPool, Durability},
-    catalog::{self, DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition, Terms},
+    catalog::{self, DdlOptions, DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
     disk::{Disk, FileName, RealDisk, RealDiskOptions},
     engine::Engine,
     env::RealEnv,
@@ -65,8 +65,8 @@ fn dropped(start: Instant, report: &DropReport) -> Dropped {
 }
 
 impl Product {
-    fn terms(&self) -> Terms {
-        Terms { flush: self.flush, until: None }
+    fn terms(&self) -> DdlOptions {
+        DdlOptions { flush: self.flush, until: None }
     }
 
     fn drop_all(&self, tables: &[&Table<BufferPool>]) -> Result<Dropped> {

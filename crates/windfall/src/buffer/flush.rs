@@ -41,7 +41,7 @@ use super::{
     BufferPool, Durability, Space,
     arena::FrameNo,
     doublewrite::{Doublewrite, PAGES, words},
-    frame::{DIRTY, UNPROVEN, WRITING},
+    frame::{DIRTY, UNVERIFIED, WRITING},
     replace::PATIENCE,
 };
 use crate::{
@@ -53,20 +53,20 @@ use crate::{
 };
 
 /// The most tablespaces that a round by age examines.
-const SPACES_A_ROUND: usize = 32;
+const SPACES_PER_ROUND: usize = 32;
 /// With this number of torn pages, no page may be written without a trial write, so that hardly any are added.
 const TORN_MANY: usize = PAGES / 2;
 /// The frames that a round frees, apart from the surplus of one call of the reclaimer.
-const FREED_A_ROUND: usize = 512;
+const FREED_PER_ROUND: usize = 512;
 /// The most frames that the cleaner's clock hand passes in one round.
 const CLEANER_REACH: usize = 32_768;
 /// A round that fails counts as this number of fruitless rounds: a waiter gives up after a hundred of them.
 const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
 /// A batch that writes nothing counts as this number of failures, because the next one may come that much later. A
 /// batch that is written in part counts as one failure.
-const FAILURES_A_BATCH: u64 = 50;
+const FAILURES_PER_BATCH: u64 = 50;
 /// This number of failures in a row, two seconds or less, is not a passing problem.
-const FAILURES_IN_A_ROW: u64 = 20 * FAILURES_A_BATCH;
+const FAILURES_IN_A_ROW: u64 = 20 * FAILURES_PER_BATCH;
 /// After this number of rounds without a write, the rest is left to the next checkpoint.
 const IDLE_ROUNDS_MOST: u64 = 1000;
 /// The pause after such a round, except for the first ones.
@@ -230,7 +230,7 @@ impl BufferPool {
         };
         let shrinking = self.shrink(&mut note);
         let (mut freed, mut reach) = (0, CLEANER_REACH);
-        while self.free_frames() < self.wanted_free() && freed < FREED_A_ROUND {
+        while self.free_frames() < self.wanted_free() && freed < FREED_PER_ROUND {
             freed += match self.reclaim_some() {
                 0 => match self.clock(&mut reach, &mut note) {
                     Some(frame) => {
@@ -246,7 +246,7 @@ impl BufferPool {
         let old = if cold.len() < PAGES { self.old_pages(up_to) } else { Vec::new() };
         let flushed = self.flush(cold.into_iter().chain(old));
         let done = freed + flushed.as_ref().map_or(0, |written| *written);
-        let has_frames = self.free_frames() > self.kept_frames();
+        let has_frames = self.free_frames() > self.reserved_frames();
         if self.rounds.end(done > 0 || has_frames, if flushed.is_err() { FRUITLESS_FAILURE } else { 1 }) {
             self.frame_freed.notify();
         }
@@ -265,7 +265,7 @@ impl BufferPool {
     fn old_pages(&self, up_to: Lsn) -> Vec<(Arc<Space>, PageNo)> {
         let (registered, durable) = (self.registered(), self.ground.log.durable());
         let mut pages: Vec<(Lsn, Arc<Space>, PageNo)> = Vec::new();
-        for space in self.floor.oldest_spaces(up_to, SPACES_A_ROUND, durable, registered) {
+        for space in self.floor.oldest_spaces(up_to, SPACES_PER_ROUND, durable, registered) {
             let oldest = space.dirty.lock().oldest_waiting(up_to, PAGES);
             pages.extend(oldest.into_iter().map(|(since, page)| (since, space.clone(), page)));
         }
@@ -424,7 +424,7 @@ impl BufferPool {
             let mut latched = self.fresh(&space, page)?;
             let content = words(&copy.bytes()[..self.page_size]);
             latched.page().copy_from(Page::new(&content));
-            self.arena.frame(latched.frame).set(UNPROVEN);
+            self.arena.frame(latched.frame).set(UNVERIFIED);
             latched.mark_dirty(&space, since);
             flusher.note_failing_space(&space);
             flusher.torn.push(Torn { space, page, copy });
@@ -444,7 +444,7 @@ impl BufferPool {
             self.ground.health.poison(&error.to_string());
         }
         *self.flush_error.lock() = Some(error.clone());
-        self.note_failures(FAILURES_A_BATCH, error.clone());
+        self.note_failures(FAILURES_PER_BATCH, error.clone());
         error
     }
 

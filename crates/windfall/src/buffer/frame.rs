@@ -27,7 +27,7 @@ pub const WRITING: u32 = 2;
 /// The frame is beyond the pool's present size and not in use.
 pub const RETIRED: u32 = 4;
 /// The page was read from disk and has not been verified against the page that points to it since.
-pub const UNPROVEN: u32 = 8;
+pub const UNVERIFIED: u32 = 8;
 
 /// The times that CLOCK spares a page that was used again.
 const USED: u8 = 2;

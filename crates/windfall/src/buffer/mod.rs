@@ -17,7 +17,6 @@ pub mod arena;
 mod directory;
 mod dirty;
 mod doublewrite;
-mod floor;
 mod flush;
 pub mod frame;
 mod free;
@@ -25,6 +24,7 @@ mod free;
 pub mod fuzz;
 #[cfg(all(test, feature = "model"))]
 pub(crate) mod interleavings;
+mod low_water_mark;
 mod page_table;
 mod read_ahead;
 mod reclaim;
@@ -36,9 +36,9 @@ pub(crate) mod test_pool;
 
 use arena::{Arena, FrameNo};
 pub use doublewrite::{Copies, CopyFound, Doublewrite, words};
-use frame::{DIRTY, UNPROVEN};
+use frame::{DIRTY, UNVERIFIED};
 pub use read_ahead::PAGES as READ_AHEAD;
-pub use replace::on_kept_frames;
+pub use replace::with_reserved_frames;
 pub use space::{Durability, FileState, Space};
 
 use crate::{
@@ -64,9 +64,9 @@ use crate::{
 /// The smallest pool, in frames: enough for eight threads that split pages at the same time.
 pub const SMALLEST: usize = 64;
 
-/// [`Ground`] is the context of the pool: the services of lower layers that it uses.
+/// The services of lower layers that the pool uses.
 #[derive(Clone, Debug)]
-pub struct Ground {
+pub struct StorageContext {
     /// The files.
     pub disk: Arc<dyn Disk>,
     /// The redo log.
@@ -80,7 +80,7 @@ pub struct Ground {
 /// The buffer pool.
 #[derive(Debug)]
 pub struct BufferPool {
-    ground: Ground,
+    ground: StorageContext,
     arena: Arena,
     page_size: usize,
     /// The size of the pool: the frames below this number are in use.
@@ -94,7 +94,7 @@ pub struct BufferPool {
     hand: AtomicU64,
     directory: directory::Directory,
     reclaimer: reclaim::Reclaimer,
-    floor: floor::Floor,
+    floor: low_water_mark::LowWaterMark,
     /// Notified, and counted, whenever a frame comes free.
     frame_freed: Event,
     frames_freed: AtomicU64,
@@ -167,13 +167,13 @@ impl Reading<'_> {
     /// Returns whether the page has not been verified against the page that points to it since it was read from disk. A
     /// hint, because it is not part of the version.
     #[inline]
-    pub fn is_unproven(&self) -> bool {
-        self.pool.arena.frame(self.frame).is(UNPROVEN)
+    pub fn is_unverified(&self) -> bool {
+        self.pool.arena.frame(self.frame).is(UNVERIFIED)
     }
 
     /// Notes that the page was verified against the page that points to it.
-    pub fn proven(&self) {
-        self.pool.arena.frame(self.frame).clear(UNPROVEN);
+    pub fn mark_verified(&self) {
+        self.pool.arena.frame(self.frame).clear(UNVERIFIED);
     }
 }
 
@@ -301,7 +301,7 @@ impl BufferPool {
     ///
     /// # Errors
     /// When the address space cannot be reserved.
-    pub fn new(ground: Ground, page_size: usize, frames: usize, most: usize) -> Result<Self> {
+    pub fn new(ground: StorageContext, page_size: usize, frames: usize, most: usize) -> Result<Self> {
         let most = most.max(frames);
         debug_assert!(Self::check_frames(frames, most, page_size).is_ok(), "a pool that cannot be");
         let arena = Arena::new(most, page_size)?;
@@ -318,7 +318,7 @@ impl BufferPool {
             hand: AtomicU64::new(0),
             directory: directory::Directory::default(),
             reclaimer: reclaim::Reclaimer::default(),
-            floor: floor::Floor::default(),
+            floor: low_water_mark::LowWaterMark::default(),
             frame_freed: Event::new(),
             frames_freed: AtomicU64::new(0),
             frame_waiters: AtomicU64::new(0),
@@ -334,7 +334,7 @@ impl BufferPool {
     }
 
     /// Returns the context of the pool.
-    pub fn ground(&self) -> &Ground {
+    pub fn ground(&self) -> &StorageContext {
         &self.ground
     }
 
@@ -527,7 +527,7 @@ impl BufferPool {
         latched.changed();
         match self.read_in(space, page, latched.page()) {
             Ok(()) => {
-                self.arena.frame(latched.frame).set(UNPROVEN);
+                self.arena.frame(latched.frame).set(UNVERIFIED);
                 Ok(())
             }
             Err(error) => {
@@ -564,7 +564,7 @@ impl BufferPool {
             self.free_latched(frame);
             return Ok(None);
         }
-        space.page_came();
+        space.page_entered();
         // The drop marks before it drains, and this thread enters the page before it checks the mark. So one of the two
         // removes the page.
         if space.is_dropped() && !planted(Bug::LateInstall) {
@@ -577,7 +577,7 @@ impl BufferPool {
     /// Removes an exclusively latched page from the pool.
     fn abandon(&self, space: &Space, page: PageNo, frame: FrameNo) {
         space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
-        space.page_went();
+        space.page_removed();
         self.free_latched(frame);
     }
 

@@ -6,7 +6,7 @@
 //! content is verified. A page with a failed read is removed again. A thread that needs it reads it itself and gets the
 //! error.
 
-use super::{BufferPool, ExclusivePage, FileState, Space, doublewrite::words, frame::UNPROVEN};
+use super::{BufferPool, ExclusivePage, FileState, Space, doublewrite::words, frame::UNVERIFIED};
 use crate::{
     disk::{Action, FileName, IoBuffer, Queue, Request},
     error::{DiskError, Result},
@@ -75,7 +75,7 @@ impl BufferPool {
                 let content = Page::new(&bytes[..self.page_size / 8]);
                 if done.result.is_ok() && self.verify(id, content).is_ok() {
                     latched.page().copy_from(content);
-                    self.arena.frame(latched.frame).set(UNPROVEN);
+                    self.arena.frame(latched.frame).set(UNVERIFIED);
                     self.counters.reads.fetch_add(1, Relaxed);
                     self.counters.reads_ahead.fetch_add(1, Relaxed);
                 } else {

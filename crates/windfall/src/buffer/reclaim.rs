@@ -31,20 +31,20 @@ use crate::{
 };
 
 /// The positions of a dropped page table that one call examines.
-const PLACES_A_CALL: usize = 512;
+const PLACES_PER_CALL: usize = 512;
 /// The rounds without a frame in one call: among many empty tablespaces it leaves the rest to the background step.
-const ROUNDS_A_CALL: usize = 1024;
+const ROUNDS_PER_CALL: usize = 1024;
 /// The frames that one call takes.
-const FRAMES_A_CALL: usize = 64;
+const FRAMES_PER_CALL: usize = 64;
 /// The newly dropped tablespaces that one call takes from the inbox.
-const ARRIVALS_A_CALL: usize = 64;
+const ARRIVALS_PER_CALL: usize = 64;
 /// The tablespaces without frames that one step removes from the pool, and those with references elsewhere that it
 /// checks.
-const SPACES_A_STEP: usize = 32;
+const SPACES_PER_STEP: usize = 32;
 /// The entries of dirty sets that one step frees.
-const DIRTY_A_STEP: usize = 4096;
+const DIRTY_PER_STEP: usize = 4096;
 /// The chunks of one page table that one step frees, and the chunks emptied by evictions.
-const CHUNKS_A_STEP: usize = 128;
+const CHUNKS_PER_STEP: usize = 128;
 
 const _: () = assert!(memory::queue_block_is_small::<(Arc<Space>, usize)>());
 
@@ -65,7 +65,7 @@ pub struct Reclaimer {
     /// Tablespaces with all frames freed.
     finished: SegQueue<Arc<Space>>,
     /// Their memory that is still to be freed.
-    leaving: Mutex<Leaving>,
+    leaving: Mutex<PendingFree>,
     /// Emptied chunks of page tables that are in use.
     pub empty_chunks: Arc<EmptyChunks>,
 }
@@ -83,29 +83,29 @@ struct Dropped {
 
 /// Memory of tablespaces with all frames freed.
 #[derive(Debug, Default)]
-struct Leaving {
+struct PendingFree {
     dirty: VecDeque<DirtySet>,
     spaces: VecDeque<Arc<Space>>,
 }
 
-impl Leaving {
+impl PendingFree {
     /// Frees some memory. Returns whether it did: a tablespace with references elsewhere is left alone.
     fn free_some(&mut self) -> bool {
         if let Some(dirty) = self.dirty.front_mut() {
-            if !dirty.free_some(DIRTY_A_STEP) {
+            if !dirty.free_some(DIRTY_PER_STEP) {
                 self.dirty.pop_front();
             }
             return true;
         }
         let mut freed = false;
-        for _ in 0..self.spaces.len().min(SPACES_A_STEP) {
+        for _ in 0..self.spaces.len().min(SPACES_PER_STEP) {
             let Some(mut space) = self.spaces.pop_front() else { break };
             let Some(owned) = Arc::get_mut(&mut space) else {
                 self.spaces.push_back(space);
                 continue;
             };
             freed = true;
-            if owned.pages.free_some(CHUNKS_A_STEP) {
+            if owned.pages.free_some(CHUNKS_PER_STEP) {
                 self.spaces.push_front(space);
                 break;
             }
@@ -124,7 +124,7 @@ impl Default for Reclaimer {
             frames: AtomicUsize::new(0),
             dirty: AtomicUsize::new(0),
             finished: SegQueue::new(),
-            leaving: Mutex::new(Rank::Leaf, Leaving::default()),
+            leaving: Mutex::new(Rank::Leaf, PendingFree::default()),
             empty_chunks: Arc::default(),
         }
     }
@@ -156,7 +156,7 @@ impl Reclaimer {
 
     fn take_in(&self, queue: &mut VecDeque<Dropped>) {
         let arrivals = core::iter::from_fn(|| self.inbox.pop());
-        for (space, frames) in arrivals.take(ARRIVALS_A_CALL) {
+        for (space, frames) in arrivals.take(ARRIVALS_PER_CALL) {
             let dirty = space.dirty_pages().min(frames);
             self.dirty.fetch_add(dirty, Relaxed);
             queue.push_back(Dropped { space, at: Some(PageNo(0)), latecomers: Vec::new(), frames, dirty });
@@ -186,7 +186,7 @@ impl BufferPool {
         // Every round advances in a table, finishes one, or finds one with only latched frames left.
         let (mut busy, mut rounds) = (0, 0);
         while busy < queue.len()
-            && rounds < ROUNDS_A_CALL
+            && rounds < ROUNDS_PER_CALL
             && let Some(mut dropped) = queue.pop_front()
         {
             rounds += 1;
@@ -226,7 +226,7 @@ impl BufferPool {
         let latecomers = &mut dropped.latecomers;
         let mut take = |page, frame| match self.take_dropped(frame, PageId { space: id, page }) {
             Taken::Freed => {
-                dropped.space.page_went();
+                dropped.space.page_removed();
                 freed += 1;
             }
             Taken::Gone => {}
@@ -237,8 +237,8 @@ impl BufferPool {
             take(page, frame);
         }
         if let Some(from) = dropped.at {
-            let mut left = FRAMES_A_CALL;
-            dropped.at = dropped.space.pages.drain(from, PLACES_A_CALL, guard, |page, frame| {
+            let mut left = FRAMES_PER_CALL;
+            dropped.at = dropped.space.pages.drain(from, PLACES_PER_CALL, guard, |page, frame| {
                 take(page, frame);
                 left -= 1;
                 left > 0
@@ -268,12 +268,12 @@ impl BufferPool {
     pub fn reclaim_step(&self, finished: &mut dyn FnMut(Arc<Space>)) -> bool {
         let reclaimed = self.reclaim_some() > 0;
         let popped = core::iter::from_fn(|| self.reclaimer.finished.pop());
-        let spaces: Vec<Arc<Space>> = popped.take(SPACES_A_STEP).collect();
+        let spaces: Vec<Arc<Space>> = popped.take(SPACES_PER_STEP).collect();
         // In each step, so that freeing does not wait for arrivals to end.
         let freed = self.reclaimer.leaving.lock().free_some();
         // Chunks that readers could still be in are queued when the epoch advances.
         crossbeam_epoch::pin().flush();
-        let freed = self.reclaimer.empty_chunks.free_some(CHUNKS_A_STEP) > 0 || freed;
+        let freed = self.reclaimer.empty_chunks.free_some(CHUNKS_PER_STEP) > 0 || freed;
         if spaces.is_empty() {
             return reclaimed || freed;
         }
@@ -332,11 +332,11 @@ mod tests {
     #[test]
     fn a_call_takes_as_many_frames_as_it_may_and_the_next_goes_on() {
         let (_, pool) = new_pool(512);
-        let pages = 2 * FRAMES_A_CALL + 10;
+        let pages = 2 * FRAMES_PER_CALL + 10;
         let space = dropped(&pool, 100, pages, 0);
         let freed: Vec<usize> =
             core::iter::from_fn(|| Some(pool.reclaim_some()).filter(|freed| *freed > 0)).collect();
-        assert_eq!(freed, [FRAMES_A_CALL, FRAMES_A_CALL, 10]);
+        assert_eq!(freed, [FRAMES_PER_CALL, FRAMES_PER_CALL, 10]);
         assert_eq!((space.resident(), pool.counters.reclaimed.load(Relaxed)), (0, pages as u64));
         assert_eq!(pool.reclaimer.pending(), 0);
     }
@@ -359,10 +359,10 @@ mod tests {
     #[test]
     fn a_call_takes_in_a_bounded_number_of_tablespaces() {
         let (_, pool) = new_pool(1024);
-        let group = 2 * ARRIVALS_A_CALL + 5;
+        let group = 2 * ARRIVALS_PER_CALL + 5;
         let spaces: Vec<_> = (0..group).map(|n| dropped(&pool, 100 + n as u64, 3, 1)).collect();
         assert_eq!(pool.reclaim_some(), 3);
-        assert_eq!(pool.reclaimer.inbox.len(), group - ARRIVALS_A_CALL);
+        assert_eq!(pool.reclaimer.inbox.len(), group - ARRIVALS_PER_CALL);
         // All frames are counted although most tablespaces are still in the inbox.
         assert_eq!(pool.occupancy().dropped, 3 * (group - 1));
         while pool.reclaim_step(&mut |_| panic!("none of them has a file")) {}
@@ -375,13 +375,13 @@ mod tests {
         let (_, pool) = new_pool(64);
         let space = pool.attach(SpaceId(100), Durability::Logged);
         // Each page is in a leaf of the page table of its own.
-        let pages = CHUNKS_A_STEP as u32 + 50;
+        let pages = CHUNKS_PER_STEP as u32 + 50;
         for page in 1..=pages {
             let guard = &crossbeam_epoch::pin();
             space.pages.insert(PageNo(512 * page), FrameNo(0), &Arc::default(), guard).unwrap();
             space.dirty.lock().insert(PageNo(page), Lsn(u64::from(page)));
         }
-        for page in pages..pages + 2 * DIRTY_A_STEP as u32 {
+        for page in pages..pages + 2 * DIRTY_PER_STEP as u32 {
             space.dirty.lock().insert(PageNo(page), Lsn(u64::from(page)));
         }
         space.pages.drain(PageNo(0), usize::MAX, &crossbeam_epoch::pin(), |_, _| true);

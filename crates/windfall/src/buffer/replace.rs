@@ -5,8 +5,8 @@
 //! spared once, and one that is used again twice.
 //!
 //! **Invariants.** The last free frames are reserved for threads that roll a change back or drop a tablespace
-//! ([`on_kept_frames`]). When dirty pages cannot be written, other threads give up while some frames are left, and
-//! their changes can be rolled back. No thread waits for a frame without limit, not even for a rollback: the frames
+//! ([`with_reserved_frames`]). When dirty pages cannot be written, other threads give up while some frames are left,
+//! and their changes can be rolled back. No thread waits for a frame without limit, not even for a rollback: the frames
 //! that could come free may be latched by callers that wait themselves.
 //!
 //! The foreground examines a bounded number of frames and writes none. When it finds few free ones it wakes the
@@ -42,7 +42,7 @@ const FOREGROUND_REACH: usize = 4096;
 pub(super) const PATIENCE: u64 = 5_000;
 
 /// The most reserved frames.
-const KEPT_MOST: usize = 8;
+const RESERVED_MAX: usize = 8;
 
 /// The most clean pages that are kept when all others wait to be written.
 const CLEAN_LEFT: u64 = 8;
@@ -53,7 +53,7 @@ thread_local! {
 }
 
 /// Runs a rollback, or work that makes room, with access to the reserved frames.
-pub fn on_kept_frames<T>(run: impl FnOnce() -> T) -> T {
+pub fn with_reserved_frames<T>(run: impl FnOnce() -> T) -> T {
     let before = FROM_KEPT.replace(true);
     let result = run();
     FROM_KEPT.set(before);
@@ -137,7 +137,7 @@ impl BufferPool {
 
     /// Returns whether this thread may take one of the free frames.
     fn has_to_spare(&self) -> bool {
-        FROM_KEPT.get() || self.free_frames() > self.kept_frames()
+        FROM_KEPT.get() || self.free_frames() > self.reserved_frames()
     }
 
     /// Returns whether a clean page may be evicted for another one. A descent needs the parent while the child is read
@@ -149,10 +149,10 @@ impl BufferPool {
     }
 
     /// Returns the number of reserved frames.
-    pub(super) fn kept_frames(&self) -> usize {
+    pub(super) fn reserved_frames(&self) -> usize {
         // The cleaner keeps more than these ready, or no other thread would ever get one.
         let few = self.limit.load(Relaxed) as usize / 16;
-        few.min(self.wanted_free() / 2).min(KEPT_MOST)
+        few.min(self.wanted_free() / 2).min(RESERVED_MAX)
     }
 
     fn ask_for_more(&self) {
@@ -247,7 +247,7 @@ impl BufferPool {
         }
         if let Some(space) = self.directory.at(descriptor.slot(), id) {
             space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
-            space.page_went();
+            space.page_removed();
             if space.is_dropped() {
                 work::count(Work::Reclaimed);
                 self.counters.reclaimed.fetch_add(1, Relaxed);
@@ -286,7 +286,7 @@ mod tests {
     fn a_few_frames_are_kept_and_the_cleaner_wants_more_than_these() {
         for (frames, kept, wanted) in [(64, 4, 8), (1024, 8, 32), (100_000, 8, 3125)] {
             let (_, pool) = new_pool(frames);
-            assert_eq!((pool.kept_frames(), pool.wanted_free()), (kept, wanted), "{frames} frames");
+            assert_eq!((pool.reserved_frames(), pool.wanted_free()), (kept, wanted), "{frames} frames");
             assert_eq!(pool.bookkeeping_per_frame(), 64 + 4 + 16);
         }
     }
@@ -303,7 +303,7 @@ mod tests {
         db.checkpoint().unwrap();
         let pool = &db.engine().pool;
         while pool.free_frames() > 0 {
-            on_kept_frames(|| pool.allocate()).unwrap();
+            with_reserved_frames(|| pool.allocate()).unwrap();
         }
         // The cleaner found nothing to free, and sleeps. Now there is a clean page that is not in use.
         pool.cleaner_wake.nap(Duration::ZERO);
@@ -374,10 +374,10 @@ mod tests {
         let space = pool.attach(SpaceId(100), Durability::Temporary);
         for page in 0..200 {
             drop(pool.fresh(&space, PageNo(page)).unwrap());
-            assert!(pool.free_frames() >= pool.kept_frames(), "behind page {page}");
+            assert!(pool.free_frames() >= pool.reserved_frames(), "behind page {page}");
         }
         while pool.free_frames() > 0 {
-            on_kept_frames(|| pool.allocate()).unwrap();
+            with_reserved_frames(|| pool.allocate()).unwrap();
         }
     }
 

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The frames beyond the size that a step examines.
-const FRAMES_A_STEP: u32 = 4096;
+const FRAMES_PER_STEP: u32 = 4096;
 
 /// The position of a round over the frames beyond the size.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,7 +103,7 @@ impl BufferPool {
             // bottom.
             self.free.take_all(&self.arena, &mut |frame| self.give(frame));
         }
-        let end = used.min(round.at.saturating_add(FRAMES_A_STEP));
+        let end = used.min(round.at.saturating_add(FRAMES_PER_STEP));
         for frame in (round.at..end).map(FrameNo) {
             let descriptor = self.arena.frame(frame);
             if descriptor.is(RETIRED) {

@@ -249,12 +249,12 @@ impl Space {
     }
 
     /// Counts a page that was entered.
-    pub(super) fn page_came(&self) {
+    pub(super) fn page_entered(&self) {
         self.resident.fetch_add(1, SeqCst);
     }
 
     /// Counts a page that was removed.
-    pub(super) fn page_went(&self) {
+    pub(super) fn page_removed(&self) {
         self.resident.fetch_sub(1, Relaxed);
     }
 

@@ -2,7 +2,7 @@
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
-use super::{BufferPool, Doublewrite, Ground};
+use super::{BufferPool, Doublewrite, StorageContext};
 use crate::{
     health::Health,
     ids::Lsn,
@@ -22,7 +22,7 @@ pub(crate) fn new_pool(frames: usize) -> (SimulatedDisk, Arc<BufferPool>) {
     let mut control = ControlFile::create(shared.clone(), health.clone(), control).unwrap();
     let options = LogOptions { size: 16 << 20, buffer: 1 << 20 };
     let log = Log::open(shared.clone(), env.clone(), health.clone(), options, &mut control, Lsn::ZERO);
-    let ground = Ground { disk: shared, log: Arc::new(log.unwrap()), env, health };
+    let ground = StorageContext { disk: shared, log: Arc::new(log.unwrap()), env, health };
     let pool = BufferPool::new(ground, PAGE_SIZE, frames, frames);
     (disk, pool.map(Arc::new).unwrap())
 }

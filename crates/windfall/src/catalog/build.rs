@@ -53,15 +53,15 @@ use super::{
     building::{Building, MOST, NOTE},
     bulk::{self, Load, PIECE},
     ddl::{Catalog, IndexDefinition, check_index, new_space, no_table, record_key},
+    ddl_options::DdlOptions,
     record::IndexRecord,
     runs::Runs,
-    table::{Shape, Table},
-    terms::Terms,
+    table::{Table, TableSchema},
 };
 use crate::{
     error::{CorruptError, Error, LockError, Owner, Result, SchemaError, UsageError},
     ids::{SpaceId, TrxId},
-    log::{FlushLog, Promise},
+    log::{FlushLog, LogReservation},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
@@ -69,7 +69,7 @@ use crate::{
     system::Change,
     transaction::{
         StatementLock,
-        lock::RowGuard,
+        key_latch::KeyLatchGuard,
         locks::TableMode,
         read,
         secondary::{entry_key, index_key_of, split},
@@ -111,7 +111,7 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError`] for the names and the definition, and if two rows have one key in a unique tree; errors of the
     /// log.
-    pub fn create_index(&self, name: &str, index: &IndexDefinition, terms: Terms) -> Result<()> {
+    pub fn create_index(&self, name: &str, index: &IndexDefinition, terms: DdlOptions) -> Result<()> {
         check_index(index)?;
         let claim = self.claim(&[name], terms)?;
         let table = claim.table(name).ok_or_else(|| no_table(name))?;
@@ -140,7 +140,7 @@ impl Catalog {
         let _following = self.transactions.follow(table.space(), building.clone());
         let unfinished = self.unfinished();
         let mut closed = table.gate().close();
-        drop(table.reshape(&mut closed, Shape { building: Some(building.clone()), ..old.clone() }));
+        drop(table.reshape(&mut closed, TableSchema { building: Some(building.clone()), ..old.clone() }));
         drop(closed);
 
         let filler = Filler {
@@ -199,18 +199,18 @@ impl Catalog {
     fn add_index(
         &self,
         name: &str,
-        old: &Shape,
+        old: &TableSchema,
         index: &IndexRecord,
         tree: &Arc<Tree>,
         mode: FlushLog,
-    ) -> Result<Shape> {
+    ) -> Result<TableSchema> {
         let mut record = old.record.clone();
         record.version += 1;
         record.indexes.push(index.clone());
         self.change(&mut [Change::put(record_key(name), record.encode())], &[], mode)?.1.finished();
         let mut secondaries = old.secondaries.clone();
         secondaries.push(tree.clone());
-        Ok(Shape { record, clustered: old.clustered.clone(), secondaries, building: None })
+        Ok(TableSchema { record, clustered: old.clustered.clone(), secondaries, building: None })
     }
 }
 
@@ -307,10 +307,10 @@ impl<'a> Filler<'a> {
         let left = || at_most.saturating_sub(waited());
         // A wait that begins after the timeout, or with the rest of it, does not know of the waits before.
         let in_all = |error: Error| match error {
-            Error::Lock(LockError::Busy(in_the_way) | LockError::TimedOut { in_the_way, .. })
+            Error::Lock(LockError::Busy(blockers) | LockError::TimedOut { blockers, .. })
                 if !at_most.is_zero() =>
             {
-                LockError::TimedOut { in_the_way, waited: waited() }.into()
+                LockError::TimedOut { blockers, waited: waited() }.into()
             }
             error => error,
         };
@@ -541,7 +541,7 @@ impl<'a> Filler<'a> {
     }
 
     /// Waits for a log reservation for a change of an entry.
-    fn admit(&self, entry: &[u8]) -> Result<Promise<'_>> {
+    fn admit(&self, entry: &[u8]) -> Result<LogReservation<'_>> {
         bulk::admit(&self.catalog.pool, entry.len())
     }
 
@@ -580,7 +580,7 @@ impl<'a> Filler<'a> {
     }
 
     /// Latches the rows of these entries: no call is changing them.
-    fn lock(&self, entries: &[&[u8]]) -> Result<RowGuard<'_>> {
+    fn lock(&self, entries: &[&[u8]]) -> Result<KeyLatchGuard<'_>> {
         let locks = self.catalog.transactions.locks();
         let space = self.rows.space().id();
         let names = entries.iter().map(|entry| Ok(locks.name(space, self.parts(entry)?.1)));

@@ -10,7 +10,7 @@
 use crate::{
     buffer::BufferPool,
     error::{Error, Owner, Result, SchemaError},
-    log::{OVERHEAD, Promise},
+    log::{LogReservation, OVERHEAD},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
@@ -41,7 +41,7 @@ pub(super) fn comes_twice(key: &[u8], row: Option<u64>) -> Error {
 }
 
 /// Waits for a log reservation for this many bytes of keys and values.
-pub(super) fn admit(pool: &BufferPool, bytes: usize) -> Result<Promise<'_>> {
+pub(super) fn admit(pool: &BufferPool, bytes: usize) -> Result<LogReservation<'_>> {
     pool.ground().log.admit(bytes as u64 + OVERHEAD)
 }
 

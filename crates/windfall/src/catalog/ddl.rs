@@ -13,15 +13,15 @@ use std::collections::BTreeSet;
 use smallvec::SmallVec;
 
 use super::{
+    ddl_options::DdlOptions,
     key::KeySpec,
-    names::{Claim, Names},
+    names::{MetadataLock, Names},
     record::{IndexRecord, TableRecord},
     retired::Retired,
-    table::{Shape, Table},
-    terms::Terms,
+    table::{Table, TableSchema},
 };
 use crate::{
-    buffer::{BufferPool, Durability, Space, on_kept_frames},
+    buffer::{BufferPool, Durability, Space, with_reserved_frames},
     error::{Result, SchemaError, UsageError},
     health::Health,
     ids::{Lsn, SpaceId},
@@ -213,11 +213,11 @@ impl Catalog {
         &self,
         record: TableRecord,
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
-    ) -> Result<Shape> {
+    ) -> Result<TableSchema> {
         let clustered = self.tree(attach(record.clustered)?);
         let secondaries =
             record.indexes.iter().map(|index| Ok(self.tree(attach(index.space)?))).collect::<Result<_>>()?;
-        Ok(Shape { record, clustered, secondaries, building: None })
+        Ok(TableSchema { record, clustered, secondaries, building: None })
     }
 
     pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
@@ -276,7 +276,7 @@ impl Catalog {
         Err(UsageError::Other(what.into()).into())
     }
 
-    pub(super) fn claim<'a>(&'a self, names: &[&'a str], terms: Terms) -> Result<Claim<'a>> {
+    pub(super) fn claim<'a>(&'a self, names: &[&'a str], terms: DdlOptions) -> Result<MetadataLock<'a>> {
         Self::check_outside()?;
         Ok(self.names.claim(names, terms.until)?)
     }
@@ -297,9 +297,9 @@ impl Catalog {
     /// check.
     fn close<'c, 't>(
         &'c self,
-        claim: &Claim<'_>,
+        claim: &MetadataLock<'_>,
         tables: &[&'t Table],
-        terms: Terms,
+        terms: DdlOptions,
     ) -> Result<(SmallVec<[Closed<'t>; 1]>, Option<StatementLock<'c>>)> {
         let mut lock = None;
         loop {
@@ -316,7 +316,7 @@ impl Catalog {
 
     /// Returns whether transactions have locked any of these tables.
     fn are_locked(&self, tables: &[&Table]) -> bool {
-        let locks = self.transactions.row_locks();
+        let locks = self.transactions.lock_manager();
         tables.iter().any(|table| locks.is_table_locked(table.space()))
     }
 
@@ -324,9 +324,9 @@ impl Catalog {
     /// away. Returns `None` if there are none.
     fn lock_out<'c>(
         &'c self,
-        claim: &Claim<'_>,
+        claim: &MetadataLock<'_>,
         tables: &[&Table],
-        terms: Terms,
+        terms: DdlOptions,
     ) -> Result<Option<StatementLock<'c>>> {
         if !self.are_locked(tables) {
             return Ok(None);
@@ -339,7 +339,7 @@ impl Catalog {
     }
 
     /// Returns how long a statement may still wait for transactions.
-    pub(super) fn wait_left(&self, terms: Terms) -> Duration {
+    pub(super) fn wait_left(&self, terms: DdlOptions) -> Duration {
         let left = terms.until.map(|until| until.saturating_sub(self.pool.ground().env.now()));
         left.unwrap_or_else(|| self.transactions.lock_wait())
     }
@@ -396,7 +396,7 @@ impl Catalog {
         if dropped.is_empty() {
             self.system.change(&mut mtr, changes)?;
         } else {
-            on_kept_frames(|| self.system.change(&mut mtr, changes))?;
+            with_reserved_frames(|| self.system.change(&mut mtr, changes))?;
         }
         if !dropped.is_empty() {
             mtr.record(&Record::Drop { spaces: dropped.into() });
@@ -456,8 +456,8 @@ impl Catalog {
         &'a self,
         name: &'a str,
         definition: &TableDefinition,
-        terms: Terms,
-    ) -> Result<(Claim<'a>, TableRecord, Vec<u8>)> {
+        terms: DdlOptions,
+    ) -> Result<(MetadataLock<'a>, TableRecord, Vec<u8>)> {
         check_name(name)?;
         let claim = self.claim(&[name], terms)?;
         if claim.table(name).is_some() {
@@ -472,9 +472,9 @@ impl Catalog {
     /// Commits the record of a new table, and makes its name visible.
     pub(super) fn publish(
         &self,
-        mut claim: Claim<'_>,
+        mut claim: MetadataLock<'_>,
         name: &str,
-        shape: Shape,
+        shape: TableSchema,
         record: Vec<u8>,
         mode: FlushLog,
     ) -> Result<Arc<Table>> {
@@ -499,7 +499,12 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError`] for the name; errors of the log.
-    pub fn create_table(&self, name: &str, definition: &TableDefinition, terms: Terms) -> Result<Arc<Table>> {
+    pub fn create_table(
+        &self,
+        name: &str,
+        definition: &TableDefinition,
+        terms: DdlOptions,
+    ) -> Result<Arc<Table>> {
         let (claim, record, encoded) = self.claim_new(name, definition, terms)?;
         let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
         self.publish(claim, name, shape, encoded, terms.flush)
@@ -509,12 +514,12 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
-    pub fn drop_tables(&self, names: &[&str], terms: Terms) -> Result<DropReport> {
+    pub fn drop_tables(&self, names: &[&str], terms: DdlOptions) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| self.drop_claimed(names, terms));
         result.map(|report| DropReport { work, ..report })
     }
 
-    fn drop_claimed(&self, names: &[&str], terms: Terms) -> Result<DropReport> {
+    fn drop_claimed(&self, names: &[&str], terms: DdlOptions) -> Result<DropReport> {
         let mut claim = self.claim(names, terms)?;
         if let Some((name, _)) = claim.tables().find(|(_, table)| table.is_none()) {
             return Err(no_table(name).into());
@@ -558,7 +563,7 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
-    pub fn truncate_table(&self, name: &str, terms: Terms) -> Result<DropReport> {
+    pub fn truncate_table(&self, name: &str, terms: DdlOptions) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| {
             self.reshape(name, terms, |record| {
                 record.clustered = self.transactions.ids().space()?;
@@ -576,7 +581,7 @@ impl Catalog {
     fn reshape(
         &self,
         name: &str,
-        terms: Terms,
+        terms: DdlOptions,
         change: impl FnOnce(&mut TableRecord) -> Result<()>,
     ) -> Result<DropReport> {
         let claim = self.claim(&[name], terms)?;
@@ -609,7 +614,7 @@ impl Catalog {
         for tree in table.closed_shape(closed).trees().filter(|tree| dropped.contains(&tree.space().id())) {
             self.pool.detach(tree.space(), lsn);
         }
-        let old = table.reshape(closed, Shape { record, clustered, secondaries, building: None });
+        let old = table.reshape(closed, TableSchema { record, clustered, secondaries, building: None });
         self.retired.shape(old);
         unfinished.finished();
         Ok(DropReport { trees: dropped.len(), lsn, ..DropReport::default() })
@@ -619,7 +624,7 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError`] for the names; errors of the log.
-    pub fn rename_table(&self, from: &str, to: &str, terms: Terms) -> Result<()> {
+    pub fn rename_table(&self, from: &str, to: &str, terms: DdlOptions) -> Result<()> {
         check_name(to)?;
         let mut claim = self.claim(&[from, to], terms)?;
         let table = claim.table(from).ok_or_else(|| no_table(from))?.clone();
@@ -640,7 +645,7 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
-    pub fn swap_tables(&self, a: &str, b: &str, terms: Terms) -> Result<()> {
+    pub fn swap_tables(&self, a: &str, b: &str, terms: DdlOptions) -> Result<()> {
         let mut claim = self.claim(&[a, b], terms)?;
         let table_a = claim.table(a).ok_or_else(|| no_table(a))?.clone();
         let table_b = claim.table(b).ok_or_else(|| no_table(b))?.clone();
@@ -662,7 +667,7 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError`] for the names; errors of the log.
-    pub fn drop_index(&self, name: &str, index: &str, terms: Terms) -> Result<DropReport> {
+    pub fn drop_index(&self, name: &str, index: &str, terms: DdlOptions) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| {
             self.reshape(name, terms, |record| {
                 let place = record.indexes.iter().position(|other| *other.name == *index);

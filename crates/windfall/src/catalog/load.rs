@@ -17,10 +17,10 @@ mod tests;
 use super::{
     bulk::{Load, comes_twice, shown, write_chain},
     ddl::{Catalog, Making, TableDefinition, new_space},
+    ddl_options::DdlOptions,
     record::IndexRecord,
     runs::{Payload, Runs},
-    table::{Shape, Table},
-    terms::Terms,
+    table::{Table, TableSchema},
 };
 use crate::{
     error::{Owner, Result, SchemaError, UsageError},
@@ -69,13 +69,13 @@ impl Payload for Stored {
 /// Trees that no record names yet. They are dropped with this, unless they are named by then.
 struct Unnamed<'a> {
     catalog: &'a Catalog,
-    shape: Shape,
+    shape: TableSchema,
     named: bool,
     _making: Making<'a>,
 }
 
 impl<'a> Unnamed<'a> {
-    fn new(catalog: &'a Catalog, shape: Shape) -> Self {
+    fn new(catalog: &'a Catalog, shape: TableSchema) -> Self {
         let making = catalog.make(shape.record.spaces());
         Self { catalog, shape, named: false, _making: making }
     }
@@ -105,7 +105,7 @@ impl Catalog {
         definition: &TableDefinition,
         rows: &mut Rows<'_>,
         order: Order,
-        terms: Terms,
+        terms: DdlOptions,
     ) -> Result<Arc<Table>> {
         let (claim, record, encoded) = self.claim_new(name, definition, terms)?;
         claim.keep();
@@ -122,7 +122,7 @@ impl Catalog {
 struct Filler<'a> {
     catalog: &'a Catalog,
     name: &'a str,
-    shape: &'a Shape,
+    shape: &'a TableSchema,
     /// The entries of each secondary tree.
     entries: Vec<Runs<()>>,
     /// The number of long values so far.
@@ -163,7 +163,7 @@ impl Clustered<'_> {
 }
 
 impl<'a> Filler<'a> {
-    fn new(catalog: &'a Catalog, name: &'a str, shape: &'a Shape) -> Self {
+    fn new(catalog: &'a Catalog, name: &'a str, shape: &'a TableSchema) -> Self {
         let entries = shape.secondaries.iter().map(|_| Runs::new(catalog.pool.clone())).collect();
         Self { catalog, name, shape, entries, chains: 0 }
     }

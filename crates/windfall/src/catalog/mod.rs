@@ -14,28 +14,28 @@
 //! ([`BufferPool::detach`](crate::buffer::BufferPool::detach)); push the table to the queue of what is freed in the
 //! background (`retired`).
 
+mod auto_increment;
 mod build;
 mod building;
 mod bulk;
 mod ddl;
+mod ddl_options;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod key;
 mod load;
 mod names;
-mod numbers;
 mod record;
 mod retired;
 mod runs;
 mod table;
-mod terms;
 #[cfg(test)]
 mod tests;
 
+pub use auto_increment::AutoIncrement;
 pub use ddl::{Catalog, DropReport, IndexDefinition, TableDefinition};
+pub use ddl_options::DdlOptions;
 pub use key::{KeyPart, KeySpec};
 pub use load::{Order, Rows};
-pub use numbers::Numbers;
 pub use record::{IndexRecord, TableRecord};
-pub use table::{Call, Shape, Table};
-pub use terms::Terms;
+pub use table::{Call, Table, TableSchema};

@@ -1,4 +1,4 @@
-//! The names of tables, in memory, and the metadata locks on them ([`Claim`]).
+//! The names of tables, in memory, and the metadata locks on them ([`MetadataLock`]).
 //!
 //! **Purpose.** Finds a table by its name, and lets one DDL statement at a time decide about a name.
 //!
@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use super::table::Table;
 use crate::{
     env::Env,
-    error::{InTheWay, LockError},
+    error::{Blockers, LockError},
     sync::{Arc, Bug, Event, Mutex, Rank, is_inside, planted},
 };
 
@@ -141,9 +141,9 @@ impl Drop for Listing<'_> {
 }
 
 /// A metadata lock on names, held by a DDL statement. When it is dropped, the last meanings that were set
-/// ([`Claim::set`]) are published.
+/// ([`MetadataLock::set`]) are published.
 #[derive(Debug)]
-pub struct Claim<'a> {
+pub struct MetadataLock<'a> {
     names: &'a Names,
     held: SmallVec<[Held<'a>; 1]>,
     /// Whether tables are renamed.
@@ -193,12 +193,16 @@ impl Names {
     ///
     /// # Errors
     /// [`LockError`].
-    pub fn claim<'a>(&'a self, names: &[&'a str], until: Option<Duration>) -> Result<Claim<'a>, LockError> {
+    pub fn claim<'a>(
+        &'a self,
+        names: &[&'a str],
+        until: Option<Duration>,
+    ) -> Result<MetadataLock<'a>, LockError> {
         let mut sorted: SmallVec<[&str; 1]> = names.into();
         sorted.sort_unstable();
         sorted.dedup();
         let held = SmallVec::with_capacity(sorted.len());
-        let mut claim = Claim { names: self, held, moves: false };
+        let mut claim = MetadataLock { names: self, held, moves: false };
         let mut waited = false;
         for name in sorted {
             if !claim.take(name) {
@@ -247,7 +251,7 @@ impl Names {
     }
 }
 
-impl<'a> Claim<'a> {
+impl<'a> MetadataLock<'a> {
     /// Locks one more name, if no other statement has it. Returns whether it did.
     fn take(&mut self, name: &'a str) -> bool {
         let mut shard = self.names.shard(name).lock();
@@ -278,11 +282,11 @@ impl<'a> Claim<'a> {
             taken = self.take(name);
             taken
         });
-        let in_the_way = InTheWay::new([]);
+        let blockers = Blockers::new([]);
         match taken {
             true => Ok(()),
-            false if at_most.is_zero() => Err(LockError::Busy(in_the_way)),
-            false => Err(LockError::TimedOut { in_the_way, waited: names.env.now().saturating_sub(began) }),
+            false if at_most.is_zero() => Err(LockError::Busy(blockers)),
+            false => Err(LockError::TimedOut { blockers, waited: names.env.now().saturating_sub(began) }),
         }
     }
 
@@ -335,7 +339,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for MetadataLock<'_> {
     fn drop(&mut self) {
         // All names are published together, for a listing.
         let mut moves = self.moves.then(|| self.names.moves.lock());
@@ -367,7 +371,7 @@ mod tests {
     use windfall_sim::SimulatedEnv;
 
     use super::{
-        super::{record::TableRecord, table::Shape, tests::lone_tree},
+        super::{record::TableRecord, table::TableSchema, tests::lone_tree},
         *,
     };
     use crate::store::Tree;
@@ -425,7 +429,7 @@ mod tests {
     fn table_of(tree: &Arc<Tree>) -> Arc<Table> {
         let clustered = tree.space().id();
         let record = TableRecord { id: 1, version: 1, clustered, metadata: Vec::new(), indexes: Vec::new() };
-        let shape = Shape { record, clustered: tree.clone(), secondaries: Vec::new(), building: None };
+        let shape = TableSchema { record, clustered: tree.clone(), secondaries: Vec::new(), building: None };
         Arc::new(Table::new(shape, false))
     }
 

@@ -14,7 +14,7 @@ use crossbeam_queue::SegQueue;
 
 use super::{
     record::TableRecord,
-    table::{Shape, Table},
+    table::{Table, TableSchema},
 };
 use crate::{
     memory,
@@ -32,14 +32,14 @@ enum Item {
     /// A dropped table.
     Table(Arc<Table>),
     /// The old schema of a table that was truncated, or has lost an index.
-    Shape(Box<OldShape>),
+    TableSchema(Box<OldSchema>),
 }
 
 const _: () = assert!(memory::queue_block_is_small::<Item>());
 
 /// An old record, and the trees that were dropped.
 #[derive(Debug)]
-struct OldShape {
+struct OldSchema {
     _record: TableRecord,
     trees: Vec<Arc<Tree>>,
 }
@@ -54,7 +54,7 @@ impl Item {
         };
         match self {
             Self::Table(table) => table.look(|shape| shape.trees().for_each(give_up)),
-            Self::Shape(old) => old.trees.iter().for_each(give_up),
+            Self::TableSchema(old) => old.trees.iter().for_each(give_up),
         }
     }
 
@@ -65,7 +65,7 @@ impl Item {
             Self::Table(table) => {
                 Arc::strong_count(table) == 1 && table.look(|shape| shape.trees().all(alone))
             }
-            Self::Shape(old) => old.trees.iter().all(alone),
+            Self::TableSchema(old) => old.trees.iter().all(alone),
         }
     }
 }
@@ -91,11 +91,11 @@ impl Retired {
 
     /// Takes over the old schema of a table that was changed. References to trees that are still in use are dropped
     /// here.
-    pub fn shape(&self, shape: Shape) {
-        let Shape { record, clustered, secondaries: mut trees, .. } = shape;
+    pub fn shape(&self, shape: TableSchema) {
+        let TableSchema { record, clustered, secondaries: mut trees, .. } = shape;
         trees.push(clustered);
         trees.retain(|tree| tree.space().is_dropped());
-        self.arrived.push(Item::Shape(Box::new(OldShape { _record: record, trees })));
+        self.arrived.push(Item::TableSchema(Box::new(OldSchema { _record: record, trees })));
     }
 
     /// One background step. Returns whether there may be more to do at once.

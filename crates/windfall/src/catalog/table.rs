@@ -1,4 +1,4 @@
-//! A table in memory: its gate and its schema ([`Shape`]).
+//! A table in memory: its gate and its schema ([`TableSchema`]).
 //!
 //! **Purpose.** The object that table handles refer to. Row calls pass the gate and work on the schema that they find
 //! inside. DDL closes the gate, waits until no call is inside, and replaces the schema.
@@ -8,7 +8,7 @@
 
 use smallvec::SmallVec;
 
-use super::{building::Building, numbers::Numbers, record::TableRecord};
+use super::{auto_increment::AutoIncrement, building::Building, record::TableRecord};
 use crate::{
     error::{Error, Owner, Result},
     ids::SpaceId,
@@ -24,7 +24,7 @@ use crate::{
 
 /// The table schema at one time: its record and its trees.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct TableSchema {
     /// Its record.
     pub record: TableRecord,
     /// The clustered tree, which contains the rows.
@@ -35,7 +35,7 @@ pub struct Shape {
     pub building: Option<Arc<Building>>,
 }
 
-impl Shape {
+impl TableSchema {
     /// Returns all trees, the clustered one first.
     pub fn trees(&self) -> impl Iterator<Item = &Arc<Tree>> {
         core::iter::once(&self.clustered).chain(&self.secondaries)
@@ -58,22 +58,22 @@ impl Shape {
 /// A table.
 #[derive(Debug)]
 pub struct Table {
-    shape: Gated<Shape>,
+    shape: Gated<TableSchema>,
     /// Whether its trees should have a hash index.
     hashed: AtomicBool,
-    numbers: Numbers,
+    numbers: AutoIncrement,
 }
 
 /// A row call in progress: the table schema, which does not change until the call ends.
-pub type Call<'a> = Entered<'a, Shape>;
+pub type Call<'a> = Entered<'a, TableSchema>;
 
 impl Table {
     /// Makes a table with this schema.
-    pub fn new(shape: Shape, hashed: bool) -> Self {
+    pub fn new(shape: TableSchema, hashed: bool) -> Self {
         if hashed {
             shape.trees().for_each(|tree| tree.hash().switch(true));
         }
-        Self { shape: Gated::new(shape), hashed: AtomicBool::new(hashed), numbers: Numbers::default() }
+        Self { shape: Gated::new(shape), hashed: AtomicBool::new(hashed), numbers: AutoIncrement::default() }
     }
 
     /// Turns the hash indexes of its present and future trees on or off.
@@ -124,7 +124,7 @@ impl Table {
     }
 
     /// Reads the current schema; it may be replaced a moment later.
-    pub fn look<R>(&self, look: impl FnOnce(&Shape) -> R) -> R {
+    pub fn look<R>(&self, look: impl FnOnce(&TableSchema) -> R) -> R {
         self.shape.look(look)
     }
 
@@ -134,12 +134,12 @@ impl Table {
     }
 
     /// Returns a copy of the current schema.
-    pub fn shape(&self) -> Shape {
-        self.look(Shape::clone)
+    pub fn shape(&self) -> TableSchema {
+        self.look(TableSchema::clone)
     }
 
     /// Returns its auto-increment values, for a call inside the gate.
-    pub fn numbers(&self) -> &Numbers {
+    pub fn numbers(&self) -> &AutoIncrement {
         &self.numbers
     }
 
@@ -149,12 +149,12 @@ impl Table {
     }
 
     /// Returns the schema, for the caller that has closed the gate.
-    pub(super) fn closed_shape<'a>(&'a self, closed: &'a Closed<'_>) -> &'a Shape {
+    pub(super) fn closed_shape<'a>(&'a self, closed: &'a Closed<'_>) -> &'a TableSchema {
         self.shape.get(closed)
     }
 
     /// Replaces the schema. Returns the old one, which may own trees that are no longer named.
-    pub(super) fn reshape(&self, closed: &mut Closed<'_>, shape: Shape) -> Shape {
+    pub(super) fn reshape(&self, closed: &mut Closed<'_>, shape: TableSchema) -> TableSchema {
         let now = shape.record.clustered;
         let before = self.shape.replace(closed, shape);
         if before.record.clustered != now {

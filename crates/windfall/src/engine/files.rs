@@ -22,7 +22,7 @@ use crate::{
 /// Records that one group changes at most.
 pub(super) const BATCH: usize = 64;
 /// The maximum log bytes of such a group.
-pub(super) const LOG_A_BATCH: u64 = 64 << 10;
+pub(super) const LOG_PER_BATCH: u64 = 64 << 10;
 /// At this log pressure and above, in percent, optional work is skipped.
 const CROWDED: u64 = 90;
 /// The length of a record: its key.
@@ -80,7 +80,7 @@ impl FileRecords {
         }
         if !changes.is_empty() {
             // The low-water mark waits for these records: waiting for it here would be a self-deadlock.
-            let _room = self.pool.ground().log.admit_now(LOG_A_BATCH)?;
+            let _room = self.pool.ground().log.admit_now(LOG_PER_BATCH)?;
             let mut mtr = Mtr::begin(&self.pool)?;
             self.system.change(&mut mtr, &mut changes)?;
             mtr.commit()?;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use super::{Engine, files};
 use crate::{
-    buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
+    buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
     catalog::Catalog,
     checkpoint::Checkpointer,
     disk::{Disk, FileName, Folder},
@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Unnamed tablespaces that one group of the log drops: such a group fits into the smallest log buffer.
-const DROPS_A_GROUP: usize = 1024;
+const DROPS_PER_GROUP: usize = 1024;
 
 /// Refuses to create a database if options forbid it, or files show that there was one.
 fn check_is_new(disk: &Arc<dyn Disk>, options: &Options) -> Result<()> {
@@ -186,7 +186,7 @@ impl Engine {
         let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log(), &mut control, scan.end)
             .map(Arc::new)?;
         let opened = control.control().clone();
-        let ground = Ground { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
+        let ground = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
         let pool = BufferPool::new(ground, page_size, size, most)?;
         let pool = Arc::new(pool);
         pool.tell_when_stopped();
@@ -290,7 +290,7 @@ fn drop_unnamed(
 ) -> Result<()> {
     let unnamed = |space: &SpaceId| !attacher.named.contains(space) && !planted(Bug::DeletionForgotten);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
-    for some in lost.chunks(DROPS_A_GROUP) {
+    for some in lost.chunks(DROPS_PER_GROUP) {
         let _room = pool.ground().log.admit_drop(OVERHEAD + size_of_val(some) as u64)?;
         let mut mtr = Mtr::begin(pool)?;
         mtr.record(&Record::Drop { spaces: some.iter().map(|space| space.id()).collect() });
@@ -309,7 +309,7 @@ fn drop_unnamed(
         // The low-water mark may be below the creation of files by replay until their records are written, which
         // begins later: so nothing may wait for it here. And a full disk must not prevent opening: the user may drop
         // something to free space.
-        let _room = pool.ground().log.admit_drop(files::LOG_A_BATCH)?;
+        let _room = pool.ground().log.admit_drop(files::LOG_PER_BATCH)?;
         let mut mtr = Mtr::begin(pool)?;
         system.change(&mut mtr, batch)?;
         mtr.commit()?;

@@ -34,7 +34,7 @@
 //! - Below [`Log::append_floor`] every group's pages are registered dirty.
 //! - Appending never waits for the low-water mark of the log (the *floor*: the oldest LSN still needed), only for
 //!   writing. Operations wait in [`Log::wait_for_room`]. Appending consumes a log reservation made before
-//!   ([`Promise`]), and the segments for that reservation are prepared.
+//!   ([`LogReservation`]), and the segments for that reservation are prepared.
 //! - A segment is retired only when the control file durably records a low-water mark above it.
 //! - A failed write or sync poisons the database, and every waiter gets the error.
 
@@ -69,7 +69,7 @@ use ring::Ring;
 pub use segments::segment_of;
 use segments::{Geometry, Segments};
 use space::Obstacle;
-pub use space::{OVERHEAD, Promise};
+pub use space::{LogReservation, OVERHEAD};
 use writer::Writer;
 
 use crate::{
@@ -190,7 +190,7 @@ pub struct Log {
     written: CachePadded<AtomicU64>,
     durable: AtomicU64,
     floor: AtomicU64,
-    /// Bytes in outstanding log reservations ([`Promise`]).
+    /// Bytes in outstanding log reservations ([`LogReservation`]).
     promised: CachePadded<AtomicU64>,
     /// Bytes reserved since the log was opened.
     #[cfg(test)]

@@ -5,14 +5,14 @@
 //! Appending itself never waits for the low-water mark, because its caller holds latches that the checkpoint may need.
 //! So the files may exceed the size somewhat.
 //!
-//! A thread that appends has a log reservation ([`Promise`]) of at least that many bytes: the disk has them,
+//! A thread that appends has a [`LogReservation`] of at least that many bytes: the disk has them,
 //! preallocated in prepared segments. So a full disk is an error of the reservation, before anything is changed, and
 //! never of the leader of group commit.
 //!
 //! **Invariants.** The low-water mark only rises, and only after the control file records it. A step of the background
 //! worker makes or removes at most one file, or syncs once. The prepared segments reach beyond the log's end by all
 //! outstanding reservations, and, when an ordinary reservation is made, by [`KEPT`] bytes more. Only work that makes
-//! room uses those bytes, and it reserves little; half of them may go to rollback ([`Log::admit_way_back`]). A
+//! room uses those bytes, and it reserves little; half of them may go to rollback ([`Log::admit_rollback`]). A
 //! reservation counts in full until it is dropped, so bytes appended under it count twice for a while. The reservation
 //! of a change includes what its rollback appends, and lasts until the change has ended: rollback requests nothing.
 //! Long data, the pages of long values and of nodes that are split or merged, is reserved for each mini-transaction
@@ -38,7 +38,7 @@ use crate::{
 /// Above this pressure operations are throttled, in percent.
 const CROWDED: u64 = 85;
 /// The pause for each percent above it.
-const PAUSE_A_PERCENT: Duration = Duration::from_micros(100);
+const PAUSE_PER_PERCENT: Duration = Duration::from_micros(100);
 /// Bytes kept beyond all reservations for work that makes room: drops, checkpoints.
 const KEPT: u64 = 64 << 10;
 /// Log for a change in addition to its keys and values, in bytes: records of the transaction, undo slices that it
@@ -85,12 +85,12 @@ impl Obstacle {
 /// A log reservation: room for a thread to append at most this many bytes before the value is dropped.
 #[derive(Debug)]
 #[must_use = "the room is given back when this is dropped"]
-pub struct Promise<'a> {
+pub struct LogReservation<'a> {
     log: &'a Log,
     bytes: u64,
 }
 
-impl Promise<'_> {
+impl LogReservation<'_> {
     /// Reserves more.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Promise<'_> {
     }
 }
 
-impl Drop for Promise<'_> {
+impl Drop for LogReservation<'_> {
     fn drop(&mut self) {
         self.log.promised.fetch_sub(self.bytes, SeqCst);
     }
@@ -154,9 +154,9 @@ impl Log {
         }
     }
 
-    /// Takes over a reservation that [`Promise::leave`] left in force.
-    pub fn take_up(&self, bytes: u64) -> Promise<'_> {
-        Promise { log: self, bytes }
+    /// Takes over a reservation that [`LogReservation::leave`] left in force.
+    pub fn take_up(&self, bytes: u64) -> LogReservation<'_> {
+        LogReservation { log: self, bytes }
     }
 
     /// Waits until the log has room for an operation that appends this many bytes, and reserves them:
@@ -165,7 +165,7 @@ impl Log {
     /// # Errors
     /// A full file system, or another failure to write, before anything was changed; the failure that poisoned the
     /// database.
-    pub fn admit(&self, bytes: u64) -> Result<Promise<'_>> {
+    pub fn admit(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.wait_for_room(bytes)?;
         self.promise(bytes)
     }
@@ -210,7 +210,7 @@ impl Log {
     fn slow_down(&self) {
         let crowd = || self.pressure().saturating_sub(CROWDED) as u32;
         if crowd() > 0 {
-            let pause = PAUSE_A_PERCENT * crowd();
+            let pause = PAUSE_PER_PERCENT * crowd();
             self.env.wait_for(&self.room, pause, &mut || crowd() == 0 || self.health.is_poisoned());
         }
     }
@@ -219,7 +219,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::admit`].
-    pub fn admit_now(&self, bytes: u64) -> Result<Promise<'_>> {
+    pub fn admit_now(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.unprepared.check()?;
         self.promise(bytes)
     }
@@ -229,7 +229,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::admit`], if the prepared segment is used up.
-    pub fn admit_drop(&self, bytes: u64) -> Result<Promise<'_>> {
+    pub fn admit_drop(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.promise_before(bytes, 0)
     }
 
@@ -237,7 +237,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::admit_drop`].
-    pub fn admit_way_back(&self, bytes: u64) -> Result<Promise<'_>> {
+    pub fn admit_rollback(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.promise_before(bytes, KEPT / 2)
     }
 
@@ -245,15 +245,15 @@ impl Log {
     ///
     /// # Errors
     /// When no segment can be made for them; the failure that poisoned the database.
-    pub fn promise(&self, bytes: u64) -> Result<Promise<'_>> {
+    pub fn promise(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.promise_before(bytes, KEPT)
     }
 
     /// Reserves bytes and makes sure that the segments for them exist. The worker prepares segments ahead. Where it is
     /// late, a full disk is found here, before anything is changed; the leader of group commit would find it too late.
-    fn promise_before(&self, bytes: u64, kept: u64) -> Result<Promise<'_>> {
+    fn promise_before(&self, bytes: u64, kept: u64) -> Result<LogReservation<'_>> {
         self.health.check()?;
-        let (promise, last) = self.note_promise(bytes, kept);
+        let (promise, last) = self.count_reservation(bytes, kept);
         if !planted(Bug::PromiseUncovered) {
             self.segments.ready(last)?;
         }
@@ -261,7 +261,7 @@ impl Log {
     }
 
     /// Counts a reservation, and returns the last segment that it needs.
-    fn note_promise(&self, bytes: u64, kept: u64) -> (Promise<'_>, u64) {
+    fn count_reservation(&self, bytes: u64, kept: u64) -> (LogReservation<'_>, u64) {
         let early = planted(Bug::PromiseLooksFirst).then(|| self.end());
         // Add the reservation first and read the end afterwards: bytes appended under an older reservation move from
         // the one count to the other.
@@ -270,7 +270,7 @@ impl Log {
         self.promised_ever.fetch_add(bytes, Relaxed);
         let end = early.unwrap_or_else(|| self.end());
         let last = self.segments.geometry().number(Lsn(end.0 + promised + kept));
-        (Promise { log: self, bytes }, last)
+        (LogReservation { log: self, bytes }, last)
     }
 
     /// Returns the bytes reserved at the moment.
@@ -283,9 +283,9 @@ impl Log {
     ///
     /// # Errors
     /// The failure that poisoned the database.
-    pub fn promise_at_hand(&self, bytes: u64) -> Result<Option<Promise<'_>>> {
+    pub fn try_reserve(&self, bytes: u64) -> Result<Option<LogReservation<'_>>> {
         self.health.check()?;
-        let (promise, last) = self.note_promise(bytes, KEPT);
+        let (promise, last) = self.count_reservation(bytes, KEPT);
         Ok(self.segments.is_ready(last).then_some(promise))
     }
 
@@ -301,15 +301,15 @@ impl Log {
     /// Records why pages cannot be written, so that the low-water mark may not rise for long: waiting operations get
     /// this error. `None` when pages can be written.
     pub fn set_unflushed(&self, error: Option<Error>) {
-        self.tell_obstacle(&self.unflushed, error);
+        self.set_obstacle(&self.unflushed, error);
     }
 
     /// As [`Log::set_unflushed`], for the records of created files.
     pub fn set_unrecorded(&self, error: Option<Error>) {
-        self.tell_obstacle(&self.unrecorded, error);
+        self.set_obstacle(&self.unrecorded, error);
     }
 
-    fn tell_obstacle(&self, obstacle: &Obstacle, error: Option<Error>) {
+    fn set_obstacle(&self, obstacle: &Obstacle, error: Option<Error>) {
         let is_there = error.is_some();
         obstacle.set(error);
         // The disappearance of an obstacle makes no room by itself, so waiters need no wakeup.
@@ -333,7 +333,7 @@ impl Log {
         let ahead = (number(0) + 1).max(number(self.promised() + KEPT));
         match self.segments.prepare(ahead) {
             Ok(prepared) => {
-                self.tell_obstacle(&self.unprepared, None);
+                self.set_obstacle(&self.unprepared, None);
                 if prepared {
                     return Next::Again;
                 }
@@ -341,7 +341,7 @@ impl Log {
             Err(error) => {
                 // Nothing is lost yet: new operations are refused, those in progress still have the prepared segment.
                 tracing::warn!(%error, "no log segment could be prepared ahead");
-                self.tell_obstacle(&self.unprepared, Some(error));
+                self.set_obstacle(&self.unprepared, Some(error));
             }
         }
         if self.remove_segment() { Next::Again } else { self.every_second() }

@@ -12,7 +12,7 @@ use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv, Survive};
 
 use super::{attach_file, recover, scan};
 use crate::{
-    buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
+    buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
     checkpoint::{Checkpointer, Unfinished},
     disk::{Disk, FileName, Folder},
     env::{Env, Kind, Worker},
@@ -89,7 +89,8 @@ impl Base {
             scan.end,
         )?;
         let log = Arc::new(log);
-        let ground = Ground { disk: shared.clone(), log: log.clone(), env: Arc::new(env.clone()), health };
+        let ground =
+            StorageContext { disk: shared.clone(), log: log.clone(), env: Arc::new(env.clone()), health };
         let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, frames, frames)?);
         let now = control.control().clone();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));

@@ -43,10 +43,10 @@ const NAME: u64 = 64 << 10;
 /// With less free space than this, in percent, deletion is not throttled.
 const SHORT_PERCENT: u64 = 5;
 /// The new files of which a step reads the length.
-const LOOKS_A_STEP: usize = 16;
+const LOOKS_PER_STEP: usize = 16;
 
 #[derive(Debug)]
-struct Doomed {
+struct PendingFile {
     space: SpaceId,
     /// The LSN of its drop; zero where recovery found a file without a record.
     dropped: Lsn,
@@ -83,8 +83,8 @@ struct Neighbours {
 pub struct Deleter {
     pool: Arc<BufferPool>,
     /// Files with a length that was not read yet.
-    arrived: Mutex<VecDeque<Doomed>>,
-    queue: Mutex<VecDeque<Doomed>>,
+    arrived: Mutex<VecDeque<PendingFile>>,
+    queue: Mutex<VecDeque<PendingFile>>,
     /// The number of files that wait or are being truncated.
     pending: AtomicU64,
     /// The remaining bytes of files with a known length.
@@ -130,15 +130,15 @@ impl Deleter {
 
     /// Takes over the file of a dropped tablespace.
     pub fn push(&self, space: &Space) {
-        self.take_over(Doomed { space: space.id(), dropped: space.drop_lsn(), left: None });
+        self.take_over(PendingFile { space: space.id(), dropped: space.drop_lsn(), left: None });
     }
 
     /// Takes over a file that no record names.
     pub fn push_file(&self, space: SpaceId) {
-        self.take_over(Doomed { space, dropped: Lsn::ZERO, left: None });
+        self.take_over(PendingFile { space, dropped: Lsn::ZERO, left: None });
     }
 
-    fn take_over(&self, doomed: Doomed) {
+    fn take_over(&self, doomed: PendingFile) {
         self.pending.fetch_add(1, SeqCst);
         self.arrived.lock().push_back(doomed);
         self.wake.notify();
@@ -199,7 +199,7 @@ impl Deleter {
 
     /// Reads the lengths of some new files.
     fn look(&self) {
-        for _ in 0..LOOKS_A_STEP {
+        for _ in 0..LOOKS_PER_STEP {
             let first = self.arrived.lock().pop_front();
             let Some(mut doomed) = first else { break };
             // If the length cannot be read now, it is read when the file is next in the queue.
@@ -210,7 +210,7 @@ impl Deleter {
     }
 
     /// Truncates the file by a piece, or removes it when little is left. Returns whether it is deleted.
-    fn cut(&self, doomed: &mut Doomed) -> Result<bool, DiskError> {
+    fn cut(&self, doomed: &mut PendingFile) -> Result<bool, DiskError> {
         let disk = &self.pool.ground().disk;
         let file = FileName::Data(doomed.space);
         let left = match doomed.left {

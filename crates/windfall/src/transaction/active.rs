@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use super::{
     ids::Ids,
     listing::{TransactionInfo, TransactionState, ViewInfo},
-    locks::{Locker, Locks},
+    locks::{LockOwner, Locks},
 };
 use crate::{
     error::{Result, TransactionError, UsageError},
@@ -36,10 +36,9 @@ use crate::{
     },
 };
 
-/// [`Horizon`] is a snapshot: the transactions that had ended at one moment. Every read from that moment on may see
-/// them.
+/// The transactions that had ended at one moment. Every read from that moment on may see them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Horizon {
+pub struct Snapshot {
     /// All transactions below this one had ended.
     low: TrxId,
     /// No transaction from this one on had begun.
@@ -48,7 +47,7 @@ pub struct Horizon {
     active: Vec<TrxId>,
 }
 
-impl Horizon {
+impl Snapshot {
     /// Returns whether this transaction and all before it had ended.
     pub fn covers_all_up_to(&self, trx: TrxId) -> bool {
         trx < self.low
@@ -67,7 +66,7 @@ impl Horizon {
 /// still finds the view valid after a read ([`ReadView::held`]) has missed nothing.
 #[derive(Debug)]
 pub struct ReadView {
-    horizon: Arc<Horizon>,
+    horizon: Arc<Snapshot>,
     pin: Pin,
 }
 
@@ -106,7 +105,7 @@ struct Running {
     prepared: Option<Arc<[u8]>>,
     ending: Ending,
     /// Its lock owner, once the transaction or a waiter for it has requested it.
-    locker: Option<Arc<Locker>>,
+    locker: Option<Arc<LockOwner>>,
 }
 
 /// The transactions that a checkpoint logs.
@@ -138,7 +137,7 @@ impl Ending {
 /// The pin of a read view, which keeps versions from purge.
 #[derive(Debug)]
 struct Pinned {
-    horizon: Arc<Horizon>,
+    horizon: Arc<Snapshot>,
     since: Duration,
     is_ended: Arc<AtomicBool>,
 }
@@ -278,7 +277,7 @@ impl Active {
     }
 
     /// Ends a transaction. Returns whether purge has skipped some of its records, and its lock owner.
-    pub(super) fn end(&self, trx: TrxId, ids: &Ids) -> (bool, Option<Arc<Locker>>) {
+    pub(super) fn end(&self, trx: TrxId, ids: &Ids) -> (bool, Option<Arc<LockOwner>>) {
         let mut table = self.table.lock();
         let ended = table.running.remove(&trx);
         table.names -= ended.as_ref().map_or(0, Running::log_of_name);
@@ -306,14 +305,14 @@ impl Active {
     }
 
     /// Returns the lock owner of a transaction, which is created if it has none yet. `None` if it has ended.
-    pub(super) fn locker(&self, trx: TrxId, locks: &Locks) -> Option<Arc<Locker>> {
+    pub(super) fn locker(&self, trx: TrxId, locks: &Locks) -> Option<Arc<LockOwner>> {
         let mut table = self.table.lock();
         let running = table.running.get_mut(&trx)?;
         Some(running.locker.get_or_insert_with(|| locks.locker(trx)).clone())
     }
 
     /// Removes the lock owner of a transaction. A waiter for what it has changed creates a new one.
-    pub(super) fn take_locker(&self, trx: TrxId) -> Option<Arc<Locker>> {
+    pub(super) fn take_locker(&self, trx: TrxId) -> Option<Arc<LockOwner>> {
         self.table.lock().running.get_mut(&trx)?.locker.take()
     }
 
@@ -387,10 +386,10 @@ impl Active {
         self.table.lock().running.len()
     }
 
-    fn look(table: &Table, ids: &Ids) -> Horizon {
+    fn look(table: &Table, ids: &Ids) -> Snapshot {
         let high = ids.next_trx();
         let active: Vec<TrxId> = table.running.keys().copied().collect();
-        Horizon { low: active.first().copied().unwrap_or(high), high, active }
+        Snapshot { low: active.first().copied().unwrap_or(high), high, active }
     }
 
     /// Returns the number of ids assigned since the oldest read view was made; 0 without one.
@@ -422,7 +421,7 @@ impl Active {
 
     /// Returns the snapshot that limits purge: it may remove versions replaced by transactions that had ended when the
     /// oldest pin was made; without a pin, by those that have ended now.
-    pub fn horizon(&self, ids: &Ids) -> Arc<Horizon> {
+    pub fn horizon(&self, ids: &Ids) -> Arc<Snapshot> {
         let table = self.table.lock();
         match table.pins.first_key_value().filter(|_| !planted(Bug::PurgeIgnoresViews)) {
             Some((_, oldest)) => oldest.horizon.clone(),
@@ -431,7 +430,7 @@ impl Active {
     }
 
     /// Returns the transactions that have ended by now, regardless of read views.
-    pub(super) fn ended(&self, ids: &Ids) -> Horizon {
+    pub(super) fn ended(&self, ids: &Ids) -> Snapshot {
         Self::look(&self.table.lock(), ids)
     }
 
@@ -511,7 +510,7 @@ mod tests {
         assert_eq!(active.note(), (noted(&all[1..]), Lsn(900)));
         assert!(active.leave_behind(TrxId(7)) && !active.leave_behind(TrxId(5)));
 
-        let horizon = Horizon { low: TrxId(5), high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };
+        let horizon = Snapshot { low: TrxId(5), high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };
         let covered: Vec<u64> = (4..12).filter(|trx| horizon.covers(TrxId(*trx))).collect();
         assert_eq!(covered, [4, 5, 6, 8]);
         assert!(active.end(TrxId(7), ids).0);

@@ -17,7 +17,7 @@
 //!   written with the creation of a table, it is a unique number that is no position. So freeing a chain that is gone
 //!   is detected and does nothing.
 //! - Pages are freed on an [`allowance`](free). The caller that grants one has reserved log before it took any latch,
-//!   and grants no more than fits into its reservation ([`LOG_A_PAGE`]).
+//!   and grants no more than fits into its reservation ([`LOG_PER_PAGE`]).
 //!
 //! Between two pieces other calls may access the row. A reader of the old value finds its chain gone and reads the
 //! entry again. A delete-marked entry may be revived, and that rolled back: the chain that it names is then freed by
@@ -37,7 +37,7 @@ use crate::{
 const PIECE: usize = 16;
 /// Log that freeing a page takes, at most: the mark on the page, the bit in the map, its share of the first page's
 /// link.
-pub const LOG_A_PAGE: usize = 256;
+pub const LOG_PER_PAGE: usize = 256;
 
 /// Frees a chain, if it still exists, as far as the allowance of pages permits, which is reduced accordingly. Returns
 /// whether the chain is gone.

@@ -15,7 +15,7 @@
 
 use super::{
     Transactions,
-    locks::{RowMode, RowName, Waits, Wanted},
+    locks::{LockRequest, RowMode, RowName, Waits},
     trx::Trx,
 };
 use crate::{
@@ -102,23 +102,23 @@ impl Transactions {
                 return Err(UsageError::Other(what.into()).into());
             }
             Blocked::Writer(holder, row, mode) => {
-                let holder = self.active.locker(holder, &self.row_locks);
+                let holder = self.active.locker(holder, &self.lock_manager);
                 // The holder may end at this point: a yield point, so that a simulation can schedule that.
                 self.ground.pool.ground().env.breathe();
                 let is_explicit =
-                    holder.is_some_and(|holder| self.row_locks.make_explicit(&holder, row.clone()));
+                    holder.is_some_and(|holder| self.lock_manager.make_explicit(&holder, row.clone()));
                 // If it has ended there is nothing to wait for.
                 if !is_explicit {
                     return Ok(());
                 }
-                Wanted::Row(row, mode)
+                LockRequest::Row(row, mode)
             }
-            Blocked::Row(row, mode) => Wanted::Row(row, mode),
-            Blocked::Range(row) => Wanted::Insert(row),
+            Blocked::Row(row, mode) => LockRequest::Row(row, mode),
+            Blocked::Range(row) => LockRequest::Insert(row),
         };
         let locker = trx.locker()?;
-        if let Wanted::Row(row, _) = &wanted {
-            trx.note_wait(row, self.row_locks.held_mode(&locker, row));
+        if let LockRequest::Row(row, _) = &wanted {
+            trx.note_wait(row, self.lock_manager.held_mode(&locker, row));
         }
         self.acquire_in_call(&locker, wanted, waits)
     }

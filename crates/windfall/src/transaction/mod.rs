@@ -38,14 +38,15 @@ pub mod followers;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod ids;
+pub mod key_latch;
 pub mod listing;
-pub mod lock;
-mod locking;
+mod locking_read;
 pub mod locks;
 pub mod prepared;
 mod purge;
 pub mod read;
 pub mod rest;
+mod rollback;
 pub mod rollbacks;
 pub mod row;
 pub mod secondary;
@@ -56,12 +57,11 @@ pub mod trx;
 mod undo_limit;
 pub mod undo_record;
 mod version;
-mod way_back;
 
 #[cfg(test)]
 mod tests;
 
-pub use active::{Active, Horizon, ReadView};
+pub use active::{Active, ReadView, Snapshot};
 pub use conflict::{Blocked, Stop};
 pub use followers::{Follower, Following};
 pub use ids::Ids;
@@ -72,13 +72,13 @@ pub use secondary::{entry_key, index_key_of};
 pub use stream::Stream;
 pub use trx::{Rules, Savepoint, Suspended, Trx};
 pub use undo_limit::AtUndoLimit;
-pub use version::Sight;
+pub use version::Visibility;
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use active::Noted;
-use locks::{Locker, Patience, TableMode, Waits, Wanted};
+use locks::{LockOwner, LockRequest, LockTimeout, TableMode, Waits};
 
 use crate::{
     buffer::{BufferPool, Space},
@@ -112,14 +112,14 @@ fn notes_most(pool: &BufferPool) -> usize {
 /// The transaction layer of a database.
 #[derive(Debug)]
 pub struct Transactions {
-    ground: Arc<stream::Ground>,
+    ground: Arc<stream::UndoContext>,
     ids: Arc<Ids>,
     active: Arc<Active>,
     streams: streams::Streams,
     /// Key latches, held for the length of a call.
-    locks: lock::RowLocks,
+    locks: key_latch::KeyLatches,
     /// The lock table: locks that transactions hold until they end.
-    row_locks: Locks,
+    lock_manager: Locks,
     /// The lock timeout of a call, in microseconds.
     lock_wait: AtomicU64,
     /// For the trees that rollback and purge access: they have no hash index.
@@ -150,7 +150,7 @@ pub struct Transactions {
 #[derive(Debug)]
 pub struct StatementLock<'a> {
     locks: &'a Locks,
-    locker: Arc<Locker>,
+    locker: Arc<LockOwner>,
 }
 
 impl Drop for StatementLock<'_> {
@@ -176,7 +176,7 @@ impl Transactions {
     ) -> Result<Self> {
         let env = pool.ground().env.clone();
         let purge_wake = Arc::new(Event::new());
-        let ground = Arc::new(stream::Ground {
+        let ground = Arc::new(stream::UndoContext {
             pool,
             system,
             ids: ids.clone(),
@@ -194,8 +194,8 @@ impl Transactions {
             ground,
             ids,
             active,
-            locks: lock::RowLocks::new(env.clone()),
-            row_locks: Locks::new(env),
+            locks: key_latch::KeyLatches::new(env.clone()),
+            lock_manager: Locks::new(env),
             lock_wait: AtomicU64::new(LOCK_WAIT.as_micros() as u64),
             no_hash: Arc::new(HashBudget::new(0)),
             prepared: prepared::Prepared::default(),
@@ -252,13 +252,13 @@ impl Transactions {
     }
 
     /// Returns the key latches.
-    pub fn locks(&self) -> &lock::RowLocks {
+    pub fn locks(&self) -> &key_latch::KeyLatches {
         &self.locks
     }
 
     /// Returns the lock table: locks that transactions hold until they end.
-    pub fn row_locks(&self) -> &Locks {
-        &self.row_locks
+    pub fn lock_manager(&self) -> &Locks {
+        &self.lock_manager
     }
 
     /// Returns the lock timeout of a call.
@@ -273,7 +273,7 @@ impl Transactions {
 
     /// Returns a snapshot of the transactions that have ended. An entry of one of them that is read after this call is
     /// final.
-    pub fn ended(&self) -> Horizon {
+    pub fn ended(&self) -> Snapshot {
         self.active.ended(&self.ids)
     }
 
@@ -297,13 +297,13 @@ impl Transactions {
         at_most: Duration,
     ) -> Result<StatementLock<'_>> {
         // A statement is no transaction and has no changes. The number names it in lists and errors.
-        let locker = self.row_locks.locker(self.active.number(&self.ids)?);
-        let lock = StatementLock { locks: &self.row_locks, locker };
+        let locker = self.lock_manager.locker(self.active.number(&self.ids)?);
+        let lock = StatementLock { locks: &self.lock_manager, locker };
         let began = self.now();
         for space in spaces {
             // The time limit is that of the statement, not of each of its tables.
             let left = at_most.saturating_sub(self.now().saturating_sub(began)).max(at_most.min(LEAST_WAIT));
-            self.acquire(&lock.locker, Wanted::Table(space, mode), Patience::of(left))?;
+            self.acquire(&lock.locker, LockRequest::Table(space, mode), LockTimeout::of(left))?;
         }
         Ok(lock)
     }
@@ -312,15 +312,15 @@ impl Transactions {
     ///
     /// # Errors
     /// Those of [`Locks::acquire`]; why the database has stopped; [`Error::Closed`] if it is being closed.
-    pub fn acquire(&self, me: &Arc<Locker>, wanted: Wanted, patience: Patience) -> Result<()> {
-        self.why_not(self.row_locks.acquire(me, wanted, patience).map_err(Error::from))
+    pub fn acquire(&self, me: &Arc<LockOwner>, wanted: LockRequest, patience: LockTimeout) -> Result<()> {
+        self.why_not(self.lock_manager.acquire(me, wanted, patience).map_err(Error::from))
     }
 
     /// Replaces the error of an interrupted wait by the reason for which the database has stopped or is closing, if
     /// that ended it.
     fn why_not(&self, taken: Result<()>) -> Result<()> {
         match taken {
-            Err(Error::Lock(LockError::Interrupted)) if self.row_locks.is_stopped() => {
+            Err(Error::Lock(LockError::Interrupted)) if self.lock_manager.is_stopped() => {
                 self.ground.pool.ground().health.check()?;
                 Err(Error::Closed)
             }
@@ -340,10 +340,10 @@ impl Transactions {
         at_most: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<StatementLock<'_>> {
-        let locker = self.row_locks.locker(self.active.number(&self.ids)?);
-        let lock = StatementLock { locks: &self.row_locks, locker };
+        let locker = self.lock_manager.locker(self.active.number(&self.ids)?);
+        let lock = StatementLock { locks: &self.lock_manager, locker };
         let longest = self.lock_wait() / 4;
-        let taken = self.row_locks.acquire_in_turns(&lock.locker, space, mode, at_most, longest, between);
+        let taken = self.lock_manager.acquire_in_turns(&lock.locker, space, mode, at_most, longest, between);
         self.why_not(taken)?;
         Ok(lock)
     }
@@ -352,13 +352,13 @@ impl Transactions {
     ///
     /// # Errors
     /// As [`Transactions::acquire`].
-    pub fn acquire_in_call(&self, me: &Arc<Locker>, wanted: Wanted, waits: &mut Waits) -> Result<()> {
+    pub fn acquire_in_call(&self, me: &Arc<LockOwner>, wanted: LockRequest, waits: &mut Waits) -> Result<()> {
         let began = self.now();
         let taken = self.acquire(me, wanted, waits.left());
         waits.add(self.now().saturating_sub(began));
         match taken {
-            Err(Error::Lock(LockError::TimedOut { in_the_way, .. })) => {
-                Err(LockError::TimedOut { in_the_way, waited: waits.so_far() }.into())
+            Err(Error::Lock(LockError::TimedOut { blockers, .. })) => {
+                Err(LockError::TimedOut { blockers, waited: waits.so_far() }.into())
             }
             taken => taken,
         }
@@ -367,19 +367,19 @@ impl Transactions {
     /// Ends all waits for locks, because the database has stopped or is being closed. Each waiter gets the reason, and
     /// no call waits for a lock any more.
     pub fn end_lock_waits(&self) {
-        self.row_locks.stop();
+        self.lock_manager.stop();
     }
 
     /// Interrupts the wait of a transaction for a lock, or the next wait of its call if it does not wait now. Of a
     /// statement only the current wait is interrupted. Returns whether a transaction or statement has this number.
     pub fn interrupt(&self, trx: TrxId) -> bool {
-        while let Some(locker) = self.active.locker(trx, &self.row_locks) {
-            if self.row_locks.interrupt(&locker) {
+        while let Some(locker) = self.active.locker(trx, &self.lock_manager) {
+            if self.lock_manager.interrupt(&locker) {
                 return true;
             }
             // The transaction has released its locks meanwhile, and uses another lock owner from now on.
         }
-        self.row_locks.interrupt_wait(trx)
+        self.lock_manager.interrupt_wait(trx)
     }
 
     /// Returns the number of undo slices dropped since the database was opened.

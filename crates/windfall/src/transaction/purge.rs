@@ -3,7 +3,7 @@
 //! **Purpose.** Delete-marked entries are removed, and the overflow chains of replaced and deleted values are freed, as
 //! are those that a rollback has left. An undo slice is dropped as a whole once all its transactions are purged.
 //!
-//! **Invariants.** A record is purged once its transaction had ended for every possible reader ([`Horizon`]). An entry
+//! **Invariants.** A record is purged once its transaction had ended for every possible reader ([`Snapshot`]). An entry
 //! is removed only if it still carries the record's version, and a chain is freed only if it still has its stamp. So a
 //! record may be purged any number of times, and after a restart every record that still exists is purged again. Of the
 //! records that were rolled back two kinds matter: those of chains, and those that had revived an entry. While the
@@ -36,11 +36,11 @@ use crossbeam_queue::SegQueue;
 
 use super::{
     Transactions,
-    active::Horizon,
+    active::Snapshot,
     chains,
+    rollback::{carries, merge},
     stream::{Sealed, Stored, Stream},
     undo_record::{Body, Done, RowChange, Touch, UndoRecord},
-    way_back::{carries, merge},
 };
 use crate::{
     buffer::Durability,
@@ -57,11 +57,11 @@ use crate::{
 };
 
 /// Records that a step examines.
-const RECORDS_A_STEP: usize = 256;
+const RECORDS_PER_STEP: usize = 256;
 /// Pages of overflow chains that a step frees.
-pub(super) const PAGES_A_STEP: usize = 128;
+pub(super) const PAGES_PER_STEP: usize = 128;
 /// Slices that a step drops.
-const SLICES_A_STEP: usize = 64;
+const SLICES_PER_STEP: usize = 64;
 /// The most records per stream that wait for a key latch.
 const DEFERRED_MOST: usize = 256;
 /// The most records per stream that are put aside because of an unreadable page.
@@ -71,11 +71,11 @@ pub(super) const ASIDE_PAUSE: Duration = Duration::from_secs(5);
 /// Rounds without progress after which the remaining records must be blocked by others.
 const FRUITLESS_MOST: usize = 20;
 /// Log that a step may need.
-const LOG_A_STEP: u64 = 256 << 10;
+const LOG_PER_STEP: u64 = 256 << 10;
 /// Log that the removal of a secondary entry may need.
 const LOG_OF_REMOVAL: u64 = 256;
 const _: () =
-    assert!((PAGES_A_STEP * chains::LOG_A_PAGE) as u64 <= LOG_A_STEP / 4, "the rest is for records");
+    assert!((PAGES_PER_STEP * chains::LOG_PER_PAGE) as u64 <= LOG_PER_STEP / 4, "the rest is for records");
 
 /// The progress of purge in a stream.
 #[derive(Debug)]
@@ -243,7 +243,7 @@ impl State {
     }
 
     /// Skips the slice at the current position, if nothing in it is to be purged. Returns whether it did.
-    fn pass_over(&mut self, stream: &Stream, horizon: &Horizon, slice: u64) -> bool {
+    fn pass_over(&mut self, stream: &Stream, horizon: &Snapshot, slice: u64) -> bool {
         let leaves_nothing =
             |sealed: &Sealed| sealed.leaves_nothing && horizon.covers_all_up_to(sealed.youngest);
         let Some(sealed) = stream.sealed(slice).filter(leaves_nothing) else { return false };
@@ -300,7 +300,7 @@ impl State {
 
 impl Transactions {
     /// Returns the snapshot that limits purge now.
-    pub fn horizon(&self) -> Arc<Horizon> {
+    pub fn horizon(&self) -> Arc<Snapshot> {
         self.active.horizon(&self.ids)
     }
 
@@ -326,7 +326,7 @@ impl Transactions {
         let mut idle = 0;
         let mut last = None;
         while idle < FRUITLESS_MOST {
-            let _room = self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+            let _room = self.ground.pool.ground().log.admit(LOG_PER_STEP)?;
             let mut state = stream.purge.state.lock();
             let Stepped { more, cut } = self.purge_locked(stream, &mut state)?;
             if state.is_done_with(table, before) {
@@ -362,18 +362,18 @@ impl Transactions {
     /// Runs one step in one stream. Returns whether more work can be done at once.
     pub(super) fn purge_stream(&self, stream: &Stream) -> Result<bool> {
         let is_logged = stream.durability() == Durability::Logged;
-        let _room = is_logged.then(|| self.ground.pool.ground().log.admit(LOG_A_STEP)).transpose()?;
+        let _room = is_logged.then(|| self.ground.pool.ground().log.admit(LOG_PER_STEP)).transpose()?;
         Ok(self.purge_locked(stream, &mut stream.purge.state.lock())?.more)
     }
 
     fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<Stepped> {
         debug_assert!(
             stream.durability() == Durability::Temporary
-                || self.ground.pool.ground().log.promised() >= LOG_A_STEP,
+                || self.ground.pool.ground().log.promised() >= LOG_PER_STEP,
             "a step appends nothing that was not promised"
         );
         let horizon = self.horizon_of(stream);
-        let mut left = Left { records: RECORDS_A_STEP, pages: PAGES_A_STEP, cut: None };
+        let mut left = Left { records: RECORDS_PER_STEP, pages: PAGES_PER_STEP, cut: None };
         for _ in 0..stream.purge.ended.len() {
             state.walks.extend(stream.purge.ended.pop());
         }
@@ -395,7 +395,7 @@ impl Transactions {
         *stream.purge.put_off.lock() = state.at_rest.keys().copied().collect();
         passed?;
         let dropped = self.drop_slices(stream, state)?;
-        let more = left.records == 0 || left.pages == 0 || dropped == SLICES_A_STEP;
+        let more = left.records == 0 || left.pages == 0 || dropped == SLICES_PER_STEP;
         Ok(Stepped { more, cut: left.cut })
     }
 
@@ -445,7 +445,7 @@ impl Transactions {
     fn walk(
         &self,
         stream: &Stream,
-        horizon: &Horizon,
+        horizon: &Snapshot,
         state: &mut State,
         (trx, next): &mut (TrxId, UndoPos),
         left: &mut Left,
@@ -475,7 +475,7 @@ impl Transactions {
     fn purge_at_rest(
         &self,
         stream: &Stream,
-        horizon: &Horizon,
+        horizon: &Snapshot,
         state: &mut State,
         left: &mut Left,
     ) -> Result<()> {
@@ -515,7 +515,7 @@ impl Transactions {
     }
 
     /// Continues the scan of the stream.
-    fn pass(&self, stream: &Stream, horizon: &Horizon, state: &mut State, left: &mut Left) -> Result<()> {
+    fn pass(&self, stream: &Stream, horizon: &Snapshot, state: &mut State, left: &mut Left) -> Result<()> {
         let mut looked_at = None;
         while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
             let end = stream.end();
@@ -564,7 +564,7 @@ impl Transactions {
         let pins = state.pins(stream);
         let mut dropped = 0;
         for (slice, _) in candidates {
-            if dropped < SLICES_A_STEP && !pins.contains(&slice) && stream.drop_slice(slice)? {
+            if dropped < SLICES_PER_STEP && !pins.contains(&slice) && stream.drop_slice(slice)? {
                 dropped += 1;
                 self.slices_dropped.fetch_add(1, Relaxed);
             }

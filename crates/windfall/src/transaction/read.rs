@@ -11,7 +11,7 @@ use super::{
     Transactions,
     active::{Active, ReadView},
     row::INDEXED,
-    version::Sight,
+    version::Visibility,
 };
 use crate::{
     error::{CorruptError, Error, Owner, Result, TransactionError},
@@ -189,7 +189,7 @@ impl Transactions {
             }
         }
         loop {
-            match self.get_in(tree, key, Sight::View(&self.view(), own), whole, out) {
+            match self.get_in(tree, key, Visibility::View(&self.view(), own), whole, out) {
                 // The view was created for this read only, so the read can be repeated.
                 Err(Error::Transaction(TransactionError::ViewEnded)) => {}
                 done => return done,
@@ -205,11 +205,11 @@ impl Transactions {
         &self,
         tree: &Tree,
         key: &[u8],
-        sight: Sight<'_>,
+        sight: Visibility<'_>,
         whole: bool,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        if let (Sight::Newest, true) = (sight, whole) {
+        if let (Visibility::Newest, true) = (sight, whole) {
             return get(tree, key, out);
         }
         let found = tree.get_into(key, out).and_then(|header| {
@@ -228,7 +228,7 @@ impl Transactions {
         tree: &Tree,
         key: &[u8],
         header: EntryHeader,
-        sight: Sight<'_>,
+        sight: Visibility<'_>,
         whole: bool,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
@@ -246,11 +246,16 @@ impl Transactions {
     ///
     /// # Errors
     /// Damage, I/O, a dropped table.
-    pub fn open_value(&self, tree: &Arc<Tree>, key: &[u8], sight: Sight<'_>) -> Result<Option<RowReader>> {
+    pub fn open_value(
+        &self,
+        tree: &Arc<Tree>,
+        key: &[u8],
+        sight: Visibility<'_>,
+    ) -> Result<Option<RowReader>> {
         sight.held(self.find_value(tree, key, sight))
     }
 
-    fn find_value(&self, tree: &Arc<Tree>, key: &[u8], sight: Sight<'_>) -> Result<Option<RowReader>> {
+    fn find_value(&self, tree: &Arc<Tree>, key: &[u8], sight: Visibility<'_>) -> Result<Option<RowReader>> {
         let mut value = Vec::new();
         let Some(header) = tree.get_into(key, &mut value)? else { return Ok(None) };
         let Some(header) = self.row_version(tree.space().id(), key, header, &mut value, sight)? else {

@@ -28,12 +28,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{
     Transactions,
-    locks::{Patience, TableMode, Wanted},
+    locks::{LockRequest, LockTimeout, TableMode},
     stream::Stream,
     trx::{Gone, Suspended, Trx},
 };
 use crate::{
-    error::{InTheWay, LockError, Result},
+    error::{Blockers, LockError, Result},
     ids::{SpaceId, TrxId, UndoPos},
     sync::{
         Arc, Bug, Event, Mutex, Rank,
@@ -49,9 +49,9 @@ const REST_PAUSE: Duration = Duration::from_millis(20);
 /// The interval at which a wait for a rollback calls other work.
 const STEP: Duration = Duration::from_millis(50);
 /// Records that a step undoes.
-const RECORDS_A_STEP: usize = 64;
+const RECORDS_PER_STEP: usize = 64;
 /// Records that a step of a search examines.
-const LOOKS_A_STEP: usize = 1024;
+const LOOKS_PER_STEP: usize = 1024;
 
 /// The transactions that are being rolled back.
 #[derive(Debug)]
@@ -150,11 +150,11 @@ impl Rollbacks {
 
     /// Returns whether no transaction here has changes left in a table.
     pub fn are_clear_of(&self, space: SpaceId) -> bool {
-        self.in_the_way(space).is_empty()
+        self.blockers(space).is_empty()
     }
 
     /// Returns the transactions here that may have changed a table.
-    fn in_the_way(&self, space: SpaceId) -> Vec<TrxId> {
+    fn blockers(&self, space: SpaceId) -> Vec<TrxId> {
         if planted(Bug::HandedOverUnseen) {
             return Vec::new();
         }
@@ -189,7 +189,7 @@ impl Rollbacks {
     /// Returns whether a row of this table may have a partly applied change that is still to be rolled back.
     pub(super) fn may_have_cut_off(&self, space: SpaceId) -> bool {
         let is_cut_off = || self.state.lock().cut_off.values().any(|table| *table == space);
-        (!self.in_the_way(space).is_empty() || is_cut_off()) && !planted(Bug::CutOffUnseen)
+        (!self.blockers(space).is_empty() || is_cut_off()) && !planted(Bug::CutOffUnseen)
     }
 
     /// Takes the next one that is due: a search, else a transaction. It is moved to the front.
@@ -268,10 +268,10 @@ impl Transactions {
     }
 
     fn resume_prepared(&self, id: TrxId, name: &Arc<[u8]>, found: &Found) -> Result<()> {
-        let locker = self.active.locker(id, &self.row_locks).expect("it is active until it ends");
+        let locker = self.active.locker(id, &self.lock_manager).expect("it is active until it ends");
         for space in found.touched.iter().filter(|_| !planted(Bug::PreparedUnlocked)) {
-            let wanted = Wanted::Table(*space, TableMode::IntentionExclusive);
-            self.row_locks.acquire(&locker, wanted, Patience::NoWait)?;
+            let wanted = LockRequest::Table(*space, TableMode::IntentionExclusive);
+            self.lock_manager.acquire(&locker, wanted, LockTimeout::NoWait)?;
         }
         let touched = found.touched.iter().copied();
         self.prepared.found(name, Suspended::found(&self.active, id, found.last, touched, true))
@@ -317,7 +317,7 @@ impl Transactions {
     /// Examines the next records. Returns whether the search is complete.
     fn look(&self, search: &mut Search) -> Result<bool> {
         let stream = self.streams.get(search.stream.into());
-        for _ in 0..LOOKS_A_STEP {
+        for _ in 0..LOOKS_PER_STEP {
             let next = stream.next_record(search.at)?.filter(|(at, _)| *at < search.end);
             let Some((at, stored)) = next else { return Ok(true) };
             if let Some(found) = search.found.get_mut(&stream.trx_of(at, &stored)?) {
@@ -332,7 +332,7 @@ impl Transactions {
     /// Continues the rollback of the transaction at the front.
     fn go_back(&self, trx: Suspended, mut from: Option<UndoPos>, now: Duration) {
         let id = trx.id();
-        let (left, done) = Trx::resume(self, trx).go_back(&mut from, RECORDS_A_STEP);
+        let (left, done) = Trx::resume(self, trx).go_back(&mut from, RECORDS_PER_STEP);
         let mut state = self.rollbacks.state.lock();
         // Others were only added after it.
         let waiting = state.waiting.front_mut().expect("it stands first");
@@ -386,14 +386,14 @@ impl Transactions {
             env.wait_unhindered(&self.rollbacks.moved, left.min(step), &mut || is_clear());
             has_more = between()?;
         }
-        let in_the_way = self.rollbacks.in_the_way(space);
-        if in_the_way.is_empty() {
+        let blockers = self.rollbacks.blockers(space);
+        if blockers.is_empty() {
             return Ok(());
         }
-        let in_the_way = InTheWay::new(in_the_way);
-        Err(match Patience::of(at_most) {
-            Patience::NoWait => LockError::Busy(in_the_way),
-            _ => LockError::TimedOut { in_the_way, waited: self.now().saturating_sub(began) },
+        let blockers = Blockers::new(blockers);
+        Err(match LockTimeout::of(at_most) {
+            LockTimeout::NoWait => LockError::Busy(blockers),
+            _ => LockError::TimedOut { blockers, waited: self.now().saturating_sub(began) },
         }
         .into())
     }

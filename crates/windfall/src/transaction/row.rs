@@ -22,7 +22,7 @@ use std::{borrow::Cow, io::Read};
 use super::{
     Transactions,
     conflict::{Blocked, Stop, name_of},
-    lock::{LockName, RowGuard},
+    key_latch::{KeyLatchGuard, LatchName},
     locks::RowMode,
     read, secondary,
     stream::Stream,
@@ -46,10 +46,10 @@ const CHUNK: usize = 64 << 10;
 /// The number of first bytes of a value that index keys are made of.
 pub const INDEXED: usize = 64 << 10;
 /// Log for a change of a secondary entry and its rollback, in addition to the key.
-const LOG_A_TOUCH: u64 = 512;
+const LOG_PER_TOUCH: u64 = 512;
 /// Log for the change of a clustered entry, in addition to its key and value and the undo record: the operation, the
 /// begin and the end of the transaction.
-const LOG_AN_ENTRY: usize = 256;
+const LOG_PER_ENTRY: usize = 256;
 
 /// A secondary tree.
 #[derive(Clone, Copy, Debug)]
@@ -257,7 +257,7 @@ impl Transactions {
     ///
     /// # Errors
     /// If the call would have to wait and must not.
-    pub fn lock_row(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<RowGuard<'_>> {
+    pub fn lock_row(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<KeyLatchGuard<'_>> {
         self.locks.lock_in_call(self.locks.name(target.clustered.space().id(), key))
     }
 
@@ -276,7 +276,7 @@ impl Transactions {
 /// previous value may have any length: it goes into the undo record, and is restored from there.
 fn log_of(target: &RowTarget<'_>, key: &[u8], plan: &Plan<'_>) -> u64 {
     let row = key.len() + target.clustered.inline_limit();
-    let touches = plan.planned.iter().map(|planned| 3 * planned.touch.key.len() as u64 + LOG_A_TOUCH);
+    let touches = plan.planned.iter().map(|planned| 3 * planned.touch.key.len() as u64 + LOG_PER_TOUCH);
     OVERHEAD + 4 * row as u64 + touches.sum::<u64>()
 }
 
@@ -337,7 +337,7 @@ impl<'e> Trx<'e> {
 
     fn try_change<'t>(
         &mut self,
-        turn: &mut RowGuard<'e>,
+        turn: &mut KeyLatchGuard<'e>,
         target: &RowTarget<'t>,
         key: &[u8],
         edit: &mut Edit<'_>,
@@ -440,7 +440,7 @@ impl<'e> Trx<'e> {
     /// Determines which secondary entries must change, and checks that they may.
     fn plan<'t>(
         &mut self,
-        turn: &mut RowGuard<'e>,
+        turn: &mut KeyLatchGuard<'e>,
         target: &RowTarget<'t>,
         key: &[u8],
         before: Option<&[u8]>,
@@ -453,7 +453,7 @@ impl<'e> Trx<'e> {
         };
         let (old, new) = (keys(before)?, keys(after)?);
         let locks = self.floor().locks();
-        let mut names: Vec<LockName> = Vec::new();
+        let mut names: Vec<LatchName> = Vec::new();
         let mut taken = Vec::new();
         for (n, secondary) in target.secondaries.iter().enumerate() {
             let old = old.get(n).and_then(Option::as_ref);
@@ -551,7 +551,7 @@ impl<'e> Trx<'e> {
             Ok(_) => Ok(()),
             Err(writer) => {
                 let (locker, row) = (self.locker()?, name_of(tree, key));
-                self.floor().row_locks.release_row(&locker, &row);
+                self.floor().lock_manager.release_row(&locker, &row);
                 Err(Stop::Blocked(Blocked::Writer(writer, row, RowMode::Shared)))
             }
         }
@@ -561,7 +561,7 @@ impl<'e> Trx<'e> {
     /// need not wait for them.
     fn is_shared_duplicate(&self, tree: &Tree, key: &[u8], mode: Option<Mode>) -> Result<bool> {
         let (floor, space) = (self.floor(), tree.space().id());
-        if mode != Some(Mode::Insert) || !floor.row_locks.may_share(self.known_id(), space, key) {
+        if mode != Some(Mode::Insert) || !floor.lock_manager.may_share(self.known_id(), space, key) {
             return Ok(false);
         }
         let found = floor.read_settled(self.id(), || tree.get_into(key, &mut Vec::new()))?;
@@ -570,12 +570,12 @@ impl<'e> Trx<'e> {
 
     /// Returns whether no other transaction has locked the row or the index key.
     fn may_write(&self, tree: &Tree, key: &[u8]) -> bool {
-        self.floor().row_locks.may_write(self.known_id(), tree.space().id(), key)
+        self.floor().lock_manager.may_write(self.known_id(), tree.space().id(), key)
     }
 
     /// Checks that no other transaction has locked the gap into which a new entry goes.
     fn check_gap(&self, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
-        if self.floor().row_locks.may_insert(self.known_id(), tree.space().id(), key) {
+        if self.floor().lock_manager.may_insert(self.known_id(), tree.space().id(), key) {
             Ok(())
         } else {
             Err(Stop::Blocked(Blocked::Range(name_of(tree, key))))
@@ -706,14 +706,14 @@ impl<'e> Trx<'e> {
         {
             // Others may have used the freed space by the time of a rollback.
             let bytes = log_of_room(tree.store().page_size());
-            if !plan.is_way_back_promised && !self.promise_at_hand(bytes)? {
+            if !plan.is_way_back_promised && !self.try_reserve(bytes)? {
                 // Log segments are created without a latch, so that no other thread waits for it.
                 drop((located, mtr, tail));
                 self.promise(bytes)?;
                 plan.is_way_back_promised = true;
                 return self.change_clustered(target, key, new, mode, plan, last);
             }
-            self.lengthen_way_back(bytes);
+            self.extend_rollback_space(bytes);
         }
         let body = Body::Row { space: tree.space().id(), key: key.to_vec(), change, touches };
         let mut record = Vec::new();
@@ -722,7 +722,7 @@ impl<'e> Trx<'e> {
         let place = tail.prepare(&mut mtr, record.len())?;
         // The undo record names every touched entry: with many indexes or long keys that may be much.
         let stored = new.map_or(0, |(stored, _)| stored.len());
-        let group = LOG_AN_ENTRY + key.len() + stored + record.len() + place.log_beside();
+        let group = LOG_PER_ENTRY + key.len() + stored + record.len() + place.log_beside();
         if target.durability() == Durability::Logged {
             mtr.check_may_log(group)?;
         }

@@ -61,7 +61,7 @@ const BEGIN: u64 = 8;
 /// Length and state before each record.
 const HEAD: usize = 5;
 /// Log for an operation on an undo page, in addition to the bytes that it writes.
-const LOG_A_PIECE: usize = 48;
+const LOG_PER_PIECE: usize = 48;
 /// The state of a record that was undone.
 const TAKEN_BACK: u8 = 1;
 /// The limit for a record: a row's keys and value are much shorter.
@@ -69,7 +69,7 @@ const LONGEST: usize = 16 << 20;
 
 /// The context that streams share.
 #[derive(Debug)]
-pub struct Ground {
+pub struct UndoContext {
     /// The pages.
     pub pool: Arc<BufferPool>,
     /// Where slices are registered.
@@ -87,7 +87,7 @@ pub struct Ground {
 /// A stream.
 #[derive(Debug)]
 pub struct Stream {
-    ground: Arc<Ground>,
+    ground: Arc<UndoContext>,
     number: u8,
     durability: Durability,
     slices: Mutex<BTreeMap<u64, Arc<Space>>>,
@@ -171,7 +171,7 @@ pub(super) fn slice_of(key: &[u8]) -> Option<(u8, u64)> {
 impl Stream {
     /// A stream with its existing slices.
     pub(super) fn new(
-        ground: Arc<Ground>,
+        ground: Arc<UndoContext>,
         number: u8,
         durability: Durability,
         slices: BTreeMap<u64, Arc<Space>>,
@@ -534,7 +534,7 @@ impl Drop for Stream {
 impl Place {
     /// Returns the log that writing the record takes at most, in addition to its bytes.
     pub fn log_beside(&self) -> usize {
-        LOG_A_PIECE * (2 * self.pieces.len() + self.fresh.len())
+        LOG_PER_PIECE * (2 * self.pieces.len() + self.fresh.len())
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::stream::{Ground, PAGES, Stream, slice_of};
+use super::stream::{PAGES, Stream, UndoContext, slice_of};
 use crate::{
     buffer::{Durability, Space},
     error::Result,
@@ -29,12 +29,12 @@ pub const MOST: usize = 256;
 const TRIES: usize = 8;
 
 /// Log that creating slices may need.
-const LOG_A_STEP: u64 = 64 << 10;
+const LOG_PER_STEP: u64 = 64 << 10;
 
 /// The streams.
 #[derive(Debug)]
 pub struct Streams {
-    ground: Arc<Ground>,
+    ground: Arc<UndoContext>,
     made: Box<[OnceLock<Stream>]>,
     count: AtomicUsize,
     /// The stream at which the next search begins.
@@ -46,7 +46,10 @@ impl Streams {
     ///
     /// # Errors
     /// Damage, I/O.
-    pub fn open(ground: Arc<Ground>, attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>) -> Result<Self> {
+    pub fn open(
+        ground: Arc<UndoContext>,
+        attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
+    ) -> Result<Self> {
         let mut found: BTreeMap<u8, BTreeMap<u64, Arc<Space>>> = BTreeMap::new();
         let mut failure = None;
         ground.system.scan(&[UNDO], &mut |key, value| {
@@ -158,7 +161,7 @@ impl Streams {
     /// # Errors
     /// I/O, a full disk.
     pub fn make_ahead(&self) -> Result<()> {
-        let _room = self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+        let _room = self.ground.pool.ground().log.admit(LOG_PER_STEP)?;
         self.all().try_for_each(Stream::make_ahead)
     }
 

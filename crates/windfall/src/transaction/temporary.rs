@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Transactions, active::Horizon, stream::Stream};
+use super::{Transactions, active::Snapshot, stream::Stream};
 use crate::{
     buffer::Durability,
     sync::{Arc, Bug, Mutex, Rank, planted},
@@ -29,7 +29,7 @@ pub(super) struct Readers(Mutex<Entered>);
 #[derive(Debug, Default)]
 struct Entered {
     next: u64,
-    readers: BTreeMap<u64, Arc<Horizon>>,
+    readers: BTreeMap<u64, Arc<Snapshot>>,
 }
 
 /// A read of a long value of a temporary table: what replaces the value is not purged.
@@ -46,7 +46,7 @@ impl Default for Readers {
 }
 
 impl Readers {
-    fn oldest(&self) -> Option<Arc<Horizon>> {
+    fn oldest(&self) -> Option<Arc<Snapshot>> {
         let entered = self.0.lock();
         let oldest = entered.readers.first_key_value().filter(|_| !planted(Bug::TemporaryReadersUnseen));
         oldest.map(|(_, horizon)| horizon.clone())
@@ -72,7 +72,7 @@ impl Transactions {
     }
 
     /// Returns the snapshot that limits purge of a stream now.
-    pub(super) fn horizon_of(&self, stream: &Stream) -> Arc<Horizon> {
+    pub(super) fn horizon_of(&self, stream: &Stream) -> Arc<Snapshot> {
         if stream.durability() == Durability::Logged {
             return self.horizon();
         }

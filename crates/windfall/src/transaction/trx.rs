@@ -7,9 +7,9 @@
 //! makes the last change, or in a group of its own; a commit is no more than that. A transaction that is dropped
 //! without an end is rolled back.
 //!
-//! Rollback reads the records from the last to the first and undoes each of them (`way_back`). It may be interrupted
+//! Rollback reads the records from the last to the first and undoes each of them (`rollback`). It may be interrupted
 //! and restarted at any point. It needs a few small log groups per record, which were reserved before the change
-//! ([`Promise`] is a log reservation). Between two calls of a transaction the log that its rollback needs stays
+//! ([`LogReservation`]). Between two calls of a transaction the log that its rollback needs stays
 //! reserved, up to a fraction of the log. A longer transaction would hold as much log as it has undo, so its rollback
 //! reserves log record by record. A rollback that fails, because a full disk leaves no such log or because a page
 //! cannot be read, continues in the background (`rollbacks`).
@@ -26,17 +26,17 @@ use smallvec::SmallVec;
 use super::{
     Transactions,
     active::{Active, Ending, ReadView},
-    locks::{Locker, RowMode, RowName},
+    locks::{LockOwner, RowMode, RowName},
     notes_most,
+    rollback::{self, LOG_OF_END, LOG_PER_ENTRY, RollbackSpace},
     stream::{Place, Stream, Tail},
     undo_record::Body,
-    way_back::{self, LOG_AN_ENTRY, LOG_OF_END, WayBack},
 };
 use crate::{
     buffer::{self, Durability},
     error::{Error, Owner, Result, TransactionError},
     ids::{Lsn, SpaceId, TrxId, UndoPos},
-    log::{Promise, Record},
+    log::{LogReservation, Record},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
@@ -72,7 +72,7 @@ pub struct Suspended {
     /// It is prepared, and the log says so.
     prepared: bool,
     /// Its lock owner, once it has requested a lock.
-    locker: Option<Arc<Locker>>,
+    locker: Option<Arc<LockOwner>>,
 }
 
 impl Suspended {
@@ -115,7 +115,7 @@ impl Suspended {
 
     /// Begins a call or statement: interrupts of an earlier one no longer apply.
     pub fn forget_interrupts(&mut self, floor: &Transactions) {
-        self.interrupts = floor.row_locks.interrupts();
+        self.interrupts = floor.lock_manager.interrupts();
     }
 
     /// Returns the current position in its undo.
@@ -171,7 +171,7 @@ pub struct Trx<'e> {
     floor: &'e Transactions,
     state: Suspended,
     ended: bool,
-    way_back: WayBack,
+    way_back: RollbackSpace,
     /// Why a partial rollback has failed: the transaction must roll back as a whole.
     broken: Option<Error>,
     /// The requirements of its isolation level on its changes.
@@ -179,7 +179,7 @@ pub struct Trx<'e> {
     /// The rows that this call has waited for, and the locks on them that it would have without that.
     waited_for: SmallVec<[(RowName, Option<RowMode>); 1]>,
     /// Log reserved for the changes of this call and for the rollback.
-    promise: Option<Promise<'e>>,
+    promise: Option<LogReservation<'e>>,
 }
 
 impl<'e> Trx<'e> {
@@ -192,7 +192,7 @@ impl<'e> Trx<'e> {
             ended: false,
             rules: Rules::default(),
             waited_for: SmallVec::new(),
-            way_back: WayBack::Promised,
+            way_back: RollbackSpace::Promised,
             broken: None,
             promise: None,
         }
@@ -201,7 +201,7 @@ impl<'e> Trx<'e> {
     /// Resumes a suspended transaction.
     pub fn resume(floor: &'e Transactions, mut state: Suspended) -> Self {
         let bytes = core::mem::take(&mut state.promised);
-        let way_back = if state.way_back <= bytes { WayBack::Promised } else { WayBack::Asks };
+        let way_back = if state.way_back <= bytes { RollbackSpace::Promised } else { RollbackSpace::Asks };
         let promise = (bytes > 0).then(|| floor.ground.pool.ground().log.take_up(bytes));
         let (rules, waited_for) = (Rules::default(), SmallVec::new());
         Self { floor, state, ended: false, rules, waited_for, way_back, broken: None, promise }
@@ -236,8 +236,8 @@ impl<'e> Trx<'e> {
 
     /// As [`Trx::promise`], for a caller that holds a latch: no log segment is created. Returns whether the log is
     /// reserved.
-    pub(super) fn promise_at_hand(&mut self, bytes: u64) -> Result<bool> {
-        let Some(more) = self.floor.ground.pool.ground().log.promise_at_hand(bytes)? else {
+    pub(super) fn try_reserve(&mut self, bytes: u64) -> Result<bool> {
+        let Some(more) = self.floor.ground.pool.ground().log.try_reserve(bytes)? else {
             return Ok(false);
         };
         match &mut self.promise {
@@ -291,13 +291,14 @@ impl<'e> Trx<'e> {
     ///
     /// # Errors
     /// As [`Trx::ensure_id`].
-    pub fn locker(&mut self) -> Result<Arc<Locker>> {
+    pub fn locker(&mut self) -> Result<Arc<LockOwner>> {
         if let Some(locker) = &self.state.locker {
             locker.forget_interrupts(self.state.interrupts);
             return Ok(locker.clone());
         }
         let id = self.ensure_id()?;
-        let locker = self.floor.active.locker(id, &self.floor.row_locks).expect("it is active until it ends");
+        let locker =
+            self.floor.active.locker(id, &self.floor.lock_manager).expect("it is active until it ends");
         locker.add_weight(self.state.records);
         locker.forget_interrupts(self.state.interrupts);
         self.state.locker = Some(locker.clone());
@@ -323,7 +324,7 @@ impl<'e> Trx<'e> {
     pub fn ease_waits(&mut self) {
         let Some(locker) = &self.state.locker else { return };
         for (row, held) in self.waited_for.drain(..) {
-            self.floor.row_locks.ease_row(locker, &row, held);
+            self.floor.lock_manager.ease_row(locker, &row, held);
         }
     }
 
@@ -333,7 +334,7 @@ impl<'e> Trx<'e> {
     }
 
     /// Returns its lock owner, if it has requested any lock.
-    pub(super) fn locker_if_any(&self) -> Option<&Locker> {
+    pub(super) fn locker_if_any(&self) -> Option<&LockOwner> {
         self.state.locker.as_deref()
     }
 
@@ -425,13 +426,13 @@ impl<'e> Trx<'e> {
         if tail.durability() == Durability::Logged {
             let end = if self.state.way_back == 0 { LOG_OF_END } else { 0 };
             self.state.way_back +=
-                end + LOG_OF_END + LOG_AN_ENTRY * (1 + entries as u64) + record.len() as u64;
+                end + LOG_OF_END + LOG_PER_ENTRY * (1 + entries as u64) + record.len() as u64;
         }
         self.state.records += 1;
     }
 
     /// Adds to the log that the rollback needs; the caller has reserved it.
-    pub(super) fn lengthen_way_back(&mut self, bytes: u64) {
+    pub(super) fn extend_rollback_space(&mut self, bytes: u64) {
         self.state.way_back += bytes;
     }
 
@@ -465,7 +466,7 @@ impl<'e> Trx<'e> {
         // Log to prepare and to revoke that.
         let _room = log.admit(LOG_OF_END)?;
         self.promise(LOG_OF_END)?;
-        self.lengthen_way_back(LOG_OF_END);
+        self.extend_rollback_space(LOG_OF_END);
         self.floor.active.set_prepared(self.state.id, Some(name), notes_most(&self.floor.ground.pool))?;
         let end = self.log_prepared(name)?;
         self.state.prepared = true;
@@ -531,7 +532,7 @@ impl<'e> Trx<'e> {
         let (left_behind, locker) = self.floor.active.end(self.state.id, &self.floor.ids);
         // Waiters for its locks check whether it has ended.
         if let Some(locker) = locker {
-            self.floor.row_locks.end(&locker);
+            self.floor.lock_manager.end(&locker);
         }
         if left_behind {
             let id = self.state.id;
@@ -554,7 +555,7 @@ impl<'e> Trx<'e> {
     }
 
     pub(super) fn take_back(&mut self, gate: Gate) -> Result<Lsn> {
-        match buffer::on_kept_frames(|| self.take_all_back(gate)) {
+        match buffer::with_reserved_frames(|| self.take_all_back(gate)) {
             Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
             done => {
                 self.end();
@@ -617,9 +618,9 @@ impl<'e> Trx<'e> {
         self.state.taken_back += 1;
         let locker = self.locker()?;
         let keep = |space: SpaceId, key: &[u8]| {
-            self.floor.row_locks.make_explicit(&locker, RowName { space, key: key.into() });
+            self.floor.lock_manager.make_explicit(&locker, RowName { space, key: key.into() });
         };
-        let done = buffer::on_kept_frames(|| self.take_back_behind(savepoint, gate, &keep));
+        let done = buffer::with_reserved_frames(|| self.take_back_behind(savepoint, gate, &keep));
         self.broken = done.as_ref().err().cloned();
         done
     }
@@ -631,7 +632,7 @@ impl<'e> Trx<'e> {
         from: &mut Option<UndoPos>,
         records: usize,
     ) -> (Option<Suspended>, Result<Gone>) {
-        match buffer::on_kept_frames(|| self.go_back_some(from, records)) {
+        match buffer::with_reserved_frames(|| self.go_back_some(from, records)) {
             Ok(None) => {
                 self.end();
                 (None, Ok(Gone::Far))
@@ -758,10 +759,10 @@ impl<'e> Trx<'e> {
         if let Body::Row { space, key, .. } = &record.body {
             keep(*space, key);
         }
-        let asks = self.way_back != WayBack::Promised && stream.durability() == Durability::Logged;
-        let bytes = if asks { way_back::log_for(self.floor, &record)? } else { 0 };
+        let asks = self.way_back != RollbackSpace::Promised && stream.durability() == Durability::Logged;
+        let bytes = if asks { rollback::log_for(self.floor, &record)? } else { 0 };
         let _room = if asks { self.way_back.room(self.floor, bytes)? } else { None };
-        way_back::take_back(self.floor, stream, at, &record)
+        rollback::take_back(self.floor, stream, at, &record)
             .inspect_err(|_| self.floor.rollbacks.note_cut_off(self.state.id, record.body.table()))?;
         Ok(Some(record.previous))
     }
@@ -785,9 +786,9 @@ impl Transactions {
 
     /// Releases the locks of a transaction except those on what it has changed, for which waiters create new ones.
     /// Returns its former lock owner.
-    fn forget_locks(&self, trx: TrxId) -> Option<Arc<Locker>> {
+    fn forget_locks(&self, trx: TrxId) -> Option<Arc<LockOwner>> {
         let locker = self.active.take_locker(trx)?;
-        self.row_locks.end(&locker);
+        self.lock_manager.end(&locker);
         Some(locker)
     }
 

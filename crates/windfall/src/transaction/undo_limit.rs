@@ -18,7 +18,7 @@ use core::time::Duration;
 
 use super::{
     Transactions,
-    locks::{Patience, Waits},
+    locks::{LockTimeout, Waits},
     trx::Trx,
 };
 use crate::{
@@ -95,16 +95,16 @@ impl Transactions {
         done
     }
 
-    fn await_room(&self, trx: &mut Trx<'_>, patience: Patience) -> Result<()> {
+    fn await_room(&self, trx: &mut Trx<'_>, patience: LockTimeout) -> Result<()> {
         self.undo_waits.fetch_add(1, Relaxed);
         let (ground, me) = (self.ground.pool.ground(), trx.locker()?);
         let began = self.now();
         // A call from within the source of a value blocks the table of the outer call.
         let may_wait = |waited: Duration| match patience {
             _ if is_inside() => false,
-            Patience::NoWait => false,
-            Patience::AtMost(most) => waited < most,
-            Patience::Forever => true,
+            LockTimeout::NoWait => false,
+            LockTimeout::AtMost(most) => waited < most,
+            LockTimeout::Forever => true,
         };
         let mut fruitless = 0;
         while fruitless < FRUITLESS_MOST && may_wait(self.now().saturating_sub(began)) {

@@ -24,16 +24,16 @@ use crate::{
     sync::{Bug, planted},
 };
 
-/// [`Sight`] is the visibility of versions for a read.
+/// The versions that a read sees.
 #[derive(Clone, Copy, Debug)]
-pub enum Sight<'v> {
+pub enum Visibility<'v> {
     /// The current versions, regardless of the transaction that made them and of its end.
     Newest,
     /// The versions that a read view sees, and those of this transaction.
     View(&'v ReadView, TrxId),
 }
 
-impl Sight<'_> {
+impl Visibility<'_> {
     /// Returns whether the versions of a transaction are visible.
     pub fn sees(&self, trx: TrxId) -> bool {
         match self {
@@ -72,7 +72,7 @@ impl Transactions {
         key: &[u8],
         mut header: EntryHeader,
         value: &mut Vec<u8>,
-        sight: Sight<'_>,
+        sight: Visibility<'_>,
     ) -> Result<Option<EntryHeader>> {
         while !sight.sees(header.trx) {
             let record = self.maker_of(space, header)?;

@@ -90,7 +90,7 @@ impl<S: PageStore> Tree<S> {
 
 /// The place of a key relative to a leaf that is already latched.
 #[derive(Debug)]
-pub enum Beside<'k, S: PageStore> {
+pub enum Adjacent<'k, S: PageStore> {
     /// The key belongs in the same leaf.
     Place(Located<'k, S>),
     /// The key belongs in the same leaf, which has no room for it.
@@ -100,23 +100,23 @@ pub enum Beside<'k, S: PageStore> {
 impl<S: PageStore> Tree<S> {
     /// Finds the place of another key in the leaf of `other`, which `mtr` holds; `None` if the key belongs in another
     /// leaf. A change at one place shifts the later places in the leaf.
-    pub fn seek_beside<'k>(
+    pub fn seek_adjacent<'k>(
         &self,
         mtr: &S::MiniTransaction<'_>,
         other: &Located<'_, S>,
         key: &'k [u8],
         room: Option<usize>,
-    ) -> Option<Beside<'k, S>> {
+    ) -> Option<Adjacent<'k, S>> {
         let node = Node::new(mtr.page(other.leaf));
         if !node.contains(key) {
             return None;
         }
         if room.is_some_and(|value| !Need::leaf(key, value).fits(node)) {
-            return Some(Beside::NoRoom);
+            return Some(Adjacent::NoRoom);
         }
         let (slot, found) = node.find(key);
         let found = found.then(|| node.header(slot));
-        Some(Beside::Place(Located { key, leaf: other.leaf, slot, found, room, store: PhantomData }))
+        Some(Adjacent::Place(Located { key, leaf: other.leaf, slot, found, room, store: PhantomData }))
     }
 }
 
@@ -134,7 +134,7 @@ impl<S: PageStore> Located<'_, S> {
         }
     }
 
-    /// Returns the latched leaf, which is shared with the places that [`Tree::seek_beside`] has found.
+    /// Returns the latched leaf, which is shared with the places that [`Tree::seek_adjacent`] has found.
     pub fn leaf(&self) -> Latched {
         self.leaf
     }

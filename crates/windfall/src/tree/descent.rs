@@ -75,7 +75,7 @@ impl<S: PageStore> Tree<S> {
             let is_there = toward.is_at(Node::new(path.node.page()));
             let page = path.node.page().id().page;
             if path.node.is_valid() {
-                return if is_there { Ok(Some(path)) } else { Err(self.astray(page)) };
+                return if is_there { Ok(Some(path)) } else { Err(self.wrong_page(page)) };
             }
         }
     }
@@ -86,21 +86,21 @@ impl<S: PageStore> Tree<S> {
     /// The arguments are copies: references would keep both values out of registers in every descent, which makes point
     /// reads slower by a tenth.
     #[cold]
-    fn prove(&self, parent: S::Reading<'_>, slot: usize, node: S::Reading<'_>) -> Result<bool> {
+    fn verify_child(&self, parent: S::Reading<'_>, slot: usize, node: S::Reading<'_>) -> Result<bool> {
         let fits = Node::new(parent.page()).leads_to(slot, Node::new(node.page()));
         let page = node.page().id().page;
         if !parent.is_valid() || !node.is_valid() {
             return Ok(false);
         }
         if !fits {
-            return Err(self.astray(page));
+            return Err(self.wrong_page(page));
         }
-        node.proven();
+        node.mark_verified();
         Ok(true)
     }
 
     /// Returns the error for a page with fences that contradict its parent.
-    pub(super) fn astray(&self, page: PageNo) -> Error {
+    pub(super) fn wrong_page(&self, page: PageNo) -> Error {
         self.damaged(
             page,
             "its keys are not those that its parent tells: a write of the one or the other was lost",
@@ -132,9 +132,9 @@ impl<S: PageStore> Tree<S> {
                 }
                 return Ok(None);
             }
-            if node.is_unproven()
+            if node.is_unverified()
                 && let Some(parent) = &parent
-                && !self.prove(parent.clone(), slot, node.clone())?
+                && !self.verify_child(parent.clone(), slot, node.clone())?
             {
                 return Ok(None);
             }

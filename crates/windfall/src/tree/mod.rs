@@ -35,7 +35,7 @@ pub mod testpool;
 #[cfg(test)]
 mod tests;
 
-pub use change::{Beside, Located};
+pub use change::{Adjacent, Located};
 pub use check::{TreeReport, Walk};
 pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
@@ -152,7 +152,7 @@ impl<S: PageStore> Tree<S> {
             let is_there = found || node.contains(key);
             if path.node.is_valid() {
                 if !is_there {
-                    return Err(self.astray(leaf));
+                    return Err(self.wrong_page(leaf));
                 }
                 // If the root is a leaf, the descent is as fast as a hint.
                 if let Some(hash) = hash.filter(|_| path.parent.is_some()) {
@@ -171,7 +171,7 @@ impl<S: PageStore> Tree<S> {
         let Ok(reading) = self.store.read(&self.space, page, Access::Point) else { return None };
         let node = Node::new(reading.page());
         // A page that has not been verified against its parent yet may be stale.
-        if !node.is_leaf() || !node.has_prefix_of(key) || reading.is_unproven() {
+        if !node.is_leaf() || !node.has_prefix_of(key) || reading.is_unverified() {
             return None;
         }
         value.clear();

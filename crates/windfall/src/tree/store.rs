@@ -28,10 +28,10 @@ pub trait Reading: Clone {
     fn is_valid(&self) -> bool;
 
     /// Returns whether the page was read in from disk and has not been verified against its parent since.
-    fn is_unproven(&self) -> bool;
+    fn is_unverified(&self) -> bool;
 
     /// Marks the page as verified: it matches its parent.
-    fn proven(&self);
+    fn mark_verified(&self);
 }
 
 /// A page under a shared latch, which prevents changes.

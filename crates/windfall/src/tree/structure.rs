@@ -334,7 +334,7 @@ impl<S: PageStore> Tree<S> {
                 let nodes = [Node::new(mtr.page(left)), Node::new(mtr.page(gone))];
                 for (at, node) in nodes.into_iter().enumerate() {
                     if !above.leads_to(right - 1 + at, node) {
-                        return Err(self.astray(links[at]));
+                        return Err(self.wrong_page(links[at]));
                     }
                 }
                 if let Some(merged) = Merged::of(nodes) {

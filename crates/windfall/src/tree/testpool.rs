@@ -34,7 +34,7 @@ struct Frame {
     words: Box<[AtomicU64]>,
     version: AtomicU64,
     shared: AtomicU64,
-    unproven: AtomicBool,
+    unverified: AtomicBool,
 }
 
 /// One logged change.
@@ -81,12 +81,12 @@ impl Reading for TestReading {
         self.frame.version.load(Relaxed) == self.version
     }
 
-    fn is_unproven(&self) -> bool {
-        self.frame.unproven.load(Relaxed)
+    fn is_unverified(&self) -> bool {
+        self.frame.unverified.load(Relaxed)
     }
 
-    fn proven(&self) {
-        self.frame.unproven.store(false, Relaxed);
+    fn mark_verified(&self) {
+        self.frame.unverified.store(false, Relaxed);
     }
 }
 
@@ -125,7 +125,7 @@ impl TestPool {
             words,
             version: AtomicU64::new(0),
             shared: AtomicU64::new(0),
-            unproven: AtomicBool::new(false),
+            unverified: AtomicBool::new(false),
         })
     }
 
@@ -166,7 +166,7 @@ impl TestPool {
         if let Some(frame) = state.pages.get(&id) {
             change(Page::new(&frame.words));
             frame.version.fetch_add(2, Relaxed);
-            frame.unproven.store(true, Relaxed);
+            frame.unverified.store(true, Relaxed);
         }
     }
 

@@ -313,8 +313,8 @@ fn after_a_crash_its_rows_and_tables_are_locked_until_its_end() {
         env.settle(500);
         let id = db.prepared()[0].id;
         let refused = |what: &str, done: Result<(), Error>| match done {
-            Err(Error::Lock(LockError::TimedOut { in_the_way, .. })) => {
-                assert_eq!(in_the_way.ids(), [id], "{what}");
+            Err(Error::Lock(LockError::TimedOut { blockers, .. })) => {
+                assert_eq!(blockers.ids(), [id], "{what}");
             }
             done => panic!("{what}: {done:?}"),
         };

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     super::{BufferPool, Durability, FileState, Space},
-    SPACES_A_ROUND, Spaces,
+    SPACES_PER_ROUND, Spaces,
 };
 use crate::{
     disk::{FileName, Folder, IoBuffer},
@@ -155,7 +155,7 @@ impl BufferPool {
     pub fn say_files_made(&self) -> Result<()> {
         let created: Vec<_> =
             self.spaces().into_iter().filter(|space| space.file() == FileState::Created).collect();
-        for some in created.chunks(SPACES_A_ROUND) {
+        for some in created.chunks(SPACES_PER_ROUND) {
             self.sync_files(&some.iter().map(|space| (space.id(), space)).collect())?;
         }
         Ok(())

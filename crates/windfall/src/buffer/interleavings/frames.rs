@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    buffer::{arena::Arena, frame::RETIRED, free::FreeList, on_kept_frames},
+    buffer::{arena::Arena, frame::RETIRED, free::FreeList, with_reserved_frames},
     sync::model::{explore, spawn},
 };
 
@@ -95,7 +95,7 @@ fn a_shrinking_pool_gets_every_frame_back() {
         let taker = {
             let base = base.clone();
             // This thread may take the last frame, too.
-            spawn(move || on_kept_frames(|| base.look(0, PAGES[0]).unwrap()))
+            spawn(move || with_reserved_frames(|| base.look(0, PAGES[0]).unwrap()))
         };
         pool.resize(smallest).unwrap();
         // A thread that finds no frame below the size waits for one.

@@ -10,7 +10,7 @@ mod stops;
 use windfall_sim::{SimulatedDisk, Survive};
 
 use super::{
-    BufferPool, Doublewrite, Durability, FileState, Ground, Space,
+    BufferPool, Doublewrite, Durability, FileState, Space, StorageContext,
     arena::FrameNo,
     frame::{DIRTY, WRITING},
 };
@@ -63,7 +63,7 @@ fn base(disk: SimulatedDisk, mut control: ControlFile, end: Lsn, frames: u32) ->
     let options = LogOptions { size: 256 << 10, buffer: 64 << 10 };
     let health = Health::new();
     let log = Log::open(shared.clone(), env.clone(), health.clone(), options, &mut control, end).unwrap();
-    let ground = Ground { disk: shared, log: Arc::new(log), env, health };
+    let ground = StorageContext { disk: shared, log: Arc::new(log), env, health };
     let pool =
         BufferPool::new(ground, PAGE_SIZE, super::SMALLEST, super::SMALLEST + 4).map(Arc::new).unwrap();
     pool.limit.store(frames, Relaxed);

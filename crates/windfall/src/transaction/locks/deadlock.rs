@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry};
 
 use rustc_hash::FxBuildHasher;
 
-use super::{locker::Wait, mode::TableMode, request::Lock, table::Table};
+use super::{mode::TableMode, owner::Wait, request::Lock, table::Table};
 use crate::{
-    error::{InTheWay, LockError},
+    error::{Blockers, LockError},
     ids::{SpaceId, TrxId},
 };
 
@@ -76,7 +76,7 @@ impl Table {
             circle.rotate_left(first.unwrap_or_default());
             self.metrics.deadlocks += 1;
             self.last_deadlock = Some(self.tell(&circle));
-            self.stop(circle[0], LockError::Deadlock(InTheWay::new(circle[1..].iter().copied())));
+            self.stop(circle[0], LockError::Deadlock(Blockers::new(circle[1..].iter().copied())));
         }
     }
 

@@ -21,8 +21,8 @@ fn row() -> RowName {
     RowName { space: SPACE, key: b"k"[..].into() }
 }
 
-fn exclusive() -> Wanted {
-    Wanted::Row(row(), RowMode::Exclusive)
+fn exclusive() -> LockRequest {
+    LockRequest::Row(row(), RowMode::Exclusive)
 }
 
 /// A leaf: its latch, and its entry under one key, which is the writer's id.
@@ -69,7 +69,8 @@ fn who_is_next_learns_of_it() {
         let locks = locks();
         let inside = Arc::new(AtomicU64::new(0));
         let lockers = [1, 2, 3].map(|id| locks.locker(TrxId(id)));
-        let patience = [Patience::Forever, Patience::AtMost(Duration::from_millis(1)), Patience::Forever];
+        let patience =
+            [LockTimeout::Forever, LockTimeout::AtMost(Duration::from_millis(1)), LockTimeout::Forever];
         let threads = [0, 1, 2].map(|n| {
             let (locks, inside, me) = (locks.clone(), inside.clone(), lockers[n].clone());
             spawn(move || {
@@ -103,7 +104,7 @@ fn nobody_waits_for_one_who_has_ended() {
             let (locks, writer, me) = (locks.clone(), writer.clone(), locks.locker(TrxId(id)));
             spawn(move || {
                 locks.make_explicit(&writer, row());
-                locks.acquire(&me, exclusive(), Patience::Forever).unwrap();
+                locks.acquire(&me, exclusive(), LockTimeout::Forever).unwrap();
                 locks.end(&me);
             })
         });
@@ -128,7 +129,7 @@ fn a_circle_is_broken_whoever_closes_it() {
             spawn(move || {
                 let take = |key: u8| {
                     let row = RowName { space: SPACE, key: [key].into() };
-                    locks.acquire(&me, Wanted::Row(row, RowMode::Exclusive), Patience::Forever)
+                    locks.acquire(&me, LockRequest::Row(row, RowMode::Exclusive), LockTimeout::Forever)
                 };
                 let outcome = keys.into_iter().try_for_each(take);
                 locks.end(&me);
@@ -187,14 +188,14 @@ fn a_row_that_is_locked_is_not_written() {
         let leaf = Arc::new(Leaf::default());
         let before = locks.locker(TrxId(1));
         let elsewhere = RowName { space: SPACE, key: b"a"[..].into() };
-        locks.acquire(&before, Wanted::Row(elsewhere, RowMode::Shared), Patience::NoWait).unwrap();
+        locks.acquire(&before, LockRequest::Row(elsewhere, RowMode::Shared), LockTimeout::NoWait).unwrap();
         let writer = locks.locker(TrxId(3));
         let locker = {
             let (locks, leaf, writer, me) =
                 (locks.clone(), leaf.clone(), writer.clone(), locks.locker(TrxId(2)));
             spawn(move || {
                 loop {
-                    locks.acquire(&me, exclusive(), Patience::Forever).unwrap();
+                    locks.acquire(&me, exclusive(), LockTimeout::Forever).unwrap();
                     let seen = leaf.read();
                     if seen != writer.id().0 || !locks.make_explicit(&writer, row()) {
                         assert_eq!(leaf.read(), seen, "somebody has written the row");
@@ -209,7 +210,7 @@ fn a_row_that_is_locked_is_not_written() {
             let (locks, leaf) = (locks.clone(), leaf.clone());
             spawn(move || {
                 while !leaf.write(writer.id(), || locks.may_write(Some(writer.id()), SPACE, b"k")) {
-                    locks.acquire(&writer, exclusive(), Patience::Forever).unwrap();
+                    locks.acquire(&writer, exclusive(), LockTimeout::Forever).unwrap();
                 }
                 locks.end(&writer);
             })

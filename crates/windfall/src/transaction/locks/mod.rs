@@ -29,9 +29,9 @@
 //! row ([`Locks::release_row`]) and starts again.
 
 mod deadlock;
-mod locker;
 mod metrics;
 mod mode;
+mod owner;
 mod queue;
 mod ranges;
 mod request;
@@ -47,10 +47,10 @@ mod tests;
 use core::ops::Bound;
 
 pub use deadlock::{Blocked, Deadlock};
-pub use locker::Locker;
 pub use metrics::{LockMetrics, WAIT_CLASSES};
 pub use mode::{RowMode, TableMode};
-pub use request::{HeldLock, Lock, Patience, RowName, Waiting, Waits, Wanted};
+pub use owner::LockOwner;
+pub use request::{HeldLock, Lock, LockRequest, LockTimeout, RowName, Waiting, Waits};
 
 use crate::{
     env::Env,
@@ -71,7 +71,7 @@ use space::Counts;
 use table::Table;
 
 /// Rows released per step, so that the end of a transaction with a million row locks does not block others.
-const ROWS_IN_A_STEP: usize = 256;
+const ROWS_PER_STEP: usize = 256;
 
 /// A published count, for readers that only check whether it is zero.
 #[derive(Debug, Default)]
@@ -116,8 +116,8 @@ impl Locks {
     }
 
     /// Creates the lock owner of a transaction, once per transaction. The caller must call [`Locks::end`] for it.
-    pub fn locker(&self, id: TrxId) -> Arc<Locker> {
-        Arc::new(Locker::new(id))
+    pub fn locker(&self, id: TrxId) -> Arc<LockOwner> {
+        Arc::new(LockOwner::new(id))
     }
 
     /// Runs a step, publishes the counts, and wakes the waiters with a wait that it has ended.
@@ -150,17 +150,22 @@ impl Locks {
     }
 
     /// Requests a lock, and waits for it as long as `patience` permits. A lock that is held already, in the same or a
-    /// stronger mode, is not taken again; an upgrade waits for the other holders only. With [`Patience::NoWait`] it may
-    /// be called under a latch.
+    /// stronger mode, is not taken again; an upgrade waits for the other holders only. With [`LockTimeout::NoWait`] it
+    /// may be called under a latch.
     ///
     /// # Errors
     /// - [`LockError::Busy`]: it would have to wait, and must not.
     /// - [`LockError::TimedOut`]: the timeout has passed.
     /// - [`LockError::Deadlock`]: the wait was part of a cycle. The transaction must roll back.
     /// - [`LockError::Interrupted`]: [`Locks::interrupt`] was called, during the wait or before it; or [`Locks::stop`].
-    pub fn acquire(&self, me: &Arc<Locker>, wanted: Wanted, patience: Patience) -> Result<(), LockError> {
+    pub fn acquire(
+        &self,
+        me: &Arc<LockOwner>,
+        wanted: LockRequest,
+        patience: LockTimeout,
+    ) -> Result<(), LockError> {
         let taken = self.step(|table| table.take(me, &wanted));
-        if taken.is_ok() || patience == Patience::NoWait {
+        if taken.is_ok() || patience == LockTimeout::NoWait {
             return taken;
         }
         drop(Held::take(Rank::Row));
@@ -170,8 +175,8 @@ impl Locks {
         }
         let mut is_settled = || me.is_settled();
         match patience {
-            Patience::AtMost(time) => self.env.wait_unhindered(me.event(), time, &mut is_settled),
-            Patience::NoWait | Patience::Forever => self.env.wait(me.event(), &mut is_settled),
+            LockTimeout::AtMost(time) => self.env.wait_unhindered(me.event(), time, &mut is_settled),
+            LockTimeout::NoWait | LockTimeout::Forever => self.env.wait(me.event(), &mut is_settled),
         }
         let now = self.env.now();
         self.step(|table| table.end_wait(me, began, now))
@@ -180,14 +185,14 @@ impl Locks {
     /// Converts the implicit lock of a transaction on a row that it has written into an explicit one, so that others
     /// can queue for the row. Returns `false` if the transaction is ending or has ended; the row must then be read
     /// again. Does not wait, and may be called under the latch under which the entry was read.
-    pub fn make_explicit(&self, holder: &Arc<Locker>, row: RowName) -> bool {
+    pub fn make_explicit(&self, holder: &Arc<LockOwner>, row: RowName) -> bool {
         self.step(|table| table.make_explicit(holder, &row))
     }
 
     /// Locks a range of keys against inserts by others. Does not wait, and is compatible with every other range and
     /// with row locks. Ranges of one transaction that overlap or touch are merged. A caller that reads the leaf
     /// afterwards finds what was inserted before.
-    pub fn lock_range(&self, me: &Arc<Locker>, space: SpaceId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
+    pub fn lock_range(&self, me: &Arc<LockOwner>, space: SpaceId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
         let range = KeyRange::new(lower, upper);
         if !range.is_empty() {
             self.step(|table| table.lock_range(me, space, range));
@@ -219,30 +224,30 @@ impl Locks {
     }
 
     /// Returns the mode in which a transaction holds a row, if it does.
-    pub fn held_mode(&self, me: &Locker, row: &RowName) -> Option<RowMode> {
+    pub fn held_mode(&self, me: &LockOwner, row: &RowName) -> Option<RowMode> {
         self.table.lock().held_mode(me, row)
     }
 
     /// Releases the lock on one row, in any mode, before the transaction ends.
-    pub fn release_row(&self, me: &Arc<Locker>, row: &RowName) {
+    pub fn release_row(&self, me: &Arc<LockOwner>, row: &RowName) {
         self.ease_row(me, row, None);
     }
 
     /// Downgrades the lock on one row to at most this mode, before the transaction ends; `None` releases it.
-    pub fn ease_row(&self, me: &Locker, row: &RowName, to: Option<RowMode>) {
+    pub fn ease_row(&self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
         self.step(|table| table.ease_row(me, row, to));
     }
 
     /// Ends a transaction: releases all its locks, a bounded number of rows at a time, and grants them to the next
     /// waiters. From the start of the call on, its implicit locks are not made explicit any more.
-    pub fn end(&self, me: &Arc<Locker>) {
-        while !self.step(|table| table.give_back(me, ROWS_IN_A_STEP)) {}
+    pub fn end(&self, me: &Arc<LockOwner>) {
+        while !self.step(|table| table.give_back(me, ROWS_PER_STEP)) {}
     }
 
     /// Ends the wait of a transaction with [`LockError::Interrupted`]; or its next wait, if it does not wait and does
-    /// not [forget](Locker::forget_interrupts) the interrupt before. Returns `false` if the transaction no longer uses
+    /// not [forget](LockOwner::forget_interrupts) the interrupt before. Returns `false` if the transaction no longer uses
     /// this lock owner.
-    pub fn interrupt(&self, locker: &Locker) -> bool {
+    pub fn interrupt(&self, locker: &LockOwner) -> bool {
         let number = self.interrupts.fetch_add(1, SeqCst) + 1;
         self.step(|table| table.interrupt(locker, number))
     }

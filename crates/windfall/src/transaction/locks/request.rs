@@ -8,7 +8,7 @@ use core::{fmt, time::Duration};
 
 use super::{mode::RowMode, mode::TableMode};
 use crate::{
-    error::InTheWay,
+    error::Blockers,
     ids::{SpaceId, TrxId},
     keys::KeyRange,
 };
@@ -24,7 +24,7 @@ pub struct RowName {
 
 /// A lock request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum LockRequest {
     /// A table, by the tablespace of its clustered tree.
     Table(SpaceId, TableMode),
     /// A row.
@@ -33,7 +33,7 @@ pub enum Wanted {
     Insert(RowName),
 }
 
-impl Wanted {
+impl LockRequest {
     /// Returns the tablespace of the request.
     pub fn space(&self) -> SpaceId {
         match self {
@@ -51,9 +51,9 @@ impl Wanted {
     }
 }
 
-/// [`Patience`] is the timeout of a lock request.
+/// How long a lock request may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum LockTimeout {
     /// It does not wait.
     NoWait,
     /// It waits at most this long.
@@ -62,7 +62,7 @@ pub enum Patience {
     Forever,
 }
 
-impl Patience {
+impl LockTimeout {
     /// Returns the timeout for a duration: zero does not wait.
     pub fn of(at_most: Duration) -> Self {
         if at_most.is_zero() { Self::NoWait } else { Self::AtMost(at_most) }
@@ -72,25 +72,25 @@ impl Patience {
 /// The waits of one call, which share one timeout.
 #[derive(Clone, Copy, Debug)]
 pub struct Waits {
-    patience: Patience,
+    patience: LockTimeout,
     so_far: Duration,
 }
 
 impl Waits {
     /// The waits of a call that has not waited yet.
-    pub fn new(patience: Patience) -> Self {
+    pub fn new(patience: LockTimeout) -> Self {
         Self::after(Duration::ZERO, patience)
     }
 
     /// The waits of a call that has waited for `so_far`.
-    pub fn after(so_far: Duration, patience: Patience) -> Self {
+    pub fn after(so_far: Duration, patience: LockTimeout) -> Self {
         Self { patience, so_far }
     }
 
     /// Returns the timeout of the next wait.
-    pub fn left(&self) -> Patience {
+    pub fn left(&self) -> LockTimeout {
         match self.patience {
-            Patience::AtMost(most) => Patience::AtMost(most.saturating_sub(self.so_far)),
+            LockTimeout::AtMost(most) => LockTimeout::AtMost(most.saturating_sub(self.so_far)),
             other => other,
         }
     }
@@ -119,12 +119,12 @@ pub enum Lock {
     Insert(RowName),
 }
 
-impl From<Wanted> for Lock {
-    fn from(wanted: Wanted) -> Self {
+impl From<LockRequest> for Lock {
+    fn from(wanted: LockRequest) -> Self {
         match wanted {
-            Wanted::Table(space, mode) => Self::Table(space, mode),
-            Wanted::Row(row, mode) => Self::Row(row, mode),
-            Wanted::Insert(row) => Self::Insert(row),
+            LockRequest::Table(space, mode) => Self::Table(space, mode),
+            LockRequest::Row(row, mode) => Self::Row(row, mode),
+            LockRequest::Insert(row) => Self::Insert(row),
         }
     }
 }
@@ -148,7 +148,7 @@ pub struct Waiting {
     /// The begin of the wait, by the clock of the environment.
     pub since: Duration,
     /// The transactions that it waits for: holders, then earlier waiters.
-    pub behind: InTheWay,
+    pub behind: Blockers,
 }
 
 impl fmt::Debug for RowName {

@@ -10,14 +10,14 @@ use core::{ops::Bound::Included, time::Duration};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    locker::{Locker, Parties, Wait},
     mode::{RowMode, TableMode},
+    owner::{LockOwner, LockOwners, Wait},
     queue::{Place, Queue},
     ranges::Ranges,
-    request::{HeldLock, Lock, RowName, Wanted},
+    request::{HeldLock, Lock, LockRequest, RowName},
 };
 use crate::{
-    error::InTheWay,
+    error::Blockers,
     ids::{SpaceId, TrxId},
     keys::KeyRange,
     sync::Arc,
@@ -70,11 +70,11 @@ impl Space {
     }
 
     /// Grants a request, if nothing blocks it.
-    pub fn take(&mut self, me: &Arc<Locker>, wanted: &Wanted, parties: &mut Parties) -> bool {
+    pub fn take(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest, parties: &mut LockOwners) -> bool {
         let trx = me.id();
         let taken = match wanted {
-            Wanted::Table(_, mode) => self.table.take(trx, *mode),
-            Wanted::Row(row, mode) => {
+            LockRequest::Table(_, mode) => self.table.take(trx, *mode),
+            LockRequest::Row(row, mode) => {
                 let (key, queue) = row_or_new(&mut self.rows, &row.key);
                 let taken = queue.take(trx, (*mode).into());
                 if taken {
@@ -83,7 +83,7 @@ impl Space {
                 }
                 taken
             }
-            Wanted::Insert(row) => return !self.is_held_out(Some(trx), &row.key),
+            LockRequest::Insert(row) => return !self.is_held_out(Some(trx), &row.key),
         };
         if taken {
             parties.enter(me).spaces.insert(self.id);
@@ -92,14 +92,20 @@ impl Space {
     }
 
     /// Begins to wait for a request that was not granted.
-    pub fn join(&mut self, me: &Arc<Locker>, wanted: Wanted, since: Duration, parties: &mut Parties) {
+    pub fn join(
+        &mut self,
+        me: &Arc<LockOwner>,
+        wanted: LockRequest,
+        since: Duration,
+        parties: &mut LockOwners,
+    ) {
         let (trx, ticket) = (me.id(), parties.ticket());
         let place = match &wanted {
-            Wanted::Table(_, mode) => self.table.join(trx, *mode, ticket),
-            Wanted::Row(row, mode) => {
+            LockRequest::Table(_, mode) => self.table.join(trx, *mode, ticket),
+            LockRequest::Row(row, mode) => {
                 row_or_new(&mut self.rows, &row.key).1.join(trx, (*mode).into(), ticket)
             }
-            Wanted::Insert(_) => {
+            LockRequest::Insert(_) => {
                 self.inserters.insert(trx);
                 Place::NONE
             }
@@ -108,35 +114,35 @@ impl Space {
     }
 
     /// Ends a wait. Later waiters may be granted their requests.
-    pub fn leave(&mut self, trx: TrxId, wait: &Wait, parties: &mut Parties) {
+    pub fn leave(&mut self, trx: TrxId, wait: &Wait, parties: &mut LockOwners) {
         match &wait.wanted {
-            Wanted::Table(..) => {
+            LockRequest::Table(..) => {
                 self.table.leave(wait.place);
                 self.serve_table(parties);
             }
-            Wanted::Row(name, _) => {
+            LockRequest::Row(name, _) => {
                 if let Some((_, queue)) = row(&mut self.rows, &name.key) {
                     queue.leave(wait.place);
                 }
                 self.serve_row(&name.key, parties);
             }
-            Wanted::Insert(_) => drop(self.inserters.remove(&trx)),
+            LockRequest::Insert(_) => drop(self.inserters.remove(&trx)),
         }
     }
 
     /// Sets whether later requests overtake the waiter for the table.
-    pub fn set_yielding(&mut self, place: Place, yields: bool, parties: &mut Parties) {
+    pub fn set_yielding(&mut self, place: Place, yields: bool, parties: &mut LockOwners) {
         self.table.set_yielding(place, yields);
         if yields {
             self.serve_table(parties);
         }
     }
 
-    fn serve_table(&mut self, parties: &mut Parties) {
+    fn serve_table(&mut self, parties: &mut LockOwners) {
         self.table.serve(|trx| parties.serve(trx, self.id));
     }
 
-    fn serve_row(&mut self, key: &[u8], parties: &mut Parties) {
+    fn serve_row(&mut self, key: &[u8], parties: &mut LockOwners) {
         let Some((key, queue)) = row(&mut self.rows, key) else { return };
         queue.serve(|trx| {
             self.held.entry(trx).or_default().insert(key.clone());
@@ -149,7 +155,7 @@ impl Space {
     }
 
     /// Grants the requests of waiters to insert with keys that no range lock covers any more.
-    fn serve_inserters(&mut self, parties: &mut Parties) {
+    fn serve_inserters(&mut self, parties: &mut LockOwners) {
         let is_free = |trx: &TrxId| {
             let key = parties.wait_of(*trx).and_then(|wait| wait.wanted.key());
             key.is_none_or(|key| !self.is_held_out(Some(*trx), key))
@@ -179,7 +185,7 @@ impl Space {
     }
 
     /// Makes the lock of a writer of the row explicit.
-    pub fn make_explicit(&mut self, holder: &Arc<Locker>, key: &[u8], parties: &mut Parties) {
+    pub fn make_explicit(&mut self, holder: &Arc<LockOwner>, key: &[u8], parties: &mut LockOwners) {
         let trx = holder.id();
         let (name, queue) = row_or_new(&mut self.rows, key);
         if queue.held_by(trx).cover(TableMode::Exclusive) {
@@ -190,7 +196,7 @@ impl Space {
         let party = parties.enter(holder);
         party.spaces.insert(self.id);
         // If it waits in this very queue, its request is now an upgrade and moves before the other waiters.
-        if let Some(Wait { wanted: Wanted::Row(wanted, mode), place, .. }) = &mut party.wait
+        if let Some(Wait { wanted: LockRequest::Row(wanted, mode), place, .. }) = &mut party.wait
             && wanted.space == self.id
             && *wanted.key == *key
         {
@@ -202,7 +208,7 @@ impl Space {
     }
 
     /// Locks a range for a transaction.
-    pub fn lock_range(&mut self, me: &Arc<Locker>, range: KeyRange, parties: &mut Parties) {
+    pub fn lock_range(&mut self, me: &Arc<LockOwner>, range: KeyRange, parties: &mut LockOwners) {
         parties.enter(me).spaces.insert(self.id);
         self.ranges.entry(me.id()).or_default().lock(range);
     }
@@ -214,7 +220,7 @@ impl Space {
     }
 
     /// Releases the lock on one row, or downgrades it to this mode, and grants the requests that waited for that.
-    pub fn ease_row(&mut self, trx: TrxId, key: &[u8], to: Option<RowMode>, parties: &mut Parties) {
+    pub fn ease_row(&mut self, trx: TrxId, key: &[u8], to: Option<RowMode>, parties: &mut LockOwners) {
         let Some((_, queue)) = row(&mut self.rows, key) else { return };
         if let Some(mode) = to {
             if queue.ease(trx, mode.into()) {
@@ -233,7 +239,7 @@ impl Space {
 
     /// Releases the locks of a transaction here, at most `rows` row locks: the table lock last, because it covers the
     /// rows. Returns whether all are released.
-    pub fn give_back(&mut self, trx: TrxId, rows: &mut usize, parties: &mut Parties) -> bool {
+    pub fn give_back(&mut self, trx: TrxId, rows: &mut usize, parties: &mut LockOwners) -> bool {
         if self.ranges.remove(&trx).is_some() {
             self.serve_inserters(parties);
         }
@@ -255,11 +261,11 @@ impl Space {
     }
 
     /// Returns the queue for a request and its mode; `None` for a request to insert.
-    pub fn queue(&self, wanted: &Wanted) -> Option<(&Queue, TableMode)> {
+    pub fn queue(&self, wanted: &LockRequest) -> Option<(&Queue, TableMode)> {
         match wanted {
-            Wanted::Table(_, mode) => Some((&self.table, *mode)),
-            Wanted::Row(row, mode) => Some((self.rows.get(&*row.key)?, (*mode).into())),
-            Wanted::Insert(_) => None,
+            LockRequest::Table(_, mode) => Some((&self.table, *mode)),
+            LockRequest::Row(row, mode) => Some((self.rows.get(&*row.key)?, (*mode).into())),
+            LockRequest::Insert(_) => None,
         }
     }
 
@@ -269,19 +275,19 @@ impl Space {
     }
 
     /// Returns the transactions that block a request at this place, or at the end of the queue if it does not wait.
-    pub fn in_the_way(&self, trx: TrxId, wanted: &Wanted, place: Option<Place>) -> InTheWay {
+    pub fn blockers(&self, trx: TrxId, wanted: &LockRequest, place: Option<Place>) -> Blockers {
         if let Some((queue, mode)) = self.queue(wanted) {
             let place = place.unwrap_or_else(|| queue.place(trx, u64::MAX));
             let holders = queue.holders_against(trx, mode);
-            return InTheWay::new(holders.chain(queue.waiters_against(place, mode, 0)));
+            return Blockers::new(holders.chain(queue.waiters_against(place, mode, 0)));
         }
         let key = wanted.key().unwrap_or_default();
         let others = self.ranges().filter(|(other, ranges)| *other != trx && ranges.cover(key));
-        InTheWay::new(others.map(|(other, _)| other))
+        Blockers::new(others.map(|(other, _)| other))
     }
 
     /// Returns the lock of a holder that conflicts with a request; `None` if it is only an earlier waiter.
-    pub fn held_against(&self, holder: TrxId, wanted: &Wanted) -> Option<Lock> {
+    pub fn held_against(&self, holder: TrxId, wanted: &LockRequest) -> Option<Lock> {
         if let Some((queue, mode)) = self.queue(wanted) {
             let rival = queue.held_by(holder).iter().filter(|held| held.conflicts(mode)).last()?;
             return Some(match wanted.key() {

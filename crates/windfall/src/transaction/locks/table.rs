@@ -12,14 +12,14 @@ use std::collections::BTreeMap;
 
 use super::{
     deadlock::Deadlock,
-    locker::{Locker, Parties, Party},
     metrics::LockMetrics,
     mode::RowMode,
-    request::{HeldLock, RowName, Waiting, Wanted},
+    owner::{LockOwner, LockOwners, OwnerState},
+    request::{HeldLock, LockRequest, RowName, Waiting},
     space::{Counts, Space},
 };
 use crate::{
-    error::{InTheWay, LockError},
+    error::{Blockers, LockError},
     ids::{SpaceId, TrxId},
     keys::KeyRange,
     sync::{Arc, Bug, planted},
@@ -29,7 +29,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Table {
     pub(super) spaces: BTreeMap<SpaceId, Space>,
-    pub(super) parties: Parties,
+    pub(super) parties: LockOwners,
     pub(super) last_deadlock: Option<Deadlock>,
     pub(super) metrics: LockMetrics,
     counts: Counts,
@@ -39,7 +39,7 @@ pub struct Table {
 
 impl Table {
     /// Runs a step on a tablespace.
-    fn in_space<T>(&mut self, id: SpaceId, step: impl FnOnce(&mut Space, &mut Parties) -> T) -> T {
+    fn in_space<T>(&mut self, id: SpaceId, step: impl FnOnce(&mut Space, &mut LockOwners) -> T) -> T {
         let space = self.spaces.entry(id).or_insert_with(|| Space::new(id));
         let before = space.counts();
         let result = step(space, &mut self.parties);
@@ -57,13 +57,13 @@ impl Table {
     ///
     /// # Errors
     /// [`LockError::Busy`].
-    pub fn take(&mut self, me: &Arc<Locker>, wanted: &Wanted) -> Result<(), LockError> {
+    pub fn take(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest) -> Result<(), LockError> {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
         self.in_space(wanted.space(), |space, parties| {
             if space.take(me, wanted, parties) {
                 return Ok(());
             }
-            Err(LockError::Busy(space.in_the_way(me.id(), wanted, None)))
+            Err(LockError::Busy(space.blockers(me.id(), wanted, None)))
         })
     }
 
@@ -73,8 +73,8 @@ impl Table {
     /// [`LockError::Interrupted`], if it was interrupted before, or waits are stopped.
     pub fn take_or_join(
         &mut self,
-        me: &Arc<Locker>,
-        wanted: Wanted,
+        me: &Arc<LockOwner>,
+        wanted: LockRequest,
         now: Duration,
     ) -> Result<bool, LockError> {
         if self.take(me, &wanted).is_ok() {
@@ -93,27 +93,27 @@ impl Table {
     ///
     /// # Errors
     /// The reason why the wait has ended without the lock.
-    pub fn end_wait(&mut self, me: &Arc<Locker>, began: Duration, now: Duration) -> Result<(), LockError> {
+    pub fn end_wait(&mut self, me: &Arc<LockOwner>, began: Duration, now: Duration) -> Result<(), LockError> {
         let waited = now.saturating_sub(began);
         self.metrics.waited(waited);
         if self.parties.wait_of(me.id()).is_some() {
             self.metrics.timeouts += 1;
-            let in_the_way = self.in_the_way(me.id());
-            self.stop(me.id(), LockError::TimedOut { in_the_way, waited });
+            let blockers = self.blockers(me.id());
+            self.stop(me.id(), LockError::TimedOut { blockers, waited });
         }
         let party = self.parties.get_mut(me.id());
         party.and_then(|party| party.outcome.take()).expect("a wait has an outcome")
     }
 
     /// Sets whether later requests overtake one that waits for a table. Returns the transactions that it waits for.
-    pub fn set_yielding(&mut self, me: TrxId, yields: bool) -> InTheWay {
+    pub fn set_yielding(&mut self, me: TrxId, yields: bool) -> Blockers {
         if let Some((space, place)) = self.parties.wait_of(me).map(|wait| (wait.wanted.space(), wait.place)) {
             self.in_space(space, |space, parties| space.set_yielding(place, yields, parties));
             if !yields {
                 self.break_circles(me);
             }
         }
-        self.in_the_way(me)
+        self.blockers(me)
     }
 
     /// Returns whether any transaction has a lock on a table, or waits for one.
@@ -122,13 +122,13 @@ impl Table {
     }
 
     /// Returns the transactions that a transaction waits for.
-    pub fn in_the_way(&self, trx: TrxId) -> InTheWay {
+    pub fn blockers(&self, trx: TrxId) -> Blockers {
         let wait = self.parties.wait_of(trx);
         let found = wait.and_then(|wait| {
             let space = self.spaces.get(&wait.wanted.space())?;
-            Some(space.in_the_way(trx, &wait.wanted, Some(wait.place)))
+            Some(space.blockers(trx, &wait.wanted, Some(wait.place)))
         });
-        found.unwrap_or_else(|| InTheWay::new([]))
+        found.unwrap_or_else(|| Blockers::new([]))
     }
 
     /// Ends the wait of a transaction, if it waits. Returns whether it did.
@@ -154,7 +154,7 @@ impl Table {
     }
 
     /// Makes the lock of a writer explicit, unless it has ended.
-    pub fn make_explicit(&mut self, holder: &Arc<Locker>, row: &RowName) -> bool {
+    pub fn make_explicit(&mut self, holder: &Arc<LockOwner>, row: &RowName) -> bool {
         if holder.has_ended() && !planted(Bug::EndedWriterLocks) {
             return false;
         }
@@ -164,7 +164,7 @@ impl Table {
     }
 
     /// Locks a range.
-    pub fn lock_range(&mut self, me: &Arc<Locker>, space: SpaceId, range: KeyRange) {
+    pub fn lock_range(&mut self, me: &Arc<LockOwner>, space: SpaceId, range: KeyRange) {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
         self.in_space(space, |space, parties| space.lock_range(me, range, parties));
     }
@@ -185,18 +185,18 @@ impl Table {
     }
 
     /// Returns the mode in which a transaction holds a row, if it does.
-    pub fn held_mode(&self, me: &Locker, row: &RowName) -> Option<RowMode> {
+    pub fn held_mode(&self, me: &LockOwner, row: &RowName) -> Option<RowMode> {
         self.spaces.get(&row.space)?.held_mode(me.id(), &row.key)
     }
 
     /// Releases the lock on one row, or downgrades it to this mode.
-    pub fn ease_row(&mut self, me: &Locker, row: &RowName, to: Option<RowMode>) {
+    pub fn ease_row(&mut self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
         self.in_space(row.space, |space, parties| space.ease_row(me.id(), &row.key, to, parties));
     }
 
     /// Releases at most `rows` row locks of a transaction, and the locks that go with them. Returns whether it has none
     /// left.
-    pub fn give_back(&mut self, me: &Locker, mut rows: usize) -> bool {
+    pub fn give_back(&mut self, me: &LockOwner, mut rows: usize) -> bool {
         me.set_ended();
         let trx = me.id();
         while let Some(id) = self.parties.get(trx).and_then(|party| party.spaces.last().copied()) {
@@ -213,7 +213,7 @@ impl Table {
 
     /// Ends the current wait of a transaction, or the next one of its call. Returns `false` if this lock owner has
     /// ended.
-    pub fn interrupt(&mut self, locker: &Locker, number: u64) -> bool {
+    pub fn interrupt(&mut self, locker: &LockOwner, number: u64) -> bool {
         if locker.has_ended() {
             return false;
         }
@@ -242,10 +242,10 @@ impl Table {
 
     /// Returns all waiters.
     pub fn waits(&self) -> Vec<Waiting> {
-        let waiting = |(trx, party): (TrxId, &Party)| {
+        let waiting = |(trx, party): (TrxId, &OwnerState)| {
             let wait = party.wait.as_ref()?;
             let lock = wait.wanted.clone().into();
-            Some(Waiting { trx, lock, since: wait.since, behind: self.in_the_way(trx) })
+            Some(Waiting { trx, lock, since: wait.since, behind: self.blockers(trx) })
         };
         self.parties.iter().filter_map(waiting).collect()
     }

@@ -12,7 +12,7 @@
 
 use core::time::Duration;
 
-use super::{Locks, Wanted, locker::Locker, mode::TableMode};
+use super::{LockRequest, Locks, mode::TableMode, owner::LockOwner};
 use crate::{
     error::{Error, LockError, Result},
     ids::SpaceId,
@@ -28,7 +28,7 @@ const STEP: Duration = Duration::from_millis(50);
 /// A wait that is ended even if `between` fails or panics: others would wait for it forever otherwise.
 struct WaitUnderWay<'a> {
     locks: &'a Locks,
-    me: &'a Arc<Locker>,
+    me: &'a Arc<LockOwner>,
     began: Duration,
 }
 
@@ -62,14 +62,14 @@ impl Locks {
     /// As [`Locks::acquire`], except for a deadlock; errors of `between`.
     pub fn acquire_in_turns(
         &self,
-        me: &Arc<Locker>,
+        me: &Arc<LockOwner>,
         space: SpaceId,
         mode: TableMode,
         at_most: Duration,
         longest: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
-        let wanted = Wanted::Table(space, mode);
+        let wanted = LockRequest::Table(space, mode);
         let taken = self.step(|table| table.take(me, &wanted));
         if taken.is_ok() || at_most.is_zero() {
             return Ok(taken?);
@@ -93,7 +93,7 @@ impl Locks {
     /// Waits in turns until the wait is settled, or its time is over.
     fn take_turns(
         &self,
-        me: &Locker,
+        me: &LockOwner,
         until: Duration,
         turn: &mut Duration,
         longest: Duration,
@@ -122,7 +122,7 @@ impl Locks {
                 if wait(STEP)? {
                     return Ok(());
                 }
-                let now = self.table.lock().in_the_way(me.id());
+                let now = self.table.lock().blockers(me.id());
                 if !now.ids().iter().any(|trx| before.ids().contains(trx)) {
                     break;
                 }

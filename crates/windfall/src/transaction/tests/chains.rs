@@ -3,7 +3,7 @@
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{
-    super::{Trx, chains::LOG_A_PAGE, purge::PAGES_A_STEP},
+    super::{Trx, chains::LOG_PER_PAGE, purge::PAGES_PER_STEP},
     Base, Mode, PAGE_SIZE, Rows, Setup, change,
 };
 use crate::tablespace;
@@ -56,7 +56,7 @@ fn purge(base: &Base, mut after: impl FnMut()) -> usize {
 
 #[test]
 fn a_step_frees_a_bounded_number_of_pages() {
-    const PAGES: usize = 3 * PAGES_A_STEP;
+    const PAGES: usize = 3 * PAGES_PER_STEP;
     let base = base(64 << 20);
     let mut model = Rows::from([(b"first".to_vec(), FIRST.to_vec())]);
     for n in 0..40u8 {
@@ -77,9 +77,9 @@ fn a_step_frees_a_bounded_number_of_pages() {
     let (mut was, mut end) = (all, log.end());
     let steps = purge(&base, || {
         let now = pages(&base);
-        assert!(was - now <= PAGES_A_STEP + 2, "{} pages in one step", was - now);
+        assert!(was - now <= PAGES_PER_STEP + 2, "{} pages in one step", was - now);
         let took = (log.end().0 - end.0) as usize;
-        assert!(took <= PAGES_A_STEP * LOG_A_PAGE, "{took} bytes of log in one step");
+        assert!(took <= PAGES_PER_STEP * LOG_PER_PAGE, "{took} bytes of log in one step");
         (was, end) = (now, log.end());
     });
     assert!(all - was >= 3 * PAGES + 40 * 3, "{} pages came back", all - was);
@@ -114,7 +114,7 @@ fn a_value_far_longer_than_the_log_comes_and_goes() {
     base.delete(b"long").unwrap();
     look();
     let steps = purge(&base, &mut look);
-    assert!(steps >= 3 * PAGES / PAGES_A_STEP, "{steps} steps");
+    assert!(steps >= 3 * PAGES / PAGES_PER_STEP, "{steps} steps");
     base.compare_purged(&Rows::from([first])).unwrap();
     assert!(pages(&base) < 10);
     assert!(most <= log.size() + (16 << 10), "{most} bytes of a log of {}", log.size());

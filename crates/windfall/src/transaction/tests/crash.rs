@@ -6,7 +6,7 @@ use std::{sync::mpsc, thread};
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::{
-    super::{Trx, purge::PAGES_A_STEP},
+    super::{Trx, purge::PAGES_PER_STEP},
     Base, Mode, Rows, Setup, change, keys_of,
 };
 use crate::{disk::Disk, env::Env, error::Result};
@@ -305,7 +305,7 @@ fn some_crash_points_of_longer_histories() {
 fn crash_points_amid_the_freeing_of_long_chains() {
     let long = |fill: u8| {
         let mut value = vec![0, 0, fill];
-        value.resize(PAGES_A_STEP * 5 / 4 * super::PAGE_SIZE, fill);
+        value.resize(PAGES_PER_STEP * 5 / 4 * super::PAGE_SIZE, fill);
         value
     };
     let purge = || [Step::Purge, Step::Purge, Step::Purge];

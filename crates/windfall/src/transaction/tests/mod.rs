@@ -16,11 +16,11 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{
     Edit, Ids, Mode, RowTarget, Secondary, Stop, Transactions, Trx, Value,
-    locks::{Patience, RowMode, Waits},
+    locks::{LockTimeout, RowMode, Waits},
     read, secondary,
 };
 use crate::{
-    buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
+    buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
     checkpoint::Checkpointer,
     disk::{Disk, FileName},
     env::{Env, Kind, Next, Worker},
@@ -136,7 +136,7 @@ impl Base {
         let options = LogOptions { size: log_size, buffer: 256 << 10 };
         let log = Log::open(disk.clone(), env.clone(), health.clone(), options, &mut control, found.end)?;
         let log = Arc::new(log);
-        let ground = Ground { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
+        let ground = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
         let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, frames, frames)?);
         let now = control.control().clone();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
@@ -367,7 +367,7 @@ fn unblocked<T>(trx: &mut Trx<'_>, mut attempt: impl FnMut(&mut Trx<'_>) -> Resu
             Err(Stop::Failed(error)) => return Err(error),
             Err(Stop::Blocked(blocked)) => {
                 let transactions = trx.floor();
-                let patience = Patience::AtMost(Duration::from_mins(10));
+                let patience = LockTimeout::AtMost(Duration::from_mins(10));
                 transactions.await_lock(trx, blocked, &mut Waits::new(patience))?;
             }
         }

@@ -3,7 +3,7 @@
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::{
-    super::{Sight, Trx, purge::ASIDE_PAUSE, stream::PAGES},
+    super::{Trx, Visibility, purge::ASIDE_PAUSE, stream::PAGES},
     Base, CLUSTERED, Mode, PAGE_SIZE, RowTarget, Rows, Setup, Value, change,
 };
 use crate::{
@@ -285,7 +285,7 @@ fn a_pin_keeps_versions_and_a_reader_its_value() {
     let mut model = Rows::from([(key(1).to_vec(), value(2))]);
     base.put(&key(1), &value(1), Mode::Insert).unwrap();
     let view = base.transactions.view();
-    let sight = Sight::View(&view, TrxId::NONE);
+    let sight = Visibility::View(&view, TrxId::NONE);
     let mut reader = base.transactions.open_value(&base.clustered, &key(1), sight).unwrap().unwrap();
     base.put(&key(1), &value(2), Mode::Update).unwrap();
     churn(&base, &mut model, 1);

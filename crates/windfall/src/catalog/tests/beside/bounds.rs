@@ -464,7 +464,7 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
             building.note(&noted.to_be_bytes(), None, Some(&value(noted, false)));
             left -= 1;
         }
-        let (is_open, count) = (!transactions.row_locks().is_table_locked(space), building.count());
+        let (is_open, count) = (!transactions.lock_manager().is_table_locked(space), building.count());
         let mut seen = last_seen.lock();
         *seen = (if is_open { round } else { seen.0 }, count);
     });
@@ -539,15 +539,15 @@ fn a_statement_whose_time_is_over_between_two_waits_has_timed_out() {
             }
         });
         let built = db.statements_wait(at_most).create_index("t", "i", index(true));
-        let in_the_way = match built {
-            Err(Error::Lock(LockError::TimedOut { in_the_way, waited })) if at_most >= PATIENT => {
+        let blockers = match built {
+            Err(Error::Lock(LockError::TimedOut { blockers, waited })) if at_most >= PATIENT => {
                 assert!(waited >= at_most, "{waited:?}");
-                in_the_way
+                blockers
             }
-            Err(Error::Lock(LockError::Busy(in_the_way))) if at_most.is_zero() => in_the_way,
+            Err(Error::Lock(LockError::Busy(blockers))) if at_most.is_zero() => blockers,
             built => panic!("{at_most:?}: {built:?}"),
         };
-        let ids: Vec<u64> = in_the_way.ids().iter().map(|trx| trx.0).collect();
+        let ids: Vec<u64> = blockers.ids().iter().map(|trx| trx.0).collect();
         assert!(ids.contains(&stayed.load(SeqCst)), "{ids:?} are in the way");
         db.engine().catalog.pause.clear();
         assert!(table.index("i").is_err());

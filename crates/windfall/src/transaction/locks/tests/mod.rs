@@ -28,33 +28,33 @@ impl Desk {
         Self { locks: Arc::new(Locks::new(Arc::new(env.clone()))), env }
     }
 
-    fn lockers<const N: usize>(&self) -> [Arc<Locker>; N] {
+    fn lockers<const N: usize>(&self) -> [Arc<LockOwner>; N] {
         core::array::from_fn(|n| self.locks.locker(TrxId(n as u64 + 1)))
     }
 
     /// Requests a lock, and begins to wait if necessary. Returns whether it was granted.
-    fn ask(&self, me: &Arc<Locker>, wanted: Wanted) -> bool {
+    fn ask(&self, me: &Arc<LockOwner>, wanted: LockRequest) -> bool {
         let now = self.env.now();
         self.locks.step(|table| table.take_or_join(me, wanted, now)).unwrap()
     }
 
     /// Returns the outcome of the wait, if it has ended.
-    fn outcome(&self, me: &Arc<Locker>) -> Option<Result<(), LockError>> {
+    fn outcome(&self, me: &Arc<LockOwner>) -> Option<Result<(), LockError>> {
         let now = self.env.now();
         me.is_settled().then(|| self.locks.step(|table| table.end_wait(me, now, now)))
     }
 
     /// Returns whether the wait has ended with the lock.
-    fn was_served(&self, me: &Arc<Locker>) -> bool {
+    fn was_served(&self, me: &Arc<LockOwner>) -> bool {
         self.outcome(me).is_some_and(|outcome| outcome.is_ok())
     }
 
-    fn try_now(&self, me: &Arc<Locker>, wanted: Wanted) -> Result<(), LockError> {
-        self.locks.acquire(me, wanted, Patience::NoWait)
+    fn try_now(&self, me: &Arc<LockOwner>, wanted: LockRequest) -> Result<(), LockError> {
+        self.locks.acquire(me, wanted, LockTimeout::NoWait)
     }
 
     /// Ends all lockers, and checks that nothing is left.
-    fn close(&self, lockers: &[Arc<Locker>]) {
+    fn close(&self, lockers: &[Arc<LockOwner>]) {
         for locker in lockers {
             self.locks.end(locker);
         }
@@ -66,16 +66,16 @@ fn name(space: SpaceId, key: &str) -> RowName {
     RowName { space, key: key.as_bytes().into() }
 }
 
-fn shared(key: &str) -> Wanted {
-    Wanted::Row(name(SPACE, key), RowMode::Shared)
+fn shared(key: &str) -> LockRequest {
+    LockRequest::Row(name(SPACE, key), RowMode::Shared)
 }
 
-fn exclusive(key: &str) -> Wanted {
-    Wanted::Row(name(SPACE, key), RowMode::Exclusive)
+fn exclusive(key: &str) -> LockRequest {
+    LockRequest::Row(name(SPACE, key), RowMode::Exclusive)
 }
 
-fn insert(key: &str) -> Wanted {
-    Wanted::Insert(name(SPACE, key))
+fn insert(key: &str) -> LockRequest {
+    LockRequest::Insert(name(SPACE, key))
 }
 
 fn ids(ids: &[u64]) -> Vec<TrxId> {

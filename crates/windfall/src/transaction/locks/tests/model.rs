@@ -171,7 +171,7 @@ impl Model {
 struct Pair {
     desk: Desk,
     model: Model,
-    lockers: Vec<Arc<Locker>>,
+    lockers: Vec<Arc<LockOwner>>,
     next: u64,
 }
 
@@ -179,12 +179,12 @@ fn key(key: u8) -> RowName {
     RowName { space: SPACE, key: [key].into() }
 }
 
-fn wanted(want: Want) -> Wanted {
+fn wanted(want: Want) -> LockRequest {
     match want {
-        Want::Lock(None, mode) => Wanted::Table(SPACE, mode),
-        Want::Lock(Some(n), TableMode::Exclusive) => Wanted::Row(key(n), RowMode::Exclusive),
-        Want::Lock(Some(n), _) => Wanted::Row(key(n), RowMode::Shared),
-        Want::Insert(n) => Wanted::Insert(key(n)),
+        Want::Lock(None, mode) => LockRequest::Table(SPACE, mode),
+        Want::Lock(Some(n), TableMode::Exclusive) => LockRequest::Row(key(n), RowMode::Exclusive),
+        Want::Lock(Some(n), _) => LockRequest::Row(key(n), RowMode::Shared),
+        Want::Insert(n) => LockRequest::Insert(key(n)),
     }
 }
 

@@ -11,7 +11,7 @@ fn a_lock_conflicts_with_those_of_others_only() {
     let Err(LockError::Busy(holders)) = desk.try_now(c, exclusive("k")) else { panic!("it is free") };
     assert_eq!(holders.ids(), ids(&[1, 2]));
     assert!(desk.ask(c, exclusive("l")), "another key, another lock");
-    let elsewhere = Wanted::Row(name(OTHER, "k"), RowMode::Exclusive);
+    let elsewhere = LockRequest::Row(name(OTHER, "k"), RowMode::Exclusive);
     assert!(desk.ask(c, elsewhere), "another tablespace, another lock");
     assert_eq!(desk.locks.metrics().held, 4);
     desk.close(all);
@@ -24,17 +24,17 @@ fn tables_are_locked_in_four_modes() {
     for one in TableMode::ALL {
         for other in TableMode::ALL {
             let [a, b] = desk.lockers();
-            assert!(desk.ask(&a, Wanted::Table(SPACE, one)));
-            let taken = desk.try_now(&b, Wanted::Table(SPACE, other)).is_ok();
+            assert!(desk.ask(&a, LockRequest::Table(SPACE, one)));
+            let taken = desk.try_now(&b, LockRequest::Table(SPACE, other)).is_ok();
             assert_eq!(taken, !one.conflicts(other), "{one} and {other}");
             desk.close(&[a, b]);
         }
     }
-    assert!(desk.ask(a, Wanted::Table(SPACE, TableMode::IntentionExclusive)));
-    assert!(desk.ask(a, Wanted::Table(SPACE, TableMode::Shared)), "nobody else has it");
+    assert!(desk.ask(a, LockRequest::Table(SPACE, TableMode::IntentionExclusive)));
+    assert!(desk.ask(a, LockRequest::Table(SPACE, TableMode::Shared)), "nobody else has it");
     for mode in TableMode::ALL {
         let is_free = mode == TableMode::IntentionShared;
-        assert_eq!(desk.try_now(b, Wanted::Table(SPACE, mode)).is_ok(), is_free, "{mode}");
+        assert_eq!(desk.try_now(b, LockRequest::Table(SPACE, mode)).is_ok(), is_free, "{mode}");
     }
     assert!(
         desk.ask(a, exclusive("k")) && desk.try_now(b, exclusive("l")).is_ok(),
@@ -103,7 +103,7 @@ fn the_lightest_on_a_circle_gives_way() {
     for (locker, key) in [(a, "a"), (b, "b"), (c, "c")] {
         assert!(desk.ask(locker, exclusive(key)));
     }
-    assert!(desk.ask(b, Wanted::Table(SPACE, TableMode::IntentionExclusive)));
+    assert!(desk.ask(b, LockRequest::Table(SPACE, TableMode::IntentionExclusive)));
     assert!(!desk.ask(a, exclusive("b")) && !desk.ask(b, shared("c")));
     assert!(desk.locks.last_deadlock().is_none());
     assert!(!desk.ask(c, exclusive("a")));
@@ -243,7 +243,7 @@ fn a_range_keeps_the_inserts_of_others_out() {
     let range = |me, from: &str, to: &str| {
         desk.locks.lock_range(me, SPACE, Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes()));
     };
-    let may = |me: &Arc<Locker>, key: &str| desk.locks.may_insert(Some(me.id()), SPACE, key.as_bytes());
+    let may = |me: &Arc<LockOwner>, key: &str| desk.locks.may_insert(Some(me.id()), SPACE, key.as_bytes());
     assert!(desk.locks.may_insert(None, SPACE, b"d"));
     range(a, "b", "f");
     range(b, "e", "h");
@@ -310,7 +310,8 @@ fn what_is_held_and_waited_for_is_listed() {
     let desk = Desk::new();
     let all @ [a, b, c] = &desk.lockers();
     assert!(
-        desk.ask(a, Wanted::Table(SPACE, TableMode::IntentionExclusive)) && desk.ask(a, exclusive("k\n"))
+        desk.ask(a, LockRequest::Table(SPACE, TableMode::IntentionExclusive))
+            && desk.ask(a, exclusive("k\n"))
     );
     assert!(desk.ask(b, shared("j")));
     desk.locks.lock_range(b, SPACE, Bound::Excluded(b"j"), Bound::Unbounded);
@@ -348,14 +349,14 @@ fn what_is_held_and_waited_for_is_listed() {
 fn an_end_gives_back_any_number_of_rows() {
     let desk = Desk::new();
     let all @ [a, b, c] = &desk.lockers();
-    let rows = 3 * ROWS_IN_A_STEP + 1;
+    let rows = 3 * ROWS_PER_STEP + 1;
     let row = |n: usize| exclusive(&format!("{n:04}"));
     for n in 0..rows {
         assert!(desk.ask(a, row(n)));
     }
-    assert!(desk.ask(a, Wanted::Table(OTHER, TableMode::Exclusive)));
+    assert!(desk.ask(a, LockRequest::Table(OTHER, TableMode::Exclusive)));
     assert!(!desk.ask(b, row(0)) && !desk.ask(c, row(rows - 1)));
-    assert!(!desk.locks.step(|table| table.give_back(a, ROWS_IN_A_STEP)), "one step is not all");
+    assert!(!desk.locks.step(|table| table.give_back(a, ROWS_PER_STEP)), "one step is not all");
     assert!(desk.was_served(b) && desk.outcome(c).is_none());
     assert!(!desk.locks.make_explicit(a, name(SPACE, "new")), "it has begun to end");
     desk.locks.end(a);

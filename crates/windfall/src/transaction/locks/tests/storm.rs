@@ -37,8 +37,8 @@ fn leave(inside: &Inside, held: &[Option<RowMode>]) {
 /// Runs one transaction. Returns the number of deadlocks reported to it.
 fn transaction(
     locks: &Locks,
-    me: &Arc<Locker>,
-    others: &Mutex<Vec<Arc<Locker>>>,
+    me: &Arc<LockOwner>,
+    others: &Mutex<Vec<Arc<LockOwner>>>,
     inside: &Inside,
     draw: &mut Draw,
 ) -> u64 {
@@ -50,9 +50,9 @@ fn transaction(
         let n = draw.below(KEYS);
         let key = name(SPACE, &n.to_string());
         let patience = match draw.below(4) {
-            0 => Patience::NoWait,
-            1 => Patience::AtMost(Duration::from_micros(draw.below(500))),
-            _ => Patience::Forever,
+            0 => LockTimeout::NoWait,
+            1 => LockTimeout::AtMost(Duration::from_micros(draw.below(500))),
+            _ => LockTimeout::Forever,
         };
         let mode = if draw.below(2) == 0 { RowMode::Shared } else { RowMode::Exclusive };
         let outcome = match draw.below(12) {
@@ -60,15 +60,17 @@ fn transaction(
                 locks.lock_range(me, SPACE, Bound::Included(&key.key), Bound::Included(&key.key));
                 Ok(())
             }
-            1 => locks.acquire(me, Wanted::Insert(key), patience),
-            2 => locks.acquire(me, Wanted::Table(OTHER, TableMode::ALL[draw.below(4) as usize]), patience),
+            1 => locks.acquire(me, LockRequest::Insert(key), patience),
+            2 => {
+                locks.acquire(me, LockRequest::Table(OTHER, TableMode::ALL[draw.below(4) as usize]), patience)
+            }
             3 => {
                 let other = others.lock()[draw.below(THREADS) as usize].clone();
                 locks.interrupt(&other);
                 me.add_weight(draw.below(3));
                 Ok(())
             }
-            _ => locks.acquire(me, Wanted::Row(key, mode), patience).inspect(|()| {
+            _ => locks.acquire(me, LockRequest::Row(key, mode), patience).inspect(|()| {
                 let (cell, held) = (&inside[n as usize], &mut held[n as usize]);
                 match (*held, mode) {
                     (None, RowMode::Shared) => {
@@ -140,8 +142,10 @@ fn a_long_chain_of_waits_is_searched_once() {
         assert!(desk.ask(&lockers[n as usize], row(n)));
     }
     for n in MANY..2 * MANY {
-        let own =
-            Wanted::Row(RowName { space: OTHER, key: (*n.to_string().as_bytes()).into() }, RowMode::Shared);
+        let own = LockRequest::Row(
+            RowName { space: OTHER, key: (*n.to_string().as_bytes()).into() },
+            RowMode::Shared,
+        );
         assert!(desk.ask(&lockers[n as usize], own) && !desk.ask(&lockers[n as usize], row(0)));
     }
     for n in 1..MANY {

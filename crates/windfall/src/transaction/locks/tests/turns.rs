@@ -5,13 +5,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::*;
 use crate::error::Error;
 
-const TABLE: Wanted = Wanted::Table(SPACE, TableMode::IntentionExclusive);
+const TABLE: LockRequest = LockRequest::Table(SPACE, TableMode::IntentionExclusive);
 /// The timeout of the wait.
 const AT_MOST: Duration = Duration::from_secs(1000);
 
 impl Desk {
     /// Waits for the table in turns, and calls `between` at each interval.
-    fn in_turns(&self, me: &Arc<Locker>, longest: Duration, mut between: impl FnMut()) -> Result<(), Error> {
+    fn in_turns(
+        &self,
+        me: &Arc<LockOwner>,
+        longest: Duration,
+        mut between: impl FnMut(),
+    ) -> Result<(), Error> {
         self.locks.acquire_in_turns(me, SPACE, TableMode::Shared, AT_MOST, longest, &mut || {
             between();
             Ok(false)
@@ -54,7 +59,7 @@ fn a_wait_in_turns_is_served_although_others_wait_for_nothing() {
 fn a_wait_in_turns_that_closes_a_circle_gives_way_and_goes_on() {
     let desk = Desk::new();
     let all @ [me, old, new] = &desk.lockers();
-    let row = Wanted::Row(name(OTHER, "k"), RowMode::Exclusive);
+    let row = LockRequest::Row(name(OTHER, "k"), RowMode::Exclusive);
     assert!(desk.ask(old, TABLE) && desk.ask(new, row.clone()));
     let mut looks = 0;
     let served = desk.in_turns(me, Duration::from_secs(10), || {

@@ -22,12 +22,12 @@ fn a_wait_ends_with_its_time_in_a_simulation() {
     assert!(desk.ask(a, shared("k")));
     let began = desk.env.now();
     let time = Duration::from_secs(50);
-    let Err(LockError::TimedOut { in_the_way, waited }) =
-        desk.locks.acquire(b, exclusive("k"), Patience::AtMost(time))
+    let Err(LockError::TimedOut { blockers, waited }) =
+        desk.locks.acquire(b, exclusive("k"), LockTimeout::AtMost(time))
     else {
         panic!("it is free")
     };
-    assert_eq!((in_the_way.ids(), waited), (&ids(&[1])[..], time));
+    assert_eq!((blockers.ids(), waited), (&ids(&[1])[..], time));
     assert_eq!(desk.env.now(), began + time);
     assert!(desk.ask(c, shared("k")), "who has gone stands before nobody");
     let metrics = desk.locks.metrics();
@@ -44,13 +44,13 @@ fn a_wait_ends_with_its_time_in_a_simulation() {
 fn a_wait_ends_with_its_time_on_a_real_clock() {
     let locks = real();
     let (a, b) = (locks.locker(TrxId(1)), locks.locker(TrxId(2)));
-    locks.acquire(&a, exclusive("k"), Patience::NoWait).unwrap();
+    locks.acquire(&a, exclusive("k"), LockTimeout::NoWait).unwrap();
     let time = Duration::from_millis(20);
-    let error = locks.acquire(&b, exclusive("k"), Patience::AtMost(time)).unwrap_err();
-    let LockError::TimedOut { in_the_way, waited } = error else { panic!("{error}") };
-    assert!(in_the_way.ids() == [TrxId(1)] && waited >= time);
+    let error = locks.acquire(&b, exclusive("k"), LockTimeout::AtMost(time)).unwrap_err();
+    let LockError::TimedOut { blockers, waited } = error else { panic!("{error}") };
+    assert!(blockers.ids() == [TrxId(1)] && waited >= time);
     locks.end(&a);
-    locks.acquire(&b, exclusive("k"), Patience::AtMost(Duration::ZERO)).unwrap();
+    locks.acquire(&b, exclusive("k"), LockTimeout::AtMost(Duration::ZERO)).unwrap();
     locks.end(&b);
 }
 
@@ -77,7 +77,7 @@ fn a_background_step_may_end_a_wait_in_a_simulation() {
         Next::Done
     };
     let _worker = desk.env.spawn("test", Kind::Service, Arc::new(Event::new()), Box::new(step)).unwrap();
-    desk.locks.acquire(b, exclusive("k"), Patience::Forever).unwrap();
+    desk.locks.acquire(b, exclusive("k"), LockTimeout::Forever).unwrap();
     desk.close(all);
 }
 
@@ -87,7 +87,7 @@ fn a_wait_without_end_is_found_in_a_simulation() {
     let desk = Desk::new();
     let [a, b] = &desk.lockers();
     assert!(desk.ask(a, exclusive("k")));
-    let _ = desk.locks.acquire(b, exclusive("k"), Patience::Forever);
+    let _ = desk.locks.acquire(b, exclusive("k"), LockTimeout::Forever);
 }
 
 #[test]
@@ -99,25 +99,25 @@ fn nobody_waits_under_a_latch() {
     assert!(desk.ask(a, exclusive("k")));
     let _latch = Held::take(Rank::Page);
     assert!(desk.try_now(b, exclusive("k")).is_err() && !desk.locks.may_write(None, SPACE, b"k"));
-    let _ = desk.locks.acquire(b, exclusive("k"), Patience::AtMost(MILLISECOND));
+    let _ = desk.locks.acquire(b, exclusive("k"), LockTimeout::AtMost(MILLISECOND));
 }
 
 #[test]
 fn an_interrupt_ends_the_wait_or_the_next_one() {
     let locks = real();
     let (a, b) = (locks.locker(TrxId(1)), locks.locker(TrxId(2)));
-    locks.acquire(&a, exclusive("k"), Patience::NoWait).unwrap();
+    locks.acquire(&a, exclusive("k"), LockTimeout::NoWait).unwrap();
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| locks.acquire(&b, exclusive("k"), Patience::Forever));
+        let waiter = scope.spawn(|| locks.acquire(&b, exclusive("k"), LockTimeout::Forever));
         until_waiting(&locks, 1);
         locks.interrupt(&b);
         assert_eq!(waiter.join().unwrap(), Err(LockError::Interrupted));
     });
     locks.interrupt(&b);
-    locks.acquire(&b, exclusive("l"), Patience::Forever).expect("that needs no wait");
-    assert!(matches!(locks.acquire(&b, shared("k"), Patience::NoWait), Err(LockError::Busy(_))));
-    assert_eq!(locks.acquire(&b, shared("k"), Patience::Forever), Err(LockError::Interrupted));
-    let again = locks.acquire(&b, shared("k"), Patience::AtMost(MILLISECOND));
+    locks.acquire(&b, exclusive("l"), LockTimeout::Forever).expect("that needs no wait");
+    assert!(matches!(locks.acquire(&b, shared("k"), LockTimeout::NoWait), Err(LockError::Busy(_))));
+    assert_eq!(locks.acquire(&b, shared("k"), LockTimeout::Forever), Err(LockError::Interrupted));
+    let again = locks.acquire(&b, shared("k"), LockTimeout::AtMost(MILLISECOND));
     assert!(matches!(again, Err(LockError::TimedOut { .. })), "an interrupt ends one wait: {again:?}");
     locks.end(&a);
     locks.end(&b);
@@ -128,16 +128,20 @@ fn an_interrupt_ends_the_wait_or_the_next_one() {
 fn those_who_wait_are_woken_by_what_ends_their_wait() {
     let locks = real();
     let [a, b, c, d] = core::array::from_fn(|n| locks.locker(TrxId(n as u64 + 1)));
-    locks.acquire(&a, exclusive("k"), Patience::NoWait).unwrap();
+    locks.acquire(&a, exclusive("k"), LockTimeout::NoWait).unwrap();
     locks.lock_range(&a, OTHER, Bound::Unbounded, Bound::Unbounded);
     thread::scope(|scope| {
-        let served = scope.spawn(|| locks.acquire(&b, shared("k"), Patience::Forever));
+        let served = scope.spawn(|| locks.acquire(&b, shared("k"), LockTimeout::Forever));
         let interrupted = scope.spawn(|| {
-            locks.acquire(&c, Wanted::Insert(name(OTHER, "k")), Patience::AtMost(Duration::from_mins(5)))
+            locks.acquire(
+                &c,
+                LockRequest::Insert(name(OTHER, "k")),
+                LockTimeout::AtMost(Duration::from_mins(5)),
+            )
         });
         let victim = scope.spawn(|| {
-            locks.acquire(&d, exclusive("d"), Patience::NoWait).unwrap();
-            let outcome = locks.acquire(&d, exclusive("k"), Patience::Forever);
+            locks.acquire(&d, exclusive("d"), LockTimeout::NoWait).unwrap();
+            let outcome = locks.acquire(&d, exclusive("k"), LockTimeout::Forever);
             locks.end(&d);
             outcome
         });
@@ -145,7 +149,7 @@ fn those_who_wait_are_woken_by_what_ends_their_wait() {
         assert!(locks.interrupt(&c));
         assert_eq!(interrupted.join().unwrap(), Err(LockError::Interrupted));
         a.add_weight(100);
-        locks.acquire(&a, exclusive("d"), Patience::Forever).expect("the other one gives way");
+        locks.acquire(&a, exclusive("d"), LockTimeout::Forever).expect("the other one gives way");
         assert!(matches!(victim.join().unwrap(), Err(LockError::Deadlock(_))));
         assert_eq!(locks.metrics().waiting, 1);
         locks.end(&a);

@@ -1,4 +1,4 @@
-//! The options of a DDL statement ([`Terms`]).
+//! The options of a DDL statement ([`DdlOptions`]).
 //!
 //! **Purpose.** When the statement is durable, and how long it waits for others that use its tables: statements with
 //! metadata locks on the names, and transactions with locks.
@@ -11,7 +11,7 @@ use crate::log::FlushLog;
 
 /// The options of one DDL statement.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct DdlOptions {
     /// When it is durable.
     pub flush: FlushLog,
     /// The deadline of its waits, by the clock of the environment, if one was set. Otherwise it waits for other

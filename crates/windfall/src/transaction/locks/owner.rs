@@ -1,7 +1,7 @@
 //! Lock owners.
 //!
-//! **Purpose.** A [`Locker`] is the handle of a lock owner, shared by its transaction and its waiters. [`Parties`] is
-//! the set of lock owners that hold or request locks, with the wait of each.
+//! **Purpose.** A [`LockOwner`] is the handle of a lock owner, shared by its transaction and its waiters.
+//! [`LockOwners`] is the set of lock owners that hold or request locks, with the wait of each.
 //!
 //! **Invariants.** The state of a wait changes under the mutex of the lock table. A locker is `settled` from the moment
 //! in which the outcome of its wait is known until it waits again. The thread that settles it queues it to be woken
@@ -10,7 +10,7 @@
 use core::{mem, time::Duration};
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{queue::Place, request::Wanted};
+use super::{queue::Place, request::LockRequest};
 use crate::{
     error::LockError,
     ids::{SpaceId, TrxId},
@@ -25,7 +25,7 @@ use crate::{
 
 /// A lock owner: a transaction or statement that requests locks, or a transaction with writes that others wait for.
 #[derive(Debug)]
-pub struct Locker {
+pub struct LockOwner {
     id: TrxId,
     /// Rows changed.
     changed: AtomicU64,
@@ -38,7 +38,7 @@ pub struct Locker {
     event: Event,
 }
 
-impl Locker {
+impl LockOwner {
     pub(super) fn new(id: TrxId) -> Self {
         Self {
             id,
@@ -92,7 +92,7 @@ impl Locker {
         self.interrupted.load(SeqCst) > self.forgotten.load(SeqCst)
     }
 
-    /// As [`Locker::is_interrupted`], and clears the interrupt. Called by the transaction itself.
+    /// As [`LockOwner::is_interrupted`], and clears the interrupt. Called by the transaction itself.
     pub fn take_interrupt(&self) -> bool {
         let number = self.interrupted.load(SeqCst);
         let is_interrupted = number > self.forgotten.load(SeqCst);
@@ -113,15 +113,15 @@ impl Locker {
 /// A lock request that waits.
 #[derive(Debug)]
 pub struct Wait {
-    pub wanted: Wanted,
+    pub wanted: LockRequest,
     pub place: Place,
     pub since: Duration,
 }
 
-/// [`Party`] is the lock table's entry of a lock owner that holds or requests locks.
+/// The lock table's entry of a lock owner that holds or requests locks.
 #[derive(Debug)]
-pub struct Party {
-    locker: Arc<Locker>,
+pub struct OwnerState {
+    locker: Arc<LockOwner>,
     /// The tablespaces in which it has locks, or had locks that were released.
     pub spaces: BTreeSet<SpaceId>,
     pub wait: Option<Wait>,
@@ -129,7 +129,7 @@ pub struct Party {
     pub outcome: Option<Result<(), LockError>>,
 }
 
-impl Party {
+impl OwnerState {
     /// Returns the number of rows changed, as reported by the transaction.
     pub fn changed(&self) -> u64 {
         self.locker.changed.load(Relaxed)
@@ -138,16 +138,16 @@ impl Party {
 
 /// All lock owners that hold or request locks.
 #[derive(Debug, Default)]
-pub struct Parties {
-    all: BTreeMap<TrxId, Party>,
+pub struct LockOwners {
+    all: BTreeMap<TrxId, OwnerState>,
     tickets: u64,
-    woken: Vec<Arc<Locker>>,
+    woken: Vec<Arc<LockOwner>>,
 }
 
-impl Parties {
+impl LockOwners {
     /// Returns the entry of a lock owner, and creates it if needed.
-    pub fn enter(&mut self, locker: &Arc<Locker>) -> &mut Party {
-        self.all.entry(locker.id).or_insert_with(|| Party {
+    pub fn enter(&mut self, locker: &Arc<LockOwner>) -> &mut OwnerState {
+        self.all.entry(locker.id).or_insert_with(|| OwnerState {
             locker: locker.clone(),
             spaces: BTreeSet::new(),
             wait: None,
@@ -156,12 +156,12 @@ impl Parties {
     }
 
     /// Returns the entry of a lock owner, if it has one.
-    pub fn get(&self, trx: TrxId) -> Option<&Party> {
+    pub fn get(&self, trx: TrxId) -> Option<&OwnerState> {
         self.all.get(&trx)
     }
 
     /// The same, mutable.
-    pub fn get_mut(&mut self, trx: TrxId) -> Option<&mut Party> {
+    pub fn get_mut(&mut self, trx: TrxId) -> Option<&mut OwnerState> {
         self.all.get_mut(&trx)
     }
 
@@ -172,7 +172,7 @@ impl Parties {
     }
 
     /// Returns all lock owners, by id.
-    pub fn iter(&self) -> impl Iterator<Item = (TrxId, &Party)> {
+    pub fn iter(&self) -> impl Iterator<Item = (TrxId, &OwnerState)> {
         self.all.iter().map(|(trx, party)| (*trx, party))
     }
 
@@ -188,7 +188,7 @@ impl Parties {
     }
 
     /// Begins a wait.
-    pub fn begin_wait(&mut self, locker: &Arc<Locker>, wait: Wait) {
+    pub fn begin_wait(&mut self, locker: &Arc<LockOwner>, wait: Wait) {
         locker.settled.store(false, SeqCst);
         let party = self.enter(locker);
         party.wait = Some(wait);
@@ -214,7 +214,7 @@ impl Parties {
     }
 
     /// Returns the lock owners that must be woken.
-    pub fn take_woken(&mut self) -> Vec<Arc<Locker>> {
+    pub fn take_woken(&mut self) -> Vec<Arc<LockOwner>> {
         mem::take(&mut self.woken)
     }
 }

@@ -6,7 +6,7 @@
 //! secondary entries come first, each in a mini-transaction of its own; the last mini-transaction restores the
 //! clustered entry and marks the record. So the rollback may be interrupted and restarted at any point. A tablespace
 //! that was dropped is skipped. Of a long value only the record is marked: its pages are left to purge (`chains`).
-//! Rollback needs no new undo and no new disk space, only log ([`WayBack`]).
+//! Rollback needs no new undo and no new disk space, only log ([`RollbackSpace`]).
 
 use super::{
     Transactions,
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     buffer::BufferPool,
     error::{Error, Result},
-    log::Promise,
+    log::LogReservation,
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
@@ -25,30 +25,30 @@ use crate::{
 };
 
 /// Log that the rollback of an entry needs, in addition to its value and without page splits.
-pub const LOG_AN_ENTRY: u64 = 512;
+pub const LOG_PER_ENTRY: u64 = 512;
 /// Log that the end of a rollback needs, or the mark on a record.
 pub const LOG_OF_END: u64 = 512;
 
 /// The source of the log that a rollback needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WayBack {
+pub enum RollbackSpace {
     /// It was reserved before each change.
     Promised,
     /// It is reserved record by record, which may wait.
     Asks,
 }
 
-impl WayBack {
+impl RollbackSpace {
     /// Reserves log for a step of the rollback, unless it was reserved already.
     ///
     /// # Errors
     /// A full disk, or another failure to make room.
-    pub fn room(self, floor: &Transactions, bytes: u64) -> Result<Option<Promise<'_>>> {
+    pub fn room(self, floor: &Transactions, bytes: u64) -> Result<Option<LogReservation<'_>>> {
         let log = &floor.ground.pool.ground().log;
         match self {
             Self::Promised => Ok(None),
             // If there is no space to wait for, the reserve for work that frees log may have some.
-            Self::Asks => log.admit(bytes).or_else(|_| log.admit_way_back(bytes)).map(Some),
+            Self::Asks => log.admit(bytes).or_else(|_| log.admit_rollback(bytes)).map(Some),
         }
     }
 }
@@ -60,7 +60,7 @@ impl WayBack {
 pub fn log_for(floor: &Transactions, record: &UndoRecord) -> Result<u64> {
     let mut bytes = LOG_OF_END;
     if let Body::Row { space, key, change, touches } = &record.body {
-        bytes += LOG_AN_ENTRY * (1 + touches.len() as u64);
+        bytes += LOG_PER_ENTRY * (1 + touches.len() as u64);
         if let RowChange::Update { value, .. } = change {
             bytes += (key.len() + value.len()) as u64;
             let mut now = Vec::new();

@@ -9,7 +9,7 @@
 use core::ops::Range;
 
 use crate::{
-    catalog::{Call, Numbers},
+    catalog::{AutoIncrement, Call},
     error::Result,
     store::Tree,
     sync::Arc,
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Table {
-    fn with_numbers<T>(&self, run: impl FnOnce(&Numbers, &Arc<Tree>) -> Result<T>) -> Result<T> {
+    fn with_numbers<T>(&self, run: impl FnOnce(&AutoIncrement, &Arc<Tree>) -> Result<T>) -> Result<T> {
         self.engine.check_open()?;
         let call: Call<'_> = self.enter()?;
         run(self.inner.numbers(), &call.clustered).map_err(|error| self.told(error))
@@ -59,7 +59,7 @@ impl Table {
     /// # Errors
     /// The table was dropped; damage, I/O.
     pub fn peek_number(&self) -> Result<u64> {
-        self.with_numbers(Numbers::peek)
+        self.with_numbers(AutoIncrement::peek)
     }
 }
 

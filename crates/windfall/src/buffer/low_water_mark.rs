@@ -26,9 +26,9 @@ use crate::{
     },
 };
 
-/// [`Floor`] computes the low-water mark of dirty pages: the oldest LSN that the log must keep because of them.
+/// [`LowWaterMark`] computes the low-water mark of dirty pages: the oldest LSN that the log must keep because of them.
 #[derive(Debug)]
-pub struct Floor {
+pub struct LowWaterMark {
     inbox: SegQueue<Arc<Space>>,
     heap: Mutex<Heap>,
 }
@@ -58,13 +58,13 @@ impl Heap {
     }
 }
 
-impl Default for Floor {
+impl Default for LowWaterMark {
     fn default() -> Self {
         Self { inbox: SegQueue::new(), heap: Mutex::new(Rank::Pool, Heap::default()) }
     }
 }
 
-impl Floor {
+impl LowWaterMark {
     /// Registers a page at its first change since it was last copied to be written.
     pub fn page_dirtied(&self, space: &Arc<Space>, page: PageNo, since: Lsn) {
         let mut dirty = space.dirty.lock();
@@ -119,7 +119,7 @@ impl Floor {
     }
 
     /// Returns at most `most` live tablespaces with old dirty pages, oldest first: their oldest change is at or before
-    /// `up_to`, and their file is not failing. `durable` and `registered` are as for [`Floor::oldest`].
+    /// `up_to`, and their file is not failing. `durable` and `registered` are as for [`LowWaterMark::oldest`].
     pub fn oldest_spaces(&self, up_to: Lsn, most: usize, durable: Lsn, registered: Lsn) -> Vec<Arc<Space>> {
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_minimum_follows_changes_writes_and_drops() {
-        let floor = Floor::default();
+        let floor = LowWaterMark::default();
         let spaces: Vec<_> =
             (0..4).map(|n| Arc::new(Space::new(SpaceId(20 + n), Durability::Logged))).collect();
         assert_eq!(floor.oldest(Lsn(0), Lsn::MAX), Lsn::MAX);
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_older_change_may_be_registered_after_a_younger_one() {
-        let floor = Floor::default();
+        let floor = LowWaterMark::default();
         let space = |n| Arc::new(Space::new(SpaceId(n), Durability::Logged));
         let (late, other) = (space(20), space(21));
         // The group at 100 is slow: the one at 200 registers its page first, and a check comes in between.

@@ -13,8 +13,8 @@
 //! holds latches that come earlier in the order. So it never waits for another call, which may be waiting for the outer
 //! one: it is refused if a call holds the latch or is queued for it. It does wait for a *worker*, which is purge or the
 //! builder of a new secondary tree, and that wait ends:
-//! - A worker waits for no key latch while it holds one. Purge only tries ([`RowLocks::try_lock`]). A worker that needs
-//!   the latches of two rows releases the one before it waits for the other ([`RowLocks::lock_all`]).
+//! - A worker waits for no key latch while it holds one. Purge only tries ([`KeyLatches::try_lock`]). A worker that
+//!   needs the latches of two rows releases the one before it waits for the other ([`KeyLatches::lock_all`]).
 //! - While it holds such a latch a worker does a bounded amount of work, and waits at most for page latches and frames:
 //!   it has reserved log before, and it waits for no gate, no metadata lock and no statement. No source is read under a
 //!   page latch, so the holder of a page latch makes progress.
@@ -36,7 +36,7 @@ const SHARDS: usize = 64;
 
 /// The name of a key latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LockName {
+pub struct LatchName {
     space: SpaceId,
     hash: u64,
 }
@@ -76,13 +76,13 @@ impl Queue {
 
 #[derive(Debug)]
 struct Shard {
-    queues: Mutex<HashMap<LockName, Queue>>,
+    queues: Mutex<HashMap<LatchName, Queue>>,
     moved: Event,
 }
 
 /// The latches that are held or waited for.
 #[derive(Debug)]
-pub struct RowLocks {
+pub struct KeyLatches {
     shards: Box<[Shard]>,
     hasher: RandomState,
     env: Arc<dyn Env>,
@@ -90,10 +90,10 @@ pub struct RowLocks {
 
 /// Held latches, which are released on drop.
 #[derive(Debug)]
-pub struct RowGuard<'a> {
-    locks: &'a RowLocks,
+pub struct KeyLatchGuard<'a> {
+    locks: &'a KeyLatches,
     by: By,
-    held: Vec<LockName>,
+    held: Vec<LatchName>,
 }
 
 fn busy() -> Error {
@@ -102,7 +102,7 @@ fn busy() -> Error {
     UsageError::Other(what.into()).into()
 }
 
-impl RowLocks {
+impl KeyLatches {
     /// A table without latches.
     pub fn new(env: Arc<dyn Env>) -> Self {
         let shard = |_| Shard { queues: Mutex::new(Rank::Leaf, HashMap::new()), moved: Event::new() };
@@ -110,11 +110,11 @@ impl RowLocks {
     }
 
     /// Returns the name of the latch of a key.
-    pub fn name(&self, space: SpaceId, key: &[u8]) -> LockName {
-        LockName { space, hash: self.hasher.hash_one(key) }
+    pub fn name(&self, space: SpaceId, key: &[u8]) -> LatchName {
+        LatchName { space, hash: self.hasher.hash_one(key) }
     }
 
-    fn shard(&self, name: LockName) -> &Shard {
+    fn shard(&self, name: LatchName) -> &Shard {
         &self.shards[(name.hash ^ name.space.0) as usize % SHARDS]
     }
 
@@ -122,19 +122,20 @@ impl RowLocks {
     ///
     /// # Errors
     /// [`UsageError::Other`] if it would have to wait and must not.
-    pub fn lock_in_call(&self, name: LockName) -> Result<RowGuard<'_>> {
-        let mut guard = RowGuard { locks: self, by: By::Call, held: Vec::with_capacity(1) };
+    pub fn lock_in_call(&self, name: LatchName) -> Result<KeyLatchGuard<'_>> {
+        let mut guard = KeyLatchGuard { locks: self, by: By::Call, held: Vec::with_capacity(1) };
         guard.take_in_call(name)?;
         Ok(guard)
     }
 
     /// Acquires the latches of several rows for a worker, which holds none of them while it waits for another.
-    pub fn lock_all(&self, mut names: Vec<LockName>) -> RowGuard<'_> {
+    pub fn lock_all(&self, mut names: Vec<LatchName>) -> KeyLatchGuard<'_> {
         names.sort_unstable();
         names.dedup();
         let mut awaited = names.first().copied();
         loop {
-            let mut guard = RowGuard { locks: self, by: By::Worker, held: Vec::with_capacity(names.len()) };
+            let mut guard =
+                KeyLatchGuard { locks: self, by: By::Worker, held: Vec::with_capacity(names.len()) };
             if let Some(name) = awaited {
                 guard.take(name);
             }
@@ -147,24 +148,24 @@ impl RowLocks {
     }
 
     /// Acquires a latch for a worker, if it is free.
-    pub fn try_lock(&self, name: LockName) -> Option<RowGuard<'_>> {
-        let mut guard = RowGuard { locks: self, by: By::Worker, held: Vec::with_capacity(1) };
+    pub fn try_lock(&self, name: LatchName) -> Option<KeyLatchGuard<'_>> {
+        let mut guard = KeyLatchGuard { locks: self, by: By::Worker, held: Vec::with_capacity(1) };
         guard.try_take(name).then_some(guard)
     }
 
     /// Acquires more latches for a call, in other tablespaces than the latches that it holds.
     ///
     /// # Errors
-    /// As [`RowLocks::lock_in_call`].
-    pub fn lock_more(&self, guard: &mut RowGuard<'_>, mut names: Vec<LockName>) -> Result<()> {
+    /// As [`KeyLatches::lock_in_call`].
+    pub fn lock_more(&self, guard: &mut KeyLatchGuard<'_>, mut names: Vec<LatchName>) -> Result<()> {
         names.sort_unstable();
         names.dedup();
         names.into_iter().try_for_each(|name| guard.take_in_call(name))
     }
 }
 
-impl RowGuard<'_> {
-    fn try_take(&mut self, name: LockName) -> bool {
+impl KeyLatchGuard<'_> {
+    fn try_take(&mut self, name: LatchName) -> bool {
         let mut queues = self.locks.shard(name).queues.lock();
         let Entry::Vacant(vacant) = queues.entry(name) else { return false };
         vacant.insert(Queue::default()).join(self.by);
@@ -172,17 +173,17 @@ impl RowGuard<'_> {
         true
     }
 
-    fn take_in_call(&mut self, name: LockName) -> Result<()> {
+    fn take_in_call(&mut self, name: LatchName) -> Result<()> {
         if self.join(name, !is_nested()) { Ok(()) } else { Err(busy()) }
     }
 
-    fn take(&mut self, name: LockName) {
+    fn take(&mut self, name: LatchName) {
         self.join(name, true);
     }
 
     /// Queues for a latch and waits to be served, unless it would have to wait for a call and must not. Returns whether
     /// the latch was acquired.
-    fn join(&mut self, name: LockName, behind_calls: bool) -> bool {
+    fn join(&mut self, name: LatchName, behind_calls: bool) -> bool {
         drop(Held::take(Rank::Row));
         if planted(Bug::RowNotLocked) {
             return true;
@@ -205,7 +206,7 @@ impl RowGuard<'_> {
     }
 }
 
-impl Drop for RowGuard<'_> {
+impl Drop for KeyLatchGuard<'_> {
     fn drop(&mut self) {
         for name in self.held.drain(..).rev() {
             let shard = self.locks.shard(name);
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn those_who_change_one_row_take_turns() {
-        let locks = Arc::new(RowLocks::new(Arc::new(RealEnv::default())));
+        let locks = Arc::new(KeyLatches::new(Arc::new(RealEnv::default())));
         let sum = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..4u64)
             .map(|n| {
@@ -263,8 +264,8 @@ mod tests {
         assert!(locks.shards.iter().all(|shard| shard.queues.lock().is_empty()));
     }
 
-    fn locks() -> RowLocks {
-        RowLocks::new(Arc::new(RealEnv::default()))
+    fn locks() -> KeyLatches {
+        KeyLatches::new(Arc::new(RealEnv::default()))
     }
 
     /// Runs a closure as the source of a value does: inside two gates.
@@ -330,19 +331,19 @@ mod tests {
         assert!(locks.shards.iter().all(|shard| shard.queues.lock().is_empty()));
     }
 
-    impl RowLocks {
-        fn has_calls(&self, name: LockName) -> bool {
+    impl KeyLatches {
+        fn has_calls(&self, name: LatchName) -> bool {
             self.shard(name).queues.lock().get(&name).is_some_and(|queue| queue.calls > 0)
         }
 
-        fn is_awaited(&self, name: LockName) -> bool {
+        fn is_awaited(&self, name: LatchName) -> bool {
             self.shard(name).queues.lock().get(&name).is_some_and(|queue| queue.next - queue.serving > 1)
         }
     }
 
     #[test]
     fn a_held_lock_is_not_taken_again() {
-        let locks = RowLocks::new(Arc::new(RealEnv::default()));
+        let locks = KeyLatches::new(Arc::new(RealEnv::default()));
         let name = locks.name(SpaceId(20), b"key");
         let first = locks.lock_in_call(name).unwrap();
         assert!(locks.try_lock(name).is_none());

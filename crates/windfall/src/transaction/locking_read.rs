@@ -12,7 +12,7 @@ use core::ops::Bound;
 
 use super::{
     conflict::{Blocked, Stop, name_of},
-    locks::{Patience, RowMode, Wanted},
+    locks::{LockRequest, LockTimeout, RowMode},
     read,
     trx::Trx,
 };
@@ -76,7 +76,11 @@ impl Trx<'_> {
     pub(super) fn lock_row(&mut self, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
         let (locker, row) = (self.locker()?, name_of(tree, key));
         self.note_lock(&row, mode);
-        match self.floor().row_locks.acquire(&locker, Wanted::Row(row.clone(), mode), Patience::NoWait) {
+        match self.floor().lock_manager.acquire(
+            &locker,
+            LockRequest::Row(row.clone(), mode),
+            LockTimeout::NoWait,
+        ) {
             Err(LockError::Busy(_)) => Err(Stop::Blocked(Blocked::Row(row, mode))),
             taken => Ok(taken?),
         }
@@ -85,7 +89,7 @@ impl Trx<'_> {
     /// Locks the gap at a key that is missing, so that it stays missing.
     pub(super) fn lock_gap(&mut self, tree: &Tree, key: &[u8]) -> Result<()> {
         let (locker, this) = (self.locker()?, Bound::Included(key));
-        self.floor().row_locks.lock_range(&locker, tree.space().id(), this, this);
+        self.floor().lock_manager.lock_range(&locker, tree.space().id(), this, this);
         Ok(())
     }
 
@@ -96,7 +100,7 @@ impl Trx<'_> {
     pub fn lock_range(&mut self, tree: &Tree, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         if self.rules.gaps && !planted(Bug::GapNotLocked) {
             let locker = self.locker()?;
-            self.floor().row_locks.lock_range(&locker, tree.space().id(), lower, upper);
+            self.floor().lock_manager.lock_range(&locker, tree.space().id(), lower, upper);
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ fn a_number_comes_once_and_below_the_ceiling() {
         let base = prepared.open(16);
         let space = base.pool.attach(EMPTY, Durability::Logged);
         let tree = Arc::new(Tree::new(base.pool.clone(), space, TreeHash::new(Arc::new(HashBudget::new(0)))));
-        let numbers = Arc::new(Numbers::default());
+        let numbers = Arc::new(AutoIncrement::default());
         // Creates the root, and a ceiling for the next numbers.
         assert_eq!(numbers.take(&tree, 1).unwrap(), 1..2);
         let takers = [1, 3].map(|count| {
@@ -51,7 +51,7 @@ fn a_number_comes_once_and_below_the_ceiling() {
         closer.join().unwrap();
         let all: BTreeSet<u64> = taken.iter().copied().collect();
         assert_eq!(all.len(), taken.len(), "a number came twice");
-        let next = Numbers::default().peek(&tree).unwrap();
+        let next = AutoIncrement::default().peek(&tree).unwrap();
         assert!(all.last().is_none_or(|last| *last < next), "{next} comes again");
         assert_eq!(next, all.len() as u64 + 2, "some are left out");
     });

@@ -41,7 +41,7 @@ const MOST: u64 = 128;
 
 /// The tree of the numbers.
 #[derive(Debug)]
-enum Counting {
+enum AutoIncrementState {
     /// No number was requested since the table was opened or truncated.
     Nobodys,
     /// The numbers of this tree.
@@ -52,25 +52,25 @@ enum Counting {
 
 /// The auto-increment values of a table.
 #[derive(Debug)]
-pub struct Numbers {
+pub struct AutoIncrement {
     /// The next number; zero while it is not known.
     next: AtomicU64,
     /// Numbers below this may be allocated.
     ceiling: AtomicU64,
-    counting: Mutex<Counting>,
+    counting: Mutex<AutoIncrementState>,
 }
 
-impl Default for Numbers {
+impl Default for AutoIncrement {
     fn default() -> Self {
         Self {
             next: AtomicU64::new(0),
             ceiling: AtomicU64::new(0),
-            counting: Mutex::new(Rank::Transactions, Counting::Nobodys),
+            counting: Mutex::new(Rank::Transactions, AutoIncrementState::Nobodys),
         }
     }
 }
 
-impl Numbers {
+impl AutoIncrement {
     /// Allocates `count` consecutive numbers. `tree` is the clustered one.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Numbers {
     /// Raises the next number above `at_least`.
     ///
     /// # Errors
-    /// As [`Numbers::take`], except for numbers that are used up.
+    /// As [`AutoIncrement::take`], except for numbers that are used up.
     pub fn raise(&self, tree: &Arc<Tree>, at_least: u64) -> Result<()> {
         if self.next.load(SeqCst) > at_least {
             return Ok(());
@@ -93,7 +93,7 @@ impl Numbers {
     /// Returns the next number; `u64::MAX` if the numbers are used up.
     ///
     /// # Errors
-    /// As [`Numbers::raise`].
+    /// As [`AutoIncrement::raise`].
     pub fn peek(&self, tree: &Arc<Tree>) -> Result<u64> {
         loop {
             match self.next.load(SeqCst) {
@@ -141,11 +141,11 @@ impl Numbers {
     }
 
     /// Reads where the numbers begin, unless that is known.
-    fn know(&self, counting: &mut Counting, tree: &Arc<Tree>) -> Result<()> {
+    fn know(&self, counting: &mut AutoIncrementState, tree: &Arc<Tree>) -> Result<()> {
         match counting {
-            Counting::Of(_) => return Ok(()),
-            Counting::Ended => return Err(Error::Closed),
-            Counting::Nobodys => {}
+            AutoIncrementState::Of(_) => return Ok(()),
+            AutoIncrementState::Ended => return Err(Error::Closed),
+            AutoIncrementState::Nobodys => {}
         }
         let (next, ceiling) = match tree.space().durability() {
             Durability::Logged => {
@@ -156,7 +156,7 @@ impl Numbers {
         };
         self.ceiling.store(ceiling, SeqCst);
         self.next.store(next, SeqCst);
-        *counting = Counting::Of(tree.clone());
+        *counting = AutoIncrementState::Of(tree.clone());
         Ok(())
     }
 
@@ -167,17 +167,20 @@ impl Numbers {
             return;
         }
         let mut counting = self.counting.lock();
-        if matches!(*counting, Counting::Of(_)) {
+        if matches!(*counting, AutoIncrementState::Of(_)) {
             self.next.store(0, SeqCst);
             self.ceiling.store(0, SeqCst);
-            *counting = Counting::Nobodys;
+            *counting = AutoIncrementState::Nobodys;
         }
     }
 
     /// Stops the allocation, and writes the next number as the ceiling.
     fn settle(&self) -> Result<()> {
         let mut counting = self.counting.lock();
-        let Counting::Of(tree) = core::mem::replace(&mut *counting, Counting::Ended) else { return Ok(()) };
+        let AutoIncrementState::Of(tree) = core::mem::replace(&mut *counting, AutoIncrementState::Ended)
+        else {
+            return Ok(());
+        };
         // A call that finds no next number asks for the ceiling, and gets an error.
         let early = planted(Bug::NumbersEndLate).then(|| self.next.load(SeqCst));
         let last = self.next.swap(0, SeqCst);
