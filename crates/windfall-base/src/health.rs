@@ -52,6 +52,7 @@ impl Health {
     ///
     /// # Errors
     /// [`Error::Poisoned`] after the first failure.
+    #[inline]
     pub fn check(&self) -> Result<()> {
         if self.0.failed.load(SeqCst) { Err(self.error()) } else { Ok(()) }
     }

@@ -208,6 +208,7 @@ impl Cursor {
 
     /// Moves, and skips entries that are not live rows. An entry that is not wanted is the end: it is neither locked
     /// nor waited for.
+    #[inline]
     pub(crate) fn go(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         self.at = At::Nothing;
         let found = self.find(to, &wanted);
@@ -350,6 +351,7 @@ impl Cursor {
     }
 
     /// Returns the key and the value of the row at the cursor's position.
+    #[inline]
     pub fn row(&self) -> Option<(&[u8], &[u8])> {
         let value = match self.at {
             At::Nothing => return None,

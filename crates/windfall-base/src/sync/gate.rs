@@ -169,6 +169,7 @@ impl Gate {
 
     /// Closes the gate permanently and waits until no thread is inside. The caller must be inside no gate, and may have
     /// closed this one; another thread may be closing it permanently, too.
+    #[inline]
     pub fn close_for_good(&self) {
         self.mark(CLOSED_FOR_GOOD);
         self.changed.wait(|| self.is_empty());

@@ -101,6 +101,7 @@ impl Latch {
     }
 
     /// Takes the latch exclusively if nothing has changed since the version was noted and no thread holds it.
+    #[inline]
     pub fn try_exclusive_at(&self, version: Version) -> bool {
         loop {
             let word = self.0.load(Relaxed);

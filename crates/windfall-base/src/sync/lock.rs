@@ -159,12 +159,14 @@ pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
 struct Marked<'a>(Option<&'a DropMark>);
 
 impl<'a> Marked<'a> {
+    #[inline]
     fn new(mark: &'a DropMark) -> Self {
         Self(mark.taken().then_some(mark))
     }
 }
 
 impl Drop for Marked<'_> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(mark) = self.0 {
             mark.given();
@@ -177,12 +179,14 @@ impl Drop for Marked<'_> {
 struct Shared<'a>(Option<&'a DropMark>);
 
 impl<'a> Shared<'a> {
+    #[inline]
     fn new(mark: &'a DropMark) -> Self {
         Self(mark.shared().then_some(mark))
     }
 }
 
 impl Drop for Shared<'_> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(mark) = self.0 {
             mark.unshared();

@@ -81,6 +81,7 @@ impl Counts {
 
 impl core::ops::Sub for Counts {
     type Output = Self;
+    #[inline]
     fn sub(self, earlier: Self) -> Self {
         Self(core::array::from_fn(|n| self.0[n] - earlier.0[n]))
     }
@@ -220,11 +221,13 @@ pub fn waits_on_drops() -> u64 {
 }
 
 /// Returns what this thread has done since it began.
+#[inline]
 pub fn so_far() -> Counts {
     COUNTS.with(|counts| Counts(core::array::from_fn(|n| counts[n].get())))
 }
 
 /// Runs a drop and counts its work.
+#[inline]
 pub fn in_drop<T>(run: impl FnOnce() -> T) -> (T, Counts) {
     struct Scope;
     impl Drop for Scope {
