@@ -245,8 +245,8 @@ impl Locks {
     }
 
     /// Ends the wait of a transaction with [`LockError::Interrupted`]; or its next wait, if it does not wait and does
-    /// not [forget](LockOwner::forget_interrupts) the interrupt before. Returns `false` if the transaction no longer uses
-    /// this lock owner.
+    /// not [forget](LockOwner::forget_interrupts) the interrupt before. Returns `false` if the transaction no longer
+    /// uses this lock owner.
     pub fn interrupt(&self, locker: &LockOwner) -> bool {
         let number = self.interrupts.fetch_add(1, SeqCst) + 1;
         self.step(|table| table.interrupt(locker, number))
