@@ -46,7 +46,7 @@ impl PageNo {
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// Returns the pages of a bitmap word that has one bit per page, the lowest bit for page `64 * at`.
+/// Returns the pages with a set bit in a bitmap word that has one bit per page, the lowest bit for page `64 * at`.
 pub fn pages_of(at: u32, bits: u64) -> impl Iterator<Item = PageNo> {
     (0..64).filter(move |bit| bits & 1 << bit != 0).map(move |bit| PageNo(at * 64 + bit))
 }

@@ -32,7 +32,7 @@ pub enum Command {
     Demo(DemoArgs),
     /// Measure what the project claims.
     Bench(BenchArgs),
-    /// Run the historical experiments: every way in which a server ever dropped a table, on this machine; lab.html.
+    /// Run the historical experiments on this machine: every way a server ever dropped a table; writes lab.html.
     #[cfg(feature = "lab")]
     Lab(LabArgs),
     /// Create an empty table (and the database, if there is none).
@@ -116,8 +116,8 @@ pub struct LoadArgs {
     /// Replace the row if its key exists already, instead of reporting the line as bad.
     #[arg(long)]
     pub replace: bool,
-    /// The longest line, including quoted line breaks; a longer one stops the load. It needs a few times its length of
-    /// memory. The header has at most 1m.
+    /// The maximum length of a line, including quoted line breaks; a longer one stops the load. A line needs a few
+    /// times its length of memory. The header has at most 1m.
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64m")]
     pub max_line: u64,
 }
@@ -146,7 +146,7 @@ pub struct ScanArgs {
     /// The maximum number of rows.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub limit: Option<usize>,
-    /// In descending key order.
+    /// Print rows in descending key order.
     #[arg(long)]
     pub reverse: bool,
 }
@@ -232,7 +232,7 @@ pub struct BenchArgs {
     /// `foreground`: the length of the artificial stall that checks the sensitivity of the measurement.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 1_000)]
     pub plant_hold_us: u64,
-    /// `drop`: measure these factors alone; a factor is something that the cost must not depend on, such as rows.
+    /// `drop`: measure only these factors; a factor is something that the cost must not depend on, such as rows.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub only: Vec<String>,
     /// `drop`: an artificial cost in each statement, to check that it is detected.
@@ -275,7 +275,7 @@ pub enum BenchName {
     Recovery,
     /// The memory of the engine's bookkeeping.
     Footprint,
-    /// Transactions of many calls: their cost, many concurrent ones, and with an old read view.
+    /// The cost of transactions of many calls: of one, of many at once, and with an old read view open.
     Transactions,
     /// The cost of the interface between tree and pool in a point read.
     #[cfg(feature = "lab")]
@@ -316,17 +316,17 @@ pub struct LabArgs {
     /// `compare`: two results, each a lab.json; `draw`: one.
     #[arg(value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
-    /// `draw`: these alone, each an experiment such as x1, or a drawing such as x1-stalls, or a table: x1-table.
+    /// `draw`: only these, each an experiment such as x1, or a drawing such as x1-stalls, or a table: x1-table.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub only: Vec<String>,
-    /// The size of everything.
+    /// The size of the experiments.
     #[arg(long, value_enum, default_value = "default")]
     pub scale: LabScale,
     /// The folder of the report or the drawings, and of the servers' files while they run.
     #[arg(long, value_name = "DIR", default_value = LAB_OUT)]
     pub out: PathBuf,
     /// A folder in memory, for the runs that the original reports made on a ramdisk [default: /dev/shm; if it is
-    /// missing or full, these runs are skipped].
+    /// missing or has too little space, these runs are skipped].
     #[arg(long, value_name = "DIR")]
     pub tmpfs: Option<PathBuf>,
     /// The random seed.

@@ -34,9 +34,9 @@ impl Usage {
         Self::of(libc::RUSAGE_SELF, ClockId::ProcessCPUTime)
     }
 
-    /// Measures what this thread uses while it executes `run`, and for how long. It is precise to microseconds: the
-    /// duration is that of `run` alone; the processor time includes one reading of a clock and one of the two system
-    /// calls that read the processor time.
+    /// Measures what this thread uses while it executes `run`, and for how long. It is meant for calls of
+    /// microseconds: the duration is that of `run` alone; the processor time includes one reading of a clock and one
+    /// of the two system calls that read the processor time.
     pub fn while_running<T>(run: impl FnOnce() -> T) -> (T, Duration, Self) {
         let faults = page_faults(libc::RUSAGE_THREAD);
         // The first call after a pause finds little of the kernel in the processor's caches.

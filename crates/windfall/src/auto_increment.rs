@@ -26,8 +26,8 @@ impl Table {
     /// Returns the next auto-increment value of this table, and reserves it for the caller. It is 1 at first, and after
     /// a truncation.
     ///
-    /// After a crash some numbers are skipped: as many as were returned before, and 128 at most. After
-    /// [`Database::close`](crate::Database::close) none are.
+    /// After a crash some numbers are skipped: at most as many as were returned before, or 8 if that is more, and never
+    /// more than 128. After [`Database::close`](crate::Database::close) none are.
     ///
     /// # Errors
     /// [`UsageError::NumbersUsedUp`](crate::error::UsageError::NumbersUsedUp): `u64::MAX` is never returned. The table

@@ -117,7 +117,7 @@ impl Checkpointer {
     /// will be written after this checkpoint.
     ///
     /// # Errors
-    /// Errors of the log or the control file; both poison the database.
+    /// When the log has no space for the record. All other errors, of the log or the control file, poison the database.
     pub fn checkpoint(&self, clean: bool) -> Result<Lsn> {
         let mut control = self.control.lock();
         let log = &self.pool.ground().log;

@@ -9,8 +9,9 @@
 //! Rows are found in order, each once per direction. The row that it lends does not change until the cursor moves.
 //!
 //! The [`Reader`] decides what is visible. Outside of a transaction a cursor takes a view at each seek; in a
-//! transaction it uses the transaction's view. So the rows that it returns are of one snapshot. A locking cursor
-//! (`locking`) reads the newest version of each row.
+//! transaction the isolation level decides which view it uses. So the rows that it returns between two seeks are of one
+//! snapshot, except at levels that read without a view. A locking cursor (`locking`) reads the newest version of each
+//! row.
 
 mod locking;
 
@@ -184,7 +185,10 @@ impl Cursor {
     /// Moves to the row that `to` describes. Returns whether there is such a row; if not, the cursor is past that end.
     ///
     /// # Errors
-    /// The table was dropped; damage, I/O.
+    /// The table was dropped or truncated; damage, I/O; the view was ended to limit undo
+    /// ([`TransactionError::ViewEnded`](crate::error::TransactionError::ViewEnded)). In a transaction also its errors
+    /// ([`TransactionError`](crate::error::TransactionError)), and, if the cursor locks rows, a lock that is not
+    /// granted ([`LockError`](crate::error::LockError)).
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
         self.go(Move::To(to), |_| true)
     }

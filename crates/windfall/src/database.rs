@@ -65,8 +65,8 @@ impl TableOptions {
 /// only if it has its full length in every row in which the other one is not empty:
 ///
 /// - a range of bytes of the value may be followed by a later range of the value, with a gap or without;
-/// - bytes up to byte 7 of the value may be followed by field 0, up to byte 11 by field 1, and so on, 4 bytes more for
-///   each further field;
+/// - a range within the first 7 bytes of the value may be followed by field 0, within the first 11 by field 1, and so
+///   on, 4 bytes more for each further field;
 /// - a field has no fixed length, so it must be the last part.
 ///
 /// Any other definition is refused when the index is created, alone or with its table, with
@@ -285,8 +285,8 @@ impl Database {
         self.engine.transactions.listing()
     }
 
-    /// Returns the open read views, the oldest first: those of transactions, and those of ranges and cursors outside of
-    /// transactions. Purge keeps every version that the oldest view may read.
+    /// Returns the open read views, the oldest first: those of transactions, and those that ranges, cursors and streams
+    /// have taken for themselves. Purge keeps every version that the oldest view may read.
     pub fn views(&self) -> Vec<ViewInfo> {
         self.engine.transactions.views()
     }
@@ -306,7 +306,8 @@ impl Database {
     /// [`Transaction::id`] return. The waiting call fails with [`LockError::Interrupted`]; the transaction keeps its
     /// changes and locks. If it does not wait now, the next wait of the call or statement ([`Transaction::atomically`])
     /// in progress is interrupted, so that an interrupt just before a wait is not lost. An interrupt that comes after
-    /// that call or statement has no effect on later ones. Returns `false` if no transaction has this id.
+    /// that call or statement has no effect on later ones. Returns `false` if no transaction has this id, and no
+    /// statement waits under it.
     ///
     /// [`Transaction::atomically`]: crate::Transaction::atomically
     /// [`LockError::Interrupted`]: crate::error::LockError::Interrupted
@@ -322,7 +323,8 @@ impl Database {
     /// Creates an empty table.
     ///
     /// # Errors
-    /// The name is taken or not allowed.
+    /// The name is taken or not allowed; the definition of an index is refused ([`IndexOptions`]); the definition takes
+    /// more room than a record may have.
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         self.engine.check_open()?;
         let table = self.engine.catalog.create_table(name, &options.definition, self.terms())?;
@@ -438,7 +440,8 @@ impl Database {
     /// # Errors
     /// Transactions that the statement waited for have not ended in time ([`LockError`](crate::error::LockError), which
     /// names them). There is no such table, the index name is taken, the definition would give different rows the same
-    /// key ([`IndexOptions`]), or two rows have the same key in a unique index.
+    /// key ([`IndexOptions`]), two rows have the same key in a unique index, or an index key is too long. Too many
+    /// uncommitted rows would have to be refused.
     pub fn create_index(&self, table: &str, name: &str, options: IndexOptions) -> Result<()> {
         self.engine.check_open()?;
         self.engine.catalog.create_index(table, &options.definition(name), self.terms())?;
@@ -623,7 +626,8 @@ impl Database {
     /// handle is dropped.
     ///
     /// # Errors
-    /// Some pages could not be written. Their changes are then in the log, and the next opening recovers them.
+    /// Something could not be written, or the database had stopped before. The next opening recovers the changes that
+    /// are in the log.
     pub fn close(self) -> Result<()> {
         self.engine.close()
     }

@@ -251,7 +251,7 @@ impl<T: Found> IndexCursor<T> {
     /// cursor is past that end.
     ///
     /// # Errors
-    /// The table or the index was dropped; damage, I/O.
+    /// As [`Cursor::seek`]; the index was dropped.
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
         let place = match to {
             Seek::First | Seek::Last => Vec::new(),

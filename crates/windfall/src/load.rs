@@ -22,9 +22,8 @@ impl Database {
     /// row.
     ///
     /// # Errors
-    /// The name is taken or not allowed; rows are out of order (the error names their keys, and their number counted
-    /// from 1); two rows have the same key, also in a unique index; keys or values are too long; an error of `rows`;
-    /// I/O.
+    /// As [`Database::create_table`]; rows are out of order (the error names their keys, and their number counted from
+    /// 1); two rows have the same key, also in a unique index; keys or values are too long; an error of `rows`; I/O.
     pub fn create_table_from(
         &self,
         name: &str,

@@ -8,8 +8,9 @@
 //! registered dirty before the log's low-water mark can pass the group
 //! ([`Log::begin_group`](crate::log::Log::begin_group)). Applied changes must be committed. A mini-transaction that is
 //! dropped after a change, by a panic or an error, poisons the database, because memory and log disagree from then on.
-//! The exception: every changed page belongs to a tablespace that was dropped meanwhile, as may happen to purge. No
-//! thread reads these pages again. Changes of temporary tablespaces are applied and not logged.
+//! The exception: every changed page belongs to a tablespace that was dropped meanwhile, as may happen to purge, and no
+//! other record was added. No thread reads these pages again. Changes of temporary tablespaces are applied and not
+//! logged.
 
 use smallvec::SmallVec;
 
@@ -175,7 +176,7 @@ impl<'a> Mtr<'a> {
         self.group.bytes().len()
     }
 
-    /// Releases all latches; no page was changed.
+    /// Releases all latches; no page may have been changed.
     pub fn unlatch_all(&mut self) {
         (0..self.pages.len()).for_each(|slot| self.unlatch(Slot(slot)));
     }

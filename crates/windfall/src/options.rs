@@ -85,26 +85,27 @@ impl Options {
     setters! {
         /// Whether a database is created if there is none. Default: yes.
         create_if_missing: bool => create_if_missing;
-        /// The buffer pool's size. Default: 128 MiB.
+        /// The buffer pool's size in bytes. Default: 128 MiB.
         buffer_pool_size: u64 => buffer_pool_size;
-        /// The size up to which the pool may grow while the database is open; it costs address space only. Default:
-        /// four times the size of the pool.
+        /// The size in bytes up to which the pool may grow while the database is open; it costs address space only.
+        /// Default: four times the size of the pool.
         buffer_pool_max_size: u64 => Some(buffer_pool_max_size);
-        /// The page size of a new database: 4, 8, 16, 32 or 64 KiB. Default: 16 KiB. An existing database keeps its
-        /// own; asking for another one is an error.
+        /// The page size of a new database in bytes: 4, 8, 16, 32 or 64 KiB. Default: 16 KiB. An existing database
+        /// keeps its own; asking for another one is an error.
         page_size: usize => Some(page_size);
-        /// The redo log's size, which bounds how much a recovery must replay; at least 1 MiB. Default: 1 GiB.
+        /// The redo log's size in bytes, which bounds how much a recovery must replay; at least 1 MiB. Default: 1 GiB.
         log_size: u64 => log_size;
-        /// The size of the log buffer in memory: a power of two from 64 KiB to 1 GiB, and at least sixteen pages. A
-        /// group (the log records of one mini-transaction) takes at most a quarter of it. Default: 16 MiB.
+        /// The size of the log buffer in memory, in bytes: a power of two from 64 KiB to 1 GiB, and at least sixteen
+        /// pages. A group (the log records of one mini-transaction) takes at most a quarter of it. Default: 16 MiB.
         log_buffer_size: usize => log_buffer_size;
         /// When commits become durable. Default: at once, before the commit returns.
         flush_log_at_trx_commit: FlushLog => flush_log_at_trx_commit;
         /// How long a call waits for locks that other transactions hold, and a DDL statement for transactions that have
         /// locked or changed its table; with zero they do not wait at all. Default: 50 seconds.
         lock_wait_timeout: Duration => lock_wait_timeout;
-        /// The disk space that undo may take. Beyond it, changes wait for purge; if something holds purge up, they are
-        /// refused with [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull). At least 1 MiB.
+        /// The disk space that undo may take, in bytes; at least 1 MiB. Beyond it, changes wait for purge; if something
+        /// holds purge up, they are refused with
+        /// [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull).
         ///
         /// While a check of a table holds purge up, changes wait for the end of the check, whatever else holds purge
         /// up, and are refused after the lock timeout. The exception is a view that is ended instead
@@ -115,7 +116,7 @@ impl Options {
         at_undo_limit: AtUndoLimit => at_undo_limit;
         /// Whether trees get an adaptive hash index. Default: no; it can be switched at run time.
         hash_index: bool => hash_index;
-        /// Memory that all hash indexes together may take. Default: a hundredth of the buffer pool.
+        /// Memory that all hash indexes together may take, in bytes. Default: a hundredth of the buffer pool.
         hash_index_memory: u64 => Some(hash_index_memory);
         /// The number of data files that are kept open, from 16 to 1048576; up to twice as many are open while they are
         /// read and written. The process's limit of open files bounds it further. Default: 400.

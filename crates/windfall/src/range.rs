@@ -71,7 +71,7 @@ impl Range {
     /// Returns the next row without copying it; `None` after the last one.
     ///
     /// # Errors
-    /// The table was dropped; damage, I/O; in a transaction, lock errors too.
+    /// As [`Cursor::seek`].
     pub fn next_ref(&mut self) -> Result<Option<Row<'_>>> {
         self.advance(|range| {
             let Self { front, back, .. } = range;

@@ -188,7 +188,7 @@ impl SystemTree {
     /// `None` when a leaf had too little room and was split instead.
     fn locate<'k>(&self, mtr: &mut Mtr<'_>, changes: &'k [Change]) -> Result<Option<Places<'k>>> {
         let mut places = Places::with_capacity(changes.len());
-        // The bytes put into the leaf of the last position, except for the key of the current change.
+        // The bytes that the changes so far put into the leaf of the last position.
         let mut put = 0;
         for change in changes {
             let value = change.value.as_ref().map(Vec::len);

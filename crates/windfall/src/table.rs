@@ -29,6 +29,12 @@ use crate::{
 };
 
 /// A table. Clones are cheap and are handles of the same table.
+///
+/// Besides the errors that each call names: a change fails if undo has reached its limit
+/// ([`TransactionError::UndoFull`]). A call on a handle [within](Table::within) a transaction fails with a
+/// [`TransactionError`] if the transaction is in another call, is prepared or has ended, or if its options or its view
+/// do not allow the call. A deadlock ([`LockError::Deadlock`]) rolls the transaction back. Reads at
+/// [`Isolation::Serializable`] lock rows, and so they may wait, and fail with a [`LockError`].
 #[derive(Clone, Debug)]
 pub struct Table {
     pub(crate) engine: Arc<Engine>,
@@ -307,8 +313,8 @@ impl Table {
     /// row stays missing.
     ///
     /// # Errors
-    /// The handle is not in a transaction, or the transaction is read-only; the lock is not granted ([`LockError`]); as
-    /// [`Table::get`].
+    /// The handle is not in a transaction, or the transaction is read-only and the table is not temporary; the lock is
+    /// not granted ([`LockError`]); as [`Table::get`].
     pub fn get_for_share(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.get_for(key, RowMode::Shared)
     }
@@ -371,10 +377,10 @@ impl Table {
     /// Inserts a row with a value of `length` bytes that is read from `source` piece by piece, so that it is never in
     /// memory as a whole.
     ///
-    /// The row is locked meanwhile, and DDL statements on this table wait. `source` may call this table and others. It
-    /// must not run a DDL statement, which would wait for this very call: that is an error. A call from within a source
-    /// does not wait for a row that another call is changing: that is an error, too. Both also hold for tables of other
-    /// databases.
+    /// The row is locked meanwhile, and DDL statements on this table wait. `source` may call this table and others, but
+    /// not in the transaction of this call ([`TransactionError::Busy`]). It must not run a DDL statement, which would
+    /// wait for this very call: that is an error. A call from within a source does not wait for a row that another call
+    /// is changing: that is an error, too. The last two also hold for tables of other databases.
     ///
     /// # Errors
     /// As [`Table::insert`]; the source fails or ends early.
@@ -420,7 +426,8 @@ impl Table {
     ///
     /// The whole value is the one that the row has when the call begins, whatever happens to the row meanwhile. At
     /// [`Isolation::ReadUncommitted`], too, it is a committed one or this transaction's own. Between two pieces the
-    /// table can be changed, dropped and truncated, also by `out` itself.
+    /// table can be changed, dropped and truncated, also by `out` itself, but `out` can make no call in the transaction
+    /// of this call ([`TransactionError::Busy`]).
     ///
     /// # Errors
     /// As [`Table::get`]; `out` fails; [`Error::TableDropped`] if the table is dropped or truncated meanwhile, or
@@ -429,8 +436,8 @@ impl Table {
         self.engine.check_open()?;
         match self.scope()? {
             None => self.stream_out(key, Arc::new(self.engine.transactions.view()), TrxId::NONE, out),
-            // `out` makes no calls in this transaction: a rollback to a savepoint could remove what it has written
-            // there.
+            // The whole read is one call of the transaction, so `out` can make none in it: a rollback to a savepoint
+            // could remove the very version that is being read, if the transaction has written it.
             Some(scope) => scope.call(|inner| {
                 if scope.lock_of_reads().is_some() && self.undo.is_none() {
                     self.get_locked(scope, inner, key, RowMode::Shared.into(), false, &mut Vec::new())?;

@@ -187,10 +187,12 @@ impl Transaction {
     /// Rolls back the transaction. Waits for a call on another thread, as [`Transaction::commit`] does.
     ///
     /// # Errors
-    /// [`TransactionError::RollingBack`] if the rollback continues in the background; the disk is full, if the
+    /// An earlier error has rolled the transaction back. [`TransactionError::Busy`], as for [`Transaction::commit`].
+    /// [`TransactionError::RollingBack`] if the rollback continues in the background. The disk is full, if the
     /// transaction is prepared, and it stays prepared. After any other error the database has stopped, and the next
     /// opening rolls back.
     ///
+    /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
     /// [`TransactionError::RollingBack`]: crate::error::TransactionError::RollingBack
     pub fn rollback(self) -> Result<()> {
         self.scope.roll_back()
@@ -199,8 +201,9 @@ impl Transaction {
     /// The first phase of a two-phase commit. Afterwards the transaction can be committed whatever happens, and is
     /// committed or rolled back only on request; it accepts no other calls. `xid` is its name for such requests when
     /// the handle was dropped or lost in a crash ([`Database::commit_prepared`](crate::Database::commit_prepared)).
-    /// Until then its changes stay locked, and DDL statements on its tables wait. Locks on rows that it has only read
-    /// are lost in a crash. When this call returns, the prepare is as durable as `flush_log_at_trx_commit` says.
+    /// Until then its changes stay locked, and DDL statements on its tables wait. Its other locks, those of rows and
+    /// ranges that it has read, are lost in a crash. When this call returns, the prepare is as durable as
+    /// `flush_log_at_trx_commit` says.
     ///
     /// # Errors
     /// The name is taken, empty, or longer than 255 bytes; the disk is full; a statement is in progress
@@ -244,7 +247,7 @@ impl Transaction {
 
     /// Runs several calls as one statement: if `run` fails or panics, their changes are rolled back, and the
     /// transaction goes on. Savepoints set before cannot be used until the statement ends; those that it has set are
-    /// kept if it succeeds. If this is called from within another call, in any transaction or none, the statement
+    /// kept if it succeeds. If this is called from within a call of another transaction, or of none, the statement
     /// belongs to its thread: calls of other threads in this transaction are refused ([`TransactionError::Busy`]) until
     /// it ends.
     ///

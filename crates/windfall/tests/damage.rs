@@ -1,7 +1,7 @@
-//! Damage that the disk does not report, in the middle of histories: writes that are lost, lost by a crash, or
-//! misdirected, and bits that flip at rest. Nothing panics, hangs or recovers without end. Reads return correct data or
-//! an error, and other tables continue to work. Where no program could detect the damage, reads return data that was
-//! there once. docs/testing.md lists which damage is of which kind.
+//! Damage that the disk does not report, in the middle of histories: writes that are lost, lost in a crash although
+//! they were synced, or misdirected, and bits that flip at rest. Nothing panics, hangs or recovers without end. Reads
+//! return correct data or an error, and other tables continue to work. Where no program could detect the damage,
+//! reads return data that was there once. docs/testing.md lists which damage is of which kind.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 

@@ -4,7 +4,7 @@
 //! aligned. Above this module a transfer is whole or an error.
 //!
 //! **Invariants.** Memory of a page is written through a raw pointer only: optimistic readers may read the same words
-//! concurrently, so no Rust reference to its bytes may exist.
+//! concurrently, so no `&[u8]` or `&mut [u8]` over it may exist.
 
 use std::{
     io,

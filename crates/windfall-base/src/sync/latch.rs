@@ -204,8 +204,8 @@ impl Latch {
         }
     }
 
-    /// Waits until none of the bits is set, or less: the caller must check again. Returns whether the frame is still
-    /// wanted.
+    /// Waits until none of the bits is set, or less. Returns `false` if it finds the frame not `wanted` any more;
+    /// otherwise the caller must check the latch again.
     fn wait(&self, bits: u64, wanted: &impl Fn() -> bool) -> bool {
         for _ in 0..SPINS {
             if self.0.load(Relaxed) & bits == 0 {

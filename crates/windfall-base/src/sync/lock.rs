@@ -25,7 +25,7 @@ pub enum Rank {
     Moves,
     /// The names of open tables.
     Names,
-    /// The wait for a row's key latch, or for a transactional lock.
+    /// The wait for a row's key latch, for a transactional lock, or for undo space.
     Row,
     /// Rollback and purge outside of a table's gate, against a check that has quiesced the table.
     RollBack,

@@ -211,9 +211,9 @@ pub fn waited_on_drop() {
 /// count as drops here.
 ///
 /// Not counted:
-/// - waits at the gate of a table that is dropped. They are not waits of another query: they end with
+/// - waits at the gate of a table that is dropped. They delay no query on another table, and end with
 ///   [`TableDropped`](crate::Error::TableDropped);
-/// - waits for the metadata lock of a name that a drop holds. Only a statement that names the same table can be in one;
+/// - waits for the metadata lock that a drop holds on a name. Only a statement that asks for this very name can wait;
 /// - waits for the log. Every commit waits for it, and one sync serves all, a drop's among them; and the thread that
 ///   writes it out waits until every earlier group, which may be a drop's, is copied into its buffer.
 pub fn waits_on_drops() -> u64 {

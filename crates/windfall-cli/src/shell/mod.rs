@@ -40,7 +40,7 @@ use crate::{
 };
 
 /// The time that a statement which is neither answered nor known to wait may delay the others, while some session waits
-/// for a lock: it may wait for that lock indirectly, by something that is not a lock. An interactive user wants the
+/// for a lock: it may wait for that session by something that is not a lock. An interactive user wants the
 /// prompt back; a script must take the same course on a busy machine.
 const PATIENCE: Duration = Duration::from_millis(300);
 const PATIENCE_OF_SCRIPTS: Duration = Duration::from_secs(10);

@@ -5,9 +5,10 @@
 //! page hash and the lists are real, and the bytes of the pages are address space that is never touched.
 //!
 //! **Invariants.** Such a page is in the pool like one that was read in, or changed, and is never looked up. A dirty
-//! one is never written and needs no log: its first change is [`Lsn::MAX`], so it is in the flush list after the pages
-//! that were really changed. It is evicted when it has become old, as if it had been written by then. The order of the
-//! lists is determined by a seed and not by the frame numbers, as it is in a pool that has been in use.
+//! one is never written and needs no log: its first change is [`Lsn::MAX`], so it is at the head of the flush list,
+//! newer than all pages that were really changed. It is evicted when it has become old, as if it had been written by
+//! then. The order of the lists is determined by a seed and not by the frame numbers, as it is in a pool that has
+//! been in use.
 
 use std::sync::Arc;
 

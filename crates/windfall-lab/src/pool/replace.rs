@@ -62,9 +62,9 @@ impl ClassicPool {
         None
     }
 
-    /// Evicts a page if possible: it must be unused, and clean, dead or bookkeeping only. The caller holds the LRU
-    /// list's lock and no further lock of its own, before and after the call. The entries in the hash index remain:
-    /// [`ClassicPool::unhash`] removes them.
+    /// Evicts a page if possible: it must be unused, and clean, dead or bookkeeping only. Before and after the call,
+    /// the caller holds the LRU list's lock, and none of a part that has a separate lock. The entries in the hash
+    /// index remain: [`ClassicPool::unhash`] removes them.
     pub(crate) fn evict(&self, instance: &Instance, held: &mut Holding<'_>, frame: u32) -> bool {
         let descriptor = &self.frames[frame as usize];
         let mut is_dirty = descriptor.is(DIRTY);
@@ -133,8 +133,8 @@ impl ClassicPool {
         self.unhash_and_unlatch(frame)
     }
 
-    /// Does the same for a caller that holds the pool mutex, and so must not wait for a latch: does nothing if it is
-    /// taken.
+    /// As [`ClassicPool::unhash_latched`], for a caller that holds the pool mutex, and so must not wait for a latch:
+    /// does nothing if the latch is taken.
     pub(crate) fn try_unhash(&self, frame: u32) -> u64 {
         if self.latch(frame).try_exclusive() { self.unhash_and_unlatch(frame) } else { 0 }
     }

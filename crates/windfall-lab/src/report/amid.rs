@@ -27,7 +27,7 @@ pub fn gap_near(load: &Load) -> f64 {
     load.windows.iter().map(|window| window.gap_ns).max().map_or_else(|| load.longest_ns(), |ns| ns as f64)
 }
 
-/// Returns the interval between drops of partitions, in seconds: the median of the runs.
+/// Returns the interval between drops of partitions in seconds: the median of all times between two drops of a run.
 fn every(x6: &X6) -> Option<f64> {
     let seconds = |m: &[results::Mark]| m[1].at_ns.saturating_sub(m[0].at_ns) as f64 / 1e9;
     let between: Vec<f64> = x6.runs.iter().flat_map(|r| r.load.marks.windows(2)).map(seconds).collect();

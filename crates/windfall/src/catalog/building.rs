@@ -5,8 +5,8 @@
 //!
 //! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's key
 //! latch and before it changes anything; so the builder, which takes the note and then the latch, finds the result of
-//! the change. A rollback holds no key latch, and notes both sides after its change of the row: notes taken from then
-//! on are settled with that change, and the notes taken when the rollback has ended are complete. A row with an
+//! the change. A rollback holds no key latch, and notes both sides after its change of the row: so a note of it is
+//! settled after that change, and notes taken after the rollback has ended miss nothing of it. A row with an
 //! unchanged entry is not noted, unless the index cannot hold an entry of its new value. Notes take at most [`MOST`]
 //! bytes, plus what the calls and rollbacks in progress add. A later call waits outside the gate, and the builder never
 //! waits for such a call without settling notes from time to time.

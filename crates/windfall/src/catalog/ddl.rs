@@ -69,7 +69,7 @@ pub struct DropReport {
     pub trees: usize,
     /// The work of the calling thread, from the first access to the catalog to the last push.
     pub work: Counts,
-    /// The end LSN of the drop in the log.
+    /// The LSN after the drop's group in the log; zero for a temporary table, because its drop is not logged.
     pub lsn: Lsn,
 }
 

@@ -5,8 +5,8 @@
 //!
 //! **Invariants.** After a crash a statement is either complete or not begun: everything that it needs is made before
 //! the one group that commits it, and everything that it leaves is recognised later because no record names it. No
-//! latch and no lock is held while it waits for the log, only the metadata lock on the names and the closed gate of the
-//! table itself.
+//! latch and no mutex is held while it waits for the log, only the metadata lock on the names, the closed gate of the
+//! table itself, and the table lock if it had to wait for transactions.
 //!
 //! A drop ([`Catalog::drop_tables`]) takes these steps: take the metadata lock on the names; close the gates, which
 //! waits for the row calls in progress in these tables; remove the records and log the drop as one group; wait for the

@@ -9,10 +9,10 @@
 //! tree it has reached, less than half a byte for each, and the suspects of one piece.
 //!
 //! Allocating or freeing a page changes it. So if tree and map disagree about a page that has not changed since the
-//! first piece, the page was neither allocated nor freed since; and a tree that references a page does so until then:
-//! it does not matter when each of them was read. Nothing is reported about a page that has changed. Nor is anything
-//! reported about a page of a long value if a version was still needed during any piece: a page that a rollback has
-//! put back, after the tree was walked, has not changed.
+//! first piece, the page was neither allocated nor freed since; and a tree that references a page does so until the
+//! page is freed: it does not matter when each of them was read. Nothing is reported about a page that has changed. Nor
+//! is anything reported about a page of a long value if a version was still needed during any piece: a page that a
+//! rollback has put back, after the tree was walked, has not changed.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

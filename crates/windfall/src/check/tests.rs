@@ -412,7 +412,7 @@ fn what_a_failed_rollback_has_cut_off_is_no_damage() {
     for check in [Database::check, Database::check_live] {
         assert_eq!(check(&db).unwrap().uncompared, ["t"]);
     }
-    // It ends with the transaction.
+    // The table counts as uncompared until the transaction ends.
     trx.rollback().unwrap();
     assert_eq!(db.check().unwrap().uncompared, Vec::<String>::new());
     // A call that fails and is rolled back leaves nothing.

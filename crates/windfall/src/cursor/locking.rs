@@ -44,8 +44,8 @@ pub(crate) fn intention(mode: RowMode) -> TableMode {
 }
 
 impl Cursor {
-    /// Restricts the cursor to this range and fixes its view. A locking cursor locks the range, so that no row is added
-    /// to it.
+    /// Restricts the cursor to this range and fixes its view. At levels that lock gaps, a locking cursor locks the
+    /// range, so that no row is added to it.
     pub(crate) fn settle(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         self.settled = true;
         self.entries.keep_within(KeyRange::new(lower, upper));

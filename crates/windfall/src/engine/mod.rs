@@ -39,7 +39,8 @@ use crate::{
 const RECLAIM_PAUSE: Duration = Duration::from_millis(20);
 /// The interval at which the worker for file records runs: the log's low-water mark waits for it.
 const RECORD_PAUSE: Duration = Duration::from_millis(10);
-/// After this many failures in a row, threads that wait for these records get the error.
+/// After more than this many failures in a row, threads that wait for the low-water mark, which waits for these
+/// records, get the error.
 const RECORD_FAILURES: u32 = 100;
 /// The interval at which the rollback worker runs without a wakeup: a blocked rollback is tried again.
 const ROLLBACK_PAUSE: Duration = Duration::from_millis(200);

@@ -86,7 +86,7 @@ impl Log {
 
     /// Returns a position below which every group's pages have been registered dirty.
     pub fn append_floor(&self) -> Lsn {
-        // Read the end first and the slots after it: a thread that takes a slot later appends above the end.
+        // Read the end first and the slots after it: a thread that takes a slot later appends at or above the end.
         let end = self.reserved.load(SeqCst);
         let floor = self.slots.iter().map(|slot| slot.bound.load(SeqCst)).fold(u64::MAX, u64::min);
         let end = if planted(Bug::SlotsBeforeTheEnd) { self.reserved.load(SeqCst) } else { end };

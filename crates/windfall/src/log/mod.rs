@@ -20,20 +20,20 @@
 //!   once.
 //! - A good frame in a segment with a bad header: the header was durable before the frame was written.
 //!
-//! **Remnants.** The bytes after the end stay where they are, except that a block is filled with zeros when its first
-//! byte is written. Among them may be good frames of the past, at the very LSN that they carry, and new frames may end
-//! exactly where one of them begins. So every opening of the log is an *incarnation* with its own number. The number
-//! is recorded durably in the control file, with the LSN at which the incarnation begins, before the incarnation
-//! writes anything. From that LSN on only frames of that incarnation count; before it, numbers never fall along the
-//! stream. A remnant has a lower number than the frame before it, counts as neither frame nor proof, and nothing has
-//! to be erased. Stale frames of a recycled segment carry other LSNs.
+//! **Remnants.** The bytes after the end stay where they are, except that a write that enters a new block fills the
+//! rest of that block with zeros. Among them may be good frames of the past, at the very LSN that they carry, and new
+//! frames may end exactly where one of them begins. So every opening of the log is an *incarnation* with its own
+//! number. The number is recorded durably in the control file, with the LSN at which the incarnation begins, before the
+//! incarnation writes anything. From that LSN on only frames of that incarnation count; before it, numbers never fall
+//! along the stream. A remnant has a lower number than the frame before it, counts as neither frame nor proof, and
+//! nothing has to be erased. Stale frames of a recycled segment carry other LSNs.
 //!
 //! **Invariants.**
 //! - LSNs of frames are multiples of 8. The ring holds the range `written..reserved`; `durable <= written <=
 //!   reserved`.
 //! - Below [`Log::append_floor`] every group's pages are registered dirty.
 //! - Appending never waits for the low-water mark of the log (the *floor*: the oldest LSN still needed), only for
-//!   writing. Operations wait in [`Log::wait_for_room`]. Appending consumes a log reservation made before
+//!   writing. Operations wait in [`Log::wait_for_room`]. Appending uses a log reservation made before
 //!   ([`LogReservation`]), and the segments for that reservation are prepared.
 //! - A segment is retired only when the control file durably records a low-water mark above it.
 //! - A failed write or sync poisons the database, and every waiter gets the error.
@@ -201,7 +201,7 @@ pub struct Log {
     /// Held by the leader of syncs, and by the writer.
     syncer: Mutex<()>,
     writer: Mutex<Writer>,
-    /// Threads that have ever needed a sync; those of them that had arrived when the last sync began; and those that
+    /// The number of requests for a sync so far; how many of them had arrived when the last sync began; and how many
     /// took part in that sync or arrived while it ran.
     arrived: AtomicU64,
     served: AtomicU64,
@@ -226,11 +226,11 @@ pub struct Log {
     room: Event,
     wake: Arc<Event>,
     checkpointer: OnceLock<Arc<Event>>,
-    /// The error with which preparing a segment ahead failed last.
+    /// The error of the last attempt to prepare a segment ahead, if it failed.
     unprepared: Obstacle,
-    /// The error that keeps pages from being written: the low-water mark does not rise then.
+    /// The error that keeps pages from being written, if any: the low-water mark does not rise then.
     unflushed: Obstacle,
-    /// The error that keeps created files from being recorded: the low-water mark does not rise then either.
+    /// The error that keeps created files from being recorded, if any: the low-water mark does not rise then either.
     unrecorded: Obstacle,
     last_sync_at: AtomicU64,
     last_sync_took: AtomicU64,

@@ -5,9 +5,9 @@
 //! Appending itself never waits for the low-water mark, because its caller holds latches that the checkpoint may need.
 //! So the files may exceed the size somewhat.
 //!
-//! A thread that appends has a [`LogReservation`] of at least that many bytes: the disk has them,
-//! preallocated in prepared segments. So a full disk is an error of the reservation, before anything is changed, and
-//! never of the leader of group commit.
+//! A thread that appends has a [`LogReservation`] of at least as many bytes: the disk has them, preallocated in
+//! prepared segments. So a full disk is an error of the reservation, before anything is changed, and never of the
+//! leader of group commit.
 //!
 //! **Invariants.** The low-water mark only rises, and only after the control file records it. A step of the background
 //! worker makes or removes at most one file, or syncs once. The prepared segments reach beyond the log's end by all
@@ -241,7 +241,8 @@ impl Log {
         self.promise_before(bytes, KEPT / 2)
     }
 
-    /// Reserves this many bytes for an operation that has been admitted. A caller that reserves more may hold latches.
+    /// Reserves this many bytes for an operation that has been admitted. A caller that reserves more may hold latches:
+    /// this never waits for the low-water mark.
     ///
     /// # Errors
     /// When no segment can be made for them; the failure that poisoned the database.

@@ -72,8 +72,7 @@ struct Unsynced {
     segments: Vec<u64>,
     /// The position up to which they are written.
     written: u64,
-    /// All threads that have ever needed a sync and have appended by now: this sync serves them, and perhaps some
-    /// more.
+    /// The number of requests for a sync so far: about those that this sync serves. Only `gather` uses it.
     arrived: u64,
 }
 

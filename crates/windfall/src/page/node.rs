@@ -34,11 +34,11 @@
 //! bits length of the key after the prefix (its *suffix*). The head is the first four bytes of the suffix after the
 //! skip, big-endian, padded with zeros. In slot 0 of an inner node, which no search compares, it is zero.
 //!
-//! The **skip** is the number of leading bytes that all suffixes share, except that of an inner node's slot 0. It lets
-//! heads distinguish keys where the fences give no prefix: in the root, and in the first and the last node of each
-//! level. It is computed again when a node is built, when an insert makes the number of slots a power of two, and when
-//! an inserted key lacks the shared bytes. It is the length of the common prefix of the first and the last such suffix,
-//! at most 255, and 0 if that is less than two. It is 0 in a node without such a slot.
+//! The **skip** is a number of leading bytes that all suffixes share, except that of an inner node's slot 0; they may
+//! share more. It lets heads distinguish keys where the fences give no prefix: in the root, and in the first and the
+//! last node of each level. It is computed again when a node is built, when an insert makes the number of slots a power
+//! of two, and when an inserted key lacks the shared bytes. It is then the length of the common prefix of the first and
+//! the last such suffix, at most 255, and 0 if that is less than two. It is 0 in a node without such a slot.
 //!
 //! | record of a leaf: offset | size | field |
 //! | --- | --- | --- |
@@ -281,7 +281,7 @@ impl<'a> Node<'a> {
         if self.is_leaf() { LEAF_RECORD } else { INNER_RECORD }
     }
 
-    /// Returns the skip: the leading bytes that all suffixes share.
+    /// Returns the skip, in bytes.
     #[inline]
     pub(super) fn skip(self) -> usize {
         (self.flags >> 8).into()

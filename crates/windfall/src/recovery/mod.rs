@@ -139,7 +139,8 @@ impl Scan {
         self.made.remove(&space);
     }
 
-    /// This record may follow its drop, and so may a change of a page that purge was working on.
+    /// Records that a file was made. The record may follow the drop of its tablespace, and so may a change of a page
+    /// that purge was working on.
     fn file_made(&mut self, space: SpaceId, lsn: Lsn) {
         if !self.dropped.contains(space) {
             self.made.entry(space).or_insert(lsn);

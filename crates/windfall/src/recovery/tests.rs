@@ -308,7 +308,7 @@ fn run(seed: u64, script: &[Step], crash_at: Option<u64>) -> (SimulatedDisk, Mod
 
 fn check(disk: &SimulatedDisk, seed: u64, model: &Model, next: &Model, what: &str) {
     if disk.len(FileName::Control).is_ok_and(|l| l.is_none()) {
-        // It crashed before there was a database.
+        // The run crashed before there was a database.
         return assert!(model.is_empty());
     }
     let base = match Base::open(disk, seed) {

@@ -18,7 +18,7 @@ use crate::{
 
 const CEILING_AT: usize = 48;
 
-/// Returns an error if this is the first page and it is not a header, or if it is not a map page.
+/// Returns an error unless this is a map page and, if it is page 0, has the magic of a header.
 pub(super) fn check_header(id: PageId, page: Page<'_>) -> Result<()> {
     if page.page_type() == PageType::Map as u8 && (id.page != PageNo::HEADER || page.u64(MAGIC_AT) == MAGIC) {
         return Ok(());

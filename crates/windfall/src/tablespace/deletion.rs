@@ -34,7 +34,7 @@ const PIECES: core::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 const PAUSE: Duration = Duration::from_millis(25);
 /// The pause with nothing to do.
 const IDLE: Duration = Duration::from_millis(500);
-/// A sync that takes more than this part of the usual longest sync, in percent, is slowed down by the deletion.
+/// A sync that takes more than this percentage of the usual longest sync counts as slowed down by the deletion.
 const SUFFERS: u32 = 150;
 /// The log counts as quiet if no thread has written for this long.
 const QUIET: Duration = Duration::from_millis(250);
@@ -107,7 +107,7 @@ pub struct Deletions {
     pub pending_bytes: u64,
     /// Files deleted since the database was opened.
     pub files: u64,
-    /// Bytes of these.
+    /// Bytes freed since then, including pieces of files that are only truncated so far.
     pub bytes: u64,
 }
 

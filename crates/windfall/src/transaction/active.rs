@@ -197,7 +197,7 @@ impl Default for Active {
     }
 }
 
-/// Keeps the versions that existed when it was made from purge.
+/// Protects from purge the versions that existed when it was made.
 #[derive(Debug)]
 struct Pin {
     active: Arc<Active>,
@@ -494,7 +494,7 @@ mod tests {
         assert!(!active.end(TrxId(5), ids).0);
         assert_eq!(active.oldest(), TrxId(7));
         assert_eq!(active.note(), (noted(&all[1..]), Lsn(900)));
-        // A name takes room in the checkpoint's record, and a transaction without logged undo is not logged.
+        // A name takes room in the checkpoint's record, and a transaction without logged undo is not in it.
         let name: Arc<[u8]> = b"name"[..].into();
         assert!(active.set_prepared(TrxId(7), Some(&name), 51).is_err());
         active.set_prepared(TrxId(7), Some(&name), 52).unwrap();

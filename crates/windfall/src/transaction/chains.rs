@@ -5,8 +5,9 @@
 //!
 //! **Invariants.**
 //! - Only purge frees chains. A rollback merely marks the record by which the transaction began a chain. That takes one
-//!   small log group, so rollback never waits for space there, neither at run time nor in recovery, and does not depend
-//!   on the length of the value. An entry never refers to a chain with a marked record: the entry was restored before.
+//!   small log group, so rollback never waits for log space for the pages of a chain, neither at run time nor in
+//!   recovery, and does not depend on the length of the value. An entry never refers to a chain with a marked record:
+//!   the entry was restored before.
 //! - A piece is a mini-transaction that frees up to [`PIECE`] pages after the first page of the chain and links the
 //!   first page to the rest; the first page is freed last, when no page follows it. So whenever a crash occurs, every
 //!   reference to the first page leads to all pages that are still to be freed, and to none that was freed: no page is
@@ -16,8 +17,8 @@
 //! - A chain's stamp is the position of the undo record that began it, which no other chain ever had. If the value was
 //!   written with the creation of a table, it is a unique number that is no position. So freeing a chain that is gone
 //!   is detected and does nothing.
-//! - Pages are freed on an [`allowance`](free). The caller that grants one has reserved log before it took any latch,
-//!   and grants no more than fits into its reservation ([`LOG_PER_PAGE`]).
+//! - Pages are freed on an [`allowance`](free). The caller that grants one has reserved log before it took any mutex
+//!   or latch, and grants no more than fits into its reservation ([`LOG_PER_PAGE`]).
 //!
 //! Between two pieces other calls may access the row. A reader of the old value finds its chain gone and reads the
 //! entry again. A delete-marked entry may be revived, and that rolled back: the chain that it names is then freed by

@@ -103,8 +103,8 @@ impl Ids {
         if !both.iter().any(|counter| counter.is_short()) {
             return Ok(());
         }
-        // A log without space is reported before a ceiling is raised. The holder of the mutex waits for nothing, and
-        // drops need ids, too.
+        // A log without space is reported before a ceiling is raised. The holder of the mutex does not wait for
+        // log space, because drops need ids, too.
         let _room = self.pool.ground().log.admit_drop(RECORD)?;
         for counter in both {
             if counter.is_short() {

@@ -7,7 +7,7 @@
 //! **Invariants.** A latch is named by tablespace and hash of the key, so two keys may share one, which costs only
 //! time. Waiters are served in order of arrival. A call latches its row first and then, in one sorted acquisition, the
 //! keys of unique indexes. Rows and index keys are in different tablespaces, so there is no deadlock. No thread waits
-//! for a key latch while it holds a lock or latch of another kind; the rank is asserted.
+//! for a key latch while it holds a mutex or latch of another kind; the rank is asserted.
 //!
 //! *Nested calls.* A call that is made from within another call, by the source of a value, runs while the outer call
 //! holds latches that come earlier in the order. So it never waits for another call, which may be waiting for the outer

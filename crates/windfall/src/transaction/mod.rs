@@ -4,9 +4,9 @@
 //! and across a crash. The isolation level decides which changes of other transactions are visible.
 //!
 //! **Invariants.**
-//! - A row change takes the key latch of the row (`lock`), one mini-transaction for the undo record and the clustered
-//!   entry, and one mini-transaction per secondary entry. A transaction of a single call logs `TrxEnd` in the last of
-//!   them: without secondary entries it is one log group.
+//! - A row change takes the key latch of the row (`key_latch`), one mini-transaction for the undo record and the
+//!   clustered entry, and one mini-transaction per secondary entry. A transaction of a single call logs `TrxEnd` in
+//!   the last of them: without secondary entries it is one log group.
 //! - Every entry carries its transaction id and the position of the undo record that made its version. Rollback and
 //!   purge touch an entry only if it still carries both.
 //! - Everything that a change may need is ensured before its first mini-transaction latches anything: undo slices, key
@@ -97,7 +97,7 @@ use crate::{
 /// The default lock timeout of a call.
 pub const LOCK_WAIT: Duration = Duration::from_secs(50);
 
-/// The least time that a statement may wait for each further table, however late it is.
+/// The least time that a statement that may wait at all is left for each further table, however late it is.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 /// Part of a checkpoint's log group that is reserved for transactions that begin meanwhile, in bytes.
@@ -371,7 +371,8 @@ impl Transactions {
     }
 
     /// Interrupts the wait of a transaction for a lock, or the next wait of its call if it does not wait now. Of a
-    /// statement only the current wait is interrupted. Returns whether a transaction or statement has this number.
+    /// statement only the current wait is interrupted. Returns whether a transaction, or a statement that waits, has
+    /// this number.
     pub fn interrupt(&self, trx: TrxId) -> bool {
         while let Some(locker) = self.active.locker(trx, &self.lock_manager) {
             if self.lock_manager.interrupt(&locker) {

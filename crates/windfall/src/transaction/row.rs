@@ -47,8 +47,8 @@ const CHUNK: usize = 64 << 10;
 pub const INDEXED: usize = 64 << 10;
 /// Log for a change of a secondary entry and its rollback, in addition to the key.
 const LOG_PER_TOUCH: u64 = 512;
-/// Log for the change of a clustered entry, in addition to its key and value and the undo record: the operation, the
-/// begin and the end of the transaction.
+/// Log for the change of a clustered entry, in addition to its key and value and the undo record: the operation, and
+/// the records of the begin and the end of the transaction.
 const LOG_PER_ENTRY: usize = 256;
 
 /// A secondary tree.

@@ -55,7 +55,7 @@ const USED: usize = 28;
 const FIRST: usize = 30;
 const DATA: usize = 32;
 
-/// The begin of a stream: position 0 of stream 0 would be [`UndoPos::NONE`].
+/// The start of a stream: position 0 of stream 0 would be [`UndoPos::NONE`].
 const BEGIN: u64 = 8;
 
 /// Length and state before each record.
@@ -330,7 +330,7 @@ impl Stream {
         UndoRecord::trx_of(&stored.bytes).map_err(|what| self.damaged(at, what))
     }
 
-    /// Returns the first record at or after a position, and its position. `at` must be the end of a record or the begin
+    /// Returns the first record at or after a position, and its position. `at` must be the end of a record or the start
     /// of a slice. Skips slices that are gone, and records that are partly in such a slice: they were purged. Returns
     /// `None` at the end.
     ///

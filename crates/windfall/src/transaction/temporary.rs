@@ -8,7 +8,7 @@
 //! transaction may roll back its changes as a whole, to a savepoint, or those of a statement. All of these walk its own
 //! records, and purge keeps these until it has ended. And a long value that is read piece by piece stays until the read
 //! is over: the reader is registered with the stream before it reads the row ([`TemporaryRead`]), and a transaction
-//! that replaces the value can end only after that.
+//! that replaces the value that it reads ends, if at all, after this registration.
 //!
 //! Each call purges as far as possible, and nothing is left to the worker. So the undo that is kept is that of one
 //! session: of its transaction, and of its writes while it reads a long value. It counts neither for the limit on undo

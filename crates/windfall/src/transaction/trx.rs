@@ -150,9 +150,10 @@ pub struct Rules<'v> {
 pub(super) enum Gate {
     /// The caller is inside the gate of the record's table.
     Inside,
-    /// The caller is inside no gate of that table, and waits while the table is quiesced.
+    /// The caller may be inside or outside of gates, and waits while the table is quiesced.
     Outside,
-    /// The background worker, which has other transactions to roll back meanwhile and does not wait.
+    /// The background worker. It waits neither for a quiesced table nor for room in a follower, because it has other
+    /// transactions to roll back meanwhile.
     Background,
 }
 
@@ -267,7 +268,7 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Refuses the work of a strict read view that was ended before the work was: rows may have been missed.
+    /// Refuses work by a strict read view that was ended before the work was complete: rows may have been missed.
     ///
     /// # Errors
     /// [`TransactionError::ViewEnded`].
@@ -626,7 +627,7 @@ impl<'e> Trx<'e> {
     }
 
     /// Rolls back up to `records` records, from `from` or from the last record on. Returns no transaction once it has
-    /// ended; otherwise the transaction continues at the new `from`.
+    /// ended; otherwise returns the transaction, which continues at the new `from`.
     pub(super) fn go_back(
         mut self,
         from: &mut Option<UndoPos>,

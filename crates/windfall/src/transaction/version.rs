@@ -7,7 +7,7 @@
 //! all such records from purge. So they exist, undone or not, unless the view is ended meanwhile; the result of the
 //! read is discarded then. A version that was rolled back after the reader copied it leads to the same previous version
 //! as before. The clustered entry and each secondary entry of a row carry the position of one record, which has the
-//! previous header of each of them.
+//! previous state of each of them.
 //!
 //! A temporary table has one reader, which sees the current versions.
 
@@ -42,7 +42,7 @@ impl Visibility<'_> {
         }
     }
 
-    /// Refuses a table that was created, or truncated, by a transaction that is not visible.
+    /// Refuses a tree that was created, or truncated, by a transaction that is not visible.
     ///
     /// # Errors
     /// [`TransactionError::TableChanged`].

@@ -262,7 +262,7 @@ impl Client for Session {
     }
 }
 
-/// A session on a thread of its own, which returns an answer when a call waits.
+/// A session on a thread of its own, which returns [`Answer::Waits`] when a call waits for a lock.
 pub struct Watched {
     db: Database,
     calls: Sender<Call>,

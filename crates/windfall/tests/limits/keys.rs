@@ -28,7 +28,7 @@ fn shuffled(n: u64, with: u64) -> Vec<u64> {
     numbers
 }
 
-/// Returns the order that alternates between both ends, towards the middle.
+/// Returns the order that alternates between both ends, towards the middle: the next number is between the last two.
 fn both_ends(n: u64) -> Vec<u64> {
     (0..n).map(|at| if at % 2 == 0 { at / 2 } else { n - 1 - at / 2 }).collect()
 }

@@ -85,7 +85,7 @@ fn scripted() -> (Database, Script, SimulatedEnv) {
 }
 
 /// Returns the modes in which a transaction has locked rows, in any tree.
-fn lock_manager(db: &Database, trx: &Transaction) -> Vec<RowMode> {
+fn row_locks(db: &Database, trx: &Transaction) -> Vec<RowMode> {
     let held = db.locks().into_iter().filter(|held| Some(held.trx.0) == trx.id());
     held.filter_map(|held| if let Lock::Row(_, mode) = held.lock { Some(mode) } else { None }).collect()
 }
@@ -114,7 +114,7 @@ fn a_call_that_fails_after_a_wait_leaves_no_lock_that_it_would_not_have_without(
             });
             let after_a_wait = call(&table.within(&waits));
             assert!(db.metrics().lock_waits > 0, "{name}");
-            let locked = lock_manager(&db, &waits);
+            let locked = row_locks(&db, &waits);
             // Other calls get the error at once, at a level that locks nothing.
             let third = db.begin(
                 TransactionOptions::default().isolation(Isolation::ReadCommitted).lock_wait(Duration::ZERO),
@@ -130,7 +130,7 @@ fn a_call_that_fails_after_a_wait_leaves_no_lock_that_it_would_not_have_without(
             waits.rollback().unwrap();
             let at_once = call(&table.within(&does_not));
             assert_eq!(after_a_wait.is_err(), at_once.is_err(), "{name}, {level:?}");
-            assert_eq!(locked, lock_manager(&db, &does_not), "{name}, {level:?}");
+            assert_eq!(locked, row_locks(&db, &does_not), "{name}, {level:?}");
             does_not.rollback().unwrap();
         }
     }
@@ -153,12 +153,12 @@ fn who_waits_behind_a_call_that_fails_goes_on() {
     script.then(Duration::from_secs(1), move || drop(fourth));
     table.put(b"b", b"x3").unwrap();
     assert!(is_duplicate(&within.update(b"a", b"y3")));
-    assert_eq!(lock_manager(&db, &third), [RowMode::Shared], "it had that before");
+    assert_eq!(row_locks(&db, &third), [RowMode::Shared], "it had that before");
     let fourth = begin(&db, Isolation::ReadCommitted);
     table.within(&fourth).get_for_share(b"a").unwrap();
     script.then(Duration::from_secs(1), move || drop(fourth));
     assert!(matches!(within.put(b"a", b"y1"), Ok(())), "an upgrade, and the key is its own");
-    assert_eq!(lock_manager(&db, &third), [RowMode::Exclusive]);
+    assert_eq!(row_locks(&db, &third), [RowMode::Exclusive]);
     script.then(Duration::from_secs(1), move || third.rollback().unwrap());
     done.update(b"a", b"z2").unwrap();
     second.commit().unwrap();

@@ -22,7 +22,7 @@ use super::{current, point, still};
 /// A timed wait of at least this length does not end by itself. Half an hour, so that a wait of one hour still counts
 /// when a part of it has passed.
 const FOREVER: Duration = Duration::from_mins(30);
-/// The maximum number of scheduler yields that a shorter wait lasts.
+/// A shorter wait lasts for at most a random number of scheduler yields, which is below this.
 const TURNS: usize = 4;
 
 /// A waiter's place in the parking lot, where it waits for its one wakeup.

@@ -17,8 +17,8 @@
 //! parking lot ([`park`]), which has no spurious wakeups: a lost wakeup is a deadlock, and that is reported. A timed
 //! wait lasts for a random small number of scheduler yields; a wait of an hour or more never ends by itself.
 //!
-//! This covers every possible order of the accesses of a scenario to our own atomics, locks and events. It does not
-//! cover:
+//! A run may have any possible order of the accesses of a scenario to our own atomics, locks and events. The following
+//! is not covered:
 //!
 //! - Weak memory. All accesses are sequentially consistent here, whatever memory ordering they ask for, and fences do
 //!   nothing. A `Relaxed` that ought to be `Release` is not found: that is left to the thread sanitizer and to runs on

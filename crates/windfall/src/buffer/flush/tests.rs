@@ -225,14 +225,15 @@ fn a_file_that_can_be_neither_written_nor_read_fills_no_batch() {
     }
 }
 
-/// A copy that stayed there would be outdated, and would replace the page if the data file cannot be read.
+/// A copy that stayed among the torn pages would be outdated, and would replace the page if the data file cannot be
+/// read.
 #[test]
 fn a_page_that_was_written_has_no_copy_among_the_torn_ones() {
     let (disk, pool, [space, _]) = bad_and_good();
     change_whole_root(&pool, &space);
     disk.fail_at(0, Fault::TornPage);
     assert!(pool.flush([(space.clone(), PageNo::ROOT)]).is_err());
-    // It is latched while another page shows that the file accepts writes.
+    // The torn page is latched while another page shows that the file accepts writes.
     let latch = &pool.arena.frame(space.pages.get(PageNo::ROOT).unwrap()).latch;
     assert!(latch.try_exclusive());
     pool.exclusive(&space, PageNo::HEADER).unwrap().mark_dirty(&space, pool.ground.log.durable());

@@ -18,7 +18,7 @@ const HALF: [u8; 8] = *b"half of ";
 /// group.
 ///
 /// Catches: a page that is copied, or changed further, after its latch was released, by a thread that had checked the
-/// health of the database before; a latch that is released before the database has stopped.
+/// health of the database before the release; a latch that is released before the database has stopped.
 #[test]
 fn half_a_change_gets_nowhere() {
     let prepared = Prepared::new();

@@ -425,8 +425,8 @@ fn a_row_whose_index_key_is_out_of_reach_is_refused_whenever_it_comes() {
     let update: Act = |table, _| table.update(&row(3), &vec![b'x'; 70_005]).unwrap();
     let commit: Act = |_, trx| trx.take().unwrap().commit().unwrap();
     let back: Act = |_, trx| trx.take().unwrap().rollback().unwrap();
-    // Whether the row is too long at first, what a transaction makes of it before the statement, and what happens
-    // during the statement.
+    // Whether the row's index key is out of reach at first, what a transaction makes of it before the statement, and
+    // what happens during the statement.
     let cases: [(&str, bool, Option<bool>, Act, bool); 6] = [
         ("a call", false, None, update, true),
         ("a transaction that commits", false, Some(true), commit, true),

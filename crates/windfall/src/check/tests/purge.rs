@@ -326,7 +326,7 @@ impl World {
                 let change = self.change(self.open[at].class);
                 let table = self.table(change.0).within(&self.open[at].trx);
                 Self::make(&table, &change);
-                // Or it is rolled back at once, like another change may be.
+                // Sometimes other changes follow, and are rolled back at once.
                 if self.draw(4) == 0 {
                     let trx = &self.open[at].trx;
                     trx.savepoint("here").unwrap();

@@ -180,7 +180,7 @@ fn killed_behind_the_rename(disk: &SimulatedDisk, pages: &[PageNo]) -> Simulated
     killed[renamed.expect("there was a new file") + 1].clone()
 }
 
-/// The opening after that cannot make another new file.
+/// An opening is killed after the rename, and the next opening cannot make another new file.
 #[test]
 fn the_name_of_a_new_file_is_durable_before_pages_are_written_again() {
     let (all_killed, pages) = killed_in_a_flush();
@@ -220,7 +220,7 @@ fn a_disk_without_room_for_a_new_file_keeps_no_database_closed() {
     }
 }
 
-/// It is never read, and the next one replaces it.
+/// The remains of an unfinished new file are never read, and the next new file replaces them.
 #[test]
 fn a_new_file_that_cannot_be_removed_keeps_no_database_closed() {
     let (disk, base, pages) = found_done(0);

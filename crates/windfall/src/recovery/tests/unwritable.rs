@@ -271,7 +271,7 @@ fn what_has_no_room_is_an_error_that_names_the_file() {
     }
 }
 
-/// Torn pages of which each half alone has one copy have no order of overwriting in which nothing could be lost.
+/// If each half has the only copy of a torn page, every order of overwriting the halves could lose something.
 #[test]
 fn copies_in_either_half_alone_are_an_error_that_loses_nothing() {
     let disk = SimulatedDisk::new(3);
@@ -354,7 +354,7 @@ fn a_page_that_is_torn_below_the_floor_is_an_error_that_loses_nothing() {
     assert_pages(&Base::open(&disk, 1).unwrap(), [7, 8], "at last");
 }
 
-/// Its file may exist for a while after the drop, and fails as before.
+/// The file of the dropped tablespace may exist for a while after the drop, and fails as before.
 #[test]
 fn a_page_of_a_tablespace_that_was_dropped_below_the_floor_is_not_missed() {
     for (fault, batches) in FAULTS.into_iter().flat_map(|fault| (0..3).map(move |batches| (fault, batches))) {
@@ -407,7 +407,7 @@ fn a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn() {
     assert!(opened > 50, "{opened} were opened");
 }
 
-/// So the later of two batches is known, whichever opening has written them.
+/// Batch numbers continue across openings, so the later of two batches is known whichever openings have written them.
 #[test]
 fn batches_are_numbered_on_behind_an_opening() {
     let mut disk = left(Left::Later);

@@ -14,19 +14,19 @@
 //! - No deadlock persists: as soon as a cycle is closed, the wait of its lightest transaction is ended.
 //! - *What writers see.* A writer checks for locks under the exclusive latch of the leaf ([`Locks::may_write`],
 //!   [`Locks::may_insert`]); a locking reader takes its lock first and then reads the leaf. So either the writer finds
-//!   the lock, or the reader finds the entry or the latched leaf: - A step that enters locks publishes their number
-//!   before it releases the mutex, and a sequentially consistent fence follows. The writer has another fence between
-//!   latching the leaf and reading the number. One of these fences is the first in the total order. If it is the
-//!   writer's, the reader, which reads the latch after its own fence, sees it taken or released, and waits for what was
-//!   written; that also holds for an optimistic read that validates a version. If it is the reader's, the writer sees a
-//!   number other than zero. - A writer that sees such a number takes the mutex. If it takes the mutex before the
-//!   reader, the reader sees the latch taken, because the mutex orders the two. If it takes the mutex after the reader,
-//!   it finds the lock.
+//!   the lock, or the reader finds the entry or the latched leaf:
+//!   - A step that enters locks publishes their number before it releases the mutex, and a sequentially consistent
+//!     fence follows. The writer has another fence between latching the leaf and reading the number. One of these
+//!     fences is the first in the total order. If it is the writer's, the reader, which reads the latch after its own
+//!     fence, sees it taken or released, and waits for what was written; that also holds for an optimistic read that
+//!     validates a version. If it is the reader's, the writer sees a number other than zero.
+//!   - A writer that sees such a number takes the mutex. If it takes the mutex before the reader, the reader sees the
+//!     latch taken, because the mutex orders the two. If it takes the mutex after the reader, it finds the lock.
 //!
 //! A row is locked for a reader as follows: read the entry; if its writer is active, call [`Locks::make_explicit`] for
 //! the writer, then [`Locks::acquire`] for the row, which waits for the writer; read again. If its writer is not
-//! active, `acquire` first, and then check again. A reader that now finds an active writer was late: it releases the
-//! row ([`Locks::release_row`]) and starts again.
+//! active, `acquire` first, and then read the entry again. A reader that now finds an active writer was late: it
+//! releases the row ([`Locks::release_row`]) and starts again.
 
 mod deadlock;
 mod metrics;
@@ -85,7 +85,7 @@ impl Published {
         }
     }
 
-    /// Returns whether the count is zero. Earlier operations of the caller happen before the check.
+    /// Returns whether the count is zero. Earlier operations of the caller are ordered before the check.
     fn is_none(&self) -> bool {
         fence(SeqCst);
         self.0.load(Relaxed) == 0
@@ -258,7 +258,7 @@ impl Locks {
     }
 
     /// Ends the wait of the transaction or statement with this number with [`LockError::Interrupted`]. Returns `false`
-    /// if there is none.
+    /// if none with this number waits.
     pub fn interrupt_wait(&self, trx: TrxId) -> bool {
         self.step(|table| table.interrupt_wait(trx))
     }

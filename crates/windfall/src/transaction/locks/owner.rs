@@ -3,9 +3,9 @@
 //! **Purpose.** A [`LockOwner`] is the handle of a lock owner, shared by its transaction and its waiters.
 //! [`LockOwners`] is the set of lock owners that hold or request locks, with the wait of each.
 //!
-//! **Invariants.** The state of a wait changes under the mutex of the lock table. A locker is `settled` from the moment
-//! in which the outcome of its wait is known until it waits again. The thread that settles it queues it to be woken
-//! once the mutex is free.
+//! **Invariants.** The state of a wait changes under the mutex of the lock table. A lock owner is `settled` from the
+//! moment in which the outcome of its wait is known until it waits again. The thread that settles it queues it to be
+//! woken once the mutex is free.
 
 use core::{mem, time::Duration};
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,9 +4,9 @@
 //! request is next.
 //!
 //! **Invariants.**
-//! - A new request waits for holders that conflict with it, and for earlier waiters that conflict with it: a request
-//!   never overtakes a conflicting one. A waiter that yields keeps its place: it waits for holders and earlier waiters,
-//!   but no request waits for it.
+//! - A new request waits for holders that conflict with it, and for earlier waiters that conflict with it: a new
+//!   request never overtakes a conflicting one. A waiter that yields keeps its place: it waits for holders and earlier
+//!   waiters, but no request waits for it.
 //! - An upgrade, requested by a holder of the lock, waits for the other holders only, and is placed before all waiters
 //!   that hold nothing: these wait for the holder anyway, or would.
 //! - A request that nothing blocks is granted in the same step in which that becomes so; a queue without holders has no
@@ -84,7 +84,7 @@ impl Queue {
         Place { is_new: self.held_by(trx).is_empty(), ticket }
     }
 
-    /// Appends a request to the queue.
+    /// Adds a request to the queue, at the place that is due to it.
     pub fn join(&mut self, trx: TrxId, mode: TableMode, ticket: u64) -> Place {
         let place = self.place(trx, ticket);
         let at = self.position(place);

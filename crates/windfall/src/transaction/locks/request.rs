@@ -145,7 +145,7 @@ pub struct Waiting {
     pub trx: TrxId,
     /// The lock that it waits for.
     pub lock: Lock,
-    /// The begin of the wait, by the clock of the environment.
+    /// The start of the wait, by the clock of the environment.
     pub since: Duration,
     /// The transactions that it waits for: holders, then earlier waiters.
     pub behind: Blockers,

@@ -195,7 +195,7 @@ impl Space {
         let name = name.clone();
         let party = parties.enter(holder);
         party.spaces.insert(self.id);
-        // If it waits in this very queue, its request is now an upgrade and moves before the other waiters.
+        // If it waits in this very queue, its request is now an upgrade and moves before those that wait for it.
         if let Some(Wait { wanted: LockRequest::Row(wanted, mode), place, .. }) = &mut party.wait
             && wanted.space == self.id
             && *wanted.key == *key

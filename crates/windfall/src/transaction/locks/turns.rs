@@ -55,8 +55,8 @@ impl Drop for WaitUnderWay<'_> {
 }
 
 impl Locks {
-    /// Acquires a table lock. It blocks others in turns only, each no longer than `longest`, or 50 ms if that is more.
-    /// Meanwhile it calls `between` repeatedly: again at once if that returns that it has more to do.
+    /// Acquires a table lock. The wait blocks others in turns only, each no longer than `longest`, or 50 ms if that is
+    /// more. Meanwhile it calls `between` repeatedly: again at once if that returns that it has more to do.
     ///
     /// # Errors
     /// As [`Locks::acquire`], except for a deadlock; errors of `between`.

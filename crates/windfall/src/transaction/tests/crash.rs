@@ -159,7 +159,7 @@ impl Run {
     }
 
     /// A pause between two calls of a transaction: its records become durable, and from time to time the log is
-    /// truncated past its begin.
+    /// truncated past the start of the transaction.
     fn pause(&self) -> Result<()> {
         self.base.sync()?;
         self.env.settle(3);

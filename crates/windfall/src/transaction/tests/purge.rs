@@ -543,7 +543,7 @@ fn what_could_not_be_read_is_put_off_for_a_check() {
     base.compare_purged(&Rows::new()).unwrap();
 }
 
-/// Purge could not process these records while the check lasts.
+/// Reading would be useless: purge cannot process these records while the check lasts.
 #[test]
 fn purge_reads_nothing_of_what_it_has_put_off_while_the_check_lasts() {
     let disk = SimulatedDisk::new(1);

@@ -168,8 +168,8 @@ fn registers(facts: &Facts<'_>, replaced: &[Replaced], order: &mut Order) {
                 }
                 continue;
             };
-            // A version is skipped if another one between it and this one ended before: the order follows through that
-            // one.
+            // A version is skipped if another one began after its end and ended before this one began: the order
+            // follows through that one.
             for (_, _, before) in all[..ended].iter().rev().take_while(|(end, ..)| end >= last_begin) {
                 order.add(key, *before, *item);
             }

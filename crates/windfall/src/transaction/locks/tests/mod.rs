@@ -53,7 +53,7 @@ impl Desk {
         self.locks.acquire(me, wanted, LockTimeout::NoWait)
     }
 
-    /// Ends all lockers, and checks that nothing is left.
+    /// Ends all lock owners, and checks that nothing is left.
     fn close(&self, lockers: &[Arc<LockOwner>]) {
         for locker in lockers {
             self.locks.end(locker);

@@ -167,7 +167,7 @@ impl Model {
     }
 }
 
-/// The lock table, the model, and the current transaction of each locker.
+/// The lock table, the model, and the current lock owner of each transaction of the model.
 struct Pair {
     desk: Desk,
     model: Model,
@@ -341,7 +341,7 @@ impl Pair {
         self.desk.locks.end(&self.lockers[trx as usize]);
         assert!(!self.desk.locks.make_explicit(&self.lockers[trx as usize], key(0)));
         self.model.end(trx);
-        // The next transaction of this locker.
+        // The lock owner of the next transaction under this number of the model.
         self.lockers[trx as usize] = self.desk.locks.locker(TrxId(self.next * LOCKERS + trx));
         self.next += 1;
     }
