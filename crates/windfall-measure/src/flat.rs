@@ -178,8 +178,9 @@ pub struct Statement {
     pub stepped: u32,
     /// The costs, in the order of [`Figure::ALL`]; without instructions if no statement was single-stepped.
     pub costs: Vec<Cost>,
-    /// The time of each statement in nanoseconds, with little in its table and much in another one, and with much in
-    /// its table; per tree or table where the costs are.
+    /// The time of each statement in nanoseconds, on the side with less of the factor and on the one with more: with
+    /// much in another table and with much in its own, or alone and with much around it
+    /// ([`Factor::is_around`]). Per tree or table where the costs are.
     pub times: [Vec<f64>; 2],
 }
 
@@ -189,12 +190,12 @@ impl Statement {
         self.costs.iter().copied().find(|cost| cost.figure == figure)
     }
 
-    /// Returns the probability that the times with much are this much longer by chance, if their true ratio to those
-    /// with much in another table is `times`.
+    /// Returns the probability that the times on the side with more are this much longer by chance, if their true ratio
+    /// to those on the side with less is `times`.
     pub fn chance(&self, times: f64) -> f64 {
-        let [small, large] = &self.times;
-        let allowed: Vec<f64> = small.iter().map(|time| time * times).collect();
-        chance_of_larger(&allowed, large)
+        let [less, more] = &self.times;
+        let allowed: Vec<f64> = less.iter().map(|time| time * times).collect();
+        chance_of_larger(&allowed, more)
     }
 }
 
