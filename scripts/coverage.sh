@@ -22,7 +22,7 @@ fi
 export RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_DIR=$PWD/target/coverage
 engine=(-p windfall -p windfall-base -p windfall-sim)
-beside='/(tests|interleavings|simulated|model|fuzz)/|/(tests|interleavings|fuzz|testpool|test_pool|test_disk|conformance|simulated|model)\.rs|sync/bug\.rs'
+beside='/windfall-sim/|/(tests|interleavings|model|fuzz)/|/(tests|interleavings|fuzz|testpool|test_pool|test_disk|model)\.rs|sync/bug\.rs'
 say "running the tests of the library"
 cargo llvm-cov --no-report --branch "${engine[@]}"
 say "line by line: target/coverage/html/index.html"

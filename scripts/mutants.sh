@@ -41,7 +41,7 @@ mkdir -p "$tree"
 # A file that was deleted and is not forgotten yet is no reason to stop.
 git ls-files -z --cached --others --exclude-standard | { xargs -0 ls -d 2>/dev/null || true; } | tar -c -T - | tar -x -C "$tree"
 export CARGO_TARGET_DIR=$home/build
-state=$(cd "$tree" && find .cargo crates/windfall crates/windfall-base Cargo.lock scripts/mutants.sh -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-16)
+state=$(cd "$tree" && find .cargo crates/windfall crates/windfall-base crates/windfall-sim Cargo.lock scripts/mutants.sh -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-16)
 out=$home/$state-$seed
 mkdir -p "$out"
 touch "$out/results"
