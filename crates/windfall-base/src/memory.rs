@@ -1,7 +1,8 @@
-//! Memory from the system: mappings, and zeroed words.
+//! Memory from the system: mappings, zeroed words, and the size of a cheap request.
 //!
 //! **Purpose.** A large area costs nothing before it is touched, and a part of it can be returned to the system. The
-//! buffer pool and the hash indexes are such areas.
+//! buffer pool and the hash indexes are such areas. Small memory is the allocator's; [`queue_block_is_small`] keeps
+//! requests of statements below the size for which it does other work as well.
 //!
 //! **Invariants.** A fresh mapping reads as zero, and so does a part that was returned. Words are accessed as atomics
 //! only, so any thread may read and write them. Freeing words in steps needs exclusive ownership. System calls are

@@ -1,4 +1,4 @@
-//! The mutation suite: each planted bug of `src/sync/bug.rs` makes one of the test suites fail.
+//! The mutation suite: each planted bug of `windfall-base/src/sync/bug.rs` makes one of the test suites fail.
 //!
 //! It runs the tests of `make test` unchanged. They are built once, before any time limit starts, and each runs in a
 //! process of its own: with each bug its suite must fail, and without any bug the suite must pass. Bugs that are left

@@ -176,7 +176,7 @@ pub fn ids(behind: &Blockers) -> Vec<u64> {
     behind.ids().iter().map(|trx| trx.0).collect()
 }
 
-/// Returns the name, or the placeholder of an empty cell in a grid.
+/// Returns the name, or the dash of an empty cell in a grid.
 pub fn dash(name: Option<&str>) -> String {
     name.unwrap_or("-").to_owned()
 }

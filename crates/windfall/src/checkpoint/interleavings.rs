@@ -30,7 +30,7 @@ const SEGMENT: u64 = 64 << 10;
 /// The offset of the LSN in a page.
 const LSN: u64 = 16;
 
-/// A stub without transactions.
+/// No transactions: a checkpoint finds none unfinished.
 struct Nobody;
 
 impl Unfinished for Nobody {
