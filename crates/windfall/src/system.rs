@@ -24,7 +24,7 @@
 //! | `u` | stream (1 byte), slice (8 bytes, big-endian) | the slice's tablespace, 8 bytes |
 //! | `f` | tablespace (8 bytes, big-endian) | empty: its file was made |
 
-use crossbeam_queue::SegQueue;
+use crossbeam_queue::{ArrayQueue, SegQueue};
 use smallvec::SmallVec;
 
 use crate::{
@@ -37,7 +37,7 @@ use crate::{
     store::Tree,
     sync::{Arc, Mutex, Rank},
     tree::{
-        Adjacent, Located, Seek,
+        Adjacent, Located, PendingMerges, Seek,
         hash::{HashBudget, TreeHash},
     },
 };
@@ -56,6 +56,9 @@ const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: Undo
 const CHANGE: usize = 48;
 /// The bytes of a record in a leaf besides its key and value, rounded up.
 const ENTRY: usize = 48;
+
+/// The changes with one sparse leaf each that may await the background without a request for memory.
+const SINGLE: usize = 256;
 
 /// The positions of changes: usually there is one.
 type Places<'k> = SmallVec<[Located<'k, BufferPool>; 1]>;
@@ -88,7 +91,18 @@ impl Change {
     }
 }
 
-const _: () = assert!(memory::queue_block_is_small::<Vec<u8>>());
+/// The result of a step that looks for leaves to merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tidied {
+    /// No leaf is left to be considered.
+    Everything,
+    /// The nodes that were considered needed no merge. There may be others.
+    Nothing,
+    /// Two nodes were merged. There may be others; the worker pauses before the next.
+    Merged,
+}
+
+const _: () = assert!(memory::queue_block_is_small::<Vec<Key>>());
 
 /// The system tree.
 #[derive(Debug)]
@@ -96,9 +110,39 @@ pub struct SystemTree {
     tree: Tree,
     /// Serializes the writers: a merge of leaves must not meet a change that has some of them latched.
     writing: Mutex<()>,
-    /// Keys of leaves that became sparse when a change removed records, one for each leaf of a change: the removal
-    /// itself does not stop to merge.
-    sparse: SegQueue<Vec<u8>>,
+    /// Leaves that removals have left nearly empty: the change itself does not stop to merge.
+    sparse: SparseLeaves,
+}
+
+/// Keys of leaves that changes have left nearly empty, one for each leaf of a change.
+#[derive(Debug)]
+struct SparseLeaves {
+    /// Those of changes with one such leaf. A push requests no memory, so that the drop of a table requests none.
+    single: ArrayQueue<Key>,
+    /// Those of changes with several such leaves, and of others while `single` is full.
+    several: SegQueue<Vec<Key>>,
+}
+
+impl SparseLeaves {
+    fn push(&self, mut keys: SmallVec<[Key; 1]>) {
+        let keys = match (keys.len(), keys.pop()) {
+            (1, Some(key)) => match self.single.push(key) {
+                Ok(()) => return,
+                Err(key) => vec![key],
+            },
+            (_, Some(last)) => keys.into_iter().chain([last]).collect(),
+            (_, None) => return,
+        };
+        self.several.push(keys);
+    }
+
+    fn pop(&self) -> Option<PendingMerges> {
+        let keys = match self.single.pop() {
+            Some(key) => vec![key],
+            None => self.several.pop()?,
+        };
+        Some(PendingMerges::of_leaves(keys.iter().map(|key| key.to_vec())))
+    }
 }
 
 impl SystemTree {
@@ -109,7 +153,7 @@ impl SystemTree {
         Self {
             tree: Tree::new(pool, space, TreeHash::new(budget)),
             writing: Mutex::new(Rank::System, ()),
-            sparse: SegQueue::new(),
+            sparse: SparseLeaves { single: ArrayQueue::new(SINGLE), several: SegQueue::new() },
         }
     }
 
@@ -150,7 +194,8 @@ impl SystemTree {
         self.tree.inline_limit() / (length + ENTRY)
     }
 
-    /// Changes records within `mtr`, which must hold no page yet. Sorts the changes by key; no key may occur twice.
+    /// Changes records within `mtr`, which must hold no page yet. No key may occur twice. Sorts the changes by key, and
+    /// takes the keys of some that were made.
     ///
     /// # Errors
     /// Damage, I/O; a record that is too long, more leaves than the pool can hold. Nothing was changed then.
@@ -165,8 +210,8 @@ impl SystemTree {
             }
         };
         // From the last to the first: a change moves only the slots after it.
-        let mut noted = None;
-        for change in changes.iter().rev() {
+        let (mut sparse, mut noted) = (SmallVec::<[usize; 1]>::new(), None);
+        for (at, change) in changes.iter().enumerate().rev() {
             let mut place = places.pop().expect("one for each change");
             let leaf = place.leaf();
             match (&change.value, place.header()) {
@@ -175,12 +220,14 @@ impl SystemTree {
                 (None, Some(_)) => {
                     if place.remove(mtr) && noted != Some(leaf) {
                         noted = Some(leaf);
-                        self.sparse.push(change.key.to_vec());
+                        sparse.push(at);
                     }
                 }
                 (None, None) => {}
             }
         }
+        drop(places);
+        self.sparse.push(sparse.into_iter().map(|at| core::mem::take(&mut changes[at].key)).collect());
         Ok(())
     }
 
@@ -217,17 +264,23 @@ impl SystemTree {
         run(&self.tree)
     }
 
-    /// Merges a few leaves that removals have left nearly empty. Returns whether there may be more.
+    /// Considers a few nodes that removals have left nearly empty, and merges at most two: a statement that changes the
+    /// tree meanwhile waits for one merge, however many are left. `pending` is what earlier steps have left.
     ///
     /// # Errors
     /// Damage, I/O.
-    pub fn tidy_step(&self) -> Result<bool> {
+    pub fn tidy_step(&self, pending: &mut PendingMerges) -> Result<Tidied> {
         for _ in 0..16 {
-            let Some(key) = self.sparse.pop() else { return Ok(false) };
+            if pending.is_empty() {
+                let Some(leaves) = self.sparse.pop() else { return Ok(Tidied::Everything) };
+                *pending = leaves;
+            }
             let _turn = self.writing.lock();
-            self.tree.maintain(&key)?;
+            if self.tree.maintain_step(pending)? {
+                return Ok(Tidied::Merged);
+            }
         }
-        Ok(true)
+        Ok(Tidied::Nothing)
     }
 }
 
@@ -259,6 +312,20 @@ mod tests {
         let mut mtr = Mtr::begin(&engine.pool)?;
         engine.system.change(&mut mtr, changes)?;
         mtr.commit().map(drop)
+    }
+
+    /// Merges all that can be merged, a step at a time. Returns the most pages that one step has freed.
+    fn tidy(db: &Database) -> usize {
+        let system = &db.engine().system;
+        let (mut pending, mut most) = (PendingMerges::default(), 0);
+        let pages = || system.tree().check().unwrap().pages.len();
+        let mut before = pages();
+        while system.tidy_step(&mut pending).unwrap() != Tidied::Everything {
+            let after = pages();
+            most = most.max(before - after);
+            before = after;
+        }
+        most
     }
 
     fn key(n: u64) -> Vec<u8> {
@@ -302,7 +369,7 @@ mod tests {
                 }
             }
             if chance.random().is_multiple_of(8) {
-                while db.engine().system.tidy_step().unwrap() {}
+                tidy(&db);
             }
         }
         let look = |db: &Database| {
@@ -336,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_is_noted_once_however_many_records_a_change_removes() {
+    fn leaves_that_a_change_has_emptied_are_noted_once_and_merged_one_at_a_time() {
         let db = open(&SimulatedDisk::new(2), Arc::new(SimulatedEnv::new(2)));
         let (records, a_put) = (300, 20);
         for from in (0..records).step_by(a_put) {
@@ -344,14 +411,19 @@ mod tests {
             change(&db, &mut (from..from + a_put as u64).map(put).collect::<Vec<_>>()).unwrap();
         }
         let system = &db.engine().system;
-        while system.tidy_step().unwrap() {}
+        tidy(&db);
         let mut changes: Vec<Change> = (1..records).map(|n| Change::remove(key(n))).collect();
         change(&db, &mut changes).unwrap();
         // A record takes 128 bytes in its leaf, and leaves are at least half full.
         let leaves = records as usize * 128 / (4096 / 2);
-        let noted = system.sparse.len();
+        let noted = system.sparse.single.len()
+            + system.sparse.several.pop().map_or(0, |keys| {
+                let count = keys.len();
+                system.sparse.several.push(keys);
+                count
+            });
         assert!((2..=leaves).contains(&noted), "{noted} keys of at most {leaves} leaves");
-        while system.tidy_step().unwrap() {}
+        assert_eq!(tidy(&db), 1, "a statement waits for as many merges as one step makes");
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
     }
 

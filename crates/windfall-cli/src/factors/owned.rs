@@ -228,14 +228,13 @@ impl Owned {
             Self::Group | Self::LargeGroup => Some((
                 &[
                     (Figure::Instructions, 1.5),
-                    (Figure::Allocations, 1.5),
-                    (Figure::Allocated, 2.0),
-                    (Figure::Time, 1.33),
-                    (Figure::ThreadTime, 1.33),
+                    (Figure::Allocated, 512.0),
+                    (Figure::Freed, 16.0),
+                    (Figure::Time, 1.5),
+                    (Figure::ThreadTime, 1.5),
                 ],
-                "beside many tables the tree of their records is higher; the lists of a statement on one table lie on the \
-                 stack, those of one on many in memory; and the next statement finds the processor's caches full of what \
-                 the group was, and a page of that tree that is to be merged",
+                "beside many tables the tree of their records is higher; and the lists of a statement on one table lie on \
+                 the stack, those of one on many in memory",
             )),
             _ => None,
         }

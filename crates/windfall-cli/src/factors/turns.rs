@@ -9,8 +9,9 @@
 //! of it a read of its table. So the creation of much leaves the same traces in the processor's caches, in the log and
 //! in the pool of both, and the only difference is which of the two tables is dropped. The order of the sides changes
 //! from round to round, and none begins before the background work of the previous drops is done. After each statement
-//! a small table is dropped, which must cost the same whatever was dropped before it. The statements run on the main
-//! thread, because only that is traced.
+//! a small table is dropped, which must cost the same whatever was dropped before it. A group of many tables leaves
+//! nothing else in the processor's caches; where no group was dropped, as much memory is read before the next drop. The
+//! statements run on the main thread, because only that is traced.
 
 use std::{hint::black_box, path::Path};
 
@@ -36,6 +37,11 @@ pub const SIDES: usize = 3;
 const ORDERS: [[usize; SIDES]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
 /// The size of a request at which glibc consolidates and sorts its free lists, in bytes.
 const SORTED_BY: usize = 4096;
+/// The bytes of a line of the processor's caches.
+const CACHE_LINE: usize = 64;
+/// About the data of a table that a drop of a group reads, in bytes: so much less of what was in the processor's caches
+/// is still there.
+const READ_A_TABLE: usize = 4 << 10;
 /// The statement after each measured one.
 const NEXT: &str = "next drop";
 
@@ -92,13 +98,15 @@ pub fn run(owned: Owned, scale: Scale, folder: &Path, seed: u64, plant: Option<P
     let rounds = owned.rounds(scale);
     let looks = [(Look::Timed, rounds.timed), (Look::Stepped, rounds.stepped), (Look::Traced, rounds.traced)];
     let before = scale.pick(1, 20, 30);
+    let tables = if owned.is_group() { large } else { 0 };
+    let memory = vec![1; tables as usize * READ_A_TABLE];
     let mut turn = 0;
     for (n, kinds) in owned.statements().iter().enumerate() {
         for (look, times) in looks {
             // In a quick run single-stepping the first list is enough.
             let skipped = matches!(look, Look::Stepped) && scale == Scale::Quick && n > 0;
             for _ in 0..if skipped { 0 } else { times } {
-                round(&mut answer, &mut sides, kinds, look, before, turn)?;
+                round(&mut answer, &mut sides, kinds, look, (before, turn), &memory)?;
                 turn += 1;
             }
         }
@@ -113,8 +121,8 @@ fn round(
     sides: &mut [Side; SIDES],
     kinds: &[Kind],
     look: Look,
-    before: u32,
-    turn: usize,
+    (before, turn): (u32, usize),
+    memory: &[u8],
 ) -> Result<()> {
     let (mut victims, mut counterparts) = (Vec::new(), Vec::new());
     for side in &mut *sides {
@@ -158,6 +166,9 @@ fn round(
                 side.planted(&[Plant::Owned, Plant::Around]);
                 statement(side, kind, &names)
             })?;
+            if n < SIDES - 1 {
+                memory.iter().step_by(CACHE_LINE).for_each(|byte| _ = black_box(*byte));
+            }
             measured(answer, look, (NEXT, [1.0; SIDES]), n, || {
                 side.planted(&[Plant::Next]);
                 statement(side, Kind::Drop, &next.names())

@@ -9,16 +9,25 @@
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
 
+use core::time::Duration;
+
 use crate::{
     buffer::BufferPool,
+    env::Next,
     error::Result,
     ids::SpaceId,
     mtr::Mtr,
     sync::{Arc, Bug, planted},
-    system::{Change, FILE, SystemTree},
+    system::{Change, FILE, SystemTree, Tidied},
     tablespace::Deleter,
+    tree::PendingMerges,
 };
 
+/// The interval at which the worker runs when it has nothing to do: the log's low-water mark waits for it.
+pub(super) const RECORD_PAUSE: Duration = Duration::from_millis(10);
+/// The pause after a merge in the system tree. A merge takes some ten microseconds, for which a statement that changes
+/// the tree waits: few statements meet one, even after a group of thousands of tables was dropped.
+const MERGE_PAUSE: Duration = Duration::from_millis(1);
 /// Records that one group changes at most.
 pub(super) const BATCH: usize = 64;
 /// The maximum log bytes of such a group.
@@ -36,6 +45,8 @@ pub struct FileRecords {
     deleter: Arc<Deleter>,
     /// Tablespaces with a deleted file; their record may still exist.
     gone: Vec<SpaceId>,
+    /// The merges in the system tree that the steps so far have left.
+    merges: PendingMerges,
 }
 
 /// Returns the key of a tablespace's file record.
@@ -52,14 +63,14 @@ pub fn space_of_key(key: &[u8]) -> Option<SpaceId> {
 impl FileRecords {
     /// Creates the state of the worker.
     pub fn new(pool: Arc<BufferPool>, system: Arc<SystemTree>, deleter: Arc<Deleter>) -> Self {
-        Self { pool, system, deleter, gone: Vec::new() }
+        Self { pool, system, deleter, gone: Vec::new(), merges: PendingMerges::default() }
     }
 
-    /// Writes or removes some records. Returns whether there is more to do.
+    /// Writes or removes some records. If none is left, considers leaves of the system tree for a merge.
     ///
     /// # Errors
     /// Errors of the log or the system tree.
-    pub fn step(&mut self) -> Result<bool> {
+    pub fn step(&mut self) -> Result<Next> {
         self.gone.extend(self.deleter.take_gone());
         // With small pages one leaf has no room for a whole batch.
         let most_made = BATCH.min(self.system.most_puts(KEY));
@@ -87,8 +98,14 @@ impl FileRecords {
         }
         recorded();
         self.gone.truncate(self.gone.len() - gone.len());
-        let untidy = self.system.tidy_step()?;
-        Ok(untidy || made.len() == most_made || gone.len() == BATCH)
+        if made.len() == most_made || gone.len() == BATCH {
+            return Ok(Next::Again);
+        }
+        Ok(match self.system.tidy_step(&mut self.merges)? {
+            Tidied::Nothing => Next::Again,
+            Tidied::Merged => Next::Idle(MERGE_PAUSE),
+            Tidied::Everything => Next::Idle(RECORD_PAUSE),
+        })
     }
 }
 
@@ -110,17 +127,21 @@ mod tests {
         FileRecords::new(engine.pool.clone(), engine.system.clone(), engine.deleter.clone())
     }
 
+    fn has_more(records: &mut FileRecords) -> bool {
+        !matches!(records.step().unwrap(), Next::Idle(RECORD_PAUSE))
+    }
+
     #[test]
     fn there_is_nothing_to_do_in_a_crowded_log() {
         let db = open(256);
         let (engine, mut records) = (db.engine(), records(&db));
-        while records.step().unwrap() {}
+        while has_more(&mut records) {}
         while engine.log.pressure() < CROWDED {
             let mut mtr = Mtr::begin(&engine.pool).unwrap();
             engine.system.change(&mut mtr, &mut [Change::put(b"x".to_vec(), vec![7; 900])]).unwrap();
             mtr.commit().unwrap();
         }
-        assert!(!records.step().unwrap(), "a worker that always has more to do never sleeps");
+        assert!(!has_more(&mut records), "a worker that always has more to do never sleeps");
     }
 
     /// The low-water mark cannot pass the log of the value before there is a record of its file.
@@ -145,7 +166,7 @@ mod tests {
         let most = BATCH.min(db.engine().system.most_puts(KEY));
         assert!(most < BATCH, "pages of this size have no room for a whole batch");
         for n in 0..tables / most {
-            assert!(records.step().unwrap(), "{n} steps are not enough");
+            assert!(has_more(&mut records), "{n} steps are not enough");
         }
     }
 }

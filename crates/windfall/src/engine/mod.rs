@@ -37,8 +37,6 @@ use crate::{
 /// The interval at which the reclaimer looks for dropped tablespaces; a thread that needs a frame does not wait for
 /// it.
 const RECLAIM_PAUSE: Duration = Duration::from_millis(20);
-/// The interval at which the worker for file records runs: the log's low-water mark waits for it.
-const RECORD_PAUSE: Duration = Duration::from_millis(10);
 /// After more than this many failures in a row, threads that wait for the low-water mark, which waits for these
 /// records, get the error.
 const RECORD_FAILURES: u32 = 100;
@@ -141,12 +139,12 @@ impl Engine {
         let mut files = files::FileRecords::new(self.pool.clone(), self.system.clone(), self.deleter.clone());
         let (log, mut failures) = (self.log.clone(), 0);
         let record = move || match files.step() {
-            Ok(more) => {
+            Ok(next) => {
                 if failures > 0 {
                     failures = 0;
                     log.set_unrecorded(None);
                 }
-                if more { Next::Again } else { Next::Idle(RECORD_PAUSE) }
+                next
             }
             Err(error) => {
                 tracing::warn!(%error, "the records of data files could not be written yet");
@@ -154,7 +152,7 @@ impl Engine {
                 if failures > RECORD_FAILURES {
                     log.set_unrecorded(Some(error));
                 }
-                Next::Idle(RECORD_PAUSE)
+                Next::Idle(files::RECORD_PAUSE)
             }
         };
         spawn("records", Kind::Recorder, Arc::new(Event::new()), Box::new(record))?;

@@ -4,15 +4,17 @@
 //! them.
 //!
 //! **Invariants.** The decoder accepts any bytes and never panics. A page record names its page; consecutive changes
-//! of one page repeat only a byte.
+//! of one page repeat only a byte. A thread keeps a buffer for its next group: once it has logged a change, no small
+//! group requests memory, and with it neither a small change nor a drop.
 
+use core::{cell::Cell, mem};
 use std::borrow::Cow;
 
 use super::frame;
 use crate::{
     ids::{PageId, PageNo, SpaceId, TrxId, UndoPos},
     page::PageOp,
-    sync::{Bug, planted},
+    sync::{Bug, planted, thread_local},
 };
 
 /// One record.
@@ -84,6 +86,13 @@ const TRX_PREPARE: u8 = 9;
 
 /// The size that suffices for most groups, in bytes.
 const GROUP: usize = 256;
+/// The largest buffer that a thread keeps for its next group, in bytes.
+const LARGEST_KEPT: usize = 4096;
+
+thread_local! {
+    /// The buffer of an earlier group of this thread.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// Appends records to a group.
 #[derive(Debug, Default)]
@@ -108,12 +117,18 @@ impl GroupWriter {
         frame::span(self.bytes.len()) as u64
     }
 
+    /// Returns the buffer, at first the one that the thread has kept.
+    fn buffer(&mut self) -> &mut Vec<u8> {
+        if self.bytes.capacity() == 0 {
+            self.bytes = SPARE.try_with(Cell::take).unwrap_or_default();
+            self.bytes.reserve(GROUP);
+        }
+        &mut self.bytes
+    }
+
     /// Appends a change of a page.
     pub fn page(&mut self, id: PageId, op: &PageOp<'_>) {
-        if self.bytes.is_empty() {
-            // One allocation instead of several: most groups fit.
-            self.bytes = Vec::with_capacity(GROUP);
-        }
+        self.buffer();
         if self.page == Some(id) {
             self.bytes.push(SAME_PAGE);
         } else {
@@ -127,7 +142,7 @@ impl GroupWriter {
 
     /// Appends any record.
     pub fn push(&mut self, record: &Record<'_>) {
-        let out = &mut self.bytes;
+        let out = self.buffer();
         let mut put = |tag: u8, words: &[u64]| {
             out.push(tag);
             for word in words {
@@ -160,6 +175,22 @@ impl GroupWriter {
             }
             Record::TrxEnd { trx, stream } => put(TRX_END, &[trx.0, u64::from(*stream)]),
         }
+    }
+}
+
+impl Drop for GroupWriter {
+    fn drop(&mut self) {
+        let mut bytes = mem::take(&mut self.bytes);
+        if bytes.capacity() == 0 {
+            return;
+        }
+        if bytes.capacity() > LARGEST_KEPT {
+            // This large group requests the buffer of the next one, too.
+            bytes = Vec::with_capacity(GROUP);
+        }
+        bytes.clear();
+        // A thread that is ending keeps nothing.
+        let _ = SPARE.try_with(|spare| spare.set(bytes));
     }
 }
 
@@ -289,6 +320,28 @@ mod tests {
         assert_eq!(back, records);
         for cut in 0..writer.bytes().len() {
             let _ = GroupReader::new(&writer.bytes()[..cut]).count();
+        }
+    }
+
+    #[test]
+    fn a_thread_keeps_a_small_buffer_after_a_group_of_any_size() {
+        let spare = || {
+            let bytes = SPARE.with(Cell::take);
+            let found = (bytes.len(), bytes.capacity());
+            SPARE.with(|spare| spare.set(bytes));
+            found
+        };
+        for size in [3, LARGEST_KEPT * 2, 3] {
+            let mut writer = GroupWriter::default();
+            let op = PageOp::Write { at: 40, bytes: &vec![7; size] };
+            writer.page(PageId { space: SpaceId(1), page: PageNo(2) }, &op);
+            drop(writer);
+            let (length, capacity) = spare();
+            assert_eq!(length, 0);
+            assert!(
+                (GROUP..=LARGEST_KEPT).contains(&capacity),
+                "{capacity} bytes kept after a group of {size}"
+            );
         }
     }
 }

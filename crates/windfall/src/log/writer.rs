@@ -14,6 +14,8 @@
 
 use core::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::{Log, frame::BLOCK};
 use crate::{
     disk::FileName,
@@ -41,7 +43,7 @@ const RARER_MAX: u64 = 6;
 pub(super) struct Writer {
     buffer: Vec<u8>,
     /// Segments written to since the last sync collected them.
-    unsynced: Vec<u64>,
+    unsynced: Segments,
 }
 
 /// Leadership. It ends with the value, and then the waiters are woken: the fields are dropped in this order.
@@ -67,9 +69,12 @@ impl Drop for Told<'_> {
     }
 }
 
+/// Numbers of segments, most of the time one.
+type Segments = SmallVec<[u64; 4]>;
+
 /// The segments that a sync covers.
 struct Unsynced {
-    segments: Vec<u64>,
+    segments: Segments,
     /// The position up to which they are written.
     written: u64,
     /// The number of requests for a sync so far: about those that this sync serves. Only `gather` uses it.

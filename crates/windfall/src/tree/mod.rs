@@ -41,7 +41,7 @@ pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use page_set::PageSet;
-pub use structure::log_of_room;
+pub use structure::{PendingMerges, log_of_room};
 
 use crate::{
     error::{CorruptError, Owner, Result, UsageError},

@@ -18,8 +18,6 @@
 //! Each of these changes reserves its own log space before it changes anything. A split during the rollback of a
 //! transaction uses the space that was reserved before ([`log_of_room`]).
 
-use std::borrow::Cow;
-
 use super::{
     Tree,
     descent::Toward,
@@ -280,20 +278,33 @@ impl<S: PageStore> Tree<S> {
     /// # Errors
     /// Those of the store.
     pub fn maintain(&self, key: &[u8]) -> Result<()> {
-        let mut later = vec![(Cow::Borrowed(key), 0)];
-        while let Some((key, level)) = later.pop() {
-            match self.merge_at(&key, level)? {
-                Outcome::Stays => {}
-                Outcome::Alone => later.push((key, level + 1)),
-                Outcome::Merged(seam) => {
-                    later.push((key.clone(), level + 1));
-                    later.push((key, level));
-                    let below = |key| (Cow::Owned(key), level - 1);
-                    later.extend(seam.into_iter().flatten().map(below));
-                }
-            }
+        let mut pending = PendingMerges::of_leaves([key.to_vec()]);
+        while !pending.is_empty() {
+            self.maintain_step(&mut pending)?;
         }
         Ok(())
+    }
+
+    /// As [`Tree::maintain`], but considers one node only: merges at most two nodes. The caller goes on while merges
+    /// are pending. Returns whether nodes were merged.
+    ///
+    /// # Errors
+    /// Those of the store. The node is no longer pending.
+    pub fn maintain_step(&self, pending: &mut PendingMerges) -> Result<bool> {
+        let Some((key, level)) = pending.0.pop() else { return Ok(false) };
+        match self.merge_at(&key, level)? {
+            Outcome::Stays => Ok(false),
+            Outcome::Alone => {
+                pending.0.push((key, level + 1));
+                Ok(false)
+            }
+            Outcome::Merged(seam) => {
+                pending.0.push((key.clone(), level + 1));
+                pending.0.push((key, level));
+                pending.0.extend(seam.into_iter().flatten().map(|key| (key, level - 1)));
+                Ok(true)
+            }
+        }
     }
 
     /// Merges the node of a key on this level, if it should and can be merged.
@@ -374,6 +385,22 @@ impl<S: PageStore> Tree<S> {
         mtr.free(&self.space, child);
         mtr.commit()?;
         Ok(true)
+    }
+}
+
+/// The nodes that are still to be considered for a merge: a key and a level each, the next one last.
+#[derive(Debug, Default)]
+pub struct PendingMerges(Vec<(Vec<u8>, u8)>);
+
+impl PendingMerges {
+    /// Begins with the leaves of these keys.
+    pub fn of_leaves(keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        Self(keys.into_iter().map(|key| (key, 0)).collect())
+    }
+
+    /// Returns whether no node is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 

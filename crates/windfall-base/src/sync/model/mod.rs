@@ -37,6 +37,7 @@ mod lock;
 use core::{
     any::Any,
     cell::{Cell, RefCell},
+    convert::Infallible,
     time::Duration,
 };
 use std::{collections::HashMap, rc::Rc};
@@ -144,6 +145,14 @@ impl<T: 'static> Local<T> {
             new
         });
         look(value.downcast_ref().expect("a variable keeps its type"))
+    }
+
+    /// As [`Local::with`].
+    ///
+    /// # Errors
+    /// None: here a value lasts until all threads have ended.
+    pub fn try_with<R>(&'static self, look: impl FnOnce(&T) -> R) -> Result<R, Infallible> {
+        Ok(self.with(look))
     }
 }
 
