@@ -144,9 +144,9 @@ impl Error {
             | Self::Usage(
                 UsageError::KeyTooLong { owner: known, .. }
                 | UsageError::ValueTooLong { owner: known, .. }
-                | UsageError::NumbersUsedUp { owner: known, .. },
+                | UsageError::AutoIncrementExhausted { owner: known, .. },
             )
-            | Self::Schema(SchemaError::KeyTwice { owner: known, .. }) => (known, None),
+            | Self::Schema(SchemaError::DuplicateInputKey { owner: known, .. }) => (known, None),
             Self::Corrupt(CorruptError::Structure { owner: known, space, .. }) => (known, Some(*space)),
             Self::Usage(UsageError::Other(what)) => {
                 *what = format!("{}: {what}", owner(None)).into();
@@ -163,10 +163,10 @@ impl Error {
     /// Returns whether the error reports written data that could not be read again, or could not be decoded: such a
     /// failure concerns only the table in which the data lies.
     #[doc(hidden)]
-    pub fn is_of_what_was_read(&self) -> bool {
+    pub fn is_read_failure(&self) -> bool {
         match self {
             Self::Corrupt(_) | Self::Disk(DiskError::Missing { .. }) => true,
-            Self::Disk(error) => error.is_of_read(),
+            Self::Disk(error) => error.is_read_error(),
             _ => false,
         }
     }
@@ -224,12 +224,12 @@ pub enum DiskError {
 impl DiskError {
     /// Returns whether a sync failed, for any reason: the data that it should have made durable may be lost.
     #[doc(hidden)]
-    pub fn is_of_sync(&self) -> bool {
+    pub fn is_sync_failure(&self) -> bool {
         matches!(self, Self::Io { action: "sync", .. } | Self::Full { action: "sync", .. })
     }
 
     /// Returns whether space was lacking: on the device, or below a limit on the size of files.
-    pub fn is_of_space(&self) -> bool {
+    pub fn is_no_space(&self) -> bool {
         match self {
             Self::Full { .. } => true,
             Self::Io { source, .. } => source.kind() == io::ErrorKind::FileTooLarge,
@@ -239,7 +239,7 @@ impl DiskError {
 
     /// Returns whether existing data could not be read.
     #[doc(hidden)]
-    pub fn is_of_read(&self) -> bool {
+    pub fn is_read_error(&self) -> bool {
         matches!(self, Self::Io { action: "read", .. })
     }
 
@@ -344,7 +344,7 @@ pub enum UsageError {
         "the numbers of {owner} are used up: {count} were asked for from {next} on; lower ones can still be chosen by hand, and \
          truncating the table begins anew"
     )]
-    NumbersUsedUp {
+    AutoIncrementExhausted {
         /// The owner of the auto-increment values.
         owner: Owner,
         /// How many values were requested.
@@ -431,7 +431,7 @@ pub enum SchemaError {
         "the key {key} comes twice among the rows for {owner}{}: leave one of them out",
         row.map_or(String::new(), |row| format!(", the second time as row {row}"))
     )]
-    KeyTwice {
+    DuplicateInputKey {
         /// The table that was to be created.
         owner: Owner,
         /// The key, shortened.

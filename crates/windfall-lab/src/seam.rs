@@ -115,7 +115,7 @@ struct Direct<'a> {
 
 /// The target of a descent: as in the tree, which has one descent for all targets.
 #[derive(Clone, Copy)]
-enum Toward<'k> {
+enum Target<'k> {
     Key(&'k [u8]),
     #[expect(dead_code, reason = "point reads know where to; the way there is asked all the same")]
     Below(Option<&'k [u8]>),
@@ -139,7 +139,7 @@ impl<'a> Direct<'a> {
         }
         loop {
             value.clear();
-            let Some(path) = self.descend(Toward::Key(key), 0, Access::Point)? else { return Ok(None) };
+            let Some(path) = self.descend(Target::Key(key), 0, Access::Point)? else { return Ok(None) };
             let node = Node::new(path.node.page());
             let (slot, found) = node.find(key);
             let header = found.then(|| {
@@ -196,7 +196,7 @@ impl<'a> Direct<'a> {
 
     /// `Tree::descend`.
     #[inline(never)]
-    fn descend(&self, toward: Toward<'_>, level: u8, access: Access) -> Result<Option<Path<'a>>> {
+    fn descend(&self, toward: Target<'_>, level: u8, access: Access) -> Result<Option<Path<'a>>> {
         if !self.is_rooted()? {
             return Ok(None);
         }
@@ -210,7 +210,7 @@ impl<'a> Direct<'a> {
     /// `Tree::try_descend`.
     #[inline]
     #[expect(clippy::option_option, reason = "an attempt that failed is not a tree that is too low")]
-    fn try_descend(&self, toward: Toward<'_>, level: u8, access: Access) -> Result<Option<Option<Path<'a>>>> {
+    fn try_descend(&self, toward: Target<'_>, level: u8, access: Access) -> Result<Option<Option<Path<'a>>>> {
         let at_level = |level| if level == 0 { access } else { Access::Point };
         let mut parent: Option<Reading<'_>> = None;
         let mut page = PageNo::ROOT;
@@ -237,8 +237,8 @@ impl<'a> Direct<'a> {
                 return Ok(node.is_valid().then(|| (at == level).then_some(Path { parent, node })));
             }
             slot = match toward {
-                Toward::Key(key) => view.child_slot(key),
-                Toward::Below(key) => view.child_slot_below(key),
+                Target::Key(key) => view.child_slot(key),
+                Target::Below(key) => view.child_slot_below(key),
             };
             page = view.child(slot);
             if !node.is_valid() {
@@ -255,7 +255,7 @@ impl<'a> Direct<'a> {
 
     #[cold]
     fn verify_child(&self, parent: Reading<'_>, slot: usize, node: Reading<'_>) -> Result<bool> {
-        let fits = Node::new(parent.page()).leads_to(slot, Node::new(node.page()));
+        let fits = Node::new(parent.page()).is_parent_of(slot, Node::new(node.page()));
         let page = node.page().id().page;
         if !parent.is_valid() || !node.is_valid() {
             return Ok(false);

@@ -119,7 +119,7 @@ impl SimulatedEnv {
 
     /// Runs steps of workers up to this kind until `ready` holds or the time is over. If no worker has a step, the time
     /// passes at once.
-    fn wait_for_a_time(&self, most: Kind, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+    fn run_workers_for(&self, most: Kind, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
         let end = self.now() + at_most;
         while !ready() && self.now() < end {
             if !self.step(Some(most)) {
@@ -129,7 +129,7 @@ impl SimulatedEnv {
     }
 
     /// Runs steps of workers up to this kind until `ready` holds.
-    fn wait_for_those(&self, most: Kind, ready: &mut dyn FnMut() -> bool) {
+    fn run_workers_until(&self, most: Kind, ready: &mut dyn FnMut() -> bool) {
         for _ in 0..100_000 {
             if ready() {
                 return;
@@ -164,22 +164,22 @@ impl Env for SimulatedEnv {
     }
 
     fn wait(&self, _event: &Event, ready: &mut dyn FnMut() -> bool) {
-        self.wait_for_those(Kind::Service, ready);
+        self.run_workers_until(Kind::Service, ready);
     }
 
     fn wait_unlatched(&self, _event: &Event, ready: &mut dyn FnMut() -> bool) {
-        self.wait_for_those(Kind::Recorder, ready);
+        self.run_workers_until(Kind::Recorder, ready);
     }
 
     fn wait_for(&self, _event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
-        self.wait_for_a_time(Kind::Service, at_most, ready);
+        self.run_workers_for(Kind::Service, at_most, ready);
     }
 
     fn wait_unhindered(&self, _event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
-        self.wait_for_a_time(Kind::Tenant, at_most, ready);
+        self.run_workers_for(Kind::Client, at_most, ready);
     }
 
-    fn breathe(&self) {
+    fn yield_point(&self) {
         while self.random().is_multiple_of(4) && self.step(None) {}
     }
 }

@@ -30,7 +30,7 @@ impl Table {
     /// more than 128. After [`Database::close`](crate::Database::close) none are.
     ///
     /// # Errors
-    /// [`UsageError::NumbersUsedUp`](crate::error::UsageError::NumbersUsedUp): `u64::MAX` is never returned. The table
+    /// [`UsageError::AutoIncrementExhausted`](crate::error::UsageError::NumbersUsedUp): `u64::MAX` is never returned. The table
     /// was dropped; damage, I/O.
     pub fn next_number(&self) -> Result<u64> {
         Ok(self.reserve_numbers(1)?.start)
@@ -87,7 +87,9 @@ mod tests {
     }
 
     fn is_used_up<T>(result: Result<T>, asked: u64) -> bool {
-        let Err(Error::Usage(UsageError::NumbersUsedUp { owner, count, .. })) = result else { return false };
+        let Err(Error::Usage(UsageError::AutoIncrementExhausted { owner, count, .. })) = result else {
+            return false;
+        };
         count == asked && owner.to_string() == "table t"
     }
 

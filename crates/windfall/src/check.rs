@@ -112,9 +112,9 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     let mut named = BTreeSet::from([SpaceId::CATALOG]);
     Pieces::new(engine, piece).run(&mut report, |pieces, report| {
         let rest = AtRest { is_purged: true, has_whole_rows: true };
-        engine
-            .system
-            .at_rest(|tree| pieces.hold(|pieces| pieces.go_on(report, &[(Owner::Unknown, tree)], rest)))
+        engine.system.with_writers_excluded(|tree| {
+            pieces.hold(|pieces| pieces.go_on(report, &[(Owner::Unknown, tree)], rest))
+        })
     });
     // One limit for all waits for rollbacks together.
     let until = engine.env.now() + engine.transactions.lock_wait();

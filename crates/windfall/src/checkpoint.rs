@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Checkpoints are fuzzy: they stop no thread. The page cleaner writes old changes all the time. A
 //! checkpoint only finds the LSN below which all changes are in the data files, and writes it to the control file. Then
-//! the log space below may be reused. This LSN is the low-water mark (`floor` in the code): the oldest LSN that
+//! the log space below may be reused. This LSN is the low-water mark (`low_water_mark` in the code): the oldest LSN that
 //! recovery still needs.
 //!
 //! **Invariants.** The low-water mark is the minimum of four LSNs. The first is read first: the start of the oldest
@@ -86,9 +86,9 @@ impl Checkpointer {
     /// Returns a checkpointer over an open control file. The low-water mark stays where it is until
     /// [`Checkpointer::recovered`]: changes that recovery has not replayed yet are in no dirty set.
     pub fn new(pool: Arc<BufferPool>, control: ControlFile) -> Self {
-        let end = pool.ground().log.end();
+        let end = pool.context().log.end();
         let wake = Arc::new(Event::new());
-        pool.ground().log.set_checkpointer(wake.clone());
+        pool.context().log.set_checkpointer(wake.clone());
         Self {
             pool,
             control: Mutex::new(Rank::Checkpoint, control),
@@ -107,10 +107,10 @@ impl Checkpointer {
     }
 
     /// Returns the LSN to which the low-water mark could rise now, apart from transactions.
-    fn floor(&self) -> Lsn {
+    fn low_water_mark(&self) -> Lsn {
         // First the groups that are being appended: a page that one of them dirties later is at or above this LSN.
-        let appending = self.pool.ground().log.append_floor();
-        appending.min(self.pool.oldest_dirty()).min(self.pool.files_floor())
+        let appending = self.pool.context().log.append_low_water_mark();
+        appending.min(self.pool.oldest_dirty()).min(self.pool.files_low_water_mark())
     }
 
     /// Makes a checkpoint, unless recovery is still under way. Returns the low-water mark. `clean` says that nothing
@@ -120,26 +120,27 @@ impl Checkpointer {
     /// When the log has no space for the record. All other errors, of the log or the control file, poison the database.
     pub fn checkpoint(&self, clean: bool) -> Result<Lsn> {
         let mut control = self.control.lock();
-        let log = &self.pool.ground().log;
-        let Some(unfinished) = self.unfinished.get() else { return Ok(log.floor()) };
-        let floor = self.floor();
+        let log = &self.pool.context().log;
+        let Some(unfinished) = self.unfinished.get() else { return Ok(log.low_water_mark()) };
+        let low_water_mark = self.low_water_mark();
         let system = self.pool.space(SpaceId::CATALOG);
         let system_made = system.is_some_and(|space| space.file() == FileState::Made);
         let mut group = GroupWriter::default();
         let ending = unfinished.note(&mut group);
-        let floor = if planted(Bug::EndNotNoted) { floor } else { floor.min(ending) };
+        let low_water_mark =
+            if planted(Bug::EndNotNoted) { low_water_mark } else { low_water_mark.min(ending) };
         // A checkpoint makes room in the log, so it is admitted without a wait.
-        let _room = log.admit_drop(group.log_bytes())?;
+        let _room = log.admit_space_maker(group.log_bytes())?;
         let (start, end) = log.begin_group().append(group.bytes())?;
-        if !planted(Bug::FloorBeforeTheLog) {
+        if !planted(Bug::LowWaterMarkBeforeTheLog) {
             log.sync_to(end)?;
         }
         let (space_ceiling, trx_ceiling) = unfinished.ceilings();
         if planted(Bug::LogCutBeforeTheControlFile) {
-            log.set_floor(floor);
+            log.raise_low_water_mark(low_water_mark);
         }
         control.update(|control| {
-            control.floor = floor.max(control.floor);
+            control.low_water_mark = low_water_mark.max(control.low_water_mark);
             control.checkpoint = start;
             control.durable = end;
             control.space_ceiling = space_ceiling;
@@ -148,11 +149,11 @@ impl Checkpointer {
             // The log record that says so may be truncated from now on.
             control.system_made |= system_made && !planted(Bug::SystemTreeForgotten);
         })?;
-        log.set_floor(floor);
-        *self.last.lock() = (self.pool.ground().env.now(), end);
+        log.raise_low_water_mark(low_water_mark);
+        *self.last.lock() = (self.pool.context().env.now(), end);
         self.made.fetch_add(1, Relaxed);
-        tracing::debug!(floor = floor.0, end = end.0, "checkpoint");
-        Ok(floor)
+        tracing::debug!(low_water_mark = low_water_mark.0, end = end.0, "checkpoint");
+        Ok(low_water_mark)
     }
 
     /// Returns the number of checkpoints made.
@@ -171,9 +172,9 @@ impl Checkpointer {
 
     /// Returns the LSN up to which changes must be written now.
     fn old_up_to(&self) -> Lsn {
-        let log = &self.pool.ground().log;
+        let log = &self.pool.context().log;
         let end = log.end();
-        let now = self.pool.ground().env.now();
+        let now = self.pool.context().env.now();
         let mut earlier = self.earlier.lock();
         if now.saturating_sub(earlier.at) >= QUIET / 2 {
             *earlier = Earlier { at: now, before: earlier.last, last: end };
@@ -184,15 +185,15 @@ impl Checkpointer {
     /// Returns whether all changes have been in the data files for a while and the control file does not say so.
     fn is_quiet(&self) -> bool {
         let (at, end) = *self.last.lock();
-        let now = self.pool.ground().env.now();
-        let log_end = self.pool.ground().log.end();
-        log_end.0 - end.0 >= WORTHWHILE && now.saturating_sub(at) >= QUIET && self.floor() >= log_end
+        let now = self.pool.context().env.now();
+        let log_end = self.pool.context().log.end();
+        log_end.0 - end.0 >= WORTHWHILE && now.saturating_sub(at) >= QUIET && self.low_water_mark() >= log_end
     }
 
     /// One step of the page cleaner.
     pub fn clean_step(&self) -> Next {
-        if self.pool.ground().health.is_poisoned() {
-            self.pool.tell_freed();
+        if self.pool.context().health.is_poisoned() {
+            self.pool.notify_freed();
             return Next::Idle(PAUSE);
         }
         match self.pool.clean_step(self.old_up_to()) {
@@ -210,15 +211,15 @@ impl Checkpointer {
 
     /// One step of the checkpoint worker.
     pub fn step(&self) -> Next {
-        let log = &self.pool.ground().log;
-        if self.pool.ground().health.is_poisoned() {
-            log.tell_stopped();
+        let log = &self.pool.context().log;
+        if self.pool.context().health.is_poisoned() {
+            log.wake_all_waiters();
             return Next::Idle(PAUSE);
         }
         if log.pressure() >= OLD_PERCENT {
             self.pool.cleaner_wake.notify();
         }
-        let rise = self.floor().min(log.end()).0.saturating_sub(log.floor().0);
+        let rise = self.low_water_mark().min(log.end()).0.saturating_sub(log.low_water_mark().0);
         // The fuller the log, the smaller the steps: operations then have many short waits instead of a few long ones.
         let step = match log.pressure() {
             0..80 => STEP_PERCENT,
@@ -242,7 +243,7 @@ impl Checkpointer {
     /// When the operating system starts no more threads.
     pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> Result<[Worker; 2]> {
         let (cleaner, checkpointer) = (self.clone(), self.clone());
-        let health = &self.pool.ground().health;
+        let health = &self.pool.context().health;
         let clean = health.watch("cleaner", Box::new(move || cleaner.clean_step()));
         let step = health.watch("checkpoint", Box::new(move || checkpointer.step()));
         Ok([

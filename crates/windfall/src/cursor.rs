@@ -84,7 +84,7 @@ pub struct Cursor {
     /// The step that has moved a locking cursor past an end.
     beyond: Option<Move<'static>>,
     /// How often the transaction had rolled back a part of itself when entries were read ahead.
-    taken_back: u64,
+    rolled_back: u64,
     at: At,
     /// The value of a row that is in overflow pages.
     long: Vec<u8>,
@@ -162,7 +162,7 @@ impl Cursor {
             range_locked: false,
             ended: None,
             beyond: None,
-            taken_back: 0,
+            rolled_back: 0,
             at: At::Nothing,
             long: Vec::new(),
         }
@@ -177,7 +177,7 @@ impl Cursor {
     pub(crate) fn another(&self) -> Self {
         let (engine, table, tree) = (self.engine.clone(), self.table.clone(), self.tree.clone());
         let mut new = Self::new(engine, table, tree, self.owner.clone(), self.reader.clone());
-        new.entries.keep_within(self.entries.limits().clone());
+        new.entries.set_limits(self.entries.limits().clone());
         let Self { settled, covers, range_locked, .. } = *self;
         Self { view: self.view.clone(), settled, covers, range_locked, ..new }
     }
@@ -237,7 +237,7 @@ impl Cursor {
         if let Some(found) = self.find_ahead(to, wanted)? {
             return Ok(found);
         }
-        let looks_anew = self.view.is_none() || matches!(to, Move::To(_)) && !self.settled;
+        let takes_new_view = self.view.is_none() || matches!(to, Move::To(_)) && !self.settled;
         let (scope, lock) = match self.reader.clone() {
             Reader::Session(None) => return self.find_seen(to, TrxId::NONE, wanted),
             Reader::Session(Some(scope)) => {
@@ -247,7 +247,7 @@ impl Cursor {
                 });
             }
             Reader::Alone => {
-                if looks_anew {
+                if takes_new_view {
                     self.take_view(self.engine.transactions.view().into());
                 }
                 return self.find_seen(to, TrxId::NONE, wanted);
@@ -260,7 +260,7 @@ impl Cursor {
                 // If the view was ended, a row that is missing may have been purged.
                 return scope.check_strict(inner).map(|()| found);
             }
-            if looks_anew && let Some(view) = scope.view_of_plain_read(inner) {
+            if takes_new_view && let Some(view) = scope.view_of_plain_read(inner) {
                 self.take_view(view);
             }
             self.forget_taken_back(inner)?;
@@ -282,7 +282,7 @@ impl Cursor {
         };
         match &self.reader {
             Reader::Within(scope, lock) if lock.is_none() && scope.lock_of_reads().is_none() => {
-                if scope.call(|inner| Ok(inner.taken_back()))? != self.taken_back {
+                if scope.call(|inner| Ok(inner.rolled_back()))? != self.rolled_back {
                     return Ok(None);
                 }
             }
@@ -309,9 +309,9 @@ impl Cursor {
     /// Discards what was read ahead if the transaction has rolled back a part of itself since, because it may be of
     /// that part. Locking reads read each row again anyway.
     fn forget_taken_back(&mut self, inner: &Inner) -> Result<()> {
-        if inner.taken_back() != self.taken_back {
-            self.entries.forget_ahead()?;
-            self.taken_back = inner.taken_back();
+        if inner.rolled_back() != self.rolled_back {
+            self.entries.discard_batch()?;
+            self.rolled_back = inner.rolled_back();
         }
         Ok(())
     }
@@ -324,8 +324,8 @@ impl Cursor {
         // During this call the table schema cannot change. If it has changed before, the tablespace shows it.
         let call = self.table.enter()?;
         self.tree.space().check_live()?;
-        let sight = self.view.as_ref().map_or(Visibility::Newest, |view| Visibility::View(view, own));
-        sight.check_known(self.tree.space().born(), || self.owner.clone())?;
+        let visibility = self.view.as_ref().map_or(Visibility::Newest, |view| Visibility::View(view, own));
+        visibility.check_known(self.tree.space().created_at(), || self.owner.clone())?;
         let Self { engine, tree, entries, long, owner, covers, .. } = self;
         let (transactions, space) = (&engine.transactions, tree.space().id());
         let is_index = call.clustered.space().id() != space;
@@ -333,16 +333,16 @@ impl Cursor {
         let mut found = to.make(entries)?;
         while found && wanted(entries.key()) {
             let Some(header) = entries.header() else { break };
-            let is_seen = sight.sees(header.trx);
+            let is_seen = visibility.sees(header.trx);
             self.at = if !is_index {
-                look(transactions, tree, entries, sight, long)?
+                look(transactions, tree, entries, visibility, long)?
             } else if is_seen && header.is_deleted() {
                 At::Nothing
             } else if is_seen && *covers {
                 At::Row
             } else {
                 let (index_key, key) = split(entries.key(), space, || owner.clone())?;
-                let is_there = transactions.get_in(&call.clustered, key, sight, true, long)?
+                let is_there = transactions.get_in(&call.clustered, key, visibility, true, long)?
                     && call.is_indexed(space, &index_key, long);
                 if is_there { At::LongRow } else { At::Nothing }
             };
@@ -381,20 +381,20 @@ fn look(
     transactions: &Transactions,
     tree: &Tree,
     entries: &Entries,
-    sight: Visibility<'_>,
+    visibility: Visibility<'_>,
     long: &mut Vec<u8>,
 ) -> Result<At> {
     let Some(header) = entries.header() else { return Ok(At::Nothing) };
-    if sight.sees(header.trx) && (header.is_deleted() || !header.is_overflow()) {
+    if visibility.sees(header.trx) && (header.is_deleted() || !header.is_overflow()) {
         return Ok(if header.is_deleted() { At::Nothing } else { At::Row });
     }
     long.clear();
     long.extend_from_slice(entries.value());
-    if let Visibility::Newest = sight {
+    if let Visibility::Newest = visibility {
         let is_there = read::resolve(tree, entries.key(), header, long)?;
         return Ok(if is_there { At::LongRow } else { At::Nothing });
     }
-    let is_there = transactions.value_in(tree, entries.key(), header, sight, true, long)?;
+    let is_there = transactions.value_in(tree, entries.key(), header, visibility, true, long)?;
     Ok(if is_there { At::LongRow } else { At::Nothing })
 }
 

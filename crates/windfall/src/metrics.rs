@@ -62,7 +62,7 @@ metrics! {
     log_waits counter "How often an operation waited for room in the log.",
     log_longest_wait gauge "The longest of these waits in microseconds.",
     log_last_sync gauge "What the last sync of the log took in microseconds.",
-    log_age gauge "Bytes of log from its floor to its end.",
+    log_age gauge "Bytes of log from its low-water mark to its end.",
     log_size gauge "The size that the age is kept below.",
     checkpoints counter "Checkpoints made.",
     files_created counter "Data files created.",

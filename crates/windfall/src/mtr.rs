@@ -46,7 +46,7 @@ pub struct Mtr<'a> {
     /// Whether a record was added that is not a change of a page.
     recorded: bool,
     /// The log reservation of a long change.
-    promise: Option<LogReservation<'a>>,
+    reservation: Option<LogReservation<'a>>,
 }
 
 impl<'a> Mtr<'a> {
@@ -55,9 +55,9 @@ impl<'a> Mtr<'a> {
     /// # Errors
     /// When the database is poisoned.
     pub fn begin(pool: &'a BufferPool) -> Result<Self> {
-        pool.ground().health.check()?;
+        pool.context().health.check()?;
         let group = GroupWriter::default();
-        Ok(Self { pool, pages: SmallVec::new(), group, applied: false, recorded: false, promise: None })
+        Ok(Self { pool, pages: SmallVec::new(), group, applied: false, recorded: false, reservation: None })
     }
 
     /// Reserves log space for a long change of a tablespace, before the first change. Short changes and rollbacks are
@@ -68,7 +68,7 @@ impl<'a> Mtr<'a> {
     pub fn reserve(&mut self, space: &Space, bytes: u64) -> Result<()> {
         debug_assert!(!self.applied, "what can fail comes before the first change");
         if space.durability() == Durability::Logged {
-            self.promise = Some(self.pool.ground().log.promise(bytes)?);
+            self.reservation = Some(self.pool.context().log.reserve(bytes)?);
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl<'a> Mtr<'a> {
     /// # Errors
     /// As [`Log::check_group`](crate::log::Log::check_group).
     pub fn check_may_log(&self, bytes: usize) -> Result<()> {
-        self.pool.ground().log.check_group(self.group.bytes().len() + bytes)
+        self.pool.context().log.check_group(self.group.bytes().len() + bytes)
     }
 
     /// Returns the bytes of log that the changes made so far will take.
@@ -199,7 +199,7 @@ impl<'a> Mtr<'a> {
         if let Err(what) = op.apply(memo.page.page(), memo.id) {
             // The operation was made for this very page: if it does not fit, the engine has a bug.
             let what = format!("{}: {what}: {op:?}", memo.id);
-            self.pool.ground().health.poison(&what);
+            self.pool.context().health.poison(&what);
             panic!("{what}");
         }
         if memo.space.durability() == Durability::Logged {
@@ -223,7 +223,7 @@ impl<'a> Mtr<'a> {
         if !self.applied {
             return Ok(Lsn::ZERO);
         }
-        let log = &self.pool.ground().log;
+        let log = &self.pool.context().log;
         let appending = log.begin_group();
         let logged = !self.group.is_empty();
         let (start, end) =
@@ -245,7 +245,7 @@ impl Drop for Mtr<'_> {
     fn drop(&mut self) {
         let mut changed = self.pages.iter().flatten().filter(|memo| memo.page.is_changed());
         if self.applied && (self.recorded || !changed.all(|memo| memo.space.is_dropped())) {
-            self.pool.ground().health.poison("a change of several pages was left unfinished");
+            self.pool.context().health.poison("a change of several pages was left unfinished");
         }
     }
 }

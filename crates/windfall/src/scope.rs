@@ -111,8 +111,8 @@ impl From<RowMode> for RowLock {
 
 impl RowLock {
     /// Returns the timeout for a lock of a row.
-    pub fn patience(self, scope: &Scope) -> LockTimeout {
-        if self.if_locked == IfLocked::Wait { scope.patience() } else { LockTimeout::NoWait }
+    pub fn lock_timeout(self, scope: &Scope) -> LockTimeout {
+        if self.if_locked == IfLocked::Wait { scope.lock_timeout() } else { LockTimeout::NoWait }
     }
 
     /// Returns whether there is a row, from the result of an attempt to read it: a skipped row counts as none.
@@ -263,7 +263,7 @@ impl Scope {
     }
 
     /// Returns how long a call waits for a lock.
-    pub fn patience(&self) -> LockTimeout {
+    pub fn lock_timeout(&self) -> LockTimeout {
         LockTimeout::of(self.options.lock_wait.unwrap_or_else(|| self.engine.lock_wait()))
     }
 
@@ -295,11 +295,11 @@ impl Scope {
     pub fn check_known(
         &self,
         inner: &Inner,
-        born: impl FnOnce() -> Result<TrxId>,
+        created_at: impl FnOnce() -> Result<TrxId>,
         owner: impl FnOnce() -> Owner,
     ) -> Result<()> {
         match self.strict_view(inner) {
-            Some(view) => Visibility::View(view, TrxId::NONE).check_known(born()?, owner),
+            Some(view) => Visibility::View(view, TrxId::NONE).check_known(created_at()?, owner),
             None => Ok(()),
         }
     }
@@ -310,18 +310,18 @@ impl Scope {
     }
 
     /// Locks a table, once, until the transaction ends.
-    pub fn intend(&self, inner: &mut Inner, space: SpaceId, mode: TableMode) -> Result<()> {
+    pub fn lock_table(&self, inner: &mut Inner, space: SpaceId, mode: TableMode) -> Result<()> {
         let is_enough = |held: TableMode| held == mode || held == TableMode::IntentionExclusive;
         if inner.tables.iter().any(|(known, held)| *known == space && is_enough(*held)) {
             return Ok(());
         }
         #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime only")]
-        let locker = self.with_trx(inner, |trx| trx.locker())?;
+        let lock_owner = self.with_trx(inner, |trx| trx.lock_owner())?;
         let wanted = LockRequest::Table(space, mode);
         // Inside the gate of another table, no table lock is waited for.
-        let patience = if is_inside() { LockTimeout::NoWait } else { self.patience() };
-        let mut waits = Waits::after(inner.waited, patience);
-        let taken = self.engine.transactions.acquire_in_call(&locker, wanted, &mut waits);
+        let lock_timeout = if is_inside() { LockTimeout::NoWait } else { self.lock_timeout() };
+        let mut waits = Waits::after(inner.waited, lock_timeout);
+        let taken = self.engine.transactions.acquire_in_call(&lock_owner, wanted, &mut waits);
         inner.waited = waits.so_far();
         taken?;
         inner.tables.push((space, mode));
@@ -335,10 +335,10 @@ impl Scope {
         &self,
         inner: &mut Inner,
         kind: TableKind,
-        patience: LockTimeout,
+        lock_timeout: LockTimeout,
         mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        let mut waits = Waits::after(inner.waited, patience);
+        let mut waits = Waits::after(inner.waited, lock_timeout);
         let done = self.with_trx(inner, |trx| {
             if kind == TableKind::Temporary {
                 // Its rows have no versions that a view could read.
@@ -425,7 +425,7 @@ impl Scope {
 
     fn await_log(&self, end: Lsn, mode: FlushLog) -> Result<()> {
         self.engine.await_log(end, mode)?;
-        self.engine.env.breathe();
+        self.engine.env.yield_point();
         Ok(())
     }
 
@@ -530,7 +530,7 @@ impl Scope {
         if done.is_ok() {
             statement.keep();
         } else {
-            statement.take_back()?;
+            statement.roll_back_statement()?;
         }
         done
     }
@@ -573,7 +573,7 @@ impl<'s> Statement<'s> {
         }
     }
 
-    fn take_back(&mut self) -> Result<()> {
+    fn roll_back_statement(&mut self) -> Result<()> {
         let inner = self.end();
         if !matches!(inner.phase, Phase::Open) {
             return Ok(());
@@ -589,7 +589,7 @@ impl Drop for Statement<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             // An error of the rollback has ended the transaction, or stopped the database.
-            let _ = self.take_back();
+            let _ = self.roll_back_statement();
         }
     }
 }
@@ -611,8 +611,8 @@ impl Inner {
     }
 
     /// Returns how often a part of the transaction was rolled back.
-    pub fn taken_back(&self) -> u64 {
-        self.trx.taken_back()
+    pub fn rolled_back(&self) -> u64 {
+        self.trx.rolled_back()
     }
 
     /// Records that temporary tables of a session are changed.

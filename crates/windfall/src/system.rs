@@ -259,7 +259,7 @@ impl SystemTree {
     }
 
     /// Runs `run` while no thread changes the tree.
-    pub fn at_rest<T>(&self, run: impl FnOnce(&Tree) -> T) -> T {
+    pub fn with_writers_excluded<T>(&self, run: impl FnOnce(&Tree) -> T) -> T {
         let _turn = self.writing.lock();
         run(&self.tree)
     }
@@ -465,7 +465,7 @@ mod tests {
                             assert!(event.wait_for(limit, counted), "nobody counted it");
                         };
                         if holds_turn {
-                            return system.at_rest(|_| hold());
+                            return system.with_writers_excluded(|_| hold());
                         }
                         let mut mtr = Mtr::begin(&db.engine().pool).unwrap();
                         system.change(&mut mtr, &mut [Change::put(key(1), vec![1])]).unwrap();

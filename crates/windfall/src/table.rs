@@ -138,7 +138,7 @@ impl Table {
         }
         let end = self.change_alone(key, &mut edit).map_err(|error| self.told(error))?;
         self.engine.await_log(end.unwrap_or_default(), self.engine.flush_log())?;
-        self.engine.env.breathe();
+        self.engine.env.yield_point();
         Ok(end.is_some())
     }
 
@@ -152,7 +152,7 @@ impl Table {
                 Err(Stop::Blocked(blocked)) => {
                     match self.engine.transactions.await_lock(&mut trx, blocked, &mut waits) {
                         // It has done nothing yet, and starts again as if it had not waited.
-                        Err(Error::Lock(LockError::Deadlock(_))) => trx.give_way(),
+                        Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
                         done => done?,
                     }
                 }
@@ -166,8 +166,8 @@ impl Table {
             if let Some(undo) = &self.undo {
                 inner.uses(undo);
             }
-            let patience = scope.patience();
-            self.locked(scope, inner, TableMode::IntentionExclusive, patience, |trx, space| {
+            let lock_timeout = scope.lock_timeout();
+            self.locked(scope, inner, TableMode::IntentionExclusive, lock_timeout, |trx, space| {
                 let change = |target: &RowTarget<'_>| {
                     if target.clustered.space().id() == space {
                         trx.change(target, key, edit, false).map(|end| Some(end.is_some()))
@@ -187,18 +187,18 @@ impl Table {
         scope: &Scope,
         inner: &mut Inner,
         mode: TableMode,
-        patience: LockTimeout,
+        lock_timeout: LockTimeout,
         mut run: impl FnMut(&mut Trx<'_>, SpaceId) -> Result<Option<T>, Stop>,
     ) -> Result<T> {
         loop {
             let space = self.inner.space();
             if self.undo.is_none() {
-                scope.intend(inner, space, mode)?;
+                scope.lock_table(inner, space, mode)?;
                 // From here on the table cannot be truncated.
-                let born = || Ok(self.inner.enter()?.clustered.space().born());
-                scope.check_known(inner, born, || Owner::Table(self.name.clone()))?;
+                let created_at = || Ok(self.inner.enter()?.clustered.space().created_at());
+                scope.check_known(inner, created_at, || Owner::Table(self.name.clone()))?;
             }
-            if let Some(done) = scope.locked(inner, self.kind(), patience, |trx| run(trx, space))? {
+            if let Some(done) = scope.locked(inner, self.kind(), lock_timeout, |trx| run(trx, space))? {
                 return Ok(done);
             }
         }
@@ -215,7 +215,7 @@ impl Table {
         value: &mut Vec<u8>,
     ) -> Result<bool> {
         let mode = lock.mode;
-        self.locked(scope, inner, intention(mode), lock.patience(scope), |trx, space| {
+        self.locked(scope, inner, intention(mode), lock.lock_timeout(scope), |trx, space| {
             let call = self.inner.enter()?;
             if call.clustered.space().id() != space {
                 return Ok(None);
@@ -250,7 +250,7 @@ impl Table {
     ) -> Result<bool> {
         let transactions = &self.engine.transactions;
         let own = inner.own();
-        let sight = match scope.options.isolation {
+        let visibility = match scope.options.isolation {
             _ if self.undo.is_some() => Visibility::Newest,
             Isolation::Serializable => {
                 return self.get_locked(scope, inner, key, RowMode::Shared.into(), whole, value);
@@ -263,8 +263,8 @@ impl Table {
             Isolation::RepeatableRead | Isolation::Snapshot => Visibility::View(scope.view(inner), own),
         };
         let call = self.inner.enter()?;
-        sight.check_known(call.clustered.space().born(), || Owner::Table(self.name.clone()))?;
-        transactions.get_in(&call.clustered, key, sight, whole, value)
+        visibility.check_known(call.clustered.space().created_at(), || Owner::Table(self.name.clone()))?;
+        transactions.get_in(&call.clustered, key, visibility, whole, value)
     }
 
     /// Returns a handle of the same table for calls in this transaction: its changes are part of the transaction, and
@@ -459,9 +459,11 @@ impl Table {
         let _kept = undo.map(|undo| self.engine.transactions.read_temporary(undo.stream()));
         let opened = {
             let call = self.enter()?;
-            let sight = if self.undo.is_some() { Visibility::Newest } else { Visibility::View(&view, own) };
-            sight.check_known(call.clustered.space().born(), || Owner::Table(self.name.clone()))?;
-            let opened = self.engine.transactions.open_value(&call.clustered, key, sight);
+            let visibility =
+                if self.undo.is_some() { Visibility::Newest } else { Visibility::View(&view, own) };
+            visibility
+                .check_known(call.clustered.space().created_at(), || Owner::Table(self.name.clone()))?;
+            let opened = self.engine.transactions.open_value(&call.clustered, key, visibility);
             opened.map_err(|error| self.told(error))?
         };
         let Some(mut reader) = opened else { return Ok(None) };
@@ -603,7 +605,7 @@ impl Table {
     /// # Panics
     /// If `hash_index_memory` has no room for it, or the hash index is off.
     #[cfg(feature = "lab")]
-    pub fn pretend_hash_index(&self, bytes: u64) {
+    pub fn simulate_hash_index(&self, bytes: u64) {
         let trees: Vec<_> = self.inner.look(|shape| shape.trees().cloned().collect());
         for tree in trees {
             tree.hash().pretend(bytes);

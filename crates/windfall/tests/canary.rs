@@ -29,7 +29,7 @@ use windfall::sync::{
 
 /// The test suite that must catch a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Net {
+enum Suite {
     /// A test in a file of `tests`, or all tests with this prefix.
     Tests(&'static str, &'static str),
     /// Unit tests next to the code.
@@ -40,14 +40,14 @@ enum Net {
     Models(&'static str),
 }
 
-use Net::{Fuzz, Models, Tests, Units};
+use Suite::{Fuzz, Models, Tests, Units};
 
-const CUTS: Net = Tests("cuts", "first_lives_are_cut_at_every_operation");
-const GROUPS: Net = Tests("cuts", "lives_are_cut_between_the_groups_of_a_write");
+const CUTS: Suite = Tests("cuts", "first_lives_are_cut_at_every_operation");
+const GROUPS: Suite = Tests("cuts", "lives_are_cut_between_the_groups_of_a_write");
 /// One thread in a random order of calls, which is the same in each run.
-const HISTORIES: Net = Tests("open_transactions", "first_histories_are_judged");
+const HISTORIES: Suite = Tests("open_transactions", "first_histories_are_judged");
 
-fn net(bug: Bug) -> Net {
+fn net(bug: Bug) -> Suite {
     match bug {
         Bug::ControlOverwritten
         | Bug::ControlNotSynced
@@ -64,7 +64,7 @@ fn net(bug: Bug) -> Net {
         | Bug::TransactionReused
         | Bug::RollbackForgotten
         | Bug::IndexNotDropped
-        | Bug::NumbersForgotten
+        | Bug::AutoIncrementForgotten
         | Bug::TornPageKept
         | Bug::ReplayedTwice
         | Bug::DeletionForgotten => CUTS,
@@ -74,10 +74,10 @@ fn net(bug: Bug) -> Net {
         Bug::PreparedNotNoted | Bug::PreparedForgotten => {
             Tests("transactions", "prepared::what_is_prepared_survives_every_crash")
         }
-        Bug::PreparedWhileTakenBack => Tests("transactions", "prepared::what_was_taken_back_in_part"),
+        Bug::PreparedDuringRollback => Tests("transactions", "prepared::what_was_taken_back_in_part"),
         Bug::PreparedUnlocked => Tests("transactions", "prepared::after_a_crash"),
         Bug::HandedOverUnseen => Tests("transactions", "background::an_index_waits"),
-        Bug::SplitInTwoGroups | Bug::EntriesNotTakenBack => GROUPS,
+        Bug::SplitInTwoGroups | Bug::EntriesNotRolledBack => GROUPS,
         Bug::CommitNotWritten => Tests("kill", "what_was_acknowledged_survives_kills"),
         Bug::FailedWriteForgotten => Tests("faults", "every_page_is_torn_by_a_write_that_fails"),
         Bug::PreviousMapKept => Tests("limits", "maps::threads_in_a_tree_of_several_maps"),
@@ -85,7 +85,7 @@ fn net(bug: Bug) -> Net {
         Bug::ChecksumIgnored => Tests("damage", "bits_flip_at_rest"),
         Bug::SystemTreeForgotten => Tests("damage", "files_are_gone"),
         Bug::DropBeforeLog => Tests("crash", "a_drop_that_fails_has_touched_nothing"),
-        Bug::PromiseUncovered => {
+        Bug::ReservationUncovered => {
             Tests("full_disk", "a_long_value_and_a_disk_that_becomes_full_at_every_moment")
         }
         Bug::ControlNotWrittenAgain => Units("log::tests::control::the_record_that_was_found"),
@@ -94,15 +94,15 @@ fn net(bug: Bug) -> Net {
             Units("recovery::tests::what_a_killed_process_has_written_is_durable_before_anything_is_written")
         }
         Bug::CopiesFoundNotSynced => Units("recovery::tests::unsynced::"),
-        Bug::FoundDoneNotDirty => {
-            Units("recovery::tests::a_page_that_is_found_done_is_written_again_before_the_floor_passes")
-        }
+        Bug::FoundDoneNotDirty => Units(
+            "recovery::tests::a_page_that_is_found_done_is_written_again_before_the_low_water_mark_passes",
+        ),
         Bug::HashTableFreedAtOnce => Units("tree::hash::tests::a_table_is_freed_in_steps"),
         Bug::TornCopyForgotten => Units("recovery::tests::a_torn_page_that_is_latched"),
         Bug::PlaceNotTried => Units("buffer::flush::tests::many_files_that_take_no_writes"),
         Bug::HintBelieved => Units("tree::tests::values::"),
         Bug::MoveUnlisted => Units("catalog::names::tests::what_has_a_name_all_the_time_is_listed"),
-        Bug::LeftBehindUnseen => Tests("live_check", "an_open_transaction_keeps"),
+        Bug::LeftoversUnseen => Tests("live_check", "an_open_transaction_keeps"),
         Bug::CutOffUnseen => Tests("transactions", "background::a_check_waits_for_a_rollback"),
         Bug::TemporaryReadersUnseen => Tests("transactions", "temporary::a_value_of_a_temporary_table"),
         Bug::RollbackNotNoted => Units("catalog::tests::beside::transactions_of_every_kind"),
@@ -115,23 +115,23 @@ fn net(bug: Bug) -> Net {
         Bug::CountBelieved => Fuzz("log-records"),
         Bug::RestOfRecordIgnored => Fuzz("table-record"),
         Bug::VersionKept
-        | Bug::LatchBesideSharers
+        | Bug::LatchDespiteSharers
         | Bug::UpgradeOfAnyVersion
-        | Bug::LastSharerWakesNobody
+        | Bug::LastSharerWakesNone
         | Bug::NotifierPassesTheMutex
         | Bug::NapForgetsTheRing
         | Bug::GateLooksBeforeItCounts
-        | Bug::LeaverTellsNobody
+        | Bug::LeaverWakesNone
         | Bug::ClosingGateHoldsAll
         | Bug::GatesClosedOneByOne => Models("sync"),
         Bug::GroupSeenEarly
         | Bug::DurableBeforeTheSync
         | Bug::WrittenMeanwhileIsDurable
-        | Bug::LeaderTellsNobody
+        | Bug::LeaderWakesNone
         | Bug::SpaceGivenBeforeItIsClear
         | Bug::FailureIsForgotten
         | Bug::SlotsBeforeTheEnd
-        | Bug::PromiseLooksFirst => Models("log"),
+        | Bug::ReservationReadsEndFirst => Models("log"),
         Bug::LookWithoutTag
         | Bug::LatchWithoutTag
         | Bug::WaitForWhateverCame
@@ -148,33 +148,35 @@ fn net(bug: Bug) -> Net {
         | Bug::CopyWithoutTag
         | Bug::FailedWriteWithoutTag
         | Bug::FailedSyncOfDropped
-        | Bug::FileBehindTheDeleter => Models("buffer/interleavings/drops"),
-        Bug::CleanWhenCopied | Bug::PagesBeforeTheLog | Bug::FloorForgetsTheUnregistered => {
-            Models("buffer/interleavings/floor")
+        | Bug::FileAfterTheDeleter => Models("buffer/interleavings/drops"),
+        Bug::CleanWhenCopied | Bug::PagesBeforeTheLog | Bug::LowWaterMarkIgnoresUnregistered => {
+            Models("buffer/interleavings/low_water_mark")
         }
         Bug::HalfAChangeWritten => Models("buffer/interleavings/stops"),
         Bug::FileGoesBeforeTheDrop => Models("tablespace"),
         Bug::LocksPublishedLate | Bug::ServedAndNotWoken | Bug::EndedWriterLocks => {
             Models("transaction/locks")
         }
-        Bug::FloorBeforeTheLog | Bug::EndNotNoted | Bug::LogCutBeforeTheControlFile => Models("checkpoint"),
+        Bug::LowWaterMarkBeforeTheLog | Bug::EndNotNoted | Bug::LogCutBeforeTheControlFile => {
+            Models("checkpoint")
+        }
         Bug::RecordedBeforeItIsLogged => Models("engine/files"),
-        Bug::CeilingNotLoggedYet | Bug::NumbersEndLate => Models("catalog/auto_increment"),
+        Bug::CeilingNotLoggedYet | Bug::AutoIncrementEndsLate => Models("catalog/auto_increment"),
     }
 }
 
 /// Returns a second suite that also catches a bug that is left to a model: in every run, and quickly.
-fn beside(bug: Bug) -> Option<Net> {
+fn beside(bug: Bug) -> Option<Suite> {
     Some(match bug {
-        Bug::PagesBeforeTheLog | Bug::FloorBeforeTheLog => CUTS,
+        Bug::PagesBeforeTheLog | Bug::LowWaterMarkBeforeTheLog => CUTS,
         Bug::FileGoesBeforeTheDrop => Tests("crash", "a_drop_that_is_not_durable_leaves_its_table_whole"),
         Bug::HeaderMadeTwice => Tests("database", "the_first_rows_of_a_table_may_come_at_the_same_time"),
-        Bug::VersionKept | Bug::LatchBesideSharers | Bug::UpgradeOfAnyVersion => {
+        Bug::VersionKept | Bug::LatchDespiteSharers | Bug::UpgradeOfAnyVersion => {
             Units("sync::latch::tests::an_unchanged_release_keeps_the_version")
         }
         Bug::NapForgetsTheRing => Units("sync::event::tests::a_nap_is_a_nap"),
         Bug::FailureIsForgotten => Units("log::tests::a_failing_sync_stops_the_database"),
-        Bug::FloorForgetsTheUnregistered => {
+        Bug::LowWaterMarkIgnoresUnregistered => {
             Units("buffer::low_water_mark::tests::an_older_change_may_be_registered_after_a_younger_one")
         }
         Bug::EvictionKeepsVersion | Bug::LatchWithoutTag => {
@@ -189,7 +191,7 @@ fn beside(bug: Bug) -> Option<Net> {
         Bug::EndedWriterLocks => {
             Units("transaction::locks::tests::rules::the_lock_of_a_writer_is_made_explicit_until_it_ends")
         }
-        Bug::FileBehindTheDeleter => Units("buffer::flush::tests::what_was_dropped_gets_no_file"),
+        Bug::FileAfterTheDeleter => Units("buffer::flush::tests::what_was_dropped_gets_no_file"),
         _ => return None,
     })
 }
@@ -203,22 +205,22 @@ fn is_met_by_histories(bug: Bug) -> bool {
             | Bug::ViewTooNew
             | Bug::PurgeIgnoresViews
             | Bug::UndoUsedAgain
-            | Bug::EntriesNotTakenBack
+            | Bug::EntriesNotRolledBack
             | Bug::PreparedNotNoted
             | Bug::PreparedForgotten
             | Bug::PreparedUnlocked
-            | Bug::PreparedWhileTakenBack
+            | Bug::PreparedDuringRollback
             | Bug::RollbackForgotten
     )
 }
 
 /// Returns all suites that must catch a bug.
-fn nets(bug: Bug) -> impl Iterator<Item = Net> {
+fn suites(bug: Bug) -> impl Iterator<Item = Suite> {
     let histories = is_met_by_histories(bug).then_some(HISTORIES);
     core::iter::once(net(bug)).chain(beside(bug)).chain(histories)
 }
 
-impl Net {
+impl Suite {
     /// Returns the path of the suite, and the part of it that runs.
     fn place(self) -> (String, &'static str) {
         match self {
@@ -262,9 +264,9 @@ fn workspace_path(place: &str) -> PathBuf {
 }
 
 /// The bugs that this run tests, each with its suites.
-fn bugs() -> Vec<(Bug, Net)> {
+fn bugs() -> Vec<(Bug, Suite)> {
     let bugs = Bug::ALL.iter().copied().filter(|bug| chosen().is_none_or(|chosen| chosen == *bug));
-    bugs.flat_map(|bug| nets(bug).map(move |net| (bug, net))).collect()
+    bugs.flat_map(|bug| suites(bug).map(move |net| (bug, net))).collect()
 }
 
 /// Fixed seeds for the suites that draw other cases in each run. They do not determine when a process is killed, or
@@ -286,7 +288,7 @@ const TARGET: &str = "WINDFALL_FUZZ_TARGET";
 fn programs() -> BTreeMap<String, PathBuf> {
     let targets: BTreeSet<&str> = Bug::ALL
         .iter()
-        .flat_map(|bug| nets(*bug))
+        .flat_map(|bug| suites(*bug))
         .filter_map(|net| if let Tests(target, _) = net { Some(target) } else { None })
         .collect();
     let targets = targets.into_iter().flat_map(|target| ["--test", target]);
@@ -331,7 +333,7 @@ struct Outcome {
 }
 
 /// Runs a suite, with a bug or without any.
-fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>, patience: Duration) -> Outcome {
+fn run(programs: &BTreeMap<String, PathBuf>, net: Suite, bug: Option<Bug>, patience: Duration) -> Outcome {
     let (target, filter) = match net {
         Tests(target, filter) => (target, filter),
         Units(filter) => (if is_of_base(filter) { "windfall_base" } else { "windfall" }, filter),
@@ -393,7 +395,7 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>, patienc
 }
 
 /// Returns the command that runs it again.
-fn command(net: Net, bug: Option<Bug>) -> String {
+fn command(net: Suite, bug: Option<Bug>) -> String {
     let chosen = bug.map_or(String::new(), |bug| format!("{VARIABLE}={bug:?} "));
     let seeds = SEEDS.map(|(name, seed)| format!("{name}={seed}")).join(" ");
     let tests = |package, target: &str, filter| {
@@ -421,14 +423,14 @@ fn the_nets_are_built() {
 #[test]
 fn every_planted_bug_is_caught_and_without_them_the_nets_pass() {
     let planted = bugs().into_iter().filter(|(_, net)| !matches!(net, Models(_)));
-    let mut runs: Vec<(Option<Bug>, Net)> = planted.map(|(bug, net)| (Some(bug), net)).collect();
-    let nets: BTreeSet<Net> = runs.iter().map(|(_, net)| *net).collect();
+    let mut runs: Vec<(Option<Bug>, Suite)> = planted.map(|(bug, net)| (Some(bug), net)).collect();
+    let suites: BTreeSet<Suite> = runs.iter().map(|(_, net)| *net).collect();
     // The runs without a bug come first, because they take longest.
-    runs.splice(0..0, nets.into_iter().map(|net| (None, net)));
+    runs.splice(0..0, suites.into_iter().map(|net| (None, net)));
     let programs = programs();
     let next = AtomicUsize::new(0);
     // The duration of each suite without a bug.
-    let usual: Mutex<BTreeMap<Net, f64>> = Mutex::new(BTreeMap::new());
+    let usual: Mutex<BTreeMap<Suite, f64>> = Mutex::new(BTreeMap::new());
     let work = || {
         let mut wrong = Vec::new();
         while let Some((bug, net)) = runs.get(next.fetch_add(1, SeqCst)) {
@@ -500,7 +502,7 @@ fn the_documentation_has_this_list() {
         Bug::ALL.len() - models
     );
     for bug in Bug::ALL {
-        let places = nets(*bug).map(Net::place).map(|(place, test)| format!("`{place}`: {test}"));
+        let places = suites(*bug).map(Suite::place).map(|(place, test)| format!("`{place}`: {test}"));
         let places: Vec<String> = places.collect();
         let what = bug.what().trim().trim_end_matches('.');
         writeln!(list, "| `{bug:?}` | {what} | {} |", places.join("; ")).unwrap();

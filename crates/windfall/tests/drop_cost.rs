@@ -441,7 +441,7 @@ fn traced_child() -> Result<()> {
         // Both trees have a hash index, and the last statement drops an index alone.
         #[cfg(feature = "lab")]
         {
-            table.pretend_hash_index(HASH_INDEX / 2);
+            table.simulate_hash_index(HASH_INDEX / 2);
             // The memory of its previous size is freed in the background.
             wait_until("hash indexes are freed", || db.metrics().hash_index_bytes == HASH_INDEX);
         }

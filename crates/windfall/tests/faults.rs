@@ -213,9 +213,10 @@ impl History {
             let next = live.db.checkpoint();
             // A failed sync of a log segment that is being prepared, even one that recycles an old segment, only
             // discards that segment. Any other failed sync stops the database.
-            let floor = files::segments_in_use(&self.disk, 0).start;
-            let is_needed =
-                |number: u64| number >= floor && in_use.as_ref().is_some_and(|some| number < some.end);
+            let low_water_mark = files::segments_in_use(&self.disk, 0).start;
+            let is_needed = |number: u64| {
+                number >= low_water_mark && in_use.as_ref().is_some_and(|some| number < some.end)
+            };
             let is_new =
                 matches!(self.disk.failed(), Some(("sync", FileName::Log(number))) if !is_needed(number));
             let stops = matches!(next, Err(Error::Poisoned(_)));
@@ -273,7 +274,7 @@ impl History {
         let survive = [Survive::Nothing, Survive::Everything, Survive::Random(n)][n as usize % 3];
         let mut power_lost = (self.disk.survivor(survive), self.may.clone());
         if let (Some(Live { db, .. }), false) = (&self.live, self.stopped) {
-            self.disk.mend();
+            self.disk.clear_faults();
             let seen = observe(db).unwrap();
             assert!(seen == self.model, "at the end {seen:?}\nis not {:?}", self.model);
             assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "at the end");
@@ -493,7 +494,10 @@ impl BadFile {
     fn step(&mut self, step: &Step) {
         self.history.step(step);
         assert!(!self.history.stopped, "{step:?} has stopped the database");
-        assert!(files::floor(&self.history.disk) <= self.first, "the floor has passed what is not written");
+        assert!(
+            files::low_water_mark(&self.history.disk) <= self.first,
+            "the low-water mark has passed what is not written"
+        );
     }
 
     fn dirty(&self) -> usize {
@@ -520,7 +524,7 @@ impl BadFile {
             self.step(&step);
             if n == 0 {
                 let age = self.history.live.as_ref().unwrap().db.metrics().log_age;
-                self.first = files::floor(&self.history.disk) + age;
+                self.first = files::low_water_mark(&self.history.disk) + age;
             }
         }
         let dirty = self.write_pages();
@@ -572,10 +576,10 @@ impl BadFile {
             }
         }
         let disk = self.history.disk.clone();
-        disk.keep_cuts(disk.operations() + 1..=u64::MAX);
+        disk.record_crash_points(disk.operations() + 1..=u64::MAX);
         self.write_pages();
         // What was durable still is, and nothing was added.
-        let cuts = disk.take_cuts();
+        let cuts = disk.take_crash_points();
         for (operation, cut) in cuts.iter().step_by(cuts.len() / 3 + 1) {
             self.judge(&|survive| cut.survivor(survive), &format!("during a checkpoint, at {operation}"));
         }
@@ -597,7 +601,7 @@ impl BadFile {
                 verify_with(&again.disk.restart(Survive::Nothing), case.seed, &options, &again.may, &what);
                 return judged;
             }
-            1 => self.history.disk.mend(),
+            1 => self.history.disk.clear_faults(),
             _ => self.step(&Step::Drop(vec![BAD.into()])),
         }
         let first = core::mem::replace(&mut self.first, u64::MAX);
@@ -608,8 +612,8 @@ impl BadFile {
         }
         assert_eq!(self.dirty(), 0, "pages that can be written are dirty");
         assert!(
-            files::floor(&self.history.disk) > first,
-            "the floor stays below what is written, or dropped"
+            files::low_water_mark(&self.history.disk) > first,
+            "the low-water mark stays below what is written, or dropped"
         );
         self.history.end();
         judged

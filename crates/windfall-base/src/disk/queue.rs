@@ -13,7 +13,7 @@ use std::{collections::VecDeque, panic::catch_unwind};
 use super::{
     Action, Completion, Queue, Request,
     handles::Handles,
-    real::{Inner, Tenure},
+    real::{FolderLease, Inner},
     system::File,
 };
 use crate::{
@@ -49,7 +49,7 @@ struct Job {
     request: Request,
     file: Arc<File>,
     inbox: Arc<Inbox>,
-    tenure: Arc<Tenure>,
+    tenure: Arc<FolderLease>,
 }
 
 #[derive(Debug)]

@@ -67,14 +67,14 @@ pub struct Inner {
     /// The folders, in the order of [`Folder`].
     folders: [OwnedFd; 3],
     lock: OwnedFd,
-    tenure: Arc<Tenure>,
+    tenure: Arc<FolderLease>,
 }
 
 /// Whether this process still holds the folder's lock, and may change the folder.
 #[derive(Debug)]
-pub struct Tenure(RwLock<bool>);
+pub struct FolderLease(RwLock<bool>);
 
-impl Tenure {
+impl FolderLease {
     /// Returns the permission to change something: while a thread holds it the folder is not released.
     pub fn change(&self) -> Result<RwLockReadGuard<'_, bool>, DiskError> {
         let lasts = self.0.read();
@@ -87,7 +87,7 @@ impl Tenure {
 }
 
 impl Inner {
-    pub(super) fn tenure(&self) -> &Arc<Tenure> {
+    pub(super) fn tenure(&self) -> &Arc<FolderLease> {
         &self.tenure
     }
 
@@ -128,7 +128,7 @@ impl RealDisk {
             handles: Handles::new(root.to_path_buf(), options.open_files, options.direct),
             folders,
             lock,
-            tenure: Arc::new(Tenure(RwLock::new(Rank::Disk, true))),
+            tenure: Arc::new(FolderLease(RwLock::new(Rank::Disk, true))),
         })))
     }
 

@@ -245,8 +245,8 @@ mod tests {
         assert!(matches!(error(Errno::DQUOT), DiskError::Full { .. }));
         assert!(matches!(error(Errno::NOENT), DiskError::Missing { .. }));
         assert!(matches!(error(Errno::IO), DiskError::Io { .. }));
-        let is_of_space = |errno| error(errno).is_of_space();
-        assert_eq!([Errno::NOSPC, Errno::FBIG, Errno::IO].map(is_of_space), [true, true, false]);
+        let is_no_space = |errno| error(errno).is_no_space();
+        assert_eq!([Errno::NOSPC, Errno::FBIG, Errno::IO].map(is_no_space), [true, true, false]);
     }
 
     #[test]

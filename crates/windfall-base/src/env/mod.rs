@@ -42,7 +42,7 @@ pub enum Kind {
     /// nothing else.
     Recorder,
     /// Uses the engine like a client, and may wait like one.
-    Tenant,
+    Client,
 }
 
 /// One bounded step of background work.
@@ -82,7 +82,7 @@ pub trait Env: Send + Sync + fmt::Debug {
     }
 
     /// A yield point between two foreground operations: a simulation may run background steps here.
-    fn breathe(&self) {}
+    fn yield_point(&self) {}
 }
 
 /// A running worker. Dropping it asks the worker to stop and waits until it has stopped.

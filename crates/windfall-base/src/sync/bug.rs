@@ -41,11 +41,11 @@ bugs! {
     /// A release after a change keeps the version.
     VersionKept,
     /// An exclusive latch is taken while other threads share it.
-    LatchBesideSharers,
+    LatchDespiteSharers,
     /// An upgrade does not compare the version.
     UpgradeOfAnyVersion,
     /// The last sharer wakes no waiter.
-    LastSharerWakesNobody,
+    LastSharerWakesNone,
     // sync/event.rs
     /// A notifier does not take the event's mutex.
     NotifierPassesTheMutex,
@@ -55,7 +55,7 @@ bugs! {
     /// A passer checks whether the gate is open before it counts itself.
     GateLooksBeforeItCounts,
     /// A thread that leaves a gate does not notify the closer.
-    LeaverTellsNobody,
+    LeaverWakesNone,
     /// A closing gate blocks threads that are inside another gate.
     ClosingGateHoldsAll,
     /// Gates that are closed together are only checked one after the other.
@@ -95,7 +95,7 @@ bugs! {
     /// Bytes written during a sync count as durable when it ends.
     WrittenMeanwhileIsDurable,
     /// A leader of a log sync stops leading and notifies no waiter.
-    LeaderTellsNobody,
+    LeaderWakesNone,
     /// The ring's space is released before it is cleared.
     SpaceGivenBeforeItIsClear,
     /// A failed sync is reported to one caller, and the database goes on.
@@ -108,9 +108,9 @@ bugs! {
     HeaderNotWrittenAgain,
     // log/space.rs
     /// A log reservation reads the end of the log before it is counted.
-    PromiseLooksFirst,
+    ReservationReadsEndFirst,
     /// Log space for rollback is reserved, but its segments do not exist.
-    PromiseUncovered,
+    ReservationUncovered,
     // buffer/mod.rs
     /// A read without a latch does not compare the tag.
     LookWithoutTag,
@@ -165,7 +165,7 @@ bugs! {
     PlaceNotTried,
     // buffer/flush/files.rs
     /// A file is created without a check whether its tablespace was dropped.
-    FileBehindTheDeleter,
+    FileAfterTheDeleter,
     /// Data files are not synced before the low-water mark passes their changes.
     DataNotSynced,
     /// A failed sync of a dropped tablespace is forgotten before its drop is durable.
@@ -179,7 +179,7 @@ bugs! {
     CopiesFoundNotSynced,
     // buffer/low_water_mark.rs
     /// The low-water mark does not count changes that are logged and not registered.
-    FloorForgetsTheUnregistered,
+    LowWaterMarkIgnoresUnregistered,
     /// The low-water mark does not count a dirty page.
     DirtyPageForgotten,
     // tablespace/mod.rs
@@ -216,7 +216,7 @@ bugs! {
     PurgeIgnoresViews,
     // transaction/purge.rs
     /// A check does not learn of the versions that open transactions need.
-    LeftBehindUnseen,
+    LeftoversUnseen,
     // transaction/temporary.rs
     /// Purge of temporary tables frees long values that are being read.
     TemporaryReadersUnseen,
@@ -257,9 +257,9 @@ bugs! {
     UndoNotReserved,
     // transaction/trx.rs
     /// A prepared transaction rolls back, but the log still says that it is prepared.
-    PreparedWhileTakenBack,
+    PreparedDuringRollback,
     /// A rollback leaves the entries of secondary trees.
-    EntriesNotTakenBack,
+    EntriesNotRolledBack,
     // catalog/record.rs
     /// A table's record is accepted with more bytes than it needs.
     RestOfRecordIgnored,
@@ -271,11 +271,11 @@ bugs! {
     LoadLeftBehind,
     // catalog/auto_increment.rs
     /// The ceiling of the auto-increment values of a table is kept in memory only.
-    NumbersForgotten,
+    AutoIncrementForgotten,
     /// Auto-increment values below a ceiling are assigned before the ceiling is logged.
     CeilingNotLoggedYet,
     /// The next auto-increment value at the end is read before the last one is assigned.
-    NumbersEndLate,
+    AutoIncrementEndsLate,
     // catalog/names.rs
     /// A listing of tables misses those that are renamed meanwhile.
     MoveUnlisted,
@@ -290,7 +290,7 @@ bugs! {
     /// The low-water mark passes the end of a transaction that the checkpoint calls unfinished.
     EndNotNoted,
     /// The control file names a low-water mark before the log after it is durable.
-    FloorBeforeTheLog,
+    LowWaterMarkBeforeTheLog,
     /// The log is truncated before the control file names the low-water mark.
     LogCutBeforeTheControlFile,
     /// The control file does not record that there is a system tree.

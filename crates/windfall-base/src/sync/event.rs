@@ -29,7 +29,7 @@ use super::{
 pub struct Event {
     waiters: AtomicU32,
     /// Whether there was a notification since the last nap.
-    rung: AtomicBool,
+    notified: AtomicBool,
     mutex: Mutex<u64>,
     condvar: Condvar,
 }
@@ -39,7 +39,7 @@ impl Event {
     pub const fn new() -> Self {
         Self {
             waiters: AtomicU32::new(0),
-            rung: AtomicBool::new(false),
+            notified: AtomicBool::new(false),
             mutex: const_mutex(0),
             condvar: Condvar::new(),
         }
@@ -47,11 +47,11 @@ impl Event {
 
     /// Wakes every waiter, which then checks its condition again.
     pub fn notify(&self) {
-        // The change of the condition happens before the load of `rung`: a napper that clears `rung` afterwards sees
+        // The change of the condition happens before the load of `notified`: a napper that clears `notified` afterwards sees
         // the change.
         fence(SeqCst);
-        if !self.rung.load(Relaxed) {
-            self.rung.store(true, Relaxed);
+        if !self.notified.load(Relaxed) {
+            self.notified.store(true, Relaxed);
             fence(SeqCst);
         }
         if self.waiters.load(SeqCst) > 0 {
@@ -63,8 +63,8 @@ impl Event {
     /// sequentially consistent loads, or that is changed and checked under one lock. Such accesses are ordered already,
     /// so no fence is needed.
     pub fn notify_ordered(&self) {
-        if !self.rung.load(SeqCst) {
-            self.rung.store(true, SeqCst);
+        if !self.notified.load(SeqCst) {
+            self.notified.store(true, SeqCst);
         }
         if self.waiters.load(SeqCst) > 0 {
             self.wake();
@@ -94,17 +94,17 @@ impl Event {
     /// at once. Only one thread may nap at a time.
     pub fn nap(&self, at_most: Duration) {
         if planted(Bug::NapForgetsTheRing) {
-            self.rung.store(false, SeqCst);
+            self.notified.store(false, SeqCst);
         }
-        self.wait_for(at_most, || self.rung.load(SeqCst));
-        self.rung.store(false, SeqCst);
-        // A notifier that still finds `rung` set has made its change before this fence: the caller's next reads see it.
+        self.wait_for(at_most, || self.notified.load(SeqCst));
+        self.notified.store(false, SeqCst);
+        // A notifier that still finds `notified` set has made its change before this fence: the caller's next reads see it.
         fence(SeqCst);
     }
 
     /// Returns whether the next nap ends at once.
     pub fn is_rung(&self) -> bool {
-        self.rung.load(SeqCst)
+        self.notified.load(SeqCst)
     }
 
     /// Returns whether a thread waits, or is about to wait and has not checked its condition again yet.

@@ -5,7 +5,7 @@
 //! not all contend for one cache line.
 //!
 //! A closed gate opens when its [`Closed`] is dropped, also by a panic: no thread waits for a closer that is gone. A
-//! gate has one [`Closed`] at a time, so its holder is alone inside. After [`Gate::close_for_good`] it stays closed.
+//! gate has one [`Closed`] at a time, so its holder is alone inside. After [`Gate::close_permanently`] it stays closed.
 //!
 //! **Invariants.** A thread that passes first adds to a stripe, then checks whether the gate is closed; a closer first
 //! marks the gate closed, then sums the stripes. All these accesses are sequentially consistent, so at least one of the
@@ -170,7 +170,7 @@ impl Gate {
     /// Closes the gate permanently and waits until no thread is inside. The caller must be inside no gate, and may have
     /// closed this one; another thread may be closing it permanently, too.
     #[inline]
-    pub fn close_for_good(&self) {
+    pub fn close_permanently(&self) {
         self.mark(CLOSED_FOR_GOOD);
         self.changed.wait(|| self.is_empty());
     }
@@ -217,7 +217,7 @@ impl Drop for Inside<'_> {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
         self.gate.inside[self.stripe].count.fetch_sub(1, SeqCst);
-        if self.gate.state.load(SeqCst) != OPEN && !planted(Bug::LeaverTellsNobody) {
+        if self.gate.state.load(SeqCst) != OPEN && !planted(Bug::LeaverWakesNone) {
             self.gate.changed.notify_ordered();
         }
     }
@@ -257,7 +257,7 @@ mod tests {
             drop(closed);
         }
         let closed = gate.close();
-        gate.close_for_good();
+        gate.close_permanently();
         drop(closed);
         assert!(gate.enter(0).is_none());
         for thread in threads {
@@ -277,7 +277,7 @@ mod tests {
                         thread::yield_now();
                     }
                     if is_for_good {
-                        gate.close_for_good();
+                        gate.close_permanently();
                     }
                     drop(closed);
                     caller.join().unwrap()

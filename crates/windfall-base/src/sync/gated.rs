@@ -121,7 +121,7 @@ mod tests {
                 assert_eq!(*gated.get(&closed), (n - 1, n - 1));
                 assert_eq!(gated.replace(&mut closed, (n, n)), (n - 1, n - 1));
             }
-            gated.gate().close_for_good();
+            gated.gate().close_permanently();
         });
         assert!(gated.enter().is_none());
     }

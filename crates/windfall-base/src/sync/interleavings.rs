@@ -44,7 +44,7 @@ impl Pair {
 #[test]
 fn a_latch_shows_no_half_change_and_loses_no_wakeup() {
     let bugs =
-        [Bug::VersionKept, Bug::LatchBesideSharers, Bug::UpgradeOfAnyVersion, Bug::LastSharerWakesNobody];
+        [Bug::VersionKept, Bug::LatchDespiteSharers, Bug::UpgradeOfAnyVersion, Bug::LastSharerWakesNone];
     explore(12_000, &bugs, || {
         let pair = Arc::new(Pair::default());
         let run = |role: fn(&Pair)| {
@@ -109,7 +109,7 @@ fn an_event_loses_no_notification() {
     });
 }
 
-/// Catches: a nap that forgets an earlier notification when it begins; a notification that does not set `rung`.
+/// Catches: a nap that forgets an earlier notification when it begins; a notification that does not set `notified`.
 #[test]
 fn a_nap_misses_no_work() {
     explore(12_000, &[Bug::NapForgetsTheRing], || {
@@ -138,7 +138,7 @@ fn a_nap_misses_no_work() {
 /// before it closes; a leaving thread that does not notify; a gate that opens again after it was closed permanently.
 #[test]
 fn nobody_is_inside_a_closed_gate() {
-    explore(8_000, &[Bug::GateLooksBeforeItCounts, Bug::LeaverTellsNobody], || {
+    explore(8_000, &[Bug::GateLooksBeforeItCounts, Bug::LeaverWakesNone], || {
         let shared = Arc::new((Gate::new(), AtomicBool::new(false)));
         let passers = [0, 1].map(|stripe| {
             let shared = shared.clone();
@@ -156,7 +156,7 @@ fn nobody_is_inside_a_closed_gate() {
         shared.1.store(false, SeqCst);
         drop(closed);
         let closed = shared.0.close();
-        shared.0.close_for_good();
+        shared.0.close_permanently();
         drop(closed);
         shared.1.store(true, SeqCst);
         assert!(shared.0.enter(0).is_none(), "closed for good is for good");
@@ -197,7 +197,7 @@ fn who_is_inside_a_gate_passes_one_that_is_closing() {
         alone.store(true, SeqCst);
         alone.store(false, SeqCst);
         drop(both);
-        gates[..2].iter().for_each(Gate::close_for_good);
+        gates[..2].iter().for_each(Gate::close_permanently);
         alone.store(true, SeqCst);
         for thread in passers {
             thread.join().unwrap();

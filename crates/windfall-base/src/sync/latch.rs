@@ -90,7 +90,7 @@ impl Latch {
     pub fn try_exclusive(&self) -> bool {
         loop {
             let word = self.0.load(Relaxed);
-            let held = if planted(Bug::LatchBesideSharers) { EXCLUSIVE } else { EXCLUSIVE | SHARERS };
+            let held = if planted(Bug::LatchDespiteSharers) { EXCLUSIVE } else { EXCLUSIVE | SHARERS };
             if word & held != 0 {
                 return false;
             }
@@ -199,7 +199,7 @@ impl Latch {
         self.1.unshared_in_drop();
         let word = self.0.fetch_sub(SHARE, Release);
         debug_assert!(word & SHARERS != 0, "released a latch that was not shared");
-        if word & PARKED != 0 && word & SHARERS == SHARE && !planted(Bug::LastSharerWakesNobody) {
+        if word & PARKED != 0 && word & SHARERS == SHARE && !planted(Bug::LastSharerWakesNone) {
             self.wake();
         }
     }

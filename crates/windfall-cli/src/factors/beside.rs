@@ -102,7 +102,7 @@ fn taken(side: &Side, victim: &mut Victim, window: Duration) -> Result<Taken> {
     };
     let (idle, as_long) = until_gone(&mut || Ok(()))?;
     let (taken, took) = until_gone(&mut || {
-        victim.let_go();
+        victim.release();
         Ok(statement(side, Kind::Drop, &victim.names()).map(drop)?)
     })?;
     let without = idle.after.mul_f64(took.as_secs_f64() / as_long.as_secs_f64());
@@ -176,7 +176,7 @@ fn windows(
                 thread::sleep((start + begins[n]).saturating_duration_since(Instant::now()));
                 begins[n] = start.elapsed();
                 if n == with {
-                    victim.let_go();
+                    victim.release();
                     statement(side, Kind::Drop, &victim.names())?;
                 } else {
                     // Both messages are received unless that thread has panicked, and then the scope panics.

@@ -184,7 +184,7 @@ impl Side {
     }
 
     /// Waits as [`Side::gone`] does, and until no table has a hash index and no undo remains to be purged.
-    pub fn all_gone(&self) -> Result<()> {
+    pub fn wait_all_purged(&self) -> Result<()> {
         self.gone()?;
         wait_until("a hash index or undo of a table that is gone is still there", || {
             let metrics = self.db.metrics();

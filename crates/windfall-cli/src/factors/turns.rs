@@ -158,8 +158,8 @@ fn round(
                 // chance which statement has it.
                 black_box(Vec::<u8>::with_capacity(SORTED_BY));
             }
-            victims[n].let_go();
-            counterparts[n].let_go();
+            victims[n].release();
+            counterparts[n].release();
             let names = victims[n].names();
             black_box(side.db.table(names[0])?.get(&0_u64.to_be_bytes())?);
             measured(answer, look, (kind.text(), each), n, || {

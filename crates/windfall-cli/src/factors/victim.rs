@@ -41,7 +41,7 @@ pub struct Victim {
 impl Victim {
     /// Creates a victim, after all traces of the previous one are gone.
     pub fn make(side: &mut Side, kind: Kind) -> Result<Self> {
-        side.all_gone()?;
+        side.wait_all_purged()?;
         Self::with(side, kind, side.amount)
     }
 
@@ -146,7 +146,7 @@ impl Victim {
     }
 
     /// Releases what is kept until the statement begins.
-    pub fn let_go(&mut self) {
+    pub fn release(&mut self) {
         self.until_dropped = None;
     }
 
@@ -158,7 +158,7 @@ impl Victim {
     /// Removes what is left of it after a statement, if there was one.
     pub fn remove(mut self, side: &Side, done: Option<Kind>) -> Result<()> {
         self.kept.clear();
-        self.let_go();
+        self.release();
         if done != Some(Kind::Drop) {
             side.db.drop_tables(&self.names())?;
         }

@@ -225,7 +225,7 @@ impl ClassicPool {
     /// Enters a page that is not in the pool with an empty frame, latched exclusively. Returns `None` if another
     /// thread has entered it first.
     fn enter(&self, handle: &Handle, page: PageNo, access: Access, state: u32) -> Result<Option<Pin<'_>>> {
-        self.ground.health.check()?;
+        self.context.health.check()?;
         let id = handle.in_file(page);
         let instance = self.instance_of(id);
         let frame = self.take_frame(instance)?;
@@ -263,7 +263,7 @@ impl ClassicPool {
         let Some(pin) = self.enter(handle, page, access, IO | UNVERIFIED)? else { return Ok(()) };
         let id = handle.in_file(page);
         let file = FileName::Data(id.space);
-        let read = self.ground.disk.read_page(file, self.offset(id.page), pin.page().words());
+        let read = self.context.disk.read_page(file, self.offset(id.page), pin.page().words());
         let sound = read.map_err(Into::into).and_then(|()| self.verify(handle.in_tree(page), id, pin.page()));
         if let Err(error) = sound {
             self.abandon(pin, id);
@@ -277,9 +277,9 @@ impl ClassicPool {
     }
 
     fn verify(&self, id: PageId, in_file: PageId, page: Page<'_>) -> Result<()> {
-        let sound = page.verify(id).and_then(|()| page::outline(page));
+        let sound = page.verify(id).and_then(|()| page::check_header(page));
         sound.map_err(|what| {
-            let file = self.ground.disk.path(FileName::Data(in_file.space));
+            let file = self.context.disk.path(FileName::Data(in_file.space));
             CorruptError::Page { file, page: id, lsn: page.lsn(), what: what.into() }.into()
         })
     }

@@ -21,7 +21,7 @@ use windfall::{
 use super::{
     ClassicPool,
     access::Pin,
-    descriptor::{DIRTY, IO, PRETENDED},
+    descriptor::{DIRTY, IO, SYNTHETIC},
     era::Part,
     instance::Instance,
     replace::SEARCHED,
@@ -71,13 +71,13 @@ impl ClassicPool {
     /// # Errors
     /// The system cannot start more threads.
     pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> Result<Vec<Worker>> {
-        let (log, health) = (self.ground.log.clone(), &self.ground.health);
+        let (log, health) = (self.context.log.clone(), &self.context.health);
         let wake = log.wake();
         // The log owns a reference to the health, so this one is weak.
         let told = Arc::downgrade(&log);
         health.when_stopped(move || {
             if let Some(log) = told.upgrade() {
-                log.tell_stopped();
+                log.wake_all_waiters();
             }
         });
         log.set_checkpointer(self.cleaner_wake.clone());
@@ -90,7 +90,7 @@ impl ClassicPool {
                 Ok(true) => Next::Again,
                 Ok(false) => Next::Idle(PAUSE),
                 Err(error) => {
-                    pool.ground.health.poison(&error.to_string());
+                    pool.context.health.poison(&error.to_string());
                     Next::Done
                 }
             }
@@ -110,12 +110,12 @@ impl ClassicPool {
             more |= self.make_free(instance)?;
             let percent = u64::from(self.options.dirty_percent);
             let most = u64::from(instance.lru.len()) * percent / 100;
-            let is_old = self.ground.log.pressure() >= OLD_PERCENT;
+            let is_old = self.context.log.pressure() >= OLD_PERCENT;
             if u64::from(instance.flush.len()) > most || is_old {
                 more |= self.write_oldest(instance)? > 0;
             }
         }
-        self.raise_floor();
+        self.raise_low_water_mark();
         Ok(more)
     }
 
@@ -136,21 +136,21 @@ impl ClassicPool {
                 }
             }
         }
-        self.raise_floor();
+        self.raise_low_water_mark();
         Ok(())
     }
 
     /// Advances the log's low-water mark to the oldest LSN that a dirty page or a group in progress still needs.
-    fn raise_floor(&self) {
-        let log = &self.ground.log;
+    fn raise_low_water_mark(&self) {
+        let log = &self.context.log;
         // The groups in progress are read first: a page that one of them dirties later has an LSN at or above this
         // one. The mark does not pass the durable LSN either, because no reader could start beyond it.
-        let appending = log.append_floor().min(log.durable());
+        let appending = log.append_low_water_mark().min(log.durable());
         let oldest = self.instances.iter().map(|instance| {
             let _held = instance.hold(&[Part::Flush], Purpose::Flush);
             instance.flush.oldest_change(&self.frames)
         });
-        log.set_floor(oldest.fold(appending, Lsn::min));
+        log.raise_low_water_mark(oldest.fold(appending, Lsn::min));
     }
 
     fn reserve(instance: &Instance) -> usize {
@@ -208,7 +208,7 @@ impl ClassicPool {
     fn pins(&self, frames: impl Iterator<Item = u32>, most: usize) -> Vec<Pin<'_>> {
         let writable = |&frame: &u32| {
             let descriptor = &self.frames[frame as usize];
-            descriptor.is(DIRTY) && !descriptor.is(IO | PRETENDED)
+            descriptor.is(DIRTY) && !descriptor.is(IO | SYNTHETIC)
         };
         let pin = |frame: u32| {
             self.frames[frame as usize].set(IO);
@@ -259,7 +259,7 @@ impl ClassicPool {
 
     fn write_out(&self, flusher: &mut Flusher, writing: &[Writing<'_>]) -> Result<()> {
         let Some(newest) = writing.iter().map(|w| w.lsn).max() else { return Ok(()) };
-        self.ground.log.sync_to(newest)?;
+        self.context.log.sync_to(newest)?;
         let batch = writing.iter().map(|w| {
             let id = self.frames[w.pin.frame as usize].tag();
             let (page, mut buffer) = (w.pin.page(), IoBuffer::new(self.options.page_size));
@@ -278,7 +278,7 @@ impl ClassicPool {
         result?;
         let files: BTreeSet<SpaceId> = writing.iter().map(|w| w.announced.space().id).collect();
         for file in files {
-            self.ground.disk.sync(FileName::Data(file))?;
+            self.context.disk.sync(FileName::Data(file))?;
         }
         Ok(())
     }

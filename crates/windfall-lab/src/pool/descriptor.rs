@@ -25,7 +25,7 @@ pub const DELETED: u32 = 1 << 3;
 /// The page is being read or written.
 pub const IO: u32 = 1 << 4;
 /// The page is bookkeeping only: it has no contents.
-pub const PRETENDED: u32 = 1 << 5;
+pub const SYNTHETIC: u32 = 1 << 5;
 
 /// A frame's neighbour in a list, or none.
 #[derive(Debug, Default)]

@@ -20,7 +20,7 @@ use windfall_measure::Random;
 
 use super::{
     ClassicPool, Space,
-    descriptor::{DIRTY, PRETENDED},
+    descriptor::{DIRTY, SYNTHETIC},
     era::Part,
 };
 use crate::watch::Purpose;
@@ -65,7 +65,7 @@ impl ClassicPool {
                     return Err(UsageError::Other(what.into()).into());
                 };
                 let descriptor = &self.frames[frame as usize];
-                descriptor.set_tag(id, version, PRETENDED | if is_dirty { DIRTY } else { 0 });
+                descriptor.set_tag(id, version, SYNTHETIC | if is_dirty { DIRTY } else { 0 });
                 let latched = held[at].latch_page(id);
                 instance.pages.insert(&self.frames, frame);
                 drop(latched);
@@ -149,7 +149,7 @@ mod tests {
     fn real_pages_live_beside_them_and_take_their_place() {
         let pool = filled(1);
         let rows = tree(&pool, &new_space(&pool, 20), 100);
-        let floor = pool.ground().log.floor();
+        let low_water_mark = pool.context().log.low_water_mark();
         for n in 0..12_000_u32 {
             put(&rows, &n.to_be_bytes(), &[1; 1000]);
             if n % 100 == 0 {
@@ -157,7 +157,7 @@ mod tests {
             }
         }
         let left = |pool: &ClassicPool| {
-            let pretended = pool.frames().iter().filter(|d| d.is(PRETENDED) && d.is(DIRTY));
+            let pretended = pool.frames().iter().filter(|d| d.is(SYNTHETIC) && d.is(DIRTY));
             (pretended.count() as u64, pool.occupancy()[1])
         };
         assert!(left(&pool).0 < 3_000, "they have become old as the others do");
@@ -165,7 +165,7 @@ mod tests {
         pool.flush_all().unwrap();
         let (pretended, dirty) = left(&pool);
         assert_eq!((pretended, pretended > 1_000), (dirty, true));
-        assert!(pool.ground().log.floor() > floor);
+        assert!(pool.context().log.low_water_mark() > low_water_mark);
         (0..12_000_u32)
             .step_by(11)
             .for_each(|n| assert_eq!(get(&rows, &n.to_be_bytes()), Some(vec![1; 1000])));

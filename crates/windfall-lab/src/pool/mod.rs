@@ -129,7 +129,7 @@ pub struct Counters {
 /// The pool.
 #[derive(Debug)]
 pub struct ClassicPool {
-    ground: Ground,
+    context: Ground,
     options: PoolOptions,
     arena: Arena,
     frames: Box<[Descriptor]>,
@@ -149,13 +149,13 @@ impl ClassicPool {
     ///
     /// # Errors
     /// The address space cannot be reserved.
-    pub fn new(ground: Ground, options: PoolOptions) -> Result<Self> {
+    pub fn new(context: Ground, options: PoolOptions) -> Result<Self> {
         let arena = Arena::new(options.frames, options.page_size)?;
         let share = |n: usize| (options.frames * n / options.instances) as u32;
         let instances = (0..options.instances).map(|n| Instance::new(options.era, share(n)..share(n + 1)));
         Ok(Self {
-            flusher: Mutex::new(Flusher::new(&*ground.disk)),
-            ground,
+            flusher: Mutex::new(Flusher::new(&*context.disk)),
+            context,
             options,
             arena,
             frames: (0..options.frames).map(|_| Descriptor::default()).collect(),
@@ -169,8 +169,8 @@ impl ClassicPool {
     }
 
     /// Returns the environment of the pool.
-    pub fn ground(&self) -> &Ground {
-        &self.ground
+    pub fn context(&self) -> &Ground {
+        &self.context
     }
 
     /// Returns the configuration of the pool.
@@ -267,7 +267,7 @@ impl ClassicPool {
     }
 
     /// Wakes the threads that wait for a frame.
-    fn tell_freed(&self) {
+    fn notify_freed(&self) {
         self.frame_freed.notify();
     }
 }

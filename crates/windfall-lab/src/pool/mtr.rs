@@ -39,7 +39,7 @@ pub struct Mini<'a> {
 
 impl<'a> Mini<'a> {
     pub(super) fn begin(pool: &'a ClassicPool) -> Result<Self> {
-        pool.ground.health.check()?;
+        pool.context.health.check()?;
         let group = GroupWriter::default();
         Ok(Self { pool, pages: SmallVec::new(), group, applied: false, freed: Vec::new() })
     }
@@ -161,7 +161,7 @@ impl<'a> MiniTransaction<'a, ClassicPool> for Mini<'a> {
         let id = memo.handle.in_tree(memo.page);
         if let Err(what) = op.apply(content, id) {
             let what = format!("{id}: {what}: {op:?}");
-            self.pool.ground.health.poison(&what);
+            self.pool.context.health.poison(&what);
             panic!("{what}");
         }
         if hashed {
@@ -192,7 +192,7 @@ impl<'a> MiniTransaction<'a, ClassicPool> for Mini<'a> {
         if !self.applied {
             return Ok(Lsn::ZERO);
         }
-        let log = &self.pool.ground.log;
+        let log = &self.pool.context.log;
         let appending = log.begin_group();
         let logged = !self.group.is_empty();
         let (start, end) =
@@ -233,7 +233,7 @@ impl Drop for Mini<'_> {
     fn drop(&mut self) {
         let lives = |memo: &Memo<'_>| memo.changed && memo.handle.is_live();
         if self.applied && self.pages.iter().flatten().any(lives) {
-            self.pool.ground.health.poison("a change of several pages was left unfinished");
+            self.pool.context.health.poison("a change of several pages was left unfinished");
         }
         self.release();
     }

@@ -13,7 +13,7 @@ use windfall::{error::Result, ids::PageId};
 
 use super::{
     ClassicPool,
-    descriptor::{DELETED, DIRTY, IO, PRETENDED},
+    descriptor::{DELETED, DIRTY, IO, SYNTHETIC},
     era::Part,
     instance::{Holding, Instance},
 };
@@ -40,7 +40,7 @@ impl ClassicPool {
             if let Some(frame) = one {
                 return Ok(frame);
             }
-            self.ground.health.check()?;
+            self.context.health.check()?;
             if !self.write_for_a_frame(instance)? {
                 self.cleaner_wake.notify();
                 self.frame_freed.wait_for(PATIENCE, || !instance.free.is_empty());
@@ -68,7 +68,7 @@ impl ClassicPool {
     pub(crate) fn evict(&self, instance: &Instance, held: &mut Holding<'_>, frame: u32) -> bool {
         let descriptor = &self.frames[frame as usize];
         let mut is_dirty = descriptor.is(DIRTY);
-        let is_to_be_written = is_dirty && !descriptor.is(PRETENDED) && !self.is_dead(frame);
+        let is_to_be_written = is_dirty && !descriptor.is(SYNTHETIC) && !self.is_dead(frame);
         if descriptor.is_pinned() || descriptor.is(IO) || is_to_be_written {
             return false;
         }
@@ -109,7 +109,7 @@ impl ClassicPool {
             let _held = instance.hold(&[Part::Free], Purpose::Load);
             instance.free.push(&self.frames, frame);
         }
-        self.tell_freed();
+        self.notify_freed();
     }
 
     /// Adds a frame to the free list that is in no list and may still be pinned for a short time.
@@ -124,7 +124,7 @@ impl ClassicPool {
     pub(crate) fn give_frame_under(&self, instance: &Instance, held: &mut Holding<'_>, frame: u32) {
         held.also(Part::Free);
         instance.free.push(&self.frames, frame);
-        self.tell_freed();
+        self.notify_freed();
     }
 
     /// Removes the hash entries of a pinned page under its latch.

@@ -28,10 +28,10 @@ use std::{
 
 pub use mutex::{Guard, Mutex};
 pub use record::{Held, Report, Times, Waited};
-use record::{KINDS, Record, Who};
+use record::{KINDS, LockOwner, Record};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 use serde::{Deserialize, Serialize};
-use sign::Sign;
+use sign::HolderName;
 
 /// One brief hold in this many is timed.
 pub const SAMPLED: u64 = 64;
@@ -130,7 +130,7 @@ fn weight(purpose: Purpose, waited: bool) -> Option<u64> {
 /// A hold that is being timed.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
-    who: Who,
+    who: LockOwner,
     since: Duration,
     weight: u64,
     /// The wait before the hold.
@@ -140,28 +140,28 @@ struct Hold {
 /// A wait that is over.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
-    holder: Who,
+    holder: LockOwner,
     took: Duration,
 }
 
 /// The bookkeeping next to a lock.
 #[derive(Debug)]
-struct Notes {
+struct Stats {
     name: &'static str,
-    sign: Sign,
+    sign: HolderName,
     record: parking_lot::Mutex<Record>,
 }
 
-impl Notes {
+impl Stats {
     fn new(name: &'static str) -> Self {
-        Self { name, sign: Sign::default(), record: parking_lot::Mutex::default() }
+        Self { name, sign: HolderName::default(), record: parking_lot::Mutex::default() }
     }
 
     /// Acquires the lock, at once or by attempts with a timeout. Returns the hold if it must be timed.
     #[inline]
     fn take<G>(
         &self,
-        who: Who,
+        who: LockOwner,
         at_once: impl Fn() -> Option<G>,
         within: impl Fn(Duration) -> Option<G>,
     ) -> (G, Option<Hold>) {
@@ -200,8 +200,11 @@ impl Notes {
             }
             stretch *= 2;
         };
-        let longest =
-            (0..).map(Who).zip(had_it).max_by_key(|(_, time)| *time).filter(|(_, time)| !time.is_zero());
+        let longest = (0..)
+            .map(LockOwner)
+            .zip(had_it)
+            .max_by_key(|(_, time)| *time)
+            .filter(|(_, time)| !time.is_zero());
         // If no holder was seen, it was a brief one: the last to take the lock, because this thread has not written
         // its name yet.
         let holder = longest.map_or_else(|| self.sign.last(), |(holder, _)| holder);
@@ -235,7 +238,7 @@ macro_rules! guard {
         #[doc = $doc]
         #[derive(Debug)]
         pub struct $name<'a, T> {
-            notes: &'a Notes,
+            notes: &'a Stats,
             /// `None` only while the guard is being dropped.
             inner: Option<parking_lot::$inner<'a, T>>,
             hold: Option<Hold>,
@@ -283,10 +286,10 @@ mod tests {
     /// which ends with the release, is the longest one, but shorter than the total time of another holder.
     #[test]
     fn a_wait_for_one_after_the_other_names_who_was_there_for_the_longest_part() {
-        let notes = Notes::new("pool");
+        let notes = Stats::new("pool");
         let others = [Purpose::Drop, Purpose::Drop, Purpose::Flush, Purpose::Drop, Purpose::Load];
         let (clock, tried) = (Cell::new(Duration::from_secs(7)), RefCell::new(Vec::new()));
-        let sign = |purpose| notes.sign.enter_alone(Who::this(purpose));
+        let sign = |purpose| notes.sign.enter_alone(LockOwner::this(purpose));
         let within = |time: Duration| {
             let mut tried = tried.borrow_mut();
             tried.push(time);

@@ -8,22 +8,22 @@ use core::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::{Hold, Notes, Purpose, Report, guard, now, record::Who, sign::Sign};
+use super::{Hold, Purpose, Report, Stats, guard, now, record::LockOwner, sign::HolderName};
 
 /// A mutex that records its holds and waits.
 #[derive(Debug)]
 pub struct Mutex<T> {
-    notes: Notes,
+    notes: Stats,
     inner: parking_lot::Mutex<T>,
 }
 
-guard!(mut Guard, MutexGuard, "What [`Mutex::lock`] gives.", |sign: &Sign, _: Option<Hold>| sign
+guard!(mut Guard, MutexGuard, "What [`Mutex::lock`] gives.", |sign: &HolderName, _: Option<Hold>| sign
     .leave_alone());
 
 impl<T> Mutex<T> {
     /// Creates a mutex with this name.
     pub fn new(name: &'static str, value: T) -> Self {
-        Self { notes: Notes::new(name), inner: parking_lot::Mutex::new(value) }
+        Self { notes: Stats::new(name), inner: parking_lot::Mutex::new(value) }
     }
 
     /// Waits for the mutex.
@@ -39,7 +39,7 @@ impl<T> Mutex<T> {
         purpose: Purpose,
         within: impl Fn(Duration) -> Option<MutexGuard<'a, T>>,
     ) -> Guard<'a, T> {
-        let who = Who::this(purpose);
+        let who = LockOwner::this(purpose);
         let (inner, hold) = self.notes.take(who, || self.inner.try_lock(), within);
         self.notes.sign.enter_alone(who);
         Guard { notes: &self.notes, inner: Some(inner), hold }
@@ -112,7 +112,7 @@ mod tests {
         drop(mutex.lock(Purpose::Drop));
         let taken = mutex.inner.lock();
         let wait = wait_of(&mutex, |tried| {
-            mutex.notes.sign.enter_alone(Who::this(Purpose::Flush));
+            mutex.notes.sign.enter_alone(LockOwner::this(Purpose::Flush));
             // The next attempt may have begun before that, but not the one after it.
             tried.try_iter().for_each(drop);
             (0..2).for_each(|_| tried.recv().unwrap());

@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{Purpose, ROLE, Role};
 
-/// The number of values of [`Who`].
+/// The number of values of [`LockOwner`].
 pub const KINDS: usize = Role::ALL.len() * Purpose::ALL.len();
 
 /// The role and the purpose of a lock holder or waiter, as one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Who(pub u8);
+pub struct LockOwner(pub u8);
 
-impl Who {
+impl LockOwner {
     pub fn this(purpose: Purpose) -> Self {
         Self((ROLE.get() as usize * Purpose::ALL.len() + purpose as usize) as u8)
     }
@@ -121,24 +121,27 @@ pub struct Record {
 }
 
 impl Record {
-    pub fn held(&mut self, who: Who, weight: u64, took: Duration) {
+    pub fn held(&mut self, who: LockOwner, weight: u64, took: Duration) {
         let holds = self.holds.get_or_insert_with(|| Box::new([Times::default(); KINDS]));
         holds[usize::from(who.0)].add(weight, took);
     }
 
-    pub fn waited(&mut self, who: Who, holder: Who, took: Duration) {
+    pub fn waited(&mut self, who: LockOwner, holder: LockOwner, took: Duration) {
         self.waits.entry((who.0, holder.0)).or_default().add(1, took);
     }
 
     pub fn report(&self, name: &'static str) -> Report {
-        let holds = self.holds.iter().flat_map(|holds| (0..).map(Who).zip(holds.iter()));
-        let held =
-            |(who, times): (Who, &Times)| Held { role: who.role(), purpose: who.purpose(), times: *times };
+        let holds = self.holds.iter().flat_map(|holds| (0..).map(LockOwner).zip(holds.iter()));
+        let held = |(who, times): (LockOwner, &Times)| Held {
+            role: who.role(),
+            purpose: who.purpose(),
+            times: *times,
+        };
         let waited = |(&(who, holder), times): (&(u8, u8), &Times)| Waited {
-            role: Who(who).role(),
-            purpose: Who(who).purpose(),
-            holder: Who(holder).role(),
-            held_for: Who(holder).purpose(),
+            role: LockOwner(who).role(),
+            purpose: LockOwner(who).purpose(),
+            holder: LockOwner(holder).role(),
+            held_for: LockOwner(holder).purpose(),
             times: *times,
         };
         Report {

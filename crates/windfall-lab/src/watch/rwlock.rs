@@ -5,34 +5,44 @@
 //! **Invariants.** An exclusive holder writes its name into the lock, and so does a shared holder with a purpose that
 //! is not brief.
 
-use super::{Hold, Notes, Purpose, Report, guard, now, record::Who, sign::Sign};
+use super::{Hold, Purpose, Report, Stats, guard, now, record::LockOwner, sign::HolderName};
 
 /// A read-write lock that records its holds and waits.
 #[derive(Debug)]
 pub struct RwLock<T> {
-    notes: Notes,
+    notes: Stats,
     inner: parking_lot::RwLock<T>,
 }
 
-guard!(ReadGuard, RwLockReadGuard, "What [`RwLock::read`] gives.", |sign: &Sign, hold: Option<Hold>| {
-    if hold.is_some_and(|hold| !hold.who.purpose().is_brief()) {
-        sign.leave();
+guard!(
+    ReadGuard,
+    RwLockReadGuard,
+    "What [`RwLock::read`] gives.",
+    |sign: &HolderName, hold: Option<Hold>| {
+        if hold.is_some_and(|hold| !hold.who.purpose().is_brief()) {
+            sign.leave();
+        }
     }
-});
-guard!(mut WriteGuard, RwLockWriteGuard, "What [`RwLock::write`] gives.", |sign: &Sign, _: Option<Hold>| {
-    sign.leave_alone();
-});
+);
+guard!(
+    mut WriteGuard,
+    RwLockWriteGuard,
+    "What [`RwLock::write`] gives.",
+    |sign: &HolderName, _: Option<Hold>| {
+        sign.leave_alone();
+    }
+);
 
 impl<T> RwLock<T> {
     /// Creates a lock with this name.
     pub fn new(name: &'static str, value: T) -> Self {
-        Self { notes: Notes::new(name), inner: parking_lot::RwLock::new(value) }
+        Self { notes: Stats::new(name), inner: parking_lot::RwLock::new(value) }
     }
 
     /// Waits until the lock can be shared.
     #[inline]
     pub fn read(&self, purpose: Purpose) -> ReadGuard<'_, T> {
-        let who = Who::this(purpose);
+        let who = LockOwner::this(purpose);
         let (inner, hold) =
             self.notes.take(who, || self.inner.try_read(), |time| self.inner.try_read_for(time));
         if purpose.is_brief() {
@@ -45,7 +55,7 @@ impl<T> RwLock<T> {
 
     /// Waits for exclusive access.
     pub fn write(&self, purpose: Purpose) -> WriteGuard<'_, T> {
-        let who = Who::this(purpose);
+        let who = LockOwner::this(purpose);
         let (inner, hold) =
             self.notes.take(who, || self.inner.try_write(), |time| self.inner.try_write_for(time));
         self.notes.sign.enter_alone(who);

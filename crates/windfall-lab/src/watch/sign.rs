@@ -9,24 +9,24 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
-use super::record::Who;
+use super::record::LockOwner;
 
 /// In a word with a name: one holder that has written its name and not cleared it.
 const ONE: u32 = 1 << 8;
 
 /// The names.
 #[derive(Debug, Default)]
-pub struct Sign {
+pub struct HolderName {
     /// The last name that was written, and above it the number of names that are not cleared.
     signed: AtomicU32,
     /// The last holder of the lock.
     last: AtomicU8,
 }
 
-impl Sign {
+impl HolderName {
     /// Writes the name of an exclusive holder.
     #[inline]
-    pub fn enter_alone(&self, who: Who) {
+    pub fn enter_alone(&self, who: LockOwner) {
         self.signed.store(ONE | u32::from(who.0), Relaxed);
         self.last.store(who.0, Relaxed);
     }
@@ -38,7 +38,7 @@ impl Sign {
     }
 
     /// Writes the name of a shared holder.
-    pub fn enter(&self, who: Who) {
+    pub fn enter(&self, who: LockOwner) {
         let with = |word| ((word & !(ONE - 1)) + ONE) | u32::from(who.0);
         let mut word = self.signed.load(Relaxed);
         while let Err(other) = self.signed.compare_exchange_weak(word, with(word), Relaxed, Relaxed) {
@@ -55,21 +55,21 @@ impl Sign {
     /// Stores the name of a brief shared holder, which is not counted. Shared holders must not invalidate each other's
     /// cache line.
     #[inline]
-    pub fn pass(&self, who: Who) {
+    pub fn pass(&self, who: LockOwner) {
         if self.last.load(Relaxed) != who.0 {
             self.last.store(who.0, Relaxed);
         }
     }
 
     /// Returns the holder of the lock; of several shared ones the last to write its name. `None` if there is no name.
-    pub fn holder(&self) -> Option<Who> {
+    pub fn holder(&self) -> Option<LockOwner> {
         let word = self.signed.load(Relaxed);
-        (word >= ONE).then_some(Who(word as u8))
+        (word >= ONE).then_some(LockOwner(word as u8))
     }
 
     /// Returns the last holder of the lock.
-    pub fn last(&self) -> Who {
-        Who(self.last.load(Relaxed))
+    pub fn last(&self) -> LockOwner {
+        LockOwner(self.last.load(Relaxed))
     }
 }
 
@@ -79,19 +79,19 @@ mod tests {
 
     #[test]
     fn a_name_is_there_until_it_is_crossed_out() {
-        let sign = Sign::default();
+        let sign = HolderName::default();
         assert_eq!(sign.holder(), None);
-        sign.enter_alone(Who(3));
-        assert_eq!((sign.holder(), sign.last()), (Some(Who(3)), Who(3)));
+        sign.enter_alone(LockOwner(3));
+        assert_eq!((sign.holder(), sign.last()), (Some(LockOwner(3)), LockOwner(3)));
         sign.leave_alone();
-        assert_eq!((sign.holder(), sign.last()), (None, Who(3)));
-        sign.enter(Who(4));
-        sign.enter(Who(5));
-        sign.pass(Who(6));
-        assert_eq!((sign.holder(), sign.last()), (Some(Who(5)), Who(6)));
+        assert_eq!((sign.holder(), sign.last()), (None, LockOwner(3)));
+        sign.enter(LockOwner(4));
+        sign.enter(LockOwner(5));
+        sign.pass(LockOwner(6));
+        assert_eq!((sign.holder(), sign.last()), (Some(LockOwner(5)), LockOwner(6)));
         sign.leave();
         assert!(sign.holder().is_some(), "one of two is left");
         sign.leave();
-        assert_eq!((sign.holder(), sign.last()), (None, Who(6)));
+        assert_eq!((sign.holder(), sign.last()), (None, LockOwner(6)));
     }
 }

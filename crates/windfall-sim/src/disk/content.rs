@@ -181,7 +181,7 @@ impl Inode {
 
     /// Simulates a failed sync: some changes become durable, the others are dropped, and the next sync does not cover
     /// them. Readers still see them, until the crash.
-    pub fn sync_badly(&mut self, chance: &SimulatedEnv) {
+    pub fn sync_fails(&mut self, chance: &SimulatedEnv) {
         for change in core::mem::take(&mut self.changes) {
             if chance.random().is_multiple_of(2) {
                 self.keep(&change);

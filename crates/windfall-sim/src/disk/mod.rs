@@ -135,12 +135,12 @@ struct State {
     /// Whether syncs of the log are held, and how many are.
     holds_log_syncs: bool,
     held_log_syncs: usize,
-    cuts: Option<Cuts>,
+    cuts: Option<CrashPoints>,
 }
 
 /// Copies of the disk as a crash at each of these operations (crash points) would have left it.
 #[derive(Clone, Debug)]
-struct Cuts {
+struct CrashPoints {
     at: RangeInclusive<u64>,
     taken: Vec<(u64, SimulatedDisk)>,
 }
@@ -166,14 +166,14 @@ impl SimulatedDisk {
     }
 
     /// Keeps, from now on, the disk as a crash at each of these operations would leave it, so that one run of a history
-    /// yields all its crash points. [`SimulatedDisk::take_cuts`] returns them.
-    pub fn keep_cuts(&self, at: RangeInclusive<u64>) {
-        self.state.lock().cuts = Some(Cuts { at, taken: Vec::new() });
+    /// yields all its crash points. [`SimulatedDisk::take_crash_points`] returns them.
+    pub fn record_crash_points(&self, at: RangeInclusive<u64>) {
+        self.state.lock().cuts = Some(CrashPoints { at, taken: Vec::new() });
     }
 
     /// Returns the disks kept since the last call, each with its operation. They have crashed:
     /// [`SimulatedDisk::restart`] returns what is left.
-    pub fn take_cuts(&self) -> Vec<(u64, Self)> {
+    pub fn take_crash_points(&self) -> Vec<(u64, Self)> {
         let mut state = self.state.lock();
         state.cuts.as_mut().map(|cuts| core::mem::take(&mut cuts.taken)).unwrap_or_default()
     }
@@ -210,7 +210,7 @@ impl SimulatedDisk {
     }
 
     /// Drops all planned faults.
-    pub fn mend(&self) {
+    pub fn clear_faults(&self) {
         self.state.lock().faults.clear();
     }
 
@@ -658,7 +658,7 @@ impl Disk for SimulatedDisk {
         self.operate_on("sync", file, Kind::Sync, |state, id, fault| {
             if let Some(fault) = fault {
                 let chance = state.chance.clone();
-                state.inode(id).sync_badly(&chance);
+                state.inode(id).sync_fails(&chance);
                 return Err(unsynced("sync", file, fault));
             }
             state.inode(id).sync();
@@ -677,7 +677,7 @@ impl Disk for SimulatedDisk {
         self.operate("sync the folder of", file, Kind::Sync, |state, fault| {
             if let Some(fault) = fault {
                 let chance = state.chance.clone();
-                state.names.sync_badly(folder, &chance);
+                state.names.sync_fails(folder, &chance);
                 return Err(unsynced("sync the folder of", file, fault));
             }
             state.names.sync(folder);

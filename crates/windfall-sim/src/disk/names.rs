@@ -103,7 +103,7 @@ impl Names {
     }
 
     /// Simulates a failed sync of a folder: some changes become durable, the others are dropped.
-    pub fn sync_badly(&mut self, folder: Folder, chance: &SimulatedEnv) {
+    pub fn sync_fails(&mut self, folder: Folder, chance: &SimulatedEnv) {
         let (now, later): (Vec<_>, Vec<_>) = self.changes.drain(..).partition(|c| c.folder() == folder);
         self.changes = later;
         arrive(&now, &mut self.durable, 2, chance);

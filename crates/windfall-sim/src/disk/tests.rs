@@ -21,7 +21,7 @@ fn content(disk: &SimulatedDisk, file: FileName) -> Option<Vec<u8>> {
             Ok(read) => assert_eq!(read, block.len()),
             // A block may be unreadable after a crash.
             Err(error) => {
-                assert!(error.is_of_read() && file == DATA, "{error}");
+                assert!(error.is_read_error() && file == DATA, "{error}");
                 block.fill(b'?');
             }
         }
@@ -350,9 +350,9 @@ fn one_run_gives_the_disk_of_every_crash() {
     let all = |disk: &SimulatedDisk| [LOG, FileName::Log(2), DATA].map(|file| content(disk, file));
     let whole = with_log(&[1; 6000]);
     let before = whole.operations();
-    whole.keep_cuts(before + 1..=u64::MAX);
+    whole.record_crash_points(before + 1..=u64::MAX);
     all_operations(&whole).unwrap();
-    let cuts = whole.take_cuts();
+    let cuts = whole.take_crash_points();
     assert_eq!(
         cuts.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
         (before + 1..=whole.operations()).collect::<Vec<_>>()
@@ -367,7 +367,7 @@ fn one_run_gives_the_disk_of_every_crash() {
             assert_eq!(all(&cut.restart(survive)), all(&crashed.restart(survive)), "{at}, {survive:?}");
         }
     }
-    assert!(whole.take_cuts().is_empty(), "they are handed out once");
+    assert!(whole.take_crash_points().is_empty(), "they are handed out once");
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl Doublewrite {
             false
         } else {
             match replace() {
-                Err(error) if error.is_of_space() => {
+                Err(error) if error.is_no_space() => {
                     tracing::warn!(%error, "what is found in the doublewrite file is synced only");
                     Self::remove_new(disk);
                     false
@@ -294,7 +294,7 @@ impl Copies {
     fn read(&mut self, disk: &dyn Disk, turn: u64, offset: u64, out: &mut [u8]) -> Result<bool> {
         match disk.read(FileName::Doublewrite, offset, out) {
             Ok(got) => Ok(got == out.len()),
-            Err(error) if error.is_of_read() => {
+            Err(error) if error.is_read_error() => {
                 tracing::warn!(%error, "a part of the doublewrite file cannot be read");
                 self.unread = Some(turn);
                 Ok(false)

@@ -20,7 +20,7 @@
 //!
 //! - A batch writes its new pages in two halves, and skips the second half when a page of the first half fails. So half
 //!   of its room is free after a failure.
-//! - While torn pages fill half of the room ([`TORN_MANY`]), a trial write comes before the write of each new page: the
+//! - While torn pages fill half of the room ([`TRIAL_WRITES_FROM`]), a trial write comes before the write of each new page: the
 //!   page's old bytes are read from the data file and written back. If the trial stops halfway, the page in the file
 //!   stays whole. Where the trial fails, the page stays dirty and takes no room.
 //!
@@ -55,7 +55,7 @@ use crate::{
 /// The most tablespaces that a round by age examines.
 const SPACES_PER_ROUND: usize = 32;
 /// With this number of torn pages, no page may be written without a trial write, so that hardly any are added.
-const TORN_MANY: usize = PAGES / 2;
+const TRIAL_WRITES_FROM: usize = PAGES / 2;
 /// The frames that a round frees, apart from the surplus of one call of the reclaimer.
 const FREED_PER_ROUND: usize = 512;
 /// The most frames that the cleaner's clock hand passes in one round.
@@ -263,9 +263,9 @@ impl BufferPool {
 
     /// Returns pages that changed at or before `up_to`, of the tablespaces with the oldest changes and no failing file.
     fn old_pages(&self, up_to: Lsn) -> Vec<(Arc<Space>, PageNo)> {
-        let (registered, durable) = (self.registered(), self.ground.log.durable());
+        let (registered, durable) = (self.registered(), self.context.log.durable());
         let mut pages: Vec<(Lsn, Arc<Space>, PageNo)> = Vec::new();
-        for space in self.floor.oldest_spaces(up_to, SPACES_PER_ROUND, durable, registered) {
+        for space in self.low_water_mark.oldest_spaces(up_to, SPACES_PER_ROUND, durable, registered) {
             let oldest = space.dirty.lock().oldest_waiting(up_to, PAGES);
             pages.extend(oldest.into_iter().map(|(since, page)| (since, space.clone(), page)));
         }
@@ -281,7 +281,7 @@ impl BufferPool {
     /// poisons the database.
     pub fn flush(&self, wanted: impl IntoIterator<Item = (Arc<Space>, PageNo)>) -> Result<usize> {
         let mut flusher = self.flusher.lock();
-        self.ground.health.check()?;
+        self.context.health.check()?;
         let mut failed = core::mem::take(&mut flusher.failed);
         failed.retain(|copy| !self.dirty_again(copy));
         flusher.failed = failed;
@@ -354,7 +354,7 @@ impl BufferPool {
             None if !flusher.torn.is_empty() || !flusher.failing.is_empty() => {}
             None => {
                 self.failures.store(0, Relaxed);
-                self.ground.log.set_unflushed(None);
+                self.context.log.set_unflushed(None);
             }
         }
         *self.flush_error.lock() = None;
@@ -366,7 +366,7 @@ impl BufferPool {
         let dropped = flusher.torn.iter().filter(|torn| torn.space.is_dropped());
         if let Some(lsn) = dropped.map(|torn| torn.space.drop_lsn()).max() {
             // If a crash undoes the drop, its pages must be whole.
-            self.ground.log.sync_to(lsn)?;
+            self.context.log.sync_to(lsn)?;
             flusher.torn.retain(|torn| torn.space.drop_lsn() > lsn);
         }
         Ok(())
@@ -400,7 +400,7 @@ impl BufferPool {
 
     /// Returns the most torn pages that recovery may leave to batches: they must leave room there, and in the pool.
     pub fn room_for_torn(&self) -> usize {
-        TORN_MANY.min(self.limit.load(Relaxed) as usize / 4)
+        TRIAL_WRITES_FROM.min(self.limit.load(Relaxed) as usize / 4)
     }
 
     /// Prepares the first batch: it overwrites the half of the doublewrite file that is not `kept`, and has the number
@@ -434,14 +434,14 @@ impl BufferPool {
 
     /// Waits until no thread is writing pages, after the database was closed: none will again.
     pub fn quiesce(&self) {
-        self.tell_freed();
+        self.notify_freed();
         drop(self.flusher.lock());
     }
 
     /// Notes why nothing of a batch was written.
     fn flush_failed(&self, error: Error) -> Error {
         if matches!(error, Error::Disk(DiskError::Crashed)) {
-            self.ground.health.poison(&error.to_string());
+            self.context.health.poison(&error.to_string());
         }
         *self.flush_error.lock() = Some(error.clone());
         self.note_failures(FAILURES_PER_BATCH, error.clone());
@@ -451,7 +451,7 @@ impl BufferPool {
     /// Counts failures. After many in a row, operations no longer wait for the log's low-water mark.
     fn note_failures(&self, failures: u64, error: Error) {
         if self.failures.fetch_add(failures, Relaxed) + failures >= FAILURES_IN_A_ROW {
-            self.ground.log.set_unflushed(Some(error));
+            self.context.log.set_unflushed(Some(error));
         }
     }
 
@@ -487,8 +487,11 @@ impl BufferPool {
                 dirty.written(page, since);
             }
             drop(dirty);
-            let wrong =
-                if from.id() == id { page::outline(from).err() } else { Some("it says to be another one") };
+            let wrong = if from.id() == id {
+                page::check_header(from).err()
+            } else {
+                Some("it says to be another one")
+            };
             (Copy { space, page, frame: no, since, lsn: from.lsn(), wrong }, buffer)
         });
         frame.latch.unshare();
@@ -530,18 +533,18 @@ impl BufferPool {
         retried: usize,
         kept: &[usize],
     ) -> Result<Unwritten> {
-        let disk = &*self.ground.disk;
+        let disk = &*self.context.disk;
         let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
         let youngest = copies.iter().filter(logged).map(|copy| copy.lsn).max();
         if let Some(lsn) = youngest
             && !planted(Bug::PagesBeforeTheLog)
         {
-            self.ground.log.sync_to(lsn)?;
+            self.context.log.sync_to(lsn)?;
         }
         // A mini-transaction that is left unfinished poisons the database before it releases its latches. A page copied
         // after that is detected here.
         if !planted(Bug::HalfAChangeWritten) {
-            self.ground.health.check()?;
+            self.context.health.check()?;
         }
         self.check_copies(copies)?;
         for (_, buffer) in &mut pages {
@@ -581,7 +584,7 @@ impl BufferPool {
             .collect();
         let first = (retried + (PAGES - flusher.torn.len()) / 2).min(requests.len());
         let second = requests.split_off(first);
-        let are_many = flusher.torn.len() >= TORN_MANY && !planted(Bug::PlaceNotTried);
+        let are_many = flusher.torn.len() >= TRIAL_WRITES_FROM && !planted(Bug::PlaceNotTried);
         let mut failed = BTreeMap::new();
         for mut part in [requests, second] {
             if failed.range(retried..).next().is_some() {
@@ -592,14 +595,14 @@ impl BufferPool {
             if are_many {
                 let is_new = |request: &mut Request| request.token as usize >= retried;
                 let new: Vec<_> = part.extract_if(.., is_new).collect();
-                part.extend(self.try_places(flusher, new, copies, &mut unwritten, &mut failed));
+                part.extend(self.trial_writes(flusher, new, copies, &mut unwritten, &mut failed));
             }
             flusher.write(part, &mut failed);
         }
         if let Some((error, _)) =
             failed.values().find(|(error, _)| matches!(error, DiskError::Panicked { .. }))
         {
-            return Err(self.ground.health.poison(&error.to_string()));
+            return Err(self.context.health.poison(&error.to_string()));
         }
         let torn = core::mem::take(&mut flusher.torn).into_iter().enumerate();
         flusher.torn = torn.filter(|(n, _)| kept.contains(n)).map(|(_, torn)| torn).collect();
@@ -623,7 +626,7 @@ impl BufferPool {
     /// requests with a successful trial. The other pages are added to `unwritten`, or to `failed` if the trial has torn
     /// the page in the file. All must be durable in the doublewrite file before: a crash may leave a page that is being
     /// written unreadable.
-    fn try_places(
+    fn trial_writes(
         &self,
         flusher: &mut Flusher,
         requests: Vec<Request>,
@@ -635,7 +638,7 @@ impl BufferPool {
         for &Request { token, file, offset, .. } in &requests {
             let mut buffer = flusher.spare.pop().unwrap_or_else(|| IoBuffer::new(self.page_size));
             let place = &mut buffer.bytes_mut()[..self.page_size];
-            match self.ground.disk.read(file, offset, place) {
+            match self.context.disk.read(file, offset, place) {
                 Ok(read) => {
                     // Beyond the end of the file.
                     place[read..].fill(0);
@@ -675,20 +678,20 @@ impl BufferPool {
     fn is_whole_in_place(&self, id: PageId) -> bool {
         let words = page::blank(self.page_size);
         let found = Page::new(&words);
-        let read = self.ground.disk.read_page(FileName::Data(id.space), self.offset(id.page), found.words());
+        let read = self.context.disk.read_page(FileName::Data(id.space), self.offset(id.page), found.words());
         read.is_ok() && (found.is_zero() || found.verify(id).is_ok())
     }
 
     /// Checks the pages to be written, as far as that costs next to nothing. A defect that is found here arose in
     /// memory; on disk it would be damage.
     fn check_copies(&self, copies: &[Copy]) -> Result<()> {
-        let durable = self.ground.log.durable();
+        let durable = self.context.log.durable();
         for copy in copies {
             let ahead = (copy.lsn > durable).then_some("its last change is not in the log");
             if let Some(what) = copy.wrong.or(ahead) {
                 let id = copy.id();
                 return Err(self
-                    .ground
+                    .context
                     .health
                     .poison(&format!("{id} is not what it should be in memory: {what}")));
             }
@@ -699,8 +702,8 @@ impl BufferPool {
     /// Poisons the database if the error leaves the content of the doublewrite file unknown: a failed sync, or a panic.
     /// Other failures have no lasting effect.
     fn unless_benign(&self, error: DiskError) -> Error {
-        if error.is_of_sync() || matches!(error, DiskError::Panicked { .. }) {
-            self.ground.health.poison(&error.to_string())
+        if error.is_sync_failure() || matches!(error, DiskError::Panicked { .. }) {
+            self.context.health.poison(&error.to_string())
         } else {
             error.into()
         }
@@ -717,13 +720,13 @@ impl BufferPool {
     /// # Errors
     /// As [`BufferPool::flush`].
     pub fn flush_all(&self) -> Result<()> {
-        let up_to = self.ground.log.end();
+        let up_to = self.context.log.end();
         let mut idle = 0;
         while self.oldest_dirty() < up_to && idle < IDLE_ROUNDS_MOST {
             idle = if self.flush(self.old_pages(up_to))? == 0 { idle + 1 } else { 0 };
             if idle > IDLE_ROUNDS_MOST / 10 {
                 // Another thread has a page latched, and may itself be waiting for something.
-                self.ground.env.wait_for(&Event::new(), IDLE_PAUSE, &mut || false);
+                self.context.env.wait_for(&Event::new(), IDLE_PAUSE, &mut || false);
             }
         }
         Ok(())

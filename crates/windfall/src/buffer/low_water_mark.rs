@@ -80,7 +80,7 @@ impl LowWaterMark {
     /// lower; [`Lsn::MAX`] when there is none. `durable` is the LSN up to which the log is durable. Every change below
     /// `registered` must have been registered before the call.
     pub fn oldest(&self, durable: Lsn, registered: Lsn) -> Lsn {
-        let registered = if planted(Bug::FloorForgetsTheUnregistered) { Lsn::MAX } else { registered };
+        let registered = if planted(Bug::LowWaterMarkIgnoresUnregistered) { Lsn::MAX } else { registered };
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
         while let Some((key, space)) = heap.pop() {
@@ -157,52 +157,56 @@ mod tests {
 
     #[test]
     fn the_minimum_follows_changes_writes_and_drops() {
-        let floor = LowWaterMark::default();
+        let low_water_mark = LowWaterMark::default();
         let spaces: Vec<_> =
             (0..4).map(|n| Arc::new(Space::new(SpaceId(20 + n), Durability::Logged))).collect();
-        assert_eq!(floor.oldest(Lsn(0), Lsn::MAX), Lsn::MAX);
+        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn::MAX), Lsn::MAX);
         for (n, space) in spaces.iter().enumerate() {
-            floor.page_dirtied(space, PageNo(1), Lsn(100 + n as u64));
-            floor.page_dirtied(space, PageNo(2), Lsn(200 + n as u64));
+            low_water_mark.page_dirtied(space, PageNo(1), Lsn(100 + n as u64));
+            low_water_mark.page_dirtied(space, PageNo(2), Lsn(200 + n as u64));
         }
-        assert_eq!(floor.oldest(Lsn(0), Lsn::MAX), Lsn(100));
+        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn::MAX), Lsn(100));
         let write = |space: &Space, page, lsn| {
             space.dirty.lock().start_writing(page, lsn);
             space.dirty.lock().written(page, lsn);
         };
         write(&spaces[0], PageNo(1), Lsn(100));
-        assert_eq!(floor.oldest(Lsn(0), Lsn::MAX), Lsn(101));
+        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn::MAX), Lsn(101));
         // A drop counts once it is durable.
         spaces[1].mark_dropped(Lsn(500));
-        assert_eq!(floor.oldest(Lsn(499), Lsn::MAX), Lsn(101));
-        assert_eq!(floor.oldest(Lsn(500), Lsn::MAX), Lsn(102));
+        assert_eq!(low_water_mark.oldest(Lsn(499), Lsn::MAX), Lsn(101));
+        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Lsn(102));
         assert_eq!(
-            floor.oldest_spaces(Lsn(150), 9, Lsn(500), Lsn::MAX).iter().map(|s| s.id().0).collect::<Vec<_>>(),
+            low_water_mark
+                .oldest_spaces(Lsn(150), 9, Lsn(500), Lsn::MAX)
+                .iter()
+                .map(|s| s.id().0)
+                .collect::<Vec<_>>(),
             [22, 23]
         );
-        assert_eq!(floor.oldest_spaces(Lsn(250), 2, Lsn(500), Lsn::MAX).len(), 2);
+        assert_eq!(low_water_mark.oldest_spaces(Lsn(250), 2, Lsn(500), Lsn::MAX).len(), 2);
         for (n, space) in spaces.iter().enumerate().skip(2) {
             write(space, PageNo(1), Lsn(100 + n as u64));
             write(space, PageNo(2), Lsn(200 + n as u64));
         }
-        assert_eq!(floor.oldest(Lsn(500), Lsn::MAX), Lsn(200));
+        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Lsn(200));
         write(&spaces[0], PageNo(2), Lsn(200));
-        assert_eq!(floor.oldest(Lsn(500), Lsn::MAX), Lsn::MAX);
-        floor.page_dirtied(&spaces[2], PageNo(1), Lsn(900));
-        assert_eq!(floor.oldest(Lsn(500), Lsn::MAX), Lsn(900));
+        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Lsn::MAX);
+        low_water_mark.page_dirtied(&spaces[2], PageNo(1), Lsn(900));
+        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Lsn(900));
     }
 
     #[test]
     fn an_older_change_may_be_registered_after_a_younger_one() {
-        let floor = LowWaterMark::default();
+        let low_water_mark = LowWaterMark::default();
         let space = |n| Arc::new(Space::new(SpaceId(n), Durability::Logged));
         let (late, other) = (space(20), space(21));
         // The group at 100 is slow: the one at 200 registers its page first, and a check comes in between.
-        floor.page_dirtied(&late, PageNo(2), Lsn(200));
-        assert_eq!(floor.oldest(Lsn(0), Lsn(100)), Lsn(100));
-        assert_eq!(floor.oldest_spaces(Lsn(300), 9, Lsn(0), Lsn(100)).len(), 1);
-        floor.page_dirtied(&late, PageNo(1), Lsn(100));
-        floor.page_dirtied(&other, PageNo(1), Lsn(150));
-        assert_eq!(floor.oldest(Lsn(0), Lsn(300)), Lsn(100));
+        low_water_mark.page_dirtied(&late, PageNo(2), Lsn(200));
+        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn(100)), Lsn(100));
+        assert_eq!(low_water_mark.oldest_spaces(Lsn(300), 9, Lsn(0), Lsn(100)).len(), 1);
+        low_water_mark.page_dirtied(&late, PageNo(1), Lsn(100));
+        low_water_mark.page_dirtied(&other, PageNo(1), Lsn(150));
+        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn(300)), Lsn(100));
     }
 }

@@ -80,7 +80,7 @@ pub struct StorageContext {
 /// The buffer pool.
 #[derive(Debug)]
 pub struct BufferPool {
-    ground: StorageContext,
+    context: StorageContext,
     arena: Arena,
     page_size: usize,
     /// The size of the pool: the frames below this number are in use.
@@ -94,7 +94,7 @@ pub struct BufferPool {
     hand: AtomicU64,
     directory: directory::Directory,
     reclaimer: reclaim::Reclaimer,
-    floor: low_water_mark::LowWaterMark,
+    low_water_mark: low_water_mark::LowWaterMark,
     /// Notified, and counted, whenever a frame comes free.
     frame_freed: Event,
     frames_freed: AtomicU64,
@@ -250,7 +250,7 @@ impl<'a> ExclusivePage<'a> {
             frame.set(DIRTY);
             frame.set_oldest(since);
             self.pool.counters.dirty.fetch_add(1, Relaxed);
-            self.pool.floor.page_dirtied(space, frame.tag().page, since);
+            self.pool.low_water_mark.page_dirtied(space, frame.tag().page, since);
         }
     }
 }
@@ -301,13 +301,13 @@ impl BufferPool {
     ///
     /// # Errors
     /// When the address space cannot be reserved.
-    pub fn new(ground: StorageContext, page_size: usize, frames: usize, most: usize) -> Result<Self> {
+    pub fn new(context: StorageContext, page_size: usize, frames: usize, most: usize) -> Result<Self> {
         let most = most.max(frames);
         debug_assert!(Self::check_frames(frames, most, page_size).is_ok(), "a pool that cannot be");
         let arena = Arena::new(most, page_size)?;
-        let flusher = flush::Flusher::new(&*ground.disk);
+        let flusher = flush::Flusher::new(&*context.disk);
         Ok(Self {
-            ground,
+            context,
             arena,
             page_size,
             limit: AtomicU32::new(frames as u32),
@@ -318,7 +318,7 @@ impl BufferPool {
             hand: AtomicU64::new(0),
             directory: directory::Directory::default(),
             reclaimer: reclaim::Reclaimer::default(),
-            floor: low_water_mark::LowWaterMark::default(),
+            low_water_mark: low_water_mark::LowWaterMark::default(),
             frame_freed: Event::new(),
             frames_freed: AtomicU64::new(0),
             frame_waiters: AtomicU64::new(0),
@@ -334,8 +334,8 @@ impl BufferPool {
     }
 
     /// Returns the context of the pool.
-    pub fn ground(&self) -> &StorageContext {
-        &self.ground
+    pub fn context(&self) -> &StorageContext {
+        &self.context
     }
 
     /// Returns the page size in bytes.
@@ -551,7 +551,7 @@ impl BufferPool {
         hint: Access,
         frame: impl FnOnce() -> Result<Option<FrameNo>>,
     ) -> Result<Option<ExclusivePage<'_>>> {
-        self.ground.health.check()?;
+        self.context.health.check()?;
         let slot = self.directory.slot_of(space)?;
         let Some(frame) = frame()? else { return Ok(None) };
         let descriptor = self.arena.frame(frame);
@@ -598,23 +598,23 @@ impl BufferPool {
         } else {
             self.free.push(&self.arena, frame);
         }
-        self.tell_freed();
+        self.notify_freed();
     }
 
     /// Wakes the threads that wait for the log or for a frame when the database has stopped.
-    pub fn tell_when_stopped(self: &Arc<Self>) {
+    pub fn notify_when_stopped(self: &Arc<Self>) {
         // A weak reference, because the pool has a reference to the health: a strong one would make a cycle.
         let pool = Arc::downgrade(self);
-        self.ground.health.when_stopped(move || {
+        self.context.health.when_stopped(move || {
             if let Some(pool) = pool.upgrade() {
-                pool.ground.log.tell_stopped();
-                pool.tell_freed();
+                pool.context.log.wake_all_waiters();
+                pool.notify_freed();
             }
         });
     }
 
     /// Wakes the threads that wait for a frame.
-    pub(crate) fn tell_freed(&self) {
+    pub(crate) fn notify_freed(&self) {
         self.frames_freed.fetch_add(1, Release);
         self.frame_freed.notify();
     }
@@ -624,7 +624,7 @@ impl BufferPool {
         if space.file() == FileState::None {
             into.fill_zero(0, into.len());
         } else {
-            let read = self.ground.disk.read_page(FileName::Data(id.space), self.offset(page), into.words());
+            let read = self.context.disk.read_page(FileName::Data(id.space), self.offset(page), into.words());
             read.map_err(|error| error.of_page(page))?;
             self.counters.reads.fetch_add(1, Relaxed);
         }
@@ -637,16 +637,16 @@ impl BufferPool {
     /// # Errors
     /// [`CorruptError::Page`].
     pub fn verify(&self, id: PageId, page: Page<'_>) -> Result<()> {
-        let log_end = self.ground.log.end();
+        let log_end = self.context.log.end();
         let logged = || if page.lsn() > log_end { Err("its last change is not in the log") } else { Ok(()) };
-        let sound = page.verify(id).and_then(|()| page::outline(page)).and_then(|()| logged());
+        let sound = page.verify(id).and_then(|()| page::check_header(page)).and_then(|()| logged());
         let what = match sound {
             Ok(()) => return Ok(()),
             Err(_) if planted(Bug::ChecksumIgnored) => return Ok(()),
             Err(_) if page.is_zero() => "it was never written, or a part of the file is lost",
             Err(what) => what,
         };
-        let file = self.ground.disk.path(FileName::Data(id.space));
+        let file = self.context.disk.path(FileName::Data(id.space));
         Err(CorruptError::Page { file, page: id, lsn: page.lsn(), what: what.into() }.into())
     }
 
@@ -658,13 +658,13 @@ impl BufferPool {
     /// Returns the LSN of the oldest page change that only the log has, or an LSN a little below it.
     pub fn oldest_dirty(&self) -> Lsn {
         let registered = self.registered();
-        self.floor.oldest(self.ground.log.durable(), registered)
+        self.low_water_mark.oldest(self.context.log.durable(), registered)
     }
 
     /// Returns the LSN below which every change of a page is in a dirty set.
     fn registered(&self) -> Lsn {
-        let log = &self.ground.log;
-        if self.recovering.load(Acquire) { log.floor() } else { log.append_floor() }
+        let log = &self.context.log;
+        if self.recovering.load(Acquire) { log.low_water_mark() } else { log.append_low_water_mark() }
     }
 
     /// Returns how full the pool is, and with what. Examines the queue of dropped tablespaces, not the frames.

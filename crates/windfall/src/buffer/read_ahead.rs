@@ -82,10 +82,10 @@ impl BufferPool {
                     self.abandon(space, id.page, latched.hand_over());
                 }
                 if let Err(error @ DiskError::Panicked { .. }) = done.result {
-                    self.ground.health.poison(&error.to_string());
+                    self.context.health.poison(&error.to_string());
                 }
             }
         }
-        self.ground.health.check()
+        self.context.health.check()
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! **Invariants.** A call examines a bounded number of entries and of tablespaces, so no call pays for a whole table or
 //! for all tables of a group. A frame is taken by its latch and its tag: a frame that another thread has latched is
-//! kept in `latecomers` and tried again. A dropped page is never written: its dirty bit is cleared with its tag. Only
+//! kept in `busy_frames` and tried again. A dropped page is never written: its dirty bit is cleared with its tag. Only
 //! the background step frees memory, a bounded amount per step. That includes chunks that evictions have emptied
 //! ([`EmptyChunks`]). The reclaimer keeps a tablespace until nothing else has a reference. So no other thread ever
 //! drops the last reference to a tablespace that the pool knew.
@@ -75,7 +75,7 @@ struct Dropped {
     space: Arc<Space>,
     /// Where the drain continues; `None` at its end.
     at: Option<PageNo>,
-    latecomers: Vec<(PageNo, FrameNo)>,
+    busy_frames: Vec<(PageNo, FrameNo)>,
     /// Its part of [`Reclaimer::frames`] and [`Reclaimer::dirty`].
     frames: usize,
     dirty: usize,
@@ -159,7 +159,7 @@ impl Reclaimer {
         for (space, frames) in arrivals.take(ARRIVALS_PER_CALL) {
             let dirty = space.dirty_pages().min(frames);
             self.dirty.fetch_add(dirty, Relaxed);
-            queue.push_back(Dropped { space, at: Some(PageNo(0)), latecomers: Vec::new(), frames, dirty });
+            queue.push_back(Dropped { space, at: Some(PageNo(0)), busy_frames: Vec::new(), frames, dirty });
         }
     }
 
@@ -192,7 +192,7 @@ impl BufferPool {
             rounds += 1;
             // The mark came first: the thread that enters a page now removes it itself.
             let freed = if dropped.space.resident() == 0 {
-                (dropped.at, dropped.latecomers) = (None, Vec::new());
+                (dropped.at, dropped.busy_frames) = (None, Vec::new());
                 0
             } else {
                 self.drain(&mut dropped)
@@ -200,7 +200,7 @@ impl BufferPool {
             reclaimer.recount(&mut dropped);
             if dropped.at.is_some() {
                 queue.push_front(dropped);
-            } else if dropped.latecomers.is_empty() {
+            } else if dropped.busy_frames.is_empty() {
                 reclaimer.frames.fetch_sub(dropped.frames, Relaxed);
                 reclaimer.dirty.fetch_sub(dropped.dirty, Relaxed);
                 reclaimer.pending.fetch_sub(1, Relaxed);
@@ -222,8 +222,8 @@ impl BufferPool {
         let guard = &crossbeam_epoch::pin();
         let id = dropped.space.id();
         let mut freed = 0;
-        let earlier = core::mem::take(&mut dropped.latecomers);
-        let latecomers = &mut dropped.latecomers;
+        let earlier = core::mem::take(&mut dropped.busy_frames);
+        let busy_frames = &mut dropped.busy_frames;
         let mut take = |page, frame| match self.take_dropped(frame, PageId { space: id, page }) {
             Taken::Freed => {
                 dropped.space.page_removed();
@@ -231,7 +231,7 @@ impl BufferPool {
             }
             Taken::Gone => {}
             Taken::Busy if planted(Bug::LatecomerForgotten) => {}
-            Taken::Busy => latecomers.push((page, frame)),
+            Taken::Busy => busy_frames.push((page, frame)),
         };
         for (page, frame) in earlier {
             take(page, frame);

@@ -119,7 +119,7 @@ impl BufferPool {
 
     fn find_frame(&self) -> Option<FrameNo> {
         loop {
-            let free = self.has_to_spare().then(|| self.free.pop(&self.arena).or_else(|| self.unused()));
+            let free = self.may_take_free().then(|| self.free.pop(&self.arena).or_else(|| self.unused()));
             if let Some(frame) = free.flatten() {
                 if frame.0 >= self.limit.load(SeqCst) && !planted(Bug::FrameBeyondTheSize) {
                     self.retire(frame);
@@ -136,7 +136,7 @@ impl BufferPool {
     }
 
     /// Returns whether this thread may take one of the free frames.
-    fn has_to_spare(&self) -> bool {
+    fn may_take_free(&self) -> bool {
         FROM_KEPT.get() || self.free_frames() > self.reserved_frames()
     }
 
@@ -173,11 +173,11 @@ impl BufferPool {
         let given_up = || self.rounds.are_hopeless_since(began);
         self.frame_waiters.fetch_add(1, SeqCst);
         self.cleaner_wake.notify();
-        self.ground.env.wait(&self.frame_freed, &mut || {
-            self.frames_freed.load(Acquire) != freed || self.ground.health.is_poisoned() || given_up()
+        self.context.env.wait(&self.frame_freed, &mut || {
+            self.frames_freed.load(Acquire) != freed || self.context.health.is_poisoned() || given_up()
         });
         self.frame_waiters.fetch_sub(1, SeqCst);
-        self.ground.health.check()?;
+        self.context.health.check()?;
         if self.frames_freed.load(Acquire) == freed && given_up() {
             let failure = self.flush_error.lock().clone();
             return Err(failure.unwrap_or_else(|| self.too_small()));
@@ -338,7 +338,7 @@ mod tests {
         let told = (0..1000u32).find_map(|n| table.insert(&n.to_be_bytes(), &ROW).err()).unwrap().to_string();
         assert!(told.contains("doublewrite"), "{told}");
         drop(resizer);
-        disk.mend();
+        disk.clear_faults();
         table.insert(b"again", &ROW).unwrap();
     }
 

@@ -57,7 +57,7 @@ impl BufferPool {
             self.shrinking.store(true, SeqCst);
         }
         // Frames that were never used are available now, too.
-        self.tell_freed();
+        self.notify_freed();
         self.cleaner_wake.notify();
         Ok(())
     }

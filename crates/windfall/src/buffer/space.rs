@@ -61,7 +61,7 @@ pub struct Space {
     dropped: AtomicU64,
     file: AtomicU8,
     /// When it was made: a read view from before does not see it.
-    born: AtomicU64,
+    created_at: AtomicU64,
     /// Whether it has any page: an empty tree has none.
     has_pages: AtomicBool,
     /// No page below this is free: a search for a free one may start here.
@@ -83,13 +83,13 @@ pub struct Space {
 
 impl Space {
     /// Returns when it was made; [`TrxId::NONE`] is before all read views.
-    pub fn born(&self) -> TrxId {
-        TrxId(self.born.load(Acquire))
+    pub fn created_at(&self) -> TrxId {
+        TrxId(self.created_at.load(Acquire))
     }
 
     /// Sets when it was made, before any thread can find it.
-    pub fn set_born(&self, stamp: TrxId) {
-        self.born.store(stamp.0, Release);
+    pub fn set_created_at(&self, stamp: TrxId) {
+        self.created_at.store(stamp.0, Release);
     }
 
     /// Returns a tablespace without pages and file.
@@ -100,7 +100,7 @@ impl Space {
             slot: AtomicU32::new(UNKNOWN),
             dropped: AtomicU64::new(Lsn::MAX.0),
             file: AtomicU8::new(FileState::None as u8),
-            born: AtomicU64::new(TrxId::NONE.0),
+            created_at: AtomicU64::new(TrxId::NONE.0),
             has_pages: AtomicBool::new(false),
             free_hint: AtomicU32::new(0),
             map_groups: AtomicU32::new(0),

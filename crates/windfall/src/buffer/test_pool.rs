@@ -22,7 +22,7 @@ pub(crate) fn new_pool(frames: usize) -> (SimulatedDisk, Arc<BufferPool>) {
     let mut control = ControlFile::create(shared.clone(), health.clone(), control).unwrap();
     let options = LogOptions { size: 16 << 20, buffer: 1 << 20 };
     let log = Log::open(shared.clone(), env.clone(), health.clone(), options, &mut control, Lsn::ZERO);
-    let ground = StorageContext { disk: shared, log: Arc::new(log.unwrap()), env, health };
-    let pool = BufferPool::new(ground, PAGE_SIZE, frames, frames);
+    let context = StorageContext { disk: shared, log: Arc::new(log.unwrap()), env, health };
+    let pool = BufferPool::new(context, PAGE_SIZE, frames, frames);
     (disk, pool.map(Arc::new).unwrap())
 }

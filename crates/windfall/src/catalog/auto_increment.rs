@@ -43,7 +43,7 @@ const MOST: u64 = 128;
 #[derive(Debug)]
 enum AutoIncrementState {
     /// No number was requested since the table was opened or truncated.
-    Nobodys,
+    Unused,
     /// The numbers of this tree.
     Of(Arc<Tree>),
     /// The database is being closed.
@@ -65,7 +65,7 @@ impl Default for AutoIncrement {
         Self {
             next: AtomicU64::new(0),
             ceiling: AtomicU64::new(0),
-            counting: Mutex::new(Rank::Transactions, AutoIncrementState::Nobodys),
+            counting: Mutex::new(Rank::Transactions, AutoIncrementState::Unused),
         }
     }
 }
@@ -74,7 +74,7 @@ impl AutoIncrement {
     /// Allocates `count` consecutive numbers. `tree` is the clustered one.
     ///
     /// # Errors
-    /// [`UsageError::NumbersUsedUp`]; the table was dropped, or the database is closed; damage, I/O.
+    /// [`UsageError::AutoIncrementExhausted`]; the table was dropped, or the database is closed; damage, I/O.
     pub fn take(&self, tree: &Arc<Tree>, count: u64) -> Result<Range<u64>> {
         self.advance(tree, count, |next| next.checked_add(count))
     }
@@ -112,7 +112,7 @@ impl AutoIncrement {
                 return Ok(next..to(next).unwrap_or(next));
             }
             self.lift(tree, |next| {
-                let used_up = UsageError::NumbersUsedUp { owner: Owner::Unknown, count, next };
+                let used_up = UsageError::AutoIncrementExhausted { owner: Owner::Unknown, count, next };
                 to(next).ok_or_else(|| used_up.into())
             })?;
         }
@@ -122,7 +122,7 @@ impl AutoIncrement {
     fn lift(&self, tree: &Arc<Tree>, to: impl Fn(u64) -> Result<u64>) -> Result<()> {
         let is_logged = tree.space().durability() == Durability::Logged;
         // The reservation comes first: a thread that holds the mutex must not wait for room in the log.
-        let log = &tree.store().ground().log;
+        let log = &tree.store().context().log;
         let _room = is_logged.then(|| log.admit(OVERHEAD)).transpose()?;
         let mut counting = self.counting.lock();
         self.know(&mut counting, tree)?;
@@ -132,7 +132,7 @@ impl AutoIncrement {
             if planted(Bug::CeilingNotLoggedYet) {
                 self.ceiling.store(ceiling, SeqCst);
             }
-            if !planted(Bug::NumbersForgotten) {
+            if !planted(Bug::AutoIncrementForgotten) {
                 write(tree, ceiling)?;
             }
             self.ceiling.store(ceiling, SeqCst);
@@ -145,7 +145,7 @@ impl AutoIncrement {
         match counting {
             AutoIncrementState::Of(_) => return Ok(()),
             AutoIncrementState::Ended => return Err(Error::Closed),
-            AutoIncrementState::Nobodys => {}
+            AutoIncrementState::Unused => {}
         }
         let (next, ceiling) = match tree.space().durability() {
             Durability::Logged => {
@@ -170,7 +170,7 @@ impl AutoIncrement {
         if matches!(*counting, AutoIncrementState::Of(_)) {
             self.next.store(0, SeqCst);
             self.ceiling.store(0, SeqCst);
-            *counting = AutoIncrementState::Nobodys;
+            *counting = AutoIncrementState::Unused;
         }
     }
 
@@ -182,13 +182,13 @@ impl AutoIncrement {
             return Ok(());
         };
         // A call that finds no next number asks for the ceiling, and gets an error.
-        let early = planted(Bug::NumbersEndLate).then(|| self.next.load(SeqCst));
+        let early = planted(Bug::AutoIncrementEndsLate).then(|| self.next.load(SeqCst));
         let last = self.next.swap(0, SeqCst);
         let next = early.unwrap_or(last);
         if next == self.ceiling.load(SeqCst) || tree.space().is_dropped() {
             return Ok(());
         }
-        let _room = tree.store().ground().log.admit_drop(OVERHEAD)?;
+        let _room = tree.store().context().log.admit_space_maker(OVERHEAD)?;
         write(&tree, next)
     }
 }

@@ -82,7 +82,7 @@ use crate::{
 const ROUNDS: usize = 20;
 /// Rounds in a row with no fewer notes than the best round before, after which it stops: notes arrive as fast as they
 /// are settled, and further rounds would find no fewer. A single such round may be chance.
-const IN_VAIN: usize = 2;
+const NO_PROGRESS: usize = 2;
 /// About this many notes may be left to settle while the gate is closed. Also the number of notes that are settled at a
 /// time, and between two checks of a wait.
 const FEW: usize = 256;
@@ -111,9 +111,9 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError`] for the names and the definition, and if two rows have one key in a unique tree; errors of the
     /// log.
-    pub fn create_index(&self, name: &str, index: &IndexDefinition, terms: DdlOptions) -> Result<()> {
+    pub fn create_index(&self, name: &str, index: &IndexDefinition, options: DdlOptions) -> Result<()> {
         check_index(index)?;
-        let claim = self.claim(&[name], terms)?;
+        let claim = self.claim(&[name], options)?;
         let table = claim.table(name).ok_or_else(|| no_table(name))?;
         let old = table.shape();
         if old.record.indexes.iter().any(|other| *other.name == *index.name) {
@@ -126,21 +126,23 @@ impl Catalog {
         named.indexes.push(record.clone());
         self.check_length(name, named.encode().len())?;
         claim.keep();
-        let patience = self.wait_left(terms);
-        if patience.is_zero() {
+        let lock_timeout = self.wait_left(options);
+        if lock_timeout.is_zero() {
             // A statement with a zero timeout does not begin what it could not finish without a wait.
-            drop(self.transactions.lock_tables([table.space()], TableMode::Shared, patience)?);
-            self.transactions.await_rollbacks(table.space(), patience, &mut || Ok(false))?;
+            drop(self.transactions.lock_tables([table.space()], TableMode::Shared, lock_timeout)?);
+            self.transactions.await_rollbacks(table.space(), lock_timeout, &mut || Ok(false))?;
         }
         let _making = self.make([record.space]);
         let tree = self.tree(new_space(record.space));
-        let env = self.pool.ground().env.clone();
+        let env = self.pool.context().env.clone();
         let bounds = self.bounds();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), bounds.most, env));
         let _following = self.transactions.follow(table.space(), building.clone());
         let unfinished = self.unfinished();
         let mut closed = table.gate().close();
-        drop(table.reshape(&mut closed, TableSchema { building: Some(building.clone()), ..old.clone() }));
+        drop(
+            table.change_schema(&mut closed, TableSchema { building: Some(building.clone()), ..old.clone() }),
+        );
         drop(closed);
 
         let filler = Filler {
@@ -153,16 +155,17 @@ impl Catalog {
             undecided: RefCell::default(),
         };
         let told = |error: Error| error.of(|space| filler.owner_of(space));
-        let (alone, mut closed) = match filler.fill().and_then(|()| filler.close(table, patience)) {
+        let (alone, mut closed) = match filler.fill().and_then(|()| filler.close(table, lock_timeout)) {
             Ok((lock, closed)) => (Ok(lock), closed),
             Err(error) => (Err(told(error)), table.gate().close()),
         };
         // The lock is released after the gate is opened again.
         let (added, _lock) = match alone {
             Ok(lock) => {
-                let stamped = self.transactions.stamp().map(|born| tree.space().set_born(born));
+                let stamped =
+                    self.transactions.stamp().map(|created_at| tree.space().set_created_at(created_at));
                 let decided = stamped.and_then(|()| filler.decide().map_err(told));
-                let added = decided.and_then(|()| self.add_index(name, &old, &record, &tree, terms.flush));
+                let added = decided.and_then(|()| self.add_index(name, &old, &record, &tree, options.flush));
                 (added, Some(lock))
             }
             Err(error) => (Err(error), None),
@@ -171,7 +174,7 @@ impl Catalog {
             Ok(shape) => (Ok(()), shape),
             Err(error) => (Err(error), old.clone()),
         };
-        drop(table.reshape(&mut closed, shape));
+        drop(table.change_schema(&mut closed, shape));
         drop(closed);
         // Notes and deferred entries may be many: they are freed while no call waits at the gate.
         drop(filler);
@@ -222,20 +225,20 @@ struct Filler<'a> {
     rows: &'a Arc<Tree>,
     building: Arc<Building>,
     bounds: Bounds,
-    undecided: RefCell<Undecided>,
+    undecided: RefCell<Deferred>,
 }
 
 /// Deferred entries: the index would have to be refused because of them, but the changes of their rows may still roll
 /// back.
 #[derive(Default)]
-struct Undecided {
+struct Deferred {
     entries: BTreeSet<Arc<[u8]>>,
     /// The same entries, the oldest first.
     order: VecDeque<Arc<[u8]>>,
     bytes: usize,
 }
 
-impl Undecided {
+impl Deferred {
     fn put(&mut self, entry: &[u8]) {
         if !self.entries.contains(entry) {
             self.bytes += entry.len() + NOTE;
@@ -257,14 +260,14 @@ impl Undecided {
 
 /// The state of an entry, according to its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum EntryState {
     /// The row does not have this index key.
     Absent,
     /// The row has this index key.
     Present,
     /// The row has this index key, unless its writer rolls back.
-    Undecided,
-    /// As `Undecided`, and the index cannot hold such an entry.
+    Deferred,
+    /// As `Deferred`, and the index cannot hold such an entry.
     UndecidedAndUnfit,
 }
 
@@ -290,7 +293,7 @@ impl<'a> Filler<'a> {
             let settled = self.settle_noted()?;
             in_vain = if settled < fewest { 0 } else { in_vain + 1 };
             fewest = fewest.min(settled);
-            if settled <= FEW || in_vain == IN_VAIN {
+            if settled <= FEW || in_vain == NO_PROGRESS {
                 break;
             }
         }
@@ -301,7 +304,7 @@ impl<'a> Filler<'a> {
     /// transactions from changing the table, and the gate keeps out all other calls.
     fn close<'t>(&self, table: &'t Table, at_most: Duration) -> Result<(StatementLock<'a>, Closed<'t>)> {
         let catalog = self.catalog;
-        let (transactions, env) = (&catalog.transactions, &catalog.pool.ground().env);
+        let (transactions, env) = (&catalog.transactions, &catalog.pool.context().env);
         let (space, began) = (table.space(), env.now());
         let waited = || env.now().saturating_sub(began);
         let left = || at_most.saturating_sub(waited());
@@ -334,7 +337,7 @@ impl<'a> Filler<'a> {
     /// Settles notes during a wait: only some of them, so that a turn in the table's queue does not last as long as the
     /// settling of all. Returns whether there are more.
     fn keep_up(&self) -> Result<bool> {
-        self.catalog.pool.ground().health.check()?;
+        self.catalog.pool.context().health.check()?;
         self.catalog.pause();
         Ok(self.settle_some(FEW)? == FEW)
     }
@@ -373,7 +376,7 @@ impl<'a> Filler<'a> {
         let mut value = Vec::new();
         let mut more = cursor.seek(Seek::First)?;
         while more {
-            self.catalog.pool.ground().health.check()?;
+            self.catalog.pool.context().health.check()?;
             if let Some(header) = cursor.header().filter(|header| !header.is_deleted()) {
                 value.clear();
                 value.extend_from_slice(cursor.value());
@@ -388,7 +391,7 @@ impl<'a> Filler<'a> {
             }
             self.catalog.pause();
             if entries.bytes() >= self.bounds.entries {
-                entries.put_aside(self.catalog.transactions.ids().space()?)?;
+                entries.spill(self.catalog.transactions.ids().space()?)?;
             }
             more = if self.are_notes_many() {
                 whole = false;
@@ -466,7 +469,7 @@ impl<'a> Filler<'a> {
                 self.refuse_unfit(entry)?;
             }
         }
-        noted.put_aside(self.catalog.transactions.ids().space()?)
+        noted.spill(self.catalog.transactions.ids().space()?)
     }
 
     /// Settles as many entries as are noted now. Returns how many it settled.
@@ -515,12 +518,12 @@ impl<'a> Filler<'a> {
         let _room = self.admit(entry)?;
         let row_lock = self.lock(&[entry])?;
         match self.standing(entry)? {
-            Standing::Present | Standing::Undecided => self.insert(entry)?,
+            EntryState::Present | EntryState::Deferred => self.insert(entry)?,
             standing => {
                 if entry.len() <= self.tree().key_limit() {
                     self.remove(entry)?;
                 }
-                return if standing == Standing::Absent { Ok(()) } else { self.put_off(entry) };
+                return if standing == EntryState::Absent { Ok(()) } else { self.put_off(entry) };
             }
         }
         // Each row of a duplicate is checked under its latch, acquired in sorted order.
@@ -591,7 +594,7 @@ impl<'a> Filler<'a> {
     ///
     /// # Errors
     /// The row has the index key, and the index cannot hold such an entry.
-    fn standing(&self, entry: &[u8]) -> Result<Standing> {
+    fn standing(&self, entry: &[u8]) -> Result<EntryState> {
         let (index_key, row) = self.parts(entry)?;
         let (mut value, mut header) = (Vec::new(), None);
         let mut read = || {
@@ -601,7 +604,7 @@ impl<'a> Filler<'a> {
         let is_settled = self.catalog.transactions.read_settled(TrxId::NONE, &mut read)?.is_ok();
         let is_live = header.is_some_and(|header| !header.is_deleted());
         if !is_live || self.index.key.key_of(&value) != index_key {
-            return Ok(Standing::Absent);
+            return Ok(EntryState::Absent);
         }
         let fits = if entry.len() > self.tree().key_limit() {
             Err(self.too_long(entry))
@@ -609,10 +612,10 @@ impl<'a> Filler<'a> {
             self.index.key.whole_key_of(&value).map(drop)
         };
         match fits {
-            Ok(()) if is_settled => Ok(Standing::Present),
-            Ok(()) => Ok(Standing::Undecided),
+            Ok(()) if is_settled => Ok(EntryState::Present),
+            Ok(()) => Ok(EntryState::Deferred),
             Err(error) if is_settled => Err(error),
-            Err(_) => Ok(Standing::UndecidedAndUnfit),
+            Err(_) => Ok(EntryState::UndecidedAndUnfit),
         }
     }
 
@@ -620,7 +623,7 @@ impl<'a> Filler<'a> {
     /// changed.
     fn refuse_unfit(&self, entry: Vec<u8>) -> Result<()> {
         let _row = self.lock(&[&entry])?;
-        if self.standing(&entry)? == Standing::Absent { Ok(()) } else { self.put_off(&entry) }
+        if self.standing(&entry)? == EntryState::Absent { Ok(()) } else { self.put_off(&entry) }
     }
 
     fn too_long(&self, entry: &[u8]) -> Error {
@@ -651,12 +654,12 @@ impl<'a> Filler<'a> {
     fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<bool> {
         let _rows = self.lock(&[one, other])?;
         match (self.standing(one)?, self.standing(other)?) {
-            (Standing::Present, Standing::Present) => Err(SchemaError::DuplicateKey(self.owner()).into()),
-            (Standing::Present | Standing::Undecided, Standing::Present | Standing::Undecided) => {
+            (EntryState::Present, EntryState::Present) => Err(SchemaError::DuplicateKey(self.owner()).into()),
+            (EntryState::Present | EntryState::Deferred, EntryState::Present | EntryState::Deferred) => {
                 self.put_off(one).map(|()| true)
             }
-            (Standing::Absent | Standing::UndecidedAndUnfit, _) => Ok(true),
-            (_, Standing::Absent | Standing::UndecidedAndUnfit) => Ok(false),
+            (EntryState::Absent | EntryState::UndecidedAndUnfit, _) => Ok(true),
+            (_, EntryState::Absent | EntryState::UndecidedAndUnfit) => Ok(false),
         }
     }
 }
@@ -667,7 +670,7 @@ mod tests {
 
     #[test]
     fn what_was_put_off_is_looked_at_again_in_turn() {
-        let mut undecided = Undecided::default();
+        let mut undecided = Deferred::default();
         let entries = |from: u32| (from..from + 50).map(u32::to_be_bytes);
         entries(1000).for_each(|entry| undecided.put(&entry));
         // For each one that is taken and deferred again, a new one arrives: with a higher key than all others, or a

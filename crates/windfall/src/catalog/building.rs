@@ -164,7 +164,7 @@ impl Follower for Building {
         Self::note(self, row, before, after);
     }
 
-    fn lose_track(&self, error: Error) {
+    fn note_unreadable(&self, error: Error) {
         self.lost.lock().get_or_insert(error);
     }
 

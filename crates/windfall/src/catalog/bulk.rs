@@ -36,13 +36,13 @@ pub(super) fn shown(key: &[u8]) -> String {
 }
 
 /// Returns the error for a key that occurs twice; `row` is the number of the second row with it, if it is known.
-pub(super) fn comes_twice(key: &[u8], row: Option<u64>) -> Error {
-    SchemaError::KeyTwice { owner: Owner::Unknown, key: shown(key).into(), row }.into()
+pub(super) fn duplicate_key(key: &[u8], row: Option<u64>) -> Error {
+    SchemaError::DuplicateInputKey { owner: Owner::Unknown, key: shown(key).into(), row }.into()
 }
 
 /// Waits for a log reservation for this many bytes of keys and values.
 pub(super) fn admit(pool: &BufferPool, bytes: usize) -> Result<LogReservation<'_>> {
-    pool.ground().log.admit(bytes as u64 + OVERHEAD)
+    pool.context().log.admit(bytes as u64 + OVERHEAD)
 }
 
 /// A tree that is being loaded.
@@ -97,7 +97,7 @@ pub(super) fn write_chain(tree: &Tree, number: u64, value: &[u8]) -> Result<Over
     };
     for chunk in value.chunks(CHUNK) {
         // The writer makes a log reservation for each page.
-        pool.ground().log.wait_for_room(2 * chunk.len() as u64 + OVERHEAD)?;
+        pool.context().log.wait_for_room(2 * chunk.len() as u64 + OVERHEAD)?;
         writer.write(chunk)?;
     }
     Ok(writer.finish()?.0)

@@ -97,12 +97,12 @@ impl Drop for Unfinished<'_> {
 
 /// Tablespaces that a statement is filling; they are removed from the catalog's list when this is dropped.
 #[derive(Debug)]
-pub(super) struct Making<'a> {
+pub(super) struct SpacesBeingFilled<'a> {
     catalog: &'a Catalog,
     spaces: SmallVec<[SpaceId; 1]>,
 }
 
-impl Drop for Making<'_> {
+impl Drop for SpacesBeingFilled<'_> {
     fn drop(&mut self) {
         let mut making = self.catalog.making.lock();
         for space in &self.spaces {
@@ -175,7 +175,7 @@ impl Catalog {
         hashed: bool,
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
     ) -> Result<Self> {
-        let names = Names::new(pool.ground().env.clone());
+        let names = Names::new(pool.context().env.clone());
         let catalog = Self {
             pool,
             system,
@@ -279,9 +279,9 @@ impl Catalog {
         Err(UsageError::Other(what.into()).into())
     }
 
-    pub(super) fn claim<'a>(&'a self, names: &[&'a str], terms: DdlOptions) -> Result<MetadataLock<'a>> {
+    pub(super) fn claim<'a>(&'a self, names: &[&'a str], options: DdlOptions) -> Result<MetadataLock<'a>> {
         Self::check_outside()?;
-        Ok(self.names.claim(names, terms.until)?)
+        Ok(self.names.claim(names, options.until)?)
     }
 
     /// Runs something on a table while no statement and no row call uses the table. Returns `None` if there is no table
@@ -302,12 +302,12 @@ impl Catalog {
         &'c self,
         claim: &MetadataLock<'_>,
         tables: &[&'t Table],
-        terms: DdlOptions,
+        options: DdlOptions,
     ) -> Result<(SmallVec<[Closed<'t>; 1]>, Option<StatementLock<'c>>)> {
         let mut lock = None;
         loop {
             if lock.is_none() {
-                lock = self.lock_out(claim, tables, terms)?;
+                lock = self.lock_out(claim, tables, options)?;
             }
             let closed = Gate::close_all(tables.iter().map(|table| table.gate()));
             // A transaction that has locked one since the check has changed something, or is about to.
@@ -329,34 +329,34 @@ impl Catalog {
         &'c self,
         claim: &MetadataLock<'_>,
         tables: &[&Table],
-        terms: DdlOptions,
+        options: DdlOptions,
     ) -> Result<Option<StatementLock<'c>>> {
         if !self.are_locked(tables) {
             return Ok(None);
         }
         claim.keep();
         let spaces = tables.iter().map(|table| table.space());
-        let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive, self.wait_left(terms))?;
+        let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive, self.wait_left(options))?;
         claim.hide();
         Ok(Some(lock))
     }
 
     /// Returns how long a statement may still wait for transactions.
-    pub(super) fn wait_left(&self, terms: DdlOptions) -> Duration {
-        let left = terms.until.map(|until| until.saturating_sub(self.pool.ground().env.now()));
+    pub(super) fn wait_left(&self, options: DdlOptions) -> Duration {
+        let left = options.until.map(|until| until.saturating_sub(self.pool.context().env.now()));
         left.unwrap_or_else(|| self.transactions.lock_wait())
     }
 
     fn log_commit(&self, end: Lsn, mode: FlushLog) -> Result<()> {
-        self.pool.ground().log.commit(end, mode)
+        self.pool.context().log.commit(end, mode)
     }
 
     /// Records that a statement is filling these tablespaces, which no record names, until the returned value is
     /// dropped. By then they are named or dropped.
-    pub(super) fn make(&self, spaces: impl IntoIterator<Item = SpaceId>) -> Making<'_> {
+    pub(super) fn make(&self, spaces: impl IntoIterator<Item = SpaceId>) -> SpacesBeingFilled<'_> {
         let spaces: SmallVec<[SpaceId; 1]> = spaces.into_iter().collect();
         self.making.lock().extend(spaces.iter().copied());
-        Making { catalog: self, spaces }
+        SpacesBeingFilled { catalog: self, spaces }
     }
 
     /// Returns the tablespaces that statements are filling.
@@ -365,7 +365,7 @@ impl Catalog {
     }
 
     pub(super) fn unfinished(&self) -> Unfinished<'_> {
-        Unfinished(&self.pool.ground().health)
+        Unfinished(&self.pool.context().health)
     }
 
     /// Changes records as one group, together with the drop record of `dropped`, and waits for the log.
@@ -375,7 +375,7 @@ impl Catalog {
         dropped: &[SpaceId],
         mode: FlushLog,
     ) -> Result<(Lsn, Unfinished<'_>)> {
-        let log = &self.pool.ground().log;
+        let log = &self.pool.context().log;
         // All of it is one group: whether it fits must be known before the first page is changed.
         let dropping = size_of_val(dropped) + size_of::<Lsn>();
         let bytes = changes.iter().map(Change::log_bytes).sum::<usize>() + dropping;
@@ -393,7 +393,7 @@ impl Catalog {
             log.admit(bytes)?
         } else {
             // A drop frees space on disk and in the log: it waits for no space, and is not refused for lack of it.
-            log.admit_drop(bytes)?
+            log.admit_space_maker(bytes)?
         };
         let mut mtr = Mtr::begin(&self.pool)?;
         if dropped.is_empty() {
@@ -407,7 +407,7 @@ impl Catalog {
         let end = mtr.commit()?;
         // Logged but not yet durable: tests run background steps here, to find any that should have waited for
         // durability.
-        self.pool.ground().env.breathe();
+        self.pool.context().env.yield_point();
         self.log_commit(end, mode)?;
         Ok((end, self.unfinished()))
     }
@@ -459,10 +459,10 @@ impl Catalog {
         &'a self,
         name: &'a str,
         definition: &TableDefinition,
-        terms: DdlOptions,
+        options: DdlOptions,
     ) -> Result<(MetadataLock<'a>, TableRecord, Vec<u8>)> {
         check_name(name)?;
-        let claim = self.claim(&[name], terms)?;
+        let claim = self.claim(&[name], options)?;
         if claim.table(name).is_some() {
             return Err(SchemaError::TableExists(name.into()).into());
         }
@@ -481,8 +481,8 @@ impl Catalog {
         record: Vec<u8>,
         mode: FlushLog,
     ) -> Result<Arc<Table>> {
-        let born = self.transactions.stamp()?;
-        shape.trees().for_each(|tree| tree.space().set_born(born));
+        let created_at = self.transactions.stamp()?;
+        shape.trees().for_each(|tree| tree.space().set_created_at(created_at));
         let (_, unfinished) = self.change(&mut [Change::put(record_key(name), record)], &[], mode)?;
         let hashed = self.hashed.load(SeqCst);
         let table = Arc::new(Table::new(shape, hashed));
@@ -506,24 +506,24 @@ impl Catalog {
         &self,
         name: &str,
         definition: &TableDefinition,
-        terms: DdlOptions,
+        options: DdlOptions,
     ) -> Result<Arc<Table>> {
-        let (claim, record, encoded) = self.claim_new(name, definition, terms)?;
+        let (claim, record, encoded) = self.claim_new(name, definition, options)?;
         let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
-        self.publish(claim, name, shape, encoded, terms.flush)
+        self.publish(claim, name, shape, encoded, options.flush)
     }
 
     /// Drops tables as one step: all of them or, if one does not exist, none.
     ///
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
-    pub fn drop_tables(&self, names: &[&str], terms: DdlOptions) -> Result<DropReport> {
-        let (result, work) = work::in_drop(|| self.drop_claimed(names, terms));
+    pub fn drop_tables(&self, names: &[&str], options: DdlOptions) -> Result<DropReport> {
+        let (result, work) = work::in_drop(|| self.drop_claimed(names, options));
         result.map(|report| DropReport { work, ..report })
     }
 
-    fn drop_claimed(&self, names: &[&str], terms: DdlOptions) -> Result<DropReport> {
-        let mut claim = self.claim(names, terms)?;
+    fn drop_claimed(&self, names: &[&str], options: DdlOptions) -> Result<DropReport> {
+        let mut claim = self.claim(names, options)?;
         if let Some((name, _)) = claim.tables().find(|(_, table)| table.is_none()) {
             return Err(no_table(name).into());
         }
@@ -531,9 +531,9 @@ impl Catalog {
         // The lists have their final capacity: the work per table of a group does not depend on the number of tables.
         let mut all = SmallVec::<[&Table; 1]>::with_capacity(claim.tables().count());
         all.extend(tables().map(|table| &**table));
-        let (closed, lock) = self.close(&claim, &all, terms)?;
+        let (closed, lock) = self.close(&claim, &all, options)?;
         let spaces = || {
-            let shapes = tables().zip(&closed).map(|(table, closed)| table.closed_shape(closed));
+            let shapes = tables().zip(&closed).map(|(table, closed)| table.closed_schema(closed));
             let trees = if planted(Bug::IndexNotDropped) { 1 } else { usize::MAX };
             shapes.flat_map(move |shape| shape.trees().take(trees)).map(|tree| tree.space())
         };
@@ -547,11 +547,11 @@ impl Catalog {
             }
         }
         // If this fails, nothing has changed, or the database is poisoned.
-        let (lsn, unfinished) = self.change(&mut changes, &ids, terms.flush)?;
+        let (lsn, unfinished) = self.change(&mut changes, &ids, options.flush)?;
         for space in spaces() {
             self.pool.detach(space, lsn);
         }
-        tables().for_each(|table| table.gate().close_for_good());
+        tables().for_each(|table| table.gate().close_permanently());
         tables().for_each(|table| self.retired.table(table.clone()));
         drop((closed, all));
         claim.set_all_gone();
@@ -566,9 +566,9 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
-    pub fn truncate_table(&self, name: &str, terms: DdlOptions) -> Result<DropReport> {
+    pub fn truncate_table(&self, name: &str, options: DdlOptions) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| {
-            self.reshape(name, terms, |record| {
+            self.change_schema(name, options, |record| {
                 record.clustered = self.transactions.ids().space()?;
                 for index in &mut record.indexes {
                     index.space = self.transactions.ids().space()?;
@@ -581,32 +581,32 @@ impl Catalog {
 
     /// Changes a table's record while its gate is closed. Trees that the record no longer names are dropped; trees that
     /// it newly names are empty.
-    fn reshape(
+    fn change_schema(
         &self,
         name: &str,
-        terms: DdlOptions,
+        options: DdlOptions,
         change: impl FnOnce(&mut TableRecord) -> Result<()>,
     ) -> Result<DropReport> {
-        let claim = self.claim(&[name], terms)?;
+        let claim = self.claim(&[name], options)?;
         let table = claim.table(name).ok_or_else(|| no_table(name))?;
         // The metadata lock keeps other statements away: the definition does not change.
         let mut record = table.look(|shape| shape.record.clone());
         change(&mut record)?;
         record.version += 1;
-        let (mut closed, _lock) = self.close(&claim, &[&**table], terms)?;
+        let (mut closed, _lock) = self.close(&claim, &[&**table], options)?;
         let closed = closed.first_mut().expect("one was closed");
         let dropped: SmallVec<[SpaceId; FEW]> = table
-            .closed_shape(closed)
+            .closed_schema(closed)
             .spaces()
             .filter(|id| !record.spaces().any(|named| named == *id))
             .collect();
-        let born = self.transactions.stamp()?;
+        let created_at = self.transactions.stamp()?;
         let (lsn, unfinished) =
-            self.change(&mut [Change::put(record_key(name), record.encode())], &dropped, terms.flush)?;
-        let kept = |id| table.closed_shape(closed).trees().find(|tree| tree.space().id() == id).cloned();
+            self.change(&mut [Change::put(record_key(name), record.encode())], &dropped, options.flush)?;
+        let kept = |id| table.closed_schema(closed).trees().find(|tree| tree.space().id() == id).cloned();
         let new = |id| {
             let tree = self.tree(new_space(id));
-            tree.space().set_born(born);
+            tree.space().set_created_at(created_at);
             tree
         };
         let tree = |id| kept(id).unwrap_or_else(|| new(id));
@@ -614,10 +614,10 @@ impl Catalog {
         let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
         self.pause();
         // Detached before it leaves the table schema: until it is dropped it belongs to the table.
-        for tree in table.closed_shape(closed).trees().filter(|tree| dropped.contains(&tree.space().id())) {
+        for tree in table.closed_schema(closed).trees().filter(|tree| dropped.contains(&tree.space().id())) {
             self.pool.detach(tree.space(), lsn);
         }
-        let old = table.reshape(closed, TableSchema { record, clustered, secondaries, building: None });
+        let old = table.change_schema(closed, TableSchema { record, clustered, secondaries, building: None });
         self.retired.shape(old);
         unfinished.finished();
         Ok(DropReport { trees: dropped.len(), lsn, ..DropReport::default() })
@@ -627,17 +627,17 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError`] for the names; errors of the log.
-    pub fn rename_table(&self, from: &str, to: &str, terms: DdlOptions) -> Result<()> {
+    pub fn rename_table(&self, from: &str, to: &str, options: DdlOptions) -> Result<()> {
         check_name(to)?;
-        let mut claim = self.claim(&[from, to], terms)?;
+        let mut claim = self.claim(&[from, to], options)?;
         let table = claim.table(from).ok_or_else(|| no_table(from))?.clone();
         if claim.table(to).is_some() {
             return Err(SchemaError::TableExists(to.into()).into());
         }
-        let _lock = self.lock_out(&claim, &[&*table], terms)?;
+        let _lock = self.lock_out(&claim, &[&*table], options)?;
         let record = table.look(|shape| shape.record.encode());
         let mut changes = [Change::remove(record_key(from)), Change::put(record_key(to), record)];
-        let (_, unfinished) = self.change(&mut changes, &[], terms.flush)?;
+        let (_, unfinished) = self.change(&mut changes, &[], options.flush)?;
         claim.set(from, None);
         claim.set_moved(to, table);
         unfinished.finished();
@@ -648,18 +648,18 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
-    pub fn swap_tables(&self, a: &str, b: &str, terms: DdlOptions) -> Result<()> {
-        let mut claim = self.claim(&[a, b], terms)?;
+    pub fn swap_tables(&self, a: &str, b: &str, options: DdlOptions) -> Result<()> {
+        let mut claim = self.claim(&[a, b], options)?;
         let table_a = claim.table(a).ok_or_else(|| no_table(a))?.clone();
         let table_b = claim.table(b).ok_or_else(|| no_table(b))?.clone();
         if a == b {
             return Ok(());
         }
-        let _lock = self.lock_out(&claim, &[&*table_a, &*table_b], terms)?;
+        let _lock = self.lock_out(&claim, &[&*table_a, &*table_b], options)?;
         let put = |name: &str, table: &Table| {
             Change::put(record_key(name), table.look(|shape| shape.record.encode()))
         };
-        let (_, unfinished) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], terms.flush)?;
+        let (_, unfinished) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], options.flush)?;
         claim.set_moved(a, table_b);
         claim.set_moved(b, table_a);
         unfinished.finished();
@@ -670,9 +670,9 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError`] for the names; errors of the log.
-    pub fn drop_index(&self, name: &str, index: &str, terms: DdlOptions) -> Result<DropReport> {
+    pub fn drop_index(&self, name: &str, index: &str, options: DdlOptions) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| {
-            self.reshape(name, terms, |record| {
+            self.change_schema(name, options, |record| {
                 let place = record.indexes.iter().position(|other| *other.name == *index);
                 let missing = || SchemaError::NoIndex { table: name.into(), index: index.into() };
                 record.indexes.remove(place.ok_or_else(missing)?);
@@ -685,7 +685,7 @@ impl Catalog {
     /// Drops trees that no record has ever named.
     pub(super) fn discard(&self, trees: &[&Arc<Tree>]) -> Result<()> {
         let spaces: Vec<SpaceId> = trees.iter().map(|tree| tree.space().id()).collect();
-        let _room = self.pool.ground().log.admit_drop(OVERHEAD + size_of_val(&spaces[..]) as u64)?;
+        let _room = self.pool.context().log.admit_space_maker(OVERHEAD + size_of_val(&spaces[..]) as u64)?;
         let mut mtr = Mtr::begin(&self.pool)?;
         mtr.record(&Record::Drop { spaces: spaces.into() });
         let end = mtr.commit()?;
@@ -710,7 +710,7 @@ impl Catalog {
     /// waits for the calls on the table that are in progress.
     pub fn drop_temporary(&self, table: &Arc<Table>) -> DropReport {
         let (trees, work) = work::in_drop(|| {
-            table.gate().close_for_good();
+            table.gate().close_permanently();
             let (trees, dropped) = table.look(|shape| {
                 let detach = |tree: &Arc<Tree>| self.pool.detach(tree.space(), Lsn::ZERO);
                 (shape.trees().count(), shape.trees().map(detach).fold(false, core::ops::BitOr::bitor))

@@ -15,8 +15,8 @@
 mod tests;
 
 use super::{
-    bulk::{Load, comes_twice, shown, write_chain},
-    ddl::{Catalog, Making, TableDefinition, new_space},
+    bulk::{Load, duplicate_key, shown, write_chain},
+    ddl::{Catalog, SpacesBeingFilled, TableDefinition, new_space},
     ddl_options::DdlOptions,
     record::IndexRecord,
     runs::{Payload, Runs},
@@ -71,7 +71,7 @@ struct Unnamed<'a> {
     catalog: &'a Catalog,
     shape: TableSchema,
     named: bool,
-    _making: Making<'a>,
+    _making: SpacesBeingFilled<'a>,
 }
 
 impl<'a> Unnamed<'a> {
@@ -105,14 +105,14 @@ impl Catalog {
         definition: &TableDefinition,
         rows: &mut Rows<'_>,
         order: Order,
-        terms: DdlOptions,
+        options: DdlOptions,
     ) -> Result<Arc<Table>> {
-        let (claim, record, encoded) = self.claim_new(name, definition, terms)?;
+        let (claim, record, encoded) = self.claim_new(name, definition, options)?;
         claim.keep();
         let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
         let mut unnamed = Unnamed::new(self, shape.clone());
         Filler::new(self, name, &shape).fill(rows, order)?;
-        let table = self.publish(claim, name, shape, encoded, terms.flush)?;
+        let table = self.publish(claim, name, shape, encoded, options.flush)?;
         unnamed.named = true;
         Ok(table)
     }
@@ -139,7 +139,7 @@ impl Clustered<'_> {
     /// Refuses a key that is not greater than the last. `row` is its number, if that is known.
     fn check(&self, key: &[u8], row: Option<u64>) -> Result<()> {
         match &self.last {
-            Some(last) if last == key => Err(comes_twice(key, row)),
+            Some(last) if last == key => Err(duplicate_key(key, row)),
             Some(last) if **last > *key => {
                 let what = format!(
                     "row {} has the key {}, and the one before it {}: give the rows in the order of their keys, or have \
@@ -197,7 +197,7 @@ impl<'a> Filler<'a> {
                 Order::Ascending => clustered.push(key, &stored)?,
                 Order::Any => aside.push(key, stored),
             }
-            self.put_aside(&mut aside)?;
+            self.spill(&mut aside)?;
         }
         aside.drain(|key, stored| {
             clustered.check(&key, None)?;
@@ -225,17 +225,17 @@ impl<'a> Filler<'a> {
     }
 
     /// Writes what is in memory to runs, if it is much.
-    fn put_aside(&mut self, rows: &mut Runs<Stored>) -> Result<()> {
+    fn spill(&mut self, rows: &mut Runs<Stored>) -> Result<()> {
         let bytes = rows.bytes() + self.entries.iter().map(Runs::bytes).sum::<usize>();
         if bytes < self.catalog.bounds().entries {
             return Ok(());
         }
         let ids = self.catalog.transactions.ids();
         for entries in self.entries.iter_mut().filter(|entries| entries.bytes() > 0) {
-            entries.put_aside(ids.space()?)?;
+            entries.spill(ids.space()?)?;
         }
         if rows.bytes() > 0 {
-            rows.put_aside(ids.space()?)?;
+            rows.spill(ids.space()?)?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::bulk::comes_twice;
+use super::bulk::duplicate_key;
 use crate::{
     buffer::{BufferPool, Durability},
     error::Result,
@@ -117,11 +117,11 @@ impl<P: Payload> Runs<P> {
     /// Writes the entries in memory to a run, in a tablespace with this new id.
     ///
     /// # Errors
-    /// [`SchemaError::KeyTwice`](crate::error::SchemaError::KeyTwice); I/O, a full disk.
-    pub fn put_aside(&mut self, space: SpaceId) -> Result<()> {
+    /// [`SchemaError::DuplicateInputKey`](crate::error::SchemaError::KeyTwice); I/O, a full disk.
+    pub fn spill(&mut self, space: SpaceId) -> Result<()> {
         self.memory.sort_unstable();
         if let Some(pair) = self.memory.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(comes_twice(&pair[0].0, None));
+            return Err(duplicate_key(&pair[0].0, None));
         }
         let space = self.pool.attach(space, Durability::Temporary);
         let run = Run {

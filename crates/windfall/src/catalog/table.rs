@@ -149,12 +149,12 @@ impl Table {
     }
 
     /// Returns the schema, for the caller that has closed the gate.
-    pub(super) fn closed_shape<'a>(&'a self, closed: &'a Closed<'_>) -> &'a TableSchema {
+    pub(super) fn closed_schema<'a>(&'a self, closed: &'a Closed<'_>) -> &'a TableSchema {
         self.shape.get(closed)
     }
 
     /// Replaces the schema. Returns the old one, which may own trees that are no longer named.
-    pub(super) fn reshape(&self, closed: &mut Closed<'_>, shape: TableSchema) -> TableSchema {
+    pub(super) fn change_schema(&self, closed: &mut Closed<'_>, shape: TableSchema) -> TableSchema {
         let now = shape.record.clustered;
         let before = self.shape.replace(closed, shape);
         if before.record.clustered != now {

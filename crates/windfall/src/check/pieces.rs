@@ -294,7 +294,7 @@ impl<'a> Pieces<'a> {
 
     /// Releases the table to other work for as long as it was held, up to a limit.
     fn pause(&self) {
-        let (env, health) = (&self.engine.env, &self.engine.pool.ground().health);
+        let (env, health) = (&self.engine.env, &self.engine.pool.context().health);
         // The clock may have jumped, and waiting calls have entered long before.
         env.wait_for(&Event::new(), self.held.min(LONGEST_PAUSE), &mut || health.is_poisoned());
     }

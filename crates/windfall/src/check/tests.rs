@@ -313,7 +313,7 @@ fn a_load_on_other_tables_does_not_prolong_a_check() {
             Next::Again
         }
     };
-    let load = env.spawn("load", Kind::Tenant, Arc::new(Event::new()), Box::new(step)).unwrap();
+    let load = env.spawn("load", Kind::Client, Arc::new(Event::new()), Box::new(step)).unwrap();
     let report = check_amid(&db, "checked", usize::MAX, || {});
     let loads = loads.load(Relaxed);
     drop(load);

@@ -58,11 +58,11 @@ fn lsn_on(disk: &dyn Disk, space: usize, page: PageNo) -> Lsn {
 /// Catches: a control file that is ahead of the log: the dirty set of the dropped tablespace is gone, and a crash
 /// undoes the drop; a page that leaves the dirty set when it is copied.
 #[test]
-fn a_floor_on_disk_passes_nothing_that_a_crash_would_miss() {
+fn a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::FloorBeforeTheLog, Bug::CleanWhenCopied], move || {
+    explore(3000, &[Bug::LowWaterMarkBeforeTheLog, Bug::CleanWhenCopied], move || {
         let base = prepared.open(16);
-        let log = base.pool.ground().log.clone();
+        let log = base.pool.context().log.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(base.pool.clone(), control);
         checkpointer.recovered(Arc::new(Nobody));
@@ -75,7 +75,7 @@ fn a_floor_on_disk_passes_nothing_that_a_crash_would_miss() {
         };
         let dropper = run(|base| {
             let end = base.change(0, PAGES[0]).unwrap();
-            let (_, dropped) = base.pool.ground().log.begin_group().append(&[1; 8]).unwrap();
+            let (_, dropped) = base.pool.context().log.begin_group().append(&[1; 8]).unwrap();
             base.pool.detach(&base.spaces[0], dropped);
             while base.pool.reclaim_step(&mut |_| {}) {}
             (end, dropped)
@@ -96,17 +96,20 @@ fn a_floor_on_disk_passes_nothing_that_a_crash_would_miss() {
             let written =
                 [(0, PAGES[0]), (1, PAGES[0]), (1, PAGES[1])].map(|(n, page)| lsn_on(&survivor, n, page));
             let control = ControlFile::open(Arc::new(survivor), Health::new()).unwrap();
-            (control.control().floor, durable, written)
+            (control.control().low_water_mark, durable, written)
         });
         let (in_dropped, dropped) = dropper.join().unwrap();
         let (in_other, never) = changer.join().unwrap();
         cleaner.join().unwrap();
         worker.join().unwrap();
         let changes = [(in_dropped, dropped), (first, never), (in_other, never)];
-        for (floor, durable, written) in looks {
+        for (low_water_mark, durable, written) in looks {
             for ((end, dropped), written) in changes.into_iter().zip(written) {
-                let is_needed = end.0 - length < floor.0 && dropped > durable;
-                assert!(!is_needed || written >= end, "{floor:?} passes a change that ends at {end:?}");
+                let is_needed = end.0 - length < low_water_mark.0 && dropped > durable;
+                assert!(
+                    !is_needed || written >= end,
+                    "{low_water_mark:?} passes a change that ends at {end:?}"
+                );
             }
         }
     });
@@ -145,7 +148,7 @@ fn what_has_ended_is_not_found_unfinished() {
         let worker = spawn(move || checkpointer.checkpoint(false).unwrap());
         let id = trx.id();
         let end = trx.commit().unwrap();
-        pool.ground().log.sync_to(end).unwrap();
+        pool.context().log.sync_to(end).unwrap();
         let look = || {
             let disk: Arc<dyn Disk> = Arc::new(base.disk.survivor(Survive::Nothing));
             let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
@@ -153,8 +156,8 @@ fn what_has_ended_is_not_found_unfinished() {
             assert!(!found.unfinished.contains_key(&id), "{id:?} is found unfinished");
         };
         look();
-        let floor = worker.join().unwrap();
-        assert!(floor > Lsn::ZERO);
+        let low_water_mark = worker.join().unwrap();
+        assert!(low_water_mark > Lsn::ZERO);
         look();
     });
 }
@@ -168,7 +171,7 @@ fn no_segment_is_used_again_that_the_control_file_still_needs() {
     let prepared = Prepared::new();
     explore(4000, &[Bug::LogCutBeforeTheControlFile], move || {
         let base = prepared.open(16);
-        let log = base.pool.ground().log.clone();
+        let log = base.pool.context().log.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(base.pool.clone(), control);
         checkpointer.recovered(Arc::new(Nobody));
@@ -182,9 +185,10 @@ fn no_segment_is_used_again_that_the_control_file_still_needs() {
             let disk: Arc<dyn Disk> = Arc::new(base.disk.survivor(Survive::Nothing));
             let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
             // The content of the groups does not matter.
-            let mut reader = LogReader::new(disk, control.control(), control.control().floor).unwrap();
+            let mut reader =
+                LogReader::new(disk, control.control(), control.control().low_water_mark).unwrap();
             while reader.next_group().unwrap().is_some() {}
-            assert!(reader.end() >= durable, "the log from the floor on is gone");
+            assert!(reader.end() >= durable, "the log above the low-water mark is gone");
         };
         let worker = spawn(move || {
             for _ in 0..2 {
@@ -192,8 +196,8 @@ fn no_segment_is_used_again_that_the_control_file_still_needs() {
                 look();
             }
         });
-        let floor = checkpointer.checkpoint(false).unwrap();
+        let low_water_mark = checkpointer.checkpoint(false).unwrap();
         worker.join().unwrap();
-        assert!(segment_of(SEGMENT, floor) > 0, "no segment is given up");
+        assert!(segment_of(SEGMENT, low_water_mark) > 0, "no segment is given up");
     });
 }

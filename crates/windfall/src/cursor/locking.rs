@@ -48,7 +48,7 @@ impl Cursor {
     /// range, so that no row is added to it.
     pub(crate) fn settle(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         self.settled = true;
-        self.entries.keep_within(KeyRange::new(lower, upper));
+        self.entries.set_limits(KeyRange::new(lower, upper));
         self.look_or_lock(lower, upper).map_err(|error| error.of(|_| self.owner.clone()))
     }
 
@@ -69,7 +69,7 @@ impl Cursor {
                         Ok(())
                     }
                     Some(mode) => {
-                        self.intend(&scope, inner, mode)?;
+                        self.lock_table(&scope, inner, mode)?;
                         self.range_locked = true;
                         scope.lock_range(inner, &self.tree, lower, upper)
                     }
@@ -79,11 +79,11 @@ impl Cursor {
     }
 
     /// Locks the table of the rows (intention lock).
-    fn intend(&self, scope: &Scope, inner: &mut Inner, mode: RowMode) -> Result<()> {
-        scope.intend(inner, self.table.space(), intention(mode))?;
+    fn lock_table(&self, scope: &Scope, inner: &mut Inner, mode: RowMode) -> Result<()> {
+        scope.lock_table(inner, self.table.space(), intention(mode))?;
         // During the wait the table may have been truncated: this cursor reads the tree of before.
         self.tree.space().check_live()?;
-        scope.check_known(inner, || Ok(self.tree.space().born()), || self.owner.clone())
+        scope.check_known(inner, || Ok(self.tree.space().created_at()), || self.owner.clone())
     }
 
     /// Moves to the next live row and locks it.
@@ -96,7 +96,7 @@ impl Cursor {
         wanted: &dyn Fn(&[u8]) -> bool,
     ) -> Result<bool> {
         let mode = lock.mode;
-        self.intend(scope, inner, mode)?;
+        self.lock_table(scope, inner, mode)?;
         let is_index = matches!(self.owner, Owner::Index { .. });
         if is_index && (self.ended.is_none() || matches!(to, Move::To(_))) {
             self.ended = Some(self.engine.transactions.ended());
@@ -109,7 +109,7 @@ impl Cursor {
                 continue;
             }
             let Self { table, tree, entries, long, owner, .. } = self;
-            let is_there = scope.locked(inner, TableKind::Shared, lock.patience(scope), |trx| {
+            let is_there = scope.locked(inner, TableKind::Shared, lock.lock_timeout(scope), |trx| {
                 let call = table.enter()?;
                 tree.space().check_live()?;
                 if !is_index {

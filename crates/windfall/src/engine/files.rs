@@ -76,7 +76,7 @@ impl FileRecords {
         let most_made = BATCH.min(self.system.most_puts(KEY));
         let made = self.pool.files_to_record(most_made);
         // Nothing waits for the removals.
-        let most_gone = if self.pool.ground().log.pressure() < CROWDED { BATCH } else { 0 };
+        let most_gone = if self.pool.context().log.pressure() < CROWDED { BATCH } else { 0 };
         let gone: Vec<SpaceId> = self.gone.iter().rev().take(most_gone).copied().collect();
         let is_live = |space: &SpaceId| self.pool.space(*space).is_some_and(|space| !space.is_dropped());
         let mut changes: Vec<Change> = made
@@ -91,7 +91,7 @@ impl FileRecords {
         }
         if !changes.is_empty() {
             // The low-water mark waits for these records: waiting for it here would be a self-deadlock.
-            let _room = self.pool.ground().log.admit_now(LOG_PER_BATCH)?;
+            let _room = self.pool.context().log.admit_now(LOG_PER_BATCH)?;
             let mut mtr = Mtr::begin(&self.pool)?;
             self.system.change(&mut mtr, &mut changes)?;
             mtr.commit()?;
@@ -146,7 +146,7 @@ mod tests {
 
     /// The low-water mark cannot pass the log of the value before there is a record of its file.
     #[test]
-    fn who_waits_for_the_log_has_its_file_recorded() {
+    fn a_wait_for_the_log_ends_with_its_file_recorded() {
         let db = open(256);
         let table = db.create_table("t", TableOptions::default()).unwrap();
         table.put(b"k", &vec![7; 20 << 20]).unwrap();

@@ -114,12 +114,12 @@ impl Engine {
         if self.closed.load(SeqCst) {
             return Err(Error::Closed);
         }
-        self.pool.ground().health.check()
+        self.pool.context().health.check()
     }
 
     fn spawn_changers(&self) -> Result<()> {
         let mut changers = Vec::new();
-        let health = &self.pool.ground().health;
+        let health = &self.pool.context().health;
         let mut spawn = |name, kind, wake, step| {
             changers.push(self.env.spawn(name, kind, wake, health.watch(name, step))?);
             Ok::<_, Error>(())
@@ -167,7 +167,7 @@ impl Engine {
                 Next::Idle(PURGE_PAUSE)
             }
         };
-        spawn("purge", Kind::Tenant, wake, Box::new(purge))?;
+        spawn("purge", Kind::Client, wake, Box::new(purge))?;
         let transactions = self.transactions.clone();
         let wake = transactions.rollbacks().wake();
         let at_end = health.clone();
@@ -180,7 +180,7 @@ impl Engine {
             }
             if transactions.rollback_step() { Next::Again } else { Next::Idle(ROLLBACK_PAUSE) }
         };
-        spawn("rollback", Kind::Tenant, wake, Box::new(roll_back))?;
+        spawn("rollback", Kind::Client, wake, Box::new(roll_back))?;
         *self.changers.lock() = changers;
         Ok(())
     }
@@ -220,7 +220,7 @@ impl Engine {
         let servers = core::mem::take(&mut *self.servers.lock());
         drop(servers);
         // Calls still in progress end here: another process may open the database now.
-        self.pool.ground().health.close();
+        self.pool.context().health.close();
         self.pool.quiesce();
         self.log.quiesce();
         self.disk.release();
@@ -228,7 +228,7 @@ impl Engine {
     }
 
     fn shut(&self) -> Result<()> {
-        self.pool.ground().health.check()?;
+        self.pool.context().health.check()?;
         self.catalog.settle_numbers();
         self.pool.flush_all()?;
         self.log.finish()?;

@@ -123,7 +123,7 @@ impl Attacher<'_> {
         let made = self.made.contains(&id).then_some(Lsn::ZERO);
         let known = self.pool.space(id);
         if let (Some(_), Some(_), false) = (&known, made, self.files.contains(&id)) {
-            return Err(DiskError::Missing { path: self.pool.ground().disk.path(FileName::Data(id)) }.into());
+            return Err(DiskError::Missing { path: self.pool.context().disk.path(FileName::Data(id)) }.into());
         }
         if let Some(space) = known {
             return Ok(space);
@@ -186,14 +186,14 @@ impl Engine {
         let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log(), &mut control, scan.end)
             .map(Arc::new)?;
         let opened = control.control().clone();
-        let ground = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
-        let pool = BufferPool::new(ground, page_size, size, most)?;
+        let context = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
+        let pool = BufferPool::new(context, page_size, size, most)?;
         let pool = Arc::new(pool);
-        pool.tell_when_stopped();
+        pool.notify_when_stopped();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut servers = Vec::from(checkpointer.spawn(&*env)?);
         let writer = log.clone();
-        let step = pool.ground().health.watch("log", Box::new(move || writer.step()));
+        let step = pool.context().health.watch("log", Box::new(move || writer.step()));
         servers.push(env.spawn("log", Kind::Service, log.wake(), step)?);
 
         let recovered = recovery::recover(&pool, &opened, &scan, progress)?;
@@ -218,7 +218,7 @@ impl Engine {
             options.hash_index,
             &mut |space| attacher.attach(space),
         )?;
-        pool.say_files_made()?;
+        pool.log_files_made()?;
         // From here on there is work that requests room in the log, which may be full.
         checkpointer.recovered(transactions.clone());
         let leftovers = Leftovers::of(&scan, &attacher);
@@ -291,7 +291,7 @@ fn drop_unnamed(
     let unnamed = |space: &SpaceId| !attacher.named.contains(space) && !planted(Bug::DeletionForgotten);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
     for some in lost.chunks(DROPS_PER_GROUP) {
-        let _room = pool.ground().log.admit_drop(OVERHEAD + size_of_val(some) as u64)?;
+        let _room = pool.context().log.admit_space_maker(OVERHEAD + size_of_val(some) as u64)?;
         let mut mtr = Mtr::begin(pool)?;
         mtr.record(&Record::Drop { spaces: some.iter().map(|space| space.id()).collect() });
         let end = mtr.commit()?;
@@ -309,7 +309,7 @@ fn drop_unnamed(
         // The low-water mark may be below the creation of files by replay until their records are written, which
         // begins later: so nothing may wait for it here. And a full disk must not prevent opening: the user may drop
         // something to free space.
-        let _room = pool.ground().log.admit_drop(files::LOG_PER_BATCH)?;
+        let _room = pool.context().log.admit_space_maker(files::LOG_PER_BATCH)?;
         let mut mtr = Mtr::begin(pool)?;
         system.change(&mut mtr, batch)?;
         mtr.commit()?;
@@ -367,7 +367,7 @@ mod tests {
         change(Change::put(stale.clone(), Vec::new()));
         // The log states that a file was created, and no record does: the low-water mark cannot pass that.
         engine.pool.flush_all().unwrap();
-        let held = engine.pool.files_floor();
+        let held = engine.pool.files_low_water_mark();
         assert!(held < Lsn::MAX, "the record was written already");
         while engine.log.pressure() < 100 || engine.log.end().0 < held.0 + engine.log.size() {
             change(Change::put(b"x".to_vec(), vec![7; 900]));

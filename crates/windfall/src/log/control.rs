@@ -14,7 +14,7 @@
 //! | 44..48 | flags; bit 0: shut down cleanly; bit 1: the file of the system tablespace was made |
 //! | 48..56 | LSN at which the incarnation begins |
 //! | 56..64 | segment size of the log |
-//! | 64..72 | low-water mark (floor): recovery reads the log from this LSN |
+//! | 64..72 | low-water mark: recovery reads the log from this LSN |
 //! | 72..80 | LSN of the checkpoint's record |
 //! | 80..88 | LSN up to which the log was durable |
 //! | 88..96 | all tablespace ids assigned so far are below this |
@@ -58,7 +58,7 @@ pub struct Control {
     /// The size of a log segment in bytes, fixed when the database is made.
     pub segment_size: u64,
     /// The low-water mark: recovery reads the log from here.
-    pub floor: Lsn,
+    pub low_water_mark: Lsn,
     /// The LSN of the last checkpoint's record.
     pub checkpoint: Lsn,
     /// The position up to which the log was durable when this was written.
@@ -89,7 +89,7 @@ impl Control {
         let longs = [
             self.incarnation_start.0,
             self.segment_size,
-            self.floor.0,
+            self.low_water_mark.0,
             self.checkpoint.0,
             self.durable.0,
             self.space_ceiling,
@@ -123,7 +123,7 @@ impl Control {
             system_made: int(44) & 2 == 2,
             incarnation_start: Lsn(long(48)),
             segment_size: long(56),
-            floor: Lsn(long(64)),
+            low_water_mark: Lsn(long(64)),
             checkpoint: Lsn(long(72)),
             durable: Lsn(long(80)),
             space_ceiling: long(88),

@@ -159,7 +159,7 @@ pub fn stream(data: &[u8]) {
     let mut input = Input(data);
     let (flags, damage, incarnation) = (input.u8(), input.u8(), u32::from(input.u8()));
     let mut place = || Lsn(u64::from(input.u16()) * 8);
-    let (start, durable, floor) = (place(), place(), place());
+    let (start, durable, low_water_mark) = (place(), place(), place());
     let control = Control {
         uuid: UUID,
         segment_size: SEGMENT,
@@ -167,16 +167,16 @@ pub fn stream(data: &[u8]) {
         incarnation,
         incarnation_start: start,
         durable,
-        floor,
+        low_water_mark,
         clean: flags & 1 == 1,
         alone: flags & 2 == 2,
         ..Control::default()
     };
     let stream = stream_of(input);
     let disk = disk_with(&stream, damage);
-    let Ok(reader) = LogReader::new(disk.clone(), &control, floor) else { return };
+    let Ok(reader) = LogReader::new(disk.clone(), &control, low_water_mark) else { return };
     let (groups, end) = read(reader);
-    let (mut at, mut newest) = (floor, 0);
+    let (mut at, mut newest) = (low_water_mark, 0);
     for (from, to, payload) in &groups {
         assert!(
             *from >= at && to.0 <= stream.len() as u64,
@@ -194,8 +194,8 @@ pub fn stream(data: &[u8]) {
         (at, newest) = (*to, by);
     }
     let Some(end) = end else { return };
-    assert!(end >= durable.max(start).max(floor), "the log ends at {end}, before what was durable");
-    if let Ok(again) = LogReader::new(disk, &control, floor) {
+    assert!(end >= durable.max(start).max(low_water_mark), "the log ends at {end}, before what was durable");
+    if let Ok(again) = LogReader::new(disk, &control, low_water_mark) {
         assert_eq!(read(again.up_to(end)), (groups, Some(end)), "read again up to its end");
     }
 }
@@ -246,7 +246,7 @@ pub fn control(data: &[u8]) {
     let control = opened.control().clone();
     let again = ControlFile::open(disk.clone(), Health::new()).map(|file| file.control().clone());
     assert!(again.is_ok_and(|again| again == control), "opening changes nothing");
-    if let Ok(mut reader) = LogReader::new(disk.clone(), &control, control.floor) {
+    if let Ok(mut reader) = LogReader::new(disk.clone(), &control, control.low_water_mark) {
         // There is no segment: the end of a log that was never written, or damage.
         assert!(!matches!(reader.next_group(), Ok(Some(_))));
     }
@@ -268,7 +268,7 @@ pub fn control_seeds() -> Vec<Vec<u8>> {
     let grown = Control {
         incarnation: 4,
         incarnation_start: Lsn(4096),
-        floor: Lsn(800),
+        low_water_mark: Lsn(800),
         checkpoint: Lsn(800),
         durable: Lsn(8192),
         space_ceiling: 1016,
@@ -293,7 +293,7 @@ pub fn control_seeds() -> Vec<Vec<u8>> {
 pub fn append(disk: &SimulatedDisk, group: &[u8]) -> Option<()> {
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let control = ControlFile::open(shared.clone(), Health::new()).ok()?.control().clone();
-    let mut reader = LogReader::new(shared, &control, control.floor).ok()?;
+    let mut reader = LogReader::new(shared, &control, control.low_water_mark).ok()?;
     while reader.next_group().ok()?.is_some() {}
     let end = reader.end();
     let geometry = Geometry::new(control.segment_size);

@@ -4,7 +4,7 @@
 //! its slot here informs a checkpoint that pages are about to become dirty from an older LSN on.
 //!
 //! **Invariants.** An appending thread publishes in a slot a lower bound of what it will reserve *before* it reserves.
-//! [`Log::append_floor`] reads the reserved end first and the slots after it. So it either sees the slot, or the
+//! [`Log::append_low_water_mark`] reads the reserved end first and the slots after it. So it either sees the slot, or the
 //! reservation happened after its read of the end: whatever lies below the returned mark has been registered by its
 //! appender. All of this is sequentially consistent. A thread waits for no latch while it holds a slot.
 
@@ -85,12 +85,12 @@ impl Log {
     }
 
     /// Returns a position below which every group's pages have been registered dirty.
-    pub fn append_floor(&self) -> Lsn {
+    pub fn append_low_water_mark(&self) -> Lsn {
         // Read the end first and the slots after it: a thread that takes a slot later appends at or above the end.
         let end = self.reserved.load(SeqCst);
-        let floor = self.slots.iter().map(|slot| slot.bound.load(SeqCst)).fold(u64::MAX, u64::min);
+        let low_water_mark = self.slots.iter().map(|slot| slot.bound.load(SeqCst)).fold(u64::MAX, u64::min);
         let end = if planted(Bug::SlotsBeforeTheEnd) { self.reserved.load(SeqCst) } else { end };
-        Lsn(end.min(floor))
+        Lsn(end.min(low_water_mark))
     }
 
     /// Returns the number of appended groups.

@@ -32,7 +32,7 @@ fn append(log: &Log, payload: &[u8]) -> Group {
 /// for progress and not for the leader's end; a slot that is freed without a notification.
 #[test]
 fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
-    explore(1200, &[Bug::DurableBeforeTheSync, Bug::LeaderTellsNobody, Bug::GroupSeenEarly], || {
+    explore(1200, &[Bug::DurableBeforeTheSync, Bug::LeaderWakesNone, Bug::GroupSeenEarly], || {
         let life = open();
         let commits = [(1, 40, FlushLog::Sync), (2, 5, FlushLog::Write), (3, 900, FlushLog::Sync)];
         let threads = commits.map(|(n, len, mode)| {
@@ -89,7 +89,7 @@ fn what_is_written_during_a_sync_is_durable_with_the_next_one() {
 /// database has stopped.
 #[test]
 fn a_failing_sync_is_told_to_everybody_and_acknowledges_nobody() {
-    explore(2000, &[Bug::FailureIsForgotten, Bug::LeaderTellsNobody, Bug::DurableBeforeTheSync], || {
+    explore(2000, &[Bug::FailureIsForgotten, Bug::LeaderWakesNone, Bug::DurableBeforeTheSync], || {
         let life = open();
         let refused = Arc::new(AtomicBool::new(false));
         let threads = [1, 2, 3].map(|n| {
@@ -129,7 +129,7 @@ fn a_promise_is_kept_on_a_full_disk() {
     /// Bytes of a group, and the reservation for it.
     const GROUP: usize = 900;
     const PROMISE: u64 = 1000;
-    explore(1500, &[Bug::PromiseLooksFirst], || {
+    explore(1500, &[Bug::ReservationReadsEndFirst], || {
         let life = open();
         let geometry = life.log.segments.geometry();
         // The existing segment has room for one of the two.
@@ -142,18 +142,18 @@ fn a_promise_is_kept_on_a_full_disk() {
         let threads = [1, 2].map(|n| {
             let (log, disk, given) = (life.log.clone(), life.disk.clone(), given.clone());
             spawn(move || {
-                let promise = log.admit_drop(PROMISE).unwrap();
+                let reservation = log.admit_space_maker(PROMISE).unwrap();
                 if given.fetch_add(1, SeqCst) == 1 {
                     disk.set_full(true);
                 }
                 append(&log, &[n; GROUP]);
-                drop(promise);
+                drop(reservation);
             })
         });
         for thread in threads {
             thread.join().unwrap();
         }
-        life.log.sync_to(Lsn::MAX).expect("what was promised is there");
+        life.log.sync_to(Lsn::MAX).expect("the reserved space is there");
     });
 }
 
@@ -187,7 +187,7 @@ fn starts(groups: &[Group]) -> Vec<Lsn> {
 /// Catches: a slot that is taken after the space is reserved; a low-water mark that reads the slots first and then the
 /// end.
 #[test]
-fn the_floor_of_appending_waits_for_those_who_append() {
+fn the_low_water_mark_of_appending_waits_for_the_appenders() {
     explore(6000, &[Bug::SlotsBeforeTheEnd], || {
         let life = open();
         let registered = Arc::new(Mutex::new(Rank::Leaf, Vec::new()));
@@ -201,11 +201,12 @@ fn the_floor_of_appending_waits_for_those_who_append() {
                 start
             })
         });
-        let looks = [0; 2].map(|_| (life.log.append_floor(), registered.lock().clone()));
+        let looks = [0; 2].map(|_| (life.log.append_low_water_mark(), registered.lock().clone()));
         let starts = threads.map(|thread| thread.join().unwrap());
-        for (floor, known) in looks {
-            let missed: Vec<_> = starts.iter().filter(|s| **s < floor && !known.contains(s)).collect();
-            assert!(missed.is_empty(), "{missed:?} are below {floor:?} and registered nowhere");
+        for (low_water_mark, known) in looks {
+            let missed: Vec<_> =
+                starts.iter().filter(|s| **s < low_water_mark && !known.contains(s)).collect();
+            assert!(missed.is_empty(), "{missed:?} are below {low_water_mark:?} and registered nowhere");
         }
     });
 }

@@ -31,8 +31,8 @@
 //! **Invariants.**
 //! - LSNs of frames are multiples of 8. The ring holds the range `written..reserved`; `durable <= written <=
 //!   reserved`.
-//! - Below [`Log::append_floor`] every group's pages are registered dirty.
-//! - Appending never waits for the low-water mark of the log (the *floor*: the oldest LSN still needed), only for
+//! - Below [`Log::append_low_water_mark`] every group's pages are registered dirty.
+//! - Appending never waits for the low-water mark of the log (the oldest LSN still needed), only for
 //!   writing. Operations wait in [`Log::wait_for_room`]. Appending uses a log reservation made before
 //!   ([`LogReservation`]), and the segments for that reservation are prepared.
 //! - A segment is retired only when the control file durably records a low-water mark above it.
@@ -189,12 +189,12 @@ pub struct Log {
     /// The end of the written range. The ring's space below it is free again.
     written: CachePadded<AtomicU64>,
     durable: AtomicU64,
-    floor: AtomicU64,
+    low_water_mark: AtomicU64,
     /// Bytes in outstanding log reservations ([`LogReservation`]).
-    promised: CachePadded<AtomicU64>,
+    reserved_bytes: CachePadded<AtomicU64>,
     /// Bytes reserved since the log was opened.
     #[cfg(test)]
-    pub(crate) promised_ever: AtomicU64,
+    pub(crate) reserved_ever: AtomicU64,
     /// The end of the last marker frame.
     marked: AtomicU64,
     slots: Box<[CachePadded<group::Slot>]>,
@@ -205,14 +205,14 @@ pub struct Log {
     /// took part in that sync or arrived while it ran.
     arrived: AtomicU64,
     served: AtomicU64,
-    crowd: AtomicU64,
+    recent_committers: AtomicU64,
     /// The value of `arrived` at which a gathering leader stops waiting; the maximum while no leader gathers.
     expected: AtomicU64,
     /// Notified when `arrived` reaches `expected`.
     arrival: Event,
     /// How many times in a row a leader waited for other committers without result, and how often one could have
     /// waited.
-    vain: AtomicU64,
+    useless_waits: AtomicU64,
     turns: AtomicU64,
     /// Notified when `written` moves or a writer steps down.
     progress: Event,
@@ -248,10 +248,10 @@ fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
     let size = control.segment_size;
     let makes_sense = (64 << 10..=1 << 40).contains(&size)
         && size.is_multiple_of(frame::BLOCK as u64)
-        && [control.floor, control.checkpoint, control.durable, control.incarnation_start]
+        && [control.low_water_mark, control.checkpoint, control.durable, control.incarnation_start]
             .into_iter()
             .all(sane)
-        && control.floor <= control.durable.max(control.incarnation_start)
+        && control.low_water_mark <= control.durable.max(control.incarnation_start)
         && control.space_ceiling <= SpaceId::MAX.0
         && control.trx_ceiling <= TrxId::MAX.0;
     if makes_sense {
@@ -294,8 +294,15 @@ impl Log {
         };
         let ring = Ring::new(options.buffer)?;
         let known = before.durable.max(before.incarnation_start);
-        let segments =
-            Segments::open(disk.clone(), health.clone(), before.uuid, geometry, before.floor, known, end)?;
+        let segments = Segments::open(
+            disk.clone(),
+            health.clone(),
+            before.uuid,
+            geometry,
+            before.low_water_mark,
+            known,
+            end,
+        )?;
         control.update(|control| {
             control.incarnation = incarnation;
             control.incarnation_start = end;
@@ -312,10 +319,10 @@ impl Log {
             reserved: CachePadded::new(AtomicU64::new(end.0)),
             written: CachePadded::new(AtomicU64::new(end.0)),
             durable: AtomicU64::new(end.0),
-            floor: AtomicU64::new(before.floor.0),
-            promised: CachePadded::new(AtomicU64::new(0)),
+            low_water_mark: AtomicU64::new(before.low_water_mark.0),
+            reserved_bytes: CachePadded::new(AtomicU64::new(0)),
             #[cfg(test)]
-            promised_ever: AtomicU64::new(0),
+            reserved_ever: AtomicU64::new(0),
             marked: AtomicU64::new(end.0),
             slots: (0..group::SLOTS).map(|_| CachePadded::new(group::Slot::free())).collect(),
             syncer: Mutex::new(Rank::LogSync, ()),
@@ -323,9 +330,9 @@ impl Log {
             arrived: AtomicU64::new(0),
             expected: AtomicU64::new(u64::MAX),
             served: AtomicU64::new(0),
-            crowd: AtomicU64::new(0),
+            recent_committers: AtomicU64::new(0),
             arrival: Event::new(),
-            vain: AtomicU64::new(0),
+            useless_waits: AtomicU64::new(0),
             turns: AtomicU64::new(0),
             progress: Event::new(),
             synced: Event::new(),

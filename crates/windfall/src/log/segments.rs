@@ -179,7 +179,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Takes over the files of a log that is needed from `floor` on, was certainly durable up to `known`, and ends at
+    /// Takes over the files of a log that is needed from `low_water_mark` on, was certainly durable up to `known`, and ends at
     /// `end`. Makes the range in between durable. Above it are segments that were prepared for reservations. The
     /// rollback of unfinished transactions now requests that space again, perhaps on a full disk. So these segments
     /// are kept as far as they are valid.
@@ -188,13 +188,13 @@ impl Segments {
         health: Health,
         uuid: [u8; 16],
         geometry: Geometry,
-        floor: Lsn,
+        low_water_mark: Lsn,
         known: Lsn,
         end: Lsn,
     ) -> Result<Self> {
         // A sync of an earlier process may have failed: its bytes would stay readable and never become durable.
         write_again(&*disk, geometry, known, end)?;
-        let first = geometry.number(floor);
+        let first = geometry.number(low_water_mark);
         // If the log ends at the very beginning of a segment, nothing in that file counts yet.
         let in_use = geometry.number(end) + u64::from(end > geometry.start(geometry.number(end)));
         let (mut retired, mut ahead) = (Vec::new(), BTreeSet::new());
@@ -284,7 +284,7 @@ impl Segments {
     fn throw_away(&self, number: u64, error: &DiskError) -> Result<bool> {
         match self.disk.remove(FileName::Log(number)) {
             Ok(()) | Err(DiskError::Missing { .. }) => Ok(true),
-            Err(stays) if error.is_of_sync() => {
+            Err(stays) if error.is_sync_failure() => {
                 Err(self.health.poison(&format!("{error}; and then: {stays}")))
             }
             Err(_) => Ok(false),
@@ -292,8 +292,8 @@ impl Segments {
     }
 
     /// Retires the segments that are wholly below the low-water mark.
-    pub(super) fn retire(&self, floor: Lsn) {
-        let first = self.geometry.number(floor);
+    pub(super) fn retire(&self, low_water_mark: Lsn) {
+        let first = self.geometry.number(low_water_mark);
         let mut files = self.files.lock();
         while files.first < first {
             let number = files.first;

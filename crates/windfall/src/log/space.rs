@@ -1,6 +1,6 @@
 //! The space of the log, and its background work.
 //!
-//! **Purpose.** The distance from the log's low-water mark (*floor*) to its end is its *age*. Operations request
+//! **Purpose.** The distance from the log's low-water mark to its end is its *age*. Operations request
 //! admission before they latch anything, are throttled there while the log is old, and wait while it is too old.
 //! Appending itself never waits for the low-water mark, because its caller holds latches that the checkpoint may need.
 //! So the files may exceed the size somewhat.
@@ -94,9 +94,9 @@ impl LogReservation<'_> {
     /// Reserves more.
     ///
     /// # Errors
-    /// As [`Log::promise`]; the existing reservation remains.
+    /// As [`Log::reserve`]; the existing reservation remains.
     pub fn extend(&mut self, bytes: u64) -> Result<()> {
-        self.join(self.log.promise(bytes)?);
+        self.join(self.log.reserve(bytes)?);
         Ok(())
     }
 
@@ -115,19 +115,19 @@ impl LogReservation<'_> {
 
 impl Drop for LogReservation<'_> {
     fn drop(&mut self) {
-        self.log.promised.fetch_sub(self.bytes, SeqCst);
+        self.log.reserved_bytes.fetch_sub(self.bytes, SeqCst);
     }
 }
 
 impl Log {
     /// Returns the age of the log in bytes: the distance from its low-water mark to its end.
     pub fn age(&self) -> u64 {
-        self.reserved.load(SeqCst).saturating_sub(self.floor.load(SeqCst))
+        self.reserved.load(SeqCst).saturating_sub(self.low_water_mark.load(SeqCst))
     }
 
     /// Returns the low-water mark that was set last.
-    pub fn floor(&self) -> Lsn {
-        Lsn(self.floor.load(SeqCst))
+    pub fn low_water_mark(&self) -> Lsn {
+        Lsn(self.low_water_mark.load(SeqCst))
     }
 
     /// Returns the size that the age is kept below, in bytes.
@@ -160,14 +160,14 @@ impl Log {
     }
 
     /// Waits until the log has room for an operation that appends this many bytes, and reserves them:
-    /// [`Log::wait_for_room`], then [`Log::promise`].
+    /// [`Log::wait_for_room`], then [`Log::reserve`].
     ///
     /// # Errors
     /// A full file system, or another failure to write, before anything was changed; the failure that poisoned the
     /// database.
     pub fn admit(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.wait_for_room(bytes)?;
-        self.promise(bytes)
+        self.reserve(bytes)
     }
 
     /// Waits until the low-water mark leaves room for an operation that appends this many bytes. The caller holds no
@@ -208,10 +208,11 @@ impl Log {
     /// Throttles operations before the log is full, each a little, so that the work that makes room keeps up and no
     /// operation waits for long.
     fn slow_down(&self) {
-        let crowd = || self.pressure().saturating_sub(CROWDED) as u32;
-        if crowd() > 0 {
-            let pause = PAUSE_PER_PERCENT * crowd();
-            self.env.wait_for(&self.room, pause, &mut || crowd() == 0 || self.health.is_poisoned());
+        let recent_committers = || self.pressure().saturating_sub(CROWDED) as u32;
+        if recent_committers() > 0 {
+            let pause = PAUSE_PER_PERCENT * recent_committers();
+            self.env
+                .wait_for(&self.room, pause, &mut || recent_committers() == 0 || self.health.is_poisoned());
         }
     }
 
@@ -221,7 +222,7 @@ impl Log {
     /// As [`Log::admit`].
     pub fn admit_now(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.unprepared.check()?;
-        self.promise(bytes)
+        self.reserve(bytes)
     }
 
     /// As [`Log::admit`], but never waits, whatever blocks other operations, as long as a prepared segment has space:
@@ -229,16 +230,16 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::admit`], if the prepared segment is used up.
-    pub fn admit_drop(&self, bytes: u64) -> Result<LogReservation<'_>> {
-        self.promise_before(bytes, 0)
+    pub fn admit_space_maker(&self, bytes: u64) -> Result<LogReservation<'_>> {
+        self.reserve_before(bytes, 0)
     }
 
-    /// As [`Log::admit_drop`], for rollback: half of the bytes kept for work that makes room remain for that work.
+    /// As [`Log::admit_space_maker`], for rollback: half of the bytes kept for work that makes room remain for that work.
     ///
     /// # Errors
-    /// As [`Log::admit_drop`].
+    /// As [`Log::admit_space_maker`].
     pub fn admit_rollback(&self, bytes: u64) -> Result<LogReservation<'_>> {
-        self.promise_before(bytes, KEPT / 2)
+        self.reserve_before(bytes, KEPT / 2)
     }
 
     /// Reserves this many bytes for an operation that has been admitted. A caller that reserves more may hold latches:
@@ -246,55 +247,55 @@ impl Log {
     ///
     /// # Errors
     /// When no segment can be made for them; the failure that poisoned the database.
-    pub fn promise(&self, bytes: u64) -> Result<LogReservation<'_>> {
-        self.promise_before(bytes, KEPT)
+    pub fn reserve(&self, bytes: u64) -> Result<LogReservation<'_>> {
+        self.reserve_before(bytes, KEPT)
     }
 
     /// Reserves bytes and makes sure that the segments for them exist. The worker prepares segments ahead. Where it is
     /// late, a full disk is found here, before anything is changed; the leader of group commit would find it too late.
-    fn promise_before(&self, bytes: u64, kept: u64) -> Result<LogReservation<'_>> {
+    fn reserve_before(&self, bytes: u64, kept: u64) -> Result<LogReservation<'_>> {
         self.health.check()?;
-        let (promise, last) = self.count_reservation(bytes, kept);
-        if !planted(Bug::PromiseUncovered) {
+        let (reservation, last) = self.count_reservation(bytes, kept);
+        if !planted(Bug::ReservationUncovered) {
             self.segments.ready(last)?;
         }
-        Ok(promise)
+        Ok(reservation)
     }
 
     /// Counts a reservation, and returns the last segment that it needs.
     fn count_reservation(&self, bytes: u64, kept: u64) -> (LogReservation<'_>, u64) {
-        let early = planted(Bug::PromiseLooksFirst).then(|| self.end());
+        let early = planted(Bug::ReservationReadsEndFirst).then(|| self.end());
         // Add the reservation first and read the end afterwards: bytes appended under an older reservation move from
         // the one count to the other.
-        let promised = self.promised.fetch_add(bytes, SeqCst) + bytes;
+        let reserved_bytes = self.reserved_bytes.fetch_add(bytes, SeqCst) + bytes;
         #[cfg(test)]
-        self.promised_ever.fetch_add(bytes, Relaxed);
+        self.reserved_ever.fetch_add(bytes, Relaxed);
         let end = early.unwrap_or_else(|| self.end());
-        let last = self.segments.geometry().number(Lsn(end.0 + promised + kept));
+        let last = self.segments.geometry().number(Lsn(end.0 + reserved_bytes + kept));
         (LogReservation { log: self, bytes }, last)
     }
 
     /// Returns the bytes reserved at the moment.
-    pub fn promised(&self) -> u64 {
-        self.promised.load(SeqCst)
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes.load(SeqCst)
     }
 
-    /// As [`Log::promise`], if the segments for it are prepared: for callers that hold a latch. `None` when segments
+    /// As [`Log::reserve`], if the segments for it are prepared: for callers that hold a latch. `None` when segments
     /// would have to be made.
     ///
     /// # Errors
     /// The failure that poisoned the database.
     pub fn try_reserve(&self, bytes: u64) -> Result<Option<LogReservation<'_>>> {
         self.health.check()?;
-        let (promise, last) = self.count_reservation(bytes, KEPT);
-        Ok(self.segments.is_ready(last).then_some(promise))
+        let (reservation, last) = self.count_reservation(bytes, KEPT);
+        Ok(self.segments.is_ready(last).then_some(reservation))
     }
 
     /// Raises the low-water mark: nothing below it will be read again. The control file has recorded it durably.
-    pub fn set_floor(&self, floor: Lsn) {
-        debug_assert!(floor <= self.durable(), "a floor above the durable end");
-        self.floor.fetch_max(floor.0, SeqCst);
-        self.segments.retire(floor);
+    pub fn raise_low_water_mark(&self, low_water_mark: Lsn) {
+        debug_assert!(low_water_mark <= self.durable(), "a low-water mark above the durable end");
+        self.low_water_mark.fetch_max(low_water_mark.0, SeqCst);
+        self.segments.retire(low_water_mark);
         self.room.notify();
         self.wake.notify();
     }
@@ -331,7 +332,7 @@ impl Log {
             return Next::Idle(SECOND);
         }
         let number = |behind| self.segments.geometry().number(Lsn(self.end().0 + behind));
-        let ahead = (number(0) + 1).max(number(self.promised() + KEPT));
+        let ahead = (number(0) + 1).max(number(self.reserved_bytes() + KEPT));
         match self.segments.prepare(ahead) {
             Ok(prepared) => {
                 self.set_obstacle(&self.unprepared, None);
@@ -384,7 +385,7 @@ impl Log {
 
     /// Appends a marker and writes it. If there is no room for it, none is needed: it only strengthens the proof.
     fn mark(&self) -> Result<()> {
-        let Ok(_room) = self.admit_drop(MARKER) else { return self.health.check() };
+        let Ok(_room) = self.admit_space_maker(MARKER) else { return self.health.check() };
         let (_, end) = self.begin_group().append(&[])?;
         self.marked.fetch_max(end.0, SeqCst);
         self.write_to(end)

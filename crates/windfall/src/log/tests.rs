@@ -35,7 +35,7 @@ pub(super) type Group = (Lsn, Lsn, Vec<u8>);
 
 pub(super) fn read(disk: &Arc<TestDisk>, from: Option<Lsn>) -> Result<(ControlFile, Vec<Group>, Lsn)> {
     let file = ControlFile::open(disk.clone(), Health::new())?;
-    let from = from.unwrap_or(file.control().floor);
+    let from = from.unwrap_or(file.control().low_water_mark);
     let mut reader = LogReader::new(disk.clone(), file.control(), from)?;
     let mut groups = Vec::new();
     while let Some((start, end, payload)) = reader.next_group()? {
@@ -58,7 +58,7 @@ pub(super) fn open_in(disk: Arc<TestDisk>, env: Arc<dyn Env>) -> Life {
     let stopped = Arc::downgrade(&log);
     health.when_stopped(move || {
         if let Some(log) = stopped.upgrade() {
-            log.tell_stopped();
+            log.wake_all_waiters();
         }
     });
     Life { disk, control, log, health }
@@ -81,10 +81,12 @@ impl Life {
         }
     }
 
-    fn checkpoint(&mut self, floor: Lsn) {
+    fn checkpoint(&mut self, low_water_mark: Lsn) {
         let durable = self.log.durable();
-        self.control.update(|control| (control.floor, control.durable) = (floor, durable)).unwrap();
-        self.log.set_floor(floor);
+        self.control
+            .update(|control| (control.low_water_mark, control.durable) = (low_water_mark, durable))
+            .unwrap();
+        self.log.raise_low_water_mark(low_water_mark);
     }
 
     /// Runs a call that waits, and concurrently a worker that does `work`.
@@ -102,10 +104,10 @@ impl Life {
     /// The same with a checkpoint as the work: the low-water mark rises to the end.
     fn beside_a_checkpoint(&mut self, env: &SimulatedEnv, run: impl Fn(&Log)) {
         self.log.sync_to(Lsn::MAX).unwrap();
-        let (log, floor) = (self.log.clone(), self.log.durable());
-        self.control.update(|control| control.durable = floor).unwrap();
-        self.control.update(|control| control.floor = floor).unwrap();
-        self.beside(env, move || log.set_floor(floor), run);
+        let (log, low_water_mark) = (self.log.clone(), self.log.durable());
+        self.control.update(|control| control.durable = low_water_mark).unwrap();
+        self.control.update(|control| control.low_water_mark = low_water_mark).unwrap();
+        self.beside(env, move || log.raise_low_water_mark(low_water_mark), run);
     }
 }
 
@@ -146,16 +148,16 @@ proptest! {
                     Op::Step => drop(life.log.step()),
                     Op::Checkpoint => {
                         let durable = life.log.durable();
-                        let floor = model.iter().filter(|g| g.1 <= durable).map(|g| g.1).next_back();
-                        life.checkpoint(floor.unwrap_or(durable));
+                        let low_water_mark = model.iter().filter(|g| g.1 <= durable).map(|g| g.1).next_back();
+                        life.checkpoint(low_water_mark.unwrap_or(durable));
                     }
                 }
             }
-            let (synced, floor) = (life.log.durable(), life.log.floor());
+            let (synced, low_water_mark) = (life.log.durable(), life.log.low_water_mark());
             // One crash in four is of the process alone: then what was written survives.
             disk = life.disk.crash(if crash % 4 == 0 { 0 } else { crash });
             let (_, found, end) = read(&disk, None).unwrap();
-            model.retain(|group| group.0 >= floor);
+            model.retain(|group| group.0 >= low_water_mark);
             prop_assert!(found.len() <= model.len());
             prop_assert_eq!(&found[..], &model[..found.len()]);
             prop_assert!(model.iter().filter(|group| group.1 <= synced).count() <= found.len());
@@ -273,7 +275,7 @@ fn threads_commit_together() {
                         [vec![thread; usize::from(n) * 7 % 900 + 1], n.to_le_bytes().to_vec()].concat();
                     let group = log.begin_group();
                     let (start, end) = group.append(&payload).unwrap();
-                    assert!(log.append_floor() <= start, "not registered yet");
+                    assert!(log.append_low_water_mark() <= start, "not registered yet");
                     drop(group);
                     let mode = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy][usize::from(n % 3)];
                     log.commit(end, mode).unwrap();
@@ -286,7 +288,7 @@ fn threads_commit_together() {
         })
         .collect();
     let mut all: Vec<Group> = threads.into_iter().flat_map(|t| t.join().unwrap()).collect();
-    assert_eq!(life.log.append_floor(), life.log.end());
+    assert_eq!(life.log.append_low_water_mark(), life.log.end());
     life.log.sync_to(Lsn::MAX).unwrap();
     all.sort();
     let metrics = life.log.metrics();
@@ -335,7 +337,7 @@ fn a_segment_counts_only_once_it_is_durable() {
             life.checkpoint(life.log.durable());
             while life.log.step() == Next::Again {}
         }
-        let floor = life.log.floor();
+        let low_water_mark = life.log.low_water_mark();
         // Small frames: some survive complete wherever the crash leaves holes.
         for n in 0..900u16 {
             life.append(&[n as u8; 200]);
@@ -347,7 +349,7 @@ fn a_segment_counts_only_once_it_is_durable() {
         }
         let (_, groups, end) = read(&life.disk.crash(seed), None).unwrap();
         assert!(end >= life.log.durable(), "seed {seed}");
-        assert!(groups.first().is_none_or(|group| group.0 == floor));
+        assert!(groups.first().is_none_or(|group| group.0 == low_water_mark));
     }
 }
 
@@ -459,18 +461,18 @@ fn who_writes_only_does_not_wait_for_a_sync() {
 }
 
 #[test]
-fn the_floor_of_appending_waits_for_registration() {
+fn the_low_water_mark_of_appending_waits_for_registration() {
     let life = open(new_database());
     life.append(b"before");
     let early = life.log.begin_group();
     let at = life.log.end();
     life.append(b"another");
-    assert_eq!(life.log.append_floor(), at);
+    assert_eq!(life.log.append_low_water_mark(), at);
     let (start, _) = early.append(b"early").unwrap();
     assert!(start > at);
-    assert_eq!(life.log.append_floor(), at);
+    assert_eq!(life.log.append_low_water_mark(), at);
     drop(early);
-    assert_eq!(life.log.append_floor(), life.log.end());
+    assert_eq!(life.log.append_low_water_mark(), life.log.end());
 }
 
 #[test]
@@ -531,27 +533,27 @@ fn a_full_disk_refuses_new_operations_and_loses_nothing() {
 fn what_was_promised_can_be_appended_when_the_disk_is_full() {
     let life = open(new_database());
     let (log, large) = (&life.log, 3 * SEGMENT);
-    let mut promise = log.promise(large).unwrap();
-    promise.extend(large).unwrap();
+    let mut reservation = log.reserve(large).unwrap();
+    reservation.extend(large).unwrap();
     life.disk.set_full(true);
     // The prepared space is reserved already, except the part kept for work that makes room.
-    assert!(log.promise(SEGMENT).unwrap_err().to_string().contains("full"));
-    assert!(promise.extend(SEGMENT).is_err());
-    let room = log.admit_drop(1000).unwrap();
+    assert!(log.reserve(SEGMENT).unwrap_err().to_string().contains("full"));
+    assert!(reservation.extend(SEGMENT).is_err());
+    let room = log.admit_space_maker(1000).unwrap();
     let mut appended = 0;
     while appended + 9000 <= 2 * large {
         let (start, end, _) = life.append(&[7; 8000]);
         log.commit(end, FlushLog::Sync).unwrap();
         appended += end.0 - start.0;
     }
-    drop(promise);
+    drop(reservation);
     life.append(&[8; 900]);
     drop(room);
     log.finish().unwrap();
-    assert!(log.promise(SEGMENT).is_err());
+    assert!(log.reserve(SEGMENT).is_err());
     life.disk.set_full(false);
-    drop(log.promise(SEGMENT).unwrap());
-    assert_eq!(log.promised.load(SeqCst), 0);
+    drop(log.reserve(SEGMENT).unwrap());
+    assert_eq!(log.reserved_bytes.load(SeqCst), 0);
 }
 
 #[test]
@@ -559,9 +561,9 @@ fn promises_leave_log_for_those_who_make_room() {
     let life = open(new_database());
     while life.log.step() == Next::Again {}
     life.disk.set_full(true);
-    let promises: Vec<_> = std::iter::from_fn(|| life.log.promise(500).ok()).collect();
-    assert!(!promises.is_empty());
-    let drops: Vec<_> = (0..60).map(|_| life.log.admit_drop(1000).unwrap()).collect();
+    let reservations: Vec<_> = std::iter::from_fn(|| life.log.reserve(500).ok()).collect();
+    assert!(!reservations.is_empty());
+    let drops: Vec<_> = (0..60).map(|_| life.log.admit_space_maker(1000).unwrap()).collect();
     for _ in &drops {
         life.append(&[1; 900]);
     }
@@ -583,7 +585,7 @@ fn every_one_of_many_promises_is_kept() {
                                 disk.set_full(true);
                             }
                             let bytes = 1000 * (1 + (n + turn) % 9);
-                            let Ok(_promise) = log.promise(2 * bytes) else {
+                            let Ok(_reservation) = log.reserve(2 * bytes) else {
                                 refused += 1;
                                 continue;
                             };
@@ -600,12 +602,12 @@ fn every_one_of_many_promises_is_kept() {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert!(refused > 0 && !life.health.is_poisoned(), "round {round}: {refused} were refused");
-        assert_eq!(life.log.promised.load(SeqCst), 0);
+        assert_eq!(life.log.reserved_bytes.load(SeqCst), 0);
     }
 }
 
 #[test]
-fn operations_wait_for_the_floor_and_appending_does_not() {
+fn operations_wait_for_the_low_water_mark_and_appending_does_not() {
     let env = SimulatedEnv::new(5);
     let mut life = open_in(new_database(), Arc::new(env.clone()));
     assert_eq!(life.log.pressure(), 0);
@@ -629,7 +631,7 @@ fn a_large_operation_waits_for_half_of_the_log() {
 }
 
 #[test]
-fn who_waits_for_the_floor_is_told_what_is_in_its_way() {
+fn a_wait_for_the_low_water_mark_gets_the_reason_for_it() {
     type Obstacle = fn(&Life);
     let obstacles: [(&str, Obstacle); 4] = [
         ("pages", |life| life.log.set_unflushed(Some(UsageError::Other("pages".into()).into()))),

@@ -34,9 +34,9 @@ use crate::{
 /// The most that is written at once, in bytes.
 const CHUNK: u64 = 1 << 20;
 /// The longest that a leader waits for other committers.
-const MOMENT_MAX: Duration = Duration::from_millis(1);
+const GATHER_MAX: Duration = Duration::from_millis(1);
 /// When waiting for other committers was useless again and again, one sync in 64 still tries.
-const RARER_MAX: u64 = 6;
+const GATHER_BACKOFF_MAX: u64 = 6;
 
 /// The state of the writer.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ struct Told<'a>(&'a Event);
 
 impl Drop for Told<'_> {
     fn drop(&mut self) {
-        if !planted(Bug::LeaderTellsNobody) {
+        if !planted(Bug::LeaderWakesNone) {
             self.0.notify();
         }
     }
@@ -216,23 +216,23 @@ impl Log {
     /// last sync ended are expected to return; a useless wait makes the next ones rarer. One thread alone never waits
     /// here, so a simulation does not either.
     fn gather(&self) {
-        let expected = self.served.load(Relaxed) + self.crowd.load(Relaxed);
-        let vain = self.vain.load(Relaxed);
+        let expected = self.served.load(Relaxed) + self.recent_committers.load(Relaxed);
+        let useless_waits = self.useless_waits.load(Relaxed);
         let turn = self.turns.fetch_add(1, Relaxed);
         let before = self.arrived.load(SeqCst);
-        if before < expected && turn.is_multiple_of(1 << vain.min(RARER_MAX)) {
-            let moment = self.last_sync().min(MOMENT_MAX);
+        if before < expected && turn.is_multiple_of(1 << useless_waits.min(GATHER_BACKOFF_MAX)) {
+            let moment = self.last_sync().min(GATHER_MAX);
             self.expected.store(expected, SeqCst);
             self.arrival.wait_for(moment, || self.arrived.load(SeqCst) >= expected);
             self.expected.store(u64::MAX, SeqCst);
             let in_vain = self.arrived.load(SeqCst) == before;
-            self.vain.store(if in_vain { vain.saturating_add(1) } else { 0 }, Relaxed);
+            self.useless_waits.store(if in_vain { useless_waits.saturating_add(1) } else { 0 }, Relaxed);
         }
     }
 
     /// Wakes every thread that waits for the log, so that it sees that the database has stopped. The creator of the
     /// log registers this with [`Health::when_stopped`](crate::health::Health::when_stopped).
-    pub fn tell_stopped(&self) {
+    pub fn wake_all_waiters(&self) {
         self.published.notify();
         self.room.notify();
         self.progress.notify();
@@ -241,7 +241,7 @@ impl Log {
 
     /// Waits until no thread is writing, after the database was closed: no thread will write again.
     pub fn quiesce(&self) {
-        self.tell_stopped();
+        self.wake_all_waiters();
         drop(self.syncer.lock());
         drop(self.writer.lock());
     }
@@ -301,7 +301,7 @@ impl Log {
             self.longest_sync.fetch_max(took, Relaxed);
         }
         // Served threads are expected to return, and threads that arrived meanwhile are waiting already.
-        self.crowd.store(self.arrived.load(SeqCst) - served, Relaxed);
+        self.recent_committers.store(self.arrived.load(SeqCst) - served, Relaxed);
         self.served.store(*arrived, Relaxed);
         // Bytes that other threads have written meanwhile may be too late for this sync.
         let meanwhile = planted(Bug::WrittenMeanwhileIsDurable).then(|| self.written.load(SeqCst));

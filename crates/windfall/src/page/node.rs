@@ -408,7 +408,7 @@ impl<'a> Node<'a> {
 
     /// Returns whether a page is the child in this slot: a node of the level below, with the separators on both sides
     /// of the slot as its fences.
-    pub fn leads_to(self, slot: usize, child: Node<'_>) -> bool {
+    pub fn is_parent_of(self, slot: usize, child: Node<'_>) -> bool {
         if child.level().checked_add(1) != Some(self.level()) || child.is_leaf() != (child.level() == 0) {
             return false;
         }

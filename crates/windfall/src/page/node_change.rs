@@ -208,11 +208,11 @@ pub(super) fn remove(page: Page<'_>, slot: u16) -> Result {
     if usize::from(slot) < node.first_slot() {
         return Err("the child at a node's lower fence cannot go");
     }
-    take_out(node, slot.into(), words);
+    remove_slot(node, slot.into(), words);
     Ok(())
 }
 
-fn take_out(node: Node<'_>, slot: usize, words: usize) {
+fn remove_slot(node: Node<'_>, slot: usize, words: usize) {
     let page = node.page();
     let first = node.slots_at() / 8 + slot;
     page.move_words(first + 1, first, node.count() - slot - 1);
@@ -254,7 +254,7 @@ pub(super) fn leaf_replace(page: Page<'_>, slot: u16, header: EntryHeader, value
             return Err(MISCOUNTED);
         }
     }
-    take_out(node, slot.into(), old);
+    remove_slot(node, slot.into(), old);
     insert(Node::new(page), slot.into(), &suffix, body)
 }
 

@@ -17,7 +17,7 @@ use crate::sync::{Bug, planted};
 ///
 /// # Errors
 /// A description of the contradiction.
-pub fn outline(page: Page<'_>) -> Result<(), &'static str> {
+pub fn check_header(page: Page<'_>) -> Result<(), &'static str> {
     let Some(kind) = PageType::from_u8(page.page_type()) else { return Err("it is of no known type") };
     if matches!(kind, PageType::Leaf | PageType::Inner) {
         checked(page, kind == PageType::Leaf)?;

@@ -183,7 +183,7 @@ impl<'a> Fields<'a> {
 
 impl<'a> PageOp<'a> {
     /// Returns whether applying ignores the page's previous content, so that recovery need not read the page.
-    pub fn makes_page_anew(&self) -> bool {
+    pub fn overwrites_page(&self) -> bool {
         matches!(self, Self::Format { .. } | Self::NodeBuild { .. })
     }
 

@@ -193,8 +193,8 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     let mut scan =
         Scan { space_ceiling: control.space_ceiling, trx_ceiling: control.trx_ceiling, ..Scan::default() };
     scan.note(disk, control)?;
-    let mut reader = LogReader::new(disk.clone(), control, control.floor)?;
-    let mut told = control.floor.0;
+    let mut reader = LogReader::new(disk.clone(), control, control.low_water_mark)?;
+    let mut told = control.low_water_mark.0;
     let mut last = None;
     while let Some((start, end, group)) = reader.next_group()? {
         let mut is_table = false;
@@ -223,16 +223,16 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
         }
         if end.0 - told > BATCH as u64 {
             told = end.0;
-            progress(Progress { phase: Phase::Scan, done: end.0 - control.floor.0, total: 0 });
+            progress(Progress { phase: Phase::Scan, done: end.0 - control.low_water_mark.0, total: 0 });
         }
     }
     scan.end = reader.end();
     let Scan { unfinished, prepared, .. } = &mut scan;
     prepared.retain(|trx, _| unfinished.contains_key(trx));
-    let (floor, end, dropped, unfinished) =
-        (control.floor.0, scan.end.0, scan.dropped.len(), scan.unfinished.len());
+    let (low_water_mark, end, dropped, unfinished) =
+        (control.low_water_mark.0, scan.end.0, scan.dropped.len(), scan.unfinished.len());
     let most_unfinished = scan.most_unfinished;
-    tracing::info!(floor, end, dropped, unfinished, most_unfinished, "the log was read");
+    tracing::info!(low_water_mark, end, dropped, unfinished, most_unfinished, "the log was read");
     Ok(scan)
 }
 
@@ -263,7 +263,7 @@ pub fn recover(
     scan: &Scan,
     progress: &dyn Fn(Progress),
 ) -> Result<Recovered> {
-    let disk = &*pool.ground().disk;
+    let disk = &*pool.context().disk;
     // Listed once, before anything is written: a file that replay creates must not hide that one was lost.
     let files: Files = disk
         .list(Folder::Data)?
@@ -278,7 +278,7 @@ pub fn recover(
     let lost = if planted(Bug::TornPageKept) {
         Lost::new()
     } else {
-        repair_torn_pages(pool, control.floor, scan, &files)?
+        repair_torn_pages(pool, control.low_water_mark, scan, &files)?
     };
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
@@ -324,8 +324,8 @@ struct Repair<'a> {
 /// If one half of the doublewrite file cannot be read, a copy in the other half may be outdated. A copy at or above
 /// the low-water mark is good all the same: the log has every later change. All pages that are written here, or by a
 /// batch, have such a copy, so what a crash leaves of them can be restored whether that half can be read or not.
-fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) -> Result<Lost> {
-    let (disk, page_size) = (&*pool.ground().disk, pool.page_size());
+fn repair_torn_pages(pool: &BufferPool, low_water_mark: Lsn, scan: &Scan, files: &Files) -> Result<Lost> {
+    let (disk, page_size) = (&*pool.context().disk, pool.page_size());
     let copies = Doublewrite::copies(disk, page_size)?;
     let mut repairs = Vec::new();
     for (&id, copy) in &copies.pages {
@@ -335,17 +335,17 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
         }
         let words = blank(page_size);
         let page = Page::new(&words);
-        let is_good = copies.unread.is_none() || copy.lsn >= floor;
+        let is_good = copies.unread.is_none() || copy.lsn >= low_water_mark;
         let is_torn = match disk.read_page(FileName::Data(id.space), pool.offset(id.page), page.words()) {
             // A page that no good copy can repair stays damaged, and its readers report it.
             Ok(()) => is_good && page.verify(id).is_err(),
             // A device may leave a block unreadable after an interrupted write, until the block is written again.
-            Err(error) if error.is_of_read() && is_good => true,
+            Err(error) if error.is_read_error() && is_good => true,
             Err(error) => return Err(error.of_page(id.page).into()),
         };
         if is_torn {
             tracing::warn!(page = %id, "a page that is torn, or cannot be read, is restored from its copy");
-        } else if page.lsn() != copy.lsn || copy.lsn <= floor {
+        } else if page.lsn() != copy.lsn || copy.lsn <= low_water_mark {
             continue;
         }
         repairs.push(Repair { id, copy, is_torn });
@@ -364,14 +364,14 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
             continue;
         }
         let Repair { id, copy, .. } = repair;
-        let is_enough = |lsn: Lsn| lsn > floor || lsn == copy.lsn;
+        let is_enough = |lsn: Lsn| lsn > low_water_mark || lsn == copy.lsn;
         kept = [0, 1].map(|half| kept[half] && copy.lsns[half].is_some_and(is_enough));
         let is_sound = pool.verify(*id, Page::new(&words(&copy.bytes))).is_ok();
         if !is_sound || copies.unread.is_some() || torn.len() == pool.room_for_torn() {
             return Err(error.into());
         }
         tracing::warn!(page = %id, %error, "a page cannot be written in its place: it stays in memory");
-        if copy.lsn <= floor {
+        if copy.lsn <= low_water_mark {
             lost.entry(id.space).or_insert_with(|| error.clone().into());
         }
         torn.push((space_of(pool, scan, files, id.space)?, id.page, buffer));
@@ -383,14 +383,14 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
         (None, None) => copies.later().unwrap_or(1),
         (None, Some(error)) => kept.iter().position(|has_all| *has_all).ok_or(error)?,
     };
-    pool.begin_batches(kept, copies.last_number(), torn, floor)?;
+    pool.begin_batches(kept, copies.last_number(), torn, low_water_mark)?;
     Ok(lost)
 }
 
 /// Writes copies to their places, and makes them durable there. Returns those that were refused, by their index, with
 /// the error.
 fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usize, (DiskError, IoBuffer)>> {
-    let (disk, page_size) = (&*pool.ground().disk, pool.page_size());
+    let (disk, page_size) = (&*pool.context().disk, pool.page_size());
     let request = |(token, Repair { id, copy, .. }): (u64, &Repair<'_>)| {
         let mut buffer = IoBuffer::new(page_size);
         buffer.bytes_mut()[..page_size].copy_from_slice(&copy.bytes);
@@ -426,7 +426,7 @@ fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usi
 fn is_durable_in_place(pool: &BufferPool, Repair { id, copy, .. }: &Repair<'_>, copies: &Copies) -> bool {
     let words = blank(pool.page_size());
     let page = Page::new(&words);
-    let read = pool.ground().disk.read_page(FileName::Data(id.space), pool.offset(id.page), page.words());
+    let read = pool.context().disk.read_page(FileName::Data(id.space), pool.offset(id.page), page.words());
     copies.was_durable_before_last_batch(id)
         && read.is_ok()
         && page.verify(*id).is_ok()
@@ -465,7 +465,7 @@ fn replay(
     lost: Lost,
     progress: &dyn Fn(Progress),
 ) -> Result<Lost> {
-    let disk = &pool.ground().disk;
+    let disk = &pool.context().disk;
     let mut replay =
         Replay { pool, scan, files, lost, queue: disk.queue(), bytes: Vec::new(), pages: BTreeMap::new() };
     // A missing file may have been dropped below the low-water mark while its last pages were being written: then no
@@ -473,8 +473,8 @@ fn replay(
     for space in scan.made.keys().filter(|space| files.contains(space)) {
         replay.space(*space)?;
     }
-    let mut reader = LogReader::new(disk.clone(), control, control.floor)?.up_to(scan.end);
-    let total = scan.end.0 - control.floor.0;
+    let mut reader = LogReader::new(disk.clone(), control, control.low_water_mark)?.up_to(scan.end);
+    let total = scan.end.0 - control.low_water_mark.0;
     while let Some((start, end, group)) = reader.next_group()? {
         for record in GroupReader::new(group) {
             if let Record::Page { id, op } =
@@ -486,7 +486,7 @@ fn replay(
         }
         if replay.bytes.len() >= BATCH {
             replay.apply()?;
-            progress(Progress { phase: Phase::Replay, done: end.0 - control.floor.0, total });
+            progress(Progress { phase: Phase::Replay, done: end.0 - control.low_water_mark.0, total });
         }
     }
     replay.apply()?;
@@ -497,7 +497,7 @@ fn replay(
 impl Replay<'_> {
     fn collect(&mut self, id: PageId, start: Lsn, end: Lsn, op: &PageOp<'_>) {
         let changes = self.pages.entry(id).or_default();
-        if op.makes_page_anew() {
+        if op.overwrites_page() {
             // The previous content of the page no longer matters.
             changes.clear();
         }
@@ -519,7 +519,7 @@ impl Replay<'_> {
         let mut work = Vec::with_capacity(pages.len());
         for (id, changes) in pages {
             let fresh =
-                changes.first().is_some_and(|(_, _, at)| decode(at).is_ok_and(|op| op.makes_page_anew()));
+                changes.first().is_some_and(|(_, _, at)| decode(at).is_ok_and(|op| op.overwrites_page()));
             match self.space(id.space) {
                 Ok(space) => work.push((space, id, fresh, changes)),
                 Err(error) => self.lose(id.space, error)?,
@@ -572,7 +572,7 @@ impl Replay<'_> {
         for (_, end, at) in changes.iter().filter(|(_, end, _)| is_due(*end)) {
             let page = latched.page();
             let damaged = |what: &str| {
-                let file = self.pool.ground().disk.path(FileName::Data(id.space));
+                let file = self.pool.context().disk.path(FileName::Data(id.space));
                 CorruptError::Page { file, page: id, lsn: page.lsn(), what: what.into() }
             };
             let op = decode(at).map_err(damaged)?;
@@ -595,7 +595,7 @@ impl Replay<'_> {
 pub fn attach_file(pool: &BufferPool, space: &Arc<Space>, exists: bool, made: Option<Lsn>) -> Result<()> {
     match (exists, made) {
         (false, Some(_)) => {
-            let path = pool.ground().disk.path(FileName::Data(space.id()));
+            let path = pool.context().disk.path(FileName::Data(space.id()));
             return Err(DiskError::Missing { path }.into());
         }
         (true, Some(lsn)) => {

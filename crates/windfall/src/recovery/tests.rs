@@ -89,9 +89,9 @@ impl Base {
             scan.end,
         )?;
         let log = Arc::new(log);
-        let ground =
+        let context =
             StorageContext { disk: shared.clone(), log: log.clone(), env: Arc::new(env.clone()), health };
-        let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, frames, frames)?);
+        let pool = Arc::new(BufferPool::new(context, PAGE_SIZE, frames, frames)?);
         let now = control.control().clone();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut workers = Vec::from(checkpointer.spawn(&env)?);
@@ -109,7 +109,7 @@ impl Base {
 
     fn commit(&self, mtr: Mtr<'_>) -> Result<()> {
         let end = mtr.commit()?;
-        self.pool.ground().log.sync_to(end)
+        self.pool.context().log.sync_to(end)
     }
 }
 
@@ -174,8 +174,8 @@ impl Run<'_> {
 
     fn step(&mut self, n: u64, step: Step) -> Result<()> {
         let pool = self.base.pool.clone();
-        let _room = pool.ground().log.admit(4096)?;
-        self.base.env.breathe();
+        let _room = pool.context().log.admit(4096)?;
+        self.base.env.yield_point();
         self.next = self.model.clone();
         match step {
             Step::Allocate(a, b) => {
@@ -232,7 +232,7 @@ impl Run<'_> {
                 let mut mtr = Mtr::begin(&pool)?;
                 mtr.record(&Record::Drop { spaces: vec![SpaceId(id)].into() });
                 let end = mtr.commit()?;
-                pool.ground().log.sync_to(end)?;
+                pool.context().log.sync_to(end)?;
                 pool.detach(&space, end);
                 while pool.reclaim_step(&mut drop) {}
             }
@@ -249,7 +249,7 @@ fn known(base: &Base, id: SpaceId) -> Arc<Space> {
     let pool = &base.pool;
     pool.space(id).unwrap_or_else(|| {
         let space = pool.attach(id, Durability::Logged);
-        let exists = pool.ground().disk.len(FileName::Data(id)).unwrap().is_some();
+        let exists = pool.context().disk.len(FileName::Data(id)).unwrap().is_some();
         attach_file(pool, &space, exists, None).unwrap();
         space
     })
@@ -365,13 +365,13 @@ fn a_drop_under_the_hands_of_purge_does_not_stop_the_database() {
     base.pool.detach(&space, Lsn::ZERO);
     assert!(mtr.latch(&space, PageNo(2)).is_err());
     drop(mtr);
-    assert!(base.pool.ground().health.check().is_ok());
+    assert!(base.pool.context().health.check().is_ok());
     // An unlogged change of a live tablespace poisons the database.
     let live = base.pool.attach(SpaceId(31), Durability::Logged);
     let mut mtr = Mtr::begin(&base.pool).unwrap();
     tablespace::allocate(&mut mtr, &live, PageType::Leaf, 0, PageNo::ROOT).unwrap();
     drop(mtr);
-    assert!(base.pool.ground().health.check().is_err());
+    assert!(base.pool.context().health.check().is_err());
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn tear(disk: &SimulatedDisk, acknowledged: &mut [u64; 2]) -> Result<()> {
 fn what_is_no_record_is_told_with_its_segment() {
     let disk = SimulatedDisk::new(1);
     let (base, [space, _]) = two_pages(&disk).unwrap();
-    let log = base.pool.ground().log.clone();
+    let log = base.pool.context().log.clone();
     while log.end() < Lsn(64 << 10) {
         set(&base, &space, 1).unwrap();
     }
@@ -492,7 +492,7 @@ fn a_torn_page_is_whole_again_in_memory_if_its_place_takes_no_write() {
         let base = Base::open(&disk, seed).unwrap_or_else(|error| panic!("{seed}: {error}"));
         pages_are(&base, [7, 0]).unwrap_or_else(|found| panic!("{seed}: {found}"));
         assert!(base.pool.flush_all().is_err(), "seed {seed}: the page is as torn as before");
-        disk.mend();
+        disk.clear_faults();
         pages_are(&Base::open(&disk, seed).unwrap(), [7, 0])
             .unwrap_or_else(|found| panic!("{seed}: {found}"));
     }
@@ -630,7 +630,7 @@ fn a_torn_page_that_is_latched_stays_whole_in_the_doublewrite_file() {
         for n in 0..2 {
             assert_eq!(base.pool.flush([(other.clone(), PageNo(1))]).unwrap(), 1, "{n}");
             let mut page = base.pool.exclusive(&other, PageNo(1)).unwrap();
-            page.mark_dirty(&other, base.pool.ground().log.durable());
+            page.mark_dirty(&other, base.pool.context().log.durable());
         }
     });
     let crashed = disk.survivor(Survive::Everything);
@@ -661,7 +661,7 @@ fn a_torn_page_is_needed_until_the_drop_of_its_tablespace_is_durable() {
     for n in 0..2 {
         assert_eq!(base.pool.flush([(other.clone(), PageNo(1))]).unwrap(), 1, "{n}");
         let mut page = base.pool.exclusive(&other, PageNo(1)).unwrap();
-        page.mark_dirty(&other, base.pool.ground().log.durable());
+        page.mark_dirty(&other, base.pool.context().log.durable());
     }
     let base = Base::open(&disk.restart(Survive::Nothing), 1).unwrap();
     let is_there = base.pool.space(one.id()).is_some_and(|space| !space.is_dropped());
@@ -708,13 +708,13 @@ fn what_a_killed_process_has_written_is_durable_before_anything_is_written() {
 }
 
 #[test]
-fn a_page_that_is_found_done_is_written_again_before_the_floor_passes() {
+fn a_page_that_is_found_done_is_written_again_before_the_low_water_mark_passes() {
     let mut cases = 0;
     for seed in 0..16 {
         let disk = SimulatedDisk::new(seed);
         let (base, [one, _]) = two_pages(&disk).unwrap();
         set(&base, &one, 7).unwrap();
-        let written = base.pool.ground().log.durable();
+        let written = base.pool.context().log.durable();
         disk.fail_on(FileName::Data(one.id()), Fault::SyncFails);
         assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
         if let Some(next) = next_without_copies(&disk) {
@@ -723,9 +723,13 @@ fn a_page_that_is_found_done_is_written_again_before_the_floor_passes() {
             let base = Base::open(&next, seed).unwrap();
             assert_eq!(in_the_file(&next), [7, 0], "seed {seed}: found done, and not durable");
             base.pool.files_to_record(16).into_iter().for_each(|space| base.pool.file_recorded(space));
-            let floor = base.checkpointer.checkpoint_all(false).unwrap();
-            assert!(floor >= written, "it is replayed again");
-            assert_eq!(in_the_file(&next), [7, 7], "seed {seed}: the floor passes what is not durable");
+            let low_water_mark = base.checkpointer.checkpoint_all(false).unwrap();
+            assert!(low_water_mark >= written, "it is replayed again");
+            assert_eq!(
+                in_the_file(&next),
+                [7, 7],
+                "seed {seed}: the low-water mark passes what is not durable"
+            );
         }
     }
     assert!(cases > 0, "no sync has lost the page");
@@ -742,7 +746,7 @@ fn a_panic_amid_a_change_of_several_pages_stops_the_database() {
         panic!("planned");
     }));
     assert!(panicked.is_err());
-    assert!(base.pool.ground().health.is_poisoned());
+    assert!(base.pool.context().health.is_poisoned());
     assert!(Mtr::begin(&base.pool).is_err(), "something was begun after it");
     assert!(base.checkpointer.checkpoint_all(false).is_err(), "something was written after it");
     drop(base);
@@ -756,7 +760,7 @@ fn a_full_log_makes_the_deleter_sync_a_drop() {
     let disk = SimulatedDisk::new(7);
     let base = Base::open(&disk, 7).unwrap();
     let (pool, deleter) = (&base.pool, Deleter::new(base.pool.clone()));
-    let log = &pool.ground().log;
+    let log = &pool.context().log;
     let space = pool.attach(SpaceId(20), Durability::Logged);
     let mut mtr = Mtr::begin(pool).unwrap();
     tablespace::allocate(&mut mtr, &space, PageType::Leaf, 0, PageNo(1)).unwrap();

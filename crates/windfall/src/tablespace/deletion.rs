@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// The pause with nothing to do.
 const IDLE: Duration = Duration::from_millis(500);
 /// A sync that takes more than this percentage of the usual longest sync counts as slowed down by the deletion.
-const SUFFERS: u32 = 150;
+const SLOW_SYNC_PERCENT: u32 = 150;
 /// The log counts as quiet if no thread has written for this long.
 const QUIET: Duration = Duration::from_millis(250);
 /// The least that the removal of a file counts, in bytes.
@@ -69,7 +69,7 @@ struct Pace {
 
 /// A sample of the load that competes with a deletion.
 #[derive(Clone, Copy, Debug, Default)]
-struct Neighbours {
+struct LoadSample {
     /// The longest log sync since the last sample, zero if there was none. A committer may have waited for it.
     longest_sync: Duration,
     /// The log's end.
@@ -138,9 +138,9 @@ impl Deleter {
         self.take_over(PendingFile { space, dropped: Lsn::ZERO, left: None });
     }
 
-    fn take_over(&self, doomed: PendingFile) {
+    fn take_over(&self, pending_file: PendingFile) {
         self.pending.fetch_add(1, SeqCst);
-        self.arrived.lock().push_back(doomed);
+        self.arrived.lock().push_back(pending_file);
         self.wake.notify();
     }
 
@@ -161,37 +161,41 @@ impl Deleter {
 
     /// Runs one step.
     pub fn step(&self) -> Next {
-        if self.pool.ground().health.is_poisoned() {
+        if self.pool.context().health.is_poisoned() {
             return Next::Idle(IDLE);
         }
         self.look();
         let first = self.queue.lock().pop_front();
-        let Some(mut doomed) = first else {
+        let Some(mut pending_file) = first else {
             self.rest();
             return Next::Idle(IDLE);
         };
-        let log = &self.pool.ground().log;
-        if doomed.dropped > log.durable() && !planted(Bug::FileGoesBeforeTheDrop) {
+        let log = &self.pool.context().log;
+        if pending_file.dropped > log.durable() && !planted(Bug::FileGoesBeforeTheDrop) {
             // A log under pressure waits for this drop: then it is made durable now.
-            let synced = log.pressure() < 50 || log.sync_to(doomed.dropped).is_ok();
-            self.queue.lock().push_back(doomed);
+            let synced = log.pressure() < 50 || log.sync_to(pending_file.dropped).is_ok();
+            self.queue.lock().push_back(pending_file);
             return Next::Idle(if synced { PAUSE } else { IDLE });
         }
-        match self.cut(&mut doomed) {
+        match self.cut(&mut pending_file) {
             Ok(true) => {
                 self.deleted_files.fetch_add(1, Relaxed);
-                tracing::debug!(space = doomed.space.0, "a dropped tablespace's file is deleted");
-                self.gone.lock().push(doomed.space);
+                tracing::debug!(space = pending_file.space.0, "a dropped tablespace's file is deleted");
+                self.gone.lock().push(pending_file.space);
                 self.pending.fetch_sub(1, SeqCst);
-                if self.pace.lock().is_a_piece(doomed.left.unwrap_or(0)) { self.pause() } else { Next::Again }
+                if self.pace.lock().is_a_piece(pending_file.left.unwrap_or(0)) {
+                    self.pause()
+                } else {
+                    Next::Again
+                }
             }
             Ok(false) => {
-                self.queue.lock().push_front(doomed);
+                self.queue.lock().push_front(pending_file);
                 self.pause()
             }
             Err(error) => {
                 tracing::warn!(%error, "a dropped tablespace's file could not be deleted yet");
-                self.queue.lock().push_back(doomed);
+                self.queue.lock().push_back(pending_file);
                 Next::Idle(IDLE)
             }
         }
@@ -201,24 +205,25 @@ impl Deleter {
     fn look(&self) {
         for _ in 0..LOOKS_PER_STEP {
             let first = self.arrived.lock().pop_front();
-            let Some(mut doomed) = first else { break };
+            let Some(mut pending_file) = first else { break };
             // If the length cannot be read now, it is read when the file is next in the queue.
-            doomed.left = self.pool.ground().disk.len(FileName::Data(doomed.space)).ok().flatten();
-            self.pending_bytes.fetch_add(doomed.left.unwrap_or(0), Relaxed);
-            self.queue.lock().push_back(doomed);
+            pending_file.left =
+                self.pool.context().disk.len(FileName::Data(pending_file.space)).ok().flatten();
+            self.pending_bytes.fetch_add(pending_file.left.unwrap_or(0), Relaxed);
+            self.queue.lock().push_back(pending_file);
         }
     }
 
     /// Truncates the file by a piece, or removes it when little is left. Returns whether it is deleted.
-    fn cut(&self, doomed: &mut PendingFile) -> Result<bool, DiskError> {
-        let disk = &self.pool.ground().disk;
-        let file = FileName::Data(doomed.space);
-        let left = match doomed.left {
+    fn cut(&self, pending_file: &mut PendingFile) -> Result<bool, DiskError> {
+        let disk = &self.pool.context().disk;
+        let file = FileName::Data(pending_file.space);
+        let left = match pending_file.left {
             Some(left) => left,
             None => match disk.len(file)? {
                 Some(length) => {
                     self.pending_bytes.fetch_add(length, Relaxed);
-                    doomed.left = Some(length);
+                    pending_file.left = Some(length);
                     length
                 }
                 None => return Ok(true),
@@ -232,7 +237,7 @@ impl Deleter {
             }
             self.deleted_bytes.fetch_add(piece, Relaxed);
             self.pending_bytes.fetch_sub(piece, Relaxed);
-            doomed.left = Some(left - piece);
+            pending_file.left = Some(left - piece);
             return Ok(false);
         }
         if !is_gone(disk.remove(file))? {
@@ -254,13 +259,13 @@ impl Deleter {
         self.pace.lock().rest(neighbours);
     }
 
-    fn neighbours(&self) -> Neighbours {
-        let ground = self.pool.ground();
-        Neighbours {
-            longest_sync: ground.log.take_longest_sync(),
-            log_end: ground.log.end(),
-            now: ground.env.now(),
-            short_of_space: ground.disk.free_percent().is_some_and(|percent| percent < SHORT_PERCENT),
+    fn neighbours(&self) -> LoadSample {
+        let context = self.pool.context();
+        LoadSample {
+            longest_sync: context.log.take_longest_sync(),
+            log_end: context.log.end(),
+            now: context.env.now(),
+            short_of_space: context.disk.free_percent().is_some_and(|percent| percent < SHORT_PERCENT),
         }
     }
 }
@@ -277,7 +282,7 @@ impl Pace {
     }
 
     /// Chooses the next piece and the pause, after a piece.
-    fn after(&mut self, neighbours: Neighbours) -> Next {
+    fn after(&mut self, neighbours: LoadSample) -> Next {
         self.gone = 0;
         let sync = neighbours.longest_sync;
         let writes = core::mem::replace(&mut self.log_end, neighbours.log_end) != neighbours.log_end;
@@ -291,7 +296,7 @@ impl Pace {
         // As long as the usual time is unknown it is zero, and the pieces become smaller.
         let piece = if sync.is_zero() {
             self.piece
-        } else if sync <= self.usual * SUFFERS / 100 {
+        } else if sync <= self.usual * SLOW_SYNC_PERCENT / 100 {
             self.piece + self.piece / 4
         } else {
             self.piece / 2
@@ -302,7 +307,7 @@ impl Pace {
     }
 
     /// Measures the usual sync time, with nothing to delete.
-    fn rest(&mut self, neighbours: Neighbours) {
+    fn rest(&mut self, neighbours: LoadSample) {
         self.piece = *PIECES.start();
         self.log_end = neighbours.log_end;
         let longest = neighbours.longest_sync;
@@ -380,8 +385,8 @@ mod tests {
         assert_eq!((pending_files, pending_bytes), (0, 0));
     }
 
-    fn synced(longest_sync: Duration) -> Neighbours {
-        Neighbours { longest_sync, ..Neighbours::default() }
+    fn synced(longest_sync: Duration) -> LoadSample {
+        LoadSample { longest_sync, ..LoadSample::default() }
     }
 
     #[test]
@@ -404,7 +409,7 @@ mod tests {
     fn a_quiet_log_and_a_full_disk_mean_haste() {
         let mut pace = Pace::new();
         pace.rest(synced(MS));
-        let quiet = |now| Neighbours { now, ..Neighbours::default() };
+        let quiet = |now| LoadSample { now, ..LoadSample::default() };
         assert!(
             matches!(pace.after(quiet(MS)), Next::Idle(PAUSE)),
             "that may be a pause between two commits"
@@ -417,7 +422,7 @@ mod tests {
         assert!(matches!(pace.after(synced(MS)), Next::Idle(PAUSE)));
         assert_eq!(pace.piece, *PIECES.start() * 4);
         for _ in 0..10 {
-            let short = Neighbours { short_of_space: true, ..synced(50 * MS) };
+            let short = LoadSample { short_of_space: true, ..synced(50 * MS) };
             assert!(matches!(pace.after(short), Next::Again));
         }
         assert_eq!(pace.piece, *PIECES.end());
@@ -429,7 +434,7 @@ mod tests {
         let mut pace = Pace::new();
         (0..20).for_each(|_| pace.rest(synced(2 * MS)));
         for look in 1..100 {
-            let seen = Neighbours {
+            let seen = LoadSample {
                 longest_sync: 2 * MS * (look % 2),
                 log_end: Lsn(u64::from(look.div_ceil(2))),
                 now: PAUSE * look,
@@ -446,7 +451,7 @@ mod tests {
         let mut pace = Pace::new();
         pace.rest(synced(MS));
         for end in 1..100 {
-            let seen = Neighbours { log_end: Lsn(end.into()), now: 100 * MS * end, ..Neighbours::default() };
+            let seen = LoadSample { log_end: Lsn(end.into()), now: 100 * MS * end, ..LoadSample::default() };
             assert!(matches!(pace.after(seen), Next::Idle(PAUSE)));
             assert!(pace.piece <= *PIECES.start() * 4);
         }

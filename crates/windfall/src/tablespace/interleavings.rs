@@ -26,17 +26,17 @@ const NEW: SpaceId = SpaceId(103);
 #[test]
 fn a_file_goes_behind_its_drop_and_stays_away() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::FileGoesBeforeTheDrop, Bug::FileBehindTheDeleter], move || {
+    explore(3000, &[Bug::FileGoesBeforeTheDrop, Bug::FileAfterTheDeleter], move || {
         let base = prepared.open(16);
         let deleter = Arc::new(Deleter::new(base.pool.clone()));
-        let log = base.pool.ground().log.clone();
+        let log = base.pool.context().log.clone();
         let empty = base.pool.attach(EMPTY, Durability::Logged);
         make_header(&base.pool, &empty).unwrap();
         base.change(0, PAGES[0]).unwrap();
         let dropper = {
             let base = base.clone();
             spawn(move || {
-                let (_, dropped) = base.pool.ground().log.begin_group().append(&[1; 8]).unwrap();
+                let (_, dropped) = base.pool.context().log.begin_group().append(&[1; 8]).unwrap();
                 base.pool.detach(&base.spaces[0], dropped);
                 base.pool.detach(&empty, dropped);
                 let new = base.pool.attach(NEW, Durability::Logged);

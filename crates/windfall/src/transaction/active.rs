@@ -105,7 +105,7 @@ struct Running {
     prepared: Option<Arc<[u8]>>,
     ending: Ending,
     /// Its lock owner, once the transaction or a waiter for it has requested it.
-    locker: Option<Arc<LockOwner>>,
+    lock_owner: Option<Arc<LockOwner>>,
 }
 
 /// The transactions that a checkpoint logs.
@@ -283,7 +283,7 @@ impl Active {
         table.names -= ended.as_ref().map_or(0, Running::log_of_name);
         self.tell_oldest(&table, ids.next_trx());
         drop(table);
-        ended.map_or((false, None), |running| (running.left_behind, running.locker))
+        ended.map_or((false, None), |running| (running.left_behind, running.lock_owner))
     }
 
     /// Ids are assigned under the lock, so `next` is above all that have begun.
@@ -305,15 +305,15 @@ impl Active {
     }
 
     /// Returns the lock owner of a transaction, which is created if it has none yet. `None` if it has ended.
-    pub(super) fn locker(&self, trx: TrxId, locks: &Locks) -> Option<Arc<LockOwner>> {
+    pub(super) fn lock_owner(&self, trx: TrxId, locks: &Locks) -> Option<Arc<LockOwner>> {
         let mut table = self.table.lock();
         let running = table.running.get_mut(&trx)?;
-        Some(running.locker.get_or_insert_with(|| locks.locker(trx)).clone())
+        Some(running.lock_owner.get_or_insert_with(|| locks.lock_owner(trx)).clone())
     }
 
     /// Removes the lock owner of a transaction. A waiter for what it has changed creates a new one.
     pub(super) fn take_locker(&self, trx: TrxId) -> Option<Arc<LockOwner>> {
-        self.table.lock().running.get_mut(&trx)?.locker.take()
+        self.table.lock().running.get_mut(&trx)?.lock_owner.take()
     }
 
     /// Returns an id that belongs to no transaction.

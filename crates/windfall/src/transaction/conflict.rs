@@ -102,9 +102,9 @@ impl Transactions {
                 return Err(UsageError::Other(what.into()).into());
             }
             Blocked::Writer(holder, row, mode) => {
-                let holder = self.active.locker(holder, &self.lock_manager);
+                let holder = self.active.lock_owner(holder, &self.lock_manager);
                 // The holder may end at this point: a yield point, so that a simulation can schedule that.
-                self.ground.pool.ground().env.breathe();
+                self.context.pool.context().env.yield_point();
                 let is_explicit =
                     holder.is_some_and(|holder| self.lock_manager.make_explicit(&holder, row.clone()));
                 // If it has ended there is nothing to wait for.
@@ -116,10 +116,10 @@ impl Transactions {
             Blocked::Row(row, mode) => LockRequest::Row(row, mode),
             Blocked::Range(row) => LockRequest::Insert(row),
         };
-        let locker = trx.locker()?;
+        let lock_owner = trx.lock_owner()?;
         if let LockRequest::Row(row, _) = &wanted {
-            trx.note_wait(row, self.lock_manager.held_mode(&locker, row));
+            trx.note_wait(row, self.lock_manager.held_mode(&lock_owner, row));
         }
-        self.acquire_in_call(&locker, wanted, waits)
+        self.acquire_in_call(&lock_owner, wanted, waits)
     }
 }

@@ -37,7 +37,7 @@ pub trait Follower: Send + Sync + fmt::Debug {
     fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>);
 
     /// Notes that a row was rolled back, and its value cannot be read.
-    fn lose_track(&self, error: Error);
+    fn note_unreadable(&self, error: Error);
 
     /// Returns whether its backlog exceeds its limit.
     fn is_full(&self) -> bool;
@@ -103,7 +103,7 @@ impl Transactions {
     }
 
     /// Notifies the follower that a row was rolled back: its version before the rollback and its version since.
-    pub(super) fn tell_taken_back(&self, tree: &Tree, key: &[u8], undone: Version, restored: Version) {
+    pub(super) fn note_rolled_back(&self, tree: &Tree, key: &[u8], undone: Version, restored: Version) {
         let Some(follower) = self.followers.of(tree.space().id()).filter(|_| !planted(Bug::RollbackNotNoted))
         else {
             return;
@@ -121,7 +121,7 @@ impl Transactions {
             (Ok(undone), Ok(restored)) => {
                 follower.note(key, undone.as_deref(), restored.flatten().as_deref());
             }
-            (Err(error), _) | (_, Err(error)) => follower.lose_track(error),
+            (Err(error), _) | (_, Err(error)) => follower.note_unreadable(error),
         }
     }
 }

@@ -30,7 +30,7 @@ pub fn undo(data: &[u8]) {
             UndoRecord::row_bound(key.len(), value, touches)
         }
     };
-    assert!(data.len() <= bound, "a record is longer than its promise of log");
+    assert!(data.len() <= bound, "a record is longer than the log space reserved for it");
 }
 
 /// Returns undo records of every kind.

@@ -31,12 +31,12 @@ struct Counter {
     /// Ids below this may be used.
     usable: AtomicU64,
     /// The ceiling that the log has, or is about to get.
-    promised: AtomicU64,
+    ceiling: AtomicU64,
 }
 
 impl Counter {
     fn new(start: u64) -> Self {
-        Self { next: AtomicU64::new(start), usable: AtomicU64::new(start), promised: AtomicU64::new(start) }
+        Self { next: AtomicU64::new(start), usable: AtomicU64::new(start), ceiling: AtomicU64::new(start) }
     }
 
     fn take(&self) -> Option<u64> {
@@ -105,10 +105,10 @@ impl Ids {
         }
         // A log without space is reported before a ceiling is raised. The holder of the mutex does not wait for
         // log space, because drops need ids, too.
-        let _room = self.pool.ground().log.admit_drop(RECORD)?;
+        let _room = self.pool.context().log.admit_space_maker(RECORD)?;
         for counter in both {
             if counter.is_short() {
-                counter.promised.fetch_add(BLOCK, SeqCst);
+                counter.ceiling.fetch_add(BLOCK, SeqCst);
             }
         }
         let (space, trx) = self.ceilings();
@@ -120,16 +120,16 @@ impl Ids {
         let mut mtr = Mtr::begin(&self.pool)?;
         mtr.record(&Record::Ceilings { space, trx });
         let end = mtr.commit()?;
-        self.pool.ground().log.sync_to(end)?;
+        self.pool.context().log.sync_to(end)?;
         for counter in both {
-            counter.usable.store(counter.promised.load(SeqCst), SeqCst);
+            counter.usable.store(counter.ceiling.load(SeqCst), SeqCst);
         }
         Ok(())
     }
 
     /// Returns the ceilings: no tablespace id and no transaction id at or above these was assigned.
     pub fn ceilings(&self) -> (u64, u64) {
-        (self.spaces.promised.load(SeqCst), self.trxs.promised.load(SeqCst))
+        (self.spaces.ceiling.load(SeqCst), self.trxs.ceiling.load(SeqCst))
     }
 }
 

@@ -37,9 +37,9 @@ impl Trx<'_> {
         out: &mut Vec<u8>,
         owner: impl FnOnce() -> Owner,
     ) -> Result<bool, Stop> {
-        let floor = self.floor();
-        let _turn = floor.locks.lock_in_call(floor.locks.name(tree.space().id(), key))?;
-        let header = match floor.read_settled(self.id(), || tree.get_into(key, out))? {
+        let transactions = self.transactions();
+        let _turn = transactions.locks.lock_in_call(transactions.locks.name(tree.space().id(), key))?;
+        let header = match transactions.read_settled(self.id(), || tree.get_into(key, out))? {
             Ok(header) => header,
             Err(writer) => return Err(Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), mode))),
         };
@@ -65,7 +65,7 @@ impl Trx<'_> {
     /// # Errors
     /// A row that has left since a strict read view was made; damage, I/O, a dropped table.
     pub fn has_left(&self, index: &Tree, entry: &[u8], owner: impl FnOnce() -> Owner) -> Result<bool> {
-        match self.floor().read_settled(self.id(), || index.get_into(entry, &mut Vec::new()))? {
+        match self.transactions().read_settled(self.id(), || index.get_into(entry, &mut Vec::new()))? {
             Ok(None) => Ok(true),
             Ok(Some(header)) if header.is_deleted() => self.check_unchanged(header, owner).map(|()| true),
             Ok(Some(_)) | Err(_) => Ok(false),
@@ -74,10 +74,10 @@ impl Trx<'_> {
 
     /// Locks a row, or returns that others have locked it.
     pub(super) fn lock_row(&mut self, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
-        let (locker, row) = (self.locker()?, name_of(tree, key));
+        let (lock_owner, row) = (self.lock_owner()?, name_of(tree, key));
         self.note_lock(&row, mode);
-        match self.floor().lock_manager.acquire(
-            &locker,
+        match self.transactions().lock_manager.acquire(
+            &lock_owner,
             LockRequest::Row(row.clone(), mode),
             LockTimeout::NoWait,
         ) {
@@ -88,8 +88,8 @@ impl Trx<'_> {
 
     /// Locks the gap at a key that is missing, so that it stays missing.
     pub(super) fn lock_gap(&mut self, tree: &Tree, key: &[u8]) -> Result<()> {
-        let (locker, this) = (self.locker()?, Bound::Included(key));
-        self.floor().lock_manager.lock_range(&locker, tree.space().id(), this, this);
+        let (lock_owner, this) = (self.lock_owner()?, Bound::Included(key));
+        self.transactions().lock_manager.lock_range(&lock_owner, tree.space().id(), this, this);
         Ok(())
     }
 
@@ -99,8 +99,8 @@ impl Trx<'_> {
     /// If the log accepts no more records.
     pub fn lock_range(&mut self, tree: &Tree, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         if self.rules.gaps && !planted(Bug::GapNotLocked) {
-            let locker = self.locker()?;
-            self.floor().lock_manager.lock_range(&locker, tree.space().id(), lower, upper);
+            let lock_owner = self.lock_owner()?;
+            self.transactions().lock_manager.lock_range(&lock_owner, tree.space().id(), lower, upper);
         }
         Ok(())
     }

@@ -106,13 +106,13 @@ const NOTES_KEPT: usize = 1024;
 /// Returns the most bytes that a checkpoint may log for the transactions: one group, less the reserve for transactions
 /// that begin meanwhile.
 fn notes_most(pool: &BufferPool) -> usize {
-    pool.ground().log.max_group() - NOTES_KEPT
+    pool.context().log.max_group() - NOTES_KEPT
 }
 
 /// The transaction layer of a database.
 #[derive(Debug)]
 pub struct Transactions {
-    ground: Arc<stream::UndoContext>,
+    context: Arc<stream::UndoContext>,
     ids: Arc<Ids>,
     active: Arc<Active>,
     streams: streams::Streams,
@@ -150,12 +150,12 @@ pub struct Transactions {
 #[derive(Debug)]
 pub struct StatementLock<'a> {
     locks: &'a Locks,
-    locker: Arc<LockOwner>,
+    lock_owner: Arc<LockOwner>,
 }
 
 impl Drop for StatementLock<'_> {
     fn drop(&mut self) {
-        self.locks.end(&self.locker);
+        self.locks.end(&self.lock_owner);
     }
 }
 
@@ -174,9 +174,9 @@ impl Transactions {
         prepared: &BTreeMap<TrxId, Arc<[u8]>>,
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
     ) -> Result<Self> {
-        let env = pool.ground().env.clone();
+        let env = pool.context().env.clone();
         let purge_wake = Arc::new(Event::new());
-        let ground = Arc::new(stream::UndoContext {
+        let context = Arc::new(stream::UndoContext {
             pool,
             system,
             ids: ids.clone(),
@@ -188,10 +188,10 @@ impl Transactions {
         for (trx, first) in unfinished {
             active.resume(*trx, *first, prepared.get(trx).cloned(), env.now());
         }
-        active.opened(&ids, notes_most(&ground.pool))?;
+        active.opened(&ids, notes_most(&context.pool))?;
         Ok(Self {
-            streams: streams::Streams::open(ground.clone(), attach)?,
-            ground,
+            streams: streams::Streams::open(context.clone(), attach)?,
+            context,
             ids,
             active,
             locks: key_latch::KeyLatches::new(env.clone()),
@@ -297,13 +297,13 @@ impl Transactions {
         at_most: Duration,
     ) -> Result<StatementLock<'_>> {
         // A statement is no transaction and has no changes. The number names it in lists and errors.
-        let locker = self.lock_manager.locker(self.active.number(&self.ids)?);
-        let lock = StatementLock { locks: &self.lock_manager, locker };
+        let lock_owner = self.lock_manager.lock_owner(self.active.number(&self.ids)?);
+        let lock = StatementLock { locks: &self.lock_manager, lock_owner };
         let began = self.now();
         for space in spaces {
             // The time limit is that of the statement, not of each of its tables.
             let left = at_most.saturating_sub(self.now().saturating_sub(began)).max(at_most.min(LEAST_WAIT));
-            self.acquire(&lock.locker, LockRequest::Table(space, mode), LockTimeout::of(left))?;
+            self.acquire(&lock.lock_owner, LockRequest::Table(space, mode), LockTimeout::of(left))?;
         }
         Ok(lock)
     }
@@ -312,16 +312,16 @@ impl Transactions {
     ///
     /// # Errors
     /// Those of [`Locks::acquire`]; why the database has stopped; [`Error::Closed`] if it is being closed.
-    pub fn acquire(&self, me: &Arc<LockOwner>, wanted: LockRequest, patience: LockTimeout) -> Result<()> {
-        self.why_not(self.lock_manager.acquire(me, wanted, patience).map_err(Error::from))
+    pub fn acquire(&self, me: &Arc<LockOwner>, wanted: LockRequest, lock_timeout: LockTimeout) -> Result<()> {
+        self.stop_reason(self.lock_manager.acquire(me, wanted, lock_timeout).map_err(Error::from))
     }
 
     /// Replaces the error of an interrupted wait by the reason for which the database has stopped or is closing, if
     /// that ended it.
-    fn why_not(&self, taken: Result<()>) -> Result<()> {
+    fn stop_reason(&self, taken: Result<()>) -> Result<()> {
         match taken {
             Err(Error::Lock(LockError::Interrupted)) if self.lock_manager.is_stopped() => {
-                self.ground.pool.ground().health.check()?;
+                self.context.pool.context().health.check()?;
                 Err(Error::Closed)
             }
             taken => taken,
@@ -329,7 +329,7 @@ impl Transactions {
     }
 
     /// Locks a table for a statement that blocks others only in short intervals. Each interval lasts at most a quarter
-    /// of the lock timeout, or 50 ms if that is more, as in [`Locks::acquire_in_turns`].
+    /// of the lock timeout, or 50 ms if that is more, as in [`Locks::acquire_yielding`].
     ///
     /// # Errors
     /// As [`Transactions::lock_tables`]; errors of `between`.
@@ -340,11 +340,12 @@ impl Transactions {
         at_most: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<StatementLock<'_>> {
-        let locker = self.lock_manager.locker(self.active.number(&self.ids)?);
-        let lock = StatementLock { locks: &self.lock_manager, locker };
+        let lock_owner = self.lock_manager.lock_owner(self.active.number(&self.ids)?);
+        let lock = StatementLock { locks: &self.lock_manager, lock_owner };
         let longest = self.lock_wait() / 4;
-        let taken = self.lock_manager.acquire_in_turns(&lock.locker, space, mode, at_most, longest, between);
-        self.why_not(taken)?;
+        let taken =
+            self.lock_manager.acquire_yielding(&lock.lock_owner, space, mode, at_most, longest, between);
+        self.stop_reason(taken)?;
         Ok(lock)
     }
 
@@ -374,8 +375,8 @@ impl Transactions {
     /// statement only the current wait is interrupted. Returns whether a transaction, or a statement that waits, has
     /// this number.
     pub fn interrupt(&self, trx: TrxId) -> bool {
-        while let Some(locker) = self.active.locker(trx, &self.lock_manager) {
-            if self.lock_manager.interrupt(&locker) {
+        while let Some(lock_owner) = self.active.lock_owner(trx, &self.lock_manager) {
+            if self.lock_manager.interrupt(&lock_owner) {
                 return true;
             }
             // The transaction has released its locks meanwhile, and uses another lock owner from now on.
@@ -396,10 +397,10 @@ impl Transactions {
 
     /// Returns the buffer pool.
     pub fn pool(&self) -> &Arc<BufferPool> {
-        &self.ground.pool
+        &self.context.pool
     }
 
     fn now(&self) -> Duration {
-        self.ground.pool.ground().env.now()
+        self.context.pool.context().env.now()
     }
 }

@@ -87,7 +87,7 @@ pub struct StreamPurge {
     passed: AtomicU64,
     /// The transaction at which purge is stopped: it has ended, but a read view may still need the versions before its
     /// own. [`TrxId::NONE`] if there is none.
-    stands_before: AtomicU64,
+    blocked_at: AtomicU64,
     /// The tables with records deferred for a check, as of the end of the last step.
     put_off: Mutex<Vec<SpaceId>>,
 }
@@ -171,15 +171,15 @@ struct Stepped {
 impl StreamPurge {
     pub(super) fn new(at: u64) -> Self {
         let state = State { at, ..State::default() };
-        let (passed, stands_before) = (AtomicU64::new(at), AtomicU64::new(TrxId::NONE.0));
+        let (passed, blocked_at) = (AtomicU64::new(at), AtomicU64::new(TrxId::NONE.0));
         let put_off = Mutex::new(Rank::Leaf, Vec::new());
-        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new(), passed, stands_before, put_off }
+        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new(), passed, blocked_at, put_off }
     }
 
     /// Returns the transaction at which read views stop purge. If purge has moved on since, all views see that
     /// transaction.
-    pub(super) fn stands_before(&self) -> Option<TrxId> {
-        Some(TrxId(self.stands_before.load(Relaxed))).filter(|trx| *trx != TrxId::NONE)
+    pub(super) fn blocked_at(&self) -> Option<TrxId> {
+        Some(TrxId(self.blocked_at.load(Relaxed))).filter(|trx| *trx != TrxId::NONE)
     }
 
     /// Returns the tables with records deferred for a check, which may have ended since. Does not wait for a step.
@@ -215,7 +215,7 @@ impl State {
     }
 
     fn has_left(&self, table: SpaceId) -> bool {
-        self.left.values().any(|passed| passed.tables.contains(&table)) && !planted(Bug::LeftBehindUnseen)
+        self.left.values().any(|passed| passed.tables.contains(&table)) && !planted(Bug::LeftoversUnseen)
     }
 
     fn is_done_with(&self, table: SpaceId, before: u64) -> bool {
@@ -312,7 +312,7 @@ impl Transactions {
 
     /// Returns the event that wakes the purge worker early.
     pub fn purge_wake(&self) -> Arc<Event> {
-        self.ground.purge_wake.clone()
+        self.context.purge_wake.clone()
     }
 
     /// Purges a stream up to a position, as far as one table is concerned and nothing blocks it. The table's gate is
@@ -326,7 +326,7 @@ impl Transactions {
         let mut idle = 0;
         let mut last = None;
         while idle < FRUITLESS_MOST {
-            let _room = self.ground.pool.ground().log.admit(LOG_PER_STEP)?;
+            let _room = self.context.pool.context().log.admit(LOG_PER_STEP)?;
             let mut state = stream.purge.state.lock();
             let Stepped { more, cut } = self.purge_locked(stream, &mut state)?;
             if state.is_done_with(table, before) {
@@ -338,7 +338,7 @@ impl Transactions {
             idle = if now == last && !is_at_work { idle + 1 } else { 0 };
             last = now;
             drop(state);
-            self.ground.pool.ground().env.breathe();
+            self.context.pool.context().env.yield_point();
         }
         Ok(())
     }
@@ -362,15 +362,15 @@ impl Transactions {
     /// Runs one step in one stream. Returns whether more work can be done at once.
     pub(super) fn purge_stream(&self, stream: &Stream) -> Result<bool> {
         let is_logged = stream.durability() == Durability::Logged;
-        let _room = is_logged.then(|| self.ground.pool.ground().log.admit(LOG_PER_STEP)).transpose()?;
+        let _room = is_logged.then(|| self.context.pool.context().log.admit(LOG_PER_STEP)).transpose()?;
         Ok(self.purge_locked(stream, &mut stream.purge.state.lock())?.more)
     }
 
     fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<Stepped> {
         debug_assert!(
             stream.durability() == Durability::Temporary
-                || self.ground.pool.ground().log.promised() >= LOG_PER_STEP,
-            "a step appends nothing that was not promised"
+                || self.context.pool.context().log.reserved_bytes() >= LOG_PER_STEP,
+            "a step appends no more than was reserved"
         );
         let horizon = self.horizon_of(stream);
         let mut left = Left { records: RECORDS_PER_STEP, pages: PAGES_PER_STEP, cut: None };
@@ -386,7 +386,7 @@ impl Transactions {
             state.left.remove(&trx);
         }
         let needed = walks.iter().map(|(trx, _)| *trx).find(|trx| !horizon.covers(*trx));
-        stream.purge.stands_before.store(needed.unwrap_or(TrxId::NONE).0, Relaxed);
+        stream.purge.blocked_at.store(needed.unwrap_or(TrxId::NONE).0, Relaxed);
         state.walks = walks;
         walked?;
         self.purge_at_rest(stream, &horizon, state, &mut left)?;
@@ -511,7 +511,7 @@ impl Transactions {
 
     /// Returns whether a check has quiesced the table.
     pub(super) fn is_at_rest(&self, table: SpaceId) -> bool {
-        self.ground.pool.space(table).is_some_and(|space| space.rest().try_read().is_none())
+        self.context.pool.space(table).is_some_and(|space| space.rest().try_read().is_none())
     }
 
     /// Continues the scan of the stream.
@@ -545,7 +545,7 @@ impl Transactions {
                 state.left.insert(trx, PassedBy { slices: slices.into(), tables: [table].into() });
             } else {
                 // It has ended, and a reader may still need the versions before.
-                stream.purge.stands_before.store(trx.0, Relaxed);
+                stream.purge.blocked_at.store(trx.0, Relaxed);
                 break;
             }
             state.at = stored.next;
@@ -587,14 +587,14 @@ impl Transactions {
         record: &UndoRecord,
         left: &mut Left,
     ) -> Result<Outcome> {
-        let table = self.ground.pool.space(record.body.table());
+        let table = self.context.pool.space(record.body.table());
         let at_work = table.as_ref().map(|space| space.rest().try_read());
         if matches!(at_work, Some(None)) {
             self.met_at_rest.fetch_add(1, Relaxed);
             return Ok(Outcome::AtRest);
         }
         match self.purge_decoded(stream, at, stored, record, left) {
-            Err(error) if error.is_of_what_was_read() => {
+            Err(error) if error.is_read_failure() => {
                 tracing::warn!(%error, "what is left behind in this table could not be purged yet");
                 Ok(Outcome::Unreadable)
             }
@@ -622,24 +622,24 @@ impl Transactions {
         let version = EntryHeader::new(record.trx, stream.undo_pos(at));
         let gone = match &record.body {
             // The chain belongs to no version: no reader uses it.
-            Body::Overflow { space, first } if stored.taken_back => self
+            Body::Overflow { space, first } if stored.rolled_back => self
                 .unless_dropped(*space, |tree| chains::free(tree, *first, version.undo.0, &mut left.pages))?,
             Body::Row { space, key, change, touches } => {
                 let marks: Vec<(&Touch, EntryHeader)> = touches
                     .iter()
                     .filter_map(|touch| match touch.done {
-                        Done::Marked(_) if !stored.taken_back => Some((touch, version)),
+                        Done::Marked(_) if !stored.rolled_back => Some((touch, version)),
                         // It is delete-marked again, as it was when the record that marked it first was purged without
                         // effect.
-                        Done::Revived(before) if stored.taken_back => Some((touch, before)),
+                        Done::Revived(before) if stored.rolled_back => Some((touch, before)),
                         _ => None,
                     })
                     .collect();
                 let leaves_something = match change {
                     RowChange::Insert => false,
-                    RowChange::Update { header, .. } if stored.taken_back => header.is_deleted(),
+                    RowChange::Update { header, .. } if stored.rolled_back => header.is_deleted(),
                     RowChange::Update { header, .. } => header.is_overflow(),
-                    RowChange::Delete { .. } => !stored.taken_back,
+                    RowChange::Delete { .. } => !stored.rolled_back,
                 };
                 if !leaves_something && marks.is_empty() {
                     return Ok(Outcome::Purged);
@@ -648,7 +648,7 @@ impl Transactions {
                     return Ok(Outcome::Busy);
                 };
                 // A step has log for a number of records, regardless of the number of indexes.
-                let room = || self.ground.pool.ground().log.promise(LOG_OF_REMOVAL * marks.len() as u64);
+                let room = || self.context.pool.context().log.reserve(LOG_OF_REMOVAL * marks.len() as u64);
                 let is_logged = stream.durability() == Durability::Logged;
                 let _room = (is_logged && !marks.is_empty()).then(room).transpose()?;
                 for (touch, version) in &marks {
@@ -658,7 +658,7 @@ impl Transactions {
                 }
                 self.unless_dropped(*space, |tree| match change {
                     _ if !leaves_something => Ok(true),
-                    RowChange::Update { header, .. } if stored.taken_back => {
+                    RowChange::Update { header, .. } if stored.rolled_back => {
                         remove(tree, *header, key, &mut left.pages)
                     }
                     RowChange::Update { header, value } => {

@@ -205,17 +205,17 @@ impl Transactions {
         &self,
         tree: &Tree,
         key: &[u8],
-        sight: Visibility<'_>,
+        visibility: Visibility<'_>,
         whole: bool,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        if let (Visibility::Newest, true) = (sight, whole) {
+        if let (Visibility::Newest, true) = (visibility, whole) {
             return get(tree, key, out);
         }
         let found = tree.get_into(key, out).and_then(|header| {
-            header.map_or(Ok(false), |header| self.value_in(tree, key, header, sight, whole, out))
+            header.map_or(Ok(false), |header| self.value_in(tree, key, header, visibility, whole, out))
         });
-        sight.held(found)
+        visibility.held(found)
     }
 
     /// The same, for an entry that was read: `out` has its stored value, which is replaced by the row's value. The
@@ -228,11 +228,11 @@ impl Transactions {
         tree: &Tree,
         key: &[u8],
         header: EntryHeader,
-        sight: Visibility<'_>,
+        visibility: Visibility<'_>,
         whole: bool,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        let Some(header) = self.row_version(tree.space().id(), key, header, out, sight)? else {
+        let Some(header) = self.row_version(tree.space().id(), key, header, out, visibility)? else {
             return Ok(false);
         };
         if header.is_overflow() && whole {
@@ -250,15 +250,20 @@ impl Transactions {
         &self,
         tree: &Arc<Tree>,
         key: &[u8],
-        sight: Visibility<'_>,
+        visibility: Visibility<'_>,
     ) -> Result<Option<RowReader>> {
-        sight.held(self.find_value(tree, key, sight))
+        visibility.held(self.find_value(tree, key, visibility))
     }
 
-    fn find_value(&self, tree: &Arc<Tree>, key: &[u8], sight: Visibility<'_>) -> Result<Option<RowReader>> {
+    fn find_value(
+        &self,
+        tree: &Arc<Tree>,
+        key: &[u8],
+        visibility: Visibility<'_>,
+    ) -> Result<Option<RowReader>> {
         let mut value = Vec::new();
         let Some(header) = tree.get_into(key, &mut value)? else { return Ok(None) };
-        let Some(header) = self.row_version(tree.space().id(), key, header, &mut value, sight)? else {
+        let Some(header) = self.row_version(tree.space().id(), key, header, &mut value, visibility)? else {
             return Ok(None);
         };
         Ok(Some(if header.is_overflow() {

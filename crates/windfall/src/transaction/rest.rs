@@ -37,7 +37,7 @@ struct Wake<'a>(&'a Transactions);
 
 impl Drop for Wake<'_> {
     fn drop(&mut self) {
-        self.0.ground.purge_wake.notify();
+        self.0.context.purge_wake.notify();
         self.0.rollbacks.wake().notify();
     }
 }

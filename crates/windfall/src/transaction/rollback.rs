@@ -21,7 +21,7 @@ use crate::{
     page::EntryHeader,
     store::Tree,
     sync::{Bug, planted},
-    tree::log_of_room,
+    tree::split_log_limit,
 };
 
 /// Log that the rollback of an entry needs, in addition to its value and without page splits.
@@ -33,9 +33,9 @@ pub const LOG_OF_END: u64 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RollbackSpace {
     /// It was reserved before each change.
-    Promised,
+    ReservedAhead,
     /// It is reserved record by record, which may wait.
-    Asks,
+    ReservedPerRecord,
 }
 
 impl RollbackSpace {
@@ -43,12 +43,12 @@ impl RollbackSpace {
     ///
     /// # Errors
     /// A full disk, or another failure to make room.
-    pub fn room(self, floor: &Transactions, bytes: u64) -> Result<Option<LogReservation<'_>>> {
-        let log = &floor.ground.pool.ground().log;
+    pub fn room(self, transactions: &Transactions, bytes: u64) -> Result<Option<LogReservation<'_>>> {
+        let log = &transactions.context.pool.context().log;
         match self {
-            Self::Promised => Ok(None),
+            Self::ReservedAhead => Ok(None),
             // If there is no space to wait for, the reserve for work that frees log may have some.
-            Self::Asks => log.admit(bytes).or_else(|_| log.admit_rollback(bytes)).map(Some),
+            Self::ReservedPerRecord => log.admit(bytes).or_else(|_| log.admit_rollback(bytes)).map(Some),
         }
     }
 }
@@ -57,19 +57,19 @@ impl RollbackSpace {
 ///
 /// # Errors
 /// Damage, I/O.
-pub fn log_for(floor: &Transactions, record: &UndoRecord) -> Result<u64> {
+pub fn log_for(transactions: &Transactions, record: &UndoRecord) -> Result<u64> {
     let mut bytes = LOG_OF_END;
     if let Body::Row { space, key, change, touches } = &record.body {
         bytes += LOG_PER_ENTRY * (1 + touches.len() as u64);
         if let RowChange::Update { value, .. } = change {
             bytes += (key.len() + value.len()) as u64;
             let mut now = Vec::new();
-            if let Some(tree) = floor.tree(*space)
+            if let Some(tree) = transactions.tree(*space)
                 && unless_dropped(tree.get_into(key, &mut now).map(|header| header.is_some()))?
                 && now.len() < value.len()
             {
                 // Others may have used the freed space.
-                bytes += log_of_room(floor.ground.pool.page_size());
+                bytes += split_log_limit(transactions.context.pool.page_size());
             }
         }
     }
@@ -80,19 +80,21 @@ pub fn log_for(floor: &Transactions, record: &UndoRecord) -> Result<u64> {
 ///
 /// # Errors
 /// Damage, I/O; it may be repeated.
-pub fn take_back(floor: &Transactions, stream: &Stream, at: u64, record: &UndoRecord) -> Result<()> {
+pub fn roll_back(transactions: &Transactions, stream: &Stream, at: u64, record: &UndoRecord) -> Result<()> {
     let version = EntryHeader::new(record.trx, stream.undo_pos(at));
-    let pool = &floor.ground.pool;
+    let pool = &transactions.context.pool;
     match &record.body {
         Body::Row { space, key, change, touches } => {
-            let entries = if planted(Bug::EntriesNotTakenBack) { &[][..] } else { touches };
+            let entries = if planted(Bug::EntriesNotRolledBack) { &[][..] } else { touches };
             for touch in entries.iter().rev() {
-                if let Some(tree) = floor.tree(touch.space) {
-                    unless_dropped(take_back_touch(&tree, version, touch))?;
+                if let Some(tree) = transactions.tree(touch.space) {
+                    unless_dropped(roll_back_touch(&tree, version, touch))?;
                 }
             }
-            let done = match floor.tree(*space).map(Tree::promised) {
-                Some(tree) => unless_dropped(take_back_row(floor, &tree, version, key, change, stream, at))?,
+            let done = match transactions.tree(*space).map(Tree::with_log_reserved) {
+                Some(tree) => {
+                    unless_dropped(roll_back_row(transactions, &tree, version, key, change, stream, at))?
+                }
                 None => false,
             };
             if !done {
@@ -133,7 +135,7 @@ pub fn merge(tree: &Tree, key: &[u8]) {
     }
 }
 
-fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
+fn roll_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
     let mut mtr = Mtr::begin(tree.store())?;
     let mut located = tree.seek_for_change(&mut mtr, &touch.key, None)?;
     if !carries(located.header(), version) {
@@ -154,8 +156,8 @@ fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<b
 }
 
 /// Restores the clustered entry and marks the record, in one mini-transaction; then notifies the follower of the table.
-fn take_back_row(
-    floor: &Transactions,
+fn roll_back_row(
+    transactions: &Transactions,
     tree: &Tree,
     version: EntryHeader,
     key: &[u8],
@@ -191,7 +193,7 @@ fn take_back_row(
     mtr.apply(slot, &op);
     mtr.commit()?;
     if let Some((undone, restored)) = sides {
-        floor.tell_taken_back(tree, key, undone, restored);
+        transactions.note_rolled_back(tree, key, undone, restored);
     }
     if small {
         merge(tree, key);

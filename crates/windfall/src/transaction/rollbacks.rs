@@ -236,7 +236,7 @@ impl Transactions {
                     "undo position {} of the unfinished transaction {} is in no undo stream",
                     first.0, trx.0
                 );
-                return Err(self.ground.system.damaged(&what));
+                return Err(self.context.system.damaged(&what));
             };
             let at = Stream::byte_of(first);
             let search = searches.entry(stream.number()).or_insert_with(|| Search {
@@ -268,10 +268,10 @@ impl Transactions {
     }
 
     fn resume_prepared(&self, id: TrxId, name: &Arc<[u8]>, found: &Found) -> Result<()> {
-        let locker = self.active.locker(id, &self.lock_manager).expect("it is active until it ends");
+        let lock_owner = self.active.lock_owner(id, &self.lock_manager).expect("it is active until it ends");
         for space in found.touched.iter().filter(|_| !planted(Bug::PreparedUnlocked)) {
             let wanted = LockRequest::Table(*space, TableMode::IntentionExclusive);
-            self.lock_manager.acquire(&locker, wanted, LockTimeout::NoWait)?;
+            self.lock_manager.acquire(&lock_owner, wanted, LockTimeout::NoWait)?;
         }
         let touched = found.touched.iter().copied();
         self.prepared.found(name, Suspended::found(&self.active, id, found.last, touched, true))
@@ -283,7 +283,7 @@ impl Transactions {
         match self.rollbacks.next(now) {
             None => return false,
             Some(Next::Search(search)) => self.search_on(search, now + PAUSE),
-            Some(Next::Transaction(trx, from)) => self.go_back(trx, from, now),
+            Some(Next::Transaction(trx, from)) => self.continue_rollback(trx, from, now),
         }
         self.rollbacks.is_any_due(self.now())
     }
@@ -330,9 +330,9 @@ impl Transactions {
     }
 
     /// Continues the rollback of the transaction at the front.
-    fn go_back(&self, trx: Suspended, mut from: Option<UndoPos>, now: Duration) {
+    fn continue_rollback(&self, trx: Suspended, mut from: Option<UndoPos>, now: Duration) {
         let id = trx.id();
-        let (left, done) = Trx::resume(self, trx).go_back(&mut from, RECORDS_PER_STEP);
+        let (left, done) = Trx::resume(self, trx).continue_rollback(&mut from, RECORDS_PER_STEP);
         let mut state = self.rollbacks.state.lock();
         // Others were only added after it.
         let waiting = state.waiting.front_mut().expect("it stands first");
@@ -345,7 +345,7 @@ impl Transactions {
         (waiting.trx, waiting.from, waiting.failed) = (left, from, done.is_err());
         match done {
             Ok(Gone::Far) => {}
-            Ok(Gone::ToAWait) => waiting.due = now + REST_PAUSE,
+            Ok(Gone::ToWait) => waiting.due = now + REST_PAUSE,
             Err(error) => {
                 waiting.due = now + PAUSE;
                 drop(state);
@@ -357,7 +357,7 @@ impl Transactions {
 
     /// Waits until no background rollback has changes left in a table, or those that have cannot continue.
     pub fn await_rollbacks_that_get_on(&self, space: SpaceId, at_most: Duration) {
-        let env = &self.ground.pool.ground().env;
+        let env = &self.context.pool.context().env;
         let is_over = || !self.rollbacks.gets_on(space);
         env.wait_unhindered(&self.rollbacks.moved, at_most, &mut || is_over());
     }
@@ -373,7 +373,7 @@ impl Transactions {
         at_most: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
-        let env = &self.ground.pool.ground().env;
+        let env = &self.context.pool.context().env;
         let began = self.now();
         let is_clear = || self.rollbacks.are_clear_of(space);
         let mut has_more = false;

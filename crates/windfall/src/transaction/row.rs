@@ -38,7 +38,7 @@ use crate::{
     page::EntryHeader,
     store::Tree,
     sync::Arc,
-    tree::{OverflowRef, Seek, log_of_room, overflow::VALUE_LIMIT},
+    tree::{OverflowRef, Seek, overflow::VALUE_LIMIT, split_log_limit},
 };
 
 /// Bytes read from a source at once.
@@ -265,7 +265,7 @@ impl Transactions {
     fn wait_for_room(&self, target: &RowTarget<'_>, value: u64) -> Result<()> {
         match target.durability() {
             Durability::Logged => {
-                self.ground.pool.ground().log.wait_for_room(2 * value.min(CHUNK as u64) + OVERHEAD)
+                self.context.pool.context().log.wait_for_room(2 * value.min(CHUNK as u64) + OVERHEAD)
             }
             Durability::Temporary => Ok(()),
         }
@@ -300,22 +300,22 @@ impl<'e> Trx<'e> {
     where
         'e: 't,
     {
-        if target.durability() == Durability::Logged && !self.floor().has_undo_room() {
+        if target.durability() == Durability::Logged && !self.transactions().has_undo_room() {
             return Err(Stop::Blocked(Blocked::Undo));
         }
-        self.floor().wait_for_room(target, edit.length())?;
-        let mut turn = self.floor().lock_row(target, key)?;
+        self.transactions().wait_for_room(target, edit.length())?;
+        let mut turn = self.transactions().lock_row(target, key)?;
         let start = self.savepoint();
         // After a long value, once that is written.
         let mut kept = start.clone();
         let done = self.try_change(&mut turn, target, key, edit, last, &mut kept);
-        if let (Ok(Some(_)), false, Some(locker)) = (&done, last, self.locker_if_any()) {
-            locker.add_weight(1);
+        if let (Ok(Some(_)), false, Some(lock_owner)) = (&done, last, self.locker_if_any()) {
+            lock_owner.add_weight(1);
         }
         // If the rollback fails, the row is left partly changed.
         let is_cut_off = done.is_err() && self.has_changed_since(&start);
         if is_cut_off {
-            self.floor().rollbacks.note_cut_off(self.id(), target.clustered.space().id());
+            self.transactions().rollbacks.note_cut_off(self.id(), target.clustered.space().id());
         }
         match &done {
             // Before the key latch is released: the next call finds a row without unfinished changes.
@@ -323,14 +323,14 @@ impl<'e> Trx<'e> {
             Ok(_) => {}
             Err(Stop::Blocked(_)) => match self.take_back_call(&kept) {
                 // A rollback outside of the gate would not be reported to observers of the table.
-                Err(_) if last => drop(self.take_back(Gate::Inside)?),
+                Err(_) if last => drop(self.roll_back(Gate::Inside)?),
                 done => done?,
             },
-            Err(Stop::Failed(_)) if last => drop(self.take_back(Gate::Inside)?),
+            Err(Stop::Failed(_)) if last => drop(self.roll_back(Gate::Inside)?),
             Err(Stop::Failed(_)) => self.take_back_call(&start)?,
         }
         if is_cut_off {
-            self.floor().rollbacks.forget_cut_off(self.id());
+            self.transactions().rollbacks.forget_cut_off(self.id());
         }
         done
     }
@@ -362,7 +362,7 @@ impl<'e> Trx<'e> {
         if long || !target.secondaries.is_empty() || target.watch.is_some() {
             let mut before = Vec::new();
             let header = self
-                .floor()
+                .transactions()
                 .read_settled(self.id(), || read::get_indexed(tree, key, &mut before))?
                 .map_err(|writer| blocked_by(writer, tree, key))?;
             if let Some(header) = header {
@@ -380,9 +380,9 @@ impl<'e> Trx<'e> {
             }
         }
         #[cfg(test)]
-        self.floor().failpoint.pass()?;
+        self.transactions().failpoint.pass()?;
         if target.durability() == Durability::Logged {
-            self.promise(log_of(target, key, &plan))?;
+            self.reserve_log(log_of(target, key, &plan))?;
         }
         let stored = if long {
             let reference = self.chain_of(target, edit)?.to_bytes();
@@ -392,7 +392,7 @@ impl<'e> Trx<'e> {
             edit.known().map(Cow::Borrowed)
         };
         #[cfg(test)]
-        self.floor().failpoint.pass()?;
+        self.transactions().failpoint.pass()?;
         let flags = if long { EntryHeader::OVERFLOW } else { 0 };
         let new = stored.as_deref().map(|stored| (stored, flags));
         let Some(version) = self.change_clustered(target, key, new, edit.mode(), &mut plan, last)? else {
@@ -402,7 +402,7 @@ impl<'e> Trx<'e> {
         let count = plan.planned.len();
         for (n, planned) in plan.planned.iter().enumerate() {
             #[cfg(test)]
-            self.floor().failpoint.pass()?;
+            self.transactions().failpoint.pass()?;
             end = self.change_secondary(planned, version, last && n + 1 == count)?;
         }
         Ok(Some(end))
@@ -452,7 +452,7 @@ impl<'e> Trx<'e> {
             _ => Ok(Vec::new()),
         };
         let (old, new) = (keys(before)?, keys(after)?);
-        let locks = self.floor().locks();
+        let locks = self.transactions().locks();
         let mut names: Vec<LatchName> = Vec::new();
         let mut taken = Vec::new();
         for (n, secondary) in target.secondaries.iter().enumerate() {
@@ -523,7 +523,7 @@ impl<'e> Trx<'e> {
             if &cursor.key()[prefix.len()..] != key {
                 // Whether the entry is final depends on its writer. The copy of the cursor may be stale.
                 let there = self
-                    .floor()
+                    .transactions()
                     .read_settled(self.id(), || secondary.tree.get_into(cursor.key(), &mut Vec::new()))?;
                 match there {
                     Err(writer) => {
@@ -547,11 +547,11 @@ impl<'e> Trx<'e> {
     fn keep(&mut self, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
         self.lock_row(tree, key, RowMode::Shared)?;
         // A transaction that is changing the row came first.
-        match self.floor().read_settled(self.id(), || tree.get_into(key, &mut Vec::new()))? {
+        match self.transactions().read_settled(self.id(), || tree.get_into(key, &mut Vec::new()))? {
             Ok(_) => Ok(()),
             Err(writer) => {
-                let (locker, row) = (self.locker()?, name_of(tree, key));
-                self.floor().lock_manager.release_row(&locker, &row);
+                let (lock_owner, row) = (self.lock_owner()?, name_of(tree, key));
+                self.transactions().lock_manager.release_row(&lock_owner, &row);
                 Err(Stop::Blocked(Blocked::Writer(writer, row, RowMode::Shared)))
             }
         }
@@ -560,22 +560,22 @@ impl<'e> Trx<'e> {
     /// Returns whether an insert finds a row that others have locked in shared mode: it is a duplicate, and the call
     /// need not wait for them.
     fn is_shared_duplicate(&self, tree: &Tree, key: &[u8], mode: Option<Mode>) -> Result<bool> {
-        let (floor, space) = (self.floor(), tree.space().id());
-        if mode != Some(Mode::Insert) || !floor.lock_manager.may_share(self.known_id(), space, key) {
+        let (transactions, space) = (self.transactions(), tree.space().id());
+        if mode != Some(Mode::Insert) || !transactions.lock_manager.may_share(self.known_id(), space, key) {
             return Ok(false);
         }
-        let found = floor.read_settled(self.id(), || tree.get_into(key, &mut Vec::new()))?;
+        let found = transactions.read_settled(self.id(), || tree.get_into(key, &mut Vec::new()))?;
         Ok(found.is_ok_and(is_live))
     }
 
     /// Returns whether no other transaction has locked the row or the index key.
     fn may_write(&self, tree: &Tree, key: &[u8]) -> bool {
-        self.floor().lock_manager.may_write(self.known_id(), tree.space().id(), key)
+        self.transactions().lock_manager.may_write(self.known_id(), tree.space().id(), key)
     }
 
     /// Checks that no other transaction has locked the gap into which a new entry goes.
     fn check_gap(&self, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
-        if self.floor().lock_manager.may_insert(self.known_id(), tree.space().id(), key) {
+        if self.transactions().lock_manager.may_insert(self.known_id(), tree.space().id(), key) {
             Ok(())
         } else {
             Err(Stop::Blocked(Blocked::Range(name_of(tree, key))))
@@ -620,9 +620,9 @@ impl<'e> Trx<'e> {
         mtr.commit()?;
         drop(tail);
         // Between pieces the thread may have to wait for log space: it holds only the key latch of the row.
-        let floor = self.floor();
+        let transactions = self.transactions();
         let mut write = |chunk: &[u8]| {
-            floor.wait_for_room(target, chunk.len() as u64)?;
+            transactions.wait_for_room(target, chunk.len() as u64)?;
             writer.write(chunk)
         };
         for chunk in edit.known().unwrap_or_default().chunks(CHUNK) {
@@ -662,13 +662,13 @@ impl<'e> Trx<'e> {
         let mut located = tree.seek_for_change(&mut mtr, key, new.map(|(stored, _)| stored.len()))?;
         let header = located.header();
         let is_settled =
-            |trx| trx < self.floor().active().oldest() || trx == plan.settled || trx == self.id();
+            |trx| trx < self.transactions().active().oldest() || trx == plan.settled || trx == self.id();
         if let Some(header) = header
             && !(is_settled(header.trx) && (self.rules.strict.is_none() || header.trx == plan.settled))
         {
             // Whether its writer has ended is checked without a latch; then the entry is read again.
             drop((located, mtr, tail));
-            if header.trx != self.id() && self.floor().active().is_active(header.trx) {
+            if header.trx != self.id() && self.transactions().active().is_active(header.trx) {
                 return Err(blocked_by(header.trx, tree, key));
             }
             self.check_unchanged(header, || target.owner())?;
@@ -705,11 +705,11 @@ impl<'e> Trx<'e> {
             && value.len() > stored.len()
         {
             // Others may have used the freed space by the time of a rollback.
-            let bytes = log_of_room(tree.store().page_size());
+            let bytes = split_log_limit(tree.store().page_size());
             if !plan.is_way_back_promised && !self.try_reserve(bytes)? {
                 // Log segments are created without a latch, so that no other thread waits for it.
                 drop((located, mtr, tail));
-                self.promise(bytes)?;
+                self.reserve_log(bytes)?;
                 plan.is_way_back_promised = true;
                 return self.change_clustered(target, key, new, mode, plan, last);
             }
@@ -722,7 +722,7 @@ impl<'e> Trx<'e> {
         let place = tail.prepare(&mut mtr, record.len())?;
         // The undo record names every touched entry: with many indexes or long keys that may be much.
         let stored = new.map_or(0, |(stored, _)| stored.len());
-        let group = LOG_PER_ENTRY + key.len() + stored + record.len() + place.log_beside();
+        let group = LOG_PER_ENTRY + key.len() + stored + record.len() + place.log_overhead();
         if target.durability() == Durability::Logged {
             mtr.check_may_log(group)?;
         }

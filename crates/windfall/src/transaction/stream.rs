@@ -87,7 +87,7 @@ pub struct UndoContext {
 /// A stream.
 #[derive(Debug)]
 pub struct Stream {
-    ground: Arc<UndoContext>,
+    context: Arc<UndoContext>,
     number: u8,
     durability: Durability,
     slices: Mutex<BTreeMap<u64, Arc<Space>>>,
@@ -126,7 +126,7 @@ pub(super) struct Sealed {
 #[derive(Clone, Debug, Default)]
 pub struct Stored {
     /// Whether the change was undone.
-    pub taken_back: bool,
+    pub rolled_back: bool,
     /// The record, for [`UndoRecord::decode`].
     pub bytes: Vec<u8>,
     /// The position after it.
@@ -171,17 +171,17 @@ pub(super) fn slice_of(key: &[u8]) -> Option<(u8, u64)> {
 impl Stream {
     /// A stream with its existing slices.
     pub(super) fn new(
-        ground: Arc<UndoContext>,
+        context: Arc<UndoContext>,
         number: u8,
         durability: Durability,
         slices: BTreeMap<u64, Arc<Space>>,
     ) -> Self {
-        let slice_bytes = PAGES * (ground.pool.page_size() - DATA) as u64;
+        let slice_bytes = PAGES * (context.pool.page_size() - DATA) as u64;
         let next = slices.last_key_value().map_or(BEGIN, |(slice, _)| (slice + 1) * slice_bytes);
         let newest = slices.last_key_value().map(|(slice, space)| (*slice, space.clone()));
         let oldest = slices.first_key_value().map_or(BEGIN, |(slice, _)| slice * slice_bytes);
         Self {
-            ground,
+            context,
             number,
             durability,
             slices: Mutex::new(Rank::Leaf, slices),
@@ -204,7 +204,7 @@ impl Stream {
     }
 
     fn page_bytes(&self) -> u64 {
-        (self.ground.pool.page_size() - DATA) as u64
+        (self.context.pool.page_size() - DATA) as u64
     }
 
     /// Returns the bytes per slice.
@@ -302,7 +302,7 @@ impl Stream {
             return Ok(None);
         }
         let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
-        let taken_back = bytes[4] == TAKEN_BACK;
+        let rolled_back = bytes[4] == TAKEN_BACK;
         if !(HEAD..=LONGEST).contains(&length) {
             return Err(self.damaged(at, "a record has no sensible length"));
         }
@@ -311,7 +311,7 @@ impl Stream {
         if !reader.read(length - HEAD, &mut bytes)? {
             return Ok(None);
         }
-        Ok(Some(Stored { taken_back, bytes, next: at + length as u64 }))
+        Ok(Some(Stored { rolled_back, bytes, next: at + length as u64 }))
     }
 
     /// Decodes a record that was read at a position.
@@ -352,7 +352,7 @@ impl Stream {
                 }
                 first.map(|at| Reader { stream: self, at, page: None })
             } else {
-                let page = self.ground.pool.share(&space, page, Access::Scan)?;
+                let page = self.context.pool.share(&space, page, Access::Scan)?;
                 let is_there = offset < page.page().u16(USED) as usize;
                 is_there.then_some(Reader { stream: self, at, page: Some(page) })
             };
@@ -375,15 +375,15 @@ impl Stream {
         }
         let Some(space) = self.space(slice) else { return };
         let wanted: Vec<_> = (first.0..PAGES as u32).map(|page| (space.clone(), PageNo(page))).collect();
-        let pool = &self.ground.pool;
-        if let Err(error) = pool.read_ahead(&mut *pool.ground().disk.queue(), &wanted) {
+        let pool = &self.context.pool;
+        if let Err(error) = pool.read_ahead(&mut *pool.context().disk.queue(), &wanted) {
             tracing::debug!(%error, "undo was not read ahead");
         }
     }
 
     fn first_record(&self, slice: u64, space: &Arc<Space>) -> Result<Option<u64>> {
         for page in 0..PAGES {
-            let shared = self.ground.pool.share(space, PageNo(page as u32), Access::Scan)?;
+            let shared = self.context.pool.share(space, PageNo(page as u32), Access::Scan)?;
             let (used, first) = (shared.page().u16(USED), shared.page().u16(FIRST));
             if first > 0 {
                 let base = slice * self.slice_bytes() + page * self.page_bytes();
@@ -425,17 +425,17 @@ impl Stream {
         let mut end = Lsn::ZERO;
         let mut changes = [Change::remove(key_of(self.number, slice))];
         if self.durability == Durability::Logged {
-            let mut mtr = Mtr::begin(&self.ground.pool)?;
-            self.ground.system.change(&mut mtr, &mut changes)?;
+            let mut mtr = Mtr::begin(&self.context.pool)?;
+            self.context.system.change(&mut mtr, &mut changes)?;
             mtr.record(&Record::Drop { spaces: vec![space.id()].into() });
             end = mtr.commit()?;
         }
         self.slices.lock().remove(&slice);
         self.sealed.lock().remove(&slice);
-        self.ground.pool.detach(&space, end);
+        self.context.pool.detach(&space, end);
         if self.durability == Durability::Logged {
-            self.ground.slices.fetch_sub(1, Relaxed);
-            self.ground.slice_dropped.notify();
+            self.context.slices.fetch_sub(1, Relaxed);
+            self.context.slice_dropped.notify();
         }
         Ok(true)
     }
@@ -443,8 +443,8 @@ impl Stream {
     /// Creates a slice: its first page, then its record in the system tree. Between the two it is an unreferenced
     /// tablespace, which is removed after a crash like any other.
     fn make_slice(&self, slice: u64) -> Result<Arc<Space>> {
-        let ground = &self.ground;
-        let space = ground.pool.attach(ground.ids.space()?, self.durability);
+        let context = &self.context;
+        let space = context.pool.attach(context.ids.space()?, self.durability);
         let made = self.format_slice(&space).and_then(|()| match self.durability {
             Durability::Temporary => Ok(()),
             Durability::Logged => self.register(slice, &space),
@@ -452,23 +452,23 @@ impl Stream {
         if made.is_err() {
             let mut end = Lsn::ZERO;
             if self.durability == Durability::Logged
-                && let Ok(mut mtr) = Mtr::begin(&ground.pool)
+                && let Ok(mut mtr) = Mtr::begin(&context.pool)
             {
                 mtr.record(&Record::Drop { spaces: vec![space.id()].into() });
                 end = mtr.commit()?;
             }
-            ground.pool.detach(&space, end);
+            context.pool.detach(&space, end);
         }
         made?;
         self.slices.lock().insert(slice, space.clone());
         if self.durability == Durability::Logged {
-            self.ground.slices.fetch_add(1, Relaxed);
+            self.context.slices.fetch_add(1, Relaxed);
         }
         Ok(space)
     }
 
     fn format_slice(&self, space: &Arc<Space>) -> Result<()> {
-        let mut mtr = Mtr::begin(&self.ground.pool)?;
+        let mut mtr = Mtr::begin(&self.context.pool)?;
         let page = mtr.latch_fresh(space, PageNo::HEADER)?;
         mtr.apply(page, &PageOp::Format { kind: PageType::Undo, level: 0 });
         space.set_has_pages();
@@ -477,9 +477,9 @@ impl Stream {
     }
 
     fn register(&self, slice: u64, space: &Space) -> Result<()> {
-        let mut mtr = Mtr::begin(&self.ground.pool)?;
+        let mut mtr = Mtr::begin(&self.context.pool)?;
         let record = Change::put(key_of(self.number, slice), space.id().0.to_le_bytes().to_vec());
-        self.ground.system.change(&mut mtr, &mut [record])?;
+        self.context.system.change(&mut mtr, &mut [record])?;
         mtr.commit()?;
         Ok(())
     }
@@ -503,7 +503,7 @@ impl Reader<'_> {
                 page
             } else {
                 let Some(space) = stream.space(slice) else { return Ok(false) };
-                self.page.insert(stream.ground.pool.share(&space, page, Access::Scan)?)
+                self.page.insert(stream.context.pool.share(&space, page, Access::Scan)?)
             };
             let used = shared.page().u16(USED) as usize;
             let n = left.min(stream.page_bytes() as usize - offset);
@@ -525,7 +525,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         if self.durability == Durability::Temporary {
             for space in self.slices.lock().values() {
-                self.ground.pool.detach(space, Lsn::ZERO);
+                self.context.pool.detach(space, Lsn::ZERO);
             }
         }
     }
@@ -533,7 +533,7 @@ impl Drop for Stream {
 
 impl Place {
     /// Returns the log that writing the record takes at most, in addition to its bytes.
-    pub fn log_beside(&self) -> usize {
+    pub fn log_overhead(&self) -> usize {
         LOG_PER_PIECE * (2 * self.pieces.len() + self.fresh.len())
     }
 }
@@ -651,7 +651,7 @@ impl Tail<'_> {
         self.stream.end.store(self.end.next, Release);
         if place.enters {
             // A full slice can be purged, or the next slice must be created.
-            self.stream.ground.purge_wake.notify();
+            self.stream.context.purge_wake.notify();
         }
         self.stream.undo_pos(place.at)
     }

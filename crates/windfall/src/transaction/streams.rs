@@ -34,7 +34,7 @@ const LOG_PER_STEP: u64 = 64 << 10;
 /// The streams.
 #[derive(Debug)]
 pub struct Streams {
-    ground: Arc<UndoContext>,
+    context: Arc<UndoContext>,
     made: Box<[OnceLock<Stream>]>,
     count: AtomicUsize,
     /// The stream at which the next search begins.
@@ -47,16 +47,16 @@ impl Streams {
     /// # Errors
     /// Damage, I/O.
     pub fn open(
-        ground: Arc<UndoContext>,
+        context: Arc<UndoContext>,
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
     ) -> Result<Self> {
         let mut found: BTreeMap<u8, BTreeMap<u64, Arc<Space>>> = BTreeMap::new();
         let mut failure = None;
-        ground.system.scan(&[UNDO], &mut |key, value| {
+        context.system.scan(&[UNDO], &mut |key, value| {
             let space = value.try_into().ok().map(|bytes| SpaceId(u64::from_le_bytes(bytes)));
             let attached = match (slice_of(key), space) {
                 (Some(slice), Some(space)) => attach(space).map(|space| (slice, space)),
-                _ => Err(ground.system.damaged("the record of an undo slice makes no sense")),
+                _ => Err(context.system.damaged("the record of an undo slice makes no sense")),
             };
             match attached {
                 Ok(((stream, slice), space)) => {
@@ -73,42 +73,42 @@ impl Streams {
         }
         let streams: Box<[OnceLock<Stream>]> = (0..MOST).map(|_| OnceLock::new()).collect();
         let count = found.last_key_value().map_or(1, |(stream, _)| usize::from(*stream) + 1);
-        ground.slices.store(found.values().map(BTreeMap::len).sum::<usize>() as u64, Relaxed);
+        context.slices.store(found.values().map(BTreeMap::len).sum::<usize>() as u64, Relaxed);
         for (number, stream) in (0..=u8::MAX).zip(&streams[..count]) {
             let slices = found.remove(&number).unwrap_or_default();
-            let _ = stream.set(Stream::new(ground.clone(), number, Durability::Logged, slices));
+            let _ = stream.set(Stream::new(context.clone(), number, Durability::Logged, slices));
         }
-        Ok(Self { ground, made: streams, count: AtomicUsize::new(count), turn: AtomicUsize::new(0) })
+        Ok(Self { context, made: streams, count: AtomicUsize::new(count), turn: AtomicUsize::new(0) })
     }
 
     /// Creates a stream for the temporary tables of a session, which is not logged.
     pub fn temporary(&self) -> Stream {
-        Stream::new(self.ground.clone(), 0, Durability::Temporary, BTreeMap::new())
+        Stream::new(self.context.clone(), 0, Durability::Temporary, BTreeMap::new())
     }
 
     /// Drops the slices of a session's stream, which are not read again.
     pub fn drop_temporary(&self, stream: &Stream) {
         debug_assert!(stream.durability() == Durability::Temporary, "logged undo is dropped by purge");
         for (_, id) in stream.slices() {
-            if let Some(space) = self.ground.pool.space(id) {
-                self.ground.pool.detach(&space, Lsn::ZERO);
+            if let Some(space) = self.context.pool.space(id) {
+                self.context.pool.detach(&space, Lsn::ZERO);
             }
         }
     }
 
     /// Returns the number of slices, and their bytes.
     pub fn extent(&self) -> (u64, u64) {
-        let slices = self.ground.slices.load(Relaxed);
+        let slices = self.context.slices.load(Relaxed);
         (slices, self.bytes_of(slices))
     }
 
     /// Returns the bytes of undo that count towards the limit: two slices per stream do not count.
     pub fn bytes_in_the_limit(&self) -> u64 {
-        self.bytes_of(self.ground.slices.load(Relaxed).saturating_sub(2 * self.count() as u64))
+        self.bytes_of(self.context.slices.load(Relaxed).saturating_sub(2 * self.count() as u64))
     }
 
     fn bytes_of(&self, slices: u64) -> u64 {
-        slices * PAGES * self.ground.pool.page_size() as u64
+        slices * PAGES * self.context.pool.page_size() as u64
     }
 
     /// Returns the number of streams.
@@ -161,14 +161,14 @@ impl Streams {
     /// # Errors
     /// I/O, a full disk.
     pub fn make_ahead(&self) -> Result<()> {
-        let _room = self.ground.pool.ground().log.admit(LOG_PER_STEP)?;
+        let _room = self.context.pool.context().log.admit(LOG_PER_STEP)?;
         self.all().try_for_each(Stream::make_ahead)
     }
 
     /// Returns the stream of this number, which is created if it does not exist.
     pub(super) fn get(&self, number: usize) -> &Stream {
         self.made[number].get_or_init(|| {
-            Stream::new(self.ground.clone(), number as u8, Durability::Logged, BTreeMap::new())
+            Stream::new(self.context.clone(), number as u8, Durability::Logged, BTreeMap::new())
         })
     }
 }

@@ -60,19 +60,19 @@ pub struct Suspended {
     /// The number of records that it has written.
     records: u64,
     /// The number of partial rollbacks.
-    taken_back: u64,
+    rolled_back: u64,
     /// Interrupts up to this number came before its current call or statement.
     interrupts: u64,
     /// The log that its full rollback needs, in bytes.
     way_back: u64,
     /// The part of that which stays reserved, in bytes.
-    promised: u64,
+    reserved_bytes: u64,
     /// The tables that it has changed, by their clustered trees, except temporary ones.
     touched: SmallVec<[SpaceId; 2]>,
     /// It is prepared, and the log says so.
     prepared: bool,
     /// Its lock owner, once it has requested a lock.
-    locker: Option<Arc<LockOwner>>,
+    lock_owner: Option<Arc<LockOwner>>,
 }
 
 impl Suspended {
@@ -109,13 +109,13 @@ impl Suspended {
     }
 
     /// Returns the number of partial rollbacks.
-    pub fn taken_back(&self) -> u64 {
-        self.taken_back
+    pub fn rolled_back(&self) -> u64 {
+        self.rolled_back
     }
 
     /// Begins a call or statement: interrupts of an earlier one no longer apply.
-    pub fn forget_interrupts(&mut self, floor: &Transactions) {
-        self.interrupts = floor.lock_manager.interrupts();
+    pub fn forget_interrupts(&mut self, transactions: &Transactions) {
+        self.interrupts = transactions.lock_manager.interrupts();
     }
 
     /// Returns the current position in its undo.
@@ -163,13 +163,13 @@ pub(super) enum Gone {
     /// All records of the step are undone.
     Far,
     /// The step stopped at a record because its table is quiesced, or the follower of the table has no room.
-    ToAWait,
+    ToWait,
 }
 
 /// A running transaction.
 #[derive(Debug)]
 pub struct Trx<'e> {
-    floor: &'e Transactions,
+    transactions: &'e Transactions,
     state: Suspended,
     ended: bool,
     way_back: RollbackSpace,
@@ -180,32 +180,36 @@ pub struct Trx<'e> {
     /// The rows that this call has waited for, and the locks on them that it would have without that.
     waited_for: SmallVec<[(RowName, Option<RowMode>); 1]>,
     /// Log reserved for the changes of this call and for the rollback.
-    promise: Option<LogReservation<'e>>,
+    reservation: Option<LogReservation<'e>>,
 }
 
 impl<'e> Trx<'e> {
     /// A transaction that has written nothing yet.
-    pub fn new(floor: &'e Transactions) -> Self {
+    pub fn new(transactions: &'e Transactions) -> Self {
         let state = Suspended::default();
         Self {
-            floor,
+            transactions,
             state,
             ended: false,
             rules: Rules::default(),
             waited_for: SmallVec::new(),
-            way_back: RollbackSpace::Promised,
+            way_back: RollbackSpace::ReservedAhead,
             broken: None,
-            promise: None,
+            reservation: None,
         }
     }
 
     /// Resumes a suspended transaction.
-    pub fn resume(floor: &'e Transactions, mut state: Suspended) -> Self {
-        let bytes = core::mem::take(&mut state.promised);
-        let way_back = if state.way_back <= bytes { RollbackSpace::Promised } else { RollbackSpace::Asks };
-        let promise = (bytes > 0).then(|| floor.ground.pool.ground().log.take_up(bytes));
+    pub fn resume(transactions: &'e Transactions, mut state: Suspended) -> Self {
+        let bytes = core::mem::take(&mut state.reserved_bytes);
+        let way_back = if state.way_back <= bytes {
+            RollbackSpace::ReservedAhead
+        } else {
+            RollbackSpace::ReservedPerRecord
+        };
+        let reservation = (bytes > 0).then(|| transactions.context.pool.context().log.take_up(bytes));
         let (rules, waited_for) = (Rules::default(), SmallVec::new());
-        Self { floor, state, ended: false, rules, waited_for, way_back, broken: None, promise }
+        Self { transactions, state, ended: false, rules, waited_for, way_back, broken: None, reservation }
     }
 
     /// Suspends the transaction, to be resumed. The log reserved for its rollback stays reserved, unless it is too
@@ -213,37 +217,37 @@ impl<'e> Trx<'e> {
     pub fn suspend(mut self) -> Suspended {
         self.ended = true;
         let mut state = core::mem::take(&mut self.state);
-        let most = self.floor.ground.pool.ground().log.size() / STANDING;
+        let most = self.transactions.context.pool.context().log.size() / STANDING;
         let kept = if state.way_back <= most { state.way_back } else { 0 };
-        state.promised = self.promise.take().map_or(0, |promise| promise.leave(kept));
+        state.reserved_bytes = self.reservation.take().map_or(0, |reservation| reservation.leave(kept));
         state
     }
 
-    pub(super) fn floor(&self) -> &'e Transactions {
-        self.floor
+    pub(super) fn transactions(&self) -> &'e Transactions {
+        self.transactions
     }
 
     /// Reserves log for a change and its rollback, before the change. It is kept until the transaction has ended.
     ///
     /// # Errors
     /// A full disk, or another failure to make room.
-    pub(super) fn promise(&mut self, bytes: u64) -> Result<()> {
-        if let Some(promise) = &mut self.promise {
-            return promise.extend(bytes);
+    pub(super) fn reserve_log(&mut self, bytes: u64) -> Result<()> {
+        if let Some(reservation) = &mut self.reservation {
+            return reservation.extend(bytes);
         }
-        self.promise = Some(self.floor.ground.pool.ground().log.promise(bytes)?);
+        self.reservation = Some(self.transactions.context.pool.context().log.reserve(bytes)?);
         Ok(())
     }
 
-    /// As [`Trx::promise`], for a caller that holds a latch: no log segment is created. Returns whether the log is
+    /// As [`Trx::reservation`], for a caller that holds a latch: no log segment is created. Returns whether the log is
     /// reserved.
     pub(super) fn try_reserve(&mut self, bytes: u64) -> Result<bool> {
-        let Some(more) = self.floor.ground.pool.ground().log.try_reserve(bytes)? else {
+        let Some(more) = self.transactions.context.pool.context().log.try_reserve(bytes)? else {
             return Ok(false);
         };
-        match &mut self.promise {
-            Some(promise) => promise.join(more),
-            None => self.promise = Some(more),
+        match &mut self.reservation {
+            Some(reservation) => reservation.join(more),
+            None => self.reservation = Some(more),
         }
         Ok(true)
     }
@@ -282,7 +286,8 @@ impl<'e> Trx<'e> {
     /// If the log accepts no more records.
     pub fn ensure_id(&mut self) -> Result<TrxId> {
         if self.state.id == TrxId::NONE {
-            let (id, ending) = self.floor.active.begin(&self.floor.ids, self.floor.now())?;
+            let (id, ending) =
+                self.transactions.active.begin(&self.transactions.ids, self.transactions.now())?;
             (self.state.id, self.state.ending) = (id, Some(ending));
         }
         Ok(self.state.id)
@@ -292,18 +297,21 @@ impl<'e> Trx<'e> {
     ///
     /// # Errors
     /// As [`Trx::ensure_id`].
-    pub fn locker(&mut self) -> Result<Arc<LockOwner>> {
-        if let Some(locker) = &self.state.locker {
-            locker.forget_interrupts(self.state.interrupts);
-            return Ok(locker.clone());
+    pub fn lock_owner(&mut self) -> Result<Arc<LockOwner>> {
+        if let Some(lock_owner) = &self.state.lock_owner {
+            lock_owner.forget_interrupts(self.state.interrupts);
+            return Ok(lock_owner.clone());
         }
         let id = self.ensure_id()?;
-        let locker =
-            self.floor.active.locker(id, &self.floor.lock_manager).expect("it is active until it ends");
-        locker.add_weight(self.state.records);
-        locker.forget_interrupts(self.state.interrupts);
-        self.state.locker = Some(locker.clone());
-        Ok(locker)
+        let lock_owner = self
+            .transactions
+            .active
+            .lock_owner(id, &self.transactions.lock_manager)
+            .expect("it is active until it ends");
+        lock_owner.add_weight(self.state.records);
+        lock_owner.forget_interrupts(self.state.interrupts);
+        self.state.lock_owner = Some(lock_owner.clone());
+        Ok(lock_owner)
     }
 
     /// Notes that it is about to wait for a row on which it holds this lock.
@@ -323,9 +331,9 @@ impl<'e> Trx<'e> {
     /// The call has failed: of the locks that it has waited for it keeps only what it would hold without the wait. A
     /// lock that was waited for is exclusive, so that several waiters for one key do not all upgrade a shared lock.
     pub fn ease_waits(&mut self) {
-        let Some(locker) = &self.state.locker else { return };
+        let Some(lock_owner) = &self.state.lock_owner else { return };
         for (row, held) in self.waited_for.drain(..) {
-            self.floor.lock_manager.ease_row(locker, &row, held);
+            self.transactions.lock_manager.downgrade_row(lock_owner, &row, held);
         }
     }
 
@@ -336,7 +344,7 @@ impl<'e> Trx<'e> {
 
     /// Returns its lock owner, if it has requested any lock.
     pub(super) fn locker_if_any(&self) -> Option<&LockOwner> {
-        self.state.locker.as_deref()
+        self.state.lock_owner.as_deref()
     }
 
     /// Acquires the right to append undo records: to the stream of temporary tables if one is given, else to a logged
@@ -348,7 +356,7 @@ impl<'e> Trx<'e> {
     where
         'e: 't,
     {
-        let floor = self.floor;
+        let transactions = self.transactions;
         if let Some(stream) = temporary {
             if !self.state.temporary.iter().any(|(known, _)| Arc::ptr_eq(known, stream)) {
                 self.state.temporary.push((stream.clone(), UndoPos::NONE));
@@ -357,8 +365,8 @@ impl<'e> Trx<'e> {
             return Ok(stream.lock());
         }
         let (number, _) =
-            *self.state.logged.get_or_insert_with(|| (floor.streams.pick().number(), UndoPos::NONE));
-        let tail = floor.streams.get(number.into()).lock();
+            *self.state.logged.get_or_insert_with(|| (transactions.streams.pick().number(), UndoPos::NONE));
+        let tail = transactions.streams.get(number.into()).lock();
         self.ensure_id()?;
         Ok(tail)
     }
@@ -371,10 +379,10 @@ impl<'e> Trx<'e> {
     pub fn reserve(&self, tail: &mut Tail<'_>, bytes: usize) -> Result<()> {
         tail.reserve(bytes)?;
         if tail.durability() == Durability::Logged && self.previous(tail) == UndoPos::NONE {
-            self.floor.active.note_first(
+            self.transactions.active.note_first(
                 self.state.id,
                 tail.position(),
-                notes_most(&self.floor.ground.pool),
+                notes_most(&self.transactions.context.pool),
             )?;
         }
         Ok(())
@@ -440,14 +448,14 @@ impl<'e> Trx<'e> {
     /// Returns its logged stream and the last record there, if it has written one.
     fn logged(&self) -> Option<(&'e Stream, UndoPos)> {
         let (number, last) = self.state.logged.filter(|(_, last)| *last != UndoPos::NONE)?;
-        Some((self.floor.streams.get(number.into()), last))
+        Some((self.transactions.streams.get(number.into()), last))
     }
 
     /// Logs the end in the mini-transaction that makes the last change. [`Trx::end`] follows its commit.
     pub fn log_end(&self, mtr: &mut Mtr<'_>) {
         if let Some((stream, _)) = self.logged() {
             if let Some(ending) = &self.state.ending {
-                ending.announce(self.floor.ground.pool.ground().log.end());
+                ending.announce(self.transactions.context.pool.context().log.end());
             }
             mtr.record(&Record::TrxEnd { trx: self.state.id, stream: stream.number() });
         }
@@ -463,12 +471,16 @@ impl<'e> Trx<'e> {
         if self.logged().is_none() {
             return Ok(Lsn::ZERO);
         }
-        let log = &self.floor.ground.pool.ground().log;
+        let log = &self.transactions.context.pool.context().log;
         // Log to prepare and to revoke that.
         let _room = log.admit(LOG_OF_END)?;
-        self.promise(LOG_OF_END)?;
+        self.reserve_log(LOG_OF_END)?;
         self.extend_rollback_space(LOG_OF_END);
-        self.floor.active.set_prepared(self.state.id, Some(name), notes_most(&self.floor.ground.pool))?;
+        self.transactions.active.set_prepared(
+            self.state.id,
+            Some(name),
+            notes_most(&self.transactions.context.pool),
+        )?;
         let end = self.log_prepared(name)?;
         self.state.prepared = true;
         Ok(end)
@@ -480,20 +492,20 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// A full disk: it is still prepared.
     pub fn revoke(&mut self) -> Result<Lsn> {
-        if !self.state.prepared || planted(Bug::PreparedWhileTakenBack) {
+        if !self.state.prepared || planted(Bug::PreparedDuringRollback) {
             return Ok(Lsn::ZERO);
         }
-        let _room = self.way_back.room(self.floor, LOG_OF_END)?;
+        let _room = self.way_back.room(self.transactions, LOG_OF_END)?;
         // This comes first: a checkpoint that reads the table in between relies on the record, which is above its
         // low-water mark.
-        self.floor.active.set_prepared(self.state.id, None, 0)?;
+        self.transactions.active.set_prepared(self.state.id, None, 0)?;
         let end = self.log_prepared(&[])?;
         self.state.prepared = false;
         Ok(end)
     }
 
     fn log_prepared(&self, name: &[u8]) -> Result<Lsn> {
-        let mut mtr = Mtr::begin(&self.floor.ground.pool)?;
+        let mut mtr = Mtr::begin(&self.transactions.context.pool)?;
         mtr.record(&Record::TrxPrepare { trx: self.state.id, xid: name.into() });
         mtr.commit()
     }
@@ -505,7 +517,7 @@ impl<'e> Trx<'e> {
     pub fn commit(&mut self) -> Result<Lsn> {
         let end = match self.logged() {
             Some(_) => {
-                let _room = self.way_back.room(self.floor, LOG_OF_END)?;
+                let _room = self.way_back.room(self.transactions, LOG_OF_END)?;
                 self.end_on_its_own()?
             }
             None => Lsn::ZERO,
@@ -518,7 +530,7 @@ impl<'e> Trx<'e> {
         if self.logged().is_none() {
             return Ok(Lsn::ZERO);
         }
-        let mut mtr = Mtr::begin(&self.floor.ground.pool)?;
+        let mut mtr = Mtr::begin(&self.transactions.context.pool)?;
         self.log_end(&mut mtr);
         mtr.commit()
     }
@@ -529,11 +541,11 @@ impl<'e> Trx<'e> {
         if self.state.id == TrxId::NONE {
             return;
         }
-        self.floor.rollbacks.forget_cut_off(self.state.id);
-        let (left_behind, locker) = self.floor.active.end(self.state.id, &self.floor.ids);
+        self.transactions.rollbacks.forget_cut_off(self.state.id);
+        let (left_behind, lock_owner) = self.transactions.active.end(self.state.id, &self.transactions.ids);
         // Waiters for its locks check whether it has ended.
-        if let Some(locker) = locker {
-            self.floor.lock_manager.end(&locker);
+        if let Some(lock_owner) = lock_owner {
+            self.transactions.lock_manager.end(&lock_owner);
         }
         if left_behind {
             let id = self.state.id;
@@ -543,7 +555,7 @@ impl<'e> Trx<'e> {
             for (stream, last) in &self.state.temporary {
                 stream.purge.come_back(id, *last);
             }
-            self.floor.ground.purge_wake.notify();
+            self.transactions.context.purge_wake.notify();
         }
     }
 
@@ -552,10 +564,10 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// The failure that stops it: unless the database has stopped, the rollback continues in the background.
     pub fn rollback(mut self) -> Result<Lsn> {
-        self.take_back(Gate::Outside)
+        self.roll_back(Gate::Outside)
     }
 
-    pub(super) fn take_back(&mut self, gate: Gate) -> Result<Lsn> {
+    pub(super) fn roll_back(&mut self, gate: Gate) -> Result<Lsn> {
         match buffer::with_reserved_frames(|| self.take_all_back(gate)) {
             Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
             done => {
@@ -568,24 +580,24 @@ impl<'e> Trx<'e> {
     /// Hands the transaction over to the background.
     fn hand_over(&mut self, error: &Error) -> Error {
         self.ended = true;
-        self.promise = None;
+        self.reservation = None;
         let id = self.state.id;
         tracing::warn!(trx = id.0, %error, "a transaction could not be taken back at once");
         let mut state = core::mem::take(&mut self.state);
-        state.locker = None;
-        self.floor.rollbacks.add(state);
+        state.lock_owner = None;
+        self.transactions.rollbacks.add(state);
         // Only what it has changed stays locked, as after a crash: no statement waits for it.
-        self.floor.forget_locks(id);
+        self.transactions.forget_locks(id);
         TransactionError::RollingBack { trx: id, why: error.to_string().into() }.into()
     }
 
     /// Releases its locks except those on what it has changed.
-    pub fn give_way(&mut self) {
-        self.state.locker = None;
-        let before = self.floor.forget_locks(self.state.id);
+    pub fn release_unchanged(&mut self) {
+        self.state.lock_owner = None;
+        let before = self.transactions.forget_locks(self.state.id);
         // The interrupt was not delivered yet.
-        if before.is_some_and(|locker| locker.take_interrupt()) {
-            self.floor.interrupt(self.state.id);
+        if before.is_some_and(|lock_owner| lock_owner.take_interrupt()) {
+            self.transactions.interrupt(self.state.id);
         }
     }
 
@@ -616,10 +628,10 @@ impl<'e> Trx<'e> {
         if !self.has_changed_since(savepoint) {
             return Ok(());
         }
-        self.state.taken_back += 1;
-        let locker = self.locker()?;
+        self.state.rolled_back += 1;
+        let lock_owner = self.lock_owner()?;
         let keep = |space: SpaceId, key: &[u8]| {
-            self.floor.lock_manager.make_explicit(&locker, RowName { space, key: key.into() });
+            self.transactions.lock_manager.make_explicit(&lock_owner, RowName { space, key: key.into() });
         };
         let done = buffer::with_reserved_frames(|| self.take_back_behind(savepoint, gate, &keep));
         self.broken = done.as_ref().err().cloned();
@@ -628,7 +640,7 @@ impl<'e> Trx<'e> {
 
     /// Rolls back up to `records` records, from `from` or from the last record on. Returns no transaction once it has
     /// ended; otherwise returns the transaction, which continues at the new `from`.
-    pub(super) fn go_back(
+    pub(super) fn continue_rollback(
         mut self,
         from: &mut Option<UndoPos>,
         records: usize,
@@ -660,7 +672,7 @@ impl<'e> Trx<'e> {
                     break;
                 }
                 let Some(previous) = self.take_back_one(stream, pos, Gate::Background, &|_, _| {})? else {
-                    return Ok(Some(Gone::ToAWait));
+                    return Ok(Some(Gone::ToWait));
                 };
                 pos = previous;
                 *from = Some(pos);
@@ -683,7 +695,7 @@ impl<'e> Trx<'e> {
         if self.logged().is_none() {
             return Ok(Lsn::ZERO);
         }
-        let _room = self.way_back.room(self.floor, LOG_OF_END)?;
+        let _room = self.way_back.room(self.transactions, LOG_OF_END)?;
         self.end_on_its_own()
     }
 
@@ -735,11 +747,11 @@ impl<'e> Trx<'e> {
         let at = Stream::byte_of(pos);
         let Some(stored) = stream.record(at)? else { return Ok(Some(UndoPos::NONE)) };
         let record = stream.decode(at, &stored)?;
-        if stored.taken_back {
+        if stored.rolled_back {
             return Ok(Some(record.previous));
         }
         if let Body::Row { space, .. } = &record.body
-            && let Some(follower) = self.floor.followers.of(*space)
+            && let Some(follower) = self.transactions.followers.of(*space)
         {
             match gate {
                 Gate::Background if follower.is_full() => return Ok(None),
@@ -748,7 +760,7 @@ impl<'e> Trx<'e> {
                 Gate::Inside | Gate::Outside | Gate::Background => {}
             }
         }
-        let table = self.floor.ground.pool.space(record.body.table());
+        let table = self.transactions.context.pool.space(record.body.table());
         let _at_work = match (gate, &table) {
             (Gate::Inside, _) | (_, None) => None,
             (Gate::Outside, Some(table)) => Some(table.rest().read()),
@@ -760,11 +772,11 @@ impl<'e> Trx<'e> {
         if let Body::Row { space, key, .. } = &record.body {
             keep(*space, key);
         }
-        let asks = self.way_back != RollbackSpace::Promised && stream.durability() == Durability::Logged;
-        let bytes = if asks { rollback::log_for(self.floor, &record)? } else { 0 };
-        let _room = if asks { self.way_back.room(self.floor, bytes)? } else { None };
-        rollback::take_back(self.floor, stream, at, &record)
-            .inspect_err(|_| self.floor.rollbacks.note_cut_off(self.state.id, record.body.table()))?;
+        let asks = self.way_back != RollbackSpace::ReservedAhead && stream.durability() == Durability::Logged;
+        let bytes = if asks { rollback::log_for(self.transactions, &record)? } else { 0 };
+        let _room = if asks { self.way_back.room(self.transactions, bytes)? } else { None };
+        rollback::roll_back(self.transactions, stream, at, &record)
+            .inspect_err(|_| self.transactions.rollbacks.note_cut_off(self.state.id, record.body.table()))?;
         Ok(Some(record.previous))
     }
 }
@@ -773,7 +785,7 @@ impl Drop for Trx<'_> {
     fn drop(&mut self) {
         if !self.ended {
             // A failure is reported to callers that wait for its rows, or has stopped the database.
-            let _ = self.take_back(Gate::Outside);
+            let _ = self.roll_back(Gate::Outside);
         }
     }
 }
@@ -781,16 +793,16 @@ impl Drop for Trx<'_> {
 impl Transactions {
     /// Returns the tree in a tablespace, unless it was dropped.
     pub(super) fn tree(&self, space: SpaceId) -> Option<Tree> {
-        let space = self.ground.pool.space(space).filter(|space| !space.is_dropped())?;
-        Some(Tree::new(self.ground.pool.clone(), space, TreeHash::new(self.no_hash.clone())))
+        let space = self.context.pool.space(space).filter(|space| !space.is_dropped())?;
+        Some(Tree::new(self.context.pool.clone(), space, TreeHash::new(self.no_hash.clone())))
     }
 
     /// Releases the locks of a transaction except those on what it has changed, for which waiters create new ones.
     /// Returns its former lock owner.
     fn forget_locks(&self, trx: TrxId) -> Option<Arc<LockOwner>> {
-        let locker = self.active.take_locker(trx)?;
-        self.lock_manager.end(&locker);
-        Some(locker)
+        let lock_owner = self.active.take_locker(trx)?;
+        self.lock_manager.end(&lock_owner);
+        Some(lock_owner)
     }
 
     /// Returns the table of active transactions.

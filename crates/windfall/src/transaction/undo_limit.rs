@@ -49,7 +49,7 @@ impl Transactions {
     /// Changes the limit on undo, in bytes; two slices per stream do not count.
     pub fn set_undo_limit(&self, bytes: Option<u64>) {
         self.undo_limit.store(bytes.unwrap_or(u64::MAX), Relaxed);
-        self.ground.slice_dropped.notify();
+        self.context.slice_dropped.notify();
     }
 
     /// Changes the policy for changes beyond the limit.
@@ -68,7 +68,7 @@ impl Transactions {
             return false;
         }
         let made_before = self.now().saturating_sub(PAUSE);
-        let held_up = self.streams.all().filter_map(|stream| stream.purge.stands_before());
+        let held_up = self.streams.all().filter_map(|stream| stream.purge.blocked_at());
         let ended = held_up.map(|trx| self.active.end_views(trx, made_before)).sum();
         self.views_ended.fetch_add(ended, Relaxed);
         ended > 0
@@ -95,12 +95,12 @@ impl Transactions {
         done
     }
 
-    fn await_room(&self, trx: &mut Trx<'_>, patience: LockTimeout) -> Result<()> {
+    fn await_room(&self, trx: &mut Trx<'_>, lock_timeout: LockTimeout) -> Result<()> {
         self.undo_waits.fetch_add(1, Relaxed);
-        let (ground, me) = (self.ground.pool.ground(), trx.locker()?);
+        let (context, me) = (self.context.pool.context(), trx.lock_owner()?);
         let began = self.now();
         // A call from within the source of a value blocks the table of the outer call.
-        let may_wait = |waited: Duration| match patience {
+        let may_wait = |waited: Duration| match lock_timeout {
             _ if is_inside() => false,
             LockTimeout::NoWait => false,
             LockTimeout::AtMost(most) => waited < most,
@@ -110,16 +110,16 @@ impl Transactions {
         while fruitless < FRUITLESS_MOST && may_wait(self.now().saturating_sub(began)) {
             drop(Held::take(Rank::Row));
             let (purged, met_at_rest) = (self.purged.load(Relaxed), self.met_at_rest.load(Relaxed));
-            self.ground.purge_wake.notify();
+            self.context.purge_wake.notify();
             let again = self.now() + PAUSE;
-            let is_over = || self.has_undo_room() || ground.health.is_poisoned() || me.is_interrupted();
+            let is_over = || self.has_undo_room() || context.health.is_poisoned() || me.is_interrupted();
             let ready = || is_over() || self.now() >= again;
-            ground.env.wait_unhindered(&self.ground.slice_dropped, PAUSE, &mut || ready());
+            context.env.wait_unhindered(&self.context.slice_dropped, PAUSE, &mut || ready());
             if me.take_interrupt() {
                 return Err(LockError::Interrupted.into());
             }
             if is_over() {
-                return ground.health.check();
+                return context.health.check();
             }
             let gets_on = self.purged.load(Relaxed) != purged;
             // A check that blocks purge ends by itself, but a read view next to it does not.
@@ -129,17 +129,17 @@ impl Transactions {
         let refused = TransactionError::UndoFull {
             bytes: self.streams.bytes_in_the_limit(),
             limit: self.undo_limit.load(Relaxed),
-            oldest: self.who_keeps_undo(),
+            oldest: self.undo_holders(),
         };
         // A call that may not wait frees undo for the next one.
         if self.end_views() {
-            self.ground.purge_wake.notify();
+            self.context.purge_wake.notify();
         }
         Err(refused.into())
     }
 
     /// Returns the oldest transaction with changes, the oldest read view, and a check that purge waits for.
-    fn who_keeps_undo(&self) -> Arc<str> {
+    fn undo_holders(&self) -> Arc<str> {
         let age = |age: Duration| format!("{} s old", age.as_secs());
         let transaction = self.listing().into_iter().find(|info| info.has_changes);
         let transaction = transaction.map(|info| format!("transaction {}, {}", info.id, age(info.age)));

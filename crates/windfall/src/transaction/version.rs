@@ -46,8 +46,8 @@ impl Visibility<'_> {
     ///
     /// # Errors
     /// [`TransactionError::TableChanged`].
-    pub fn check_known(&self, born: TrxId, owner: impl FnOnce() -> Owner) -> Result<()> {
-        if self.sees(born) { Ok(()) } else { Err(TransactionError::TableChanged(owner()).into()) }
+    pub fn check_known(&self, created_at: TrxId, owner: impl FnOnce() -> Owner) -> Result<()> {
+        if self.sees(created_at) { Ok(()) } else { Err(TransactionError::TableChanged(owner()).into()) }
     }
 
     /// Returns the result of a read, if its view was valid up to the end of the read: [`ReadView::held`].
@@ -72,9 +72,9 @@ impl Transactions {
         key: &[u8],
         mut header: EntryHeader,
         value: &mut Vec<u8>,
-        sight: Visibility<'_>,
+        visibility: Visibility<'_>,
     ) -> Result<Option<EntryHeader>> {
-        while !sight.sees(header.trx) {
+        while !visibility.sees(header.trx) {
             let record = self.maker_of(space, header)?;
             let Body::Row { space: of, key: row, change, .. } = record.body else {
                 return Err(lost(space, header));

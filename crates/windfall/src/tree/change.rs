@@ -16,7 +16,7 @@ use core::marker::PhantomData;
 
 use super::{
     Tree,
-    descent::Toward,
+    descent::Target,
     store::{Access, Latched, MiniTransaction, PageStore},
     structure::{Need, is_underfull},
 };
@@ -57,7 +57,7 @@ impl<S: PageStore> Tree<S> {
         self.check_inline(room.unwrap_or(0))?;
         self.ensure_root()?;
         loop {
-            let Some(path) = self.reach(Toward::Key(key), 0, Access::Point)? else {
+            let Some(path) = self.reach(Target::Key(key), 0, Access::Point)? else {
                 return Err(self.damaged(PageNo::ROOT, "the root has vanished"));
             };
             let Some(leaf) = mtr.upgrade(&self.space, &path.node)? else { continue };

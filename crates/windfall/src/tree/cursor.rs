@@ -18,7 +18,7 @@ use core::ops::Deref;
 
 use super::{
     Tree,
-    descent::Toward,
+    descent::Target,
     store::{Access, PageStore, Reading},
 };
 use crate::{
@@ -172,7 +172,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     }
 
     /// Restricts the cursor to limits and resets it.
-    pub fn keep_within(&mut self, limits: KeyRange) {
+    pub fn set_limits(&mut self, limits: KeyRange) {
         self.limits = limits;
         self.reset();
     }
@@ -310,7 +310,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         // An invalid copy has overwritten only the other bound.
         loop {
             let batch = &mut self.batch;
-            let toward = if up { Toward::Key(&batch.low) } else { Toward::Below(batch.high.as_deref()) };
+            let toward = if up { Target::Key(&batch.low) } else { Target::Below(batch.high.as_deref()) };
             let Some(path) = self.tree.reach(toward, 0, access)? else { return Ok(false) };
             let node = Node::new(path.node.page());
             let is_valid = || path.node.is_valid();
@@ -343,7 +343,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     ///
     /// # Errors
     /// Those of [`PageStore::read`].
-    pub fn forget_ahead(&mut self) -> Result<()> {
+    pub fn discard_batch(&mut self) -> Result<()> {
         if !self.sought || self.at == 0 && self.batch.entries.is_empty() {
             return Ok(());
         }

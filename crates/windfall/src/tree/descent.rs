@@ -23,20 +23,20 @@ use crate::{
 
 /// The target of a descent.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Toward<'k> {
+pub(super) enum Target<'k> {
     /// The node with fences that contain this key.
     Key(&'k [u8]),
     /// The node that holds the keys just below this one, or the last node of its level.
     Below(Option<&'k [u8]>),
 }
 
-impl Toward<'_> {
+impl Target<'_> {
     /// Returns whether this is the right node, by its fences.
     pub fn is_at(self, node: Node<'_>) -> bool {
         match self {
-            Toward::Key(key) => node.contains(key),
-            Toward::Below(Some(key)) => node.contains_below(key),
-            Toward::Below(None) => !node.has_upper(),
+            Target::Key(key) => node.contains(key),
+            Target::Below(Some(key)) => node.contains_below(key),
+            Target::Below(None) => !node.has_upper(),
         }
     }
 }
@@ -54,7 +54,7 @@ impl<S: PageStore> Tree<S> {
     #[inline]
     pub(super) fn descend(
         &self,
-        toward: Toward<'_>,
+        toward: Target<'_>,
         level: u8,
         access: Access,
     ) -> Result<Option<Path<'_, S>>> {
@@ -69,7 +69,7 @@ impl<S: PageStore> Tree<S> {
     }
 
     /// As [`Tree::descend`], but also checks that the node's own fences contain the target.
-    pub(super) fn reach(&self, toward: Toward<'_>, level: u8, access: Access) -> Result<Option<Path<'_, S>>> {
+    pub(super) fn reach(&self, toward: Target<'_>, level: u8, access: Access) -> Result<Option<Path<'_, S>>> {
         loop {
             let Some(path) = self.descend(toward, level, access)? else { return Ok(None) };
             let is_there = toward.is_at(Node::new(path.node.page()));
@@ -87,7 +87,7 @@ impl<S: PageStore> Tree<S> {
     /// reads slower by a tenth.
     #[cold]
     fn verify_child(&self, parent: S::Reading<'_>, slot: usize, node: S::Reading<'_>) -> Result<bool> {
-        let fits = Node::new(parent.page()).leads_to(slot, Node::new(node.page()));
+        let fits = Node::new(parent.page()).is_parent_of(slot, Node::new(node.page()));
         let page = node.page().id().page;
         if !parent.is_valid() || !node.is_valid() {
             return Ok(false);
@@ -112,7 +112,7 @@ impl<S: PageStore> Tree<S> {
     #[expect(clippy::option_option, reason = "an attempt that failed is not a tree that is too low")]
     fn try_descend(
         &self,
-        toward: Toward<'_>,
+        toward: Target<'_>,
         level: u8,
         access: Access,
     ) -> Result<Option<Option<Path<'_, S>>>> {
@@ -142,8 +142,8 @@ impl<S: PageStore> Tree<S> {
                 return Ok(node.is_valid().then(|| (at == level).then_some(Path { parent, node })));
             }
             slot = match toward {
-                Toward::Key(key) => view.child_slot(key),
-                Toward::Below(key) => view.child_slot_below(key),
+                Target::Key(key) => view.child_slot(key),
+                Target::Below(key) => view.child_slot_below(key),
             };
             page = view.child(slot);
             // So that a page number from a torn read does not send the store to the disk.

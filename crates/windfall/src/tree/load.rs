@@ -89,7 +89,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         if !list.is_empty() && list.key(list.len() - 1) >= key {
             return Err(UsageError::Other("the keys of a bulk load must ascend".into()).into());
         }
-        self.make_way(0, key)?;
+        self.ensure_room(0, key)?;
         let level = &mut self.levels[0];
         level.list.push_leaf(key, header, value);
         level.words += level.list.words_of(true, level.prefix, level.list.len() - 1);
@@ -97,7 +97,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
     }
 
     /// Ensures that an entry with this key can be appended on a level.
-    fn make_way(&mut self, level: usize, key: &[u8]) -> Result<()> {
+    fn ensure_room(&mut self, level: usize, key: &[u8]) -> Result<()> {
         let leaf = level == 0;
         let node = &mut self.levels[level];
         if node.list.is_empty() {
@@ -152,7 +152,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         if self.levels.len() == level + 1 {
             self.levels.push(Level::default());
         }
-        self.make_way(level + 1, lower)?;
+        self.ensure_room(level + 1, lower)?;
         let above = &mut self.levels[level + 1];
         above.list.push_inner(lower, child);
         above.words += above.list.words_of(false, above.prefix, above.list.len() - 1);

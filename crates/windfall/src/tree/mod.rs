@@ -41,7 +41,7 @@ pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use page_set::PageSet;
-pub use structure::{PendingMerges, log_of_room};
+pub use structure::{PendingMerges, split_log_limit};
 
 use crate::{
     error::{CorruptError, Owner, Result, UsageError},
@@ -56,7 +56,7 @@ use crate::{
         planted,
     },
 };
-use descent::Toward;
+use descent::Target;
 use hash::hash_of;
 use store::{Access, HashIndex as _, MiniTransaction, PageStore, Reading};
 
@@ -68,21 +68,21 @@ pub struct Tree<S: PageStore> {
     /// Whether the root exists. It is never removed, so this flag saves a look at the tablespace.
     rooted: AtomicBool,
     hash: S::Hash,
-    /// Whether users of this handle have reserved log space for splits: [`log_of_room`].
-    promised: bool,
+    /// Whether users of this handle have reserved log space for splits: [`split_log_limit`].
+    log_reserved: bool,
 }
 
 impl<S: PageStore> Tree<S> {
     /// Creates a handle of the tree in this tablespace, with its hash index.
     pub fn new(store: Arc<S>, space: S::Space, hash: S::Hash) -> Self {
-        Self { store, space, rooted: AtomicBool::new(false), hash, promised: false }
+        Self { store, space, rooted: AtomicBool::new(false), hash, log_reserved: false }
     }
 
-    /// Marks the handle as one with log space reserved ([`log_of_room`]) for each entry that it makes longer: its
+    /// Marks the handle as one with log space reserved ([`split_log_limit`]) for each entry that it makes longer: its
     /// splits reserve none.
     #[must_use]
-    pub fn promised(self) -> Self {
-        Self { promised: true, ..self }
+    pub fn with_log_reserved(self) -> Self {
+        Self { log_reserved: true, ..self }
     }
 
     /// Returns the store of the pages.
@@ -141,7 +141,7 @@ impl<S: PageStore> Tree<S> {
         }
         loop {
             value.clear();
-            let Some(path) = self.descend(Toward::Key(key), 0, Access::Point)? else { return Ok(None) };
+            let Some(path) = self.descend(Target::Key(key), 0, Access::Point)? else { return Ok(None) };
             let node = Node::new(path.node.page());
             let (slot, found) = node.find(key);
             let header = found.then(|| {

@@ -16,11 +16,11 @@
 //! fewer records each time.
 //!
 //! Each of these changes reserves its own log space before it changes anything. A split during the rollback of a
-//! transaction uses the space that was reserved before ([`log_of_room`]).
+//! transaction uses the space that was reserved before ([`split_log_limit`]).
 
 use super::{
     Tree,
-    descent::Toward,
+    descent::Target,
     store::{Access, Latched, MiniTransaction, PageStore, Reading},
 };
 use crate::{
@@ -37,7 +37,7 @@ use crate::{
 /// The maximum number of splits for one entry: its leaf three times; each level above twice, because a separator takes
 /// less than a quarter of a page; and the root moves down once. That is enough for six levels of nodes above the
 /// leaves. Longer keys can cause more levels, but splits still do not occur on all of them.
-const MOST_SPLITS: u64 = 16;
+const MAX_SPLITS: u64 = 16;
 
 /// Maximum of log that one change of the structure takes, in bytes: the image of a page, and fences and separators.
 const fn one_change(page_size: usize) -> u64 {
@@ -45,8 +45,8 @@ const fn one_change(page_size: usize) -> u64 {
 }
 
 /// Returns the maximum of log that making room for one entry takes, in bytes.
-pub const fn log_of_room(page_size: usize) -> u64 {
-    MOST_SPLITS * one_change(page_size)
+pub const fn split_log_limit(page_size: usize) -> u64 {
+    MAX_SPLITS * one_change(page_size)
 }
 
 /// An entry that will be put into a node.
@@ -179,13 +179,13 @@ impl<S: PageStore> Tree<S> {
 
     /// Begins a mini-transaction for a split.
     fn begin_split(&self) -> Result<S::MiniTransaction<'_>> {
-        if self.promised { self.store.begin() } else { self.begin_long() }
+        if self.log_reserved { self.store.begin() } else { self.begin_long() }
     }
 
     /// Splits the node of `need`'s key on this level until `need` fits.
     pub(super) fn split(&self, need: &Need<'_>, level: u8) -> Result<()> {
         loop {
-            let Some(path) = self.reach(Toward::Key(need.key), level, Access::Point)? else {
+            let Some(path) = self.reach(Target::Key(need.key), level, Access::Point)? else {
                 return Ok(());
             };
             let Some(parent) = &path.parent else {
@@ -310,7 +310,7 @@ impl<S: PageStore> Tree<S> {
     /// Merges the node of a key on this level, if it should and can be merged.
     fn merge_at(&self, key: &[u8], level: u8) -> Result<Outcome> {
         loop {
-            let Some(path) = self.reach(Toward::Key(key), level, Access::Point)? else {
+            let Some(path) = self.reach(Target::Key(key), level, Access::Point)? else {
                 return Ok(Outcome::Stays);
             };
             let node = Node::new(path.node.page());
@@ -323,7 +323,7 @@ impl<S: PageStore> Tree<S> {
                 return Ok(Outcome::Stays);
             }
             let Some(parent) = path.parent else {
-                while only_child && self.collapse()? {}
+                while only_child && self.shrink_root()? {}
                 return Ok(Outcome::Stays);
             };
             let mut mtr = self.begin_long()?;
@@ -344,7 +344,7 @@ impl<S: PageStore> Tree<S> {
                 let above = Node::new(mtr.page(parent));
                 let nodes = [Node::new(mtr.page(left)), Node::new(mtr.page(gone))];
                 for (at, node) in nodes.into_iter().enumerate() {
-                    if !above.leads_to(right - 1 + at, node) {
+                    if !above.is_parent_of(right - 1 + at, node) {
                         return Err(self.wrong_page(links[at]));
                     }
                 }
@@ -366,7 +366,7 @@ impl<S: PageStore> Tree<S> {
     }
 
     /// Moves the content of the root's only child into the root. Returns whether there was such a child.
-    fn collapse(&self) -> Result<bool> {
+    fn shrink_root(&self) -> Result<bool> {
         let mut mtr = self.begin_long()?;
         let root = mtr.latch(&self.space, PageNo::ROOT)?;
         let node = Node::new(mtr.page(root));

@@ -89,12 +89,12 @@ impl Case {
         let mut disk = cut.restart(self.cut.1);
         let mut recovered = 0;
         if let Some((operation, survive)) = self.again {
-            disk.keep_cuts(operation..=operation);
+            disk.record_crash_points(operation..=operation);
             let env = SimulatedEnv::new(self.seed);
             let db = open(&disk, &env).unwrap();
             env.settle(60);
             db.close().unwrap();
-            let cut = disk.take_cuts().pop().map(|(_, cut)| cut);
+            let cut = disk.take_crash_points().pop().map(|(_, cut)| cut);
             recovered = u64::from(cut.is_some());
             disk = cut.unwrap_or_else(|| disk.clone()).restart(survive);
         }
@@ -146,7 +146,7 @@ struct Life<'a> {
 impl Life<'_> {
     /// Visits the crash points that were collected since the last call.
     fn visit(&mut self) {
-        for (operation, cut) in self.disk.take_cuts() {
+        for (operation, cut) in self.disk.take_crash_points() {
             (self.visit)(operation, &cut, &self.observer);
         }
     }
@@ -196,7 +196,7 @@ impl Life<'_> {
 /// Runs the bank and visits the crashes at these operations.
 fn live(seed: u64, transfers: u64, cuts: core::ops::RangeInclusive<u64>, visit: Visit<'_>) {
     let disk = SimulatedDisk::new(seed);
-    disk.keep_cuts(cuts);
+    disk.record_crash_points(cuts);
     let (env, chance) = (SimulatedEnv::new(seed), StdRng::seed_from_u64(seed));
     Life { disk, env, chance, observer: Observer::default(), visit }.run(transfers);
 }

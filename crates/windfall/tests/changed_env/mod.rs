@@ -42,8 +42,8 @@ pub trait Change: Debug + Send + Sync {
         env.wait_unhindered(event, at_most, ready);
     }
 
-    fn breathe(&self, env: &dyn Env) {
-        env.breathe();
+    fn yield_point(&self, env: &dyn Env) {
+        env.yield_point();
     }
 }
 
@@ -82,7 +82,7 @@ impl<C: Change> Env for Changed<C> {
         self.change.wait_unhindered(self.env.as_ref(), event, at_most, ready);
     }
 
-    fn breathe(&self) {
-        self.change.breathe(self.env.as_ref());
+    fn yield_point(&self) {
+        self.change.yield_point(self.env.as_ref());
     }
 }

@@ -21,7 +21,7 @@ use std::{collections::BTreeMap, env::var, panic::catch_unwind};
 use case::{Case, History, VARIABLE};
 use guard::{AGAIN, mix};
 use history::{Model, files, open, verify};
-use net::{Net, left};
+use net::{Suite, left};
 use windfall::{
     Database, FlushLog, IndexOptions, TableOptions,
     disk::{Disk, FileName, Folder},
@@ -35,15 +35,15 @@ const ORDERS: u64 = 3;
 
 /// Crashes these histories at every operation, in five ways.
 fn enumerate(seeds: core::ops::Range<u64>, steps: usize, mode: FlushLog, before: u32, at_least: u64) {
-    let mut net = Net::new(verify);
+    let mut net = Suite::new(verify);
     for seed in seeds {
         net.cut(History { seed, steps, mode, before, high: false }, 1, ORDERS);
     }
     told(&net, at_least);
 }
 
-fn told(net: &Net, at_least: u64) {
-    let Net { operations, of_recoveries, groups, cases, .. } = net;
+fn told(net: &Suite, at_least: u64) {
+    let Suite { operations, of_recoveries, groups, cases, .. } = net;
     let points = net.crash_points();
     println!(
         "{points} crash points: {operations} operations of histories, {of_recoveries} of recoveries, {groups} ends of groups; \
@@ -81,7 +81,7 @@ fn lives_of_high_trees_are_cut_at_every_other_operation() {
     let falls =
         |heights: &Vec<u32>| heights.iter().skip_while(|height| **height < 3).any(|height| *height == 1);
     assert!(heights.values().any(falls), "{heights:?}");
-    let mut net = Net::new(verify);
+    let mut net = Suite::new(verify);
     net.cut(history, 2, ORDERS);
     told(&net, 2400);
 }
@@ -94,7 +94,7 @@ fn lives_of_lazy_commits_are_cut_at_every_operation() {
 
 #[test]
 fn recoveries_are_cut_at_every_operation() {
-    let mut net = Net::new(verify);
+    let mut net = Suite::new(verify);
     for seed in 400..406 {
         let (mode, before) = (MODES[seed as usize % 3], seed as u32 % 2);
         net.cut_recoveries(History { seed, steps: 120, mode, before, high: false }, 61);
@@ -104,7 +104,7 @@ fn recoveries_are_cut_at_every_operation() {
 
 #[test]
 fn lives_are_cut_between_the_groups_of_a_write() {
-    let mut net = Net::new(verify);
+    let mut net = Suite::new(verify);
     for seed in 500..511 {
         let mode = [FlushLog::Sync, FlushLog::Sync, FlushLog::Lazy][seed as usize % 3];
         net.cut_groups(History { seed, steps: 300, mode, before: seed as u32 % 2, high: seed >= 509 });
@@ -155,7 +155,7 @@ fn a_check_at_once_after_an_opening_finds_nothing() {
 #[ignore = "needs a case"]
 fn one_case_again() {
     let case: Case = var(VARIABLE).expect("a case in WINDFALL_CRASH").parse().unwrap();
-    Net::new(verify).again(&case);
+    Suite::new(verify).again(&case);
     println!("nothing is wrong with {case}");
 }
 
@@ -172,7 +172,7 @@ fn soak() {
             before: luck(3) as u32 % 4,
             high: luck(5).is_multiple_of(4),
         };
-        let mut net = Net::new(verify);
+        let mut net = Suite::new(verify);
         net.until = Some(end);
         match luck(4) % 8 {
             0 => net.cut_recoveries(history, 31),
@@ -222,7 +222,7 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
         let history =
             History { seed, steps: if high { 340 } else { 200 }, mode, before: seed as u32 % 2, high };
         let told = text(&mut || {
-            let mut net = Net::new(judge);
+            let mut net = Suite::new(judge);
             if seed % 3 == 0 { net.cut_groups(history) } else { net.cut(history, 1, 2) }
         });
         let (_, command) = told.split_once(AGAIN).expect("a command");
@@ -231,7 +231,7 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
         assert_eq!(case.command(), command.trim());
         assert_eq!(case.group.is_some(), seed % 3 == 0);
         // The disk is the same to the last byte, and so is the message.
-        assert_eq!(text(&mut || Net::new(judge).again(&case)), told);
+        assert_eq!(text(&mut || Suite::new(judge).again(&case)), told);
         let mut same = 0;
         history.run(case.cuts[0].0..=case.cuts[0].0, &mut |_, cut, _| {
             same += usize::from(told.contains(&format!("bytes: {:x}\n", digest(&left(cut, &case)))));

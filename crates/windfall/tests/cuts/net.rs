@@ -52,7 +52,7 @@ impl History {
     /// Executes the last run and visits the crashes at these operations. Returns the number of operations.
     pub fn run(&self, cuts: core::ops::RangeInclusive<u64>, visit: Visit<'_>) -> u64 {
         let (disk, may) = self.grow_up();
-        disk.keep_cuts(cuts);
+        disk.record_crash_points(cuts);
         self.live(&disk, self.before, may, visit).operations
     }
 
@@ -61,7 +61,7 @@ impl History {
     /// made.
     fn live(&self, disk: &SimulatedDisk, life: u32, mut may: Vec<Model>, visit: Visit<'_>) -> Life {
         let mut visit_all = |may: &[Model]| {
-            for (operation, cut) in disk.take_cuts() {
+            for (operation, cut) in disk.take_crash_points() {
                 visit(operation, &cut, may);
             }
         };
@@ -168,10 +168,10 @@ fn left_by(cut: &SimulatedDisk, case: &Case) -> (SimulatedDisk, u64) {
         files::end_log(&disk, group);
     }
     for (operation, survive) in &case.cuts[1..] {
-        disk.keep_cuts(*operation..=*operation);
+        disk.record_crash_points(*operation..=*operation);
         recover(&disk, case.history.seed);
         // A recovery that ends before its crash point leaves its final state.
-        let next = disk.take_cuts().pop().map(|(_, cut)| cut);
+        let next = disk.take_crash_points().pop().map(|(_, cut)| cut);
         came += u64::from(next.is_some());
         disk = next.unwrap_or_else(|| disk.clone()).restart(*survive);
     }
@@ -190,7 +190,7 @@ fn in_time(until: Option<Instant>) -> bool {
 }
 
 /// Runs and judges crash cases, and counts them.
-pub struct Net {
+pub struct Suite {
     judge: Judge,
     guard: Guard,
     /// After this time the rest of a history still runs, but its crashes are not checked.
@@ -205,7 +205,7 @@ pub struct Net {
     pub cases: u64,
 }
 
-impl Net {
+impl Suite {
     pub fn new(judge: Judge) -> Self {
         Self { judge, guard: Guard::new(), until: None, operations: 0, of_recoveries: 0, groups: 0, cases: 0 }
     }

@@ -43,13 +43,13 @@ fn control(disk: &SimulatedDisk) -> Option<Vec<u8>> {
 }
 
 /// Destroys all of the log below its low-water mark: recovery must not need it.
-pub fn forget_below_the_floor(disk: &SimulatedDisk) {
+pub fn forget_below_the_low_water_mark(disk: &SimulatedDisk) {
     let Some(control) = control(disk) else { return };
-    let (segment_size, floor) = (u64_at(&control, 56), u64_at(&control, 64));
+    let (segment_size, low_water_mark) = (u64_at(&control, 56), u64_at(&control, 64));
     let room = segment_size - 4096;
     for file in disk.list(Folder::Log).unwrap() {
         let FileName::Log(number) = file else { continue };
-        let within = floor.saturating_sub(number * room).min(room);
+        let within = low_water_mark.saturating_sub(number * room).min(room);
         if within == room {
             disk.remove(file).unwrap();
         } else if within > 0 && disk.len(file).unwrap() >= Some(4096 + within) {
@@ -64,21 +64,21 @@ pub fn forget_below_the_floor(disk: &SimulatedDisk) {
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn segments_in_use(disk: &SimulatedDisk, age: u64) -> core::ops::Range<u64> {
     let Some(control) = control(disk) else { return 0..0 };
-    let (room, floor) = (u64_at(&control, 56) - 4096, u64_at(&control, 64));
-    floor / room..(floor + age).div_ceil(room)
+    let (room, low_water_mark) = (u64_at(&control, 56) - 4096, u64_at(&control, 64));
+    low_water_mark / room..(low_water_mark + age).div_ceil(room)
 }
 
 /// Returns the low-water mark: the position at which recovery starts to read the log.
 #[allow(dead_code, reason = "only some tests need it")]
-pub fn floor(disk: &SimulatedDisk) -> u64 {
+pub fn low_water_mark(disk: &SimulatedDisk) -> u64 {
     u64_at(&control(disk).unwrap(), 64)
 }
 
 /// Returns the segments of the log from the one with its low-water mark on, each with the log position of its first
 /// byte.
 fn segments(disk: &SimulatedDisk, control: &[u8]) -> impl Iterator<Item = (u64, FileName, Vec<u8>)> {
-    let (room, floor) = (u64_at(control, 56) - 4096, u64_at(control, 64));
-    (floor / room..).map_while(move |number| {
+    let (room, low_water_mark) = (u64_at(control, 56) - 4096, u64_at(control, 64));
+    (low_water_mark / room..).map_while(move |number| {
         let file = FileName::Log(number);
         Some((number * room, file, bytes_of(disk, file).ok()??))
     })
@@ -88,14 +88,14 @@ fn segments(disk: &SimulatedDisk, control: &[u8]) -> impl Iterator<Item = (u64, 
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn group_ends(disk: &SimulatedDisk) -> Vec<u64> {
     let Some(control) = control(disk) else { return Vec::new() };
-    let (newest, begin, floor) = (u32_at(&control, 40), u64_at(&control, 48), u64_at(&control, 64));
+    let (newest, begin, low_water_mark) = (u32_at(&control, 40), u64_at(&control, 48), u64_at(&control, 64));
     let mut stream = Vec::new();
-    let mut first = floor;
+    let mut first = low_water_mark;
     for (start, _, bytes) in segments(disk, &control) {
         first = first.min(start);
         stream.extend_from_slice(bytes.get(4096..).unwrap_or_default());
     }
-    let (mut ends, mut at, mut before) = (Vec::new(), floor, 0);
+    let (mut ends, mut at, mut before) = (Vec::new(), low_water_mark, 0);
     while let Some(frame) = stream.get((at - first) as usize..).filter(|rest| rest.len() >= 24) {
         let (length, incarnation) = (u32_at(frame, 0) as usize, u32_at(frame, 16));
         let fits = if at < begin { before..newest } else { newest..newest + 1 };
@@ -332,18 +332,18 @@ fn check_log(disk: &SimulatedDisk) -> Found<()> {
         }
     }
     let control = control(disk).ok_or("there is no control file")?;
-    let (size, floor) = (u64_at(&control, 56), u64_at(&control, 64));
-    let first = floor / (size - 4096);
+    let (size, low_water_mark) = (u64_at(&control, 56), u64_at(&control, 64));
+    let first = low_water_mark / (size - 4096);
     let numbers = disk.list(Folder::Log).unwrap().into_iter().filter_map(|file| match file {
         FileName::Log(number) => Some(number),
         _ => None,
     });
     let (kept, ahead): (BTreeSet<u64>, BTreeSet<u64>) = numbers.partition(|number| *number < first);
     if kept.len() > KEPT {
-        return Err(format!("segments {kept:?} are left below the floor, in segment {first}"));
+        return Err(format!("segments {kept:?} are left below the low-water mark, in segment {first}"));
     }
     if ahead.iter().copied().ne(first..first + ahead.len() as u64) {
-        return Err(format!("segments {ahead:?} are left, and the floor is in segment {first}"));
+        return Err(format!("segments {ahead:?} are left, and the low-water mark is in segment {first}"));
     }
     if let Some(number) = ahead.iter().find(|n| disk.len(FileName::Log(**n)).unwrap() != Some(size)) {
         return Err(format!("segment {number} is not of {size} bytes"));

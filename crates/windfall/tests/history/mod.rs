@@ -632,7 +632,7 @@ pub fn verify_with(disk: &SimulatedDisk, seed: u64, options: &Options, may: &[Mo
     }
     // In some cases, chosen by the number of blocks, the part of the log that no recovery may need is destroyed first.
     if (disk.used() / 4096).is_multiple_of(2) {
-        files::forget_below_the_floor(disk);
+        files::forget_below_the_low_water_mark(disk);
     }
     let live = open_with(disk, seed, options).unwrap_or_else(|error| panic!("{what}: {error}"));
     // In others it is checked at once, while rollbacks are still pending.

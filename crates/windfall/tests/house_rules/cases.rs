@@ -41,8 +41,8 @@ fn imports_upward_are_found_in_every_shape() {
     assert_eq!(lines(up, "log/mod.rs", "pub(crate) use crate::tree::Tree as T;"), [1]);
     assert_eq!(lines(up, "log/mod.rs", "use crate::*;"), [1]);
     assert_eq!(lines(up, "log/mod.rs", "use crate as all;"), [1]);
-    assert_eq!(lines(up, "log/mod.rs", "use crate::Error;"), [1], "a re-export of the root hides its floor");
-    assert_eq!(lines(up, "cellar.rs", ""), [1], "a module without a floor");
+    assert_eq!(lines(up, "log/mod.rs", "use crate::Error;"), [1], "a re-export of the root hides its layer");
+    assert_eq!(lines(up, "cellar.rs", ""), [1], "a module without a layer");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn imports_downward_are_free() {
     assert_eq!(lines(up, "lib.rs", "pub use crate::database::Database;"), NONE);
     assert_eq!(lines(up, "log/mod.rs", "#[cfg(test)]\nmod tests { use crate::database::Database; }"), NONE);
     assert_eq!(lines(up, "log/mod.rs", "// use crate::buffer;\nconst A: &str = \"crate::buffer::x\";"), NONE);
-    assert_eq!(lines(up, "table.rs", "use crate::database::Database;"), NONE, "rooms of one floor");
+    assert_eq!(lines(up, "table.rs", "use crate::database::Database;"), NONE, "modules of one layer");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::source::{Source, Token};
 ///
 /// `tree::store` is the interface between the tree and the modules that keep its pages: the tree calls it, and they
 /// implement it, so it is below both.
-const FLOORS: &[&[&str]] = &[
+const LAYERS: &[&[&str]] = &[
     &["fuzz::input"],
     &["sync", "row", "keys"],
     &["memory"],
@@ -173,13 +173,13 @@ fn resolve(path: &[String], module: &[String]) -> Option<Vec<String>> {
 }
 
 /// Returns the listed module that a path from the root leads into, and its layer.
-fn room(path: &[String]) -> Option<(&'static str, usize)> {
+fn layer_of(path: &[String]) -> Option<(&'static str, usize)> {
     let two = path.get(..2).map(|p| p.join("::"));
     let find = |name: &str| {
-        FLOORS
+        LAYERS
             .iter()
             .enumerate()
-            .find_map(|(floor, rooms)| rooms.iter().find(|r| **r == name).map(|room| (*room, floor)))
+            .find_map(|(layer, modules)| modules.iter().find(|r| **r == name).map(|listed| (*listed, layer)))
     };
     two.and_then(|two| find(&two)).or_else(|| find(path.first()?))
 }
@@ -190,26 +190,26 @@ pub fn upward(source: &Source) -> Vec<(usize, String)> {
     if !is_engine(source) || source.test || own.is_empty() {
         return Vec::new();
     }
-    let Some((here, floor)) = room(own) else {
-        return vec![(1, format!("`{}` has no floor: give it one in FLOORS and in ARCHITECTURE.md", own[0]))];
+    let Some((here, layer)) = layer_of(own) else {
+        return vec![(1, format!("`{}` has no layer: give it one in LAYERS and in ARCHITECTURE.md", own[0]))];
     };
     let mut broken = Vec::new();
     for named in paths(source).iter().filter(|n| !n.test) {
         let Some(target) = resolve(&named.path, &source.modules[named.module]) else { continue };
         let written = named.path.join("::");
-        match room(&target) {
+        match layer_of(&target) {
             None => broken.push((
                 named.line,
-                format!("`{written}` leads to no floor: name the module in which the thing is defined"),
+                format!("`{written}` leads to no layer: name the module in which the thing is defined"),
             )),
             Some((there, _)) if there == here => {}
             Some((there, other)) => {
-                let narrow = NARROW.iter().find(|(room, _)| *room == here);
+                let narrow = NARROW.iter().find(|(listed, _)| *listed == here);
                 if let Some((_, allowed)) = narrow
                     && !allowed.contains(&there)
                 {
                     broken.push((named.line, format!("`{here}` may import only {allowed:?}: `{written}`")));
-                } else if other > floor {
+                } else if other > layer {
                     broken.push((
                         named.line,
                         format!("import upward, from `{here}` to `{there}`: `{written}`"),

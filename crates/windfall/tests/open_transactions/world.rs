@@ -41,12 +41,12 @@ impl core::fmt::Debug for Meanwhile {
 }
 
 impl Change for Meanwhile {
-    fn breathe(&self, env: &dyn Env) {
+    fn yield_point(&self, env: &dyn Env) {
         let action = self.0.lock().unwrap().take();
         if let Some(action) = action {
             as_another_thread(action);
         }
-        env.breathe();
+        env.yield_point();
     }
 }
 

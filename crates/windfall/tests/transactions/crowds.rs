@@ -297,7 +297,7 @@ fn a_commit_that_the_disk_refuses_tells_all_who_are_under_way() {
             is_told(begin(&db, Isolation::RepeatableRead).commit().and_then(|()| table.put(b"e", b"t8")));
         });
         drop((prepared, table, db));
-        disk.mend();
+        disk.clear_faults();
         let disk = disk.restart(Survive::Random(seed));
         let db = Database::open_on(Arc::new(disk), env, &options, &|_| {}).unwrap();
         let found = rows(&db.table("t").unwrap());

@@ -211,15 +211,15 @@ fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back()
     let (mut points, mut found_prepared, mut found_ended) = (0, 0, 0);
     for seed in 1..4 {
         let disk = SimulatedDisk::new(seed);
-        disk.keep_cuts(1..=u64::MAX);
+        disk.record_crash_points(1..=u64::MAX);
         let (env, chance) = (SimulatedEnv::new(seed), SimulatedEnv::new(seed ^ 0xc0));
         let draw = |n: u64| windfall::env::Env::random(&chance) % n;
         let db = simulated(&disk, &env);
         let (one, two) = (table(&db), db.create_table("two", TableOptions::default()).unwrap());
-        drop(disk.take_cuts());
+        drop(disk.take_crash_points());
         let mut known: BTreeMap<u8, Known> = BTreeMap::new();
         let mut visit = |known: &BTreeMap<u8, Known>| {
-            for (operation, cut) in disk.take_cuts() {
+            for (operation, cut) in disk.take_crash_points() {
                 for survive in [Survive::Nothing, Survive::Everything, Survive::Random(operation)] {
                     let what = format!("seed {seed}, operation {operation}, {survive:?}");
                     let (prepared, ended) = judge(cut.restart(survive), seed + operation, known, &what);
@@ -402,10 +402,10 @@ fn what_was_taken_back_in_part_is_not_prepared_any_more() {
     (0..ROWS).for_each(|n| within.put(&n.to_be_bytes(), &[2; 100]).unwrap());
     trx.prepare(b"long").unwrap();
     drop((within, trx));
-    disk.keep_cuts(1..=u64::MAX);
+    disk.record_crash_points(1..=u64::MAX);
     db.rollback_prepared(b"long").unwrap();
     let (mut prepared, mut not) = (0, 0);
-    for (operation, cut) in disk.take_cuts() {
+    for (operation, cut) in disk.take_crash_points() {
         for survive in [Survive::Nothing, Survive::Everything, Survive::Random(operation)] {
             let what = format!("operation {operation}, {survive:?}");
             let env = SimulatedEnv::new(operation);

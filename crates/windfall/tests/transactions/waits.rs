@@ -49,7 +49,7 @@ struct Scripted {
 
 impl Change for Scripted {
     /// Only waits let time pass.
-    fn breathe(&self, _: &dyn Env) {}
+    fn yield_point(&self, _: &dyn Env) {}
 
     fn wait_unhindered(&self, _: &dyn Env, _: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
         let end = self.clock.now() + at_most;

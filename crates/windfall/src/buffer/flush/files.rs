@@ -46,7 +46,7 @@ impl Files {
         }
     }
 
-    fn floor(&self) -> Lsn {
+    fn low_water_mark(&self) -> Lsn {
         self.by_lsn.first().map_or(Lsn::MAX, |(lsn, _)| *lsn)
     }
 }
@@ -60,9 +60,9 @@ impl BufferPool {
         }
         let _deciding = self.files.lock();
         for (id, space) in spaces {
-            let is_live = !space.is_dropped() || planted(Bug::FileBehindTheDeleter);
+            let is_live = !space.is_dropped() || planted(Bug::FileAfterTheDeleter);
             if space.file() == FileState::None && is_live {
-                match self.ground.disk.create(FileName::Data(*id)) {
+                match self.context.disk.create(FileName::Data(*id)) {
                     Ok(()) => {
                         self.counters.files_created.fetch_add(1, Relaxed);
                         space.set_file(FileState::Created);
@@ -84,13 +84,13 @@ impl BufferPool {
             if end <= PREALLOCATE_FROM || end <= space.allocated() {
                 continue;
             }
-            let length = self.ground.disk.len(file).ok().flatten().unwrap_or(0);
+            let length = self.context.disk.len(file).ok().flatten().unwrap_or(0);
             let mut allocated = length;
             if length < end {
                 let step = (end / 8)
                     .clamp(PREALLOCATE_FROM, 64 * PREALLOCATE_FROM)
                     .next_multiple_of(self.page_size as u64);
-                if self.ground.disk.preallocate(file, length, end + step - length).is_ok() {
+                if self.context.disk.preallocate(file, length, end + step - length).is_ok() {
                     allocated = end + step;
                 }
             }
@@ -100,8 +100,8 @@ impl BufferPool {
 
     /// Makes the pages that were written durable, and logs which files were made.
     pub(super) fn sync_files(&self, spaces: &Spaces<'_>) -> Result<()> {
-        let disk = &*self.ground.disk;
-        let poison = |error: DiskError| self.ground.health.poison(&error.to_string());
+        let disk = &*self.context.disk;
+        let poison = |error: DiskError| self.context.health.poison(&error.to_string());
         let mut new = Vec::new();
         for (id, space) in spaces {
             if space.durability() != Durability::Logged {
@@ -113,7 +113,7 @@ impl BufferPool {
                 // As for a page that could not be written: the drop must be durable, and then the file is not needed.
                 Err(_) if space.is_dropped() => {
                     if !planted(Bug::FailedSyncOfDropped) {
-                        self.ground.log.sync_to(space.drop_lsn())?;
+                        self.context.log.sync_to(space.drop_lsn())?;
                     }
                     continue;
                 }
@@ -134,8 +134,8 @@ impl BufferPool {
             group.push(&Record::FileMade { space: space.id() });
         }
         // If there is no log space for the record, the batch has failed and is written again.
-        let _room = self.ground.log.admit_drop(group.log_bytes())?;
-        let appending = self.ground.log.begin_group();
+        let _room = self.context.log.admit_space_maker(group.log_bytes())?;
+        let appending = self.context.log.begin_group();
         let (start, _) = appending.append(group.bytes())?;
         let mut files = self.files.lock();
         for space in new {
@@ -152,7 +152,7 @@ impl BufferPool {
     ///
     /// # Errors
     /// A failing sync poisons the database.
-    pub fn say_files_made(&self) -> Result<()> {
+    pub fn log_files_made(&self) -> Result<()> {
         let created: Vec<_> =
             self.spaces().into_iter().filter(|space| space.file() == FileState::Created).collect();
         for some in created.chunks(SPACES_PER_ROUND) {
@@ -162,8 +162,8 @@ impl BufferPool {
     }
 
     /// Returns the LSN of the oldest log record of a file that has no record in the catalog yet.
-    pub fn files_floor(&self) -> Lsn {
-        self.files.lock().floor()
+    pub fn files_low_water_mark(&self) -> Lsn {
+        self.files.lock().low_water_mark()
     }
 
     /// Returns at most `most` of the files that were made and have no record in the catalog yet.
@@ -194,18 +194,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_floor_of_files_is_the_oldest_that_is_not_recorded() {
+    fn the_low_water_mark_of_files_is_the_oldest_that_is_not_recorded() {
         let mut files = Files::default();
-        assert_eq!(files.floor(), Lsn::MAX);
+        assert_eq!(files.low_water_mark(), Lsn::MAX);
         for (space, lsn) in [(7, 300), (3, 200), (9, 100), (3, 250)] {
             files.note(SpaceId(space), Lsn(lsn));
         }
-        assert_eq!(files.floor(), Lsn(100));
+        assert_eq!(files.low_water_mark(), Lsn(100));
         files.forget(SpaceId(9));
         files.forget(SpaceId(9));
-        assert_eq!(files.floor(), Lsn(250));
+        assert_eq!(files.low_water_mark(), Lsn(250));
         files.forget(SpaceId(3));
         files.forget(SpaceId(7));
-        assert_eq!((files.floor(), files.by_lsn.len()), (Lsn::MAX, 0));
+        assert_eq!((files.low_water_mark(), files.by_lsn.len()), (Lsn::MAX, 0));
     }
 }

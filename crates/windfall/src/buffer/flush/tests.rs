@@ -78,7 +78,7 @@ fn rounds_to_write(pool: &BufferPool, spaces: &[Arc<Space>; 2]) -> usize {
 /// A file that rejects writes is reported. Once it accepts them again, all its pages are written, and none is torn.
 fn all_is_written_once_writes_succeed(disk: &SimulatedDisk, pool: &BufferPool) {
     assert!(pool.flush_all().is_err());
-    disk.mend();
+    disk.clear_faults();
     pool.flush_all().unwrap();
     assert!(pool.spaces().iter().all(|space| space.dirty.lock().waiting() == 0));
     assert_eq!((pool.oldest_dirty(), pool.flusher.lock().torn.len()), (Lsn::MAX, 0));
@@ -149,7 +149,7 @@ fn many_bad_and_good(faults: &[Fault]) -> (SimulatedDisk, Arc<BufferPool>, Arc<S
 #[test]
 fn many_files_that_take_no_writes_hold_up_no_other() {
     let neither = [Fault::WriteFails, Fault::ReadFails];
-    let many = TORN_MANY..=PAGES * 3 / 4;
+    let many = TRIAL_WRITES_FROM..=PAGES * 3 / 4;
     for (faults, are_torn) in [(&neither[..1], 0..=0), (&neither, many.clone()), (&[Fault::TornPage], many)] {
         let (disk, pool, good, bad) = many_bad_and_good(faults);
         let oldest = pool.oldest_dirty();
@@ -163,7 +163,7 @@ fn many_files_that_take_no_writes_hold_up_no_other() {
             assert_eq!(pool.oldest_dirty(), oldest, "the log is needed for what is not written");
         }
         // A file that accepts writes again is detected soon, whichever it is.
-        disk.mend();
+        disk.clear_faults();
         fail(&disk, &bad[..150], faults);
         fail(&disk, &bad[151..], faults);
         let rounds = rounds_to_write(&pool, &[bad[0].clone(), bad[150].clone()]);
@@ -178,13 +178,13 @@ fn many_files_that_take_no_writes_hold_up_no_other() {
 fn a_crash_amid_trials_of_places_leaves_every_page_whole_somewhere() {
     let (disk, pool, good, bad) = many_bad_and_good(&[Fault::TornPage]);
     (0..200).for_each(|_| drop(pool.clean_step(Lsn::MAX)));
-    assert!(pool.flusher.lock().torn.len() >= TORN_MANY);
+    assert!(pool.flusher.lock().torn.len() >= TRIAL_WRITES_FROM);
     dirty_pages(&pool, &good, 50);
     let first = disk.operations() + 1;
-    disk.keep_cuts(first..=u64::MAX);
+    disk.record_crash_points(first..=u64::MAX);
     rounds_to_write(&pool, &[bad[0].clone(), good]);
     let (mut torn, mut unreadable) = (0, 0);
-    for (operation, cut) in disk.take_cuts().into_iter().step_by(7) {
+    for (operation, cut) in disk.take_crash_points().into_iter().step_by(7) {
         let left = cut.restart(Survive::Random(operation));
         let copies = Doublewrite::copies(&left, PAGE_SIZE).unwrap().pages;
         for file in left.list(Folder::Data).unwrap() {
@@ -236,7 +236,7 @@ fn a_page_that_was_written_has_no_copy_among_the_torn_ones() {
     // The torn page is latched while another page shows that the file accepts writes.
     let latch = &pool.arena.frame(space.pages.get(PageNo::ROOT).unwrap()).latch;
     assert!(latch.try_exclusive());
-    pool.exclusive(&space, PageNo::HEADER).unwrap().mark_dirty(&space, pool.ground.log.durable());
+    pool.exclusive(&space, PageNo::HEADER).unwrap().mark_dirty(&space, pool.context.log.durable());
     while space.is_failing() {
         pool.flush([]).unwrap();
     }

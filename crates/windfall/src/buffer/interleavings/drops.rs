@@ -33,7 +33,7 @@ fn drop_amid(base: Base) {
     base.change(0, first).unwrap();
     base.change(1, first).unwrap();
     // Nothing else in the scenario waits for the log.
-    base.pool.ground().log.sync_to(Lsn::MAX).unwrap();
+    base.pool.context().log.sync_to(Lsn::MAX).unwrap();
     let finished = Arc::new(AtomicU64::new(0));
     let run = |role: fn(&Base, &AtomicU64)| {
         let (base, finished) = (base.clone(), finished.clone());
@@ -188,7 +188,7 @@ fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
 #[test]
 fn no_file_is_made_behind_the_deleter() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::FileBehindTheDeleter], move || {
+    explore(3000, &[Bug::FileAfterTheDeleter], move || {
         let base = prepared.open(16);
         let space = base.pool.attach(EMPTY, Durability::Logged);
         make_header(&base.pool, &space).unwrap();
@@ -216,17 +216,17 @@ fn what_could_not_be_synced_is_missed_until_the_drop_is_durable() {
     explore(3000, &[Bug::FailedSyncOfDropped], move || {
         let base = prepared.open(16);
         base.change(0, PAGES[0]).unwrap();
-        base.pool.ground().log.sync_to(Lsn::MAX).unwrap();
+        base.pool.context().log.sync_to(Lsn::MAX).unwrap();
         base.disk.fail_on(FileName::Data(SPACES[0]), Fault::SyncFails);
         let cleaner = {
             let base = base.clone();
             spawn(move || {
                 let written = base.pool.clean_step(Lsn::MAX);
-                written.is_ok().then(|| (base.disk.failures(), base.pool.ground().log.durable()))
+                written.is_ok().then(|| (base.disk.failures(), base.pool.context().log.durable()))
             })
         };
         // The log is stopped if the sync has failed before the drop.
-        let dropped = base.pool.ground().log.begin_group().append(&[1; 8]).ok().map(|(_, dropped)| dropped);
+        let dropped = base.pool.context().log.begin_group().append(&[1; 8]).ok().map(|(_, dropped)| dropped);
         if let Some(dropped) = dropped {
             base.pool.detach(&base.spaces[0], dropped);
         }

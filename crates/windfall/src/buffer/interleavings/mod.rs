@@ -2,8 +2,8 @@
 //! and the bugs passed to it are planted whenever it runs. The layers above use the helpers of this file.
 
 mod drops;
-mod floor;
 mod frames;
+mod low_water_mark;
 mod pages;
 mod stops;
 
@@ -63,11 +63,11 @@ fn base(disk: SimulatedDisk, mut control: ControlFile, end: Lsn, frames: u32) ->
     let options = LogOptions { size: 256 << 10, buffer: 64 << 10 };
     let health = Health::new();
     let log = Log::open(shared.clone(), env.clone(), health.clone(), options, &mut control, end).unwrap();
-    let ground = StorageContext { disk: shared, log: Arc::new(log), env, health };
+    let context = StorageContext { disk: shared, log: Arc::new(log), env, health };
     let pool =
-        BufferPool::new(ground, PAGE_SIZE, super::SMALLEST, super::SMALLEST + 4).map(Arc::new).unwrap();
+        BufferPool::new(context, PAGE_SIZE, super::SMALLEST, super::SMALLEST + 4).map(Arc::new).unwrap();
     pool.limit.store(frames, Relaxed);
-    pool.tell_when_stopped();
+    pool.notify_when_stopped();
     let spaces = SPACES.map(|id| pool.attach(id, Durability::Logged));
     Base { disk, pool, spaces }
 }
@@ -97,7 +97,7 @@ impl Prepared {
             mtr.commit().unwrap();
         }
         base.pool.flush_all().unwrap();
-        let log = &base.pool.ground().log;
+        let log = &base.pool.context().log;
         log.sync_to(Lsn::MAX).unwrap();
         Self { disk, end: log.end() }
     }

@@ -26,7 +26,7 @@ fn half_a_change_gets_nowhere() {
         let base = prepared.open(16);
         let page = PAGES[0];
         base.change(0, page).unwrap();
-        let (log, end) = (base.pool.ground().log.clone(), base.pool.ground().log.end());
+        let (log, end) = (base.pool.context().log.clone(), base.pool.context().log.end());
         log.sync_to(Lsn::MAX).unwrap();
         let run = |role: fn(&Base)| {
             let base = base.clone();
@@ -45,7 +45,7 @@ fn half_a_change_gets_nowhere() {
             thread.join().unwrap();
         }
         assert!(
-            base.pool.ground().health.is_poisoned(),
+            base.pool.context().health.is_poisoned(),
             "a change is left unfinished, and the database goes on"
         );
         let file = FileName::Data(SPACES[0]);

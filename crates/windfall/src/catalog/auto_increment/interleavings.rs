@@ -19,7 +19,7 @@ use crate::{
 #[test]
 fn a_number_comes_once_and_below_the_ceiling() {
     let prepared = Prepared::new();
-    explore(4000, &[Bug::CeilingNotLoggedYet, Bug::NumbersEndLate], move || {
+    explore(4000, &[Bug::CeilingNotLoggedYet, Bug::AutoIncrementEndsLate], move || {
         let base = prepared.open(16);
         let space = base.pool.attach(EMPTY, Durability::Logged);
         let tree = Arc::new(Tree::new(base.pool.clone(), space, TreeHash::new(Arc::new(HashBudget::new(0)))));

@@ -174,7 +174,7 @@ fn what_is_refused_leaves_nothing() {
         rows
     };
     let too_long = |error: &Error| matches!(error, Error::Usage(UsageError::KeyTooLong { .. }));
-    let twice = |error: &Error| matches!(error, Error::Schema(SchemaError::KeyTwice { .. }));
+    let twice = |error: &Error| matches!(error, Error::Schema(SchemaError::DuplicateInputKey { .. }));
     let key = |n: u32| n.to_be_bytes().to_vec();
     let long = |n| (key(n), value(n, 30_000));
     let cases: [Case<'_>; 8] = [

@@ -36,7 +36,7 @@ impl Unfinished for Nobody {
 ///
 /// Catches: a file that counts as recorded before its record is logged.
 #[test]
-fn the_floor_passes_no_file_without_a_record() {
+fn the_low_water_mark_passes_no_file_without_a_record() {
     let prepared = Prepared::new();
     explore(1500, &[Bug::RecordedBeforeItIsLogged], move || {
         let base = prepared.open(crate::buffer::SMALLEST as u32);
@@ -54,7 +54,7 @@ fn the_floor_passes_no_file_without_a_record() {
         pool.flush_all().unwrap();
         let others = pool.files_to_record(16).into_iter().filter(|space| *space != EMPTY);
         others.for_each(|space| pool.file_recorded(space));
-        pool.ground().log.sync_to(Lsn::MAX).unwrap();
+        pool.context().log.sync_to(Lsn::MAX).unwrap();
         let deleter = Arc::new(Deleter::new(pool.clone()));
         let mut records = FileRecords::new(pool, system, deleter);
         let worker = spawn(move || records.step().unwrap());
@@ -69,7 +69,11 @@ fn the_floor_passes_no_file_without_a_record() {
             let found = scan(&disk, control.control(), &|_| {}).unwrap();
             // The only change of the system tree above the low-water mark is the record.
             let is_known = found.made.contains_key(&EMPTY) || found.changed.contains(&SpaceId::CATALOG);
-            assert!(is_known, "the floor {:?} passes a file without a record", control.control().floor);
+            assert!(
+                is_known,
+                "the low-water mark {:?} passes a file without a record",
+                control.control().low_water_mark
+            );
         };
         look();
         look();

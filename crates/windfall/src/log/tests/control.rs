@@ -43,7 +43,7 @@ fn every_field_comes_back() {
             incarnation: 3,
             incarnation_start: Lsn(4),
             segment_size: 5,
-            floor: Lsn(6),
+            low_water_mark: Lsn(6),
             checkpoint: Lsn(7),
             durable: Lsn(8),
             space_ceiling: 9,
@@ -109,11 +109,11 @@ fn tells_of_the_control_file(disk: &Arc<TestDisk>) {
 
 #[test]
 fn an_older_record_never_hides_what_a_later_incarnation_logged() {
-    for (clean, below_the_floor) in [(false, false), (true, false), (false, true), (true, true)] {
+    for (clean, below_the_mark) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut life = open(new_database());
         life.append(b"of the first");
         life.log.sync_to(life.log.end()).unwrap();
-        if below_the_floor {
+        if below_the_mark {
             life.checkpoint(life.log.end());
         }
         if clean {
@@ -124,7 +124,7 @@ fn an_older_record_never_hides_what_a_later_incarnation_logged() {
         // Nothing was logged since the lost record, so nothing is lost.
         let early = life.disk.crash(1);
         rot(&early);
-        assert_eq!(read(&early, None).unwrap().1.len(), usize::from(!below_the_floor));
+        assert_eq!(read(&early, None).unwrap().1.len(), usize::from(!below_the_mark));
         life.append(b"of the second");
         life.log.sync_to(life.log.end()).unwrap();
         let disk = life.disk.crash(2);

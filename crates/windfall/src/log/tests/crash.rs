@@ -21,7 +21,7 @@ struct Told {
 fn recover(disk: &Arc<SimulatedDisk>) -> Result<(ControlFile, Vec<Group>, Lsn, Log)> {
     let health = Health::new();
     let mut control = ControlFile::open(disk.clone(), health.clone())?;
-    let mut reader = LogReader::new(disk.clone(), control.control(), control.control().floor)?;
+    let mut reader = LogReader::new(disk.clone(), control.control(), control.control().low_water_mark)?;
     let mut groups = Vec::new();
     while let Some((start, end, payload)) = reader.next_group()? {
         groups.push((start, end, payload.to_vec()));
@@ -52,10 +52,13 @@ fn history(disk: &Arc<SimulatedDisk>, told: &mut Told, close: bool) -> Result<()
             }
             told.durable = told.durable.max(log.durable());
             if round % 2 == 1 {
-                let (floor, durable) = (told.appended.iter().rfind(|g| g.1 <= log.durable()), log.durable());
-                let floor = floor.map_or(Lsn::ZERO, |group| group.0);
-                control.update(|control| (control.floor, control.durable) = (floor, durable))?;
-                log.set_floor(floor);
+                let (low_water_mark, durable) =
+                    (told.appended.iter().rfind(|g| g.1 <= log.durable()), log.durable());
+                let low_water_mark = low_water_mark.map_or(Lsn::ZERO, |group| group.0);
+                control.update(|control| {
+                    (control.low_water_mark, control.durable) = (low_water_mark, durable)
+                })?;
+                log.raise_low_water_mark(low_water_mark);
                 while log.step() == Next::Again {}
             }
         }
@@ -76,8 +79,9 @@ fn made() -> Arc<SimulatedDisk> {
 }
 
 fn judge(told: &Told, control: &Control, groups: &[Group], end: Lsn, context: &str) {
-    let from = told.appended.iter().position(|g| g.0 == control.floor).unwrap_or(told.appended.len());
-    let from = if control.floor == Lsn::ZERO { 0 } else { from };
+    let from =
+        told.appended.iter().position(|g| g.0 == control.low_water_mark).unwrap_or(told.appended.len());
+    let from = if control.low_water_mark == Lsn::ZERO { 0 } else { from };
     let expected = &told.appended[from..];
     assert!(groups.len() <= expected.len() && groups == &expected[..groups.len()], "{context}: not a prefix");
     assert!(end >= told.durable, "{context}: the log ends at {end}, acknowledged was {}", told.durable);

@@ -35,9 +35,11 @@ fn about_to_prepare_on(disk: SimulatedDisk, out_of_an_old_one: bool) -> Prepared
     }
     if out_of_an_old_one {
         while log.step() == Next::Again {}
-        let floor = log.durable();
-        control.update(|control| (control.floor, control.durable) = (floor, floor)).unwrap();
-        log.set_floor(floor);
+        let low_water_mark = log.durable();
+        control
+            .update(|control| (control.low_water_mark, control.durable) = (low_water_mark, low_water_mark))
+            .unwrap();
+        log.raise_low_water_mark(low_water_mark);
         for _ in 0..6 {
             let (_, end) = log.begin_group().append(&[1; 9000]).unwrap();
             log.sync_to(end).unwrap();
@@ -112,7 +114,7 @@ fn a_file_that_could_not_be_written_is_used_again_later() {
     // The header cannot be written, and the file cannot be removed.
     disk.fail_nth(1, Fault::WriteFails, true);
     assert!(matches!(log.step(), Next::Idle(_)));
-    disk.mend();
+    disk.clear_faults();
     assert_eq!(files(&disk).len(), before);
     assert_eq!(log.step(), Next::Again);
     assert_eq!(files(&disk).len(), before, "it was renamed");

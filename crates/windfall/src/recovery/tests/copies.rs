@@ -16,7 +16,7 @@ pub(super) fn halves(disk: &SimulatedDisk) -> [u64; 2] {
 }
 
 /// Raises the low-water mark as far as dirty pages allow.
-pub(super) fn raise_floor(base: &Base) {
+pub(super) fn raise_low_water_mark(base: &Base) {
     base.pool.files_to_record(99).into_iter().for_each(|space| base.pool.file_recorded(space));
     base.checkpointer.checkpoint(false).unwrap();
 }
@@ -86,7 +86,7 @@ fn the_copies_of_a_batch_leave_room_for_the_pages_that_replay_changes() {
     let (hot, others) = filled(&base, 61, 2 * FRAMES);
     change(&base, &cold, &batch, 7);
     write(&base, &cold, &batch);
-    raise_floor(&base);
+    raise_low_water_mark(&base);
     change(&base, &hot, &others, 8);
     each_half(&disk.restart(Survive::Nothing), 0, |base, what| {
         values_are(base, 60, &batch, 7, what);
@@ -137,7 +137,7 @@ pub(super) fn torn_for_long(disk: &SimulatedDisk) -> (Base, [Arc<Space>; 2]) {
     disk.fail_always_on(file, Fault::WriteFails);
     set(&base, &other, 8).unwrap();
     base.pool.flush([(other.clone(), PageNo(1))]).unwrap();
-    disk.mend();
+    disk.clear_faults();
     disk.make_unreadable(file, PAGE_SIZE as u64);
     (base, [one, other])
 }
@@ -167,15 +167,15 @@ fn a_torn_page_of_a_dropped_tablespace_is_not_missed() {
 /// The writes of recovery to a page's place may be interrupted, too.
 #[test]
 fn an_opening_that_is_cut_off_leaves_every_page() {
-    for floor_passes in [false, true] {
+    for mark_passes in [false, true] {
         let disk = SimulatedDisk::new(3);
         let (base, spaces) = two_pages(&disk).unwrap();
         for (space, value) in spaces.iter().zip([7, 8]) {
             set(&base, space, value).unwrap();
             base.pool.flush([(space.clone(), PageNo(1))]).unwrap();
         }
-        if floor_passes {
-            raise_floor(&base);
+        if mark_passes {
+            raise_low_water_mark(&base);
         }
         drop(base);
         let disk = disk.restart(Survive::Nothing);

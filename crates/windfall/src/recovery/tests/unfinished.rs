@@ -15,7 +15,7 @@ use crate::{
 pub fn scanned(before: &[Record<'_>], noted: &[Record<'_>], behind: &[Record<'_>]) -> Scan {
     let disk = SimulatedDisk::new(1);
     let base = Base::open(&disk, 1).unwrap();
-    let log = base.pool.ground().log.clone();
+    let log = base.pool.context().log.clone();
     let append = |records: &[Record<'_>]| {
         let mut group = GroupWriter::default();
         for record in records {

@@ -6,7 +6,7 @@
 //! **Invariants.** The machine crashes after the opening has begun: at each of its operations, or of the next batch.
 
 use super::{
-    copies::{change, filled, halves, raise_floor, values_are, write},
+    copies::{change, filled, halves, raise_low_water_mark, values_are, write},
     unwritable::{cuts_of_a_batch, open_failing, torn_pages},
     *,
 };
@@ -102,7 +102,7 @@ fn found_done(seed: u64) -> (SimulatedDisk, Base, Vec<PageNo>) {
     let base = Base::open(&disk, 1).unwrap();
     let (space, pages) = filled(&base, 40, 4);
     let (other, others) = filled(&base, 41, 1);
-    raise_floor(&base);
+    raise_low_water_mark(&base);
     change(&base, &space, &pages, 7);
     write(&base, &space, &pages);
     for value in 0..2 {
@@ -118,9 +118,9 @@ fn found_done(seed: u64) -> (SimulatedDisk, Base, Vec<PageNo>) {
 /// Returns a process with such pages, killed at each operation of a flush of all dirty pages.
 fn killed_in_a_flush() -> (Vec<(u64, SimulatedDisk)>, Vec<PageNo>) {
     let (disk, base, pages) = found_done(0);
-    disk.keep_cuts(disk.operations() + 1..=u64::MAX);
+    disk.record_crash_points(disk.operations() + 1..=u64::MAX);
     base.pool.flush_all().unwrap();
-    (disk.take_cuts(), pages)
+    (disk.take_crash_points(), pages)
 }
 
 fn make_earlier_half_unreadable(disk: &SimulatedDisk) {
@@ -131,9 +131,9 @@ fn make_earlier_half_unreadable(disk: &SimulatedDisk) {
 /// The next process opens it, and the machine crashes during that: it may tear pages that are rewritten. Then there is
 /// room on the disk again.
 fn crash_in_the_opening(disk: &SimulatedDisk, pages: &[PageNo], chances: u64, what: &str) {
-    disk.keep_cuts(1..=u64::MAX);
+    disk.record_crash_points(1..=u64::MAX);
     drop(opens(disk, pages, 7, what));
-    for (operation, cut) in disk.take_cuts() {
+    for (operation, cut) in disk.take_crash_points() {
         for survive in core::iter::once(Survive::Nothing).chain((0..chances).map(Survive::Random)) {
             let what = format!("{what}, cut off at {operation}, {survive}");
             let left = cut.survivor(survive);
@@ -172,9 +172,9 @@ fn pages_are_written_again_beside_copies_whose_sync_has_failed() {
 /// Returns the disk of an opening that was killed when a new file had replaced the doublewrite file, and its name was
 /// not durable yet.
 fn killed_behind_the_rename(disk: &SimulatedDisk, pages: &[PageNo]) -> SimulatedDisk {
-    disk.keep_cuts(1..=u64::MAX);
+    disk.record_crash_points(1..=u64::MAX);
     drop(opens(disk, pages, 7, "to be killed"));
-    let killed: Vec<_> = disk.take_cuts().into_iter().map(|(_, cut)| cut.next_process()).collect();
+    let killed: Vec<_> = disk.take_crash_points().into_iter().map(|(_, cut)| cut.next_process()).collect();
     let has_new = |disk: &SimulatedDisk| disk.len(FileName::NewDoublewrite).unwrap().is_some();
     let renamed = killed.windows(2).position(|two| has_new(&two[0]) && !has_new(&two[1]));
     killed[renamed.expect("there was a new file") + 1].clone()
@@ -241,13 +241,13 @@ fn an_opening_that_relies_on_no_copy_makes_no_new_file() {
     change(&base, &space, &pages, 7);
     base.pool.flush_all().unwrap();
     let crashed = disk.survivor(Survive::Nothing);
-    raise_floor(&base);
+    raise_low_water_mark(&base);
     drop(base);
     for (disk, is_made) in [(crashed, true), (disk.restart(Survive::Nothing), false)] {
         disk.fail_always_on(FileName::NewDoublewrite, Fault::Eio);
         let error = Base::open(&disk, 1).err().map(|error| error.to_string());
         assert_eq!(error.is_some_and(|error| error.contains("windfall.doublewrite.new")), is_made);
-        disk.mend();
+        disk.clear_faults();
         // The remains of one are removed, whether another one is needed or not.
         disk.create(FileName::NewDoublewrite).unwrap();
         opens(&disk, &pages, 7, "without the fault");

@@ -7,7 +7,7 @@
 //! with and without a torn place, are tried.
 
 use super::{
-    copies::{change, each_half, filled, halves, raise_floor, torn_for_long, values_are, write},
+    copies::{change, each_half, filled, halves, raise_low_water_mark, torn_for_long, values_are, write},
     *,
 };
 
@@ -83,9 +83,9 @@ fn write_other(base: &Base, value: u64) -> Result<()> {
 
 /// Returns the disk at each operation of a batch that contains the torn pages.
 pub(super) fn cuts_of_a_batch(disk: &SimulatedDisk, base: &Base) -> Vec<(u64, SimulatedDisk)> {
-    disk.keep_cuts(disk.operations() + 1..=u64::MAX);
+    disk.record_crash_points(disk.operations() + 1..=u64::MAX);
     let _ = base.pool.flush([]);
-    disk.take_cuts()
+    disk.take_crash_points()
 }
 
 /// Returns whether both halves of the doublewrite file can be read.
@@ -109,8 +109,11 @@ fn a_file_that_takes_no_writes_keeps_no_database_closed() {
             write_other(&base, value).unwrap_or_else(|error| panic!("{what}: {error}"));
         }
         set(&base, &known(&base, SpaceId(40)), 20).unwrap();
-        raise_floor(&base);
-        assert!(base.pool.ground().log.floor() <= needed, "{what}: the floor has passed what is not written");
+        raise_low_water_mark(&base);
+        assert!(
+            base.pool.context().log.low_water_mark() <= needed,
+            "{what}: the low-water mark has passed what is not written"
+        );
         // After a crash, too, repeatedly, and whether the file accepts writes by then or not.
         let mut next = disk.survivor(Survive::Nothing);
         assert_pages(&Base::open(&next.survivor(Survive::Everything), 1).unwrap(), [20, 12], &what);
@@ -122,7 +125,7 @@ fn a_file_that_takes_no_writes_keeps_no_database_closed() {
         }
         assert_pages(&Base::open(&next, 1).unwrap(), [20, 32], &what);
         // Once the file accepts writes, the page is durable in its place.
-        disk.mend();
+        disk.clear_faults();
         base.pool.flush_all().unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(base.pool.oldest_dirty(), Lsn::MAX, "{what}");
         drop(base);
@@ -139,7 +142,7 @@ fn a_crash_at_any_time_loses_nothing() {
     let (mut opened, mut refused) = (0, 0);
     for (how, fault) in ALL_LEFT.into_iter().flat_map(|how| FAULTS.map(|fault| (how, fault))) {
         let disk = left(how);
-        disk.keep_cuts(1..=u64::MAX);
+        disk.record_crash_points(1..=u64::MAX);
         let base = open_failing(&disk, fault, FRAMES).unwrap();
         // The acknowledged values, and the operation up to which they hold.
         let mut acknowledged = vec![(disk.operations(), [7, 8])];
@@ -150,7 +153,7 @@ fn a_crash_at_any_time_loses_nothing() {
             acknowledged.push((disk.operations(), [value; 2]));
         }
         drop(base);
-        for (operation, cut) in disk.take_cuts() {
+        for (operation, cut) in disk.take_crash_points() {
             let state = acknowledged.partition_point(|(until, _)| *until < operation);
             let may_be =
                 [state.saturating_sub(1), state].map(|n| acknowledged.get(n).map(|(_, values)| *values));
@@ -182,7 +185,7 @@ fn a_crash_at_any_time_loses_nothing() {
                         assert_named(&error, &left, &what);
                         assert!(!is_readable, "{what}: {error}");
                         refused += 1;
-                        left.mend();
+                        left.clear_faults();
                         check(
                             &Base::open(&left, 1).unwrap_or_else(|error| panic!("{what}: {error}")),
                             "at last",
@@ -202,7 +205,7 @@ fn a_crash_at_any_time_loses_nothing() {
 pub(super) fn torn_pages(disk: &SimulatedDisk) -> (SimulatedDisk, Vec<PageNo>, Vec<PageNo>) {
     let base = Base::open(disk, 1).unwrap();
     let (failing, mut pages) = filled(&base, 40, 9);
-    raise_floor(&base);
+    raise_low_water_mark(&base);
     let durable = pages.split_off(8);
     change(&base, &failing, &durable, 7);
     write(&base, &failing, &durable);
@@ -266,7 +269,7 @@ fn what_has_no_room_is_an_error_that_names_the_file() {
                 assert_named(&error, &disk, &what);
             }
         }
-        disk.mend();
+        disk.clear_faults();
         check(&Base::open_with(&disk, 1, frames).unwrap());
     }
 }
@@ -295,7 +298,7 @@ fn copies_in_either_half_alone_are_an_error_that_loses_nothing() {
     for _ in 0..3 {
         assert_refused(&disk, Fault::TornPage, "copies in either half alone");
     }
-    disk.mend();
+    disk.clear_faults();
     values_are(&Base::open(&disk, 1).unwrap(), 40, &pages, 7, "at last");
 }
 
@@ -324,7 +327,7 @@ fn a_page_whose_tablespace_is_dropped_is_kept_until_the_drop_is_durable() {
         for value in 9..12 {
             write_other(&base, value).unwrap();
         }
-        raise_floor(&base);
+        raise_low_water_mark(&base);
         base.pool.flush_all().unwrap();
         assert_eq!(base.pool.oldest_dirty(), Lsn::MAX, "something is kept of it");
         drop(base);
@@ -335,12 +338,12 @@ fn a_page_whose_tablespace_is_dropped_is_kept_until_the_drop_is_durable() {
 
 /// The log lacks the changes since such a copy, so a later crash could lose them if the place stayed torn.
 #[test]
-fn a_page_that_is_torn_below_the_floor_is_an_error_that_loses_nothing() {
+fn a_page_that_is_torn_below_the_low_water_mark_is_an_error_that_loses_nothing() {
     let disk = left(Left::Later);
     let base = Base::open(&disk, 1).unwrap();
     write_other(&base, 8).unwrap();
     base.pool.flush_all().unwrap();
-    raise_floor(&base);
+    raise_low_water_mark(&base);
     drop(base);
     let disk = disk.restart(Survive::Nothing);
     assert_pages(
@@ -349,14 +352,14 @@ fn a_page_that_is_torn_below_the_floor_is_an_error_that_loses_nothing() {
         "",
     );
     assert!(disk.corrupt(FAILING, 2 * PAGE_SIZE as u64 - 8, 1));
-    assert_refused(&disk, Fault::WriteFails, "torn below the floor");
-    disk.mend();
+    assert_refused(&disk, Fault::WriteFails, "torn below the low-water mark");
+    disk.clear_faults();
     assert_pages(&Base::open(&disk, 1).unwrap(), [7, 8], "at last");
 }
 
 /// The file of the dropped tablespace may exist for a while after the drop, and fails as before.
 #[test]
-fn a_page_of_a_tablespace_that_was_dropped_below_the_floor_is_not_missed() {
+fn a_page_of_a_tablespace_that_was_dropped_below_the_low_water_mark_is_not_missed() {
     for (fault, batches) in FAULTS.into_iter().flat_map(|fault| (0..3).map(move |batches| (fault, batches))) {
         let what = format!("{fault:?}, {batches} batches");
         let disk = left(Left::TornInBoth);
@@ -367,9 +370,9 @@ fn a_page_of_a_tablespace_that_was_dropped_below_the_floor_is_not_missed() {
             write_other(&base, value).unwrap();
         }
         base.pool.flush_all().unwrap();
-        let end = base.pool.ground().log.end();
-        raise_floor(&base);
-        assert!(base.pool.ground().log.floor() >= end, "{what}");
+        let end = base.pool.context().log.end();
+        raise_low_water_mark(&base);
+        assert!(base.pool.context().log.low_water_mark() >= end, "{what}");
         drop(base);
         let mut disk = disk.restart(Survive::Nothing);
         for value in 20..23 {

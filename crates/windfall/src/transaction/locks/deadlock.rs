@@ -25,7 +25,7 @@ pub struct Deadlock {
     /// When the last of them began to wait, by the clock of the environment.
     pub at: Duration,
     /// Each waits for the next one, and the last one for the first, which is the victim.
-    pub circle: Vec<Blocked>,
+    pub cycle: Vec<Blocked>,
 }
 
 /// A transaction on a cycle.
@@ -44,15 +44,15 @@ pub struct Blocked {
 impl Deadlock {
     /// Returns the victim.
     pub fn victim(&self) -> Option<TrxId> {
-        self.circle.first().map(|blocked| blocked.trx)
+        self.cycle.first().map(|blocked| blocked.trx)
     }
 }
 
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a circle of {} transactions, of which the first gave way:", self.circle.len())?;
-        for (n, Blocked { trx, wanted, weight, .. }) in self.circle.iter().enumerate() {
-            let next = &self.circle[(n + 1) % self.circle.len()];
+        write!(f, "a circle of {} transactions, of which the first gave way:", self.cycle.len())?;
+        for (n, Blocked { trx, wanted, weight, .. }) in self.cycle.iter().enumerate() {
+            let next = &self.cycle[(n + 1) % self.cycle.len()];
             write!(
                 f,
                 "\n  transaction {trx} (weight {weight}) waited for {wanted}, behind transaction {}, which ",
@@ -69,22 +69,22 @@ impl fmt::Display for Deadlock {
 
 impl Table {
     /// Ends waits until no cycle contains this transaction.
-    pub fn break_circles(&mut self, root: TrxId) {
-        while let Some(mut circle) = self.circle(root) {
+    pub fn break_cycles(&mut self, root: TrxId) {
+        while let Some(mut cycle) = self.cycle(root) {
             let cheapest = |trx: &TrxId| (self.weight(*trx), *trx != root, Reverse(*trx));
-            let first = (0..circle.len()).min_by_key(|at| cheapest(&circle[*at]));
-            circle.rotate_left(first.unwrap_or_default());
+            let first = (0..cycle.len()).min_by_key(|at| cheapest(&cycle[*at]));
+            cycle.rotate_left(first.unwrap_or_default());
             self.metrics.deadlocks += 1;
-            self.last_deadlock = Some(self.tell(&circle));
-            self.stop(circle[0], LockError::Deadlock(Blockers::new(circle[1..].iter().copied())));
+            self.last_deadlock = Some(self.tell(&cycle));
+            self.stop(cycle[0], LockError::Deadlock(Blockers::new(cycle[1..].iter().copied())));
         }
     }
 
     /// Returns a shortest cycle through a transaction: each waits for the next one, and the last one for the first.
-    fn circle(&self, root: TrxId) -> Option<Vec<TrxId>> {
+    fn cycle(&self, root: TrxId) -> Option<Vec<TrxId>> {
         // No transaction waits for one that holds nothing, unless that is an earlier waiter; but this one is the last
         // waiter.
-        if self.parties.get(root).is_none_or(|party| party.wait.is_none() || party.spaces.is_empty()) {
+        if self.owners.get(root).is_none_or(|owner| owner.wait.is_none() || owner.spaces.is_empty()) {
             return None;
         }
         let mut search = Search {
@@ -95,24 +95,24 @@ impl Table {
             open: VecDeque::from([root]),
         };
         while let Some(trx) = search.open.pop_front() {
-            if let Some(wait) = self.parties.wait_of(trx)
+            if let Some(wait) = self.owners.wait_of(trx)
                 && search.visit(trx, wait)
             {
-                let mut circle = vec![trx];
-                while let Some(before) = circle.last().and_then(|trx| search.found_by.get(trx)) {
-                    circle.push(*before);
+                let mut cycle = vec![trx];
+                while let Some(before) = cycle.last().and_then(|trx| search.found_by.get(trx)) {
+                    cycle.push(*before);
                 }
-                circle.reverse();
-                return Some(circle);
+                cycle.reverse();
+                return Some(cycle);
             }
         }
         None
     }
 
     /// Reports what each transaction on a cycle waited for and held.
-    fn tell(&self, circle: &[TrxId]) -> Deadlock {
+    fn tell(&self, cycle: &[TrxId]) -> Deadlock {
         let waits: Vec<(TrxId, &Wait)> =
-            circle.iter().filter_map(|trx| Some((*trx, self.parties.wait_of(*trx)?))).collect();
+            cycle.iter().filter_map(|trx| Some((*trx, self.owners.wait_of(*trx)?))).collect();
         let blocked = |n: usize, (trx, wait): (TrxId, &Wait)| {
             let wanted = &waits[(n + waits.len() - 1) % waits.len()].1.wanted;
             let space = self.spaces.get(&wanted.space());
@@ -125,7 +125,7 @@ impl Table {
         };
         Deadlock {
             at: waits.iter().map(|(_, wait)| wait.since).max().unwrap_or_default(),
-            circle: waits.iter().enumerate().map(|(n, wait)| blocked(n, *wait)).collect(),
+            cycle: waits.iter().enumerate().map(|(n, wait)| blocked(n, *wait)).collect(),
         }
     }
 }

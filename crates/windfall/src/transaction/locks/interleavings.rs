@@ -68,13 +68,13 @@ fn who_is_next_learns_of_it() {
     explore(4000, &[Bug::ServedAndNotWoken], || {
         let locks = locks();
         let inside = Arc::new(AtomicU64::new(0));
-        let lockers = [1, 2, 3].map(|id| locks.locker(TrxId(id)));
-        let patience =
+        let lockers = [1, 2, 3].map(|id| locks.lock_owner(TrxId(id)));
+        let lock_timeout =
             [LockTimeout::Forever, LockTimeout::AtMost(Duration::from_millis(1)), LockTimeout::Forever];
         let threads = [0, 1, 2].map(|n| {
             let (locks, inside, me) = (locks.clone(), inside.clone(), lockers[n].clone());
             spawn(move || {
-                let outcome = locks.acquire(&me, exclusive(), patience[n]);
+                let outcome = locks.acquire(&me, exclusive(), lock_timeout[n]);
                 if outcome.is_ok() {
                     assert_eq!(inside.fetch_add(1, SeqCst), 0, "two have the row");
                     inside.fetch_sub(1, SeqCst);
@@ -99,9 +99,9 @@ fn who_is_next_learns_of_it() {
 fn nobody_waits_for_one_who_has_ended() {
     explore(4000, &[Bug::EndedWriterLocks, Bug::ServedAndNotWoken], || {
         let locks = locks();
-        let writer = locks.locker(TrxId(1));
+        let writer = locks.lock_owner(TrxId(1));
         let others = [2, 3].map(|id| {
-            let (locks, writer, me) = (locks.clone(), writer.clone(), locks.locker(TrxId(id)));
+            let (locks, writer, me) = (locks.clone(), writer.clone(), locks.lock_owner(TrxId(id)));
             spawn(move || {
                 locks.make_explicit(&writer, row());
                 locks.acquire(&me, exclusive(), LockTimeout::Forever).unwrap();
@@ -125,7 +125,7 @@ fn a_circle_is_broken_whoever_closes_it() {
     explore(2000, &[Bug::ServedAndNotWoken], || {
         let locks = locks();
         let threads = [(1, [b'a', b'b']), (2, [b'b', b'a']), (3, [b'a', b'a'])].map(|(id, keys)| {
-            let (locks, me) = (locks.clone(), locks.locker(TrxId(id)));
+            let (locks, me) = (locks.clone(), locks.lock_owner(TrxId(id)));
             spawn(move || {
                 let take = |key: u8| {
                     let row = RowName { space: SPACE, key: [key].into() };
@@ -150,10 +150,10 @@ fn an_insert_sees_the_range_or_is_seen() {
     explore(6000, &[Bug::LocksPublishedLate], || {
         let locks = locks();
         let leaf = Arc::new(Leaf::default());
-        let before = locks.locker(TrxId(1));
+        let before = locks.lock_owner(TrxId(1));
         locks.lock_range(&before, SPACE, Bound::Included(b"a"), Bound::Included(b"b"));
-        let locker = {
-            let (locks, leaf, me) = (locks.clone(), leaf.clone(), locks.locker(TrxId(2)));
+        let lock_owner = {
+            let (locks, leaf, me) = (locks.clone(), leaf.clone(), locks.lock_owner(TrxId(2)));
             spawn(move || {
                 locks.lock_range(&me, SPACE, Bound::Included(b"j"), Bound::Included(b"l"));
                 let seen = leaf.read();
@@ -168,7 +168,7 @@ fn an_insert_sees_the_range_or_is_seen() {
             spawn(move || leaf.write(id, || locks.may_insert(Some(id), SPACE, b"k")))
         };
         locks.end(&before);
-        let (me, seen) = locker.join().unwrap();
+        let (me, seen) = lock_owner.join().unwrap();
         let inserted = inserter.join().unwrap();
         assert_eq!(inserted, seen == 3, "an insert that was not kept out is not seen");
         assert!(!locks.may_insert(None, SPACE, b"k") && locks.may_insert(None, SPACE, b"a"));
@@ -186,13 +186,13 @@ fn a_row_that_is_locked_is_not_written() {
     explore(6000, &[Bug::LocksPublishedLate, Bug::ServedAndNotWoken], || {
         let locks = locks();
         let leaf = Arc::new(Leaf::default());
-        let before = locks.locker(TrxId(1));
+        let before = locks.lock_owner(TrxId(1));
         let elsewhere = RowName { space: SPACE, key: b"a"[..].into() };
         locks.acquire(&before, LockRequest::Row(elsewhere, RowMode::Shared), LockTimeout::NoWait).unwrap();
-        let writer = locks.locker(TrxId(3));
-        let locker = {
+        let writer = locks.lock_owner(TrxId(3));
+        let lock_owner = {
             let (locks, leaf, writer, me) =
-                (locks.clone(), leaf.clone(), writer.clone(), locks.locker(TrxId(2)));
+                (locks.clone(), leaf.clone(), writer.clone(), locks.lock_owner(TrxId(2)));
             spawn(move || {
                 loop {
                     locks.acquire(&me, exclusive(), LockTimeout::Forever).unwrap();
@@ -216,7 +216,7 @@ fn a_row_that_is_locked_is_not_written() {
             })
         };
         locks.end(&before);
-        locker.join().unwrap();
+        lock_owner.join().unwrap();
         writes.join().unwrap();
         assert!(locks.listing().is_empty() && locks.may_write(None, SPACE, b"k"));
     });

@@ -8,7 +8,7 @@
 //!
 //! **Invariants.**
 //! - A lock is held until its transaction ends, except for a row lock that is released earlier
-//!   ([`Locks::release_row`]), or downgraded ([`Locks::ease_row`]).
+//!   ([`Locks::release_row`]), or downgraded ([`Locks::downgrade_row`]).
 //! - A waiter holds no latch and no ranked lock, and waits for one lock at a time. No thread waits while holding the
 //!   mutex of the table. Its rank is that of a leaf, so calls that do not wait may be made under a latch.
 //! - No deadlock persists: as soon as a cycle is closed, the wait of its lightest transaction is ended.
@@ -116,7 +116,7 @@ impl Locks {
     }
 
     /// Creates the lock owner of a transaction, once per transaction. The caller must call [`Locks::end`] for it.
-    pub fn locker(&self, id: TrxId) -> Arc<LockOwner> {
+    pub fn lock_owner(&self, id: TrxId) -> Arc<LockOwner> {
         Arc::new(LockOwner::new(id))
     }
 
@@ -129,15 +129,15 @@ impl Locks {
         if !is_late {
             self.publish(counts);
         }
-        let woken = table.parties.take_woken();
+        let woken = table.owners.take_woken();
         drop(table);
         if is_late {
             self.publish(counts);
         }
         fence(SeqCst);
         if !planted(Bug::ServedAndNotWoken) {
-            for locker in woken {
-                locker.event().notify();
+            for lock_owner in woken {
+                lock_owner.event().notify();
             }
         }
         result
@@ -149,7 +149,7 @@ impl Locks {
         self.tables.set(counts.tables);
     }
 
-    /// Requests a lock, and waits for it as long as `patience` permits. A lock that is held already, in the same or a
+    /// Requests a lock, and waits for it as long as `lock_timeout` permits. A lock that is held already, in the same or a
     /// stronger mode, is not taken again; an upgrade waits for the other holders only. With [`LockTimeout::NoWait`] it
     /// may be called under a latch.
     ///
@@ -162,10 +162,10 @@ impl Locks {
         &self,
         me: &Arc<LockOwner>,
         wanted: LockRequest,
-        patience: LockTimeout,
+        lock_timeout: LockTimeout,
     ) -> Result<(), LockError> {
         let taken = self.step(|table| table.take(me, &wanted));
-        if taken.is_ok() || patience == LockTimeout::NoWait {
+        if taken.is_ok() || lock_timeout == LockTimeout::NoWait {
             return taken;
         }
         drop(Held::take(Rank::Row));
@@ -174,7 +174,7 @@ impl Locks {
             return Ok(());
         }
         let mut is_settled = || me.is_settled();
-        match patience {
+        match lock_timeout {
             LockTimeout::AtMost(time) => self.env.wait_unhindered(me.event(), time, &mut is_settled),
             LockTimeout::NoWait | LockTimeout::Forever => self.env.wait(me.event(), &mut is_settled),
         }
@@ -203,7 +203,7 @@ impl Locks {
     /// of the leaf into which the key goes; does not wait. While there are no range locks in the database it costs a
     /// fence and a load.
     pub fn may_insert(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
-        self.ranges.is_none() || !self.table.lock().is_held_out(me, space, key)
+        self.ranges.is_none() || !self.table.lock().is_range_locked(me, space, key)
     }
 
     /// Returns whether no other transaction holds an explicit lock on this row. Must be called under the exclusive
@@ -230,12 +230,12 @@ impl Locks {
 
     /// Releases the lock on one row, in any mode, before the transaction ends.
     pub fn release_row(&self, me: &Arc<LockOwner>, row: &RowName) {
-        self.ease_row(me, row, None);
+        self.downgrade_row(me, row, None);
     }
 
     /// Downgrades the lock on one row to at most this mode, before the transaction ends; `None` releases it.
-    pub fn ease_row(&self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
-        self.step(|table| table.ease_row(me, row, to));
+    pub fn downgrade_row(&self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
+        self.step(|table| table.downgrade_row(me, row, to));
     }
 
     /// Ends a transaction: releases all its locks, a bounded number of rows at a time, and grants them to the next
@@ -247,9 +247,9 @@ impl Locks {
     /// Ends the wait of a transaction with [`LockError::Interrupted`]; or its next wait, if it does not wait and does
     /// not [forget](LockOwner::forget_interrupts) the interrupt before. Returns `false` if the transaction no longer
     /// uses this lock owner.
-    pub fn interrupt(&self, locker: &LockOwner) -> bool {
+    pub fn interrupt(&self, lock_owner: &LockOwner) -> bool {
         let number = self.interrupts.fetch_add(1, SeqCst) + 1;
-        self.step(|table| table.interrupt(locker, number))
+        self.step(|table| table.interrupt(lock_owner, number))
     }
 
     /// Returns the number of interrupts so far, which is the number of the last one.

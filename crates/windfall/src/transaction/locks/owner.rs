@@ -121,7 +121,7 @@ pub struct Wait {
 /// The lock table's entry of a lock owner that holds or requests locks.
 #[derive(Debug)]
 pub struct OwnerState {
-    locker: Arc<LockOwner>,
+    lock_owner: Arc<LockOwner>,
     /// The tablespaces in which it has locks, or had locks that were released.
     pub spaces: BTreeSet<SpaceId>,
     pub wait: Option<Wait>,
@@ -132,7 +132,7 @@ pub struct OwnerState {
 impl OwnerState {
     /// Returns the number of rows changed, as reported by the transaction.
     pub fn changed(&self) -> u64 {
-        self.locker.changed.load(Relaxed)
+        self.lock_owner.changed.load(Relaxed)
     }
 }
 
@@ -146,9 +146,9 @@ pub struct LockOwners {
 
 impl LockOwners {
     /// Returns the entry of a lock owner, and creates it if needed.
-    pub fn enter(&mut self, locker: &Arc<LockOwner>) -> &mut OwnerState {
-        self.all.entry(locker.id).or_insert_with(|| OwnerState {
-            locker: locker.clone(),
+    pub fn enter(&mut self, lock_owner: &Arc<LockOwner>) -> &mut OwnerState {
+        self.all.entry(lock_owner.id).or_insert_with(|| OwnerState {
+            lock_owner: lock_owner.clone(),
             spaces: BTreeSet::new(),
             wait: None,
             outcome: None,
@@ -167,13 +167,13 @@ impl LockOwners {
 
     /// Removes a lock owner that has no locks left.
     pub fn remove(&mut self, trx: TrxId) {
-        let party = self.all.remove(&trx);
-        debug_assert!(party.is_none_or(|p| p.wait.is_none()), "a transaction ends when its calls have");
+        let owner = self.all.remove(&trx);
+        debug_assert!(owner.is_none_or(|p| p.wait.is_none()), "a transaction ends when its calls have");
     }
 
     /// Returns all lock owners, by id.
     pub fn iter(&self) -> impl Iterator<Item = (TrxId, &OwnerState)> {
-        self.all.iter().map(|(trx, party)| (*trx, party))
+        self.all.iter().map(|(trx, owner)| (*trx, owner))
     }
 
     /// Returns the waiting request of a lock owner.
@@ -188,28 +188,28 @@ impl LockOwners {
     }
 
     /// Begins a wait.
-    pub fn begin_wait(&mut self, locker: &Arc<LockOwner>, wait: Wait) {
-        locker.settled.store(false, SeqCst);
-        let party = self.enter(locker);
-        party.wait = Some(wait);
-        party.outcome = None;
+    pub fn begin_wait(&mut self, lock_owner: &Arc<LockOwner>, wait: Wait) {
+        lock_owner.settled.store(false, SeqCst);
+        let owner = self.enter(lock_owner);
+        owner.wait = Some(wait);
+        owner.outcome = None;
     }
 
     /// Ends a wait with this outcome. It has left its queue already.
     pub fn settle(&mut self, trx: TrxId, outcome: Result<(), LockError>) {
-        if let Some(party) = self.all.get_mut(&trx) {
-            party.wait = None;
-            party.outcome = Some(outcome);
-            party.locker.settled.store(true, SeqCst);
-            self.woken.push(party.locker.clone());
+        if let Some(owner) = self.all.get_mut(&trx) {
+            owner.wait = None;
+            owner.outcome = Some(outcome);
+            owner.lock_owner.settled.store(true, SeqCst);
+            self.woken.push(owner.lock_owner.clone());
         }
     }
 
     /// Ends a wait by granting a lock in this tablespace.
     pub fn serve(&mut self, trx: TrxId, space: SpaceId) {
         self.settle(trx, Ok(()));
-        if let Some(party) = self.all.get_mut(&trx) {
-            party.spaces.insert(space);
+        if let Some(owner) = self.all.get_mut(&trx) {
+            owner.spaces.insert(space);
         }
     }
 

@@ -72,24 +72,24 @@ impl LockTimeout {
 /// The waits of one call, which share one timeout.
 #[derive(Clone, Copy, Debug)]
 pub struct Waits {
-    patience: LockTimeout,
+    lock_timeout: LockTimeout,
     so_far: Duration,
 }
 
 impl Waits {
     /// The waits of a call that has not waited yet.
-    pub fn new(patience: LockTimeout) -> Self {
-        Self::after(Duration::ZERO, patience)
+    pub fn new(lock_timeout: LockTimeout) -> Self {
+        Self::after(Duration::ZERO, lock_timeout)
     }
 
     /// The waits of a call that has waited for `so_far`.
-    pub fn after(so_far: Duration, patience: LockTimeout) -> Self {
-        Self { patience, so_far }
+    pub fn after(so_far: Duration, lock_timeout: LockTimeout) -> Self {
+        Self { lock_timeout, so_far }
     }
 
     /// Returns the timeout of the next wait.
     pub fn left(&self) -> LockTimeout {
-        match self.patience {
+        match self.lock_timeout {
             LockTimeout::AtMost(most) => LockTimeout::AtMost(most.saturating_sub(self.so_far)),
             other => other,
         }

@@ -70,7 +70,7 @@ impl Space {
     }
 
     /// Grants a request, if nothing blocks it.
-    pub fn take(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest, parties: &mut LockOwners) -> bool {
+    pub fn take(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest, owners: &mut LockOwners) -> bool {
         let trx = me.id();
         let taken = match wanted {
             LockRequest::Table(_, mode) => self.table.take(trx, *mode),
@@ -83,10 +83,10 @@ impl Space {
                 }
                 taken
             }
-            LockRequest::Insert(row) => return !self.is_held_out(Some(trx), &row.key),
+            LockRequest::Insert(row) => return !self.is_range_locked(Some(trx), &row.key),
         };
         if taken {
-            parties.enter(me).spaces.insert(self.id);
+            owners.enter(me).spaces.insert(self.id);
         }
         taken
     }
@@ -97,9 +97,9 @@ impl Space {
         me: &Arc<LockOwner>,
         wanted: LockRequest,
         since: Duration,
-        parties: &mut LockOwners,
+        owners: &mut LockOwners,
     ) {
-        let (trx, ticket) = (me.id(), parties.ticket());
+        let (trx, ticket) = (me.id(), owners.ticket());
         let place = match &wanted {
             LockRequest::Table(_, mode) => self.table.join(trx, *mode, ticket),
             LockRequest::Row(row, mode) => {
@@ -110,43 +110,43 @@ impl Space {
                 Place::NONE
             }
         };
-        parties.begin_wait(me, Wait { wanted, place, since });
+        owners.begin_wait(me, Wait { wanted, place, since });
     }
 
     /// Ends a wait. Later waiters may be granted their requests.
-    pub fn leave(&mut self, trx: TrxId, wait: &Wait, parties: &mut LockOwners) {
+    pub fn leave(&mut self, trx: TrxId, wait: &Wait, owners: &mut LockOwners) {
         match &wait.wanted {
             LockRequest::Table(..) => {
                 self.table.leave(wait.place);
-                self.serve_table(parties);
+                self.serve_table(owners);
             }
             LockRequest::Row(name, _) => {
                 if let Some((_, queue)) = row(&mut self.rows, &name.key) {
                     queue.leave(wait.place);
                 }
-                self.serve_row(&name.key, parties);
+                self.serve_row(&name.key, owners);
             }
             LockRequest::Insert(_) => drop(self.inserters.remove(&trx)),
         }
     }
 
     /// Sets whether later requests overtake the waiter for the table.
-    pub fn set_yielding(&mut self, place: Place, yields: bool, parties: &mut LockOwners) {
+    pub fn set_yielding(&mut self, place: Place, yields: bool, owners: &mut LockOwners) {
         self.table.set_yielding(place, yields);
         if yields {
-            self.serve_table(parties);
+            self.serve_table(owners);
         }
     }
 
-    fn serve_table(&mut self, parties: &mut LockOwners) {
-        self.table.serve(|trx| parties.serve(trx, self.id));
+    fn serve_table(&mut self, owners: &mut LockOwners) {
+        self.table.serve(|trx| owners.serve(trx, self.id));
     }
 
-    fn serve_row(&mut self, key: &[u8], parties: &mut LockOwners) {
+    fn serve_row(&mut self, key: &[u8], owners: &mut LockOwners) {
         let Some((key, queue)) = row(&mut self.rows, key) else { return };
         queue.serve(|trx| {
             self.held.entry(trx).or_default().insert(key.clone());
-            parties.serve(trx, self.id);
+            owners.serve(trx, self.id);
         });
         if queue.is_empty() {
             let key = key.clone();
@@ -155,20 +155,20 @@ impl Space {
     }
 
     /// Grants the requests of waiters to insert with keys that no range lock covers any more.
-    fn serve_inserters(&mut self, parties: &mut LockOwners) {
+    fn serve_inserters(&mut self, owners: &mut LockOwners) {
         let is_free = |trx: &TrxId| {
-            let key = parties.wait_of(*trx).and_then(|wait| wait.wanted.key());
-            key.is_none_or(|key| !self.is_held_out(Some(*trx), key))
+            let key = owners.wait_of(*trx).and_then(|wait| wait.wanted.key());
+            key.is_none_or(|key| !self.is_range_locked(Some(*trx), key))
         };
         let free: Vec<TrxId> = self.inserters.iter().copied().filter(is_free).collect();
         for trx in free {
             self.inserters.remove(&trx);
-            parties.settle(trx, Ok(()));
+            owners.settle(trx, Ok(()));
         }
     }
 
     /// Returns whether a range lock of another transaction covers this key.
-    pub fn is_held_out(&self, me: Option<TrxId>, key: &[u8]) -> bool {
+    pub fn is_range_locked(&self, me: Option<TrxId>, key: &[u8]) -> bool {
         self.ranges.iter().any(|(trx, ranges)| Some(*trx) != me && ranges.cover(key))
     }
 
@@ -185,7 +185,7 @@ impl Space {
     }
 
     /// Makes the lock of a writer of the row explicit.
-    pub fn make_explicit(&mut self, holder: &Arc<LockOwner>, key: &[u8], parties: &mut LockOwners) {
+    pub fn make_explicit(&mut self, holder: &Arc<LockOwner>, key: &[u8], owners: &mut LockOwners) {
         let trx = holder.id();
         let (name, queue) = row_or_new(&mut self.rows, key);
         if queue.held_by(trx).cover(TableMode::Exclusive) {
@@ -193,10 +193,10 @@ impl Space {
         }
         queue.hold(trx, TableMode::Exclusive);
         let name = name.clone();
-        let party = parties.enter(holder);
-        party.spaces.insert(self.id);
+        let owner = owners.enter(holder);
+        owner.spaces.insert(self.id);
         // If it waits in this very queue, its request is now an upgrade and moves before those that wait for it.
-        if let Some(Wait { wanted: LockRequest::Row(wanted, mode), place, .. }) = &mut party.wait
+        if let Some(Wait { wanted: LockRequest::Row(wanted, mode), place, .. }) = &mut owner.wait
             && wanted.space == self.id
             && *wanted.key == *key
         {
@@ -204,12 +204,12 @@ impl Space {
             *place = queue.join(trx, (*mode).into(), place.ticket());
         }
         self.held.entry(trx).or_default().insert(name);
-        self.serve_row(key, parties);
+        self.serve_row(key, owners);
     }
 
     /// Locks a range for a transaction.
-    pub fn lock_range(&mut self, me: &Arc<LockOwner>, range: KeyRange, parties: &mut LockOwners) {
-        parties.enter(me).spaces.insert(self.id);
+    pub fn lock_range(&mut self, me: &Arc<LockOwner>, range: KeyRange, owners: &mut LockOwners) {
+        owners.enter(me).spaces.insert(self.id);
         self.ranges.entry(me.id()).or_default().lock(range);
     }
 
@@ -220,11 +220,11 @@ impl Space {
     }
 
     /// Releases the lock on one row, or downgrades it to this mode, and grants the requests that waited for that.
-    pub fn ease_row(&mut self, trx: TrxId, key: &[u8], to: Option<RowMode>, parties: &mut LockOwners) {
+    pub fn downgrade_row(&mut self, trx: TrxId, key: &[u8], to: Option<RowMode>, owners: &mut LockOwners) {
         let Some((_, queue)) = row(&mut self.rows, key) else { return };
         if let Some(mode) = to {
             if queue.ease(trx, mode.into()) {
-                self.serve_row(key, parties);
+                self.serve_row(key, owners);
             }
         } else if queue.give_back(trx) {
             if let Some(held) = self.held.get_mut(&trx) {
@@ -233,21 +233,21 @@ impl Space {
                     self.held.remove(&trx);
                 }
             }
-            self.serve_row(key, parties);
+            self.serve_row(key, owners);
         }
     }
 
     /// Releases the locks of a transaction here, at most `rows` row locks: the table lock last, because it covers the
     /// rows. Returns whether all are released.
-    pub fn give_back(&mut self, trx: TrxId, rows: &mut usize, parties: &mut LockOwners) -> bool {
+    pub fn give_back(&mut self, trx: TrxId, rows: &mut usize, owners: &mut LockOwners) -> bool {
         if self.ranges.remove(&trx).is_some() {
-            self.serve_inserters(parties);
+            self.serve_inserters(owners);
         }
         while let Some(key) = self.held.get_mut(&trx).and_then(BTreeSet::pop_first) {
             if let Some(queue) = self.rows.get_mut(&key) {
                 queue.give_back(trx);
             }
-            self.serve_row(&key, parties);
+            self.serve_row(&key, owners);
             *rows = rows.saturating_sub(1);
             if *rows == 0 {
                 return false;
@@ -255,7 +255,7 @@ impl Space {
         }
         self.held.remove(&trx);
         if self.table.give_back(trx) {
-            self.serve_table(parties);
+            self.serve_table(owners);
         }
         true
     }

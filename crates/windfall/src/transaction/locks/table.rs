@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** A tablespace without locks has no entry. The counts are the sums over the tablespaces. Between two
 //! steps there is no deadlock: each transaction that begins to wait, or that is granted a lock while it waits, is
-//! checked for a cycle ([`Table::break_circles`]). A new range needs no such check: its owner does not wait, and every
+//! checked for a cycle ([`Table::break_cycles`]). A new range needs no such check: its owner does not wait, and every
 //! member of a cycle does.
 
 use core::time::Duration;
@@ -29,7 +29,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Table {
     pub(super) spaces: BTreeMap<SpaceId, Space>,
-    pub(super) parties: LockOwners,
+    pub(super) owners: LockOwners,
     pub(super) last_deadlock: Option<Deadlock>,
     pub(super) metrics: LockMetrics,
     counts: Counts,
@@ -42,7 +42,7 @@ impl Table {
     fn in_space<T>(&mut self, id: SpaceId, step: impl FnOnce(&mut Space, &mut LockOwners) -> T) -> T {
         let space = self.spaces.entry(id).or_insert_with(|| Space::new(id));
         let before = space.counts();
-        let result = step(space, &mut self.parties);
+        let result = step(space, &mut self.owners);
         let after = space.counts();
         self.counts.rows = self.counts.rows + after.rows - before.rows;
         self.counts.ranges = self.counts.ranges + after.ranges - before.ranges;
@@ -59,8 +59,8 @@ impl Table {
     /// [`LockError::Busy`].
     pub fn take(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest) -> Result<(), LockError> {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
-        self.in_space(wanted.space(), |space, parties| {
-            if space.take(me, wanted, parties) {
+        self.in_space(wanted.space(), |space, owners| {
+            if space.take(me, wanted, owners) {
                 return Ok(());
             }
             Err(LockError::Busy(space.blockers(me.id(), wanted, None)))
@@ -84,8 +84,8 @@ impl Table {
             return Err(LockError::Interrupted);
         }
         self.metrics.waits += 1;
-        self.in_space(wanted.space(), |space, parties| space.join(me, wanted, now, parties));
-        self.break_circles(me.id());
+        self.in_space(wanted.space(), |space, owners| space.join(me, wanted, now, owners));
+        self.break_cycles(me.id());
         Ok(false)
     }
 
@@ -96,21 +96,21 @@ impl Table {
     pub fn end_wait(&mut self, me: &Arc<LockOwner>, began: Duration, now: Duration) -> Result<(), LockError> {
         let waited = now.saturating_sub(began);
         self.metrics.waited(waited);
-        if self.parties.wait_of(me.id()).is_some() {
+        if self.owners.wait_of(me.id()).is_some() {
             self.metrics.timeouts += 1;
             let blockers = self.blockers(me.id());
             self.stop(me.id(), LockError::TimedOut { blockers, waited });
         }
-        let party = self.parties.get_mut(me.id());
-        party.and_then(|party| party.outcome.take()).expect("a wait has an outcome")
+        let owner = self.owners.get_mut(me.id());
+        owner.and_then(|owner| owner.outcome.take()).expect("a wait has an outcome")
     }
 
     /// Sets whether later requests overtake one that waits for a table. Returns the transactions that it waits for.
     pub fn set_yielding(&mut self, me: TrxId, yields: bool) -> Blockers {
-        if let Some((space, place)) = self.parties.wait_of(me).map(|wait| (wait.wanted.space(), wait.place)) {
-            self.in_space(space, |space, parties| space.set_yielding(place, yields, parties));
+        if let Some((space, place)) = self.owners.wait_of(me).map(|wait| (wait.wanted.space(), wait.place)) {
+            self.in_space(space, |space, owners| space.set_yielding(place, yields, owners));
             if !yields {
-                self.break_circles(me);
+                self.break_cycles(me);
             }
         }
         self.blockers(me)
@@ -123,7 +123,7 @@ impl Table {
 
     /// Returns the transactions that a transaction waits for.
     pub fn blockers(&self, trx: TrxId) -> Blockers {
-        let wait = self.parties.wait_of(trx);
+        let wait = self.owners.wait_of(trx);
         let found = wait.and_then(|wait| {
             let space = self.spaces.get(&wait.wanted.space())?;
             Some(space.blockers(trx, &wait.wanted, Some(wait.place)))
@@ -133,9 +133,9 @@ impl Table {
 
     /// Ends the wait of a transaction, if it waits. Returns whether it did.
     pub fn stop(&mut self, trx: TrxId, error: LockError) -> bool {
-        let Some(wait) = self.parties.get_mut(trx).and_then(|party| party.wait.take()) else { return false };
-        self.in_space(wait.wanted.space(), |space, parties| space.leave(trx, &wait, parties));
-        self.parties.settle(trx, Err(error));
+        let Some(wait) = self.owners.get_mut(trx).and_then(|owner| owner.wait.take()) else { return false };
+        self.in_space(wait.wanted.space(), |space, owners| space.leave(trx, &wait, owners));
+        self.owners.settle(trx, Err(error));
         true
     }
 
@@ -147,7 +147,7 @@ impl Table {
     /// Ends all waits, and refuses new ones.
     pub fn stop_all(&mut self) {
         self.is_stopped = true;
-        let waiting = self.parties.iter().filter(|(_, party)| party.wait.is_some());
+        let waiting = self.owners.iter().filter(|(_, owner)| owner.wait.is_some());
         for trx in waiting.map(|(trx, _)| trx).collect::<Vec<_>>() {
             self.stop(trx, LockError::Interrupted);
         }
@@ -158,20 +158,20 @@ impl Table {
         if holder.has_ended() && !planted(Bug::EndedWriterLocks) {
             return false;
         }
-        self.in_space(row.space, |space, parties| space.make_explicit(holder, &row.key, parties));
-        self.break_circles(holder.id());
+        self.in_space(row.space, |space, owners| space.make_explicit(holder, &row.key, owners));
+        self.break_cycles(holder.id());
         true
     }
 
     /// Locks a range.
     pub fn lock_range(&mut self, me: &Arc<LockOwner>, space: SpaceId, range: KeyRange) {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
-        self.in_space(space, |space, parties| space.lock_range(me, range, parties));
+        self.in_space(space, |space, owners| space.lock_range(me, range, owners));
     }
 
     /// Returns whether a range lock of another transaction covers this key.
-    pub fn is_held_out(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
-        self.spaces.get(&space).is_some_and(|space| space.is_held_out(me, key))
+    pub fn is_range_locked(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+        self.spaces.get(&space).is_some_and(|space| space.is_range_locked(me, key))
     }
 
     /// Returns whether another transaction holds this row.
@@ -190,8 +190,8 @@ impl Table {
     }
 
     /// Releases the lock on one row, or downgrades it to this mode.
-    pub fn ease_row(&mut self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
-        self.in_space(row.space, |space, parties| space.ease_row(me.id(), &row.key, to, parties));
+    pub fn downgrade_row(&mut self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
+        self.in_space(row.space, |space, owners| space.downgrade_row(me.id(), &row.key, to, owners));
     }
 
     /// Releases at most `rows` row locks of a transaction, and the locks that go with them. Returns whether it has none
@@ -199,26 +199,26 @@ impl Table {
     pub fn give_back(&mut self, me: &LockOwner, mut rows: usize) -> bool {
         me.set_ended();
         let trx = me.id();
-        while let Some(id) = self.parties.get(trx).and_then(|party| party.spaces.last().copied()) {
-            if !self.in_space(id, |space, parties| space.give_back(trx, &mut rows, parties)) {
+        while let Some(id) = self.owners.get(trx).and_then(|owner| owner.spaces.last().copied()) {
+            if !self.in_space(id, |space, owners| space.give_back(trx, &mut rows, owners)) {
                 return false;
             }
-            if let Some(party) = self.parties.get_mut(trx) {
-                party.spaces.remove(&id);
+            if let Some(owner) = self.owners.get_mut(trx) {
+                owner.spaces.remove(&id);
             }
         }
-        self.parties.remove(trx);
+        self.owners.remove(trx);
         true
     }
 
     /// Ends the current wait of a transaction, or the next one of its call. Returns `false` if this lock owner has
     /// ended.
-    pub fn interrupt(&mut self, locker: &LockOwner, number: u64) -> bool {
-        if locker.has_ended() {
+    pub fn interrupt(&mut self, lock_owner: &LockOwner, number: u64) -> bool {
+        if lock_owner.has_ended() {
             return false;
         }
-        if !self.interrupt_wait(locker.id()) {
-            locker.interrupt_next(number);
+        if !self.interrupt_wait(lock_owner.id()) {
+            lock_owner.interrupt_next(number);
         }
         true
     }
@@ -230,9 +230,9 @@ impl Table {
 
     /// Returns the number of rows changed plus the number of locks held.
     pub fn weight(&self, trx: TrxId) -> u64 {
-        let Some(party) = self.parties.get(trx) else { return 0 };
+        let Some(owner) = self.owners.get(trx) else { return 0 };
         let held = |id: &SpaceId| self.spaces.get(id).map_or(0, |space| space.held_by(trx));
-        party.changed() + party.spaces.iter().map(held).sum::<u64>()
+        owner.changed() + owner.spaces.iter().map(held).sum::<u64>()
     }
 
     /// Returns all held locks.
@@ -242,19 +242,19 @@ impl Table {
 
     /// Returns all waiters.
     pub fn waits(&self) -> Vec<Waiting> {
-        let waiting = |(trx, party): (TrxId, &OwnerState)| {
-            let wait = party.wait.as_ref()?;
+        let waiting = |(trx, owner): (TrxId, &OwnerState)| {
+            let wait = owner.wait.as_ref()?;
             let lock = wait.wanted.clone().into();
             Some(Waiting { trx, lock, since: wait.since, behind: self.blockers(trx) })
         };
-        self.parties.iter().filter_map(waiting).collect()
+        self.owners.iter().filter_map(waiting).collect()
     }
 
     /// Returns the metrics.
     pub fn metrics(&self) -> LockMetrics {
         LockMetrics {
             held: self.spaces.values().map(Space::held).sum(),
-            waiting: self.parties.iter().filter(|(_, party)| party.wait.is_some()).count() as u64,
+            waiting: self.owners.iter().filter(|(_, owner)| owner.wait.is_some()).count() as u64,
             ..self.metrics.clone()
         }
     }
@@ -267,7 +267,7 @@ impl Table {
     /// Returns whether there are no locks and no lock owners.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
-        let is_empty = self.spaces.is_empty() && self.parties.iter().next().is_none();
+        let is_empty = self.spaces.is_empty() && self.owners.iter().next().is_none();
         assert!(!is_empty || self.counts == Counts::default(), "counted, and not there: {:?}", self.counts);
         is_empty
     }

@@ -60,7 +60,7 @@ impl Locks {
     ///
     /// # Errors
     /// As [`Locks::acquire`], except for a deadlock; errors of `between`.
-    pub fn acquire_in_turns(
+    pub fn acquire_yielding(
         &self,
         me: &Arc<LockOwner>,
         space: SpaceId,

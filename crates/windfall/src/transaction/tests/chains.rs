@@ -73,7 +73,7 @@ fn a_step_frees_a_bounded_number_of_pages() {
     put_in_vain(&base, b"old", &long(PAGES, 4));
     assert!(pages(&base) >= before + PAGES, "a rollback frees nothing itself");
     let all = pages(&base);
-    let log = &base.pool.ground().log;
+    let log = &base.pool.context().log;
     let (mut was, mut end) = (all, log.end());
     let steps = purge(&base, || {
         let now = pages(&base);
@@ -91,7 +91,7 @@ fn a_step_frees_a_bounded_number_of_pages() {
 fn a_value_far_longer_than_the_log_comes_and_goes() {
     const PAGES: usize = 4200;
     let base = base(256 << 10);
-    let log = &base.pool.ground().log;
+    let log = &base.pool.context().log;
     let mut most = 0;
     let mut look = || most = most.max(log.age());
     base.put(b"long", &long(PAGES, 1), Mode::Put).unwrap();

@@ -53,7 +53,7 @@ fn what_is_wrong_in_memory_is_not_written() {
         drop(latched);
         let error = base.pool.flush_all().unwrap_err();
         assert!(matches!(error, Error::Poisoned(_)) && error.to_string().contains(what), "{error}");
-        assert!(base.pool.ground().health.is_poisoned());
+        assert!(base.pool.context().health.is_poisoned());
         let after = on_disk(&disk, id);
         let same = Page::new(&before).words().iter().zip(&after);
         assert!(

@@ -70,7 +70,7 @@ fn fits(rows: &Rows, key: u8, value: &[u8]) -> bool {
 impl Run {
     fn step(&mut self, step: &Step) -> Result<()> {
         let base = &self.base;
-        self.env.breathe();
+        self.env.yield_point();
         self.next = self.rows.clone();
         match step {
             Step::Put(key, value) => {
@@ -169,7 +169,7 @@ impl Run {
             1 => drop(self.base.checkpointer.checkpoint_all(false)?),
             _ => {}
         }
-        self.env.breathe();
+        self.env.yield_point();
         Ok(())
     }
 }

@@ -56,7 +56,7 @@ fn a_long_value_that_finds_no_frame_has_changed_nothing() {
             chunk = chunks.next();
         }
         drop(latches);
-        base.pool.ground().health.check().unwrap();
+        base.pool.context().health.check().unwrap();
     }
     assert!(failures > 0, "there was always a frame");
 }

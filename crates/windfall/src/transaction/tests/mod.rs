@@ -5,8 +5,8 @@ mod checks;
 mod crash;
 mod frames;
 mod model;
-mod promises;
 mod purge;
+mod reservations;
 mod threads;
 
 use core::time::Duration;
@@ -136,8 +136,8 @@ impl Base {
         let options = LogOptions { size: log_size, buffer: 256 << 10 };
         let log = Log::open(disk.clone(), env.clone(), health.clone(), options, &mut control, found.end)?;
         let log = Arc::new(log);
-        let ground = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
-        let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, frames, frames)?);
+        let context = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
+        let pool = Arc::new(BufferPool::new(context, PAGE_SIZE, frames, frames)?);
         let now = control.control().clone();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut workers = Vec::from(checkpointer.spawn(&*env)?);
@@ -199,7 +199,7 @@ impl Base {
             let _ = record_files(&pool2, &system2);
             Next::Idle(Duration::from_millis(20))
         };
-        workers.push(env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record))?);
+        workers.push(env.spawn("records", Kind::Client, Arc::new(Event::new()), Box::new(record))?);
         let pool2 = pool.clone();
         let reclaim = move || {
             if pool2.reclaim_step(&mut drop) { Next::Again } else { Next::Idle(Duration::from_millis(20)) }
@@ -212,7 +212,7 @@ impl Base {
                 Ok(true) => Next::Again,
                 _ => Next::Idle(Duration::from_millis(20)),
             };
-            workers.push(env.spawn("purge", Kind::Tenant, wake, Box::new(step))?);
+            workers.push(env.spawn("purge", Kind::Client, wake, Box::new(step))?);
         }
         let mut trees = trees.into_iter();
         let mut tree = || trees.next().unwrap();
@@ -255,7 +255,7 @@ impl Base {
     }
 
     pub fn sync(&self) -> Result<()> {
-        let log = &self.pool.ground().log;
+        let log = &self.pool.context().log;
         log.sync_to(log.end())
     }
 
@@ -366,9 +366,9 @@ fn unblocked<T>(trx: &mut Trx<'_>, mut attempt: impl FnMut(&mut Trx<'_>) -> Resu
             Ok(done) => return Ok(done),
             Err(Stop::Failed(error)) => return Err(error),
             Err(Stop::Blocked(blocked)) => {
-                let transactions = trx.floor();
-                let patience = LockTimeout::AtMost(Duration::from_mins(10));
-                transactions.await_lock(trx, blocked, &mut Waits::new(patience))?;
+                let transactions = trx.transactions();
+                let lock_timeout = LockTimeout::AtMost(Duration::from_mins(10));
+                transactions.await_lock(trx, blocked, &mut Waits::new(lock_timeout))?;
             }
         }
     }
@@ -411,7 +411,7 @@ impl Transactions {
         let mut trx = Trx::new(self);
         loop {
             match unblocked(&mut trx, |trx| trx.change(target, key, &mut edit, true)) {
-                Err(Error::Lock(LockError::Deadlock(_))) => trx.give_way(),
+                Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
                 done => return done,
             }
         }

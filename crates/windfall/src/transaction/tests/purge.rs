@@ -285,8 +285,8 @@ fn a_pin_keeps_versions_and_a_reader_its_value() {
     let mut model = Rows::from([(key(1).to_vec(), value(2))]);
     base.put(&key(1), &value(1), Mode::Insert).unwrap();
     let view = base.transactions.view();
-    let sight = Visibility::View(&view, TrxId::NONE);
-    let mut reader = base.transactions.open_value(&base.clustered, &key(1), sight).unwrap().unwrap();
+    let visibility = Visibility::View(&view, TrxId::NONE);
+    let mut reader = base.transactions.open_value(&base.clustered, &key(1), visibility).unwrap().unwrap();
     base.put(&key(1), &value(2), Mode::Update).unwrap();
     churn(&base, &mut model, 1);
     base.purge_all();
@@ -328,7 +328,7 @@ fn temporary_rows_leave_nothing_in_the_log() {
     };
     base.put(b"x", b"abc", Mode::Put).unwrap();
     let spaces = ids.ceilings();
-    let log = &base.pool.ground().log;
+    let log = &base.pool.context().log;
     let before = log.end();
     for round in 0..12 {
         for n in 0..200 {
@@ -357,7 +357,7 @@ fn temporary_rows_ask_for_no_room_in_the_log() {
     let tree = tree(&base, Durability::Temporary);
     // Flushing has stopped, and waiters for it are informed.
     base.stop();
-    let log = &base.pool.ground().log;
+    let log = &base.pool.context().log;
     log.set_unflushed(Some(UsageError::Other("the disk is full".into()).into()));
     for value in [&[0; 300][..], b""] {
         while base.put(b"logged", value, Mode::Put).is_ok() {}
@@ -394,13 +394,13 @@ fn rows_of_a_dropped_table_are_passed_over() {
     let long = vec![7; 5000];
     change(&mut trx, &target, b"x", Some(&long)).unwrap();
     for tree in [&base.clustered, &base.unique, &base.plain] {
-        base.pool.detach(tree.space(), base.pool.ground().log.end());
+        base.pool.detach(tree.space(), base.pool.context().log.end());
     }
     trx.rollback().unwrap();
     base.purge_all();
-    assert!(base.pool.ground().health.check().is_ok());
+    assert!(base.pool.context().health.check().is_ok());
     assert!(base.put(b"y", b"abc", Mode::Put).is_err());
-    assert!(base.pool.ground().health.check().is_ok());
+    assert!(base.pool.context().health.check().is_ok());
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn a_cursor_stays_within_its_limits() {
             .collect();
         let behind = keys.len() + 1;
         let mut cursor = tree.cursor();
-        cursor.keep_within(KeyRange { from: from.into(), to: until.map(Into::into) });
+        cursor.set_limits(KeyRange { from: from.into(), to: until.map(Into::into) });
         let mut at = None;
         let steps = chance.random_range(1..40);
         for step in 0..steps {
@@ -118,7 +118,7 @@ fn a_cursor_stays_within_its_limits() {
             let onward = chance.random_range(1..120);
             // The entries that were read ahead make no difference to the cursor's moves.
             if chance.random_range(0..3) == 0 {
-                cursor.forget_ahead().unwrap();
+                cursor.discard_batch().unwrap();
             }
             let (found, place) = match chance.random_range(0..12) {
                 0 => (cursor.seek(Seek::First), 1),

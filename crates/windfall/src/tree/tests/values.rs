@@ -220,7 +220,7 @@ fn making_room_for_an_entry_takes_no_more_log_than_is_promised() {
             let bytes: usize = splits.iter().flatten().map(|logged| logged.op.len() + 24).sum();
             worst = worst.max((bytes * 100 / page_size, splits.len()));
             assert!(
-                bytes as u64 <= crate::tree::log_of_room(page_size),
+                bytes as u64 <= crate::tree::split_log_limit(page_size),
                 "{} splits, {bytes} bytes",
                 splits.len()
             );

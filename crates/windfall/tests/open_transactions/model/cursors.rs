@@ -167,7 +167,7 @@ impl Model {
 
     /// Removes versions that a transaction has rolled back from its own cursors, which do not return them even if they
     /// have read ahead.
-    pub fn forget_ahead(&mut self, trx: TrxNo, taken: &[Undone]) {
+    pub fn discard_batch(&mut self, trx: TrxNo, taken: &[Undone]) {
         for Undone { table, key, .. } in taken {
             let is_it = |(_, cursor): &(&u8, &Cursor)| cursor.me == Some(trx) && cursor.table == *table;
             let places: Vec<u8> = self.cursors.iter().filter(is_it).map(|(place, _)| *place).collect();

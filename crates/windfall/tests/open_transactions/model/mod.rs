@@ -482,7 +482,7 @@ impl Model {
             }
             self.row_changed(*table, *key, None);
         }
-        self.forget_ahead(trx, &taken);
+        self.discard_batch(trx, &taken);
         self.undone.extend(taken);
     }
 

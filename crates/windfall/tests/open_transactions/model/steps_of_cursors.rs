@@ -60,21 +60,21 @@ impl Model {
             return expect(outcome, &[Outcome::End]);
         }
         let is_jump = cursor.limits.is_none() && !matches!(to, Move::Next | Move::Prev);
-        let looks_anew = !cursor.has_begun || is_jump;
+        let takes_new_view = !cursor.has_begun || is_jump;
         let up = goes_up(to);
         let way = way_of(&cursor, to);
         if let Some(lock) = cursor.lock {
             let exclusive = lock.exclusive;
-            let verdicts = self.locked_step(&cursor, way, looks_anew, exclusive);
+            let verdicts = self.locked_step(&cursor, way, takes_new_view, exclusive);
             let effects = choose(verdicts, outcome)?;
             self.apply(me, effects);
             let gaps = self.locks_gaps(me);
             let cursor = self.cursors.get_mut(&place).expect("it is there");
-            if looks_anew || gaps && cursor.limits.is_none() {
+            if takes_new_view || gaps && cursor.limits.is_none() {
                 cursor.unsure.clear();
             }
         } else {
-            self.plain_step(place, way, looks_anew, outcome)?;
+            self.plain_step(place, way, takes_new_view, outcome)?;
         }
         let cursor = self.cursors.get_mut(&place).expect("it is there");
         cursor.has_begun = true;
@@ -100,13 +100,13 @@ impl Model {
         &mut self,
         place: u8,
         way: Option<Way>,
-        looks_anew: bool,
+        takes_new_view: bool,
         outcome: &Outcome,
     ) -> Result<(), String> {
         let cursor = self.cursors[&place].clone();
         let level = cursor.me.map(|trx| self.trx(trx).level);
         let keeps = matches!(level, Some(Isolation::RepeatableRead | Isolation::Snapshot));
-        if looks_anew {
+        if takes_new_view {
             let mut view = None;
             if !cursor.sees_newest {
                 if keeps {
@@ -162,7 +162,7 @@ impl Model {
         &self,
         cursor: &Cursor,
         way: Option<Way>,
-        looks_anew: bool,
+        takes_new_view: bool,
         exclusive: bool,
     ) -> Vec<Verdict> {
         let (me, mut path) = (cursor.me, Path::default());
@@ -198,7 +198,7 @@ impl Model {
         };
         let skips = cursor.lock.is_some_and(|lock| lock.skips);
         for Met { pos, key, has_left } in self.met(cursor, way) {
-            let is_sure = steps || looks_anew || !cursor.unsure.contains(&key);
+            let is_sure = steps || takes_new_view || !cursor.unsure.contains(&key);
             let writer = self.written(cursor.table, key, me);
             if writer > Conflict::No && !has_left {
                 if !skips {

@@ -583,12 +583,12 @@ fn an_index_is_refused_for_the_first_reason() {
             // There is nothing to settle then, so settling does not find out that the database has stopped.
             let building = rows_of_trx.inner.look(|shape| shape.building.clone()).unwrap();
             assert!(!building.take().is_empty());
-            drop(handle.engine().pool.ground().health.poison("the log cannot be written"));
+            drop(handle.engine().pool.context().health.poison("the log cannot be written"));
             world.advance(PATIENT);
         }
     });
     assert!(matches!(built, Err(Error::Lock(LockError::TimedOut { .. }))), "{built:?}");
-    assert!(db.engine().pool.ground().health.check().is_err());
+    assert!(db.engine().pool.context().health.check().is_err());
     drop((table, db));
     let (db, env) = open(&disk.restart(Survive::Everything), 1).unwrap();
     let table = db.table("t").unwrap();

@@ -29,7 +29,7 @@ impl Desk {
     }
 
     fn lockers<const N: usize>(&self) -> [Arc<LockOwner>; N] {
-        core::array::from_fn(|n| self.locks.locker(TrxId(n as u64 + 1)))
+        core::array::from_fn(|n| self.locks.lock_owner(TrxId(n as u64 + 1)))
     }
 
     /// Requests a lock, and begins to wait if necessary. Returns whether it was granted.
@@ -55,8 +55,8 @@ impl Desk {
 
     /// Ends all lock owners, and checks that nothing is left.
     fn close(&self, lockers: &[Arc<LockOwner>]) {
-        for locker in lockers {
-            self.locks.end(locker);
+        for lock_owner in lockers {
+            self.locks.end(lock_owner);
         }
         assert!(self.locks.step(|table| table.is_empty()), "{:?}", self.locks.listing());
     }

@@ -191,7 +191,7 @@ fn wanted(want: Want) -> LockRequest {
 impl Pair {
     fn new() -> Self {
         let desk = Desk::new();
-        let lockers = (0..LOCKERS).map(|n| desk.locks.locker(TrxId(n))).collect();
+        let lockers = (0..LOCKERS).map(|n| desk.locks.lock_owner(TrxId(n))).collect();
         Self { desk, model: Model::default(), lockers, next: LOCKERS }
     }
 
@@ -203,29 +203,29 @@ impl Pair {
     fn gave_way(&self, trx: u64) -> bool {
         let me = self.lockers[trx as usize].id();
         let is_told = |table: &mut Table| {
-            let outcome = table.parties.get(me).and_then(|party| party.outcome.as_ref());
+            let outcome = table.owners.get(me).and_then(|owner| owner.outcome.as_ref());
             matches!(outcome, Some(Err(LockError::Deadlock(_))))
         };
         self.waits(trx) && self.desk.locks.step(is_told)
     }
 
     fn number(&self, trx: TrxId) -> u64 {
-        self.lockers.iter().position(|locker| locker.id() == trx).unwrap() as u64
+        self.lockers.iter().position(|lock_owner| lock_owner.id() == trx).unwrap() as u64
     }
 
     /// Checks that the last reported cycle is one of the model, and that its lightest transaction is the victim; among
     /// equals the root.
     fn check_circle(&self, root: u64) {
-        let circle = self.desk.locks.last_deadlock().unwrap().circle;
-        let circle: Vec<(u64, u64)> = circle.iter().map(|b| (self.number(b.trx), b.weight)).collect();
-        for (n, (trx, weight)) in circle.iter().enumerate() {
+        let cycle = self.desk.locks.last_deadlock().unwrap().cycle;
+        let cycle: Vec<(u64, u64)> = cycle.iter().map(|b| (self.number(b.trx), b.weight)).collect();
+        for (n, (trx, weight)) in cycle.iter().enumerate() {
             let who = self.model.waits.iter().find(|who| who.trx == *trx).expect("it waits");
-            let (next, _) = circle[(n + 1) % circle.len()];
+            let (next, _) = cycle[(n + 1) % cycle.len()];
             assert!(self.model.blockers(who).contains(&next), "{trx} does not wait for {next}");
             assert_eq!(*weight, self.model.weight(*trx));
-            assert!(circle[0].1 < *weight || circle[0].1 == *weight && (circle[0].0 == root || *trx != root));
+            assert!(cycle[0].1 < *weight || cycle[0].1 == *weight && (cycle[0].0 == root || *trx != root));
         }
-        assert!(circle.iter().any(|(trx, _)| *trx == root));
+        assert!(cycle.iter().any(|(trx, _)| *trx == root));
     }
 
     /// Checks that, for each cycle of the model, a transaction on a cycle through the root was chosen as victim.
@@ -277,7 +277,7 @@ impl Pair {
                 self.model.settle();
             }
             Op::Ease(trx, n) if !self.waits(trx) => {
-                locks.ease_row(&self.lockers[trx as usize], &key(n), Some(RowMode::Shared));
+                locks.downgrade_row(&self.lockers[trx as usize], &key(n), Some(RowMode::Shared));
                 if self.model.held.remove(&(trx, Some(n), TableMode::Exclusive)) {
                     self.model.held.insert((trx, Some(n), TableMode::Shared));
                 }
@@ -342,7 +342,7 @@ impl Pair {
         assert!(!self.desk.locks.make_explicit(&self.lockers[trx as usize], key(0)));
         self.model.end(trx);
         // The lock owner of the next transaction under this number of the model.
-        self.lockers[trx as usize] = self.desk.locks.locker(TrxId(self.next * LOCKERS + trx));
+        self.lockers[trx as usize] = self.desk.locks.lock_owner(TrxId(self.next * LOCKERS + trx));
         self.next += 1;
     }
 
@@ -357,17 +357,17 @@ impl Pair {
             };
             assert_eq!(told, expected, "locker {trx}");
         }
-        let locker = |trx: TrxId| self.number(trx);
+        let lock_owner = |trx: TrxId| self.number(trx);
         let held = self.desk.locks.listing().into_iter().filter_map(|held| match held.lock {
-            Lock::Table(_, mode) => Some((locker(held.trx), None, mode)),
-            Lock::Row(row, mode) => Some((locker(held.trx), Some(row.key[0]), mode.into())),
+            Lock::Table(_, mode) => Some((lock_owner(held.trx), None, mode)),
+            Lock::Row(row, mode) => Some((lock_owner(held.trx), Some(row.key[0]), mode.into())),
             _ => None,
         });
         assert_eq!(held.collect::<BTreeSet<_>>(), self.model.held);
         for waiting in self.desk.locks.waits() {
-            let trx = locker(waiting.trx);
+            let trx = lock_owner(waiting.trx);
             let who = self.model.waits.iter().find(|who| who.trx == trx).expect("it has ended");
-            let behind: BTreeSet<u64> = waiting.behind.ids().iter().map(|trx| locker(*trx)).collect();
+            let behind: BTreeSet<u64> = waiting.behind.ids().iter().map(|trx| lock_owner(*trx)).collect();
             assert_eq!(behind, self.model.blockers(who));
         }
         assert_eq!(self.desk.locks.metrics().waiting, self.model.waits.len() as u64);

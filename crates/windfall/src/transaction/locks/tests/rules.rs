@@ -50,7 +50,7 @@ fn those_who_wait_are_served_in_the_order_of_coming() {
     assert!(desk.ask(a, exclusive("k")));
     assert!(!desk.ask(b, shared("k")) && !desk.ask(c, shared("k")) && !desk.ask(d, exclusive("k")));
     assert!(!desk.ask(e, shared("k")));
-    assert!([b, c, d, e].iter().all(|locker| desk.outcome(locker).is_none()));
+    assert!([b, c, d, e].iter().all(|lock_owner| desk.outcome(lock_owner).is_none()));
     desk.locks.end(a);
     assert!(desk.was_served(b) && desk.was_served(c) && desk.outcome(d).is_none());
     desk.locks.end(b);
@@ -100,8 +100,8 @@ fn the_lightest_on_a_circle_gives_way() {
     let all @ [a, b, c] = &desk.lockers();
     a.add_weight(5);
     c.add_weight(7);
-    for (locker, key) in [(a, "a"), (b, "b"), (c, "c")] {
-        assert!(desk.ask(locker, exclusive(key)));
+    for (lock_owner, key) in [(a, "a"), (b, "b"), (c, "c")] {
+        assert!(desk.ask(lock_owner, exclusive(key)));
     }
     assert!(desk.ask(b, LockRequest::Table(SPACE, TableMode::IntentionExclusive)));
     assert!(!desk.ask(a, exclusive("b")) && !desk.ask(b, shared("c")));
@@ -112,7 +112,7 @@ fn the_lightest_on_a_circle_gives_way() {
     assert!(desk.outcome(a).is_none() && desk.outcome(c).is_none());
     let deadlock = desk.locks.last_deadlock().unwrap();
     assert_eq!(deadlock.victim(), Some(TrxId(2)));
-    let weights: Vec<(u64, u64)> = deadlock.circle.iter().map(|b| (b.trx.0, b.weight)).collect();
+    let weights: Vec<(u64, u64)> = deadlock.cycle.iter().map(|b| (b.trx.0, b.weight)).collect();
     assert_eq!(weights, [(2, 2), (3, 8), (1, 6)]);
     let told = "a circle of 3 transactions, of which the first gave way:\n  \
                 transaction 2 (weight 2) waited for row \"c\" of tablespace 20, shared, behind transaction 3, \
@@ -155,8 +155,8 @@ fn every_circle_that_a_wait_closes_is_broken() {
     assert!(desk.ask(b, shared("k")) && desk.ask(c, shared("k")));
     assert!(!desk.ask(b, shared("a")) && !desk.ask(c, shared("a")));
     assert!(!desk.ask(a, exclusive("k")), "two wait for it, and it waits for both");
-    for locker in [b, c] {
-        assert!(matches!(desk.outcome(locker), Some(Err(LockError::Deadlock(_)))));
+    for lock_owner in [b, c] {
+        assert!(matches!(desk.outcome(lock_owner), Some(Err(LockError::Deadlock(_)))));
     }
     assert_eq!(desk.locks.metrics().deadlocks, 2);
     desk.locks.end(b);
@@ -209,7 +209,8 @@ fn a_lock_that_is_made_explicit_may_close_a_circle() {
     assert!(!desk.ask(a, exclusive("b")), "and the first for it");
     // The third has read the row after the first had written it.
     assert!(desk.locks.make_explicit(a, name(SPACE, "k")));
-    let gave_way = [a, b].map(|locker| matches!(desk.outcome(locker), Some(Err(LockError::Deadlock(_)))));
+    let gave_way =
+        [a, b].map(|lock_owner| matches!(desk.outcome(lock_owner), Some(Err(LockError::Deadlock(_)))));
     assert_eq!(gave_way, [true, false], "of equals the one with whom it was found");
     desk.locks.end(c);
     assert!(desk.outcome(b).is_none(), "the writer of the row has not ended");
@@ -279,8 +280,8 @@ fn those_who_insert_wait_for_ranges_and_not_for_each_other() {
 fn two_inserts_behind_two_ranges_are_a_deadlock() {
     let desk = Desk::new();
     let all @ [a, b] = &desk.lockers();
-    for locker in [a, b] {
-        desk.locks.lock_range(locker, SPACE, Bound::Included(b"b"), Bound::Included(b"d"));
+    for lock_owner in [a, b] {
+        desk.locks.lock_range(lock_owner, SPACE, Bound::Included(b"b"), Bound::Included(b"d"));
     }
     b.add_weight(1);
     assert!(!desk.ask(a, insert("c")) && !desk.ask(b, insert("c")));

@@ -49,7 +49,7 @@ fn transaction(
         thread::yield_now();
         let n = draw.below(KEYS);
         let key = name(SPACE, &n.to_string());
-        let patience = match draw.below(4) {
+        let lock_timeout = match draw.below(4) {
             0 => LockTimeout::NoWait,
             1 => LockTimeout::AtMost(Duration::from_micros(draw.below(500))),
             _ => LockTimeout::Forever,
@@ -60,17 +60,19 @@ fn transaction(
                 locks.lock_range(me, SPACE, Bound::Included(&key.key), Bound::Included(&key.key));
                 Ok(())
             }
-            1 => locks.acquire(me, LockRequest::Insert(key), patience),
-            2 => {
-                locks.acquire(me, LockRequest::Table(OTHER, TableMode::ALL[draw.below(4) as usize]), patience)
-            }
+            1 => locks.acquire(me, LockRequest::Insert(key), lock_timeout),
+            2 => locks.acquire(
+                me,
+                LockRequest::Table(OTHER, TableMode::ALL[draw.below(4) as usize]),
+                lock_timeout,
+            ),
             3 => {
                 let other = others.lock()[draw.below(THREADS) as usize].clone();
                 locks.interrupt(&other);
                 me.add_weight(draw.below(3));
                 Ok(())
             }
-            _ => locks.acquire(me, LockRequest::Row(key, mode), patience).inspect(|()| {
+            _ => locks.acquire(me, LockRequest::Row(key, mode), lock_timeout).inspect(|()| {
                 let (cell, held) = (&inside[n as usize], &mut held[n as usize]);
                 match (*held, mode) {
                     (None, RowMode::Shared) => {
@@ -101,7 +103,7 @@ fn transaction(
 fn a_storm_leaves_nothing_behind() {
     let locks = real();
     let inside = Inside::default();
-    let first = (0..THREADS).map(|n| locks.locker(TrxId(n + 1)));
+    let first = (0..THREADS).map(|n| locks.lock_owner(TrxId(n + 1)));
     let others = Mutex::new(Rank::Session, first.collect::<Vec<_>>());
     let start = Barrier::new(THREADS as usize);
     let deadlocks: u64 = thread::scope(|scope| {
@@ -112,7 +114,7 @@ fn a_storm_leaves_nothing_behind() {
                     start.wait();
                     let mut draw = Draw(n + 1);
                     let mut round = |round| {
-                        let me = locks.locker(TrxId(round * THREADS + n + 1));
+                        let me = locks.lock_owner(TrxId(round * THREADS + n + 1));
                         others.lock()[n as usize] = me.clone();
                         transaction(locks, &me, others, inside, &mut draw)
                     };
@@ -136,7 +138,7 @@ fn a_storm_leaves_nothing_behind() {
 fn a_long_chain_of_waits_is_searched_once() {
     const MANY: u64 = 1000;
     let desk = Desk::new();
-    let lockers: Vec<_> = (0..2 * MANY).map(|n| desk.locks.locker(TrxId(n + 1))).collect();
+    let lockers: Vec<_> = (0..2 * MANY).map(|n| desk.locks.lock_owner(TrxId(n + 1))).collect();
     let row = |n: u64| exclusive(&format!("{n:04}"));
     for n in 0..MANY {
         assert!(desk.ask(&lockers[n as usize], row(n)));
@@ -154,7 +156,7 @@ fn a_long_chain_of_waits_is_searched_once() {
     lockers[0].add_weight(1);
     assert!(!desk.ask(&lockers[0], row(MANY - 1)), "the circle is closed");
     let deadlock = desk.locks.last_deadlock().unwrap();
-    assert_eq!((deadlock.circle.len() as u64, desk.locks.metrics().deadlocks), (MANY, 1));
+    assert_eq!((deadlock.cycle.len() as u64, desk.locks.metrics().deadlocks), (MANY, 1));
     let victim = deadlock.victim().unwrap().0 - 1;
     assert_eq!(victim, MANY - 1, "the youngest of equals");
     let served_in_turn = [MANY - 1, 0].into_iter().chain(MANY..2 * MANY).chain(1..MANY - 1);

@@ -17,7 +17,7 @@ impl Desk {
         longest: Duration,
         mut between: impl FnMut(),
     ) -> Result<(), Error> {
-        self.locks.acquire_in_turns(me, SPACE, TableMode::Shared, AT_MOST, longest, &mut || {
+        self.locks.acquire_yielding(me, SPACE, TableMode::Shared, AT_MOST, longest, &mut || {
             between();
             Ok(false)
         })
@@ -32,11 +32,11 @@ fn a_wait_in_turns_is_served_although_others_wait_for_nothing() {
         let [me] = &desk.lockers();
         let (mut next, mut refused) = (2, 0);
         let mut come = || {
-            let locker = desk.locks.locker(TrxId(next));
+            let lock_owner = desk.locks.lock_owner(TrxId(next));
             next += 1;
-            let taken = desk.try_now(&locker, TABLE).is_ok();
+            let taken = desk.try_now(&lock_owner, TABLE).is_ok();
             refused += usize::from(!taken);
-            taken.then_some(locker)
+            taken.then_some(lock_owner)
         };
         let mut there = [come(), come()];
         let served = desk.in_turns(me, longest, || {
@@ -68,7 +68,7 @@ fn a_wait_in_turns_that_closes_a_circle_gives_way_and_goes_on() {
             1 => {
                 assert!(!desk.ask(new, TABLE), "it passes one that has a turn");
                 assert!(!desk.ask(old, row.clone()));
-                assert_eq!(desk.locks.last_deadlock().and_then(|circle| circle.victim()), Some(me.id()));
+                assert_eq!(desk.locks.last_deadlock().and_then(|cycle| cycle.victim()), Some(me.id()));
                 assert!(desk.was_served(new), "it stood behind it alone");
             }
             5 => {
@@ -93,7 +93,7 @@ fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
     let all @ [me, old] = &desk.lockers();
     assert!(desk.ask(old, TABLE));
     let (mut looks, mut slept) = (0, Duration::ZERO);
-    let done = desk.locks.acquire_in_turns(me, SPACE, TableMode::Shared, AT_MOST, AT_MOST, &mut || {
+    let done = desk.locks.acquire_yielding(me, SPACE, TableMode::Shared, AT_MOST, AT_MOST, &mut || {
         looks += 1;
         match looks {
             1 => slept = desk.env.now(),

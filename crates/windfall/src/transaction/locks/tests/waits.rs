@@ -43,7 +43,7 @@ fn a_wait_ends_with_its_time_in_a_simulation() {
 #[test]
 fn a_wait_ends_with_its_time_on_a_real_clock() {
     let locks = real();
-    let (a, b) = (locks.locker(TrxId(1)), locks.locker(TrxId(2)));
+    let (a, b) = (locks.lock_owner(TrxId(1)), locks.lock_owner(TrxId(2)));
     locks.acquire(&a, exclusive("k"), LockTimeout::NoWait).unwrap();
     let time = Duration::from_millis(20);
     let error = locks.acquire(&b, exclusive("k"), LockTimeout::AtMost(time)).unwrap_err();
@@ -105,7 +105,7 @@ fn nobody_waits_under_a_latch() {
 #[test]
 fn an_interrupt_ends_the_wait_or_the_next_one() {
     let locks = real();
-    let (a, b) = (locks.locker(TrxId(1)), locks.locker(TrxId(2)));
+    let (a, b) = (locks.lock_owner(TrxId(1)), locks.lock_owner(TrxId(2)));
     locks.acquire(&a, exclusive("k"), LockTimeout::NoWait).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| locks.acquire(&b, exclusive("k"), LockTimeout::Forever));
@@ -127,7 +127,7 @@ fn an_interrupt_ends_the_wait_or_the_next_one() {
 #[test]
 fn those_who_wait_are_woken_by_what_ends_their_wait() {
     let locks = real();
-    let [a, b, c, d] = core::array::from_fn(|n| locks.locker(TrxId(n as u64 + 1)));
+    let [a, b, c, d] = core::array::from_fn(|n| locks.lock_owner(TrxId(n as u64 + 1)));
     locks.acquire(&a, exclusive("k"), LockTimeout::NoWait).unwrap();
     locks.lock_range(&a, OTHER, Bound::Unbounded, Bound::Unbounded);
     thread::scope(|scope| {

@@ -22,12 +22,12 @@ const LOOKS: usize = 4;
 /// or when it is written but not synced; a page that changes while its copy is written and is not registered again; a
 /// tablespace that was clean in between and is not listed again; pages written before the log.
 #[test]
-fn a_floor_passes_nothing_that_only_the_log_knows() {
+fn a_low_water_mark_passes_nothing_that_only_the_log_knows() {
     let prepared = Prepared::new();
     explore(3000, &[Bug::CleanWhenCopied, Bug::PagesBeforeTheLog], move || {
         let base = prepared.open(16);
         let pool = base.pool.clone();
-        let log = pool.ground().log.clone();
+        let log = pool.context().log.clone();
         // A first change, to measure the length of a group.
         let before = log.end();
         let end = base.change(0, PAGES[0]).unwrap();
@@ -52,8 +52,8 @@ fn a_floor_passes_nothing_that_only_the_log_knows() {
             })
         };
         let looks = [0; LOOKS].map(|_| {
-            let appending = log.append_floor();
-            let floor = appending.min(pool.oldest_dirty()).min(pool.files_floor());
+            let appending = log.append_low_water_mark();
+            let low_water_mark = appending.min(pool.oldest_dirty()).min(pool.files_low_water_mark());
             let survivor = base.disk.survivor(Survive::Nothing);
             let lsn = |space: usize, page: usize| {
                 let mut lsn = [0; 8];
@@ -61,24 +61,24 @@ fn a_floor_passes_nothing_that_only_the_log_knows() {
                 survivor.read(FileName::Data(SPACES[space]), at, &mut lsn).unwrap();
                 Lsn(u64::from_le_bytes(lsn))
             };
-            (floor, [[lsn(0, 0), lsn(0, 1)], [lsn(1, 0), lsn(1, 1)]], log.durable())
+            (low_water_mark, [[lsn(0, 0), lsn(0, 1)], [lsn(1, 0), lsn(1, 1)]], log.durable())
         });
         for thread in threads {
             thread.join().unwrap();
         }
         cleaner.join().unwrap();
         let changes = changes.lock();
-        for (floor, written, durable) in looks {
+        for (low_water_mark, written, durable) in looks {
             for (space, page, end) in changes.iter().copied() {
                 let written = written[space][page];
                 assert!(
                     written <= durable,
                     "a page was written up to {written:?} and the log up to {durable:?}"
                 );
-                let passed = end.0 - length < floor.0;
+                let passed = end.0 - length < low_water_mark.0;
                 assert!(
                     !passed || written >= end,
-                    "{floor:?} passes a change of page {page} that ends at {end:?}"
+                    "{low_water_mark:?} passes a change of page {page} that ends at {end:?}"
                 );
             }
         }
@@ -90,25 +90,25 @@ fn a_floor_passes_nothing_that_only_the_log_knows() {
 ///
 /// Catches: a tablespace that is ordered by its oldest registered page while an older one is still to be registered.
 #[test]
-fn a_floor_waits_for_the_older_of_two_groups() {
+fn a_low_water_mark_waits_for_the_older_of_two_groups() {
     let prepared = Prepared::new();
-    explore(6000, &[Bug::FloorForgetsTheUnregistered], move || {
+    explore(6000, &[Bug::LowWaterMarkIgnoresUnregistered], move || {
         let base = prepared.open(16);
         let pool = base.pool.clone();
-        let log = pool.ground().log.clone();
+        let log = pool.context().log.clone();
         let threads = [PAGES[0], PAGES[1]].map(|page| {
             let (pool, space) = (pool.clone(), base.spaces[0].clone());
             spawn(move || {
-                let appending = pool.ground().log.begin_group();
+                let appending = pool.context().log.begin_group();
                 let (start, _) = appending.append(&[1; 8]).unwrap();
-                pool.floor.page_dirtied(&space, page, start);
+                pool.low_water_mark.page_dirtied(&space, page, start);
                 start
             })
         });
-        let looks = [0; LOOKS].map(|_| log.append_floor().min(pool.oldest_dirty()));
+        let looks = [0; LOOKS].map(|_| log.append_low_water_mark().min(pool.oldest_dirty()));
         let starts = threads.map(|thread| thread.join().unwrap());
         let oldest = *starts.iter().min().unwrap();
-        assert!(looks.iter().all(|floor| *floor <= oldest), "{looks:?} pass {oldest:?}");
+        assert!(looks.iter().all(|low_water_mark| *low_water_mark <= oldest), "{looks:?} pass {oldest:?}");
         assert_eq!(pool.oldest_dirty(), oldest);
     });
 }

@@ -12,7 +12,7 @@ fn a_call_appends_no_more_than_it_was_promised() {
         let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
         let setup = Setup { frames: 512, log_size: 64 << 20, purge: false, ..Setup::simulated(&disk, &env) };
         let base = Base::open(setup).unwrap();
-        let log = base.pool.ground().log.clone();
+        let log = base.pool.context().log.clone();
         let chance = |below: usize| (env.random() % below as u64) as usize;
         let (longest_key, inline) = (base.clustered.key_limit(), base.clustered.inline_limit());
         for n in 0..600u16 {
@@ -21,7 +21,7 @@ fn a_call_appends_no_more_than_it_was_promised() {
             let length = [3, 60, inline - 9, inline, 3 * PAGE_SIZE][chance(5)];
             let mut value = vec![chance(250) as u8; length];
             value[..2].copy_from_slice(&(n * 2 + 257).to_le_bytes());
-            let before = (log.end(), log.promised_ever.load(Relaxed));
+            let before = (log.end(), log.reserved_ever.load(Relaxed));
             base.transactions.fail_at(chance(8) as u64);
             let done = if chance(4) == 0 {
                 base.delete(&key).map(drop)
@@ -30,16 +30,19 @@ fn a_call_appends_no_more_than_it_was_promised() {
             };
             base.transactions.fail_at(0);
             let appended = log.end().0 - before.0.0;
-            let promised = log.promised_ever.load(Relaxed) - before.1;
-            assert!(appended <= promised, "seed {seed}, {n}: {appended} bytes of {promised}; {done:?}");
-            tight = tight.max(appended * 100 / promised.max(1));
-            base.pool.ground().health.check().unwrap();
+            let reserved_bytes = log.reserved_ever.load(Relaxed) - before.1;
+            assert!(
+                appended <= reserved_bytes,
+                "seed {seed}, {n}: {appended} bytes of {reserved_bytes}; {done:?}"
+            );
+            tight = tight.max(appended * 100 / reserved_bytes.max(1));
+            base.pool.context().health.check().unwrap();
         }
         base.sync().unwrap();
         for tree in [&base.clustered, &base.unique, &base.plain] {
             tree.check().unwrap();
         }
     }
-    println!("at most {tight} percent of what was promised is used");
-    assert!(tight > 20, "the promises have nothing to do with what is appended: {tight} percent");
+    println!("at most {tight} percent of the reserved bytes are used");
+    assert!(tight > 20, "the reservations have nothing to do with what is appended: {tight} percent");
 }
