@@ -19,7 +19,7 @@ deny_build=
 
 cleanup() {
     local code=$?
-    # An install that nobody waits for any more would go on after us.
+    # An install that no transaction waits for any more would go on after us.
     if [[ -n $deny_build ]]; then
         kill -- "-$deny_build" 2>/dev/null || true
     fi

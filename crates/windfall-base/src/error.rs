@@ -46,7 +46,7 @@ pub enum Error {
     #[error(transparent)]
     Transaction(#[from] TransactionError),
     /// The table or index of this handle was dropped, or truncated since an iterator on it began.
-    #[error("{0} was dropped: open the table anew to see what has its name today")]
+    #[error("{0} was dropped: open the table again to see what has its name now")]
     TableDropped(Owner),
     /// An earlier failure left the state on disk unknown; nothing further is written or acknowledged.
     #[error("the database stopped after an earlier failure ({0}): close it and open it again to recover")]
@@ -108,7 +108,7 @@ impl Owner {
     fn key(&self) -> &'static str {
         match self {
             Self::Unknown | Self::Table(_) => "the key",
-            Self::Index { .. } => "the index key, with the row's own key behind it,",
+            Self::Index { .. } => "the index key, with the row's own key after it,",
         }
     }
 
@@ -116,7 +116,7 @@ impl Owner {
     fn part_of_key(&self) -> &'static str {
         match self {
             Self::Unknown | Self::Table(_) => "it",
-            Self::Index { .. } => "the one or the other",
+            Self::Index { .. } => "one of them",
         }
     }
 
@@ -428,7 +428,7 @@ pub enum SchemaError {
     DuplicateKey(Owner),
     /// Two of the rows with which a table was to be created have the same key.
     #[error(
-        "the key {key} comes twice among the rows for {owner}{}: leave one of them out",
+        "the key {key} occurs twice among the rows for {owner}{}: leave one of them out",
         row.map_or(String::new(), |row| format!(", the second time as row {row}"))
     )]
     DuplicateInputKey {

@@ -150,7 +150,7 @@ impl<'a> Direct<'a> {
             let is_there = found || node.contains(key);
             if path.node.is_valid() {
                 if !is_there {
-                    return Err(self.damaged(leaf, "it does not hold the keys that its parent tells"));
+                    return Err(self.damaged(leaf, "it does not hold the keys that its parent expects"));
                 }
                 if let Some(hash) = hash.filter(|_| path.parent.is_some()) {
                     self.hash.note(hash, leaf, slot);
@@ -223,7 +223,7 @@ impl<'a> Direct<'a> {
             let fits = if at == 0 { view.is_leaf() } else { view.is_inner() };
             if !fits || expected.is_some_and(|expected| expected != at) {
                 if node.is_valid() {
-                    return Err(self.damaged(page, "it is not a node of the level that its parent tells"));
+                    return Err(self.damaged(page, "it is not a node of the level that its parent expects"));
                 }
                 return Ok(None);
             }
@@ -261,7 +261,7 @@ impl<'a> Direct<'a> {
             return Ok(false);
         }
         if !fits {
-            return Err(self.damaged(page, "it does not hold the keys that its parent tells"));
+            return Err(self.damaged(page, "it does not hold the keys that its parent expects"));
         }
         node.mark_verified();
         Ok(true)

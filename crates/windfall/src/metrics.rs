@@ -75,15 +75,15 @@ metrics! {
     catalog_height gauge "Levels of the tree that holds the records of tables: what a drop goes through.",
     active_transactions gauge "Transactions under way.",
     rollbacks_pending gauge "Those of them that are being rolled back in the background.",
-    locks_held gauge "Locks that transactions and statements hold, but for those of rows that they have changed and nobody \
+    locks_held gauge "Locks that transactions and statements hold, but for those of rows that they have changed and no other \
                       waits for.",
     lock_waiting gauge "Calls that wait for a lock.",
     lock_waits counter "How often a call waited for a lock.",
     lock_wait_time counter "What these waits took together in microseconds.",
     lock_longest_wait gauge "The longest of them in microseconds.",
     lock_timeouts counter "Waits for a lock that took too long.",
-    deadlocks counter "Circles of transactions that waited for each other, and were broken.",
-    undo_slices gauge "Slices of undo that are still there.",
+    deadlocks counter "Deadlocks: cycles of transactions that waited for each other.",
+    undo_slices gauge "Slices of undo that purge has not removed.",
     undo_bytes gauge "Bytes of undo in them, but for temporary tables.",
     undo_waits counter "How often a change found that undo takes more than `undo_limit`.",
     views_ended counter "Views that were ended for that.",

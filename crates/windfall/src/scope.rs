@@ -242,7 +242,7 @@ impl Scope {
         let done = run(&mut trx);
         self.id.store(trx.id().0, SeqCst);
         if let Some(error) = trx.broken() {
-            inner.phase = Phase::RolledBack(format!("a part of it could not be taken back: {error}").into());
+            inner.phase = Phase::RolledBack(format!("a part of it could not be rolled back: {error}").into());
             drop(trx);
             self.let_go(inner);
             return done;

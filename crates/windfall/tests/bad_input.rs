@@ -766,7 +766,7 @@ fn errors_name_the_table_or_the_index_that_they_are_about() -> Result<()> {
         cursor.next().map(drop),
         rows.next().expect("it does not end").map(drop),
     ] {
-        let error = told(error, &["table t was dropped", "open the table anew"]);
+        let error = told(error, &["table t was dropped", "open the table again"]);
         assert!(matches!(error, Error::TableDropped(Owner::Table(_))), "{error:?}");
     }
     Ok(())

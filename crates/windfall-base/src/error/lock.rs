@@ -14,11 +14,11 @@ use crate::{ids::TrxId, sync::Arc};
 #[non_exhaustive]
 pub enum LockError {
     /// Another lock owner blocks the request, and the caller did not want to wait.
-    #[error("the lock is not free, for {0} came first: try again when that has ended, or let the call wait")]
+    #[error("the lock is held or requested by {0}: try again when that has ended, or let the call wait")]
     Busy(Blockers),
     /// The caller's lock timeout has expired.
     #[error(
-        "no lock after a wait of {waited:?}, for {blockers} came first: try again when that has ended, or wait longer"
+        "no lock after a wait of {waited:?}: it is held or requested by {blockers}; try again when that has ended, or wait longer"
     )]
     TimedOut {
         /// The blockers when the timeout expired.
@@ -27,9 +27,7 @@ pub enum LockError {
         waited: Duration,
     },
     /// Transactions waited for each other in a cycle, and this one was chosen as the deadlock victim.
-    #[error(
-        "a deadlock: this transaction and {0} wait for each other in a circle: roll it back and begin it again"
-    )]
+    #[error("a deadlock: this transaction and {0} wait for each other: roll it back and begin it again")]
     Deadlock(Blockers),
     /// Another thread interrupted the wait.
     #[error(

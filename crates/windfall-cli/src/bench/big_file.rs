@@ -75,7 +75,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         bench.claim(format!("{id}-megabytes-per-second"), rate, Bound::AtLeast(32.0));
         loaded = loaded.max(rate);
     }
-    bench.say("dropping with nobody else at work");
+    bench.say("dropping without other clients");
     let (start, deleted) = (Instant::now(), db.metrics().files_deleted);
     db.drop_table("big_2")?;
     wait_deleted(&db, deleted)?;

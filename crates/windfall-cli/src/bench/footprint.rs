@@ -41,8 +41,8 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let used = (metrics.pool_frames - metrics.pool_free) * metrics.page_size;
     bench.fact("pool, bytes", pool);
     bench.fact("pages in the pool, bytes", used);
-    bench.fact("resident beside the frames, bytes", beside);
-    bench.fact("resident beside the frames when the pool was empty, bytes", fixed);
+    bench.fact("resident in addition to the frames, bytes", beside);
+    bench.fact("resident in addition to the frames when the pool was empty, bytes", fixed);
     bench.fact("bookkeeping of the pool, counted, bytes", metrics.pool_bookkeeping_bytes);
     let share = |bytes: u64| bytes as f64 / pool as f64;
     bench.claim("bookkeeping-over-pool", share(metrics.pool_bookkeeping_bytes), Bound::AtMost(0.01));

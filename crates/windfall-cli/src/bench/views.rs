@@ -47,7 +47,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         bench.fact(format!("{what}: updates per second before the view"), seen.before);
         bench.fact(format!("{what}: updates per second beside it"), seen.beside);
         bench.fact(format!("{what}: undo beside it, bytes"), seen.kept);
-        bench.fact(format!("{what}: memory beside the pool that came with it, bytes"), seen.memory);
+        bench.fact(format!("{what}: memory in addition to the pool that came with it, bytes"), seen.memory);
         bench.fact(format!("{what}: seconds until its undo was gone"), seen.gone);
         let id = if changes_keys { "keys-change" } else { "no-key-changes" };
         bench.claim(

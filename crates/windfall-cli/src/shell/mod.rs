@@ -235,7 +235,7 @@ impl Shell<'_> {
                 json!({ "interrupted": name }),
             ));
         }
-        Err(format!("there is no session {name} that waits for a lock: `waits` lists who does"))
+        Err(format!("there is no session {name} that waits for a lock: `waits` lists those that do"))
     }
 
     fn go_to(&mut self, name: &str) -> Result<Answer> {

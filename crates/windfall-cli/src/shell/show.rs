@@ -58,7 +58,7 @@ pub fn waits(db: &Database, names: Names<'_>) -> Answer {
             "lock": waiting.lock.to_string(),
         }));
     }
-    Answer::list("waits", "nobody waits", &grid, list)
+    Answer::list("waits", "no transaction waits", &grid, list)
 }
 
 /// Returns the most recent deadlock.
@@ -89,7 +89,7 @@ pub fn deadlock(db: &Database) -> Answer {
         }));
     }
     let victim = circle.first().map(|blocked| blocked.trx);
-    lines.extend(victim.map(|trx| format!("transaction {trx} gave way")));
+    lines.extend(victim.map(|trx| format!("transaction {trx} was rolled back")));
     Answer::said(lines.join("\n"), json!({ "deadlock": list, "gave_way": victim.map(|trx| trx.0) }))
 }
 
@@ -138,7 +138,7 @@ pub fn views(db: &Database) -> Answer {
         grid.line([lasted(age), units::count(behind)]);
         list.push(json!({ "age_s": age.as_secs_f64(), "transactions_since": behind }));
     }
-    Answer::list("views", "nobody reads from a snapshot", &grid, list)
+    Answer::list("views", "no transaction reads from a snapshot", &grid, list)
 }
 
 fn lasted(age: Duration) -> String {

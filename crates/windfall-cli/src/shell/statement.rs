@@ -146,7 +146,7 @@ pub const FORMS: &[Form] = &[
     form(
         "rollback",
         "[to NAME | prepared XID]",
-        "takes the transaction back, or what it did since a savepoint, or the prepared one of that name",
+        "rolls back the transaction, or its changes since a savepoint, or the prepared one of that name",
     ),
     form("savepoint", "NAME", "marks a place in the transaction"),
     form("release", "NAME", "forgets a savepoint"),
@@ -175,20 +175,24 @@ pub const FORMS: &[Form] = &[
         "",
         "lists the snapshots that somebody reads from, the oldest first: purge leaves alone what they see",
     ),
-    form("locks", "", "lists the locks that are held, but those of changed rows that nobody waits for"),
-    form("waits", "", "lists who waits for a lock, and for whom"),
+    form(
+        "locks",
+        "",
+        "lists the locks that are held, except those of changed rows that no transaction waits for",
+    ),
+    form("waits", "", "lists the transactions that wait for a lock, and those that they wait for"),
     form(
         "interrupt",
         "NAME",
         "ends the wait of a session's statement for a lock; if that has just ended, the next one",
     ),
-    form("deadlock", "", "tells the deadlock that was broken last"),
+    form("deadlock", "", "shows the latest deadlock"),
     form("prepared", "", "lists the transactions that are prepared"),
-    form("status", "", "tells how many transactions, locks, waits and deadlocks there are and were"),
+    form("status", "", "shows how many transactions, locks, waits and deadlocks there are and were"),
     form("session", "NAME", "goes to the session of this name, and makes it if there is none"),
     form("sessions", "", "lists the sessions, with their transactions and what they wait for"),
     form("wait", "", "waits until no statement of any session is under way"),
-    form("help", "[WORD]", "lists the statements, or tells of one"),
+    form("help", "[WORD]", "lists the statements, or describes one"),
     form("quit", "", "ends; what is open is rolled back"),
 ];
 
@@ -395,11 +399,11 @@ impl<'a> Rest<'a> {
         let mut scan = Scan { table: self.table()?, ..Scan::default() };
         while let Some(word) = self.words.first() {
             let again = if self.takes("from") {
-                scan.from.replace(self.bytes("key behind `from`")?).is_some()
+                scan.from.replace(self.bytes("key after `from`")?).is_some()
             } else if self.takes("to") {
-                scan.to.replace(self.bytes("key behind `to`")?).is_some()
+                scan.to.replace(self.bytes("key after `to`")?).is_some()
             } else if self.takes("limit") {
-                let limit = self.word("number behind `limit`")?;
+                let limit = self.word("number after `limit`")?;
                 let number = str::from_utf8(limit).ok().and_then(|text| text.parse().ok());
                 let number = number
                     .ok_or_else(|| self.wrong(&format!("{} is no number of rows", output::quoted(limit))))?;
@@ -603,7 +607,7 @@ mod tests {
             ("begin nowait wait 1", "was said before"),
             ("scan t limit x", "x is no number of rows"),
             ("scan t limit -1", "-1 is no number of rows"),
-            ("scan t from", "the key behind `from` is missing"),
+            ("scan t from", "the key after `from` is missing"),
             ("scan t reverse reverse", "what reverse says was said before"),
             ("scan t k", "k is one word too many"),
             ("rename a b", "`to` and the new name are missing"),

@@ -38,7 +38,7 @@ pub fn words(line: &str) -> Result<Vec<Word>, String> {
                 rest = &rest[rest.len() - behind..];
                 if rest.bytes().next().is_some_and(|next| !next.is_ascii_whitespace()) {
                     return Err(
-                        "a word goes on behind its closing quote: put a blank between two words".into()
+                        "a word continues after its closing quote: put a blank between two words".into()
                     );
                 }
                 words.push(Word { bytes, quoted: true });
@@ -156,8 +156,8 @@ mod tests {
             ("put 'a\\'", "never closed"),
             ("put \"a'", "never closed"),
             ("put O'Brien", "O'Brien"),
-            ("put 'a'b", "behind its closing quote"),
-            ("put 'a''b'", "behind its closing quote"),
+            ("put 'a'b", "after its closing quote"),
+            ("put 'a''b'", "after its closing quote"),
             (r"'\q'", "backslash"),
             (r"'\x1'", "backslash"),
             (r"'\xg0'", "backslash"),

@@ -319,7 +319,7 @@ fn value(table: &str, columns: Option<&Columns>, fields: &[Vec<u8>]) -> Result<V
                 let then =
                     if others.is_empty() { "and nothing else".into() } else { format!("then {others}") };
                 return Err(Failure::said(format!(
-                    "{table} takes the key {key}, {then}: behind the key there are {given}"
+                    "{table} takes the key {key}, {then}: after the key there are {given}"
                 )));
             }
             let fields: Vec<&[u8]> = fields.iter().map(Vec::as_slice).collect();

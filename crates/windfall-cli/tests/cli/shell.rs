@@ -244,7 +244,7 @@ fn a_wait_is_interrupted() {
         told.err
     );
     assert!(
-        err[1].ends_with("there is no session b that waits for a lock: `waits` lists who does"),
+        err[1].ends_with("there is no session b that waits for a lock: `waits` lists those that do"),
         "{}",
         told.err
     );
@@ -430,7 +430,7 @@ fn what_cannot_be_is_refused() {
         ("put people ada 1", ""),
         ("session b", ""),
         ("begin nowait", ""),
-        ("put people ada 2", "session b: the lock is not free, for transaction"),
+        ("put people ada 2", "session b: the lock is held or requested by transaction"),
         ("rollback", ""),
         ("begin wait 0.05", ""),
         ("put people ada 2", "session b: no lock after a wait of"),
@@ -560,7 +560,7 @@ fn locks_and_numbers_are_shown() {
         "main     row \"ada\" of tablespace 16, exclusive",
         "against inserts",
         "\nactive_transactions      1\n",
-        "\nhelp          lists the statements, or tells of one\n",
+        "\nhelp          lists the statements, or describes one\n",
         "scan TABLE [from KEY] [to KEY] [limit N] [reverse] [for share|update [nowait | skip locked]]\n",
     ] {
         assert!(told.out.contains(what), "{what:?} is not in\n{}", told.out);

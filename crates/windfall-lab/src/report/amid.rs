@@ -158,7 +158,7 @@ pub fn x7_section(x7: &X7) -> Section {
     for run in &x7.runs {
         let gap = gap_near(&run.load);
         let policy = run.system.policy;
-        let gap_hint = format!("longest gap in the 100 ms behind the drop: {}", time(gap));
+        let gap_hint = format!("longest gap in the 100 ms after the drop: {}", time(gap));
         let mut marks =
             vec![Mark { value: gap, shape: Shape::Square, class: "dot hollow".into(), hint: gap_hint }];
         gaps.push((names.label(run.system), gap));

@@ -84,7 +84,7 @@ pub fn grid(x1: &X1) -> Option<Grid> {
 pub fn part(section: &mut Section, x1: &X1) {
     section.says(&said(x1));
     section.folded(
-        "Chances that windows behind drops would be this much worse by accident",
+        "Chances that windows after drops would be this much worse by accident",
         &[(&HEADINGS.map(|heading| heading.trim_start_matches('>')), lines(x1))],
     );
 }
@@ -97,6 +97,6 @@ fn said(x1: &X1) -> String {
     let sentence = |text: &str, names: Vec<String>| {
         if names.is_empty() { String::new() } else { format!("{text} {}. ", names.join(", ")) }
     };
-    sentence("A drop shows in the 100 ms behind it with", names(true))
-        + &sentence("These cannot be told from the same times without drops with", names(false))
+    sentence("A drop shows in the 100 ms after it with", names(true))
+        + &sentence("These cannot be distinguished from the same times without drops with", names(false))
 }

@@ -188,13 +188,10 @@ pub fn tables(section: &mut Section, runs: &[Both<'_>], names: Names) {
         });
         let name = names.label(run.system);
         section.folded(
-            &format!("{name}: who held its locks, and who waited for them"),
+            &format!("{name}: the holders of its locks, and the threads that waited for them"),
             &[
                 (&["lock", "held by", "to", "times", "together", "of the run", "longest"], holds.collect()),
-                (
-                    &["lock", "who waited", "to", "who held it", "times", "together", "longest"],
-                    waits.collect(),
-                ),
+                (&["lock", "waiting", "to", "holder", "times", "together", "longest"], waits.collect()),
             ],
         );
     }

@@ -78,7 +78,7 @@ impl Names {
     /// Returns whether the hash index was on, as a sentence.
     pub fn hash_said(self) -> &'static str {
         match (self.some, self.none) {
-            (true, true) => "Those with \", hash\" behind their name have the adaptive hash index on.",
+            (true, true) => "Those with \", hash\" after their name have the adaptive hash index on.",
             (true, false) => "The adaptive hash index is on in all of these runs.",
             (false, _) => "The adaptive hash index is off in all of these runs.",
         }

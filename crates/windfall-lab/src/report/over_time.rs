@@ -183,7 +183,7 @@ fn caption(runs: &[Both<'_>], names: Names, what: What, words: Words<'_>) -> Str
                 Some(with.rate_near() / without.rate_near()).filter(|share| share.is_finite())
             });
             let kept = ends(
-                &format!("Rate in the 100 ms behind a line, as a share of the same times {}", words.baseline),
+                &format!("Rate in the 100 ms after a line, as a share of the same times {}", words.baseline),
                 &kept,
                 |share| format!("{}%", short(share * 100.0)),
             );
@@ -192,7 +192,7 @@ fn caption(runs: &[Both<'_>], names: Names, what: What, words: Words<'_>) -> Str
                 Some(with.rate_near() / rate(with)).filter(|share| share.is_finite())
             });
             let said = if kept.is_empty() {
-                ends("Rate in the 100 ms behind a line, as a share of the mean of the run", &alone, |share| {
+                ends("Rate in the 100 ms after a line, as a share of the mean of the run", &alone, |share| {
                     format!("{}%", short(share * 100.0))
                 })
             } else {
@@ -202,7 +202,7 @@ fn caption(runs: &[Both<'_>], names: Names, what: What, words: Words<'_>) -> Str
                 runs.iter().flat_map(Both::loads).any(|l| values(l, what).0.len() < l.rates.len());
             let lowest = if is_thinned { ", with the lowest of its parts as a light line" } else { "" };
             format!(
-                "{same}Mean rate of each {each}{lowest}; whoever stalls everybody at a line has a notch there. {said}"
+                "{same}Mean rate of each {each}{lowest}; a system that stalls all clients at a line has a notch there. {said}"
             )
         }
         What::Gaps => {

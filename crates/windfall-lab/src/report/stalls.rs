@@ -196,7 +196,7 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
                 let beside = format!("line own beside {class}");
                 let hollow = format!("{dot} hollow");
                 line(panel, &load.latency, &beside, Shape::Triangle, &hollow, "with drops, all");
-                line(panel, &load.latency_near, &own, Shape::Circle, &dot, "in the 100 ms behind drops");
+                line(panel, &load.latency_near, &own, Shape::Circle, &dot, "in the 100 ms after drops");
                 let at = (x_of_stall(), load.longest_ns());
                 panel.mark(Shape::Arrow, "stall", at, &format!("longest stall {}", time(load.longest_ns())));
             }
@@ -223,7 +223,7 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     Some(Graph {
         title: "How long queries took".into(),
         key: vec![
-            ("dot with circle".into(), "under way in the 100 ms behind a drop".into()),
+            ("dot with circle".into(), "under way in the 100 ms after a drop".into()),
             ("dot hollow triangle".into(), "all of the run with drops".into()),
             ("dot none square".into(), "run without drops".into()),
             ("stall".into(), "longest stall of everybody".into()),
@@ -233,7 +233,7 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
             "All panels have the same scale, by factors of ten. Where the lines lie on each other a query cannot tell \
              whether a table was dropped. {} {}",
             ends("p99.99 of the whole run with drops", &far, time),
-            ends("p99 behind drops", &near, time)
+            ends("p99 after drops", &near, time)
         ),
     })
 }

@@ -128,7 +128,7 @@ fn x1(x1: &X1) -> Table {
             "gap at a drop, median",
             "longest stall",
             "without drops",
-            "rate behind a drop",
+            "rate after a drop",
             "LRU walked",
             "flush list walked",
         ],
@@ -261,7 +261,7 @@ fn x6(x6: &X6) -> Table {
         ])
     };
     Table {
-        heads: &["rate behind a drop", "gap at a drop, median", "longest gap", "without drops"],
+        heads: &["rate after a drop", "gap at a drop, median", "longest gap", "without drops"],
         lines: lines(x6.runs.iter().map(|r| r.system), line),
     }
 }

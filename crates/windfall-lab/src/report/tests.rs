@@ -328,7 +328,7 @@ fn runs_that_are_in_both_are_held_against_each_other() {
 }
 
 #[test]
-#[ignore = "writes an example page, for who changes how it looks"]
+#[ignore = "writes an example page, for changes of its appearance"]
 fn an_example_page() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/lab-example");
     std::fs::create_dir_all(folder).unwrap();

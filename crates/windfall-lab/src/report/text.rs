@@ -22,7 +22,7 @@ use super::{
 use crate::results::{Load, Results, X1, X2, X3, X4, X5, X6, X7, X8};
 
 /// The title of the second table of X1.
-const LIKENESS: &str = "X1: chances that the 100 ms behind a drop would be this much worse by accident";
+const LIKENESS: &str = "X1: chances that the 100 ms after a drop would be this much worse by accident";
 /// The maximum width of a line.
 pub const WIDTH: usize = 100;
 
@@ -42,10 +42,10 @@ pub fn text(results: &Results) -> String {
         r.x5.as_ref()
             .map(|x| ("X5: 100 tables made and dropped, by pool (pages are bookkeeping alone)", x5(x))),
         r.x6.as_ref().map(|x| {
-            ("X6: partitions dropped amid inserts (other tables' pages are bookkeeping alone)", x6(x))
+            ("X6: partitions dropped during inserts (other tables' pages are bookkeeping alone)", x6(x))
         }),
         r.x7.as_ref().map(|x| ("X7: a table dropped that is in the hash index", x7(x))),
-        r.x8.as_ref().map(|x| ("X8: a large file dropped amid durable commits", x8(x))),
+        r.x8.as_ref().map(|x| ("X8: a large file dropped during durable commits", x8(x))),
         r.x9.as_ref().map(|x| {
             let title = "X9: what the cost of a drop does not depend on (Windfall; cost with much to cost with little)";
             (title, flat::ratios(&x.factors))
@@ -69,9 +69,9 @@ pub fn say(text: &mut String, sentence: &str) {
 /// Returns the title of X1, with the remark about its pages.
 fn x1_title(x1: &X1) -> &'static str {
     if x1.bookkeeping_pages > 0 {
-        "X1: drops amid reads and writes (quiet: without drops; some pages are bookkeeping alone)"
+        "X1: drops during reads and writes (quiet: without drops; some pages are bookkeeping alone)"
     } else {
-        "X1: drops amid reads and writes (quiet: the same without drops)"
+        "X1: drops during reads and writes (quiet: the same without drops)"
     }
 }
 

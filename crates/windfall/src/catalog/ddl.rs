@@ -440,7 +440,7 @@ impl Catalog {
         }
         let what = format!(
             "the definition of table {table} would take {length} bytes, and with this page size it has room for {limit}: drop \
-             an index that nobody needs, give the indexes shorter names or fewer parts, or keep less metadata with the table"
+             an index that is not needed, give the indexes shorter names or fewer parts, or keep less metadata with the table"
         );
         Err(UsageError::Other(what.into()).into())
     }

@@ -290,7 +290,7 @@ impl Log {
             return refuse("log_buffer_size", "a power of two from 64 KiB to 1 GiB is needed");
         }
         let Some(incarnation) = before.incarnation.checked_add(1) else {
-            return refuse("path", "the database was opened too often: dump it and load it anew");
+            return refuse("path", "the database was opened too often: dump it and load it again");
         };
         let ring = Ring::new(options.buffer)?;
         let known = before.durable.max(before.incarnation_start);

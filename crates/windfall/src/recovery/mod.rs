@@ -282,7 +282,7 @@ pub fn recover(
     };
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
-        tracing::warn!("the doublewrite file is missing: it is made anew");
+        tracing::warn!("the doublewrite file is missing: it is created again");
         Doublewrite::create(disk, pool.page_size())?;
     }
     // A killed process may have created this file, or the control file, before its name was durable.

@@ -57,7 +57,7 @@ impl Prepared {
     /// The name is empty, or too long.
     pub fn check_name(name: &[u8]) -> Result<()> {
         let what = match name.len() {
-            0 => "the name of a prepared transaction is empty: give it one that nobody else has".into(),
+            0 => "the name of a prepared transaction is empty: give it one that no other has".into(),
             1..=LONGEST_NAME => return Ok(()),
             length => format!(
                 "the name of a prepared transaction has {length} bytes: give it one of at most {LONGEST_NAME}"

@@ -595,7 +595,7 @@ impl Transactions {
         }
         match self.purge_decoded(stream, at, stored, record, left) {
             Err(error) if error.is_read_failure() => {
-                tracing::warn!(%error, "what is left behind in this table could not be purged yet");
+                tracing::warn!(%error, "what is left in this table could not be purged yet");
                 Ok(Outcome::Unreadable)
             }
             done => {

@@ -340,7 +340,7 @@ impl Transactions {
             state.waiting.pop_front();
             drop(state);
             self.rollbacks.moved.notify();
-            return tracing::info!(trx = id.0, "a transaction is taken back");
+            return tracing::info!(trx = id.0, "a transaction is rolled back");
         }
         (waiting.trx, waiting.from, waiting.failed) = (left, from, done.is_err());
         match done {
@@ -349,7 +349,7 @@ impl Transactions {
             Err(error) => {
                 waiting.due = now + PAUSE;
                 drop(state);
-                tracing::warn!(trx = id.0, %error, "a transaction cannot be taken back yet");
+                tracing::warn!(trx = id.0, %error, "a transaction cannot be rolled back yet");
                 self.rollbacks.moved.notify();
             }
         }

@@ -582,7 +582,7 @@ impl<'e> Trx<'e> {
         self.ended = true;
         self.reservation = None;
         let id = self.state.id;
-        tracing::warn!(trx = id.0, %error, "a transaction could not be taken back at once");
+        tracing::warn!(trx = id.0, %error, "a transaction could not be rolled back at once");
         let mut state = core::mem::take(&mut self.state);
         state.lock_owner = None;
         self.transactions.rollbacks.add(state);

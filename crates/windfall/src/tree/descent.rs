@@ -101,10 +101,7 @@ impl<S: PageStore> Tree<S> {
 
     /// Returns the error for a page with fences that contradict its parent.
     pub(super) fn wrong_page(&self, page: PageNo) -> Error {
-        self.damaged(
-            page,
-            "its keys are not those that its parent tells: a write of the one or the other was lost",
-        )
+        self.damaged(page, "its keys are not those that its parent expects: a write of one of them was lost")
     }
 
     /// Makes one attempt; the outer `None` if something changed during the descent.
@@ -128,7 +125,7 @@ impl<S: PageStore> Tree<S> {
             let fits = if at == 0 { view.is_leaf() } else { view.is_inner() };
             if !fits || expected.is_some_and(|expected| expected != at) {
                 if node.is_valid() {
-                    return Err(self.damaged(page, "it is not a node of the level that its parent tells"));
+                    return Err(self.damaged(page, "it is not a node of the level that its parent expects"));
                 }
                 return Ok(None);
             }

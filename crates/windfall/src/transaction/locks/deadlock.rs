@@ -50,7 +50,7 @@ impl Deadlock {
 
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a circle of {} transactions, of which the first gave way:", self.cycle.len())?;
+        write!(f, "a cycle of {} transactions, of which the first was rolled back:", self.cycle.len())?;
         for (n, Blocked { trx, wanted, weight, .. }) in self.cycle.iter().enumerate() {
             let next = &self.cycle[(n + 1) % self.cycle.len()];
             write!(

@@ -114,7 +114,7 @@ fn the_lightest_on_a_circle_gives_way() {
     assert_eq!(deadlock.victim(), Some(TrxId(2)));
     let weights: Vec<(u64, u64)> = deadlock.cycle.iter().map(|b| (b.trx.0, b.weight)).collect();
     assert_eq!(weights, [(2, 2), (3, 8), (1, 6)]);
-    let told = "a circle of 3 transactions, of which the first gave way:\n  \
+    let told = "a cycle of 3 transactions, of which the first was rolled back:\n  \
                 transaction 2 (weight 2) waited for row \"c\" of tablespace 20, shared, behind transaction 3, \
                 which held row \"c\" of tablespace 20, exclusive\n  \
                 transaction 3 (weight 8) waited for row \"a\" of tablespace 20, exclusive, behind transaction 1, \
