@@ -21,7 +21,7 @@ use super::{
     harness::{Bench, Bound},
 };
 use crate::{
-    factors::{self, Owned},
+    factors::{self, FactorKind},
     failure::Result,
 };
 
@@ -48,7 +48,7 @@ const LONGEST: f64 = 2.0;
 /// Runs this part.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let scale = bench.size(Scale::Full, Scale::Quick);
-    let asked = Owned::of(&bench.options.only)?;
+    let asked = FactorKind::of(&bench.options.only)?;
     let folder = bench.database("factors");
     let (seed, plant) = (bench.options.seed, bench.options.plant_cost);
     let measured = factors::measure(&asked, &folder, scale, seed, plant, &|what| bench.say(what))?;

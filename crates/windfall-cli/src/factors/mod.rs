@@ -15,10 +15,10 @@
 //! the kernel are counted, which are system calls and page faults, and the thread's processor time is measured,
 //! including the kernel's part.
 
-mod beside;
-mod ground;
-mod owned;
-mod turns;
+mod concurrent;
+mod database;
+mod factor;
+mod rounds;
 mod victim;
 
 use std::{
@@ -35,8 +35,8 @@ use windfall_measure::{
     stepped::{self, Seen},
 };
 
-pub use owned::Owned;
-use turns::{Answer, SIDES, Sample};
+pub use factor::FactorKind;
+use rounds::{Answer, SIDES, Sample};
 
 use crate::{
     args::Plant,
@@ -51,7 +51,7 @@ const CHILD: &str = "factor:";
 
 /// Measures factors, each in its own folder below this one, and reports the progress.
 pub fn measure(
-    asked: &[Owned],
+    asked: &[FactorKind],
     folder: &Path,
     scale: Scale,
     seed: u64,
@@ -78,13 +78,13 @@ pub fn measure(
 }
 
 /// Describes the factor and its two amounts.
-fn in_words(owned: Owned, scale: Scale) -> String {
+fn in_words(owned: FactorKind, scale: Scale) -> String {
     let [from, to] = owned.amounts(scale).map(|amount| owned.in_words(amount));
     format!("{}: {from} and {to}", owned.what())
 }
 
 fn one(
-    owned: Owned,
+    owned: FactorKind,
     folder: &Path,
     scale: Scale,
     seed: u64,
@@ -129,9 +129,9 @@ pub fn is_part(part: &str) -> bool {
 /// Runs a child: `factor:SCALE:ID`. It exits the process, because that frees the memory of its databases faster.
 pub fn child(part: &str, folder: &Path, seed: u64, plant: Option<Plant>) -> Result<()> {
     let named = part.strip_prefix(CHILD).and_then(|part| part.split_once(':'));
-    let known = named.and_then(|(scale, id)| Some((Scale::named(scale)?, Owned::named(id)?)));
+    let known = named.and_then(|(scale, id)| Some((Scale::named(scale)?, FactorKind::named(id)?)));
     let Some((scale, owned)) = known else { return Err(Failure::said(format!("there is no part {part}"))) };
-    let answer = turns::run(owned, scale, folder, seed, plant)?;
+    let answer = rounds::run(owned, scale, folder, seed, plant)?;
     output::print(&(serde_json::to_string(&answer)? + "\n"))?;
     process::exit(0);
 }

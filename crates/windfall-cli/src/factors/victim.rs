@@ -10,8 +10,8 @@ use std::{any::Any, hint::black_box, thread, time::Duration};
 use windfall::{DropReport, Seek, Transaction, TransactionOptions};
 
 use super::{
-    ground::{Side, index, load, options},
-    owned::{Kind, Owned},
+    database::{Side, index, load, options},
+    factor::{FactorKind, Kind},
 };
 use crate::{
     engine::Table,
@@ -58,53 +58,53 @@ impl Victim {
         let indexes = owned.indexes(kind, n);
         let usual = |side: &Side| load(&side.db, &name, ROWS, 16, indexes);
         match owned {
-            Owned::Rows => drop(load(&side.db, &name, n, 20, indexes)?),
-            Owned::DirtyPages => drop(load(&side.db, &name, n * PAGE_ROWS, PAGE_VALUE, indexes)?),
-            Owned::CleanPages => {
+            FactorKind::Rows => drop(load(&side.db, &name, n, 20, indexes)?),
+            FactorKind::DirtyPages => drop(load(&side.db, &name, n * PAGE_ROWS, PAGE_VALUE, indexes)?),
+            FactorKind::CleanPages => {
                 load(&side.db, &name, n * PAGE_ROWS, PAGE_VALUE, indexes)?;
                 side.db.checkpoint()?;
             }
-            Owned::OpenFile | Owned::ClosedFile => {
+            FactorKind::OpenFile | FactorKind::ClosedFile => {
                 let rows = n * PAGE_ROWS / 16_384;
                 load(&side.db, &name, rows, PAGE_VALUE, indexes)?;
                 side.db.checkpoint()?;
-                if owned == Owned::ClosedFile {
+                if owned == FactorKind::ClosedFile {
                     side.close_files()?;
                 }
             }
-            Owned::HashIndex => hash(side, &name, n)?,
-            Owned::LongValues => {
+            FactorKind::HashIndex => hash(side, &name, n)?,
+            FactorKind::LongValues => {
                 let table = usual(side)?;
                 for row in 0..n {
                     table.insert(&(ROWS + row).to_be_bytes(), &vec![row as u8; LONG])?;
                 }
             }
-            Owned::History | Owned::Purge => {
-                let rows = if owned == Owned::Purge { n } else { ROWS };
+            FactorKind::History | FactorKind::Purge => {
+                let rows = if owned == FactorKind::Purge { n } else { ROWS };
                 let table = load(&side.db, &name, rows, 16, indexes)?;
                 let view = side.db.begin(TransactionOptions::default().consistent_snapshot());
                 black_box(table.within(&view).get(&0_u64.to_be_bytes())?);
                 for change in 0..n {
                     let key = (change % rows).to_be_bytes();
-                    if owned == Owned::Purge {
+                    if owned == FactorKind::Purge {
                         table.delete(&key)?;
                     } else {
                         table.update(&key, &change.to_be_bytes().repeat(2))?;
                     }
                 }
-                if owned == Owned::Purge {
+                if owned == FactorKind::Purge {
                     victim.until_dropped = Some(view);
                 } else {
                     victim.kept.push(Box::new(view));
                 }
             }
-            Owned::Handles | Owned::NoHandle => {
+            FactorKind::Handles | FactorKind::NoHandle => {
                 let table = usual(side)?;
                 for _ in 0..n {
                     victim.kept.push(Box::new((table.clone(), table.index(&index(0))?)));
                 }
             }
-            Owned::Cursors => {
+            FactorKind::Cursors => {
                 let table = usual(side)?;
                 for _ in 0..n {
                     let trx = side.db.begin(TransactionOptions::default().consistent_snapshot());
@@ -115,7 +115,7 @@ impl Victim {
                     victim.kept.push(Box::new((cursor, range, trx)));
                 }
             }
-            Owned::Prepared => {
+            FactorKind::Prepared => {
                 let table = usual(side)?;
                 for row in 0..n {
                     let trx = side.db.begin(TransactionOptions::default());
@@ -124,7 +124,7 @@ impl Victim {
                     trx.commit()?;
                 }
             }
-            Owned::Group | Owned::LargeGroup => {
+            FactorKind::Group | FactorKind::LargeGroup => {
                 side.db.create_table(&name, options(0))?.insert(b"row", b"value")?;
                 for _ in 1..n {
                     let name = side.name();
@@ -132,7 +132,7 @@ impl Victim {
                     victim.names.push(name);
                 }
             }
-            Owned::Indexes | Owned::Catalog => drop(usual(side)?),
+            FactorKind::Indexes | FactorKind::Catalog => drop(usual(side)?),
         }
         side.write_commits();
         Ok(victim)

@@ -13,10 +13,10 @@ use windfall_measure::{
 };
 
 use super::{
-    amid::gap_near,
-    look::{full, gigabytes},
+    concurrent::gap_near,
     loops::{x3_short, x4_setting},
     over_time::rate,
+    style::{full, gigabytes},
     text::say,
 };
 use crate::results::{Load, Results};

@@ -13,10 +13,10 @@ use windfall_measure::{
 
 use super::{
     draw::{Bottom, Cell, Curve, Curves, Multiples, decades},
-    look::{self, Names, axis_rate, axis_time, axis_times, decimals, gigabytes},
-    order::{self, Here, ends},
     published,
+    ranking::{self, Here, ends},
     section::Section,
+    style::{self, Names, axis_rate, axis_time, axis_times, decimals, gigabytes},
 };
 use crate::{
     results::{X2, X2Run},
@@ -64,8 +64,8 @@ pub fn section(x2: &X2) -> Section {
         .iter()
         .map(|r| Here { system: r.system, setting: gigabytes(r.fill_gb), time: r.drop_ns as f64 })
         .collect();
-    let pairs = order::pairs(&published::X2, &here);
-    order::part(&mut section, "Published ratios beside ours", published::X2_SOURCE, &pairs);
+    let pairs = ranking::pairs(&published::X2, &here);
+    ranking::part(&mut section, "Published ratios beside ours", published::X2_SOURCE, &pairs);
     section.graph("growth", growth(x2, names));
     section.graph("times", absolute(x2, names));
     section.graph("rates", over_time(x2, names));
@@ -141,9 +141,9 @@ pub fn own(system: System, names: Names, points: Vec<(usize, f64)>, hint: fn(f64
     let hashed = if system.hash_index { " hollow" } else { "" };
     Curve {
         name: names.label(system),
-        class: look::class(system.policy).to_owned(),
-        dot: format!("{}{hashed}", look::dot(system.policy)),
-        shape: look::shape(system.policy),
+        class: style::class(system.policy).to_owned(),
+        dot: format!("{}{hashed}", style::dot(system.policy)),
+        shape: style::shape(system.policy),
         points,
         hint,
     }
@@ -238,14 +238,14 @@ fn over_time(x2: &X2, names: Names) -> Option<Graph> {
         if lines.is_empty() {
             continue;
         }
-        let class = look::class(system.policy);
+        let class = style::class(system.policy);
         let draw = move |panel: &mut Panel| {
             for (points, shape, name) in &lines {
                 panel.line(&format!("line own plain {class}"), points.iter().copied());
                 let every = (points.len() / 6).max(1);
                 for &(x, y) in points.iter().skip(every / 2).step_by(every) {
                     let hint = format!("{name}: {}", axis_rate(y));
-                    panel.mark(*shape, &look::dot(system.policy), (x, y), &hint);
+                    panel.mark(*shape, &style::dot(system.policy), (x, y), &hint);
                 }
             }
         };

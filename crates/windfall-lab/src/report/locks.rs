@@ -13,10 +13,10 @@ use windfall_measure::{
 
 use super::{
     draw::{Mark, Row, Rows, decades},
-    look::{self, Names, axis_time},
-    order::ends,
     over_time::Both,
+    ranking::ends,
     section::Section,
+    style::{self, Names, axis_time},
 };
 use crate::{
     results::{Load, LockSeen},
@@ -81,7 +81,7 @@ pub fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     let (mut values, mut longest) = (Vec::new(), Vec::new());
     for (run, load) in with_locks(runs) {
         rows.push(Row::Head(names.heading(run.system)));
-        let class = look::class(run.system.policy);
+        let class = style::class(run.system.policy);
         for lock in &load.locks {
             let sum = sum(lock);
             let mut marks = Vec::new();
@@ -101,7 +101,7 @@ pub fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
                 marks.push(Mark {
                     value: ns,
                     shape: Shape::Circle,
-                    class: look::dot(run.system.policy),
+                    class: style::dot(run.system.policy),
                     hint,
                 });
                 longest.push((format!("{} ({})", names.label(run.system), lock.name), ns));

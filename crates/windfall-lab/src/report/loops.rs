@@ -11,10 +11,10 @@ use windfall_measure::{
 
 use super::{
     draw::{Row, Rows, decades},
-    look::{self, Names, axis_time, gigabytes},
-    order::{self, Here, ends, mark},
     published::{self, Published},
+    ranking::{self, Here, ends, mark},
     section::Section,
+    style::{self, Names, axis_time, gigabytes},
 };
 use crate::{
     results::{X3, X3Run, X4, X4Run},
@@ -65,7 +65,7 @@ fn by_setting(title: &str, unit: &str, caption: &str, lines: &[Line], names: Nam
             let hint = format!("{}: {}", names.label(*system), time(*ns));
             rows.push(Row::Line {
                 name: names.label(*system),
-                class: look::class(system.policy).into(),
+                class: style::class(system.policy).into(),
                 marks: vec![mark(system.policy, *ns, hint)],
                 note: note.clone(),
             });
@@ -117,7 +117,7 @@ pub fn x3_section(x3: &X3) -> Section {
         count(u64::from(published::X3_TABLES)),
         count(u64::from(tables))
     );
-    order::part(&mut section, &title, published::X3_SOURCE, &order::pairs(&figures.concat(), &here));
+    ranking::part(&mut section, &title, published::X3_SOURCE, &ranking::pairs(&figures.concat(), &here));
     section.says(&walked(x3));
     let lines: Vec<Line> = x3
         .runs
@@ -183,9 +183,9 @@ pub fn x4_section(x4: &X4) -> Section {
         .iter()
         .map(|r| Here { system: r.system, setting: x4_setting(r), time: r.each_loop() })
         .collect();
-    let pairs = order::pairs(&published::X4, &here);
+    let pairs = ranking::pairs(&published::X4, &here);
     let title = "Published ratios beside ours, with nothing filled";
-    order::part(&mut section, title, published::X4_SOURCE, &pairs);
+    ranking::part(&mut section, title, published::X4_SOURCE, &pairs);
     if !pairs.is_empty() {
         let seconds = |s: f64| format!("{} s", short(s));
         let lines = published::X4.iter().filter(|p| p.setting == "disk").map(|p| {

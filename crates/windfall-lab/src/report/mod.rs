@@ -9,23 +9,23 @@
 
 #![allow(clippy::cast_sign_loss, reason = "what is cast here are places in drawings, and not negative")]
 
-mod amid;
 mod compare;
+mod concurrent;
 mod draw;
+mod factors;
 mod fill;
 #[cfg(test)]
 mod fixture;
-mod likeness;
 mod locks;
-mod look;
 mod loops;
-mod order;
 mod over_time;
-mod owned;
 mod published;
+mod ranking;
 mod scale;
 mod section;
+mod significance;
 mod stalls;
+mod style;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -56,10 +56,10 @@ fn sections(r: &Results) -> Vec<Section> {
         r.x3.as_ref().map(loops::x3_section),
         r.x4.as_ref().map(loops::x4_section),
         r.x5.as_ref().map(scale::section),
-        r.x6.as_ref().map(amid::x6_section),
-        r.x7.as_ref().map(amid::x7_section),
-        r.x8.as_ref().map(amid::x8_section),
-        r.x9.as_ref().map(owned::section),
+        r.x6.as_ref().map(concurrent::x6_section),
+        r.x7.as_ref().map(concurrent::x7_section),
+        r.x8.as_ref().map(concurrent::x8_section),
+        r.x9.as_ref().map(factors::section),
     ];
     parts.into_iter().flatten().collect()
 }
@@ -152,11 +152,11 @@ fn settings(r: &Results) -> Vec<(&'static str, String)> {
     };
     let fills = |x: &X2| fill::distinct(x.runs.iter().map(|r| r.fill_gb));
     let pools = |x: &X5| fill::distinct(x.runs.iter().map(|r| r.pool_gb));
-    let gb = |values: Vec<f64>| values.into_iter().map(look::decimals).collect::<Vec<_>>().join(", ");
+    let gb = |values: Vec<f64>| values.into_iter().map(style::decimals).collect::<Vec<_>>().join(", ");
     let all = [
         r.x1.as_ref().map(|x| {
             let (rows, victim) = (count(x.rows), count(x.victim_rows));
-            let every = look::decimals(x.drop_every_s);
+            let every = style::decimals(x.drop_every_s);
             let pages =
                 format!("{} pages, {} of them bookkeeping", count(x.pages), count(x.bookkeeping_pages));
             (
@@ -200,7 +200,7 @@ fn legend(policies: &[PolicyName]) -> String {
         let _ = writeln!(
             html,
             "<tr><th scope=\"row\">{}{policy}</th><td>{} ({})</td><td>{}</td></tr>",
-            swatch(&look::key(policy)),
+            swatch(&style::key(policy)),
             policy.version(),
             policy.year(),
             escape(policy.in_words())

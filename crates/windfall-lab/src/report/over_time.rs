@@ -13,8 +13,8 @@ use windfall_measure::{
 
 use super::{
     draw::{Bottom, Cell, Multiples, curve, decades, lowest, thinned},
-    look::{self, Names, axis_rate, axis_time, decimals},
-    order::ends,
+    ranking::ends,
+    style::{self, Names, axis_rate, axis_time, decimals},
 };
 use crate::{results::Load, system::System};
 
@@ -136,7 +136,7 @@ pub fn graph(runs: &[Both<'_>], what: What, words: Words<'_>) -> Option<Graph> {
     };
     let mut cells = Vec::new();
     for run in runs {
-        let class = look::class(run.system.policy);
+        let class = style::class(run.system.policy);
         if let Some(load) = run.with {
             cells.push(cell(names.heading(run.system), class, load));
         }

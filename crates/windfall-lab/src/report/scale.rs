@@ -14,10 +14,10 @@ use windfall_measure::{
 use super::{
     draw::{Curves, decades},
     fill::{both_axes, distinct, own, systems},
-    look::{Names, axis_times, decimals, gigabytes},
-    order::ends,
     published,
+    ranking::ends,
     section::Section,
+    style::{Names, axis_times, decimals, gigabytes},
 };
 use crate::{
     results::{X5, X5Run},

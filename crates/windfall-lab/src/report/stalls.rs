@@ -17,11 +17,11 @@ use windfall_measure::{
 use super::{
     draw::{Bottom, Cell, Curve, Curves, Multiples, decades},
     likeness, locks,
-    look::{self, Names, axis_time, decimals},
-    order::{self, Here, ends},
     over_time::{self, Both, What, Words},
     published,
+    ranking::{self, Here, ends},
     section::Section,
+    style::{self, Names, axis_time, decimals},
 };
 use crate::{
     results::{Load, Percentiles, X1, X1Run},
@@ -116,7 +116,7 @@ pub fn section(x1: &X1) -> Section {
         over_time::graph(&shown, What::Gaps, words("The longest time in which no client finished anything")),
     );
     section.graph("latencies", latencies(&shown, names));
-    likeness::part(&mut section, x1);
+    significance::part(&mut section, x1);
     published_stalls(&mut section, &shown);
     section.graph("locks", locks::graph(&shown, names));
     locks::tables(&mut section, &shown, names);
@@ -152,9 +152,9 @@ fn published_stalls(section: &mut Section, shown: &[Both<'_>]) {
             Some(Here { system: r.system, setting: "longest stall".into(), time: r.with?.longest_ns() })
         })
         .collect();
-    let pairs = order::pairs(&published::X1, &here);
+    let pairs = ranking::pairs(&published::X1, &here);
     let title = "The longest stalls, published and here, as ratios";
-    order::part(section, title, published::X1_SOURCE, &pairs);
+    ranking::part(section, title, published::X1_SOURCE, &pairs);
     if !pairs.is_empty() {
         section.says(
             "The published stalls were counted in whole seconds, from queries per second: 6, 2 and 1. Those here are \
@@ -174,7 +174,7 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     let y = decades(values());
     let x = Scale::linear(-0.2, NAMES.len() as f64 - 0.8);
     let cell = |run: &Both<'_>| {
-        let class = look::class(run.system.policy);
+        let class = style::class(run.system.policy);
         let (with, without) = (run.with.cloned(), run.without.cloned());
         let system = run.system;
         let draw = move |panel: &mut Panel| {
@@ -192,7 +192,7 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
                 line(panel, &load.latency, "line none", Shape::Square, "dot none", "without drops");
             }
             if let Some(load) = &with {
-                let (own, dot) = (format!("line own plain {class}"), look::dot(system.policy));
+                let (own, dot) = (format!("line own plain {class}"), style::dot(system.policy));
                 let beside = format!("line own beside {class}");
                 let hollow = format!("{dot} hollow");
                 line(panel, &load.latency, &beside, Shape::Triangle, &hollow, "with drops, all");
@@ -282,7 +282,7 @@ fn by_setting(
     let mut change = Vec::new();
     let panels = systems.iter().map(|&system| {
         let of = || used.iter().filter(|s| without_instances(s) == system);
-        let class = look::class(system.policy);
+        let class = style::class(system.policy);
         let points = |get: &dyn Fn(&Load) -> f64| -> Vec<(usize, f64)> {
             let mut points: Vec<_> = of().filter_map(|s| Some((place(s), get(s.both.with?)))).collect();
             points.sort_by_key(|p| p.0);
@@ -303,7 +303,7 @@ fn by_setting(
             points,
             hint: time,
         };
-        let dot = look::dot(system.policy);
+        let dot = style::dot(system.policy);
         let curves = vec![
             curve(points(&far), "beside", format!("{dot} hollow"), Shape::Triangle),
             curve(stalls, "plain", dot, Shape::Circle),

@@ -13,7 +13,7 @@ use windfall_measure::{
 };
 
 use super::{
-    amid::gap_near,
+    concurrent::gap_near,
     fill::{distinct, systems},
     published::{self, Published},
     scale::before_over,

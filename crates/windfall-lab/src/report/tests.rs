@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use super::{
     compare, drawings,
     fixture::{all, empty, load},
-    order::{Here, Verdict, differences, pairs},
-    page, published, tables, text,
+    page, published,
+    ranking::{Here, Verdict, differences, pairs},
+    tables, text,
 };
 use crate::{
     results::{Load, Percentiles, Results, X1, X1Run, X3},

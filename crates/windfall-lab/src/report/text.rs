@@ -12,12 +12,12 @@ use windfall_measure::{
 };
 
 use super::{
-    amid::gap_near,
+    concurrent::gap_near,
     likeness,
-    look::{full, gigabytes},
     loops::{x3_short, x4_setting},
     over_time::rate,
     stalls::settings,
+    style::{full, gigabytes},
 };
 use crate::results::{Load, Results, X1, X2, X3, X4, X5, X6, X7, X8};
 
@@ -32,7 +32,7 @@ pub fn text(results: &Results) -> String {
     let r = results;
     let tables = [
         r.x1.as_ref().map(|x| (x1_title(x), x1(x))),
-        r.x1.as_ref().and_then(|x| Some((LIKENESS, likeness::grid(x)?))),
+        r.x1.as_ref().and_then(|x| Some((LIKENESS, significance::grid(x)?))),
         r.x2.as_ref().map(|x| {
             ("X2: dropping all tables, by how full the pool is (pages are bookkeeping alone)", x2(x))
         }),

@@ -15,10 +15,10 @@ use windfall_measure::{
 use super::{
     draw::{Bottom, Cell, Mark, Multiples, Row, Rows, curve, decades, thinned},
     fill::systems,
-    look::{self, Names, axis_rate, axis_time, decimals},
-    order::ends,
     over_time::{self, Both, What, Words},
+    ranking::ends,
     section::Section,
+    style::{self, Names, axis_rate, axis_time, decimals},
 };
 use crate::results::{self, Load, X6, X6Run, X7, X8, X8Run};
 
@@ -103,14 +103,14 @@ fn in_use(x6: &X6, names: Names) -> Option<Graph> {
         if let Some(&(_, last)) = lines.iter().find(|l| l.0).and_then(|l| l.1.last()) {
             ended.push((names.label(system), last));
         }
-        let class = look::class(system.policy);
+        let class = style::class(system.policy);
         let draw = move |panel: &mut Panel| {
             for (drops, points) in &lines {
                 let line = if *drops { format!("line own plain {class}") } else { "line none".into() };
                 panel.line(&line, points.iter().copied());
                 if let Some(&last) = points.last() {
                     let shape = if *drops { Shape::Circle } else { Shape::Square };
-                    let dot = if *drops { look::dot(system.policy) } else { "dot none".into() };
+                    let dot = if *drops { style::dot(system.policy) } else { "dot none".into() };
                     panel.mark(shape, &dot, last, &axis_bytes(last.1));
                 }
             }
@@ -165,7 +165,7 @@ pub fn x7_section(x7: &X7) -> Section {
         let took = run.load.longest_drop_ns();
         if let Some(took) = took {
             let hint = format!("the drop took {}", time(took));
-            let class = look::dot(policy);
+            let class = style::dot(policy);
             marks.push(Mark { value: took, shape: Shape::Circle, class, hint });
             drops.push((names.label(run.system), took));
         }
@@ -173,7 +173,7 @@ pub fn x7_section(x7: &X7) -> Section {
         let note = format!("{} / {}", took.map_or_else(|| "-".into(), time), time(gap));
         rows.push(Row::Line {
             name: names.label(run.system),
-            class: look::class(policy).into(),
+            class: style::class(policy).into(),
             marks,
             note,
         });
@@ -219,7 +219,7 @@ pub fn x7_section(x7: &X7) -> Section {
             .marks
             .iter()
             .fold((0, 0), |sum, m| (sum.0 + m.steps.unhashed, sum.1 + m.steps.hash_entries));
-        vec![look::full(r.system), count(r.pages), count(r.entries), count(of.0), count(of.1)]
+        vec![style::full(r.system), count(r.pages), count(r.entries), count(of.0), count(of.1)]
     });
     let lines: Vec<_> = lines.collect();
     section.folded(
@@ -246,7 +246,7 @@ pub fn x8_section(x8: &X8) -> Section {
     let lines = x8.runs.iter().map(|r| {
         let took = r.load.marks.first().map_or_else(|| "-".into(), |m| time(m.took_ns as f64));
         vec![
-            look::full(r.system),
+            style::full(r.system),
             short(r.rate_before),
             short(r.rate_during),
             times(r.rate_during / r.rate_before),
@@ -306,7 +306,7 @@ fn around(x8: &X8, names: Names) -> Option<Graph> {
         let gone = run.gone_after_ns as f64 / 1e9;
         kept.push((names.label(run.system), run.rate_during / run.rate_before * 100.0));
         gone_after.push((names.label(run.system), run.gone_after_ns as f64));
-        let class = look::class(run.system.policy);
+        let class = style::class(run.system.policy);
         let said = format!("gone after {}", time(run.gone_after_ns as f64));
         let draw = move |panel: &mut Panel| {
             curve(panel, class, &values, start, stretch_shown);

@@ -16,9 +16,9 @@ use windfall_measure::{
 
 use super::{
     draw::{Mark, Row, Rows, decades},
-    look::{self, axis_times},
     published::Published,
     section::Section,
+    style::{self, axis_times},
 };
 use crate::system::{PolicyName, System};
 
@@ -261,5 +261,5 @@ pub fn ends(what: &str, values: &[(String, f64)], show: impl Fn(f64) -> String) 
 
 /// Creates a mark of a system.
 pub fn mark(policy: PolicyName, value: f64, hint: String) -> Mark {
-    Mark { value, shape: look::shape(policy), class: look::dot(policy), hint }
+    Mark { value, shape: style::shape(policy), class: style::dot(policy), hint }
 }

@@ -8,7 +8,7 @@
 
 use windfall_measure::{Grid, chance_of_larger};
 
-use super::{look::full, section::Section};
+use super::{section::Section, style::full};
 use crate::results::{Load, Window, X1, X1Run};
 
 /// Probabilities below this are a difference.

@@ -25,8 +25,8 @@ use std::{
 use windfall_measure::{Pace, Random, Scale, Spin, Timeline, Usage, flat::Others, median};
 
 use super::{
-    ground::{OTHERS, Side},
-    owned::Kind,
+    database::{OTHERS, Side},
+    factor::Kind,
     victim::{Victim, run as statement},
 };
 use crate::{

@@ -24,9 +24,9 @@ use windfall_measure::{
 };
 
 use super::{
-    beside,
-    ground::Side,
-    owned::{Kind, Owned},
+    concurrent,
+    database::Side,
+    factor::{FactorKind, Kind},
     victim::{Victim, run as statement},
 };
 use crate::{args::Plant, engine::DropWork, failure::Result};
@@ -84,7 +84,13 @@ enum Look {
 }
 
 /// Measures a factor.
-pub fn run(owned: Owned, scale: Scale, folder: &Path, seed: u64, plant: Option<Plant>) -> Result<Answer> {
+pub fn run(
+    owned: FactorKind,
+    scale: Scale,
+    folder: &Path,
+    seed: u64,
+    plant: Option<Plant>,
+) -> Result<Answer> {
     let [small, large] = owned.amounts(scale);
     let open = |amounts, name| Side::open(owned, amounts, scale, plant, &folder.join(name));
     let mut sides =
@@ -111,7 +117,7 @@ pub fn run(owned: Owned, scale: Scale, folder: &Path, seed: u64, plant: Option<P
             }
         }
     }
-    answer.others = beside::run(&mut sides[SIDES - 1], scale, seed)?;
+    answer.others = concurrent::run(&mut sides[SIDES - 1], scale, seed)?;
     Ok(answer)
 }
 

@@ -18,7 +18,7 @@ use std::{
 use windfall::TransactionOptions;
 use windfall_measure::Scale;
 
-use super::owned::Owned;
+use super::factor::FactorKind;
 use crate::{
     args::{Commit, Plant},
     engine::{self, Database, IndexOptions, Setup, Table, TableOptions},
@@ -44,7 +44,7 @@ pub const OTHERS: u64 = 10_000;
 /// A database with a given amount of a factor.
 pub struct Side {
     pub db: Database,
-    pub owned: Owned,
+    pub owned: FactorKind,
     pub amount: u64,
     /// The amount in other tables than the dropped one.
     pub beside: u64,
@@ -61,7 +61,7 @@ pub struct Side {
 impl Side {
     /// Opens a database, with `amount` of the factor in the dropped table and `beside` in another one.
     pub fn open(
-        owned: Owned,
+        owned: FactorKind,
         [amount, beside]: [u64; 2],
         scale: Scale,
         plant: Option<Plant>,
@@ -96,13 +96,13 @@ impl Side {
     fn surround(&mut self) -> Result<()> {
         let around = self.amount.max(self.beside);
         match self.owned {
-            Owned::Catalog => {
+            FactorKind::Catalog => {
                 for _ in 0..around {
                     let name = self.name();
                     self.db.create_table(&name, TableOptions::default())?;
                 }
             }
-            Owned::Prepared => {
+            FactorKind::Prepared => {
                 let table = self.db.create_table("prepared", TableOptions::default())?;
                 for n in 0..around {
                     let trx = self.db.begin(TransactionOptions::default());
@@ -110,7 +110,7 @@ impl Side {
                     trx.prepare(format!("stays {n}").as_bytes())?;
                 }
             }
-            Owned::ClosedFile => {
+            FactorKind::ClosedFile => {
                 for _ in 0..4 * OPEN_FILES {
                     let name = self.name();
                     load(&self.db, &name, 1, 16, 0)?;
@@ -134,17 +134,17 @@ impl Side {
     pub fn seen(&self) -> Option<(&'static str, u64)> {
         let metrics = self.db.metrics();
         match self.owned {
-            Owned::CleanPages => Some(("clean pages in the pool", metrics.pool_clean)),
-            Owned::DirtyPages => Some(("dirty pages in the pool", metrics.pool_dirty)),
-            Owned::HashIndex => Some(("bytes of hash indexes", metrics.hash_index_bytes)),
-            Owned::History | Owned::Purge => {
+            FactorKind::CleanPages => Some(("clean pages in the pool", metrics.pool_clean)),
+            FactorKind::DirtyPages => Some(("dirty pages in the pool", metrics.pool_dirty)),
+            FactorKind::HashIndex => Some(("bytes of hash indexes", metrics.hash_index_bytes)),
+            FactorKind::History | FactorKind::Purge => {
                 Some(("bytes of undo that purge has to pass", metrics.history_bytes))
             }
-            Owned::Cursors => Some(("views", self.db.views().len() as u64)),
-            Owned::Prepared => Some(("prepared transactions", self.db.prepared().len() as u64)),
-            Owned::Catalog => Some(("tables", metrics.tables)),
-            Owned::OpenFile => Some(("bytes of the largest open file", self.largest_file(true))),
-            Owned::ClosedFile => Some(("bytes of the largest closed file", self.largest_file(false))),
+            FactorKind::Cursors => Some(("views", self.db.views().len() as u64)),
+            FactorKind::Prepared => Some(("prepared transactions", self.db.prepared().len() as u64)),
+            FactorKind::Catalog => Some(("tables", metrics.tables)),
+            FactorKind::OpenFile => Some(("bytes of the largest open file", self.largest_file(true))),
+            FactorKind::ClosedFile => Some(("bytes of the largest closed file", self.largest_file(false))),
             _ => None,
         }
     }

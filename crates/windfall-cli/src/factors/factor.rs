@@ -19,7 +19,7 @@ use crate::{
 
 /// A factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owned {
+pub enum FactorKind {
     Rows,
     CleanPages,
     DirtyPages,
@@ -74,7 +74,7 @@ pub struct Rounds {
     pub beside: u32,
 }
 
-impl Owned {
+impl FactorKind {
     /// All factors.
     pub const ALL: [Self; 17] = [
         Self::Rows,
@@ -273,14 +273,14 @@ impl Owned {
 
     /// Returns the number of rounds of each list of statements.
     pub fn rounds(self, scale: Scale) -> Rounds {
-        const MADE_SLOWLY: [Owned; 7] = [
-            Owned::Rows,
-            Owned::CleanPages,
-            Owned::DirtyPages,
-            Owned::HashIndex,
-            Owned::LargeGroup,
-            Owned::OpenFile,
-            Owned::ClosedFile,
+        const MADE_SLOWLY: [FactorKind; 7] = [
+            FactorKind::Rows,
+            FactorKind::CleanPages,
+            FactorKind::DirtyPages,
+            FactorKind::HashIndex,
+            FactorKind::LargeGroup,
+            FactorKind::OpenFile,
+            FactorKind::ClosedFile,
         ];
         let [timed, stepped, traced, beside] = match (scale, MADE_SLOWLY.contains(&self)) {
             (Scale::Quick, _) => [1, 1, 1, 1],
@@ -312,11 +312,11 @@ mod tests {
 
     #[test]
     fn names_are_found_and_amounts_differ() {
-        for owned in Owned::ALL {
-            assert_eq!(Owned::named(owned.id()), Some(owned));
+        for owned in FactorKind::ALL {
+            assert_eq!(FactorKind::named(owned.id()), Some(owned));
             for scale in Scale::ALL {
                 let [little, much] = owned.amounts(scale);
-                assert!(little < much || owned == Owned::NoHandle, "{owned:?}");
+                assert!(little < much || owned == FactorKind::NoHandle, "{owned:?}");
             }
             // Each order of the three sides occurs equally often, or each side equally often in each place; and half of
             // the runs with other clients begin with a drop.
@@ -326,7 +326,7 @@ mod tests {
             // With fewer windows no rank test could reach the required significance.
             assert!(rounds.timed >= 24 && rounds.beside >= 16, "{owned:?}: {rounds:?}");
         }
-        assert_eq!(Owned::Indexes.each(Kind::DropIndex, 0), 2.0);
-        assert_eq!(Owned::Indexes.each(Kind::Drop, 60), 61.0);
+        assert_eq!(FactorKind::Indexes.each(Kind::DropIndex, 0), 2.0);
+        assert_eq!(FactorKind::Indexes.each(Kind::Drop, 60), 61.0);
     }
 }
