@@ -26,7 +26,7 @@ use windfall_measure::{Killed, Machine, units::bytes};
 
 use crate::{
     args::{LAB_OUT, LabArgs, LabName, LabScale},
-    factors::{self, Owned},
+    factors::{self, FactorKind},
     failure::{Failure, Result},
     output,
     sweep::Sweeper,
@@ -176,8 +176,8 @@ fn experiments(what: LabName) -> Vec<Experiment> {
 }
 
 /// Returns the factors of X9, if it was requested.
-fn varied(what: LabName) -> &'static [Owned] {
-    if matches!(what, LabName::All | LabName::X9) { &Owned::ALL } else { &[] }
+fn varied(what: LabName) -> &'static [FactorKind] {
+    if matches!(what, LabName::All | LabName::X9) { &FactorKind::ALL } else { &[] }
 }
 
 /// Runs all jobs.

@@ -139,14 +139,14 @@ fn check_some(
     named: &mut BTreeSet<SpaceId>,
 ) -> bool {
     let check = |table: &catalog::Table| {
-        let shape = table.shape();
-        named.extend(shape.record.spaces());
+        let schema = table.schema();
+        named.extend(schema.record.spaces());
         let of_index = |index: &IndexRecord| Owner::Index { table: name.clone(), index: index.name.clone() };
-        let owners = once(Owner::Table(name.clone())).chain(shape.record.indexes.iter().map(of_index));
-        let trees: Vec<_> = owners.zip(shape.trees().map(|tree| &**tree)).collect();
+        let owners = once(Owner::Table(name.clone())).chain(schema.record.indexes.iter().map(of_index));
+        let trees: Vec<_> = owners.zip(schema.trees().map(|tree| &**tree)).collect();
         // A check in one piece waits for purge, too.
         let catches_up = pieces.are_one();
-        let space = shape.clustered.space();
+        let space = schema.clustered.space();
         pieces.hold(|pieces| {
             engine
                 .transactions
@@ -208,8 +208,10 @@ fn unowned(engine: &Engine, mut files: Vec<SpaceId>, mut between: impl FnMut()) 
     files.retain(|id| !making.contains(id));
     between();
     let tables = engine.catalog.tables();
-    let named: BTreeSet<SpaceId> =
-        tables.iter().flat_map(|(_, table)| table.look(|shape| shape.spaces().collect::<Vec<_>>())).collect();
+    let named: BTreeSet<SpaceId> = tables
+        .iter()
+        .flat_map(|(_, table)| table.look(|schema| schema.spaces().collect::<Vec<_>>()))
+        .collect();
     files.retain(|id| !named.contains(id));
     between();
     let undo = engine.transactions.streams().settled_spaces();

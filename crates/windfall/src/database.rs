@@ -349,15 +349,15 @@ impl Database {
         self.engine.check_open()?;
         let mut tables = Vec::new();
         for (name, table) in self.engine.catalog.tables() {
-            let shape = table.shape();
+            let schema = table.schema();
             let mut info = TableInfo {
                 name: name.to_string(),
-                indexes: shape.record.indexes.iter().map(|index| index.name.to_string()).collect(),
+                indexes: schema.record.indexes.iter().map(|index| index.name.to_string()).collect(),
                 resident_pages: 0,
                 dirty_pages: 0,
                 file_bytes: 0,
             };
-            for tree in shape.trees() {
+            for tree in schema.trees() {
                 let space = tree.space();
                 info.resident_pages += u64::from(space.resident());
                 info.dirty_pages += space.dirty_pages() as u64;

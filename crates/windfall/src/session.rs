@@ -76,7 +76,7 @@ impl Session {
     pub fn scratch(&self) -> Result<Scratch> {
         self.engine.check_open()?;
         let table = self.engine.catalog.temporary_table(&TableOptions::default().definition)?;
-        self.undo.scratches.lock().insert(table.look(|shape| shape.record.id), table.clone());
+        self.undo.scratches.lock().insert(table.look(|schema| schema.record.id), table.clone());
         let undo = self.undo.clone();
         Ok(Scratch {
             undo: undo.clone(),
@@ -141,7 +141,7 @@ impl Drop for Scratch {
         }
         self.table.engine.catalog.drop_temporary(&self.table.inner);
         // Not earlier: the session's end waits for the calls on the trees in this map, which need the session's undo.
-        self.undo.scratches.lock().remove(&self.table.inner.look(|shape| shape.record.id));
+        self.undo.scratches.lock().remove(&self.table.inner.look(|schema| schema.record.id));
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
         let table = session.create_temporary_table("t", TableOptions::default()).unwrap();
         table.put(b"row", &vec![1; 100_000]).unwrap();
         let pages = || {
-            let space = table.inner.look(|shape| shape.clustered.space().clone());
+            let space = table.inner.look(|schema| schema.clustered.space().clone());
             crate::tablespace::pages_in_use(&table.engine.pool, &space).unwrap().len()
         };
         let before = pages();

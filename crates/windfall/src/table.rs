@@ -69,22 +69,22 @@ impl Table {
 
     /// Returns the bytes that were stored with the table when it was created.
     pub fn metadata(&self) -> Vec<u8> {
-        self.inner.look(|shape| shape.record.metadata.clone())
+        self.inner.look(|schema| schema.record.metadata.clone())
     }
 
     /// Returns the length of the longest key of a table without indexes, in bytes. With an index, the row's key and the
     /// index key share one entry, which has the same limit: together they may have at most 2 bytes less, and one byte
     /// less for each zero byte of the index key. Longer keys are refused when they are written.
     pub fn key_limit(&self) -> usize {
-        self.inner.look(|shape| shape.clustered.key_limit())
+        self.inner.look(|schema| schema.clustered.key_limit())
     }
 
     /// Adds the name of the table, or of its index, to an error of a call.
     #[cold]
     pub(crate) fn told(&self, error: Error) -> Error {
         error.of(|space| {
-            let index = self.inner.look(|shape| {
-                let index = shape.record.indexes.iter().find(|index| Some(index.space) == space);
+            let index = self.inner.look(|schema| {
+                let index = schema.record.indexes.iter().find(|index| Some(index.space) == space);
                 index.map(|index| index.name.clone())
             });
             let table = self.name.clone();
@@ -102,20 +102,20 @@ impl Table {
     /// Runs a change of rows on the table's trees, inside the gate.
     fn inside<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> T) -> Result<T> {
         let call = self.inner.enter_to_change()?;
-        let shape: &TableSchema = &call;
-        let indexes = shape.secondaries.iter().zip(&shape.record.indexes);
+        let schema: &TableSchema = &call;
+        let indexes = schema.secondaries.iter().zip(&schema.record.indexes);
         let secondaries: Vec<Secondary<'_>> = indexes
             .map(|(tree, index)| Secondary { tree, unique: index.unique, name: &index.name })
             .collect();
         let keys_of = |_key: &[u8], value: &[u8]| {
-            shape.record.indexes.iter().map(|index| index.key.whole_key_of(value).map(Some)).collect()
+            schema.record.indexes.iter().map(|index| index.key.whole_key_of(value).map(Some)).collect()
         };
-        let noting = shape.building.as_ref().map(|building| {
+        let noting = schema.building.as_ref().map(|building| {
             |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| building.note(key, before, after)
         });
         let target = RowTarget {
             name: &self.name,
-            clustered: &shape.clustered,
+            clustered: &schema.clustered,
             secondaries: &secondaries,
             keys_of: &keys_of,
             temporary: self.undo.as_ref().map(|undo| undo.stream()),
@@ -586,12 +586,12 @@ impl Table {
     pub fn index(&self, name: &str) -> Result<Index> {
         self.engine.check_open()?;
         let call = self.enter()?;
-        let shape = &call;
-        let place = shape.record.indexes.iter().position(|index| *index.name == *name);
+        let schema = &call;
+        let place = schema.record.indexes.iter().position(|index| *index.name == *name);
         let place =
             place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() })?;
-        let name = shape.record.indexes[place].name.clone();
-        Ok(Index::new(self.clone(), name, shape.secondaries[place].clone()))
+        let name = schema.record.indexes[place].name.clone();
+        Ok(Index::new(self.clone(), name, schema.secondaries[place].clone()))
     }
 
     /// Turns the adaptive hash index of this table's trees on or off, and that of trees that it gets later.
@@ -606,7 +606,7 @@ impl Table {
     /// If `hash_index_memory` has no room for it, or the hash index is off.
     #[cfg(feature = "lab")]
     pub fn simulate_hash_index(&self, bytes: u64) {
-        let trees: Vec<_> = self.inner.look(|shape| shape.trees().cloned().collect());
+        let trees: Vec<_> = self.inner.look(|schema| schema.trees().cloned().collect());
         for tree in trees {
             tree.hash().pretend(bytes);
         }

@@ -113,9 +113,9 @@ impl Catalog {
     /// log.
     pub fn create_index(&self, name: &str, index: &IndexDefinition, options: DdlOptions) -> Result<()> {
         check_index(index)?;
-        let claim = self.claim(&[name], options)?;
-        let table = claim.table(name).ok_or_else(|| no_table(name))?;
-        let old = table.shape();
+        let metadata_lock = self.lock_names(&[name], options)?;
+        let table = metadata_lock.table(name).ok_or_else(|| no_table(name))?;
+        let old = table.schema();
         if old.record.indexes.iter().any(|other| *other.name == *index.name) {
             let (table, index) = (name.into(), index.name.as_str().into());
             return Err(SchemaError::IndexExists { table, index }.into());
@@ -125,7 +125,7 @@ impl Catalog {
         let mut named = old.record.clone();
         named.indexes.push(record.clone());
         self.check_length(name, named.encode().len())?;
-        claim.keep();
+        metadata_lock.keep();
         let lock_timeout = self.wait_left(options);
         if lock_timeout.is_zero() {
             // A statement with a zero timeout does not begin what it could not finish without a wait.
@@ -170,11 +170,11 @@ impl Catalog {
             }
             Err(error) => (Err(error), None),
         };
-        let (added, shape) = match added {
-            Ok(shape) => (Ok(()), shape),
+        let (added, schema) = match added {
+            Ok(schema) => (Ok(()), schema),
             Err(error) => (Err(error), old.clone()),
         };
-        drop(table.change_schema(&mut closed, shape));
+        drop(table.change_schema(&mut closed, schema));
         drop(closed);
         // Notes and deferred entries may be many: they are freed while no call waits at the gate.
         drop(filler);
@@ -584,7 +584,7 @@ impl<'a> Filler<'a> {
 
     /// Latches the rows of these entries: no call is changing them.
     fn lock(&self, entries: &[&[u8]]) -> Result<KeyLatchGuard<'_>> {
-        let locks = self.catalog.transactions.locks();
+        let locks = self.catalog.transactions.key_latches();
         let space = self.rows.space().id();
         let names = entries.iter().map(|entry| Ok(locks.name(space, self.parts(entry)?.1)));
         Ok(locks.lock_all(names.collect::<Result<_>>()?))

@@ -207,12 +207,12 @@ impl Catalog {
         let (Some(name), Some(record)) = (name, TableRecord::decode(value)) else {
             return Err(self.system.damaged("a table's record is damaged"));
         };
-        let shape = self.shape(record, attach)?;
-        self.names.enter(name, Arc::new(Table::new(shape, self.hashed.load(SeqCst))));
+        let schema = self.schema(record, attach)?;
+        self.names.enter(name, Arc::new(Table::new(schema, self.hashed.load(SeqCst))));
         Ok(())
     }
 
-    pub(super) fn shape(
+    pub(super) fn schema(
         &self,
         record: TableRecord,
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
@@ -279,16 +279,20 @@ impl Catalog {
         Err(UsageError::Other(what.into()).into())
     }
 
-    pub(super) fn claim<'a>(&'a self, names: &[&'a str], options: DdlOptions) -> Result<MetadataLock<'a>> {
+    pub(super) fn lock_names<'a>(
+        &'a self,
+        names: &[&'a str],
+        options: DdlOptions,
+    ) -> Result<MetadataLock<'a>> {
         Self::check_outside()?;
-        Ok(self.names.claim(names, options.until)?)
+        Ok(self.names.lock_names(names, options.until)?)
     }
 
     /// Runs something on a table while no statement and no row call uses the table. Returns `None` if there is no table
     /// of this name.
     pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
-        let claim = self.names.claim(&[name], None).expect("it waits as long as it takes");
-        let table = claim.table(name)?;
+        let metadata_lock = self.names.lock_names(&[name], None).expect("it waits as long as it takes");
+        let table = metadata_lock.table(name)?;
         let _closed = (!planted(Bug::GateLeftOpen)).then(|| table.gate().close());
         Some(run(table))
     }
@@ -300,14 +304,14 @@ impl Catalog {
     /// check.
     fn close<'c, 't>(
         &'c self,
-        claim: &MetadataLock<'_>,
+        metadata_lock: &MetadataLock<'_>,
         tables: &[&'t Table],
         options: DdlOptions,
     ) -> Result<(SmallVec<[Closed<'t>; 1]>, Option<StatementLock<'c>>)> {
         let mut lock = None;
         loop {
             if lock.is_none() {
-                lock = self.lock_out(claim, tables, options)?;
+                lock = self.lock_out(metadata_lock, tables, options)?;
             }
             let closed = Gate::close_all(tables.iter().map(|table| table.gate()));
             // A transaction that has locked one since the check has changed something, or is about to.
@@ -327,17 +331,17 @@ impl Catalog {
     /// away. Returns `None` if there are none.
     fn lock_out<'c>(
         &'c self,
-        claim: &MetadataLock<'_>,
+        metadata_lock: &MetadataLock<'_>,
         tables: &[&Table],
         options: DdlOptions,
     ) -> Result<Option<StatementLock<'c>>> {
         if !self.are_locked(tables) {
             return Ok(None);
         }
-        claim.keep();
+        metadata_lock.keep();
         let spaces = tables.iter().map(|table| table.space());
         let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive, self.wait_left(options))?;
-        claim.hide();
+        metadata_lock.hide();
         Ok(Some(lock))
     }
 
@@ -455,40 +459,40 @@ impl Catalog {
     }
 
     /// Takes the metadata lock on the name of a new table, and makes its record. Also returns the record's stored form.
-    pub(super) fn claim_new<'a>(
+    pub(super) fn lock_new_name<'a>(
         &'a self,
         name: &'a str,
         definition: &TableDefinition,
         options: DdlOptions,
     ) -> Result<(MetadataLock<'a>, TableRecord, Vec<u8>)> {
         check_name(name)?;
-        let claim = self.claim(&[name], options)?;
-        if claim.table(name).is_some() {
+        let metadata_lock = self.lock_names(&[name], options)?;
+        if metadata_lock.table(name).is_some() {
             return Err(SchemaError::TableExists(name.into()).into());
         }
         let record = self.new_record(definition)?;
         let encoded = record.encode();
         self.check_length(name, encoded.len())?;
-        Ok((claim, record, encoded))
+        Ok((metadata_lock, record, encoded))
     }
 
     /// Commits the record of a new table, and makes its name visible.
     pub(super) fn publish(
         &self,
-        mut claim: MetadataLock<'_>,
+        mut metadata_lock: MetadataLock<'_>,
         name: &str,
-        shape: TableSchema,
+        schema: TableSchema,
         record: Vec<u8>,
         mode: FlushLog,
     ) -> Result<Arc<Table>> {
         let created_at = self.transactions.stamp()?;
-        shape.trees().for_each(|tree| tree.space().set_created_at(created_at));
+        schema.trees().for_each(|tree| tree.space().set_created_at(created_at));
         let (_, unfinished) = self.change(&mut [Change::put(record_key(name), record)], &[], mode)?;
         let hashed = self.hashed.load(SeqCst);
-        let table = Arc::new(Table::new(shape, hashed));
+        let table = Arc::new(Table::new(schema, hashed));
         self.pause();
-        claim.set(name, Some(table.clone()));
-        drop(claim);
+        metadata_lock.set(name, Some(table.clone()));
+        drop(metadata_lock);
         unfinished.finished();
         // A switch of all tables did not find this one, because it was not visible yet.
         let now = self.hashed.load(SeqCst);
@@ -508,9 +512,9 @@ impl Catalog {
         definition: &TableDefinition,
         options: DdlOptions,
     ) -> Result<Arc<Table>> {
-        let (claim, record, encoded) = self.claim_new(name, definition, options)?;
-        let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
-        self.publish(claim, name, shape, encoded, options.flush)
+        let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, options)?;
+        let schema = self.schema(record, &mut |space| Ok(new_space(space)))?;
+        self.publish(metadata_lock, name, schema, encoded, options.flush)
     }
 
     /// Drops tables as one step: all of them or, if one does not exist, none.
@@ -518,29 +522,29 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
     pub fn drop_tables(&self, names: &[&str], options: DdlOptions) -> Result<DropReport> {
-        let (result, work) = work::in_drop(|| self.drop_claimed(names, options));
+        let (result, work) = work::in_drop(|| self.drop_locked(names, options));
         result.map(|report| DropReport { work, ..report })
     }
 
-    fn drop_claimed(&self, names: &[&str], options: DdlOptions) -> Result<DropReport> {
-        let mut claim = self.claim(names, options)?;
-        if let Some((name, _)) = claim.tables().find(|(_, table)| table.is_none()) {
+    fn drop_locked(&self, names: &[&str], options: DdlOptions) -> Result<DropReport> {
+        let mut metadata_lock = self.lock_names(names, options)?;
+        if let Some((name, _)) = metadata_lock.tables().find(|(_, table)| table.is_none()) {
             return Err(no_table(name).into());
         }
-        let tables = || claim.tables().filter_map(|(_, table)| table);
+        let tables = || metadata_lock.tables().filter_map(|(_, table)| table);
         // The lists have their final capacity: the work per table of a group does not depend on the number of tables.
-        let mut all = SmallVec::<[&Table; 1]>::with_capacity(claim.tables().count());
+        let mut all = SmallVec::<[&Table; 1]>::with_capacity(metadata_lock.tables().count());
         all.extend(tables().map(|table| &**table));
-        let (closed, lock) = self.close(&claim, &all, options)?;
+        let (closed, lock) = self.close(&metadata_lock, &all, options)?;
         let spaces = || {
-            let shapes = tables().zip(&closed).map(|(table, closed)| table.closed_schema(closed));
+            let schemas = tables().zip(&closed).map(|(table, closed)| table.closed_schema(closed));
             let trees = if planted(Bug::IndexNotDropped) { 1 } else { usize::MAX };
-            shapes.flat_map(move |shape| shape.trees().take(trees)).map(|tree| tree.space())
+            schemas.flat_map(move |schema| schema.trees().take(trees)).map(|tree| tree.space())
         };
         let mut ids = SmallVec::<[SpaceId; FEW]>::with_capacity(spaces().count());
         ids.extend(spaces().map(|space| space.id()));
         let mut changes = SmallVec::<[Change; 1]>::with_capacity(all.len());
-        changes.extend(claim.tables().map(|(name, _)| Change::remove(record_key(name))));
+        changes.extend(metadata_lock.tables().map(|(name, _)| Change::remove(record_key(name))));
         if planted(Bug::DropBeforeLog) {
             for space in spaces() {
                 self.pool.detach(space, Lsn::ZERO);
@@ -554,8 +558,8 @@ impl Catalog {
         tables().for_each(|table| table.gate().close_permanently());
         tables().for_each(|table| self.retired.table(table.clone()));
         drop((closed, all));
-        claim.set_all_gone();
-        drop(claim);
+        metadata_lock.set_all_gone();
+        drop(metadata_lock);
         // A transaction that waits for the table then finds it dropped.
         drop(lock);
         unfinished.finished();
@@ -587,13 +591,13 @@ impl Catalog {
         options: DdlOptions,
         change: impl FnOnce(&mut TableRecord) -> Result<()>,
     ) -> Result<DropReport> {
-        let claim = self.claim(&[name], options)?;
-        let table = claim.table(name).ok_or_else(|| no_table(name))?;
+        let metadata_lock = self.lock_names(&[name], options)?;
+        let table = metadata_lock.table(name).ok_or_else(|| no_table(name))?;
         // The metadata lock keeps other statements away: the definition does not change.
-        let mut record = table.look(|shape| shape.record.clone());
+        let mut record = table.look(|schema| schema.record.clone());
         change(&mut record)?;
         record.version += 1;
-        let (mut closed, _lock) = self.close(&claim, &[&**table], options)?;
+        let (mut closed, _lock) = self.close(&metadata_lock, &[&**table], options)?;
         let closed = closed.first_mut().expect("one was closed");
         let dropped: SmallVec<[SpaceId; FEW]> = table
             .closed_schema(closed)
@@ -618,7 +622,7 @@ impl Catalog {
             self.pool.detach(tree.space(), lsn);
         }
         let old = table.change_schema(closed, TableSchema { record, clustered, secondaries, building: None });
-        self.retired.shape(old);
+        self.retired.schema(old);
         unfinished.finished();
         Ok(DropReport { trees: dropped.len(), lsn, ..DropReport::default() })
     }
@@ -629,17 +633,17 @@ impl Catalog {
     /// [`SchemaError`] for the names; errors of the log.
     pub fn rename_table(&self, from: &str, to: &str, options: DdlOptions) -> Result<()> {
         check_name(to)?;
-        let mut claim = self.claim(&[from, to], options)?;
-        let table = claim.table(from).ok_or_else(|| no_table(from))?.clone();
-        if claim.table(to).is_some() {
+        let mut metadata_lock = self.lock_names(&[from, to], options)?;
+        let table = metadata_lock.table(from).ok_or_else(|| no_table(from))?.clone();
+        if metadata_lock.table(to).is_some() {
             return Err(SchemaError::TableExists(to.into()).into());
         }
-        let _lock = self.lock_out(&claim, &[&*table], options)?;
-        let record = table.look(|shape| shape.record.encode());
+        let _lock = self.lock_out(&metadata_lock, &[&*table], options)?;
+        let record = table.look(|schema| schema.record.encode());
         let mut changes = [Change::remove(record_key(from)), Change::put(record_key(to), record)];
         let (_, unfinished) = self.change(&mut changes, &[], options.flush)?;
-        claim.set(from, None);
-        claim.set_moved(to, table);
+        metadata_lock.set(from, None);
+        metadata_lock.set_moved(to, table);
         unfinished.finished();
         Ok(())
     }
@@ -649,19 +653,19 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
     pub fn swap_tables(&self, a: &str, b: &str, options: DdlOptions) -> Result<()> {
-        let mut claim = self.claim(&[a, b], options)?;
-        let table_a = claim.table(a).ok_or_else(|| no_table(a))?.clone();
-        let table_b = claim.table(b).ok_or_else(|| no_table(b))?.clone();
+        let mut metadata_lock = self.lock_names(&[a, b], options)?;
+        let table_a = metadata_lock.table(a).ok_or_else(|| no_table(a))?.clone();
+        let table_b = metadata_lock.table(b).ok_or_else(|| no_table(b))?.clone();
         if a == b {
             return Ok(());
         }
-        let _lock = self.lock_out(&claim, &[&*table_a, &*table_b], options)?;
+        let _lock = self.lock_out(&metadata_lock, &[&*table_a, &*table_b], options)?;
         let put = |name: &str, table: &Table| {
-            Change::put(record_key(name), table.look(|shape| shape.record.encode()))
+            Change::put(record_key(name), table.look(|schema| schema.record.encode()))
         };
         let (_, unfinished) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], options.flush)?;
-        claim.set_moved(a, table_b);
-        claim.set_moved(b, table_a);
+        metadata_lock.set_moved(a, table_b);
+        metadata_lock.set_moved(b, table_a);
         unfinished.finished();
         Ok(())
     }
@@ -702,8 +706,8 @@ impl Catalog {
     pub fn temporary_table(&self, definition: &TableDefinition) -> Result<Arc<Table>> {
         let record = self.new_record(definition)?;
         let space = &mut |id| Ok(Arc::new(Space::new(id, Durability::Temporary)));
-        let shape = self.shape(record, space)?;
-        Ok(Arc::new(Table::new(shape, self.hashed.load(SeqCst))))
+        let schema = self.schema(record, space)?;
+        Ok(Arc::new(Table::new(schema, self.hashed.load(SeqCst))))
     }
 
     /// Drops a temporary table: no record, no log. The first call passes it to the background to be freed; each call
@@ -711,9 +715,9 @@ impl Catalog {
     pub fn drop_temporary(&self, table: &Arc<Table>) -> DropReport {
         let (trees, work) = work::in_drop(|| {
             table.gate().close_permanently();
-            let (trees, dropped) = table.look(|shape| {
+            let (trees, dropped) = table.look(|schema| {
                 let detach = |tree: &Arc<Tree>| self.pool.detach(tree.space(), Lsn::ZERO);
-                (shape.trees().count(), shape.trees().map(detach).fold(false, core::ops::BitOr::bitor))
+                (schema.trees().count(), schema.trees().map(detach).fold(false, core::ops::BitOr::bitor))
             });
             if dropped {
                 self.retired.table(table.clone());

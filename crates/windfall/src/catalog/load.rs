@@ -69,15 +69,15 @@ impl Payload for Stored {
 /// Trees that no record names yet. They are dropped with this, unless they are named by then.
 struct Unnamed<'a> {
     catalog: &'a Catalog,
-    shape: TableSchema,
+    schema: TableSchema,
     named: bool,
     _making: SpacesBeingFilled<'a>,
 }
 
 impl<'a> Unnamed<'a> {
-    fn new(catalog: &'a Catalog, shape: TableSchema) -> Self {
-        let making = catalog.make(shape.record.spaces());
-        Self { catalog, shape, named: false, _making: making }
+    fn new(catalog: &'a Catalog, schema: TableSchema) -> Self {
+        let making = catalog.make(schema.record.spaces());
+        Self { catalog, schema, named: false, _making: making }
     }
 }
 
@@ -85,7 +85,7 @@ impl Drop for Unnamed<'_> {
     fn drop(&mut self) {
         if !self.named
             && !planted(Bug::LoadLeftBehind)
-            && let Err(error) = self.catalog.discard(&self.shape.trees().collect::<Vec<_>>())
+            && let Err(error) = self.catalog.discard(&self.schema.trees().collect::<Vec<_>>())
         {
             tracing::warn!(%error, "what was loaded of a table is dropped at the next opening");
         }
@@ -107,12 +107,12 @@ impl Catalog {
         order: Order,
         options: DdlOptions,
     ) -> Result<Arc<Table>> {
-        let (claim, record, encoded) = self.claim_new(name, definition, options)?;
-        claim.keep();
-        let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
-        let mut unnamed = Unnamed::new(self, shape.clone());
-        Filler::new(self, name, &shape).fill(rows, order)?;
-        let table = self.publish(claim, name, shape, encoded, options.flush)?;
+        let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, options)?;
+        metadata_lock.keep();
+        let schema = self.schema(record, &mut |space| Ok(new_space(space)))?;
+        let mut unnamed = Unnamed::new(self, schema.clone());
+        Filler::new(self, name, &schema).fill(rows, order)?;
+        let table = self.publish(metadata_lock, name, schema, encoded, options.flush)?;
         unnamed.named = true;
         Ok(table)
     }
@@ -122,7 +122,7 @@ impl Catalog {
 struct Filler<'a> {
     catalog: &'a Catalog,
     name: &'a str,
-    shape: &'a TableSchema,
+    schema: &'a TableSchema,
     /// The entries of each secondary tree.
     entries: Vec<Runs<()>>,
     /// The number of long values so far.
@@ -163,9 +163,9 @@ impl Clustered<'_> {
 }
 
 impl<'a> Filler<'a> {
-    fn new(catalog: &'a Catalog, name: &'a str, shape: &'a TableSchema) -> Self {
-        let entries = shape.secondaries.iter().map(|_| Runs::new(catalog.pool.clone())).collect();
-        Self { catalog, name, shape, entries, chains: 0 }
+    fn new(catalog: &'a Catalog, name: &'a str, schema: &'a TableSchema) -> Self {
+        let entries = schema.secondaries.iter().map(|_| Runs::new(catalog.pool.clone())).collect();
+        Self { catalog, name, schema, entries, chains: 0 }
     }
 
     fn owner_of(&self, index: &IndexRecord) -> Owner {
@@ -177,7 +177,7 @@ impl<'a> Filler<'a> {
         filled.map_err(|error| error.of(|_| Owner::Table(self.name.into())))?;
         let entries = core::mem::take(&mut self.entries);
         for (n, entries) in entries.into_iter().enumerate() {
-            let index = &self.shape.record.indexes[n];
+            let index = &self.schema.record.indexes[n];
             let filled = self.fill_secondary(n, entries);
             filled.map_err(|error| error.of(|_| self.owner_of(index)))?;
         }
@@ -185,7 +185,7 @@ impl<'a> Filler<'a> {
     }
 
     fn fill_clustered(&mut self, rows: &mut Rows<'_>, order: Order) -> Result<()> {
-        let mut clustered = Clustered { load: Load::new(&self.shape.clustered), last: None };
+        let mut clustered = Clustered { load: Load::new(&self.schema.clustered), last: None };
         let mut aside: Runs<Stored> = Runs::new(self.catalog.pool.clone());
         for (row, next) in (1..).zip(rows) {
             let (key, value) = next?;
@@ -208,12 +208,12 @@ impl<'a> Filler<'a> {
 
     /// Turns a row's value into the content of its entry, and collects its entries of secondary trees.
     fn take(&mut self, key: &[u8], value: Vec<u8>) -> Result<Stored> {
-        let tree = &self.shape.clustered;
+        let tree = &self.schema.clustered;
         check_length(tree, key, Owner::default)?;
         let start = &value[..value.len().min(INDEXED)];
-        for (n, index) in self.shape.record.indexes.iter().enumerate() {
+        for (n, index) in self.schema.record.indexes.iter().enumerate() {
             let entry = entry_key(&index.key.whole_key_of(start)?, key);
-            check_length(&self.shape.secondaries[n], &entry, || self.owner_of(index))?;
+            check_length(&self.schema.secondaries[n], &entry, || self.owner_of(index))?;
             self.entries[n].push(entry, ());
         }
         if value.len() <= tree.inline_limit() {
@@ -241,8 +241,8 @@ impl<'a> Filler<'a> {
     }
 
     fn fill_secondary(&self, n: usize, mut entries: Runs<()>) -> Result<()> {
-        let index = &self.shape.record.indexes[n];
-        let mut load = Load::new(&self.shape.secondaries[n]);
+        let index = &self.schema.record.indexes[n];
+        let mut load = Load::new(&self.schema.secondaries[n]);
         let mut last: Option<Vec<u8>> = None;
         entries.drain(|entry, ()| {
             if index.unique && last.as_ref().is_some_and(|last| entry.starts_with(index_key_of(last))) {

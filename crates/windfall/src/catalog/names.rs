@@ -193,7 +193,7 @@ impl Names {
     ///
     /// # Errors
     /// [`LockError`].
-    pub fn claim<'a>(
+    pub fn lock_names<'a>(
         &'a self,
         names: &[&'a str],
         until: Option<Duration>,
@@ -202,20 +202,20 @@ impl Names {
         sorted.sort_unstable();
         sorted.dedup();
         let held = SmallVec::with_capacity(sorted.len());
-        let mut claim = MetadataLock { names: self, held, moves: false };
+        let mut metadata_lock = MetadataLock { names: self, held, moves: false };
         let mut waited = false;
         for name in sorted {
-            if !claim.take(name) {
+            if !metadata_lock.take(name) {
                 // The wait may be as long as an index build: the names that are already locked stay visible meanwhile.
-                claim.keep();
+                metadata_lock.keep();
                 waited = true;
-                claim.wait_and_take(name, until)?;
+                metadata_lock.wait_and_take(name, until)?;
             }
         }
         if waited {
-            claim.hide();
+            metadata_lock.hide();
         }
-        Ok(claim)
+        Ok(metadata_lock)
     }
 
     /// Adds a table with a record that was found when the database was opened.
@@ -379,17 +379,17 @@ mod tests {
     const TABLES: usize = 20;
 
     fn rename(names: &Names, from: &str, to: &str) {
-        let mut claim = names.claim(&[from, to], None).unwrap();
-        let table = claim.table(from).unwrap().clone();
-        claim.set(from, None);
-        claim.set_moved(to, table);
+        let mut metadata_lock = names.lock_names(&[from, to], None).unwrap();
+        let table = metadata_lock.table(from).unwrap().clone();
+        metadata_lock.set(from, None);
+        metadata_lock.set_moved(to, table);
     }
 
     fn swap(names: &Names, a: &str, b: &str) {
-        let mut claim = names.claim(&[a, b], None).unwrap();
-        let [table_a, table_b] = [a, b].map(|name| claim.table(name).unwrap().clone());
-        claim.set_moved(a, table_b);
-        claim.set_moved(b, table_a);
+        let mut metadata_lock = names.lock_names(&[a, b], None).unwrap();
+        let [table_a, table_b] = [a, b].map(|name| metadata_lock.table(name).unwrap().clone());
+        metadata_lock.set_moved(a, table_b);
+        metadata_lock.set_moved(b, table_a);
     }
 
     #[test]
@@ -429,12 +429,12 @@ mod tests {
     fn table_of(tree: &Arc<Tree>) -> Arc<Table> {
         let clustered = tree.space().id();
         let record = TableRecord { id: 1, version: 1, clustered, metadata: Vec::new(), indexes: Vec::new() };
-        let shape = TableSchema { record, clustered: tree.clone(), secondaries: Vec::new(), building: None };
-        Arc::new(Table::new(shape, false))
+        let schema = TableSchema { record, clustered: tree.clone(), secondaries: Vec::new(), building: None };
+        Arc::new(Table::new(schema, false))
     }
 
     fn drop_table(names: &Names, name: &str) {
-        names.claim(&[name], None).unwrap().set_all_gone();
+        names.lock_names(&[name], None).unwrap().set_all_gone();
     }
 
     #[test]

@@ -45,7 +45,7 @@ struct OldSchema {
 }
 
 impl Item {
-    fn give_up_hash_indexes(&self) {
+    fn free_hash_indexes(&self) {
         let give_up = |tree: &Arc<Tree>| {
             debug_assert!(tree.space().is_dropped(), "a tree that is in use was taken out of it");
             if tree.hash().is_on() {
@@ -53,7 +53,7 @@ impl Item {
             }
         };
         match self {
-            Self::Table(table) => table.look(|shape| shape.trees().for_each(give_up)),
+            Self::Table(table) => table.look(|schema| schema.trees().for_each(give_up)),
             Self::TableSchema(old) => old.trees.iter().for_each(give_up),
         }
     }
@@ -63,7 +63,7 @@ impl Item {
         let alone = |tree: &Arc<Tree>| Arc::strong_count(tree) == 1;
         match self {
             Self::Table(table) => {
-                Arc::strong_count(table) == 1 && table.look(|shape| shape.trees().all(alone))
+                Arc::strong_count(table) == 1 && table.look(|schema| schema.trees().all(alone))
             }
             Self::TableSchema(old) => old.trees.iter().all(alone),
         }
@@ -91,8 +91,8 @@ impl Retired {
 
     /// Takes over the old schema of a table that was changed. References to trees that are still in use are dropped
     /// here.
-    pub fn shape(&self, shape: TableSchema) {
-        let TableSchema { record, clustered, secondaries: mut trees, .. } = shape;
+    pub fn schema(&self, schema: TableSchema) {
+        let TableSchema { record, clustered, secondaries: mut trees, .. } = schema;
         trees.push(clustered);
         trees.retain(|tree| tree.space().is_dropped());
         self.arrived.push(Item::TableSchema(Box::new(OldSchema { _record: record, trees })));
@@ -101,7 +101,7 @@ impl Retired {
     /// One background step. Returns whether there may be more to do at once.
     pub fn free_step(&self) -> bool {
         let arrived: Vec<Item> = core::iter::from_fn(|| self.arrived.pop()).take(A_STEP).collect();
-        arrived.iter().for_each(Item::give_up_hash_indexes);
+        arrived.iter().for_each(Item::free_hash_indexes);
         let more = arrived.len() == A_STEP;
         let mut waiting = self.waiting.lock();
         waiting.extend(arrived);

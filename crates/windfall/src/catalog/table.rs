@@ -58,7 +58,7 @@ impl TableSchema {
 /// A table.
 #[derive(Debug)]
 pub struct Table {
-    shape: Gated<TableSchema>,
+    schema: Gated<TableSchema>,
     /// Whether its trees should have a hash index.
     hashed: AtomicBool,
     numbers: AutoIncrement,
@@ -69,11 +69,15 @@ pub type Call<'a> = Entered<'a, TableSchema>;
 
 impl Table {
     /// Makes a table with this schema.
-    pub fn new(shape: TableSchema, hashed: bool) -> Self {
+    pub fn new(schema: TableSchema, hashed: bool) -> Self {
         if hashed {
-            shape.trees().for_each(|tree| tree.hash().switch(true));
+            schema.trees().for_each(|tree| tree.hash().switch(true));
         }
-        Self { shape: Gated::new(shape), hashed: AtomicBool::new(hashed), numbers: AutoIncrement::default() }
+        Self {
+            schema: Gated::new(schema),
+            hashed: AtomicBool::new(hashed),
+            numbers: AutoIncrement::default(),
+        }
     }
 
     /// Turns the hash indexes of its present and future trees on or off.
@@ -88,7 +92,7 @@ impl Table {
         loop {
             fence(SeqCst);
             let on = self.hashed.load(SeqCst);
-            let trees: SmallVec<[Arc<Tree>; 4]> = self.look(|shape| shape.trees().cloned().collect());
+            let trees: SmallVec<[Arc<Tree>; 4]> = self.look(|schema| schema.trees().cloned().collect());
             for tree in trees.iter().filter(|tree| tree.hash().is_on() != on) {
                 tree.hash().switch(on);
             }
@@ -103,7 +107,7 @@ impl Table {
     /// # Errors
     /// [`Error::TableDropped`].
     pub fn enter(&self) -> Result<Call<'_>> {
-        self.shape.enter().ok_or(Error::TableDropped(Owner::Unknown))
+        self.schema.enter().ok_or(Error::TableDropped(Owner::Unknown))
     }
 
     /// Begins a row call that will change rows. Waits while DDL has closed the gate, and while there are too many notes
@@ -125,16 +129,16 @@ impl Table {
 
     /// Reads the current schema; it may be replaced a moment later.
     pub fn look<R>(&self, look: impl FnOnce(&TableSchema) -> R) -> R {
-        self.shape.look(look)
+        self.schema.look(look)
     }
 
     /// Returns the tablespace of its rows, which identifies the table in table locks.
     pub fn space(&self) -> SpaceId {
-        self.look(|shape| shape.clustered.space().id())
+        self.look(|schema| schema.clustered.space().id())
     }
 
     /// Returns a copy of the current schema.
-    pub fn shape(&self) -> TableSchema {
+    pub fn schema(&self) -> TableSchema {
         self.look(TableSchema::clone)
     }
 
@@ -145,18 +149,18 @@ impl Table {
 
     /// Returns the gate, for DDL.
     pub fn gate(&self) -> &Gate {
-        self.shape.gate()
+        self.schema.gate()
     }
 
     /// Returns the schema, for the caller that has closed the gate.
     pub(super) fn closed_schema<'a>(&'a self, closed: &'a Closed<'_>) -> &'a TableSchema {
-        self.shape.get(closed)
+        self.schema.get(closed)
     }
 
     /// Replaces the schema. Returns the old one, which may own trees that are no longer named.
-    pub(super) fn change_schema(&self, closed: &mut Closed<'_>, shape: TableSchema) -> TableSchema {
-        let now = shape.record.clustered;
-        let before = self.shape.replace(closed, shape);
+    pub(super) fn change_schema(&self, closed: &mut Closed<'_>, schema: TableSchema) -> TableSchema {
+        let now = schema.record.clustered;
+        let before = self.schema.replace(closed, schema);
         if before.record.clustered != now {
             self.numbers.restart();
         }

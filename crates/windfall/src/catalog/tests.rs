@@ -92,7 +92,7 @@ fn open(disk: &SimulatedDisk, seed: u64) -> Result<(Database, SimulatedEnv)> {
 pub fn lone_tree() -> (Arc<Tree>, Database) {
     let (db, _) = open(&SimulatedDisk::new(1), 1).unwrap();
     let table = db.create_table("t", TableOptions::default()).unwrap();
-    (table.inner.look(|shape| shape.clustered.clone()), db)
+    (table.inner.look(|schema| schema.clustered.clone()), db)
 }
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -212,7 +212,7 @@ fn build_amid_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mutex<
         db.engine().catalog.pause.set(move || {
             let changes = &mut *acting.lock();
             let noted =
-                table.inner.look(|shape| shape.building.as_ref().map_or(0, |building| building.bytes()));
+                table.inner.look(|schema| schema.building.as_ref().map_or(0, |building| building.bytes()));
             assert!(noted < notes.saturating_add(2_000), "who changes a row would wait: {noted}");
             for _ in 0..changes.chance.random() % 3 {
                 // After a crash nothing works, and the statement must find that out itself.
@@ -391,7 +391,7 @@ fn a_table_with_an_ambiguous_index_from_before_can_be_used() -> Result<()> {
     };
     let table =
         db.create_table("t", TableOptions::default().index("both", IndexOptions::on_field(0).unique()))?;
-    let mut record = table.inner.look(|shape| shape.record.clone());
+    let mut record = table.inner.look(|schema| schema.record.clone());
     record.indexes[0].key = fields(&[0, 1]);
     let changes = &mut [Change::put(record_key("t"), record.encode())];
     db.engine().catalog.change(changes, &[], FlushLog::Sync)?.1.finished();
@@ -421,7 +421,7 @@ fn a_table_with_an_ambiguous_index_from_before_can_be_used() -> Result<()> {
 }
 
 fn hashed(table: &Table) -> Vec<bool> {
-    table.inner.look(|shape| shape.trees().map(|tree| tree.hash().is_on()).collect())
+    table.inner.look(|schema| schema.trees().map(|tree| tree.hash().is_on()).collect())
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn long(fill: u8) -> Vec<u8> {
 }
 
 fn space(db: &Database, table: &str) -> Arc<Space> {
-    db.engine.catalog.table(table).unwrap().shape().clustered.space().clone()
+    db.engine.catalog.table(table).unwrap().schema().clustered.space().clone()
 }
 
 /// Allocates a page that nothing references.
@@ -88,7 +88,7 @@ fn a_lost_page_is_told_beside_others_too() {
     assert_eq!(pieces.findings, whole.findings);
 
     let engine = &db.engine;
-    let space = engine.catalog.table("t").unwrap().shape().clustered.space().clone();
+    let space = engine.catalog.table("t").unwrap().schema().clustered.space().clone();
     let mut mtr = Mtr::begin(&engine.pool).unwrap();
     tablespace::allocate(&mut mtr, &space, PageType::Leaf, 0, PageNo::ROOT).unwrap();
     mtr.commit().unwrap();
@@ -117,7 +117,7 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
         env.settle(200);
     }
     let engine = &db.engine;
-    let space = engine.catalog.table("t").unwrap().shape().clustered.space().clone();
+    let space = engine.catalog.table("t").unwrap().schema().clustered.space().clone();
     let lost = 1000;
     for _ in 0..lost {
         let mut mtr = Mtr::begin(&engine.pool).unwrap();
@@ -191,7 +191,7 @@ fn what_is_taken_back_in_other_tables_does_not_wait_for_a_check() {
 
 /// Returns the index of a table.
 fn index(db: &Database, table: &str) -> Arc<Tree> {
-    db.engine.catalog.table(table).unwrap().shape().secondaries[0].clone()
+    db.engine.catalog.table(table).unwrap().schema().secondaries[0].clone()
 }
 
 /// Returns the number of delete-marked entries of a table's index.

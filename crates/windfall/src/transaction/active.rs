@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use super::{
     ids::Ids,
     listing::{TransactionInfo, TransactionState, ViewInfo},
-    locks::{LockOwner, Locks},
+    locks::{LockManager, LockOwner},
 };
 use crate::{
     error::{Result, TransactionError, UsageError},
@@ -305,7 +305,7 @@ impl Active {
     }
 
     /// Returns the lock owner of a transaction, which is created if it has none yet. `None` if it has ended.
-    pub(super) fn lock_owner(&self, trx: TrxId, locks: &Locks) -> Option<Arc<LockOwner>> {
+    pub(super) fn lock_owner(&self, trx: TrxId, locks: &LockManager) -> Option<Arc<LockOwner>> {
         let mut table = self.table.lock();
         let running = table.running.get_mut(&trx)?;
         Some(running.lock_owner.get_or_insert_with(|| locks.lock_owner(trx)).clone())

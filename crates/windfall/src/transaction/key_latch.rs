@@ -122,7 +122,7 @@ impl KeyLatches {
     ///
     /// # Errors
     /// [`UsageError::Other`] if it would have to wait and must not.
-    pub fn lock_in_call(&self, name: LatchName) -> Result<KeyLatchGuard<'_>> {
+    pub fn latch_in_call(&self, name: LatchName) -> Result<KeyLatchGuard<'_>> {
         let mut guard = KeyLatchGuard { locks: self, by: By::Call, held: Vec::with_capacity(1) };
         guard.take_in_call(name)?;
         Ok(guard)
@@ -156,7 +156,7 @@ impl KeyLatches {
     /// Acquires more latches for a call, in other tablespaces than the latches that it holds.
     ///
     /// # Errors
-    /// As [`KeyLatches::lock_in_call`].
+    /// As [`KeyLatches::latch_in_call`].
     pub fn lock_more(&self, guard: &mut KeyLatchGuard<'_>, mut names: Vec<LatchName>) -> Result<()> {
         names.sort_unstable();
         names.dedup();
@@ -248,7 +248,7 @@ mod tests {
                 thread::spawn(move || {
                     for round in 0..2000u64 {
                         let key = [(round + n) as u8 % 3];
-                        let mut guard = locks.lock_in_call(locks.name(SpaceId(20), &key)).unwrap();
+                        let mut guard = locks.latch_in_call(locks.name(SpaceId(20), &key)).unwrap();
                         let more = [1u8, 2, 3].map(|k| locks.name(SpaceId(21), &[k]));
                         locks.lock_more(&mut guard, more.to_vec()).unwrap();
                         let before = sum.load(Relaxed);
@@ -284,7 +284,7 @@ mod tests {
         let waited = AtomicBool::new(false);
         thread::scope(|scope| {
             let call = scope.spawn(|| {
-                let guard = nested(|| locks.lock_in_call(names[0]));
+                let guard = nested(|| locks.latch_in_call(names[0]));
                 (guard.map(drop), waited.load(SeqCst))
             });
             // The call is queued after the worker, or will be; and a nested call must not queue after a call.
@@ -292,17 +292,17 @@ mod tests {
                 assert!(!call.is_finished(), "it did not wait");
                 thread::yield_now();
             }
-            assert!(nested(|| locks.lock_in_call(names[0])).is_err());
+            assert!(nested(|| locks.latch_in_call(names[0])).is_err());
             waited.store(true, SeqCst);
             drop(worker);
             let (done, waited) = call.join().unwrap();
             assert!(done.is_ok() && waited, "{done:?}");
         });
         // A call holds the latch: it may be waiting for this very thread.
-        let call = locks.lock_in_call(names[0]).unwrap();
-        assert!(nested(|| locks.lock_in_call(names[0])).is_err());
+        let call = locks.latch_in_call(names[0]).unwrap();
+        assert!(nested(|| locks.latch_in_call(names[0])).is_err());
         nested(|| {
-            let mut row = locks.lock_in_call(names[1]).unwrap();
+            let mut row = locks.latch_in_call(names[1]).unwrap();
             assert!(locks.lock_more(&mut row, vec![names[0]]).is_err());
         });
         drop(call);
@@ -314,7 +314,7 @@ mod tests {
         let locks = locks();
         let names = [1u8, 2].map(|key| locks.name(SpaceId(20), &[key]));
         for (held, other) in [(names[0], names[1]), (names[1], names[0])] {
-            let call = locks.lock_in_call(held).unwrap();
+            let call = locks.latch_in_call(held).unwrap();
             thread::scope(|scope| {
                 let worker = scope.spawn(|| drop(locks.lock_all(names.to_vec())));
                 while !locks.is_awaited(held) {
@@ -322,7 +322,7 @@ mod tests {
                     thread::yield_now();
                 }
                 // The call's own source makes a nested call.
-                let inner = nested(|| locks.lock_in_call(other).map(drop));
+                let inner = nested(|| locks.latch_in_call(other).map(drop));
                 assert!(inner.is_ok(), "{inner:?}");
                 drop(call);
                 worker.join().unwrap();
@@ -345,7 +345,7 @@ mod tests {
     fn a_held_lock_is_not_taken_again() {
         let locks = KeyLatches::new(Arc::new(RealEnv::default()));
         let name = locks.name(SpaceId(20), b"key");
-        let first = locks.lock_in_call(name).unwrap();
+        let first = locks.latch_in_call(name).unwrap();
         assert!(locks.try_lock(name).is_none());
         drop(first);
         assert!(locks.try_lock(name).is_some());

@@ -38,7 +38,8 @@ impl Trx<'_> {
         owner: impl FnOnce() -> Owner,
     ) -> Result<bool, Stop> {
         let transactions = self.transactions();
-        let _turn = transactions.locks.lock_in_call(transactions.locks.name(tree.space().id(), key))?;
+        let _latch =
+            transactions.key_latches.latch_in_call(transactions.key_latches.name(tree.space().id(), key))?;
         let header = match transactions.read_settled(self.id(), || tree.get_into(key, out))? {
             Ok(header) => header,
             Err(writer) => return Err(Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), mode))),

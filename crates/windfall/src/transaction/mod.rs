@@ -65,7 +65,7 @@ pub use active::{Active, ReadView, Snapshot};
 pub use conflict::{Blocked, Stop};
 pub use followers::{Follower, Following};
 pub use ids::Ids;
-pub use locks::Locks;
+pub use locks::LockManager;
 pub use read::RowReader;
 pub use row::{Edit, Mode, RowTarget, Secondary, Value, Watch};
 pub use secondary::{entry_key, index_key_of};
@@ -117,9 +117,9 @@ pub struct Transactions {
     active: Arc<Active>,
     streams: streams::Streams,
     /// Key latches, held for the length of a call.
-    locks: key_latch::KeyLatches,
+    key_latches: key_latch::KeyLatches,
     /// The lock table: locks that transactions hold until they end.
-    lock_manager: Locks,
+    lock_manager: LockManager,
     /// The lock timeout of a call, in microseconds.
     lock_wait: AtomicU64,
     /// For the trees that rollback and purge access: they have no hash index.
@@ -149,7 +149,7 @@ pub struct Transactions {
 /// The table locks of a statement.
 #[derive(Debug)]
 pub struct StatementLock<'a> {
-    locks: &'a Locks,
+    locks: &'a LockManager,
     lock_owner: Arc<LockOwner>,
 }
 
@@ -194,8 +194,8 @@ impl Transactions {
             context,
             ids,
             active,
-            locks: key_latch::KeyLatches::new(env.clone()),
-            lock_manager: Locks::new(env),
+            key_latches: key_latch::KeyLatches::new(env.clone()),
+            lock_manager: LockManager::new(env),
             lock_wait: AtomicU64::new(LOCK_WAIT.as_micros() as u64),
             no_hash: Arc::new(HashBudget::new(0)),
             prepared: prepared::Prepared::default(),
@@ -252,12 +252,12 @@ impl Transactions {
     }
 
     /// Returns the key latches.
-    pub fn locks(&self) -> &key_latch::KeyLatches {
-        &self.locks
+    pub fn key_latches(&self) -> &key_latch::KeyLatches {
+        &self.key_latches
     }
 
     /// Returns the lock table: locks that transactions hold until they end.
-    pub fn lock_manager(&self) -> &Locks {
+    pub fn lock_manager(&self) -> &LockManager {
         &self.lock_manager
     }
 
@@ -308,10 +308,10 @@ impl Transactions {
         Ok(lock)
     }
 
-    /// Requests a lock and waits for it if necessary, as [`Locks::acquire`] does.
+    /// Requests a lock and waits for it if necessary, as [`LockManager::acquire`] does.
     ///
     /// # Errors
-    /// Those of [`Locks::acquire`]; why the database has stopped; [`Error::Closed`] if it is being closed.
+    /// Those of [`LockManager::acquire`]; why the database has stopped; [`Error::Closed`] if it is being closed.
     pub fn acquire(&self, me: &Arc<LockOwner>, wanted: LockRequest, lock_timeout: LockTimeout) -> Result<()> {
         self.stop_reason(self.lock_manager.acquire(me, wanted, lock_timeout).map_err(Error::from))
     }
@@ -329,7 +329,7 @@ impl Transactions {
     }
 
     /// Locks a table for a statement that blocks others only in short intervals. Each interval lasts at most a quarter
-    /// of the lock timeout, or 50 ms if that is more, as in [`Locks::acquire_yielding`].
+    /// of the lock timeout, or 50 ms if that is more, as in [`LockManager::acquire_yielding`].
     ///
     /// # Errors
     /// As [`Transactions::lock_tables`]; errors of `between`.

@@ -644,7 +644,7 @@ impl Transactions {
                 if !leaves_something && marks.is_empty() {
                     return Ok(Outcome::Purged);
                 }
-                let Some(_turn) = self.locks.try_lock(self.locks.name(*space, key)) else {
+                let Some(_turn) = self.key_latches.try_lock(self.key_latches.name(*space, key)) else {
                     return Ok(Outcome::Busy);
                 };
                 // A step has log for a number of records, regardless of the number of indexes.

@@ -30,7 +30,7 @@ use super::{
     Transactions,
     locks::{LockRequest, LockTimeout, TableMode},
     stream::Stream,
-    trx::{Gone, Suspended, Trx},
+    trx::{RollbackStep, Suspended, Trx},
 };
 use crate::{
     error::{Blockers, LockError, Result},
@@ -344,8 +344,8 @@ impl Transactions {
         }
         (waiting.trx, waiting.from, waiting.failed) = (left, from, done.is_err());
         match done {
-            Ok(Gone::Far) => {}
-            Ok(Gone::ToWait) => waiting.due = now + REST_PAUSE,
+            Ok(RollbackStep::Advanced) => {}
+            Ok(RollbackStep::Blocked) => waiting.due = now + REST_PAUSE,
             Err(error) => {
                 waiting.due = now + PAUSE;
                 drop(state);

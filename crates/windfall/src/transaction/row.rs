@@ -26,7 +26,7 @@ use super::{
     locks::RowMode,
     read, secondary,
     stream::Stream,
-    trx::{Gate, Savepoint, Trx},
+    trx::{RollbackCaller, Savepoint, Trx},
     undo_record::{Body, Done, RowChange, Touch, UndoRecord},
 };
 use crate::{
@@ -257,8 +257,8 @@ impl Transactions {
     ///
     /// # Errors
     /// If the call would have to wait and must not.
-    pub fn lock_row(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<KeyLatchGuard<'_>> {
-        self.locks.lock_in_call(self.locks.name(target.clustered.space().id(), key))
+    pub fn latch_row(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<KeyLatchGuard<'_>> {
+        self.key_latches.latch_in_call(self.key_latches.name(target.clustered.space().id(), key))
     }
 
     /// Waits for log space for the first bytes of a value, if the table is logged.
@@ -304,11 +304,11 @@ impl<'e> Trx<'e> {
             return Err(Stop::Blocked(Blocked::Undo));
         }
         self.transactions().wait_for_room(target, edit.length())?;
-        let mut turn = self.transactions().lock_row(target, key)?;
+        let mut latch = self.transactions().latch_row(target, key)?;
         let start = self.savepoint();
         // After a long value, once that is written.
         let mut kept = start.clone();
-        let done = self.try_change(&mut turn, target, key, edit, last, &mut kept);
+        let done = self.try_change(&mut latch, target, key, edit, last, &mut kept);
         if let (Ok(Some(_)), false, Some(lock_owner)) = (&done, last, self.locker_if_any()) {
             lock_owner.add_weight(1);
         }
@@ -321,13 +321,13 @@ impl<'e> Trx<'e> {
             // Before the key latch is released: the next call finds a row without unfinished changes.
             Ok(_) if last => self.end(),
             Ok(_) => {}
-            Err(Stop::Blocked(_)) => match self.take_back_call(&kept) {
+            Err(Stop::Blocked(_)) => match self.roll_back_call(&kept) {
                 // A rollback outside of the gate would not be reported to observers of the table.
-                Err(_) if last => drop(self.roll_back(Gate::Inside)?),
+                Err(_) if last => drop(self.roll_back(RollbackCaller::Inside)?),
                 done => done?,
             },
-            Err(Stop::Failed(_)) if last => drop(self.roll_back(Gate::Inside)?),
-            Err(Stop::Failed(_)) => self.take_back_call(&start)?,
+            Err(Stop::Failed(_)) if last => drop(self.roll_back(RollbackCaller::Inside)?),
+            Err(Stop::Failed(_)) => self.roll_back_call(&start)?,
         }
         if is_cut_off {
             self.transactions().rollbacks.forget_cut_off(self.id());
@@ -337,7 +337,7 @@ impl<'e> Trx<'e> {
 
     fn try_change<'t>(
         &mut self,
-        turn: &mut KeyLatchGuard<'e>,
+        latch: &mut KeyLatchGuard<'e>,
         target: &RowTarget<'t>,
         key: &[u8],
         edit: &mut Edit<'_>,
@@ -374,7 +374,7 @@ impl<'e> Trx<'e> {
             }
             let before = is_live(header).then_some(&before[..]);
             let after = edit.indexed();
-            self.plan(turn, target, key, before, after, &mut plan)?;
+            self.plan(latch, target, key, before, after, &mut plan)?;
             if let Some(watch) = target.watch {
                 watch(key, before, after);
             }
@@ -440,7 +440,7 @@ impl<'e> Trx<'e> {
     /// Determines which secondary entries must change, and checks that they may.
     fn plan<'t>(
         &mut self,
-        turn: &mut KeyLatchGuard<'e>,
+        latch: &mut KeyLatchGuard<'e>,
         target: &RowTarget<'t>,
         key: &[u8],
         before: Option<&[u8]>,
@@ -452,7 +452,7 @@ impl<'e> Trx<'e> {
             _ => Ok(Vec::new()),
         };
         let (old, new) = (keys(before)?, keys(after)?);
-        let locks = self.transactions().locks();
+        let locks = self.transactions().key_latches();
         let mut names: Vec<LatchName> = Vec::new();
         let mut taken = Vec::new();
         for (n, secondary) in target.secondaries.iter().enumerate() {
@@ -478,7 +478,7 @@ impl<'e> Trx<'e> {
                 plan.planned.push(Planned { tree: secondary.tree, touch });
             }
         }
-        locks.lock_more(turn, names)?;
+        locks.lock_more(latch, names)?;
         for (secondary, index_key) in taken {
             self.check_unique(target, secondary, index_key, key)?;
         }

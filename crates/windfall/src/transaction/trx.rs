@@ -147,7 +147,7 @@ pub struct Rules<'v> {
 
 /// The caller of a rollback, which decides how it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gate {
+pub(super) enum RollbackCaller {
     /// The caller is inside the gate of the record's table.
     Inside,
     /// The caller may be inside or outside of gates, and waits while the table is quiesced.
@@ -159,11 +159,11 @@ pub(super) enum Gate {
 
 /// The outcome of a step of a rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gone {
+pub(super) enum RollbackStep {
     /// All records of the step are undone.
-    Far,
+    Advanced,
     /// The step stopped at a record because its table is quiesced, or the follower of the table has no room.
-    ToWait,
+    Blocked,
 }
 
 /// A running transaction.
@@ -564,11 +564,11 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// The failure that stops it: unless the database has stopped, the rollback continues in the background.
     pub fn rollback(mut self) -> Result<Lsn> {
-        self.roll_back(Gate::Outside)
+        self.roll_back(RollbackCaller::Outside)
     }
 
-    pub(super) fn roll_back(&mut self, gate: Gate) -> Result<Lsn> {
-        match buffer::with_reserved_frames(|| self.take_all_back(gate)) {
+    pub(super) fn roll_back(&mut self, gate: RollbackCaller) -> Result<Lsn> {
+        match buffer::with_reserved_frames(|| self.roll_back_all(gate)) {
             Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
             done => {
                 self.end();
@@ -616,15 +616,15 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// The failure that stops it; the transaction is [broken](Trx::broken) then.
     pub fn roll_back_to(&mut self, savepoint: &Savepoint) -> Result<()> {
-        self.take_back_to(savepoint, Gate::Outside)
+        self.roll_back_since(savepoint, RollbackCaller::Outside)
     }
 
     /// The same for the changes of a call that is still inside its gate.
-    pub(super) fn take_back_call(&mut self, savepoint: &Savepoint) -> Result<()> {
-        self.take_back_to(savepoint, Gate::Inside)
+    pub(super) fn roll_back_call(&mut self, savepoint: &Savepoint) -> Result<()> {
+        self.roll_back_since(savepoint, RollbackCaller::Inside)
     }
 
-    fn take_back_to(&mut self, savepoint: &Savepoint, gate: Gate) -> Result<()> {
+    fn roll_back_since(&mut self, savepoint: &Savepoint, gate: RollbackCaller) -> Result<()> {
         if !self.has_changed_since(savepoint) {
             return Ok(());
         }
@@ -633,7 +633,7 @@ impl<'e> Trx<'e> {
         let keep = |space: SpaceId, key: &[u8]| {
             self.transactions.lock_manager.make_explicit(&lock_owner, RowName { space, key: key.into() });
         };
-        let done = buffer::with_reserved_frames(|| self.take_back_behind(savepoint, gate, &keep));
+        let done = buffer::with_reserved_frames(|| self.roll_back_after(savepoint, gate, &keep));
         self.broken = done.as_ref().err().cloned();
         done
     }
@@ -644,11 +644,11 @@ impl<'e> Trx<'e> {
         mut self,
         from: &mut Option<UndoPos>,
         records: usize,
-    ) -> (Option<Suspended>, Result<Gone>) {
-        match buffer::with_reserved_frames(|| self.go_back_some(from, records)) {
+    ) -> (Option<Suspended>, Result<RollbackStep>) {
+        match buffer::with_reserved_frames(|| self.roll_back_some(from, records)) {
             Ok(None) => {
                 self.end();
-                (None, Ok(Gone::Far))
+                (None, Ok(RollbackStep::Advanced))
             }
             Ok(Some(gone)) => (Some(self.suspend()), Ok(gone)),
             Err(error) => (Some(self.suspend()), Err(error)),
@@ -656,13 +656,13 @@ impl<'e> Trx<'e> {
     }
 
     /// Returns the outcome of the step, unless the rollback is complete.
-    fn go_back_some(&mut self, from: &mut Option<UndoPos>, records: usize) -> Result<Option<Gone>> {
+    fn roll_back_some(&mut self, from: &mut Option<UndoPos>, records: usize) -> Result<Option<RollbackStep>> {
         let mut pos = match (*from, self.logged()) {
             (Some(pos), _) => pos,
             (None, logged) => {
                 self.revoke()?;
                 // No check examines temporary tables.
-                self.take_temporary_back(&Savepoint::default(), Gate::Outside, &|_, _| {})?;
+                self.roll_back_temporary(&Savepoint::default(), RollbackCaller::Outside, &|_, _| {})?;
                 logged.map_or(UndoPos::NONE, |(_, last)| last)
             }
         };
@@ -671,23 +671,25 @@ impl<'e> Trx<'e> {
                 if pos == UndoPos::NONE {
                     break;
                 }
-                let Some(previous) = self.take_back_one(stream, pos, Gate::Background, &|_, _| {})? else {
-                    return Ok(Some(Gone::ToWait));
+                let Some(previous) =
+                    self.roll_back_one(stream, pos, RollbackCaller::Background, &|_, _| {})?
+                else {
+                    return Ok(Some(RollbackStep::Blocked));
                 };
                 pos = previous;
                 *from = Some(pos);
             }
         }
         if pos != UndoPos::NONE {
-            return Ok(Some(Gone::Far));
+            return Ok(Some(RollbackStep::Advanced));
         }
         self.log_end_of_way_back()?;
         Ok(None)
     }
 
-    fn take_all_back(&mut self, gate: Gate) -> Result<Lsn> {
+    fn roll_back_all(&mut self, gate: RollbackCaller) -> Result<Lsn> {
         self.revoke()?;
-        self.take_back_behind(&Savepoint::default(), gate, &|_, _| {})?;
+        self.roll_back_after(&Savepoint::default(), gate, &|_, _| {})?;
         self.log_end_of_way_back()
     }
 
@@ -701,31 +703,31 @@ impl<'e> Trx<'e> {
 
     /// Rolls back to a savepoint, the last record first. `keep` is called with each row before it is rolled back. The
     /// records stay in the chain of the transaction: purge visits them for what they have left.
-    fn take_back_behind(
+    fn roll_back_after(
         &self,
         savepoint: &Savepoint,
-        gate: Gate,
+        gate: RollbackCaller,
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<()> {
-        self.take_temporary_back(savepoint, gate, keep)?;
+        self.roll_back_temporary(savepoint, gate, keep)?;
         let Some((stream, mut pos)) = self.logged() else { return Ok(()) };
         while pos != savepoint.logged && pos != UndoPos::NONE {
-            pos = self.take_back_one(stream, pos, gate, keep)?.expect("it waits while the table is at rest");
+            pos = self.roll_back_one(stream, pos, gate, keep)?.expect("it waits while the table is at rest");
         }
         Ok(())
     }
 
-    fn take_temporary_back(
+    fn roll_back_temporary(
         &self,
         savepoint: &Savepoint,
-        gate: Gate,
+        gate: RollbackCaller,
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<()> {
         for (n, (stream, last)) in self.state.temporary.iter().enumerate() {
             let first = savepoint.temporary.get(n).copied().unwrap_or_default();
             let mut pos = *last;
             while pos != first && pos != UndoPos::NONE {
-                pos = match self.take_back_one(stream, pos, gate, keep) {
+                pos = match self.roll_back_one(stream, pos, gate, keep) {
                     // The session of these tables has ended, and the tables are dropped.
                     Err(Error::TableDropped(_)) => break,
                     previous => previous?.expect("it waits while the table is at rest"),
@@ -737,11 +739,11 @@ impl<'e> Trx<'e> {
 
     /// Undoes one record, unless it is gone or was undone before. Returns the record before it. Returns `None` if the
     /// worker would have to wait because the table is quiesced or its follower has no room.
-    fn take_back_one(
+    fn roll_back_one(
         &self,
         stream: &Stream,
         pos: UndoPos,
-        gate: Gate,
+        gate: RollbackCaller,
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<Option<UndoPos>> {
         let at = Stream::byte_of(pos);
@@ -754,17 +756,17 @@ impl<'e> Trx<'e> {
             && let Some(follower) = self.transactions.followers.of(*space)
         {
             match gate {
-                Gate::Background if follower.is_full() => return Ok(None),
+                RollbackCaller::Background if follower.is_full() => return Ok(None),
                 // Making room may require waiting for a call that is inside a gate.
-                Gate::Outside if !is_inside() => follower.wait_for_room(),
-                Gate::Inside | Gate::Outside | Gate::Background => {}
+                RollbackCaller::Outside if !is_inside() => follower.wait_for_room(),
+                RollbackCaller::Inside | RollbackCaller::Outside | RollbackCaller::Background => {}
             }
         }
         let table = self.transactions.context.pool.space(record.body.table());
         let _at_work = match (gate, &table) {
-            (Gate::Inside, _) | (_, None) => None,
-            (Gate::Outside, Some(table)) => Some(table.rest().read()),
-            (Gate::Background, Some(table)) => match table.rest().try_read() {
+            (RollbackCaller::Inside, _) | (_, None) => None,
+            (RollbackCaller::Outside, Some(table)) => Some(table.rest().read()),
+            (RollbackCaller::Background, Some(table)) => match table.rest().try_read() {
                 None => return Ok(None),
                 at_work => at_work,
             },
@@ -785,7 +787,7 @@ impl Drop for Trx<'_> {
     fn drop(&mut self) {
         if !self.ended {
             // A failure is reported to callers that wait for its rows, or has stopped the database.
-            let _ = self.roll_back(Gate::Outside);
+            let _ = self.roll_back(RollbackCaller::Outside);
         }
     }
 }

@@ -82,7 +82,7 @@ fn assert_rest(db: &Database, env: &SimulatedEnv, disk: &SimulatedDisk, what: &s
     let mut named: BTreeSet<_> = db.engine().transactions.streams().spaces().into_iter().collect();
     named.insert(crate::ids::SpaceId::CATALOG);
     for (_, table) in db.engine().catalog.tables() {
-        named.extend(table.shape().record.spaces());
+        named.extend(table.schema().record.spaces());
     }
     let spaces = db.engine().pool.spaces();
     assert!(spaces.iter().all(|space| named.contains(&space.id())), "{what}: a tablespace is left");

@@ -25,12 +25,12 @@ pub struct Deadlock {
     /// When the last of them began to wait, by the clock of the environment.
     pub at: Duration,
     /// Each waits for the next one, and the last one for the first, which is the victim.
-    pub cycle: Vec<Blocked>,
+    pub cycle: Vec<DeadlockMember>,
 }
 
 /// A transaction on a cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct DeadlockMember {
     /// The transaction.
     pub trx: TrxId,
     /// The lock that it waited for.
@@ -51,7 +51,7 @@ impl Deadlock {
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a cycle of {} transactions, of which the first was rolled back:", self.cycle.len())?;
-        for (n, Blocked { trx, wanted, weight, .. }) in self.cycle.iter().enumerate() {
+        for (n, DeadlockMember { trx, wanted, weight, .. }) in self.cycle.iter().enumerate() {
             let next = &self.cycle[(n + 1) % self.cycle.len()];
             write!(
                 f,
@@ -116,7 +116,7 @@ impl Table {
         let blocked = |n: usize, (trx, wait): (TrxId, &Wait)| {
             let wanted = &waits[(n + waits.len() - 1) % waits.len()].1.wanted;
             let space = self.spaces.get(&wanted.space());
-            Blocked {
+            DeadlockMember {
                 trx,
                 wanted: wait.wanted.clone().into(),
                 held: space.and_then(|space| space.held_against(trx, wanted)),

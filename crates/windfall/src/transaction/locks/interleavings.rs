@@ -13,8 +13,8 @@ use crate::{
 
 const SPACE: SpaceId = SpaceId(20);
 
-fn locks() -> Arc<Locks> {
-    Arc::new(Locks::new(Arc::new(ModelEnv::default())))
+fn locks() -> Arc<LockManager> {
+    Arc::new(LockManager::new(Arc::new(ModelEnv::default())))
 }
 
 fn row() -> RowName {

@@ -8,12 +8,12 @@
 //!
 //! **Invariants.**
 //! - A lock is held until its transaction ends, except for a row lock that is released earlier
-//!   ([`Locks::release_row`]), or downgraded ([`Locks::downgrade_row`]).
+//!   ([`LockManager::release_row`]), or downgraded ([`LockManager::downgrade_row`]).
 //! - A waiter holds no latch and no ranked lock, and waits for one lock at a time. No thread waits while holding the
 //!   mutex of the table. Its rank is that of a leaf, so calls that do not wait may be made under a latch.
 //! - No deadlock persists: as soon as a cycle is closed, the wait of its lightest transaction is ended.
-//! - *What writers see.* A writer checks for locks under the exclusive latch of the leaf ([`Locks::may_write`],
-//!   [`Locks::may_insert`]); a locking reader takes its lock first and then reads the leaf. So either the writer finds
+//! - *What writers see.* A writer checks for locks under the exclusive latch of the leaf ([`LockManager::may_write`],
+//!   [`LockManager::may_insert`]); a locking reader takes its lock first and then reads the leaf. So either the writer finds
 //!   the lock, or the reader finds the entry or the latched leaf:
 //!   - A step that enters locks publishes their number before it releases the mutex, and a sequentially consistent
 //!     fence follows. The writer has another fence between latching the leaf and reading the number. One of these
@@ -23,10 +23,10 @@
 //!   - A writer that sees such a number takes the mutex. If it takes the mutex before the reader, the reader sees the
 //!     latch taken, because the mutex orders the two. If it takes the mutex after the reader, it finds the lock.
 //!
-//! A row is locked for a reader as follows: read the entry; if its writer is active, call [`Locks::make_explicit`] for
-//! the writer, then [`Locks::acquire`] for the row, which waits for the writer; read again. If its writer is not
+//! A row is locked for a reader as follows: read the entry; if its writer is active, call [`LockManager::make_explicit`] for
+//! the writer, then [`LockManager::acquire`] for the row, which waits for the writer; read again. If its writer is not
 //! active, `acquire` first, and then read the entry again. A reader that now finds an active writer was late: it
-//! releases the row ([`Locks::release_row`]) and starts again.
+//! releases the row ([`LockManager::release_row`]) and starts again.
 
 mod deadlock;
 mod metrics;
@@ -46,7 +46,7 @@ mod tests;
 
 use core::ops::Bound;
 
-pub use deadlock::{Blocked, Deadlock};
+pub use deadlock::{Deadlock, DeadlockMember};
 pub use metrics::{LockMetrics, WAIT_CLASSES};
 pub use mode::{RowMode, TableMode};
 pub use owner::LockOwner;
@@ -94,7 +94,7 @@ impl Published {
 
 /// The lock table of a database.
 #[derive(Debug)]
-pub struct Locks {
+pub struct LockManager {
     table: Mutex<Table>,
     /// Locked rows.
     rows: Published,
@@ -107,7 +107,7 @@ pub struct Locks {
     env: Arc<dyn Env>,
 }
 
-impl Locks {
+impl LockManager {
     /// A table without locks.
     pub fn new(env: Arc<dyn Env>) -> Self {
         let table = Mutex::new(Rank::Leaf, Table::default());
@@ -115,7 +115,7 @@ impl Locks {
         Self { table, rows, ranges, tables, interrupts, env }
     }
 
-    /// Creates the lock owner of a transaction, once per transaction. The caller must call [`Locks::end`] for it.
+    /// Creates the lock owner of a transaction, once per transaction. The caller must call [`LockManager::end`] for it.
     pub fn lock_owner(&self, id: TrxId) -> Arc<LockOwner> {
         Arc::new(LockOwner::new(id))
     }
@@ -157,7 +157,7 @@ impl Locks {
     /// - [`LockError::Busy`]: it would have to wait, and must not.
     /// - [`LockError::TimedOut`]: the timeout has passed.
     /// - [`LockError::Deadlock`]: the wait was part of a cycle. The transaction must roll back.
-    /// - [`LockError::Interrupted`]: [`Locks::interrupt`] was called, during the wait or before it; or [`Locks::stop`].
+    /// - [`LockError::Interrupted`]: [`LockManager::interrupt`] was called, during the wait or before it; or [`LockManager::stop`].
     pub fn acquire(
         &self,
         me: &Arc<LockOwner>,
@@ -207,7 +207,7 @@ impl Locks {
     }
 
     /// Returns whether no other transaction holds an explicit lock on this row. Must be called under the exclusive
-    /// latch of the leaf, as [`Locks::may_insert`], and is as cheap while no row is locked.
+    /// latch of the leaf, as [`LockManager::may_insert`], and is as cheap while no row is locked.
     pub fn may_write(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.rows.is_none() || !self.table.lock().is_held(me, space, key)
     }

@@ -12,7 +12,7 @@
 
 use core::time::Duration;
 
-use super::{LockRequest, Locks, mode::TableMode, owner::LockOwner};
+use super::{LockManager, LockRequest, mode::TableMode, owner::LockOwner};
 use crate::{
     error::{Error, LockError, Result},
     ids::SpaceId,
@@ -27,7 +27,7 @@ const STEP: Duration = Duration::from_millis(50);
 
 /// A wait that is ended even if `between` fails or panics: others would wait for it forever otherwise.
 struct WaitUnderWay<'a> {
-    locks: &'a Locks,
+    locks: &'a LockManager,
     me: &'a Arc<LockOwner>,
     began: Duration,
 }
@@ -54,12 +54,12 @@ impl Drop for WaitUnderWay<'_> {
     }
 }
 
-impl Locks {
+impl LockManager {
     /// Acquires a table lock. The wait blocks others in turns only, each no longer than `longest`, or 50 ms if that is
     /// more. Meanwhile it calls `between` repeatedly: again at once if that returns that it has more to do.
     ///
     /// # Errors
-    /// As [`Locks::acquire`], except for a deadlock; errors of `between`.
+    /// As [`LockManager::acquire`], except for a deadlock; errors of `between`.
     pub fn acquire_yielding(
         &self,
         me: &Arc<LockOwner>,

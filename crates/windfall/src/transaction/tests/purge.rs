@@ -502,7 +502,7 @@ fn what_a_locked_row_has_deferred_is_put_off_for_a_check() {
     let base = base(&disk);
     base.put(b"row", &[1; 3], Mode::Insert).unwrap();
     base.delete(b"row").unwrap();
-    let locks = &base.transactions.locks;
+    let locks = &base.transactions.key_latches;
     let turn = locks.try_lock(locks.name(CLUSTERED, b"row")).unwrap();
     base.purge_all();
     at_rest(&base, || {

@@ -34,7 +34,7 @@ fn change(db: &Database, trx: &Transaction, rows: impl Iterator<Item = u64>) {
 }
 
 fn is_full(table: &Table) -> bool {
-    table.inner.look(|shape| shape.building.as_ref().is_some_and(|building| building.is_full()))
+    table.inner.look(|schema| schema.building.as_ref().is_some_and(|building| building.is_full()))
 }
 
 /// Changes and rollbacks that are faster than the settling wait for room, and go on when there is some.
@@ -88,7 +88,7 @@ fn who_changes_rows_faster_than_they_are_looked_at_waits_for_room() {
                 if place != 10 {
                     return;
                 }
-                let building = handle.inner.look(|shape| shape.building.clone()).unwrap();
+                let building = handle.inner.look(|schema| schema.building.clone()).unwrap();
                 begin.send(()).unwrap();
                 while !building.is_room_awaited() {
                     assert!(!is_over.load(SeqCst), "{what}: it does not wait");
@@ -136,7 +136,7 @@ fn the_background_waits_for_room_in_its_own_table_alone() {
             );
         }
         let table = handle.table("t").unwrap();
-        let building = table.inner.look(|shape| shape.building.clone()).unwrap();
+        let building = table.inner.look(|schema| schema.building.clone()).unwrap();
         (0..12u8).for_each(|n| crate::transaction::Follower::note(&*building, &[n], None, Some(&[n; 9])));
         assert!(is_full(&table) && handle.metrics().rollbacks_pending == 2);
         world.settle(2_000);
@@ -457,7 +457,7 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
         if round == 0 {
             return;
         }
-        let building = handle.inner.look(|shape| shape.building.clone()).unwrap();
+        let building = handle.inner.look(|schema| schema.building.clone()).unwrap();
         let mut left = come(round);
         while left > 0 && !building.is_full() {
             noted += 1;
@@ -581,7 +581,7 @@ fn an_index_is_refused_for_the_first_reason() {
         if place == 2 * rows as usize + 2 {
             assert_eq!(handle.metrics().rollbacks_pending, 1);
             // There is nothing to settle then, so settling does not find out that the database has stopped.
-            let building = rows_of_trx.inner.look(|shape| shape.building.clone()).unwrap();
+            let building = rows_of_trx.inner.look(|schema| schema.building.clone()).unwrap();
             assert!(!building.take().is_empty());
             drop(handle.engine().pool.context().health.poison("the log cannot be written"));
             world.advance(PATIENT);

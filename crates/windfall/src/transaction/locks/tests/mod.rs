@@ -18,14 +18,14 @@ const OTHER: SpaceId = SpaceId(21);
 
 /// A lock table without threads: the outcome of a wait is queried later.
 struct Desk {
-    locks: Arc<Locks>,
+    locks: Arc<LockManager>,
     env: SimulatedEnv,
 }
 
 impl Desk {
     fn new() -> Self {
         let env = SimulatedEnv::new(1);
-        Self { locks: Arc::new(Locks::new(Arc::new(env.clone()))), env }
+        Self { locks: Arc::new(LockManager::new(Arc::new(env.clone()))), env }
     }
 
     fn lockers<const N: usize>(&self) -> [Arc<LockOwner>; N] {
@@ -84,6 +84,6 @@ fn ids(ids: &[u64]) -> Vec<TrxId> {
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-fn real() -> Arc<Locks> {
-    Arc::new(Locks::new(Arc::new(RealEnv::default())))
+fn real() -> Arc<LockManager> {
+    Arc::new(LockManager::new(Arc::new(RealEnv::default())))
 }

@@ -36,7 +36,7 @@ fn leave(inside: &Inside, held: &[Option<RowMode>]) {
 
 /// Runs one transaction. Returns the number of deadlocks reported to it.
 fn transaction(
-    locks: &Locks,
+    locks: &LockManager,
     me: &Arc<LockOwner>,
     others: &Mutex<Vec<Arc<LockOwner>>>,
     inside: &Inside,

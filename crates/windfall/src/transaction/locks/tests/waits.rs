@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Waits until this many requests wait.
-fn until_waiting(locks: &Locks, number: u64) {
+fn until_waiting(locks: &LockManager, number: u64) {
     while locks.metrics().waiting != number {
         thread::yield_now();
     }
