@@ -254,8 +254,9 @@ pub struct Factor {
     pub per: Option<String>,
     /// Whether it exists around the table and never in it: then both sides with much have the same amount of it.
     pub is_around: bool,
-    /// The figures that cannot be flat, each with the largest allowed ratio, and the reason.
-    pub grows: Option<(Vec<(Figure, f64)>, String)>,
+    /// The figures that cannot be flat, each with the largest allowed ratios with much in the table and with much in
+    /// another one, and the reason.
+    pub grows: Option<(Vec<(Figure, [f64; 2])>, String)>,
     /// Evidence that the factor was present in each round, as the engine or the system counts it: the maximum with
     /// little and nothing more in the database, and the minimum with much.
     pub seen: Option<(String, [u64; 2])>,
@@ -268,17 +269,24 @@ pub struct Factor {
 impl Factor {
     /// Returns the ways in which a figure can grow: a name, the ratio, and the largest allowed ratio.
     pub fn growths(&self, figure: Figure) -> Vec<(&'static str, Ratio, f64)> {
-        let own = self.own_bound(figure);
-        let beside = if figure.is_count() { FLAT } else { FLAT_TIME_BESIDE };
-        let in_table: (_, Ratio, _) = ("", Cost::ratio, own.unwrap_or(FLAT));
-        let beside: (_, Ratio, _) = ("-beside", Cost::ratio_beside, own.unwrap_or(beside));
+        let usual = [FLAT, if figure.is_count() { FLAT } else { FLAT_TIME_BESIDE }];
+        let [in_table, beside] = self.own_bounds(figure).unwrap_or(usual);
+        let in_table: (_, Ratio, _) = ("", Cost::ratio, in_table);
+        let beside: (_, Ratio, _) = ("-beside", Cost::ratio_beside, beside);
         if self.is_around { vec![beside] } else { vec![in_table, beside] }
     }
 
-    /// Returns the largest allowed ratio of a figure that cannot be flat.
-    pub fn own_bound(&self, figure: Figure) -> Option<f64> {
+    /// Returns the largest allowed ratios of a figure that cannot be flat, with much in the table and with much in
+    /// another one.
+    pub fn own_bounds(&self, figure: Figure) -> Option<[f64; 2]> {
         let (figures, _) = self.grows.as_ref()?;
-        figures.iter().find(|(grows, _)| *grows == figure).map(|(_, bound)| *bound)
+        figures.iter().find(|(grows, _)| *grows == figure).map(|(_, bounds)| *bounds)
+    }
+
+    /// Returns the largest ratio that the times of the side with more may have to those of the side with less.
+    pub fn time_bound(&self) -> f64 {
+        let [in_table, beside] = self.own_bounds(Figure::Time).unwrap_or([FLAT, FLAT_TIME_BESIDE]);
+        if self.is_around { beside } else { in_table }
     }
 
     /// Returns the total waits per side of each statement, and the number of statements on a side.
@@ -482,11 +490,15 @@ mod tests {
         assert_eq!(most(Figure::Time), [None; 3]);
         let time = Cost { figure: Figure::Time, alone: 1.0, small: 2.0, large: 3.0 };
         assert_eq!(time.ratio(), 1.5);
-        let grows = Factor { grows: Some((vec![(Figure::Work, 2.0)], "so it is".into())), ..factor() };
+        let grows = Factor { grows: Some((vec![(Figure::Work, [2.0, 3.0])], "so it is".into())), ..factor() };
         let bounds = |factor: &Factor, figure| {
             factor.growths(figure).into_iter().map(|(_, _, bound)| bound).collect::<Vec<_>>()
         };
-        assert_eq!(bounds(&grows, Figure::Work), [2.0; 2]);
+        assert_eq!(bounds(&grows, Figure::Work), [2.0, 3.0]);
+        assert_eq!(
+            [factor().time_bound(), Factor { is_around: true, ..factor() }.time_bound()],
+            [FLAT, FLAT_TIME_BESIDE]
+        );
         assert_eq!(bounds(&factor(), Figure::Work), [FLAT; 2]);
         assert_eq!(bounds(&factor(), Figure::Time), [FLAT, FLAT_TIME_BESIDE]);
         assert_eq!(bounds(&Factor { is_around: true, ..factor() }, Figure::Work), [FLAT]);

@@ -57,14 +57,17 @@ const CHANGE: usize = 48;
 /// The bytes of a record in a leaf besides its key and value, rounded up.
 const ENTRY: usize = 48;
 
-/// The changes with one sparse leaf each that may await the background without a request for memory.
+/// The capacity of the queue for changes that leave one sparse leaf.
 const SINGLE: usize = 256;
+
+/// The nodes that one step considers for a merge.
+const NODES_PER_STEP: usize = 16;
 
 /// The positions of changes: usually there is one.
 type Places<'k> = SmallVec<[Located<'k, BufferPool>; 1]>;
 
 /// A key. Most are short.
-pub type Key = SmallVec<[u8; 40]>;
+pub type Key = SmallVec<[u8; 64]>;
 
 /// A change of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,17 +94,6 @@ impl Change {
     }
 }
 
-/// The result of a step that looks for leaves to merge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tidied {
-    /// No leaf is left to be considered.
-    Everything,
-    /// The nodes that were considered needed no merge. There may be others.
-    Nothing,
-    /// Two nodes were merged. There may be others; the worker pauses before the next.
-    Merged,
-}
-
 const _: () = assert!(memory::queue_block_is_small::<Vec<Key>>());
 
 /// The system tree.
@@ -117,10 +109,16 @@ pub struct SystemTree {
 /// Keys of leaves that changes have left nearly empty, one for each leaf of a change.
 #[derive(Debug)]
 struct SparseLeaves {
-    /// Those of changes with one such leaf. A push requests no memory, so that the drop of a table requests none.
+    /// Those of changes with one such leaf. A push requests no memory, so the drop of a table requests none for it.
     single: ArrayQueue<Key>,
     /// Those of changes with several such leaves, and of others while `single` is full.
     several: SegQueue<Vec<Key>>,
+}
+
+impl Default for SparseLeaves {
+    fn default() -> Self {
+        Self { single: ArrayQueue::new(SINGLE), several: SegQueue::new() }
+    }
 }
 
 impl SparseLeaves {
@@ -136,12 +134,12 @@ impl SparseLeaves {
         self.several.push(keys);
     }
 
-    fn pop(&self) -> Option<PendingMerges> {
-        let keys = match self.single.pop() {
-            Some(key) => vec![key],
-            None => self.several.pop()?,
-        };
-        Some(PendingMerges::of_leaves(keys.iter().map(|key| key.to_vec())))
+    /// Moves what was noted to the pending merges: all single leaves, so that the queue does not fill up while a large
+    /// group is being merged, and those of one change with several.
+    fn move_to(&self, pending: &mut PendingMerges) {
+        let several = if pending.is_empty() { self.several.pop() } else { None };
+        several.iter().flatten().for_each(|key| pending.push_leaf(key.to_vec()));
+        core::iter::from_fn(|| self.single.pop()).for_each(|key| pending.push_leaf(key.to_vec()));
     }
 }
 
@@ -153,7 +151,7 @@ impl SystemTree {
         Self {
             tree: Tree::new(pool, space, TreeHash::new(budget)),
             writing: Mutex::new(Rank::System, ()),
-            sparse: SparseLeaves { single: ArrayQueue::new(SINGLE), several: SegQueue::new() },
+            sparse: SparseLeaves::default(),
         }
     }
 
@@ -195,7 +193,7 @@ impl SystemTree {
     }
 
     /// Changes records within `mtr`, which must hold no page yet. No key may occur twice. Sorts the changes by key, and
-    /// takes the keys of some that were made.
+    /// moves some keys out: on success, the changes must not be used again.
     ///
     /// # Errors
     /// Damage, I/O; a record that is too long, more leaves than the pool can hold. Nothing was changed then.
@@ -264,23 +262,24 @@ impl SystemTree {
         run(&self.tree)
     }
 
-    /// Considers a few nodes that removals have left nearly empty, and merges at most two: a statement that changes the
-    /// tree meanwhile waits for one merge, however many are left. `pending` is what earlier steps have left.
+    /// Considers a few nodes that removals have left nearly empty, and merges at most one pair of nodes: a statement
+    /// that changes the tree meanwhile waits for one merge, however many are pending. Returns whether there may be more
+    /// to merge.
     ///
     /// # Errors
-    /// Damage, I/O.
-    pub fn tidy_step(&self, pending: &mut PendingMerges) -> Result<Tidied> {
-        for _ in 0..16 {
+    /// Damage, I/O. The node at fault is considered again after the next removal from its leaf.
+    pub fn tidy_step(&self, pending: &mut PendingMerges) -> Result<bool> {
+        for _ in 0..NODES_PER_STEP {
+            self.sparse.move_to(pending);
             if pending.is_empty() {
-                let Some(leaves) = self.sparse.pop() else { return Ok(Tidied::Everything) };
-                *pending = leaves;
+                return Ok(false);
             }
             let _turn = self.writing.lock();
             if self.tree.maintain_step(pending)? {
-                return Ok(Tidied::Merged);
+                break;
             }
         }
-        Ok(Tidied::Nothing)
+        Ok(true)
     }
 }
 
@@ -320,7 +319,7 @@ mod tests {
         let (mut pending, mut most) = (PendingMerges::default(), 0);
         let pages = || system.tree().check().unwrap().pages.len();
         let mut before = pages();
-        while system.tidy_step(&mut pending).unwrap() != Tidied::Everything {
+        while system.tidy_step(&mut pending).unwrap() {
             let after = pages();
             most = most.max(before - after);
             before = after;
@@ -400,6 +399,28 @@ mod tests {
         assert!(look(&db) == model);
         db.close().unwrap();
         assert!(look(&open(&disk, Arc::new(SimulatedEnv::new(4)))) == model);
+    }
+
+    #[test]
+    fn every_noted_leaf_becomes_pending() {
+        let sparse = SparseLeaves::default();
+        let (singles, groups) = (SINGLE + 20, 3);
+        (0..singles).for_each(|n| sparse.push([key(n as u64).into()].into_iter().collect()));
+        (0..groups).for_each(|n| sparse.push([key(n).into(), key(n + 1).into()].into_iter().collect()));
+        sparse.push(SmallVec::new());
+        let mut pending = PendingMerges::default();
+        sparse.move_to(&mut pending);
+        assert!(
+            pending.len() > SINGLE && sparse.single.is_empty(),
+            "the queue of single leaves has room again"
+        );
+        let mut moved = pending.len();
+        while !sparse.several.is_empty() {
+            pending = PendingMerges::default();
+            sparse.move_to(&mut pending);
+            moved += pending.len();
+        }
+        assert_eq!(moved, singles + 2 * groups as usize);
     }
 
     #[test]

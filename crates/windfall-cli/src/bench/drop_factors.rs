@@ -54,7 +54,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let measured = factors::measure(&asked, &folder, scale, seed, plant, &|what| bench.say(what))?;
     for factor in &measured {
         flat_figures(bench, factor);
-        let bound = factor.own_bound(Figure::Time).unwrap_or(flat::FLAT);
+        let bound = factor.time_bound();
         let chances = factor.statements.iter().map(|statement| statement.chance(bound));
         let statements = factor.statements.len();
         let shared = CHANCE / (statements * measured.len()) as f64;
@@ -123,7 +123,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
 fn flat_figures(bench: &mut Bench, factor: &Factor) {
     for (name, figures) in CLAIMS {
         let (own, usual): (Vec<Figure>, Vec<Figure>) =
-            figures.iter().partition(|figure| factor.own_bound(**figure).is_some());
+            figures.iter().partition(|figure| factor.own_bounds(**figure).is_some());
         // The figures with the usual bounds make one claim, by the largest ratio.
         let own = own.into_iter().map(|figure| (figure.text(), vec![figure]));
         for (name, figures) in own.chain([(name, usual)]) {

@@ -8,7 +8,7 @@
 
 use windfall_measure::{
     Scale,
-    flat::Figure,
+    flat::{FLAT, Figure},
     units::{bytes, count},
 };
 
@@ -213,25 +213,27 @@ impl FactorKind {
         matches!(self, Self::Group | Self::LargeGroup)
     }
 
-    /// Returns the figures that cannot be flat, each with the largest allowed ratio, and the reason.
-    pub fn grows(self) -> Option<(&'static [(Figure, f64)], &'static str)> {
+    /// Returns the figures that cannot be flat, each with the largest allowed ratios with much in the table and with
+    /// much in another one, and the reason.
+    pub fn grows(self) -> Option<(&'static [(Figure, [f64; 2])], &'static str)> {
         match self {
             Self::Catalog => Some((
                 &[
-                    (Figure::Instructions, 1.5),
-                    (Figure::Work, 1.25),
-                    (Figure::Time, 1.5),
-                    (Figure::ThreadTime, 1.5),
+                    (Figure::Instructions, [1.5; 2]),
+                    (Figure::Work, [1.25; 2]),
+                    (Figure::Time, [1.5; 2]),
+                    (Figure::ThreadTime, [1.5; 2]),
                 ],
                 "a statement goes down the tree that holds the records of tables, a page for each of its levels",
             )),
             Self::Group | Self::LargeGroup => Some((
                 &[
-                    (Figure::Instructions, 1.5),
-                    (Figure::Allocated, 512.0),
-                    (Figure::Freed, 16.0),
-                    (Figure::Time, 1.5),
-                    (Figure::ThreadTime, 1.5),
+                    (Figure::Instructions, [1.5; 2]),
+                    // The drop of one table allocates nothing, so these are bytes for each table, plus one.
+                    (Figure::Allocated, [512.0, FLAT]),
+                    (Figure::Freed, [16.0, FLAT]),
+                    (Figure::Time, [1.33, 1.5]),
+                    (Figure::ThreadTime, [1.33, 1.5]),
                 ],
                 "beside many tables the tree of their records is higher; and the lists of a statement on one table lie on \
                  the stack, those of one on many in memory",

@@ -9,9 +9,10 @@
 //! of it a read of its table. So the creation of much leaves the same traces in the processor's caches, in the log and
 //! in the pool of both, and the only difference is which of the two tables is dropped. The order of the sides changes
 //! from round to round, and none begins before the background work of the previous drops is done. After each statement
-//! a small table is dropped, which must cost the same whatever was dropped before it. A group of many tables leaves
-//! nothing else in the processor's caches; where no group was dropped, as much memory is read before the next drop. The
-//! statements run on the main thread, because only that is traced.
+//! a small table is dropped, which must cost the same whatever was dropped before it. The drop of a group
+//! leaves nothing else in the processor's caches: the sides on which one table was dropped read as much memory before
+//! the next drop, which on the side with the group follows at once. The statements run on the main thread, because only
+//! that is traced.
 
 use std::{hint::black_box, path::Path};
 
@@ -39,8 +40,7 @@ const ORDERS: [[usize; SIDES]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1],
 const SORTED_BY: usize = 4096;
 /// The bytes of a line of the processor's caches.
 const CACHE_LINE: usize = 64;
-/// About the data of a table that a drop of a group reads, in bytes: so much less of what was in the processor's caches
-/// is still there.
+/// The bytes, estimated from times, that the drop of each table of a group brings into the processor's caches.
 const READ_A_TABLE: usize = 4 << 10;
 /// The statement after each measured one.
 const NEXT: &str = "next drop";

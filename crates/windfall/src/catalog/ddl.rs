@@ -41,8 +41,8 @@ use crate::{
 
 /// The longest name, in bytes.
 const NAME_LIMIT: usize = 255;
-/// The trees of a statement whose list is on the stack. Directly after many tables were freed, a request for memory
-/// costs glibc hundreds of microseconds: the drop of a table makes none.
+/// The number of trees up to which a statement's list of them is on the stack. Directly after many tables were freed, a
+/// request for memory can cost glibc hundreds of microseconds.
 const FEW: usize = 64;
 
 /// The definition of a new table.

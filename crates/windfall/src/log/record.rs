@@ -4,8 +4,8 @@
 //! them.
 //!
 //! **Invariants.** The decoder accepts any bytes and never panics. A page record names its page; consecutive changes
-//! of one page repeat only a byte. A thread keeps a buffer for its next group: once it has logged a change, no small
-//! group requests memory, and with it neither a small change nor a drop.
+//! of one page repeat only a byte. A thread keeps a buffer for its next group: after its first group, one of at most
+//! [`GROUP`] bytes requests no memory.
 
 use core::{cell::Cell, mem};
 use std::borrow::Cow;
@@ -84,8 +84,8 @@ const TRX_END: u8 = 7;
 const TRX_TABLE: u8 = 8;
 const TRX_PREPARE: u8 = 9;
 
-/// The size that suffices for most groups, in bytes.
-const GROUP: usize = 256;
+/// The size of a thread's buffer, in bytes: it suffices for most groups, and for the drop of a table with 60 indexes.
+const GROUP: usize = 1024;
 /// The largest buffer that a thread keeps for its next group, in bytes.
 const LARGEST_KEPT: usize = 4096;
 
@@ -338,6 +338,16 @@ mod tests {
             drop(writer);
             let (length, capacity) = spare();
             assert_eq!(length, 0);
+            let mut writer = GroupWriter::default();
+            let kept = SPARE.with(|spare| {
+                let bytes = spare.take();
+                let start = bytes.as_ptr();
+                spare.set(bytes);
+                start
+            });
+            writer.push(&Record::FileMade { space: SpaceId(1) });
+            assert_eq!(writer.bytes().as_ptr(), kept, "the next group has another buffer");
+            drop(writer);
             assert!(
                 (GROUP..=LARGEST_KEPT).contains(&capacity),
                 "{capacity} bytes kept after a group of {size}"

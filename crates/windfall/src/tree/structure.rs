@@ -278,15 +278,16 @@ impl<S: PageStore> Tree<S> {
     /// # Errors
     /// Those of the store.
     pub fn maintain(&self, key: &[u8]) -> Result<()> {
-        let mut pending = PendingMerges::of_leaves([key.to_vec()]);
+        let mut pending = PendingMerges::default();
+        pending.push_leaf(key.to_vec());
         while !pending.is_empty() {
             self.maintain_step(&mut pending)?;
         }
         Ok(())
     }
 
-    /// As [`Tree::maintain`], but considers one node only: merges at most two nodes. The caller goes on while merges
-    /// are pending. Returns whether nodes were merged.
+    /// As [`Tree::maintain`], but considers one node only, so that at most one pair of nodes is merged, or the root
+    /// lowered by one level. The caller continues while merges are pending. Returns whether the structure has changed.
     ///
     /// # Errors
     /// Those of the store. The node is no longer pending.
@@ -297,6 +298,10 @@ impl<S: PageStore> Tree<S> {
             Outcome::Alone => {
                 pending.0.push((key, level + 1));
                 Ok(false)
+            }
+            Outcome::Lowered => {
+                pending.0.push((key, level - 1));
+                Ok(true)
             }
             Outcome::Merged(seam) => {
                 pending.0.push((key.clone(), level + 1));
@@ -323,8 +328,8 @@ impl<S: PageStore> Tree<S> {
                 return Ok(Outcome::Stays);
             }
             let Some(parent) = path.parent else {
-                while only_child && self.shrink_root()? {}
-                return Ok(Outcome::Stays);
+                let is_lowered = only_child && self.shrink_root()?;
+                return Ok(if is_lowered { Outcome::Lowered } else { Outcome::Stays });
             };
             let mut mtr = self.begin_long()?;
             let Some(parent) = mtr.upgrade(&self.space, &parent)? else { continue };
@@ -393,9 +398,15 @@ impl<S: PageStore> Tree<S> {
 pub struct PendingMerges(Vec<(Vec<u8>, u8)>);
 
 impl PendingMerges {
-    /// Begins with the leaves of these keys.
-    pub fn of_leaves(keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
-        Self(keys.into_iter().map(|key| (key, 0)).collect())
+    /// Adds the leaf of a key, as the next node.
+    pub fn push_leaf(&mut self, key: Vec<u8>) {
+        self.0.push((key, 0));
+    }
+
+    /// Returns the number of nodes.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Returns whether no node is left.
@@ -410,6 +421,8 @@ enum Outcome {
     Stays,
     /// The node is its parent's only child: it gets a neighbour when the parent is merged.
     Alone,
+    /// The node was the root, and has the content of its only child now: it may have an only child again.
+    Lowered,
     /// The node was merged: see [`Merged::seam`].
     Merged(Option<[Vec<u8>; 2]>),
 }
