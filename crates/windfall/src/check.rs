@@ -48,7 +48,7 @@ use crate::{
     ids::{PageId, PageNo, SpaceId},
     page::{Page, blank},
     sync::Arc,
-    transaction::rest::AtRest,
+    transaction::quiesce::Quiesced,
 };
 use pieces::Pieces;
 
@@ -111,7 +111,7 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     engine.checkpointer.checkpoint_all(false)?;
     let mut named = BTreeSet::from([SpaceId::CATALOG]);
     Pieces::new(engine, piece).run(&mut report, |pieces, report| {
-        let rest = AtRest { is_purged: true, has_whole_rows: true };
+        let rest = Quiesced { is_purged: true, has_whole_rows: true };
         engine.system.with_writers_excluded(|tree| {
             pieces.hold(|pieces| pieces.go_on(report, &[(Owner::Unknown, tree)], rest))
         })
@@ -150,7 +150,7 @@ fn check_some(
         pieces.hold(|pieces| {
             engine
                 .transactions
-                .with_table_at_rest(space, catches_up, |rest| pieces.go_on(report, &trees, rest))
+                .with_table_quiesced(space, catches_up, |rest| pieces.go_on(report, &trees, rest))
         })
     };
     // A table that no longer exists needs no check.

@@ -15,7 +15,7 @@
 use smallvec::SmallVec;
 
 use crate::{
-    buffer::{BufferPool, Durability, ExclusivePage, Reading, Space},
+    buffer::{BufferPool, Durability, ExclusivePage, OptimisticRead, Space},
     error::Result,
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::{GroupWriter, LogReservation, Record},
@@ -119,7 +119,7 @@ impl<'a> Mtr<'a> {
         if let Some(slot) = self.find(id) {
             return Ok(slot);
         }
-        let latched = self.pool.fresh(space, page)?;
+        let latched = self.pool.latch_for_format(space, page)?;
         Ok(self.keep(space, id, latched))
     }
 
@@ -136,7 +136,7 @@ impl<'a> Mtr<'a> {
     }
 
     /// Latches the page of an optimistic read exclusively, if the page is unchanged since.
-    pub fn upgrade(&mut self, space: &Arc<Space>, reading: &Reading<'_>) -> Option<Slot> {
+    pub fn upgrade(&mut self, space: &Arc<Space>, reading: &OptimisticRead<'_>) -> Option<Slot> {
         let latched = self.pool.upgrade(reading)?;
         let id = latched.id();
         Some(self.keep(space, id, latched))

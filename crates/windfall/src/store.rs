@@ -6,7 +6,7 @@
 //! **Invariants.** None of its own: each call forwards to one call of a lower layer.
 
 use crate::{
-    buffer::{BufferPool, Reading, SharedPage, Space},
+    buffer::{BufferPool, OptimisticRead, SharedPage, Space},
     error::Result,
     ids::{Lsn, PageNo, SpaceId},
     mtr::{Mtr, Slot},
@@ -22,25 +22,25 @@ use crate::{
 /// The tree over the buffer pool.
 pub type Tree = crate::tree::Tree<BufferPool>;
 
-impl store::Reading for Reading<'_> {
+impl store::Reading for OptimisticRead<'_> {
     #[inline]
     fn page(&self) -> Page<'_> {
-        Reading::page(self)
+        OptimisticRead::page(self)
     }
 
     #[expect(clippy::inline_always, reason = "as the call below")]
     #[inline(always)]
     fn is_valid(&self) -> bool {
-        Reading::is_valid(self)
+        OptimisticRead::is_valid(self)
     }
 
     #[inline]
     fn is_unverified(&self) -> bool {
-        Reading::is_unverified(self)
+        OptimisticRead::is_unverified(self)
     }
 
     fn mark_verified(&self) {
-        Reading::mark_verified(self);
+        OptimisticRead::mark_verified(self);
     }
 }
 
@@ -53,7 +53,7 @@ impl store::Shared for SharedPage<'_> {
 impl PageStore for BufferPool {
     type Space = Arc<Space>;
     type Hash = TreeHash;
-    type Reading<'a> = Reading<'a>;
+    type Reading<'a> = OptimisticRead<'a>;
     type Shared<'a> = SharedPage<'a>;
     type MiniTransaction<'a> = Mtr<'a>;
 
@@ -71,7 +71,7 @@ impl PageStore for BufferPool {
     }
 
     #[inline]
-    fn read<'a>(&'a self, space: &'a Arc<Space>, page: PageNo, access: Access) -> Result<Reading<'a>> {
+    fn read<'a>(&'a self, space: &'a Arc<Space>, page: PageNo, access: Access) -> Result<OptimisticRead<'a>> {
         BufferPool::read(self, space, page, access)
     }
 
@@ -95,7 +95,7 @@ impl<'a> store::MiniTransaction<'a, BufferPool> for Mtr<'a> {
         Mtr::latch(self, space, page).map(|slot| Latched(slot.0))
     }
 
-    fn upgrade(&mut self, space: &Arc<Space>, reading: &Reading<'_>) -> Result<Option<Latched>> {
+    fn upgrade(&mut self, space: &Arc<Space>, reading: &OptimisticRead<'_>) -> Result<Option<Latched>> {
         Ok(Mtr::upgrade(self, space, reading).map(|slot| Latched(slot.0)))
     }
 

@@ -421,7 +421,7 @@ impl BufferPool {
         let mut flusher = self.flusher.lock();
         flusher.doublewrite.go_on(1 - kept as u64, number);
         for (space, page, copy) in torn {
-            let mut latched = self.fresh(&space, page)?;
+            let mut latched = self.latch_for_format(&space, page)?;
             let content = words(&copy.bytes()[..self.page_size]);
             latched.page().copy_from(Page::new(&content));
             self.arena.frame(latched.frame).set(UNVERIFIED);

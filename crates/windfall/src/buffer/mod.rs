@@ -140,14 +140,14 @@ pub struct Counters {
 
 /// An optimistic read of a page, without a latch.
 #[derive(Clone, Debug)]
-pub struct Reading<'a> {
+pub struct OptimisticRead<'a> {
     pool: &'a BufferPool,
     frame: FrameNo,
     version: Version,
 }
 
-impl Reading<'_> {
-    /// Returns the page. Nothing read from it may be relied on before [`Reading::is_valid`].
+impl OptimisticRead<'_> {
+    /// Returns the page. Nothing read from it may be relied on before [`OptimisticRead::is_valid`].
     #[inline]
     pub fn page(&self) -> Page<'_> {
         self.pool.arena.page(self.frame)
@@ -155,7 +155,7 @@ impl Reading<'_> {
 
     /// Returns whether the frame still holds the requested page, unchanged since the read began.
     ///
-    /// Always inlined: if its address is taken, a `Reading` is kept on the stack, where it is read back in other pieces
+    /// Always inlined: if its address is taken, a `OptimisticRead` is kept on the stack, where it is read back in other pieces
     /// than it was written in. That defeats store forwarding and waits for every load before it. Reads through the hash
     /// index took 8 % longer before.
     #[expect(clippy::inline_always, reason = "measured, as said above")]
@@ -381,7 +381,7 @@ impl BufferPool {
     /// # Errors
     /// [`Error::TableDropped`], damage, I/O.
     #[inline]
-    pub fn read(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<Reading<'_>> {
+    pub fn read(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<OptimisticRead<'_>> {
         let id = PageId { space: space.id(), page };
         count_access(id.space, false);
         loop {
@@ -394,7 +394,7 @@ impl BufferPool {
                 if hint == Access::Point {
                     descriptor.touch();
                 }
-                return Ok(Reading { pool: self, frame, version });
+                return Ok(OptimisticRead { pool: self, frame, version });
             }
         }
     }
@@ -451,7 +451,7 @@ impl BufferPool {
     }
 
     /// Latches the page of an optimistic read exclusively, if it is unchanged since.
-    pub fn upgrade(&self, reading: &Reading<'_>) -> Option<ExclusivePage<'_>> {
+    pub fn upgrade(&self, reading: &OptimisticRead<'_>) -> Option<ExclusivePage<'_>> {
         let descriptor = self.arena.frame(reading.frame);
         count_access(descriptor.tag().space, true);
         let latched = descriptor.latch.try_exclusive_at(reading.version);
@@ -462,7 +462,7 @@ impl BufferPool {
     ///
     /// # Errors
     /// As [`BufferPool::read`].
-    pub fn fresh(&self, space: &Arc<Space>, page: PageNo) -> Result<ExclusivePage<'_>> {
+    pub fn latch_for_format(&self, space: &Arc<Space>, page: PageNo) -> Result<ExclusivePage<'_>> {
         let id = PageId { space: space.id(), page };
         count_access(id.space, true);
         loop {
@@ -486,7 +486,7 @@ impl BufferPool {
     /// # Errors
     /// As [`BufferPool::read`].
     pub fn first(&self, space: &Arc<Space>) -> Result<Option<ExclusivePage<'_>>> {
-        let latched = self.fresh(space, PageNo::HEADER)?;
+        let latched = self.latch_for_format(space, PageNo::HEADER)?;
         // The thread that makes the header notes it under this latch.
         if !space.has_pages() || planted(Bug::HeaderMadeTwice) {
             return Ok(Some(latched));

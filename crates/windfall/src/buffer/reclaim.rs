@@ -320,7 +320,7 @@ mod tests {
     fn dropped(pool: &BufferPool, id: u64, pages: usize, dirty: usize) -> Arc<Space> {
         let space = pool.attach(SpaceId(id), Durability::Temporary);
         for page in 0..pages {
-            let mut latched = pool.fresh(&space, PageNo(page as u32)).unwrap();
+            let mut latched = pool.latch_for_format(&space, PageNo(page as u32)).unwrap();
             if page < dirty {
                 latched.mark_dirty(&space, Lsn(1));
             }
@@ -385,7 +385,7 @@ mod tests {
             space.dirty.lock().insert(PageNo(page), Lsn(u64::from(page)));
         }
         space.pages.drain(PageNo(0), usize::MAX, &crossbeam_epoch::pin(), |_, _| true);
-        drop(pool.fresh(&space, PageNo(1)).unwrap());
+        drop(pool.latch_for_format(&space, PageNo(1)).unwrap());
         pool.detach(&space, Lsn::ZERO);
         let steps = || core::iter::from_fn(|| pool.reclaim_step(&mut |_| {}).then_some(())).count();
         // One step for the frame, one for the directory, three for the dirty set. The page table stays as long as there
@@ -403,7 +403,7 @@ mod tests {
         let space = pool.attach(SpaceId(100), Durability::Temporary);
         // Each page is in a chunk of its own.
         for page in (1..=40).map(|n| PageNo(512 * n)) {
-            drop(pool.fresh(&space, page).unwrap());
+            drop(pool.latch_for_format(&space, page).unwrap());
             assert!(pool.evict(space.pages.get(page).unwrap()));
         }
         let chunks = &pool.reclaimer.empty_chunks;
@@ -421,7 +421,7 @@ mod tests {
     fn a_frame_that_someone_has_latched_comes_back_when_he_lets_go() {
         let (_, pool) = new_pool(64);
         let space = pool.attach(SpaceId(100), Durability::Temporary);
-        (0..20).for_each(|page| drop(pool.fresh(&space, PageNo(page)).unwrap()));
+        (0..20).for_each(|page| drop(pool.latch_for_format(&space, PageNo(page)).unwrap()));
         let latched = pool.share(&space, PageNo(7), Access::Point).unwrap();
         pool.detach(&space, Lsn::ZERO);
         let drain = || {

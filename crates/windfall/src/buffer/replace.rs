@@ -373,7 +373,7 @@ mod tests {
         let (_, pool) = new_pool(64);
         let space = pool.attach(SpaceId(100), Durability::Temporary);
         for page in 0..200 {
-            drop(pool.fresh(&space, PageNo(page)).unwrap());
+            drop(pool.latch_for_format(&space, PageNo(page)).unwrap());
             assert!(pool.free_frames() >= pool.reserved_frames(), "behind page {page}");
         }
         while pool.free_frames() > 0 {
@@ -386,7 +386,7 @@ mod tests {
         let (_, pool) = new_pool(64);
         let space = pool.attach(SpaceId(100), Durability::Temporary);
         let id = PageId { space: space.id(), page: PageNo(3) };
-        drop(pool.fresh(&space, id.page).unwrap());
+        drop(pool.latch_for_format(&space, id.page).unwrap());
         let reading = pool.read(&space, id.page, Access::Point).unwrap();
         assert!(reading.is_valid() && pool.latch(reading.frame, id).is_some());
         assert!(pool.evict(reading.frame));

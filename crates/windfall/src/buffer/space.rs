@@ -78,7 +78,7 @@ pub struct Space {
     /// Whether the tablespace is in the heap or the inbox from which the pool's low-water mark is computed. Changed
     /// under `dirty`.
     pub(super) listed: AtomicBool,
-    rest: RwLock<()>,
+    check_lock: RwLock<()>,
 }
 
 impl Space {
@@ -110,14 +110,14 @@ impl Space {
             pages: PageTable::default(),
             dirty: Mutex::new(Rank::Dirty, DirtySet::default()),
             listed: AtomicBool::new(false),
-            rest: RwLock::new(Rank::RollBack, ()),
+            check_lock: RwLock::new(Rank::RollBack, ()),
         }
     }
 
     /// Returns a lock of the tablespace that has a table's rows. Threads that change the trees of the table without
     /// having passed its gate hold it shared, for one undo record at a time; a check of the table holds it exclusively.
-    pub fn rest(&self) -> &RwLock<()> {
-        &self.rest
+    pub fn check_lock(&self) -> &RwLock<()> {
+        &self.check_lock
     }
 
     /// Returns its id, which is unique to this incarnation.

@@ -27,7 +27,7 @@ use crate::{
     store::Tree,
     sync::{Arc, Event},
     tablespace,
-    transaction::rest::AtRest,
+    transaction::quiesce::Quiesced,
     tree::{PageSet, Walk},
 };
 
@@ -51,7 +51,7 @@ pub struct Pieces<'a> {
     purged: bool,
     /// A hook that a test runs during a piece.
     #[cfg(test)]
-    pub amid: Option<Box<dyn FnMut() + 'a>>,
+    pub between_pieces: Option<Box<dyn FnMut() + 'a>>,
     /// The suspects of the last piece.
     suspects: Vec<Suspect>,
 }
@@ -69,7 +69,7 @@ struct Maps {
     /// The first page that was not compared, divided by 64.
     at: u32,
     /// Whether it is above the last map.
-    is_behind: bool,
+    is_past_last_map: bool,
 }
 
 /// A page about which the tree and the allocation map disagree.
@@ -95,7 +95,7 @@ impl<'a> Pieces<'a> {
             held: Duration::ZERO,
             purged: true,
             #[cfg(test)]
-            amid: None,
+            between_pieces: None,
             suspects,
         }
     }
@@ -107,10 +107,10 @@ impl<'a> Pieces<'a> {
         mut piece: impl FnMut(&mut Self, &mut CheckReport) -> bool,
     ) {
         while !piece(&mut self, report) {
-            self.judge(report);
+            self.report_suspects(report);
             self.pause();
         }
-        self.judge(report);
+        self.report_suspects(report);
     }
 
     /// Returns whether everything is checked in a single piece.
@@ -128,7 +128,7 @@ impl<'a> Pieces<'a> {
 
     /// Checks some more pages, while nothing changes these trees; `rest` describes their state. Returns whether that
     /// was the last piece.
-    pub fn go_on(&mut self, report: &mut CheckReport, trees: &[(Owner, &Tree)], rest: AtRest) -> bool {
+    pub fn go_on(&mut self, report: &mut CheckReport, trees: &[(Owner, &Tree)], rest: Quiesced) -> bool {
         self.purged &= rest.is_purged;
         if self.so_far == 0 {
             self.since = self.engine.log.end();
@@ -137,8 +137,8 @@ impl<'a> Pieces<'a> {
         }
         self.so_far += 1;
         #[cfg(test)]
-        if let Some(amid) = &mut self.amid {
-            amid();
+        if let Some(between_pieces) = &mut self.between_pieces {
+            between_pieces();
         }
         let (mut left, mut counts, mut has_ended) = (self.piece, Vec::new(), true);
         for (owner, tree) in trees {
@@ -211,7 +211,7 @@ impl<'a> Pieces<'a> {
                     height: found.height,
                     pages: found.pages.len() as u64,
                 });
-                Maps { reached: found.pages, at: 0, is_behind: false }
+                Maps { reached: found.pages, at: 0, is_past_last_map: false }
             }
         };
         let has_ended = self.compare(&mut maps, owner, tree.space(), left)?;
@@ -228,13 +228,13 @@ impl<'a> Pieces<'a> {
     ) -> Result<bool> {
         let pool = &self.engine.pool;
         let words = tablespace::pages_a_map(pool.page_size()) / 64;
-        while !maps.is_behind || maps.reached.next(maps.at).is_some() {
+        while !maps.is_past_last_map || maps.reached.next(maps.at).is_some() {
             if *left == 0 {
                 return Ok(false);
             }
             *left -= 1;
             let (mut used, mut is_last) = (Vec::new(), true);
-            if !maps.is_behind {
+            if !maps.is_past_last_map {
                 let group = tablespace::group(pool, space, maps.at / words)?;
                 (used, is_last) = (group.used, !group.has_next);
             }
@@ -248,7 +248,7 @@ impl<'a> Pieces<'a> {
                 let next = next.into_iter().chain(maps.reached.next(maps.at)).min();
                 let Some(at) = next.filter(|at| *at < first + words) else {
                     maps.at = first + words;
-                    maps.is_behind |= is_last;
+                    maps.is_past_last_map |= is_last;
                     break;
                 };
                 maps.at = at;
@@ -271,7 +271,7 @@ impl<'a> Pieces<'a> {
     }
 
     /// Reports the suspects of the last piece, after other work is no longer blocked.
-    pub fn judge(&mut self, report: &mut CheckReport) {
+    pub fn report_suspects(&mut self, report: &mut CheckReport) {
         for Suspect { space, owner, page, is_lost, purged } in core::mem::take(&mut self.suspects) {
             let is_told = match self.engine.pool.share(&space, page, Access::Scan) {
                 // Everything was examined at once.

@@ -58,11 +58,16 @@ fn lose_a_page(db: &Database, table: &str, kind: PageType) {
     mtr.commit().unwrap();
 }
 
-/// Checks a table and runs `amid` during each piece; returns the report.
-fn check_amid(db: &Database, table: &str, piece: usize, mut amid: impl FnMut()) -> CheckReport {
+/// Checks a table and runs `between_pieces` during each piece; returns the report.
+fn check_with_hook(
+    db: &Database,
+    table: &str,
+    piece: usize,
+    mut between_pieces: impl FnMut(),
+) -> CheckReport {
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     let mut pieces = Pieces::new(&db.engine, piece);
-    pieces.amid = Some(Box::new(move || as_another_thread(&mut amid)));
+    pieces.between_pieces = Some(Box::new(move || as_another_thread(&mut between_pieces)));
     pieces
         .run(&mut report, |pieces, report| check_some(&db.engine, &table.into(), pieces, report, &mut named));
     report
@@ -132,7 +137,7 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
         let has_ended = check_some(engine, &"t".into(), &mut pieces, &mut report, &mut named);
         longest = longest.max((work::so_far() - before).of(Work::Frame));
         let told = report.findings.len();
-        pieces.judge(&mut report);
+        pieces.report_suspects(&mut report);
         most_told = most_told.max(report.findings.len() - told);
         holds += 1;
         if has_ended {
@@ -163,9 +168,9 @@ fn what_is_taken_back_in_other_tables_does_not_wait_for_a_check() {
     (0..50u8).for_each(|n| within.put(&[n], &long(n)).unwrap());
     let mut came = 0;
     let space = space(&db, "checked");
-    let report = check_amid(&db, "checked", usize::MAX, || {
+    let report = check_with_hook(&db, "checked", usize::MAX, || {
         // A rollback in the table itself would wait.
-        assert!(space.rest().try_read().is_none());
+        assert!(space.check_lock().try_read().is_none());
         let trx = trx.take().expect("it is one piece");
         thread::scope(|scope| {
             let work = scope.spawn(|| {
@@ -223,7 +228,7 @@ fn workers_go_on_with_other_tables_beside_a_check() {
     let [checked, other] = ["checked", "other"].map(|name| db.table(name).unwrap());
     assert_eq!(rollbacks(), 2);
     let marked = |name| marked(&db, name);
-    let report = check_amid(&db, "checked", PIECE, || {
+    let report = check_with_hook(&db, "checked", PIECE, || {
         // The table's own rows are as the crash has left them.
         env.settle(500);
         assert_eq!(rollbacks(), 1, "that of the other table has ended");
@@ -269,7 +274,7 @@ fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
         }
         env.settle(2000);
         let mut trx = Some(trx);
-        let report = check_amid(&db, "checked", usize::MAX, || {
+        let report = check_with_hook(&db, "checked", usize::MAX, || {
             trx.take().expect("it is one piece").commit().unwrap();
             env.settle(2000);
             change(&other, 3);
@@ -314,7 +319,7 @@ fn a_load_on_other_tables_does_not_prolong_a_check() {
         }
     };
     let load = env.spawn("load", Kind::Client, Arc::new(Event::new()), Box::new(step)).unwrap();
-    let report = check_amid(&db, "checked", usize::MAX, || {});
+    let report = check_with_hook(&db, "checked", usize::MAX, || {});
     let loads = loads.load(Relaxed);
     drop(load);
     assert_eq!(report.findings, Vec::<String>::new());
@@ -385,13 +390,13 @@ fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     let (mut pieces, mut holds) = (Pieces::new(&db.engine, PIECE), 0);
     while !check_some(&db.engine, &"t".into(), &mut pieces, &mut report, &mut named) {
-        pieces.judge(&mut report);
+        pieces.report_suspects(&mut report);
         // The walk saw the row as the transaction had left it.
         trx.take().into_iter().for_each(|trx| trx.rollback().unwrap());
         env.settle(500);
         holds += 1;
     }
-    pieces.judge(&mut report);
+    pieces.report_suspects(&mut report);
     assert!(holds >= 1, "it is one piece");
     assert_eq!(report.findings, Vec::<String>::new());
     assert_eq!(table.get(&key).unwrap(), Some(long(1)));

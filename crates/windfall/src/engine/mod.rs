@@ -200,7 +200,7 @@ impl Engine {
             self.env.wait(&self.ended, &mut || ended());
             return self.outcome.get().cloned().unwrap_or(Err(Error::Closed));
         }
-        let told = Told(self);
+        let told = CloseOutcome(self);
         let result = self.stop();
         let _ = self.outcome.set(result.clone());
         drop(told);
@@ -239,9 +239,9 @@ impl Engine {
 }
 
 /// Wakes the threads that wait for the outcome of closing, even if closing panics.
-struct Told<'a>(&'a Engine);
+struct CloseOutcome<'a>(&'a Engine);
 
-impl Drop for Told<'_> {
+impl Drop for CloseOutcome<'_> {
     fn drop(&mut self) {
         self.0.outcome.get_or_init(|| Err(Error::Closed));
         self.0.ended.notify();

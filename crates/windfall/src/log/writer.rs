@@ -49,19 +49,19 @@ pub(super) struct Writer {
 /// Leadership. It ends with the value, and then the waiters are woken: the fields are dropped in this order.
 struct Lead<'a, T> {
     turn: MutexGuard<'a, T>,
-    _end: Told<'a>,
+    _end: NotifyOnDrop<'a>,
 }
 
 impl<'a, T> Lead<'a, T> {
     fn new(turn: MutexGuard<'a, T>, followers: &'a Event) -> Self {
-        Self { turn, _end: Told(followers) }
+        Self { turn, _end: NotifyOnDrop(followers) }
     }
 }
 
 /// Wakes the followers when it is dropped.
-struct Told<'a>(&'a Event);
+struct NotifyOnDrop<'a>(&'a Event);
 
-impl Drop for Told<'_> {
+impl Drop for NotifyOnDrop<'_> {
     fn drop(&mut self) {
         if !planted(Bug::LeaderWakesNone) {
             self.0.notify();

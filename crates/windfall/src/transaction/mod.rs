@@ -44,8 +44,8 @@ mod locking_read;
 pub mod locks;
 pub mod prepared;
 mod purge;
+pub mod quiesce;
 pub mod read;
-pub mod rest;
 mod rollback;
 pub mod rollbacks;
 pub mod row;
@@ -129,7 +129,7 @@ pub struct Transactions {
     /// Background rollbacks.
     rollbacks: rollbacks::Rollbacks,
     /// The number of times that purge has found a table quiesced.
-    met_at_rest: AtomicU64,
+    met_quiesced: AtomicU64,
     /// Observers of rows that are rolled back.
     followers: followers::Followers,
     slices_dropped: AtomicU64,
@@ -200,7 +200,7 @@ impl Transactions {
             no_hash: Arc::new(HashBudget::new(0)),
             prepared: prepared::Prepared::default(),
             rollbacks: rollbacks::Rollbacks::new(),
-            met_at_rest: AtomicU64::new(0),
+            met_quiesced: AtomicU64::new(0),
             followers: followers::Followers::new(),
             slices_dropped: AtomicU64::new(0),
             purged: AtomicU64::new(0),

@@ -103,7 +103,7 @@ struct State {
     /// Records of rows with a busy key latch.
     deferred: Vec<Unpurged>,
     /// Per table that was quiesced: the range from its first record that was skipped meanwhile to the last.
-    at_rest: BTreeMap<SpaceId, RangeInclusive<u64>>,
+    quiesced: BTreeMap<SpaceId, RangeInclusive<u64>>,
     /// Records of tables that could not be read.
     aside: VecDeque<Unpurged>,
     /// The time at which these are retried.
@@ -133,7 +133,7 @@ struct Progress {
     at: u64,
     walks: Vec<(TrxId, UndoPos)>,
     unpurged: usize,
-    at_rest: Vec<RangeInclusive<u64>>,
+    quiesced: Vec<RangeInclusive<u64>>,
 }
 
 /// The outcome for a record.
@@ -143,7 +143,7 @@ enum Outcome {
     /// The key latch of its row is busy.
     Busy,
     /// Its table is quiesced.
-    AtRest,
+    Quiesced,
     /// Its chain is longer than what is left of the step.
     Cut,
     /// Its table cannot be read.
@@ -205,8 +205,8 @@ impl State {
         let of = |at: &u64| at / stream.slice_bytes();
         // A deferred record may extend into the next slice.
         let kept = self.unpurged().flat_map(|record| [of(&record.at), of(&record.at) + 1]);
-        let at_rest = self.at_rest.values().flat_map(|range| of(range.start())..=of(range.end()) + 1);
-        self.left.values().flat_map(|passed| &passed.slices).copied().chain(kept).chain(at_rest).collect()
+        let quiesced = self.quiesced.values().flat_map(|range| of(range.start())..=of(range.end()) + 1);
+        self.left.values().flat_map(|passed| &passed.slices).copied().chain(kept).chain(quiesced).collect()
     }
 
     /// Returns the records that were skipped and deferred.
@@ -221,7 +221,7 @@ impl State {
     fn is_done_with(&self, table: SpaceId, before: u64) -> bool {
         self.at >= before
             && !self.has_left(table)
-            && !self.at_rest.contains_key(&table)
+            && !self.quiesced.contains_key(&table)
             && self.unpurged().all(|record| record.table != table)
     }
 
@@ -234,8 +234,8 @@ impl State {
             walks: self.walks[..walks].to_vec(),
             unpurged: self.unpurged().filter(|record| record.table == table).count(),
             // Ranges are read in this order. If this table has one, those before it matter, too.
-            at_rest: if self.at_rest.contains_key(&table) {
-                self.at_rest.range(..=table).map(|(_, range)| range.clone()).collect()
+            quiesced: if self.quiesced.contains_key(&table) {
+                self.quiesced.range(..=table).map(|(_, range)| range.clone()).collect()
             } else {
                 Vec::new()
             },
@@ -263,7 +263,7 @@ impl State {
             // A record that is read again may be noted already.
             Outcome::Busy | Outcome::Unreadable if self.unpurged().any(|known| known.at == record.at) => {}
             Outcome::Busy => self.deferred.push(record),
-            Outcome::AtRest => self.put_at_rest(record),
+            Outcome::Quiesced => self.put_at_rest(record),
             Outcome::Cut => return false,
             Outcome::Unreadable => self.put_aside(record),
         }
@@ -271,7 +271,7 @@ impl State {
     }
 
     fn put_at_rest(&mut self, record: Unpurged) {
-        let range = self.at_rest.entry(record.table).or_insert(record.at..=record.at);
+        let range = self.quiesced.entry(record.table).or_insert(record.at..=record.at);
         *range = record.at.min(*range.start())..=record.at.max(*range.end());
     }
 
@@ -389,10 +389,10 @@ impl Transactions {
         stream.purge.blocked_at.store(needed.unwrap_or(TrxId::NONE).0, Relaxed);
         state.walks = walks;
         walked?;
-        self.purge_at_rest(stream, &horizon, state, &mut left)?;
+        self.purge_quiesced(stream, &horizon, state, &mut left)?;
         let passed = self.pass(stream, &horizon, state, &mut left);
         stream.purge.passed.store(state.at, Relaxed);
-        *stream.purge.put_off.lock() = state.at_rest.keys().copied().collect();
+        *stream.purge.put_off.lock() = state.quiesced.keys().copied().collect();
         passed?;
         let dropped = self.drop_slices(stream, state)?;
         let more = left.records == 0 || left.pages == 0 || dropped == SLICES_PER_STEP;
@@ -434,7 +434,7 @@ impl Transactions {
                 Outcome::Busy | Outcome::Cut if state.deferred.len() < DEFERRED_MOST => {
                     state.deferred.push(record);
                 }
-                Outcome::AtRest => state.put_at_rest(record),
+                Outcome::Quiesced => state.put_at_rest(record),
                 Outcome::Busy | Outcome::Cut | Outcome::Unreadable => state.aside.push_back(record),
             }
         }
@@ -472,23 +472,23 @@ impl Transactions {
 
     /// Continues in the ranges of tables that are no longer quiesced, and purges their records. Nothing is read for the
     /// others.
-    fn purge_at_rest(
+    fn purge_quiesced(
         &self,
         stream: &Stream,
         horizon: &Snapshot,
         state: &mut State,
         left: &mut Left,
     ) -> Result<()> {
-        let tables: Vec<SpaceId> = state.at_rest.keys().copied().collect();
+        let tables: Vec<SpaceId> = state.quiesced.keys().copied().collect();
         for table in tables {
-            if self.is_at_rest(table) {
-                self.met_at_rest.fetch_add(1, Relaxed);
+            if self.is_quiesced(table) {
+                self.met_quiesced.fetch_add(1, Relaxed);
                 continue;
             }
             while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
-                let (next, last) = state.at_rest[&table].clone().into_inner();
+                let (next, last) = state.quiesced[&table].clone().into_inner();
                 let Some((at, stored)) = stream.next_record(next)?.filter(|(at, _)| *at <= last) else {
-                    state.at_rest.remove(&table);
+                    state.quiesced.remove(&table);
                     break;
                 };
                 left.records -= 1;
@@ -499,19 +499,19 @@ impl Transactions {
                 if is_due {
                     state.read_ahead(stream, at);
                     let outcome = self.purge_record(stream, at, &stored, &record, left)?;
-                    if outcome == Outcome::AtRest || !state.note(Unpurged { at, table }, outcome) {
+                    if outcome == Outcome::Quiesced || !state.note(Unpurged { at, table }, outcome) {
                         break;
                     }
                 }
-                state.at_rest.insert(table, stored.next..=last);
+                state.quiesced.insert(table, stored.next..=last);
             }
         }
         Ok(())
     }
 
     /// Returns whether a check has quiesced the table.
-    pub(super) fn is_at_rest(&self, table: SpaceId) -> bool {
-        self.context.pool.space(table).is_some_and(|space| space.rest().try_read().is_none())
+    pub(super) fn is_quiesced(&self, table: SpaceId) -> bool {
+        self.context.pool.space(table).is_some_and(|space| space.check_lock().try_read().is_none())
     }
 
     /// Continues the scan of the stream.
@@ -588,10 +588,10 @@ impl Transactions {
         left: &mut Left,
     ) -> Result<Outcome> {
         let table = self.context.pool.space(record.body.table());
-        let at_work = table.as_ref().map(|space| space.rest().try_read());
+        let at_work = table.as_ref().map(|space| space.check_lock().try_read());
         if matches!(at_work, Some(None)) {
-            self.met_at_rest.fetch_add(1, Relaxed);
-            return Ok(Outcome::AtRest);
+            self.met_quiesced.fetch_add(1, Relaxed);
+            return Ok(Outcome::Quiesced);
         }
         match self.purge_decoded(stream, at, stored, record, left) {
             Err(error) if error.is_read_failure() => {
@@ -688,7 +688,7 @@ impl Stream {
         state.at < self.end()
             || !state.walks.is_empty()
             || !state.deferred.is_empty()
-            || !state.at_rest.is_empty()
+            || !state.quiesced.is_empty()
             || !state.aside.is_empty()
             || !self.purge.ended.is_empty()
     }

@@ -765,8 +765,8 @@ impl<'e> Trx<'e> {
         let table = self.transactions.context.pool.space(record.body.table());
         let _at_work = match (gate, &table) {
             (RollbackCaller::Inside, _) | (_, None) => None,
-            (RollbackCaller::Outside, Some(table)) => Some(table.rest().read()),
-            (RollbackCaller::Background, Some(table)) => match table.rest().try_read() {
+            (RollbackCaller::Outside, Some(table)) => Some(table.check_lock().read()),
+            (RollbackCaller::Background, Some(table)) => match table.check_lock().try_read() {
                 None => return Ok(None),
                 at_work => at_work,
             },

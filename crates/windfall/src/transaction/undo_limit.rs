@@ -109,7 +109,7 @@ impl Transactions {
         let mut fruitless = 0;
         while fruitless < FRUITLESS_MOST && may_wait(self.now().saturating_sub(began)) {
             drop(Held::take(Rank::Row));
-            let (purged, met_at_rest) = (self.purged.load(Relaxed), self.met_at_rest.load(Relaxed));
+            let (purged, met_quiesced) = (self.purged.load(Relaxed), self.met_quiesced.load(Relaxed));
             self.context.purge_wake.notify();
             let again = self.now() + PAUSE;
             let is_over = || self.has_undo_room() || context.health.is_poisoned() || me.is_interrupted();
@@ -123,7 +123,7 @@ impl Transactions {
             }
             let gets_on = self.purged.load(Relaxed) != purged;
             // A check that blocks purge ends by itself, but a read view next to it does not.
-            let waits_for_check = || self.met_at_rest.load(Relaxed) != met_at_rest;
+            let waits_for_check = || self.met_quiesced.load(Relaxed) != met_quiesced;
             fruitless = if gets_on || self.end_views() || waits_for_check() { 0 } else { fruitless + 1 };
         }
         let refused = TransactionError::UndoFull {
@@ -145,7 +145,7 @@ impl Transactions {
         let transaction = transaction.map(|info| format!("transaction {}, {}", info.id, age(info.age)));
         let view = self.views().first().map(|view| format!("a view, {}", age(view.age)));
         let mut put_off = self.streams.all().flat_map(|stream| stream.purge.put_off());
-        let waits_for_check = put_off.any(|table| self.is_at_rest(table));
+        let waits_for_check = put_off.any(|table| self.is_quiesced(table));
         let check = waits_for_check.then(|| "a check of a table, which ends by itself".into());
         let keeps: Vec<String> = transaction.into_iter().chain(view).chain(check).collect();
         if keeps.is_empty() { "nothing old, purge is behind".into() } else { keeps.join("; ").into() }

@@ -100,7 +100,9 @@ fn an_exclusive_latch_waits_for_no_page_that_came_into_the_frame() {
 fn a_page_to_be_formatted_waits_for_no_page_that_came_into_the_frame() {
     let prepared = Prepared::new();
     explore(1500, &[Bug::WaitForWhateverCame], move || {
-        wait_beside_an_eviction(&prepared, |base| drop(base.pool.fresh(&base.spaces[0], PAGES[1]).unwrap()));
+        wait_beside_an_eviction(&prepared, |base| {
+            drop(base.pool.latch_for_format(&base.spaces[0], PAGES[1]).unwrap())
+        });
     });
 }
 

@@ -19,7 +19,7 @@ fn key(n: u32) -> [u8; 4] {
 
 /// Returns whether purge has processed all records of a table, which is not under check.
 fn is_purged(db: &Database, table: &Space) -> bool {
-    db.engine.transactions.with_table_at_rest(table, false, |rest| rest.is_purged)
+    db.engine.transactions.with_table_quiesced(table, false, |rest| rest.is_purged)
 }
 
 /// Creates tables with rows that an open transaction has given new index keys; purge has already reached that point.
@@ -45,7 +45,7 @@ fn a_check_behind_a_check_knows_what_that_has_put_off() {
         let db = open(&disk, &env);
         let mut trx = Some(with_changes(&db, &env, &["t"], MANY_ROWS));
         let (table, entries) = (space(&db, "t"), index(&db, "t"));
-        let report = check_amid(&db, "t", usize::MAX, || {
+        let report = check_with_hook(&db, "t", usize::MAX, || {
             trx.take().expect("it is one piece").commit().unwrap();
             env.settle(1000);
         });
@@ -53,7 +53,7 @@ fn a_check_behind_a_check_knows_what_that_has_put_off() {
         assert!(marked(&db, "t") == u64::from(MANY_ROWS) && !is_purged(&db, &table));
         lose_a_page(&db, "t", PageType::Overflow);
         let mut seen = None;
-        let report = check_amid(&db, "t", if whole { usize::MAX } else { PIECE }, || {
+        let report = check_with_hook(&db, "t", if whole { usize::MAX } else { PIECE }, || {
             seen.get_or_insert(marked_in(&entries));
         });
         let expected = if whole { (Some(0), 1) } else { (Some(u64::from(MANY_ROWS)), 0) };
@@ -81,7 +81,7 @@ fn what_is_put_off_outlives_its_check_and_not_its_table() {
         let mut trx = Some(with_changes(&db, &env, &["a", "t"], ROWS));
         let [mut other, mut table] = ["a", "t"].map(|name| space(&db, name));
         let entries = index(&db, "t");
-        check_amid(&db, "t", usize::MAX, || {
+        check_with_hook(&db, "t", usize::MAX, || {
             trx.take().expect("it is one piece").commit().unwrap();
             env.settle(1000);
             assert!(is_purged(&db, &other) && marked_in(&entries) == u64::from(ROWS), "{end:?}");
@@ -133,8 +133,8 @@ fn two_checks_put_off_what_is_of_their_tables() {
         let entries = [first, second].map(|name| index(&db, name));
         let marked = || entries.each_ref().map(|tree| marked_in(tree));
         let mut came = 0;
-        check_amid(&db, first, usize::MAX, || {
-            check_amid(&db, second, usize::MAX, || {
+        check_with_hook(&db, first, usize::MAX, || {
+            check_with_hook(&db, second, usize::MAX, || {
                 trx.take().expect("it is one piece").commit().unwrap();
                 env.settle(1000);
                 assert_eq!(marked(), [u64::from(ROWS); 2]);
@@ -173,7 +173,7 @@ fn what_a_view_needs_among_what_was_put_off_stays() {
     two.commit().unwrap();
     let mut old = Some(old);
     let entries = index(&db, "t");
-    check_amid(&db, "t", PIECE, || {
+    check_with_hook(&db, "t", PIECE, || {
         drop(old.take());
         env.settle(500);
         assert_eq!(marked_in(&entries), 3);
@@ -373,7 +373,7 @@ impl World {
         let piece = [usize::MAX, PIECE, 3][self.draw(3)];
         self.checked.push(n);
         let (db, mut steps) = (self.db.clone(), 150);
-        let report = check_amid(&db, TABLES[n], piece, || {
+        let report = check_with_hook(&db, TABLES[n], piece, || {
             (0..take(&mut steps)).for_each(|_| self.step());
         });
         assert_eq!(report.findings, Vec::<String>::new());
@@ -474,7 +474,7 @@ fn a_change_waits_at_the_limit_for_a_check_that_purge_has_met() {
         (done, env.now().saturating_sub(before))
     };
     db.set_undo_limit(Some(LIMIT)).unwrap();
-    check_amid(&db, "t", usize::MAX, || {
+    check_with_hook(&db, "t", usize::MAX, || {
         trx.take().expect("it is one piece").commit().unwrap();
         env.settle(1000);
         for at_most in [0, 20] {
@@ -489,7 +489,7 @@ fn a_change_waits_at_the_limit_for_a_check_that_purge_has_met() {
     // A check that purge does not meet prolongs no wait.
     let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
     assert!(is_full(fill(&other, || 0)));
-    check_amid(&db, "t", usize::MAX, || {
+    check_with_hook(&db, "t", usize::MAX, || {
         let (done, waited) = put(20);
         assert!(is_full(done) && waited < Duration::from_secs(4), "{waited:?}");
     });
@@ -514,8 +514,8 @@ fn the_error_at_the_limit_names_a_check_that_purge_waits_for() {
     };
     let view = || db.begin(TransactionOptions::default().read_only().consistent_snapshot());
     db.set_undo_limit(Some(LIMIT)).unwrap();
-    check_amid(&db, "u", usize::MAX, || {
-        check_amid(&db, "t", usize::MAX, || {
+    check_with_hook(&db, "u", usize::MAX, || {
+        check_with_hook(&db, "t", usize::MAX, || {
             trx.take().expect("it is one piece").commit().unwrap();
             env.settle(1000);
             for has_view in [false, true] {
@@ -535,7 +535,7 @@ fn the_error_at_the_limit_names_a_check_that_purge_waits_for() {
     env.settle(1000);
     let _view = view();
     assert!(is_full(fill(&other, || 0)));
-    check_amid(&db, "t", usize::MAX, || {
+    check_with_hook(&db, "t", usize::MAX, || {
         let why = why(5);
         assert!(!why.contains(CHECK) && why.contains("a view"), "{why}");
     });
@@ -550,7 +550,7 @@ fn a_view_is_ended_at_the_limit_beside_a_check() {
     let (other, entries) = (db.create_table("other", indexed()).unwrap(), index(&db, "t"));
     db.set_undo_limit(Some(LIMIT)).unwrap();
     db.set_at_undo_limit(AtUndoLimit::EndOldestView);
-    check_amid(&db, "t", usize::MAX, || {
+    check_with_hook(&db, "t", usize::MAX, || {
         trx.take().expect("it is one piece").commit().unwrap();
         env.settle(1000);
         assert_eq!(marked_in(&entries), u64::from(ROWS), "they are put off");
@@ -583,7 +583,7 @@ fn a_change_that_waits_at_the_limit_goes_on_behind_the_check() {
     let before = waits();
     thread::scope(|scope| {
         let mut change = None;
-        check_amid(&db, "t", usize::MAX, || {
+        check_with_hook(&db, "t", usize::MAX, || {
             trx.take().expect("it is one piece").commit().unwrap();
             change = Some(scope.spawn(put));
             while waits() == before {

@@ -100,7 +100,7 @@ fn a_value_far_longer_than_the_log_comes_and_goes() {
     look();
     // Catching up purges the whole chain, however many steps that takes.
     let table = base.clustered.space();
-    assert!(base.transactions.with_table_at_rest(table, true, |rest| rest.is_purged));
+    assert!(base.transactions.with_table_quiesced(table, true, |rest| rest.is_purged));
     look();
     assert!(pages(&base) < PAGES + 20);
     put_in_vain(&base, b"long", &long(PAGES, 3));

@@ -40,8 +40,8 @@ fn tree(base: &Base, durability: Durability) -> Tree {
 }
 
 /// Runs a closure while the table is quiesced.
-fn at_rest(base: &Base, run: impl FnOnce()) {
-    base.transactions.with_table_at_rest(base.clustered.space(), false, |_| as_another_thread(run));
+fn quiesced(base: &Base, run: impl FnOnce()) {
+    base.transactions.with_table_quiesced(base.clustered.space(), false, |_| as_another_thread(run));
 }
 
 fn key(n: u32) -> [u8; 4] {
@@ -485,7 +485,7 @@ fn what_is_put_off_for_a_check_keeps_the_slice_that_it_reaches_into() {
     base.put(b"row", &long(1), Mode::Insert).unwrap();
     let first = fill_up_to_the_end(&base, &other, LONG as u64);
     base.put(b"row", &[2; 3], Mode::Update).unwrap();
-    at_rest(&base, || {
+    quiesced(&base, || {
         fill_up_to(&base, &other, first + 4);
         base.purge_all();
         // Each of the other slices is dropped.
@@ -505,7 +505,7 @@ fn what_a_locked_row_has_deferred_is_put_off_for_a_check() {
     let locks = &base.transactions.key_latches;
     let turn = locks.try_lock(locks.name(CLUSTERED, b"row")).unwrap();
     base.purge_all();
-    at_rest(&base, || {
+    quiesced(&base, || {
         drop(turn);
         base.purge_all();
         assert_eq!(base.footprint().0, 3);
@@ -535,7 +535,7 @@ fn what_could_not_be_read_is_put_off_for_a_check() {
     base.purge_all();
     assert!(is_there(), "it is tried again from time to time");
     env.advance(ASIDE_PAUSE);
-    at_rest(&base, || {
+    quiesced(&base, || {
         base.purge_all();
         assert!(is_there());
     });
@@ -563,7 +563,7 @@ fn purge_reads_nothing_of_what_it_has_put_off_while_the_check_lasts() {
     };
     let counters = &base.pool.counters;
     let read = || [&counters.reads, &counters.reads_ahead].map(|count| count.load(Relaxed));
-    at_rest(&base, || {
+    quiesced(&base, || {
         base.purge_all();
         for n in 0..4 {
             // The pool has room for nothing else.

@@ -4,12 +4,12 @@
 //! away, the closed gate keeps calls away, and the work outside of gates, rollback and purge, waits here.
 //!
 //! **Invariants.** Only work on this very table waits. A rollback or purge of a record outside of a gate holds
-//! [`Space::rest`] of the record's table in shared mode, for that one record. A check holds it in exclusive mode, so
+//! [`Space::check_lock`] of the record's table in shared mode, for that one record. A check holds it in exclusive mode, so
 //! each record of the table is then undone completely, or not at all. When it is held exclusively, a client's rollback
 //! waits; purge and the background rollbacks defer the record, or the transaction, and continue with others. So in a
 //! simulation, which has one thread, no step of a worker waits for the check that it runs within.
 //!
-//! The conclusions of a check depend on what others may still do to the trees, and it is informed of that ([`AtRest`]):
+//! The conclusions of a check depend on what others may still do to the trees, and it is informed of that ([`Quiesced`]):
 //! - A page in use that no tree leads to may belong to a long value. Either a version leads to that value, or a
 //!   transaction has written it and not yet put it into the tree, or has rolled it back. All these pages are named by
 //!   records that purge has not finished. Nothing of the table is logged while its gate is closed, so all these records
@@ -25,7 +25,7 @@ use crate::buffer::Space;
 
 /// The state of a quiesced table, for the conclusions of a check.
 #[derive(Clone, Copy, Debug)]
-pub struct AtRest {
+pub struct Quiesced {
     /// No version waits for purge, and no transaction can roll back a change: all pages in use are those of the rows.
     pub is_purged: bool,
     /// No row change was interrupted: each row has all its entries.
@@ -47,7 +47,12 @@ impl Transactions {
     /// table's gate is closed. With `catches_up` its remaining records are purged before, as far as nothing blocks
     /// that: a reader that keeps versions, an unfinished transaction, a busy key latch. Damage that purge finds is left
     /// in place.
-    pub fn with_table_at_rest<T>(&self, table: &Space, catches_up: bool, run: impl FnOnce(AtRest) -> T) -> T {
+    pub fn with_table_quiesced<T>(
+        &self,
+        table: &Space,
+        catches_up: bool,
+        run: impl FnOnce(Quiesced) -> T,
+    ) -> T {
         let ends: Vec<_> = self.streams.all().map(|stream| (stream, stream.end())).collect();
         if catches_up {
             // Before the table is quiesced: afterwards purge would defer its records.
@@ -58,8 +63,8 @@ impl Transactions {
             }
         }
         let _wake = Wake(self);
-        let _still = table.rest().write();
-        run(AtRest {
+        let _still = table.check_lock().write();
+        run(Quiesced {
             is_purged: ends.iter().all(|(stream, end)| stream.purge.is_done_with(table.id(), *end)),
             has_whole_rows: !self.rollbacks.may_have_cut_off(table.id()),
         })
