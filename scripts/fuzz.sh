@@ -45,6 +45,24 @@ fuzzer() {
     WINDFALL_FUZZ_TARGET=$target "$binary" "$@"
 }
 
+# The corpus of each target is one archive, as its inputs are many and small. libFuzzer wants a folder.
+unpack() {
+    rm -rf "$work/$1/corpus"
+    mkdir -p "$work/$1/corpus"
+    [[ ! -f $crate/corpus/$1.tar ]] || tar -xf "$crate/corpus/$1.tar" -C "$work/$1/corpus"
+}
+
+# The same inputs give the same archive.
+pack() {
+    local archive=$PWD/$crate/corpus/$1.tar
+    rm -f "$archive"
+    if [[ -n $(ls "$work/$1/corpus") ]]; then
+        mkdir -p "$crate/corpus"
+        (cd "$work/$1/corpus" && LC_ALL=C tar -cf "$archive" --sort=name --format=ustar --mode=644 --mtime=@0 \
+            --owner=0 --group=0 --numeric-owner --record-size=512 -- *)
+    fi
+}
+
 all_targets() {
     WINDFALL_FUZZ_TARGET=list "$binary"
 }
@@ -57,9 +75,10 @@ number_after() {
 fuzz() {
     local target=$1 seconds=$2
     local log=$work/$target.log
-    mkdir -p "$work/$target/new" "$work/$target/seeds" "$work/$target/found" "$crate/corpus/$target"
+    mkdir -p "$work/$target/new" "$work/$target/seeds" "$work/$target/found"
+    unpack "$target"
     printf '%-14s %4d s ... ' "$target" "$seconds"
-    local state=held known=("$crate/corpus/$target")
+    local state=held known=("$work/$target/corpus")
     [[ ! -d $crate/regressions/$target ]] || known+=("$crate/regressions/$target")
     WINDFALL_FUZZ_SEEDS=$work/$target/seeds fuzzer "$target" "${limits[@]}" -max_total_time="$seconds" \
         -print_final_stats=1 -seed="${FUZZ_SEED:-0}" -artifact_prefix="$work/$target/found/" \
@@ -81,19 +100,20 @@ fuzz() {
 minimise() {
     local target=$1 kept=$work/$1/kept
     rm -rf "$kept"
-    mkdir -p "$kept" "$work/$target/new" "$crate/corpus/$target"
-    fuzzer "$target" "${limits[@]}" -merge=1 "$kept" "$crate/corpus/$target" "$work/$target/new" \
+    mkdir -p "$kept" "$work/$target/new"
+    unpack "$target"
+    fuzzer "$target" "${limits[@]}" -merge=1 "$kept" "$work/$target/corpus" "$work/$target/new" \
         >"$work/$target.log" 2>&1 </dev/null || fail "the corpus of $target: see $work/$target.log"
     # A repository is no place for a fuzzer's whole memory: the shortest, up to some kilobytes.
     local size=0 file
-    rm -f "$crate/corpus/$target"/*
+    rm -f "$work/$target/corpus"/*
     while read -r bytes file; do
         ((size += bytes)) || true
         ((size > 48 << 10)) && break
-        mv "$file" "$crate/corpus/$target/"
+        mv "$file" "$work/$target/corpus/"
     done < <(find "$kept" -type f -printf '%s %p\n' | sort -n)
-    printf '%-14s %5d inputs\n' "$target" "$(find "$crate/corpus/$target" -type f | wc -l)"
-    rmdir --ignore-fail-on-non-empty "$crate/corpus/$target"
+    pack "$target"
+    printf '%-14s %5d inputs\n' "$target" "$(find "$work/$target/corpus" -type f | wc -l)"
 }
 
 case ${1:-} in

@@ -8,7 +8,8 @@
 mod mutate;
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -28,31 +29,59 @@ pub fn target(name: &str) -> Option<&'static Target> {
 /// An input with its name.
 #[derive(Clone, Debug)]
 pub struct Input {
-    /// The file, or the number among the seeds.
+    /// The file, with the member of an archive, or the number among the seeds.
     pub name: String,
     /// The bytes.
     pub bytes: Vec<u8>,
 }
 
-/// Returns the folder of inputs that were new to a fuzzer, of all targets.
+/// Returns the folder of inputs that were new to a fuzzer: a tar archive for each target, as they are many and small.
 pub fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// Returns the folder of inputs that once revealed a bug.
+/// Returns the folder of inputs that once revealed a bug: a folder of files for each target.
 pub fn regressions() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions")
 }
 
-/// Reads the files of a target in one of the folders, sorted by name. A missing folder counts as empty.
+/// Returns the archive of a target's corpus.
+pub fn archive(target: &Target) -> PathBuf {
+    corpus().join(target.name).with_extension("tar")
+}
+
+/// Returns `None` for a file or folder that does not exist.
+fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// Reads a target's corpus, in the order of its archive, which is sorted by name. A missing archive counts as empty.
+///
+/// # Errors
+/// I/O errors of the file system; an archive that cannot be read.
+pub fn packed(target: &Target) -> io::Result<Vec<Input>> {
+    let path = archive(target);
+    let Some(file) = found(File::open(&path))? else { return Ok(Vec::new()) };
+    let mut inputs = Vec::new();
+    for member in tar::Archive::new(io::BufReader::new(file)).entries()? {
+        let mut member = member?;
+        let name = format!("{}: {}", path.display(), member.path()?.display());
+        let mut bytes = Vec::new();
+        member.read_to_end(&mut bytes)?;
+        inputs.push(Input { name, bytes });
+    }
+    Ok(inputs)
+}
+
+/// Reads a target's regressions, sorted by name. A missing folder counts as empty.
 ///
 /// # Errors
 /// I/O errors of the file system.
-pub fn kept(folder: &Path, target: &Target) -> io::Result<Vec<Input>> {
-    let entries = match fs::read_dir(folder.join(target.name)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
+pub fn kept(target: &Target) -> io::Result<Vec<Input>> {
+    let Some(entries) = found(fs::read_dir(regressions().join(target.name)))? else { return Ok(Vec::new()) };
     let mut inputs = Vec::new();
     for entry in entries {
         let path = entry?.path();
@@ -69,7 +98,7 @@ pub fn kept(folder: &Path, target: &Target) -> io::Result<Vec<Input>> {
 pub fn known(target: &Target) -> io::Result<Vec<Input>> {
     let seeds = (0..).zip((target.seeds)());
     let mut inputs: Vec<Input> = seeds.map(|(n, bytes)| Input { name: format!("seed {n}"), bytes }).collect();
-    inputs.extend(kept(&corpus(), target)?);
-    inputs.extend(kept(&regressions(), target)?);
+    inputs.extend(packed(target)?);
+    inputs.extend(kept(target)?);
     Ok(inputs)
 }

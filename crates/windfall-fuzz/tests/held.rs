@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall_fuzz::{Input, Mutator, Target, corpus, known, regressions, target, targets};
+use windfall_fuzz::{Input, Mutator, Target, corpus, kept, known, packed, regressions, target, targets};
 
 /// Number of mutants per target, over all its inputs.
 const MUTANTS: usize = 40_000;
@@ -236,17 +236,16 @@ fn an_input_that_asks_for_absurd_memory_is_named() {
     assert!(told.contains("it asks for 4096 GiB"), "{told}");
 }
 
-/// A folder of inputs without a target would be ignored silently.
+/// Inputs without a target would be ignored silently, and so would those of a target that are not found.
 #[test]
 fn every_kept_input_is_a_targets() {
     for folder in [corpus(), regressions()] {
         for entry in fs::read_dir(&folder).expect("the folder") {
-            let name = entry.expect("an entry").file_name().into_string().expect("a name");
-            assert!(
-                target(&name).is_some(),
-                "{} has inputs for {name}, which is no target",
-                folder.display()
-            );
+            let path = entry.expect("an entry").path();
+            let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
+            let target = target(name).unwrap_or_else(|| panic!("{} is not of a target", path.display()));
+            let inputs = if path.is_dir() { kept(target) } else { packed(target) }.expect("inputs");
+            assert!(!inputs.is_empty(), "{} has no input", path.display());
         }
     }
 }
