@@ -557,8 +557,11 @@ impl Replay<'_> {
         changes: &Changes,
         decode: &dyn Fn(&core::ops::Range<usize>) -> Result<PageOp<'b>, &'static str>,
     ) -> Result<()> {
-        let mut latched =
-            if fresh { self.pool.latch_for_format(space, id.page)? } else { self.pool.exclusive(space, id.page)? };
+        let mut latched = if fresh {
+            self.pool.latch_for_format(space, id.page)?
+        } else {
+            self.pool.exclusive(space, id.page)?
+        };
         if id.page == PageNo::HEADER {
             space.set_has_pages();
         }

@@ -1,0 +1,28 @@
+//! The examples in `examples/` run to their end; each checks its own result.
+
+#[path = "../examples/partitions.rs"]
+mod partitions;
+#[path = "../examples/queue.rs"]
+mod queue;
+#[path = "../examples/transfers.rs"]
+mod transfers;
+
+fn ends(example: fn(&std::path::Path) -> windfall::Result<()>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    example(folder.path()).expect("it runs to its end");
+}
+
+#[test]
+fn transfers_keep_the_sum() {
+    ends(transfers::run);
+}
+
+#[test]
+fn each_job_is_done_once() {
+    ends(queue::run);
+}
+
+#[test]
+fn days_are_dropped_during_reads_and_writes() {
+    ends(partitions::run);
+}
