@@ -16,8 +16,8 @@ patience=5
 # In seconds, for what takes next to none.
 least_timeout=30
 # Two thirds of the time of the tests beside the code: what the others notice need not wait for these.
-slow=(a_tree_that_is_emptied_in_any_order crash_points_amid_the_freeing_of_long_chains
-    readers_and_cursors_beside_splits_and_merges a_crash_amid_a_build_leaves_the_index rows_change_while_an_index_is_built
+slow=(a_tree_that_is_emptied_in_any_order crash_points_during_the_freeing_of_long_chains
+    readers_and_cursors_during_splits_and_merges a_crash_during_a_build_leaves_the_index rows_change_while_an_index_is_built
     every_crash_point_of_short_histories a_hold_of_a_large_tree_is_as_short a_long_value_may_go_while_it_is_looked_at)
 skips=("${slow[@]/#/--skip=}")
 engine=(-p windfall -p windfall-base)

@@ -449,7 +449,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_about_nobody_yet_gets_its_owner_once() {
+    fn an_error_without_an_owner_gets_its_owner_once() {
         let space = SpaceId(7);
         let of = |space| CorruptError::Structure { owner: Owner::Unknown, space, what: "torn".into() };
         let error = Error::from(of(space));

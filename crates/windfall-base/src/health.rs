@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_panics_is_named_and_who_waits_is_woken() {
+    fn a_worker_that_panics_is_named_and_the_waiting_thread_is_woken() {
         let (health, woken) = (Health::new(), Arc::new(Event::new()));
         let told = woken.clone();
         health.when_stopped(move || told.notify());

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_told_from_text() {
+    fn bytes_are_distinguished_from_text() {
         assert_eq!(text(b"a\tb"), "a\\tb");
         assert_eq!(text(b"\xff"), "\\xff");
         assert_eq!(value(b"\xff\x01"), json!({ "hex": "ff01" }));

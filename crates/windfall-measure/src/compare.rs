@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_groups_are_not_told_apart_and_a_shift_is_found() {
+    fn equal_groups_are_not_distinguished_and_a_shift_is_found() {
         assert!(chance_of_larger(&draw(100, 1, 0.0), &draw(100, 2, 0.0)) > 0.01);
         assert!(chance_of_larger(&draw(100, 1, 0.0), &draw(100, 2, 0.3)) < 0.001);
         assert!(chance_of_larger(&draw(100, 1, 0.3), &draw(100, 2, 0.0)) > 0.99);

@@ -146,7 +146,7 @@ impl Cost {
     }
 
     /// Returns the ratio of much to little in another table.
-    pub fn ratio_beside(&self) -> f64 {
+    pub fn other_ratio(&self) -> f64 {
         growth(self.alone, self.small)
     }
 
@@ -272,7 +272,7 @@ impl Factor {
         let usual = [FLAT, if figure.is_count() { FLAT } else { FLAT_TIME_BESIDE }];
         let [in_table, beside] = self.own_bounds(figure).unwrap_or(usual);
         let in_table: (_, Ratio, _) = ("", Cost::ratio, in_table);
-        let beside: (_, Ratio, _) = ("-beside", Cost::ratio_beside, beside);
+        let beside: (_, Ratio, _) = ("-beside", Cost::other_ratio, beside);
         if self.is_around { vec![beside] } else { vec![in_table, beside] }
     }
 
@@ -301,7 +301,7 @@ impl Factor {
 
     /// Returns the ratio that tables show for a cost.
     pub fn shown(&self, cost: &Cost) -> f64 {
-        if self.is_around { cost.ratio_beside() } else { cost.ratio() }
+        if self.is_around { cost.other_ratio() } else { cost.ratio() }
     }
 
     /// Returns the largest ratio of a figure over its statements.
@@ -347,7 +347,7 @@ pub fn costs(factors: &[Factor]) -> Grid {
         }
         let calls = statement.cost(Figure::SystemCalls);
         line.push(calls.map_or_else(|| "-".into(), |cost| value(Figure::SystemCalls, cost.large)));
-        line.push(statement.cost(Figure::Time).map_or_else(|| "-".into(), |cost| times(cost.ratio_beside())));
+        line.push(statement.cost(Figure::Time).map_or_else(|| "-".into(), |cost| times(cost.other_ratio())));
         grid.line(line);
     }
     grid
@@ -485,7 +485,7 @@ mod tests {
         );
         assert_eq!([growth(2.0, 3.0), growth(4.0, 0.0), growth(1.0, 1.0)], [1.5, 0.25, 1.0]);
         let most =
-            |figure| [Cost::ratio, Cost::ratio_beside, Cost::largest].map(|of| factor().most(figure, of));
+            |figure| [Cost::ratio, Cost::other_ratio, Cost::largest].map(|of| factor().most(figure, of));
         assert_eq!(most(Figure::Instructions), [Some(3.0), Some(2.0), Some(1500.0)]);
         assert_eq!(most(Figure::Time), [None; 3]);
         let time = Cost { figure: Figure::Time, alone: 1.0, small: 2.0, large: 3.0 };

@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_that_fails_or_sets_no_mark_is_told() {
+    fn a_child_that_fails_or_sets_no_mark_is_reported() {
         let none = run(Command::new("sh").args(["-c", "true"])).unwrap_err().to_string();
         assert!(none.contains("no mark"), "{none}");
         let failed = run(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err().to_string();

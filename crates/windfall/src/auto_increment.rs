@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_no_number_pays_for_none() {
+    fn a_table_without_numbers_writes_no_log_for_them() {
         let db = open(&SimulatedDisk::new(1));
         let (t, session) = (table(&db, "t"), db.session());
         let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();

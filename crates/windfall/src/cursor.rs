@@ -242,7 +242,7 @@ impl Cursor {
             Reader::Session(None) => return self.find_seen(to, TrxId::NONE, wanted),
             Reader::Session(Some(scope)) => {
                 return scope.call(|inner| {
-                    self.forget_taken_back(inner)?;
+                    self.discard_rolled_back(inner)?;
                     self.find_seen(to, TrxId::NONE, wanted)
                 });
             }
@@ -263,7 +263,7 @@ impl Cursor {
             if takes_new_view && let Some(view) = scope.view_of_plain_read(inner) {
                 self.take_view(view);
             }
-            self.forget_taken_back(inner)?;
+            self.discard_rolled_back(inner)?;
             self.find_seen(to, inner.own(), wanted)
         })
     }
@@ -308,7 +308,7 @@ impl Cursor {
 
     /// Discards what was read ahead if the transaction has rolled back a part of itself since, because it may be of
     /// that part. Locking reads read each row again anyway.
-    fn forget_taken_back(&mut self, inner: &Inner) -> Result<()> {
+    fn discard_rolled_back(&mut self, inner: &Inner) -> Result<()> {
         if inner.rolled_back() != self.rolled_back {
             self.entries.discard_batch()?;
             self.rolled_back = inner.rolled_back();

@@ -203,11 +203,11 @@ impl Scope {
         if let Phase::Prepared(xid) = before {
             self.engine.transactions.prepared().remove(&xid);
         }
-        self.let_go(inner);
+        self.release_all(inner);
         done
     }
 
-    fn let_go(&self, inner: &mut Inner) {
+    fn release_all(&self, inner: &mut Inner) {
         inner.view = None;
         inner.savepoints.clear();
         for undo in inner.sessions.drain(..) {
@@ -244,7 +244,7 @@ impl Scope {
         if let Some(error) = trx.broken() {
             inner.phase = Phase::RolledBack(format!("a part of it could not be rolled back: {error}").into());
             drop(trx);
-            self.let_go(inner);
+            self.release_all(inner);
             return done;
         }
         inner.trx = trx.suspend();
@@ -417,7 +417,7 @@ impl Scope {
                 Ok(_) => Phase::Committed,
                 Err(error) => Phase::RolledBack(error.to_string().into()),
             };
-            self.let_go(inner);
+            self.release_all(inner);
             end
         })?;
         self.await_log(end, mode)

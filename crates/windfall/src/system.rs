@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn visits_end_when_they_are_told_to() {
+    fn a_scan_ends_when_its_visitor_stops_it() {
         let db = open(&SimulatedDisk::new(1), Arc::new(SimulatedEnv::new(1)));
         let mut changes: Vec<Change> = (0..9).map(|n| Change::put(key(n), vec![n as u8])).collect();
         assert!(changes[0].log_bytes() > Change::remove(key(0)).log_bytes());

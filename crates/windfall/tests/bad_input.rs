@@ -652,7 +652,7 @@ fn a_full_disk_loses_nothing_and_work_goes_on() {
 }
 
 #[test]
-fn a_disk_that_takes_no_pages_is_told_before_the_log_is_full_and_loses_nothing() {
+fn a_disk_that_takes_no_pages_is_reported_before_the_log_is_full_and_loses_nothing() {
     let disk = SimulatedDisk::new(9);
     let open = |disk: &SimulatedDisk| {
         let env = SimulatedEnv::new(9);

@@ -74,7 +74,7 @@ fn net(bug: Bug) -> Suite {
         Bug::PreparedNotNoted | Bug::PreparedForgotten => {
             Tests("transactions", "prepared::what_is_prepared_survives_every_crash")
         }
-        Bug::PreparedDuringRollback => Tests("transactions", "prepared::what_was_taken_back_in_part"),
+        Bug::PreparedDuringRollback => Tests("transactions", "prepared::a_partly_rolled_back_transaction"),
         Bug::PreparedUnlocked => Tests("transactions", "prepared::after_a_crash"),
         Bug::HandedOverUnseen => Tests("transactions", "background::an_index_waits"),
         Bug::SplitInTwoGroups | Bug::EntriesNotRolledBack => GROUPS,
@@ -107,7 +107,7 @@ fn net(bug: Bug) -> Suite {
         Bug::TemporaryReadersUnseen => Tests("transactions", "temporary::a_value_of_a_temporary_table"),
         Bug::RollbackNotNoted => Units("catalog::tests::beside::transactions_of_every_kind"),
         Bug::KeyOutOfReachNotNoted => Units("catalog::tests::beside::a_row_whose_index_key_is_out_of_reach"),
-        Bug::GateLeftOpen => Units("catalog::tests::who_is_alone"),
+        Bug::GateLeftOpen => Units("catalog::tests::exclusive_access_to_a_table"),
         Bug::LoadLeftBehind => Units("catalog::load::tests::what_is_refused"),
         Bug::EndedViewBelieved => Tests("transactions", "undo_limit::the_oldest_view_is_ended"),
         Bug::UndoNotReserved => Units("transaction::tests::purge::"),
@@ -180,13 +180,13 @@ fn beside(bug: Bug) -> Option<Suite> {
             Units("buffer::low_water_mark::tests::an_older_change_may_be_registered_after_a_younger_one")
         }
         Bug::EvictionKeepsVersion | Bug::LatchWithoutTag => {
-            Units("buffer::replace::tests::who_has_found_a_page_learns_of_its_eviction")
+            Units("buffer::replace::tests::a_reader_notices_the_eviction_of_its_page")
         }
         Bug::LatecomerForgotten => {
-            Units("buffer::reclaim::tests::a_frame_that_someone_has_latched_comes_back_when_he_lets_go")
+            Units("buffer::reclaim::tests::a_latched_frame_is_freed_when_its_latch_is_released")
         }
         Bug::LateInstall | Bug::DropLeavesItUnknown => {
-            Units("buffer::reclaim::tests::what_comes_behind_a_drop_goes_at_once")
+            Units("buffer::reclaim::tests::a_page_that_arrives_after_a_drop_is_removed_at_once")
         }
         Bug::EndedWriterLocks => {
             Units("transaction::locks::tests::rules::the_lock_of_a_writer_is_made_explicit_until_it_ends")

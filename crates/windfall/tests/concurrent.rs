@@ -586,7 +586,7 @@ fn rows_that_everybody_wants() {
 
 /// The database is closed during concurrent calls: each call is done and durable, or refused, and none hangs.
 #[test]
-fn closing_amid_the_work() {
+fn closing_during_concurrent_calls() {
     for round in 0..6u64 {
         let folder = tempfile::tempdir().expect("a folder");
         let db = Database::open(folder.path(), options()).expect("a database");

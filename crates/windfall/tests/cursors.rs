@@ -175,7 +175,7 @@ fn a_cursor_keeps_its_place_while_rows_come_and_go() -> Result<()> {
 }
 
 #[test]
-fn a_seek_looks_anew() -> Result<()> {
+fn a_seek_reads_again() -> Result<()> {
     let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..1)))?;
     for key in ["a", "b", "c"] {
@@ -231,7 +231,7 @@ fn a_cursor_ends_with_its_table() -> Result<()> {
 /// Both ends of a locking range have met, and its own rows are deleted. Rows that other transactions add beyond that
 /// point are not in the range, so it must not wait for their locks.
 #[test]
-fn where_both_ends_have_met_a_locking_range_waits_for_nobody() -> Result<()> {
+fn a_locking_range_whose_ends_have_met_waits_for_no_lock() -> Result<()> {
     let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..4)))?;
     let level = TransactionOptions::default().isolation(Isolation::ReadCommitted).lock_wait(Duration::ZERO);

@@ -529,7 +529,7 @@ fn a_case_is_read_as_it_is_written() {
 /// A page is whole, in its place, and older than a split. A key that it does not contain any more, or not yet, must not
 /// be taken for absent, and its old rows must not be taken for current ones.
 #[test]
-fn a_page_from_before_a_split_is_told() {
+fn a_page_from_before_a_split_is_reported() {
     const PAGE: usize = 4096;
     let key = |n: u32| n.to_be_bytes();
     let disk = SimulatedDisk::new(1);

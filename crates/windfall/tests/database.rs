@@ -152,7 +152,7 @@ fn many_threads_on_one_table() -> Result<()> {
 
 /// The doublewrite file is only needed if a page is torn.
 #[test]
-fn a_doublewrite_file_that_is_lost_is_made_anew() -> Result<()> {
+fn a_doublewrite_file_that_is_lost_is_created_again() -> Result<()> {
     let (folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default())?;
     (0..100).try_for_each(|n| table.insert(&key(n), &[1; 100]))?;
@@ -170,7 +170,7 @@ fn a_doublewrite_file_that_is_lost_is_made_anew() -> Result<()> {
 }
 
 #[test]
-fn a_lost_file_is_told_as_lost_and_nothing_is_deleted() -> Result<()> {
+fn a_lost_file_is_reported_as_lost_and_nothing_is_deleted() -> Result<()> {
     let (folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default())?;
     for n in 0..100u32 {
@@ -336,7 +336,7 @@ fn metrics_tell_of_the_catalog_and_of_what_waits_to_be_deleted() -> Result<()> {
 
 /// A second call that closes a database returns only when the first has closed it: the folder can be opened again then.
 #[test]
-fn who_closes_second_waits_for_the_end() -> Result<()> {
+fn a_second_close_waits_for_the_end_of_the_first() -> Result<()> {
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     let folder = tempfile::tempdir().unwrap();
     for round in 0..5u32 {

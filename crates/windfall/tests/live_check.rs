@@ -166,7 +166,7 @@ impl World {
 }
 
 #[test]
-fn a_check_finds_nothing_beside_everybody_and_holds_up_nobody() {
+fn a_check_finds_nothing_during_concurrent_work_and_blocks_no_thread() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options::default()
         .page_size(PAGE as usize)
@@ -225,7 +225,7 @@ fn a_check_finds_nothing_beside_everybody_and_holds_up_nobody() {
 /// The list of files and the names of tables are not read at one moment, and these tables are so small that each has
 /// several names within a check.
 #[test]
-fn a_check_beside_renames_finds_the_table_of_every_file() {
+fn a_check_during_renames_finds_the_table_of_every_file() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options::default()
         .page_size(PAGE as usize)
@@ -238,7 +238,7 @@ fn a_check_beside_renames_finds_the_table_of_every_file() {
             thread::spawn(move || world.renames(number))
         })
         .collect();
-    let again = "cargo test -p windfall --test live_check a_check_beside_renames";
+    let again = "cargo test -p windfall --test live_check a_check_during_renames";
     Guard::with_limit(HANG).run(again, || {
         for n in 0..CHECKS {
             let report = world.db.check_live().unwrap();
@@ -316,7 +316,7 @@ fn a_prepared_transaction_keeps_the_long_values_that_it_has_replaced() {
 }
 
 #[test]
-fn what_is_taken_back_to_a_savepoint_keeps_its_long_values_until_the_transaction_has_ended() {
+fn rolled_back_changes_keep_their_long_values_until_the_transaction_has_ended() {
     for commits in [false, true] {
         let (db, env, table) = with_long_values();
         let trx = db.begin(TransactionOptions::default());

@@ -61,7 +61,7 @@ fn is_sound(db: &Database) -> Result<()> {
 }
 
 #[test]
-fn much_is_redone_and_told() -> Result<()> {
+fn recovery_redoes_much_and_reports_progress() -> Result<()> {
     const ROWS: u32 = 40_000;
     let folder = tempfile::tempdir().expect("a folder");
     let db = Database::open(folder.path(), options().buffer_pool_size(64 << 20))?;

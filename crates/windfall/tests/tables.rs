@@ -170,7 +170,7 @@ impl<W: Write> Write for Keeping<'_, W> {
 const LONG: u64 = 300_000;
 
 /// Puts a long value, and runs `act` from within its source after a statement has begun on another thread.
-fn put_amid(
+fn put_during_a_statement(
     table: &Table,
     statement: impl FnOnce() -> Result<()> + Send + 'static,
     act: impl FnOnce(),
@@ -206,7 +206,7 @@ fn a_source_may_call_tables_that_a_statement_is_closing() -> Result<()> {
         }
         let other = db.clone();
         let (put, done) = in_time(what, move || {
-            put_amid(
+            put_during_a_statement(
                 &b.clone(),
                 move || statement(&other),
                 move || {
@@ -284,7 +284,7 @@ fn a_source_makes_no_statement_and_waits_for_no_row() -> Result<()> {
 
 /// Two databases count as one here: threads may use them in both orders, and neither database sees the whole cycle.
 #[test]
-fn calls_within_calls_on_another_database_close_no_circle() -> Result<()> {
+fn calls_within_calls_on_another_database_cause_no_deadlock() -> Result<()> {
     let ((_folder, one), (_other_folder, other)) = (new_database(options())?, new_database(options())?);
     let dbs = [one, other];
     let tables = [0, 1].map(|n| dbs[n].create_table("t", TableOptions::default()).unwrap());
@@ -328,7 +328,7 @@ fn calls_within_calls_on_another_database_close_no_circle() -> Result<()> {
                     meet.wait();
                     tables[1 - n].put(&key(2), b"two").unwrap();
                 };
-                let (put, truncated) = put_amid(&tables[n], truncate, act);
+                let (put, truncated) = put_during_a_statement(&tables[n], truncate, act);
                 put.unwrap();
                 truncated.unwrap();
             })
@@ -345,7 +345,7 @@ fn calls_within_calls_on_another_database_close_no_circle() -> Result<()> {
 }
 
 #[test]
-fn a_sink_holds_up_nobody_and_gets_the_value_that_was_there() -> Result<()> {
+fn a_sink_blocks_no_call_and_gets_the_value_that_was_there() -> Result<()> {
     let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default())?;
     let value = vec![3; LONG as usize];

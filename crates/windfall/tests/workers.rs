@@ -158,7 +158,7 @@ fn work(worker: &str) -> Error {
     error
 }
 
-fn told_of(worker: &'static str) -> Error {
+fn error_of_panic_in(worker: &'static str) -> Error {
     let (done, outcome) = mpsc::channel();
     thread::spawn(move || done.send(work(worker)));
     let error = outcome
@@ -171,7 +171,7 @@ fn told_of(worker: &'static str) -> Error {
 /// The threads of the real disk report a panic like this: `disk/queue.rs`.
 #[test]
 fn a_panic_of_an_io_thread_stops_the_database() {
-    let told = told_of(IO).to_string();
+    let told = error_of_panic_in(IO).to_string();
     assert!(told.contains("an I/O thread has panicked: the trap was sprung"), "{told}");
 }
 
@@ -179,7 +179,7 @@ fn a_panic_of_an_io_thread_stops_the_database() {
 #[test]
 fn a_panic_of_any_worker_stops_the_database() {
     for worker in ["cleaner", "checkpoint", "log", "deleter"] {
-        let error = told_of(worker);
+        let error = error_of_panic_in(worker);
         let told = format!("the background worker {worker} has panicked: the trap was sprung");
         assert!(error.to_string().contains(&told), "{error}");
     }

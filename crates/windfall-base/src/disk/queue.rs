@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_amid_a_request_is_its_error_and_the_thread_goes_on() {
+    fn a_panic_during_a_request_is_its_error_and_the_thread_continues() {
         let folder = tempfile::tempdir().unwrap();
         let options = RealDiskOptions { io_threads: 1, ..RealDiskOptions::default() };
         let disk = RealDisk::open(folder.path(), options).unwrap();

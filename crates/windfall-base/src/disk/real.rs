@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_file_is_let_go_and_its_requests_end() {
+    fn the_handle_of_a_removed_file_is_closed_and_its_requests_end() {
         let folder = tempfile::tempdir().unwrap();
         let options = RealDiskOptions { io_threads: 1, ..RealDiskOptions::default() };
         let disk = RealDisk::open(folder.path(), options).unwrap();
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_after_the_release_changes_nothing_of_the_next_owner() {
+    fn a_call_after_the_release_changes_nothing_of_the_next_owner() {
         let folder = tempfile::tempdir().unwrap();
         let open = || RealDisk::open(folder.path(), RealDiskOptions::default());
         let late = open().unwrap();

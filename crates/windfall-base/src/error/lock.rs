@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_names_who_was_in_the_way() {
+    fn an_error_names_the_blocking_transactions() {
         let of = |ids: &[u64]| Blockers::new(ids.iter().map(|id| TrxId(*id)));
         assert_eq!(of(&[7]).to_string(), "transaction 7");
         assert_eq!(of(&[7, 9, 7, 8]).to_string(), "transactions 7, 9 and 8");

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_inside_a_closed_gate() {
+    fn no_thread_is_inside_a_closed_gate() {
         let gate = Arc::new(Gate::new());
         let alone = Arc::new(AtomicBool::new(false));
         let threads: Vec<_> = (0..4)
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_a_drop_is_told_from_one_for_another_statement() {
+    fn a_wait_for_a_drop_is_distinguished_from_one_for_another_statement() {
         let waited = |by_drop: bool, is_for_good: bool| {
             let gate = Gate::new();
             let hold = || {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_inside_passes_gates_that_are_closing_and_none_that_is_closed() {
+    fn a_thread_inside_passes_gates_that_are_closing_and_none_that_is_closed() {
         let gates: Arc<[Gate; 3]> = Arc::default();
         let closed = Arc::new(AtomicBool::new(false));
         let over = Arc::new(AtomicBool::new(false));

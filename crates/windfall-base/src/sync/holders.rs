@@ -193,7 +193,7 @@ mod tests {
     const LONG: Duration = Duration::from_millis(20);
 
     #[test]
-    fn who_holds_something_for_long_is_named() {
+    fn a_thread_that_holds_something_for_long_is_named() {
         let (mutex, gate, mut watchdog) = (Mutex::new(Rank::Leaf, ()), Gate::new(), Watchdog::default());
         let me = std::thread::current().name().unwrap().to_owned();
         // Other tests hold locks for moments.

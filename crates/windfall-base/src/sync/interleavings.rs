@@ -137,7 +137,7 @@ fn a_nap_misses_no_work() {
 /// Catches: a passer that checks before it counts itself, or that stays counted while it waits; a closer that sums
 /// before it closes; a leaving thread that does not notify; a gate that opens again after it was closed permanently.
 #[test]
-fn nobody_is_inside_a_closed_gate() {
+fn no_thread_is_inside_a_closed_gate() {
     explore(8_000, &[Bug::GateLooksBeforeItCounts, Bug::LeaverWakesNone], || {
         let shared = Arc::new((Gate::new(), AtomicBool::new(false)));
         let passers = [0, 1].map(|stripe| {
@@ -171,7 +171,7 @@ fn nobody_is_inside_a_closed_gate() {
 /// Catches: a closing gate that blocks a thread inside another gate; gates that are closed one after the other and not
 /// checked again; a waiter that is not notified, or does not see, that a closed gate is closing again.
 #[test]
-fn who_is_inside_a_gate_passes_one_that_is_closing() {
+fn a_thread_inside_a_gate_passes_one_that_is_closing() {
     explore(8_000, &[Bug::ClosingGateHoldsAll, Bug::GatesClosedOneByOne], || {
         let shared = Arc::new(([0; 3].map(|_| Gate::new()), AtomicBool::new(false)));
         // The last gate is closed by no thread.
@@ -211,7 +211,7 @@ fn who_is_inside_a_gate_passes_one_that_is_closing() {
 /// Catches: a count of passed gates that is kept separately for the gates of each closer. Then each thread waits at the
 /// gate that the other thread is inside of, and neither closer finishes.
 #[test]
-fn gates_of_closers_who_know_nothing_of_each_other_close_no_circle() {
+fn gates_of_independent_closers_cause_no_deadlock() {
     explore(8_000, &[Bug::ClosingGateHoldsAll], || {
         let gates = Arc::new([0; 2].map(|_| Gate::new()));
         let passers = [[0, 1], [1, 0]].map(|[outer, inner]| {

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_overflows_leaves_no_sharer_behind() {
+    fn a_version_that_overflows_leaves_no_shared_latch() {
         let latch = Latch(AtomicU64::new(VERSION), DropMark::default());
         let last = latch.version().unwrap();
         assert!(latch.try_exclusive());

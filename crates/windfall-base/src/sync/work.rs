@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_for_a_dropping_thread_is_counted_for_who_waits() {
+    fn a_wait_for_a_dropping_thread_is_counted_for_the_waiting_thread() {
         let (mark, before) = (DropMark::new(), so_far());
         mark.waited();
         in_drop(|| mark.shared());

@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_begins_as_it_is_told() {
+    fn a_transaction_begins_with_the_given_options() {
         assert_eq!(work("begin"), Work::Begin(Begin::default()));
         assert_eq!(
             work("BEGIN serializable Read Only consistent snapshot wait 0.5"),

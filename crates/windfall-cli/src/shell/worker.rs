@@ -93,14 +93,14 @@ impl Worker {
         let done = catch_unwind(AssertUnwindSafe(|| self.answer(work))).unwrap_or_else(|_| {
             Err(Failure::said("the statement has panicked, which is a bug: please report it"))
         });
-        let over = self.let_go_if_over();
+        let over = self.drop_if_ended();
         done.map_err(
             |failure| if over { format!("{failure}; the transaction is over") } else { failure.to_string() },
         )
     }
 
     /// Removes a transaction that was ended by an error. Returns whether there was one.
-    fn let_go_if_over(&self) -> bool {
+    fn drop_if_ended(&self) -> bool {
         // An empty statement has no effect, but it fails if the transaction is over.
         let asked = self.place.read().as_ref().map(|trx| trx.atomically(|| Ok(())));
         let over = matches!(asked, Some(Err(Error::Transaction(TransactionError::RolledBack(_)))));

@@ -249,7 +249,7 @@ fn a_part_that_fails_leaves_the_others_standing() {
 }
 
 #[test]
-fn a_benchmark_that_is_killed_leaves_nothing_behind() {
+fn a_benchmark_that_is_killed_leaves_no_files() {
     let place = Place::new();
     let mut child = place.command(&["bench", "footprint", "--dir", "a/b"]).spawn().unwrap();
     let database = place.path().join(format!("a/b/footprint-{}/footprint/windfall.control", child.id()));

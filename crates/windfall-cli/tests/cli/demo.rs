@@ -86,7 +86,7 @@ fn the_numbers_of_a_demo_hang_together() {
 }
 
 #[test]
-fn an_interrupted_demo_leaves_nothing_behind() {
+fn an_interrupted_demo_leaves_no_files() {
     let place = Place::new();
     let mut child = place.command(&["demo", "--pool", "64m", "--rows", "100000"]).spawn().unwrap();
     while !place.path().join("windfall-demo/database/windfall.control").exists() {

@@ -169,7 +169,7 @@ fn what_is_no_database_is_refused() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_written_is_told() {
+fn an_answer_that_cannot_be_written_is_an_error() {
     let place = Place::new();
     place.feed(&["load", "t"], "a,b\n1,2\n").served();
     for call in [&["tables"][..], &["scan", "t"], &["--json", "scan", "t"], &["get", "t", "1"], &["check"]] {
@@ -260,7 +260,7 @@ fn damage_is_found_and_is_no_refusal() {
 }
 
 #[test]
-fn leaked_missing_and_foreign_files_are_told() {
+fn leaked_missing_and_foreign_files_are_reported() {
     let place = Place::new();
     place.feed(&["load", "t"], "id,a\n1,x\n").served();
     let data = place.path().join("db/data");

@@ -161,7 +161,7 @@ fn one_session_waits_and_goes_on_after_the_commit_of_another() {
 }
 
 #[test]
-fn statements_of_three_sessions_are_told_apart() {
+fn statements_of_three_sessions_are_distinguished() {
     let place = people();
     let (told, objects) = place.objects(
         &[],
@@ -261,7 +261,7 @@ fn a_wait_is_interrupted() {
 }
 
 #[test]
-fn a_part_of_a_transaction_is_taken_back() {
+fn a_part_of_a_transaction_is_rolled_back() {
     let place = people();
     place.says(
         "begin snapshot\nput people ada 1\nsavepoint s\nput people ada 2\nsavepoint u\ndelete people bob\nrollback to s\n\

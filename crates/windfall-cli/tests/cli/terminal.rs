@@ -170,7 +170,7 @@ fn without_a_place_for_the_history_it_works_and_says_so() {
 }
 
 #[test]
-fn a_signal_amid_a_line_leaves_the_terminal_as_it_was() {
+fn a_signal_within_a_line_leaves_the_terminal_as_it_was() {
     let place = people();
     let state = tempfile::tempdir().unwrap();
     let Some(mut terminal) = Terminal::open(&place, state.path()) else { return };

@@ -272,7 +272,7 @@ fn flush_list_ahi_walks_the_lru_list_first() {
 }
 
 #[test]
-fn flush_list_ahi_begins_its_walk_anew_after_each_batch() {
+fn flush_list_ahi_restarts_its_walk_after_each_batch() {
     let stage = Stage::new(&FlushListAhi, true, 1, 1_500);
     stage.hash(1_500);
     let (before, [pages, _]) = (stage.seen(), stage.lists());

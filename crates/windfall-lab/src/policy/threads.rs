@@ -235,7 +235,7 @@ fn play(name: PolicyName, policy: &dyn DropPolicy, hash_index: bool) {
 }
 
 #[test]
-fn tables_go_amid_readers_writers_and_the_cleaner() {
+fn tables_are_dropped_during_reads_writes_and_cleaning() {
     for name in PolicyName::ALL {
         for hash_index in [false, true] {
             if let Some(policy) = of(name) {

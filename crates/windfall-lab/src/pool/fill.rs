@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn real_pages_live_beside_them_and_take_their_place() {
+    fn real_pages_coexist_with_synthetic_ones_and_replace_them() {
         let pool = filled(1);
         let rows = tree(&pool, &new_space(&pool, 20), 100);
         let low_water_mark = pool.context().log.low_water_mark();

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_without_a_change_are_behind_all_others() {
+    fn pages_without_a_change_come_after_all_others() {
         let frames = frames(20);
         let flush = Flush::default();
         let enter = |frame: u32, lsn| {

@@ -59,7 +59,7 @@ pub fn section(x9: &X9) -> Section {
                     [cost.alone, cost.small, cost.large].map(|value| flat::value(cost.figure, value));
                 let mut line = vec![factor.what.clone(), statement.name.clone(), cost.figure.text().into()];
                 line.extend(of_each);
-                line.extend([times(cost.ratio_beside()), times(cost.ratio())]);
+                line.extend([times(cost.other_ratio()), times(cost.ratio())]);
                 line
             })
         })

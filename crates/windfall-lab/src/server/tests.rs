@@ -197,7 +197,7 @@ impl Scene for Filled {
 }
 
 #[test]
-fn a_filled_pool_is_walked_by_those_who_walk_lists() {
+fn a_filled_pool_is_walked_by_policies_that_walk_lists() {
     Filled.on_all();
 }
 
@@ -224,7 +224,7 @@ impl Scene for Hashed {
 }
 
 #[test]
-fn hashed_tables_are_unhashed_by_those_who_have_to() {
+fn hashed_tables_are_unhashed_by_policies_that_have_to() {
     Hashed.on_all();
 }
 

@@ -285,7 +285,7 @@ mod tests {
     /// Attempts fail one after the other, while other threads hold the lock for some attempts each. The last attempt,
     /// which ends with the release, is the longest one, but shorter than the total time of another holder.
     #[test]
-    fn a_wait_for_one_after_the_other_names_who_was_there_for_the_longest_part() {
+    fn a_wait_for_several_holders_names_the_one_with_the_longest_part() {
         let notes = Stats::new("pool");
         let others = [Purpose::Drop, Purpose::Drop, Purpose::Flush, Purpose::Drop, Purpose::Load];
         let (clock, tried) = (Cell::new(Duration::from_secs(7)), RefCell::new(Vec::new()));

@@ -107,7 +107,7 @@ mod tests {
     /// The mutex is taken before the name is written: a reader in between must not get the name of the previous
     /// holder.
     #[test]
-    fn a_wait_names_nobody_who_has_given_it_back_before() {
+    fn a_wait_names_no_previous_holder() {
         let mutex = Mutex::new("pool", ());
         drop(mutex.lock(Purpose::Drop));
         let taken = mutex.inner.lock();

@@ -90,7 +90,7 @@ mod tests {
 
     /// One thread shares the lock for a drop while other readers come and go; a writer waits.
     #[test]
-    fn a_writer_waits_for_one_who_shares() {
+    fn a_writer_waits_for_a_reader() {
         let lock = RwLock::new("hash index", 0);
         let (held, is_held) = mpsc::channel();
         thread::scope(|scope| {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_share_for_a_moment_are_named_if_nobody_stays() {
+    fn readers_of_a_moment_are_named_if_no_reader_stays() {
         let lock = RwLock::new("page hash", ());
         drop(lock.write(Purpose::Load));
         thread::scope(|scope| {

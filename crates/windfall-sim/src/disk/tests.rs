@@ -155,7 +155,7 @@ fn a_careful_replacement_is_atomic_and_a_careless_one_is_caught() {
 }
 
 #[test]
-fn a_sync_that_is_cut_off_has_promised_nothing() {
+fn a_sync_that_is_cut_off_guarantees_nothing() {
     for folder in [false, true] {
         let disk = SimulatedDisk::new(1);
         disk.create(LOG).unwrap();
@@ -227,7 +227,7 @@ fn a_seed_decides_the_order_of_completions() {
 }
 
 #[test]
-fn a_crash_amid_a_batch_fails_the_rest_of_it() {
+fn a_crash_during_a_batch_fails_the_rest_of_it() {
     let disk = SimulatedDisk::new(5);
     disk.create(DATA).unwrap();
     disk.crash_at(disk.operations() + 3);

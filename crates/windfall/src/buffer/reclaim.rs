@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_someone_has_latched_comes_back_when_he_lets_go() {
+    fn a_latched_frame_is_freed_when_its_latch_is_released() {
         let (_, pool) = new_pool(64);
         let space = pool.attach(SpaceId(100), Durability::Temporary);
         (0..20).for_each(|page| drop(pool.latch_for_format(&space, PageNo(page)).unwrap()));
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_behind_a_drop_goes_at_once() {
+    fn a_page_that_arrives_after_a_drop_is_removed_at_once() {
         let (_, pool) = new_pool(64);
         let known = dropped(&pool, 100, 5, 0);
         let unknown = Arc::new(Space::new(SpaceId(101), Durability::Temporary));

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_a_frame_by_himself_wakes_the_cleaner() {
+    fn a_caller_that_finds_a_frame_itself_wakes_the_cleaner() {
         let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
         let options = Options::default().page_size(4096).buffer_pool_size(128 * 4096);
         let db = Database::open_on(disk, env, &options, &|_| {}).unwrap();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_told_that_no_frame_comes_whoever_resizes_the_pool_meanwhile() {
+    fn a_caller_gets_an_error_when_no_frame_is_freed_even_during_resizes() {
         let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
         let options = small().buffer_pool_size(128 * 4096).buffer_pool_max_size(192 * 4096);
         let db = Database::open_on(disk.clone(), env.clone(), &options, &|_| {}).unwrap();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_not_told_of_the_trouble_of_another_table() {
+    fn a_caller_gets_no_error_of_another_table() {
         for pages in [40u32, 250] {
             let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
             let db = Database::open_on(disk.clone(), env, &small().buffer_pool_size(1024 * 4096), &|_| {})
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_free_frames_are_for_those_who_make_room() {
+    fn the_last_free_frames_are_for_work_that_makes_room() {
         let (_, pool) = new_pool(64);
         let space = pool.attach(SpaceId(100), Durability::Temporary);
         for page in 0..200 {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_found_a_page_learns_of_its_eviction() {
+    fn a_reader_notices_the_eviction_of_its_page() {
         let (_, pool) = new_pool(64);
         let space = pool.attach(SpaceId(100), Durability::Temporary);
         let id = PageId { space: space.id(), page: PageNo(3) };

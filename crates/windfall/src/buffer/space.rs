@@ -162,7 +162,7 @@ impl Space {
 
     /// Must be called after it was marked dropped: if the pool does not know it, it never will. Returns whether the
     /// pool knows it.
-    pub(super) fn is_known_for_good(&self) -> bool {
+    pub(super) fn is_known_permanently(&self) -> bool {
         if planted(Bug::DropLeavesItUnknown) {
             return self.slot().is_some();
         }

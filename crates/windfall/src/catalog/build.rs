@@ -669,7 +669,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_off_is_looked_at_again_in_turn() {
+    fn deferred_entries_are_checked_again_in_turn() {
         let mut undecided = Deferred::default();
         let entries = |from: u32| (from..from + 50).map(u32::to_be_bytes);
         entries(1000).for_each(|entry| undecided.put(&entry));

@@ -191,7 +191,7 @@ fn index(unique: bool) -> IndexOptions {
 }
 
 /// Builds an index while rows change at each point where a test can act.
-fn build_amid_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mutex<Changes>>, Result<()>) {
+fn build_during_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mutex<Changes>>, Result<()>) {
     let none = Changes { chance: SimulatedEnv::new(1), rows: Rows::new(), next: Rows::new() };
     let changes = Arc::new(Mutex::new(Rank::Session, none));
     let Ok((db, _)) = open(disk, seed) else {
@@ -234,7 +234,7 @@ fn build_amid_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mutex<
 fn rows_change_while_an_index_is_built() -> Result<()> {
     for seed in 1..60 {
         let disk = SimulatedDisk::new(seed);
-        let (changes, done) = build_amid_changes(&disk, seed, 150);
+        let (changes, done) = build_during_changes(&disk, seed, 150);
         done.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let changes = changes.lock();
         let (db, _) = open(&disk, seed)?;
@@ -247,16 +247,16 @@ fn rows_change_while_an_index_is_built() -> Result<()> {
 }
 
 #[test]
-fn a_crash_amid_a_build_leaves_the_index_whole_or_gone() {
+fn a_crash_during_a_build_leaves_the_index_whole_or_gone() {
     let (mut whole, mut gone) = (0, 0);
     for seed in [1, 2, 5, 6] {
         let disk = SimulatedDisk::new(seed);
-        build_amid_changes(&disk, seed, 24).1.unwrap();
+        build_during_changes(&disk, seed, 24).1.unwrap();
         let total = disk.operations();
         for operation in 1..=total {
             let disk = SimulatedDisk::new(seed);
             disk.crash_at(operation);
-            let (changes, done) = build_amid_changes(&disk, seed, 24);
+            let (changes, done) = build_during_changes(&disk, seed, 24);
             let survive =
                 [Survive::Nothing, Survive::Everything, Survive::Random(operation)][operation as usize % 3];
             let what = format!("seed {seed}, crash at operation {operation} of {total}, {survive:?}");
@@ -483,7 +483,7 @@ fn the_setting_of_hash_indexes_reaches_every_tree() -> Result<()> {
 /// After the panic memory and log disagree: no call succeeds any more, no call waits for the thread that panicked, and
 /// the next opening recovers what the log contains.
 #[test]
-fn a_panic_amid_a_statement_stops_the_database_and_nobody_waits() -> Result<()> {
+fn a_panic_during_a_statement_stops_the_database_and_no_call_waits() -> Result<()> {
     type Statement = fn(&Database) -> Result<()>;
     let statements: [(&str, Statement); 3] = [
         ("create", |db| db.create_table("new", TableOptions::default()).map(drop)),
@@ -518,7 +518,7 @@ fn a_panic_amid_a_statement_stops_the_database_and_nobody_waits() -> Result<()> 
 
 /// A check has exclusive access to the table: a call made meanwhile waits until it is done.
 #[test]
-fn who_is_alone_with_a_table_holds_up_its_calls() {
+fn exclusive_access_to_a_table_blocks_its_calls() {
     let (db, _env) = open(&SimulatedDisk::new(1), 1).unwrap();
     let table = db.create_table("t", TableOptions::default()).unwrap();
     let (tell, told) = mpsc::channel();

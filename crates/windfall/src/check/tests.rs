@@ -74,7 +74,7 @@ fn check_with_hook(
 }
 
 #[test]
-fn a_lost_page_is_told_beside_others_too() {
+fn a_lost_page_is_reported_by_a_live_check_too() {
     let options = Options::default()
         .page_size(4096)
         .buffer_pool_size(4096 * 4096)
@@ -154,7 +154,7 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
 }
 
 #[test]
-fn what_is_taken_back_in_other_tables_does_not_wait_for_a_check() {
+fn a_rollback_in_other_tables_does_not_wait_for_a_check() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = open(&disk, &env);
     let [checked, other] = ["checked", "other"].map(|name| db.create_table(name, indexed()).unwrap());
@@ -212,7 +212,7 @@ fn marked_in(tree: &Tree) -> u64 {
 
 /// The single worker for background rollbacks skips the table under check, and so does purge.
 #[test]
-fn workers_go_on_with_other_tables_beside_a_check() {
+fn workers_continue_with_other_tables_during_a_check() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = open(&disk, &env);
     for name in ["checked", "other"] {
@@ -329,7 +329,7 @@ fn a_load_on_other_tables_does_not_prolong_a_check() {
 
 /// Unfinished work does not hide damage.
 #[test]
-fn damage_is_found_beside_a_transaction_with_long_values() {
+fn damage_is_found_during_a_transaction_with_long_values() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = open(&disk, &env);
     let [table, other] = ["t", "other"].map(|name| db.create_table(name, indexed()).unwrap());

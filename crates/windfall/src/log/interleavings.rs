@@ -31,7 +31,7 @@ fn append(log: &Log, payload: &[u8]) -> Group {
 /// progress before the sync, or before the write; one that steps down without a notification; a follower that waits
 /// for progress and not for the leader's end; a slot that is freed without a notification.
 #[test]
-fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
+fn an_acknowledged_commit_is_written_and_no_thread_waits_for_ever() {
     explore(1200, &[Bug::DurableBeforeTheSync, Bug::LeaderWakesNone, Bug::GroupSeenEarly], || {
         let life = open();
         let commits = [(1, 40, FlushLog::Sync), (2, 5, FlushLog::Write), (3, 900, FlushLog::Sync)];
@@ -88,7 +88,7 @@ fn what_is_written_during_a_sync_is_durable_with_the_next_one() {
 /// leader that continues after a failure because it did not check again; a failure that is reported before the
 /// database has stopped.
 #[test]
-fn a_failing_sync_is_told_to_everybody_and_acknowledges_nobody() {
+fn a_failing_sync_is_reported_to_every_commit_and_acknowledges_none() {
     explore(2000, &[Bug::FailureIsForgotten, Bug::LeaderWakesNone, Bug::DurableBeforeTheSync], || {
         let life = open();
         let refused = Arc::new(AtomicBool::new(false));
@@ -125,7 +125,7 @@ fn a_failing_sync_is_told_to_everybody_and_acknowledges_nobody() {
 /// Catches: a reservation that reads the end of the log before it is counted: if another thread appends and releases
 /// an older reservation in between, its bytes are counted nowhere.
 #[test]
-fn a_promise_is_kept_on_a_full_disk() {
+fn a_reservation_is_kept_on_a_full_disk() {
     /// Bytes of a group, and the reservation for it.
     const GROUP: usize = 900;
     const PROMISE: u64 = 1000;

@@ -102,7 +102,7 @@ impl Life {
     }
 
     /// The same with a checkpoint as the work: the low-water mark rises to the end.
-    fn beside_a_checkpoint(&mut self, env: &SimulatedEnv, run: impl Fn(&Log)) {
+    fn during_a_checkpoint(&mut self, env: &SimulatedEnv, run: impl Fn(&Log)) {
         self.log.sync_to(Lsn::MAX).unwrap();
         let (log, low_water_mark) = (self.log.clone(), self.log.durable());
         self.control.update(|control| control.durable = low_water_mark).unwrap();
@@ -354,7 +354,7 @@ fn a_segment_counts_only_once_it_is_durable() {
 }
 
 #[test]
-fn frames_behind_a_damaged_header_are_missed() {
+fn a_damaged_header_before_frames_is_an_error() {
     // Nothing was ever synced, so no frame states anything; but no frame is written before its header is durable.
     let life = open(new_database());
     for n in 0..12 {
@@ -423,7 +423,7 @@ fn a_sync_is_felt_before_it_ends() {
 }
 
 #[test]
-fn who_writes_only_does_not_wait_for_a_sync() {
+fn a_commit_that_only_writes_does_not_wait_for_a_sync() {
     let disk = new_database();
     let life = open_in(disk.clone(), Arc::new(RealEnv::default()));
     life.log.sync_to(life.append(&[1; 100]).1).unwrap();
@@ -530,7 +530,7 @@ fn a_full_disk_refuses_new_operations_and_loses_nothing() {
 }
 
 #[test]
-fn what_was_promised_can_be_appended_when_the_disk_is_full() {
+fn what_was_reserved_can_be_appended_when_the_disk_is_full() {
     let life = open(new_database());
     let (log, large) = (&life.log, 3 * SEGMENT);
     let mut reservation = log.reserve(large).unwrap();
@@ -557,7 +557,7 @@ fn what_was_promised_can_be_appended_when_the_disk_is_full() {
 }
 
 #[test]
-fn promises_leave_log_for_those_who_make_room() {
+fn reservations_leave_log_for_work_that_makes_room() {
     let life = open(new_database());
     while life.log.step() == Next::Again {}
     life.disk.set_full(true);
@@ -571,7 +571,7 @@ fn promises_leave_log_for_those_who_make_room() {
 }
 
 #[test]
-fn every_one_of_many_promises_is_kept() {
+fn every_one_of_many_reservations_is_kept() {
     for round in 0..20 {
         let life = open_in(new_database(), Arc::new(RealEnv::default()));
         let refused: usize = thread::scope(|scope| {
@@ -612,7 +612,7 @@ fn operations_wait_for_the_low_water_mark_and_appending_does_not() {
     let mut life = open_in(new_database(), Arc::new(env.clone()));
     assert_eq!(life.log.pressure(), 0);
     life.fill(120);
-    life.beside_a_checkpoint(&env, |log| drop(log.admit(1000).unwrap()));
+    life.during_a_checkpoint(&env, |log| drop(log.admit(1000).unwrap()));
     let metrics = life.log.metrics();
     assert!(metrics.waits == 1 && metrics.longest_wait > Duration::ZERO && metrics.age == 0);
 }
@@ -626,7 +626,7 @@ fn a_large_operation_waits_for_half_of_the_log() {
     life.log.wait_for_room(100 * OPTIONS.size).unwrap();
     assert_eq!(life.log.metrics().waits, 0, "there is room for the half");
     life.fill(55);
-    life.beside_a_checkpoint(&env, |log| log.wait_for_room(100 * OPTIONS.size).unwrap());
+    life.during_a_checkpoint(&env, |log| log.wait_for_room(100 * OPTIONS.size).unwrap());
     assert_eq!(life.log.metrics().waits, 1);
 }
 
@@ -722,7 +722,7 @@ fn options_are_checked() {
 }
 
 #[test]
-fn what_lies_behind_a_known_end_is_not_read() {
+fn the_log_after_a_known_end_is_not_read() {
     use windfall_sim::SimulatedDisk;
 
     use crate::sync::work::{self, Work};

@@ -375,7 +375,7 @@ fn a_drop_under_the_hands_of_purge_does_not_stop_the_database() {
 }
 
 #[test]
-fn a_file_that_was_made_behind_its_drop_is_not_missed() {
+fn a_file_that_was_created_after_its_drop_is_not_missed() {
     let disk = SimulatedDisk::new(1);
     {
         let base = Base::open(&disk, 1).unwrap();
@@ -437,7 +437,7 @@ fn tear(disk: &SimulatedDisk, acknowledged: &mut [u64; 2]) -> Result<()> {
 }
 
 #[test]
-fn what_is_no_record_is_told_with_its_segment() {
+fn an_invalid_record_is_reported_with_its_segment() {
     let disk = SimulatedDisk::new(1);
     let (base, [space, _]) = two_pages(&disk).unwrap();
     let log = base.pool.context().log.clone();
@@ -500,7 +500,7 @@ fn a_torn_page_is_whole_again_in_memory_if_its_place_takes_no_write() {
 
 /// Files created by a process that was killed before their names were durable are found and used by the next one.
 #[test]
-fn names_that_a_killed_process_has_made_are_durable_behind_an_opening() {
+fn file_names_of_a_killed_process_are_durable_after_an_opening() {
     let are_durable = |disk: &SimulatedDisk, what: &str| {
         drop(Base::open(disk, 1).unwrap());
         let left = disk.restart(Survive::Nothing);
@@ -736,7 +736,7 @@ fn a_page_that_is_found_done_is_written_again_before_the_low_water_mark_passes()
 }
 
 #[test]
-fn a_panic_amid_a_change_of_several_pages_stops_the_database() {
+fn a_panic_during_a_change_of_several_pages_stops_the_database() {
     let disk = SimulatedDisk::new(5);
     let base = Base::open(&disk, 5).unwrap();
     let space = base.pool.attach(SpaceId(20), Durability::Logged);

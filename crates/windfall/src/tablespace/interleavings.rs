@@ -24,7 +24,7 @@ const NEW: SpaceId = SpaceId(103);
 /// after the deleter has asked for it; a deleter that deletes other files than it was given, or stops before its work
 /// is done.
 #[test]
-fn a_file_goes_behind_its_drop_and_stays_away() {
+fn a_file_is_deleted_after_its_drop_and_not_created_again() {
     let prepared = Prepared::new();
     explore(3000, &[Bug::FileGoesBeforeTheDrop, Bug::FileAfterTheDeleter], move || {
         let base = prepared.open(16);

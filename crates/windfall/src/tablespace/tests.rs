@@ -97,7 +97,7 @@ impl Base {
 }
 
 #[test]
-fn pages_are_given_one_behind_the_other() {
+fn pages_are_allocated_one_after_the_other() {
     let base = Base::new();
     // More than one word of bits, and more than two.
     let given: Vec<u32> = (0..200).map(|_| base.allocate(0)).collect();

@@ -343,7 +343,7 @@ impl Active {
     }
 
     /// Notes that purge skips a record of an active transaction. Returns `false` if it is not active.
-    pub(super) fn leave_behind(&self, trx: TrxId) -> bool {
+    pub(super) fn note_skipped(&self, trx: TrxId) -> bool {
         match self.table.lock().running.get_mut(&trx) {
             Some(running) => {
                 running.left_behind = true;
@@ -508,7 +508,7 @@ mod tests {
         active.opened(base.transactions.ids(), 72).unwrap();
         active.set_prepared(TrxId(7), None, 0).unwrap();
         assert_eq!(active.note(), (noted(&all[1..]), Lsn(900)));
-        assert!(active.leave_behind(TrxId(7)) && !active.leave_behind(TrxId(5)));
+        assert!(active.note_skipped(TrxId(7)) && !active.note_skipped(TrxId(5)));
 
         let horizon = Snapshot { low: TrxId(5), high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };
         let covered: Vec<u64> = (4..12).filter(|trx| horizon.covers(TrxId(*trx))).collect();

@@ -149,7 +149,7 @@ mod tests {
     const MANY: u64 = BLOCK + BLOCK / 2;
 
     #[test]
-    fn no_id_comes_twice_over_any_number_of_crashes() {
+    fn no_id_is_repeated_over_any_number_of_crashes() {
         let mut disk = SimulatedDisk::new(1);
         let (mut last_space, mut last_trx) = (0, 0);
         for round in 0..6 {

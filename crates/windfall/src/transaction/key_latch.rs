@@ -239,7 +239,7 @@ mod tests {
     };
 
     #[test]
-    fn those_who_change_one_row_take_turns() {
+    fn calls_that_change_one_row_take_turns() {
         let locks = Arc::new(KeyLatches::new(Arc::new(RealEnv::default())));
         let sum = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..4u64)
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_inside_another_call_waits_for_workers_only() {
+    fn a_call_inside_another_call_waits_for_workers_only() {
         let locks = locks();
         let names = [1u8, 2].map(|key| locks.name(SpaceId(20), &[key]));
         // A worker holds the latch: it is released soon.

@@ -541,7 +541,7 @@ impl Transactions {
                 if !state.note(Unpurged { at, table }, outcome) {
                     break;
                 }
-            } else if self.active.leave_behind(trx) {
+            } else if self.active.note_skipped(trx) {
                 state.left.insert(trx, PassedBy { slices: slices.into(), tables: [table].into() });
             } else {
                 // It has ended, and a reader may still need the versions before.

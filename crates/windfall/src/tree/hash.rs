@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_freed_in_steps_and_by_no_thread_that_lets_go_of_it() {
+    fn a_table_is_freed_in_steps_and_by_no_thread_that_releases_it() {
         let budget = Arc::new(HashBudget::new(1 << 30));
         for switched_off_before in [false, true] {
             let (hash, map_calls) = grown(&budget, 1 << 18);

@@ -193,7 +193,7 @@ fn unwraps_are_found() {
 }
 
 #[test]
-fn test_code_is_told_from_the_rest() {
+fn test_code_is_distinguished_from_the_rest() {
     let unwraps = rules::unwraps;
     let planted = [
         "#[cfg(test)]\nmod tests {\n    const BRACE: char = '}';\n    fn f() { x.unwrap(); }\n}",
@@ -264,7 +264,7 @@ fn a_broken_rule_names_its_place() {
 }
 
 #[test]
-fn who_asks_for_the_bugs_on_purpose_is_found() {
+fn a_use_of_the_deliberate_bugs_is_found() {
     let own = "crates/windfall/Cargo.toml";
     let lines = |path: &str, text: &str| -> Vec<usize> {
         rules::canary(path, text).into_iter().map(|(line, _)| line).collect()

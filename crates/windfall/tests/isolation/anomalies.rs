@@ -322,7 +322,7 @@ fn each_anomaly_is_found_at_the_levels_that_forbid_it() {
 
 /// A cycle is reported with its edges, and without the clock where it needs none.
 #[test]
-fn a_cycle_is_told_in_words() {
+fn a_cycle_is_reported_in_words() {
     let words = |script: &str, level: Level| check(&told(script, level)).to_string();
     let script = "T1 begin\n T1 put 1=5\n T2 begin\n T2 read 1 -> waits\n T1 commit\n T2 goes on -> 1=5\n T2 read 1 -> nothing
                   T2 commit";

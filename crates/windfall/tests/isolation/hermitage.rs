@@ -444,7 +444,7 @@ fn the_cases_tell_the_levels_apart() {
 }
 
 #[test]
-fn what_comes_otherwise_is_told_with_its_line() {
+fn a_different_result_is_reported_with_its_line() {
     for (name, script) in CASES {
         for level in Level::ALL {
             let lines = lines(script, level);

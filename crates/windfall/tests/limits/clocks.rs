@@ -28,7 +28,7 @@ use crate::{
     seed, sized,
 };
 
-pub const THREADS: &str = "clocks::nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles";
+pub const THREADS: &str = "clocks::no_thread_waits_for_a_clock_that_jumps_and_none_loops_for_ever";
 pub const SIMULATED: &str = "clocks::histories_under_a_clock_that_jumps";
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -96,7 +96,7 @@ fn definition() -> TableOptions {
 /// Real threads: commits that wait for each other, DDL, deletions, and concurrent checks. None of them can measure how
 /// long anything has taken.
 #[test]
-fn nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles() {
+fn no_thread_waits_for_a_clock_that_jumps_and_none_loops_for_ever() {
     in_a_process_of_its_own(THREADS, |case| {
         for jumps in [Jumps::Forwards, Jumps::Backwards, Jumps::Never, Jumps::Anywhere] {
             let disk = SimulatedDisk::new(1);

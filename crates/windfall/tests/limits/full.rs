@@ -23,7 +23,7 @@ use crate::{
 };
 
 pub const FILE_SIZE: &str = "full::files_that_may_not_grow_and_then_may";
-pub const FILE_SYSTEM: &str = "full::a_file_system_that_is_full_amid_everything";
+pub const FILE_SYSTEM: &str = "full::a_file_system_that_is_full_during_any_call";
 
 /// The pool has room for all pages that a log of this size may have changed. Otherwise each call that finds all frames
 /// waiting to be written waits about ten seconds for them before it fails.
@@ -294,7 +294,7 @@ impl World {
 }
 
 #[test]
-fn a_file_system_that_is_full_amid_everything() {
+fn a_file_system_that_is_full_during_any_call() {
     let fill = |case: &Case| {
         let mut chance = StdRng::seed_from_u64(seed());
         let open = || Database::open(&case.folder, options());

@@ -10,7 +10,7 @@ use crate::{
 };
 
 pub const STREAMED: &str = "long::a_long_value_comes_and_goes";
-pub const KILLED: &str = "long::a_process_dies_amid_a_long_value";
+pub const KILLED: &str = "long::a_process_dies_within_a_long_value";
 
 const POOL: u64 = 8 << 20;
 const LOG: u64 = 16 << 20;
@@ -152,7 +152,7 @@ fn a_long_value_comes_and_goes() {
 
 /// The process dies while it writes a value, once over nothing and once over another value, and while it deletes one.
 #[test]
-fn a_process_dies_amid_a_long_value() {
+fn a_process_dies_within_a_long_value() {
     /// A source that kills the process near its end.
     struct Deadly(Bytes);
     impl Read for Deadly {

@@ -9,7 +9,7 @@ use crate::{
     seed, sized, small,
 };
 
-pub const BOUNDED: &str = "memory::memory_beside_the_pool_does_not_grow_with_the_data";
+pub const BOUNDED: &str = "memory::memory_outside_the_pool_does_not_grow_with_the_data";
 
 pub const MANY_CALLS: &str = "memory::memory_of_recovery_does_not_grow_with_the_transactions_in_the_log";
 
@@ -56,7 +56,7 @@ fn long_value(fill: u8) -> impl std::io::Read {
 /// Data of many times the size of the pool and of the bound: rows in random order, an index, long values, tables, a
 /// scan, a check. Then the process dies with much to recover, and the next one continues.
 #[test]
-fn memory_beside_the_pool_does_not_grow_with_the_data() {
+fn memory_outside_the_pool_does_not_grow_with_the_data() {
     let rows = sized(120_000, 1_500_000);
     let work = |case: &Case| {
         let db = open(case);
@@ -157,8 +157,8 @@ fn memory_of_recovery_does_not_grow_with_the_transactions_in_the_log() {
 /// An option that requests more memory than available is reported by name, with the remedy, and creates nothing. With
 /// less it works.
 #[test]
-fn a_size_beyond_the_memory_is_told() {
-    in_a_process_of_its_own("memory::a_size_beyond_the_memory_is_told", |case| {
+fn a_size_beyond_the_memory_is_reported() {
+    in_a_process_of_its_own("memory::a_size_beyond_the_memory_is_reported", |case| {
         limit(Resource::As, 512 << 20);
         let refused = |options: Options, option: &str| {
             let error = Database::open(&case.folder, options).unwrap_err();

@@ -297,7 +297,7 @@ impl History {
         };
         self.hold(Some(trx), "statement", &done, &[allowed])?;
         if done.is_refused() {
-            self.model.take_back(trx, mark, true);
+            self.model.roll_back_since(trx, mark, true);
         }
         Ok(Some(()))
     }

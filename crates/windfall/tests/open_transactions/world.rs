@@ -334,10 +334,10 @@ impl World {
                 1 => Survive::Everything,
                 seed => Survive::Random(seed.into()),
             });
-            self.let_go();
+            self.release_all();
             self.disk = disk;
         } else {
-            self.let_go();
+            self.release_all();
             self.db.clone().close().unwrap();
         }
         self.env = SimulatedEnv::new(self.seed + self.lives);
@@ -349,7 +349,7 @@ impl World {
     }
 
     /// Drops all handles except that of the database.
-    fn let_go(&mut self) {
+    fn release_all(&mut self) {
         self.slots = Default::default();
         self.tables.iter_mut().for_each(|table| *table = None);
     }

@@ -17,7 +17,7 @@ use super::{begin, options, simulated, table};
 const ROWS: u16 = 2_000;
 
 /// Creates two tables, and crashes in the middle of a transaction that has changed or deleted all rows of the first.
-fn cut_amid_a_long_transaction() -> SimulatedDisk {
+fn cut_during_a_long_transaction() -> SimulatedDisk {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = simulated(&disk, &env);
     for name in ["t", "other"] {
@@ -62,7 +62,7 @@ fn settle(db: &Database, env: &SimulatedEnv) {
 }
 
 #[test]
-fn a_list_tells_who_is_under_way_and_what_at() {
+fn a_list_shows_the_active_transactions_and_their_states() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = simulated(&disk, &env);
     let t = table(&db);
@@ -99,8 +99,8 @@ fn a_list_tells_who_is_under_way_and_what_at() {
 }
 
 #[test]
-fn the_database_is_open_while_what_was_unfinished_is_taken_back() {
-    let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+fn the_database_is_open_while_unfinished_transactions_are_rolled_back() {
+    let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
     let db = simulated(&disk, &env);
     let (table, other) = (db.table("t").unwrap(), db.table("other").unwrap());
     assert_eq!(db.metrics().rollbacks_pending, 1, "opening has waited for it");
@@ -119,7 +119,7 @@ fn the_database_is_open_while_what_was_unfinished_is_taken_back() {
 
 #[test]
 fn an_index_waits_for_what_was_unfinished_in_its_table_alone() {
-    let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+    let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
     let db = simulated(&disk, &env);
     db.set_lock_wait_timeout(Duration::ZERO);
     let refused = db.create_index("t", "more", IndexOptions::on_value(1..2));
@@ -139,7 +139,7 @@ fn an_index_waits_for_what_was_unfinished_in_its_table_alone() {
 #[test]
 fn a_drop_and_a_truncation_wait_for_nothing_that_was_unfinished() {
     for truncates in [false, true] {
-        let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+        let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
         let db = simulated(&disk, &env);
         if truncates {
             db.truncate_table("t").unwrap()
@@ -159,7 +159,7 @@ fn a_drop_and_a_truncation_wait_for_nothing_that_was_unfinished() {
 
 #[test]
 fn closing_leaves_the_rest_to_the_next_opening() {
-    let (mut disk, mut openings) = (cut_amid_a_long_transaction(), 0);
+    let (mut disk, mut openings) = (cut_during_a_long_transaction(), 0);
     loop {
         let env = SimulatedEnv::new(openings);
         let db = simulated(&disk, &env);
@@ -188,9 +188,9 @@ fn closing_leaves_the_rest_to_the_next_opening() {
 }
 
 #[test]
-fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nobody_else() {
+fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nothing_else() {
     for drops in [false, true] {
-        let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+        let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
         let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
         let report = aside.check().unwrap();
         let file = FileName::Data(SpaceId(report.trees.iter().find(|tree| tree.table == "t").unwrap().space));
@@ -221,7 +221,7 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nobody_else() {
 /// An unreadable page of undo affects only the transactions that may have records in it.
 #[test]
 fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
-    let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+    let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
     let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
     let trees: Vec<u64> = aside.check().unwrap().trees.iter().map(|tree| tree.space).collect();
     drop(aside);
@@ -259,9 +259,9 @@ fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
 
 /// In a simulation everything runs on one thread: no call may wait for something further up its own stack.
 #[test]
-fn a_check_beside_a_rollback_and_a_view_that_holds_purge_up_comes_to_an_end() {
+fn a_check_during_a_rollback_with_a_view_that_holds_up_purge_comes_to_an_end() {
     for seed in 0..20 {
-        let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(seed));
+        let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(seed));
         let db = simulated(&disk, &env);
         let (table, other) = (db.table("t").unwrap(), db.table("other").unwrap());
         let reader = begin(&db, Isolation::RepeatableRead);
@@ -287,7 +287,7 @@ fn a_check_beside_a_rollback_and_a_view_that_holds_purge_up_comes_to_an_end() {
 /// that, and it is no finding.
 #[test]
 fn a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock() {
-    let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+    let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
     let db = simulated(&disk, &env);
     db.set_lock_wait_timeout(Duration::ZERO);
     let report = db.check_live().unwrap();
@@ -303,7 +303,7 @@ fn a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock() {
 
 #[test]
 fn a_check_does_not_wait_for_a_rollback_that_cannot_go_on() {
-    let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+    let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
     let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
     let report = aside.check().unwrap();
     let file = FileName::Data(SpaceId(report.trees.iter().find(|tree| tree.table == "t").unwrap().space));

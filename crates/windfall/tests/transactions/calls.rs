@@ -144,7 +144,7 @@ fn the_end_of_a_transaction_waits_for_the_call_of_another_thread() {
 }
 
 #[test]
-fn a_transaction_that_is_ended_from_within_its_own_call_is_rolled_back_and_that_is_told() {
+fn a_transaction_that_is_ended_within_its_own_call_is_rolled_back_with_an_error() {
     let db = database();
     let table = db.create_table("t", TableOptions::default()).unwrap();
     table.put_stream(b"long", LONG, &mut From(Some(|| {}))).unwrap();

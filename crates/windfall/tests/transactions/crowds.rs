@@ -222,7 +222,7 @@ fn a_call_from_within_a_source_waits_for_no_lock() {
 
 /// Every wait for a lock, with any timeout, ends with an error when the database is closed or stops.
 #[test]
-fn who_waits_for_a_lock_is_told_when_the_database_is_closed_or_stops() {
+fn a_wait_for_a_lock_gets_an_error_when_the_database_is_closed_or_stops() {
     for stops in [false, true] {
         let (disk, env) = (SimulatedDisk::new(1), Arc::new(RealEnv::default()));
         let options = options().lock_wait_timeout(Duration::MAX);
@@ -264,7 +264,7 @@ fn who_waits_for_a_lock_is_told_when_the_database_is_closed_or_stops() {
 /// The log of a commit cannot be written or synced: the commit survives completely or not at all, and every call gets
 /// the error.
 #[test]
-fn a_commit_that_the_disk_refuses_tells_all_who_are_under_way() {
+fn a_commit_that_the_disk_refuses_fails_all_active_transactions() {
     for (seed, fault) in (0..).zip([Fault::SyncFails, Fault::Eio, Fault::WriteFails].repeat(4)) {
         let (disk, env) = (SimulatedDisk::new(seed), Arc::new(RealEnv::default()));
         let options = options().lock_wait_timeout(Duration::MAX);

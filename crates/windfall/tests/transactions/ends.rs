@@ -186,7 +186,7 @@ fn a_statement_leaves_savepoints_as_it_found_them_when_it_fails() {
 }
 
 #[test]
-fn rows_stay_locked_when_they_are_taken_back_to_a_savepoint() {
+fn rows_stay_locked_when_they_are_rolled_back_to_a_savepoint() {
     let db = database();
     let table = table(&db);
     let trx = begin(&db, Isolation::ReadCommitted);
@@ -207,7 +207,7 @@ fn rows_stay_locked_when_they_are_taken_back_to_a_savepoint() {
 }
 
 #[test]
-fn what_a_crash_cuts_off_is_taken_back_and_what_was_committed_stays() {
+fn after_a_crash_open_transactions_are_rolled_back_and_committed_ones_stay() {
     for seed in 0..20 {
         let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
         let db = simulated(&disk, &env);
@@ -249,7 +249,7 @@ fn what_a_crash_cuts_off_is_taken_back_and_what_was_committed_stays() {
 }
 
 #[test]
-fn what_is_open_when_the_database_is_closed_is_taken_back_by_the_next_opening() {
+fn a_transaction_that_is_open_at_the_close_is_rolled_back_by_the_next_opening() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = simulated(&disk, &env);
     let t = table(&db);
@@ -266,7 +266,7 @@ fn what_is_open_when_the_database_is_closed_is_taken_back_by_the_next_opening() 
 }
 
 #[test]
-fn who_only_reads_changes_and_locks_nothing() {
+fn a_read_only_transaction_changes_and_locks_nothing() {
     let db = database();
     let table = table(&db);
     table.put(b"a", b"x1").unwrap();
@@ -327,7 +327,7 @@ fn a_transaction_of_another_database_is_refused() {
 }
 
 #[test]
-fn a_session_may_end_beside_a_rollback() {
+fn a_session_may_end_during_a_rollback() {
     let db = database();
     let kept = db.create_table("kept", TableOptions::default()).unwrap();
     for round in 0..60u32 {

@@ -79,7 +79,7 @@ fn what_others_have_locked_is_passed_over_or_refused_at_once() {
 
 /// A lock on the whole table is no reason to skip its rows.
 #[test]
-fn who_passes_rows_over_does_not_pass_a_table_over() {
+fn skipping_locked_rows_does_not_skip_a_locked_table() {
     let db = database();
     let table = table(&db);
     table.put(b"a", b"x1").unwrap();
@@ -133,7 +133,7 @@ fn take(db: &windfall::Database, queue: &Table) -> Vec<u8> {
 }
 
 #[test]
-fn those_who_take_from_one_queue_do_not_wait_for_each_other() {
+fn consumers_of_one_queue_do_not_wait_for_each_other() {
     let db = database();
     let queue = db.create_table("queue", TableOptions::default()).unwrap();
     for n in 0..200u8 {

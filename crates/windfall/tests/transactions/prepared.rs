@@ -392,8 +392,8 @@ const ROWS: u16 = 2_000;
 
 /// Its rollback is longer than the log buffer: a part of it is durable when the rest is not.
 #[test]
-fn what_was_taken_back_in_part_is_not_prepared_any_more() {
-    let _again = whole("transactions", "prepared::what_was_taken_back_in_part_is_not_prepared_any_more");
+fn a_partly_rolled_back_transaction_is_not_prepared_any_more() {
+    let _again = whole("transactions", "prepared::a_partly_rolled_back_transaction_is_not_prepared_any_more");
     let (disk, _, db) = database();
     let t = db.create_table("t", TableOptions::default()).unwrap();
     (0..ROWS).for_each(|n| t.insert(&n.to_be_bytes(), &[1; 100]).unwrap());

@@ -84,7 +84,7 @@ impl Walks {
 
 /// A cursor does not return what it has read ahead once that was rolled back.
 #[test]
-fn a_cursor_meets_nothing_that_was_taken_back() {
+fn a_cursor_returns_nothing_that_was_rolled_back() {
     let db = database();
     let shared = db.create_table("t", indexed()).unwrap();
     let session = db.session();

@@ -22,7 +22,7 @@ const STATEMENTS: [(&str, Statement); 6] = [
 ];
 
 #[test]
-fn a_statement_waits_for_who_has_changed_its_table_and_for_nobody_else() {
+fn a_statement_waits_only_for_transactions_that_have_changed_its_table() {
     for (name, statement) in STATEMENTS {
         let db = database();
         let table = table(&db);
@@ -61,7 +61,7 @@ fn a_statement_waits_for_who_has_changed_its_table_and_for_nobody_else() {
 }
 
 #[test]
-fn a_statement_that_has_waited_long_enough_is_told_for_whom() {
+fn a_statement_that_has_timed_out_names_the_blocking_transaction() {
     for (name, statement) in STATEMENTS {
         let db = database();
         let table = table(&db);
@@ -85,7 +85,7 @@ fn a_statement_that_has_waited_long_enough_is_told_for_whom() {
 }
 
 #[test]
-fn a_circle_of_a_transaction_and_a_statement_is_broken() {
+fn a_deadlock_of_a_transaction_and_a_statement_is_broken() {
     let db = database();
     let table = table(&db);
     let other = db.create_table("other", TableOptions::default()).unwrap();
@@ -109,7 +109,7 @@ fn a_circle_of_a_transaction_and_a_statement_is_broken() {
 }
 
 #[test]
-fn who_waits_for_a_row_of_a_dropped_table_is_told() {
+fn a_wait_for_a_row_of_a_dropped_table_gets_an_error() {
     let db = database();
     let table = table(&db);
     table.put(b"a", b"x1").unwrap();

@@ -96,7 +96,7 @@ fn what_a_view_of_others_sees_keeps_nothing_of_a_temporary_table() {
 
 /// What the session itself still needs is kept: the undo for a rollback of its transaction, in part or as a whole.
 #[test]
-fn a_transaction_takes_back_what_it_has_done_to_a_temporary_table() {
+fn a_transaction_rolls_back_its_changes_to_a_temporary_table() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = simulated(&disk, &env);
     let session = db.session();

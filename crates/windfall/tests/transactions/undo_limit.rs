@@ -223,7 +223,7 @@ fn views_that_hold_nothing_up_stay_however_old_they_are() {
 }
 
 #[test]
-fn a_view_is_ended_amid_a_long_value() {
+fn a_view_is_ended_within_a_long_value() {
     struct Slow<'a>(&'a Database, &'a Table, usize);
 
     impl io::Write for Slow<'_> {
@@ -249,7 +249,7 @@ fn a_view_is_ended_amid_a_long_value() {
 /// Threads move amounts, and delete and reinsert rows, concurrently with readers. Read views of the readers are ended
 /// in the middle of their reads.
 #[test]
-fn who_reads_meanwhile_sees_one_moment_or_is_told() {
+fn a_concurrent_reader_sees_one_snapshot_or_gets_an_error() {
     let options = options().undo_limit(LIMIT).at_undo_limit(AtUndoLimit::EndOldestView);
     let env = Arc::new(RealEnv::default());
     let db = Database::open_on(Arc::new(SimulatedDisk::new(9)), env, &options, &|_| {}).unwrap();
@@ -342,7 +342,7 @@ fn no_view_is_ended_where_none_is_in_the_way() {
 }
 
 #[test]
-fn a_transaction_that_fills_it_is_told_and_ends_either_way() {
+fn a_transaction_that_fills_the_undo_gets_an_error_and_ends_either_way() {
     for commits in [true, false] {
         let (disk, env) = (SimulatedDisk::new(2), SimulatedEnv::new(2));
         let db = open(&disk, &env);
@@ -399,7 +399,7 @@ fn writers_that_outrun_purge_wait_for_it() -> Result<()> {
 }
 
 #[test]
-fn who_waits_for_undo_is_interrupted_from_another_thread() {
+fn a_wait_for_undo_is_interrupted_from_another_thread() {
     let options = options().undo_limit(LIMIT);
     let env = Arc::new(RealEnv::default());
     let db = Database::open_on(Arc::new(SimulatedDisk::new(5)), env, &options, &|_| {}).unwrap();
@@ -422,7 +422,7 @@ fn who_waits_for_undo_is_interrupted_from_another_thread() {
 }
 
 #[test]
-fn a_limit_below_which_nobody_could_work_is_refused() {
+fn a_limit_below_which_no_call_could_work_is_refused() {
     let (disk, env) = (SimulatedDisk::new(4), SimulatedEnv::new(4));
     let options = options().undo_limit(1000);
     let told = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {});

@@ -62,7 +62,7 @@ fn a_view_begins_with_the_first_read_or_with_the_transaction() {
 }
 
 #[test]
-fn a_table_that_is_not_what_it_was_is_told() {
+fn a_table_whose_definition_has_changed_is_an_error() {
     let db = database();
     let table = table(&db);
     table.put(b"a", b"x1").unwrap();
@@ -139,7 +139,7 @@ fn a_strict_snapshot_changes_and_locks_no_table_that_it_does_not_know() {
 }
 
 #[test]
-fn what_nobody_sees_any_more_goes() {
+fn versions_that_no_view_sees_are_purged() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = simulated(&disk, &env);
     let table = table(&db);

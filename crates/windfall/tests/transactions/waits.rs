@@ -137,7 +137,7 @@ fn a_call_that_fails_after_a_wait_leaves_no_lock_that_it_would_not_have_without(
 }
 
 #[test]
-fn who_waits_behind_a_call_that_fails_goes_on() {
+fn a_request_after_a_call_that_fails_is_granted() {
     let (db, script, _) = scripted();
     let table = table(&db);
     let (first, second) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
@@ -167,7 +167,7 @@ fn who_waits_behind_a_call_that_fails_goes_on() {
 
 /// An insert that only reports a duplicate does not wait for shared locks on the row.
 #[test]
-fn an_insert_is_told_of_a_row_that_others_share() {
+fn an_insert_reports_a_duplicate_of_a_row_that_others_share() {
     for (indexed, level) in Isolation::ALL.iter().flat_map(|level| [(true, *level), (false, *level)]) {
         let (db, _, _) = scripted();
         let table = if indexed { table(&db) } else { db.create_table("t", TableOptions::default()).unwrap() };

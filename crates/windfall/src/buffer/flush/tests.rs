@@ -175,7 +175,7 @@ fn many_files_that_take_no_writes_hold_up_no_other() {
 
 /// A page with an interrupted trial write may not be readable after the crash.
 #[test]
-fn a_crash_amid_trials_of_places_leaves_every_page_whole_somewhere() {
+fn a_crash_during_trial_writes_leaves_every_page_whole_somewhere() {
     let (disk, pool, good, bad) = many_bad_and_good(&[Fault::TornPage]);
     (0..200).for_each(|_| drop(pool.clean_step(Lsn::MAX)));
     assert!(pool.flusher.lock().torn.len() >= TRIAL_WRITES_FROM);

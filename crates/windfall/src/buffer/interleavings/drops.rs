@@ -28,7 +28,7 @@ impl Base {
 
 /// One thread drops the first tablespace. Meanwhile one reads in pages of it, singly and in a batch, one needs frames
 /// for the other tablespace, and one writes dirty pages.
-fn drop_amid(base: Base) {
+fn drop_under_load(base: Base) {
     let [first, second, far] = PAGES;
     base.change(0, first).unwrap();
     base.change(1, first).unwrap();
@@ -81,19 +81,19 @@ fn drop_amid(base: Base) {
 fn a_drop_gets_every_frame_back_whatever_is_under_way() {
     let prepared = Prepared::new();
     // Enough frames that a batch has room for two pages.
-    explore(6000, &[Bug::LateInstall, Bug::LatecomerForgotten], move || drop_amid(prepared.open(16)));
+    explore(6000, &[Bug::LateInstall, Bug::LatecomerForgotten], move || drop_under_load(prepared.open(16)));
 }
 
 /// The same, and the batch under way cannot be written, because the disk is full.
 ///
 /// Catches: a failed write that marks a frame dirty again which holds another page by now.
 #[test]
-fn a_drop_and_a_failing_batch_leave_nothing_behind() {
+fn a_drop_during_a_failing_batch_is_complete() {
     let prepared = Prepared::new();
     explore(5000, &[Bug::FailedWriteWithoutTag], move || {
         let base = prepared.open(6);
         base.disk.fail_on(FileName::Doublewrite, Fault::Full);
-        drop_amid(base);
+        drop_under_load(base);
     });
 }
 
@@ -101,12 +101,12 @@ fn a_drop_and_a_failing_batch_leave_nothing_behind() {
 ///
 /// Catches: the bugs of the scenario above, where all of the batch is written except one page.
 #[test]
-fn a_drop_and_a_torn_page_leave_nothing_behind() {
+fn a_drop_during_a_batch_with_a_torn_page_is_complete() {
     let prepared = Prepared::new();
     explore(5000, &[Bug::LatecomerForgotten], move || {
         let base = prepared.open(6);
         base.disk.fail_on(FileName::Data(SPACES[1]), Fault::TornPage);
-        drop_amid(base);
+        drop_under_load(base);
     });
 }
 
@@ -186,7 +186,7 @@ fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
 /// Catches: a file that is created without a check of the mark, or not under the lock under which the deleter asks for
 /// it.
 #[test]
-fn no_file_is_made_behind_the_deleter() {
+fn no_file_is_created_after_the_deleter_has_asked() {
     let prepared = Prepared::new();
     explore(3000, &[Bug::FileAfterTheDeleter], move || {
         let base = prepared.open(16);

@@ -13,7 +13,7 @@ use crate::{
 
 /// Cleans while these threads run: a thread that finds every frame latched waits for the cleaner. Audits the pool
 /// afterwards.
-fn clean_beside(base: &Base, running: &AtomicU64, threads: [shuttle::thread::JoinHandle<()>; 2]) {
+fn clean_concurrently(base: &Base, running: &AtomicU64, threads: [shuttle::thread::JoinHandle<()>; 2]) {
     while running.load(Relaxed) > 0 {
         base.pool.clean_step(Lsn::ZERO).unwrap();
         base.pool.cleaner_wake.nap(Duration::from_millis(1));
@@ -30,7 +30,7 @@ fn clean_beside(base: &Base, running: &AtomicU64, threads: [shuttle::thread::Joi
 /// Catches: an optimistic read, or a shared or exclusive latch, that does not compare the tag; a frame that is reused
 /// with its old version; an evicted frame that is left in the page table.
 #[test]
-fn nobody_takes_a_page_for_another() {
+fn no_thread_takes_a_page_for_another() {
     let prepared = Prepared::new();
     explore(3000, &[Bug::LookWithoutTag, Bug::LatchWithoutTag], move || {
         let base = prepared.open(3);
@@ -55,7 +55,7 @@ fn nobody_takes_a_page_for_another() {
                 running.fetch_sub(1, Relaxed);
             })
         });
-        clean_beside(&base, &running, threads);
+        clean_concurrently(&base, &running, threads);
     });
 }
 
@@ -64,7 +64,7 @@ fn nobody_takes_a_page_for_another() {
 /// new page and waits for the page that the first thread holds.
 ///
 /// Catches: a thread waiting at a latch that does not check whether the frame still has its page.
-fn wait_beside_an_eviction(prepared: &Prepared, wait: fn(&Base)) {
+fn wait_during_an_eviction(prepared: &Prepared, wait: fn(&Base)) {
     let base = prepared.open(3);
     // All frames are taken, and the first to be reused is the frame of the page that will be requested last.
     for (space, page) in [(0, PAGES[1]), (0, PAGES[0]), (0, PAGES[2])] {
@@ -90,7 +90,7 @@ fn wait_beside_an_eviction(prepared: &Prepared, wait: fn(&Base)) {
 fn an_exclusive_latch_waits_for_no_page_that_came_into_the_frame() {
     let prepared = Prepared::new();
     explore(1500, &[Bug::WaitForWhateverCame], move || {
-        wait_beside_an_eviction(&prepared, |base| {
+        wait_during_an_eviction(&prepared, |base| {
             drop(base.pool.exclusive(&base.spaces[0], PAGES[1]).unwrap());
         });
     });
@@ -100,7 +100,7 @@ fn an_exclusive_latch_waits_for_no_page_that_came_into_the_frame() {
 fn a_page_to_be_formatted_waits_for_no_page_that_came_into_the_frame() {
     let prepared = Prepared::new();
     explore(1500, &[Bug::WaitForWhateverCame], move || {
-        wait_beside_an_eviction(&prepared, |base| {
+        wait_during_an_eviction(&prepared, |base| {
             drop(base.pool.latch_for_format(&base.spaces[0], PAGES[1]).unwrap())
         });
     });
@@ -110,7 +110,7 @@ fn a_page_to_be_formatted_waits_for_no_page_that_came_into_the_frame() {
 fn a_shared_latch_waits_for_no_page_that_came_into_the_frame() {
     let prepared = Prepared::new();
     explore(1500, &[Bug::WaitForWhateverCame], move || {
-        wait_beside_an_eviction(&prepared, |base| {
+        wait_during_an_eviction(&prepared, |base| {
             drop(base.pool.share(&base.spaces[0], PAGES[1], Access::Point).unwrap());
         });
     });
@@ -120,7 +120,7 @@ fn a_shared_latch_waits_for_no_page_that_came_into_the_frame() {
 fn a_look_waits_for_no_page_that_came_into_the_frame() {
     let prepared = Prepared::new();
     explore(1500, &[Bug::WaitForWhateverCame], move || {
-        wait_beside_an_eviction(&prepared, |base| base.look(0, PAGES[1]).unwrap());
+        wait_during_an_eviction(&prepared, |base| base.look(0, PAGES[1]).unwrap());
     });
 }
 
@@ -154,7 +154,7 @@ fn what_was_seen_is_latched_or_nothing() {
                 }
             }),
         ];
-        clean_beside(&base, &running, threads);
+        clean_concurrently(&base, &running, threads);
     });
 }
 

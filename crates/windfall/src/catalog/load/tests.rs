@@ -307,7 +307,7 @@ fn a_table_larger_than_the_pool_and_the_log_is_written_once() {
 }
 
 #[test]
-fn nobody_sees_a_table_before_it_is_complete() {
+fn a_table_is_not_visible_before_it_is_complete() {
     let disk = SimulatedDisk::new(1);
     let (db, env) = open(&disk, 64).unwrap();
     db.engine().catalog.pause.set_bounds(5000, usize::MAX);
@@ -341,7 +341,7 @@ fn load_for_a_while(db: &Database, sorted: bool) -> Result<Table> {
 }
 
 #[test]
-fn a_crash_amid_a_load_leaves_the_table_whole_or_gone() {
+fn a_crash_during_a_load_leaves_the_table_whole_or_gone() {
     let (mut whole, mut gone) = (0, 0);
     for sorted in [true, false] {
         let disk = SimulatedDisk::new(1);
@@ -377,7 +377,7 @@ fn a_crash_amid_a_load_leaves_the_table_whole_or_gone() {
 }
 
 #[test]
-fn a_disk_that_becomes_full_amid_a_load_leaves_nothing_of_it() {
+fn a_disk_that_becomes_full_during_a_load_leaves_nothing_of_it() {
     let mut failures = 0;
     for sorted in [true, false] {
         for moment in (0..).step_by(3) {

@@ -300,7 +300,7 @@ impl Crowd {
 }
 
 /// Builds an index while many transactions run. Returns the result of the statement, if it could be run.
-fn build_beside_a_crowd(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: bool) -> Result<Result<()>> {
+fn build_with_transactions(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: bool) -> Result<Result<()>> {
     let (db, env) = open(disk, seed)?;
     let table = filled(&db, rows, 7)?;
     db.set_lock_wait_timeout(Duration::ZERO);
@@ -363,10 +363,10 @@ fn build_beside_a_crowd(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: boo
 }
 
 #[test]
-fn any_transactions_beside_an_index_that_is_built() {
+fn any_transactions_run_during_an_index_build() {
     let (mut made, mut refused) = (0, 0);
     for seed in 1..50 {
-        match build_beside_a_crowd(&SimulatedDisk::new(seed), seed, 50, false).unwrap() {
+        match build_with_transactions(&SimulatedDisk::new(seed), seed, 50, false).unwrap() {
             Ok(()) => made += 1,
             Err(Error::Schema(SchemaError::DuplicateKey(_))) => refused += 1,
             Err(error) => panic!("seed {seed}: {error}"),
@@ -376,16 +376,16 @@ fn any_transactions_beside_an_index_that_is_built() {
 }
 
 #[test]
-fn a_crash_beside_transactions_leaves_the_index_whole_or_gone() {
+fn a_crash_during_transactions_leaves_the_index_whole_or_gone() {
     let (mut whole, mut gone) = (0, 0);
     for seed in [1, 5] {
         let disk = SimulatedDisk::new(seed);
-        build_beside_a_crowd(&disk, seed, 30, false).unwrap().unwrap();
+        build_with_transactions(&disk, seed, 30, false).unwrap().unwrap();
         let total = disk.operations();
         for operation in (1..=total).step_by(7) {
             let disk = SimulatedDisk::new(seed);
             disk.crash_at(operation);
-            let built = build_beside_a_crowd(&disk, seed, 30, true);
+            let built = build_with_transactions(&disk, seed, 30, true);
             let survive =
                 [Survive::Nothing, Survive::Everything, Survive::Random(operation)][operation as usize % 3];
             let what = format!("seed {seed}, crash at operation {operation} of {total}, {survive:?}");

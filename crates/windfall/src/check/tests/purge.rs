@@ -39,7 +39,7 @@ fn with_changes(db: &Database, env: &SimulatedEnv, names: &[&str], rows: u32) ->
 /// A full check works correctly directly after another one with records still deferred, and a concurrent check reports
 /// no long value as lost.
 #[test]
-fn a_check_behind_a_check_knows_what_that_has_put_off() {
+fn a_check_after_a_check_knows_the_deferred_records() {
     for whole in [true, false] {
         let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
         let db = open(&disk, &env);
@@ -66,7 +66,7 @@ fn a_check_behind_a_check_knows_what_that_has_put_off() {
 
 /// Deferred records are discarded with their table, and are purged by the next process if this one ends meanwhile.
 #[test]
-fn what_is_put_off_outlives_its_check_and_not_its_table() {
+fn deferred_records_outlive_their_check_and_not_their_table() {
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum End {
         Dropped,
@@ -114,7 +114,7 @@ fn what_is_put_off_outlives_its_check_and_not_its_table() {
 
 /// Each of two tables under check defers only its own records, wherever they are in the undo stream.
 #[test]
-fn two_checks_put_off_what_is_of_their_tables() {
+fn two_checks_defer_the_records_of_their_tables() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = open(&disk, &env);
     let tables = ["a", "b"].map(|name| db.create_table(name, indexed()).unwrap());
@@ -150,7 +150,7 @@ fn two_checks_put_off_what_is_of_their_tables() {
 
 /// Among the deferred records is one that purge may not process yet, because a read view needs the version before it.
 #[test]
-fn what_a_view_needs_among_what_was_put_off_stays() {
+fn a_deferred_record_that_a_view_needs_is_kept() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = open(&disk, &env);
     let [table, other] = ["t", "other"].map(|name| db.create_table(name, indexed()).unwrap());
@@ -424,7 +424,7 @@ impl World {
 /// Checks after each other and within each other, concurrent with calls, transactions, read views and prepared
 /// transactions.
 #[test]
-fn nothing_that_is_put_off_is_lost_whatever_others_do() {
+fn no_deferred_record_is_lost_during_concurrent_work() {
     for seed in 0..12 {
         let mut world = World::new(seed);
         (0..400).for_each(|_| world.step());
@@ -543,7 +543,7 @@ fn the_error_at_the_limit_names_a_check_that_purge_waits_for() {
 
 /// If both a read view and a check block purge, the read view can be ended.
 #[test]
-fn a_view_is_ended_at_the_limit_beside_a_check() {
+fn a_view_is_ended_at_the_limit_during_a_check() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = open(&disk, &env);
     let mut trx = Some(with_changes(&db, &env, &["t"], ROWS));
@@ -568,7 +568,7 @@ fn a_view_is_ended_at_the_limit_beside_a_check() {
 
 /// Changes that wait for purge continue when the check ends.
 #[test]
-fn a_change_that_waits_at_the_limit_goes_on_behind_the_check() {
+fn a_change_that_waits_at_the_limit_continues_after_the_check() {
     let options = Options::default().page_size(4096).buffer_pool_size(2048 * 4096).log_size(8 << 20);
     let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(RealEnv::default()));
     let db = Database::open_on(disk, env, &options, &|_| {}).unwrap();

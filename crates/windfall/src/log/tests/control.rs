@@ -62,7 +62,7 @@ fn every_field_comes_back() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_the_cure() {
+fn a_damaged_control_file_is_reported_with_the_reason() {
     let disk = new_database();
     disk.remove(FileName::Control).unwrap();
     assert!(what(&disk).contains("missing"));
@@ -135,7 +135,7 @@ fn an_older_record_never_hides_what_a_later_incarnation_logged() {
 
 /// The reader does not search above a clean end, but only as long as no later incarnation has written there.
 #[test]
-fn a_clean_end_hides_nothing_that_was_logged_behind_it() {
+fn a_clean_end_hides_nothing_that_was_logged_after_it() {
     let mut life = open(new_database());
     life.append(b"of the first");
     let end = life.log.finish().unwrap();
@@ -154,7 +154,7 @@ fn a_clean_end_hides_nothing_that_was_logged_behind_it() {
 }
 
 #[test]
-fn an_older_record_whose_log_is_gone_is_told_as_such() {
+fn an_older_record_whose_log_is_gone_is_reported_as_such() {
     // Frames written before the sync that follows the older low-water mark state nothing beyond it: then the missing
     // segment, and those after it, are the evidence.
     for states_more in [true, false] {

@@ -144,7 +144,7 @@ fn crash_in_the_opening(disk: &SimulatedDisk, pages: &[PageNo], chances: u64, wh
 }
 
 #[test]
-fn pages_are_written_again_beside_copies_that_a_killed_process_did_not_sync() {
+fn pages_with_copies_that_a_killed_process_did_not_sync_are_written_again() {
     let (all_killed, pages) = killed_in_a_flush();
     for (operation, killed) in all_killed {
         // If a part of a half cannot be read, the file is synced instead of replaced.
@@ -160,7 +160,7 @@ fn pages_are_written_again_beside_copies_that_a_killed_process_did_not_sync() {
 }
 
 #[test]
-fn pages_are_written_again_beside_copies_whose_sync_has_failed() {
+fn pages_with_copies_whose_sync_has_failed_are_written_again() {
     for seed in 0..6 {
         let (disk, base, pages) = found_done(seed);
         disk.fail_on(FileName::Doublewrite, Fault::SyncFails);
@@ -171,7 +171,7 @@ fn pages_are_written_again_beside_copies_whose_sync_has_failed() {
 
 /// Returns the disk of an opening that was killed when a new file had replaced the doublewrite file, and its name was
 /// not durable yet.
-fn killed_behind_the_rename(disk: &SimulatedDisk, pages: &[PageNo]) -> SimulatedDisk {
+fn killed_after_the_rename(disk: &SimulatedDisk, pages: &[PageNo]) -> SimulatedDisk {
     disk.record_crash_points(1..=u64::MAX);
     drop(opens(disk, pages, 7, "to be killed"));
     let killed: Vec<_> = disk.take_crash_points().into_iter().map(|(_, cut)| cut.next_process()).collect();
@@ -185,7 +185,7 @@ fn killed_behind_the_rename(disk: &SimulatedDisk, pages: &[PageNo]) -> Simulated
 fn the_name_of_a_new_file_is_durable_before_pages_are_written_again() {
     let (all_killed, pages) = killed_in_a_flush();
     for (operation, killed) in all_killed {
-        let renamed = killed_behind_the_rename(&killed.next_process(), &pages);
+        let renamed = killed_after_the_rename(&killed.next_process(), &pages);
         for is_full in [true, false] {
             let next = renamed.next_process();
             if is_full {

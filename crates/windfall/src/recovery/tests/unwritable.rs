@@ -303,7 +303,7 @@ fn copies_in_either_half_alone_are_an_error_that_loses_nothing() {
 }
 
 #[test]
-fn beside_a_half_that_cannot_be_read_it_is_an_error_that_loses_nothing() {
+fn with_a_half_that_cannot_be_read_it_is_an_error_that_loses_nothing() {
     let disk = SimulatedDisk::new(3);
     drop(torn_for_long(&disk));
     let left = disk.restart(Survive::Everything);
@@ -412,7 +412,7 @@ fn a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn() {
 
 /// Batch numbers continue across openings, so the later of two batches is known whichever openings have written them.
 #[test]
-fn batches_are_numbered_on_behind_an_opening() {
+fn batch_numbers_continue_after_an_opening() {
     let mut disk = left(Left::Later);
     for value in 20..24 {
         let base = Base::open(&disk, 1).unwrap();

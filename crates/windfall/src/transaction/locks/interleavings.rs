@@ -64,7 +64,7 @@ impl Leaf {
 /// Catches: a release that does not wake the next holder; two transactions that hold the row at once; a wait that ends
 /// twice.
 #[test]
-fn who_is_next_learns_of_it() {
+fn the_next_holder_is_woken() {
     explore(4000, &[Bug::ServedAndNotWoken], || {
         let locks = locks();
         let inside = Arc::new(AtomicU64::new(0));
@@ -96,7 +96,7 @@ fn who_is_next_learns_of_it() {
 ///
 /// Catches: a lock that is entered for a transaction that has released all its locks, and is therefore never released.
 #[test]
-fn nobody_waits_for_one_who_has_ended() {
+fn no_request_waits_for_a_transaction_that_has_ended() {
     explore(4000, &[Bug::EndedWriterLocks, Bug::ServedAndNotWoken], || {
         let locks = locks();
         let writer = locks.lock_owner(TrxId(1));
@@ -121,7 +121,7 @@ fn nobody_waits_for_one_who_has_ended() {
 ///
 /// Catches: a cycle that is not found; a victim that is not woken.
 #[test]
-fn a_circle_is_broken_whoever_closes_it() {
+fn a_deadlock_is_broken_whichever_request_closes_it() {
     explore(2000, &[Bug::ServedAndNotWoken], || {
         let locks = locks();
         let threads = [(1, [b'a', b'b']), (2, [b'b', b'a']), (3, [b'a', b'a'])].map(|(id, keys)| {

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_go_together_are_served_together_and_nobody_is_passed() {
+    fn compatible_requests_are_granted_together_and_none_is_overtaken() {
         let mut queue = Queue::default();
         assert!(queue.take(trx(1), Exclusive));
         for (n, mode) in [(2, Shared), (3, Shared), (4, Exclusive), (5, Shared)] {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_nobodys_way_waits_for_nobody() {
+    fn a_compatible_request_waits_for_no_other() {
         let mut queue = Queue::default();
         assert!(queue.take(trx(1), IntentionExclusive));
         let shared = queue.join(trx(2), Shared, 1);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_yields_is_in_nobodys_way() {
+    fn a_yielding_request_blocks_no_other() {
         let mut queue = Queue::default();
         let serve = |queue: &mut Queue| {
             let mut served = Vec::new();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_stands_before_those_who_hold_nothing() {
+    fn an_upgrade_is_queued_before_requests_without_a_lock() {
         let mut queue = Queue::default();
         assert!(queue.take(trx(1), Shared) && queue.take(trx(2), Shared));
         queue.join(trx(3), Exclusive, 1);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn who_eases_a_lock_lets_those_go_on_who_share_it() {
+    fn a_downgraded_lock_is_granted_to_shared_requests() {
         let mut queue = Queue::default();
         assert!(queue.take(trx(1), Exclusive));
         for (n, mode) in [(2, Shared), (3, Exclusive), (4, Shared)] {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_overtaken_by_a_writer_is_not_served_beside_him() {
+    fn a_request_overtaken_by_a_writer_is_not_granted_with_it() {
         let mut queue = Queue::default();
         assert!(queue.take(trx(1), Exclusive));
         queue.hold(trx(2), Exclusive);

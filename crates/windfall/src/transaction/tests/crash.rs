@@ -302,7 +302,7 @@ fn some_crash_points_of_longer_histories() {
 /// Chains that take several purge steps each, of a value that was replaced, of one that was deleted and of one that was
 /// rolled back, with a crash in every step.
 #[test]
-fn crash_points_amid_the_freeing_of_long_chains() {
+fn crash_points_during_the_freeing_of_long_chains() {
     let long = |fill: u8| {
         let mut value = vec![0, 0, fill];
         value.resize(PAGES_PER_STEP * 5 / 4 * super::PAGE_SIZE, fill);

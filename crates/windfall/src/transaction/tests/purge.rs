@@ -213,7 +213,7 @@ fn an_unfinished_transaction_keeps_its_slices_and_no_others() {
 }
 
 #[test]
-fn a_transaction_left_behind_is_purged_when_it_has_committed() {
+fn a_transaction_skipped_by_purge_is_purged_when_it_has_committed() {
     let disk = SimulatedDisk::new(1);
     let base = base(&disk);
     let mut model = Rows::new();
@@ -477,7 +477,7 @@ fn kept(base: &Base) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_put_off_for_a_check_keeps_the_slice_that_it_reaches_into() {
+fn a_record_deferred_for_a_check_keeps_the_slice_that_it_reaches_into() {
     let disk = SimulatedDisk::new(1);
     let base = base(&disk);
     let tree = tree(&base, Durability::Logged);
@@ -497,7 +497,7 @@ fn what_is_put_off_for_a_check_keeps_the_slice_that_it_reaches_into() {
 }
 
 #[test]
-fn what_a_locked_row_has_deferred_is_put_off_for_a_check() {
+fn a_record_of_a_locked_row_is_deferred_for_a_check() {
     let disk = SimulatedDisk::new(1);
     let base = base(&disk);
     base.put(b"row", &[1; 3], Mode::Insert).unwrap();
@@ -514,7 +514,7 @@ fn what_a_locked_row_has_deferred_is_put_off_for_a_check() {
 }
 
 #[test]
-fn what_could_not_be_read_is_put_off_for_a_check() {
+fn a_record_that_could_not_be_read_is_deferred_for_a_check() {
     let disk = SimulatedDisk::new(1);
     {
         let base = base(&disk);
@@ -545,7 +545,7 @@ fn what_could_not_be_read_is_put_off_for_a_check() {
 
 /// Reading would be useless: purge cannot process these records while the check lasts.
 #[test]
-fn purge_reads_nothing_of_what_it_has_put_off_while_the_check_lasts() {
+fn purge_reads_no_deferred_record_while_the_check_lasts() {
     let disk = SimulatedDisk::new(1);
     let mut model = Rows::new();
     {
@@ -579,7 +579,7 @@ fn purge_reads_nothing_of_what_it_has_put_off_while_the_check_lasts() {
 
 /// Purge of an earlier process had made more progress in some slices than in those before them.
 #[test]
-fn behind_a_restart_no_record_is_passed_over_for_one_that_is_gone() {
+fn after_a_restart_no_record_is_skipped_for_one_that_is_gone() {
     let disk = SimulatedDisk::new(1);
     let disk = {
         let base = base(&disk);

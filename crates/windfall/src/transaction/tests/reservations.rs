@@ -6,7 +6,7 @@ use super::{Base, Mode, PAGE_SIZE, Setup};
 use crate::{env::Env, sync::atomic::Ordering::Relaxed};
 
 #[test]
-fn a_call_appends_no_more_than_it_was_promised() {
+fn a_call_appends_no_more_than_its_reservation() {
     let mut tight = 0;
     for seed in 0..6 {
         let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));

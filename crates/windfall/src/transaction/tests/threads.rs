@@ -176,7 +176,7 @@ impl std::io::Read for Slow {
 }
 
 #[test]
-fn of_those_who_want_one_unique_key_one_gets_it() {
+fn one_of_several_inserts_of_a_unique_key_succeeds() {
     let base = base();
     for round in 0..8 {
         let insert = |n: u8| {

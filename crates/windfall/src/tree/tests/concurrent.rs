@@ -89,7 +89,7 @@ fn read(tree: &Tree<TestPool>, stop: &AtomicBool) {
 }
 
 #[test]
-fn readers_and_cursors_beside_splits_and_merges() {
+fn readers_and_cursors_during_splits_and_merges() {
     let tree = tree(4096);
     for n in 0..STAYING {
         put(&tree, &key(n * 1000), header(n), &value(n));

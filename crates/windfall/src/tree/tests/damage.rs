@@ -109,7 +109,7 @@ fn reading_a_damaged_page_is_an_error_or_an_answer_but_no_panic() {
 /// A leaf as it was before a merge, under a parent that records the merge: no read goes in circles, and a key outside
 /// the leaf's fences is not reported as absent.
 #[test]
-fn a_leaf_whose_last_write_was_lost_is_told() {
+fn a_leaf_whose_last_write_was_lost_is_reported() {
     let tree = some_tree();
     let key = |n: u64| (n * 3).to_be_bytes();
     let images = || -> Vec<(PageNo, Vec<u8>)> {
@@ -181,7 +181,7 @@ fn leaves(tree: &Tree<TestPool>) -> Vec<PageNo> {
 /// since, with old entries. The error is reported as soon as the page is read in from disk, and no change is based on
 /// the page.
 #[test]
-fn a_leaf_that_has_lost_its_split_is_told_for_every_key() {
+fn a_leaf_that_has_lost_its_split_is_reported_for_every_key() {
     let tree = tree(4096);
     let put_all = |odd: u32, value: &[u8]| {
         (0..300).for_each(|n: u32| put(&tree, &(n * 2 + odd).to_be_bytes(), header(1), value));

@@ -137,7 +137,7 @@ fn a_reader_never_takes_another_value_for_its_own() {
 }
 
 #[test]
-fn limits_are_told() {
+fn exceeded_limits_are_reported() {
     let tree = tree(4096);
     let mut mtr = tree.store().begin().unwrap();
     let error = tree.seek_for_change(&mut mtr, &[1; 769], None).unwrap_err();
@@ -197,7 +197,7 @@ fn the_hash_index_finds_and_never_lies() {
 /// Entries as long and as short as possible, in every order: the log that one of them takes to make room stays within
 /// the reservation.
 #[test]
-fn making_room_for_an_entry_takes_no_more_log_than_is_promised() {
+fn making_room_for_an_entry_takes_no_more_log_than_is_reserved() {
     let mut seed = 5u64;
     let mut chance = move |below: usize| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -232,7 +232,7 @@ fn making_room_for_an_entry_takes_no_more_log_than_is_promised() {
 
 #[test]
 #[should_panic(expected = "was not announced")]
-fn a_value_that_nobody_announced_is_not_written() {
+fn a_value_that_was_not_announced_is_not_written() {
     let tree = tree(4096);
     let mut mtr = tree.store().begin().unwrap();
     let mut place = tree.seek_for_change(&mut mtr, b"key", Some(10)).unwrap();

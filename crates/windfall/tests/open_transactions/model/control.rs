@@ -27,7 +27,7 @@ impl Model {
     }
 
     pub fn roll_back(&mut self, trx: TrxNo) {
-        self.take_back(trx, 0, false);
+        self.roll_back_since(trx, 0, false);
         self.trx_mut(trx).state = State::RolledBack;
         self.locks.release(trx);
     }
@@ -66,7 +66,7 @@ impl Model {
             Ok(place) => {
                 let mark = self.trx(trx).savepoints[place].1;
                 self.trx_mut(trx).savepoints.truncate(place + 1);
-                self.take_back(trx, mark, true);
+                self.roll_back_since(trx, mark, true);
                 Outcome::Done
             }
         }

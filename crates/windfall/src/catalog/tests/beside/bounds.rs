@@ -39,7 +39,7 @@ fn is_full(table: &Table) -> bool {
 
 /// Changes and rollbacks that are faster than the settling wait for room, and go on when there is some.
 #[test]
-fn who_changes_rows_faster_than_they_are_looked_at_waits_for_room() {
+fn changes_that_are_faster_than_the_index_build_wait_for_room() {
     type Act = fn(&Database, Transaction);
     // How many rows a transaction has changed before the statement, and what happens during the statement.
     let acts: [(&str, u64, Act); 6] = [
@@ -214,7 +214,7 @@ fn a_rollback_that_is_handed_over_is_waited_for() {
 /// A value that was rolled back cannot be read, so it is unknown which entry it had. The build fails, and can be
 /// repeated.
 #[test]
-fn an_index_is_given_up_when_a_value_that_was_taken_back_cannot_be_read() {
+fn an_index_build_fails_when_a_value_that_was_rolled_back_cannot_be_read() {
     for to_a_savepoint in [false, true] {
         let disk = SimulatedDisk::new(1);
         let (db, env) = open(&disk, 1).unwrap();
@@ -263,7 +263,7 @@ fn with_one_key(rows: u64) -> (Database, SimulatedEnv, Table, Transaction) {
 }
 
 #[test]
-fn entries_that_are_put_off_are_bounded() {
+fn deferred_entries_are_bounded() {
     let (db, env, table, trx) = with_one_key(60);
     let pause = &db.engine().catalog.pause;
     pause.set_most(3_000);
@@ -289,7 +289,7 @@ fn entries_that_are_put_off_are_bounded() {
 
 /// Deferred entries of transactions that have ended make room for the deferred entries of others.
 #[test]
-fn entries_that_were_put_off_make_room_when_their_transactions_end() {
+fn deferred_entries_make_room_when_their_transactions_end() {
     for (commits, stays_so) in [(false, false), (true, false), (false, true)] {
         let rows = 60u64;
         let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
@@ -334,7 +334,7 @@ fn entries_that_were_put_off_make_room_when_their_transactions_end() {
 
 /// An entry that is deferred repeatedly counts once.
 #[test]
-fn an_entry_that_is_put_off_again_is_counted_once() {
+fn an_entry_that_is_deferred_again_is_counted_once() {
     let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
     let table = filled(&db, 60, 1000).unwrap();
     db.engine().catalog.pause.set_most(2_000);
@@ -385,7 +385,7 @@ fn a_transaction_that_gives_many_rows_one_key_costs_what_its_rows_do() {
 
 /// Deferred entries are settled before the gate is closed, because calls on the table wait for those that are left.
 #[test]
-fn what_was_put_off_is_decided_while_calls_go_on() {
+fn deferred_entries_are_settled_while_calls_continue() {
     let rows = 300;
     let (db, env, table, trx) = with_one_key(rows);
     let (mut trx, last) = (Some(trx), Arc::new(AtomicU64::new(0)));

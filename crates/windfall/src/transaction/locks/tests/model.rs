@@ -154,7 +154,7 @@ impl Model {
         reached
     }
 
-    fn is_circle(&self) -> bool {
+    fn has_cycle(&self) -> bool {
         self.waits.iter().any(|who| self.reach(who.trx).contains(&who.trx))
     }
 
@@ -215,7 +215,7 @@ impl Pair {
 
     /// Checks that the last reported cycle is one of the model, and that its lightest transaction is the victim; among
     /// equals the root.
-    fn check_circle(&self, root: u64) {
+    fn check_cycle(&self, root: u64) {
         let cycle = self.desk.locks.last_deadlock().unwrap().cycle;
         let cycle: Vec<(u64, u64)> = cycle.iter().map(|b| (self.number(b.trx), b.weight)).collect();
         for (n, (trx, weight)) in cycle.iter().enumerate() {
@@ -233,7 +233,7 @@ impl Pair {
         let victims: Vec<u64> = (0..LOCKERS).filter(|trx| self.gave_way(*trx)).collect();
         assert_eq!(victims.len() as u64, self.desk.locks.metrics().deadlocks - before);
         if victims.len() == 1 {
-            self.check_circle(root);
+            self.check_cycle(root);
         }
         let reach = |from: u64, to: u64| self.model.reach(from).contains(&to);
         // The end of a wait closes no cycle, so all of them existed at first.
@@ -243,7 +243,7 @@ impl Pair {
         self.model.waits.retain(|who| !victims.contains(&who.trx));
         self.model.outcomes.extend(victims.iter().map(|victim| (*victim, "deadlock")));
         self.model.settle();
-        assert!(!self.model.is_circle(), "a circle is left");
+        assert!(!self.model.has_cycle(), "a circle is left");
     }
 
     fn run(&mut self, op: &Op) {

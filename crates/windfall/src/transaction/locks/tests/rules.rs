@@ -44,7 +44,7 @@ fn tables_are_locked_in_four_modes() {
 }
 
 #[test]
-fn those_who_wait_are_served_in_the_order_of_coming() {
+fn waiting_requests_are_granted_in_the_order_of_arrival() {
     let desk = Desk::new();
     let all @ [a, b, c, d, e] = &desk.lockers();
     assert!(desk.ask(a, exclusive("k")));
@@ -63,7 +63,7 @@ fn those_who_wait_are_served_in_the_order_of_coming() {
 }
 
 #[test]
-fn an_upgrade_comes_before_those_who_hold_nothing() {
+fn an_upgrade_is_granted_before_requests_without_a_lock() {
     let desk = Desk::new();
     let all @ [a, b, c] = &desk.lockers();
     assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
@@ -95,7 +95,7 @@ fn two_upgrades_of_one_row_are_a_deadlock() {
 }
 
 #[test]
-fn the_lightest_on_a_circle_gives_way() {
+fn the_lightest_transaction_of_a_deadlock_is_the_victim() {
     let desk = Desk::new();
     let all @ [a, b, c] = &desk.lockers();
     a.add_weight(5);
@@ -130,7 +130,7 @@ fn the_lightest_on_a_circle_gives_way() {
 }
 
 #[test]
-fn a_circle_may_lead_through_the_order_of_a_queue() {
+fn a_deadlock_may_involve_the_order_of_a_queue() {
     let desk = Desk::new();
     let all @ [a, b, c] = &desk.lockers();
     assert!(desk.ask(a, shared("k")) && desk.ask(c, exclusive("l")));
@@ -147,7 +147,7 @@ fn a_circle_may_lead_through_the_order_of_a_queue() {
 }
 
 #[test]
-fn every_circle_that_a_wait_closes_is_broken() {
+fn every_deadlock_that_a_wait_closes_is_broken() {
     let desk = Desk::new();
     let all @ [a, b, c] = &desk.lockers();
     a.add_weight(10);
@@ -181,7 +181,7 @@ fn the_lock_of_a_writer_is_made_explicit_until_it_ends() {
 }
 
 #[test]
-fn who_was_late_for_a_writer_gives_way_or_waits() {
+fn a_request_too_late_for_a_writer_is_released_or_waits() {
     let desk = Desk::new();
     let all @ [writer, late] = &desk.lockers();
     // It is granted the row although another transaction has written it already, and learns of that by reading the row.
@@ -201,7 +201,7 @@ fn who_was_late_for_a_writer_gives_way_or_waits() {
 }
 
 #[test]
-fn a_lock_that_is_made_explicit_may_close_a_circle() {
+fn a_lock_that_is_made_explicit_may_cause_a_deadlock() {
     let desk = Desk::new();
     let all @ [a, b, c] = &desk.lockers();
     assert!(desk.ask(b, exclusive("b")) && desk.ask(c, shared("k")));
@@ -262,7 +262,7 @@ fn a_range_keeps_the_inserts_of_others_out() {
 }
 
 #[test]
-fn those_who_insert_wait_for_ranges_and_not_for_each_other() {
+fn inserts_wait_for_ranges_and_not_for_each_other() {
     let desk = Desk::new();
     let all @ [a, b, c] = &desk.lockers();
     desk.locks.lock_range(a, SPACE, Bound::Unbounded, Bound::Included(b"m"));
@@ -277,7 +277,7 @@ fn those_who_insert_wait_for_ranges_and_not_for_each_other() {
 }
 
 #[test]
-fn two_inserts_behind_two_ranges_are_a_deadlock() {
+fn two_inserts_into_two_locked_ranges_are_a_deadlock() {
     let desk = Desk::new();
     let all @ [a, b] = &desk.lockers();
     for lock_owner in [a, b] {

@@ -100,7 +100,7 @@ fn transaction(
 }
 
 #[test]
-fn a_storm_leaves_nothing_behind() {
+fn a_storm_leaves_no_locks() {
     let locks = real();
     let inside = Inside::default();
     let first = (0..THREADS).map(|n| locks.lock_owner(TrxId(n + 1)));

@@ -56,7 +56,7 @@ fn a_wait_in_turns_is_served_although_others_wait_for_nothing() {
 
 /// The transaction that it waits for waits for a later one: it is the victim, and starts again.
 #[test]
-fn a_wait_in_turns_that_closes_a_circle_gives_way_and_goes_on() {
+fn a_wait_in_turns_that_is_a_deadlock_victim_starts_again() {
     let desk = Desk::new();
     let all @ [me, old, new] = &desk.lockers();
     let row = LockRequest::Row(name(OTHER, "k"), RowMode::Exclusive);
@@ -109,7 +109,7 @@ fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
 
 /// A panic in `between` ends the wait: its lock owner can be ended, and no request waits for it.
 #[test]
-fn a_panic_amid_a_wait_in_turns_ends_it() {
+fn a_panic_during_a_wait_in_turns_ends_it() {
     let desk = Desk::new();
     let all @ [me, old, new] = &desk.lockers();
     assert!(desk.ask(old, TABLE));

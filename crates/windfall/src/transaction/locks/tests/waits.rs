@@ -55,7 +55,7 @@ fn a_wait_ends_with_its_time_on_a_real_clock() {
 }
 
 #[test]
-fn who_stood_behind_one_whose_time_has_passed_is_served() {
+fn a_request_after_one_that_has_timed_out_is_granted() {
     let desk = Desk::new();
     let all @ [a, b, c] = &desk.lockers();
     assert!(desk.ask(a, shared("k")) && !desk.ask(b, exclusive("k")) && !desk.ask(c, shared("k")));
@@ -93,7 +93,7 @@ fn a_wait_without_end_is_found_in_a_simulation() {
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "Row taken while Page is held")]
-fn nobody_waits_under_a_latch() {
+fn no_thread_waits_for_a_lock_under_a_latch() {
     let desk = Desk::new();
     let [a, b] = &desk.lockers();
     assert!(desk.ask(a, exclusive("k")));
@@ -125,7 +125,7 @@ fn an_interrupt_ends_the_wait_or_the_next_one() {
 }
 
 #[test]
-fn those_who_wait_are_woken_by_what_ends_their_wait() {
+fn waiting_threads_are_woken_by_what_ends_their_wait() {
     let locks = real();
     let [a, b, c, d] = core::array::from_fn(|n| locks.lock_owner(TrxId(n as u64 + 1)));
     locks.acquire(&a, exclusive("k"), LockTimeout::NoWait).unwrap();
