@@ -9,8 +9,8 @@ help: ## list the targets
 demo: ## drop tables under load and watch: terminal table and report.html (ARGS="--seconds 20 --out DIR")
 	@bash scripts/demo.sh $(ARGS)
 
-test: ## format, lints, docs, licences, every test
-	@bash scripts/test.sh
+test: ## format, lints, docs, licences, every test (QUICK=1: an answer within minutes, of what takes seconds)
+	@QUICK="$(QUICK)" bash scripts/test.sh
 
 soak: ## the nets of the tests with ever new seeds (ARGS="--seconds 3600 --nets crash")
 	@bash scripts/soak.sh $(ARGS)
