@@ -4,7 +4,7 @@
 //! **Purpose.** The modules of the engine. They form layers: a module imports only from layers below its own
 //! (ARCHITECTURE.md lists them, lowest first).
 //!
-//! **Invariants.** ARCHITECTURE.md lists them, each with the tests that verify it.
+//! **Invariants.** docs/invariants.md lists them, each with the tests that hold it.
 //!
 //! The examples of README.md are tests of this crate.
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -9,6 +9,7 @@ mod rules;
 mod source;
 
 use std::{
+    collections::HashSet,
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
@@ -70,4 +71,30 @@ fn the_workspace_keeps_the_house_rules() {
         list
     });
     assert!(broken.is_empty(), "{} house rules broken:\n{list}", broken.len());
+}
+
+/// Returns the names of functions that a document gives in backticks: lower case, with two underscores at least.
+fn named_functions(text: &str) -> impl Iterator<Item = &str> {
+    let is_name = |name: &&str| {
+        name.matches('_').count() >= 2
+            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+    };
+    text.split('`').skip(1).step_by(2).filter(is_name)
+}
+
+#[test]
+fn every_test_that_holds_an_invariant_exists() {
+    let files = project_files();
+    let functions: HashSet<&str> = files
+        .iter()
+        .filter(|(path, _)| path.ends_with(".rs"))
+        .flat_map(|(_, text)| text.split("fn ").skip(1))
+        .filter_map(|text| text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next())
+        .collect();
+    let (_, document) =
+        files.iter().find(|(path, _)| path == "docs/invariants.md").expect("the list of the invariants");
+    let named: Vec<&str> = named_functions(document).collect();
+    assert!(named.len() > 150, "only {} names are found in the list", named.len());
+    let missing: Vec<&&str> = named.iter().filter(|name| !functions.contains(*name)).collect();
+    assert!(missing.is_empty(), "docs/invariants.md names tests that do not exist: {missing:?}");
 }
