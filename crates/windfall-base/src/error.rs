@@ -341,8 +341,8 @@ pub enum UsageError {
     },
     /// A table has no auto-increment value left.
     #[error(
-        "the numbers of {owner} are used up: {count} were asked for from {next} on; lower ones can still be chosen by hand, and \
-         truncating the table begins anew"
+        "{owner} has no auto-increment value left: {count} were requested from {next} on; lower ones can still be chosen by hand, and \
+         truncating the table starts again"
     )]
     AutoIncrementExhausted {
         /// The owner of the auto-increment values.
