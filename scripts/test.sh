@@ -22,7 +22,7 @@ deny_build=
 
 cleanup() {
     local code=$?
-    # An install that no transaction waits for any more would go on after us.
+    # An install that nothing waits for any more would go on after us.
     if [[ -n $deny_build ]]; then
         kill -- "-$deny_build" 2>/dev/null || true
     fi

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::{path, sync::Arc};
 
 use windfall::{
-    buffer::{BufferPool, Reading, Space},
+    buffer::{BufferPool, OptimisticRead, Space},
     error::{CorruptError, Error, Owner, Result},
     ids::PageNo,
     log::FlushLog,
@@ -123,8 +123,8 @@ enum Target<'k> {
 
 /// The end of a descent.
 struct Path<'a> {
-    parent: Option<Reading<'a>>,
-    node: Reading<'a>,
+    parent: Option<OptimisticRead<'a>>,
+    node: OptimisticRead<'a>,
 }
 
 impl<'a> Direct<'a> {
@@ -212,7 +212,7 @@ impl<'a> Direct<'a> {
     #[expect(clippy::option_option, reason = "an attempt that failed is not a tree that is too low")]
     fn try_descend(&self, toward: Target<'_>, level: u8, access: Access) -> Result<Option<Option<Path<'a>>>> {
         let at_level = |level| if level == 0 { access } else { Access::Point };
-        let mut parent: Option<Reading<'_>> = None;
+        let mut parent: Option<OptimisticRead<'_>> = None;
         let mut page = PageNo::ROOT;
         let mut node = self.pool.read(self.space, page, Access::Point)?;
         let mut expected = None;
@@ -254,7 +254,12 @@ impl<'a> Direct<'a> {
     }
 
     #[cold]
-    fn verify_child(&self, parent: Reading<'_>, slot: usize, node: Reading<'_>) -> Result<bool> {
+    fn verify_child(
+        &self,
+        parent: OptimisticRead<'_>,
+        slot: usize,
+        node: OptimisticRead<'_>,
+    ) -> Result<bool> {
         let fits = Node::new(parent.page()).is_parent_of(slot, Node::new(node.page()));
         let page = node.page().id().page;
         if !parent.is_valid() || !node.is_valid() {

@@ -35,8 +35,8 @@ pub fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
 pub fn pool(options: PoolOptions) -> (SimulatedDisk, Arc<ClassicPool>) {
     let disk = SimulatedDisk::new(1);
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    let ground = Ground::new(shared, Arc::new(RealEnv::default()), options.page_size, 64 << 20).unwrap();
-    (disk, Arc::new(ClassicPool::new(ground, options).unwrap()))
+    let context = Ground::new(shared, Arc::new(RealEnv::default()), options.page_size, 64 << 20).unwrap();
+    (disk, Arc::new(ClassicPool::new(context, options).unwrap()))
 }
 
 pub fn tree(pool: &Arc<ClassicPool>, space: &Arc<Space>, id: u64) -> Tree<ClassicPool> {
@@ -47,7 +47,7 @@ pub fn tree(pool: &Arc<ClassicPool>, space: &Arc<Space>, id: u64) -> Tree<Classi
 pub fn new_space(pool: &Arc<ClassicPool>, id: u64) -> Arc<Space> {
     let space = Space::new(SpaceId(id), false);
     pool.attach(&space);
-    pool.ground().disk.create(FileName::Data(space.id)).unwrap();
+    pool.context().disk.create(FileName::Data(space.id)).unwrap();
     space
 }
 

@@ -47,7 +47,7 @@ pub fn run(folder: &Path) -> Result<()> {
             }
             Ok(rows)
         });
-        let written = (|| {
+        let written = (|| -> Result<()> {
             for day in 0..DAYS {
                 let table = db.create_table(&name(day), TableOptions::default())?;
                 newest.store(day, SeqCst);

@@ -65,7 +65,8 @@ pub fn run(folder: &Path) -> Result<()> {
     })?;
     let mut sum = 0;
     for row in accounts.rows()? {
-        sum += balance(Some(row?.value));
+        let (_, value) = row?;
+        sum += balance(Some(value));
     }
     println!("{} transfers, {deadlocks} deadlocks, {sum} in all accounts", THREADS * TRANSFERS);
     assert_eq!(sum, ACCOUNTS * BALANCE, "no transfer creates or destroys money");

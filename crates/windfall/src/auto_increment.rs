@@ -30,8 +30,8 @@ impl Table {
     /// more than 128. After [`Database::close`](crate::Database::close) none are.
     ///
     /// # Errors
-    /// [`UsageError::AutoIncrementExhausted`](crate::error::UsageError::NumbersUsedUp): `u64::MAX` is never returned. The table
-    /// was dropped; damage, I/O.
+    /// [`UsageError::AutoIncrementExhausted`](crate::error::UsageError::AutoIncrementExhausted): `u64::MAX` is never
+    /// returned. The table was dropped; damage, I/O.
     pub fn next_number(&self) -> Result<u64> {
         Ok(self.reserve_numbers(1)?.start)
     }

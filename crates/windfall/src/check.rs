@@ -10,7 +10,7 @@
 //!
 //! While a table's trees are read, the check holds the metadata lock of its name, its gate (`sync::Gate`, a drain lock)
 //! is closed, and neither rollback nor purge changes it, so that no change in progress looks like damage
-//! ([`transaction::rest`](crate::transaction::rest)). That blocks calls and statements on this table, and the
+//! ([`transaction::quiesce`](crate::transaction::quiesce)). That blocks calls and statements on this table, and the
 //! rollbacks of changes in it. For other tables only purge waits, and only once it has deferred as many records of
 //! this table as it may. Unfinished work in the table is no damage either:
 //! - Unreferenced long values are skipped while a reader, or a transaction that has not ended, may need versions of

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Checkpoints are fuzzy: they stop no thread. The page cleaner writes old changes all the time. A
 //! checkpoint only finds the LSN below which all changes are in the data files, and writes it to the control file. Then
-//! the log space below may be reused. This LSN is the low-water mark (`low_water_mark` in the code): the oldest LSN that
+//! the log space below may be reused. This LSN is the low-water mark: the oldest LSN that
 //! recovery still needs.
 //!
 //! **Invariants.** The low-water mark is the minimum of four LSNs. The first is read first: the start of the oldest

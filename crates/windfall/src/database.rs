@@ -315,7 +315,7 @@ impl Database {
         self.engine.transactions.interrupt(TrxId(trx))
     }
 
-    /// Returns the deadlock that was broken last: the circle of waiting transactions, and the victim.
+    /// Returns the deadlock that was broken last: the cycle of waiting transactions, and the victim.
     pub fn last_deadlock(&self) -> Option<Deadlock> {
         self.engine.transactions.lock_manager().last_deadlock()
     }

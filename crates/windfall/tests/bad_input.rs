@@ -732,7 +732,7 @@ fn errors_name_the_table_or_the_index_that_they_are_about() -> Result<()> {
     told(table.insert(b"b", b"first"), &["in index i of table t"]);
     // Each is short enough alone, their concatenation is not.
     let (key, value) = ([1; 600], [1; 900]);
-    let words = ["row's own key", "index i of table t takes at most 768", "the one or the other shorter"];
+    let words = ["row's own key", "index i of table t takes at most 768", "one of them shorter"];
     told(table.put(&key, &value), &words);
     told(table.put(&[1; 768], b""), &[&words[..], &["has 770 bytes"]].concat());
     told(

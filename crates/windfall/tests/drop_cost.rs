@@ -123,8 +123,8 @@ fn settle(db: &Database) -> Result<()> {
 }
 
 /// Directly after the background has freed much, a request for memory can take hundreds of microseconds: glibc sorts
-/// what was freed. A drop requests none, except blocks of the queues of dropped trees and of dropped tables, each for 31
-/// entries.
+/// what was freed. A drop requests none, except blocks of the queues of dropped trees and of dropped tables, each for
+/// 31 entries.
 #[test]
 fn a_drop_requests_no_memory() -> Result<()> {
     const QUEUES: usize = 2;

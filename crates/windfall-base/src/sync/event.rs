@@ -47,8 +47,8 @@ impl Event {
 
     /// Wakes every waiter, which then checks its condition again.
     pub fn notify(&self) {
-        // The change of the condition happens before the load of `notified`: a napper that clears `notified` afterwards sees
-        // the change.
+        // The change of the condition happens before the load of `notified`: a napper that clears `notified` afterwards
+        // sees the change.
         fence(SeqCst);
         if !self.notified.load(Relaxed) {
             self.notified.store(true, Relaxed);
@@ -98,7 +98,8 @@ impl Event {
         }
         self.wait_for(at_most, || self.notified.load(SeqCst));
         self.notified.store(false, SeqCst);
-        // A notifier that still finds `notified` set has made its change before this fence: the caller's next reads see it.
+        // A notifier that still finds `notified` set has made its change before this fence: the caller's next reads see
+        // it.
         fence(SeqCst);
     }
 

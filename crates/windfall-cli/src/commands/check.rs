@@ -53,7 +53,7 @@ pub fn check(db: &Path, json: bool) -> Result<ExitCode> {
         lines.extend(report.uncompared.iter().map(|table| {
             format!(
                 "table {table}: rows and index entries were not compared, because a change that a crash has cut off \
-                 could not be taken back yet"
+                 could not be rolled back yet"
             )
         }));
         lines.extend(report.pending.iter().map(|file| format!("{file}: left by a crash, and being deleted")));

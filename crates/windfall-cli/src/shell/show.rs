@@ -63,13 +63,13 @@ pub fn waits(db: &Database, names: Names<'_>) -> Answer {
 
 /// Returns the most recent deadlock.
 pub fn deadlock(db: &Database) -> Answer {
-    let Some(Deadlock { circle, .. }) = db.last_deadlock() else {
+    let Some(Deadlock { cycle, .. }) = db.last_deadlock() else {
         return Answer::said("there was no deadlock", json!({ "deadlock": null }));
     };
     let mut lines = Vec::new();
     let mut list = Vec::new();
-    for (at, blocked) in circle.iter().enumerate() {
-        let next = circle[(at + 1) % circle.len()].trx;
+    for (at, blocked) in cycle.iter().enumerate() {
+        let next = cycle[(at + 1) % cycle.len()].trx;
         let held = blocked
             .held
             .as_ref()
@@ -88,7 +88,7 @@ pub fn deadlock(db: &Database) -> Answer {
             "rows_and_locks": blocked.weight,
         }));
     }
-    let victim = circle.first().map(|blocked| blocked.trx);
+    let victim = cycle.first().map(|blocked| blocked.trx);
     lines.extend(victim.map(|trx| format!("transaction {trx} was rolled back")));
     Answer::said(lines.join("\n"), json!({ "deadlock": list, "gave_way": victim.map(|trx| trx.0) }))
 }

@@ -164,7 +164,7 @@ impl Stage<'_> {
 
     fn await_io(&self, space: &Space) {
         wait_until("nothing is read or written", || {
-            self.pool.ground().health.check().unwrap();
+            self.pool.context().health.check().unwrap();
             space.is_quiet()
         });
     }
@@ -223,7 +223,7 @@ fn play(name: PolicyName, policy: &dyn DropPolicy, hash_index: bool) {
         clients.into_iter().map(|client| client.join().unwrap()).collect()
     });
     drop(workers);
-    pool.ground().health.check().unwrap();
+    pool.context().health.check().unwrap();
     check(&stage.stays, known.iter().map(|(staying, ..)| staying));
     let last = stage.goes.lock().clone();
     assert_eq!(last.number, 1 + ROUNDS);

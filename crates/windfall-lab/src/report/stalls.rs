@@ -16,11 +16,12 @@ use windfall_measure::{
 
 use super::{
     draw::{Bottom, Cell, Curve, Curves, Multiples, decades},
-    likeness, locks,
+    locks,
     over_time::{self, Both, What, Words},
     published,
     ranking::{self, Here, ends},
     section::Section,
+    significance,
     style::{self, Names, axis_time, decimals},
 };
 use crate::{

@@ -13,9 +13,9 @@ use windfall_measure::{
 
 use super::{
     concurrent::gap_near,
-    likeness,
     loops::{x3_short, x4_setting},
     over_time::rate,
+    significance,
     stalls::settings,
     style::{full, gigabytes},
 };

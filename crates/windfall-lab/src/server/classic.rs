@@ -69,7 +69,7 @@ impl Classic {
 
     /// Creates a tablespace with a file.
     fn new_space(pool: &Arc<ClassicPool>, id: SpaceId, temporary: bool) -> Result<Arc<Space>> {
-        let (disk, file) = (&pool.ground().disk, FileName::Data(id));
+        let (disk, file) = (&pool.context().disk, FileName::Data(id));
         disk.create(file)?;
         disk.preallocate(file, 0, FIRST_PAGES * PAGE_SIZE as u64)?;
         if !temporary {
@@ -113,12 +113,12 @@ impl Classic {
     fn forget_file(&self, space: &Space) -> Result<()> {
         self.await_io(space);
         self.pool.detach(space);
-        Ok(self.pool.ground().disk.remove(FileName::Data(space.id))?)
+        Ok(self.pool.context().disk.remove(FileName::Data(space.id))?)
     }
 
     /// Waits until no page of a tablespace is being read or written: `fil_check_pending_operations`.
     fn await_io(&self, space: &Space) {
-        while !space.is_quiet() && !self.pool.ground().health.is_poisoned() {
+        while !space.is_quiet() && !self.pool.context().health.is_poisoned() {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -147,7 +147,7 @@ impl Server for Classic {
         let direct = RealDiskOptions::default();
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(start.folder, direct)?);
         let env = Arc::new(RealEnv::default());
-        let ground = Ground::new(disk, env.clone(), PAGE_SIZE, start.log)?;
+        let context = Ground::new(disk, env.clone(), PAGE_SIZE, start.log)?;
         let policy = policy::of(start.system.policy).ok_or_else(|| {
             windfall::error::UsageError::Other(format!("{} has no classic pool", start.system).into())
         })?;
@@ -159,7 +159,7 @@ impl Server for Classic {
             hash_index: start.system.hash_index,
             dirty_percent: DIRTY_PERCENT,
         };
-        let pool = Arc::new(ClassicPool::new(ground, options)?);
+        let pool = Arc::new(ClassicPool::new(context, options)?);
         let workers = pool.spawn(&*env)?;
         let space = Self::new_space(&pool, SpaceId::CATALOG, false)?;
         let dictionary = Self::tree_in(&pool, &space, SpaceId(2))?;
@@ -176,7 +176,7 @@ impl Server for Classic {
     }
 
     fn log(&self) -> &Arc<Log> {
-        &self.pool.ground().log
+        &self.pool.context().log
     }
 
     fn flush_log(&self) -> FlushLog {
@@ -235,7 +235,7 @@ impl Server for Classic {
         let steps = self.policy.forget(&self.pool, space, &trees);
         self.await_io(space);
         let file = FileName::Data(space.id);
-        self.pool.ground().disk.truncate(file, FIRST_PAGES * PAGE_SIZE as u64)?;
+        self.pool.context().disk.truncate(file, FIRST_PAGES * PAGE_SIZE as u64)?;
         let made = self.table_in(space, &table.name, table.index.is_some())?;
         self.enter(core::slice::from_ref(&made))?;
         Ok((made, Dropped { steps, took: start.elapsed() }))
@@ -255,7 +255,7 @@ impl Server for Classic {
     }
 
     fn file_bytes(&self) -> u64 {
-        bytes_of_files(&*self.pool.ground().disk)
+        bytes_of_files(&*self.pool.context().disk)
     }
 
     fn used_bytes(&self, tables: &[Made]) -> Result<u64> {

@@ -55,7 +55,7 @@ fn definition(indexed: bool) -> TableDefinition {
 }
 
 fn made(name: &str, table: &catalog::Table) -> Made {
-    let shape = table.shape();
+    let shape = table.schema();
     let index = shape.secondaries.first().cloned();
     Arc::new(Table { name: name.to_owned(), rows: shape.clustered, index })
 }

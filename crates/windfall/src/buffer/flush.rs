@@ -20,9 +20,9 @@
 //!
 //! - A batch writes its new pages in two halves, and skips the second half when a page of the first half fails. So half
 //!   of its room is free after a failure.
-//! - While torn pages fill half of the room ([`TRIAL_WRITES_FROM`]), a trial write comes before the write of each new page: the
-//!   page's old bytes are read from the data file and written back. If the trial stops halfway, the page in the file
-//!   stays whole. Where the trial fails, the page stays dirty and takes no room.
+//! - While torn pages fill half of the room ([`TRIAL_WRITES_FROM`]), a trial write comes before the write of each new
+//!   page: the page's old bytes are read from the data file and written back. If the trial stops halfway, the page in
+//!   the file stays whole. Where the trial fails, the page stays dirty and takes no room.
 //!
 //! So the files that fail when a batch begins tear at most three quarters of a batch together. More pages are torn only
 //! if a write fails right after its trial succeeded, or if the page cannot be read any more after its trial failed.

@@ -155,9 +155,9 @@ impl OptimisticRead<'_> {
 
     /// Returns whether the frame still holds the requested page, unchanged since the read began.
     ///
-    /// Always inlined: if its address is taken, a `OptimisticRead` is kept on the stack, where it is read back in other pieces
-    /// than it was written in. That defeats store forwarding and waits for every load before it. Reads through the hash
-    /// index took 8 % longer before.
+    /// Always inlined: if its address is taken, an `OptimisticRead` is kept on the stack, where it is read back in
+    /// other pieces than it was written in. That defeats store forwarding and waits for every load before it. Reads
+    /// through the hash index took 8 % longer before.
     #[expect(clippy::inline_always, reason = "measured, as said above")]
     #[inline(always)]
     pub fn is_valid(&self) -> bool {

@@ -117,7 +117,7 @@ impl<P: Payload> Runs<P> {
     /// Writes the entries in memory to a run, in a tablespace with this new id.
     ///
     /// # Errors
-    /// [`SchemaError::DuplicateInputKey`](crate::error::SchemaError::KeyTwice); I/O, a full disk.
+    /// [`SchemaError::DuplicateInputKey`](crate::error::SchemaError::DuplicateInputKey); I/O, a full disk.
     pub fn spill(&mut self, space: SpaceId) -> Result<()> {
         self.memory.sort_unstable();
         if let Some(pair) = self.memory.windows(2).find(|pair| pair[0].0 == pair[1].0) {

@@ -25,8 +25,8 @@ use crate::{
 
 /// The interval at which the worker runs when it has nothing to do: the log's low-water mark waits for it.
 pub(super) const RECORD_PAUSE: Duration = Duration::from_millis(10);
-/// The pause after a step that may have merged leaves of the system tree. A merge takes some ten microseconds, for which
-/// a statement that changes the tree waits: few statements meet one, even after the drop of thousands of tables.
+/// The pause after a step that may have merged leaves of the system tree. A merge takes some ten microseconds, for
+/// which a statement that changes the tree waits: few statements meet one, even after the drop of thousands of tables.
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
 /// Records that one group changes at most.
 pub(super) const BATCH: usize = 64;

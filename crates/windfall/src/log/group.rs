@@ -4,8 +4,8 @@
 //! its slot here informs a checkpoint that pages are about to become dirty from an older LSN on.
 //!
 //! **Invariants.** An appending thread publishes in a slot a lower bound of what it will reserve *before* it reserves.
-//! [`Log::append_low_water_mark`] reads the reserved end first and the slots after it. So it either sees the slot, or the
-//! reservation happened after its read of the end: whatever lies below the returned mark has been registered by its
+//! [`Log::append_low_water_mark`] reads the reserved end first and the slots after it. So it either sees the slot, or
+//! the reservation happened after its read of the end: whatever lies below the returned mark has been registered by its
 //! appender. All of this is sequentially consistent. A thread waits for no latch while it holds a slot.
 
 use core::cell::Cell;

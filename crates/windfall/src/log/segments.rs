@@ -179,9 +179,9 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Takes over the files of a log that is needed from `low_water_mark` on, was certainly durable up to `known`, and ends at
-    /// `end`. Makes the range in between durable. Above it are segments that were prepared for reservations. The
-    /// rollback of unfinished transactions now requests that space again, perhaps on a full disk. So these segments
+    /// Takes over the files of a log that is needed from `low_water_mark` on, was certainly durable up to `known`, and
+    /// ends at `end`. Makes the range in between durable. Above it are segments that were prepared for reservations.
+    /// The rollback of unfinished transactions now requests that space again, perhaps on a full disk. So these segments
     /// are kept as far as they are valid.
     pub(super) fn open(
         disk: Arc<dyn Disk>,

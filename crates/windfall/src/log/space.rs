@@ -208,11 +208,10 @@ impl Log {
     /// Throttles operations before the log is full, each a little, so that the work that makes room keeps up and no
     /// operation waits for long.
     fn slow_down(&self) {
-        let recent_committers = || self.pressure().saturating_sub(CROWDED) as u32;
-        if recent_committers() > 0 {
-            let pause = PAUSE_PER_PERCENT * recent_committers();
-            self.env
-                .wait_for(&self.room, pause, &mut || recent_committers() == 0 || self.health.is_poisoned());
+        let excess = || self.pressure().saturating_sub(CROWDED) as u32;
+        if excess() > 0 {
+            let pause = PAUSE_PER_PERCENT * excess();
+            self.env.wait_for(&self.room, pause, &mut || excess() == 0 || self.health.is_poisoned());
         }
     }
 
@@ -234,7 +233,8 @@ impl Log {
         self.reserve_before(bytes, 0)
     }
 
-    /// As [`Log::admit_space_maker`], for rollback: half of the bytes kept for work that makes room remain for that work.
+    /// As [`Log::admit_space_maker`], for rollback: half of the bytes kept for work that makes room remain for that
+    /// work.
     ///
     /// # Errors
     /// As [`Log::admit_space_maker`].

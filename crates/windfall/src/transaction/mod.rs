@@ -84,7 +84,7 @@ use crate::{
     buffer::{BufferPool, Space},
     error::{Error, LockError, Result},
     ids::{Lsn, SpaceId, TrxId, UndoPos},
-    log::{GroupWriter, Record},
+    log::{GroupWriter, Log, Record},
     sync::{
         Arc, Bug, Event,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -249,6 +249,11 @@ impl Transactions {
     /// Returns the background rollbacks.
     pub fn rollbacks(&self) -> &rollbacks::Rollbacks {
         &self.rollbacks
+    }
+
+    /// Returns the log.
+    fn log(&self) -> &Log {
+        &self.context.pool.context().log
     }
 
     /// Returns the key latches.

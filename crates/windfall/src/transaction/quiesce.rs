@@ -4,12 +4,13 @@
 //! away, the closed gate keeps calls away, and the work outside of gates, rollback and purge, waits here.
 //!
 //! **Invariants.** Only work on this very table waits. A rollback or purge of a record outside of a gate holds
-//! [`Space::check_lock`] of the record's table in shared mode, for that one record. A check holds it in exclusive mode, so
-//! each record of the table is then undone completely, or not at all. When it is held exclusively, a client's rollback
-//! waits; purge and the background rollbacks defer the record, or the transaction, and continue with others. So in a
-//! simulation, which has one thread, no step of a worker waits for the check that it runs within.
+//! [`Space::check_lock`] of the record's table in shared mode, for that one record. A check holds it in exclusive mode,
+//! so each record of the table is then undone completely, or not at all. When it is held exclusively, a client's
+//! rollback waits; purge and the background rollbacks defer the record, or the transaction, and continue with others.
+//! So in a simulation, which has one thread, no step of a worker waits for the check that it runs within.
 //!
-//! The conclusions of a check depend on what others may still do to the trees, and it is informed of that ([`Quiesced`]):
+//! The conclusions of a check depend on what others may still do to the trees, and it is informed of that
+//! ([`Quiesced`]):
 //! - A page in use that no tree leads to may belong to a long value. Either a version leads to that value, or a
 //!   transaction has written it and not yet put it into the tree, or has rolled it back. All these pages are named by
 //!   records that purge has not finished. Nothing of the table is logged while its gate is closed, so all these records

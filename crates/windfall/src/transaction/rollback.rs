@@ -33,9 +33,9 @@ pub const LOG_OF_END: u64 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RollbackSpace {
     /// It was reserved before each change.
-    ReservedAhead,
+    Ahead,
     /// It is reserved record by record, which may wait.
-    ReservedPerRecord,
+    PerRecord,
 }
 
 impl RollbackSpace {
@@ -46,9 +46,9 @@ impl RollbackSpace {
     pub fn room(self, transactions: &Transactions, bytes: u64) -> Result<Option<LogReservation<'_>>> {
         let log = &transactions.context.pool.context().log;
         match self {
-            Self::ReservedAhead => Ok(None),
+            Self::Ahead => Ok(None),
             // If there is no space to wait for, the reserve for work that frees log may have some.
-            Self::ReservedPerRecord => log.admit(bytes).or_else(|_| log.admit_rollback(bytes)).map(Some),
+            Self::PerRecord => log.admit(bytes).or_else(|_| log.admit_rollback(bytes)).map(Some),
         }
     }
 }

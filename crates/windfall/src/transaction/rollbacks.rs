@@ -17,11 +17,11 @@
 //!   closed whether a transaction was handed over meanwhile ([`Rollbacks::are_clear_of`]).
 //! - A row change that was interrupted has some of its entries and not others. It belongs to a transaction that is
 //!   here, or to one that has failed to roll back completely. The failure is noted before the table's gate, or its
-//!   [`Space::rest`], is released ([`Rollbacks::may_have_cut_off`]).
+//!   [`Space::check_lock`], is released ([`Rollbacks::may_have_cut_off`]).
 //! - A rollback that cannot continue, because the disk is full or a page cannot be read, is retried from time to time,
 //!   and the others continue meanwhile. Closing the database leaves the remaining rollbacks to the next opening.
 //!
-//! [`Space::rest`]: crate::buffer::Space::rest
+//! [`Space::check_lock`]: crate::buffer::Space::check_lock
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -193,7 +193,7 @@ impl<'e> Trx<'e> {
             ended: false,
             rules: Rules::default(),
             waited_for: SmallVec::new(),
-            way_back: RollbackSpace::ReservedAhead,
+            way_back: RollbackSpace::Ahead,
             broken: None,
             reservation: None,
         }
@@ -202,12 +202,8 @@ impl<'e> Trx<'e> {
     /// Resumes a suspended transaction.
     pub fn resume(transactions: &'e Transactions, mut state: Suspended) -> Self {
         let bytes = core::mem::take(&mut state.reserved_bytes);
-        let way_back = if state.way_back <= bytes {
-            RollbackSpace::ReservedAhead
-        } else {
-            RollbackSpace::ReservedPerRecord
-        };
-        let reservation = (bytes > 0).then(|| transactions.context.pool.context().log.take_up(bytes));
+        let way_back = if state.way_back <= bytes { RollbackSpace::Ahead } else { RollbackSpace::PerRecord };
+        let reservation = (bytes > 0).then(|| transactions.log().take_up(bytes));
         let (rules, waited_for) = (Rules::default(), SmallVec::new());
         Self { transactions, state, ended: false, rules, waited_for, way_back, broken: None, reservation }
     }
@@ -217,7 +213,7 @@ impl<'e> Trx<'e> {
     pub fn suspend(mut self) -> Suspended {
         self.ended = true;
         let mut state = core::mem::take(&mut self.state);
-        let most = self.transactions.context.pool.context().log.size() / STANDING;
+        let most = self.transactions.log().size() / STANDING;
         let kept = if state.way_back <= most { state.way_back } else { 0 };
         state.reserved_bytes = self.reservation.take().map_or(0, |reservation| reservation.leave(kept));
         state
@@ -235,14 +231,14 @@ impl<'e> Trx<'e> {
         if let Some(reservation) = &mut self.reservation {
             return reservation.extend(bytes);
         }
-        self.reservation = Some(self.transactions.context.pool.context().log.reserve(bytes)?);
+        self.reservation = Some(self.transactions.log().reserve(bytes)?);
         Ok(())
     }
 
-    /// As [`Trx::reservation`], for a caller that holds a latch: no log segment is created. Returns whether the log is
+    /// As [`Trx::reserve_log`], for a caller that holds a latch: no log segment is created. Returns whether the log is
     /// reserved.
     pub(super) fn try_reserve(&mut self, bytes: u64) -> Result<bool> {
-        let Some(more) = self.transactions.context.pool.context().log.try_reserve(bytes)? else {
+        let Some(more) = self.transactions.log().try_reserve(bytes)? else {
             return Ok(false);
         };
         match &mut self.reservation {
@@ -286,8 +282,8 @@ impl<'e> Trx<'e> {
     /// If the log accepts no more records.
     pub fn ensure_id(&mut self) -> Result<TrxId> {
         if self.state.id == TrxId::NONE {
-            let (id, ending) =
-                self.transactions.active.begin(&self.transactions.ids, self.transactions.now())?;
+            let all = self.transactions;
+            let (id, ending) = all.active.begin(&all.ids, all.now())?;
             (self.state.id, self.state.ending) = (id, Some(ending));
         }
         Ok(self.state.id)
@@ -303,15 +299,12 @@ impl<'e> Trx<'e> {
             return Ok(lock_owner.clone());
         }
         let id = self.ensure_id()?;
-        let lock_owner = self
-            .transactions
-            .active
-            .lock_owner(id, &self.transactions.lock_manager)
-            .expect("it is active until it ends");
-        lock_owner.add_weight(self.state.records);
-        lock_owner.forget_interrupts(self.state.interrupts);
-        self.state.lock_owner = Some(lock_owner.clone());
-        Ok(lock_owner)
+        let all = self.transactions;
+        let owner = all.active.lock_owner(id, &all.lock_manager).expect("it is active until it ends");
+        owner.add_weight(self.state.records);
+        owner.forget_interrupts(self.state.interrupts);
+        self.state.lock_owner = Some(owner.clone());
+        Ok(owner)
     }
 
     /// Notes that it is about to wait for a row on which it holds this lock.
@@ -455,7 +448,7 @@ impl<'e> Trx<'e> {
     pub fn log_end(&self, mtr: &mut Mtr<'_>) {
         if let Some((stream, _)) = self.logged() {
             if let Some(ending) = &self.state.ending {
-                ending.announce(self.transactions.context.pool.context().log.end());
+                ending.announce(self.transactions.log().end());
             }
             mtr.record(&Record::TrxEnd { trx: self.state.id, stream: stream.number() });
         }
@@ -471,16 +464,13 @@ impl<'e> Trx<'e> {
         if self.logged().is_none() {
             return Ok(Lsn::ZERO);
         }
-        let log = &self.transactions.context.pool.context().log;
+        let log = self.transactions.log();
         // Log to prepare and to revoke that.
         let _room = log.admit(LOG_OF_END)?;
         self.reserve_log(LOG_OF_END)?;
         self.extend_rollback_space(LOG_OF_END);
-        self.transactions.active.set_prepared(
-            self.state.id,
-            Some(name),
-            notes_most(&self.transactions.context.pool),
-        )?;
+        let most = notes_most(&self.transactions.context.pool);
+        self.transactions.active.set_prepared(self.state.id, Some(name), most)?;
         let end = self.log_prepared(name)?;
         self.state.prepared = true;
         Ok(end)
@@ -671,13 +661,9 @@ impl<'e> Trx<'e> {
                 if pos == UndoPos::NONE {
                     break;
                 }
-                let Some(previous) =
-                    self.roll_back_one(stream, pos, RollbackCaller::Background, &|_, _| {})?
-                else {
-                    return Ok(Some(RollbackStep::Blocked));
-                };
-                pos = previous;
-                *from = Some(pos);
+                let previous = self.roll_back_one(stream, pos, RollbackCaller::Background, &|_, _| {})?;
+                let Some(previous) = previous else { return Ok(Some(RollbackStep::Blocked)) };
+                (pos, *from) = (previous, Some(previous));
             }
         }
         if pos != UndoPos::NONE {
@@ -774,7 +760,7 @@ impl<'e> Trx<'e> {
         if let Body::Row { space, key, .. } = &record.body {
             keep(*space, key);
         }
-        let asks = self.way_back != RollbackSpace::ReservedAhead && stream.durability() == Durability::Logged;
+        let asks = self.way_back != RollbackSpace::Ahead && stream.durability() == Durability::Logged;
         let bytes = if asks { rollback::log_for(self.transactions, &record)? } else { 0 };
         let _room = if asks { self.way_back.room(self.transactions, bytes)? } else { None };
         rollback::roll_back(self.transactions, stream, at, &record)

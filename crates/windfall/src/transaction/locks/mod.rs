@@ -13,8 +13,8 @@
 //!   mutex of the table. Its rank is that of a leaf, so calls that do not wait may be made under a latch.
 //! - No deadlock persists: as soon as a cycle is closed, the wait of its lightest transaction is ended.
 //! - *What writers see.* A writer checks for locks under the exclusive latch of the leaf ([`LockManager::may_write`],
-//!   [`LockManager::may_insert`]); a locking reader takes its lock first and then reads the leaf. So either the writer finds
-//!   the lock, or the reader finds the entry or the latched leaf:
+//!   [`LockManager::may_insert`]); a locking reader takes its lock first and then reads the leaf. So either the writer
+//!   finds the lock, or the reader finds the entry or the latched leaf:
 //!   - A step that enters locks publishes their number before it releases the mutex, and a sequentially consistent
 //!     fence follows. The writer has another fence between latching the leaf and reading the number. One of these
 //!     fences is the first in the total order. If it is the writer's, the reader, which reads the latch after its own
@@ -23,10 +23,10 @@
 //!   - A writer that sees such a number takes the mutex. If it takes the mutex before the reader, the reader sees the
 //!     latch taken, because the mutex orders the two. If it takes the mutex after the reader, it finds the lock.
 //!
-//! A row is locked for a reader as follows: read the entry; if its writer is active, call [`LockManager::make_explicit`] for
-//! the writer, then [`LockManager::acquire`] for the row, which waits for the writer; read again. If its writer is not
-//! active, `acquire` first, and then read the entry again. A reader that now finds an active writer was late: it
-//! releases the row ([`LockManager::release_row`]) and starts again.
+//! A row is locked for a reader as follows: read the entry; if its writer is active, call
+//! [`LockManager::make_explicit`] for the writer, then [`LockManager::acquire`] for the row, which waits for the
+//! writer; read again. If its writer is not active, `acquire` first, and then read the entry again. A reader that now
+//! finds an active writer was late: it releases the row ([`LockManager::release_row`]) and starts again.
 
 mod deadlock;
 mod metrics;
@@ -149,15 +149,16 @@ impl LockManager {
         self.tables.set(counts.tables);
     }
 
-    /// Requests a lock, and waits for it as long as `lock_timeout` permits. A lock that is held already, in the same or a
-    /// stronger mode, is not taken again; an upgrade waits for the other holders only. With [`LockTimeout::NoWait`] it
-    /// may be called under a latch.
+    /// Requests a lock, and waits for it as long as `lock_timeout` permits. A lock that is held already, in the same or
+    /// a stronger mode, is not taken again; an upgrade waits for the other holders only. With [`LockTimeout::NoWait`]
+    /// it may be called under a latch.
     ///
     /// # Errors
     /// - [`LockError::Busy`]: it would have to wait, and must not.
     /// - [`LockError::TimedOut`]: the timeout has passed.
     /// - [`LockError::Deadlock`]: the wait was part of a cycle. The transaction must roll back.
-    /// - [`LockError::Interrupted`]: [`LockManager::interrupt`] was called, during the wait or before it; or [`LockManager::stop`].
+    /// - [`LockError::Interrupted`]: [`LockManager::interrupt`] was called, during the wait or before it; or
+    ///   [`LockManager::stop`].
     pub fn acquire(
         &self,
         me: &Arc<LockOwner>,

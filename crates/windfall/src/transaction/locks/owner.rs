@@ -77,10 +77,10 @@ impl LockOwner {
         self.interrupted.store(number, SeqCst);
     }
 
-    /// Ignores interrupts up to this number, which came before the current call ([`LockManager::interrupts`]). Called by the
-    /// transaction itself.
+    /// Ignores interrupts up to this number, which came before the current call ([`LockManager::interrupts`]). Called
+    /// by the transaction itself.
     ///
-    /// [`LockManager::interrupts`]: super::Locks::interrupts
+    /// [`LockManager::interrupts`]: super::LockManager::interrupts
     pub fn forget_interrupts(&self, up_to: u64) {
         if self.forgotten.load(SeqCst) < up_to {
             self.forgotten.store(up_to, SeqCst);

@@ -64,7 +64,7 @@ impl Locks {
     }
 
     /// Returns the wait cycle that this transaction closes, with itself first.
-    pub fn circle(&self, trx: TrxId) -> Vec<TrxId> {
+    pub fn cycle(&self, trx: TrxId) -> Vec<TrxId> {
         // Each with the index of its predecessor.
         let mut reached: Vec<(TrxId, usize)> = vec![(trx, 0)];
         let mut at = 0;
@@ -73,15 +73,15 @@ impl Locks {
             if let Some((_, request)) = self.waiting.iter().find(|known| known.0 == one) {
                 for blocker in self.blockers(one, *request) {
                     if blocker == trx {
-                        let mut circle = Vec::new();
+                        let mut cycle = Vec::new();
                         let mut back = at;
                         while back > 0 {
-                            circle.push(reached[back].0);
+                            cycle.push(reached[back].0);
                             back = reached[back].1;
                         }
-                        circle.push(trx);
-                        circle.reverse();
-                        return circle;
+                        cycle.push(trx);
+                        cycle.reverse();
+                        return cycle;
                     }
                     if reached.iter().all(|known| known.0 != blocker) {
                         reached.push((blocker, at));

@@ -385,7 +385,7 @@ impl Database {
     /// equals the one that waited last.
     fn lock(&mut self, trx: TrxId, request: Request) -> Result<(), Stop> {
         while !self.locks.take(trx, request) {
-            let circle = self.locks.circle(trx);
+            let circle = self.locks.cycle(trx);
             let done = |trx: &TrxId| self.transactions[*trx].wrote.len() + self.locks.count(*trx);
             // The first in the cycle is the one that waited last.
             let Some(victim) = circle.iter().copied().min_by_key(done) else { return Err(Stop::Wait) };

@@ -243,7 +243,7 @@ impl Pair {
         self.model.waits.retain(|who| !victims.contains(&who.trx));
         self.model.outcomes.extend(victims.iter().map(|victim| (*victim, "deadlock")));
         self.model.settle();
-        assert!(!self.model.has_cycle(), "a circle is left");
+        assert!(!self.model.has_cycle(), "a cycle is left");
     }
 
     fn run(&mut self, op: &Op) {

@@ -86,7 +86,7 @@ fn two_upgrades_of_one_row_are_a_deadlock() {
     assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
     assert!(!desk.ask(a, exclusive("k")) && !desk.ask(b, exclusive("k")));
     let Some(Err(LockError::Deadlock(others))) = desk.outcome(b) else { panic!("no deadlock") };
-    assert_eq!(others.ids(), ids(&[1]), "among equals, who has closed the circle");
+    assert_eq!(others.ids(), ids(&[1]), "among equals, the one that has closed the cycle");
     assert!(desk.outcome(a).is_none(), "it waits until the other one has ended");
     desk.locks.end(b);
     assert!(desk.was_served(a));

@@ -154,7 +154,7 @@ fn a_long_chain_of_waits_is_searched_once() {
         assert!(!desk.ask(&lockers[n as usize], row(n - 1)));
     }
     lockers[0].add_weight(1);
-    assert!(!desk.ask(&lockers[0], row(MANY - 1)), "the circle is closed");
+    assert!(!desk.ask(&lockers[0], row(MANY - 1)), "the cycle is closed");
     let deadlock = desk.locks.last_deadlock().unwrap();
     assert_eq!((deadlock.cycle.len() as u64, desk.locks.metrics().deadlocks), (MANY, 1));
     let victim = deadlock.victim().unwrap().0 - 1;
