@@ -196,12 +196,12 @@ impl<'a> Direct<'a> {
 
     /// `Tree::descend`.
     #[inline(never)]
-    fn descend(&self, toward: Target<'_>, level: u8, access: Access) -> Result<Option<Path<'a>>> {
+    fn descend(&self, target: Target<'_>, level: u8, access: Access) -> Result<Option<Path<'a>>> {
         if !self.is_rooted()? {
             return Ok(None);
         }
         loop {
-            if let Some(path) = self.try_descend(toward, level, access)? {
+            if let Some(path) = self.try_descend(target, level, access)? {
                 return Ok(path);
             }
         }
@@ -210,7 +210,7 @@ impl<'a> Direct<'a> {
     /// `Tree::try_descend`.
     #[inline]
     #[expect(clippy::option_option, reason = "an attempt that failed is not a tree that is too low")]
-    fn try_descend(&self, toward: Target<'_>, level: u8, access: Access) -> Result<Option<Option<Path<'a>>>> {
+    fn try_descend(&self, target: Target<'_>, level: u8, access: Access) -> Result<Option<Option<Path<'a>>>> {
         let at_level = |level| if level == 0 { access } else { Access::Point };
         let mut parent: Option<OptimisticRead<'_>> = None;
         let mut page = PageNo::ROOT;
@@ -236,7 +236,7 @@ impl<'a> Direct<'a> {
             if at <= level {
                 return Ok(node.is_valid().then(|| (at == level).then_some(Path { parent, node })));
             }
-            slot = match toward {
+            slot = match target {
                 Target::Key(key) => view.child_slot(key),
                 Target::Below(key) => view.child_slot_below(key),
             };

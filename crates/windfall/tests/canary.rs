@@ -47,7 +47,7 @@ const GROUPS: Suite = Tests("cuts", "lives_are_cut_between_the_groups_of_a_write
 /// One thread in a random order of calls, which is the same in each run.
 const HISTORIES: Suite = Tests("open_transactions", "first_histories_are_judged");
 
-fn net(bug: Bug) -> Suite {
+fn suite(bug: Bug) -> Suite {
     match bug {
         Bug::ControlOverwritten
         | Bug::ControlNotSynced
@@ -217,7 +217,7 @@ fn is_met_by_histories(bug: Bug) -> bool {
 /// Returns all suites that must catch a bug.
 fn suites(bug: Bug) -> impl Iterator<Item = Suite> {
     let histories = is_met_by_histories(bug).then_some(HISTORIES);
-    core::iter::once(net(bug)).chain(beside(bug)).chain(histories)
+    core::iter::once(suite(bug)).chain(beside(bug)).chain(histories)
 }
 
 impl Suite {
@@ -266,7 +266,7 @@ fn workspace_path(place: &str) -> PathBuf {
 /// The bugs that this run tests, each with its suites.
 fn bugs() -> Vec<(Bug, Suite)> {
     let bugs = Bug::ALL.iter().copied().filter(|bug| chosen().is_none_or(|chosen| chosen == *bug));
-    bugs.flat_map(|bug| suites(bug).map(move |net| (bug, net))).collect()
+    bugs.flat_map(|bug| suites(bug).map(move |suite| (bug, suite))).collect()
 }
 
 /// Fixed seeds for the suites that draw other cases in each run. They do not determine when a process is killed, or
@@ -289,7 +289,7 @@ fn programs() -> BTreeMap<String, PathBuf> {
     let targets: BTreeSet<&str> = Bug::ALL
         .iter()
         .flat_map(|bug| suites(*bug))
-        .filter_map(|net| if let Tests(target, _) = net { Some(target) } else { None })
+        .filter_map(|suite| if let Tests(target, _) = suite { Some(target) } else { None })
         .collect();
     let targets = targets.into_iter().flat_map(|target| ["--test", target]);
     let mut programs = built("windfall", CANARY, ["--lib"].into_iter().chain(targets));
@@ -333,8 +333,8 @@ struct Outcome {
 }
 
 /// Runs a suite, with a bug or without any.
-fn run(programs: &BTreeMap<String, PathBuf>, net: Suite, bug: Option<Bug>, patience: Duration) -> Outcome {
-    let (target, filter) = match net {
+fn run(programs: &BTreeMap<String, PathBuf>, suite: Suite, bug: Option<Bug>, patience: Duration) -> Outcome {
+    let (target, filter) = match suite {
         Tests(target, filter) => (target, filter),
         Units(filter) => (if is_of_base(filter) { "windfall_base" } else { "windfall" }, filter),
         Fuzz(_) => (HELD, NO_INPUT),
@@ -345,7 +345,7 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Suite, bug: Option<Bug>, patie
     let mut command = Command::new(&programs[target]);
     command.arg(filter).current_dir(package()).env("RUST_BACKTRACE", "0").env_remove(VARIABLE);
     command.envs(SEEDS);
-    if let Fuzz(target) = net {
+    if let Fuzz(target) = suite {
         command.env(TARGET, target);
     }
     if let Some(bug) = bug {
@@ -378,7 +378,7 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Suite, bug: Option<Bug>, patie
     let told = read(out) + &read(err);
     assert!(
         told.contains("\nrunning ") && !told.contains("\nrunning 0 tests"),
-        "{net:?} is no test:\n{told}"
+        "{suite:?} is no test:\n{told}"
     );
     let panic = told.lines().skip_while(|line| !line.contains("panicked at ")).nth(1);
     let what = match panic {
@@ -390,18 +390,18 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Suite, bug: Option<Bug>, patie
     // this suite.
     let failed = panic.is_some() && told.contains("test result: FAILED");
     let ended = !status.success() && !told.contains("test result: ");
-    assert!(status.success() || failed || ended, "{net:?} with {bug:?} ends strangely:\n{told}");
+    assert!(status.success() || failed || ended, "{suite:?} with {bug:?} ends strangely:\n{told}");
     Outcome { passed: status.success(), what, seconds }
 }
 
 /// Returns the command that runs it again.
-fn command(net: Suite, bug: Option<Bug>) -> String {
+fn command(suite: Suite, bug: Option<Bug>) -> String {
     let chosen = bug.map_or(String::new(), |bug| format!("{VARIABLE}={bug:?} "));
     let seeds = SEEDS.map(|(name, seed)| format!("{name}={seed}")).join(" ");
     let tests = |package, target: &str, filter| {
         format!("{seeds} {chosen}cargo test -p {package} --features canary {target} -- {filter}")
     };
-    match net {
+    match suite {
         Tests(target, filter) => tests("windfall", &format!("--test {target}"), filter),
         Units(filter) if is_of_base(filter) => tests("windfall-base", "--lib", filter),
         Units(filter) => tests("windfall", "--lib", filter),
@@ -422,31 +422,31 @@ fn the_nets_are_built() {
 
 #[test]
 fn every_planted_bug_is_caught_and_without_them_the_nets_pass() {
-    let planted = bugs().into_iter().filter(|(_, net)| !matches!(net, Models(_)));
-    let mut runs: Vec<(Option<Bug>, Suite)> = planted.map(|(bug, net)| (Some(bug), net)).collect();
-    let suites: BTreeSet<Suite> = runs.iter().map(|(_, net)| *net).collect();
+    let planted = bugs().into_iter().filter(|(_, suite)| !matches!(suite, Models(_)));
+    let mut runs: Vec<(Option<Bug>, Suite)> = planted.map(|(bug, suite)| (Some(bug), suite)).collect();
+    let suites: BTreeSet<Suite> = runs.iter().map(|(_, suite)| *suite).collect();
     // The runs without a bug come first, because they take longest.
-    runs.splice(0..0, suites.into_iter().map(|net| (None, net)));
+    runs.splice(0..0, suites.into_iter().map(|suite| (None, suite)));
     let programs = programs();
     let next = AtomicUsize::new(0);
     // The duration of each suite without a bug.
     let usual: Mutex<BTreeMap<Suite, f64>> = Mutex::new(BTreeMap::new());
     let work = || {
         let mut wrong = Vec::new();
-        while let Some((bug, net)) = runs.get(next.fetch_add(1, SeqCst)) {
-            let known = usual.lock().unwrap().get(net).copied().unwrap_or(0.0);
+        while let Some((bug, suite)) = runs.get(next.fetch_add(1, SeqCst)) {
+            let known = usual.lock().unwrap().get(suite).copied().unwrap_or(0.0);
             let patience = PATIENCE.max(Duration::from_secs_f64(SLOWER * known));
-            let outcome = run(&programs, *net, *bug, patience);
+            let outcome = run(&programs, *suite, *bug, patience);
             if bug.is_none() {
-                usual.lock().unwrap().insert(*net, outcome.seconds);
+                usual.lock().unwrap().insert(*suite, outcome.seconds);
             }
-            let (place, test) = net.place();
+            let (place, test) = suite.place();
             let name = bug.map_or("without a bug".into(), |bug| format!("{bug:?}"));
             let what = if outcome.passed { "passes" } else { &outcome.what };
             let line = format!("{name:24} {:6.1} s  {place} {test}: {what}", outcome.seconds);
             println!("{line}");
             if outcome.passed == bug.is_some() {
-                wrong.push(format!("{line}\n    {}", command(*net, *bug)));
+                wrong.push(format!("{line}\n    {}", command(*suite, *bug)));
             }
         }
         wrong
@@ -484,15 +484,15 @@ fn bugs_of_locks_are_found_by_many_histories() {
 /// `sync::model::explore` runs a scenario that names a bug with that bug, and the scenario must then fail.
 #[test]
 fn a_scenario_names_each_bug_that_is_left_to_the_models() {
-    for (bug, net) in bugs().into_iter().filter(|(_, net)| matches!(net, Models(_))) {
-        let text = fs::read_to_string(workspace_path(&net.place().0)).unwrap();
-        assert!(text.contains(&format!("Bug::{bug:?}")), "{bug:?} is in no scenario of {net:?}");
+    for (bug, suite) in bugs().into_iter().filter(|(_, suite)| matches!(suite, Models(_))) {
+        let text = fs::read_to_string(workspace_path(&suite.place().0)).unwrap();
+        assert!(text.contains(&format!("Bug::{bug:?}")), "{bug:?} is in no scenario of {suite:?}");
     }
 }
 
 #[test]
 fn the_documentation_has_this_list() {
-    let is_of_models = |bug: &&Bug| matches!(net(**bug), Models(_));
+    let is_of_models = |bug: &&Bug| matches!(suite(**bug), Models(_));
     let models = Bug::ALL.iter().filter(is_of_models).count();
     let both = Bug::ALL.iter().filter(|bug| beside(**bug).is_some()).count();
     let mut list = format!(

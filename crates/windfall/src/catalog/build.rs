@@ -152,7 +152,7 @@ impl Catalog {
             rows: &old.clustered,
             building,
             bounds,
-            undecided: RefCell::default(),
+            deferred: RefCell::default(),
         };
         let told = |error: Error| error.of(|space| filler.owner_of(space));
         let (alone, mut closed) = match filler.fill().and_then(|()| filler.close(table, lock_timeout)) {
@@ -225,7 +225,7 @@ struct Filler<'a> {
     rows: &'a Arc<Tree>,
     building: Arc<Building>,
     bounds: Bounds,
-    undecided: RefCell<Deferred>,
+    deferred: RefCell<Deferred>,
 }
 
 /// Deferred entries: the index would have to be refused because of them, but the changes of their rows may still roll
@@ -268,7 +268,7 @@ enum EntryState {
     /// The row has this index key, unless its writer rolls back.
     Deferred,
     /// As `Deferred`, and the index cannot hold such an entry.
-    UndecidedAndUnfit,
+    DeferredAndUnfit,
 }
 
 impl Drop for Filler<'_> {
@@ -364,7 +364,7 @@ impl<'a> Filler<'a> {
     fn decide(&self) -> Result<()> {
         self.settle_noted()?;
         self.settle_undecided()?;
-        let left = self.undecided.take().entries;
+        let left = self.deferred.take().entries;
         assert!(left.is_empty(), "{} entries are of rows that may still be taken back", left.len());
         Ok(())
     }
@@ -499,8 +499,8 @@ impl<'a> Filler<'a> {
     /// Settles a noted entry, and before that the oldest deferred entry if these are many.
     fn settle_note(&self, entry: &[u8]) -> Result<()> {
         let again = {
-            let mut undecided = self.undecided.borrow_mut();
-            if undecided.bytes < self.bounds.most / 2 { None } else { undecided.take_next() }
+            let mut deferred = self.deferred.borrow_mut();
+            if deferred.bytes < self.bounds.most / 2 { None } else { deferred.take_next() }
         };
         if let Some(again) = again {
             self.settle(&again)?;
@@ -510,7 +510,7 @@ impl<'a> Filler<'a> {
 
     /// Settles the deferred entries again.
     fn settle_undecided(&self) -> Result<()> {
-        let entries = self.undecided.take().entries;
+        let entries = self.deferred.take().entries;
         entries.iter().try_for_each(|entry| self.settle(entry))
     }
 
@@ -523,7 +523,7 @@ impl<'a> Filler<'a> {
                 if entry.len() <= self.tree().key_limit() {
                     self.remove(entry)?;
                 }
-                return if standing == EntryState::Absent { Ok(()) } else { self.put_off(entry) };
+                return if standing == EntryState::Absent { Ok(()) } else { self.defer(entry) };
             }
         }
         // Each row of a duplicate is checked under its latch, acquired in sorted order.
@@ -532,10 +532,10 @@ impl<'a> Filler<'a> {
     }
 
     /// Defers an entry until the transactions that have changed the table have ended.
-    fn put_off(&self, entry: &[u8]) -> Result<()> {
-        let mut undecided = self.undecided.borrow_mut();
-        undecided.put(entry);
-        if undecided.bytes < self.bounds.most {
+    fn defer(&self, entry: &[u8]) -> Result<()> {
+        let mut deferred = self.deferred.borrow_mut();
+        deferred.put(entry);
+        if deferred.bytes < self.bounds.most {
             return Ok(());
         }
         let what = "rows that transactions have changed and not committed would be refused in it, and they are too many to \
@@ -615,7 +615,7 @@ impl<'a> Filler<'a> {
             Ok(()) if is_settled => Ok(EntryState::Present),
             Ok(()) => Ok(EntryState::Deferred),
             Err(error) if is_settled => Err(error),
-            Err(_) => Ok(EntryState::UndecidedAndUnfit),
+            Err(_) => Ok(EntryState::DeferredAndUnfit),
         }
     }
 
@@ -623,7 +623,7 @@ impl<'a> Filler<'a> {
     /// changed.
     fn refuse_unfit(&self, entry: Vec<u8>) -> Result<()> {
         let _row = self.lock(&[&entry])?;
-        if self.standing(&entry)? == EntryState::Absent { Ok(()) } else { self.put_off(&entry) }
+        if self.standing(&entry)? == EntryState::Absent { Ok(()) } else { self.defer(&entry) }
     }
 
     fn too_long(&self, entry: &[u8]) -> Error {
@@ -656,10 +656,10 @@ impl<'a> Filler<'a> {
         match (self.standing(one)?, self.standing(other)?) {
             (EntryState::Present, EntryState::Present) => Err(SchemaError::DuplicateKey(self.owner()).into()),
             (EntryState::Present | EntryState::Deferred, EntryState::Present | EntryState::Deferred) => {
-                self.put_off(one).map(|()| true)
+                self.defer(one).map(|()| true)
             }
-            (EntryState::Absent | EntryState::UndecidedAndUnfit, _) => Ok(true),
-            (_, EntryState::Absent | EntryState::UndecidedAndUnfit) => Ok(false),
+            (EntryState::Absent | EntryState::DeferredAndUnfit, _) => Ok(true),
+            (_, EntryState::Absent | EntryState::DeferredAndUnfit) => Ok(false),
         }
     }
 }
@@ -670,24 +670,24 @@ mod tests {
 
     #[test]
     fn deferred_entries_are_checked_again_in_turn() {
-        let mut undecided = Deferred::default();
+        let mut deferred = Deferred::default();
         let entries = |from: u32| (from..from + 50).map(u32::to_be_bytes);
-        entries(1000).for_each(|entry| undecided.put(&entry));
+        entries(1000).for_each(|entry| deferred.put(&entry));
         // For each one that is taken and deferred again, a new one arrives: with a higher key than all others, or a
         // lower one.
         for (from, there) in [(2000, 50), (0, 100)] {
             let mut look_again = |entry: [u8; 4]| {
-                let next = undecided.take_next().unwrap();
-                undecided.put(&next);
-                undecided.put(&next);
-                undecided.put(&entry);
+                let next = deferred.take_next().unwrap();
+                deferred.put(&next);
+                deferred.put(&next);
+                deferred.put(&entry);
                 next
             };
             let seen: BTreeSet<_> = (from..from + there).map(|n: u32| look_again(n.to_be_bytes())).collect();
             assert!(entries(1000).all(|entry| seen.contains(&entry[..])), "{from}: some were passed over");
         }
-        assert_eq!(undecided.bytes, 200 * (4 + NOTE));
-        assert_eq!(core::iter::from_fn(|| undecided.take_next()).count(), 200);
-        assert_eq!((undecided.bytes, undecided.entries.len()), (0, 0));
+        assert_eq!(deferred.bytes, 200 * (4 + NOTE));
+        assert_eq!(core::iter::from_fn(|| deferred.take_next()).count(), 200);
+        assert_eq!((deferred.bytes, deferred.entries.len()), (0, 0));
     }
 }

@@ -312,7 +312,7 @@ impl Active {
     }
 
     /// Removes the lock owner of a transaction. A waiter for what it has changed creates a new one.
-    pub(super) fn take_locker(&self, trx: TrxId) -> Option<Arc<LockOwner>> {
+    pub(super) fn take_lock_owner(&self, trx: TrxId) -> Option<Arc<LockOwner>> {
         self.table.lock().running.get_mut(&trx)?.lock_owner.take()
     }
 

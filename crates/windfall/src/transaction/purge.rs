@@ -89,7 +89,7 @@ pub struct StreamPurge {
     /// own. [`TrxId::NONE`] if there is none.
     blocked_at: AtomicU64,
     /// The tables with records deferred for a check, as of the end of the last step.
-    put_off: Mutex<Vec<SpaceId>>,
+    deferred_tables: Mutex<Vec<SpaceId>>,
 }
 
 #[derive(Debug, Default)]
@@ -172,8 +172,14 @@ impl StreamPurge {
     pub(super) fn new(at: u64) -> Self {
         let state = State { at, ..State::default() };
         let (passed, blocked_at) = (AtomicU64::new(at), AtomicU64::new(TrxId::NONE.0));
-        let put_off = Mutex::new(Rank::Leaf, Vec::new());
-        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new(), passed, blocked_at, put_off }
+        let deferred_tables = Mutex::new(Rank::Leaf, Vec::new());
+        Self {
+            state: Mutex::new(Rank::Purge, state),
+            ended: SegQueue::new(),
+            passed,
+            blocked_at,
+            deferred_tables,
+        }
     }
 
     /// Returns the transaction at which read views stop purge. If purge has moved on since, all views see that
@@ -183,8 +189,8 @@ impl StreamPurge {
     }
 
     /// Returns the tables with records deferred for a check, which may have ended since. Does not wait for a step.
-    pub(super) fn put_off(&self) -> Vec<SpaceId> {
-        self.put_off.lock().clone()
+    pub(super) fn deferred_tables(&self) -> Vec<SpaceId> {
+        self.deferred_tables.lock().clone()
     }
 
     /// Returns whether no record of a table before this position is still to be purged, or can still be rolled back.
@@ -263,14 +269,14 @@ impl State {
             // A record that is read again may be noted already.
             Outcome::Busy | Outcome::Unreadable if self.unpurged().any(|known| known.at == record.at) => {}
             Outcome::Busy => self.deferred.push(record),
-            Outcome::Quiesced => self.put_at_rest(record),
+            Outcome::Quiesced => self.defer_quiesced(record),
             Outcome::Cut => return false,
             Outcome::Unreadable => self.put_aside(record),
         }
         true
     }
 
-    fn put_at_rest(&mut self, record: Unpurged) {
+    fn defer_quiesced(&mut self, record: Unpurged) {
         let range = self.quiesced.entry(record.table).or_insert(record.at..=record.at);
         *range = record.at.min(*range.start())..=record.at.max(*range.end());
     }
@@ -392,7 +398,7 @@ impl Transactions {
         self.purge_quiesced(stream, &horizon, state, &mut left)?;
         let passed = self.pass(stream, &horizon, state, &mut left);
         stream.purge.passed.store(state.at, Relaxed);
-        *stream.purge.put_off.lock() = state.quiesced.keys().copied().collect();
+        *stream.purge.deferred_tables.lock() = state.quiesced.keys().copied().collect();
         passed?;
         let dropped = self.drop_slices(stream, state)?;
         let more = left.records == 0 || left.pages == 0 || dropped == SLICES_PER_STEP;
@@ -434,7 +440,7 @@ impl Transactions {
                 Outcome::Busy | Outcome::Cut if state.deferred.len() < DEFERRED_MOST => {
                     state.deferred.push(record);
                 }
-                Outcome::Quiesced => state.put_at_rest(record),
+                Outcome::Quiesced => state.defer_quiesced(record),
                 Outcome::Busy | Outcome::Cut | Outcome::Unreadable => state.aside.push_back(record),
             }
         }

@@ -309,7 +309,7 @@ impl<'e> Trx<'e> {
         // After a long value, once that is written.
         let mut kept = start.clone();
         let done = self.try_change(&mut latch, target, key, edit, last, &mut kept);
-        if let (Ok(Some(_)), false, Some(lock_owner)) = (&done, last, self.locker_if_any()) {
+        if let (Ok(Some(_)), false, Some(lock_owner)) = (&done, last, self.lock_owner_if_any()) {
             lock_owner.add_weight(1);
         }
         // If the rollback fails, the row is left partly changed.

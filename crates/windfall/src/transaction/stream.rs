@@ -63,7 +63,7 @@ const HEAD: usize = 5;
 /// Log for an operation on an undo page, in addition to the bytes that it writes.
 const LOG_PER_PIECE: usize = 48;
 /// The state of a record that was undone.
-const TAKEN_BACK: u8 = 1;
+const ROLLED_BACK: u8 = 1;
 /// The limit for a record: a row's keys and value are much shorter.
 const LONGEST: usize = 16 << 20;
 
@@ -302,7 +302,7 @@ impl Stream {
             return Ok(None);
         }
         let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
-        let rolled_back = bytes[4] == TAKEN_BACK;
+        let rolled_back = bytes[4] == ROLLED_BACK;
         if !(HEAD..=LONGEST).contains(&length) {
             return Err(self.damaged(at, "a record has no sensible length"));
         }
@@ -406,7 +406,7 @@ impl Stream {
         let space =
             self.space(slice).ok_or_else(|| self.damaged(at, "the slice of a record in use is gone"))?;
         let slot = mtr.latch(&space, page)?;
-        Ok((slot, PageOp::Write { at: (DATA + offset) as u32, bytes: &[TAKEN_BACK] }))
+        Ok((slot, PageOp::Write { at: (DATA + offset) as u32, bytes: &[ROLLED_BACK] }))
     }
 
     /// Drops a slice as a whole: its record in the system tree and its tablespace, in one log group. The newest slice

@@ -336,7 +336,7 @@ impl<'e> Trx<'e> {
     }
 
     /// Returns its lock owner, if it has requested any lock.
-    pub(super) fn locker_if_any(&self) -> Option<&LockOwner> {
+    pub(super) fn lock_owner_if_any(&self) -> Option<&LockOwner> {
         self.state.lock_owner.as_deref()
     }
 
@@ -557,8 +557,8 @@ impl<'e> Trx<'e> {
         self.roll_back(RollbackCaller::Outside)
     }
 
-    pub(super) fn roll_back(&mut self, gate: RollbackCaller) -> Result<Lsn> {
-        match buffer::with_reserved_frames(|| self.roll_back_all(gate)) {
+    pub(super) fn roll_back(&mut self, caller: RollbackCaller) -> Result<Lsn> {
+        match buffer::with_reserved_frames(|| self.roll_back_all(caller)) {
             Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
             done => {
                 self.end();
@@ -614,7 +614,7 @@ impl<'e> Trx<'e> {
         self.roll_back_since(savepoint, RollbackCaller::Inside)
     }
 
-    fn roll_back_since(&mut self, savepoint: &Savepoint, gate: RollbackCaller) -> Result<()> {
+    fn roll_back_since(&mut self, savepoint: &Savepoint, caller: RollbackCaller) -> Result<()> {
         if !self.has_changed_since(savepoint) {
             return Ok(());
         }
@@ -623,7 +623,7 @@ impl<'e> Trx<'e> {
         let keep = |space: SpaceId, key: &[u8]| {
             self.transactions.lock_manager.make_explicit(&lock_owner, RowName { space, key: key.into() });
         };
-        let done = buffer::with_reserved_frames(|| self.roll_back_after(savepoint, gate, &keep));
+        let done = buffer::with_reserved_frames(|| self.roll_back_after(savepoint, caller, &keep));
         self.broken = done.as_ref().err().cloned();
         done
     }
@@ -673,9 +673,9 @@ impl<'e> Trx<'e> {
         Ok(None)
     }
 
-    fn roll_back_all(&mut self, gate: RollbackCaller) -> Result<Lsn> {
+    fn roll_back_all(&mut self, caller: RollbackCaller) -> Result<Lsn> {
         self.revoke()?;
-        self.roll_back_after(&Savepoint::default(), gate, &|_, _| {})?;
+        self.roll_back_after(&Savepoint::default(), caller, &|_, _| {})?;
         self.log_end_of_way_back()
     }
 
@@ -692,13 +692,13 @@ impl<'e> Trx<'e> {
     fn roll_back_after(
         &self,
         savepoint: &Savepoint,
-        gate: RollbackCaller,
+        caller: RollbackCaller,
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<()> {
-        self.roll_back_temporary(savepoint, gate, keep)?;
+        self.roll_back_temporary(savepoint, caller, keep)?;
         let Some((stream, mut pos)) = self.logged() else { return Ok(()) };
         while pos != savepoint.logged && pos != UndoPos::NONE {
-            pos = self.roll_back_one(stream, pos, gate, keep)?.expect("it waits while the table is at rest");
+            pos = self.roll_back_one(stream, pos, caller, keep)?.expect("only the background does not wait");
         }
         Ok(())
     }
@@ -706,17 +706,17 @@ impl<'e> Trx<'e> {
     fn roll_back_temporary(
         &self,
         savepoint: &Savepoint,
-        gate: RollbackCaller,
+        caller: RollbackCaller,
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<()> {
         for (n, (stream, last)) in self.state.temporary.iter().enumerate() {
             let first = savepoint.temporary.get(n).copied().unwrap_or_default();
             let mut pos = *last;
             while pos != first && pos != UndoPos::NONE {
-                pos = match self.roll_back_one(stream, pos, gate, keep) {
+                pos = match self.roll_back_one(stream, pos, caller, keep) {
                     // The session of these tables has ended, and the tables are dropped.
                     Err(Error::TableDropped(_)) => break,
-                    previous => previous?.expect("it waits while the table is at rest"),
+                    previous => previous?.expect("it waits while the table is quiesced"),
                 };
             }
         }
@@ -729,7 +729,7 @@ impl<'e> Trx<'e> {
         &self,
         stream: &Stream,
         pos: UndoPos,
-        gate: RollbackCaller,
+        caller: RollbackCaller,
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<Option<UndoPos>> {
         let at = Stream::byte_of(pos);
@@ -741,7 +741,7 @@ impl<'e> Trx<'e> {
         if let Body::Row { space, .. } = &record.body
             && let Some(follower) = self.transactions.followers.of(*space)
         {
-            match gate {
+            match caller {
                 RollbackCaller::Background if follower.is_full() => return Ok(None),
                 // Making room may require waiting for a call that is inside a gate.
                 RollbackCaller::Outside if !is_inside() => follower.wait_for_room(),
@@ -749,7 +749,7 @@ impl<'e> Trx<'e> {
             }
         }
         let table = self.transactions.context.pool.space(record.body.table());
-        let _at_work = match (gate, &table) {
+        let _at_work = match (caller, &table) {
             (RollbackCaller::Inside, _) | (_, None) => None,
             (RollbackCaller::Outside, Some(table)) => Some(table.check_lock().read()),
             (RollbackCaller::Background, Some(table)) => match table.check_lock().try_read() {
@@ -788,7 +788,7 @@ impl Transactions {
     /// Releases the locks of a transaction except those on what it has changed, for which waiters create new ones.
     /// Returns its former lock owner.
     fn forget_locks(&self, trx: TrxId) -> Option<Arc<LockOwner>> {
-        let lock_owner = self.active.take_locker(trx)?;
+        let lock_owner = self.active.take_lock_owner(trx)?;
         self.lock_manager.end(&lock_owner);
         Some(lock_owner)
     }

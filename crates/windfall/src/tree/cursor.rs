@@ -310,8 +310,8 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         // An invalid copy has overwritten only the other bound.
         loop {
             let batch = &mut self.batch;
-            let toward = if up { Target::Key(&batch.low) } else { Target::Below(batch.high.as_deref()) };
-            let Some(path) = self.tree.reach(toward, 0, access)? else { return Ok(false) };
+            let target = if up { Target::Key(&batch.low) } else { Target::Below(batch.high.as_deref()) };
+            let Some(path) = self.tree.reach(target, 0, access)? else { return Ok(false) };
             let node = Node::new(path.node.page());
             let is_valid = || path.node.is_valid();
             let KeyRange { from, to } = &self.limits;

@@ -54,7 +54,7 @@ impl<S: PageStore> Tree<S> {
     #[inline]
     pub(super) fn descend(
         &self,
-        toward: Target<'_>,
+        target: Target<'_>,
         level: u8,
         access: Access,
     ) -> Result<Option<Path<'_, S>>> {
@@ -62,17 +62,17 @@ impl<S: PageStore> Tree<S> {
             return Ok(None);
         }
         loop {
-            if let Some(path) = self.try_descend(toward, level, access)? {
+            if let Some(path) = self.try_descend(target, level, access)? {
                 return Ok(path);
             }
         }
     }
 
     /// As [`Tree::descend`], but also checks that the node's own fences contain the target.
-    pub(super) fn reach(&self, toward: Target<'_>, level: u8, access: Access) -> Result<Option<Path<'_, S>>> {
+    pub(super) fn reach(&self, target: Target<'_>, level: u8, access: Access) -> Result<Option<Path<'_, S>>> {
         loop {
-            let Some(path) = self.descend(toward, level, access)? else { return Ok(None) };
-            let is_there = toward.is_at(Node::new(path.node.page()));
+            let Some(path) = self.descend(target, level, access)? else { return Ok(None) };
+            let is_there = target.is_at(Node::new(path.node.page()));
             let page = path.node.page().id().page;
             if path.node.is_valid() {
                 return if is_there { Ok(Some(path)) } else { Err(self.wrong_page(page)) };
@@ -109,7 +109,7 @@ impl<S: PageStore> Tree<S> {
     #[expect(clippy::option_option, reason = "an attempt that failed is not a tree that is too low")]
     fn try_descend(
         &self,
-        toward: Target<'_>,
+        target: Target<'_>,
         level: u8,
         access: Access,
     ) -> Result<Option<Option<Path<'_, S>>>> {
@@ -138,7 +138,7 @@ impl<S: PageStore> Tree<S> {
             if at <= level {
                 return Ok(node.is_valid().then(|| (at == level).then_some(Path { parent, node })));
             }
-            slot = match toward {
+            slot = match target {
                 Target::Key(key) => view.child_slot(key),
                 Target::Below(key) => view.child_slot_below(key),
             };

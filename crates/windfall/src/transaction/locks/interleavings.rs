@@ -68,11 +68,11 @@ fn the_next_holder_is_woken() {
     explore(4000, &[Bug::ServedAndNotWoken], || {
         let locks = locks();
         let inside = Arc::new(AtomicU64::new(0));
-        let lockers = [1, 2, 3].map(|id| locks.lock_owner(TrxId(id)));
+        let lock_owners = [1, 2, 3].map(|id| locks.lock_owner(TrxId(id)));
         let lock_timeout =
             [LockTimeout::Forever, LockTimeout::AtMost(Duration::from_millis(1)), LockTimeout::Forever];
         let threads = [0, 1, 2].map(|n| {
-            let (locks, inside, me) = (locks.clone(), inside.clone(), lockers[n].clone());
+            let (locks, inside, me) = (locks.clone(), inside.clone(), lock_owners[n].clone());
             spawn(move || {
                 let outcome = locks.acquire(&me, exclusive(), lock_timeout[n]);
                 if outcome.is_ok() {
@@ -83,7 +83,7 @@ fn the_next_holder_is_woken() {
                 outcome
             })
         });
-        locks.interrupt(&lockers[2]);
+        locks.interrupt(&lock_owners[2]);
         let [first, second, third] = threads.map(|thread| thread.join().unwrap());
         assert_eq!(first, Ok(()));
         assert!(matches!(second, Ok(()) | Err(LockError::TimedOut { .. })), "{second:?}");

@@ -28,7 +28,7 @@ impl Desk {
         Self { locks: Arc::new(LockManager::new(Arc::new(env.clone()))), env }
     }
 
-    fn lockers<const N: usize>(&self) -> [Arc<LockOwner>; N] {
+    fn lock_owners<const N: usize>(&self) -> [Arc<LockOwner>; N] {
         core::array::from_fn(|n| self.locks.lock_owner(TrxId(n as u64 + 1)))
     }
 
@@ -54,8 +54,8 @@ impl Desk {
     }
 
     /// Ends all lock owners, and checks that nothing is left.
-    fn close(&self, lockers: &[Arc<LockOwner>]) {
-        for lock_owner in lockers {
+    fn close(&self, lock_owners: &[Arc<LockOwner>]) {
+        for lock_owner in lock_owners {
             self.locks.end(lock_owner);
         }
         assert!(self.locks.step(|table| table.is_empty()), "{:?}", self.locks.listing());

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LOCKERS: u64 = 5;
+const LOCK_OWNERS: u64 = 5;
 const KEYS: u8 = 3;
 
 /// A lockable object: the table, or a row.
@@ -28,7 +28,7 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let (trx, key) = (0..LOCKERS, 0..KEYS);
+    let (trx, key) = (0..LOCK_OWNERS, 0..KEYS);
     let row = prop::sample::select(vec![TableMode::Shared, TableMode::Exclusive]);
     prop_oneof![
         8 => (trx.clone(), key.clone(), row).prop_map(|(trx, key, mode)| Op::Ask(trx, Some(key), mode)),
@@ -66,7 +66,7 @@ struct Model {
     ranges: BTreeSet<(u64, u8)>,
     /// In order of arrival.
     waits: Vec<Waits>,
-    weights: [u64; LOCKERS as usize],
+    weights: [u64; LOCK_OWNERS as usize],
     interrupted: BTreeSet<u64>,
     /// Outcomes of waits that were not compared yet.
     outcomes: Vec<(u64, &'static str)>,
@@ -171,7 +171,7 @@ impl Model {
 struct Pair {
     desk: Desk,
     model: Model,
-    lockers: Vec<Arc<LockOwner>>,
+    lock_owners: Vec<Arc<LockOwner>>,
     next: u64,
 }
 
@@ -191,8 +191,8 @@ fn wanted(want: Want) -> LockRequest {
 impl Pair {
     fn new() -> Self {
         let desk = Desk::new();
-        let lockers = (0..LOCKERS).map(|n| desk.locks.lock_owner(TrxId(n))).collect();
-        Self { desk, model: Model::default(), lockers, next: LOCKERS }
+        let lock_owners = (0..LOCK_OWNERS).map(|n| desk.locks.lock_owner(TrxId(n))).collect();
+        Self { desk, model: Model::default(), lock_owners, next: LOCK_OWNERS }
     }
 
     fn waits(&self, trx: u64) -> bool {
@@ -201,7 +201,7 @@ impl Pair {
 
     /// Returns whether the lock table has chosen this one as a deadlock victim.
     fn gave_way(&self, trx: u64) -> bool {
-        let me = self.lockers[trx as usize].id();
+        let me = self.lock_owners[trx as usize].id();
         let is_told = |table: &mut Table| {
             let outcome = table.owners.get(me).and_then(|owner| owner.outcome.as_ref());
             matches!(outcome, Some(Err(LockError::Deadlock(_))))
@@ -210,7 +210,7 @@ impl Pair {
     }
 
     fn number(&self, trx: TrxId) -> u64 {
-        self.lockers.iter().position(|lock_owner| lock_owner.id() == trx).unwrap() as u64
+        self.lock_owners.iter().position(|lock_owner| lock_owner.id() == trx).unwrap() as u64
     }
 
     /// Checks that the last reported cycle is one of the model, and that its lightest transaction is the victim; among
@@ -230,7 +230,7 @@ impl Pair {
 
     /// Checks that, for each cycle of the model, a transaction on a cycle through the root was chosen as victim.
     fn follow_deadlocks(&mut self, root: u64, before: u64) {
-        let victims: Vec<u64> = (0..LOCKERS).filter(|trx| self.gave_way(*trx)).collect();
+        let victims: Vec<u64> = (0..LOCK_OWNERS).filter(|trx| self.gave_way(*trx)).collect();
         assert_eq!(victims.len() as u64, self.desk.locks.metrics().deadlocks - before);
         if victims.len() == 1 {
             self.check_cycle(root);
@@ -254,13 +254,13 @@ impl Pair {
             Op::Range(trx, from, to) if !self.waits(trx) => {
                 for n in from..=to {
                     let bound = Bound::Included(&[n][..]);
-                    locks.lock_range(&self.lockers[trx as usize], SPACE, bound, bound);
+                    locks.lock_range(&self.lock_owners[trx as usize], SPACE, bound, bound);
                     self.model.ranges.insert((trx, n));
                 }
             }
             Op::Explicit(trx, n) => {
                 let deadlocks = locks.metrics().deadlocks;
-                assert!(locks.make_explicit(&self.lockers[trx as usize], key(n)));
+                assert!(locks.make_explicit(&self.lock_owners[trx as usize], key(n)));
                 let want = Want::Lock(Some(n), TableMode::Exclusive);
                 self.model.grant(trx, want);
                 if let Some(who) = self.model.waits.iter_mut().find(|who| who.trx == trx)
@@ -272,36 +272,36 @@ impl Pair {
                 self.follow_deadlocks(trx, deadlocks);
             }
             Op::Release(trx, n) if !self.waits(trx) => {
-                locks.release_row(&self.lockers[trx as usize], &key(n));
+                locks.release_row(&self.lock_owners[trx as usize], &key(n));
                 self.model.held.retain(|(other, thing, _)| (*other, *thing) != (trx, Some(n)));
                 self.model.settle();
             }
             Op::Ease(trx, n) if !self.waits(trx) => {
-                locks.downgrade_row(&self.lockers[trx as usize], &key(n), Some(RowMode::Shared));
+                locks.downgrade_row(&self.lock_owners[trx as usize], &key(n), Some(RowMode::Shared));
                 if self.model.held.remove(&(trx, Some(n), TableMode::Exclusive)) {
                     self.model.held.insert((trx, Some(n), TableMode::Shared));
                 }
                 self.model.settle();
             }
             Op::Expire(trx) if self.waits(trx) => {
-                let me = &self.lockers[trx as usize];
+                let me = &self.lock_owners[trx as usize];
                 let error = locks.step(|table| table.end_wait(me, MILLISECOND, MILLISECOND)).unwrap_err();
                 assert!(matches!(error, LockError::TimedOut { .. }));
                 self.model.stop(trx, "expired");
                 self.model.outcomes.retain(|outcome| *outcome != (trx, "expired"));
             }
             Op::Interrupt(trx) => {
-                locks.interrupt(&self.lockers[trx as usize]);
+                locks.interrupt(&self.lock_owners[trx as usize]);
                 if !self.model.stop(trx, "interrupted") {
                     self.model.interrupted.insert(trx);
                 }
             }
             Op::Forget(trx) => {
-                self.lockers[trx as usize].forget_interrupts(locks.interrupts());
+                self.lock_owners[trx as usize].forget_interrupts(locks.interrupts());
                 self.model.interrupted.remove(&trx);
             }
             Op::Weigh(trx, rows) => {
-                self.lockers[trx as usize].add_weight(rows);
+                self.lock_owners[trx as usize].add_weight(rows);
                 self.model.weights[trx as usize] += rows;
             }
             Op::End(trx) if !self.waits(trx) => self.end(trx),
@@ -315,12 +315,12 @@ impl Pair {
         }
         let is_upgrade = matches!(want, Want::Lock(thing, _) if self.model.holds(trx, thing));
         let who = Waits { trx, want, is_upgrade };
-        let me = self.lockers[trx as usize].clone();
+        let me = self.lock_owners[trx as usize].clone();
         let now = self.desk.env.now();
         let blockers = self.model.blockers(&who);
         if let Err(LockError::Busy(others)) = self.desk.try_now(&me, wanted(want)) {
             let others: BTreeSet<TrxId> = others.ids().iter().copied().collect();
-            let expected = blockers.iter().map(|trx| self.lockers[*trx as usize].id()).collect();
+            let expected = blockers.iter().map(|trx| self.lock_owners[*trx as usize].id()).collect();
             assert_eq!(others, expected, "{who:?} is told of others");
         }
         let deadlocks = self.desk.locks.metrics().deadlocks;
@@ -338,17 +338,17 @@ impl Pair {
     }
 
     fn end(&mut self, trx: u64) {
-        self.desk.locks.end(&self.lockers[trx as usize]);
-        assert!(!self.desk.locks.make_explicit(&self.lockers[trx as usize], key(0)));
+        self.desk.locks.end(&self.lock_owners[trx as usize]);
+        assert!(!self.desk.locks.make_explicit(&self.lock_owners[trx as usize], key(0)));
         self.model.end(trx);
         // The lock owner of the next transaction under this number of the model.
-        self.lockers[trx as usize] = self.desk.locks.lock_owner(TrxId(self.next * LOCKERS + trx));
+        self.lock_owners[trx as usize] = self.desk.locks.lock_owner(TrxId(self.next * LOCK_OWNERS + trx));
         self.next += 1;
     }
 
     fn compare(&mut self) {
         for (trx, expected) in core::mem::take(&mut self.model.outcomes) {
-            let told = match self.desk.outcome(&self.lockers[trx as usize]) {
+            let told = match self.desk.outcome(&self.lock_owners[trx as usize]) {
                 None => "waits",
                 Some(Ok(())) => "served",
                 Some(Err(LockError::Deadlock(_))) => "deadlock",
@@ -372,10 +372,10 @@ impl Pair {
         }
         assert_eq!(self.desk.locks.metrics().waiting, self.model.waits.len() as u64);
         let total: u64 =
-            (0..LOCKERS).map(|trx| self.model.weight(trx) - self.model.weights[trx as usize]).sum();
+            (0..LOCK_OWNERS).map(|trx| self.model.weight(trx) - self.model.weights[trx as usize]).sum();
         assert_eq!(self.desk.locks.metrics().held, total);
-        for (trx, n) in (0..LOCKERS).flat_map(|trx| (0..KEYS).map(move |n| (trx, n))) {
-            let me = Some(self.lockers[trx as usize].id());
+        for (trx, n) in (0..LOCK_OWNERS).flat_map(|trx| (0..KEYS).map(move |n| (trx, n))) {
+            let me = Some(self.lock_owners[trx as usize].id());
             let may_insert = !self.model.ranges.iter().any(|(other, key)| *other != trx && *key == n);
             assert_eq!(self.desk.locks.may_insert(me, SPACE, &[n]), may_insert);
             let may_write =
@@ -394,8 +394,8 @@ proptest! {
             pair.run(op);
             pair.compare();
         }
-        for _ in 0..LOCKERS {
-            for trx in 0..LOCKERS {
+        for _ in 0..LOCK_OWNERS {
+            for trx in 0..LOCK_OWNERS {
                 if !pair.waits(trx) {
                     pair.end(trx);
                     pair.compare();

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_lock_conflicts_with_those_of_others_only() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
     assert!(desk.ask(a, shared("k")), "what is held is not waited for");
     let Err(LockError::Busy(holders)) = desk.try_now(c, exclusive("k")) else { panic!("it is free") };
@@ -20,10 +20,10 @@ fn a_lock_conflicts_with_those_of_others_only() {
 #[test]
 fn tables_are_locked_in_four_modes() {
     let desk = Desk::new();
-    let all @ [a, b] = &desk.lockers();
+    let all @ [a, b] = &desk.lock_owners();
     for one in TableMode::ALL {
         for other in TableMode::ALL {
-            let [a, b] = desk.lockers();
+            let [a, b] = desk.lock_owners();
             assert!(desk.ask(&a, LockRequest::Table(SPACE, one)));
             let taken = desk.try_now(&b, LockRequest::Table(SPACE, other)).is_ok();
             assert_eq!(taken, !one.conflicts(other), "{one} and {other}");
@@ -46,7 +46,7 @@ fn tables_are_locked_in_four_modes() {
 #[test]
 fn waiting_requests_are_granted_in_the_order_of_arrival() {
     let desk = Desk::new();
-    let all @ [a, b, c, d, e] = &desk.lockers();
+    let all @ [a, b, c, d, e] = &desk.lock_owners();
     assert!(desk.ask(a, exclusive("k")));
     assert!(!desk.ask(b, shared("k")) && !desk.ask(c, shared("k")) && !desk.ask(d, exclusive("k")));
     assert!(!desk.ask(e, shared("k")));
@@ -65,7 +65,7 @@ fn waiting_requests_are_granted_in_the_order_of_arrival() {
 #[test]
 fn an_upgrade_is_granted_before_requests_without_a_lock() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
     assert!(!desk.ask(c, exclusive("k")) && !desk.ask(a, exclusive("k")));
     desk.locks.end(b);
@@ -82,7 +82,7 @@ fn an_upgrade_is_granted_before_requests_without_a_lock() {
 #[test]
 fn two_upgrades_of_one_row_are_a_deadlock() {
     let desk = Desk::new();
-    let all @ [a, b] = &desk.lockers();
+    let all @ [a, b] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
     assert!(!desk.ask(a, exclusive("k")) && !desk.ask(b, exclusive("k")));
     let Some(Err(LockError::Deadlock(others))) = desk.outcome(b) else { panic!("no deadlock") };
@@ -97,7 +97,7 @@ fn two_upgrades_of_one_row_are_a_deadlock() {
 #[test]
 fn the_lightest_transaction_of_a_deadlock_is_the_victim() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     a.add_weight(5);
     c.add_weight(7);
     for (lock_owner, key) in [(a, "a"), (b, "b"), (c, "c")] {
@@ -132,7 +132,7 @@ fn the_lightest_transaction_of_a_deadlock_is_the_victim() {
 #[test]
 fn a_deadlock_may_involve_the_order_of_a_queue() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && desk.ask(c, exclusive("l")));
     assert!(!desk.ask(b, exclusive("k")), "it waits for the first");
     assert!(!desk.ask(c, shared("k")), "it waits for the second, to be fair");
@@ -149,7 +149,7 @@ fn a_deadlock_may_involve_the_order_of_a_queue() {
 #[test]
 fn every_deadlock_that_a_wait_closes_is_broken() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     a.add_weight(10);
     assert!(desk.ask(a, exclusive("a")));
     assert!(desk.ask(b, shared("k")) && desk.ask(c, shared("k")));
@@ -169,7 +169,7 @@ fn every_deadlock_that_a_wait_closes_is_broken() {
 #[test]
 fn the_lock_of_a_writer_is_made_explicit_until_it_ends() {
     let desk = Desk::new();
-    let all @ [a, b] = &desk.lockers();
+    let all @ [a, b] = &desk.lock_owners();
     assert!(desk.locks.may_write(None, SPACE, b"k"));
     assert!(desk.locks.make_explicit(a, name(SPACE, "k")) && desk.locks.make_explicit(a, name(SPACE, "k")));
     assert_eq!(desk.locks.metrics().held, 1);
@@ -183,7 +183,7 @@ fn the_lock_of_a_writer_is_made_explicit_until_it_ends() {
 #[test]
 fn a_request_too_late_for_a_writer_is_released_or_waits() {
     let desk = Desk::new();
-    let all @ [writer, late] = &desk.lockers();
+    let all @ [writer, late] = &desk.lock_owners();
     // It is granted the row although another transaction has written it already, and learns of that by reading the row.
     assert!(desk.ask(late, exclusive("k")));
     assert!(desk.locks.make_explicit(writer, name(SPACE, "k")));
@@ -203,7 +203,7 @@ fn a_request_too_late_for_a_writer_is_released_or_waits() {
 #[test]
 fn a_lock_that_is_made_explicit_may_cause_a_deadlock() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(b, exclusive("b")) && desk.ask(c, shared("k")));
     assert!(!desk.ask(b, exclusive("k")), "it waits for the third");
     assert!(!desk.ask(a, exclusive("b")), "and the first for it");
@@ -222,7 +222,7 @@ fn a_lock_that_is_made_explicit_may_cause_a_deadlock() {
 #[test]
 fn a_writer_in_the_queue_for_its_own_row_stands_before_the_others() {
     let desk = Desk::new();
-    let all @ [late, other, writer] = &desk.lockers();
+    let all @ [late, other, writer] = &desk.lock_owners();
     assert!(
         desk.ask(late, exclusive("k"))
             && !desk.ask(other, exclusive("k"))
@@ -240,7 +240,7 @@ fn a_writer_in_the_queue_for_its_own_row_stands_before_the_others() {
 #[test]
 fn a_range_keeps_the_inserts_of_others_out() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     let range = |me, from: &str, to: &str| {
         desk.locks.lock_range(me, SPACE, Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes()));
     };
@@ -264,7 +264,7 @@ fn a_range_keeps_the_inserts_of_others_out() {
 #[test]
 fn inserts_wait_for_ranges_and_not_for_each_other() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     desk.locks.lock_range(a, SPACE, Bound::Unbounded, Bound::Included(b"m"));
     assert!(!desk.ask(b, insert("k")) && desk.ask(c, insert("n")) && !desk.ask(c, insert("k")));
     assert_eq!(desk.locks.waits()[1].behind.ids(), ids(&[1]));
@@ -279,7 +279,7 @@ fn inserts_wait_for_ranges_and_not_for_each_other() {
 #[test]
 fn two_inserts_into_two_locked_ranges_are_a_deadlock() {
     let desk = Desk::new();
-    let all @ [a, b] = &desk.lockers();
+    let all @ [a, b] = &desk.lock_owners();
     for lock_owner in [a, b] {
         desk.locks.lock_range(lock_owner, SPACE, Bound::Included(b"b"), Bound::Included(b"d"));
     }
@@ -297,7 +297,7 @@ fn two_inserts_into_two_locked_ranges_are_a_deadlock() {
 #[test]
 fn a_row_may_be_given_back_before_the_end() {
     let desk = Desk::new();
-    let all @ [a, b] = &desk.lockers();
+    let all @ [a, b] = &desk.lock_owners();
     assert!(desk.ask(a, exclusive("k")) && desk.ask(a, exclusive("l")) && !desk.ask(b, exclusive("k")));
     desk.locks.release_row(b, &name(SPACE, "k"));
     assert!(desk.outcome(b).is_none(), "who does not hold it gives nothing back");
@@ -309,7 +309,7 @@ fn a_row_may_be_given_back_before_the_end() {
 #[test]
 fn what_is_held_and_waited_for_is_listed() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     assert!(
         desk.ask(a, LockRequest::Table(SPACE, TableMode::IntentionExclusive))
             && desk.ask(a, exclusive("k\n"))
@@ -349,7 +349,7 @@ fn what_is_held_and_waited_for_is_listed() {
 #[test]
 fn an_end_gives_back_any_number_of_rows() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     let rows = 3 * ROWS_PER_STEP + 1;
     let row = |n: usize| exclusive(&format!("{n:04}"));
     for n in 0..rows {

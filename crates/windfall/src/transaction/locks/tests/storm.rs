@@ -138,28 +138,28 @@ fn a_storm_leaves_no_locks() {
 fn a_long_chain_of_waits_is_searched_once() {
     const MANY: u64 = 1000;
     let desk = Desk::new();
-    let lockers: Vec<_> = (0..2 * MANY).map(|n| desk.locks.lock_owner(TrxId(n + 1))).collect();
+    let lock_owners: Vec<_> = (0..2 * MANY).map(|n| desk.locks.lock_owner(TrxId(n + 1))).collect();
     let row = |n: u64| exclusive(&format!("{n:04}"));
     for n in 0..MANY {
-        assert!(desk.ask(&lockers[n as usize], row(n)));
+        assert!(desk.ask(&lock_owners[n as usize], row(n)));
     }
     for n in MANY..2 * MANY {
         let own = LockRequest::Row(
             RowName { space: OTHER, key: (*n.to_string().as_bytes()).into() },
             RowMode::Shared,
         );
-        assert!(desk.ask(&lockers[n as usize], own) && !desk.ask(&lockers[n as usize], row(0)));
+        assert!(desk.ask(&lock_owners[n as usize], own) && !desk.ask(&lock_owners[n as usize], row(0)));
     }
     for n in 1..MANY {
-        assert!(!desk.ask(&lockers[n as usize], row(n - 1)));
+        assert!(!desk.ask(&lock_owners[n as usize], row(n - 1)));
     }
-    lockers[0].add_weight(1);
-    assert!(!desk.ask(&lockers[0], row(MANY - 1)), "the cycle is closed");
+    lock_owners[0].add_weight(1);
+    assert!(!desk.ask(&lock_owners[0], row(MANY - 1)), "the cycle is closed");
     let deadlock = desk.locks.last_deadlock().unwrap();
     assert_eq!((deadlock.cycle.len() as u64, desk.locks.metrics().deadlocks), (MANY, 1));
     let victim = deadlock.victim().unwrap().0 - 1;
     assert_eq!(victim, MANY - 1, "the youngest of equals");
     let served_in_turn = [MANY - 1, 0].into_iter().chain(MANY..2 * MANY).chain(1..MANY - 1);
-    let lockers: Vec<_> = served_in_turn.map(|n| lockers[n as usize].clone()).collect();
-    desk.close(&lockers);
+    let lock_owners: Vec<_> = served_in_turn.map(|n| lock_owners[n as usize].clone()).collect();
+    desk.close(&lock_owners);
 }

@@ -29,7 +29,7 @@ impl Desk {
 fn a_wait_in_turns_is_served_although_others_wait_for_nothing() {
     for longest in [Duration::ZERO, MILLISECOND, Duration::from_secs(1)] {
         let desk = Desk::new();
-        let [me] = &desk.lockers();
+        let [me] = &desk.lock_owners();
         let (mut next, mut refused) = (2, 0);
         let mut come = || {
             let lock_owner = desk.locks.lock_owner(TrxId(next));
@@ -58,7 +58,7 @@ fn a_wait_in_turns_is_served_although_others_wait_for_nothing() {
 #[test]
 fn a_wait_in_turns_that_is_a_deadlock_victim_starts_again() {
     let desk = Desk::new();
-    let all @ [me, old, new] = &desk.lockers();
+    let all @ [me, old, new] = &desk.lock_owners();
     let row = LockRequest::Row(name(OTHER, "k"), RowMode::Exclusive);
     assert!(desk.ask(old, TABLE) && desk.ask(new, row.clone()));
     let mut looks = 0;
@@ -90,7 +90,7 @@ fn a_wait_in_turns_that_is_a_deadlock_victim_starts_again() {
 #[test]
 fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
     let desk = Desk::new();
-    let all @ [me, old] = &desk.lockers();
+    let all @ [me, old] = &desk.lock_owners();
     assert!(desk.ask(old, TABLE));
     let (mut looks, mut slept) = (0, Duration::ZERO);
     let done = desk.locks.acquire_yielding(me, SPACE, TableMode::Shared, AT_MOST, AT_MOST, &mut || {
@@ -111,7 +111,7 @@ fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
 #[test]
 fn a_panic_during_a_wait_in_turns_ends_it() {
     let desk = Desk::new();
-    let all @ [me, old, new] = &desk.lockers();
+    let all @ [me, old, new] = &desk.lock_owners();
     assert!(desk.ask(old, TABLE));
     let caught = catch_unwind(AssertUnwindSafe(|| {
         desk.in_turns(me, AT_MOST, || {

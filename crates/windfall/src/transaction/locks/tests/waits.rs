@@ -18,7 +18,7 @@ fn until_waiting(locks: &LockManager, number: u64) {
 #[test]
 fn a_wait_ends_with_its_time_in_a_simulation() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")));
     let began = desk.env.now();
     let time = Duration::from_secs(50);
@@ -57,7 +57,7 @@ fn a_wait_ends_with_its_time_on_a_real_clock() {
 #[test]
 fn a_request_after_one_that_has_timed_out_is_granted() {
     let desk = Desk::new();
-    let all @ [a, b, c] = &desk.lockers();
+    let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && !desk.ask(b, exclusive("k")) && !desk.ask(c, shared("k")));
     let now = desk.env.now();
     let error = desk.locks.step(|table| table.end_wait(b, now, now)).unwrap_err();
@@ -69,7 +69,7 @@ fn a_request_after_one_that_has_timed_out_is_granted() {
 #[test]
 fn a_background_step_may_end_a_wait_in_a_simulation() {
     let desk = Desk::new();
-    let all @ [a, b] = &desk.lockers();
+    let all @ [a, b] = &desk.lock_owners();
     assert!(desk.ask(a, exclusive("k")));
     let (locks, holder) = (desk.locks.clone(), a.clone());
     let step = move || {
@@ -85,7 +85,7 @@ fn a_background_step_may_end_a_wait_in_a_simulation() {
 #[should_panic(expected = "a wait that no background step can end")]
 fn a_wait_without_end_is_found_in_a_simulation() {
     let desk = Desk::new();
-    let [a, b] = &desk.lockers();
+    let [a, b] = &desk.lock_owners();
     assert!(desk.ask(a, exclusive("k")));
     let _ = desk.locks.acquire(b, exclusive("k"), LockTimeout::Forever);
 }
@@ -95,7 +95,7 @@ fn a_wait_without_end_is_found_in_a_simulation() {
 #[should_panic(expected = "Row taken while Page is held")]
 fn no_thread_waits_for_a_lock_under_a_latch() {
     let desk = Desk::new();
-    let [a, b] = &desk.lockers();
+    let [a, b] = &desk.lock_owners();
     assert!(desk.ask(a, exclusive("k")));
     let _latch = Held::take(Rank::Page);
     assert!(desk.try_now(b, exclusive("k")).is_err() && !desk.locks.may_write(None, SPACE, b"k"));
