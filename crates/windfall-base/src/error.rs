@@ -104,6 +104,14 @@ impl Owner {
         }
     }
 
+    /// Returns the beginning of a message about this owner: nothing if it is unknown.
+    fn prefix(&self) -> String {
+        match self {
+            Self::Unknown => String::new(),
+            known => format!("{known}: "),
+        }
+    }
+
     /// Returns the name, for a message, of the key that is too long in a tree of this owner.
     fn key(&self) -> &'static str {
         match self {
@@ -144,7 +152,16 @@ impl Error {
             | Self::Usage(
                 UsageError::KeyTooLong { owner: known, .. }
                 | UsageError::ValueTooLong { owner: known, .. }
-                | UsageError::AutoIncrementExhausted { owner: known, .. },
+                | UsageError::AutoIncrementExhausted { owner: known, .. }
+                | UsageError::IndexedPartTooFar { owner: known, .. }
+                | UsageError::ChangeTooLong { owner: known, .. }
+                | UsageError::NotAscending { owner: known, .. }
+                | UsageError::TooManyDeferred(known)
+                | UsageError::TablespaceFull { owner: known, .. }
+                | UsageError::OutOfMemory { owner: known, .. }
+                | UsageError::Source { owner: known, .. }
+                | UsageError::Output { owner: known, .. }
+                | UsageError::WaitInCall { owner: known, .. },
             )
             | Self::Schema(SchemaError::DuplicateInputKey { owner: known, .. }) => (known, None),
             Self::Corrupt(CorruptError::Structure { owner: known, space, .. }) => (known, Some(*space)),
@@ -366,9 +383,183 @@ pub enum UsageError {
         /// Its size in frames.
         frames: usize,
     },
-    /// Any other mistake that the caller can correct.
+    /// A part of an index key lies too far from the beginning of a value.
+    #[error(
+        "{}an index takes its key from the first {limit} bytes of a value, and here a part of it lies after them: put what is \
+         indexed first",
+        owner.prefix()
+    )]
+    IndexedPartTooFar {
+        /// The owner of the row or the entry.
+        owner: Owner,
+        /// The number of bytes.
+        limit: usize,
+    },
+    /// The changes of one call do not fit the log buffer.
+    #[error(
+        "{}one change of {bytes} bytes does not fit the log buffer, which takes {limit}: enlarge log_buffer_size",
+        owner.prefix()
+    )]
+    ChangeTooLong {
+        /// The owner of what is changed.
+        owner: Owner,
+        /// The length of the change's log group in bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// A statement on more tables than one log group has room for.
+    #[error(
+        "a statement on {tables} tables takes up to {bytes} bytes of the log at once, and log_buffer_size allows {limit}: \
+         enlarge it, or name fewer tables at a time"
+    )]
+    StatementTooLong {
+        /// The number of tables.
+        tables: usize,
+        /// The most bytes that its log group takes.
+        bytes: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The record of a table is longer than a page of the catalog allows.
+    #[error(
+        "the definition of table {table} would take {length} bytes, and with this page size it has room for {limit}: drop an \
+         index that is not needed, give the indexes shorter names or fewer parts, or keep less metadata with the table"
+    )]
+    DefinitionTooLong {
+        /// The table.
+        table: Arc<str>,
+        /// The length of its record in bytes.
+        length: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// Rows of a new table are not in the order of their keys.
+    #[error(
+        "{}row {row} has the key {key}, and the one before it {previous}: give the rows in the order of their keys, or have \
+         them sorted (create_table_from_unsorted)",
+        owner.prefix()
+    )]
+    NotAscending {
+        /// The table.
+        owner: Owner,
+        /// The number of the row.
+        row: u64,
+        /// Its key, for a message.
+        key: Arc<str>,
+        /// The key of the row before it, for a message.
+        previous: Arc<str>,
+    },
+    /// A bulk load into a tree that is not empty.
+    #[error("only an empty tree can be loaded in bulk")]
+    NotEmpty,
+    /// A bulk load of a tree with a key that is not above the previous one.
+    #[error("the keys of a bulk load must ascend")]
+    KeysMustAscend,
+    /// An index cannot be created while transactions have changed too many rows that do not fit it.
+    #[error(
+        "{}rows that transactions have changed and not committed would be refused in it, and they are too many to wait for: end \
+         these transactions, and make the index again",
+        .0.prefix()
+    )]
+    TooManyDeferred(Owner),
+    /// A tablespace has as many pages as 32 bits can number.
+    #[error("{}tablespace {space} is full: it has all the pages that 32 bits can number", owner.prefix())]
+    TablespaceFull {
+        /// The owner of the tablespace.
+        owner: Owner,
+        /// The tablespace.
+        space: SpaceId,
+    },
+    /// There is no memory for a value.
+    #[error("{}there is no memory for a value of {bytes} bytes: read it with read_stream", owner.prefix())]
+    OutOfMemory {
+        /// The owner of the value.
+        owner: Owner,
+        /// Its length in bytes.
+        bytes: u64,
+    },
+    /// The source of a value failed, or ended before the value did.
+    #[error("{}the value's source ended early or failed: {what}", owner.prefix())]
+    Source {
+        /// The owner of the value.
+        owner: Owner,
+        /// The error of the source.
+        what: Arc<str>,
+    },
+    /// The output to which a value was written failed.
+    #[error("{}the output: {what}", owner.prefix())]
+    Output {
+        /// The owner of the value.
+        owner: Owner,
+        /// The error of the output.
+        what: Arc<str>,
+    },
+    /// A statement from within the source of a value: it might wait for the call that reads the source.
+    #[error("from within the source of a value no statement can run: run it when the call has ended")]
+    StatementInCall,
+    /// A call from within the source of a value would wait for a row, possibly for the call that reads the source.
+    #[error("{}{holder}, and a call from within the source of a value does not wait for it", owner.prefix())]
+    WaitInCall {
+        /// The owner of the row.
+        owner: Owner,
+        /// The holder of the row.
+        holder: RowHolder,
+    },
+    /// More transactions than a checkpoint can log.
+    #[error(
+        "{count} transactions are under way, and log_buffer_size allows no more that change something or are prepared: end \
+         some, or enlarge it"
+    )]
+    TooManyTransactions {
+        /// The number of transactions that are under way.
+        count: usize,
+    },
+    /// No id is left for transactions or tablespaces.
+    #[error("the ids are used up: dump the database and load it again")]
+    IdsExhausted,
+    /// The name of a prepared transaction is empty or too long.
+    #[error(
+        "the name of a prepared transaction has {length} bytes: give it one of 1 to {limit} that no other has"
+    )]
+    PreparedName {
+        /// Its length in bytes.
+        length: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The system starts no more threads.
+    #[error(
+        "the system starts no thread for the background worker {worker} ({error}): allow the user or the container more threads"
+    )]
+    NoThread {
+        /// The worker.
+        worker: &'static str,
+        /// The error of the system.
+        error: Arc<str>,
+    },
+    /// An error of the application, which its own closure or its own source of rows returned.
     #[error("{0}")]
     Other(Arc<str>),
+}
+
+/// The holder of a row that a call cannot wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RowHolder {
+    /// Another call, for as long as it changes the row.
+    Call,
+    /// Another transaction, until it ends.
+    Transaction,
+}
+
+impl fmt::Display for RowHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Call => "another call changes this row",
+            Self::Transaction => "another transaction has locked this row",
+        })
+    }
 }
 
 /// A name or a row that does not fit what exists.

@@ -480,7 +480,9 @@ impl Table {
                 held.map_err(|error| self.told(error))?
             };
             // No gate and no latch is held while `out` runs.
-            let failed = |error: io::Error| UsageError::Other(format!("the output: {error}").into());
+            let owner = || Owner::Table(self.name.clone());
+            let failed =
+                |error: io::Error| UsageError::Output { owner: owner(), what: error.to_string().into() };
             out.write_all(&piece[..n]).map_err(failed)?;
         }
         Ok(Some(length))

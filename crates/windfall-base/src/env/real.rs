@@ -55,13 +55,8 @@ impl Env for RealEnv {
                 }
             }
         });
-        let thread = thread.map_err(|error| {
-            let what = format!(
-                "the system starts no thread for the background worker {name} ({error}): allow the user or the container more \
-                 threads"
-            );
-            UsageError::Other(what.into())
-        })?;
+        let thread =
+            thread.map_err(|error| UsageError::NoThread { worker: name, error: error.to_string().into() })?;
         Ok(Worker::new(move || {
             stop.store(true, SeqCst);
             wake.notify();

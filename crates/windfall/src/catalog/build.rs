@@ -538,9 +538,7 @@ impl<'a> Filler<'a> {
         if deferred.bytes < self.bounds.most {
             return Ok(());
         }
-        let what = "rows that transactions have changed and not committed would be refused in it, and they are too many to \
-                    wait for: end these transactions, and make the index again";
-        Err(UsageError::Other(what.into()).into())
+        Err(UsageError::TooManyDeferred(Owner::Unknown).into())
     }
 
     /// Waits for a log reservation for a change of an entry.

@@ -269,14 +269,12 @@ impl Catalog {
     /// Refuses a statement from within a row call, because the statement might wait for that call.
     ///
     /// # Errors
-    /// [`UsageError::Other`].
+    /// [`UsageError::StatementInCall`].
     pub fn check_outside() -> Result<()> {
         if !is_inside() {
             return Ok(());
         }
-        let what =
-            "from within the source of a value no statement can be made: make it when the call has ended";
-        Err(UsageError::Other(what.into()).into())
+        Err(UsageError::StatementInCall.into())
     }
 
     pub(super) fn lock_names<'a>(
@@ -384,13 +382,8 @@ impl Catalog {
         let dropping = size_of_val(dropped) + size_of::<Lsn>();
         let bytes = changes.iter().map(Change::log_bytes).sum::<usize>() + dropping;
         if bytes > log.max_group() {
-            let what = format!(
-                "a statement on {} tables takes up to {bytes} bytes of the log at once, and log_buffer_size allows {}: \
-                 enlarge it, or name fewer tables at a time",
-                changes.len(),
-                log.max_group()
-            );
-            return Err(UsageError::Other(what.into()).into());
+            let (tables, limit) = (changes.len(), log.max_group());
+            return Err(UsageError::StatementTooLong { tables, bytes, limit }.into());
         }
         let bytes = bytes as u64 + OVERHEAD;
         let _room = if dropped.is_empty() {
@@ -442,11 +435,7 @@ impl Catalog {
         if length <= limit {
             return Ok(());
         }
-        let what = format!(
-            "the definition of table {table} would take {length} bytes, and with this page size it has room for {limit}: drop \
-             an index that is not needed, give the indexes shorter names or fewer parts, or keep less metadata with the table"
-        );
-        Err(UsageError::Other(what.into()).into())
+        Err(UsageError::DefinitionTooLong { table: table.into(), length, limit }.into())
     }
 
     pub(super) fn new_index(&self, index: &IndexDefinition) -> Result<IndexRecord> {

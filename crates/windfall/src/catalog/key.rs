@@ -21,7 +21,7 @@
 use core::fmt;
 
 use crate::{
-    error::{Result, SchemaError, UsageError},
+    error::{Owner, Result, SchemaError, UsageError},
     row,
     transaction::row::INDEXED,
 };
@@ -135,11 +135,7 @@ impl KeySpec {
             }
         };
         if start.len() >= INDEXED && self.parts.iter().any(is_behind) {
-            let what = format!(
-                "an index takes its key from the first {INDEXED} bytes of a value, and here a part of it lies behind them: \
-                 put what is indexed first"
-            );
-            return Err(UsageError::Other(what.into()).into());
+            return Err(UsageError::IndexedPartTooFar { owner: Owner::Unknown, limit: INDEXED }.into());
         }
         Ok(self.key_of(start))
     }

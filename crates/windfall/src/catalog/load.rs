@@ -141,14 +141,8 @@ impl Clustered<'_> {
         match &self.last {
             Some(last) if last == key => Err(duplicate_key(key, row)),
             Some(last) if **last > *key => {
-                let what = format!(
-                    "row {} has the key {}, and the one before it {}: give the rows in the order of their keys, or have \
-                     them sorted (create_table_from_unsorted)",
-                    row.unwrap_or(0),
-                    shown(key),
-                    shown(last)
-                );
-                Err(UsageError::Other(what.into()).into())
+                let (row, key, previous) = (row.unwrap_or(0), shown(key).into(), shown(last).into());
+                Err(UsageError::NotAscending { owner: Owner::Unknown, row, key, previous }.into())
             }
             _ => Ok(()),
         }

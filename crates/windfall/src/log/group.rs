@@ -15,7 +15,7 @@ use super::{
     frame::{self, HEADER, Header, MAX_FRAME},
 };
 use crate::{
-    error::{Result, UsageError},
+    error::{Owner, Result, UsageError},
     ids::Lsn,
     sync::{
         Bug,
@@ -107,16 +107,13 @@ impl Log {
     /// anything.
     ///
     /// # Errors
-    /// [`UsageError`] with the name of the option.
+    /// [`UsageError::ChangeTooLong`].
     pub fn check_group(&self, bytes: usize) -> Result<()> {
-        let most = self.max_group();
-        if bytes <= most {
+        let limit = self.max_group();
+        if bytes <= limit {
             return Ok(());
         }
-        let what = format!(
-            "one change of {bytes} bytes does not fit the log buffer, which takes {most}: enlarge log_buffer_size"
-        );
-        Err(UsageError::Other(what.into()).into())
+        Err(UsageError::ChangeTooLong { owner: Owner::Unknown, bytes, limit }.into())
     }
 }
 

@@ -249,8 +249,7 @@ pub fn allocate(
         }
         return Ok(slot);
     }
-    let what = format!("tablespace {} is full: it has all the pages that 32 bits can number", space.id());
-    Err(UsageError::Other(what.into()).into())
+    Err(UsageError::TablespaceFull { owner: Owner::Unknown, space: space.id() }.into())
 }
 
 /// A latched page that will be freed, and its latched map page.

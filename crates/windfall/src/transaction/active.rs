@@ -172,12 +172,7 @@ impl Table {
         if bytes <= most {
             return Ok(());
         }
-        let what = format!(
-            "{} transactions are under way, and log_buffer_size allows no more that change something or are prepared: end some, \
-             or enlarge it",
-            self.running.len()
-        );
-        Err(UsageError::Other(what.into()).into())
+        Err(UsageError::TooManyTransactions { count: self.running.len() }.into())
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
     trx::Trx,
 };
 use crate::{
-    error::{Error, Result, UsageError},
+    error::{Error, Owner, Result, RowHolder, UsageError},
     ids::TrxId,
     page::EntryHeader,
     store::Tree,
@@ -97,9 +97,8 @@ impl Transactions {
             Blocked::Undo => return self.await_undo(trx, waits),
             // The call has left its own gate, but is inside the gate of another call.
             _ if is_inside() => {
-                let what = "another transaction has locked this row, and a call from within the source of a value does \
-                            not wait for it";
-                return Err(UsageError::Other(what.into()).into());
+                let holder = RowHolder::Transaction;
+                return Err(UsageError::WaitInCall { owner: Owner::Unknown, holder }.into());
             }
             Blocked::Writer(holder, row, mode) => {
                 let holder = self.active.lock_owner(holder, &self.lock_manager);

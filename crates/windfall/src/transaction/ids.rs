@@ -114,8 +114,7 @@ impl Ids {
         let (space, trx) = self.ceilings();
         let (space, trx) = (SpaceId(space), TrxId(trx));
         if trx > TrxId::MAX || space > SpaceId::MAX {
-            let what = "the ids are used up: dump the database and load it again";
-            return Err(UsageError::Other(what.into()).into());
+            return Err(UsageError::IdsExhausted.into());
         }
         let mut mtr = Mtr::begin(&self.pool)?;
         mtr.record(&Record::Ceilings { space, trx });

@@ -27,7 +27,7 @@ use std::{
 
 use crate::{
     env::Env,
-    error::{Error, Result, UsageError},
+    error::{Error, Owner, Result, RowHolder, UsageError},
     ids::SpaceId,
     sync::{Arc, Bug, Event, Held, Mutex, Rank, is_nested, planted},
 };
@@ -97,9 +97,7 @@ pub struct KeyLatchGuard<'a> {
 }
 
 fn busy() -> Error {
-    let what =
-        "another call changes this row, and a call from within the source of a value does not wait for it";
-    UsageError::Other(what.into()).into()
+    UsageError::WaitInCall { owner: Owner::Unknown, holder: RowHolder::Call }.into()
 }
 
 impl KeyLatches {
@@ -121,7 +119,7 @@ impl KeyLatches {
     /// Acquires the latch of a call's row. A nested call waits for no other call.
     ///
     /// # Errors
-    /// [`UsageError::Other`] if it would have to wait and must not.
+    /// [`UsageError::WaitInCall`] if it would have to wait and must not.
     pub fn latch_in_call(&self, name: LatchName) -> Result<KeyLatchGuard<'_>> {
         let mut guard = KeyLatchGuard { locks: self, by: By::Call, held: Vec::with_capacity(1) };
         guard.take_in_call(name)?;

@@ -56,14 +56,10 @@ impl Prepared {
     /// # Errors
     /// The name is empty, or too long.
     pub fn check_name(name: &[u8]) -> Result<()> {
-        let what = match name.len() {
-            0 => "the name of a prepared transaction is empty: give it one that no other has".into(),
-            1..=LONGEST_NAME => return Ok(()),
-            length => format!(
-                "the name of a prepared transaction has {length} bytes: give it one of at most {LONGEST_NAME}"
-            ),
-        };
-        Err(UsageError::Other(what.into()).into())
+        match name.len() {
+            1..=LONGEST_NAME => Ok(()),
+            length => Err(UsageError::PreparedName { length, limit: LONGEST_NAME }.into()),
+        }
     }
 
     /// Registers a name for a transaction that the caller possesses.

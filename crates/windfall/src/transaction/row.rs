@@ -160,10 +160,9 @@ pub struct Edit<'v> {
 }
 
 fn fill(source: &mut dyn Read, out: &mut [u8]) -> Result<()> {
-    source.read_exact(out).map_err(|error| {
-        let what = format!("the value's source ended early or failed: {error}");
-        UsageError::Other(what.into()).into()
-    })
+    source
+        .read_exact(out)
+        .map_err(|error| UsageError::Source { owner: Owner::Unknown, what: error.to_string().into() }.into())
 }
 
 impl<'v> Edit<'v> {

@@ -49,7 +49,7 @@ impl<S: PageStore> Tree<S> {
     /// Begins to load the tree, which must be empty. Pages are filled to `fill_percent` (1 to 100).
     ///
     /// # Errors
-    /// [`UsageError::Other`] if the tree is not empty; those of the store.
+    /// [`UsageError::NotEmpty`]; those of the store.
     pub fn bulk_load(&self, fill_percent: usize) -> Result<BulkLoader<'_, S>> {
         self.ensure_root()?;
         let root = loop {
@@ -74,20 +74,20 @@ impl<S: PageStore> Tree<S> {
 }
 
 fn not_empty() -> crate::error::Error {
-    UsageError::Other("only an empty tree can be loaded in bulk".into()).into()
+    UsageError::NotEmpty.into()
 }
 
 impl<S: PageStore> BulkLoader<'_, S> {
     /// Appends an entry. Its key must be above all previous ones; a long value must already be an overflow reference.
     ///
     /// # Errors
-    /// `KeyTooLong`, `ValueTooLong`, [`UsageError::Other`] for a key that is not above the last; those of the store.
+    /// `KeyTooLong`, `ValueTooLong`, [`UsageError::KeysMustAscend`]; those of the store.
     pub fn push(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
         self.tree.check_key(key)?;
         self.tree.check_inline(value.len())?;
         let list = &self.levels[0].list;
         if !list.is_empty() && list.key(list.len() - 1) >= key {
-            return Err(UsageError::Other("the keys of a bulk load must ascend".into()).into());
+            return Err(UsageError::KeysMustAscend.into());
         }
         self.ensure_room(0, key)?;
         let level = &mut self.levels[0];
@@ -162,7 +162,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
     /// Writes the remaining nodes, the root last. Returns the LSN after the last group.
     ///
     /// # Errors
-    /// [`UsageError::Other`] if entries have been put into the tree meanwhile; those of the store.
+    /// [`UsageError::NotEmpty`] if entries have been put into the tree meanwhile; those of the store.
     pub fn finish(mut self) -> Result<Lsn> {
         let room = (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8;
         let mut level = 0;

@@ -377,11 +377,8 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> OverflowReader<T> {
             let start = out.len();
             let more = piece.min(usize::try_from(self.left).unwrap_or(piece));
             // In small steps, so that a damaged length does not allocate memory.
-            out.try_reserve(more).map_err(|_| {
-                let what =
-                    format!("there is no memory for a value of {whole} bytes: read it with read_stream");
-                UsageError::Other(what.into())
-            })?;
+            out.try_reserve(more)
+                .map_err(|_| UsageError::OutOfMemory { owner: Owner::Unknown, bytes: whole })?;
             out.resize(start + more, 0);
             match self.read(&mut out[start..]) {
                 Ok(n) => out.truncate(start + n),

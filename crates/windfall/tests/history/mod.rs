@@ -517,7 +517,9 @@ impl Live {
                 let length = value.len() as u64 + u64::from(*fails);
                 let mut source = Source { bytes: value, turn: value.len() / 2, act: Some(Box::new(act)) };
                 match db.table(table)?.put_stream(key, length, &mut source) {
-                    Err(Error::Usage(UsageError::Other(_))) if *fails && source.bytes.is_empty() => Ok(()),
+                    Err(Error::Usage(UsageError::Source { .. })) if *fails && source.bytes.is_empty() => {
+                        Ok(())
+                    }
                     done => done,
                 }
             }

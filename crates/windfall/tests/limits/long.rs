@@ -108,7 +108,7 @@ fn a_long_value_comes_and_goes() {
         // The source ends before the value does, so the written part is rolled back.
         case.part("taken back", || {
             let error = table.put_stream(b"long", length() + 1, &mut Bytes::new(3, length())).unwrap_err();
-            assert!(matches!(error, Error::Usage(UsageError::Other(_))), "{error}");
+            assert!(matches!(error, Error::Usage(UsageError::Source { .. })), "{error}");
             assert_is(&table, b"long", 2);
         });
         assert_log_is_small(case);

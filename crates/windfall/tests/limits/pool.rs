@@ -171,7 +171,7 @@ impl Worker<'_> {
         };
         match failed {
             Err(Error::Schema(SchemaError::DuplicateKey(_))) => {}
-            Err(Error::Usage(UsageError::Other(what))) if what.contains("the source is broken") => {}
+            Err(Error::Usage(UsageError::Source { what, .. })) if what.contains("the source is broken") => {}
             other => {
                 self.done(other);
                 return;

@@ -2,7 +2,7 @@
 
 use windfall::{
     Error,
-    error::{LockError, Owner, SchemaError, TransactionError, UsageError},
+    error::{LockError, Owner, RowHolder, SchemaError, TransactionError, UsageError},
 };
 
 use super::value::{Key, Value};
@@ -79,12 +79,8 @@ impl From<&Error> for Refusal {
             Error::Schema(SchemaError::NoIndex { .. }) => Self::NoIndex,
             Error::Schema(SchemaError::IndexExists { .. }) => Self::IndexExists,
             Error::Usage(UsageError::Other(what)) if **what == *ON_PURPOSE => Self::OnPurpose,
-            Error::Usage(UsageError::Other(what)) if what.contains("another call changes this row") => {
-                Self::Turn
-            }
-            Error::Usage(UsageError::Other(what)) if what.contains("another transaction has locked") => {
-                Self::BusyWithin
-            }
+            Error::Usage(UsageError::WaitInCall { holder: RowHolder::Call, .. }) => Self::Turn,
+            Error::Usage(UsageError::WaitInCall { holder: RowHolder::Transaction, .. }) => Self::BusyWithin,
             other => Self::Other(other.to_string()),
         }
     }

@@ -182,7 +182,7 @@ fn what_is_refused_leaves_nothing() {
             "out of order",
             true,
             with(200, (key(3), value(200, 9))),
-            |error| matches!(error, Error::Usage(UsageError::Other(_))),
+            |error| matches!(error, Error::Usage(UsageError::NotAscending { .. })),
             &["table t: row 201 ", r#""\x00\x00\x00\x03", and"#, r#""\x00\x00\x00\xc7": give"#],
         ),
         (

@@ -268,7 +268,7 @@ fn deferred_entries_are_bounded() {
     let pause = &db.engine().catalog.pause;
     pause.set_most(3_000);
     let refused = build(&db, true, |place| assert!(place < 300, "it waits with more than that")).unwrap_err();
-    assert!(matches!(refused, Error::Usage(UsageError::Other(_))), "{refused}");
+    assert!(matches!(refused, Error::Usage(UsageError::TooManyDeferred(_))), "{refused}");
     for said in ["not committed", "too many to wait for", "end these transactions"] {
         assert!(refused.to_string().contains(said), "{refused}");
     }
