@@ -189,6 +189,58 @@ impl Error {
     }
 }
 
+/// An operation on a file or a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IoOp {
+    /// Opens a file or a folder.
+    Open,
+    /// Creates a file.
+    Create,
+    /// Reads the attributes of a file.
+    Inspect,
+    /// Lists the files of a folder.
+    List,
+    /// Locks a folder for this process.
+    Lock,
+    /// Reads bytes.
+    Read,
+    /// Writes bytes.
+    Write,
+    /// Makes the content of a file durable.
+    Sync,
+    /// Makes the names in the folder of a file durable.
+    SyncFolder,
+    /// Allocates space for bytes that are still to be written.
+    Preallocate,
+    /// Shortens a file.
+    Truncate,
+    /// Renames a file.
+    Rename,
+    /// Deletes a file.
+    Remove,
+}
+
+impl fmt::Display for IoOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Create => "create",
+            Self::Inspect => "look at",
+            Self::List => "list",
+            Self::Lock => "lock",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Sync => "sync",
+            Self::SyncFolder => "sync the folder of",
+            Self::Preallocate => "preallocate",
+            Self::Truncate => "truncate",
+            Self::Rename => "rename",
+            Self::Remove => "remove",
+        })
+    }
+}
+
 /// A failure of the file system.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -196,8 +248,8 @@ pub enum DiskError {
     /// A system call failed.
     #[error("{action} {path}: {source}")]
     Io {
-        /// The attempted operation, as a verb ("read", "sync").
-        action: &'static str,
+        /// The attempted operation.
+        action: IoOp,
         /// The file.
         path: PathBuf,
         /// The system's error.
@@ -208,7 +260,7 @@ pub enum DiskError {
     #[error("{action} {path}: the file system is full: free some space and try again")]
     Full {
         /// The attempted operation.
-        action: &'static str,
+        action: IoOp,
         /// The file.
         path: PathBuf,
     },
@@ -242,7 +294,8 @@ impl DiskError {
     /// Returns whether a sync failed, for any reason: the data that it should have made durable may be lost.
     #[doc(hidden)]
     pub fn is_sync_failure(&self) -> bool {
-        matches!(self, Self::Io { action: "sync", .. } | Self::Full { action: "sync", .. })
+        let (Self::Io { action, .. } | Self::Full { action, .. }) = self else { return false };
+        matches!(action, IoOp::Sync | IoOp::SyncFolder)
     }
 
     /// Returns whether space was lacking: on the device, or below a limit on the size of files.
@@ -257,7 +310,7 @@ impl DiskError {
     /// Returns whether existing data could not be read.
     #[doc(hidden)]
     pub fn is_read_error(&self) -> bool {
-        matches!(self, Self::Io { action: "read", .. })
+        matches!(self, Self::Io { action: IoOp::Read, .. })
     }
 
     /// Adds the number of the page that could not be read.
@@ -265,9 +318,9 @@ impl DiskError {
     #[must_use]
     pub fn of_page(self, page: PageNo) -> Self {
         match self {
-            Self::Io { action: "read", path, source } => {
+            Self::Io { action: IoOp::Read, path, source } => {
                 let source = io::Error::new(source.kind(), format!("page {page}: {source}"));
-                Self::Io { action: "read", path, source: Arc::new(source) }
+                Self::Io { action: IoOp::Read, path, source: Arc::new(source) }
             }
             other => other,
         }

@@ -17,7 +17,7 @@ use history::{Live, Many, Model, Step, files, observe, open_with, options, scrip
 use windfall::{
     Error, FlushLog, Options,
     disk::{Disk, FileName, Folder},
-    error::{DiskError, LockError, TransactionError},
+    error::{DiskError, IoOp, LockError, TransactionError},
 };
 use windfall_sim::{Fault, SimulatedDisk, Survive};
 
@@ -142,7 +142,7 @@ impl History {
                     let has_failed = self.case.fails_syncs() && self.disk.failures() > failures;
                     // Recovery works without a new doublewrite file if there is no space for one.
                     let is_needed = self.case.fault != Fault::SyncFull
-                        || self.disk.failed() != Some(("sync", FileName::NewDoublewrite));
+                        || self.disk.failed() != Some((IoOp::Sync, FileName::NewDoublewrite));
                     assert!(!has_failed || !is_needed, "opened although a sync had failed");
                     self.live = Some(live);
                     return self.settle();
@@ -199,7 +199,7 @@ impl History {
     /// Returns whether it is unknown which file names are durable. The database cannot repair that: the file system
     /// must be checked and mounted again, which is the loss of power here.
     fn names_in_doubt(&self) -> bool {
-        matches!(self.disk.failed(), Some(("sync the folder of", _)))
+        matches!(self.disk.failed(), Some((IoOp::SyncFolder, _)))
     }
 
     fn step(&mut self, step: &Step) {
@@ -218,7 +218,7 @@ impl History {
                 number >= low_water_mark && in_use.as_ref().is_some_and(|some| number < some.end)
             };
             let is_new =
-                matches!(self.disk.failed(), Some(("sync", FileName::Log(number))) if !is_needed(number));
+                matches!(self.disk.failed(), Some((IoOp::Sync, FileName::Log(number))) if !is_needed(number));
             let stops = matches!(next, Err(Error::Poisoned(_)));
             assert!(stops || is_new, "{step:?}: after a failed sync of {:?}: {next:?}", self.disk.failed());
             stops

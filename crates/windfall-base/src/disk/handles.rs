@@ -27,7 +27,7 @@ use super::{
     system::{File, Open, failed},
 };
 use crate::{
-    error::DiskError,
+    error::{DiskError, IoOp},
     sync::{
         Arc, Mutex, Rank,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -150,7 +150,7 @@ impl Handles {
             }
             cache.changes
         };
-        let file = Arc::new(self.open_file(name, "open", OFlags::empty())?);
+        let file = Arc::new(self.open_file(name, IoOp::Open, OFlags::empty())?);
         self.keep(name, &file, changes);
         Ok(file)
     }
@@ -173,7 +173,7 @@ impl Handles {
 
     /// Creates the file, or truncates it to length zero.
     pub fn create(&self, name: FileName) -> Result<(), DiskError> {
-        let file = Arc::new(self.open_file(name, "create", OFlags::CREATE | OFlags::TRUNC)?);
+        let file = Arc::new(self.open_file(name, IoOp::Create, OFlags::CREATE | OFlags::TRUNC)?);
         let mut cache = self.cache(name).lock();
         cache.changes += 1;
         let gone = cache.put(name, file);
@@ -193,7 +193,7 @@ impl Handles {
         }
     }
 
-    fn open_file(&self, name: FileName, action: &'static str, extra: OFlags) -> Result<File, DiskError> {
+    fn open_file(&self, name: FileName, action: IoOp, extra: OFlags) -> Result<File, DiskError> {
         work::count(Work::FileCall);
         let path = self.path(name);
         let flags = OFlags::RDWR | OFlags::CLOEXEC | extra;
@@ -254,7 +254,7 @@ mod tests {
         handles.create(name).unwrap();
         handles.forget(&[name]);
         let changes = handles.others.lock().changes;
-        let file = Arc::new(handles.open_file(name, "open", OFlags::empty()).unwrap());
+        let file = Arc::new(handles.open_file(name, IoOp::Open, OFlags::empty()).unwrap());
         handles.forget(&[name]);
         handles.keep(name, &file, changes);
         assert!(handles.others.lock().files.is_empty(), "the name may lead elsewhere now");

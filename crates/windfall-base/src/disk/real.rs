@@ -25,7 +25,7 @@ use super::{
     system::{check_blocks, failed},
 };
 use crate::{
-    error::{DiskError, Result, UsageError},
+    error::{DiskError, IoOp, Result, UsageError},
     sync::{
         Arc, Rank, RwLock, RwLockReadGuard,
         atomic::AtomicU64,
@@ -143,7 +143,7 @@ fn has_files(root: &Path) -> Result<bool, DiskError> {
     match fs::metadata(&control) {
         Ok(_) => return Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("look at", &control, error)),
+        Err(error) => return Err(failed(IoOp::Inspect, &control, error)),
     }
     for (folder, name) in &FOLDERS[1..] {
         let path = root.join(name);
@@ -152,10 +152,10 @@ fn has_files(root: &Path) -> Result<bool, DiskError> {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 continue;
             }
-            Err(error) => return Err(failed("list", &path, error)),
+            Err(error) => return Err(failed(IoOp::List, &path, error)),
         };
         for entry in entries {
-            let entry = entry.map_err(|error| failed("list", &path, error))?;
+            let entry = entry.map_err(|error| failed(IoOp::List, &path, error))?;
             if entry.file_name().to_str().is_some_and(|name| FileName::parse(*folder, name).is_some()) {
                 return Ok(true);
             }
@@ -166,7 +166,8 @@ fn has_files(root: &Path) -> Result<bool, DiskError> {
 
 fn open_folder(path: &Path) -> Result<OwnedFd, DiskError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())).map_err(|e| failed("open", path, e.into()))
+    retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()))
+        .map_err(|e| failed(IoOp::Open, path, e.into()))
 }
 
 /// Creates a folder and its missing parents, each made durable in its parent.
@@ -181,12 +182,12 @@ fn create_folders(path: &Path) -> Result<(), DiskError> {
     create_folders(parent)?;
     match fs::create_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(failed("create", path, error));
+            return Err(failed(IoOp::Create, path, error));
         }
         _ => {}
     }
     let parent_fd = open_folder(parent)?;
-    retry_on_intr(|| rustix::fs::fsync(&parent_fd)).map_err(|error| failed("sync", parent, error.into()))
+    retry_on_intr(|| rustix::fs::fsync(&parent_fd)).map_err(|error| failed(IoOp::Sync, parent, error.into()))
 }
 
 fn lock(root: &Path) -> Result<OwnedFd, DiskError> {
@@ -195,12 +196,12 @@ fn lock(root: &Path) -> Result<OwnedFd, DiskError> {
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP;
     let fd = retry_on_intr(|| rustix::fs::open(&path, flags, mode)).map_err(|error| match error {
         Errno::NOENT => DiskError::Missing { path: root.to_path_buf() },
-        error => failed("open", &path, error.into()),
+        error => failed(IoOp::Open, &path, error.into()),
     })?;
     match retry_on_intr(|| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
         Ok(()) => Ok(fd),
         Err(Errno::WOULDBLOCK) => Err(DiskError::Locked { path: root.to_path_buf() }),
-        Err(error) => Err(failed("lock", &path, error.into())),
+        Err(error) => Err(failed(IoOp::Lock, &path, error.into())),
     }
 }
 
@@ -231,7 +232,7 @@ impl Disk for RealDisk {
         match fs::metadata(&path) {
             Ok(found) => Ok(Some(found.len())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("look at", &path, error)),
+            Err(error) => Err(failed(IoOp::Inspect, &path, error)),
         }
     }
 
@@ -239,8 +240,8 @@ impl Disk for RealDisk {
         work::count(Work::FileCall);
         let path = self.folder_path(folder);
         let mut files = Vec::new();
-        for entry in fs::read_dir(&path).map_err(|error| failed("list", &path, error))? {
-            let entry = entry.map_err(|error| failed("list", &path, error))?;
+        for entry in fs::read_dir(&path).map_err(|error| failed(IoOp::List, &path, error))? {
+            let entry = entry.map_err(|error| failed(IoOp::List, &path, error))?;
             files.extend(entry.file_name().to_str().and_then(|name| FileName::parse(folder, name)));
         }
         files.sort_unstable();
@@ -253,8 +254,8 @@ impl Disk for RealDisk {
             let path = self.folder_path(folder);
             let other =
                 |entry: &str| name.is_empty() && (entry == LOCK || FOLDERS.iter().any(|f| f.1 == entry));
-            for entry in fs::read_dir(&path).map_err(|error| failed("list", &path, error))? {
-                let entry = entry.map_err(|error| failed("list", &path, error))?;
+            for entry in fs::read_dir(&path).map_err(|error| failed(IoOp::List, &path, error))? {
+                let entry = entry.map_err(|error| failed(IoOp::List, &path, error))?;
                 let is_ours = |name: &str| FileName::parse(folder, name).is_some() || other(name);
                 if !entry.file_name().to_str().is_some_and(is_ours) {
                     foreign.push(entry.path());
@@ -296,7 +297,7 @@ impl Disk for RealDisk {
     fn sync_folder(&self, folder: Folder) -> Result<(), DiskError> {
         work::count(Work::Sync);
         retry_on_intr(|| rustix::fs::fsync(&self.0.folders[folder as usize]))
-            .map_err(|error| failed("sync", &self.folder_path(folder), error.into()))
+            .map_err(|error| failed(IoOp::Sync, &self.folder_path(folder), error.into()))
     }
 
     fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError> {
@@ -321,7 +322,7 @@ impl Disk for RealDisk {
         let old = self.path(from);
         let renamed = retry_on_intr(|| rustix::fs::rename(&old, self.path(to)));
         self.0.handles.forget(&[from, to]);
-        renamed.map_err(|error| failed("rename", &old, error.into()))?;
+        renamed.map_err(|error| failed(IoOp::Rename, &old, error.into()))?;
         if matches!(to, FileName::Log(_)) {
             // Opened here, so that the leader of a log write finds it open: a failure to open it there would be
             // reported too late.
@@ -336,7 +337,7 @@ impl Disk for RealDisk {
         let path = self.path(file);
         let removed = retry_on_intr(|| rustix::fs::unlink(&path));
         self.0.handles.forget(&[file]);
-        removed.map_err(|error| failed("remove", &path, error.into()))
+        removed.map_err(|error| failed(IoOp::Remove, &path, error.into()))
     }
 }
 

@@ -19,7 +19,7 @@ use rustix::{
 
 use super::{Action, BLOCK, IoBuffer, WORD, store_words};
 use crate::{
-    error::DiskError,
+    error::{DiskError, IoOp},
     sync::{
         Arc, Event,
         atomic::{
@@ -54,19 +54,19 @@ impl File {
         Self { fd, path, direct, open }
     }
 
-    fn named<T>(&self, action: &'static str, result: io::Result<T>) -> Result<T, DiskError> {
+    fn named<T>(&self, action: IoOp, result: io::Result<T>) -> Result<T, DiskError> {
         result.map_err(|error| failed(action, &self.path, error))
     }
 
     /// Reads from any offset into any memory; returns how many bytes there were.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
         if !self.direct {
-            return self.named("read", self.read_whole(offset, out));
+            return self.named(IoOp::Read, self.read_whole(offset, out));
         }
         // Direct I/O needs whole blocks in aligned memory.
         let head = (offset % BLOCK as u64) as usize;
         let mut blocks = IoBuffer::new(head + out.len());
-        let got = self.named("read", self.read_whole(offset - head as u64, blocks.bytes_mut()))?;
+        let got = self.named(IoOp::Read, self.read_whole(offset - head as u64, blocks.bytes_mut()))?;
         let n = got.saturating_sub(head).min(out.len());
         out[..n].copy_from_slice(&blocks.bytes()[head..head + n]);
         Ok(n)
@@ -117,7 +117,7 @@ impl File {
             };
             usize::try_from(n).map_err(|_| io::Error::last_os_error())
         });
-        let got = self.named("read", got)?;
+        let got = self.named(IoOp::Read, got)?;
         let (whole, part) = (got / WORD, got % WORD);
         let [cut, rest @ ..] = &into[whole..] else { return Ok(()) };
         let kept = cut.load(Relaxed).to_le_bytes();
@@ -131,10 +131,10 @@ impl File {
         let mut at = 0;
         while at < bytes.len() {
             match rustix::io::pwrite(&self.fd, &bytes[at..], offset + at as u64) {
-                Ok(0) => return self.named("write", Err(io::ErrorKind::WriteZero.into())),
+                Ok(0) => return self.named(IoOp::Write, Err(io::ErrorKind::WriteZero.into())),
                 Ok(n) => at += n,
                 Err(Errno::INTR) => {}
-                Err(error) => return self.named("write", Err(error.into())),
+                Err(error) => return self.named(IoOp::Write, Err(error.into())),
             }
         }
         Ok(())
@@ -154,7 +154,7 @@ impl File {
     pub fn transfer(&self, action: Action, offset: u64, buffer: &mut IoBuffer) -> Result<(), DiskError> {
         match action {
             Action::Read => {
-                let got = self.named("read", self.read_whole(offset, buffer.bytes_mut()))?;
+                let got = self.named(IoOp::Read, self.read_whole(offset, buffer.bytes_mut()))?;
                 buffer.bytes_mut()[got..].fill(0);
                 Ok(())
             }
@@ -165,12 +165,15 @@ impl File {
     /// Makes content and length durable.
     pub fn sync(&self) -> Result<(), DiskError> {
         // A failed sync is never repeated: the system may have dropped the pages that it could not write.
-        self.named("sync", retry_on_intr(|| rustix::fs::fdatasync(&self.fd)).map_err(Into::into))
+        self.named(IoOp::Sync, retry_on_intr(|| rustix::fs::fdatasync(&self.fd)).map_err(Into::into))
     }
 
     /// Sets the length.
     pub fn truncate(&self, length: u64) -> Result<(), DiskError> {
-        self.named("truncate", retry_on_intr(|| rustix::fs::ftruncate(&self.fd, length)).map_err(Into::into))
+        self.named(
+            IoOp::Truncate,
+            retry_on_intr(|| rustix::fs::ftruncate(&self.fd, length)).map_err(Into::into),
+        )
     }
 
     /// Reserves space, and extends the file to the end of the range.
@@ -178,7 +181,7 @@ impl File {
         let call = || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), offset, length);
         match retry_on_intr(call) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.fill_with_zeros(offset + length),
-            result => self.named("preallocate", result.map_err(Into::into)),
+            result => self.named(IoOp::Preallocate, result.map_err(Into::into)),
         }
     }
 
@@ -186,7 +189,7 @@ impl File {
     /// before the end stay holes.
     pub fn fill_with_zeros(&self, end: u64) -> Result<(), DiskError> {
         const STEP: u64 = 1 << 20;
-        let stat = self.named("preallocate", rustix::fs::fstat(&self.fd).map_err(Into::into))?;
+        let stat = self.named(IoOp::Preallocate, rustix::fs::fstat(&self.fd).map_err(Into::into))?;
         let length = u64::try_from(stat.st_size).unwrap_or(0);
         if length >= end {
             return Ok(());
@@ -213,7 +216,7 @@ impl Drop for File {
 }
 
 /// Returns the error of a failed call.
-pub fn failed(action: &'static str, path: &Path, error: io::Error) -> DiskError {
+pub fn failed(action: IoOp, path: &Path, error: io::Error) -> DiskError {
     let path = path.to_path_buf();
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DiskError::Full { action, path },
@@ -231,7 +234,7 @@ pub fn check_blocks(path: &Path, offset: u64, length: usize) -> Result<(), DiskE
         return Ok(());
     }
     let source = io::Error::new(io::ErrorKind::InvalidInput, "this file is written in whole blocks of 4 KiB");
-    Err(DiskError::Io { action: "write", path: path.to_path_buf(), source: Arc::new(source) })
+    Err(DiskError::Io { action: IoOp::Write, path: path.to_path_buf(), source: Arc::new(source) })
 }
 
 #[cfg(test)]
@@ -240,7 +243,7 @@ mod tests {
 
     #[test]
     fn errors_of_the_system_become_ours() {
-        let error = |errno: Errno| failed("write", Path::new("x"), errno.into());
+        let error = |errno: Errno| failed(IoOp::Write, Path::new("x"), errno.into());
         assert!(matches!(error(Errno::NOSPC), DiskError::Full { .. }));
         assert!(matches!(error(Errno::DQUOT), DiskError::Full { .. }));
         assert!(matches!(error(Errno::NOENT), DiskError::Missing { .. }));

@@ -58,7 +58,7 @@ use names::{InodeId, Names};
 use windfall_base::{
     disk::{BLOCK, Disk, FileName, Folder, Queue, check_blocks, failed, store_words},
     env::Env as _,
-    error::DiskError,
+    error::{DiskError, IoOp},
     ids::SpaceId,
     sync::{
         Arc, Event, Mutex, Rank,
@@ -127,7 +127,7 @@ struct State {
     faults: Vec<Plan>,
     /// Operations that have failed, by plan or because the disk was full, and the last of them.
     failures: u64,
-    failed: Option<(&'static str, FileName)>,
+    failed: Option<(IoOp, FileName)>,
     unreadable: BTreeSet<(InodeId, u64)>,
     capacity: Option<u64>,
     /// The disk is full from this operation on.
@@ -205,7 +205,7 @@ impl SimulatedDisk {
     }
 
     /// Returns the last failed operation: the action, as named in the error, and the file.
-    pub fn failed(&self) -> Option<(&'static str, FileName)> {
+    pub fn failed(&self) -> Option<(IoOp, FileName)> {
         self.state.lock().failed
     }
 
@@ -359,7 +359,7 @@ impl SimulatedDisk {
     /// survive, except that a sync has made nothing durable.
     fn operate<T>(
         &self,
-        action: &'static str,
+        action: IoOp,
         file: FileName,
         kind: Kind,
         run: impl FnOnce(&mut State, Option<Fault>) -> Result<T, DiskError>,
@@ -395,7 +395,7 @@ impl SimulatedDisk {
     /// Runs an operation on the content of a file.
     fn operate_on(
         &self,
-        action: &'static str,
+        action: IoOp,
         file: FileName,
         kind: Kind,
         run: impl FnOnce(&mut State, InodeId, Option<Fault>) -> Result<(), DiskError>,
@@ -411,16 +411,16 @@ fn path(file: FileName) -> PathBuf {
     PathBuf::from("/simulated").join(file.to_string())
 }
 
-fn eio(action: &'static str, file: FileName) -> DiskError {
+fn eio(action: IoOp, file: FileName) -> DiskError {
     failed(action, &path(file), io::Error::from_raw_os_error(libc::EIO))
 }
 
-fn full(action: &'static str, file: FileName) -> DiskError {
+fn full(action: IoOp, file: FileName) -> DiskError {
     failed(action, &path(file), io::ErrorKind::StorageFull.into())
 }
 
 /// Returns the error of a sync that fails with this fault.
-fn unsynced(action: &'static str, file: FileName, fault: Fault) -> DiskError {
+fn unsynced(action: IoOp, file: FileName, fault: Fault) -> DiskError {
     if fault == Fault::SyncFull { full(action, file) } else { eio(action, file) }
 }
 
@@ -476,7 +476,7 @@ impl State {
     }
 
     /// Returns the fault that happens to this operation, if one is due.
-    fn strike(&mut self, action: &'static str, kind: Kind, file: FileName) -> Option<Fault> {
+    fn strike(&mut self, action: IoOp, kind: Kind, file: FileName) -> Option<Fault> {
         let now = self.operations;
         let n = self.faults.iter_mut().position(|plan| plan.strikes(now, kind, file))?;
         self.failures += 1;
@@ -506,7 +506,7 @@ impl State {
 
     fn check_space(
         &mut self,
-        action: &'static str,
+        action: IoOp,
         file: FileName,
         id: InodeId,
         offset: u64,
@@ -551,19 +551,19 @@ impl State {
             let sectors = (bytes.len() / SECTOR) as u64;
             arriving = &bytes[..(1 + self.chance.random() % (sectors - 1)) as usize * SECTOR];
         }
-        self.check_space("write", file, id, offset, bytes.len() as u64)?;
+        self.check_space(IoOp::Write, file, id, offset, bytes.len() as u64)?;
         let block = BLOCK as u64;
         let blocks = offset / block..(offset + bytes.len() as u64).div_ceil(block);
         self.unreadable.retain(|(inode, block)| *inode != id || !blocks.contains(block));
         self.inode(id).change(Change::Write { offset, bytes: arriving.into() });
-        if arriving.len() < bytes.len() { Err(eio("write", file)) } else { Ok(()) }
+        if arriving.len() < bytes.len() { Err(eio(IoOp::Write, file)) } else { Ok(()) }
     }
 
     fn read(&mut self, file: FileName, id: InodeId, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
         let block = BLOCK as u64;
         let end = (offset + out.len() as u64).div_ceil(block).max(offset / block);
         if self.unreadable.range((id, offset / block)..(id, end)).next().is_some() {
-            return Err(eio("read", file));
+            return Err(eio(IoOp::Read, file));
         }
         Ok(self.inode(id).current.read(offset, out))
     }
@@ -590,7 +590,7 @@ impl Disk for SimulatedDisk {
 
     fn create(&self, file: FileName) -> Result<(), DiskError> {
         work::count(Work::FileCall);
-        self.operate("create", file, Kind::Grow, |state, _| {
+        self.operate(IoOp::Create, file, Kind::Grow, |state, _| {
             if let Some(id) = state.names.get(file) {
                 state.inode(id).change(Change::Truncate(0));
             } else {
@@ -621,8 +621,8 @@ impl Disk for SimulatedDisk {
         work::count(Work::Read);
         let mut state = self.state.lock();
         let id = state.find(file)?;
-        match state.strike("read", Kind::PlainRead, file) {
-            Some(_) => Err(eio("read", file)),
+        match state.strike(IoOp::Read, Kind::PlainRead, file) {
+            Some(_) => Err(eio(IoOp::Read, file)),
             None => state.read(file, id, offset, out),
         }
     }
@@ -632,7 +632,7 @@ impl Disk for SimulatedDisk {
             check_blocks(&path(file), offset, bytes.len())?;
         }
         work::count(if matches!(file, FileName::Log(_)) { Work::LogWrite } else { Work::Write });
-        self.operate_on("write", file, Kind::Write, |state, id, fault| {
+        self.operate_on(IoOp::Write, file, Kind::Write, |state, id, fault| {
             state.write(file, id, offset, bytes, fault)
         })
     }
@@ -655,11 +655,11 @@ impl Disk for SimulatedDisk {
         } else {
             work::count(Work::Sync);
         }
-        self.operate_on("sync", file, Kind::Sync, |state, id, fault| {
+        self.operate_on(IoOp::Sync, file, Kind::Sync, |state, id, fault| {
             if let Some(fault) = fault {
                 let chance = state.chance.clone();
                 state.inode(id).sync_fails(&chance);
-                return Err(unsynced("sync", file, fault));
+                return Err(unsynced(IoOp::Sync, file, fault));
             }
             state.inode(id).sync();
             Ok(())
@@ -674,11 +674,11 @@ impl Disk for SimulatedDisk {
             Folder::Log => FileName::Log(0),
             Folder::Data => FileName::Data(SpaceId::NONE),
         };
-        self.operate("sync the folder of", file, Kind::Sync, |state, fault| {
+        self.operate(IoOp::SyncFolder, file, Kind::Sync, |state, fault| {
             if let Some(fault) = fault {
                 let chance = state.chance.clone();
                 state.names.sync_fails(folder, &chance);
-                return Err(unsynced("sync the folder of", file, fault));
+                return Err(unsynced(IoOp::SyncFolder, file, fault));
             }
             state.names.sync(folder);
             state.collect();
@@ -688,9 +688,9 @@ impl Disk for SimulatedDisk {
 
     fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError> {
         work::count(Work::FileCall);
-        self.operate_on("preallocate", file, Kind::Grow, |state, id, _| {
+        self.operate_on(IoOp::Preallocate, file, Kind::Grow, |state, id, _| {
             if length > 0 {
-                state.check_space("preallocate", file, id, offset, length)?;
+                state.check_space(IoOp::Preallocate, file, id, offset, length)?;
                 state.inode(id).change(Change::Reserve { offset, length });
             }
             Ok(())
@@ -699,7 +699,7 @@ impl Disk for SimulatedDisk {
 
     fn truncate(&self, file: FileName, length: u64) -> Result<(), DiskError> {
         work::count(Work::FileCall);
-        self.operate_on("truncate", file, Kind::Other, |state, id, _| {
+        self.operate_on(IoOp::Truncate, file, Kind::Other, |state, id, _| {
             state.inode(id).change(Change::Truncate(length));
             Ok(())
         })
@@ -707,7 +707,7 @@ impl Disk for SimulatedDisk {
 
     fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError> {
         work::count(Work::FileCall);
-        self.operate_on("rename", from, Kind::Other, |state, id, _| {
+        self.operate_on(IoOp::Rename, from, Kind::Other, |state, id, _| {
             state.names.rename(from, to, id);
             Ok(())
         })
@@ -715,7 +715,7 @@ impl Disk for SimulatedDisk {
 
     fn remove(&self, file: FileName) -> Result<(), DiskError> {
         work::count(Work::FileCall);
-        self.operate_on("remove", file, Kind::Other, |state, _, _| {
+        self.operate_on(IoOp::Remove, file, Kind::Other, |state, _, _| {
             state.names.unlink(file);
             Ok(())
         })

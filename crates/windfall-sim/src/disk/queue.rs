@@ -9,7 +9,7 @@
 use windfall_base::{
     disk::{Action, Completion, FileName, Queue, Request},
     env::Env as _,
-    error::DiskError,
+    error::{DiskError, IoOp},
 };
 
 use super::{Kind, SimulatedDisk, names::InodeId};
@@ -46,13 +46,13 @@ impl SimulatedQueue {
     fn carry_out(&self, request: Request, id: InodeId) -> Completion {
         let Request { token, file, offset, action, mut buffer } = request;
         let result = match action {
-            Action::Read => self.disk.operate("read", file, Kind::Read, |state, _| {
+            Action::Read => self.disk.operate(IoOp::Read, file, Kind::Read, |state, _| {
                 let out = buffer.bytes_mut();
                 let got = state.read(file, id, offset, out)?;
                 out[got..].fill(0);
                 Ok(())
             }),
-            Action::Write => self.disk.operate("write", file, Kind::Write, |state, fault| {
+            Action::Write => self.disk.operate(IoOp::Write, file, Kind::Write, |state, fault| {
                 state.write(file, id, offset, buffer.bytes(), fault)
             }),
         };

@@ -419,7 +419,7 @@ fn a_failed_sync_is_not_made_good_by_the_next() {
         disk.fail_at(0, Fault::SyncFails);
         disk.write(LOG, 0, &[1; 100]).unwrap();
         disk.write(LOG, 4096, &[2; 100]).unwrap();
-        assert!(matches!(disk.sync(LOG), Err(DiskError::Io { action: "sync", .. })));
+        assert!(matches!(disk.sync(LOG), Err(DiskError::Io { action: IoOp::Sync, .. })));
         disk.sync(LOG).unwrap();
         assert_eq!(content(&disk, LOG).unwrap()[..100], [1; 100], "readers still see it");
         let left = content(&disk.restart(Survive::Nothing), LOG).unwrap();
@@ -460,7 +460,7 @@ fn damage_stays_and_unreadable_blocks_heal_when_written() {
     disk.read(LOG, 4999, &mut out).unwrap();
     assert_eq!(out, [1, 0x81, 1]);
     disk.make_unreadable(LOG, 5000);
-    assert!(matches!(disk.read(LOG, 4094, &mut out), Err(DiskError::Io { action: "read", .. })));
+    assert!(matches!(disk.read(LOG, 4094, &mut out), Err(DiskError::Io { action: IoOp::Read, .. })));
     disk.read(LOG, 4093, &mut out).unwrap();
     disk.write(LOG, 4096, &[3; 4096]).unwrap();
     disk.read(LOG, 4094, &mut out).unwrap();

@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::{
     disk::{Disk, FileName, Folder, Queue},
-    error::DiskError,
+    error::{DiskError, IoOp},
     sync::{Arc, Mutex, Rank, atomic::AtomicU64},
 };
 
@@ -192,7 +192,7 @@ impl Disk for TestDisk {
             std::thread::yield_now();
         }
         let mut state = self.0.lock();
-        let failed = || Err(DiskError::Full { action: "sync", path: self.path(file) });
+        let failed = || Err(DiskError::Full { action: IoOp::Sync, path: self.path(file) });
         if state.fate == Fate::Fail {
             return failed();
         }
@@ -222,7 +222,7 @@ impl Disk for TestDisk {
 
     fn preallocate(&self, name: FileName, offset: u64, length: u64) -> Result<(), DiskError> {
         if self.0.lock().full {
-            return Err(DiskError::Full { action: "preallocate", path: self.path(name) });
+            return Err(DiskError::Full { action: IoOp::Preallocate, path: self.path(name) });
         }
         self.with(name, |file| file.now.resize(file.now.len().max((offset + length) as usize), 0))
     }

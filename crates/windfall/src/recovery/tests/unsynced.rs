@@ -10,6 +10,7 @@ use super::{
     unwritable::{cuts_of_a_batch, open_failing, torn_pages},
     *,
 };
+use crate::error::IoOp;
 
 /// Opens it, and verifies that the pages of tablespace 40 hold this value and that no unfinished new file is left.
 fn opens(disk: &SimulatedDisk, pages: &[PageNo], value: u64, what: &str) -> Base {
@@ -230,7 +231,7 @@ fn a_new_file_that_cannot_be_removed_keeps_no_database_closed() {
     let left = disk.restart(Survive::Everything);
     left.fail_on(FileName::NewDoublewrite, Fault::WriteFails);
     drop(opens(&left, &pages, 7, "it was not removed"));
-    assert_eq!(left.failed(), Some(("remove", FileName::NewDoublewrite)));
+    assert_eq!(left.failed(), Some((IoOp::Remove, FileName::NewDoublewrite)));
 }
 
 #[test]
