@@ -209,7 +209,7 @@ pub enum IoOp {
     Write,
     /// Makes the content of a file durable.
     Sync,
-    /// Makes the names in the folder of a file durable.
+    /// Makes the names in the folder of a file durable: an error has the file that was named.
     SyncFolder,
     /// Allocates space for bytes that are still to be written.
     Preallocate,
@@ -708,6 +708,10 @@ mod tests {
         assert!(again.to_string().starts_with("table t,"), "{again}");
         let words = Error::from(UsageError::Other("too much".into())).of(|_| Owner::Table("t".into()));
         assert_eq!(words.to_string(), "table t: too much");
+        let many = || Error::from(UsageError::TooManyDeferred(Owner::Unknown));
+        assert!(many().to_string().starts_with("rows that"), "{}", many());
+        let named = many().of(|_| Owner::Table("t".into())).of(|_| Owner::Table("other".into()));
+        assert!(named.to_string().starts_with("table t: rows that"), "{named}");
         assert!(matches!(Error::Closed.of(|_| Owner::Table("t".into())), Error::Closed));
         let unsaid = Error::TableDropped(Owner::Unknown).to_string();
         assert!(unsaid.starts_with("the table was dropped"), "{unsaid}");

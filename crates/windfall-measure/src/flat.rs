@@ -156,6 +156,9 @@ impl Cost {
     }
 }
 
+/// The largest allowed ratios of a figure: with much in the table, and with much in another one.
+pub type Bounds = [f64; 2];
+
 /// One of the two ratios of a cost.
 pub type Ratio = fn(&Cost) -> f64;
 
@@ -256,7 +259,7 @@ pub struct Factor {
     pub is_around: bool,
     /// The figures that cannot be flat, each with the largest allowed ratios with much in the table and with much in
     /// another one, and the reason.
-    pub grows: Option<(Vec<(Figure, [f64; 2])>, String)>,
+    pub grows: Option<(Vec<(Figure, Bounds)>, String)>,
     /// Evidence that the factor was present in each round, as the engine or the system counts it: the maximum with
     /// little and nothing more in the database, and the minimum with much.
     pub seen: Option<(String, [u64; 2])>,
@@ -278,7 +281,7 @@ impl Factor {
 
     /// Returns the largest allowed ratios of a figure that cannot be flat, with much in the table and with much in
     /// another one.
-    pub fn own_bounds(&self, figure: Figure) -> Option<[f64; 2]> {
+    pub fn own_bounds(&self, figure: Figure) -> Option<Bounds> {
         let (figures, _) = self.grows.as_ref()?;
         figures.iter().find(|(grows, _)| *grows == figure).map(|(_, bounds)| *bounds)
     }

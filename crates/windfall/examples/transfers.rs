@@ -34,6 +34,9 @@ fn transfer(db: &Database, accounts: &Table, from: u64, to: u64, amount: u64) ->
 }
 
 /// Runs the example in a database in this folder.
+///
+/// # Errors
+/// Those of the database.
 pub fn run(folder: &Path) -> Result<()> {
     let db = Database::open(folder, Options::default().buffer_pool_size(64 << 20))?;
     let accounts = db.create_table("accounts", TableOptions::default())?;

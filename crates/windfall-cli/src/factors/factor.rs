@@ -8,7 +8,7 @@
 
 use windfall_measure::{
     Scale,
-    flat::{FLAT, Figure},
+    flat::{Bounds, FLAT, Figure},
     units::{bytes, count},
 };
 
@@ -215,7 +215,7 @@ impl FactorKind {
 
     /// Returns the figures that cannot be flat, each with the largest allowed ratios with much in the table and with
     /// much in another one, and the reason.
-    pub fn grows(self) -> Option<(&'static [(Figure, [f64; 2])], &'static str)> {
+    pub fn grows(self) -> Option<(&'static [(Figure, Bounds)], &'static str)> {
         match self {
             Self::Catalog => Some((
                 &[

@@ -204,7 +204,7 @@ impl SimulatedDisk {
         self.state.lock().failures
     }
 
-    /// Returns the last failed operation: the action, as named in the error, and the file.
+    /// Returns the last operation that has failed, and its file.
     pub fn failed(&self) -> Option<(IoOp, FileName)> {
         self.state.lock().failed
     }

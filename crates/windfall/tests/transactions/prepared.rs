@@ -104,7 +104,7 @@ fn a_handle_that_goes_leaves_it_to_its_name() {
 fn names_are_checked_and_errors_show_them() {
     let (_, _, db) = database();
     let trx = begin(&db, Isolation::RepeatableRead);
-    assert!(trx.prepare(b"").unwrap_err().to_string().contains("empty"));
+    assert!(trx.prepare(b"").unwrap_err().to_string().contains("0 bytes"));
     assert!(trx.prepare(&[7; 256]).unwrap_err().to_string().contains("256 bytes"));
     trx.prepare(&[7; 255]).unwrap();
     trx.commit().unwrap();

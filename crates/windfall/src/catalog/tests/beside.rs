@@ -283,7 +283,7 @@ impl Crowd {
             | Err(
                 Error::Lock(LockError::Busy(_))
                 | Error::Transaction(TransactionError::NoSavepoint(_))
-                | Error::Usage(UsageError::Other(_) | UsageError::TooManyDeferred(_)),
+                | Error::Usage(UsageError::Other(_)),
             ) => {}
             Err(error) => return Err(error),
         }
