@@ -51,7 +51,7 @@ pub struct Pieces<'a> {
     purged: bool,
     /// A hook that a test runs during a piece.
     #[cfg(test)]
-    pub between_pieces: Option<Box<dyn FnMut() + 'a>>,
+    pub between: Option<Box<dyn FnMut() + 'a>>,
     /// The suspects of the last piece.
     suspects: Vec<Suspect>,
 }
@@ -95,7 +95,7 @@ impl<'a> Pieces<'a> {
             held: Duration::ZERO,
             purged: true,
             #[cfg(test)]
-            between_pieces: None,
+            between: None,
             suspects,
         }
     }
@@ -137,8 +137,8 @@ impl<'a> Pieces<'a> {
         }
         self.so_far += 1;
         #[cfg(test)]
-        if let Some(between_pieces) = &mut self.between_pieces {
-            between_pieces();
+        if let Some(between) = &mut self.between {
+            between();
         }
         let (mut left, mut counts, mut has_ended) = (self.piece, Vec::new(), true);
         for (owner, tree) in trees {

@@ -58,16 +58,11 @@ fn lose_a_page(db: &Database, table: &str, kind: PageType) {
     mtr.commit().unwrap();
 }
 
-/// Checks a table and runs `between_pieces` during each piece; returns the report.
-fn check_with_hook(
-    db: &Database,
-    table: &str,
-    piece: usize,
-    mut between_pieces: impl FnMut(),
-) -> CheckReport {
+/// Checks a table and runs `between` during each piece; returns the report.
+fn check_with_hook(db: &Database, table: &str, piece: usize, mut between: impl FnMut()) -> CheckReport {
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     let mut pieces = Pieces::new(&db.engine, piece);
-    pieces.between_pieces = Some(Box::new(move || as_another_thread(&mut between_pieces)));
+    pieces.between = Some(Box::new(move || as_another_thread(&mut between)));
     pieces
         .run(&mut report, |pieces, report| check_some(&db.engine, &table.into(), pieces, report, &mut named));
     report

@@ -101,7 +101,7 @@ fn a_page_to_be_formatted_waits_for_no_page_that_came_into_the_frame() {
     let prepared = Prepared::new();
     explore(1500, &[Bug::WaitForWhateverCame], move || {
         wait_during_an_eviction(&prepared, |base| {
-            drop(base.pool.latch_for_format(&base.spaces[0], PAGES[1]).unwrap())
+            drop(base.pool.latch_for_format(&base.spaces[0], PAGES[1]).unwrap());
         });
     });
 }

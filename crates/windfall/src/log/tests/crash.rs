@@ -56,7 +56,7 @@ fn history(disk: &Arc<SimulatedDisk>, told: &mut Told, close: bool) -> Result<()
                     (told.appended.iter().rfind(|g| g.1 <= log.durable()), log.durable());
                 let low_water_mark = low_water_mark.map_or(Lsn::ZERO, |group| group.0);
                 control.update(|control| {
-                    (control.low_water_mark, control.durable) = (low_water_mark, durable)
+                    (control.low_water_mark, control.durable) = (low_water_mark, durable);
                 })?;
                 log.raise_low_water_mark(low_water_mark);
                 while log.step() == Next::Again {}
