@@ -20,7 +20,7 @@ use crate::{
 pub const FLAT: f64 = 1.10;
 /// The largest flat ratio of times where another table has much of the factor. Instructions, system calls and page
 /// faults stay the same there, so the rest is the share of the working set that is in the processor's caches.
-pub const FLAT_TIME_BESIDE: f64 = 1.33;
+pub const FLAT_TIME_BESIDE: f64 = 1.20;
 
 /// A quantity that is measured of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -226,6 +226,11 @@ impl FactorKind {
                 ],
                 "a statement goes down the tree that holds the records of tables, a page for each of its levels",
             )),
+            // The drop of one tree requests no memory, so these are bytes for each tree, plus one.
+            Self::Indexes => Some((
+                &[(Figure::Allocated, [32.0, FLAT])],
+                "the queue of dropped trees requests a block of memory for every 31 of them",
+            )),
             Self::Group | Self::LargeGroup => Some((
                 &[
                     (Figure::Instructions, [1.5; 2]),
@@ -289,7 +294,7 @@ impl FactorKind {
             (Scale::Default, false) => [12, 1, 1, 4],
             (Scale::Default, true) => [6, 1, 1, 2],
             (Scale::Full, false) => [84, 6, 3, 20],
-            (Scale::Full, true) => [24, 3, 1, 16],
+            (Scale::Full, true) => [24, 6, 1, 16],
         };
         // A single step takes the time of ten thousand instructions, and more on a virtual machine.
         let is_stepped = match (self, scale) {
