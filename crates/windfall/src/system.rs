@@ -314,9 +314,8 @@ mod tests {
     }
 
     /// Merges all that can be merged, a step at a time. Returns the most pages that one step has freed.
-    fn tidy(db: &Database) -> usize {
-        let system = &db.engine().system;
-        let (mut pending, mut most) = (PendingMerges::default(), 0);
+    fn tidy(db: &Database, mut pending: PendingMerges) -> usize {
+        let (system, mut most) = (&db.engine().system, 0);
         let pages = || system.tree().check().unwrap().pages.len();
         let mut before = pages();
         while system.tidy_step(&mut pending).unwrap() {
@@ -368,7 +367,7 @@ mod tests {
                 }
             }
             if chance.random().is_multiple_of(8) {
-                tidy(&db);
+                tidy(&db, PendingMerges::default());
             }
         }
         let look = |db: &Database| {
@@ -432,19 +431,16 @@ mod tests {
             change(&db, &mut (from..from + a_put as u64).map(put).collect::<Vec<_>>()).unwrap();
         }
         let system = &db.engine().system;
-        tidy(&db);
+        tidy(&db, PendingMerges::default());
         let mut changes: Vec<Change> = (1..records).map(|n| Change::remove(key(n))).collect();
         change(&db, &mut changes).unwrap();
         // A record takes 128 bytes in its leaf, and leaves are at least half full.
         let leaves = records as usize * 128 / (4096 / 2);
-        let noted = system.sparse.single.len()
-            + system.sparse.several.pop().map_or(0, |keys| {
-                let count = keys.len();
-                system.sparse.several.push(keys);
-                count
-            });
+        let mut pending = PendingMerges::default();
+        system.sparse.move_to(&mut pending);
+        let noted = pending.len();
         assert!((2..=leaves).contains(&noted), "{noted} keys of at most {leaves} leaves");
-        assert_eq!(tidy(&db), 1, "a statement waits for as many merges as one step makes");
+        assert_eq!(tidy(&db, pending), 1, "a statement waits for as many merges as one step makes");
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
     }
 

@@ -9,9 +9,9 @@
 //! of it a read of its table. So the creation of much leaves the same traces in the processor's caches, in the log and
 //! in the pool of both, and the only difference is which of the two tables is dropped. The order of the sides changes
 //! from round to round, and none begins before the background work of the previous drops is done. After each statement
-//! a small table is dropped, which must cost the same whatever was dropped before it. The drop of a group
-//! leaves nothing else in the processor's caches: the sides on which one table was dropped read as much memory before
-//! the next drop, which on the side with the group follows at once. The statements run on the main thread, because only
+//! a small table is dropped, which must cost the same whatever was dropped before it. The drop of a group leaves
+//! nothing else in the processor's caches: the sides on which one table was dropped read as much memory before the
+//! next drop, which on the side with the group follows at once. The statements run on the main thread, because only
 //! that is traced.
 
 use std::{hint::black_box, path::Path};

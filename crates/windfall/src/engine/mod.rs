@@ -200,10 +200,10 @@ impl Engine {
             self.env.wait(&self.ended, &mut || ended());
             return self.outcome.get().cloned().unwrap_or(Err(Error::Closed));
         }
-        let told = CloseOutcome(self);
+        let outcome = CloseOutcome(self);
         let result = self.stop();
         let _ = self.outcome.set(result.clone());
-        drop(told);
+        drop(outcome);
         result
     }
 

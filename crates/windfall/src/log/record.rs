@@ -326,25 +326,21 @@ mod tests {
     #[test]
     fn a_thread_keeps_a_small_buffer_after_a_group_of_any_size() {
         let spare = || {
-            let bytes = SPARE.with(Cell::take);
-            let found = (bytes.len(), bytes.capacity());
-            SPARE.with(|spare| spare.set(bytes));
-            found
+            SPARE.with(|spare| {
+                let bytes = spare.take();
+                let found = (bytes.len(), bytes.capacity(), bytes.as_ptr());
+                spare.set(bytes);
+                found
+            })
         };
         for size in [3, LARGEST_KEPT * 2, 3] {
             let mut writer = GroupWriter::default();
             let op = PageOp::Write { at: 40, bytes: &vec![7; size] };
             writer.page(PageId { space: SpaceId(1), page: PageNo(2) }, &op);
             drop(writer);
-            let (length, capacity) = spare();
+            let (length, capacity, kept) = spare();
             assert_eq!(length, 0);
             let mut writer = GroupWriter::default();
-            let kept = SPARE.with(|spare| {
-                let bytes = spare.take();
-                let start = bytes.as_ptr();
-                spare.set(bytes);
-                start
-            });
             writer.push(&Record::FileMade { space: SpaceId(1) });
             assert_eq!(writer.bytes().as_ptr(), kept, "the next group has another buffer");
             drop(writer);
