@@ -240,7 +240,7 @@ pub struct Others {
     pub writers: Gaps,
     /// Number of waits of these clients for something that a dropping thread held.
     pub waits_on_drops: u64,
-    /// Processor time of a drop and of the background work that follows it, in nanoseconds.
+    /// Processor time of a drop and of the background work in the window that begins with it, in nanoseconds.
     pub drop_ns: u64,
 }
 

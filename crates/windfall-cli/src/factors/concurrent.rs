@@ -6,11 +6,11 @@
 //! **Invariants.** Both windows belong to one run of the same load, and their order alternates between runs. The load
 //! does not run while a table is created. The second window begins when all background work of the first one's drop is
 //! done. In a window without a drop other threads use the same processor time as the statement, the background work
-//! during it and the background work after it, in the same order and without a system call in between. The reason: if
-//! clients keep all processors busy, any work costs them a time slice of the scheduler, which is not the effect to
-//! measure here. That time is measured when nothing else runs, and is in the result. Waits on the dropping thread are
-//! those of the reader and the writer: a statement on many tables changes their records at once, and the worker that
-//! maintains the system tree may wait for that.
+//! during it and the background work after it in a window, in the same order and without a system call in between. The
+//! reason: if clients keep all processors busy, any work costs them a time slice of the scheduler, which is not the
+//! effect to measure here. That time is measured when nothing else runs, and is in the result. Waits on the dropping
+//! thread are those of the reader and the writer: a statement on many tables changes their records at once, and the
+//! worker that maintains the system tree may wait for that.
 
 use std::{
     hint::black_box,
@@ -39,16 +39,42 @@ const READS: Duration = Duration::from_micros(20);
 const WRITES: Duration = Duration::from_micros(50);
 /// Maximum number of drops without a load, by which the cost of a drop is measured.
 const ALONE_MOST: u32 = 3;
+/// The number of windows before each of them in which nothing runs.
+const IDLE: u32 = 5;
 
-/// The processor time of a drop.
+/// The processor time that a window takes.
 #[derive(Clone, Copy)]
 struct Taken {
-    /// Of the dropping thread.
+    /// Of the dropping thread during the statement.
     statement: Duration,
-    /// Of background threads while the statement runs.
+    /// Of other threads during the statement.
     beside: Duration,
-    /// Of background threads after it.
+    /// Of all threads from then until the end of the window. The deletion of a large file continues after it, slowly.
     after: Duration,
+}
+
+impl Taken {
+    /// Returns the median of each part.
+    fn median(all: &[Self]) -> Self {
+        let of = |part: fn(&Self) -> Duration| {
+            let parts: Vec<f64> = all.iter().map(|taken| part(taken).as_nanos() as f64).collect();
+            Duration::from_nanos(median(&parts) as u64)
+        };
+        Self {
+            statement: of(|taken| taken.statement),
+            beside: of(|taken| taken.beside),
+            after: of(|taken| taken.after),
+        }
+    }
+
+    /// Returns the difference of each part, or zero.
+    fn minus(self, other: Self) -> Self {
+        Self {
+            statement: self.statement.saturating_sub(other.statement),
+            beside: self.beside.saturating_sub(other.beside),
+            after: self.after.saturating_sub(other.after),
+        }
+    }
 }
 
 /// Drops the tables of all rounds under a load.
@@ -56,21 +82,13 @@ pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     let window = Duration::from_millis(scale.pick(10, 50, 50));
     let rounds = side.owned.rounds(scale).beside;
 
-    let mut alone = Vec::new();
+    let mut drops = Vec::new();
     for _ in 0..rounds.min(ALONE_MOST) {
         let mut victim = Victim::make(side, Kind::Drop)?;
-        alone.push(taken(side, &mut victim, window)?);
+        drops.push(taken(side, &mut victim, window)?);
         victim.remove(side, Some(Kind::Drop))?;
     }
-    let of = |part: fn(&Taken) -> Duration| {
-        let all: Vec<f64> = alone.iter().map(|taken| part(taken).as_nanos() as f64).collect();
-        Duration::from_nanos(median(&all) as u64)
-    };
-    let taken = Taken {
-        statement: of(|taken| taken.statement),
-        beside: of(|taken| taken.beside),
-        after: of(|taken| taken.after),
-    };
+    let taken = Taken::median(&drops);
 
     let all = taken.statement + taken.beside + taken.after;
     let mut others = Others { drop_ns: all.as_nanos() as u64, ..Others::default() };
@@ -83,30 +101,29 @@ pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     Ok(others)
 }
 
-/// Measures the cost of a drop while nothing else runs, minus the background work without a drop.
+/// Measures the processor time of a drop while nothing else runs: that of a window that begins with it, minus that of a
+/// window without one.
 fn taken(side: &Side, victim: &mut Victim, window: Duration) -> Result<Taken> {
-    // Measures the whole process during and after `run`, and the thread that executes it.
-    let until_gone = |run: &mut dyn FnMut() -> Result<()>| {
+    let used_in_window = |run: &mut dyn FnMut() -> Result<()>| {
         let (start, all, own) = (Instant::now(), Usage::of_this_process(), Usage::of_this_thread());
         run()?;
         let statement = Usage::of_this_thread().since(own).time();
         let until_then = Usage::of_this_process().since(all).time();
         thread::sleep(window.saturating_sub(start.elapsed()));
-        side.gone()?;
         let in_all = Usage::of_this_process().since(all).time();
-        // Since then this thread has only polled for the end of the background work.
-        let waiting = Usage::of_this_thread().since(own).time().saturating_sub(statement);
-        let (beside, after) =
-            (until_then.saturating_sub(statement), in_all.saturating_sub(until_then + waiting));
-        Ok::<_, Failure>((Taken { statement, beside, after }, start.elapsed()))
+        Ok::<_, Failure>(Taken {
+            statement,
+            beside: until_then.saturating_sub(statement),
+            after: in_all.saturating_sub(until_then),
+        })
     };
-    let (idle, as_long) = until_gone(&mut || Ok(()))?;
-    let (taken, took) = until_gone(&mut || {
+    side.settle()?;
+    let idle: Vec<Taken> = (0..IDLE).map(|_| used_in_window(&mut || Ok(()))).collect::<Result<_>>()?;
+    let drop = used_in_window(&mut || {
         victim.release();
         Ok(statement(side, Kind::Drop, &victim.names()).map(drop)?)
     })?;
-    let without = idle.after.mul_f64(took.as_secs_f64() / as_long.as_secs_f64());
-    Ok(Taken { after: taken.after.saturating_sub(without), ..taken })
+    Ok(drop.minus(Taken::median(&idle)))
 }
 
 /// Executes a run of the load with two windows: at the start of one the table is dropped, and at the start of the other
@@ -154,8 +171,7 @@ fn windows(
         // The replacement of the background work begins with that of the statement, and continues after its end.
         let (step, steps) = mpsc::channel();
         scope.spawn(move || {
-            // Background work after the window is not measured.
-            for part in [taken.beside, taken.after.min(window)] {
+            for part in [taken.beside, taken.after] {
                 if steps.recv().is_ok() {
                     spin.work(part);
                 }
