@@ -21,7 +21,7 @@ fi
 # Counting branches is not stable yet: this lets the pinned compiler do it.
 export RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_DIR=$PWD/target/coverage
-engine=(-p windfall -p windfall-base -p windfall-sim)
+engine=(-p windfall -p windfall-base -p windfall-btree -p windfall-sim)
 beside='/windfall-sim/|/(tests|interleavings|model|fuzz)/|/(tests|interleavings|fuzz|testpool|test_pool|test_disk|model)\.rs|sync/bug\.rs'
 say "running the tests of the library"
 cargo llvm-cov --no-report --branch "${engine[@]}"

@@ -9,6 +9,8 @@
 pub mod disk;
 pub mod env;
 pub mod error;
+#[cfg(feature = "fuzz")]
+pub mod fuzz_input;
 pub mod health;
 pub mod ids;
 pub mod keys;

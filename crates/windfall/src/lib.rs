@@ -25,7 +25,6 @@ pub mod log;
 pub mod metrics;
 pub mod mtr;
 pub mod options;
-pub mod page;
 pub mod range;
 pub mod recovery;
 pub(crate) mod scope;
@@ -36,9 +35,11 @@ pub mod table;
 pub mod tablespace;
 pub mod transact;
 pub mod transaction;
-pub mod tree;
 
+#[cfg(feature = "fuzz")]
+use windfall_base::fuzz_input;
 pub use windfall_base::{disk, env, error, health, ids, keys, memory, row, sync};
+pub use windfall_btree::{page, tree};
 
 pub use catalog::DropReport;
 pub use check::CheckReport;

@@ -198,7 +198,7 @@ impl Options {
 pub mod fuzz {
     use super::Options;
     use crate::{
-        fuzz::input::Input,
+        fuzz_input::Input,
         log::{self, FlushLog},
         page,
     };

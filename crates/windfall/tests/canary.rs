@@ -245,16 +245,23 @@ fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns whether a module, or a test in it, belongs to `windfall-base`.
-fn is_of_base(path: &str) -> bool {
+/// The packages below this one.
+const BELOW: [&str; 2] = ["windfall-base", "windfall-btree"];
+
+/// Returns the package that a module, or a test in it, belongs to.
+fn package_of(path: &str) -> &'static str {
     let module = path.split(['/', ':']).next().unwrap_or_default();
-    let src = package().join("../windfall-base/src");
-    src.join(module).exists() || src.join(format!("{module}.rs")).exists()
+    let is_in = |below: &&str| {
+        let src = package().join("..").join(below).join("src");
+        src.join(module).exists() || src.join(format!("{module}.rs")).exists()
+    };
+    BELOW.into_iter().find(is_in).unwrap_or("windfall")
 }
 
 /// Returns the path prefix of a module that is not in this package.
-fn prefix(path: &str) -> &'static str {
-    if is_of_base(path) { "crates/windfall-base/" } else { "" }
+fn prefix(path: &str) -> String {
+    let package = package_of(path);
+    if BELOW.contains(&package) { format!("crates/{package}/") } else { String::new() }
 }
 
 /// Returns the full path of a place, which begins with `crates` unless it is in this package.
@@ -284,7 +291,7 @@ const NO_INPUT: &str = "no_input_that_is_known_and_no_mutant_of_one_breaks_a_tar
 const TARGET: &str = "WINDFALL_FUZZ_TARGET";
 
 /// Builds the programs of the tests and returns them by the name of their target. The unit tests are in those of the
-/// two libraries.
+/// libraries.
 fn programs() -> BTreeMap<String, PathBuf> {
     let targets: BTreeSet<&str> = Bug::ALL
         .iter()
@@ -292,19 +299,21 @@ fn programs() -> BTreeMap<String, PathBuf> {
         .filter_map(|suite| if let Tests(target, _) = suite { Some(target) } else { None })
         .collect();
     let targets = targets.into_iter().flat_map(|target| ["--test", target]);
-    let mut programs = built("windfall", CANARY, ["--lib"].into_iter().chain(targets));
-    programs.extend(built("windfall-base", "canary", ["--lib"].into_iter()));
-    programs.extend(built("windfall-fuzz", CANARY, ["--test", HELD].into_iter()));
+    let mut programs = built("windfall", ["--lib"].into_iter().chain(targets));
+    programs.extend(BELOW.iter().flat_map(|below| built(below, ["--lib"].into_iter())));
+    programs.extend(built("windfall-fuzz", ["--test", HELD].into_iter()));
     programs
 }
 
-/// The feature that compiles the planted bugs in.
-const CANARY: &str = "windfall/canary";
+/// Returns the feature of a package that compiles the planted bugs in.
+fn feature(package: &str) -> &'static str {
+    if BELOW.contains(&package) { "windfall-base/canary" } else { "windfall/canary" }
+}
 
 /// Builds some targets of a package with the planted bugs in the engine, and returns their programs.
-fn built<'a>(of: &str, feature: &str, targets: impl Iterator<Item = &'a str>) -> BTreeMap<String, PathBuf> {
+fn built<'a>(of: &str, targets: impl Iterator<Item = &'a str>) -> BTreeMap<String, PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "-p", of, "--features", feature]);
+    cargo.args(["test", "-p", of, "--features", feature(of)]);
     cargo.args(["--no-run", "--message-format", "json"]).args(targets);
     let built = cargo.current_dir(package()).stderr(Stdio::inherit()).output().unwrap();
     assert!(built.status.success(), "the nets do not build");
@@ -334,15 +343,15 @@ struct Outcome {
 
 /// Runs a suite, with a bug or without any.
 fn run(programs: &BTreeMap<String, PathBuf>, suite: Suite, bug: Option<Bug>, patience: Duration) -> Outcome {
-    let (target, filter) = match suite {
-        Tests(target, filter) => (target, filter),
-        Units(filter) => (if is_of_base(filter) { "windfall_base" } else { "windfall" }, filter),
-        Fuzz(_) => (HELD, NO_INPUT),
+    let (target, filter): (String, _) = match suite {
+        Tests(target, filter) => (target.into(), filter),
+        Units(filter) => (package_of(filter).replace('-', "_"), filter),
+        Fuzz(_) => (HELD.into(), NO_INPUT),
         Models(_) => unreachable!("a model proves itself"),
     };
     // The output may be long, and the child must not block because no reader empties a pipe.
     let (out, err) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
-    let mut command = Command::new(&programs[target]);
+    let mut command = Command::new(&programs[&target]);
     command.arg(filter).current_dir(package()).env("RUST_BACKTRACE", "0").env_remove(VARIABLE);
     command.envs(SEEDS);
     if let Fuzz(target) = suite {
@@ -399,12 +408,12 @@ fn command(suite: Suite, bug: Option<Bug>) -> String {
     let chosen = bug.map_or(String::new(), |bug| format!("{VARIABLE}={bug:?} "));
     let seeds = SEEDS.map(|(name, seed)| format!("{name}={seed}")).join(" ");
     let tests = |package, target: &str, filter| {
-        format!("{seeds} {chosen}cargo test -p {package} --features canary {target} -- {filter}")
+        let feature = feature(package);
+        format!("{seeds} {chosen}cargo test -p {package} --features {feature} {target} -- {filter}")
     };
     match suite {
         Tests(target, filter) => tests("windfall", &format!("--test {target}"), filter),
-        Units(filter) if is_of_base(filter) => tests("windfall-base", "--lib", filter),
-        Units(filter) => tests("windfall", "--lib", filter),
+        Units(filter) => tests(package_of(filter), "--lib", filter),
         Fuzz(target) => format!(
             "{TARGET}={target} {chosen}cargo test -p windfall-fuzz --features windfall/canary --test {HELD}"
         ),

@@ -11,7 +11,7 @@ use windfall_sim::SimulatedDisk;
 use super::doublewrite::{Doublewrite, ENTRIES_AT, ENTRY, HEADER, MAGIC, half};
 use crate::{
     disk::{Disk, FileName},
-    fuzz::input::Input,
+    fuzz_input::Input,
     ids::{Lsn, PageId, PageNo, SpaceId},
     page::{
         Page,

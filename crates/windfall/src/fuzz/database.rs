@@ -10,7 +10,7 @@ use std::io;
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
-use super::input::Input;
+use crate::fuzz_input::Input;
 use crate::{
     database::{Database, IndexOptions, TableOptions},
     disk::{Disk, FileName, Folder},

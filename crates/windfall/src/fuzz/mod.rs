@@ -7,7 +7,6 @@
 //! its contract; it depends on its input alone.
 
 mod database;
-pub mod input;
 
 use crate::{buffer, catalog, disk, log, options, page, row, tablespace, transaction, tree};
 

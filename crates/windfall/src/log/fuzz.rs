@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     disk::{Disk, FileName},
-    fuzz::input::Input,
+    fuzz_input::Input,
     health::Health,
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
     page::{PageOp, PageType},

@@ -37,8 +37,8 @@ fn imports_upward_are_found_in_every_shape() {
         [2],
         "inside a macro"
     );
-    assert_eq!(lines(up, "log/mod.rs", "mod inner {\n    use super::super::tree::Tree;\n}"), [2]);
-    assert_eq!(lines(up, "log/mod.rs", "pub(crate) use crate::tree::Tree as T;"), [1]);
+    assert_eq!(lines(up, "log/mod.rs", "mod inner {\n    use super::super::mtr::Mtr;\n}"), [2]);
+    assert_eq!(lines(up, "log/mod.rs", "pub(crate) use crate::mtr::Mtr as T;"), [1]);
     assert_eq!(lines(up, "log/mod.rs", "use crate::*;"), [1]);
     assert_eq!(lines(up, "log/mod.rs", "use crate as all;"), [1]);
     assert_eq!(lines(up, "log/mod.rs", "use crate::Error;"), [1], "a re-export of the root hides its layer");
@@ -61,23 +61,12 @@ fn imports_downward_are_free() {
 }
 
 #[test]
-fn the_tree_knows_pages_only_and_the_seam_lies_below_both_sides() {
+fn the_interface_between_the_tree_and_its_store_is_below_both() {
     let up = imports::upward;
-    assert_eq!(
-        lines(up, "tree/node.rs", "use crate::{ids::Lsn, error::Result, page::Page, sync::Arc};"),
-        NONE
-    );
-    assert_eq!(
-        lines(up, "tree/node.rs", "use super::store::PageStore; use crate::tree::store::Shared;"),
-        NONE
-    );
-    assert_eq!(
-        lines(up, "tree/node.rs", "use crate::mtr::Mtr;\nuse crate::buffer::Pool;\nuse crate::env::Env;"),
-        [1, 2, 3]
-    );
+    assert_eq!(lines(up, "tree/node.rs", "use super::store::PageStore; use crate::page::Page;"), NONE);
+    assert_eq!(lines(up, "tree/node.rs", "use crate::mtr::Mtr;\nuse crate::buffer::Pool;"), [1, 2]);
     assert_eq!(lines(up, "mtr.rs", "use crate::tree::store::MiniTransaction;"), NONE);
-    assert_eq!(lines(up, "mtr.rs", "use crate::tree::Tree;"), [1]);
-    assert_eq!(lines(up, "tree/store.rs", "use crate::disk::Disk;"), [1]);
+    assert_eq!(lines(up, "tree/store.rs", "use crate::tree::Tree;"), [1]);
 }
 
 #[test]
@@ -271,7 +260,7 @@ fn a_use_of_the_deliberate_bugs_is_found() {
     };
     assert_eq!(lines("crates/windfall-base/Cargo.toml", "canary = []\ndefault = [\"canary\"]"), [2]);
     assert_eq!(lines(own, "[features]\ndefault = [\"canary\"]"), [2]);
-    assert_eq!(lines(own, "fuzz = [\"test-pool\", \"canary\"]"), [1]);
+    assert_eq!(lines(own, "fuzz = [\"windfall-base/fuzz\", \"canary\"]"), [1]);
     let other = "crates/windfall-cli/Cargo.toml";
     assert_eq!(lines(other, "windfall = { path = \"../windfall\", features = [\"canary\"] }"), [1]);
     assert_eq!(lines(other, "[features]\nbugs = [\"windfall/canary\"]"), [2]);
@@ -291,7 +280,7 @@ fn only_the_command_asks_for_the_lab() {
     let found = |path: &str, text: &str| -> Vec<usize> {
         rules::lab(path, text).into_iter().map(|(line, _)| line).collect()
     };
-    let engine = "[features]\nlab = []\n# The lab asks.\n[dependencies]\nwindfall-lab = \"0.1\"\n";
+    let engine = "[features]\nlab = [\"windfall-btree/lab\"]\n# The lab asks.\n[dependencies]\nwindfall-lab = \"0.1\"\n";
     assert_eq!(found("crates/windfall/Cargo.toml", engine), [5]);
     let always = "[dependencies]\nwindfall-lab = { path = \"../windfall-lab\", version = \"0.1.0\" }\n";
     assert_eq!(found("crates/windfall-cli/Cargo.toml", always), [2]);

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    fuzz::input::Input,
+    fuzz_input::Input,
     ids::{PageId, PageNo, SpaceId, TrxId, UndoPos},
     page::{
         EntryHeader, Page,

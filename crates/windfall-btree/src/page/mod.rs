@@ -94,21 +94,25 @@ impl Page<'_> {
     }
 
     /// Returns the level in the tree; 0 is a leaf.
+    #[inline]
     pub fn level(self) -> u8 {
         self.u8(5)
     }
 
     /// Returns the identity of the page, as recorded in its own header.
+    #[inline]
     pub fn id(self) -> PageId {
         PageId { space: SpaceId(self.u64(8)), page: PageNo(self.u32(24)) }
     }
 
     /// Returns the end of the mini-transaction that changed the page last.
+    #[inline]
     pub fn lsn(self) -> Lsn {
         Lsn(self.u64(16))
     }
 
     /// Sets the LSN, the end of the mini-transaction that changed the page.
+    #[inline]
     pub fn set_lsn(self, lsn: Lsn) {
         self.set_u64(16, lsn.0);
     }

@@ -34,16 +34,19 @@ pub fn blank(page_size: usize) -> Box<[AtomicU64]> {
 
 impl<'a> Page<'a> {
     /// Creates a page over these words.
+    #[inline]
     pub fn new(words: &'a [AtomicU64]) -> Self {
         Self { words }
     }
 
     /// Returns the words.
+    #[inline]
     pub fn words(self) -> &'a [AtomicU64] {
         self.words
     }
 
     /// Returns the page size in bytes.
+    #[inline]
     pub fn len(self) -> usize {
         self.words.len() * 8
     }
@@ -91,6 +94,7 @@ impl<'a> Page<'a> {
         (self.word(at / 8) >> (at % 8 * 8)) as u8
     }
 
+    #[inline]
     fn set_bits(self, at: usize, value: u64, bytes: usize) {
         let mask = if bytes == 8 { u64::MAX } else { (1 << (bytes * 8)) - 1 };
         let shift = at % 8 * 8;
@@ -101,21 +105,25 @@ impl<'a> Page<'a> {
     }
 
     /// Writes eight bytes at any offset.
+    #[inline]
     pub fn set_u64(self, at: usize, value: u64) {
         self.set_bits(at, value, 8);
     }
 
     /// Writes four bytes.
+    #[inline]
     pub fn set_u32(self, at: usize, value: u32) {
         self.set_bits(at, value.into(), 4);
     }
 
     /// Writes two bytes.
+    #[inline]
     pub fn set_u16(self, at: usize, value: u16) {
         self.set_bits(at, value.into(), 2);
     }
 
     /// Writes one byte.
+    #[inline]
     pub fn set_u8(self, at: usize, value: u8) {
         self.set_bits(at, value.into(), 1);
     }
@@ -149,6 +157,7 @@ impl<'a> Page<'a> {
     }
 
     /// Appends bytes to `out`. A length from a torn read is cut at the page's end.
+    #[inline]
     pub fn append_to(self, at: usize, len: usize, out: &mut Vec<u8>) {
         let start = out.len();
         out.resize(start + len.min(self.len().saturating_sub(at)), 0);

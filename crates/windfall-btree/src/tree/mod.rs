@@ -30,7 +30,7 @@ pub mod overflow;
 mod page_set;
 pub mod store;
 mod structure;
-#[cfg(any(test, feature = "test-pool"))]
+#[cfg(any(test, feature = "fuzz"))]
 pub mod testpool;
 #[cfg(test)]
 mod tests;
@@ -195,7 +195,7 @@ impl<S: PageStore> Tree<S> {
     ///
     /// # Errors
     /// Those of [`PageStore::begin`] and [`MiniTransaction::allocate`].
-    pub(crate) fn ensure_root(&self) -> Result<()> {
+    pub fn ensure_root(&self) -> Result<()> {
         if !self.is_rooted()? {
             let mut mtr = self.store.begin()?;
             let root = mtr.allocate(&self.space, PageType::Leaf, 0, PageNo::ROOT)?;

@@ -92,6 +92,7 @@ impl Batch {
         self.entries.push(Entry { key: (start, middle), value: (middle, end), header: node.header(slot) });
     }
 
+    #[inline]
     fn bytes(&self, (start, end): (u32, u32)) -> &[u8] {
         &self.bytes[start as usize..end as usize]
     }

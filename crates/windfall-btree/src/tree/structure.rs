@@ -404,7 +404,6 @@ impl PendingMerges {
     }
 
     /// Returns the number of nodes.
-    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -1,0 +1,16 @@
+//! The B+tree of the storage engine Windfall.
+//!
+//! **Purpose.** The format of pages and the changes of them that are logged (`page`), and the tree (`tree`): an
+//! algorithm over pages, written against the traits of [`tree::store`], which the engine's buffer pool and
+//! mini-transactions implement, and so may any other pool.
+//!
+//! **Invariants.** Nothing here knows files, the log or transactions; a version header is a value that the tree
+//! carries. This crate is no public API: `windfall` re-exports what users need.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod page;
+pub mod tree;
+
+#[cfg(feature = "fuzz")]
+use windfall_base::fuzz_input;
+use windfall_base::{error, ids, keys, memory, sync};
