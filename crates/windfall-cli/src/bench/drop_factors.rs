@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** The bound is [`flat::FLAT`] for all figures, with much in the table and with much in another table,
 //! except for time with much in another table ([`flat::FLAT_TIME_BESIDE`]). A figure that cannot keep it has its own
-//! bound, documented in README's limits. For times there are two claims: the mean of the shorter half is within the
+//! bound, documented in README's limits. For times there are two claims: the mean of the smaller half is within the
 //! bound, and a rank test of all times finds them no longer than it allows. The effects on other clients are compared
 //! by rank tests, too: readers and writers over all factors together, because their load is the same with each, and the
 //! longer gap of both per factor. Where each factor makes a claim, the significance level is divided by their number
