@@ -32,7 +32,7 @@ cargo llvm-cov report "${engine[@]}" --branch --json --summary-only --ignore-fil
     def share: if .count == 0 then "-" else (1000 * .covered / .count | round | "\(. / 10 | floor).\(. % 10) %") end;
     def sum(part): {count: (map(part.count) | add), covered: (map(part.covered) | add)};
     def row(name): [name, length, (sum(.lines) | .count, share), (sum(.branches) | .count, share)];
-    [.data[0].files[] | .summary + {folder: (.filename | sub(".*/crates/windfall(-base)?/src/"; "") | split("/")
+    [.data[0].files[] | .summary + {folder: (.filename | sub(".*/crates/windfall(-base|-btree)?/src/"; "") | split("/")
         | if length > 1 then .[0] + "/" else "above them" end)}]
     | ["folder", "files", "lines", "run", "branches", "run"],
         (group_by(.folder)[] | row(.[0].folder)), row("together")

@@ -4,8 +4,9 @@
 //! algorithm over pages, written against the traits of [`tree::store`], which the engine's buffer pool and
 //! mini-transactions implement, and so may any other pool.
 //!
-//! **Invariants.** Nothing here knows files, the log or transactions; a version header is a value that the tree
-//! carries. This crate is no public API: `windfall` re-exports what users need.
+//! **Invariants.** Nothing here knows the log, the pool or transactions: Cargo prevents it. A version header is a value
+//! that the tree carries. Nothing here knows files or the clock either: of `windfall-base` it imports only the modules
+//! that are named below. This crate is no public API.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod page;

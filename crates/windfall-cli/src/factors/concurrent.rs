@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall_measure::{Pace, Random, Scale, Spin, Timeline, Usage, flat::Others, median};
+use windfall_measure::{Pace, Random, Scale, Spin, Timeline, Usage, flat::Others};
 
 use super::{
     database::{OTHERS, Side},
@@ -39,7 +39,7 @@ const READS: Duration = Duration::from_micros(20);
 const WRITES: Duration = Duration::from_micros(50);
 /// Maximum number of drops without a load, by which the cost of a drop is measured.
 const ALONE_MOST: u32 = 3;
-/// The number of windows before each of them in which nothing runs.
+/// The number of windows before each such drop in which nothing runs.
 const IDLE: u32 = 5;
 
 /// The processor time that a window takes.
@@ -54,17 +54,14 @@ struct Taken {
 }
 
 impl Taken {
-    /// Returns the median of each part.
-    fn median(all: &[Self]) -> Self {
-        let of = |part: fn(&Self) -> Duration| {
-            let parts: Vec<f64> = all.iter().map(|taken| part(taken).as_nanos() as f64).collect();
-            Duration::from_nanos(median(&parts) as u64)
-        };
-        Self {
-            statement: of(|taken| taken.statement),
-            beside: of(|taken| taken.beside),
-            after: of(|taken| taken.after),
-        }
+    fn total(self) -> Duration {
+        self.statement + self.beside + self.after
+    }
+
+    /// Returns the one with the median total.
+    fn middle(mut all: Vec<Self>) -> Self {
+        all.sort_by_key(|taken| taken.total());
+        all[all.len() / 2]
     }
 
     /// Returns the difference of each part, or zero.
@@ -88,10 +85,13 @@ pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
         drops.push(taken(side, &mut victim, window)?);
         victim.remove(side, Some(Kind::Drop))?;
     }
-    let taken = Taken::median(&drops);
-
-    let all = taken.statement + taken.beside + taken.after;
-    let mut others = Others { drop_ns: all.as_nanos() as u64, ..Others::default() };
+    let mut taken = Taken::middle(drops);
+    if taken.statement.is_zero() {
+        return Err(Failure::said("no processor time of a drop could be measured"));
+    }
+    // One thread does the work of all, and must be done when the window ends.
+    taken.after = taken.after.min(window.saturating_sub(taken.statement + taken.beside));
+    let mut others = Others { drop_ns: taken.total().as_nanos() as u64, ..Others::default() };
     let spin = Spin::measured();
     for n in 0..rounds {
         let mut victim = Victim::make(side, Kind::Drop)?;
@@ -118,12 +118,12 @@ fn taken(side: &Side, victim: &mut Victim, window: Duration) -> Result<Taken> {
         })
     };
     side.settle()?;
-    let idle: Vec<Taken> = (0..IDLE).map(|_| used_in_window(&mut || Ok(()))).collect::<Result<_>>()?;
-    let drop = used_in_window(&mut || {
+    let idle = (0..IDLE).map(|_| used_in_window(&mut || Ok(()))).collect::<Result<_>>()?;
+    let dropped = used_in_window(&mut || {
         victim.release();
         Ok(statement(side, Kind::Drop, &victim.names()).map(drop)?)
     })?;
-    Ok(drop.minus(Taken::median(&idle)))
+    Ok(dropped.minus(Taken::middle(idle)))
 }
 
 /// Executes a run of the load with two windows: at the start of one the table is dropped, and at the start of the other

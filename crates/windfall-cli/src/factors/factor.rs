@@ -230,8 +230,8 @@ impl FactorKind {
                 &[
                     // The drop of one tree requests no memory, so these are bytes for each tree, plus one.
                     (Figure::Allocated, [32.0, FLAT]),
-                    // A drop of one index of two trees frees 53 bytes, and one of 61 trees 2,150.
-                    (Figure::Freed, [1.5, FLAT]),
+                    // The drop of one index frees 53 bytes in a table of two trees, and 2,150 in one of 61.
+                    (Figure::Freed, [1.4, FLAT]),
                 ],
                 "the queue of dropped trees requests a block of memory for every 31 of them, and a statement on one \
                  index replaces the list of all",
@@ -239,8 +239,8 @@ impl FactorKind {
             Self::Group | Self::LargeGroup => Some((
                 &[
                     (Figure::Instructions, [1.5; 2]),
-                    // The drop of one table allocates nothing and frees little: these are 512 bytes for each table, as
-                    // before, and 317.
+                    // The drop of one table requests no memory, so these are 511 bytes for each table, plus one. It
+                    // frees 32 bytes.
                     (Figure::Allocated, [512.0, FLAT]),
                     (Figure::Freed, [9.9, FLAT]),
                     (Figure::Time, [1.33; 2]),

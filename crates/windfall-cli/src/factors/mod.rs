@@ -32,6 +32,7 @@ use clap::ValueEnum;
 use windfall_measure::{
     Scale,
     flat::{Cost, Factor, Figure, Statement},
+    median,
     stepped::{self, Seen},
 };
 
@@ -175,10 +176,12 @@ fn statements(answer: &Answer, seen: &Seen, compared: [usize; 2]) -> Option<Vec<
         };
         let stepped = of(&answer.stepped, &seen.instructions, 0).len() as u32;
         let there = |kind: &Figure| stepped > 0 || *kind != Figure::Instructions;
+        let requests_memory = (0..SIDES).any(|side| median(&values(Figure::Allocations, side)) > 0.0);
         let cost = |kind: Figure| {
             let each = if kind.is_divided() { timed.each } else { [1.0; SIDES] };
-            let [alone, small, large] =
-                core::array::from_fn::<f64, SIDES, _>(|n| kind.of_all(&values(kind, n)) / each[n]);
+            let [alone, small, large] = core::array::from_fn::<f64, SIDES, _>(|n| {
+                kind.of_all(&values(kind, n), requests_memory) / each[n]
+            });
             Cost { figure: kind, alone, small, large }
         };
         statements.push(Statement {

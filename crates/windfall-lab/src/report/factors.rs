@@ -27,9 +27,9 @@ pub fn section(x9: &X9) -> Section {
         "Everything that a table owns or has around it is varied, one thing at a time. Statements are measured in turns, \
          in three databases of one process: with little of it, with much of it beside their table, and with much of it in \
          their table. How many times as much they cost with much in their table: figures that are counted, than with \
-         little; times, than with much beside it. Of counts the median stands for all that were measured, of times and \
-         instructions the mean of the smaller half: other threads and the machine add to the larger half of times, and \
-         the memory allocator to that of instructions.",
+         little; times, than with much beside it. Of counts the median stands for all that were measured, of times the mean \
+         of the smaller half, because other threads and the machine add to the larger half; so do the instructions of a \
+         statement that requests memory, because the allocator adds to their larger half.",
     );
     section.says(&grown(&x9.factors));
     for factor in &x9.factors {

@@ -10,11 +10,11 @@ use std::io;
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
-use crate::fuzz_input::Input;
 use crate::{
     database::{Database, IndexOptions, TableOptions},
     disk::{Disk, FileName, Folder},
     error::{Result, UsageError},
+    fuzz_input::Input,
     ids::{PageId, PageNo},
     log::{self, GroupWriter},
     options::Options,

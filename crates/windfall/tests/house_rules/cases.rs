@@ -70,6 +70,18 @@ fn the_interface_between_the_tree_and_its_store_is_below_both() {
 }
 
 #[test]
+fn the_tree_imports_no_file_and_no_clock_and_a_lock_no_page() {
+    let up = imports::upward;
+    assert_eq!(lines(up, "tree/node.rs", "use crate::{error::Result, ids::Lsn, sync::Arc};"), NONE);
+    assert_eq!(lines(up, "tree/node.rs", "use crate::env::Env;\nuse crate::disk::Disk;"), [1, 2]);
+    assert_eq!(lines(up, "tree/node.rs", "use windfall_base::disk::Disk;"), [1]);
+    assert_eq!(lines(up, "tree/store.rs", "fn f() {\n    windfall_base::env::now();\n}"), [2]);
+    assert_eq!(lines(up, "page/op.rs", "use crate::disk::Disk;"), [1]);
+    assert_eq!(lines(up, "transaction/locks/mod.rs", "use crate::env::Env;\nuse crate::page::Page;"), [2]);
+    assert_eq!(lines(up, "log/mod.rs", "use windfall_btree::page::Page;"), NONE);
+}
+
+#[test]
 fn long_files_are_found() {
     let long = "\n".repeat(rules::LINES_MAX + 1);
     assert_eq!(rules::length("crates/a/src/b.rs", &long).len(), 1);
@@ -287,4 +299,6 @@ fn only_the_command_asks_for_the_lab() {
     let asked = "[dependencies]\nwindfall = { path = \"../windfall\", features = [\"lab\"] }\n";
     assert_eq!(found("crates/windfall-capi/Cargo.toml", asked), [2]);
     assert_eq!(found("crates/windfall/src/lib.rs", always), []);
+    let tree = "[features]\nlab = []\n[dependencies]\nwindfall-lab = \"0.1\"\n";
+    assert_eq!(found("crates/windfall-btree/Cargo.toml", tree), [4]);
 }

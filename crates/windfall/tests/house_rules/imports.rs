@@ -6,7 +6,7 @@ use super::source::{Source, Token};
 /// may import each other. A submodule is listed only if it has a layer of its own.
 ///
 /// The first are those of `windfall-base`, up to `disk`, and of `windfall-btree`, up to `tree`. `tree::store` is the
-/// interface between the tree and the modules that keep its pages: the tree calls it, and they implement it.
+/// interface between the tree and the store of its pages: the tree calls it, and `store` implements it.
 const LAYERS: &[&[&str]] = &[
     &["fuzz_input"],
     &["sync", "row", "keys"],
@@ -49,6 +49,19 @@ const LAYERS: &[&[&str]] = &[
     &["fuzz"],
 ];
 
+/// Modules that may import less than their layer allows: the tree is an algorithm over pages, without files and time,
+/// and a lock knows no page.
+const NARROW: &[(&str, &[&str])] = &[
+    ("page", &["ids", "keys", "error", "memory", "sync", "fuzz_input"]),
+    ("tree::store", &["ids", "keys", "error", "memory", "sync", "page"]),
+    ("tree", &["ids", "keys", "error", "memory", "sync", "page", "tree::store", "fuzz_input"]),
+    ("transaction::locks", &["ids", "keys", "error", "memory", "sync", "env"]),
+];
+
+/// Crates that are named in paths as the root of a module's own crate is: a lower crate's modules have the same names
+/// wherever they are imported.
+const ROOTS: [&str; 3] = ["crate", "windfall_base", "windfall_btree"];
+
 /// Returns whether a file is part of the engine, that is, of one of the crates with layers.
 pub fn is_engine(source: &Source) -> bool {
     matches!(source.krate.as_str(), "windfall" | "windfall-base" | "windfall-btree")
@@ -65,8 +78,19 @@ pub struct Named {
 
 /// Returns every path of a file that begins with one of these words or is in a `use`.
 pub fn paths(source: &Source) -> Vec<Named> {
-    const STARTS: [&str; 9] =
-        ["crate", "self", "super", "std", "core", "alloc", "parking_lot", "parking_lot_core", "rustix"];
+    const STARTS: [&str; 11] = [
+        "crate",
+        "windfall_base",
+        "windfall_btree",
+        "self",
+        "super",
+        "std",
+        "core",
+        "alloc",
+        "parking_lot",
+        "parking_lot_core",
+        "rustix",
+    ];
     let tokens = &source.tokens;
     let mut found = Vec::new();
     let mut at = 0;
@@ -148,12 +172,12 @@ fn tree(tokens: &[Token], mut at: usize, prefix: &[String], found: &mut Vec<Name
     at.max(first + 1)
 }
 
-/// Resolves a path that begins with `crate`, `self` or `super` to a path from the root of the crate.
+/// Resolves a path that begins with a root, `self` or `super` to a path from the root of the crate.
 fn resolve(path: &[String], module: &[String]) -> Option<Vec<String>> {
     let mut from = module.to_vec();
     let mut rest = path;
     match path.first()?.as_str() {
-        "crate" => from.clear(),
+        root if ROOTS.contains(&root) => from.clear(),
         "self" => {}
         "super" => drop(from.pop()),
         _ => return None,
@@ -198,6 +222,11 @@ pub fn upward(source: &Source) -> Vec<(usize, String)> {
                 format!("`{written}` leads to no layer: name the module in which the thing is defined"),
             )),
             Some((there, _)) if there == here => {}
+            Some((there, _))
+                if NARROW.iter().any(|(listed, may)| *listed == here && !may.contains(&there)) =>
+            {
+                broken.push((named.line, format!("`{here}` may not import `{there}`: `{written}`")));
+            }
             Some((there, other)) if other > layer => {
                 broken.push((named.line, format!("import upward, from `{here}` to `{there}`: `{written}`")));
             }
