@@ -299,8 +299,8 @@ impl FactorKind {
             (Scale::Quick, _) => [1, 1, 1, 1],
             (Scale::Default, false) => [12, 1, 1, 4],
             (Scale::Default, true) => [6, 1, 1, 2],
-            (Scale::Full, false) => [84, 6, 3, 20],
-            (Scale::Full, true) => [24, 6, 1, 16],
+            (Scale::Full, false) => [84, 12, 3, 20],
+            (Scale::Full, true) => [24, 12, 1, 16],
         };
         // A single step takes the time of ten thousand instructions, and more on a virtual machine.
         let is_stepped = match (self, scale) {
