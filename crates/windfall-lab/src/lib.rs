@@ -1,9 +1,9 @@
 //! The lab: historical buffer pools under Windfall's tree, and what they do at a DROP TABLE.
 //!
 //! **Purpose.** Runs fifteen years of DROP TABLE on one machine, in one run. The tree is Windfall's own, written
-//! against the traits of [`windfall::tree::store`]. Its pages are kept by a classic buffer pool, with the lists, the
-//! mutexes and the global hash index of the servers of 2005 to 2021. Each policy removes a dropped table from the pool
-//! as one of those servers did.
+//! against the traits of [`windfall_btree::tree::store`]. Its pages are kept by a classic buffer pool, with the lists,
+//! the mutexes and the global hash index of the servers of 2005 to 2021. Each policy removes a dropped table from the
+//! pool as one of those servers did.
 //!
 //! **Invariants.** None of this is in the engine: `windfall` does not know this crate. A module imports only from
 //! modules before it in this list: [`watch`], [`pool`], [`system`], [`policy`], [`results`], [`server`], [`seam`],

@@ -1,12 +1,12 @@
 //! The cost of the trait interface between tree and pool for a point read, which is nothing; this module measures it.
 //!
-//! **Purpose.** The tree is written against the traits of [`windfall::tree::store`], so that classic pools can be used
-//! below it. [`direct`] is the same point read with Windfall's buffer pool written in: every call of the pool by its
-//! concrete name, no type parameter. `windfall bench seam` compares the two, in instructions and in time. This module
-//! has no other user.
+//! **Purpose.** The tree is written against the traits of [`windfall_btree::tree::store`], so that classic pools can be
+//! used below it. [`direct`] is the same point read with Windfall's buffer pool written in: every call of the pool by
+//! its concrete name, no type parameter. `windfall bench seam` compares the two, in instructions and in time. This
+//! module has no other user.
 //!
-//! **Invariants.** It does what [`Tree::get_into`](windfall::tree::Tree::get_into) does, step by step: the hint, the
-//! descent with its checks, and then the note to the hash index. A change to either must be made to both, or two
+//! **Invariants.** It does what [`Tree::get_into`](windfall_btree::tree::Tree::get_into) does, step by step: the hint,
+//! the descent with its checks, and then the note to the hash index. A change to either must be made to both, or two
 //! different things are compared. The product's read and descent are separate functions, because they have several
 //! callers; here they have one caller, and attributes keep them from being inlined.
 
@@ -18,8 +18,10 @@ use windfall::{
     error::{CorruptError, Error, Owner, Result},
     ids::PageNo,
     log::FlushLog,
-    page::{Access, EntryHeader, Node},
     store::Tree,
+};
+use windfall_btree::{
+    page::{Access, EntryHeader, Node},
     tree::{
         hash::{TreeHash, hash_of},
         store::HashIndex as _,
@@ -128,7 +130,7 @@ struct Path<'a> {
 }
 
 impl<'a> Direct<'a> {
-    /// [`Tree::get_into`](windfall::tree::Tree::get_into).
+    /// [`Tree::get_into`](windfall_btree::tree::Tree::get_into).
     #[inline(never)]
     fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
         let hash = self.hash.is_on().then(|| hash_of(key));

@@ -14,8 +14,8 @@ use windfall::{
     disk::{Disk, FileName},
     env::RealEnv,
     ids::SpaceId,
-    tree::Tree,
 };
+use windfall_btree::tree::Tree;
 use windfall_sim::SimulatedDisk;
 
 use crate::{

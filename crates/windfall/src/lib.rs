@@ -39,7 +39,7 @@ pub mod transaction;
 #[cfg(feature = "fuzz")]
 use windfall_base::fuzz_input;
 pub use windfall_base::{disk, env, error, health, ids, keys, memory, row, sync};
-pub use windfall_btree::{page, tree};
+use windfall_btree::{page, tree};
 
 pub use catalog::DropReport;
 pub use check::CheckReport;

@@ -15,6 +15,8 @@ use windfall::{
     disk::{Disk as _, FileName},
     error::Error,
     ids::{PageNo, SpaceId},
+};
+use windfall_btree::{
     page::Access,
     tree::{Tree, store::PageStore as _},
 };

@@ -20,8 +20,8 @@ use windfall::{
     disk::{Disk as _, FileName},
     env::RealEnv,
     error::{Error, Result},
-    tree::Tree,
 };
+use windfall_btree::tree::Tree;
 use windfall_sim::SimulatedDisk;
 
 use super::{DropPolicy, of};

@@ -15,8 +15,10 @@ use windfall::{
     disk::FileName,
     error::{CorruptError, Result},
     ids::{PageId, PageNo},
-    page::{self, Access, Node, Page},
     sync::latch::{Latch, Version},
+};
+use windfall_btree::{
+    page::{self, Access, Node, Page},
     tree::store,
 };
 

@@ -1,8 +1,8 @@
 //! The classic buffer pool, as the servers had it.
 //!
-//! **Purpose.** Keeps the pages of Windfall's own [`Tree`](windfall::tree::Tree). Implements the traits of
-//! [`windfall::tree::store`] with one page hash over all tablespaces, an LRU list, a flush list, a free list and a
-//! global hash index, in one or more instances, under the mutexes of a version ([`Era`]). Frames, pages, files,
+//! **Purpose.** Keeps the pages of Windfall's own [`Tree`](windfall_btree::tree::Tree). Implements the traits of
+//! [`windfall_btree::tree::store`] with one page hash over all tablespaces, an LRU list, a flush list, a free list and
+//! a global hash index, in one or more instances, under the mutexes of a version ([`Era`]). Frames, pages, files,
 //! eviction and flushing are real; the redo log and the disk are Windfall's.
 //!
 //! **Invariants.** A pinned page stays in its frame: every page access pins the page, as `buf_page_get` did. A page is
@@ -61,8 +61,10 @@ use windfall::{
     health::Health,
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::{Control, ControlFile, Log, LogOptions},
-    page::{Access, Page},
     sync::Event,
+};
+use windfall_btree::{
+    page::{Access, Page},
     tree::store::{HashIndex as Hints, PageStore},
 };
 

@@ -11,6 +11,8 @@ use windfall::{
     error::Result,
     ids::{Lsn, PageNo},
     log::GroupWriter,
+};
+use windfall_btree::{
     page::{Node, Page, PageOp, PageType},
     tree::store::{Latched, MiniTransaction},
 };

@@ -3,7 +3,7 @@
 //! **Purpose.** One tablespace is one file, and holds one tree or several: a tablespace of several tables assigns each
 //! of its trees a range of page numbers.
 //!
-//! **Invariants.** A [`Tree`](windfall::tree::Tree) knows its own page numbers and its own id; the pool knows the
+//! **Invariants.** A [`Tree`](windfall_btree::tree::Tree) knows its own page numbers and its own id; the pool knows the
 //! number in the file. A handle belongs to a *version* of its tablespace: a truncation that keeps the tablespace
 //! creates a new one, and handles of the old one are refused. Pages that were freed become reusable when their
 //! mini-transaction has released its latches. A thread that reads or writes a page announces the I/O first and then

@@ -20,8 +20,8 @@ use windfall::{
     error::Result,
     ids::SpaceId,
     log::{FlushLog, Log},
-    tree::Tree,
 };
+use windfall_btree::tree::Tree;
 
 use super::{Dropped, PAGE_SIZE, Server, Start, Table, rows};
 use crate::{

@@ -21,8 +21,8 @@ use windfall::{
     error::Result,
     ids::Lsn,
     log::{FlushLog, Log},
-    tree::{Tree, store::PageStore},
 };
+use windfall_btree::tree::{Tree, store::PageStore};
 
 use crate::{policy::Steps, results::LockSeen, system::System};
 

@@ -7,6 +7,8 @@
 use windfall::{
     error::Result,
     ids::{Lsn, TrxId, UndoPos},
+};
+use windfall_btree::{
     page::EntryHeader,
     tree::{
         Tree,

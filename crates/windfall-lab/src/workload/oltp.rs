@@ -9,11 +9,8 @@
 use std::{hint::black_box, sync::Arc};
 
 use parking_lot::Mutex;
-use windfall::{
-    error::Result,
-    ids::Lsn,
-    tree::{Seek, Tree, store::PageStore},
-};
+use windfall::{error::Result, ids::Lsn};
+use windfall_btree::tree::{Seek, Tree, store::PageStore};
 use windfall_measure::{Random, sbtest};
 
 use super::load::Recorder;
