@@ -78,19 +78,9 @@ pub struct Named {
 
 /// Returns every path of a file that begins with one of these words or is in a `use`.
 pub fn paths(source: &Source) -> Vec<Named> {
-    const STARTS: [&str; 11] = [
-        "crate",
-        "windfall_base",
-        "windfall_btree",
-        "self",
-        "super",
-        "std",
-        "core",
-        "alloc",
-        "parking_lot",
-        "parking_lot_core",
-        "rustix",
-    ];
+    const STARTS: [&str; 8] =
+        ["self", "super", "std", "core", "alloc", "parking_lot", "parking_lot_core", "rustix"];
+    let is_start = |word: &str| ROOTS.contains(&word) || STARTS.contains(&word);
     let tokens = &source.tokens;
     let mut found = Vec::new();
     let mut at = 0;
@@ -101,7 +91,7 @@ pub fn paths(source: &Source) -> Vec<Named> {
             at += 1;
         } else if word == "use" {
             at = tree(tokens, at + 1, &[], &mut found);
-        } else if STARTS.contains(&word) && is_separator(tokens, at + 1) && !follows_name(tokens, at) {
+        } else if is_start(word) && is_separator(tokens, at + 1) && !follows_name(tokens, at) {
             let first = at;
             let mut path = vec![word.to_string()];
             while is_separator(tokens, at + 1) && tokens.get(at + 3).is_some_and(is_word) {
