@@ -108,7 +108,8 @@ impl Figure {
     ///
     /// Instructions are treated as times if the statement `requests_memory`: the larger half contains the work of the
     /// allocator on its lists. A truncation takes 9,700 instructions and up to 5,000 more for its 11 requests, with
-    /// little as with much. A cost that less than half of such statements have does not show in their instructions.
+    /// little as with much. A cost that less than half of such statements have does not show in their instructions, and
+    /// one that more than half of them have shows in part.
     pub fn of_all(self, values: &[f64], requests_memory: bool) -> f64 {
         match self {
             Self::Waits => mean(values),

@@ -147,31 +147,30 @@ fn most<'a>(factors: impl IntoIterator<Item = &'a Factor>, figure: Figure) -> f6
     flat::largest(&figures)
 }
 
-/// Compares the effects on other clients.
+/// Compares the effects on other clients. Of each window the longer gap of the two clients counts: the thread that
+/// drops or spins, and those of the background, share the processor of one of them, and the system decides which. The
+/// two are shown apart.
 fn others(bench: &mut Bench, measured: &[Factor]) {
     for (who, gaps) in ["readers", "writers"].into_iter().zip(flat::together(measured)) {
-        bench.claim(format!("factors-{who}-chance-of-equal-gap"), gaps.chance(), Bound::AtLeast(CHANCE));
         for (kind, gaps) in [("without drops", &gaps.without), ("with drops", &gaps.with)] {
             let name = format!("longest gap of {who} of another table, {kind}");
             bench.fact(format!("{name}, median µs"), windfall_measure::median(gaps) / 1e3);
             bench.fact(format!("{name}, of all windows, µs"), flat::largest(gaps) / 1e3);
         }
     }
-    let all = flat::together(measured);
+    let [readers, writers] = flat::together(measured);
+    let all = readers.longer(&writers);
+    bench.claim("factors-others-chance-of-equal-gap", all.chance(), Bound::AtLeast(CHANCE));
     for factor in measured {
-        let others = [&factor.others.readers, &factor.others.writers];
-        // The thread that drops, or spins instead, shares the processor of one of the two, and the system decides
-        // which.
-        let chance = others[0].longer(others[1]).chance();
+        let gaps = factor.others.readers.longer(&factor.others.writers);
         let shared = CHANCE / measured.len() as f64;
-        bench.claim(format!("{}-others-chance-of-equal-gap", factor.id), chance, Bound::AtLeast(shared));
-        let pairs = others.into_iter().zip(&all);
-        let longest = pairs.map(|(gaps, all)| flat::largest(&gaps.with) / flat::largest(&all.without));
         bench.claim(
-            format!("{}-others-longest-gap", factor.id),
-            longest.fold(0.0, f64::max),
-            Bound::AtMost(LONGEST),
+            format!("{}-others-chance-of-equal-gap", factor.id),
+            gaps.chance(),
+            Bound::AtLeast(shared),
         );
+        let longest = flat::largest(&gaps.with) / flat::largest(&all.without);
+        bench.claim(format!("{}-others-longest-gap", factor.id), longest, Bound::AtMost(LONGEST));
     }
     let waits = measured.iter().map(|factor| factor.others.waits_on_drops).sum::<u64>();
     bench.claim("factors-waits-on-dropping-threads", waits as f64, Bound::AtMost(0.0));

@@ -6,12 +6,19 @@
 //! **Invariants.** Both windows belong to one run of the same load, and their order alternates between runs. The load
 //! does not run while a table is created. The second window begins when all background work of the first one's drop is
 //! done. In a window without a drop other threads use the same processor time as the statement, the background work
-//! during it and the background work after it in a window, in the same order and without a system call in between. The
+//! during it and the background work after it in a window, in the same order, without a system call in each. The
 //! reason: if clients keep all processors busy, any work costs them a time slice of the scheduler, which is not the
-//! effect to measure here. That time is measured when nothing else runs, and is in the result. The log's worker syncs
-//! it in no window: it does so a second after the last sync, a writer waits for that for up to 7 ms, and chance would
-//! decide which window has it. Waits on the dropping thread are those of the reader and the writer: a statement on many
-//! tables changes their records at once, and the worker that maintains the system tree may wait for that.
+//! effect to measure here. The work after the statement begins at a random moment of the half window after it: the
+//! workers of the background wake up by a clock, and a thread that is woken by another one stays on its processor. That
+//! time is measured when nothing else runs, and is in the result.
+//!
+//! The log is synced half a window before each window, because a commit waits for a sync in the kernel, for
+//! milliseconds: the periodic sync, a second after the last one, is in no window, and chance does not decide which
+//! window has it. Directly after the statement it is synced again, in both windows: the deletion of a file begins when
+//! the drop is durable, and is in the window with the drop. So is the sync of what a drop has logged.
+//!
+//! Waits on the dropping thread are those of the reader and the writer: a statement on many tables changes their
+//! records at once, and the worker that maintains the system tree may wait for that.
 
 use std::{
     hint::black_box,
@@ -38,6 +45,10 @@ use crate::{
 /// The mean interval between two calls of a client.
 const READS: Duration = Duration::from_micros(20);
 const WRITES: Duration = Duration::from_micros(50);
+/// Time lines grow without a copy up to this length: the deletion of a large file is between the windows.
+const LOAD: Duration = Duration::from_secs(3);
+/// The clients are the first and the second source of random numbers; this is that of the background work.
+const BACKGROUND: u64 = 2;
 /// Maximum number of drops without a load, by which the cost of a drop is measured.
 const ALONE_MOST: u32 = 3;
 /// The number of windows before each such drop in which nothing runs.
@@ -50,7 +61,8 @@ struct Taken {
     statement: Duration,
     /// Of other threads during the statement.
     beside: Duration,
-    /// Of all threads from then until the end of the window. The deletion of a large file continues after it, slowly.
+    /// Of all threads from then until the end of the window. The deletion of a large file begins in it, and continues
+    /// after it, slowly.
     after: Duration,
 }
 
@@ -90,9 +102,9 @@ pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     if taken.statement.is_zero() {
         return Err(Failure::said("no processor time of a drop could be measured"));
     }
-    // One thread does the work of all, and must be done when the window ends.
-    taken.after = taken.after.min(window.saturating_sub(taken.statement + taken.beside));
     let mut others = Others { drop_ns: taken.total().as_nanos() as u64, ..Others::default() };
+    // One thread does the work of all, and must be done when the window ends.
+    taken.after = taken.after.min((window / 2).saturating_sub(taken.statement + taken.beside));
     let spin = Spin::measured();
     for n in 0..rounds {
         let mut victim = Victim::make(side, Kind::Drop)?;
@@ -110,6 +122,7 @@ fn taken(side: &Side, victim: &mut Victim, window: Duration) -> Result<Taken> {
         run()?;
         let statement = Usage::of_this_thread().since(own).time();
         let until_then = Usage::of_this_process().since(all).time();
+        side.db.flush_log()?;
         thread::sleep(window.saturating_sub(start.elapsed()));
         let in_all = Usage::of_this_process().since(all).time();
         Ok::<_, Failure>(Taken {
@@ -119,6 +132,7 @@ fn taken(side: &Side, victim: &mut Victim, window: Duration) -> Result<Taken> {
         })
     };
     side.settle()?;
+    side.db.flush_log()?;
     let idle = (0..IDLE).map(|_| used_in_window(&mut || Ok(()))).collect::<Result<_>>()?;
     let dropped = used_in_window(&mut || {
         victim.release();
@@ -142,10 +156,12 @@ fn windows(
     let mut begins = [window, window * 3];
     let (over, running) = (AtomicBool::new(false), [AtomicBool::new(false), AtomicBool::new(false)]);
     let with = (seed % 2) as usize;
+    // What was logged before the load is not for a sync within it.
+    side.db.flush_log()?;
     let start = Instant::now();
     let client = |who: u64, interval: Duration| {
         let (mut random, mut pace) = (Random::new(seed, who), Pace::new(start, interval));
-        let mut line = Timeline::growing(window * 6);
+        let mut line = Timeline::growing(LOAD);
         loop {
             // The last call ends after the last window.
             let is_last = over.load(Relaxed);
@@ -171,9 +187,11 @@ fn windows(
         ];
         // The replacement of the background work begins with that of the statement, and continues after its end.
         let (step, steps) = mpsc::channel();
+        let pause = window.mul_f64(Random::new(seed, BACKGROUND).unit() / 2.0);
         scope.spawn(move || {
-            for part in [taken.beside, taken.after] {
+            for (pause, part) in [(Duration::ZERO, taken.beside), (pause, taken.after)] {
                 if steps.recv().is_ok() {
+                    thread::sleep(pause);
                     spin.work(part);
                 }
             }
@@ -186,13 +204,12 @@ fn windows(
         while !ready() {
             thread::sleep(Duration::from_millis(1));
         }
-        // A time line is not exact below a cell of a quarter of a millisecond.
-        begins[0] = begins[0].max(start.elapsed() + Duration::from_millis(1));
         let mut run = || -> Result<()> {
             for n in [0, 1] {
-                // The next sync is due a second later: after the window.
                 thread::sleep((start + begins[n]).saturating_duration_since(Instant::now() + window / 2));
                 side.db.flush_log()?;
+                // However long that took, the load is in the same state when a window begins.
+                begins[n] = begins[n].max(start.elapsed() + window / 2);
                 thread::sleep((start + begins[n]).saturating_duration_since(Instant::now()));
                 begins[n] = start.elapsed();
                 if n == with {
@@ -204,6 +221,7 @@ fn windows(
                     spin.work(taken.statement);
                     let _ = step.send(());
                 }
+                side.db.flush_log()?;
                 thread::sleep((start + begins[n] + window).saturating_duration_since(Instant::now()));
                 if n == 0 {
                     side.gone()?;

@@ -219,7 +219,7 @@ impl FactorKind {
         match self {
             Self::Catalog => Some((
                 &[
-                    (Figure::Instructions, [1.5; 2]),
+                    (Figure::Instructions, [1.3; 2]),
                     (Figure::Work, [1.25; 2]),
                     (Figure::Time, [1.5; 2]),
                     (Figure::ThreadTime, [1.5; 2]),
@@ -311,7 +311,7 @@ impl FactorKind {
         };
         let stepped = match self {
             _ if !is_stepped => 0,
-            // Every round steps through all tables of the group.
+            // Every round steps through all tables of the group. Their number makes up for that of the rounds.
             Self::Group => stepped.min(3),
             _ => stepped,
         };

@@ -58,8 +58,7 @@ const NARROW: &[(&str, &[&str])] = &[
     ("transaction::locks", &["ids", "keys", "error", "memory", "sync", "env"]),
 ];
 
-/// Crates that are named in paths as the root of a module's own crate is: a lower crate's modules have the same names
-/// wherever they are imported.
+/// Roots of paths that are equivalent: no two crates have a module of the same name.
 const ROOTS: [&str; 3] = ["crate", "windfall_base", "windfall_btree"];
 
 /// Returns whether a file is part of the engine, that is, of one of the crates with layers.
