@@ -21,8 +21,8 @@ fi
 # Counting branches is not stable yet: this lets the pinned compiler do it.
 export RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_DIR=$PWD/target/coverage
-engine=(-p windfall -p windfall-base -p windfall-btree -p windfall-sim)
-beside='/windfall-sim/|/(tests|interleavings|model|fuzz)/|/(tests|interleavings|fuzz|testpool|test_pool|test_disk|model)\.rs|sync/bug\.rs'
+engine=(-p windfall -p windfall-base -p windfall-btree -p windfall-engine -p windfall-sim)
+beside='/windfall-sim/|/(tests|interleavings|model|fuzz)/|/(tests|interleavings|fuzz|testpool|test_pool|test_disk|test_engine|pause|failpoint|model)\.rs|sync/bug\.rs'
 say "running the tests of the library"
 cargo llvm-cov --no-report --branch "${engine[@]}"
 say "line by line: target/coverage/html/index.html"
@@ -32,7 +32,7 @@ cargo llvm-cov report "${engine[@]}" --branch --json --summary-only --ignore-fil
     def share: if .count == 0 then "-" else (1000 * .covered / .count | round | "\(. / 10 | floor).\(. % 10) %") end;
     def sum(part): {count: (map(part.count) | add), covered: (map(part.covered) | add)};
     def row(name): [name, length, (sum(.lines) | .count, share), (sum(.branches) | .count, share)];
-    [.data[0].files[] | .summary + {folder: (.filename | sub(".*/crates/windfall(-base|-btree)?/src/"; "") | split("/")
+    [.data[0].files[] | .summary + {folder: (.filename | sub(".*/crates/windfall(-base|-btree|-engine)?/src/(storage/)?"; "") | split("/")
         | if length > 1 then .[0] + "/" else "above them" end)}]
     | ["folder", "files", "lines", "run", "branches", "run"],
         (group_by(.folder)[] | row(.[0].folder)), row("together")

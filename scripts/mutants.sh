@@ -20,7 +20,7 @@ slow=(a_tree_that_is_emptied_in_any_order crash_points_during_the_freeing_of_lon
     readers_and_cursors_during_splits_and_merges a_crash_during_a_build_leaves_the_index rows_change_while_an_index_is_built
     every_crash_point_of_short_histories a_hold_of_a_large_tree_is_as_short a_long_value_may_go_while_it_is_looked_at)
 skips=("${slow[@]/#/--skip=}")
-engine=(-p windfall -p windfall-base -p windfall-btree)
+engine=(-p windfall -p windfall-base -p windfall-btree -p windfall-engine)
 models=(--lib --features model)
 # What stops at the first failure is an option of the test programs that the compiler keeps to itself.
 export RUSTC_BOOTSTRAP=1
@@ -41,7 +41,7 @@ mkdir -p "$tree"
 # A file that was deleted and is not forgotten yet is no reason to stop.
 git ls-files -z --cached --others --exclude-standard | { xargs -0 ls -d 2>/dev/null || true; } | tar -c -T - | tar -x -C "$tree"
 export CARGO_TARGET_DIR=$home/build
-state=$(cd "$tree" && find .cargo crates/windfall crates/windfall-base crates/windfall-btree crates/windfall-sim Cargo.lock scripts/mutants.sh -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-16)
+state=$(cd "$tree" && find .cargo crates/windfall crates/windfall-base crates/windfall-btree crates/windfall-engine crates/windfall-sim Cargo.lock scripts/mutants.sh -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-16)
 out=$home/$state-$seed
 mkdir -p "$out"
 touch "$out/results"
@@ -85,7 +85,7 @@ say "a change may take $quick_timeout s with the quick tests, $all_timeout s wit
 changes=$(mutants --list)
 # A pattern that matches no file is no error for cargo-mutants: a folder that has moved would go unnoticed.
 for folder in buffer log tablespace tree recovery; do
-    grep -q "/src/$folder/" <<<"$changes" || fail "no change of $folder is listed: see .cargo/mutants.toml"
+    grep -Eq "/src/(storage/)?$folder/" <<<"$changes" || fail "no change of $folder is listed: see .cargo/mutants.toml"
 done
 total=$(wc -l <<<"$changes")
 

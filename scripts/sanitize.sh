@@ -31,7 +31,7 @@ with() {
         ASAN_OPTIONS="detect_leaks=1 detect_stack_use_after_return=1" \
         CONCURRENT_SECONDS=$seconds \
         RUSTUP_TOOLCHAIN=$nightly \
-        cargo "$command" -Zbuild-std --target "$machine" --target-dir "target/sanitize/$sanitizer" -p windfall -p windfall-base -p windfall-btree -p windfall-sim "$@"
+        cargo "$command" -Zbuild-std --target "$machine" --target-dir "target/sanitize/$sanitizer" -p windfall -p windfall-base -p windfall-btree -p windfall-engine -p windfall-sim "$@"
 }
 
 # finds SANITIZER TEST WORDS: whether the sanitizer finds what is planted in the test.

@@ -56,9 +56,9 @@ net_limits() {
 
 # Orders that no run before has had, as many as the time allows: the usual ones take some 25 s.
 net_models() {
-    need_tests cargo test --quiet -p windfall -p windfall-base --features model --lib -- interleavings::
+    need_tests cargo test --quiet -p windfall-engine -p windfall-base --features model --lib -- interleavings::
     WINDFALL_MODEL_SEED=$2 WINDFALL_MODEL_FACTOR=$(($1 / 25 + 1)) \
-        cargo test --quiet -p windfall -p windfall-base --features model --lib -- interleavings::
+        cargo test --quiet -p windfall-engine -p windfall-base --features model --lib -- interleavings::
 }
 
 # Real threads; the tests of a file share the time.

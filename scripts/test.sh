@@ -14,7 +14,7 @@ deny_version=0.20.2
 # Everything is built once: what would make the next build quicker takes more room than all the rest.
 export CARGO_INCREMENTAL=0
 
-models=(-p windfall -p windfall-base --features model --lib)
+models=(-p windfall-engine -p windfall-base --features model --lib)
 
 times=()
 stage=
@@ -96,7 +96,7 @@ run "format" cargo fmt --all --check
 # The features add tests, and bugs that are asked for: one look sees it all.
 run "lints" cargo clippy --workspace --all-targets --features windfall/model,windfall/canary -- -D warnings
 # Without what the tests ask for.
-run "lints of the product" cargo clippy -p windfall -p windfall-base -p windfall-btree -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
+run "lints of the product" cargo clippy -p windfall -p windfall-base -p windfall-btree -p windfall-engine -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
 # And without the lab, which a build may leave out.
 run "lints without the lab" cargo clippy -p windfall-cli --no-default-features -- -D warnings
 run "documentation" documentation

@@ -13,12 +13,9 @@
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::{path, sync::Arc};
 
-use windfall::{
-    buffer::{BufferPool, OptimisticRead, Space},
+use windfall_base::{
     error::{CorruptError, Error, Owner, Result},
     ids::PageNo,
-    log::FlushLog,
-    store::Tree,
 };
 use windfall_btree::{
     page::{Access, EntryHeader, Node},
@@ -26,6 +23,11 @@ use windfall_btree::{
         hash::{TreeHash, hash_of},
         store::HashIndex as _,
     },
+};
+use windfall_engine::{
+    buffer::{BufferPool, OptimisticRead, Space},
+    log::FlushLog,
+    store::Tree,
 };
 
 use crate::{

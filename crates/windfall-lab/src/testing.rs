@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall::{
+use windfall_base::{
     disk::{Disk, FileName},
     env::RealEnv,
     ids::SpaceId,

@@ -15,14 +15,14 @@ use crate::{
     buffer::SMALLEST,
     catalog::{DdlOptions, DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
     check::{self, CheckReport},
-    disk::{Disk, RealDisk, RealDiskOptions},
+    disk::Disk,
     engine::Engine,
-    env::{Env, RealEnv},
+    env::Env,
     error::{Result, UsageError},
     ids::TrxId,
     log::FlushLog,
     metrics::Metrics,
-    options::{Options, check_undo_limit},
+    options::Options,
     recovery::Progress,
     session::Session,
     sync::{Arc, atomic::Ordering::Relaxed, work},
@@ -156,19 +156,7 @@ impl Database {
     /// # Errors
     /// As [`Database::open`].
     pub fn open_with(path: impl AsRef<Path>, options: &Options, progress: &dyn Fn(Progress)) -> Result<Self> {
-        options.check()?;
-        let disk_options = RealDiskOptions {
-            open_files: options.open_files,
-            io_threads: options.io_threads,
-            direct: options.direct_io,
-            create: options.create_if_missing,
-        };
-        Self::open_on(
-            Arc::new(RealDisk::open(path, disk_options)?),
-            Arc::new(RealEnv::default()),
-            options,
-            progress,
-        )
+        Ok(Self::of(Engine::open_folder(path.as_ref(), options, progress)?))
     }
 
     /// Opens the database on this disk and in this environment, which may be simulated.
@@ -181,11 +169,13 @@ impl Database {
         options: &Options,
         progress: &dyn Fn(Progress),
     ) -> Result<Self> {
-        options.check()?;
-        let engine = Engine::open(disk, env, options, progress)?;
+        Ok(Self::of(Engine::open(disk, env, options, progress)?))
+    }
+
+    fn of(engine: Engine) -> Self {
         let (tables, frames) = (engine.catalog.count(), engine.pool.occupancy().frames);
         info!(tables, frames, log_end = engine.log.end().0, "the database is open");
-        Ok(Self { engine: Arc::new(engine), statement_wait: None })
+        Self { engine: Arc::new(engine), statement_wait: None }
     }
 
     #[cfg(test)]
@@ -480,9 +470,7 @@ impl Database {
     /// # Errors
     /// The limit is less than 1 MiB.
     pub fn set_undo_limit(&self, bytes: Option<u64>) -> Result<()> {
-        check_undo_limit(bytes)?;
-        self.engine.transactions.set_undo_limit(bytes);
-        Ok(())
+        self.engine.set_undo_limit(bytes)
     }
 
     /// Changes what happens to changes beyond the limit of undo ([`Options::at_undo_limit`]).

@@ -1,8 +1,8 @@
 //! Windfall: a transactional B+tree storage engine. Dropping a table costs the same however much of it the buffer pool
 //! holds, and delays no other query.
 //!
-//! **Purpose.** The modules of the engine. They form layers: a module imports only from layers below its own
-//! (ARCHITECTURE.md lists them, lowest first).
+//! **Purpose.** The API: databases, tables, indexes, transactions, sessions, options, metrics and checks. The engine
+//! behind it is the crate `windfall-engine`.
 //!
 //! **Invariants.** docs/invariants.md lists them, each with the tests that hold it.
 //!
@@ -10,36 +10,28 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod auto_increment;
-pub mod buffer;
-pub mod catalog;
-pub mod check;
-pub mod checkpoint;
-pub mod cursor;
-pub mod database;
-pub mod engine;
+mod check;
+mod cursor;
+mod database;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
-pub mod index;
+mod index;
 mod load;
-pub mod log;
-pub mod metrics;
-pub mod mtr;
-pub mod options;
-pub mod range;
-pub mod recovery;
-pub(crate) mod scope;
-pub mod session;
-pub mod store;
-pub mod system;
-pub mod table;
-pub mod tablespace;
-pub mod transact;
-pub mod transaction;
+mod metrics;
+mod range;
+mod scope;
+mod session;
+mod table;
+#[cfg(test)]
+mod tests;
+mod transact;
 
 #[cfg(feature = "fuzz")]
 use windfall_base::fuzz_input;
-pub use windfall_base::{disk, env, error, health, ids, keys, memory, row, sync};
+use windfall_base::keys;
+pub use windfall_base::{disk, env, error, ids, row, sync};
 use windfall_btree::{page, tree};
+use windfall_engine::{buffer, catalog, engine, log, options, recovery, store, tablespace, transaction};
 
 pub use catalog::DropReport;
 pub use check::CheckReport;
@@ -51,11 +43,17 @@ pub use log::FlushLog;
 pub use metrics::Metrics;
 pub use options::Options;
 pub use range::Range;
+pub use recovery::{Phase, Progress};
 pub use session::{Scratch, Session};
 pub use sync::CountingAllocator;
 pub use table::Table;
 pub use transact::{IfLocked, Isolation, Transaction, TransactionOptions};
-pub use transaction::AtUndoLimit;
+pub use transaction::{
+    AtUndoLimit,
+    listing::{TransactionInfo, TransactionState, ViewInfo},
+    locks::{Deadlock, HeldLock, Lock, RowMode, TableMode, Waiting},
+    prepared::PreparedTransaction,
+};
 
 /// The examples of README.md.
 #[cfg(doctest)]

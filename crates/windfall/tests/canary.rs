@@ -88,27 +88,29 @@ fn suite(bug: Bug) -> Suite {
         Bug::ReservationUncovered => {
             Tests("full_disk", "a_long_value_and_a_disk_that_becomes_full_at_every_moment")
         }
-        Bug::ControlNotWrittenAgain => Units("log::tests::control::the_record_that_was_found"),
-        Bug::HeaderNotWrittenAgain => Units("log::tests::segments::a_segment_that_is_taken_over"),
-        Bug::KilledWritesNotSynced => {
-            Units("recovery::tests::what_a_killed_process_has_written_is_durable_before_anything_is_written")
-        }
-        Bug::CopiesFoundNotSynced => Units("recovery::tests::unsynced::"),
+        Bug::ControlNotWrittenAgain => Units("storage::log::tests::control::the_record_that_was_found"),
+        Bug::HeaderNotWrittenAgain => Units("storage::log::tests::segments::a_segment_that_is_taken_over"),
+        Bug::KilledWritesNotSynced => Units(
+            "storage::recovery::tests::what_a_killed_process_has_written_is_durable_before_anything_is_written",
+        ),
+        Bug::CopiesFoundNotSynced => Units("storage::recovery::tests::unsynced::"),
         Bug::FoundDoneNotDirty => Units(
-            "recovery::tests::a_page_that_is_found_done_is_written_again_before_the_low_water_mark_passes",
+            "storage::recovery::tests::a_page_that_is_found_done_is_written_again_before_the_low_water_mark_passes",
         ),
         Bug::HashTableFreedAtOnce => Units("tree::hash::tests::a_table_is_freed_in_steps"),
-        Bug::TornCopyForgotten => Units("recovery::tests::a_torn_page_that_is_latched"),
-        Bug::PlaceNotTried => Units("buffer::flush::tests::many_files_that_take_no_writes"),
+        Bug::TornCopyForgotten => Units("storage::recovery::tests::a_torn_page_that_is_latched"),
+        Bug::PlaceNotTried => Units("storage::buffer::flush::tests::many_files_that_take_no_writes"),
         Bug::HintBelieved => Units("tree::tests::values::"),
         Bug::MoveUnlisted => Units("catalog::names::tests::what_has_a_name_all_the_time_is_listed"),
         Bug::LeftoversUnseen => Tests("live_check", "an_open_transaction_keeps"),
         Bug::CutOffUnseen => Tests("transactions", "background::a_check_waits_for_a_rollback"),
         Bug::TemporaryReadersUnseen => Tests("transactions", "temporary::a_value_of_a_temporary_table"),
-        Bug::RollbackNotNoted => Units("catalog::tests::beside::transactions_of_every_kind"),
-        Bug::KeyOutOfReachNotNoted => Units("catalog::tests::beside::a_row_whose_index_key_is_out_of_reach"),
-        Bug::GateLeftOpen => Units("catalog::tests::exclusive_access_to_a_table"),
-        Bug::LoadLeftBehind => Units("catalog::load::tests::what_is_refused"),
+        Bug::RollbackNotNoted => Units("tests::statements::beside::transactions_of_every_kind"),
+        Bug::KeyOutOfReachNotNoted => {
+            Units("tests::statements::beside::a_row_whose_index_key_is_out_of_reach")
+        }
+        Bug::GateLeftOpen => Units("tests::statements::exclusive_access_to_a_table"),
+        Bug::LoadLeftBehind => Units("tests::load::what_is_refused"),
         Bug::EndedViewBelieved => Tests("transactions", "undo_limit::the_oldest_view_is_ended"),
         Bug::UndoNotReserved => Units("transaction::tests::purge::"),
         Bug::WriteBeyondThePage | Bug::KeyOutsideTheFences => Fuzz("redo"),
@@ -131,15 +133,15 @@ fn suite(bug: Bug) -> Suite {
         | Bug::SpaceGivenBeforeItIsClear
         | Bug::FailureIsForgotten
         | Bug::SlotsBeforeTheEnd
-        | Bug::ReservationReadsEndFirst => Models("log"),
+        | Bug::ReservationReadsEndFirst => Models("storage/log"),
         Bug::LookWithoutTag
         | Bug::LatchWithoutTag
         | Bug::WaitForWhateverCame
         | Bug::HeaderMadeTwice
         | Bug::EvictionKeepsVersion
-        | Bug::ChunkGoesUnderAnEntry => Models("buffer/interleavings/pages"),
+        | Bug::ChunkGoesUnderAnEntry => Models("storage/buffer/interleavings/pages"),
         Bug::FrameBeyondTheSize | Bug::RetiredForGood | Bug::HeadWithoutCount => {
-            Models("buffer/interleavings/frames")
+            Models("storage/buffer/interleavings/frames")
         }
         Bug::LateInstall
         | Bug::DropLeavesItUnknown
@@ -148,12 +150,12 @@ fn suite(bug: Bug) -> Suite {
         | Bug::CopyWithoutTag
         | Bug::FailedWriteWithoutTag
         | Bug::FailedSyncOfDropped
-        | Bug::FileAfterTheDeleter => Models("buffer/interleavings/drops"),
+        | Bug::FileAfterTheDeleter => Models("storage/buffer/interleavings/drops"),
         Bug::CleanWhenCopied | Bug::PagesBeforeTheLog | Bug::LowWaterMarkIgnoresUnregistered => {
-            Models("buffer/interleavings/low_water_mark")
+            Models("storage/buffer/interleavings/low_water_mark")
         }
-        Bug::HalfAChangeWritten => Models("buffer/interleavings/stops"),
-        Bug::FileGoesBeforeTheDrop => Models("tablespace"),
+        Bug::HalfAChangeWritten => Models("storage/buffer/interleavings/stops"),
+        Bug::FileGoesBeforeTheDrop => Models("storage/tablespace"),
         Bug::LocksPublishedLate | Bug::ServedAndNotWoken | Bug::EndedWriterLocks => {
             Models("transaction/locks")
         }
@@ -175,23 +177,23 @@ fn beside(bug: Bug) -> Option<Suite> {
             Units("sync::latch::tests::an_unchanged_release_keeps_the_version")
         }
         Bug::NapForgetsTheRing => Units("sync::event::tests::a_nap_is_a_nap"),
-        Bug::FailureIsForgotten => Units("log::tests::a_failing_sync_stops_the_database"),
-        Bug::LowWaterMarkIgnoresUnregistered => {
-            Units("buffer::low_water_mark::tests::an_older_change_may_be_registered_after_a_younger_one")
-        }
+        Bug::FailureIsForgotten => Units("storage::log::tests::a_failing_sync_stops_the_database"),
+        Bug::LowWaterMarkIgnoresUnregistered => Units(
+            "storage::buffer::low_water_mark::tests::an_older_change_may_be_registered_after_a_younger_one",
+        ),
         Bug::EvictionKeepsVersion | Bug::LatchWithoutTag => {
-            Units("buffer::replace::tests::a_reader_notices_the_eviction_of_its_page")
+            Units("storage::buffer::replace::tests::a_reader_notices_the_eviction_of_its_page")
         }
         Bug::LatecomerForgotten => {
-            Units("buffer::reclaim::tests::a_latched_frame_is_freed_when_its_latch_is_released")
+            Units("storage::buffer::reclaim::tests::a_latched_frame_is_freed_when_its_latch_is_released")
         }
         Bug::LateInstall | Bug::DropLeavesItUnknown => {
-            Units("buffer::reclaim::tests::a_page_that_arrives_after_a_drop_is_removed_at_once")
+            Units("storage::buffer::reclaim::tests::a_page_that_arrives_after_a_drop_is_removed_at_once")
         }
         Bug::EndedWriterLocks => {
             Units("transaction::locks::tests::rules::the_lock_of_a_writer_is_made_explicit_until_it_ends")
         }
-        Bug::FileAfterTheDeleter => Units("buffer::flush::tests::what_was_dropped_gets_no_file"),
+        Bug::FileAfterTheDeleter => Units("storage::buffer::flush::tests::what_was_dropped_gets_no_file"),
         _ => return None,
     })
 }
@@ -246,7 +248,7 @@ fn package() -> &'static Path {
 }
 
 /// The packages below this one.
-const BELOW: [&str; 2] = ["windfall-base", "windfall-btree"];
+const BELOW: [&str; 3] = ["windfall-base", "windfall-btree", "windfall-engine"];
 
 /// Returns the package that a module, or a test in it, belongs to.
 fn package_of(path: &str) -> &'static str {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use patience::wait_until;
-use windfall::{Database, Error, FlushLog, IndexOptions, Options, Result, TableOptions, recovery::Phase};
+use windfall::{Database, Error, FlushLog, IndexOptions, Options, Phase, Result, TableOptions};
 
 fn options() -> Options {
     Options::default()

@@ -13,7 +13,7 @@ use std::{
 };
 
 use serde_json::json;
-use windfall::{Transaction, error::Blockers, ids::TrxId, transaction::locks::Waiting};
+use windfall::{Transaction, Waiting, error::Blockers, ids::TrxId};
 
 use super::{
     Event,

@@ -8,14 +8,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windfall::{
-    error::Blockers,
-    ids::TrxId,
-    transaction::{
-        listing::{TransactionInfo, TransactionState, ViewInfo},
-        locks::{Deadlock, Lock},
-    },
-};
+use windfall::{Deadlock, Lock, TransactionInfo, TransactionState, ViewInfo, error::Blockers, ids::TrxId};
 use windfall_measure::units;
 
 use super::answer::Answer;

@@ -17,7 +17,8 @@
 use std::{path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use windfall::{error::Result, log::FlushLog};
+use windfall_base::error::Result;
+use windfall_engine::log::FlushLog;
 
 use super::{Scale, Scene, Setting, on};
 use crate::{
@@ -147,7 +148,7 @@ impl Scene for &Job {
         let mut victims = Vec::new();
         for n in 0..plan.statements() {
             let table = server.create(&format!("victim_{n}"), false)?;
-            let mut end = windfall::ids::Lsn::ZERO;
+            let mut end = windfall_base::ids::Lsn::ZERO;
             for row in 0..VICTIM_ROWS {
                 end = rows::put(&table.rows, &row.to_be_bytes(), &[b'v'; 60])?;
             }

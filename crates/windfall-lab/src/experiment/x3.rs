@@ -12,7 +12,8 @@ use std::{
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use windfall::{error::Result, log::FlushLog};
+use windfall_base::error::Result;
+use windfall_engine::log::FlushLog;
 
 use super::{Scale, Scene, Setting, drop_by_threads, ns, on};
 use crate::{

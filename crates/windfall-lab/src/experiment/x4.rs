@@ -11,7 +11,8 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use windfall::{error::Result, log::FlushLog};
+use windfall_base::error::Result;
+use windfall_engine::log::FlushLog;
 
 use super::{Scale, Scene, Setting, ns, on, pages_of_gb};
 use crate::{

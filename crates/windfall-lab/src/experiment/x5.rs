@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::{path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
-use windfall::{error::Result, log::FlushLog};
+use windfall_base::error::Result;
+use windfall_engine::log::FlushLog;
 use windfall_measure::{Latency, median};
 
 use super::{Scale, Scene, Setting, drop_by_threads, ns, on, pages_of_gb};

@@ -14,10 +14,8 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use windfall::{
-    error::{Result, UsageError},
-    log::FlushLog,
-};
+use windfall_base::error::{Result, UsageError};
+use windfall_engine::log::FlushLog;
 
 use super::{Scene, Setting, ns, on};
 use crate::{

@@ -16,7 +16,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use windfall::{
+use windfall_base::{
     disk::{Disk as _, FileName},
     env::RealEnv,
     error::{Error, Result},

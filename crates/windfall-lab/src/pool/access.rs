@@ -10,8 +10,7 @@
 use core::{cell::Cell, sync::atomic::Ordering::Relaxed};
 use std::thread;
 
-use windfall::{
-    buffer::arena::FrameNo,
+use windfall_base::{
     disk::FileName,
     error::{CorruptError, Result},
     ids::{PageId, PageNo},
@@ -21,6 +20,7 @@ use windfall_btree::{
     page::{self, Access, Node, Page},
     tree::store,
 };
+use windfall_engine::buffer::arena::FrameNo;
 
 use super::{
     ClassicPool, Handle,

@@ -11,7 +11,7 @@
 use core::time::Duration;
 use std::{collections::BTreeSet, sync::Arc};
 
-use windfall::{
+use windfall_base::{
     disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
     env::{Env, Kind, Next, Worker},
     error::Result,

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use windfall::{
+use windfall_base::{
     error::{Result, UsageError},
     ids::{Lsn, PageId, PageNo, SpaceId},
 };

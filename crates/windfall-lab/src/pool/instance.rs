@@ -8,7 +8,7 @@
 
 use core::ops::Range;
 
-use windfall::ids::PageId;
+use windfall_base::ids::PageId;
 
 use super::{
     descriptor::Descriptor,

@@ -53,19 +53,21 @@ pub use mtr::Mini;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 pub use space::{Handle, Space};
-use windfall::{
-    buffer::arena::{Arena, FrameNo},
+use windfall_base::{
     disk::Disk,
     env::Env,
     error::Result,
     health::Health,
     ids::{Lsn, PageId, PageNo, SpaceId},
-    log::{Control, ControlFile, Log, LogOptions},
     sync::Event,
 };
 use windfall_btree::{
     page::{Access, Page},
     tree::store::{HashIndex as Hints, PageStore},
+};
+use windfall_engine::{
+    buffer::arena::{Arena, FrameNo},
+    log::{Control, ControlFile, Log, LogOptions},
 };
 
 use crate::watch::Report;

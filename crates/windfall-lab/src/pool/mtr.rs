@@ -7,15 +7,15 @@
 //! before that. The keys of a hashed page and their entries change together, under the page's latch.
 
 use smallvec::SmallVec;
-use windfall::{
+use windfall_base::{
     error::Result,
     ids::{Lsn, PageNo},
-    log::GroupWriter,
 };
 use windfall_btree::{
     page::{Node, Page, PageOp, PageType},
     tree::store::{Latched, MiniTransaction},
 };
+use windfall_engine::log::GroupWriter;
 
 use super::{ClassicPool, Handle, Reading, access::Pin, descriptor::DIRTY, era::Part};
 use crate::watch::Purpose;

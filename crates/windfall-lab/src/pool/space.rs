@@ -18,7 +18,7 @@ use core::{
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use windfall::{
+use windfall_base::{
     error::{Error, Owner, Result, UsageError},
     ids::{PageId, PageNo, SpaceId},
 };
@@ -155,7 +155,9 @@ impl Space {
         let of = |number: u32, pages: &Pages| {
             let extents: Vec<_> = (0..).zip(pages.extents.clone()).filter(|(_, bits)| *bits != 0).collect();
             let page = move |page: PageNo| PageNo(number * TREE_PAGES + page.0);
-            extents.into_iter().map(move |(at, bits)| windfall::ids::pages_of(at, bits).map(page).collect())
+            extents
+                .into_iter()
+                .map(move |(at, bits)| windfall_base::ids::pages_of(at, bits).map(page).collect())
         };
         (0..).zip(trees.iter()).flat_map(|(number, (_, pages))| of(number, pages)).collect()
     }

@@ -14,14 +14,14 @@ use core::{
 };
 use std::{collections::BTreeMap, sync::Arc, thread, time::Instant};
 
-use windfall::{
+use windfall_base::{
     disk::{Disk, FileName, Folder, RealDisk, RealDiskOptions},
     env::{RealEnv, Worker},
     error::Result,
     ids::SpaceId,
-    log::{FlushLog, Log},
 };
 use windfall_btree::tree::Tree;
+use windfall_engine::log::{FlushLog, Log};
 
 use super::{Dropped, PAGE_SIZE, Server, Start, Table, rows};
 use crate::{
@@ -82,7 +82,7 @@ impl Classic {
 
     /// Adds tables to the dictionary, durably.
     fn enter(&self, tables: &[Made]) -> Result<()> {
-        let mut end = windfall::ids::Lsn::ZERO;
+        let mut end = windfall_base::ids::Lsn::ZERO;
         for table in tables {
             end = rows::put(&self.dictionary, table.name.as_bytes(), b"table")?;
         }
@@ -94,7 +94,7 @@ impl Classic {
         let start = Instant::now();
         let mut serial = Some(self.statement.lock(Purpose::Dictionary));
         space.mark_dropped();
-        let mut end = windfall::ids::Lsn::ZERO;
+        let mut end = windfall_base::ids::Lsn::ZERO;
         if !space.temporary {
             for name in names {
                 end = rows::remove(&self.dictionary, name.as_bytes())?;
@@ -149,7 +149,7 @@ impl Server for Classic {
         let env = Arc::new(RealEnv::default());
         let context = Ground::new(disk, env.clone(), PAGE_SIZE, start.log)?;
         let policy = policy::of(start.system.policy).ok_or_else(|| {
-            windfall::error::UsageError::Other(format!("{} has no classic pool", start.system).into())
+            windfall_base::error::UsageError::Other(format!("{} has no classic pool", start.system).into())
         })?;
         let options = PoolOptions {
             era: policy.era(),

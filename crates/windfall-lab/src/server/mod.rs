@@ -17,12 +17,9 @@ mod tests;
 use core::time::Duration;
 use std::{path::Path, sync::Arc};
 
-use windfall::{
-    error::Result,
-    ids::Lsn,
-    log::{FlushLog, Log},
-};
+use windfall_base::{error::Result, ids::Lsn};
 use windfall_btree::tree::{Tree, store::PageStore};
+use windfall_engine::log::{FlushLog, Log};
 
 use crate::{policy::Steps, results::LockSeen, system::System};
 

@@ -10,16 +10,18 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use parking_lot::Mutex;
-use windfall::{
-    FlushLog, Options,
-    buffer::{BufferPool, Durability},
-    catalog::{self, DdlOptions, DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
+use windfall_base::{
     disk::{Disk, FileName, RealDisk, RealDiskOptions},
-    engine::Engine,
     env::RealEnv,
     error::Result,
     ids::{PageNo, SpaceId},
-    log::Log,
+};
+use windfall_engine::{
+    buffer::{BufferPool, Durability},
+    catalog::{self, DdlOptions, DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
+    engine::Engine,
+    log::{FlushLog, Log},
+    options::Options,
     tablespace::pages_in_use,
 };
 

@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** Entries carry no transaction id: every reader sees them.
 
-use windfall::{
+use windfall_base::{
     error::Result,
     ids::{Lsn, TrxId, UndoPos},
 };

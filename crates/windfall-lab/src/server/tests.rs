@@ -8,7 +8,8 @@
 use std::{path::Path, time::Duration};
 
 use tempfile::TempDir;
-use windfall::{error::Error, ids::Lsn, log::FlushLog};
+use windfall_base::{error::Error, ids::Lsn};
+use windfall_engine::log::FlushLog;
 
 use super::{Dropped, PAGE_SIZE, Server, Start, Table, classic::Classic, product::Product, rows};
 use crate::{

@@ -4,6 +4,7 @@ mod purge;
 
 use std::{cell::Cell, thread};
 
+use windfall_engine::mtr::Mtr;
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::*;
@@ -12,7 +13,6 @@ use crate::{
     database::{Database, IndexOptions, TableOptions},
     env::{Env, Kind, Next},
     error::Error,
-    mtr::Mtr,
     options::Options,
     page::PageType,
     store::Tree,

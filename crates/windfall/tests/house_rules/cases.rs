@@ -292,7 +292,7 @@ fn only_the_command_asks_for_the_lab() {
     let found = |path: &str, text: &str| -> Vec<usize> {
         rules::lab(path, text).into_iter().map(|(line, _)| line).collect()
     };
-    let engine = "[features]\nlab = [\"windfall-btree/lab\"]\n# The lab asks.\n[dependencies]\nwindfall-lab = \"0.1\"\n";
+    let engine = "[features]\nlab = [\"windfall-engine/lab\"]\n# The lab asks.\n[dependencies]\nwindfall-lab = \"0.1\"\n";
     assert_eq!(found("crates/windfall/Cargo.toml", engine), [5]);
     let always = "[dependencies]\nwindfall-lab = { path = \"../windfall-lab\", version = \"0.1.0\" }\n";
     assert_eq!(found("crates/windfall-cli/Cargo.toml", always), [2]);

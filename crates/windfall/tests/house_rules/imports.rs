@@ -5,8 +5,9 @@ use super::source::{Source, Token};
 /// The layers, lowest first. A module imports only from layers below its own. The modules of one line share a layer and
 /// may import each other. A submodule is listed only if it has a layer of its own.
 ///
-/// The first are those of `windfall-base`, up to `disk`, and of `windfall-btree`, up to `tree`. `tree::store` is the
-/// interface between the tree and the store of its pages: the tree calls it, and `store` implements it.
+/// The first are those of `windfall-base`, up to `disk`, of `windfall-btree`, up to `tree`, and of `windfall-engine`,
+/// up to `engine`. `tree::store` is the interface between the tree and the store of its pages: the tree calls it, and
+/// `store` implements it.
 const LAYERS: &[&[&str]] = &[
     &["fuzz_input"],
     &["sync", "row", "keys"],
@@ -59,11 +60,14 @@ const NARROW: &[(&str, &[&str])] = &[
 ];
 
 /// Roots of paths that are equivalent: no two crates have a module of the same name.
-const ROOTS: [&str; 3] = ["crate", "windfall_base", "windfall_btree"];
+const ROOTS: [&str; 4] = ["crate", "windfall_base", "windfall_btree", "windfall_engine"];
+
+/// A folder of modules that the root of their crate names, too. It is not part of their paths here.
+const FOLDER: &str = "storage";
 
 /// Returns whether a file is part of the engine, that is, of one of the crates with layers.
 pub fn is_engine(source: &Source) -> bool {
-    matches!(source.krate.as_str(), "windfall" | "windfall-base" | "windfall-btree")
+    matches!(source.krate.as_str(), "windfall" | "windfall-base" | "windfall-btree" | "windfall-engine")
 }
 
 /// A path as it is written in a file, and the line of its last part.
@@ -180,8 +184,14 @@ fn resolve(path: &[String], module: &[String]) -> Option<Vec<String>> {
     Some(from)
 }
 
+/// Returns a path from the root without the folder that it may begin with.
+fn without_folder(path: &[String]) -> &[String] {
+    path.strip_prefix(&[FOLDER.to_owned()]).unwrap_or(path)
+}
+
 /// Returns the listed module that a path from the root leads into, and its layer.
 fn layer_of(path: &[String]) -> Option<(&'static str, usize)> {
+    let path = without_folder(path);
     let two = path.get(..2).map(|p| p.join("::"));
     let find = |name: &str| {
         LAYERS
@@ -194,7 +204,7 @@ fn layer_of(path: &[String]) -> Option<(&'static str, usize)> {
 
 /// Reports every import from a higher layer, by line and message.
 pub fn upward(source: &Source) -> Vec<(usize, String)> {
-    let own = &source.modules[0];
+    let own = without_folder(&source.modules[0]);
     if !is_engine(source) || source.test || own.is_empty() {
         return Vec::new();
     }

@@ -151,15 +151,16 @@ pub fn canary(path: &str, text: &str) -> Found {
 
 /// Checks that the engine does not depend on the lab. Only the command-line program does, and a build may leave it out.
 pub fn lab(path: &str, text: &str) -> Found {
-    const ALLOWED: [(&str, &[&str]); 4] = [
+    const ALLOWED: [(&str, &[&str]); 5] = [
         ("crates/windfall-btree/Cargo.toml", &["lab = []"]),
-        ("crates/windfall/Cargo.toml", &["lab = [\"windfall-btree/lab\"]"]),
+        ("crates/windfall-engine/Cargo.toml", &["lab = [\"windfall-btree/lab\"]"]),
+        ("crates/windfall/Cargo.toml", &["lab = [\"windfall-engine/lab\"]"]),
         ("crates/windfall-lab/Cargo.toml", &["name = \"windfall-lab\"", "features = [\"lab\"]"]),
         (
             "crates/windfall-cli/Cargo.toml",
             &[
                 "default = [\"lab\"]",
-                "lab = [\"dep:windfall-lab\"]",
+                "lab = [\"dep:windfall-lab\", \"windfall/lab\"]",
                 "version = \"0.1.0\", optional = true }",
             ],
         ),

@@ -3,12 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use windfall::{
-    Database, Error, IndexOptions, Isolation, Table, TableOptions,
+    Database, Error, IndexOptions, Isolation, Table, TableOptions, TransactionState,
     disk::{Disk, FileName, Folder},
     env::Env,
     error::{LockError, TransactionError},
     ids::SpaceId,
-    transaction::listing::TransactionState,
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 

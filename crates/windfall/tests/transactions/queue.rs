@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use windfall::{
-    Database, Error, IfLocked, Isolation, Result, Table, Transaction,
+    Database, Error, IfLocked, Isolation, Lock, Result, Table, Transaction,
     error::{LockError, TransactionError},
     ids::TrxId,
     sync::work::{Work, so_far},
-    transaction::locks::Lock,
 };
 
 use super::{begin, database, rows, table};

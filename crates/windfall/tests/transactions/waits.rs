@@ -10,11 +10,11 @@ use std::{
 };
 
 use windfall::{
-    Database, Error, IndexOptions, Isolation, Result, Table, TableOptions, Transaction, TransactionOptions,
+    Database, Error, IndexOptions, Isolation, Lock, Result, RowMode, Table, TableOptions, Transaction,
+    TransactionOptions,
     env::Env,
     error::LockError,
     sync::{Event, as_another_thread},
-    transaction::locks::{Lock, RowMode},
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 

@@ -1,0 +1,210 @@
+//! Notes of changes to a table while a secondary tree of it is being filled.
+//!
+//! **Purpose.** Row calls go on while the tree is filled, and do not write to it. They note here the index entries that
+//! their change affects, and so do rollbacks; the builder that fills the tree settles these entries again.
+//!
+//! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's key
+//! latch and before it changes anything; so the builder, which takes the note and then the latch, finds the result of
+//! the change. A rollback holds no key latch, and notes both sides after its change of the row: so a note of it is
+//! settled after that change, and notes taken after the rollback has ended miss nothing of it. A row with an
+//! unchanged entry is not noted, unless the index cannot hold an entry of its new value. Notes take at most [`MOST`]
+//! bytes, plus what the calls and rollbacks in progress add. A later call waits outside the gate, and the builder never
+//! waits for such a call without settling notes from time to time.
+
+use std::collections::BTreeSet;
+
+use super::key::KeySpec;
+use crate::{
+    env::Env,
+    error::{Error, Result},
+    store::Tree,
+    sync::{
+        Arc, Bug, Event, Mutex, Rank,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
+        planted,
+    },
+    transaction::{Follower, entry_key},
+};
+
+/// The limit of notes, in bytes, while the rows are collected and loaded.
+pub(super) const MOST: usize = 64 << 20;
+/// The overhead of a note in bytes.
+pub(super) const NOTE: usize = 64;
+
+/// A secondary tree that is being filled.
+#[derive(Debug)]
+pub struct Building {
+    tree: Arc<Tree>,
+    key: KeySpec,
+    notes: Mutex<BTreeSet<Vec<u8>>>,
+    bytes: AtomicUsize,
+    /// Set if a rollback could not read what it has changed.
+    lost: Mutex<Option<Error>>,
+    /// Set when notes are no longer settled.
+    ended: AtomicBool,
+    /// Bytes of notes from which on a change of a row waits.
+    limit: AtomicUsize,
+    room: Event,
+    env: Arc<dyn Env>,
+}
+
+impl Building {
+    /// Makes it without notes. A change of a row waits once there are `limit` bytes of notes.
+    pub(super) fn new(tree: Arc<Tree>, key: KeySpec, limit: usize, env: Arc<dyn Env>) -> Self {
+        Self {
+            tree,
+            key,
+            notes: Mutex::new(Rank::Leaf, BTreeSet::new()),
+            bytes: AtomicUsize::new(0),
+            lost: Mutex::new(Rank::Leaf, None),
+            ended: AtomicBool::new(false),
+            limit: AtomicUsize::new(limit),
+            room: Event::new(),
+            env,
+        }
+    }
+
+    /// Returns the tree that is being filled.
+    pub fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    /// Notes that a row is about to change. The caller must hold the row's key latch.
+    pub fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
+        let entry = |value: Option<&[u8]>| value.map(|value| entry_key(&self.key.key_of(value), row));
+        // If the index key extends beyond the bytes that an index reads, values with the same entry may be allowed or
+        // not.
+        let fits = after.is_none_or(|after| self.key.whole_key_of(after).is_ok())
+            || planted(Bug::KeyOutOfReachNotNoted);
+        let (before, after) = (entry(before), entry(after));
+        if before == after && fits {
+            return;
+        }
+        let mut notes = self.notes.lock();
+        for entry in [before, after].into_iter().flatten() {
+            let length = entry.len() + NOTE;
+            if notes.insert(entry) {
+                self.bytes.fetch_add(length, Relaxed);
+            }
+        }
+    }
+
+    /// Takes all notes of this moment.
+    pub fn take(&self) -> BTreeSet<Vec<u8>> {
+        self.take_some(usize::MAX)
+    }
+
+    /// Takes at most this many notes, those with the lowest keys.
+    pub(super) fn take_some(&self, most: usize) -> BTreeSet<Vec<u8>> {
+        let taken: BTreeSet<Vec<u8>> = {
+            let mut notes = self.notes.lock();
+            if notes.len() <= most {
+                self.bytes.store(0, Relaxed);
+                core::mem::take(&mut *notes)
+            } else {
+                let taken: BTreeSet<Vec<u8>> = core::iter::from_fn(|| notes.pop_first()).take(most).collect();
+                let bytes = taken.iter().map(|entry| entry.len() + NOTE).sum();
+                self.bytes.fetch_sub(bytes, Relaxed);
+                taken
+            }
+        };
+        self.room.notify();
+        taken
+    }
+
+    /// Returns the number of notes.
+    pub fn count(&self) -> usize {
+        self.notes.lock().len()
+    }
+
+    /// Returns the bytes of notes.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Returns an error if a change could not be noted.
+    pub(super) fn check_track(&self) -> Result<()> {
+        self.lost.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// Sets the bytes of notes from which on a change of a row waits.
+    pub(super) fn limit(&self, bytes: usize) {
+        self.limit.store(bytes, Relaxed);
+        self.room.notify();
+    }
+
+    /// Returns whether a change of a row should wait for room.
+    pub fn is_full(&self) -> bool {
+        self.bytes() >= self.limit.load(Relaxed) && !self.ended.load(SeqCst)
+    }
+
+    /// Waits for room. Must not be called inside a gate.
+    pub(super) fn wait_for_room(&self) {
+        self.env.wait(&self.room, &mut || !self.is_full());
+    }
+
+    /// Returns whether a change of a row is waiting for room.
+    #[cfg(feature = "testing")]
+    pub fn is_room_awaited(&self) -> bool {
+        self.room.has_waiters()
+    }
+
+    /// Ends the notes: the tree is filled, or the build has failed.
+    pub(super) fn end(&self) {
+        self.ended.store(true, SeqCst);
+        self.room.notify();
+    }
+}
+
+impl Follower for Building {
+    fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
+        Self::note(self, row, before, after);
+    }
+
+    fn note_unreadable(&self, error: Error) {
+        self.lost.lock().get_or_insert(error);
+    }
+
+    fn is_full(&self) -> bool {
+        Self::is_full(self)
+    }
+
+    fn wait_for_room(&self) {
+        Self::wait_for_room(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windfall_sim::SimulatedEnv;
+
+    use super::*;
+    use crate::{catalog::KeyPart, engine::test_engine::lone_tree};
+
+    #[test]
+    fn both_sides_of_a_change_are_noted_once_and_what_stays_is_not() {
+        let (tree, _engine) = lone_tree();
+        let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 1 }] };
+        let building = Building::new(tree, key, MOST, Arc::new(SimulatedEnv::new(1)));
+        building.note(b"row", None, Some(b"a1"));
+        building.note(b"row", Some(b"a1"), Some(b"a2"));
+        building.note(b"row", Some(b"a2"), Some(b"b"));
+        building.note(b"row", Some(b"b"), None);
+        let bytes = building.bytes();
+        assert_eq!(bytes, 2 * (entry_key(b"a", b"row").len() + NOTE));
+        assert_eq!(Vec::from_iter(building.take()), [entry_key(b"a", b"row"), entry_key(b"b", b"row")]);
+        assert_eq!(building.bytes(), 0);
+        for key in [b"c", b"d", b"e"] {
+            building.note(b"row", None, Some(key));
+        }
+        assert_eq!(Vec::from_iter(building.take_some(2)), [entry_key(b"c", b"row"), entry_key(b"d", b"row")]);
+        assert_eq!((building.count(), building.bytes()), (1, entry_key(b"e", b"row").len() + NOTE));
+        building.bytes.store(MOST, Relaxed);
+        assert!(building.is_full());
+        building.end();
+        building.wait_for_room();
+    }
+}

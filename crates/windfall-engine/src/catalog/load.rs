@@ -1,0 +1,248 @@
+//! Bulk load of a new table with its rows.
+//!
+//! **Purpose.** Rows in the order of their keys are written to the clustered tree as they arrive, from its first page
+//! to its last; other rows are sorted first, in pieces. Entries of secondary trees are collected on the way, sorted in
+//! pieces, and loaded after the last row.
+//!
+//! **Invariants.** The load writes no undo, because the table cannot be found before its record is committed, when all
+//! of it exists. After a failure or a crash, no record names its tablespaces. Entries carry no transaction id: every
+//! reader sees them. Rows and entries in memory together take no more than a piece and the current row.
+//!
+//! The metadata lock on the name is held from the beginning. The source of the rows is never called with a mutex or a
+//! latch held.
+
+use super::{
+    bulk::{Load, duplicate_key, shown, write_chain},
+    ddl::{Catalog, SpacesBeingFilled, TableDefinition, new_space},
+    ddl_options::DdlOptions,
+    record::IndexRecord,
+    runs::{Payload, Runs},
+    table::{Table, TableSchema},
+};
+use crate::{
+    error::{Owner, Result, SchemaError, UsageError},
+    page::EntryHeader,
+    sync::{Arc, Bug, planted},
+    transaction::{
+        row::{INDEXED, check_length},
+        secondary::{entry_key, index_key_of},
+    },
+};
+
+/// Rows, as pairs of key and value.
+pub type Rows<'a> = dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>)>> + 'a;
+
+/// What is known of the order of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The rows are in the order of their keys.
+    Ascending,
+    /// The order is arbitrary.
+    Any,
+}
+
+/// What a row's entry contains: its value, or the reference to an overflow chain.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Stored {
+    bytes: Vec<u8>,
+    is_long: bool,
+}
+
+impl Payload for Stored {
+    fn bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    fn entry(&self) -> (EntryHeader, &[u8]) {
+        let flags = if self.is_long { EntryHeader::OVERFLOW } else { 0 };
+        (EntryHeader { flags, ..EntryHeader::default() }, &self.bytes)
+    }
+
+    fn of(header: EntryHeader, value: &[u8]) -> Self {
+        Self { bytes: value.to_vec(), is_long: header.is_overflow() }
+    }
+}
+
+/// Trees that no record names yet. They are dropped with this, unless they are named by then.
+struct Unnamed<'a> {
+    catalog: &'a Catalog,
+    schema: TableSchema,
+    named: bool,
+    _making: SpacesBeingFilled<'a>,
+}
+
+impl<'a> Unnamed<'a> {
+    fn new(catalog: &'a Catalog, schema: TableSchema) -> Self {
+        let making = catalog.make(schema.record.spaces());
+        Self { catalog, schema, named: false, _making: making }
+    }
+}
+
+impl Drop for Unnamed<'_> {
+    fn drop(&mut self) {
+        if !self.named
+            && !planted(Bug::LoadLeftBehind)
+            && let Err(error) = self.catalog.discard(&self.schema.trees().collect::<Vec<_>>())
+        {
+            tracing::warn!(%error, "what was loaded of a table is dropped at the next opening");
+        }
+    }
+}
+
+impl Catalog {
+    /// Creates a table with these rows. Meanwhile its name cannot be found, and statements on the name wait, so the
+    /// rows must not come from such a statement.
+    ///
+    /// # Errors
+    /// [`SchemaError`] for the names, and for two rows with one key, also in a unique tree; rows that are not in
+    /// `order`; keys and values that are too long; errors of `rows` and of the log. Nothing of the table is then left.
+    pub fn load_table(
+        &self,
+        name: &str,
+        definition: &TableDefinition,
+        rows: &mut Rows<'_>,
+        order: Order,
+        options: DdlOptions,
+    ) -> Result<Arc<Table>> {
+        let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, options)?;
+        metadata_lock.keep();
+        let schema = self.schema(record, &mut |space| Ok(new_space(space)))?;
+        let mut unnamed = Unnamed::new(self, schema.clone());
+        Filler::new(self, name, &schema).fill(rows, order)?;
+        let table = self.publish(metadata_lock, name, schema, encoded, options.flush)?;
+        unnamed.named = true;
+        Ok(table)
+    }
+}
+
+/// Fills the trees of a new table.
+struct Filler<'a> {
+    catalog: &'a Catalog,
+    name: &'a str,
+    schema: &'a TableSchema,
+    /// The entries of each secondary tree.
+    entries: Vec<Runs<()>>,
+    /// The number of long values so far.
+    chains: u64,
+}
+
+/// The clustered tree, and the last key in it.
+struct Clustered<'t> {
+    load: Load<'t>,
+    last: Option<Vec<u8>>,
+}
+
+impl Clustered<'_> {
+    /// Refuses a key that is not greater than the last. `row` is its number, if that is known.
+    fn check(&self, key: &[u8], row: Option<u64>) -> Result<()> {
+        match &self.last {
+            Some(last) if last == key => Err(duplicate_key(key, row)),
+            Some(last) if **last > *key => {
+                let (row, key, previous) = (row.unwrap_or(0), shown(key).into(), shown(last).into());
+                Err(UsageError::NotAscending { owner: Owner::Unknown, row, key, previous }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn push(&mut self, key: Vec<u8>, stored: &Stored) -> Result<()> {
+        let (header, value) = stored.entry();
+        self.load.push(&key, header, value)?;
+        self.last = Some(key);
+        Ok(())
+    }
+}
+
+impl<'a> Filler<'a> {
+    fn new(catalog: &'a Catalog, name: &'a str, schema: &'a TableSchema) -> Self {
+        let entries = schema.secondaries.iter().map(|_| Runs::new(catalog.pool.clone())).collect();
+        Self { catalog, name, schema, entries, chains: 0 }
+    }
+
+    fn owner_of(&self, index: &IndexRecord) -> Owner {
+        Owner::Index { table: self.name.into(), index: index.name.clone() }
+    }
+
+    fn fill(mut self, rows: &mut Rows<'_>, order: Order) -> Result<()> {
+        let filled = self.fill_clustered(rows, order);
+        filled.map_err(|error| error.of(|_| Owner::Table(self.name.into())))?;
+        let entries = core::mem::take(&mut self.entries);
+        for (n, entries) in entries.into_iter().enumerate() {
+            let index = &self.schema.record.indexes[n];
+            let filled = self.fill_secondary(n, entries);
+            filled.map_err(|error| error.of(|_| self.owner_of(index)))?;
+        }
+        Ok(())
+    }
+
+    fn fill_clustered(&mut self, rows: &mut Rows<'_>, order: Order) -> Result<()> {
+        let mut clustered = Clustered { load: Load::new(&self.schema.clustered), last: None };
+        let mut aside: Runs<Stored> = Runs::new(self.catalog.pool.clone());
+        for (row, next) in (1..).zip(rows) {
+            let (key, value) = next?;
+            if order == Order::Ascending {
+                clustered.check(&key, Some(row))?;
+            }
+            let stored = self.take(&key, value)?;
+            match order {
+                Order::Ascending => clustered.push(key, &stored)?,
+                Order::Any => aside.push(key, stored),
+            }
+            self.spill(&mut aside)?;
+        }
+        aside.drain(|key, stored| {
+            clustered.check(&key, None)?;
+            clustered.push(key, &stored)
+        })?;
+        clustered.load.finish()
+    }
+
+    /// Turns a row's value into the content of its entry, and collects its entries of secondary trees.
+    fn take(&mut self, key: &[u8], value: Vec<u8>) -> Result<Stored> {
+        let tree = &self.schema.clustered;
+        check_length(tree, key, Owner::default)?;
+        let start = &value[..value.len().min(INDEXED)];
+        for (n, index) in self.schema.record.indexes.iter().enumerate() {
+            let entry = entry_key(&index.key.whole_key_of(start)?, key);
+            check_length(&self.schema.secondaries[n], &entry, || self.owner_of(index))?;
+            self.entries[n].push(entry, ());
+        }
+        if value.len() <= tree.inline_limit() {
+            return Ok(Stored { bytes: value, is_long: false });
+        }
+        let chain = write_chain(tree, self.chains, &value)?;
+        self.chains += 1;
+        Ok(Stored { bytes: chain.to_bytes().to_vec(), is_long: true })
+    }
+
+    /// Writes what is in memory to runs, if it is much.
+    fn spill(&mut self, rows: &mut Runs<Stored>) -> Result<()> {
+        let bytes = rows.bytes() + self.entries.iter().map(Runs::bytes).sum::<usize>();
+        if bytes < self.catalog.bounds().entries {
+            return Ok(());
+        }
+        let ids = self.catalog.transactions.ids();
+        for entries in self.entries.iter_mut().filter(|entries| entries.bytes() > 0) {
+            entries.spill(ids.space()?)?;
+        }
+        if rows.bytes() > 0 {
+            rows.spill(ids.space()?)?;
+        }
+        Ok(())
+    }
+
+    fn fill_secondary(&self, n: usize, mut entries: Runs<()>) -> Result<()> {
+        let index = &self.schema.record.indexes[n];
+        let mut load = Load::new(&self.schema.secondaries[n]);
+        let mut last: Option<Vec<u8>> = None;
+        entries.drain(|entry, ()| {
+            if index.unique && last.as_ref().is_some_and(|last| entry.starts_with(index_key_of(last))) {
+                return Err(SchemaError::DuplicateKey(self.owner_of(index)).into());
+            }
+            load.push(&entry, EntryHeader::default(), &[])?;
+            last = Some(entry);
+            Ok(())
+        })?;
+        load.finish()
+    }
+}

@@ -1,0 +1,41 @@
+//! Names, tables and DDL.
+//!
+//! **Purpose.** Decides which tables exist. Every DDL statement is one change of records in the system tree, in one
+//! mini-transaction with one durable commit, however many tables it affects.
+//!
+//! **Invariants.** After a crash a statement is either complete or not begun: everything that it needs is made before
+//! the one group that commits it, and everything that it leaves is recognised later because no record names it. No
+//! latch and no mutex is held while it waits for the log, only the metadata lock on the names, the closed gate of the
+//! table itself, and the table lock if it had to wait for transactions.
+//!
+//! A drop ([`Catalog::drop_tables`]) takes these steps: take the metadata lock on the names; close the gates, which
+//! waits for the row calls in progress in these tables; remove the records and log the drop as one group; wait for the
+//! log as a commit does; mark each tablespace dropped and push it to the reclaimer's queue
+//! ([`BufferPool::detach`](crate::buffer::BufferPool::detach)); push the table to the queue of what is freed in the
+//! background (`retired`).
+
+mod auto_increment;
+mod build;
+mod building;
+mod bulk;
+mod ddl;
+mod ddl_options;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
+mod key;
+mod load;
+mod names;
+#[cfg(feature = "testing")]
+pub mod pause;
+mod record;
+mod retired;
+mod runs;
+mod table;
+
+pub use auto_increment::AutoIncrement;
+pub use ddl::{Catalog, DropReport, IndexDefinition, TableDefinition};
+pub use ddl_options::DdlOptions;
+pub use key::{KeyPart, KeySpec};
+pub use load::{Order, Rows};
+pub use record::{IndexRecord, TableRecord};
+pub use table::{Call, Table, TableSchema};

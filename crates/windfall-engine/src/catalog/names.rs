@@ -1,0 +1,505 @@
+//! The names of tables, in memory, and the metadata locks on them ([`MetadataLock`]).
+//!
+//! **Purpose.** Finds a table by its name, and lets one DDL statement at a time decide about a name.
+//!
+//! **Invariants.** A statement takes the metadata locks on all names that it uses, in order, before it changes
+//! anything. A lookup of a locked name waits for the outcome, unless the statement itself still waits for another name,
+//! or keeps its names visible while it works. No mutex is held while the statement works: a metadata lock is a mark. A
+//! shard's mutex is held only for a lookup in its map.
+//!
+//! A listing goes from shard to shard, and could miss a table that is renamed from a shard ahead to a shard that it has
+//! passed. So a statement that renames tables publishes the names under the mutex of [`Moves`], and while a listing is
+//! in progress these moves are kept, with numbers. At its end, a listing looks up, under that mutex, every name that
+//! was given to a table since it began. So a table that always has a name is listed, and each table and each name only
+//! once. Moves from before the oldest listing are not kept.
+
+use core::{hash::BuildHasher, time::Duration};
+use std::collections::{BTreeMap, VecDeque};
+
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use smallvec::SmallVec;
+
+use super::table::Table;
+use crate::{
+    env::Env,
+    error::{Blockers, LockError},
+    sync::{Arc, Bug, Event, Mutex, Rank, is_inside, planted},
+};
+
+const SHARDS: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// No statement decides about the name.
+    Free,
+    /// A statement decides about the name, and lookups of it wait.
+    Claimed,
+    /// A statement decides about the name, and lookups find its old meaning.
+    Kept,
+}
+
+/// The meaning of a name, or its meaning before the metadata lock.
+#[derive(Debug)]
+struct Entry {
+    table: Option<Arc<Table>>,
+    mark: Mark,
+}
+
+/// Listings in progress, and the moves that they might miss.
+#[derive(Debug, Default)]
+struct Moves {
+    /// The number of listings in progress, by the number of the first move after each of them began.
+    listings: BTreeMap<u64, usize>,
+    /// The number of the first move that is kept.
+    first: u64,
+    /// Tables that were renamed since the oldest listing began, in this order.
+    moved: VecDeque<Move>,
+}
+
+/// A table, and its new name.
+type Move = (Arc<str>, Arc<Table>);
+
+impl Moves {
+    /// Returns the number of the next move.
+    fn next(&self) -> u64 {
+        self.first + self.moved.len() as u64
+    }
+
+    /// Ends a listing. Returns the moves that no listing needs any more.
+    fn end(&mut self, from: u64) -> Vec<Move> {
+        let others = self.listings.get_mut(&from).expect("the listing is under way");
+        *others -= 1;
+        if *others == 0 {
+            self.listings.remove(&from);
+        }
+        let oldest = self.listings.keys().next().copied().unwrap_or(self.next());
+        let cut = self.moved.drain(..(oldest - self.first) as usize).collect();
+        self.first = oldest;
+        cut
+    }
+}
+
+type Shard = Mutex<FxHashMap<Arc<str>, Entry>>;
+
+/// The names of all tables.
+#[derive(Debug)]
+pub struct Names {
+    env: Arc<dyn Env>,
+    shards: Box<[Shard]>,
+    moves: Mutex<Moves>,
+    decided: Event,
+}
+
+/// A listing in progress.
+struct Listing<'a> {
+    names: &'a Names,
+    /// The number of the first move that it may miss.
+    from: u64,
+}
+
+impl<'a> Listing<'a> {
+    fn begin(names: &'a Names) -> Self {
+        let mut moves = names.moves.lock();
+        let from = moves.next();
+        *moves.listings.entry(from).or_default() += 1;
+        Self { names, from }
+    }
+
+    /// Corrects the result of the listing by the moves since it began.
+    fn correct(&self, found: Vec<Move>) -> Vec<Move> {
+        // While this is held, no table is renamed.
+        let moves = self.names.moves.lock();
+        let moved = moves.moved.range((self.from - moves.first) as usize..);
+        // The last name of each table is that of its last move. Since then the table may have been dropped, and another
+        // one created.
+        let last: FxHashMap<*const Table, &Arc<str>> =
+            moved.map(|(name, table)| (Arc::as_ptr(table), name)).collect();
+        if last.is_empty() {
+            return found;
+        }
+        let mut corrected: FxHashMap<Arc<str>, Option<Arc<Table>>> = FxHashMap::default();
+        for name in last.values() {
+            corrected.entry((*name).clone()).or_insert_with(|| self.names.now(name));
+        }
+        let is_right =
+            |(name, table): &Move| !last.contains_key(&Arc::as_ptr(table)) && !corrected.contains_key(name);
+        let (mut all, wrong): (Vec<_>, Vec<_>) = found.into_iter().partition(is_right);
+        drop(moves);
+        // Handles are dropped without the mutex.
+        drop(wrong);
+        all.extend(corrected.into_iter().filter_map(|(name, table)| Some((name, table?))));
+        all
+    }
+}
+
+impl Drop for Listing<'_> {
+    fn drop(&mut self) {
+        let cut = self.names.moves.lock().end(self.from);
+        // Handles are dropped without the mutex.
+        drop(cut);
+    }
+}
+
+/// A metadata lock on names, held by a DDL statement. When it is dropped, the last meanings that were set
+/// ([`MetadataLock::set`]) are published.
+#[derive(Debug)]
+pub struct MetadataLock<'a> {
+    names: &'a Names,
+    held: SmallVec<[Held<'a>; 1]>,
+    /// Whether tables are renamed.
+    moves: bool,
+}
+
+/// A locked name, and its new meaning.
+type Held<'a> = (&'a str, Option<Arc<Table>>);
+
+impl Names {
+    /// Makes an empty map of names.
+    pub fn new(env: Arc<dyn Env>) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::new(Rank::Names, FxHashMap::default())).collect();
+        let moves = Mutex::new(Rank::Moves, Moves::default());
+        Self { env, shards, moves, decided: Event::new() }
+    }
+
+    fn shard(&self, name: &str) -> &Shard {
+        // The lower bits choose the place in the shard's map.
+        let hash = FxBuildHasher.hash_one(name) >> 32;
+        &self.shards[hash as usize % SHARDS]
+    }
+
+    /// Returns the table of this name. Waits while a statement decides about the name. A thread inside a gate, for
+    /// which the statement may be waiting, gets the old meaning.
+    pub fn get(&self, name: &str) -> Option<Arc<Table>> {
+        let mut found = None;
+        let mut look = || {
+            let shard = self.shard(name).lock();
+            let entry = shard.get(name);
+            found = entry.and_then(|entry| entry.table.clone());
+            entry.is_none_or(|entry| entry.mark != Mark::Claimed) || is_inside()
+        };
+        if !look() {
+            self.env.wait(&self.decided, &mut look);
+        }
+        found
+    }
+
+    /// Returns the current meaning of the name; the old one while a statement decides about it.
+    fn now(&self, name: &str) -> Option<Arc<Table>> {
+        self.shard(name).lock().get(name).and_then(|entry| entry.table.clone())
+    }
+
+    /// Takes the metadata locks on these names. Waits until no other statement has any of them, up to `until`, if that
+    /// is given. A name that is given twice is locked once.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn lock_names<'a>(
+        &'a self,
+        names: &[&'a str],
+        until: Option<Duration>,
+    ) -> Result<MetadataLock<'a>, LockError> {
+        let mut sorted: SmallVec<[&str; 1]> = names.into();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let held = SmallVec::with_capacity(sorted.len());
+        let mut metadata_lock = MetadataLock { names: self, held, moves: false };
+        let mut waited = false;
+        for name in sorted {
+            if !metadata_lock.take(name) {
+                // The wait may be as long as an index build: the names that are already locked stay visible meanwhile.
+                metadata_lock.keep();
+                waited = true;
+                metadata_lock.wait_and_take(name, until)?;
+            }
+        }
+        if waited {
+            metadata_lock.hide();
+        }
+        Ok(metadata_lock)
+    }
+
+    /// Adds a table with a record that was found when the database was opened.
+    pub fn enter(&self, name: &str, table: Arc<Table>) {
+        self.shard(name).lock().insert(name.into(), Entry { table: Some(table), mark: Mark::Free });
+    }
+
+    /// Returns the number of names, locked ones included.
+    pub fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Returns all tables, each once, in order of name. A name that a statement is deciding about has its old meaning.
+    /// A table that is renamed meanwhile is listed under one of its names; one that is created or dropped meanwhile may
+    /// be listed.
+    pub fn all(&self) -> Vec<(Arc<str>, Arc<Table>)> {
+        self.all_seen(|| {})
+    }
+
+    /// As [`Names::all`], and calls `between` after each shard.
+    fn all_seen(&self, mut between: impl FnMut()) -> Vec<(Arc<str>, Arc<Table>)> {
+        let listing = Listing::begin(self);
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            for (name, entry) in &*shard.lock() {
+                all.extend(entry.table.as_ref().map(|table| (name.clone(), table.clone())));
+            }
+            between();
+        }
+        let mut all = listing.correct(all);
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+}
+
+impl<'a> MetadataLock<'a> {
+    /// Locks one more name, if no other statement has it. Returns whether it did.
+    fn take(&mut self, name: &'a str) -> bool {
+        let mut shard = self.names.shard(name).lock();
+        if let Some(entry) = shard.get_mut(name) {
+            if entry.mark != Mark::Free {
+                return false;
+            }
+            entry.mark = Mark::Claimed;
+            self.held.push((name, entry.table.clone()));
+        } else {
+            shard.insert(name.into(), Entry { table: None, mark: Mark::Claimed });
+            self.held.push((name, None));
+        }
+        true
+    }
+
+    /// Locks a name that another statement has, when that statement is done.
+    fn wait_and_take(&mut self, name: &'a str, until: Option<Duration>) -> Result<(), LockError> {
+        let names = self.names;
+        let Some(until) = until else {
+            names.env.wait(&names.decided, &mut || self.take(name));
+            return Ok(());
+        };
+        let began = names.env.now();
+        let at_most = until.saturating_sub(began);
+        let mut taken = false;
+        names.env.wait_for(&names.decided, at_most, &mut || {
+            taken = self.take(name);
+            taken
+        });
+        let blockers = Blockers::new([]);
+        match taken {
+            true => Ok(()),
+            false if at_most.is_zero() => Err(LockError::Busy(blockers)),
+            false => Err(LockError::TimedOut { blockers, waited: names.env.now().saturating_sub(began) }),
+        }
+    }
+
+    fn mark(&self, mark: Mark) {
+        for (name, _) in &self.held {
+            self.names.shard(name).lock().get_mut(*name).expect("the name is claimed").mark = mark;
+        }
+    }
+
+    fn place(&self, name: &str) -> usize {
+        self.held.binary_search_by(|(held, _)| (*held).cmp(name)).expect("the name was claimed")
+    }
+
+    /// Returns the table of a locked name.
+    pub fn table(&self, name: &str) -> Option<&Arc<Table>> {
+        self.held[self.place(name)].1.as_ref()
+    }
+
+    /// Keeps the names visible with their old meanings. Other statements wait nevertheless.
+    pub fn keep(&self) {
+        self.mark(Mark::Kept);
+        self.names.decided.notify_ordered();
+    }
+
+    /// Makes lookups of the names wait for the outcome from now on.
+    pub fn hide(&self) {
+        self.mark(Mark::Claimed);
+    }
+
+    /// Returns the locked names in order, each once, and their tables.
+    pub fn tables(&self) -> impl Iterator<Item = (&str, Option<&Arc<Table>>)> + Clone {
+        self.held.iter().map(|(name, table)| (*name, table.as_ref()))
+    }
+
+    /// Sets all locked names to mean nothing.
+    pub fn set_all_gone(&mut self) {
+        self.held.iter_mut().for_each(|(_, table)| *table = None);
+    }
+
+    /// Sets the name to mean a table that had another name before.
+    pub fn set_moved(&mut self, name: &str, table: Arc<Table>) {
+        self.moves = true;
+        self.set(name, Some(table));
+    }
+
+    /// Sets the meaning of the name.
+    pub fn set(&mut self, name: &str, table: Option<Arc<Table>>) {
+        let place = self.place(name);
+        self.held[place].1 = table;
+    }
+}
+
+impl Drop for MetadataLock<'_> {
+    fn drop(&mut self) {
+        // All names are published together, for a listing.
+        let mut moves = self.moves.then(|| self.names.moves.lock());
+        if let Some(moves) =
+            moves.as_mut().filter(|moves| !moves.listings.is_empty() && !planted(Bug::MoveUnlisted))
+        {
+            let named = self.held.iter().filter_map(|(name, table)| Some(((*name).into(), table.clone()?)));
+            moves.moved.extend(named);
+        }
+        for (name, table) in self.held.drain(..) {
+            let mut shard = self.names.shard(name).lock();
+            let before = if table.is_some() {
+                let entry = shard.get_mut(name).expect("the name is claimed");
+                core::mem::replace(entry, Entry { table, mark: Mark::Free }).table
+            } else {
+                shard.remove(name).and_then(|entry| entry.table)
+            };
+            // This may be the last handle of the table: its memory is not freed under the mutex.
+            drop(shard);
+            drop(before);
+        }
+        drop(moves);
+        self.names.decided.notify_ordered();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windfall_sim::SimulatedEnv;
+
+    use super::{
+        super::{record::TableRecord, table::TableSchema},
+        *,
+    };
+    use crate::{engine::test_engine::lone_tree, store::Tree};
+
+    const TABLES: usize = 20;
+
+    fn rename(names: &Names, from: &str, to: &str) {
+        let mut metadata_lock = names.lock_names(&[from, to], None).unwrap();
+        let table = metadata_lock.table(from).unwrap().clone();
+        metadata_lock.set(from, None);
+        metadata_lock.set_moved(to, table);
+    }
+
+    fn swap(names: &Names, a: &str, b: &str) {
+        let mut metadata_lock = names.lock_names(&[a, b], None).unwrap();
+        let [table_a, table_b] = [a, b].map(|name| metadata_lock.table(name).unwrap().clone());
+        metadata_lock.set_moved(a, table_b);
+        metadata_lock.set_moved(b, table_a);
+    }
+
+    #[test]
+    fn what_has_a_name_all_the_time_is_listed() {
+        let (tree, _engine) = lone_tree();
+        let names = Names::new(Arc::new(SimulatedEnv::new(1)));
+        let kinds =
+            ["home", "away"].map(|kind| (0..TABLES).map(|n| format!("{kind}{n}")).collect::<Vec<_>>());
+        let tables: Vec<Arc<Table>> = (0..TABLES).map(|_| table_of(&tree)).collect();
+        for (name, table) in kinds[0].iter().zip(&tables) {
+            names.enter(name, table.clone());
+        }
+        // Each shard is empty and full in turn when a listing comes to it.
+        for period in 1..5 {
+            let mut round = 0;
+            let all = names.all_seen(|| {
+                round += 1;
+                if round % period == 0 {
+                    let [from, to] = if round / period % 2 == 1 { [0, 1] } else { [1, 0] };
+                    kinds[from].iter().zip(&kinds[to]).for_each(|(from, to)| rename(&names, from, to));
+                    (1..TABLES).for_each(|n| swap(&names, &kinds[to][n - 1], &kinds[to][n]));
+                }
+            });
+            assert_eq!(all.len(), TABLES, "period {period}");
+            for table in &tables {
+                let names: Vec<_> = all.iter().filter(|(_, listed)| Arc::ptr_eq(listed, table)).collect();
+                assert_eq!(names.len(), 1, "period {period}: {names:?}");
+            }
+            assert!(names.moves.lock().moved.is_empty(), "nothing is kept behind a listing");
+            let away = names.get(&kinds[1][0]).is_some();
+            if away {
+                kinds[1].iter().zip(&kinds[0]).for_each(|(from, to)| rename(&names, from, to));
+            }
+        }
+    }
+
+    fn table_of(tree: &Arc<Tree>) -> Arc<Table> {
+        let clustered = tree.space().id();
+        let record = TableRecord { id: 1, version: 1, clustered, metadata: Vec::new(), indexes: Vec::new() };
+        let schema = TableSchema { record, clustered: tree.clone(), secondaries: Vec::new(), building: None };
+        Arc::new(Table::new(schema, false))
+    }
+
+    fn drop_table(names: &Names, name: &str) {
+        names.lock_names(&[name], None).unwrap().set_all_gone();
+    }
+
+    #[test]
+    fn a_listing_takes_no_moves_from_before_it() {
+        let (tree, _engine) = lone_tree();
+        // Each of the two names is visited before and after the moves.
+        for between in 0..SHARDS {
+            let names = Names::new(Arc::new(SimulatedEnv::new(1)));
+            names.enter("a", table_of(&tree));
+            let (mut round, mut later) = (0, None);
+            let all = names.all_seen(|| {
+                if round == between {
+                    rename(&names, "a", "b");
+                    drop_table(&names, "b");
+                    names.enter("b", table_of(&tree));
+                    later = Some(names.all());
+                }
+                round += 1;
+            });
+            let b = names.get("b").unwrap();
+            for (which, all) in [("that one", all), ("the later one", later.unwrap())] {
+                assert_eq!(all.iter().filter(|(name, _)| **name == *"b").count(), 1, "{which}: {all:?}");
+                let listed = all.iter().find(|(name, _)| **name == *"b").map(|(_, table)| table);
+                assert!(Arc::ptr_eq(listed.unwrap(), &b), "{which}: a table that was dropped is listed");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_is_listed_once() {
+        let (tree, _engine) = lone_tree();
+        for between in 0..SHARDS {
+            let names = Names::new(Arc::new(SimulatedEnv::new(1)));
+            for name in ["a", "b"] {
+                names.enter(name, table_of(&tree));
+            }
+            let a = names.get("a").unwrap();
+            let mut round = 0;
+            let all = names.all_seen(|| {
+                if round == between {
+                    drop_table(&names, "b");
+                    rename(&names, "a", "b");
+                }
+                round += 1;
+            });
+            assert_eq!(all.len(), 1, "{all:?}");
+            assert!(*all[0].0 == *"b" && Arc::ptr_eq(&all[0].1, &a), "{all:?}");
+        }
+    }
+
+    #[test]
+    fn listings_that_overlap_keep_few_moves() {
+        let (tree, _engine) = lone_tree();
+        let names = Names::new(Arc::new(SimulatedEnv::new(1)));
+        names.enter("b", table_of(&tree));
+        let mut listing = Listing::begin(&names);
+        for n in 0..10_000 {
+            let (from, to) = if n % 2 == 0 { ("b", "c") } else { ("c", "b") };
+            rename(&names, from, to);
+            let next = Listing::begin(&names);
+            drop(core::mem::replace(&mut listing, next));
+            let kept = names.moves.lock().moved.len();
+            assert!(kept <= 1, "{kept} moves are kept after {n}");
+        }
+        drop(listing);
+        assert!(names.moves.lock().moved.is_empty());
+    }
+}

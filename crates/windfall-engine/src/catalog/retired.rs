@@ -1,0 +1,124 @@
+//! Tables and trees that statements have taken out of use.
+//!
+//! **Purpose.** The memory of a table (its record, its trees and their hash indexes) is freed in the background, and
+//! not by the statement that drops the table, nor by the thread that has the last handle.
+//!
+//! **Invariants.** An item here has no name. A dropped tree is in exactly one item, and an item contains no tree that
+//! is still in use. So each item is the only owner of its trees once all handles are gone; until then the item is kept,
+//! so that no handle is the last owner. Hash indexes are freed at once, even if handles to the trees are left: they are
+//! no longer read. A step handles a bounded number of items.
+
+use std::collections::VecDeque;
+
+use crossbeam_queue::SegQueue;
+
+use super::{
+    record::TableRecord,
+    table::{Table, TableSchema},
+};
+use crate::{
+    memory,
+    store::Tree,
+    sync::{Arc, Mutex, Rank},
+    tree::store::HashIndex as _,
+};
+
+/// Items that one step takes in, and items with remaining owners that it checks.
+const A_STEP: usize = 32;
+
+/// What was taken out of use.
+#[derive(Debug)]
+enum Item {
+    /// A dropped table.
+    Table(Arc<Table>),
+    /// The old schema of a table that was truncated, or has lost an index.
+    TableSchema(Box<OldSchema>),
+}
+
+const _: () = assert!(memory::queue_block_is_small::<Item>());
+
+/// An old record, and the trees that were dropped.
+#[derive(Debug)]
+struct OldSchema {
+    _record: TableRecord,
+    trees: Vec<Arc<Tree>>,
+}
+
+impl Item {
+    fn free_hash_indexes(&self) {
+        let give_up = |tree: &Arc<Tree>| {
+            debug_assert!(tree.space().is_dropped(), "a tree that is in use was taken out of it");
+            if tree.hash().is_on() {
+                tree.hash().switch(false);
+            }
+        };
+        match self {
+            Self::Table(table) => table.look(|schema| schema.trees().for_each(give_up)),
+            Self::TableSchema(old) => old.trees.iter().for_each(give_up),
+        }
+    }
+
+    /// Returns whether nothing else owns it or any of its trees.
+    fn is_alone(&self) -> bool {
+        let alone = |tree: &Arc<Tree>| Arc::strong_count(tree) == 1;
+        match self {
+            Self::Table(table) => {
+                Arc::strong_count(table) == 1 && table.look(|schema| schema.trees().all(alone))
+            }
+            Self::TableSchema(old) => old.trees.iter().all(alone),
+        }
+    }
+}
+
+/// All that was taken out of use and is not freed yet.
+#[derive(Debug)]
+pub struct Retired {
+    arrived: SegQueue<Item>,
+    waiting: Mutex<VecDeque<Item>>,
+}
+
+impl Default for Retired {
+    fn default() -> Self {
+        Self { arrived: SegQueue::new(), waiting: Mutex::new(Rank::Leaf, VecDeque::new()) }
+    }
+}
+
+impl Retired {
+    /// Takes over a table that was dropped.
+    pub fn table(&self, table: Arc<Table>) {
+        self.arrived.push(Item::Table(table));
+    }
+
+    /// Takes over the old schema of a table that was changed. References to trees that are still in use are dropped
+    /// here.
+    pub fn schema(&self, schema: TableSchema) {
+        let TableSchema { record, clustered, secondaries: mut trees, .. } = schema;
+        trees.push(clustered);
+        trees.retain(|tree| tree.space().is_dropped());
+        self.arrived.push(Item::TableSchema(Box::new(OldSchema { _record: record, trees })));
+    }
+
+    /// One background step. Returns whether there may be more to do at once.
+    pub fn free_step(&self) -> bool {
+        let arrived: Vec<Item> = core::iter::from_fn(|| self.arrived.pop()).take(A_STEP).collect();
+        arrived.iter().for_each(Item::free_hash_indexes);
+        let more = arrived.len() == A_STEP;
+        let mut waiting = self.waiting.lock();
+        waiting.extend(arrived);
+        let looked_at: Vec<Item> = {
+            let most = waiting.len().min(A_STEP);
+            waiting.drain(..most).collect()
+        };
+        drop(waiting);
+        let (alone, kept): (Vec<Item>, Vec<Item>) = looked_at.into_iter().partition(Item::is_alone);
+        self.waiting.lock().extend(kept);
+        // Freed here, without a lock.
+        more || alone.len() == A_STEP
+    }
+
+    /// Returns the number of items.
+    #[cfg(feature = "testing")]
+    pub(super) fn count(&self) -> usize {
+        self.arrived.len() + self.waiting.lock().len()
+    }
+}

@@ -1,0 +1,174 @@
+//! A table in memory: its gate and its schema ([`TableSchema`]).
+//!
+//! **Purpose.** The object that table handles refer to. Row calls pass the gate and work on the schema that they find
+//! inside. DDL closes the gate, waits until no call is inside, and replaces the schema.
+//!
+//! **Invariants.** The schema changes only while the gate is closed and empty, so a row call works on one schema from
+//! its beginning to its end. A dropped table's gate is closed permanently.
+
+use smallvec::SmallVec;
+
+use super::{auto_increment::AutoIncrement, building::Building, record::TableRecord};
+use crate::{
+    error::{Error, Owner, Result},
+    ids::SpaceId,
+    store::Tree,
+    sync::{
+        Arc, Closed, Entered, Gate, Gated,
+        atomic::{AtomicBool, Ordering::SeqCst, fence},
+        is_nested,
+    },
+    transaction::row::INDEXED,
+    tree::store::HashIndex as _,
+};
+
+/// The table schema at one time: its record and its trees.
+#[derive(Clone, Debug)]
+pub struct TableSchema {
+    /// Its record.
+    pub record: TableRecord,
+    /// The clustered tree, which contains the rows.
+    pub clustered: Arc<Tree>,
+    /// The secondary trees, in the order of the record.
+    pub secondaries: Vec<Arc<Tree>>,
+    /// A secondary tree that is being filled: calls that change rows note the changes there.
+    pub building: Option<Arc<Building>>,
+}
+
+impl TableSchema {
+    /// Returns all trees, the clustered one first.
+    pub fn trees(&self) -> impl Iterator<Item = &Arc<Tree>> {
+        core::iter::once(&self.clustered).chain(&self.secondaries)
+    }
+
+    /// Returns whether a row with this value has this key in the index with that tablespace.
+    pub fn is_indexed(&self, space: SpaceId, index_key: &[u8], value: &[u8]) -> bool {
+        let index = self.record.indexes.iter().find(|index| index.space == space);
+        let window = &value[..value.len().min(INDEXED)];
+        index.is_some_and(|index| index.key.key_of(window) == index_key)
+    }
+
+    /// Returns all tablespaces, including that of a tree being filled.
+    pub fn spaces(&self) -> impl Iterator<Item = SpaceId> {
+        let building = self.building.iter().map(|building| building.tree());
+        self.trees().chain(building).map(|tree| tree.space().id())
+    }
+}
+
+/// A table.
+#[derive(Debug)]
+pub struct Table {
+    schema: Gated<TableSchema>,
+    /// Whether its trees should have a hash index.
+    hashed: AtomicBool,
+    numbers: AutoIncrement,
+}
+
+/// A row call in progress: the table schema, which does not change until the call ends.
+pub type Call<'a> = Entered<'a, TableSchema>;
+
+impl Table {
+    /// Makes a table with this schema.
+    pub fn new(schema: TableSchema, hashed: bool) -> Self {
+        if hashed {
+            schema.trees().for_each(|tree| tree.hash().switch(true));
+        }
+        Self {
+            schema: Gated::new(schema),
+            hashed: AtomicBool::new(hashed),
+            numbers: AutoIncrement::default(),
+        }
+    }
+
+    /// Turns the hash indexes of its present and future trees on or off.
+    pub fn set_hash_index(&self, on: bool) {
+        self.hashed.store(on, SeqCst);
+        self.apply_hash_index();
+    }
+
+    /// Applies the setting to the trees. A thread that changes the setting or the trees must call this afterwards; it
+    /// reads both.
+    fn apply_hash_index(&self) {
+        loop {
+            fence(SeqCst);
+            let on = self.hashed.load(SeqCst);
+            let trees: SmallVec<[Arc<Tree>; 4]> = self.look(|schema| schema.trees().cloned().collect());
+            for tree in trees.iter().filter(|tree| tree.hash().is_on() != on) {
+                tree.hash().switch(on);
+            }
+            if self.hashed.load(SeqCst) == on {
+                return;
+            }
+        }
+    }
+
+    /// Begins a row call. Waits while DDL has closed the gate.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`].
+    #[inline]
+    pub fn enter(&self) -> Result<Call<'_>> {
+        self.schema.enter().ok_or(Error::TableDropped(Owner::Unknown))
+    }
+
+    /// Begins a row call that will change rows. Waits while DDL has closed the gate, and while there are too many notes
+    /// for the builder of a new secondary tree.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`].
+    #[inline]
+    pub fn enter_to_change(&self) -> Result<Call<'_>> {
+        loop {
+            let call = self.enter()?;
+            // Within another call this must not wait: that call holds a key latch for which the builder may have to
+            // wait.
+            let full = call.building.as_ref().filter(|building| building.is_full() && !is_nested());
+            let Some(building) = full.cloned() else { return Ok(call) };
+            drop(call);
+            building.wait_for_room();
+        }
+    }
+
+    /// Reads the current schema; it may be replaced a moment later.
+    #[inline]
+    pub fn look<R>(&self, look: impl FnOnce(&TableSchema) -> R) -> R {
+        self.schema.look(look)
+    }
+
+    /// Returns the tablespace of its rows, which identifies the table in table locks.
+    #[inline]
+    pub fn space(&self) -> SpaceId {
+        self.look(|schema| schema.clustered.space().id())
+    }
+
+    /// Returns a copy of the current schema.
+    pub fn schema(&self) -> TableSchema {
+        self.look(TableSchema::clone)
+    }
+
+    /// Returns its auto-increment values, for a call inside the gate.
+    pub fn numbers(&self) -> &AutoIncrement {
+        &self.numbers
+    }
+
+    /// Returns the gate, for DDL.
+    pub fn gate(&self) -> &Gate {
+        self.schema.gate()
+    }
+
+    /// Returns the schema, for the caller that has closed the gate.
+    pub(super) fn closed_schema<'a>(&'a self, closed: &'a Closed<'_>) -> &'a TableSchema {
+        self.schema.get(closed)
+    }
+
+    /// Replaces the schema. Returns the old one, which may own trees that are no longer named.
+    pub(super) fn change_schema(&self, closed: &mut Closed<'_>, schema: TableSchema) -> TableSchema {
+        let now = schema.record.clustered;
+        let before = self.schema.replace(closed, schema);
+        if before.record.clustered != now {
+            self.numbers.restart();
+        }
+        self.apply_hash_index();
+        before
+    }
+}

@@ -1,0 +1,274 @@
+//! The assembled engine: the components of an open database.
+//!
+//! **Purpose.** Assembles the layers in the order of their dependencies, starts the background workers, and shuts all
+//! of it down again.
+//!
+//! **Invariants.** Opening is the same after a crash and after a clean shutdown; a crash only leaves more to replay.
+//! No call is served before every page is at the end of the log and every unfinished transaction is active again, to
+//! be rolled back in the background. Tablespaces that no record names are dropped at that point.
+
+mod files;
+mod open;
+#[cfg(test)]
+pub mod test_engine;
+
+use core::time::Duration;
+
+pub use open::Leftovers;
+
+use crate::{
+    buffer::BufferPool,
+    catalog::Catalog,
+    checkpoint::Checkpointer,
+    disk::Disk,
+    env::{Env, Kind, Next, Worker},
+    error::{Error, Result},
+    ids::Lsn,
+    log::{FlushLog, Log},
+    options::check_undo_limit,
+    sync::{
+        Arc, Event, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU8, Ordering::SeqCst},
+        is_inside,
+    },
+    system::SystemTree,
+    tablespace::Deleter,
+    transaction::Transactions,
+    tree::hash::HashBudget,
+};
+
+/// The interval at which the reclaimer looks for dropped tablespaces; a thread that needs a frame does not wait for
+/// it.
+const RECLAIM_PAUSE: Duration = Duration::from_millis(20);
+/// After more than this many failures in a row, threads that wait for the low-water mark, which waits for these
+/// records, get the error.
+const RECORD_FAILURES: u32 = 100;
+/// The interval at which the rollback worker runs without a wakeup: a blocked rollback is tried again.
+const ROLLBACK_PAUSE: Duration = Duration::from_millis(200);
+/// The interval at which purge runs without a wakeup.
+const PURGE_PAUSE: Duration = Duration::from_millis(200);
+
+/// An open database.
+#[derive(Debug)]
+pub struct Engine {
+    /// The database's files.
+    pub disk: Arc<dyn Disk>,
+    /// The environment: time, waiting, and threads.
+    pub env: Arc<dyn Env>,
+    /// The redo log.
+    pub log: Arc<Log>,
+    /// The buffer pool.
+    pub pool: Arc<BufferPool>,
+    /// The system tree: the records about files, tables and undo.
+    pub system: Arc<SystemTree>,
+    /// The transactions.
+    pub transactions: Arc<Transactions>,
+    /// The tables.
+    pub catalog: Arc<Catalog>,
+    /// Takes checkpoints.
+    pub checkpointer: Arc<Checkpointer>,
+    /// Deletes files of dropped tablespaces.
+    pub deleter: Arc<Deleter>,
+    /// The memory budget of the hash indexes.
+    pub hash_budget: Arc<HashBudget>,
+    /// Data files that no record named at opening.
+    pub leftovers: Leftovers,
+    flush_log: AtomicU8,
+    closed: AtomicBool,
+    /// The outcome of closing, and the event that is notified then.
+    outcome: OnceLock<Result<()>>,
+    ended: Event,
+    /// Stopped first: the workers that change something.
+    changers: Mutex<Vec<Worker>>,
+    /// Stopped last: those that the others may wait for.
+    servers: Mutex<Vec<Worker>>,
+}
+
+impl Engine {
+    /// Returns when commits become durable.
+    #[inline]
+    pub fn flush_log(&self) -> FlushLog {
+        FlushLog::try_from(self.flush_log.load(SeqCst)).unwrap_or_default()
+    }
+
+    /// Changes when commits become durable, from the next one on.
+    pub fn set_flush_log(&self, mode: FlushLog) {
+        self.flush_log.store(mode as u8, SeqCst);
+    }
+
+    /// Changes the limit of undo on disk, in bytes; `None` removes it.
+    ///
+    /// # Errors
+    /// The limit is less than 1 MiB.
+    pub fn set_undo_limit(&self, bytes: Option<u64>) -> Result<()> {
+        check_undo_limit(bytes)?;
+        self.transactions.set_undo_limit(bytes);
+        Ok(())
+    }
+
+    /// Waits until the log is durable up to this position, as the mode demands; does nothing at [`Lsn::ZERO`], when
+    /// nothing was logged.
+    ///
+    /// # Errors
+    /// When the log cannot be written; the database has stopped then.
+    #[inline]
+    pub fn await_log(&self, end: Lsn, mode: FlushLog) -> Result<()> {
+        if end > Lsn::ZERO { self.log.commit(end, mode) } else { Ok(()) }
+    }
+
+    /// Returns the lock timeout of a call.
+    #[inline]
+    pub fn lock_wait(&self) -> Duration {
+        self.transactions.lock_wait()
+    }
+
+    /// Refuses work on a closed database.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Poisoned`].
+    #[inline]
+    pub fn check_open(&self) -> Result<()> {
+        if self.closed.load(SeqCst) {
+            return Err(Error::Closed);
+        }
+        self.pool.context().health.check()
+    }
+
+    fn spawn_changers(&self) -> Result<()> {
+        let mut changers = Vec::new();
+        let health = &self.pool.context().health;
+        let mut spawn = |name, kind, wake, step| {
+            changers.push(self.env.spawn(name, kind, wake, health.watch(name, step))?);
+            Ok::<_, Error>(())
+        };
+        let (pool, deleter) = (self.pool.clone(), self.deleter.clone());
+        let (catalog, budget) = (self.catalog.clone(), self.hash_budget.clone());
+        let reclaim = move || {
+            let frames = pool.reclaim_step(&mut |space| deleter.push(&space));
+            let tables = catalog.free_step();
+            let hash_indexes = budget.free_step();
+            if frames || tables || hash_indexes { Next::Again } else { Next::Idle(RECLAIM_PAUSE) }
+        };
+        spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim))?;
+        let deleter = self.deleter.clone();
+        let wake = deleter.wake.clone();
+        spawn("deleter", Kind::Service, wake, Box::new(move || deleter.step()))?;
+        let mut files = files::FileRecords::new(self.pool.clone(), self.system.clone(), self.deleter.clone());
+        let (log, mut failures) = (self.log.clone(), 0);
+        let record = move || match files.step() {
+            Ok(next) => {
+                if failures > 0 {
+                    failures = 0;
+                    log.set_unrecorded(None);
+                }
+                next
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the records of data files could not be written yet");
+                failures += 1;
+                if failures > RECORD_FAILURES {
+                    log.set_unrecorded(Some(error));
+                }
+                Next::Idle(files::RECORD_PAUSE)
+            }
+        };
+        spawn("records", Kind::Recorder, Arc::new(Event::new()), Box::new(record))?;
+        let transactions = self.transactions.clone();
+        let wake = transactions.purge_wake();
+        let purge = move || match transactions.streams().make_ahead().and_then(|()| transactions.purge_step())
+        {
+            Ok(true) => Next::Again,
+            Ok(false) => Next::Idle(PURGE_PAUSE),
+            Err(error) => {
+                tracing::warn!(%error, "purge could not go on");
+                Next::Idle(PURGE_PAUSE)
+            }
+        };
+        spawn("purge", Kind::Client, wake, Box::new(purge))?;
+        let transactions = self.transactions.clone();
+        let wake = transactions.rollbacks().wake();
+        let at_end = health.clone();
+        let roll_back = move || {
+            // The holder of a lock may never end its transaction now. The thread that stops the database may hold any
+            // latch, so it does not wake lock waiters itself.
+            if at_end.is_poisoned() {
+                transactions.end_lock_waits();
+                return Next::Idle(ROLLBACK_PAUSE);
+            }
+            if transactions.rollback_step() { Next::Again } else { Next::Idle(ROLLBACK_PAUSE) }
+        };
+        spawn("rollback", Kind::Client, wake, Box::new(roll_back))?;
+        *self.changers.lock() = changers;
+        Ok(())
+    }
+
+    /// Writes everything, marks the database as shut down cleanly and stops the workers. Later and concurrent calls
+    /// wait for the same outcome.
+    ///
+    /// # Errors
+    /// What could not be written; the log has it then. A second call from within a row call, which the first one may
+    /// be waiting for.
+    pub fn close(&self) -> Result<()> {
+        if self.closed.swap(true, SeqCst) {
+            let ended = || self.outcome.get().is_some();
+            if !ended() && is_inside() {
+                return Err(Error::Closed);
+            }
+            self.env.wait(&self.ended, &mut || ended());
+            return self.outcome.get().cloned().unwrap_or(Err(Error::Closed));
+        }
+        let outcome = CloseOutcome(self);
+        let result = self.stop();
+        let _ = self.outcome.set(result.clone());
+        drop(outcome);
+        result
+    }
+
+    fn stop(&self) -> Result<()> {
+        // Threads that wait for purge, or for a lock, would never be woken.
+        self.transactions.set_undo_limit(None);
+        self.transactions.end_lock_waits();
+        let mut changers = core::mem::take(&mut *self.changers.lock());
+        // The last one first: purge waits for room in the log, which may depend on the worker for file records.
+        while let Some(changer) = changers.pop() {
+            drop(changer);
+        }
+        let result = self.shut();
+        let servers = core::mem::take(&mut *self.servers.lock());
+        drop(servers);
+        // Calls still in progress end here: another process may open the database now.
+        self.pool.context().health.close();
+        self.pool.quiesce();
+        self.log.quiesce();
+        self.disk.release();
+        result
+    }
+
+    fn shut(&self) -> Result<()> {
+        self.pool.context().health.check()?;
+        self.catalog.settle_numbers();
+        self.pool.flush_all()?;
+        self.log.finish()?;
+        self.checkpointer.checkpoint(true)?;
+        self.log.tidy();
+        Ok(())
+    }
+}
+
+/// Wakes the threads that wait for the outcome of closing, even if closing panics.
+struct CloseOutcome<'a>(&'a Engine);
+
+impl Drop for CloseOutcome<'_> {
+    fn drop(&mut self) {
+        self.0.outcome.get_or_init(|| Err(Error::Closed));
+        self.0.ended.notify();
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::warn!(%error, "the database was not shut down cleanly: the next opening recovers it");
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Opening: creating a database, or recovering an existing one.
+//!
+//! **Purpose.** The order in which recovery brings up the layers.
+//!
+//! **Invariants.** A new database exists once its control file does, which is created last. No page is written before
+//! the log is open, because only then is everything that recovery has read durable.
+
+use std::{collections::BTreeSet, path::Path};
+
+use super::{Engine, files};
+use crate::{
+    buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
+    catalog::Catalog,
+    checkpoint::Checkpointer,
+    disk::{Disk, FileName, Folder, RealDisk, RealDiskOptions},
+    env::{Env, Kind, RealEnv},
+    error::{CorruptError, DiskError, Result, UsageError},
+    health::Health,
+    ids::{Lsn, SpaceId, TrxId},
+    log::{Control, ControlFile, Log, OVERHEAD, Record},
+    mtr::Mtr,
+    options::Options,
+    page,
+    recovery::{self, Files, Lost, Progress, Recovered, Scan},
+    sync::{
+        Arc, Bug, Event, Mutex, OnceLock, Rank,
+        atomic::{AtomicBool, AtomicU8},
+        planted,
+    },
+    system::{Change, FILE, SystemTree},
+    tablespace::Deleter,
+    transaction::{Ids, Transactions},
+    tree::hash::HashBudget,
+};
+
+/// Unnamed tablespaces that one group of the log drops: such a group fits into the smallest log buffer.
+const DROPS_PER_GROUP: usize = 1024;
+
+/// Refuses to create a database if options forbid it, or files show that there was one.
+fn check_is_new(disk: &Arc<dyn Disk>, options: &Options) -> Result<()> {
+    let control = disk.path(FileName::Control);
+    // Creation makes the control file durable before any of these files: so this database has lost it.
+    for folder in [Folder::Data, Folder::Log] {
+        if let Some(file) = disk.list(folder)?.first() {
+            let what = format!(
+                "it is missing, although {} is there: restore the database from a backup, or choose an empty folder for \
+                 a new one",
+                disk.path(*file).display()
+            );
+            return Err(CorruptError::File { file: control, what: what.into() }.into());
+        }
+    }
+    if !options.create_if_missing {
+        let folder = control.parent().unwrap_or(&control).to_owned();
+        return Err(UsageError::NoDatabase { folder }.into());
+    }
+    Ok(())
+}
+
+fn create(
+    disk: &Arc<dyn Disk>,
+    env: &Arc<dyn Env>,
+    health: &Health,
+    options: &Options,
+    page_size: usize,
+) -> Result<ControlFile> {
+    Doublewrite::create(&**disk, page_size)?;
+    disk.sync_folder(Folder::Root)?;
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&env.random().to_le_bytes());
+    uuid[8..].copy_from_slice(&env.random().to_le_bytes());
+    let control = Control {
+        page_size: page_size as u32,
+        uuid,
+        segment_size: options.segment_size(),
+        space_ceiling: SpaceId::FIRST.0,
+        trx_ceiling: 1,
+        ..Control::default()
+    };
+    ControlFile::create(disk.clone(), health.clone(), control)
+}
+
+/// Returns a number of frames.
+fn frames(bytes: u64, page_size: usize) -> usize {
+    usize::try_from(bytes / page_size as u64).unwrap_or(usize::MAX)
+}
+
+fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &Options) -> Result<usize> {
+    let page_size = control.page_size as usize;
+    if !page::SIZES.contains(&page_size) {
+        let what =
+            format!("its page size is {page_size}, which no version writes: restore it from a backup").into();
+        return Err(CorruptError::File { file: disk.path(FileName::Control), what }.into());
+    }
+    match options.page_size {
+        Some(asked) if asked != page_size => {
+            let what = format!(
+                "the database has pages of {page_size} bytes: leave the option out, or ask for these"
+            );
+            Err(UsageError::Option { name: "page_size", what: what.into() }.into())
+        }
+        _ => Ok(page_size),
+    }
+}
+
+/// Makes tablespaces known to the pool as records name them.
+struct Attacher<'a> {
+    pool: &'a BufferPool,
+    /// The data files that existed when recovery began.
+    files: Files,
+    /// Tablespaces with a file that was created durably, according to their record or the log.
+    made: BTreeSet<SpaceId>,
+    named: BTreeSet<SpaceId>,
+    lost: Lost,
+}
+
+impl Attacher<'_> {
+    fn attach(&mut self, id: SpaceId) -> Result<Arc<Space>> {
+        self.named.insert(id);
+        if let Some(error) = self.lost.remove(&id) {
+            return Err(error);
+        }
+        let made = self.made.contains(&id).then_some(Lsn::ZERO);
+        let known = self.pool.space(id);
+        if let (Some(_), Some(_), false) = (&known, made, self.files.contains(&id)) {
+            return Err(DiskError::Missing { path: self.pool.context().disk.path(FileName::Data(id)) }.into());
+        }
+        if let Some(space) = known {
+            return Ok(space);
+        }
+        let space = self.pool.attach(id, Durability::Logged);
+        recovery::attach_file(self.pool, &space, self.files.contains(&id), made)?;
+        Ok(space)
+    }
+}
+
+/// Data files that no record named when the database was opened. They are being deleted.
+#[derive(Clone, Debug, Default)]
+pub struct Leftovers {
+    /// Those with an id that was assigned once: of a drop with an interrupted deletion, of a creation that never
+    /// committed, or of a temporary table. Temporary tables leave no trace but the file: so a file that was lost track
+    /// of is here, too.
+    pub pending: Vec<SpaceId>,
+    /// Those with an id that was never assigned: no crash leaves such a file.
+    pub leaked: Vec<SpaceId>,
+}
+
+impl Leftovers {
+    fn of(scan: &Scan, attacher: &Attacher<'_>) -> Self {
+        let unnamed = attacher.files.difference(&attacher.named).copied();
+        let (pending, leaked) = unnamed.partition(|space| space.0 < scan.space_ceiling);
+        Self { pending, leaked }
+    }
+}
+
+impl Engine {
+    /// Opens the database in this folder, or creates one.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn open_folder(path: &Path, options: &Options, progress: &dyn Fn(Progress)) -> Result<Self> {
+        options.check()?;
+        let disk_options = RealDiskOptions {
+            open_files: options.open_files,
+            io_threads: options.io_threads,
+            direct: options.direct_io,
+            create: options.create_if_missing,
+        };
+        let disk = RealDisk::open(path, disk_options)?;
+        Self::open(Arc::new(disk), Arc::new(RealEnv::default()), options, progress)
+    }
+
+    /// Opens the database on this disk, or creates one.
+    ///
+    /// # Errors
+    /// Errors of the files or the options.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        env: Arc<dyn Env>,
+        options: &Options,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Self> {
+        options.check()?;
+        let health = Health::new();
+        let (found, page_size) = if disk.len(FileName::Control)?.is_some() {
+            let control = ControlFile::open(disk.clone(), health.clone())?;
+            let page_size = check_page_size(&disk, control.control(), options)?;
+            (Some(control), page_size)
+        } else {
+            check_is_new(&disk, options)?;
+            (None, options.page_size.unwrap_or(page::DEFAULT_SIZE))
+        };
+        // Checked before anything is created.
+        let (size, most) =
+            (frames(options.buffer_pool_size, page_size), frames(options.pool_max(page_size), page_size));
+        BufferPool::check_frames(size, most, page_size)?;
+        options.check_log_buffer(page_size)?;
+        let mut control = match found {
+            Some(control) => control,
+            None => create(&disk, &env, &health, options, page_size)?,
+        };
+        let scan = recovery::scan(&disk, control.control(), progress)?;
+        let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log(), &mut control, scan.end)
+            .map(Arc::new)?;
+        let opened = control.control().clone();
+        let context = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
+        let pool = BufferPool::new(context, page_size, size, most)?;
+        let pool = Arc::new(pool);
+        pool.notify_when_stopped();
+        let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
+        let mut servers = Vec::from(checkpointer.spawn(&*env)?);
+        let writer = log.clone();
+        let step = pool.context().health.watch("log", Box::new(move || writer.step()));
+        servers.push(env.spawn("log", Kind::Service, log.wake(), step)?);
+
+        let recovered = recovery::recover(&pool, &opened, &scan, progress)?;
+        let budget = Arc::new(HashBudget::new(options.hash_memory()));
+        let deleter = Arc::new(Deleter::new(pool.clone()));
+        let (system, mut attacher) = system_tree(&pool, &budget, &scan, recovered, opened.system_made)?;
+        let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
+        let transactions = Transactions::open(
+            pool.clone(),
+            system.clone(),
+            ids,
+            &scan.unfinished,
+            &scan.prepared,
+            &mut |space| attacher.attach(space),
+        )?;
+        let transactions = Arc::new(transactions);
+        let catalog = Catalog::open(
+            pool.clone(),
+            system.clone(),
+            transactions.clone(),
+            budget.clone(),
+            options.hash_index,
+            &mut |space| attacher.attach(space),
+        )?;
+        pool.log_files_made()?;
+        // From here on there is work that requests room in the log, which may be full.
+        checkpointer.recovered(transactions.clone());
+        let leftovers = Leftovers::of(&scan, &attacher);
+        drop_unnamed(&pool, &system, &deleter, &attacher)?;
+        let engine = Self {
+            disk,
+            env,
+            log,
+            pool,
+            system,
+            transactions,
+            catalog: Arc::new(catalog),
+            checkpointer,
+            deleter,
+            hash_budget: budget,
+            leftovers,
+            flush_log: AtomicU8::new(options.flush_log_at_trx_commit as u8),
+            closed: AtomicBool::new(false),
+            outcome: OnceLock::new(),
+            ended: Event::new(),
+            changers: Mutex::new(Rank::Leaf, Vec::new()),
+            servers: Mutex::new(Rank::Leaf, servers),
+        };
+        engine.transactions.set_lock_wait(options.lock_wait_timeout);
+        engine.transactions.set_undo_limit(options.undo_limit);
+        engine.transactions.set_at_undo_limit(options.at_undo_limit);
+        engine.transactions.roll_back_unfinished()?;
+        engine.spawn_changers()?;
+        Ok(engine)
+    }
+}
+
+/// Returns the system tree, and what is known of the data files.
+fn system_tree<'a>(
+    pool: &'a Arc<BufferPool>,
+    budget: &Arc<HashBudget>,
+    scan: &Scan,
+    recovered: Recovered,
+    made_before: bool,
+) -> Result<(Arc<SystemTree>, Attacher<'a>)> {
+    let Recovered { files, lost } = recovered;
+    let made = scan.made.keys().copied().collect();
+    let mut attacher = Attacher { pool, files, made, named: BTreeSet::new(), lost };
+    if made_before {
+        attacher.made.insert(SpaceId::CATALOG);
+    }
+    attacher.attach(SpaceId::CATALOG)?;
+    let system = Arc::new(SystemTree::new(pool.clone(), budget.clone()));
+    let mut damaged = false;
+    system.scan(&[FILE], &mut |key, _| {
+        match files::space_of_key(key) {
+            Some(space) => drop(attacher.made.insert(space)),
+            None => damaged = true,
+        }
+        !damaged
+    })?;
+    if damaged {
+        return Err(system.damaged("a record of a data file is damaged"));
+    }
+    Ok((system, attacher))
+}
+
+/// Drops what no record names: the remains of unfinished creations and of drops with undeleted files.
+fn drop_unnamed(
+    pool: &Arc<BufferPool>,
+    system: &SystemTree,
+    deleter: &Deleter,
+    attacher: &Attacher<'_>,
+) -> Result<()> {
+    let unnamed = |space: &SpaceId| !attacher.named.contains(space) && !planted(Bug::DeletionForgotten);
+    let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
+    for some in lost.chunks(DROPS_PER_GROUP) {
+        let _room = pool.context().log.admit_space_maker(OVERHEAD + size_of_val(some) as u64)?;
+        let mut mtr = Mtr::begin(pool)?;
+        mtr.record(&Record::Drop { spaces: some.iter().map(|space| space.id()).collect() });
+        let end = mtr.commit()?;
+        for space in some {
+            pool.detach(space, end);
+        }
+    }
+    let known: BTreeSet<SpaceId> = lost.iter().map(|space| space.id()).collect();
+    for file in attacher.files.iter().filter(|space| unnamed(space) && !known.contains(space)) {
+        deleter.push_file(*file);
+    }
+    let stale = attacher.made.iter().filter(|space| unnamed(space) && !attacher.files.contains(space));
+    let mut changes: Vec<Change> = stale.map(|space| Change::remove(files::file_key(*space))).collect();
+    for batch in changes.chunks_mut(files::BATCH) {
+        // The low-water mark may be below the creation of files by replay until their records are written, which
+        // begins later: so nothing may wait for it here. And a full disk must not prevent opening: the user may drop
+        // something to free space.
+        let _room = pool.context().log.admit_space_maker(files::LOG_PER_BATCH)?;
+        let mut mtr = Mtr::begin(pool)?;
+        system.change(&mut mtr, batch)?;
+        mtr.commit()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
+    use super::*;
+    use crate::engine::test_engine::{self, create_table, create_table_with_page};
+
+    #[test]
+    fn any_number_of_unnamed_tablespaces_is_dropped() {
+        let options =
+            Options::default().page_size(4096).buffer_pool_size(256 * 4096).log_buffer_size(64 << 10);
+        let engine = test_engine::open(&SimulatedDisk::new(1), Arc::new(SimulatedEnv::new(1)), &options);
+        let attacher = Attacher {
+            pool: &engine.pool,
+            files: Files::new(),
+            made: BTreeSet::new(),
+            named: engine.pool.spaces().iter().map(|space| space.id()).collect(),
+            lost: Lost::new(),
+        };
+        // More than the drops that fit in one group of the log.
+        let unnamed: Vec<_> =
+            (10_000..15_000).map(|id| engine.pool.attach(SpaceId(id), Durability::Logged)).collect();
+        drop_unnamed(&engine.pool, &engine.system, &engine.deleter, &attacher).unwrap();
+        assert!(unnamed.iter().all(|space| space.is_dropped()));
+        create_table(&engine, "t");
+    }
+
+    #[test]
+    fn what_opening_tidies_waits_for_nothing_that_comes_later() {
+        let options = Options::default().page_size(4096).buffer_pool_size(256 * 4096).log_size(1 << 20);
+        let open = |disk: &SimulatedDisk| test_engine::open(disk, Arc::new(SimulatedEnv::new(1)), &options);
+        let disk = SimulatedDisk::new(1);
+        let engine = open(&disk);
+        create_table_with_page(&engine, "t");
+        let change = |change| {
+            let mut mtr = Mtr::begin(&engine.pool).unwrap();
+            engine.system.change(&mut mtr, &mut [change]).unwrap();
+            mtr.commit().unwrap();
+        };
+        // A record of a deleted file, as a log under pressure leaves it.
+        let stale = files::file_key(engine.transactions.ids().space().unwrap());
+        change(Change::put(stale.clone(), Vec::new()));
+        // The log states that a file was created, and no record does: the low-water mark cannot pass that.
+        engine.pool.flush_all().unwrap();
+        let held = engine.pool.files_low_water_mark();
+        assert!(held < Lsn::MAX, "the record was written already");
+        while engine.log.pressure() < 100 || engine.log.end().0 < held.0 + engine.log.size() {
+            change(Change::put(b"x".to_vec(), vec![7; 900]));
+        }
+        engine.log.sync_to(engine.log.end()).unwrap();
+        let crashed = disk.restart(Survive::Nothing);
+        drop(engine);
+
+        // In a simulation a wait for an event that no thread will notify is a panic.
+        let engine = open(&crashed);
+        assert!(engine.log.pressure() >= 100, "there was room in the log");
+        let mut is_there = false;
+        engine
+            .system
+            .scan(&stale, &mut |_, _| {
+                is_there = true;
+                false
+            })
+            .unwrap();
+        assert!(!is_there, "the record is still there");
+    }
+}

@@ -1,0 +1,21 @@
+//! The engine behind Windfall, for the crate `windfall`, which is its API.
+//!
+//! **Purpose.** Pages between the log and the disk (`storage`), transactions, the catalog, and the assembly of an open
+//! database (`engine`). They form layers: a module imports only from layers below its own (ARCHITECTURE.md lists them,
+//! lowest first).
+//!
+//! **Invariants.** docs/invariants.md lists them, each with the tests that hold it. This crate is no public API.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod catalog;
+pub mod checkpoint;
+pub mod engine;
+pub mod options;
+pub mod storage;
+pub mod transaction;
+
+pub use storage::{buffer, log, mtr, recovery, store, system, tablespace};
+#[cfg(feature = "fuzz")]
+use windfall_base::fuzz_input;
+use windfall_base::{disk, env, error, health, ids, keys, memory, row, sync};
+use windfall_btree::{page, tree};

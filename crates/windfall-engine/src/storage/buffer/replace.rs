@@ -1,0 +1,339 @@
+//! Page replacement: a frame comes from the free list, then from dropped tablespaces, then from CLOCK.
+//!
+//! **Purpose.** CLOCK (clock sweep) keeps its state in the descriptors, so a drop has no list to unlink pages from. A
+//! page that a scan read in is evicted at the hand's first visit unless it was used again. A page of a look-up is
+//! spared once, and one that is used again twice.
+//!
+//! **Invariants.** The last free frames are reserved for threads that roll a change back or drop a tablespace
+//! ([`with_reserved_frames`]). When dirty pages cannot be written, other threads give up while some frames are left,
+//! and their changes can be rolled back. No thread waits for a frame without limit, not even for a rollback: the frames
+//! that could come free may be latched by callers that wait themselves.
+//!
+//! The foreground examines a bounded number of frames and writes none. When it finds few free ones it wakes the
+//! cleaner, and when it finds no clean victim either it waits for a frame. The last clean pages are not victims, so
+//! that a descent can keep its path in memory. A victim is claimed by its latch, and then its tag and state are
+//! checked.
+
+use core::cell::Cell;
+
+use super::{
+    BufferPool,
+    arena::FrameNo,
+    frame::{DIRTY, RETIRED, WRITING},
+};
+use crate::{
+    error::{Error, Result, UsageError},
+    ids::{PageId, SpaceId},
+    sync::{
+        Bug,
+        atomic::{
+            AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+        },
+        planted, thread_local,
+        work::{self, Work},
+    },
+};
+
+/// The frames that the foreground examines before it waits for the cleaner.
+const FOREGROUND_REACH: usize = 4096;
+/// The fruitless rounds of the cleaner in a row, some ten seconds, after which a waiter gives up: every frame is
+/// latched by waiters, or no page can be written.
+pub(super) const PATIENCE: u64 = 5_000;
+
+/// The most reserved frames.
+const RESERVED_MAX: usize = 8;
+
+/// The most clean pages that are kept when all others wait to be written.
+const CLEAN_LEFT: u64 = 8;
+
+thread_local! {
+    /// Whether this thread may take reserved frames.
+    static FROM_KEPT: Cell<bool> = Cell::default();
+}
+
+/// Runs a rollback, or work that makes room, with access to the reserved frames.
+pub fn with_reserved_frames<T>(run: impl FnOnce() -> T) -> T {
+    let before = FROM_KEPT.replace(true);
+    let result = run();
+    FROM_KEPT.set(before);
+    result
+}
+
+/// Whether the rounds of the cleaner have any effect. That limits how long a caller waits for a frame. The number of
+/// wakeups does not: a change of the pool's size wakes the caller, and need not free a frame.
+#[derive(Debug, Default)]
+pub struct Rounds {
+    /// Rounds without effect. One may count as many.
+    fruitless: AtomicU64,
+    /// The value of `fruitless` at the last round with effect.
+    at_fruit: AtomicU64,
+    /// Frames that callers got, also between the rounds.
+    handed_out: AtomicU64,
+    /// The value of `handed_out` at the end of the last round.
+    handed_out_before: AtomicU64,
+}
+
+impl Rounds {
+    /// Ends a round of the only cleaner. Returns whether it was fruitless.
+    pub(super) fn end(&self, is_fruitful: bool, counts_as: u64) -> bool {
+        let handed_out = self.handed_out.load(Relaxed);
+        let none_was = self.handed_out_before.swap(handed_out, Relaxed) == handed_out;
+        if is_fruitful || !none_was {
+            self.at_fruit.store(self.fruitless.load(Relaxed), Release);
+            return false;
+        }
+        self.fruitless.fetch_add(counts_as, Release);
+        true
+    }
+
+    /// Returns whether a caller that began to wait at this number of fruitless rounds has seen enough of them.
+    fn are_hopeless_since(&self, began: u64) -> bool {
+        let since = began.max(self.at_fruit.load(Acquire));
+        self.fruitless.load(Acquire) > since + PATIENCE
+    }
+}
+
+impl BufferPool {
+    /// Returns a frame that holds nothing and is in no list.
+    pub(super) fn allocate(&self) -> Result<FrameNo> {
+        let began = self.rounds.fruitless.load(Acquire);
+        loop {
+            // Read before the first attempt: a frame that comes free after an attempt ends the wait.
+            let freed = self.frames_freed.load(Acquire);
+            if let Some(frame) = self.allocate_at_once() {
+                return Ok(frame);
+            }
+            self.wait_for_frame(freed, began)?;
+        }
+    }
+
+    /// The same without a wait; `None` if no frame is available.
+    pub(super) fn allocate_at_once(&self) -> Option<FrameNo> {
+        let frame = self.find_frame();
+        if frame.is_some() && !FROM_KEPT.get() {
+            self.rounds.handed_out.fetch_add(1, Relaxed);
+        }
+        frame
+    }
+
+    fn find_frame(&self) -> Option<FrameNo> {
+        loop {
+            let free = self.may_take_free().then(|| self.free.pop(&self.arena).or_else(|| self.unused()));
+            if let Some(frame) = free.flatten() {
+                if frame.0 >= self.limit.load(SeqCst) && !planted(Bug::FrameBeyondTheSize) {
+                    self.retire(frame);
+                    continue;
+                }
+                self.ask_for_more();
+                return Some(frame);
+            }
+            if self.reclaim_some() > 0 {
+                continue;
+            }
+            return self.clock(&mut { FOREGROUND_REACH }, &mut |_| {}).inspect(|_| self.ask_for_more());
+        }
+    }
+
+    /// Returns whether this thread may take one of the free frames.
+    fn may_take_free(&self) -> bool {
+        FROM_KEPT.get() || self.free_frames() > self.reserved_frames()
+    }
+
+    /// Returns whether a clean page may be evicted for another one. A descent needs the parent while the child is read
+    /// in. Among the last clean pages each read evicts the page that led to it, forever if nothing is written.
+    fn has_clean_to_spare(&self) -> bool {
+        let limit = self.limit.load(Relaxed);
+        let not_clean = self.counters.dirty.load(Relaxed) + self.free_frames() as u64;
+        FROM_KEPT.get() || u64::from(limit).saturating_sub(not_clean) > u64::from(limit / 16).min(CLEAN_LEFT)
+    }
+
+    /// Returns the number of reserved frames.
+    pub(super) fn reserved_frames(&self) -> usize {
+        // The cleaner keeps more than these ready, or no other thread would ever get one.
+        let few = self.limit.load(Relaxed) as usize / 16;
+        few.min(self.wanted_free() / 2).min(RESERVED_MAX)
+    }
+
+    fn ask_for_more(&self) {
+        if self.free_frames() < self.wanted_free() / 2 {
+            self.cleaner_wake.notify();
+        }
+    }
+
+    /// Returns the number of frames that hold nothing.
+    pub(super) fn free_frames(&self) -> usize {
+        self.free.len() + self.unused_count()
+    }
+
+    /// Waits until frames have come free since the count was `freed`, for a caller that began to wait at the fruitless
+    /// round `began`.
+    fn wait_for_frame(&self, freed: u64, began: u64) -> Result<()> {
+        self.counters.frame_waits.fetch_add(1, Relaxed);
+        let given_up = || self.rounds.are_hopeless_since(began);
+        self.frame_waiters.fetch_add(1, SeqCst);
+        self.cleaner_wake.notify();
+        self.context.env.wait(&self.frame_freed, &mut || {
+            self.frames_freed.load(Acquire) != freed || self.context.health.is_poisoned() || given_up()
+        });
+        self.frame_waiters.fetch_sub(1, SeqCst);
+        self.context.health.check()?;
+        if self.frames_freed.load(Acquire) == freed && given_up() {
+            let failure = self.flush_error.lock().clone();
+            return Err(failure.unwrap_or_else(|| self.too_small()));
+        }
+        Ok(())
+    }
+
+    fn too_small(&self) -> Error {
+        UsageError::PoolTooSmall { frames: self.limit.load(Relaxed) as usize }.into()
+    }
+
+    /// Refuses to latch more than half of all frames: with nearly all of them held, a descent evicts with each page the
+    /// one that led there, and never ends.
+    ///
+    /// # Errors
+    /// [`UsageError::PoolTooSmall`].
+    pub fn check_may_hold(&self, pages: usize) -> Result<()> {
+        if pages > self.limit.load(Relaxed) as usize / 2 { Err(self.too_small()) } else { Ok(()) }
+    }
+
+    /// Returns whether a thread waits for a frame and the cleaner's next round may find one: not if pages cannot be
+    /// written.
+    pub fn is_waited_for(&self) -> bool {
+        self.frame_waiters.load(SeqCst) > 0 && self.flush_error.lock().is_none()
+    }
+
+    /// Returns how many free frames the cleaner keeps ready.
+    pub(super) fn wanted_free(&self) -> usize {
+        (self.limit.load(Relaxed) as usize / 32).clamp(8, 4096)
+    }
+
+    /// Moves the hand over at most `reach` frames, and decrements `reach` for each. Returns the first clean victim,
+    /// removed from its page table. Dirty pages that may be evicted are passed to `dirty`.
+    pub(super) fn clock(&self, reach: &mut usize, dirty: &mut dyn FnMut(FrameNo)) -> Option<FrameNo> {
+        let limit = u64::from(self.limit.load(Acquire).min(self.used.load(Acquire)));
+        if limit == 0 {
+            return None;
+        }
+        // Three sweeps bring every counter to zero; more would find nothing new.
+        for _ in 0..(*reach).min(limit as usize * 3 + 1) {
+            *reach -= 1;
+            let frame = FrameNo((self.hand.fetch_add(1, AcqRel) % limit) as u32);
+            work::count(Work::ListEntry);
+            let descriptor = self.arena.frame(frame);
+            if descriptor.tag().space == SpaceId::NONE || !descriptor.tick() {
+                continue;
+            }
+            if descriptor.is(DIRTY | WRITING) {
+                dirty(frame);
+            } else if self.has_clean_to_spare() && self.evict(frame) {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    /// Evicts a clean page. Returns whether the caller owns the frame now.
+    pub(super) fn evict(&self, frame: FrameNo) -> bool {
+        let descriptor = self.arena.frame(frame);
+        if !descriptor.latch.try_exclusive() {
+            return false;
+        }
+        let PageId { space: id, page } = descriptor.tag();
+        if id == SpaceId::NONE || descriptor.is(DIRTY | WRITING | RETIRED) {
+            descriptor.latch.release_unchanged();
+            return false;
+        }
+        if let Some(space) = self.directory.at(descriptor.slot(), id) {
+            space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
+            space.page_removed();
+            if space.is_dropped() {
+                work::count(Work::Reclaimed);
+                self.counters.reclaimed.fetch_add(1, Relaxed);
+            } else {
+                work::count(Work::Evicted);
+                self.counters.evictions.fetch_add(1, Relaxed);
+            }
+        }
+        descriptor.clear_tag();
+        if planted(Bug::EvictionKeepsVersion) {
+            descriptor.latch.release_unchanged();
+        } else {
+            descriptor.latch.release_changed();
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
+    use super::{super::test_pool::new_pool, *};
+    use crate::{
+        buffer::{Access, Durability},
+        engine::test_engine,
+        ids::PageNo,
+        options::Options,
+        sync::Arc,
+    };
+
+    #[test]
+    fn a_few_frames_are_kept_and_the_cleaner_wants_more_than_these() {
+        for (frames, kept, wanted) in [(64, 4, 8), (1024, 8, 32), (100_000, 8, 3125)] {
+            let (_, pool) = new_pool(frames);
+            assert_eq!((pool.reserved_frames(), pool.wanted_free()), (kept, wanted), "{frames} frames");
+            assert_eq!(pool.bookkeeping_per_frame(), 64 + 4 + 16);
+        }
+    }
+
+    #[test]
+    fn a_caller_that_finds_a_frame_itself_wakes_the_cleaner() {
+        let options = Options::default().page_size(4096).buffer_pool_size(128 * 4096);
+        let engine = test_engine::open(&SimulatedDisk::new(1), Arc::new(SimulatedEnv::new(1)), &options);
+        let pool = &engine.pool;
+        let space = pool.attach(SpaceId(100), Durability::Temporary);
+        for page in 0..200 {
+            drop(pool.latch_for_format(&space, PageNo(page)).unwrap());
+        }
+        pool.flush_all().unwrap();
+        while pool.free_frames() > 0 {
+            with_reserved_frames(|| pool.allocate()).unwrap();
+        }
+        // The cleaner found nothing to free, and sleeps. Now there is a clean page that is not in use.
+        pool.cleaner_wake.nap(Duration::ZERO);
+        let waits = pool.counters.frame_waits.load(Relaxed);
+        pool.allocate().unwrap();
+        assert_eq!(pool.counters.frame_waits.load(Relaxed), waits, "it came from the cleaner");
+        assert!(pool.cleaner_wake.is_rung(), "every caller looks for frames itself while the cleaner sleeps");
+    }
+
+    #[test]
+    fn the_last_free_frames_are_for_work_that_makes_room() {
+        let (_, pool) = new_pool(64);
+        let space = pool.attach(SpaceId(100), Durability::Temporary);
+        for page in 0..200 {
+            drop(pool.latch_for_format(&space, PageNo(page)).unwrap());
+            assert!(pool.free_frames() >= pool.reserved_frames(), "behind page {page}");
+        }
+        while pool.free_frames() > 0 {
+            with_reserved_frames(|| pool.allocate()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_reader_notices_the_eviction_of_its_page() {
+        let (_, pool) = new_pool(64);
+        let space = pool.attach(SpaceId(100), Durability::Temporary);
+        let id = PageId { space: space.id(), page: PageNo(3) };
+        drop(pool.latch_for_format(&space, id.page).unwrap());
+        let reading = pool.read(&space, id.page, Access::Point).unwrap();
+        assert!(reading.is_valid() && pool.latch(reading.frame, id).is_some());
+        assert!(pool.evict(reading.frame));
+        assert!(!reading.is_valid(), "what was read counts, and its frame is somebody else's");
+        assert!(pool.latch(reading.frame, id).is_none(), "the frame is latched, and the page is not in it");
+    }
+}

@@ -1,0 +1,293 @@
+//! The pool's state of a tablespace: the one object that a drop unlinks.
+//!
+//! **Purpose.** The page table, the dirty set and the state of the file belong to this object. A drop marks it and
+//! pushes it on the reclaimer's queue; nothing else is visited.
+//!
+//! **Invariants.** A dropped tablespace stays dropped: its id is never reused. A thread that installs a page checks the
+//! mark afterwards, and a drop marks before the table is drained. So a page that is installed too late is removed by
+//! the thread that installed it. The pool learns of a tablespace at its first page, at the latest. A tablespace that is
+//! dropped before has nothing to free; its slot decides which of the two cases it is. The memory stays valid until the
+//! last handle is released.
+
+use super::{dirty::DirtySet, page_table::PageTable};
+use crate::{
+    error::{Error, Owner, Result},
+    ids::{Lsn, SpaceId, TrxId},
+    sync::{
+        Bug, Mutex, Rank, RwLock,
+        atomic::{
+            AtomicBool, AtomicU8, AtomicU32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release, SeqCst},
+        },
+        planted,
+    },
+};
+
+/// Whether a tablespace's changes are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Logged, checkpointed, recovered.
+    Logged,
+    /// Neither logged nor recovered: temporary, lost with the process.
+    Temporary,
+}
+
+/// The state of the data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FileState {
+    /// There is no file: no page was ever flushed.
+    None,
+    /// It was created; name and content may not be durable yet.
+    Created,
+    /// It is durable, and the log has a record of that.
+    Made,
+}
+
+/// The slot of a tablespace that the pool does not know yet.
+const UNKNOWN: u32 = u32::MAX;
+/// The slot of a tablespace that was dropped before the pool knew it.
+const NEVER: u32 = u32::MAX - 1;
+
+/// A tablespace, as the pool knows it.
+#[derive(Debug)]
+pub struct Space {
+    id: SpaceId,
+    durability: Durability,
+    /// Its slot in the pool's directory, [`UNKNOWN`] or [`NEVER`].
+    slot: AtomicU32,
+    /// The end of the group that dropped it, [`Lsn::MAX`] while it is live. Until that is durable, the file and the log
+    /// that the tablespace needs are kept.
+    dropped: AtomicU64,
+    file: AtomicU8,
+    /// When it was made: a read view from before does not see it.
+    created_at: AtomicU64,
+    /// Whether it has any page: an empty tree has none.
+    has_pages: AtomicBool,
+    /// No page below this is free: a search for a free one may start here.
+    free_hint: AtomicU32,
+    map_groups: AtomicU32,
+    /// The number of its resident pages; updated when pages are read in and evicted, never when they are used.
+    resident: AtomicU32,
+    /// The length in bytes for which the file is known to have blocks.
+    allocated: AtomicU64,
+    /// Whether the last attempt to make or write the file failed.
+    failing: AtomicBool,
+    pub(super) pages: PageTable,
+    pub(super) dirty: Mutex<DirtySet>,
+    /// Whether the tablespace is in the heap or the inbox from which the pool's low-water mark is computed. Changed
+    /// under `dirty`.
+    pub(super) listed: AtomicBool,
+    check_lock: RwLock<()>,
+}
+
+impl Space {
+    /// Returns when it was made; [`TrxId::NONE`] is before all read views.
+    #[inline]
+    pub fn created_at(&self) -> TrxId {
+        TrxId(self.created_at.load(Acquire))
+    }
+
+    /// Sets when it was made, before any thread can find it.
+    pub fn set_created_at(&self, stamp: TrxId) {
+        self.created_at.store(stamp.0, Release);
+    }
+
+    /// Returns a tablespace without pages and file.
+    pub fn new(id: SpaceId, durability: Durability) -> Self {
+        Self {
+            id,
+            durability,
+            slot: AtomicU32::new(UNKNOWN),
+            dropped: AtomicU64::new(Lsn::MAX.0),
+            file: AtomicU8::new(FileState::None as u8),
+            created_at: AtomicU64::new(TrxId::NONE.0),
+            has_pages: AtomicBool::new(false),
+            free_hint: AtomicU32::new(0),
+            map_groups: AtomicU32::new(0),
+            resident: AtomicU32::new(0),
+            allocated: AtomicU64::new(0),
+            failing: AtomicBool::new(false),
+            pages: PageTable::default(),
+            dirty: Mutex::new(Rank::Dirty, DirtySet::default()),
+            listed: AtomicBool::new(false),
+            check_lock: RwLock::new(Rank::RollBack, ()),
+        }
+    }
+
+    /// Returns a lock of the tablespace that has a table's rows. Threads that change the trees of the table without
+    /// having passed its gate hold it shared, for one undo record at a time; a check of the table holds it exclusively.
+    pub fn check_lock(&self) -> &RwLock<()> {
+        &self.check_lock
+    }
+
+    /// Returns its id, which is unique to this incarnation.
+    #[inline]
+    pub fn id(&self) -> SpaceId {
+        self.id
+    }
+
+    /// Returns whether its changes are logged.
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// Returns whether it was dropped.
+    #[inline]
+    pub fn is_dropped(&self) -> bool {
+        self.drop_lsn() != Lsn::MAX
+    }
+
+    /// Refuses work on a dropped tablespace.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`].
+    #[inline]
+    pub fn check_live(&self) -> Result<()> {
+        if self.is_dropped() { Err(Error::TableDropped(Owner::Unknown)) } else { Ok(()) }
+    }
+
+    /// Marks it dropped by the group that ends at `lsn`. Returns whether this call did.
+    pub(super) fn mark_dropped(&self, lsn: Lsn) -> bool {
+        self.dropped.compare_exchange(Lsn::MAX.0, lsn.0, SeqCst, Relaxed).is_ok()
+    }
+
+    /// Returns its slot in the pool's directory, once it has one.
+    pub(super) fn slot(&self) -> Option<u32> {
+        Some(self.slot.load(Acquire)).filter(|slot| *slot < NEVER)
+    }
+
+    /// Assigns it a slot, unless it was dropped before. For the directory, under its lock.
+    pub(super) fn set_slot(&self, slot: u32) -> Result<()> {
+        let set = self.slot.compare_exchange(UNKNOWN, slot, SeqCst, Relaxed);
+        set.map(drop).map_err(|_| Error::TableDropped(Owner::Unknown))
+    }
+
+    /// Must be called after it was marked dropped: if the pool does not know it, it never will. Returns whether the
+    /// pool knows it.
+    pub(super) fn is_known_permanently(&self) -> bool {
+        if planted(Bug::DropLeavesItUnknown) {
+            return self.slot().is_some();
+        }
+        self.slot.compare_exchange(UNKNOWN, NEVER, SeqCst, Relaxed).is_err()
+    }
+
+    /// Returns the end of the group that dropped it.
+    pub fn drop_lsn(&self) -> Lsn {
+        Lsn(self.dropped.load(SeqCst))
+    }
+
+    /// Returns the state of its file.
+    pub fn file(&self) -> FileState {
+        match self.file.load(Acquire) {
+            0 => FileState::None,
+            1 => FileState::Created,
+            _ => FileState::Made,
+        }
+    }
+
+    /// Notes the state of its file.
+    pub fn set_file(&self, state: FileState) {
+        self.file.store(state as u8, Release);
+        if state != FileState::None {
+            self.set_has_pages();
+        }
+    }
+
+    /// Returns whether the last attempt to make or write the file failed.
+    pub(super) fn is_failing(&self) -> bool {
+        self.failing.load(Relaxed)
+    }
+
+    /// Notes whether the last attempt failed. Only the choice of pages to flush depends on it.
+    pub(super) fn set_failing(&self, failing: bool) {
+        self.failing.store(failing, Relaxed);
+    }
+
+    /// Returns whether it has any page.
+    pub fn has_pages(&self) -> bool {
+        self.has_pages.load(Acquire)
+    }
+
+    /// Notes that its header page was made.
+    pub fn set_has_pages(&self) {
+        self.has_pages.store(true, Release);
+    }
+
+    /// Returns a page number below which no page is free, if the hint is up to date.
+    pub fn free_hint(&self) -> u32 {
+        self.free_hint.load(Relaxed)
+    }
+
+    /// Raises the hint, unless it changed meanwhile.
+    pub fn raise_free_hint(&self, from: u32, to: u32) {
+        let _ = self.free_hint.compare_exchange(from, to, Relaxed, Relaxed);
+    }
+
+    /// Lowers the hint: this page was freed.
+    pub fn lower_free_hint(&self, page: u32) {
+        self.free_hint.fetch_min(page, Relaxed);
+    }
+
+    /// Returns how many allocation-map pages are known to exist; there may be more.
+    pub fn map_groups(&self) -> u32 {
+        self.map_groups.load(Relaxed)
+    }
+
+    /// Notes how many allocation-map pages exist. A thread with an older count does not lower it.
+    pub fn raise_map_groups(&self, groups: u32) {
+        self.map_groups.fetch_max(groups, Relaxed);
+    }
+
+    /// Resets what is known of its pages, as a restart does.
+    #[cfg(test)]
+    pub(crate) fn forget(&self) {
+        self.map_groups.store(0, Relaxed);
+        self.free_hint.store(0, Relaxed);
+    }
+
+    /// Returns the number of its resident pages.
+    pub fn resident(&self) -> u32 {
+        self.resident.load(SeqCst)
+    }
+
+    /// Counts a page that was entered.
+    pub(super) fn page_entered(&self) {
+        self.resident.fetch_add(1, SeqCst);
+    }
+
+    /// Counts a page that was removed.
+    pub(super) fn page_removed(&self) {
+        self.resident.fetch_sub(1, Relaxed);
+    }
+
+    /// Returns the length for which the file is known to have blocks.
+    pub(super) fn allocated(&self) -> u64 {
+        self.allocated.load(Relaxed)
+    }
+
+    /// Notes the length for which the file has blocks.
+    pub(super) fn set_allocated(&self, bytes: u64) {
+        self.allocated.store(bytes, Relaxed);
+    }
+
+    /// Returns how many of its pages wait to be written.
+    pub fn dirty_pages(&self) -> usize {
+        self.dirty.lock().waiting()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_tablespace_is_small() {
+        assert!(size_of::<Space>() <= 256, "{} bytes", size_of::<Space>());
+        let space = Space::new(SpaceId(99), Durability::Logged);
+        assert!(space.check_live().is_ok());
+        assert!(space.mark_dropped(Lsn(5)) && !space.mark_dropped(Lsn(9)));
+        assert_eq!(space.drop_lsn(), Lsn(5), "a second drop changes nothing");
+        assert!(matches!(space.check_live(), Err(Error::TableDropped(_))));
+    }
+}

@@ -1,0 +1,15 @@
+//! Pages between the log and the disk.
+//!
+//! **Purpose.** The log, the buffer pool, mini-transactions, tablespaces and their files, the store of a tree's pages,
+//! the system tree, and recovery.
+//!
+//! **Invariants.** Nothing here knows tables, nor transactions beyond their ids. The crate names these modules at its
+//! root.
+
+pub mod buffer;
+pub mod log;
+pub mod mtr;
+pub mod recovery;
+pub mod store;
+pub mod system;
+pub mod tablespace;

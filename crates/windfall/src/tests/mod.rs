@@ -1,0 +1,6 @@
+//! Tests of the engine through the API, with access to the engine of a database: DDL statements that are paused at
+//! points within them, tables that are created with their rows, and a pool that has no frame to give.
+
+mod load;
+mod pool;
+mod statements;

@@ -1,0 +1,544 @@
+//! Tests of DDL statements concurrent with row calls, on a simulated disk. A test can act at given points within a
+//! statement.
+
+mod beside;
+
+use core::time::Duration;
+use std::{collections::BTreeMap, sync::mpsc, thread};
+
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
+use crate::{
+    Database, IndexOptions, Options, Result, Table, TableOptions,
+    buffer::Durability,
+    catalog::{KeyPart, KeySpec},
+    env::Env,
+    error::{Error, SchemaError, UsageError},
+    row,
+    sync::{
+        Arc, Mutex, Rank,
+        work::{self, Work},
+    },
+    tree::store::HashIndex as _,
+};
+
+fn options() -> Options {
+    Options::default()
+        .page_size(4096)
+        .buffer_pool_size(256 * 4096)
+        .log_size(4 << 20)
+        .log_buffer_size(256 << 10)
+}
+
+fn open(disk: &SimulatedDisk, seed: u64) -> Result<(Database, SimulatedEnv)> {
+    let env = SimulatedEnv::new(seed);
+    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {})?;
+    Ok((db, env))
+}
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Changes rows; some of the changes fail and roll back. Keys of the unique index move between rows.
+struct Changes {
+    chance: SimulatedEnv,
+    rows: Rows,
+    /// The rows as they are if the call in progress succeeds.
+    next: Rows,
+}
+
+/// Returns a value that begins with the index key.
+fn value(index_key: u64, chance: &SimulatedEnv) -> Vec<u8> {
+    let mut value = format!("{index_key:05}").into_bytes();
+    let long = if chance.random().is_multiple_of(16) { 6000 } else { chance.random() % 60 };
+    value.resize(5 + long as usize, b'.');
+    value
+}
+
+fn row(n: u64) -> Vec<u8> {
+    format!("row {n:03}").into_bytes()
+}
+
+impl Changes {
+    fn free_key(&self) -> u64 {
+        loop {
+            let key = self.chance.random() % 400;
+            let taken = format!("{key:05}");
+            if !self.rows.values().any(|value| value.starts_with(taken.as_bytes())) {
+                return key;
+            }
+        }
+    }
+
+    /// Makes one call. Returns the error of a call that should not have failed.
+    fn change(&mut self, db: &Database, table: &Table) -> Result<()> {
+        let key = row(self.chance.random() % 200);
+        self.next = self.rows.clone();
+        let fails = self.chance.random().is_multiple_of(6);
+        if fails {
+            db.engine().transactions.fail_at(1 + self.chance.random() % 3);
+        }
+        let done = match self.chance.random() % 5 {
+            0 | 1 => {
+                self.next.remove(&key);
+                table.delete(&key).map(drop)
+            }
+            2 if self.rows.contains_key(&key) => {
+                // The same index key with another value.
+                let mut value = self.rows[&key].clone();
+                value.push(b'x');
+                self.next.insert(key.clone(), value.clone());
+                table.update(&key, &value)
+            }
+            _ => {
+                let value = value(self.free_key(), &self.chance);
+                self.next.insert(key.clone(), value.clone());
+                table.put(&key, &value)
+            }
+        };
+        db.engine().transactions.fail_at(0);
+        match done {
+            Ok(()) => self.rows = self.next.clone(),
+            Err(Error::Usage(UsageError::Other(_))) if fails => self.next = self.rows.clone(),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+fn filled(db: &Database, seed: u64, rows: u64) -> Result<Changes> {
+    let chance = SimulatedEnv::new(seed ^ 0x5eed);
+    let table = db.create_table("t", TableOptions::default())?;
+    let mut changes = Changes { chance, rows: Rows::new(), next: Rows::new() };
+    for n in 0..rows {
+        let value = value(n, &changes.chance);
+        table.put(&row(n), &value)?;
+        changes.rows.insert(row(n), value);
+    }
+    Ok(changes)
+}
+
+fn rows_of(table: &Table) -> Result<Rows> {
+    table.rows()?.collect()
+}
+
+fn rows_by_index(table: &Table) -> Result<Rows> {
+    let found = table.index("i")?.range::<&[u8]>(..)?;
+    found.map(|row| row.map(|row| (row.key, row.value))).collect()
+}
+
+fn index(unique: bool) -> IndexOptions {
+    let index = IndexOptions::on_value(0..5);
+    if unique { index.unique() } else { index }
+}
+
+/// Builds an index while rows change at each point where a test can act.
+fn build_during_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mutex<Changes>>, Result<()>) {
+    let none = Changes { chance: SimulatedEnv::new(1), rows: Rows::new(), next: Rows::new() };
+    let changes = Arc::new(Mutex::new(Rank::Session, none));
+    let Ok((db, _)) = open(disk, seed) else {
+        return (changes, Err(Error::Closed));
+    };
+    let done = (|| {
+        *changes.lock() = filled(&db, seed, rows)?;
+        // All at once; in runs that are merged; in pieces, whenever there are some notes; both.
+        let (entries, notes) = match seed / 2 % 4 {
+            1 => (700, usize::MAX),
+            2 => (usize::MAX, 900),
+            3 => (700, 900),
+            _ => (usize::MAX, usize::MAX),
+        };
+        db.engine().catalog.pause.set_bounds(entries, notes);
+        let (acting, handle, table) = (changes.clone(), db.clone(), db.table("t")?);
+        let mut failed = false;
+        db.engine().catalog.pause.set(move || {
+            let changes = &mut *acting.lock();
+            let noted =
+                table.inner.look(|schema| schema.building.as_ref().map_or(0, |building| building.bytes()));
+            assert!(noted < notes.saturating_add(2_000), "who changes a row would wait: {noted}");
+            for _ in 0..changes.chance.random() % 3 {
+                // After a crash nothing works, and the statement must find that out itself.
+                failed |= changes.change(&handle, &table).is_err();
+                if failed {
+                    return;
+                }
+            }
+        });
+        let built = db.create_index("t", "i", index(seed.is_multiple_of(2)));
+        db.engine().catalog.pause.clear();
+        built
+    })();
+    db.engine().catalog.pause.clear();
+    (changes, done)
+}
+
+#[test]
+fn rows_change_while_an_index_is_built() -> Result<()> {
+    for seed in 1..60 {
+        let disk = SimulatedDisk::new(seed);
+        let (changes, done) = build_during_changes(&disk, seed, 150);
+        done.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let changes = changes.lock();
+        let (db, _) = open(&disk, seed)?;
+        let table = db.table("t")?;
+        assert_eq!(rows_of(&table)?, changes.rows, "seed {seed}");
+        assert_eq!(rows_by_index(&table)?, changes.rows, "seed {seed}");
+        assert_eq!(db.check()?.findings, Vec::<String>::new(), "seed {seed}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_crash_during_a_build_leaves_the_index_whole_or_gone() {
+    let (mut whole, mut gone) = (0, 0);
+    for seed in [1, 2, 5, 6] {
+        let disk = SimulatedDisk::new(seed);
+        build_during_changes(&disk, seed, 24).1.unwrap();
+        let total = disk.operations();
+        for operation in 1..=total {
+            let disk = SimulatedDisk::new(seed);
+            disk.crash_at(operation);
+            let (changes, done) = build_during_changes(&disk, seed, 24);
+            let survive =
+                [Survive::Nothing, Survive::Everything, Survive::Random(operation)][operation as usize % 3];
+            let what = format!("seed {seed}, crash at operation {operation} of {total}, {survive:?}");
+            let Ok((db, _)) = open(&disk.restart(survive), seed) else {
+                assert!(changes.lock().rows.is_empty(), "{what}: it does not open");
+                continue;
+            };
+            assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
+            let Ok(table) = db.table("t") else {
+                assert!(changes.lock().rows.is_empty(), "{what}: the table is gone");
+                continue;
+            };
+            let changes = changes.lock();
+            if changes.rows.len() < 20 {
+                continue;
+            }
+            let seen = rows_of(&table).unwrap();
+            assert!(seen == changes.rows || seen == changes.next, "{what}: other rows than were written");
+            if table.index("i").is_ok() {
+                assert_eq!(rows_by_index(&table).unwrap(), seen, "{what}");
+                whole += 1;
+            } else {
+                assert!(done.is_err(), "{what}: the index is gone");
+                gone += 1;
+            }
+        }
+    }
+    assert!(whole > 3 && gone > 30, "{whole} times there, {gone} times gone");
+}
+
+#[test]
+fn two_rows_of_one_key_are_refused_only_if_they_have_it_at_one_time() -> Result<()> {
+    let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+    let table = db.create_table("t", TableOptions::default())?;
+    let key = |n: u8| [b'k', n];
+    for n in 0..100 {
+        table.insert(&key(n), format!("{n:05}").as_bytes())?;
+    }
+    // The key of a row that the build has passed moves to a row that it has not passed, so that it finds the key twice.
+    let moves = |db: &Database, back: bool| {
+        let (table, mut passed) = (db.table("t").unwrap(), 0);
+        db.engine().catalog.pause.set(move || {
+            passed += 1;
+            if passed == 50 {
+                table.delete(&key(10)).unwrap();
+                table.update(&key(90), b"00010").unwrap();
+            }
+            if back && passed == 95 {
+                table.insert(&key(10), b"00010").unwrap();
+            }
+        });
+    };
+    moves(&db, false);
+    db.create_index("t", "i", index(true))?;
+    assert_eq!(rows_by_index(&table)?.len(), 99);
+    let unique = table.insert(&key(10), b"00010").unwrap_err();
+    assert!(matches!(unique, Error::Schema(SchemaError::DuplicateKey(_))), "{unique}");
+    db.drop_index("t", "i")?;
+
+    table.update(&key(90), b"00090")?;
+    table.insert(&key(10), b"00010")?;
+    moves(&db, true);
+    let error = db.create_index("t", "i", index(true)).unwrap_err();
+    assert!(matches!(error, Error::Schema(SchemaError::DuplicateKey(_))), "{error}");
+    db.engine().catalog.pause.clear();
+    assert_eq!(rows_of(&table)?.len(), 100);
+    assert!(table.index("i").is_err());
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+
+    // A key that is too long is refused, too.
+    table.insert(b"long", &[7; 3000])?;
+    let error = db.create_index("t", "i", IndexOptions::on_value(0..3000)).unwrap_err();
+    assert!(matches!(error, Error::Usage(UsageError::KeyTooLong { .. })), "{error}");
+    let (handle, mut passed) = (table.clone(), 0);
+    db.engine().catalog.pause.set(move || {
+        passed += 1;
+        match passed {
+            5 => handle.insert(b"z too long as well", &[7; 3000]).unwrap(),
+            6 => assert!(handle.delete(b"z too long as well").unwrap()),
+            20 => assert!(handle.delete(b"long").unwrap()),
+            _ => {}
+        }
+    });
+    db.create_index("t", "i", IndexOptions::on_value(0..3000))?;
+    db.engine().catalog.pause.clear();
+    assert_eq!(rows_by_index(&table)?, rows_of(&table)?);
+    Ok(())
+}
+
+#[test]
+fn a_large_index_is_written_once_from_its_first_page_to_its_last() -> Result<()> {
+    let (db, env) = open(&SimulatedDisk::new(1), 1)?;
+    let table = db.create_table("t", TableOptions::default())?;
+    for n in 0..3000u64 {
+        // In the order of the rows, the index keys are scattered.
+        table.insert(&n.to_be_bytes(), format!("{:05}", n * 7919 % 99_991).as_bytes())?;
+    }
+    let pages = |db: &Database| -> Result<u64> {
+        let report = db.check()?;
+        assert_eq!(report.findings, Vec::<String>::new());
+        Ok(report.trees.iter().find(|tree| tree.index.is_some()).unwrap().pages)
+    };
+    db.create_index("t", "i", index(true))?;
+    let (at_once, logged) = (pages(&db)?, db.metrics().log_bytes);
+    db.drop_index("t", "i")?;
+    let before = db.metrics().log_bytes;
+    db.engine().catalog.pause.set_bounds(5000, usize::MAX);
+    db.create_index("t", "i", index(true))?;
+    let in_runs = db.metrics().log_bytes - before;
+    assert_eq!(pages(&db)?, at_once);
+    assert!(in_runs < logged / 3 && in_runs < at_once * 2 * 4096, "{in_runs} of {logged} bytes");
+    assert_eq!(rows_by_index(&table)?, rows_of(&table)?);
+    // The runs are dropped, and so are those of a failed statement.
+    db.drop_index("t", "i")?;
+    table.insert(b"twice", b"00000")?;
+    db.create_index("t", "i", index(true)).unwrap_err();
+    env.settle(2000);
+    assert_eq!(db.metrics().drops_pending, 0);
+    let spaces = db.engine().pool.spaces();
+    assert!(spaces.iter().all(|space| space.durability() == Durability::Logged));
+    Ok(())
+}
+
+/// A table from before ambiguous definitions were refused keeps working.
+#[test]
+fn a_table_with_an_ambiguous_index_from_before_can_be_used() -> Result<()> {
+    let disk = SimulatedDisk::new(1);
+    let (db, _) = open(&disk, 1)?;
+    let fields = |numbers: &[u32]| {
+        let part = |number: &u32| KeyPart::Field { number: *number };
+        KeySpec { parts: numbers.iter().map(part).collect() }
+    };
+    let table =
+        db.create_table("t", TableOptions::default().index("both", IndexOptions::on_field(0).unique()))?;
+    let mut record = table.inner.look(|schema| schema.record.clone());
+    record.indexes[0].key = fields(&[0, 1]);
+    db.engine().catalog.replace_record("t", &record)?;
+    drop((table, db));
+
+    let (db, _) = open(&disk, 1)?;
+    let table = db.table("t")?;
+    table.insert(b"1", &row::encode(&["a", "bc"]))?;
+    let twice = table.insert(b"2", &row::encode(&["ab", "c"])).unwrap_err();
+    assert!(matches!(twice, Error::Schema(SchemaError::DuplicateKey(_))), "{twice}");
+    table.put(b"2", &row::encode(&["ab", "d"]))?;
+    let found = |key: &[u8]| -> Result<usize> { Ok(table.index("both")?.get(key)?.count()) };
+    assert_eq!((found(b"abc")?, found(b"abd")?, found(b"ab")?), (1, 1, 0));
+    // Another index can be added, and the table truncated; the old index can be dropped, but not created again.
+    db.create_index("t", "first", IndexOptions::on_field(0))?;
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    db.truncate_table("t")?;
+    assert_eq!(found(b"abc")?, 0);
+    table.insert(b"1", &row::encode(&["a", "bc"]))?;
+    drop((table, db));
+    let (db, _) = open(&disk, 1)?;
+    assert_eq!(db.table("t")?.index("both")?.get(b"abc")?.count(), 1);
+    db.drop_index("t", "both")?;
+    let again = db.create_index("t", "both", IndexOptions::on_field(0).and_field(1)).unwrap_err();
+    assert!(matches!(again, Error::Schema(SchemaError::AmbiguousKey { .. })), "{again}");
+    db.create_index("t", "both", IndexOptions::on_field(1))
+}
+
+fn hashed(table: &Table) -> Vec<bool> {
+    table.inner.look(|schema| schema.trees().map(|tree| tree.hash().is_on()).collect())
+}
+
+#[test]
+fn a_read_by_a_hint_looks_at_one_page() -> Result<()> {
+    let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+    let table = db.create_table("t", TableOptions::default())?;
+    for n in 0..5000u32 {
+        table.insert(&n.to_be_bytes(), &[7; 100])?;
+    }
+    let frames = || {
+        let before = work::so_far();
+        (0..500u32).for_each(|n| assert!(table.get(&n.to_be_bytes()).unwrap().is_some()));
+        (work::so_far() - before).of(Work::Frame)
+    };
+    assert!(frames() >= 1000, "a tree of one page needs no hint");
+    table.set_hash_index(true);
+    let with_hints = (0..40).map(|_| frames()).min();
+    // Two keys may compete for one slot of the hash index.
+    assert!(with_hints < Some(750), "{with_hints:?} pages for 500 reads");
+    Ok(())
+}
+
+#[test]
+fn the_setting_of_hash_indexes_reaches_every_tree() -> Result<()> {
+    let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+    let table = db.create_table("t", TableOptions::default().index("a", index(false)))?;
+    let other = db.create_table("other", TableOptions::default())?;
+    table.set_hash_index(true);
+    assert_eq!((hashed(&table), hashed(&other)), (vec![true, true], vec![false]));
+    // Later trees of a table have the setting of the table.
+    db.truncate_table("t")?;
+    assert_eq!(hashed(&table), [true, true]);
+    db.create_index("t", "b", index(true))?;
+    assert_eq!(hashed(&table), [true, true, true]);
+    table.set_hash_index(false);
+    db.truncate_table("t")?;
+    assert_eq!(hashed(&table), [false, false, false]);
+
+    // The setting may change at any time during a statement.
+    let pause = &db.engine().catalog.pause;
+    let handle = db.clone();
+    pause.set(move || handle.set_hash_index(true));
+    let made = db.create_table("made", TableOptions::default())?;
+    assert_eq!(hashed(&made), [true]);
+    made.set_hash_index(false);
+    db.truncate_table("made")?;
+    assert_eq!((hashed(&made), hashed(&other)), (vec![true], vec![true]));
+    let handle = made.clone();
+    pause.set(move || handle.set_hash_index(false));
+    db.truncate_table("made")?;
+    assert_eq!(hashed(&made), [false]);
+    made.set_hash_index(true);
+    db.create_index("made", "i", index(false))?;
+    assert_eq!(hashed(&made), [false, false]);
+    pause.clear();
+    Ok(())
+}
+
+/// After the panic memory and log disagree: no call succeeds any more, no call waits for the thread that panicked, and
+/// the next opening recovers what the log contains.
+#[test]
+fn a_panic_during_a_statement_stops_the_database_and_no_call_waits() -> Result<()> {
+    type Statement = fn(&Database) -> Result<()>;
+    let statements: [(&str, Statement); 3] = [
+        ("create", |db| db.create_table("new", TableOptions::default()).map(drop)),
+        ("truncate", |db| db.truncate_table("t").map(drop)),
+        ("create index", |db| db.create_index("t", "i", index(false))),
+    ];
+    for (what, statement) in statements {
+        let disk = SimulatedDisk::new(1);
+        let (db, _) = open(&disk, 1)?;
+        let table = db.create_table("t", TableOptions::default())?;
+        table.insert(b"k", b"00001")?;
+        db.engine().catalog.pause.set(|| panic!("a defect"));
+        std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| statement(&db))).unwrap_err();
+        db.engine().catalog.pause.clear();
+        for refused in [table.insert(b"l", b"00002").err(), statement(&db).err()] {
+            let refused = refused.unwrap_or_else(|| panic!("{what}: the database goes on"));
+            assert!(refused.to_string().contains("a statement was left unfinished"), "{what}: {refused}");
+        }
+        drop((table, db));
+        let (db, _) = open(&disk.restart(Survive::Everything), 1)?;
+        let rows = rows_of(&db.table("t")?)?.len();
+        assert_eq!(
+            (rows, db.table("new").is_ok()),
+            (usize::from(what != "truncate"), what == "create"),
+            "{what}"
+        );
+        assert!(db.table("t")?.index("i").is_err(), "{what}");
+        assert_eq!(db.check()?.findings, Vec::<String>::new(), "{what}");
+    }
+    Ok(())
+}
+
+/// A check has exclusive access to the table: a call made meanwhile waits until it is done.
+#[test]
+fn exclusive_access_to_a_table_blocks_its_calls() {
+    let (db, _env) = open(&SimulatedDisk::new(1), 1).unwrap();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let table = &table;
+        let alone = db.engine().catalog.alone("t", |_| {
+            scope.spawn(move || {
+                tell.send("it begins").unwrap();
+                table.put(b"key", b"value").unwrap();
+                tell.send("it is done").unwrap();
+            });
+            assert_eq!(told.recv(), Ok("it begins"));
+            told.recv_timeout(Duration::from_millis(500))
+        });
+        assert_eq!(alone, Some(Err(mpsc::RecvTimeoutError::Timeout)), "a row is changed under a check");
+        assert_eq!(told.recv(), Ok("it is done"));
+    });
+    assert_eq!(table.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn what_was_taken_out_of_use_is_freed_in_the_background_when_nothing_has_it() {
+    let (db, _) = open(&SimulatedDisk::new(1), 1).unwrap();
+    let catalog = &db.engine().catalog;
+    let settle = || {
+        while catalog.free_step() {}
+        catalog.retired_count()
+    };
+    let options = || TableOptions::default().index("i", IndexOptions::on_value(0..8));
+    let made = |name: &str| {
+        let table = db.create_table(name, options()).unwrap();
+        table.insert(b"k", b"a value").unwrap();
+        table
+    };
+    drop((made("dropped"), made("truncated"), made("less an index")));
+    db.drop_table("dropped").unwrap();
+    db.truncate_table("truncated").unwrap();
+    db.drop_index("less an index", "i").unwrap();
+    assert_eq!(settle(), 0, "nothing has them");
+
+    // Each kind of handle keeps its table or tree alive, and is not the last owner.
+    let table = made("by a table");
+    let index = made("by an index").index("i").unwrap();
+    let cursor = made("by a cursor").cursor().unwrap();
+    let stale = made("by an index that is gone").index("i").unwrap();
+    db.drop_tables(&["by a table", "by an index", "by a cursor"]).unwrap();
+    db.truncate_table("by an index that is gone").unwrap();
+    assert_eq!(settle(), 4);
+    drop(table);
+    assert_eq!(settle(), 3);
+    drop(index);
+    drop(stale);
+    assert_eq!(settle(), 1);
+    drop(cursor);
+    assert_eq!(settle(), 0);
+
+    // Several statements on one table, without a step of the background between them.
+    let two = || options().index("j", IndexOptions::on_value(0..4));
+    let drop_index = |index: &str| assert_eq!(db.drop_index("t", index).unwrap().trees, 1);
+    let truncate = || assert!(db.truncate_table("t").unwrap().trees > 0);
+    for round in 0..3 {
+        drop(db.create_table("t", two()).unwrap().insert(b"k", b"a value"));
+        match round {
+            0 => ["i", "j"].into_iter().for_each(drop_index),
+            1 => {
+                drop_index("j");
+                truncate();
+            }
+            _ => (0..2).for_each(|_| truncate()),
+        }
+        db.drop_table("t").unwrap();
+        assert_eq!(settle(), 0, "they keep each other");
+    }
+
+    // A temporary table is retired once, although its session ends after it was dropped.
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", options()).unwrap();
+    session.drop_temporary_table("t").unwrap();
+    db.engine().catalog.drop_temporary(&temporary.inner);
+    assert_eq!(settle(), 1);
+    drop((temporary, session));
+    assert_eq!(settle(), 0);
+}
