@@ -11,7 +11,7 @@ use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 /// Windfall: a storage engine in which dropping a table costs the same whatever the buffer pool holds.
 #[derive(Debug, Parser)]
 #[command(name = "windfall", version, arg_required_else_help = true)]
-pub struct Args {
+pub(crate) struct Args {
     /// The folder of the database; `demo` and `bench` make databases of their own.
     #[arg(long, global = true, display_order = 100, value_name = "PATH", default_value = "windfall-data")]
     pub db: PathBuf,
@@ -27,7 +27,7 @@ pub struct Args {
 
 /// The command.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Drop tables under load and watch: a table on the terminal, and report.html.
     Demo(DemoArgs),
     /// Measure what the project claims.
@@ -67,7 +67,7 @@ pub enum Command {
 
 /// Options of `sweep`, which this program runs as its own child process.
 #[derive(Clone, Debug, Group)]
-pub struct SweepArgs {
+pub(crate) struct SweepArgs {
     /// The files and folders to remove, folders with all their content.
     #[arg(required = true)]
     pub all: Vec<PathBuf>,
@@ -78,7 +78,7 @@ pub struct SweepArgs {
 
 /// Options of `shell`.
 #[derive(Debug, Group)]
-pub struct ShellArgs {
+pub(crate) struct ShellArgs {
     /// With statements from standard input: continue after a failed statement, instead of stopping at the first.
     #[arg(long)]
     pub keep_going: bool,
@@ -86,7 +86,7 @@ pub struct ShellArgs {
 
 /// Options of `create`.
 #[derive(Debug, Group)]
-pub struct CreateArgs {
+pub(crate) struct CreateArgs {
     /// The name of the table.
     pub table: String,
     /// The names of its columns, separated by commas.
@@ -99,7 +99,7 @@ pub struct CreateArgs {
 
 /// Options of `load`.
 #[derive(Debug, Group)]
-pub struct LoadArgs {
+pub(crate) struct LoadArgs {
     /// The table to load into.
     pub table: String,
     /// The file; `-` or nothing is standard input.
@@ -124,7 +124,7 @@ pub struct LoadArgs {
 
 /// Options of `get`.
 #[derive(Debug, Group)]
-pub struct GetArgs {
+pub(crate) struct GetArgs {
     /// The table.
     pub table: String,
     /// The key.
@@ -134,7 +134,7 @@ pub struct GetArgs {
 
 /// Options of `scan`.
 #[derive(Debug, Group)]
-pub struct ScanArgs {
+pub(crate) struct ScanArgs {
     /// The table.
     pub table: String,
     /// The first key (included).
@@ -153,7 +153,7 @@ pub struct ScanArgs {
 
 /// When a commit is durable, with the values of `innodb_flush_log_at_trx_commit` in `MariaDB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Commit {
+pub(crate) enum Commit {
     /// Written and synced about once a second.
     #[value(name = "0")]
     Lazy,
@@ -167,7 +167,7 @@ pub enum Commit {
 
 impl Commit {
     /// Returns the number.
-    pub fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Self::Lazy => 0,
             Self::Sync => 1,
@@ -178,7 +178,7 @@ impl Commit {
 
 /// Options of `demo`.
 #[derive(Clone, Debug, Group)]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// The duration of the measurement: half of it without drops, half of it with.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=86_400))]
     pub seconds: u64,
@@ -216,7 +216,7 @@ pub struct DemoArgs {
 
 /// Options of `bench`.
 #[derive(Clone, Debug, Group)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// The benchmark.
     #[arg(value_enum)]
     pub name: BenchName,
@@ -245,7 +245,7 @@ pub struct BenchArgs {
 
 /// An artificial cost in each statement, to check that it is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Plant {
+pub(crate) enum Plant {
     /// A cost that grows with what the table contains.
     Owned,
     /// A cost that grows with what the database contains.
@@ -256,7 +256,7 @@ pub enum Plant {
 
 /// A benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BenchName {
+pub(crate) enum BenchName {
     /// The counted work and the time of a drop.
     Drop,
     /// Many tables that are created and dropped.
@@ -284,7 +284,7 @@ pub enum BenchName {
 
 impl BenchName {
     /// Returns the name on the command line.
-    pub fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Drop => "drop",
             Self::CreateDrop => "create-drop",
@@ -304,12 +304,12 @@ impl BenchName {
 
 /// The default output folder of the lab.
 #[cfg(feature = "lab")]
-pub const LAB_OUT: &str = "windfall-lab";
+pub(crate) const LAB_OUT: &str = "windfall-lab";
 
 /// Options of `lab`.
 #[cfg(feature = "lab")]
 #[derive(Clone, Debug, Group)]
-pub struct LabArgs {
+pub(crate) struct LabArgs {
     /// The experiment or the command.
     #[arg(value_enum)]
     pub what: LabName,
@@ -340,7 +340,7 @@ pub struct LabArgs {
 /// An experiment of the lab.
 #[cfg(feature = "lab")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LabName {
+pub(crate) enum LabName {
     /// All experiments.
     All,
     /// Stalls: tables are dropped under a load of reads and writes (Percona, June 2012).
@@ -370,7 +370,7 @@ pub enum LabName {
 /// The size of the experiments of the lab.
 #[cfg(feature = "lab")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LabScale {
+pub(crate) enum LabScale {
     /// Shows that they run, in seconds; proves nothing.
     Quick,
     /// For 2 cores, 24 GiB and ten minutes.
@@ -380,7 +380,7 @@ pub enum LabScale {
 }
 
 /// Parses a size such as `4096`, `512k`, `64m` or `8g`.
-pub fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let lower = text.trim().to_ascii_lowercase();
     let (digits, unit) = lower.split_at(lower.find(|c: char| !c.is_ascii_digit()).unwrap_or(lower.len()));
     let shift = match unit.trim_start() {
@@ -406,13 +406,13 @@ fn delimiter(text: &str) -> Result<u8, String> {
 
 /// Fuzz target: arbitrary words as a command line.
 #[cfg(feature = "fuzz")]
-pub mod fuzz {
+pub(crate) mod fuzz {
     use clap::Parser as _;
 
     use super::{Args, delimiter, size};
 
     /// Parses one word per line. The value of an accepted number must match its digits and its unit.
-    pub fn arguments(data: &[u8]) {
+    pub(crate) fn arguments(data: &[u8]) {
         let Ok(text) = str::from_utf8(data) else { return };
         let words: Vec<&str> = text.split('\n').collect();
         let _ = Args::try_parse_from([&["windfall"], &words[..]].concat());
@@ -432,7 +432,7 @@ pub mod fuzz {
     }
 
     /// Returns command lines as seeds.
-    pub fn arguments_seeds() -> Vec<Vec<u8>> {
+    pub(crate) fn arguments_seeds() -> Vec<Vec<u8>> {
         let lines = [
             "create\nt\n--columns\na,b\n--key\nb",
             "load\nt\n--delimiter\ntab\n--skip-bad\n-",

@@ -23,7 +23,7 @@ const MOST: usize = u16::MAX as usize;
 const LONGEST: usize = u32::MAX as usize;
 
 /// Returns the fields of a row, or `None` if the bytes are not a row.
-pub fn fields(value: &[u8]) -> Option<Vec<&[u8]>> {
+pub(crate) fn fields(value: &[u8]) -> Option<Vec<&[u8]>> {
     let fields: Vec<&[u8]> = (0..row::count(value)).map(|n| row::field(value, n)).collect::<Option<_>>()?;
     // The format has no room for bytes that belong to no field.
     let length = 2 + 4 * fields.len() + fields.iter().map(|f| f.len()).sum::<usize>();
@@ -31,13 +31,13 @@ pub fn fields(value: &[u8]) -> Option<Vec<&[u8]>> {
 }
 
 /// Encodes several fields as one value; `None` if they exceed the limits of a row.
-pub fn encode(fields: &[&[u8]]) -> Option<Vec<u8>> {
+pub(crate) fn encode(fields: &[&[u8]]) -> Option<Vec<u8>> {
     let fits = fields.len() <= MOST && fields.iter().map(|f| f.len()).sum::<usize>() <= LONGEST;
     fits.then(|| row::encode(fields))
 }
 
 /// Returns the row as one JSON object, its columns by name; raw bytes if the value is not a row.
-pub fn object(columns: Option<&Columns>, key: &[u8], value: &[u8]) -> Value {
+pub(crate) fn object(columns: Option<&Columns>, key: &[u8], value: &[u8]) -> Value {
     let mut object = Map::new();
     let row = columns.zip(fields(value)).filter(|(c, row)| c.others.len() == row.len());
     if let Some((columns, row)) = row {
@@ -54,7 +54,7 @@ pub fn object(columns: Option<&Columns>, key: &[u8], value: &[u8]) -> Value {
 
 /// The names of a table's columns, and the key column.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Columns {
+pub(crate) struct Columns {
     /// The key column.
     pub key: String,
     /// The columns of the value, in their order.
@@ -63,7 +63,7 @@ pub struct Columns {
 
 impl Columns {
     /// Reads the columns from the metadata of a table; `None` if its values are not rows.
-    pub fn from_metadata(metadata: &[u8]) -> Option<Self> {
+    pub(crate) fn from_metadata(metadata: &[u8]) -> Option<Self> {
         let fields = fields(metadata.strip_prefix(MARK)?)?;
         let mut names = fields.into_iter().map(|f| String::from_utf8_lossy(f).into_owned());
         Some(Self { key: names.next()?, others: names.collect() })
@@ -73,7 +73,7 @@ impl Columns {
     ///
     /// # Errors
     /// There are too many columns.
-    pub fn to_metadata(&self) -> Result<Vec<u8>> {
+    pub(crate) fn to_metadata(&self) -> Result<Vec<u8>> {
         let names: Vec<&[u8]> = self.names().map(str::as_bytes).collect();
         let names = encode(&names)
             .ok_or_else(|| Failure::said(format!("{} columns are too many: at most {MOST}", names.len())))?;
@@ -81,7 +81,7 @@ impl Columns {
     }
 
     /// Returns every name, the key's first.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.key).chain(&self.others).map(String::as_str)
     }
 }

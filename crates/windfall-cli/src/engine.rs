@@ -8,17 +8,15 @@
 use std::{cell::Cell, path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
-use windfall::{
-    CheckReport, FlushLog, Options,
-    sync::work::{self, Counts, Work},
-};
-pub use windfall::{Database, IndexOptions, Table, TableOptions};
+use windfall::{CheckReport, FlushLog, Options};
+pub(crate) use windfall::{Database, IndexOptions, Table, TableOptions};
+use windfall_base::sync::work::{self, Counts, Work};
 
 use crate::{args::Commit, failure::Result};
 
 /// The options of a database.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub(crate) struct Setup {
     /// Whether to create it if there is none.
     pub create: bool,
     /// The buffer pool in bytes.
@@ -41,7 +39,7 @@ pub struct Setup {
 
 impl Setup {
     /// Returns the options of a database with this pool, which is created if it is missing.
-    pub fn with_pool(pool: u64) -> Self {
+    pub(crate) fn with_pool(pool: u64) -> Self {
         Self {
             create: true,
             pool,
@@ -56,17 +54,17 @@ impl Setup {
     }
 
     /// Sets the durability of commits.
-    pub fn commit(self, commit: Commit) -> Self {
+    pub(crate) fn commit(self, commit: Commit) -> Self {
         Self { commit, ..self }
     }
 
     /// Sets the size of the log.
-    pub fn log(self, bytes: u64) -> Self {
+    pub(crate) fn log(self, bytes: u64) -> Self {
         Self { log: Some(bytes), ..self }
     }
 
     /// Opens the database. Reports a longer recovery on standard error, once a second.
-    pub fn open(&self, path: &Path) -> Result<Database> {
+    pub(crate) fn open(&self, path: &Path) -> Result<Database> {
         let mut options = Options::default()
             .create_if_missing(self.create)
             .buffer_pool_size(self.pool)
@@ -110,29 +108,29 @@ fn flush_log(commit: Commit) -> FlushLog {
 }
 
 /// Changes the durability of commits, from the next one on.
-pub fn set_commit(db: &Database, commit: Commit) {
+pub(crate) fn set_commit(db: &Database, commit: Commit) {
     db.set_flush_log_at_trx_commit(flush_log(commit));
 }
 
 /// Returns the options of a table with these bytes as its metadata.
-pub fn with_metadata(metadata: Vec<u8>) -> TableOptions {
+pub(crate) fn with_metadata(metadata: Vec<u8>) -> TableOptions {
     TableOptions::default().metadata(metadata)
 }
 
 /// Returns the number of data file writes by this thread itself; in a client's thread, each writes out a dirty page to
 /// free its frame.
-pub fn data_writes_of_this_thread() -> u64 {
+pub(crate) fn data_writes_of_this_thread() -> u64 {
     work::so_far().of(Work::Write)
 }
 
 /// Returns the number of waits of this thread for something that a dropping thread held.
-pub fn waits_on_drops_of_this_thread() -> u64 {
+pub(crate) fn waits_on_drops_of_this_thread() -> u64 {
     work::so_far().of(Work::WaitOnDrop)
 }
 
 /// The counted work of drops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DropWork {
+pub(crate) struct DropWork {
     /// Number of drops.
     pub drops: u64,
     /// Frames of the catalog that were examined.
@@ -177,7 +175,7 @@ pub struct DropWork {
 
 impl DropWork {
     /// Returns the work of one drop.
-    pub fn of(counts: Counts) -> Self {
+    pub(crate) fn of(counts: Counts) -> Self {
         Self {
             drops: 1,
             catalog_frames: counts.of(Work::CatalogFrame),
@@ -203,7 +201,7 @@ impl DropWork {
     }
 
     /// Adds the work of other drops.
-    pub fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.drops += other.drops;
         for (mine, theirs) in self.fields_mut().into_iter().zip(other.fields()) {
             *mine.1 += theirs.1;
@@ -211,7 +209,7 @@ impl DropWork {
     }
 
     /// Takes the larger count of each kind.
-    pub fn raise_to(&mut self, other: &Self) {
+    pub(crate) fn raise_to(&mut self, other: &Self) {
         self.drops += other.drops;
         for (mine, theirs) in self.fields_mut().into_iter().zip(other.fields()) {
             *mine.1 = (*mine.1).max(theirs.1);
@@ -219,7 +217,7 @@ impl DropWork {
     }
 
     /// Returns each kind of work with its count.
-    pub fn fields(&self) -> [(&'static str, u64); 19] {
+    pub(crate) fn fields(&self) -> [(&'static str, u64); 19] {
         let mut copy = *self;
         copy.fields_mut().map(|(name, count)| (name, *count))
     }
@@ -249,12 +247,12 @@ impl DropWork {
     }
 
     /// Returns the frames, latches and list entries outside the catalog, which a drop must not touch.
-    pub fn outside_catalog(&self) -> u64 {
+    pub(crate) fn outside_catalog(&self) -> u64 {
         self.frames + self.latches + self.list_entries
     }
 
     /// Returns the sum of all counts except those of memory.
-    pub fn but_memory(&self) -> u64 {
+    pub(crate) fn but_memory(&self) -> u64 {
         self.outside_catalog()
             + self.calls_but_log()
             + (self.catalog_frames + self.catalog_latches + self.locks)
@@ -263,19 +261,19 @@ impl DropWork {
     }
 
     /// Returns the calls for files and for memory mappings, other than writing and syncing the log.
-    pub fn calls_but_log(&self) -> u64 {
+    pub(crate) fn calls_but_log(&self) -> u64 {
         self.reads + self.writes + self.syncs + self.file_calls + self.map_calls
     }
 }
 
 /// Drops tables in one atomic step, and returns the counted work of this thread.
-pub fn drop_counted(db: &Database, tables: &[&str]) -> Result<DropWork> {
+pub(crate) fn drop_counted(db: &Database, tables: &[&str]) -> Result<DropWork> {
     Ok(DropWork::of(db.drop_tables(tables)?.work))
 }
 
 /// The result of an offline check.
 #[derive(Clone, Debug, Default)]
-pub struct Checked {
+pub(crate) struct Checked {
     /// The kinds of things that were checked, with their counts.
     pub counted: Vec<(&'static str, u64)>,
     /// The findings, one line each.
@@ -289,7 +287,7 @@ pub struct Checked {
 }
 
 /// Checks everything.
-pub fn check(db: &Database) -> Result<Checked> {
+pub(crate) fn check(db: &Database) -> Result<Checked> {
     let report = db.check()?;
     let entries = report.trees.iter().map(|tree| tree.entries).sum();
     let counted = vec![("pages", report.pages), ("trees", report.trees.len() as u64), ("entries", entries)];

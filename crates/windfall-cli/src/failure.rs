@@ -9,11 +9,11 @@ use std::{fmt, io};
 use crate::interrupt::Signal;
 
 /// The result of a command.
-pub type Result<T, E = Failure> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// The reason why a command failed.
 #[derive(Debug)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// An error of the engine.
     Engine(windfall::error::Error),
     /// The output could not be written.
@@ -28,17 +28,17 @@ pub enum Failure {
 
 impl Failure {
     /// Returns a failure in words.
-    pub fn said(what: impl Into<String>) -> Self {
+    pub(crate) fn said(what: impl Into<String>) -> Self {
         Self::Said(what.into())
     }
 
     /// Returns the exit code.
-    pub fn code(&self) -> u8 {
+    pub(crate) fn code(&self) -> u8 {
         if let Self::Stopped(signal, _) = self { signal.code() } else { 2 }
     }
 
     /// Returns whether the reader of the output has closed the pipe.
-    pub fn is_broken_pipe(&self) -> bool {
+    pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Answer(e) if e.kind() == io::ErrorKind::BrokenPipe)
     }
 }

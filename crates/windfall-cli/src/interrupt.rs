@@ -30,29 +30,29 @@ static HAS_COME: AtomicBool = AtomicBool::new(false);
 
 /// A signal that has been received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signal(u8);
+pub(crate) struct Signal(u8);
 
 impl Signal {
     /// Returns the received signal, if any.
-    pub fn come() -> Option<Self> {
+    pub(crate) fn come() -> Option<Self> {
         let number = CAME.load(SeqCst);
         (number != 0).then_some(Self(number as u8))
     }
 
     /// Returns its name.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         low_level::signal_name(self.0.into()).unwrap_or("a signal")
     }
 
     /// Returns the exit code of a process that was ended by it.
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         BY_SIGNAL + self.0
     }
 }
 
 /// A wait that signals can interrupt.
 #[derive(Debug)]
-pub struct Interrupt {
+pub(crate) struct Interrupt {
     woken: PipeReader,
     wake: PipeWriter,
 }
@@ -62,7 +62,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// The system cannot create a pipe.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let (woken, wake) = pipe()?;
         Ok(Self { woken, wake })
     }
@@ -71,7 +71,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// Errors of the system.
-    pub fn watch(&self) -> io::Result<()> {
+    pub(crate) fn watch(&self) -> io::Result<()> {
         for signal in [SIGINT, SIGTERM] {
             let number = signal as u8;
             // The handlers run in this order: at the first signal the first handler finds the flag unset.
@@ -87,7 +87,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// Errors of the system.
-    pub fn wait(&self) -> io::Result<()> {
+    pub(crate) fn wait(&self) -> io::Result<()> {
         retry_on_intr(|| poll(&mut [PollFd::new(&self.woken, PollFlags::IN)], None))?;
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// Errors of the system.
-    pub fn wait_for(&self, input: impl AsFd) -> io::Result<()> {
+    pub(crate) fn wait_for(&self, input: impl AsFd) -> io::Result<()> {
         let mut ends = [PollFd::new(&input, PollFlags::IN), PollFd::new(&self.woken, PollFlags::IN)];
         retry_on_intr(|| poll(&mut ends, None))?;
         Ok(())

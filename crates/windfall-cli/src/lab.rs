@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Executes the command.
-pub fn run(options: &LabArgs, json: bool) -> Result<ExitCode> {
+pub(crate) fn run(options: &LabArgs, json: bool) -> Result<ExitCode> {
     if let Some(folder) = &options.child {
         return play(folder);
     }

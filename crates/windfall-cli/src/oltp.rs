@@ -24,10 +24,10 @@ use crate::{
 };
 
 /// Rows per range.
-pub const RANGE: u32 = 100;
+pub(crate) const RANGE: u32 = 100;
 
 /// The kinds of calls.
-pub const KINDS: [&str; 6] = ["point read", "range of 100", "update", "delete", "insert", "commit"];
+pub(crate) const KINDS: [&str; 6] = ["point read", "range of 100", "update", "delete", "insert", "commit"];
 const POINT: usize = 0;
 const RANGES: usize = 1;
 const UPDATE: usize = 2;
@@ -36,13 +36,13 @@ const INSERT: usize = 4;
 const COMMIT: usize = 5;
 
 /// An observer of each call.
-pub trait Observer {
+pub(crate) trait Observer {
     /// Executes a call of a kind, which is an index of [`KINDS`].
     fn call<T>(&mut self, kind: usize, call: impl FnOnce() -> Called<T>) -> Called<T>;
 }
 
 /// An observer that records nothing.
-pub struct Unobserved;
+pub(crate) struct Unobserved;
 
 impl Observer for Unobserved {
     #[inline]
@@ -53,7 +53,7 @@ impl Observer for Unobserved {
 
 /// The database and table of the transactions.
 #[derive(Clone, Copy, Debug)]
-pub struct Mix<'a> {
+pub(crate) struct Mix<'a> {
     /// The database.
     pub db: &'a Database,
     /// The table, with ids 1 to `rows`.
@@ -64,7 +64,7 @@ pub struct Mix<'a> {
 
 impl Mix<'_> {
     /// Executes one transaction. Returns whether it committed; otherwise a deadlock or a lock timeout rolled it back.
-    pub fn transaction(&self, random: &mut Random, observer: &mut impl Observer) -> Result<bool> {
+    pub(crate) fn transaction(&self, random: &mut Random, observer: &mut impl Observer) -> Result<bool> {
         match self.attempt(random, observer) {
             Ok(()) => Ok(true),
             Err(Error::Lock(LockError::Deadlock(_) | LockError::TimedOut { .. })) => Ok(false),
@@ -107,7 +107,7 @@ impl Mix<'_> {
 }
 
 /// Creates the table with its index on `k` and loads rows 1 to `rows`, counting them.
-pub fn load(db: &Database, rows: u32, seed: u64, done: &AtomicU64) -> Result<Table> {
+pub(crate) fn load(db: &Database, rows: u32, seed: u64, done: &AtomicU64) -> Result<Table> {
     let options = TableOptions::default()
         .index("k_1", IndexOptions::on_value(sbtest::K.start as u32..sbtest::K.end as u32));
     let table = db.create_table(sbtest::SBTEST, options)?;

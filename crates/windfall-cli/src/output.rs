@@ -12,32 +12,32 @@ use std::{
 };
 
 use serde_json::{Value, json};
-pub use windfall_measure::Grid;
+pub(crate) use windfall_measure::Grid;
 use windfall_measure::units;
 
 use crate::failure::{Failure, Result};
 
 /// The buffered standard output.
-pub type Out = BufWriter<StdoutLock<'static>>;
+pub(crate) type Out = BufWriter<StdoutLock<'static>>;
 
 /// Returns standard output.
-pub fn out() -> Out {
+pub(crate) fn out() -> Out {
     BufWriter::new(io::stdout().lock())
 }
 
 /// Prints a value as JSON, and a line break.
-pub fn print_json(value: &Value) -> Result<()> {
+pub(crate) fn print_json(value: &Value) -> Result<()> {
     print(&format!("{value:#}\n"))
 }
 
 /// Prints text unchanged.
-pub fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = out();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Answer)
 }
 
 /// Formats bytes as text.
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     match str::from_utf8(bytes) {
         Ok(text) if !text.contains(char::is_control) => text.to_owned(),
         Ok(text) => text
@@ -53,7 +53,7 @@ const QUOTED: usize = 60;
 const LISTED: usize = 8;
 
 /// Formats bytes for a message: only their beginning, if they are many.
-pub fn quoted(bytes: &[u8]) -> String {
+pub(crate) fn quoted(bytes: &[u8]) -> String {
     // One more character than is shown indicates that there are more.
     let end = match str::from_utf8(bytes) {
         Ok(text) => text.char_indices().nth(QUOTED + 1).map_or(text.len(), |(end, _)| end),
@@ -67,7 +67,7 @@ pub fn quoted(bytes: &[u8]) -> String {
 }
 
 /// Formats names for a message: only the first ones, if they are many.
-pub fn listed(names: &[String]) -> String {
+pub(crate) fn listed(names: &[String]) -> String {
     let shown: Vec<String> = names.iter().take(LISTED).map(|name| quoted(name.as_bytes())).collect();
     let more = names.len() - shown.len();
     let shown = shown.join(", ");
@@ -75,7 +75,7 @@ pub fn listed(names: &[String]) -> String {
 }
 
 /// Returns bytes as JSON.
-pub fn value(bytes: &[u8]) -> Value {
+pub(crate) fn value(bytes: &[u8]) -> Value {
     str::from_utf8(bytes).map_or_else(|_| json!({ "hex": hex(bytes) }), Into::into)
 }
 

@@ -30,7 +30,7 @@ const STAY: &[u8] = b"stay";
 
 /// Files and folders that are removed at the end.
 #[derive(Debug)]
-pub struct Sweeper {
+pub(crate) struct Sweeper {
     what: SweepArgs,
     waiting: Option<Child>,
     ended: bool,
@@ -39,7 +39,7 @@ pub struct Sweeper {
 impl Sweeper {
     /// Starts to watch files and folders that are removed with all their content, and folders that are then removed if
     /// they are empty, while a lock on a file is held.
-    pub fn watch(all: Vec<PathBuf>, if_empty: Vec<PathBuf>, lock: Option<&File>) -> Self {
+    pub(crate) fn watch(all: Vec<PathBuf>, if_empty: Vec<PathBuf>, lock: Option<&File>) -> Self {
         let what = SweepArgs { all, if_empty };
         // Without the process the only difference is that files of a killed one remain. A unit test is another program,
         // which has no `sweep` command.
@@ -49,7 +49,7 @@ impl Sweeper {
 
     /// Removes the files and folders with all their content, and returns whether that succeeded. The folders of
     /// `if_empty` stay, because results are written there.
-    pub fn end(mut self) -> io::Result<()> {
+    pub(crate) fn end(mut self) -> io::Result<()> {
         self.what.if_empty.clear();
         self.sweep(STAY)
     }
@@ -95,7 +95,7 @@ fn start(what: &SweepArgs, lock: Option<&File>) -> io::Result<Child> {
 }
 
 /// Runs the waiting process.
-pub fn wait(what: &SweepArgs) -> ExitCode {
+pub(crate) fn wait(what: &SweepArgs) -> ExitCode {
     // Reading ends when the first process closes its end. A process that ends normally may have sent a message.
     let mut last_words = Vec::new();
     let _ = io::stdin().read_to_end(&mut last_words);

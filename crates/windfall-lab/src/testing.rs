@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Waits for an event for at most ten minutes, a limit that only a hang reaches.
-pub fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
         assert!(start.elapsed() < Duration::from_mins(10), "{what}: that does not come");
@@ -32,39 +32,39 @@ pub fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-pub fn pool(options: PoolOptions) -> (SimulatedDisk, Arc<ClassicPool>) {
+pub(crate) fn pool(options: PoolOptions) -> (SimulatedDisk, Arc<ClassicPool>) {
     let disk = SimulatedDisk::new(1);
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let context = Ground::new(shared, Arc::new(RealEnv::default()), options.page_size, 64 << 20).unwrap();
     (disk, Arc::new(ClassicPool::new(context, options).unwrap()))
 }
 
-pub fn tree(pool: &Arc<ClassicPool>, space: &Arc<Space>, id: u64) -> Tree<ClassicPool> {
+pub(crate) fn tree(pool: &Arc<ClassicPool>, space: &Arc<Space>, id: u64) -> Tree<ClassicPool> {
     let handle = space.tree(SpaceId(id)).unwrap();
     Tree::new(pool.clone(), handle.clone(), TreeHash::new(pool.clone(), handle))
 }
 
-pub fn new_space(pool: &Arc<ClassicPool>, id: u64) -> Arc<Space> {
+pub(crate) fn new_space(pool: &Arc<ClassicPool>, id: u64) -> Arc<Space> {
     let space = Space::new(SpaceId(id), false);
     pool.attach(&space);
     pool.context().disk.create(FileName::Data(space.id)).unwrap();
     space
 }
 
-pub fn put(tree: &Tree<ClassicPool>, key: &[u8], value: &[u8]) {
+pub(crate) fn put(tree: &Tree<ClassicPool>, key: &[u8], value: &[u8]) {
     rows::put(tree, key, value).unwrap();
 }
 
-pub fn remove(tree: &Tree<ClassicPool>, key: &[u8]) {
+pub(crate) fn remove(tree: &Tree<ClassicPool>, key: &[u8]) {
     rows::remove(tree, key).unwrap();
 }
 
-pub fn get(tree: &Tree<ClassicPool>, key: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn get(tree: &Tree<ClassicPool>, key: &[u8]) -> Option<Vec<u8>> {
     rows::get(tree, key).unwrap()
 }
 
 /// Asserts that the hash index counts its entries correctly, and that each list holds the frames that belong to it.
-pub fn check_pool(pool: &ClassicPool) {
+pub(crate) fn check_pool(pool: &ClassicPool) {
     let hashed: u32 = pool.frames().iter().map(|d| d.hashed.load(Relaxed)).sum();
     assert_eq!(hashed as usize, pool.hash_index().len());
     for instance in pool.instances() {
@@ -80,7 +80,7 @@ pub fn check_pool(pool: &ClassicPool) {
     }
 }
 
-pub fn random(state: &mut u64) -> u64 {
+pub(crate) fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
     *state >> 33
 }

@@ -23,7 +23,7 @@ fn name(day: u64) -> String {
 ///
 /// # Errors
 /// Those of the database.
-pub fn run(folder: &Path) -> Result<()> {
+pub(crate) fn run(folder: &Path) -> Result<()> {
     let db = Database::open(folder, Options::default().buffer_pool_size(64 << 20))?;
     // Measurements may be lost by a crash of the machine in the last second, but not by one of the process.
     db.set_flush_log_at_trx_commit(FlushLog::Write);

@@ -30,7 +30,7 @@ fn work(db: &Database, jobs: &Table) -> Result<bool> {
 ///
 /// # Errors
 /// Those of the database.
-pub fn run(folder: &Path) -> Result<()> {
+pub(crate) fn run(folder: &Path) -> Result<()> {
     let db = Database::open(folder, Options::default().buffer_pool_size(64 << 20))?;
     // The state is the first four bytes of the value.
     let options = TableOptions::default().index("by_state", IndexOptions::on_value(0..4));

@@ -37,7 +37,7 @@ fn transfer(db: &Database, accounts: &Table, from: u64, to: u64, amount: u64) ->
 ///
 /// # Errors
 /// Those of the database.
-pub fn run(folder: &Path) -> Result<()> {
+pub(crate) fn run(folder: &Path) -> Result<()> {
     let db = Database::open(folder, Options::default().buffer_pool_size(64 << 20))?;
     let accounts = db.create_table("accounts", TableOptions::default())?;
     for account in 0..ACCOUNTS {

@@ -132,7 +132,7 @@ impl Move<'_> {
     }
 
     /// Returns the step that continues in the same direction.
-    pub fn on(self) -> Move<'static> {
+    pub(crate) fn on(self) -> Move<'static> {
         match self {
             Self::Next | Self::To(Seek::First | Seek::AtLeast(_) | Seek::Above(_)) => Move::Next,
             Self::Prev | Self::To(Seek::Last | Seek::AtMost(_) | Seek::Below(_)) => Move::Prev,

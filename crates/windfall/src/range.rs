@@ -20,7 +20,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    pub fn of<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> Self {
+    pub(crate) fn of<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> Self {
         let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         Self { lower: own(range.start_bound()), upper: own(range.end_bound()) }
     }

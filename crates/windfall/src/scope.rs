@@ -66,7 +66,7 @@ fn is_in_call() -> bool {
 
 /// A transaction between its calls.
 #[derive(Debug)]
-pub struct Scope {
+pub(crate) struct Scope {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: TransactionOptions,
     inner: Mutex<Inner>,
@@ -111,12 +111,12 @@ impl From<RowMode> for RowLock {
 
 impl RowLock {
     /// Returns the timeout for a lock of a row.
-    pub fn lock_timeout(self, scope: &Scope) -> LockTimeout {
+    pub(crate) fn lock_timeout(self, scope: &Scope) -> LockTimeout {
         if self.if_locked == IfLocked::Wait { scope.lock_timeout() } else { LockTimeout::NoWait }
     }
 
     /// Returns whether there is a row, from the result of an attempt to read it: a skipped row counts as none.
-    pub fn pass_over(self, read: Result<bool, Stop>) -> Result<bool, Stop> {
+    pub(crate) fn pass_over(self, read: Result<bool, Stop>) -> Result<bool, Stop> {
         match read {
             Err(Stop::Blocked(_)) if self.if_locked == IfLocked::Skip => Ok(false),
             read => read,
@@ -144,7 +144,7 @@ pub(crate) struct Inner {
 }
 
 impl Scope {
-    pub fn new(engine: Arc<Engine>, options: TransactionOptions) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, options: TransactionOptions) -> Self {
         let wants_view = options.snapshot && options.isolation >= Isolation::RepeatableRead;
         let inner = Inner {
             phase: Phase::Open,
@@ -162,7 +162,7 @@ impl Scope {
     }
 
     /// Runs a call, or a part of one.
-    pub fn call<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
+    pub(crate) fn call<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
         let inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
         if inner.bound_to.is_some_and(|thread| thread != thread::number()) {
             return Err(TransactionError::Busy.into());
@@ -253,32 +253,32 @@ impl Scope {
     }
 
     /// Returns whether locking reads also lock gaps, so that missing rows stay missing.
-    pub fn locks_gaps(&self) -> bool {
+    pub(crate) fn locks_gaps(&self) -> bool {
         self.options.isolation >= Isolation::RepeatableRead
     }
 
     /// Returns the lock mode of plain reads, if they lock.
-    pub fn lock_of_reads(&self) -> Option<RowMode> {
+    pub(crate) fn lock_of_reads(&self) -> Option<RowMode> {
         (self.options.isolation == Isolation::Serializable).then_some(RowMode::Shared)
     }
 
     /// Returns how long a call waits for a lock.
-    pub fn lock_timeout(&self) -> LockTimeout {
+    pub(crate) fn lock_timeout(&self) -> LockTimeout {
         LockTimeout::of(self.options.lock_wait.unwrap_or_else(|| self.engine.lock_wait()))
     }
 
     /// Returns the transaction's view, and takes it if there is none yet.
-    pub fn view<'i>(&self, inner: &'i mut Inner) -> &'i Arc<ReadView> {
+    pub(crate) fn view<'i>(&self, inner: &'i mut Inner) -> &'i Arc<ReadView> {
         inner.view.get_or_insert_with(|| Arc::new(self.engine.transactions.view()))
     }
 
     /// Returns the view of a plain read that begins now, at levels that read with views.
-    pub fn view_of_plain_read(&self, inner: &mut Inner) -> Option<Arc<ReadView>> {
+    pub(crate) fn view_of_plain_read(&self, inner: &mut Inner) -> Option<Arc<ReadView>> {
         (self.options.isolation != Isolation::ReadUncommitted).then(|| self.view_of_read(inner))
     }
 
     /// Returns a view for a read that begins now.
-    pub fn view_of_read(&self, inner: &mut Inner) -> Arc<ReadView> {
+    pub(crate) fn view_of_read(&self, inner: &mut Inner) -> Arc<ReadView> {
         match self.options.isolation {
             Isolation::RepeatableRead | Isolation::Snapshot => self.view(inner).clone(),
             _ => Arc::new(self.engine.transactions.view()),
@@ -286,13 +286,13 @@ impl Scope {
     }
 
     /// Returns an error if a strict view, that of [`Isolation::Snapshot`], was ended to limit undo.
-    pub fn check_strict(&self, inner: &Inner) -> Result<()> {
+    pub(crate) fn check_strict(&self, inner: &Inner) -> Result<()> {
         self.strict_view(inner).map_or(Ok(()), |view| view.held(Ok(())))
     }
 
     /// Refuses to change or lock rows of a tree that a strict view does not know, because it was created or truncated
     /// since.
-    pub fn check_known(
+    pub(crate) fn check_known(
         &self,
         inner: &Inner,
         created_at: impl FnOnce() -> Result<TrxId>,
@@ -305,12 +305,12 @@ impl Scope {
     }
 
     /// Returns the strict view: rows that have changed since must be neither changed nor locked.
-    pub fn strict_view<'i>(&self, inner: &'i Inner) -> Option<&'i Arc<ReadView>> {
+    pub(crate) fn strict_view<'i>(&self, inner: &'i Inner) -> Option<&'i Arc<ReadView>> {
         inner.view.as_ref().filter(|_| self.options.isolation == Isolation::Snapshot)
     }
 
     /// Locks a table, once, until the transaction ends.
-    pub fn lock_table(&self, inner: &mut Inner, space: SpaceId, mode: TableMode) -> Result<()> {
+    pub(crate) fn lock_table(&self, inner: &mut Inner, space: SpaceId, mode: TableMode) -> Result<()> {
         let is_enough = |held: TableMode| held == mode || held == TableMode::IntentionExclusive;
         if inner.tables.iter().any(|(known, held)| *known == space && is_enough(*held)) {
             return Ok(());
@@ -331,7 +331,7 @@ impl Scope {
     /// Retries a call that changes or locks rows of a table until it is not blocked. Each attempt passes the gate of
     /// its table and leaves it. A call that fails has changed nothing, and a call that has changed nothing keeps no
     /// more locks than if it had not waited.
-    pub fn locked<T>(
+    pub(crate) fn locked<T>(
         &self,
         inner: &mut Inner,
         kind: TableKind,
@@ -376,7 +376,7 @@ impl Scope {
 
 impl Scope {
     /// Returns the transaction's id, if it has one.
-    pub fn id(&self) -> Option<u64> {
+    pub(crate) fn id(&self) -> Option<u64> {
         Some(self.id.load(SeqCst)).filter(|id| *id != TrxId::NONE.0)
     }
 
@@ -384,12 +384,12 @@ impl Scope {
     ///
     /// # Errors
     /// [`TransactionError::ReadOnly`].
-    pub fn check_may_change(&self) -> Result<()> {
+    pub(crate) fn check_may_change(&self) -> Result<()> {
         if self.options.read_only { Err(TransactionError::ReadOnly.into()) } else { Ok(()) }
     }
 
     /// Locks a range of keys against inserts, at levels that lock gaps.
-    pub fn lock_range(
+    pub(crate) fn lock_range(
         &self,
         inner: &mut Inner,
         tree: &Tree,
@@ -399,7 +399,7 @@ impl Scope {
         self.with_trx(inner, |trx| trx.lock_range(tree, lower, upper))
     }
 
-    pub fn commit(&self, mode: FlushLog) -> Result<()> {
+    pub(crate) fn commit(&self, mode: FlushLog) -> Result<()> {
         let end = self.end(|inner| {
             let mut trx = self.resume(inner);
             let end = trx.commit();
@@ -429,7 +429,7 @@ impl Scope {
         Ok(())
     }
 
-    pub fn prepare(&self, xid: &[u8], mode: FlushLog) -> Result<()> {
+    pub(crate) fn prepare(&self, xid: &[u8], mode: FlushLog) -> Result<()> {
         Prepared::check_name(xid)?;
         let xid = Arc::from(xid);
         let end = self.call(|inner| {
@@ -450,7 +450,7 @@ impl Scope {
         self.await_log(end, mode)
     }
 
-    pub fn roll_back(&self) -> Result<()> {
+    pub(crate) fn roll_back(&self) -> Result<()> {
         let (revoked, done) = self.end(|inner| {
             let mut trx = self.resume(inner);
             let revoked = trx.revoke();
@@ -463,7 +463,7 @@ impl Scope {
     }
 
     /// Marks that the handle was dropped. Rolls back, or, if a call is in progress, the end of that call does.
-    pub fn abandon(&self) {
+    pub(crate) fn abandon(&self) {
         self.abandoned.store(true, SeqCst);
         self.end_if_abandoned();
     }
@@ -489,7 +489,7 @@ impl Scope {
         }
     }
 
-    pub fn set_savepoint(&self, name: &str) -> Result<()> {
+    pub(crate) fn set_savepoint(&self, name: &str) -> Result<()> {
         self.call(|inner| {
             let here = inner.trx.savepoint();
             inner.savepoints.retain(|(known, _)| **known != *name);
@@ -498,7 +498,7 @@ impl Scope {
         })
     }
 
-    pub fn roll_back_to(&self, name: &str) -> Result<()> {
+    pub(crate) fn roll_back_to(&self, name: &str) -> Result<()> {
         self.call(|inner| {
             let place = inner.place_of(name)?;
             inner.savepoints.truncate(place + 1);
@@ -507,7 +507,7 @@ impl Scope {
         })
     }
 
-    pub fn release(&self, name: &str) -> Result<()> {
+    pub(crate) fn release(&self, name: &str) -> Result<()> {
         self.call(|inner| {
             let place = inner.place_of(name)?;
             inner.savepoints.truncate(place);
@@ -515,7 +515,7 @@ impl Scope {
         })
     }
 
-    pub fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         let binds = is_in_call();
         let mut statement = self.call(|inner| {
             let binds = binds && inner.bound_to.is_none();
@@ -606,17 +606,17 @@ impl Inner {
     }
 
     /// Returns the transaction's id, if it has one.
-    pub fn own(&self) -> TrxId {
+    pub(crate) fn own(&self) -> TrxId {
         self.trx.id()
     }
 
     /// Returns how often a part of the transaction was rolled back.
-    pub fn rolled_back(&self) -> u64 {
+    pub(crate) fn rolled_back(&self) -> u64 {
         self.trx.rolled_back()
     }
 
     /// Records that temporary tables of a session are changed.
-    pub fn uses(&mut self, undo: &Arc<SessionUndo>) {
+    pub(crate) fn uses(&mut self, undo: &Arc<SessionUndo>) {
         if !self.sessions.iter().any(|known| Arc::ptr_eq(known, undo)) {
             self.sessions.push(undo.clone());
         }

@@ -31,7 +31,7 @@ pub(crate) struct SessionUndo {
 
 impl SessionUndo {
     /// Returns the undo of the session's temporary tables.
-    pub fn stream(&self) -> &Arc<Stream> {
+    pub(crate) fn stream(&self) -> &Arc<Stream> {
         &self.stream
     }
 }

@@ -22,7 +22,7 @@ use std::{
     time::Instant,
 };
 
-use windfall::sync::{
+use windfall_base::sync::{
     Bug,
     bug::{VARIABLE, chosen},
 };

@@ -14,8 +14,8 @@ use std::{
 use windfall::{
     CountingAllocator, Database, DropReport, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
     env::{RealEnv, Step},
-    sync::work::{self, Work},
 };
+use windfall_base::sync::work::{self, Work};
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use changed_env::{Change, Changed};

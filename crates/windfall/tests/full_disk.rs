@@ -23,8 +23,8 @@ use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
     env::{Env, Kind, RealEnv, Step, Worker},
     error::DiskError,
-    sync::Event,
 };
+use windfall_base::sync::Event;
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 const PAGE: u64 = 4096;

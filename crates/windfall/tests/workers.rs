@@ -21,8 +21,8 @@ use windfall::{
     disk::{Completion, Disk, FileName, Folder, Queue, Request},
     env::RealEnv,
     error::DiskError,
-    sync::atomic::AtomicU64,
 };
+use windfall_base::sync::atomic::AtomicU64;
 use windfall_sim::SimulatedDisk;
 
 /// A disk on which one worker panics, once the trap (an injected panic) is set.

@@ -41,7 +41,7 @@ const SHARE: usize = 4;
 
 /// The cache of open files.
 #[derive(Debug)]
-pub struct Handles {
+pub(super) struct Handles {
     root: PathBuf,
     limit: usize,
     /// Whether files of the root folder and of the data folder are opened for direct I/O. Each entry is true until the
@@ -112,7 +112,7 @@ impl Cache {
 
 impl Handles {
     /// Returns an empty cache for a database folder.
-    pub fn new(root: PathBuf, limit: usize, direct: bool) -> Self {
+    pub(super) fn new(root: PathBuf, limit: usize, direct: bool) -> Self {
         let most =
             rustix::process::getrlimit(Resource::Nofile).current.map_or(limit, |most| most as usize / SHARE);
         let limit = limit.min(most).max(1);
@@ -127,12 +127,12 @@ impl Handles {
     }
 
     /// Returns the database folder.
-    pub fn root(&self) -> &Path {
+    pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
     /// Returns the path of a file.
-    pub fn path(&self, name: FileName) -> PathBuf {
+    pub(super) fn path(&self, name: FileName) -> PathBuf {
         self.root.join(name.to_string())
     }
 
@@ -142,7 +142,7 @@ impl Handles {
     }
 
     /// Returns the file, and opens it if it is not open.
-    pub fn get(&self, name: FileName) -> Result<Arc<File>, DiskError> {
+    pub(super) fn get(&self, name: FileName) -> Result<Arc<File>, DiskError> {
         let changes = {
             let mut cache = self.cache(name).lock();
             if let Some(file) = cache.get(name) {
@@ -166,13 +166,13 @@ impl Handles {
 
     /// Returns the file for a request that may wait in a queue. Waits while twice as many files are open as the cache
     /// may hold: the other handles belong to requests in progress, which end by themselves.
-    pub fn get_for_queue(&self, name: FileName) -> Result<Arc<File>, DiskError> {
+    pub(super) fn get_for_queue(&self, name: FileName) -> Result<Arc<File>, DiskError> {
         self.open.fewer.wait(|| self.open.count.load(SeqCst) < self.limit * 2);
         self.get(name)
     }
 
     /// Creates the file, or truncates it to length zero.
-    pub fn create(&self, name: FileName) -> Result<(), DiskError> {
+    pub(super) fn create(&self, name: FileName) -> Result<(), DiskError> {
         let file = Arc::new(self.open_file(name, IoOp::Create, OFlags::CREATE | OFlags::TRUNC)?);
         let mut cache = self.cache(name).lock();
         cache.changes += 1;
@@ -183,7 +183,7 @@ impl Handles {
     }
 
     /// Records that these names refer to other files now, or to none.
-    pub fn forget(&self, names: &[FileName]) {
+    pub(super) fn forget(&self, names: &[FileName]) {
         for &name in names {
             let mut cache = self.cache(name).lock();
             cache.changes += 1;
@@ -236,7 +236,7 @@ impl Handles {
     }
 
     #[cfg(test)]
-    pub fn open_now(&self) -> usize {
+    pub(super) fn open_now(&self) -> usize {
         self.open.count.load(SeqCst)
     }
 }

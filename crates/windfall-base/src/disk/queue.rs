@@ -24,7 +24,7 @@ use crate::{
 
 /// The threads that carry out requests.
 #[derive(Debug)]
-pub struct IoThreads {
+pub(super) struct IoThreads {
     limit: usize,
     shared: Arc<Shared>,
 }
@@ -107,7 +107,7 @@ impl Shared {
 
 impl IoThreads {
     /// Starts no thread yet; at most `limit` later.
-    pub fn new(limit: usize) -> Self {
+    pub(super) fn new(limit: usize) -> Self {
         let shared = Shared { work: Mutex::new(Rank::Leaf, Jobs::default()), wake: Event::new() };
         Self { limit: limit.max(1), shared: Arc::new(shared) }
     }
@@ -132,7 +132,7 @@ impl IoThreads {
     }
 
     #[cfg(test)]
-    pub fn running(&self) -> usize {
+    pub(super) fn running(&self) -> usize {
         self.shared.work.lock().threads.len()
     }
 }
@@ -151,7 +151,7 @@ impl Drop for IoThreads {
 
 /// A queue of the real disk.
 #[derive(Debug)]
-pub struct RealQueue {
+pub(super) struct RealQueue {
     disk: Arc<Inner>,
     inbox: Arc<Inbox>,
     pending: usize,
@@ -159,7 +159,7 @@ pub struct RealQueue {
 
 impl RealQueue {
     /// Returns an empty queue. It keeps the folder locked as long as it lives.
-    pub fn new(disk: Arc<Inner>) -> Self {
+    pub(super) fn new(disk: Arc<Inner>) -> Self {
         let inbox = Inbox { done: Mutex::new(Rank::Leaf, Vec::new()), arrived: Event::new() };
         Self { disk, inbox: Arc::new(inbox), pending: 0 }
     }

@@ -61,7 +61,7 @@ pub struct RealDisk(Arc<Inner>);
 
 /// The state that the disk and its queues share. The fields are dropped in this order: the lock is dropped last.
 #[derive(Debug)]
-pub struct Inner {
+pub(super) struct Inner {
     threads: IoThreads,
     handles: Handles,
     /// The folders, in the order of [`Folder`].
@@ -72,11 +72,11 @@ pub struct Inner {
 
 /// Whether this process still holds the folder's lock, and may change the folder.
 #[derive(Debug)]
-pub struct FolderLease(RwLock<bool>);
+pub(super) struct FolderLease(RwLock<bool>);
 
 impl FolderLease {
     /// Returns the permission to change something: while a thread holds it the folder is not released.
-    pub fn change(&self) -> Result<RwLockReadGuard<'_, bool>, DiskError> {
+    pub(super) fn change(&self) -> Result<RwLockReadGuard<'_, bool>, DiskError> {
         let lasts = self.0.read();
         if *lasts { Ok(lasts) } else { Err(DiskError::Released) }
     }

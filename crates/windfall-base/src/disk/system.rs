@@ -31,14 +31,14 @@ use crate::{
 
 /// The number of open files, and the event for threads that wait until it is lower.
 #[derive(Debug, Default)]
-pub struct Open {
+pub(super) struct Open {
     pub count: AtomicUsize,
     pub fewer: Event,
 }
 
 /// An open file. The descriptor is closed when the last reference is dropped.
 #[derive(Debug)]
-pub struct File {
+pub(super) struct File {
     fd: OwnedFd,
     path: PathBuf,
     direct: bool,
@@ -47,7 +47,7 @@ pub struct File {
 
 impl File {
     /// Returns an open file, counted in `open` while it lives.
-    pub fn new(fd: OwnedFd, path: PathBuf, direct: bool, open: Option<Arc<Open>>) -> Self {
+    pub(super) fn new(fd: OwnedFd, path: PathBuf, direct: bool, open: Option<Arc<Open>>) -> Self {
         if let Some(open) = &open {
             open.count.fetch_add(1, SeqCst);
         }
@@ -59,7 +59,7 @@ impl File {
     }
 
     /// Reads from any offset into any memory; returns how many bytes there were.
-    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
+    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
         if !self.direct {
             return self.named(IoOp::Read, self.read_whole(offset, out));
         }
@@ -98,7 +98,7 @@ impl File {
     }
 
     /// Reads a page straight into its words; bytes past the end of the file are zero.
-    pub fn read_page(&self, offset: u64, into: &[AtomicU64]) -> Result<(), DiskError> {
+    pub(super) fn read_page(&self, offset: u64, into: &[AtomicU64]) -> Result<(), DiskError> {
         let length = size_of_val(into);
         let memory = into.as_ptr().cast::<u8>().cast_mut();
         if self.direct && memory.addr() % BLOCK != 0 {
@@ -127,7 +127,7 @@ impl File {
     }
 
     /// Writes all the bytes. For a direct file they must be whole blocks in aligned memory.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         let mut at = 0;
         while at < bytes.len() {
             match rustix::io::pwrite(&self.fd, &bytes[at..], offset + at as u64) {
@@ -141,7 +141,7 @@ impl File {
     }
 
     /// Writes bytes that need not be aligned in memory.
-    pub fn write_unaligned(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+    pub(super) fn write_unaligned(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         if !self.direct {
             return self.write(offset, bytes);
         }
@@ -151,7 +151,12 @@ impl File {
     }
 
     /// Carries out a request of a batch.
-    pub fn transfer(&self, action: Action, offset: u64, buffer: &mut IoBuffer) -> Result<(), DiskError> {
+    pub(super) fn transfer(
+        &self,
+        action: Action,
+        offset: u64,
+        buffer: &mut IoBuffer,
+    ) -> Result<(), DiskError> {
         match action {
             Action::Read => {
                 let got = self.named(IoOp::Read, self.read_whole(offset, buffer.bytes_mut()))?;
@@ -163,13 +168,13 @@ impl File {
     }
 
     /// Makes content and length durable.
-    pub fn sync(&self) -> Result<(), DiskError> {
+    pub(super) fn sync(&self) -> Result<(), DiskError> {
         // A failed sync is never repeated: the system may have dropped the pages that it could not write.
         self.named(IoOp::Sync, retry_on_intr(|| rustix::fs::fdatasync(&self.fd)).map_err(Into::into))
     }
 
     /// Sets the length.
-    pub fn truncate(&self, length: u64) -> Result<(), DiskError> {
+    pub(super) fn truncate(&self, length: u64) -> Result<(), DiskError> {
         self.named(
             IoOp::Truncate,
             retry_on_intr(|| rustix::fs::ftruncate(&self.fd, length)).map_err(Into::into),
@@ -177,7 +182,7 @@ impl File {
     }
 
     /// Reserves space, and extends the file to the end of the range.
-    pub fn preallocate(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+    pub(super) fn preallocate(&self, offset: u64, length: u64) -> Result<(), DiskError> {
         let call = || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), offset, length);
         match retry_on_intr(call) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.fill_with_zeros(offset + length),
@@ -187,7 +192,7 @@ impl File {
 
     /// Replaces `fallocate` where it is not supported: writes zeros from the end of the file on, in whole blocks. Holes
     /// before the end stay holes.
-    pub fn fill_with_zeros(&self, end: u64) -> Result<(), DiskError> {
+    pub(super) fn fill_with_zeros(&self, end: u64) -> Result<(), DiskError> {
         const STEP: u64 = 1 << 20;
         let stat = self.named(IoOp::Preallocate, rustix::fs::fstat(&self.fd).map_err(Into::into))?;
         let length = u64::try_from(stat.st_size).unwrap_or(0);

@@ -22,7 +22,7 @@ use super::Rank;
 
 /// The object that a thread holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub(super) enum What {
     /// A lock or a latch of this rank.
     Lock(Rank),
     /// The inside of a table's gate.
@@ -31,7 +31,7 @@ pub enum What {
 
 /// Records that this thread holds something, as long as this lives. It stays with the thread that made it.
 #[derive(Debug)]
-pub struct Note {
+pub(super) struct Note {
     _noted: Noted,
     _thread: PhantomData<*const ()>,
 }
@@ -39,7 +39,7 @@ pub struct Note {
 impl Note {
     /// Records what the thread has just acquired, or waits for.
     #[inline]
-    pub fn new(what: What) -> Self {
+    pub(super) fn new(what: What) -> Self {
         Self { _noted: Noted::new(what), _thread: PhantomData }
     }
 }
@@ -85,7 +85,7 @@ mod noted {
 
     /// The list of what one thread holds.
     #[derive(Debug)]
-    pub struct Holder {
+    pub(super) struct Holder {
         pub name: String,
         /// Each with its acquisition number.
         held: Mutex<Vec<(u64, What)>>,
@@ -111,7 +111,7 @@ mod noted {
     }
 
     /// Returns everything that is held: the thread, the number of the acquisition, and the object.
-    pub fn all() -> Vec<(Arc<Holder>, u64, What)> {
+    pub(super) fn all() -> Vec<(Arc<Holder>, u64, What)> {
         let holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let held = |holder: Arc<Holder>| {
             let held = holder.held().clone();
@@ -128,10 +128,10 @@ mod noted {
 
     /// One object that the thread holds. `None` if the thread is ending: then it has no list any more.
     #[derive(Debug)]
-    pub struct Noted(Option<u64>);
+    pub(super) struct Noted(Option<u64>);
 
     impl Noted {
-        pub fn new(what: What) -> Self {
+        pub(super) fn new(what: What) -> Self {
             let note = |mine: &Arc<Holder>| {
                 let number = NEXT.fetch_add(1, Relaxed);
                 mine.held().push((number, what));

@@ -76,7 +76,7 @@ mod order {
         static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
     }
 
-    pub fn take(rank: Rank, try_only: bool) {
+    pub(super) fn take(rank: Rank, try_only: bool) {
         // While a panic unwinds, its own message must not be replaced by another one.
         if std::thread::panicking() {
             return;
@@ -93,11 +93,11 @@ mod order {
         });
     }
 
-    pub fn swap(other: Vec<Rank>) -> Vec<Rank> {
+    pub(super) fn swap(other: Vec<Rank>) -> Vec<Rank> {
         HELD.replace(other)
     }
 
-    pub fn give(rank: Rank) {
+    pub(super) fn give(rank: Rank) {
         HELD.with_borrow_mut(|held| {
             if let Some(at) = held.iter().rposition(|r| *r == rank) {
                 held.remove(at);

@@ -6,21 +6,22 @@
 //! **Invariants.** This module contains only names, and calls that are compiled away: the product pays nothing for
 //! being replaceable. It is one of the few modules with `unsafe`.
 
-pub use core::{hint::spin_loop, sync::atomic};
+pub(super) use core::hint::spin_loop;
+pub use core::sync::atomic;
 pub use std::thread_local;
 
 use atomic::{AtomicUsize, Ordering::Relaxed};
-pub use parking_lot::{
+pub(super) use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, const_mutex, const_rwlock,
 };
 
 /// How often a waiter checks again before it parks: a page latch is held for a microsecond, or for an I/O.
-pub const SPINS: u32 = 60;
+pub(super) const SPINS: u32 = 60;
 
 /// Parks this thread if `blocked` returns true. `blocked` runs at a moment from which no unpark of this key can be
 /// missed.
 #[inline]
-pub fn park(key: usize, blocked: impl FnOnce() -> bool) {
+pub(super) fn park(key: usize, blocked: impl FnOnce() -> bool) {
     // SAFETY: keys are addresses of latches, on which no other code parks; the closures neither panic nor call into the
     // parking lot.
     unsafe {
@@ -30,7 +31,7 @@ pub fn park(key: usize, blocked: impl FnOnce() -> bool) {
 
 /// Unparks every thread that is parked under this key.
 #[inline]
-pub fn unpark_all(key: usize) {
+pub(super) fn unpark_all(key: usize) {
     // SAFETY: as for parking.
     unsafe { parking_lot_core::unpark_all(key, parking_lot_core::DEFAULT_UNPARK_TOKEN) };
 }

@@ -156,20 +156,20 @@ impl EntryHeader {
 pub(super) struct Slot(pub u64);
 
 impl Slot {
-    pub fn new(head: u32, record: usize, suffix_len: usize) -> Self {
+    pub(super) fn new(head: u32, record: usize, suffix_len: usize) -> Self {
         Self(u64::from(head) << 32 | ((record / 8) as u64) << 16 | suffix_len as u64)
     }
     #[inline]
-    pub fn head(self) -> u32 {
+    pub(super) fn head(self) -> u32 {
         (self.0 >> 32) as u32
     }
     /// Returns the record's offset in bytes.
     #[inline]
-    pub fn record(self) -> usize {
+    pub(super) fn record(self) -> usize {
         (self.0 >> 16) as u16 as usize * 8
     }
     #[inline]
-    pub fn suffix_len(self) -> usize {
+    pub(super) fn suffix_len(self) -> usize {
         self.0 as u16 as usize
     }
 }

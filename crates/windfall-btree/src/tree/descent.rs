@@ -32,7 +32,7 @@ pub(super) enum Target<'k> {
 
 impl Target<'_> {
     /// Returns whether this is the right node, by its fences.
-    pub fn is_at(self, node: Node<'_>) -> bool {
+    pub(super) fn is_at(self, node: Node<'_>) -> bool {
         match self {
             Target::Key(key) => node.contains(key),
             Target::Below(Some(key)) => node.contains_below(key),

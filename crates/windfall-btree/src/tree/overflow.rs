@@ -100,7 +100,7 @@ pub(super) struct Link {
 
 impl Link {
     /// Reads the fields. `None` if the page is not at this place of this chain, or its fields are invalid.
-    pub fn of(page: Page<'_>, stamp: u64, place: u32) -> Option<Self> {
+    pub(super) fn of(page: Page<'_>, stamp: u64, place: u32) -> Option<Self> {
         let link = Self {
             next: PageNo(page.u32(NEXT)),
             stamp: page.u64(STAMP),
@@ -115,7 +115,7 @@ impl Link {
     }
 
     /// Returns the place that an overflow page itself records.
-    pub fn place_of(page: Page<'_>) -> u32 {
+    pub(super) fn place_of(page: Page<'_>) -> u32 {
         page.u32(PLACE)
     }
 

@@ -59,7 +59,7 @@ pub(super) struct Need<'k> {
 
 impl<'k> Need<'k> {
     /// Creates the need for an entry of a leaf with a value of this length.
-    pub fn leaf(key: &'k [u8], value: usize) -> Self {
+    pub(super) fn leaf(key: &'k [u8], value: usize) -> Self {
         Self { key, fixed: LEAF_RECORD, value }
     }
 
@@ -73,7 +73,7 @@ impl<'k> Need<'k> {
     }
 
     /// Returns whether the node has room for the entry, including that of an entry of the same key, which it replaces.
-    pub fn fits(&self, node: Node<'_>) -> bool {
+    pub(super) fn fits(&self, node: Node<'_>) -> bool {
         let words = self.words(node);
         let free = node.free_words();
         words <= free || {

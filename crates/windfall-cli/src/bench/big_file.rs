@@ -40,7 +40,7 @@ static NEXT: AtomicU64 = AtomicU64::new(READ);
 const PATIENCE: Duration = Duration::from_hours(1);
 
 /// Runs the benchmark.
-pub fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let sizes = bench.size([4096 * MB, 8192 * MB, 4096 * MB], [8 * MB, 16 * MB, 8 * MB]);
     let path = bench.database("big-file");
     // A pool that holds the clients' table and little of the big ones.

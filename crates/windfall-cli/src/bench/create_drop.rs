@@ -21,7 +21,7 @@ use super::{
 use crate::{args::Commit, engine::Setup, failure::Result};
 
 /// Runs the benchmark.
-pub fn run(bench: &mut Bench) {
+pub(super) fn run(bench: &mut Bench) {
     bench.part("files-of-small-tables", no_file);
     bench.part("create-drop-over-bare-loop", rate);
     bench.part("many-empty-tables", many_empty);

@@ -40,7 +40,7 @@ const BEGIN: &str = "windfall-drop-begins";
 const END: &str = "windfall-drop-ends";
 
 /// Runs the benchmark.
-pub fn run(bench: &mut Bench) {
+pub(super) fn run(bench: &mut Bench) {
     if !bench.options.only.is_empty() {
         return bench.part("factors", drop_factors::run);
     }
@@ -113,7 +113,7 @@ fn counted(bench: &mut Bench) -> Result<()> {
 }
 
 /// Runs a child process: `calls`, `instructions:BYTES OF THE POOL`, or a part of a factor.
-pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
+pub(super) fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
     if factors::is_part(part) {
         return factors::child(part, dir, options.seed, options.plant_cost);

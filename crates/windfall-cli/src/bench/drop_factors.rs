@@ -46,7 +46,7 @@ const SEEN: f64 = 10.0;
 const LONGEST: f64 = 2.0;
 
 /// Runs this part.
-pub fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let scale = bench.size(Scale::Full, Scale::Quick);
     let asked = FactorKind::of(&bench.options.only)?;
     let folder = bench.database("factors");

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Runs this part.
-pub fn run(bench: &mut Bench) {
+pub(super) fn run(bench: &mut Bench) {
     bench.part("full-over-empty-pool", fills);
     bench.part("big-over-empty-table", big_table);
     bench.part("syncs-of-a-group-drop", group);

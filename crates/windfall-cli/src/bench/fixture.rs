@@ -15,23 +15,23 @@ use crate::{
 };
 
 /// Bytes per megabyte (MiB).
-pub const MB: u64 = 1 << 20;
+pub(super) const MB: u64 = 1 << 20;
 /// Bytes per gigabyte (GiB).
-pub const GB: u64 = 1 << 30;
+pub(super) const GB: u64 = 1 << 30;
 /// The value of a row in tables that are used for their calls.
-pub const SMALL: [u8; 100] = [7; 100];
+pub(super) const SMALL: [u8; 100] = [7; 100];
 /// The bytes of a value in tables that are used for their size.
-pub const VALUE: usize = 1_000;
+pub(super) const VALUE: usize = 1_000;
 /// The approximate bytes of a row in these tables.
-pub const ROW: u64 = 1_040;
+pub(super) const ROW: u64 = 1_040;
 
 /// Creates a table without secondary trees.
-pub fn table(db: &Database, name: &str) -> Result<Table> {
+pub(super) fn table(db: &Database, name: &str) -> Result<Table> {
     Ok(db.create_table(name, engine::with_metadata(Vec::new()))?)
 }
 
 /// Creates a table of `count` small rows.
-pub fn small(db: &Database, name: &str, count: u64) -> Result<Table> {
+pub(super) fn small(db: &Database, name: &str, count: u64) -> Result<Table> {
     let table = table(db, name)?;
     for id in 0..count {
         table.insert(&id.to_be_bytes(), &SMALL)?;
@@ -40,7 +40,7 @@ pub fn small(db: &Database, name: &str, count: u64) -> Result<Table> {
 }
 
 /// Inserts rows `from..to` into a table that is used for its size.
-pub fn rows(table: &Table, from: u64, to: u64) -> Result<()> {
+pub(super) fn rows(table: &Table, from: u64, to: u64) -> Result<()> {
     let mut random = Random::new(from, to);
     let mut value = vec![0; VALUE];
     for id in from..to {
@@ -52,7 +52,7 @@ pub fn rows(table: &Table, from: u64, to: u64) -> Result<()> {
 }
 
 /// Creates a table of about `bytes` bytes; returns its number of rows as well.
-pub fn big(db: &Database, name: &str, bytes: u64) -> Result<(Table, u64)> {
+pub(super) fn big(db: &Database, name: &str, bytes: u64) -> Result<(Table, u64)> {
     let (table, count) = (table(db, name)?, bytes / ROW);
     rows(&table, 0, count)?;
     Ok((table, count))
@@ -60,7 +60,7 @@ pub fn big(db: &Database, name: &str, bytes: u64) -> Result<(Table, u64)> {
 
 /// Creates a small table and writes and reads its rows: it has dirty pages and, if there is a hash index, entries
 /// there.
-pub fn used(db: &Database, name: &str, count: u64) -> Result<()> {
+pub(super) fn used(db: &Database, name: &str, count: u64) -> Result<()> {
     let table = small(db, name, count)?;
     for _ in 0..2 {
         for id in 0..count {
@@ -71,7 +71,7 @@ pub fn used(db: &Database, name: &str, count: u64) -> Result<()> {
 }
 
 /// Runs threads that do the same with different numbers; returns their results, or the first failure.
-pub fn threads<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
+pub(super) fn threads<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
     thread::scope(|scope| {
         let threads: Vec<_> = (0..count)
             .map(|n| {
@@ -88,11 +88,11 @@ pub fn threads<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) 
 }
 
 /// Returns the word for on or off.
-pub fn with(on: bool) -> &'static str {
+pub(super) fn with(on: bool) -> &'static str {
     if on { "with" } else { "without" }
 }
 
 /// Closes a database.
-pub fn close(db: Database) -> Result<()> {
+pub(super) fn close(db: Database) -> Result<()> {
     Ok(db.close()?)
 }

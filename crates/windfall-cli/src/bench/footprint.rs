@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Runs the benchmark.
-pub fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let pool = bench.size(8192 * MB, 64 * MB);
     let setup = Setup { hash: Some(false), ..Setup::with_pool(pool).commit(Commit::Lazy).log(1024 * MB) };
     let before = resident_bytes();

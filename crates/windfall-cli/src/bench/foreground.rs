@@ -48,17 +48,17 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// The share of the capacity that is used.
 const LOAD: f64 = 0.6;
 /// Probabilities below this are a significant difference.
-pub const CHANCE: f64 = 0.01;
+pub(super) const CHANCE: f64 = 0.01;
 
 /// Runs the benchmark.
-pub fn run(bench: &mut Bench) {
+pub(super) fn run(bench: &mut Bench) {
     bench.part("calls", |bench| beside(bench, Load::Calls));
     bench.part("transactions", |bench| beside(bench, Load::Transactions));
 }
 
 /// The load of the clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Load {
+pub(super) enum Load {
     /// Three reads to one update.
     Calls,
     /// The same, three reads and an update in each transaction.
@@ -178,7 +178,7 @@ impl Kind {
 
 /// Results of windows, one number each, in nanoseconds.
 #[derive(Debug, Default)]
-pub struct Windows {
+pub(super) struct Windows {
     pub p99: Vec<f64>,
     pub gap: Vec<f64>,
     /// The longest gap near the drop; 0 if it was too short for a stall.
@@ -186,13 +186,13 @@ pub struct Windows {
 }
 
 impl Windows {
-    pub fn extend(&mut self, other: Self) {
+    pub(super) fn extend(&mut self, other: Self) {
         self.p99.extend(other.p99);
         self.gap.extend(other.gap);
         self.hold.extend(other.hold);
     }
 
-    pub fn tell(&self, bench: &mut Bench, name: &str) {
+    pub(super) fn tell(&self, bench: &mut Bench, name: &str) {
         bench.fact(format!("{name}: p99 of a window, median µs"), median(&self.p99) / 1e3);
         bench.fact(format!("{name}: longest gap of a window, median µs"), median(&self.gap) / 1e3);
         let most = self.gap.iter().copied().fold(0.0, f64::max);
@@ -201,7 +201,7 @@ impl Windows {
 }
 
 /// The setting of a measurement.
-pub struct Field<'a> {
+pub(super) struct Field<'a> {
     pub db: &'a Database,
     pub table: &'a Table,
     pub load: Load,
@@ -238,7 +238,7 @@ impl Field<'_> {
     }
 
     /// Returns the mean interval between two calls of a client.
-    pub fn interval(&self, bench: &mut Bench) -> Result<Duration> {
+    pub(super) fn interval(&self, bench: &mut Bench) -> Result<Duration> {
         bench.say("measuring what the engine can do");
         let capacity = self.capacity(bench.seconds(5.0, 0.5))?;
         bench.fact(self.load.in_words("capacity, per second"), capacity);
@@ -255,7 +255,7 @@ impl Field<'_> {
     }
 
     /// Runs the clients for some windows. `at` is called at the start of each window, and may stall the clients.
-    pub fn turn(
+    pub(super) fn turn(
         &self,
         interval: Duration,
         windows: u32,

@@ -24,7 +24,7 @@ use crate::{
 
 /// The bound that a value is compared with.
 #[derive(Clone, Copy, Debug)]
-pub enum Bound {
+pub(super) enum Bound {
     /// The maximum of the value.
     AtMost(f64),
     /// The minimum of the value.
@@ -62,7 +62,7 @@ impl Claim {
 
 /// A running benchmark.
 #[derive(Debug)]
-pub struct Bench {
+pub(super) struct Bench {
     /// The options of the call.
     pub options: BenchArgs,
     folder: PathBuf,
@@ -77,7 +77,7 @@ pub struct Bench {
 
 impl Bench {
     /// Creates the folder of a benchmark.
-    pub fn begin(options: &BenchArgs) -> Result<Self> {
+    pub(super) fn begin(options: &BenchArgs) -> Result<Self> {
         let parent = options.dir.clone().unwrap_or_else(|| "windfall-bench".into());
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let made = parent.ancestors().take_while(missing).map(Path::to_path_buf).collect();
@@ -99,47 +99,47 @@ impl Bench {
     }
 
     /// Returns the folder of a database of this benchmark.
-    pub fn database(&self, name: &str) -> PathBuf {
+    pub(super) fn database(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
     /// Returns the machine that it runs on.
-    pub fn machine(&self) -> &Machine {
+    pub(super) fn machine(&self) -> &Machine {
         &self.machine
     }
 
     /// Returns a size: the real one, or the one of a quick run.
-    pub fn size<T>(&self, real: T, quick: T) -> T {
+    pub(super) fn size<T>(&self, real: T, quick: T) -> T {
         if self.options.quick { quick } else { real }
     }
 
     /// Returns a time in seconds: the real one, or the one of a quick run.
-    pub fn seconds(&self, real: f64, quick: f64) -> Duration {
+    pub(super) fn seconds(&self, real: f64, quick: f64) -> Duration {
         Duration::from_secs_f64(self.size(real, quick))
     }
 
     /// Reports the progress on standard error.
-    pub fn say(&self, what: &str) {
+    pub(super) fn say(&self, what: &str) {
         eprintln!("[{:6.1} s] {what}", self.start.elapsed().as_secs_f64());
     }
 
     /// Compares a value with a bound.
-    pub fn claim(&mut self, id: impl Into<String>, value: f64, bound: Bound) {
+    pub(super) fn claim(&mut self, id: impl Into<String>, value: f64, bound: Bound) {
         self.claims.push(Claim { id: id.into(), measured: Some((value, bound)) });
     }
 
     /// Records a measured value that is not a claim.
-    pub fn fact(&mut self, name: impl Into<String>, value: impl Into<Value>) {
+    pub(super) fn fact(&mut self, name: impl Into<String>, value: impl Into<Value>) {
         self.facts.push((name.into(), value.into()));
     }
 
     /// Appends a table to the text output. The JSON output has its content as a fact.
-    pub fn table(&mut self, title: impl Into<String>, grid: Grid) {
+    pub(super) fn table(&mut self, title: impl Into<String>, grid: Grid) {
         self.tables.push((title.into(), grid));
     }
 
     /// Records that something could not be measured: a claim that does not hold, except in a quick run.
-    pub fn missing(&mut self, id: &str, why: &str) {
+    pub(super) fn missing(&mut self, id: &str, why: &str) {
         self.fact(id, format!("not measured: {why}"));
         if !self.options.quick {
             self.claims.push(Claim { id: id.into(), measured: None });
@@ -147,7 +147,7 @@ impl Bench {
     }
 
     /// Measures a part. If it fails, the result lacks this part only.
-    pub fn part(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> Result<()>) {
+    pub(super) fn part(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> Result<()>) {
         if let Err(failure) = measure(self) {
             self.say(&format!("{name} failed: {failure}"));
             self.fact(name, format!("failed: {failure}"));
@@ -157,7 +157,7 @@ impl Bench {
     }
 
     /// Prints the result and returns the exit code.
-    pub fn end(self, json: bool) -> Result<ExitCode> {
+    pub(super) fn end(self, json: bool) -> Result<ExitCode> {
         let name = self.options.name.text();
         if self.claims.is_empty() && !self.options.quick {
             return Err(Failure::said(format!("bench {name} has measured nothing")));
@@ -242,7 +242,7 @@ fn figure(x: f64) -> String {
 }
 
 /// Returns the rate of a call per second: repeats it for `time`, 64 times between two readings of the clock.
-pub fn rate(time: Duration, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
+pub(super) fn rate(time: Duration, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let start = Instant::now();
     let mut calls = 0_u64;
     loop {

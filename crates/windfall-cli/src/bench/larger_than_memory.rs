@@ -54,7 +54,7 @@ const OURS: [Ours; 3] = [
 ];
 
 /// Runs the benchmark.
-pub fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let rows = bench.size(20_000_000, 100_000);
     // A row takes about 130 bytes in a page.
     let pool = (rows * 130 / 4).max(4 * MB);

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Runs the benchmark.
-pub fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let size = bench.size(4096 * MB, 16 * MB);
     let path = bench.database("memory-back");
     bench.say("making three tables");

@@ -41,7 +41,7 @@ use crate::{
 use harness::Bench;
 
 /// Runs a benchmark, or the part of one that a child process executes.
-pub fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
+pub(crate) fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
     if let Some(part) = &options.child {
         match options.name {
             BenchName::Drop => drop::child(part, options)?,

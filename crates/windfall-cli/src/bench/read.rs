@@ -47,7 +47,7 @@ fn load(bench: &Bench, rows: u64, hash: bool) -> Result<(Database, Table)> {
 }
 
 /// Runs the benchmark.
-pub fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let rows = bench.size(10_000_000, 20_000);
     let (off_db, off) = load(bench, rows, false)?;
     let (on_db, on) = load(bench, rows, true)?;

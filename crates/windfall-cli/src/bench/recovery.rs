@@ -40,7 +40,7 @@ fn setup(quick: bool) -> Setup {
 }
 
 /// Runs the benchmark: with a sync per commit, and with a write, which is a much fuller load and survives a kill, too.
-pub fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
     for name in [SYNCED, WRITTEN] {
         kill_and_open(bench, name)?;
     }
@@ -101,7 +101,7 @@ fn inserted(thread: usize, n: u64) -> [u8; 8] {
 }
 
 /// Runs the process that is killed: every thread inserts and updates as fast as it can.
-pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
+pub(super) fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
     let db = setup(options.quick).commit(Commit::Lazy).open(dir)?;
     let rows = if options.quick { ROWS / 100 } else { ROWS };

@@ -14,31 +14,31 @@ use crate::{
 };
 
 /// The bytes of a value.
-pub const VALUE: usize = 100;
+pub(super) const VALUE: usize = 100;
 
 /// Returns the row with a number: its key and its value.
-pub fn row(id: u64) -> ([u8; 8], [u8; VALUE]) {
+pub(super) fn row(id: u64) -> ([u8; 8], [u8; VALUE]) {
     let mut value = [0; VALUE];
     Random::new(id, 77).fill(&mut value);
     (id.to_be_bytes(), value)
 }
 
 /// Returns the sum of the bytes of a value, eight at a time.
-pub fn sum(value: &[u8]) -> u64 {
+pub(super) fn sum(value: &[u8]) -> u64 {
     value.as_chunks::<8>().0.iter().fold(0, |sum, eight| sum.wrapping_add(u64::from_le_bytes(*eight)))
 }
 
 /// A reader by key: returns the sum of the value, or none if the key is missing.
-pub type Read<'a> = Box<dyn FnMut([u8; 8]) -> Result<Option<u64>> + 'a>;
+pub(super) type Read<'a> = Box<dyn FnMut([u8; 8]) -> Result<Option<u64>> + 'a>;
 
 /// Returns a reader of a Windfall table.
-pub fn ours(table: &Table) -> Read<'_> {
+pub(super) fn ours(table: &Table) -> Read<'_> {
     let mut value = Vec::new();
     Box::new(move |key| Ok(table.get_into(&key, &mut value)?.then(|| sum(&value))))
 }
 
 /// Fills a Windfall table, and writes it to disk.
-pub fn fill(db: &Database, rows: u64) -> Result<Table> {
+pub(super) fn fill(db: &Database, rows: u64) -> Result<Table> {
     let table = fixture::table(db, "rows")?;
     for id in 0..rows {
         let (key, value) = row(id);
@@ -49,7 +49,7 @@ pub fn fill(db: &Database, rows: u64) -> Result<Table> {
 }
 
 /// A store that can be read and updated by key.
-pub trait Store {
+pub(super) trait Store {
     /// Returns the sum of the value of a key.
     fn read(&self, key: [u8; 8]) -> Result<Option<u64>>;
     /// Replaces the value of a key.

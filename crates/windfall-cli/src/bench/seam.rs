@@ -42,7 +42,7 @@ const TURN: usize = 5_000;
 const WAYS: [(&str, seam::Way); 2] = [("generic", seam::generic), ("direct", seam::direct)];
 
 /// Runs the benchmark.
-pub fn run(bench: &mut Bench) {
+pub(super) fn run(bench: &mut Bench) {
     for hash in [false, true] {
         let with = if hash { "hashed" } else { "plain" };
         bench.part(&format!("{with}-instructions"), |bench| instructions(bench, hash, with));
@@ -101,7 +101,7 @@ fn instructions(bench: &mut Bench, hash: bool, with: &str) -> Result<()> {
 }
 
 /// Runs a child process: `generic:plain` and so on.
-pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
+pub(super) fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
     let unknown = || Failure::said(format!("there is no part {part}"));
     let (way, with) = part.split_once(':').ok_or_else(unknown)?;

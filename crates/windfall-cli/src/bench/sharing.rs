@@ -19,11 +19,11 @@ use crate::{
 };
 
 /// Number of committing threads.
-pub const THREADS: usize = 8;
+pub(super) const THREADS: usize = 8;
 
 /// The cost of a commit with a single thread.
 #[derive(Clone, Copy, Debug)]
-pub struct Alone {
+pub(super) struct Alone {
     /// A commit that is only written, in microseconds.
     written_us: f64,
     /// The additional time of the sync, in microseconds.
@@ -32,7 +32,7 @@ pub struct Alone {
 
 impl Alone {
     /// Measures `count` commits of each kind, each with its own number. From then on commits are synced.
-    pub fn measure(db: &Database, count: usize, commit: impl Fn(usize) -> Result<()>) -> Result<Self> {
+    pub(super) fn measure(db: &Database, count: usize, commit: impl Fn(usize) -> Result<()>) -> Result<Self> {
         let (mut written, mut synced) = (Vec::new(), Vec::new());
         for n in 0..count {
             for (number, mode, times) in
@@ -55,7 +55,7 @@ impl Alone {
     }
 
     /// Compares the syncs of eight threads with their commits, or records why that shows nothing here.
-    pub fn judge(self, bench: &mut Bench, id: &str, what: &str, syncs: u64, commits: u64) {
+    pub(super) fn judge(self, bench: &mut Bench, id: &str, what: &str, syncs: u64, commits: u64) {
         let Self { written_us, sync_us } = self;
         bench.fact(format!("a {what} that is written, 1 thread, median µs"), written_us);
         bench.fact(format!("a sync of the log for a {what}, 1 thread, median µs"), sync_us);

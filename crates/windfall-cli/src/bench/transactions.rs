@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Runs the benchmark.
-pub fn run(bench: &mut Bench) {
+pub(super) fn run(bench: &mut Bench) {
     bench.part("reads", reads);
     bench.part("commits", commits);
     bench.part("mix", mix);
@@ -97,7 +97,7 @@ fn commits(bench: &mut Bench) -> Result<()> {
 }
 
 /// A worker that executes transactions of the mix.
-pub trait Worker {
+pub(super) trait Worker {
     /// Executes one transaction. Returns whether it committed.
     fn transaction(&mut self, random: &mut Random) -> Result<bool>;
 }
@@ -109,7 +109,7 @@ impl Worker for Mix<'_> {
 }
 
 /// Returns the committed transactions per second of `threads` threads, each with its own worker.
-pub fn throughput<W: Worker>(
+pub(super) fn throughput<W: Worker>(
     threads: usize,
     time: Duration,
     seed: u64,
@@ -132,7 +132,7 @@ pub fn throughput<W: Worker>(
 }
 
 /// Creates and fills the table of sysbench.
-pub fn load(bench: &Bench, name: &str, rows: u32, more: u64) -> Result<(Database, Table)> {
+pub(super) fn load(bench: &Bench, name: &str, rows: u32, more: u64) -> Result<(Database, Table)> {
     bench.say(&format!("loading the table of sysbench for {name}"));
     let setup = Setup::with_pool(u64::from(rows) * 1024 + more).commit(Commit::Lazy).log(1024 * MB);
     let db = setup.open(&bench.database(name))?;

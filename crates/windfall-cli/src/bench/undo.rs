@@ -30,7 +30,7 @@ const CHANGED: u64 = 20_000;
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Runs this part.
-pub fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let (rows, undo) = (bench.size(1_000_000, 20_000), bench.size(4 * GB, 16 * MB));
     let db = Setup::with_pool(2048 * MB).commit(Commit::Lazy).log(2048 * MB).open(&bench.database("undo"))?;
     bench.say("loading");

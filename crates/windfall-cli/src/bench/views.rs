@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(250);
 const GONE: f64 = 5.0;
 
 /// Runs this part.
-pub fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let rows = bench.size(200_000, 2_000);
     let (db, table) = load(bench, "views", rows, bench.size(4 * GB, 256 * MB))?;
     let field = Field { db: &db, table: &table, rows };

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Checks a database.
-pub fn check(db: &Path, json: bool) -> Result<ExitCode> {
+pub(super) fn check(db: &Path, json: bool) -> Result<ExitCode> {
     let report = match with_database(db, false, Commit::Sync, engine::check) {
         Ok(report) => report,
         Err(Failure::Engine(damage @ (Error::Corrupt(_) | Error::Disk(DiskError::Missing { .. })))) => {

@@ -20,7 +20,7 @@ use crate::{
 
 /// An input with its progress bar.
 #[derive(Debug)]
-pub struct Input {
+pub(super) struct Input {
     file: File,
     interrupt: Interrupt,
     bar: ProgressBar,
@@ -31,7 +31,7 @@ impl Input {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn open(file: Option<&Path>) -> Result<(Self, String)> {
+    pub(super) fn open(file: Option<&Path>) -> Result<(Self, String)> {
         let (file, length, name) = match file.filter(|f| *f != Path::new("-")) {
             // Not the standard library's handle: its own buffer would be invisible to the wait for input.
             None => {
@@ -61,12 +61,12 @@ impl Input {
     ///
     /// # Errors
     /// Errors of the system.
-    pub fn watch_signals(&self) -> Result<()> {
+    pub(super) fn watch_signals(&self) -> Result<()> {
         Ok(self.interrupt.watch()?)
     }
 
     /// Removes the progress bar.
-    pub fn finish(&self) {
+    pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -81,7 +81,7 @@ struct Records<R> {
 }
 
 /// A file after its header.
-pub struct Lines<R> {
+pub(crate) struct Lines<R> {
     records: Records<R>,
     columns: Columns,
     key_at: usize,
@@ -89,7 +89,7 @@ pub struct Lines<R> {
 
 /// A line after the header.
 #[derive(Debug, PartialEq)]
-pub enum Line<'a> {
+pub(crate) enum Line<'a> {
     /// A row.
     Row {
         /// Its key.
@@ -107,7 +107,7 @@ impl<R: Read> Lines<R> {
     ///
     /// # Errors
     /// The reason why the header is invalid.
-    pub fn of(input: R, name: &str, delimiter: u8, key: Option<&str>, longest: u64) -> Result<Self> {
+    pub(crate) fn of(input: R, name: &str, delimiter: u8, key: Option<&str>, longest: u64) -> Result<Self> {
         let mut records = Records::of(input, name, delimiter);
         records.read()?;
         // Without a header, the first line is the missing one.
@@ -120,12 +120,12 @@ impl<R: Read> Lines<R> {
     }
 
     /// Returns the input.
-    pub fn input(&self) -> &R {
+    pub(crate) fn input(&self) -> &R {
         &self.records.input().input
     }
 
     /// Returns the columns of the header.
-    pub fn columns(&self) -> &Columns {
+    pub(crate) fn columns(&self) -> &Columns {
         &self.columns
     }
 
@@ -133,7 +133,7 @@ impl<R: Read> Lines<R> {
     ///
     /// # Errors
     /// The input cannot be read, or the line is too long: reading cannot continue after it.
-    pub fn next(&mut self) -> Result<Option<(u64, Line<'_>)>> {
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, Line<'_>)>> {
         while self.records.read()? {
             if !self.records.is_end() {
                 return Ok(Some((self.records.number, self.row())));
@@ -262,7 +262,7 @@ impl<R: Read> Records<R> {
 
 /// Fuzz target: arbitrary bytes as a file.
 #[cfg(feature = "fuzz")]
-pub mod fuzz {
+pub(crate) mod fuzz {
     use super::{Line, Lines};
     use crate::columns;
 
@@ -288,7 +288,7 @@ pub mod fuzz {
     }
 
     /// Writes what was read as a file again, and checks that this file has exactly these rows.
-    pub fn csv(data: &[u8]) {
+    pub(crate) fn csv(data: &[u8]) {
         let Some(([delimiter, key], text)) = data.split_first_chunk() else { return };
         let delimiter = DELIMITERS[usize::from(*delimiter) % DELIMITERS.len()];
         let key = [None, Some("name"), Some("b")][usize::from(*key) % 3];
@@ -304,7 +304,7 @@ pub mod fuzz {
     }
 
     /// Returns files as seeds, good and bad.
-    pub fn csv_seeds() -> Vec<Vec<u8>> {
+    pub(crate) fn csv_seeds() -> Vec<Vec<u8>> {
         let files: [(u8, u8, &str); 10] = [
             (0, 0, "id,name,town\n1,Ada,London\n2,Edgar,Oxford\n"),
             (0, 1, "id,name\r\n1,\"Ada, Countess\"\r\n2,\"say \"\"hi\"\"\"\r\n"),

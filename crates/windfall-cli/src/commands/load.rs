@@ -39,7 +39,7 @@ struct Loaded {
 }
 
 /// Loads a file.
-pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
+pub(super) fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     let tsv =
         options.file.as_deref().and_then(Path::extension).is_some_and(|e| e.eq_ignore_ascii_case("tsv"));
     let delimiter = options.delimiter.unwrap_or(if tsv { b'\t' } else { b',' });

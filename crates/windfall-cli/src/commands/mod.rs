@@ -7,10 +7,10 @@
 
 mod check;
 mod input;
-pub mod lines;
+pub(crate) mod lines;
 mod load;
 mod read;
-pub mod schema;
+pub(crate) mod schema;
 
 use std::{fs, path::Path, process::ExitCode};
 
@@ -28,7 +28,7 @@ use crate::{
 const POOL: u64 = 256 << 20;
 
 /// Executes a command.
-pub fn run(args: Args) -> Result<ExitCode> {
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let (db, json) = (args.db.as_path(), args.json);
     match args.command {
         Command::Demo(options) => demo::run(&options, json),

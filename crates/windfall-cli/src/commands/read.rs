@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Prints one row.
-pub fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> {
+pub(super) fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> {
     let (columns, value) = with_database(db, false, Commit::Sync, |db| {
         let table = db.table(&options.table)?;
         Ok((Columns::from_metadata(&table.metadata()), table.get(options.key.as_bytes())?))
@@ -48,7 +48,7 @@ pub fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> {
 }
 
 /// Prints rows in key order.
-pub fn scan(db: &Path, json: bool, options: &ScanArgs) -> Result<ExitCode> {
+pub(super) fn scan(db: &Path, json: bool, options: &ScanArgs) -> Result<ExitCode> {
     with_database(db, false, Commit::Sync, |db| {
         let table = db.table(&options.table)?;
         let columns = Columns::from_metadata(&table.metadata());

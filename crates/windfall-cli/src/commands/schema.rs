@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Checks that a name can be printed on a line and typed.
-pub fn printable(what: &str, name: &str) -> Result<()> {
+pub(crate) fn printable(what: &str, name: &str) -> Result<()> {
     if name.contains(char::is_control) {
         let name = output::quoted(name.as_bytes());
         return Err(Failure::said(format!(
@@ -32,7 +32,7 @@ pub fn printable(what: &str, name: &str) -> Result<()> {
 
 /// Returns the columns of a table, with the key's name removed from the list: the first, unless another is named.
 /// Blanks around a name are ignored.
-pub fn columns<'a>(names: impl IntoIterator<Item = &'a str>, key: Option<&str>) -> Result<Columns> {
+pub(crate) fn columns<'a>(names: impl IntoIterator<Item = &'a str>, key: Option<&str>) -> Result<Columns> {
     let names: Vec<String> = names.into_iter().map(|name| name.trim().to_owned()).collect();
     let mut seen = HashSet::new();
     for name in &names {
@@ -63,7 +63,7 @@ pub fn columns<'a>(names: impl IntoIterator<Item = &'a str>, key: Option<&str>) 
 }
 
 /// Creates a table.
-pub fn create(db: &Path, json: bool, options: &CreateArgs) -> Result<ExitCode> {
+pub(crate) fn create(db: &Path, json: bool, options: &CreateArgs) -> Result<ExitCode> {
     printable("table name", &options.table)?;
     let columns = columns(options.columns.iter().map(String::as_str), options.key.as_deref())?;
     with_database(db, true, Commit::Sync, |db| {
@@ -81,7 +81,7 @@ pub fn create(db: &Path, json: bool, options: &CreateArgs) -> Result<ExitCode> {
 }
 
 /// Lists the tables.
-pub fn tables(db: &Path, json: bool) -> Result<ExitCode> {
+pub(crate) fn tables(db: &Path, json: bool) -> Result<ExitCode> {
     let listing = with_database(db, false, Commit::Sync, Listing::of)?;
     if json {
         output::print_json(&listing.json())?;
@@ -92,14 +92,14 @@ pub fn tables(db: &Path, json: bool) -> Result<ExitCode> {
 }
 
 /// The tables, with their columns.
-pub struct Listing(Vec<(TableInfo, Option<Columns>)>);
+pub(crate) struct Listing(Vec<(TableInfo, Option<Columns>)>);
 
 impl Listing {
     /// Reads the tables of a database.
     ///
     /// # Errors
     /// A file cannot be examined, or a table is dropped meanwhile.
-    pub fn of(db: &Database) -> Result<Self> {
+    pub(crate) fn of(db: &Database) -> Result<Self> {
         let mut lines = Vec::new();
         for info in db.tables()? {
             let columns = Columns::from_metadata(&db.table(&info.name)?.metadata());
@@ -109,7 +109,7 @@ impl Listing {
     }
 
     /// Returns the JSON output.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let object = |(info, columns): &(TableInfo, Option<Columns>)| {
             json!({
                 "name": info.name,
@@ -125,7 +125,7 @@ impl Listing {
     }
 
     /// Returns the text output.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         if self.0.is_empty() {
             return "no tables\n".into();
         }
@@ -143,7 +143,7 @@ impl Listing {
 }
 
 /// Truncates a table.
-pub fn truncate(db: &Path, json: bool, table: &str) -> Result<ExitCode> {
+pub(crate) fn truncate(db: &Path, json: bool, table: &str) -> Result<ExitCode> {
     with_database(db, false, Commit::Sync, |db| Ok(db.truncate_table(table)?))?;
     if json {
         output::print_json(&json!({ "truncated": table }))?;
@@ -154,7 +154,7 @@ pub fn truncate(db: &Path, json: bool, table: &str) -> Result<ExitCode> {
 }
 
 /// Returns the names; a duplicate is an error.
-pub fn once_each(tables: &[String]) -> Result<Vec<&str>> {
+pub(crate) fn once_each(tables: &[String]) -> Result<Vec<&str>> {
     let names: Vec<&str> = tables.iter().map(String::as_str).collect();
     if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
         return Err(Failure::said(format!("{} is named twice: name each table once", twice.1)));
@@ -163,7 +163,7 @@ pub fn once_each(tables: &[String]) -> Result<Vec<&str>> {
 }
 
 /// Drops tables, all or none.
-pub fn drop(db: &Path, json: bool, tables: &[String]) -> Result<ExitCode> {
+pub(crate) fn drop(db: &Path, json: bool, tables: &[String]) -> Result<ExitCode> {
     let names = once_each(tables)?;
     let work = with_database(db, false, Commit::Sync, |db| engine::drop_counted(db, &names))?;
     if json {

@@ -18,11 +18,11 @@ use crate::{
 };
 
 /// The length of a window after a drop.
-pub const WINDOW: Duration = Duration::from_millis(100);
+pub(crate) const WINDOW: Duration = Duration::from_millis(100);
 
 /// The state that the threads of a run share.
 #[derive(Debug)]
-pub struct Shared {
+pub(crate) struct Shared {
     /// The start of the run.
     pub start: Instant,
     /// The time at which the last drop window opened, in nanoseconds since the start of the run.
@@ -33,19 +33,19 @@ pub struct Shared {
 
 impl Shared {
     /// Returns the state of a run that begins now.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { start: Instant::now(), window: AtomicU64::new(u64::MAX), stop: AtomicBool::new(false) }
     }
 
     /// Returns the time since the start of the run in nanoseconds.
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 }
 
 /// The records of a client.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub(crate) struct Record {
     /// Times at which calls finished.
     pub timeline: Timeline,
     /// Latencies of calls inside drop windows, by kind.
@@ -58,7 +58,7 @@ pub struct Record {
 
 impl Record {
     /// Returns an empty record.
-    pub fn new(length: Duration) -> Self {
+    pub(crate) fn new(length: Duration) -> Self {
         Self {
             timeline: Timeline::new(length),
             inside: Default::default(),
@@ -68,7 +68,7 @@ impl Record {
     }
 
     /// Adds the record of another client.
-    pub fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.timeline.add(&other.timeline);
         for (mine, theirs) in self.inside.iter_mut().zip(&other.inside) {
             mine.add(theirs);
@@ -81,7 +81,7 @@ impl Record {
 }
 
 /// A client of the demo.
-pub struct Client<'a> {
+pub(crate) struct Client<'a> {
     mix: Mix<'a>,
     random: Random,
     recorder: Recorder<'a>,
@@ -94,12 +94,12 @@ struct Recorder<'a> {
 
 impl<'a> Client<'a> {
     /// Returns a client with an empty record.
-    pub fn new(mix: Mix<'a>, random: Random, shared: &'a Shared, length: Duration) -> Self {
+    pub(crate) fn new(mix: Mix<'a>, random: Random, shared: &'a Shared, length: Duration) -> Self {
         Self { mix, random, recorder: Recorder { shared, record: Record::new(length) } }
     }
 
     /// Executes transactions until [`Shared::stop`] is set.
-    pub fn run(mut self) -> Result<Record> {
+    pub(crate) fn run(mut self) -> Result<Record> {
         while !self.recorder.shared.stop.load(Relaxed) {
             let committed = self.mix.transaction(&mut self.random, &mut self.recorder)?;
             self.recorder.record.gave_way += u64::from(!committed);

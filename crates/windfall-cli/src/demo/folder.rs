@@ -24,7 +24,7 @@ const MARK: &str = "demo.lock";
 
 /// A folder that is owned by one running demo.
 #[derive(Debug)]
-pub struct Folder {
+pub(super) struct Folder {
     path: PathBuf,
     sweeper: Option<Sweeper>,
     _mark: File,
@@ -32,7 +32,7 @@ pub struct Folder {
 
 impl Folder {
     /// Creates the folder, or takes it over from an earlier demo.
-    pub fn make(path: &Path, keep: bool) -> Result<Self> {
+    pub(super) fn make(path: &Path, keep: bool) -> Result<Self> {
         let failed = |e| Failure::said(format!("{} cannot be used: {e}; give another --out", path.display()));
         let made = if path.exists() { Vec::new() } else { vec![path.to_path_buf()] };
         fs::create_dir_all(path).map_err(failed)?;
@@ -64,17 +64,17 @@ impl Folder {
     }
 
     /// Returns the folder.
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the folder of the database.
-    pub fn database(&self) -> PathBuf {
+    pub(super) fn database(&self) -> PathBuf {
         self.path.join("database")
     }
 
     /// Removes the database, or keeps it so that no later demo removes it.
-    pub fn end(mut self) -> Result<()> {
+    pub(super) fn end(mut self) -> Result<()> {
         let cleared = match self.sweeper.take() {
             Some(sweeper) => sweeper.end(),
             None => fs::remove_file(self.path.join(MARK)),

@@ -6,11 +6,11 @@
 //! **Invariants.** Both runs begin with the same database, the same pool and the same dirty pages; the one without
 //! drops comes first. Every number that is shown was measured in this run.
 
-pub mod clients;
+pub(crate) mod clients;
 mod folder;
-pub mod phase;
+pub(crate) mod phase;
 mod progress;
-pub mod summary;
+pub(crate) mod summary;
 mod victims;
 
 use std::{
@@ -43,7 +43,7 @@ const TAIL: Duration = Duration::from_millis(250);
 const STILL_DIRTY: f64 = 8.0;
 
 /// Runs the demo.
-pub fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
+pub(crate) fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
     let folder = Folder::make(&options.out, options.keep)?;
     let machine = Machine::of(folder.path());
     let sizes = Sizes::choose(options, &machine)?;
@@ -76,7 +76,7 @@ pub fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
 
 /// The sizes of a demo.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     /// The buffer pool in bytes.
     pub pool: u64,
     /// The big table in bytes of rows.
@@ -124,7 +124,7 @@ impl Sizes {
 
 /// The durations of the preparations.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Prepared {
+pub(crate) struct Prepared {
     /// Seconds for loading both tables.
     pub load_seconds: f64,
     /// Seconds for creating the small tables.

@@ -23,11 +23,11 @@ use crate::{
 };
 
 /// The interval between samples of the pool.
-pub const SAMPLE: Duration = Duration::from_millis(100);
+pub(crate) const SAMPLE: Duration = Duration::from_millis(100);
 
 /// A table to drop.
 #[derive(Clone, Debug)]
-pub struct Victim {
+pub(crate) struct Victim {
     /// Its name.
     pub name: String,
     /// Whether it is the big one.
@@ -35,7 +35,7 @@ pub struct Victim {
 }
 
 /// The parameters of a run.
-pub struct Plan<'a> {
+pub(crate) struct Plan<'a> {
     /// The database.
     pub db: &'a Database,
     /// The table of the clients.
@@ -56,7 +56,7 @@ pub struct Plan<'a> {
 
 /// A drop.
 #[derive(Clone, Debug, Serialize)]
-pub struct Dropped {
+pub(crate) struct Dropped {
     /// The table.
     pub table: String,
     /// Whether it was the big one.
@@ -73,7 +73,7 @@ pub struct Dropped {
 
 /// The contents of the pool.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// The time of the sample, in nanoseconds since the start of the run.
     pub at_ns: u64,
     /// Free frames.
@@ -88,7 +88,7 @@ pub struct Sample {
 
 /// The results of a run.
 #[derive(Debug)]
-pub struct Phase {
+pub(crate) struct Phase {
     /// The length of the run.
     pub length: Duration,
     /// The merged records of the clients.
@@ -105,29 +105,29 @@ pub struct Phase {
 
 impl Phase {
     /// Returns the latencies of all calls inside drop windows.
-    pub fn inside(&self) -> Latency {
+    pub(crate) fn inside(&self) -> Latency {
         together(&self.record.inside)
     }
 
     /// Returns the latencies of all calls outside drop windows.
-    pub fn outside(&self) -> Latency {
+    pub(crate) fn outside(&self) -> Latency {
         together(&self.record.outside)
     }
 
     /// Returns the calls per second over the whole run.
-    pub fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         self.record.timeline.count() as f64 / self.length.as_secs_f64()
     }
 
     /// Returns the longest time within windows in which no client finished a call, in nanoseconds.
-    pub fn longest_in_windows(&self) -> u64 {
+    pub(crate) fn longest_in_windows(&self) -> u64 {
         let window = super::clients::WINDOW.as_nanos() as u64;
         let longest = |&w: &u64| self.record.timeline.longest_gap_within(w, w + window).length_ns;
         self.windows.iter().map(longest).max().unwrap_or(0)
     }
 
     /// Returns the calls per second inside windows.
-    pub fn rate_inside(&self) -> f64 {
+    pub(crate) fn rate_inside(&self) -> f64 {
         let window = super::clients::WINDOW.as_nanos() as u64;
         let count: u64 = self.windows.iter().map(|&w| self.record.timeline.count_within(w, w + window)).sum();
         count as f64 / (self.windows.len().max(1) as f64 * super::clients::WINDOW.as_secs_f64())
@@ -142,7 +142,7 @@ fn together(times: &[Latency]) -> Latency {
 }
 
 /// Executes a run. `tick` is called about ten times a second with the time since its start.
-pub fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
+pub(crate) fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
     let waits_before = plan.db.metrics().drop_waits;
     let shared = Shared::new();
     let shared = &shared;

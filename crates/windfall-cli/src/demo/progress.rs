@@ -13,20 +13,20 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar with the name of a phase.
 #[derive(Debug)]
-pub struct Progress {
+pub(super) struct Progress {
     bar: ProgressBar,
     terminal: bool,
 }
 
 impl Progress {
     /// Returns a bar before the first phase.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let terminal = io::stderr().is_terminal();
         Self { bar: if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() }, terminal }
     }
 
     /// Begins a phase of `steps` steps; 0 if their number is unknown.
-    pub fn phase(&self, name: &str, steps: u64) {
+    pub(super) fn phase(&self, name: &str, steps: u64) {
         let template =
             if steps == 0 { "{spinner} {msg}" } else { "{spinner} {msg:28} {wide_bar} {percent:>3} %" };
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -43,12 +43,12 @@ impl Progress {
     }
 
     /// Reports that `step` steps are done.
-    pub fn at(&self, step: u64) {
+    pub(super) fn at(&self, step: u64) {
         self.bar.set_position(step);
     }
 
     /// Removes the bar.
-    pub fn finish(&self) {
+    pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

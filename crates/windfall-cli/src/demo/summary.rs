@@ -21,7 +21,7 @@ use crate::{args::DemoArgs, engine::DropWork, oltp::KINDS, output::Grid};
 
 /// The results of a demo.
 #[derive(Debug)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// The options of the call.
     pub options: DemoArgs,
     /// The sizes.
@@ -40,7 +40,7 @@ pub struct Summary {
 
 impl Summary {
     /// Returns the command that repeats the same demo.
-    pub fn command(&self) -> String {
+    pub(crate) fn command(&self) -> String {
         let o = &self.options;
         format!(
             "windfall demo --seconds {} --threads {} --rows {} --pool {} --big-table {} --drop-every {} --small-rows {} \
@@ -58,7 +58,7 @@ impl Summary {
     }
 
     /// Returns the counted work of all drops: the sum, and the maximum of one.
-    pub fn work(&self) -> (DropWork, DropWork) {
+    pub(crate) fn work(&self) -> (DropWork, DropWork) {
         let (mut sum, mut most) = (DropWork::default(), DropWork::default());
         for drop in &self.drops.drops {
             sum.add(&drop.work);
@@ -68,14 +68,14 @@ impl Summary {
     }
 
     /// Returns the times of the drops of small tables in nanoseconds, and of the big one.
-    pub fn drop_times(&self) -> (Vec<f64>, Option<f64>) {
+    pub(crate) fn drop_times(&self) -> (Vec<f64>, Option<f64>) {
         let (big, small): (Vec<_>, Vec<_>) = self.drops.drops.iter().partition(|d| d.big);
         let ns = |d: &&super::phase::Dropped| d.took_ns as f64;
         (small.iter().map(ns).collect(), big.iter().map(ns).next())
     }
 
     /// Returns all results as JSON.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let (sum, most) = self.work();
         json!({
             "command": self.command(),
@@ -93,7 +93,7 @@ impl Summary {
     }
 
     /// Returns the tables for the terminal.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = format!("\n{}\n\n", self.machine.line());
         let mut grid = Grid::new(["", ">with drops", ">without"]);
         let runs = [&self.drops, &self.baseline];
@@ -140,7 +140,7 @@ impl Summary {
     }
 
     /// Returns the four latency distributions that are compared, with their names.
-    pub fn latencies(&self) -> [(String, Latency); 4] {
+    pub(crate) fn latencies(&self) -> [(String, Latency); 4] {
         [
             ("with drops, in windows".into(), self.drops.inside()),
             ("with drops, outside".into(), self.drops.outside()),
@@ -151,7 +151,7 @@ impl Summary {
 }
 
 /// Formats the percentiles.
-pub fn percentiles(times: &Latency) -> impl Iterator<Item = String> {
+pub(crate) fn percentiles(times: &Latency) -> impl Iterator<Item = String> {
     PERCENTILES.iter().map(|&(_, p)| time(times.percentile(p) as f64))
 }
 

@@ -14,12 +14,12 @@ use crate::{
 };
 
 /// The name of the big table.
-pub const BIG: &str = "big";
+pub(super) const BIG: &str = "big";
 /// The bytes of a row of the big table.
-pub const BIG_ROW: u64 = 1_000;
+pub(super) const BIG_ROW: u64 = 1_000;
 
 /// Creates the big table and loads rows of 1,000 bytes, counting them.
-pub fn load_big(db: &Database, rows: u64, seed: u64, done: &AtomicU64) -> Result<Table> {
+pub(super) fn load_big(db: &Database, rows: u64, seed: u64, done: &AtomicU64) -> Result<Table> {
     let table = db.create_table(BIG, engine::with_metadata(Vec::new()))?;
     let mut random = Random::new(seed, 1);
     let mut value = vec![0; BIG_ROW as usize];
@@ -32,7 +32,7 @@ pub fn load_big(db: &Database, rows: u64, seed: u64, done: &AtomicU64) -> Result
 }
 
 /// Changes a row of (about) every page of the big table, so that all of its pages are dirty.
-pub fn dirty_big(table: &Table, rows: u64, page_size: u64) -> Result<()> {
+pub(super) fn dirty_big(table: &Table, rows: u64, page_size: u64) -> Result<()> {
     let per_page = (page_size / (BIG_ROW + 64)).max(2) as usize - 1;
     let value = vec![b'.'; BIG_ROW as usize];
     for id in (0..rows).step_by(per_page) {
@@ -42,13 +42,13 @@ pub fn dirty_big(table: &Table, rows: u64, page_size: u64) -> Result<()> {
 }
 
 /// Returns the name of a small table.
-pub fn small_name(n: usize) -> String {
+pub(super) fn small_name(n: usize) -> String {
     format!("ts_{n}")
 }
 
 /// Creates a small table as in bug report 56332 (primary key `metric_id, agent_id, begin_time, agent_run_id`), fills it
 /// and reads every row once.
-pub fn make_small(db: &Database, n: usize, rows: u32, seed: u64) -> Result<()> {
+pub(super) fn make_small(db: &Database, n: usize, rows: u32, seed: u64) -> Result<()> {
     let table = db.create_table(&small_name(n), engine::with_metadata(Vec::new()))?;
     let mut random = Random::new(seed, 1_000 + n as u64);
     let key = |row: u32| -> [u8; 16] {

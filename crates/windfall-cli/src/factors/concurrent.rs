@@ -88,7 +88,7 @@ impl Taken {
 }
 
 /// Drops the tables of all rounds under a load.
-pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
+pub(super) fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     let window = Duration::from_millis(scale.pick(10, 50, 50));
     let rounds = side.owned.rounds(scale).beside;
 

@@ -39,10 +39,10 @@ const LITTLE_HISTORY: u64 = 64 << 10;
 /// Rounds of artificial work per unit of the factor.
 const PLANTED: u64 = 200;
 /// Rows of the table that other clients read and write.
-pub const OTHERS: u64 = 10_000;
+pub(super) const OTHERS: u64 = 10_000;
 
 /// A database with a given amount of a factor.
-pub struct Side {
+pub(super) struct Side {
     pub db: Database,
     pub owned: FactorKind,
     pub amount: u64,
@@ -60,7 +60,7 @@ pub struct Side {
 
 impl Side {
     /// Opens a database, with `amount` of the factor in the dropped table and `beside` in another one.
-    pub fn open(
+    pub(super) fn open(
         owned: FactorKind,
         [amount, beside]: [u64; 2],
         scale: Scale,
@@ -88,7 +88,7 @@ impl Side {
     }
 
     /// Returns a name that no table has had.
-    pub fn name(&mut self) -> String {
+    pub(super) fn name(&mut self) -> String {
         self.names += 1;
         format!("t{:08}", self.names)
     }
@@ -123,7 +123,7 @@ impl Side {
     }
 
     /// Opens other files until the file of a table that was written before is evicted from the cache of open files.
-    pub fn close_files(&self) -> Result<()> {
+    pub(super) fn close_files(&self) -> Result<()> {
         for table in self.db.tables()?.iter().take(4 * OPEN_FILES) {
             self.db.table(&table.name)?.put(b"more", b"so that there is a page to be written")?;
         }
@@ -131,7 +131,7 @@ impl Side {
     }
 
     /// Returns evidence of the amount, as the engine or the system counts it.
-    pub fn seen(&self) -> Option<(&'static str, u64)> {
+    pub(super) fn seen(&self) -> Option<(&'static str, u64)> {
         let metrics = self.db.metrics();
         match self.owned {
             FactorKind::CleanPages => Some(("clean pages in the pool", metrics.pool_clean)),
@@ -161,7 +161,7 @@ impl Side {
     }
 
     /// Waits until all background work of drops is done: frames, files and hash indexes of dropped tables are freed.
-    pub fn gone(&self) -> Result<()> {
+    pub(super) fn gone(&self) -> Result<()> {
         let mut hashed = None;
         wait_until("what was dropped is still being freed", || {
             let metrics = self.db.metrics();
@@ -171,7 +171,7 @@ impl Side {
     }
 
     /// Waits as [`Side::gone`] does, and until nothing has been logged for some time, while no client writes.
-    pub fn settle(&self) -> Result<()> {
+    pub(super) fn settle(&self) -> Result<()> {
         self.gone()?;
         let (mut groups, mut since) = (None, Instant::now());
         wait_until("the background still logs what it does", || {
@@ -184,7 +184,7 @@ impl Side {
     }
 
     /// Waits as [`Side::gone`] does, and until no table has a hash index and no undo remains to be purged.
-    pub fn wait_all_purged(&self) -> Result<()> {
+    pub(super) fn wait_all_purged(&self) -> Result<()> {
         self.gone()?;
         wait_until("a hash index or undo of a table that is gone is still there", || {
             let metrics = self.db.metrics();
@@ -193,7 +193,7 @@ impl Side {
     }
 
     /// Executes the artificial work, if it is one of these kinds.
-    pub fn planted(&self, plants: &[Plant]) {
+    pub(super) fn planted(&self, plants: &[Plant]) {
         let amount = match self.plant.filter(|plant| plants.contains(plant)) {
             None => return,
             Some(Plant::Owned | Plant::Next) => self.amount,
@@ -205,12 +205,12 @@ impl Side {
     }
 
     /// From now on each commit is written, and none is synced.
-    pub fn write_commits(&self) {
+    pub(super) fn write_commits(&self) {
         engine::set_commit(&self.db, Commit::Write);
     }
 
     /// From now on commits wait for nothing: for the preparation of a measurement.
-    pub fn lazy_commits(&self) {
+    pub(super) fn lazy_commits(&self) {
         engine::set_commit(&self.db, Commit::Lazy);
     }
 }
@@ -228,7 +228,7 @@ fn wait_until(not_yet: &str, mut is_done: impl FnMut() -> bool) -> Result<()> {
 }
 
 /// Creates a table with rows of this length, at least 16 bytes, and `indexes` indexes.
-pub fn load(db: &Database, name: &str, rows: u64, length: usize, indexes: u64) -> Result<Table> {
+pub(super) fn load(db: &Database, name: &str, rows: u64, length: usize, indexes: u64) -> Result<Table> {
     let row = |n: u64| {
         let mut value = vec![0; length.max(16)];
         value[..8].copy_from_slice(&n.to_be_bytes());
@@ -239,13 +239,13 @@ pub fn load(db: &Database, name: &str, rows: u64, length: usize, indexes: u64) -
 }
 
 /// Returns the options of a table with `indexes` indexes.
-pub fn options(indexes: u64) -> TableOptions {
+pub(super) fn options(indexes: u64) -> TableOptions {
     (0..indexes).fold(TableOptions::default(), |options, n| {
         options.index(&index(n), IndexOptions::on_value(0..8 + 8 * (n % 2) as u32))
     })
 }
 
 /// Returns the name of an index.
-pub fn index(n: u64) -> String {
+pub(super) fn index(n: u64) -> String {
     format!("i{n}")
 }

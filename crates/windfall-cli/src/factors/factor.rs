@@ -19,7 +19,7 @@ use crate::{
 
 /// A factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FactorKind {
+pub(crate) enum FactorKind {
     Rows,
     CleanPages,
     DirtyPages,
@@ -41,7 +41,7 @@ pub enum FactorKind {
 
 /// A statement that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// `drop_table`, or `drop_tables` of a group.
     Drop,
     /// `truncate_table`.
@@ -52,7 +52,7 @@ pub enum Kind {
 
 impl Kind {
     /// Returns its name.
-    pub fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Drop => "drop",
             Self::Truncate => "truncate",
@@ -63,7 +63,7 @@ impl Kind {
 
 /// Number of rounds of each kind of measurement, each with little and with much.
 #[derive(Clone, Copy, Debug)]
-pub struct Rounds {
+pub(crate) struct Rounds {
     /// Rounds with times and counted work.
     pub timed: u32,
     /// Rounds with single-stepping.
@@ -76,7 +76,7 @@ pub struct Rounds {
 
 impl FactorKind {
     /// All factors.
-    pub const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Rows,
         Self::CleanPages,
         Self::DirtyPages,
@@ -97,7 +97,7 @@ impl FactorKind {
     ];
 
     /// Returns its short name.
-    pub fn id(self) -> &'static str {
+    pub(crate) fn id(self) -> &'static str {
         match self {
             Self::Rows => "rows",
             Self::CleanPages => "clean-pages",
@@ -120,12 +120,12 @@ impl FactorKind {
     }
 
     /// Returns the factor of this name.
-    pub fn named(id: &str) -> Option<Self> {
+    pub(crate) fn named(id: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|owned| owned.id() == id)
     }
 
     /// Returns the factors of these names; all if there are none.
-    pub fn of(names: &[String]) -> Result<Vec<Self>> {
+    pub(crate) fn of(names: &[String]) -> Result<Vec<Self>> {
         if names.is_empty() {
             return Ok(Self::ALL.into());
         }
@@ -137,7 +137,7 @@ impl FactorKind {
     }
 
     /// Returns its description.
-    pub fn what(self) -> &'static str {
+    pub(crate) fn what(self) -> &'static str {
         match self {
             Self::Rows => "rows of the table",
             Self::CleanPages => "clean pages of it in the pool",
@@ -163,7 +163,7 @@ impl FactorKind {
     }
 
     /// Returns the small and the large amount.
-    pub fn amounts(self, scale: Scale) -> [u64; 2] {
+    pub(crate) fn amounts(self, scale: Scale) -> [u64; 2] {
         const KB: u64 = 1 << 10;
         const MB: u64 = 1 << 20;
         match self {
@@ -187,7 +187,7 @@ impl FactorKind {
     }
 
     /// Formats an amount of it.
-    pub fn in_words(self, amount: u64) -> String {
+    pub(crate) fn in_words(self, amount: u64) -> String {
         match self {
             Self::HashIndex | Self::OpenFile | Self::ClosedFile => bytes(amount as f64),
             _ => count(amount),
@@ -195,7 +195,7 @@ impl FactorKind {
     }
 
     /// Returns the unit that costs are divided by; none for the whole statement.
-    pub fn per(self) -> Option<&'static str> {
+    pub(crate) fn per(self) -> Option<&'static str> {
         match self {
             Self::Indexes => Some("tree of the table"),
             Self::Group | Self::LargeGroup => Some("table of the group"),
@@ -204,18 +204,18 @@ impl FactorKind {
     }
 
     /// Returns whether it is around the dropped table, and never in it.
-    pub fn is_around(self) -> bool {
+    pub(crate) fn is_around(self) -> bool {
         self == Self::Catalog
     }
 
     /// Returns whether it is a group of tables.
-    pub fn is_group(self) -> bool {
+    pub(crate) fn is_group(self) -> bool {
         matches!(self, Self::Group | Self::LargeGroup)
     }
 
     /// Returns the figures that cannot be flat, each with the largest allowed ratios with much in the table and with
     /// much in another one, and the reason.
-    pub fn grows(self) -> Option<(&'static [(Figure, Bounds)], &'static str)> {
+    pub(crate) fn grows(self) -> Option<(&'static [(Figure, Bounds)], &'static str)> {
         match self {
             Self::Catalog => Some((
                 &[
@@ -254,7 +254,7 @@ impl FactorKind {
     }
 
     /// Returns the number of these units in a statement.
-    pub fn each(self, kind: Kind, amount: u64) -> f64 {
+    pub(crate) fn each(self, kind: Kind, amount: u64) -> f64 {
         match self {
             Self::Indexes => self.indexes(kind, amount) as f64 + 1.0,
             Self::Group | Self::LargeGroup => amount as f64,
@@ -263,7 +263,7 @@ impl FactorKind {
     }
 
     /// Returns the number of secondary indexes of a table that is dropped.
-    pub fn indexes(self, kind: Kind, amount: u64) -> u64 {
+    pub(crate) fn indexes(self, kind: Kind, amount: u64) -> u64 {
         match self {
             Self::Indexes if kind == Kind::DropIndex => amount.max(1),
             Self::Indexes => amount,
@@ -273,7 +273,7 @@ impl FactorKind {
     }
 
     /// Returns the lists of statements that a table goes through in sequence; each list is measured equally often.
-    pub fn statements(self) -> &'static [&'static [Kind]] {
+    pub(crate) fn statements(self) -> &'static [&'static [Kind]] {
         match self {
             Self::Group | Self::LargeGroup => &[&[Kind::Drop]],
             // Point reads use the clustered tree, so secondary indexes have no hash index to lose.
@@ -285,7 +285,7 @@ impl FactorKind {
     }
 
     /// Returns the number of rounds of each list of statements.
-    pub fn rounds(self, scale: Scale) -> Rounds {
+    pub(crate) fn rounds(self, scale: Scale) -> Rounds {
         const MADE_SLOWLY: [FactorKind; 7] = [
             FactorKind::Rows,
             FactorKind::CleanPages,

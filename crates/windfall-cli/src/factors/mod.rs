@@ -36,7 +36,7 @@ use windfall_measure::{
     stepped::{self, Seen},
 };
 
-pub use factor::FactorKind;
+pub(crate) use factor::FactorKind;
 use rounds::{Answer, SIDES, Sample};
 
 use crate::{
@@ -51,7 +51,7 @@ const AT_ONCE: usize = 6;
 const CHILD: &str = "factor:";
 
 /// Measures factors, each in its own folder below this one, and reports the progress.
-pub fn measure(
+pub(crate) fn measure(
     asked: &[FactorKind],
     folder: &Path,
     scale: Scale,
@@ -123,12 +123,12 @@ fn one(
 }
 
 /// Returns whether this part of a benchmark is a factor's.
-pub fn is_part(part: &str) -> bool {
+pub(crate) fn is_part(part: &str) -> bool {
     part.starts_with(CHILD)
 }
 
 /// Runs a child: `factor:SCALE:ID`. It exits the process, because that frees the memory of its databases faster.
-pub fn child(part: &str, folder: &Path, seed: u64, plant: Option<Plant>) -> Result<()> {
+pub(crate) fn child(part: &str, folder: &Path, seed: u64, plant: Option<Plant>) -> Result<()> {
     let named = part.strip_prefix(CHILD).and_then(|part| part.split_once(':'));
     let known = named.and_then(|(scale, id)| Some((Scale::named(scale)?, FactorKind::named(id)?)));
     let Some((scale, owned)) = known else { return Err(Failure::said(format!("there is no part {part}"))) };

@@ -33,7 +33,7 @@ use super::{
 use crate::{args::Plant, engine::DropWork, failure::Result};
 
 /// Number of sides: little alone, little with much in another table, and much with little in another table.
-pub const SIDES: usize = 3;
+pub(super) const SIDES: usize = 3;
 /// The orders of the sides.
 const ORDERS: [[usize; SIDES]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
 /// The size of a request at which glibc consolidates and sorts its free lists, in bytes.
@@ -47,7 +47,7 @@ const NEXT: &str = "next drop";
 
 /// The cost of one statement.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Sample {
+pub(super) struct Sample {
     pub took_ns: u64,
     pub thread_ns: u64,
     pub page_faults: u64,
@@ -56,7 +56,7 @@ pub struct Sample {
 
 /// The measurements of a statement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Timed {
+pub(super) struct Timed {
     pub name: String,
     /// The number of trees or tables that its cost is divided by.
     pub each: [f64; SIDES],
@@ -67,7 +67,7 @@ pub struct Timed {
 /// The result of the process: its own measurements, and the order of its marks, so that the tracing process can assign
 /// them. A mark belongs to a statement and a side, by their numbers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Answer {
+pub(super) struct Answer {
     pub timed: Vec<Timed>,
     pub stepped: Vec<(usize, usize)>,
     pub traced: Vec<(usize, usize)>,
@@ -84,7 +84,7 @@ enum Look {
 }
 
 /// Measures a factor.
-pub fn run(
+pub(super) fn run(
     owned: FactorKind,
     scale: Scale,
     folder: &Path,

@@ -31,7 +31,7 @@ const PASSES: u32 = 1_000;
 const HASH_ENTRY: u64 = 8;
 
 /// A table, or a group of them.
-pub struct Victim {
+pub(super) struct Victim {
     names: Vec<String>,
     kept: Vec<Box<dyn Any>>,
     /// A transaction with a read view that ends just before the statement.
@@ -40,13 +40,13 @@ pub struct Victim {
 
 impl Victim {
     /// Creates a victim, after all traces of the previous one are gone.
-    pub fn make(side: &mut Side, kind: Kind) -> Result<Self> {
+    pub(super) fn make(side: &mut Side, kind: Kind) -> Result<Self> {
         side.wait_all_purged()?;
         Self::with(side, kind, side.amount)
     }
 
     /// Creates its counterpart, which stays until the statement is over.
-    pub fn counterpart(side: &mut Side, kind: Kind) -> Result<Self> {
+    pub(super) fn counterpart(side: &mut Side, kind: Kind) -> Result<Self> {
         Self::with(side, kind, side.beside)
     }
 
@@ -139,24 +139,24 @@ impl Victim {
     }
 
     /// Creates a small victim, which is dropped before or after the measured statement.
-    pub fn small(side: &mut Side) -> Result<Self> {
+    pub(super) fn small(side: &mut Side) -> Result<Self> {
         let name = side.name();
         load(&side.db, &name, ROWS, 16, 2)?;
         Ok(Self { names: vec![name], kept: Vec::new(), until_dropped: None })
     }
 
     /// Releases what is kept until the statement begins.
-    pub fn release(&mut self) {
+    pub(super) fn release(&mut self) {
         self.until_dropped = None;
     }
 
     /// Returns the arguments of a statement.
-    pub fn names(&self) -> Vec<&str> {
+    pub(super) fn names(&self) -> Vec<&str> {
         self.names.iter().map(String::as_str).collect()
     }
 
     /// Removes what is left of it after a statement, if there was one.
-    pub fn remove(mut self, side: &Side, done: Option<Kind>) -> Result<()> {
+    pub(super) fn remove(mut self, side: &Side, done: Option<Kind>) -> Result<()> {
         self.kept.clear();
         self.release();
         if done != Some(Kind::Drop) {
@@ -167,7 +167,7 @@ impl Victim {
 }
 
 /// Runs a statement.
-pub fn run(side: &Side, kind: Kind, names: &[&str]) -> windfall::Result<DropReport> {
+pub(super) fn run(side: &Side, kind: Kind, names: &[&str]) -> windfall::Result<DropReport> {
     match (kind, names) {
         (Kind::Drop, [name]) => side.db.drop_table(name),
         (Kind::Drop, names) => side.db.drop_tables(names),

@@ -31,7 +31,7 @@ const GB: f64 = 1_073_741_824.0;
 const POINTS: u64 = 1_500;
 
 /// Returns all graphs.
-pub fn all(summary: &Summary) -> Vec<Graph> {
+pub(super) fn all(summary: &Summary) -> Vec<Graph> {
     vec![rate(summary), gaps(summary), latency(summary), drop_times(summary), pool(summary)]
 }
 

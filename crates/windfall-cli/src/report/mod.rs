@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Returns the page.
-pub fn page(summary: &Summary) -> String {
+pub(crate) fn page(summary: &Summary) -> String {
     let mut body = opening(summary);
     for graph in graphs::all(summary) {
         let _ = write!(body, "<section>\n<h2>{}</h2>\n{}</section>\n", escape(&graph.title), graph.figure());

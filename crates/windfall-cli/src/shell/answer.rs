@@ -14,7 +14,7 @@ use crate::{
 
 /// The result of a statement.
 #[derive(Debug)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// A message, as text and as JSON.
     Said(String, Map<String, Value>),
     /// Rows of a table.
@@ -23,7 +23,7 @@ pub enum Answer {
 
 impl Answer {
     /// Returns a message. Its JSON is an object.
-    pub fn said(text: impl Into<String>, object: Value) -> Self {
+    pub(crate) fn said(text: impl Into<String>, object: Value) -> Self {
         let object = match object {
             Value::Object(object) => object,
             other => Map::from_iter([("answer".to_owned(), other)]),
@@ -32,13 +32,13 @@ impl Answer {
     }
 
     /// Returns a list under a name, which is a grid as text; `none` is the text of an empty list.
-    pub fn list(name: &str, none: &str, grid: &Grid, list: Vec<Value>) -> Self {
+    pub(crate) fn list(name: &str, none: &str, grid: &Grid, list: Vec<Value>) -> Self {
         let text = if list.is_empty() { none.to_owned() } else { grid.text() };
         Self::said(text, json!({ name: list }))
     }
 
     /// Returns the text, without the last line break.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let text = match self {
             Self::Said(text, _) => text.clone(),
             Self::Rows { rows, .. } if rows.is_empty() => "no rows".into(),
@@ -62,7 +62,7 @@ impl Answer {
     }
 
     /// Returns the JSON object.
-    pub fn object(self) -> Map<String, Value> {
+    pub(crate) fn object(self) -> Map<String, Value> {
         match self {
             Self::Said(_, object) => object,
             Self::Rows { columns, rows } => {

@@ -32,7 +32,7 @@ const HISTORY: usize = 1_000;
 
 /// The outcome of a request for a line.
 #[derive(Debug)]
-pub enum Given {
+pub(crate) enum Given {
     /// It was read.
     Line(String),
     /// It is not valid text.
@@ -47,7 +47,7 @@ pub enum Given {
 
 /// The source of statements.
 #[derive(Debug)]
-pub struct Input {
+pub(super) struct Input {
     /// Requests a line, with this prompt.
     ask: Sender<String>,
     /// Whether a line was requested and has not arrived yet.
@@ -68,7 +68,7 @@ impl Input {
     ///
     /// # Errors
     /// The system cannot start a thread.
-    pub fn open(events: Sender<Event>) -> Result<Self> {
+    pub(super) fn open(events: Sender<Event>) -> Result<Self> {
         let (ask, asked) = mpsc::channel();
         if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
             spawn(move || lines(asked, &events))?;
@@ -103,17 +103,17 @@ impl Input {
     }
 
     /// Returns whether the input is a terminal.
-    pub fn is_terminal(&self) -> bool {
+    pub(super) fn is_terminal(&self) -> bool {
         self.terminal.is_some()
     }
 
     /// Requests a line.
-    pub fn ask(&mut self, prompt: String) {
+    pub(super) fn ask(&mut self, prompt: String) {
         self.asked = self.ask.send(prompt).is_ok();
     }
 
     /// Notes that the line has arrived.
-    pub fn given(&mut self) {
+    pub(super) fn given(&mut self) {
         self.asked = false;
     }
 
@@ -121,7 +121,7 @@ impl Input {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn print(&self, text: String) -> Result<()> {
+    pub(super) fn print(&self, text: String) -> Result<()> {
         match &self.terminal {
             Some(Terminal { above: Some(above), .. }) if self.asked => {
                 // The thread exists as long as the shell.
@@ -133,7 +133,7 @@ impl Input {
     }
 
     /// Restores the terminal settings, if a line is being edited.
-    pub fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         if let Some(Terminal { before: Some(before), .. }) = &self.terminal
             && self.asked
         {

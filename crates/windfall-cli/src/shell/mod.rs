@@ -24,7 +24,7 @@ use std::{
 use serde_json::{Map, Value, json};
 
 #[cfg(feature = "fuzz")]
-pub use self::statement::fuzz;
+pub(crate) use self::statement::fuzz;
 use self::{
     answer::Answer,
     input::{Given, Input},
@@ -50,7 +50,7 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 
 /// An event of the shell.
 #[derive(Debug)]
-pub enum Event {
+pub(crate) enum Event {
     /// The requested line has arrived.
     Given(Given),
     /// A session has finished its statement.
@@ -63,7 +63,7 @@ pub enum Event {
 ///
 /// # Errors
 /// The answer cannot be written; a signal.
-pub fn run(db: &Database, json: bool, keep_going: bool) -> Result<ExitCode> {
+pub(crate) fn run(db: &Database, json: bool, keep_going: bool) -> Result<ExitCode> {
     let (send, events) = mpsc::channel();
     let interrupt = Interrupt::new()?;
     interrupt.watch()?;

@@ -32,7 +32,7 @@ use crate::{
 const FIRST: &str = "main";
 
 /// A session, by its index in the order of creation.
-pub type Seat = usize;
+pub(super) type Seat = usize;
 
 /// A statement that is not answered yet.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ struct Session {
 
 /// All sessions.
 #[derive(Debug)]
-pub struct Sessions {
+pub(super) struct Sessions {
     db: Database,
     events: Sender<Event>,
     all: Vec<Session>,
@@ -70,7 +70,7 @@ impl Sessions {
     ///
     /// # Errors
     /// The system cannot start a thread.
-    pub fn new(db: Database, events: Sender<Event>) -> Result<Self> {
+    pub(super) fn new(db: Database, events: Sender<Event>) -> Result<Self> {
         let mut sessions = Self { db, events, all: Vec::new(), current: 0, last: 0 };
         sessions.go_to(FIRST)?;
         Ok(sessions)
@@ -80,7 +80,7 @@ impl Sessions {
     ///
     /// # Errors
     /// The system cannot start a thread.
-    pub fn go_to(&mut self, name: &str) -> Result<bool> {
+    pub(super) fn go_to(&mut self, name: &str) -> Result<bool> {
         if let Some(known) = self.all.iter().position(|session| session.name == name) {
             self.current = known;
             return Ok(false);
@@ -103,22 +103,22 @@ impl Sessions {
     }
 
     /// Returns the session that receives statements.
-    pub fn current(&self) -> Seat {
+    pub(super) fn current(&self) -> Seat {
         self.current
     }
 
     /// Returns a session's name, if there is more than one session.
-    pub fn name_among(&self, seat: Seat) -> Option<&str> {
+    pub(super) fn name_among(&self, seat: Seat) -> Option<&str> {
         (self.all.len() > 1).then(|| self.name(seat))
     }
 
     /// Returns a session's name.
-    pub fn name(&self, seat: Seat) -> &str {
+    pub(super) fn name(&self, seat: Seat) -> &str {
         &self.all[seat].name
     }
 
     /// Returns whether the current session has an open transaction.
-    pub fn is_in_transaction(&self) -> bool {
+    pub(super) fn is_in_transaction(&self) -> bool {
         self.all[self.current].place.look().is_some()
     }
 
@@ -126,7 +126,7 @@ impl Sessions {
     ///
     /// # Errors
     /// Its previous statement is not answered yet.
-    pub fn give(&mut self, work: Work, line: u64) -> Result<(), String> {
+    pub(super) fn give(&mut self, work: Work, line: u64) -> Result<(), String> {
         let session = &mut self.all[self.current];
         if let Some(under_way) = &session.under_way {
             let waits =
@@ -142,12 +142,12 @@ impl Sessions {
     }
 
     /// Notes that a session has answered. Returns the line number of the statement.
-    pub fn answered(&mut self, seat: Seat) -> u64 {
+    pub(super) fn answered(&mut self, seat: Seat) -> u64 {
         self.all[seat].under_way.take().map_or(0, |under_way| under_way.line)
     }
 
     /// Updates which statements wait for a lock.
-    pub fn look(&mut self, waits: &[Waiting]) {
+    pub(super) fn look(&mut self, waits: &[Waiting]) {
         for under_way in self.all.iter_mut().filter_map(|session| session.under_way.as_mut()) {
             under_way.behind = None;
         }
@@ -174,18 +174,18 @@ impl Sessions {
     }
 
     /// Returns whether any statement is not answered yet.
-    pub fn are_busy(&self) -> bool {
+    pub(super) fn are_busy(&self) -> bool {
         self.all.iter().any(|session| session.under_way.is_some())
     }
 
     /// Returns the sessions that execute a statement and are not known to wait.
-    pub fn running(&self) -> impl Iterator<Item = Seat> {
+    pub(super) fn running(&self) -> impl Iterator<Item = Seat> {
         self.busy().into_iter().filter(|(_, behind)| behind.is_none()).map(|(seat, _)| seat)
     }
 
     /// Returns the waits that have not been reported yet: the session, the line, and the transactions that it waits
     /// for.
-    pub fn newly_waiting(&mut self) -> Vec<(Seat, u64, Blockers)> {
+    pub(super) fn newly_waiting(&mut self) -> Vec<(Seat, u64, Blockers)> {
         let mut all = Vec::new();
         for (seat, session) in self.all.iter_mut().enumerate() {
             if let Some(under_way) = &mut session.under_way
@@ -200,24 +200,24 @@ impl Sessions {
     }
 
     /// Takes the transactions of sessions that execute no statement, to end them.
-    pub fn take_idle(&mut self) -> Vec<(Seat, Transaction)> {
+    pub(super) fn take_idle(&mut self) -> Vec<(Seat, Transaction)> {
         let idle = self.all.iter().enumerate().filter(|(_, session)| session.under_way.is_none());
         idle.filter_map(|(seat, session)| Some((seat, session.place.take()?))).collect()
     }
 
     /// Returns the sessions that execute a statement, and the transactions that they wait for, if any.
-    pub fn busy(&self) -> Vec<(Seat, Option<Blockers>)> {
+    pub(super) fn busy(&self) -> Vec<(Seat, Option<Blockers>)> {
         let busy = self.all.iter().enumerate();
         busy.filter_map(|(seat, session)| Some((seat, session.under_way.as_ref()?.behind.clone()))).collect()
     }
 
     /// Returns the name of the session that a transaction belongs to.
-    pub fn owner(&self, trx: TrxId) -> Option<String> {
+    pub(super) fn owner(&self, trx: TrxId) -> Option<String> {
         self.seat_of(trx).map(|seat| self.name(seat).to_owned())
     }
 
     /// Returns the list of sessions.
-    pub fn listing(&self) -> Answer {
+    pub(super) fn listing(&self) -> Answer {
         let mut grid = Grid::new(["session", "transaction", "level", "statement"]);
         let mut list = Vec::new();
         for (seat, session) in self.all.iter().enumerate() {

@@ -18,10 +18,10 @@ use crate::{
 };
 
 /// A function that returns the name of a transaction's session, if it belongs to one.
-pub type Names<'a> = &'a dyn Fn(TrxId) -> Option<String>;
+pub(super) type Names<'a> = &'a dyn Fn(TrxId) -> Option<String>;
 
 /// Returns all granted locks.
-pub fn locks(db: &Database, names: Names<'_>) -> Answer {
+pub(super) fn locks(db: &Database, names: Names<'_>) -> Answer {
     let mut grid = Grid::new([">transaction", "session", "lock"]);
     let mut list = Vec::new();
     for held in db.locks() {
@@ -33,7 +33,7 @@ pub fn locks(db: &Database, names: Names<'_>) -> Answer {
 }
 
 /// Returns all lock waits.
-pub fn waits(db: &Database, names: Names<'_>) -> Answer {
+pub(super) fn waits(db: &Database, names: Names<'_>) -> Answer {
     let mut grid = Grid::new([">transaction", "session", "waits for", "lock"]);
     let mut list = Vec::new();
     for waiting in db.lock_waits() {
@@ -55,7 +55,7 @@ pub fn waits(db: &Database, names: Names<'_>) -> Answer {
 }
 
 /// Returns the most recent deadlock.
-pub fn deadlock(db: &Database) -> Answer {
+pub(super) fn deadlock(db: &Database) -> Answer {
     let Some(Deadlock { cycle, .. }) = db.last_deadlock() else {
         return Answer::said("there was no deadlock", json!({ "deadlock": null }));
     };
@@ -87,7 +87,7 @@ pub fn deadlock(db: &Database) -> Answer {
 }
 
 /// Returns the prepared transactions.
-pub fn prepared(db: &Database) -> Answer {
+pub(super) fn prepared(db: &Database) -> Answer {
     let mut grid = Grid::new(["name", ">transaction"]);
     let mut list = Vec::new();
     for prepared in db.prepared() {
@@ -98,7 +98,7 @@ pub fn prepared(db: &Database) -> Answer {
 }
 
 /// Returns the transactions that have changed or locked something.
-pub fn transactions(db: &Database, names: Names<'_>) -> Answer {
+pub(super) fn transactions(db: &Database, names: Names<'_>) -> Answer {
     let mut grid = Grid::new([">transaction", "session", ">age", "state", "changes"]);
     let mut list = Vec::new();
     for TransactionInfo { id, age, has_changes, state } in db.transactions() {
@@ -124,7 +124,7 @@ pub fn transactions(db: &Database, names: Names<'_>) -> Answer {
 }
 
 /// Returns the read views.
-pub fn views(db: &Database) -> Answer {
+pub(super) fn views(db: &Database) -> Answer {
     let mut grid = Grid::new([">age", ">transactions since"]);
     let mut list = Vec::new();
     for ViewInfo { age, behind } in db.views() {
@@ -139,7 +139,7 @@ fn lasted(age: Duration) -> String {
 }
 
 /// Returns the database's metrics of transactions and locks.
-pub fn status(db: &Database) -> Answer {
+pub(super) fn status(db: &Database) -> Answer {
     let metrics = db.metrics();
     let micros = |n: u64| units::time(n as f64 * 1e3);
     let lines = [
@@ -165,11 +165,11 @@ pub fn status(db: &Database) -> Answer {
 }
 
 /// Returns the numbers of the transactions that block a wait.
-pub fn ids(behind: &Blockers) -> Vec<u64> {
+pub(super) fn ids(behind: &Blockers) -> Vec<u64> {
     behind.ids().iter().map(|trx| trx.0).collect()
 }
 
 /// Returns the name, or the dash of an empty cell in a grid.
-pub fn dash(name: Option<&str>) -> String {
+pub(super) fn dash(name: Option<&str>) -> String {
     name.unwrap_or("-").to_owned()
 }

@@ -13,7 +13,7 @@ use crate::output;
 
 /// A parsed line.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Statement {
+pub(super) enum Statement {
     /// Work of the session.
     Work(Work),
     /// Information to be shown.
@@ -32,7 +32,7 @@ pub enum Statement {
 
 /// Work that a session does on its own thread.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Work {
+pub(super) enum Work {
     Begin(Begin),
     Commit,
     Rollback,
@@ -74,7 +74,7 @@ pub enum Work {
 
 /// The options of a transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Begin {
+pub(super) struct Begin {
     pub isolation: Option<Isolation>,
     pub read_only: bool,
     pub snapshot: bool,
@@ -84,14 +84,14 @@ pub struct Begin {
 
 /// How a read locks its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowLock {
+pub(super) struct RowLock {
     pub for_update: bool,
     pub if_locked: IfLocked,
 }
 
 /// The rows to read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Scan {
+pub(super) struct Scan {
     pub table: String,
     /// Included.
     pub from: Option<Vec<u8>>,
@@ -104,7 +104,7 @@ pub struct Scan {
 
 /// Information that is shown at once, whatever the sessions do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Show {
+pub(super) enum Show {
     Transactions,
     Views,
     Locks,
@@ -117,7 +117,7 @@ pub enum Show {
 
 /// The form of a statement.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Form {
+pub(super) struct Form {
     /// Its first word.
     pub word: &'static str,
     /// The syntax after the first word.
@@ -131,7 +131,7 @@ const fn form(word: &'static str, rest: &'static str, does: &'static str) -> For
 }
 
 /// All statements.
-pub const FORMS: &[Form] = &[
+pub(super) const FORMS: &[Form] = &[
     form(
         "begin",
         "[read uncommitted | read committed | repeatable read | snapshot | serializable] [read only] [consistent snapshot] \
@@ -198,7 +198,7 @@ pub const FORMS: &[Form] = &[
 
 impl Form {
     /// Returns the whole form.
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         format!("{} {}", self.word, self.rest).trim_end().to_owned()
     }
 
@@ -219,7 +219,7 @@ const LEVELS: [(&str, Isolation); 5] = [
 ];
 
 /// Returns the name of an isolation level.
-pub fn level(isolation: Isolation) -> &'static str {
+pub(super) fn level(isolation: Isolation) -> &'static str {
     LEVELS.iter().find(|(_, level)| *level == isolation).map_or("unknown", |(name, _)| name)
 }
 
@@ -227,7 +227,7 @@ pub fn level(isolation: Isolation) -> &'static str {
 ///
 /// # Errors
 /// The reason why it is invalid, in words.
-pub fn parse(line: &str) -> Result<Option<Statement>, String> {
+pub(super) fn parse(line: &str) -> Result<Option<Statement>, String> {
     let words = words(line)?;
     let Some((first, rest)) = words.split_first() else { return Ok(None) };
     let form = Form::find(first)?;
@@ -443,7 +443,7 @@ fn text(bytes: &[u8], what: &str) -> Result<String, String> {
 
 /// Fuzz target: arbitrary lines as statements.
 #[cfg(feature = "fuzz")]
-pub mod fuzz {
+pub(crate) mod fuzz {
     use super::{
         super::words::{in_quotes, words},
         FORMS, parse,
@@ -451,7 +451,7 @@ pub mod fuzz {
 
     /// Parses one statement per line. The result must be the same when every quoted word is quoted again by
     /// [`in_quotes`].
-    pub fn statements(data: &[u8]) {
+    pub(crate) fn statements(data: &[u8]) {
         let Ok(text) = str::from_utf8(data) else { return };
         for line in text.split('\n') {
             let Ok(read) = words(line) else {
@@ -473,7 +473,7 @@ pub mod fuzz {
     }
 
     /// Returns statements as seeds.
-    pub fn statements_seeds() -> Vec<Vec<u8>> {
+    pub(crate) fn statements_seeds() -> Vec<Vec<u8>> {
         let lines = [
             "begin serializable read only consistent snapshot wait 1.5\nbegin nowait\nBEGIN Read Committed",
             "commit\ncommit prepared 'x y'\nrollback to s\nrollback prepared \"\\x00\\xff\"\nprepare x",

@@ -7,7 +7,7 @@
 
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word {
+pub(super) struct Word {
     /// Its bytes.
     pub bytes: Vec<u8>,
     /// Whether it was quoted.
@@ -16,7 +16,7 @@ pub struct Word {
 
 impl Word {
     /// Returns whether it is this keyword, in any case.
-    pub fn is(&self, keyword: &str) -> bool {
+    pub(super) fn is(&self, keyword: &str) -> bool {
         !self.quoted && self.bytes.eq_ignore_ascii_case(keyword.as_bytes())
     }
 }
@@ -25,7 +25,7 @@ impl Word {
 ///
 /// # Errors
 /// An unclosed quote, a quote within a word, or an unknown escape; in words.
-pub fn words(line: &str) -> Result<Vec<Word>, String> {
+pub(super) fn words(line: &str) -> Result<Vec<Word>, String> {
     let mut words = Vec::new();
     let mut rest = line;
     loop {
@@ -105,7 +105,7 @@ fn byte(high: u8, low: u8) -> Option<u8> {
 
 /// Returns a quoted word with these bytes; any bytes can be quoted.
 #[cfg(any(test, feature = "fuzz"))]
-pub fn in_quotes(bytes: &[u8]) -> String {
+pub(super) fn in_quotes(bytes: &[u8]) -> String {
     let mut text = String::from("'");
     for &byte in bytes {
         match byte {

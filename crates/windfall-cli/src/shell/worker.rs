@@ -36,11 +36,11 @@ const LONGEST: usize = 64 << 20;
 
 /// The transaction of a session, if one is open: the thread works in it, and other threads may read its state.
 #[derive(Clone, Debug, Default)]
-pub struct Place(Arc<RwLock<Option<Transaction>>>);
+pub(super) struct Place(Arc<RwLock<Option<Transaction>>>);
 
 /// The visible state of a session's transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Open {
+pub(super) struct Open {
     /// Its number, once it has one.
     pub id: Option<TrxId>,
     /// Its isolation level.
@@ -49,7 +49,7 @@ pub struct Open {
 
 impl Place {
     /// Returns the state of the open transaction; none while it is being ended.
-    pub fn look(&self) -> Option<Open> {
+    pub(super) fn look(&self) -> Option<Open> {
         let inner = match self.0.try_read() {
             Ok(inner) => inner,
             Err(TryLockError::Poisoned(inner)) => inner.into_inner(),
@@ -59,7 +59,7 @@ impl Place {
     }
 
     /// Removes and returns the transaction, after the statement that executes in it.
-    pub fn take(&self) -> Option<Transaction> {
+    pub(super) fn take(&self) -> Option<Transaction> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -74,14 +74,14 @@ impl Place {
 
 /// The worker of a session.
 #[derive(Debug)]
-pub struct Worker {
+pub(super) struct Worker {
     db: Database,
     place: Place,
 }
 
 impl Worker {
     /// Returns a worker for the transaction of this place.
-    pub fn new(db: Database, place: Place) -> Self {
+    pub(super) fn new(db: Database, place: Place) -> Self {
         Self { db, place }
     }
 
@@ -89,7 +89,7 @@ impl Worker {
     ///
     /// # Errors
     /// Errors of the library, with a note if the transaction is over.
-    pub fn run(&self, work: Work) -> Result<Answer, String> {
+    pub(super) fn run(&self, work: Work) -> Result<Answer, String> {
         let done = catch_unwind(AssertUnwindSafe(|| self.answer(work))).unwrap_or_else(|_| {
             Err(Failure::said("the statement has panicked, which is a bug: please report it"))
         });

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::{Place, Told};
 
 /// Creates a database with a table of two rows.
-pub fn people() -> Place {
+pub(crate) fn people() -> Place {
     let place = Place::new();
     place.call(&["create", "people", "--columns", "name,town"]).served();
     place.feed(&["load", "people"], "name,town\nada,London\nbob,Oslo\n").served();
@@ -19,7 +19,7 @@ pub fn people() -> Place {
 }
 
 impl Place {
-    pub fn shell(&self, script: &str) -> Told {
+    pub(crate) fn shell(&self, script: &str) -> Told {
         self.feed(&["shell"], script)
     }
 
@@ -568,7 +568,7 @@ fn locks_and_numbers_are_shown() {
 }
 
 /// Sends a signal to a process.
-pub fn signal(process: u32, name: &str) {
+pub(crate) fn signal(process: u32, name: &str) {
     let number = process.to_string();
     assert!(Command::new("kill").args(["-s", name, &number]).status().unwrap().success());
 }

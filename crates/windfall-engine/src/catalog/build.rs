@@ -102,7 +102,7 @@ pub(super) struct Bounds {
 
 impl Bounds {
     /// The bounds outside of tests.
-    pub const FULL: Self = Self { entries: PIECE, notes: MOST / 2, most: MOST };
+    pub(super) const FULL: Self = Self { entries: PIECE, notes: MOST / 2, most: MOST };
 }
 
 impl Catalog {

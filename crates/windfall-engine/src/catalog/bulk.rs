@@ -55,7 +55,7 @@ pub(super) struct Load<'t> {
 
 impl<'t> Load<'t> {
     /// Begins to load a tree, which must be empty.
-    pub fn new(tree: &'t Tree) -> Self {
+    pub(super) fn new(tree: &'t Tree) -> Self {
         Self { tree, loader: None }
     }
 
@@ -63,7 +63,7 @@ impl<'t> Load<'t> {
     ///
     /// # Errors
     /// A key or value that is too long; a full disk, I/O.
-    pub fn push(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
+    pub(super) fn push(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
         let _room = admit(self.tree.store(), key.len() + value.len())?;
         let loader = match self.loader.take() {
             Some(loader) => loader,
@@ -76,7 +76,7 @@ impl<'t> Load<'t> {
     ///
     /// # Errors
     /// A full disk, I/O.
-    pub fn finish(self) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         self.loader.map_or(Ok(()), |loader| loader.finish().map(drop))
     }
 }

@@ -83,7 +83,7 @@ type Shard = Mutex<FxHashMap<Arc<str>, Entry>>;
 
 /// The names of all tables.
 #[derive(Debug)]
-pub struct Names {
+pub(super) struct Names {
     env: Arc<dyn Env>,
     shards: Box<[Shard]>,
     moves: Mutex<Moves>,
@@ -143,7 +143,7 @@ impl Drop for Listing<'_> {
 /// A metadata lock on names, held by a DDL statement. When it is dropped, the last meanings that were set
 /// ([`MetadataLock::set`]) are published.
 #[derive(Debug)]
-pub struct MetadataLock<'a> {
+pub(super) struct MetadataLock<'a> {
     names: &'a Names,
     held: SmallVec<[Held<'a>; 1]>,
     /// Whether tables are renamed.
@@ -155,7 +155,7 @@ type Held<'a> = (&'a str, Option<Arc<Table>>);
 
 impl Names {
     /// Makes an empty map of names.
-    pub fn new(env: Arc<dyn Env>) -> Self {
+    pub(super) fn new(env: Arc<dyn Env>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(Rank::Names, FxHashMap::default())).collect();
         let moves = Mutex::new(Rank::Moves, Moves::default());
         Self { env, shards, moves, decided: Event::new() }
@@ -169,7 +169,7 @@ impl Names {
 
     /// Returns the table of this name. Waits while a statement decides about the name. A thread inside a gate, for
     /// which the statement may be waiting, gets the old meaning.
-    pub fn get(&self, name: &str) -> Option<Arc<Table>> {
+    pub(super) fn get(&self, name: &str) -> Option<Arc<Table>> {
         let mut found = None;
         let mut look = || {
             let shard = self.shard(name).lock();
@@ -193,7 +193,7 @@ impl Names {
     ///
     /// # Errors
     /// [`LockError`].
-    pub fn lock_names<'a>(
+    pub(super) fn lock_names<'a>(
         &'a self,
         names: &[&'a str],
         until: Option<Duration>,
@@ -219,19 +219,19 @@ impl Names {
     }
 
     /// Adds a table with a record that was found when the database was opened.
-    pub fn enter(&self, name: &str, table: Arc<Table>) {
+    pub(super) fn enter(&self, name: &str, table: Arc<Table>) {
         self.shard(name).lock().insert(name.into(), Entry { table: Some(table), mark: Mark::Free });
     }
 
     /// Returns the number of names, locked ones included.
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Returns all tables, each once, in order of name. A name that a statement is deciding about has its old meaning.
     /// A table that is renamed meanwhile is listed under one of its names; one that is created or dropped meanwhile may
     /// be listed.
-    pub fn all(&self) -> Vec<(Arc<str>, Arc<Table>)> {
+    pub(super) fn all(&self) -> Vec<(Arc<str>, Arc<Table>)> {
         self.all_seen(|| {})
     }
 
@@ -301,39 +301,39 @@ impl<'a> MetadataLock<'a> {
     }
 
     /// Returns the table of a locked name.
-    pub fn table(&self, name: &str) -> Option<&Arc<Table>> {
+    pub(super) fn table(&self, name: &str) -> Option<&Arc<Table>> {
         self.held[self.place(name)].1.as_ref()
     }
 
     /// Keeps the names visible with their old meanings. Other statements wait nevertheless.
-    pub fn keep(&self) {
+    pub(super) fn keep(&self) {
         self.mark(Mark::Kept);
         self.names.decided.notify_ordered();
     }
 
     /// Makes lookups of the names wait for the outcome from now on.
-    pub fn hide(&self) {
+    pub(super) fn hide(&self) {
         self.mark(Mark::Claimed);
     }
 
     /// Returns the locked names in order, each once, and their tables.
-    pub fn tables(&self) -> impl Iterator<Item = (&str, Option<&Arc<Table>>)> + Clone {
+    pub(super) fn tables(&self) -> impl Iterator<Item = (&str, Option<&Arc<Table>>)> + Clone {
         self.held.iter().map(|(name, table)| (*name, table.as_ref()))
     }
 
     /// Sets all locked names to mean nothing.
-    pub fn set_all_gone(&mut self) {
+    pub(super) fn set_all_gone(&mut self) {
         self.held.iter_mut().for_each(|(_, table)| *table = None);
     }
 
     /// Sets the name to mean a table that had another name before.
-    pub fn set_moved(&mut self, name: &str, table: Arc<Table>) {
+    pub(super) fn set_moved(&mut self, name: &str, table: Arc<Table>) {
         self.moves = true;
         self.set(name, Some(table));
     }
 
     /// Sets the meaning of the name.
-    pub fn set(&mut self, name: &str, table: Option<Arc<Table>>) {
+    pub(super) fn set(&mut self, name: &str, table: Option<Arc<Table>>) {
         let place = self.place(name);
         self.held[place].1 = table;
     }

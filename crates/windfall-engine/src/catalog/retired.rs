@@ -72,7 +72,7 @@ impl Item {
 
 /// All that was taken out of use and is not freed yet.
 #[derive(Debug)]
-pub struct Retired {
+pub(super) struct Retired {
     arrived: SegQueue<Item>,
     waiting: Mutex<VecDeque<Item>>,
 }
@@ -85,13 +85,13 @@ impl Default for Retired {
 
 impl Retired {
     /// Takes over a table that was dropped.
-    pub fn table(&self, table: Arc<Table>) {
+    pub(super) fn table(&self, table: Arc<Table>) {
         self.arrived.push(Item::Table(table));
     }
 
     /// Takes over the old schema of a table that was changed. References to trees that are still in use are dropped
     /// here.
-    pub fn schema(&self, schema: TableSchema) {
+    pub(super) fn schema(&self, schema: TableSchema) {
         let TableSchema { record, clustered, secondaries: mut trees, .. } = schema;
         trees.push(clustered);
         trees.retain(|tree| tree.space().is_dropped());
@@ -99,7 +99,7 @@ impl Retired {
     }
 
     /// One background step. Returns whether there may be more to do at once.
-    pub fn free_step(&self) -> bool {
+    pub(super) fn free_step(&self) -> bool {
         let arrived: Vec<Item> = core::iter::from_fn(|| self.arrived.pop()).take(A_STEP).collect();
         arrived.iter().for_each(Item::free_hash_indexes);
         let more = arrived.len() == A_STEP;

@@ -99,18 +99,18 @@ pub(super) struct Runs<P> {
 
 impl<P: Payload> Runs<P> {
     /// Makes it without entries.
-    pub fn new(pool: Arc<BufferPool>) -> Self {
+    pub(super) fn new(pool: Arc<BufferPool>) -> Self {
         Self { pool, budget: Arc::new(HashBudget::new(0)), aside: Vec::new(), memory: Vec::new(), bytes: 0 }
     }
 
     /// Adds an entry.
-    pub fn push(&mut self, key: Vec<u8>, payload: P) {
+    pub(super) fn push(&mut self, key: Vec<u8>, payload: P) {
         self.bytes += key.capacity() + payload.bytes() + size_of::<(Vec<u8>, P)>();
         self.memory.push((key, payload));
     }
 
     /// Returns the bytes that the entries in memory take.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
@@ -118,7 +118,7 @@ impl<P: Payload> Runs<P> {
     ///
     /// # Errors
     /// [`SchemaError::DuplicateInputKey`](crate::error::SchemaError::DuplicateInputKey); I/O, a full disk.
-    pub fn spill(&mut self, space: SpaceId) -> Result<()> {
+    pub(super) fn spill(&mut self, space: SpaceId) -> Result<()> {
         self.memory.sort_unstable();
         if let Some(pair) = self.memory.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(duplicate_key(&pair[0].0, None));
@@ -143,7 +143,7 @@ impl<P: Payload> Runs<P> {
     ///
     /// # Errors
     /// Damage, I/O, and the errors of `take`.
-    pub fn drain(&mut self, mut take: impl FnMut(Vec<u8>, P) -> Result<()>) -> Result<()> {
+    pub(super) fn drain(&mut self, mut take: impl FnMut(Vec<u8>, P) -> Result<()>) -> Result<()> {
         self.memory.sort_unstable();
         self.bytes = 0;
         let runs = core::mem::take(&mut self.aside);

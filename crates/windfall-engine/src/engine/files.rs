@@ -39,7 +39,7 @@ const KEY: usize = 1 + size_of::<SpaceId>();
 
 /// Maintains the records of data files.
 #[derive(Debug)]
-pub struct FileRecords {
+pub(super) struct FileRecords {
     pool: Arc<BufferPool>,
     system: Arc<SystemTree>,
     deleter: Arc<Deleter>,
@@ -50,19 +50,19 @@ pub struct FileRecords {
 }
 
 /// Returns the key of a tablespace's file record.
-pub fn file_key(space: SpaceId) -> Vec<u8> {
+pub(super) fn file_key(space: SpaceId) -> Vec<u8> {
     [&[FILE][..], &space.0.to_be_bytes()].concat()
 }
 
 /// Returns the tablespace of a file record's key.
-pub fn space_of_key(key: &[u8]) -> Option<SpaceId> {
+pub(super) fn space_of_key(key: &[u8]) -> Option<SpaceId> {
     let (&[FILE], rest) = key.split_first_chunk()? else { return None };
     Some(SpaceId(u64::from_be_bytes(rest.try_into().ok()?)))
 }
 
 impl FileRecords {
     /// Creates the state of the worker.
-    pub fn new(pool: Arc<BufferPool>, system: Arc<SystemTree>, deleter: Arc<Deleter>) -> Self {
+    pub(super) fn new(pool: Arc<BufferPool>, system: Arc<SystemTree>, deleter: Arc<Deleter>) -> Self {
         Self { pool, system, deleter, gone: Vec::new(), merges: PendingMerges::default() }
     }
 
@@ -70,7 +70,7 @@ impl FileRecords {
     ///
     /// # Errors
     /// Errors of the log or the system tree.
-    pub fn step(&mut self) -> Result<Next> {
+    pub(super) fn step(&mut self) -> Result<Next> {
         self.gone.extend(self.deleter.take_gone());
         // With small pages one leaf has no room for a whole batch.
         let most_made = BATCH.min(self.system.most_puts(KEY));

@@ -131,7 +131,7 @@ impl Default for Ending {
 
 impl Ending {
     /// Announces that the transaction is about to append its `TrxEnd`.
-    pub fn announce(&self, log_end: Lsn) {
+    pub(super) fn announce(&self, log_end: Lsn) {
         self.0.store(log_end.0, SeqCst);
     }
 }

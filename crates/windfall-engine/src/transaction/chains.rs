@@ -38,14 +38,14 @@ use crate::{
 const PIECE: usize = 16;
 /// Log that freeing a page takes, at most: the mark on the page, the bit in the map, its share of the first page's
 /// link.
-pub const LOG_PER_PAGE: usize = 256;
+pub(super) const LOG_PER_PAGE: usize = 256;
 
 /// Frees a chain, if it still exists, as far as the allowance of pages permits, which is reduced accordingly. Returns
 /// whether the chain is gone.
 ///
 /// # Errors
 /// Damage, I/O, a tablespace that was dropped.
-pub fn free(tree: &Tree, first: PageNo, stamp: u64, allowance: &mut usize) -> Result<bool> {
+pub(super) fn free(tree: &Tree, first: PageNo, stamp: u64, allowance: &mut usize) -> Result<bool> {
     if !tree.has_overflow(first, stamp)? {
         return Ok(true);
     }
@@ -68,7 +68,7 @@ pub fn free(tree: &Tree, first: PageNo, stamp: u64, allowance: &mut usize) -> Re
 ///
 /// # Errors
 /// As [`free`].
-pub fn free_of(tree: &Tree, header: EntryHeader, value: &[u8], allowance: &mut usize) -> Result<bool> {
+pub(super) fn free_of(tree: &Tree, header: EntryHeader, value: &[u8], allowance: &mut usize) -> Result<bool> {
     match OverflowRef::from_bytes(value) {
         Some(chain) if header.is_overflow() => free(tree, chain.first, chain.stamp, allowance),
         _ => Ok(true),

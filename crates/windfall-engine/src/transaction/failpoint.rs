@@ -11,16 +11,16 @@ use crate::{
 
 /// Makes a change fail after some steps.
 #[derive(Debug, Default)]
-pub struct Failpoint(pub(super) AtomicU64);
+pub(super) struct Failpoint(pub(super) AtomicU64);
 
 impl Failpoint {
     /// Sets the step, counted from 1, at which the change fails; 0 for none.
-    pub fn set(&self, step: u64) {
+    pub(super) fn set(&self, step: u64) {
         self.0.store(step, Relaxed);
     }
 
     /// Fails if this is the step.
-    pub fn pass(&self) -> Result<()> {
+    pub(super) fn pass(&self) -> Result<()> {
         let left = self.0.load(Relaxed);
         if left > 0 {
             self.0.store(left - 1, Relaxed);

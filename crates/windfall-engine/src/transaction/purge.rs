@@ -79,7 +79,7 @@ const _: () =
 
 /// The progress of purge in a stream.
 #[derive(Debug)]
-pub struct StreamPurge {
+pub(super) struct StreamPurge {
     state: Mutex<State>,
     /// Transactions that were skipped and have ended, each with its last record here.
     ended: SegQueue<(TrxId, UndoPos)>,

@@ -25,13 +25,13 @@ use crate::{
 };
 
 /// Log that the rollback of an entry needs, in addition to its value and without page splits.
-pub const LOG_PER_ENTRY: u64 = 512;
+pub(super) const LOG_PER_ENTRY: u64 = 512;
 /// Log that the end of a rollback needs, or the mark on a record.
-pub const LOG_OF_END: u64 = 512;
+pub(super) const LOG_OF_END: u64 = 512;
 
 /// The source of the log that a rollback needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RollbackSpace {
+pub(super) enum RollbackSpace {
     /// It was reserved before each change.
     Ahead,
     /// It is reserved record by record, which may wait.
@@ -43,7 +43,7 @@ impl RollbackSpace {
     ///
     /// # Errors
     /// A full disk, or another failure to make room.
-    pub fn room(self, transactions: &Transactions, bytes: u64) -> Result<Option<LogReservation<'_>>> {
+    pub(super) fn room(self, transactions: &Transactions, bytes: u64) -> Result<Option<LogReservation<'_>>> {
         let log = &transactions.context.pool.context().log;
         match self {
             Self::Ahead => Ok(None),
@@ -57,7 +57,7 @@ impl RollbackSpace {
 ///
 /// # Errors
 /// Damage, I/O.
-pub fn log_for(transactions: &Transactions, record: &UndoRecord) -> Result<u64> {
+pub(super) fn log_for(transactions: &Transactions, record: &UndoRecord) -> Result<u64> {
     let mut bytes = LOG_OF_END;
     if let Body::Row { space, key, change, touches } = &record.body {
         bytes += LOG_PER_ENTRY * (1 + touches.len() as u64);
@@ -80,7 +80,12 @@ pub fn log_for(transactions: &Transactions, record: &UndoRecord) -> Result<u64> 
 ///
 /// # Errors
 /// Damage, I/O; it may be repeated.
-pub fn roll_back(transactions: &Transactions, stream: &Stream, at: u64, record: &UndoRecord) -> Result<()> {
+pub(super) fn roll_back(
+    transactions: &Transactions,
+    stream: &Stream,
+    at: u64,
+    record: &UndoRecord,
+) -> Result<()> {
     let version = EntryHeader::new(record.trx, stream.undo_pos(at));
     let pool = &transactions.context.pool;
     match &record.body {
@@ -123,13 +128,13 @@ fn mark(pool: &BufferPool, stream: &Stream, at: u64) -> Result<()> {
 }
 
 /// Returns whether an entry still carries the version.
-pub fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool {
+pub(super) fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool {
     header.is_some_and(|header| header.trx == version.trx && header.undo == version.undo)
 }
 
 /// Merges the leaf of a key with a neighbour, if possible. The content of the tree does not depend on it: a page that
 /// cannot be read is reported to the next call that needs it.
-pub fn merge(tree: &Tree, key: &[u8]) {
+pub(super) fn merge(tree: &Tree, key: &[u8]) {
     if let Err(error) = tree.maintain(key) {
         tracing::warn!(%error, "a leaf that holds little could not be merged");
     }

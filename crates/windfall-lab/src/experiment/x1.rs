@@ -72,7 +72,7 @@ fn drop_every(scale: Scale) -> f64 {
     scale.pick(0.3, 0.3, 30.0)
 }
 
-pub fn empty(setting: &Setting) -> X1 {
+pub(super) fn empty(setting: &Setting) -> X1 {
     let (rows, pages) = (rows_of(setting.scale), pages_of(setting.scale));
     X1 {
         threads: THREADS,
@@ -85,7 +85,7 @@ pub fn empty(setting: &Setting) -> X1 {
     }
 }
 
-pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+pub(super) fn jobs(setting: &Setting) -> Vec<super::Job> {
     let scale = setting.scale;
     let job = |system, lru_to_flush, turns, seconds| {
         super::Job::X1(Job {

@@ -37,11 +37,11 @@ fn tables(scale: Scale) -> u32 {
     scale.pick(3, 4, 1_000)
 }
 
-pub fn empty(setting: &Setting) -> X2 {
+pub(super) fn empty(setting: &Setting) -> X2 {
     X2 { tables: tables(setting.scale), runs: Vec::new() }
 }
 
-pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+pub(super) fn jobs(setting: &Setting) -> Vec<super::Job> {
     let systems = [PolicyName::LruScan, PolicyName::LazyMark, PolicyName::FlushListAhi, PolicyName::Detach];
     let fills = setting.scale.pick([0.2, 0.5, 1.0], [21.0, 52.0, 104.0], [21.0, 52.0, 104.0]);
     let job = |system, fill_gb| {

@@ -34,7 +34,7 @@ pub struct Job {
     threads: u32,
 }
 
-pub fn empty() -> X3 {
+pub(super) fn empty() -> X3 {
     X3 { runs: Vec::new() }
 }
 
@@ -44,7 +44,7 @@ fn tables(scale: Scale, threads: u32) -> u32 {
     if threads == 1 { one } else { scale.pick(2, 2, 4) * one }
 }
 
-pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+pub(super) fn jobs(setting: &Setting) -> Vec<super::Job> {
     let systems = [
         PolicyName::LruScanOnce,
         PolicyName::LruScan,

@@ -46,11 +46,11 @@ fn loops_filled(scale: Scale) -> u32 {
     scale.pick(3, 10, 1_000)
 }
 
-pub fn empty(setting: &Setting) -> X4 {
+pub(super) fn empty(setting: &Setting) -> X4 {
     X4 { loops: loops(setting.scale), runs: Vec::new() }
 }
 
-pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+pub(super) fn jobs(setting: &Setting) -> Vec<super::Job> {
     let systems = [
         PolicyName::LruScan,
         PolicyName::FlushList,

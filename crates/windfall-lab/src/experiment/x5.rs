@@ -45,7 +45,7 @@ pub struct Job {
     seed: u64,
 }
 
-pub fn empty() -> X5 {
+pub(super) fn empty() -> X5 {
     X5 { threads: THREADS, runs: Vec::new() }
 }
 
@@ -63,7 +63,7 @@ fn tables(scale: Scale, system: System, pool_gb: f64) -> u32 {
     if scale == Scale::Full || !walks(system) { 100 } else { (128.0 / pool_gb).clamp(1.0, 4.0) as u32 }
 }
 
-pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+pub(super) fn jobs(setting: &Setting) -> Vec<super::Job> {
     let published = [32.0, 64.0, 128.0, 256.0, 450.0];
     let sizes = setting.scale.pick([0.1, 0.2, 0.4, 0.8, 1.6], published, published);
     // Systems that the article does not compare have fewer points, except at full scale.

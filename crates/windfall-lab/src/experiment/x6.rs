@@ -45,11 +45,11 @@ pub struct Job {
     seed: u64,
 }
 
-pub fn empty(_: &Setting) -> X6 {
+pub(super) fn empty(_: &Setting) -> X6 {
     X6 { threads: THREADS, kept: KEPT, runs: Vec::new() }
 }
 
-pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+pub(super) fn jobs(setting: &Setting) -> Vec<super::Job> {
     let systems = [
         PolicyName::LruScan,
         PolicyName::FlushList,

@@ -43,15 +43,15 @@ pub struct Job {
 }
 
 /// Rows of the dropped table.
-pub fn rows_of(scale: Scale) -> u32 {
+pub(super) fn rows_of(scale: Scale) -> u32 {
     scale.pick(20_000, 1_000_000, 20_000_000)
 }
 
-pub fn empty() -> X7 {
+pub(super) fn empty() -> X7 {
     X7 { threads: THREADS, runs: Vec::new() }
 }
 
-pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+pub(super) fn jobs(setting: &Setting) -> Vec<super::Job> {
     let systems = [
         PolicyName::LruScan,
         PolicyName::LazyMark,

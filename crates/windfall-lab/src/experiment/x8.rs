@@ -53,11 +53,11 @@ fn file_bytes(setting: &Setting) -> u64 {
     setting.scale.pick(64 << 20, 2 << 30, 8 << 30)
 }
 
-pub fn empty(setting: &Setting) -> X8 {
+pub(super) fn empty(setting: &Setting) -> X8 {
     X8 { threads: THREADS, file_bytes: file_bytes(setting), runs: Vec::new() }
 }
 
-pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+pub(super) fn jobs(setting: &Setting) -> Vec<super::Job> {
     let systems = [PolicyName::LruScan, PolicyName::StaleVersion, PolicyName::Detach];
     let seconds = setting.scale.pick(0.7, 2.5, 10.0);
     let job = |policy| {

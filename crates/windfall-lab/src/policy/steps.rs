@@ -23,7 +23,7 @@ use crate::{
 
 /// Pages that are handled between two pauses, or collected before their hash entries are removed:
 /// `BUF_LRU_DROP_SEARCH_SIZE`.
-pub const BATCH: usize = 1024;
+pub(super) const BATCH: usize = 1024;
 /// The wait before the next scan if a page was in use, as in `InnoDB`.
 const AGAIN: Duration = Duration::from_millis(20);
 

@@ -37,7 +37,7 @@ thread_local! {
 
 /// A pinned frame: it keeps its page.
 #[derive(Debug)]
-pub struct Pin<'a> {
+pub(super) struct Pin<'a> {
     pub pool: &'a ClassicPool,
     pub frame: u32,
 }
@@ -57,11 +57,11 @@ impl Drop for Pin<'_> {
 }
 
 impl<'a> Pin<'a> {
-    pub fn latch(&self) -> &'a Latch {
+    pub(super) fn latch(&self) -> &'a Latch {
         self.pool.latch(self.frame)
     }
 
-    pub fn page(&self) -> Page<'a> {
+    pub(super) fn page(&self) -> Page<'a> {
         self.pool.page(self.frame)
     }
 }

@@ -42,7 +42,7 @@ const OLD_PERCENT: u64 = 60;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The state of the writing thread.
-pub struct Flusher {
+pub(super) struct Flusher {
     queue: Box<dyn Queue>,
 }
 
@@ -53,7 +53,7 @@ impl core::fmt::Debug for Flusher {
 }
 
 impl Flusher {
-    pub fn new(disk: &dyn Disk) -> Self {
+    pub(super) fn new(disk: &dyn Disk) -> Self {
         Self { queue: disk.queue() }
     }
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::results::{self, Load, X6, X6Run, X7, X8, X8Run};
 
 /// Returns the longest gap near the statements; the longest of all if there is no statement.
-pub fn gap_near(load: &Load) -> f64 {
+pub(super) fn gap_near(load: &Load) -> f64 {
     load.windows.iter().map(|window| window.gap_ns).max().map_or_else(|| load.longest_ns(), |ns| ns as f64)
 }
 
@@ -35,7 +35,7 @@ fn every(x6: &X6) -> Option<f64> {
 }
 
 /// Returns the section of X6.
-pub fn x6_section(x6: &X6) -> Section {
+pub(super) fn x6_section(x6: &X6) -> Section {
     let mut section = Section::new(
         "x6",
         "retention",
@@ -142,7 +142,7 @@ fn in_use(x6: &X6, names: Names) -> Option<Graph> {
 }
 
 /// Returns the section of X7.
-pub fn x7_section(x7: &X7) -> Section {
+pub(super) fn x7_section(x7: &X7) -> Section {
     let mut section = Section::new(
         "x7",
         "the storm of the hash index",
@@ -230,7 +230,7 @@ pub fn x7_section(x7: &X7) -> Section {
 }
 
 /// Returns the section of X8.
-pub fn x8_section(x8: &X8) -> Section {
+pub(super) fn x8_section(x8: &X8) -> Section {
     let mut section = Section::new(
         "x8",
         "the large file",

@@ -20,7 +20,7 @@ fn ratio(factor: &Factor, cost: Option<Cost>) -> String {
 }
 
 /// Returns the section of X9.
-pub fn section(x9: &X9) -> Section {
+pub(super) fn section(x9: &X9) -> Section {
     let mut section = Section::new(
         "x9",
         "what the cost of a drop does not depend on",

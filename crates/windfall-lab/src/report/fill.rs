@@ -27,7 +27,7 @@ use crate::{
 const BINS: usize = 40;
 
 /// Returns the values in order, without duplicates.
-pub fn distinct(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
+pub(super) fn distinct(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut all: Vec<f64> = values.into_iter().collect();
     all.sort_by(f64::total_cmp);
     all.dedup();
@@ -35,7 +35,7 @@ pub fn distinct(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
 }
 
 /// Returns the systems in order, without duplicates.
-pub fn systems(all: impl IntoIterator<Item = System>) -> Vec<System> {
+pub(super) fn systems(all: impl IntoIterator<Item = System>) -> Vec<System> {
     let mut all: Vec<System> = all.into_iter().collect();
     all.sort();
     all.dedup();
@@ -43,7 +43,7 @@ pub fn systems(all: impl IntoIterator<Item = System>) -> Vec<System> {
 }
 
 /// Returns the section of the page.
-pub fn section(x2: &X2) -> Section {
+pub(super) fn section(x2: &X2) -> Section {
     let mut section = Section::new(
         "x2",
         "drops by how full the pool is",
@@ -137,7 +137,7 @@ fn growth(x2: &X2, names: Names) -> Option<Graph> {
 }
 
 /// Returns a curve in the style of its system.
-pub fn own(system: System, names: Names, points: Vec<(usize, f64)>, hint: fn(f64) -> String) -> Curve {
+pub(super) fn own(system: System, names: Names, points: Vec<(usize, f64)>, hint: fn(f64) -> String) -> Curve {
     let hashed = if system.hash_index { " hollow" } else { "" };
     Curve {
         name: names.label(system),
@@ -180,7 +180,7 @@ fn absolute(x2: &X2, names: Names) -> Option<Graph> {
 }
 
 /// Draws times on a linear and on a logarithmic axis.
-pub fn both_axes(about: &str, gigabytes_set: &[f64], unit: &str, curves: Vec<Curve>) -> [Drawing; 2] {
+pub(super) fn both_axes(about: &str, gigabytes_set: &[f64], unit: &str, curves: Vec<Curve>) -> [Drawing; 2] {
     let values = || curves.iter().flat_map(|c| &c.points).map(|p| p.1);
     let linear = Scale::linear(0.0, round_up(values().fold(1.0, f64::max) * 1.05));
     let log = decades(values());

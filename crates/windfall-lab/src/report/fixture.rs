@@ -22,7 +22,7 @@ use crate::{
 const MS: f64 = 1e6;
 
 /// Results without any experiment.
-pub fn empty() -> Results {
+pub(super) fn empty() -> Results {
     let machine = Machine {
         processor: "A Processor @ 2.10GHz".into(),
         cores: 2,
@@ -40,7 +40,7 @@ pub fn empty() -> Results {
 }
 
 /// Results with all experiments.
-pub fn all() -> Results {
+pub(super) fn all() -> Results {
     Results {
         x1: Some(x1()),
         x2: Some(x2()),
@@ -86,7 +86,7 @@ fn percentiles(random: &mut Random, count: u64, worst_ms: f64) -> Percentiles {
 }
 
 /// Returns a load with a stall after each of its marks.
-pub fn load(system: System, seconds: f64, marks_s: &[f64], rate: f64, factor: f64) -> Load {
+pub(super) fn load(system: System, seconds: f64, marks_s: &[f64], rate: f64, factor: f64) -> Load {
     let mut random = Random::new(7, system.policy as u64 + marks_s.len() as u64);
     let stall_ns = stall(system) * factor * MS;
     let stretch = 0.1;

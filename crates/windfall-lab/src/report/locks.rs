@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Returns the name of a role.
-pub fn who(role: Role) -> &'static str {
+pub(super) fn who(role: Role) -> &'static str {
     match role {
         Role::Client => "clients",
         Role::Dropper => "the dropper",
@@ -33,7 +33,7 @@ pub fn who(role: Role) -> &'static str {
 }
 
 /// Returns the name of a purpose.
-pub fn what(purpose: Purpose) -> &'static str {
+pub(super) fn what(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Lookup => "find a page",
         Purpose::Young => "make a page young",
@@ -76,7 +76,7 @@ fn with_locks<'a>(runs: &'a [Both<'a>]) -> impl Iterator<Item = (&'a Both<'a>, &
 }
 
 /// Draws the longest holds of each lock.
-pub fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
+pub(super) fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     let mut rows = Vec::new();
     let (mut values, mut longest) = (Vec::new(), Vec::new());
     for (run, load) in with_locks(runs) {
@@ -157,7 +157,7 @@ pub fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
 }
 
 /// Adds tables of all holds and waits, folded.
-pub fn tables(section: &mut Section, runs: &[Both<'_>], names: Names) {
+pub(super) fn tables(section: &mut Section, runs: &[Both<'_>], names: Names) {
     for (run, load) in with_locks(runs) {
         let holds = load.locks.iter().flat_map(|lock| {
             lock.holds.iter().map(|h| {

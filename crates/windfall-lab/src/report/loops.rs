@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Returns the setting of a run of X3.
-pub fn x3_setting(run: &X3Run) -> String {
+pub(super) fn x3_setting(run: &X3Run) -> String {
     format!(
         "{}, {} tables, {}",
         run.on,
@@ -32,12 +32,12 @@ pub fn x3_setting(run: &X3Run) -> String {
 }
 
 /// Returns the same in short form.
-pub fn x3_short(run: &X3Run) -> String {
+pub(super) fn x3_short(run: &X3Run) -> String {
     format!("{}, {} x {}", run.on, count(u64::from(run.tables)), run.threads)
 }
 
 /// Returns the setting of a run of X4.
-pub fn x4_setting(run: &X4Run) -> String {
+pub(super) fn x4_setting(run: &X4Run) -> String {
     if run.fill_gb > 0.0 { format!("{}, {} filled", run.on, gigabytes(run.fill_gb)) } else { run.on.clone() }
 }
 
@@ -91,7 +91,7 @@ fn by_setting(title: &str, unit: &str, caption: &str, lines: &[Line], names: Nam
 }
 
 /// Returns the section of X3.
-pub fn x3_section(x3: &X3) -> Section {
+pub(super) fn x3_section(x3: &X3) -> Section {
     let mut section = Section::new(
         "x3",
         "many small tables",
@@ -166,7 +166,7 @@ fn walked(x3: &X3) -> String {
 }
 
 /// Returns the section of X4.
-pub fn x4_section(x4: &X4) -> Section {
+pub(super) fn x4_section(x4: &X4) -> Section {
     let mut section = Section::new(
         "x4",
         "make and drop in a loop",

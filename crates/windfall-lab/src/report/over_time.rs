@@ -20,7 +20,7 @@ use crate::{results::Load, system::System};
 
 /// A system with the loads with statements and without.
 #[derive(Clone, Copy, Debug)]
-pub struct Both<'a> {
+pub(super) struct Both<'a> {
     /// The system.
     pub system: System,
     /// The load with statements.
@@ -31,14 +31,14 @@ pub struct Both<'a> {
 
 impl<'a> Both<'a> {
     /// Returns the loads that exist.
-    pub fn loads(&self) -> impl Iterator<Item = &'a Load> + use<'a> {
+    pub(super) fn loads(&self) -> impl Iterator<Item = &'a Load> + use<'a> {
         [self.with, self.without].into_iter().flatten()
     }
 }
 
 /// The values of a load that are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub(super) enum What {
     /// Finished queries per second.
     Rates,
     /// The longest time without a finished query.
@@ -47,7 +47,7 @@ pub enum What {
 
 /// The labels of a graph over time.
 #[derive(Clone, Copy, Debug)]
-pub struct Words<'a> {
+pub(super) struct Words<'a> {
     /// The title.
     pub title: &'a str,
     /// The finished items: `queries`.
@@ -78,7 +78,7 @@ fn is_at_a_mark(load: &Load) -> bool {
 }
 
 /// Returns the mean rate of a load.
-pub fn rate(load: &Load) -> f64 {
+pub(super) fn rate(load: &Load) -> f64 {
     load.queries as f64 / (load.length_ns as f64 / 1e9).max(1e-9)
 }
 
@@ -91,7 +91,7 @@ fn values(load: &Load, what: What) -> (Vec<f64>, f64) {
 }
 
 /// Draws lines at the starts of the statements, and the longest stall.
-pub fn marks(panel: &mut Panel, load: &Load, values: &[f64], stretch_s: f64) {
+pub(super) fn marks(panel: &mut Panel, load: &Load, values: &[f64], stretch_s: f64) {
     for (n, mark) in load.marks.iter().enumerate() {
         let at = mark.at_ns as f64 / 1e9;
         let hint = format!("{at:.2} s: number {} took {}", n + 1, time(mark.took_ns as f64));
@@ -107,7 +107,7 @@ pub fn marks(panel: &mut Panel, load: &Load, values: &[f64], stretch_s: f64) {
 }
 
 /// Draws the graph.
-pub fn graph(runs: &[Both<'_>], what: What, words: Words<'_>) -> Option<Graph> {
+pub(super) fn graph(runs: &[Both<'_>], what: What, words: Words<'_>) -> Option<Graph> {
     let loads = || runs.iter().flat_map(Both::loads);
     loads().next()?;
     let names = Names::of(runs.iter().map(|r| r.system));

@@ -27,7 +27,7 @@ const ALIKE: f64 = 1.1;
 
 /// A time that was measured here.
 #[derive(Clone, Debug)]
-pub struct Here {
+pub(super) struct Here {
     /// The measured system.
     pub system: System,
     /// The setting, named as in the published figures.
@@ -38,7 +38,7 @@ pub struct Here {
 
 /// Two systems, published and here.
 #[derive(Clone, Debug)]
-pub struct Pair {
+pub(super) struct Pair {
     /// The system that took longer, as published.
     pub slow: Published,
     /// The system that took less time, as published.
@@ -53,7 +53,7 @@ pub struct Pair {
 
 /// The result of a comparison of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// The same order, or equal in both.
     Same,
     /// The opposite order.
@@ -66,7 +66,7 @@ pub enum Verdict {
 
 impl Pair {
     /// Returns the result of the comparison.
-    pub fn verdict(&self) -> Verdict {
+    pub(super) fn verdict(&self) -> Verdict {
         let here_alike = self.here < ALIKE && self.here > 1.0 / ALIKE;
         match (self.published < ALIKE, here_alike) {
             (true, true) => Verdict::Same,
@@ -86,7 +86,7 @@ impl Pair {
 }
 
 /// Returns all pairs of published figures that were both measured here.
-pub fn pairs(published: &[Published], here: &[Here]) -> Vec<Pair> {
+pub(super) fn pairs(published: &[Published], here: &[Here]) -> Vec<Pair> {
     let find = |policy: PolicyName, setting: &str, hash_index: bool| {
         let of = here.iter().filter(|h| h.system.policy == policy && h.system.hash_index == hash_index);
         let of = of.filter(|h| h.setting == setting && h.time > 0.0);
@@ -110,7 +110,7 @@ pub fn pairs(published: &[Published], here: &[Here]) -> Vec<Pair> {
 }
 
 /// Adds the graph of the pairs, and a list of those that do not show here.
-pub fn part(section: &mut Section, title: &str, source: &str, pairs: &[Pair]) {
+pub(super) fn part(section: &mut Section, title: &str, source: &str, pairs: &[Pair]) {
     section.graph("published", graph(title, source, pairs));
     section.html(&differences(pairs));
     if pairs.is_empty() {
@@ -200,7 +200,7 @@ fn summed(pairs: &[Pair]) -> String {
 }
 
 /// Returns a list of the orders that do not show here; empty if all do.
-pub fn differences(pairs: &[Pair]) -> String {
+pub(super) fn differences(pairs: &[Pair]) -> String {
     let mut html = String::new();
     for pair in pairs {
         let said = match pair.verdict() {
@@ -235,7 +235,7 @@ pub fn differences(pairs: &[Pair]) -> String {
 }
 
 /// Returns the systems with the lowest and the highest value, as a sentence; `what` describes the values.
-pub fn ends(what: &str, values: &[(String, f64)], show: impl Fn(f64) -> String) -> String {
+pub(super) fn ends(what: &str, values: &[(String, f64)], show: impl Fn(f64) -> String) -> String {
     let by = |a: &&(String, f64), b: &&(String, f64)| a.1.total_cmp(&b.1);
     match (values.iter().max_by(by), values.iter().min_by(by)) {
         (Some(most), Some(_)) if values.len() == 1 => format!("{what}: {} {}.", most.0, show(most.1)),
@@ -260,6 +260,6 @@ pub fn ends(what: &str, values: &[(String, f64)], show: impl Fn(f64) -> String) 
 }
 
 /// Creates a mark of a system.
-pub fn mark(policy: PolicyName, value: f64, hint: String) -> Mark {
+pub(super) fn mark(policy: PolicyName, value: f64, hint: String) -> Mark {
     Mark { value, shape: style::shape(policy), class: style::dot(policy), hint }
 }

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Returns the time of the policy before 8.0.23 as a multiple of a run with the same pool, if that policy was run.
-pub fn before_over<'a>(run: &X5Run, runs: impl IntoIterator<Item = &'a X5Run>) -> Option<f64> {
+pub(super) fn before_over<'a>(run: &X5Run, runs: impl IntoIterator<Item = &'a X5Run>) -> Option<f64> {
     let before = System { policy: PolicyName::ExtentAhi, ..run.system };
     let is_same = |r: &&X5Run| r.system == before && (r.pool_gb - run.pool_gb).abs() < 1e-9;
     let ratio = runs.into_iter().find(is_same)?.for_100() / run.for_100();
@@ -33,7 +33,7 @@ pub fn before_over<'a>(run: &X5Run, runs: impl IntoIterator<Item = &'a X5Run>) -
 }
 
 /// Returns the section of the page.
-pub fn section(x5: &X5) -> Section {
+pub(super) fn section(x5: &X5) -> Section {
     let mut section = Section::new(
         "x5",
         "drops by how large the pool is",

@@ -18,7 +18,7 @@ const ABSENT: &str = " Page bytes absent, bookkeeping real.";
 
 /// A section of the page.
 #[derive(Debug)]
-pub struct Section {
+pub(super) struct Section {
     /// The anchor.
     pub id: &'static str,
     /// The title.
@@ -37,13 +37,13 @@ enum Part {
 
 impl Section {
     /// Creates a section with this anchor and title, and a description of the runs.
-    pub fn new(id: &'static str, title: &'static str, about: &str) -> Self {
+    pub(super) fn new(id: &'static str, title: &'static str, about: &str) -> Self {
         let said = Part::Html(format!("<p class=\"about\">{}</p>\n", escape(about)));
         Self { id, title, about: about.to_owned(), parts: vec![said], absent: false }
     }
 
     /// Adds a graph. Its file is named after the section and this name.
-    pub fn graph(&mut self, name: &'static str, graph: Option<Graph>) {
+    pub(super) fn graph(&mut self, name: &'static str, graph: Option<Graph>) {
         if let Some(mut graph) = graph {
             if self.absent {
                 graph.caption.push_str(ABSENT);
@@ -53,25 +53,25 @@ impl Section {
     }
 
     /// Adds a paragraph, if the text is not blank.
-    pub fn says(&mut self, text: &str) {
+    pub(super) fn says(&mut self, text: &str) {
         if !text.trim().is_empty() {
             self.html(&format!("<p>{}</p>\n", escape(text.trim())));
         }
     }
 
     /// Adds a paragraph about the setting of all runs.
-    pub fn setting(&mut self, text: &str) {
+    pub(super) fn setting(&mut self, text: &str) {
         self.says(text);
         self.about = format!("{} {}", self.about, text.trim());
     }
 
     /// Adds text that is markup already.
-    pub fn html(&mut self, html: &str) {
+    pub(super) fn html(&mut self, html: &str) {
         self.parts.push(Part::Html(html.to_owned()));
     }
 
     /// Adds a remark that the pages of some runs are bookkeeping only: here, and to each graph that is added later.
-    pub fn bookkeeping(&mut self, which: &str) {
+    pub(super) fn bookkeeping(&mut self, which: &str) {
         self.absent = true;
         self.html(&format!(
             "<p class=\"absent\">{}</p>\n",
@@ -83,7 +83,7 @@ impl Section {
     }
 
     /// Adds tables that are folded until a reader opens them.
-    pub fn folded(&mut self, summary: &str, tables: &[(&[&str], Vec<Vec<String>>)]) {
+    pub(super) fn folded(&mut self, summary: &str, tables: &[(&[&str], Vec<Vec<String>>)]) {
         let tables = tables.iter().filter(|(_, lines)| !lines.is_empty());
         let html: String = tables.map(|(headings, lines)| table(headings, lines.iter().cloned())).collect();
         if !html.is_empty() {
@@ -92,7 +92,7 @@ impl Section {
     }
 
     /// Returns the section as HTML for the page.
-    pub fn in_page(&self) -> String {
+    pub(super) fn in_page(&self) -> String {
         let mut html = format!(
             "<section id=\"{}\">\n<h2>{}: {}</h2>\n",
             self.id,
@@ -111,7 +111,7 @@ impl Section {
     }
 
     /// Returns the graphs as files, with their names; `from` is the source of the figures.
-    pub fn files(self, from: &str) -> Vec<(String, String)> {
+    pub(super) fn files(self, from: &str) -> Vec<(String, String)> {
         let Self { id, about, parts, .. } = self;
         let from = format!("{about} {from}");
         let file = |part| match part {

@@ -71,7 +71,7 @@ fn lines(x1: &X1) -> Vec<Vec<String>> {
 }
 
 /// Returns the table for the terminal, if it has any lines.
-pub fn grid(x1: &X1) -> Option<Grid> {
+pub(super) fn grid(x1: &X1) -> Option<Grid> {
     let lines = lines(x1);
     let mut grid = (!lines.is_empty()).then(|| Grid::new(HEADINGS))?;
     for line in lines {
@@ -81,7 +81,7 @@ pub fn grid(x1: &X1) -> Option<Grid> {
 }
 
 /// Adds the comparison to a section of the page.
-pub fn part(section: &mut Section, x1: &X1) {
+pub(super) fn part(section: &mut Section, x1: &X1) {
     section.says(&said(x1));
     section.folded(
         "Chances that windows after drops would be this much worse by accident",

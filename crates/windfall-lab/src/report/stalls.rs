@@ -30,16 +30,16 @@ use crate::{
 };
 
 /// The names of the percentiles on an axis.
-pub const NAMES: [&str; 6] = ["p50", "p95", "p99", "p99.9", "p99.99", "max"];
+pub(super) const NAMES: [&str; 6] = ["p50", "p95", "p99", "p99.9", "p99.99", "max"];
 
 /// Returns percentiles in nanoseconds, in the order of [`NAMES`].
-pub fn nanoseconds(p: &Percentiles) -> [f64; 6] {
+pub(super) fn nanoseconds(p: &Percentiles) -> [f64; 6] {
     [p.p50_us, p.p95_us, p.p99_us, p.p999_us, p.p9999_us, p.max_us].map(|us| us * 1e3)
 }
 
 /// A system with a setting, and its loads with drops and without.
 #[derive(Clone, Copy, Debug)]
-pub struct Setting<'a> {
+pub(super) struct Setting<'a> {
     /// The loads.
     pub both: Both<'a>,
     /// Entries of the LRU list per entry of the flush list.
@@ -54,7 +54,7 @@ impl<'a> Setting<'a> {
 }
 
 /// Returns all settings, in the order of the systems.
-pub fn settings(runs: &[X1Run]) -> Vec<Setting<'_>> {
+pub(super) fn settings(runs: &[X1Run]) -> Vec<Setting<'_>> {
     let mut all: Vec<Setting<'_>> = runs.iter().map(Setting::of).collect();
     all.sort_by_key(|s| (s.both.system, s.ratio));
     all
@@ -78,7 +78,7 @@ fn reference<'a>(all: &[Setting<'a>]) -> (u32, Vec<Both<'a>>) {
 }
 
 /// Returns the section of the page.
-pub fn section(x1: &X1) -> Section {
+pub(super) fn section(x1: &X1) -> Section {
     let mut section = Section::new(
         "x1",
         "stalls under load",

@@ -9,12 +9,12 @@ use windfall_measure::{svg::Shape, units::count};
 use crate::system::{PolicyName, System};
 
 /// Returns the class of a policy's colour.
-pub fn class(policy: PolicyName) -> &'static str {
+pub(super) fn class(policy: PolicyName) -> &'static str {
     ["c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"][policy as usize]
 }
 
 /// Returns the shape of a policy's marks.
-pub fn shape(policy: PolicyName) -> Shape {
+pub(super) fn shape(policy: PolicyName) -> Shape {
     [
         Shape::Plus,
         Shape::Square,
@@ -28,18 +28,18 @@ pub fn shape(policy: PolicyName) -> Shape {
 }
 
 /// Returns the classes of a policy's marks.
-pub fn dot(policy: PolicyName) -> String {
+pub(super) fn dot(policy: PolicyName) -> String {
     format!("dot own {}", class(policy))
 }
 
 /// Returns the classes of a policy's mark in a key; the last one is the shape.
-pub fn key(policy: PolicyName) -> String {
+pub(super) fn key(policy: PolicyName) -> String {
     format!("{} {}", dot(policy), shape(policy).name())
 }
 
 /// The form of the names of a graph's systems: only differences among them are named.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Names {
+pub(super) struct Names {
     /// Whether some have the hash index on.
     some: bool,
     /// Whether some have it off.
@@ -50,7 +50,7 @@ pub struct Names {
 
 impl Names {
     /// Returns the form for these systems.
-    pub fn of(systems: impl IntoIterator<Item = System>) -> Self {
+    pub(super) fn of(systems: impl IntoIterator<Item = System>) -> Self {
         systems.into_iter().fold(Self::default(), |names, system| Self {
             some: names.some || system.hash_index,
             none: names.none || !system.hash_index,
@@ -59,7 +59,7 @@ impl Names {
     }
 
     /// Returns the name of a system among them.
-    pub fn label(self, system: System) -> String {
+    pub(super) fn label(self, system: System) -> String {
         let mut name = system.policy.text().to_owned();
         if self.some && self.none && system.hash_index {
             name.push_str(", hash");
@@ -71,12 +71,12 @@ impl Names {
     }
 
     /// Returns the name with that of the server.
-    pub fn heading(self, system: System) -> String {
+    pub(super) fn heading(self, system: System) -> String {
         format!("{}: {}", self.label(system), system.policy.version())
     }
 
     /// Returns whether the hash index was on, as a sentence.
-    pub fn hash_said(self) -> &'static str {
+    pub(super) fn hash_said(self) -> &'static str {
         match (self.some, self.none) {
             (true, true) => "Those with \", hash\" after their name have the adaptive hash index on.",
             (true, false) => "The adaptive hash index is on in all of these runs.",
@@ -86,17 +86,17 @@ impl Names {
 }
 
 /// Returns the name with all settings, for tables.
-pub fn full(system: System) -> String {
+pub(super) fn full(system: System) -> String {
     Names { some: true, none: true, instances: true }.label(system)
 }
 
 /// Formats gigabytes.
-pub fn gigabytes(gb: f64) -> String {
+pub(super) fn gigabytes(gb: f64) -> String {
     format!("{} GB", decimals(gb))
 }
 
 /// Formats a number without trailing zeros.
-pub fn decimals(x: f64) -> String {
+pub(super) fn decimals(x: f64) -> String {
     if x >= 1_000.0 {
         return count(x.round() as u64);
     }
@@ -105,7 +105,7 @@ pub fn decimals(x: f64) -> String {
 }
 
 /// Formats a time in nanoseconds for an axis.
-pub fn axis_time(ns: f64) -> String {
+pub(super) fn axis_time(ns: f64) -> String {
     match ns {
         _ if ns <= 0.0 => "0".into(),
         _ if ns < 1e3 => format!("{} ns", decimals(ns)),
@@ -116,7 +116,7 @@ pub fn axis_time(ns: f64) -> String {
 }
 
 /// Formats a rate for an axis.
-pub fn axis_rate(rate: f64) -> String {
+pub(super) fn axis_rate(rate: f64) -> String {
     match rate {
         _ if rate >= 1e6 => format!("{}M/s", decimals(rate / 1e6)),
         _ if rate >= 1e3 => format!("{}k/s", decimals(rate / 1e3)),
@@ -126,6 +126,6 @@ pub fn axis_rate(rate: f64) -> String {
 }
 
 /// Formats a ratio for an axis.
-pub fn axis_times(ratio: f64) -> String {
+pub(super) fn axis_times(ratio: f64) -> String {
     if ratio <= 0.0 { "0".into() } else { format!("{}×", decimals(ratio)) }
 }

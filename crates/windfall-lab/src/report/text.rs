@@ -24,7 +24,7 @@ use crate::results::{Load, Results, X1, X2, X3, X4, X5, X6, X7, X8};
 /// The title of the second table of X1.
 const LIKENESS: &str = "X1: chances that the 100 ms after a drop would be this much worse by accident";
 /// The maximum width of a line.
-pub const WIDTH: usize = 100;
+pub(super) const WIDTH: usize = 100;
 
 /// Returns the tables of all experiments.
 pub fn text(results: &Results) -> String {
@@ -60,7 +60,7 @@ pub fn text(results: &Results) -> String {
 }
 
 /// Adds a sentence, wrapped to the maximum width.
-pub fn say(text: &mut String, sentence: &str) {
+pub(super) fn say(text: &mut String, sentence: &str) {
     for line in wrapped(sentence, WIDTH) {
         let _ = writeln!(text, "{line}");
     }

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use super::{Purpose, ROLE, Role};
 
 /// The number of values of [`LockOwner`].
-pub const KINDS: usize = Role::ALL.len() * Purpose::ALL.len();
+pub(super) const KINDS: usize = Role::ALL.len() * Purpose::ALL.len();
 
 /// The role and the purpose of a lock holder or waiter, as one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LockOwner(pub u8);
+pub(super) struct LockOwner(pub u8);
 
 impl LockOwner {
-    pub fn this(purpose: Purpose) -> Self {
+    pub(super) fn this(purpose: Purpose) -> Self {
         Self((ROLE.get() as usize * Purpose::ALL.len() + purpose as usize) as u8)
     }
 
@@ -26,7 +26,7 @@ impl LockOwner {
         Role::ALL[usize::from(self.0) / Purpose::ALL.len()]
     }
 
-    pub fn purpose(self) -> Purpose {
+    pub(super) fn purpose(self) -> Purpose {
         Purpose::ALL[usize::from(self.0) % Purpose::ALL.len()]
     }
 }
@@ -114,23 +114,23 @@ impl Report {
 
 /// The totals of one lock.
 #[derive(Debug, Default)]
-pub struct Record {
+pub(super) struct Record {
     holds: Option<Box<[Times; KINDS]>>,
     /// By waiter and holder.
     waits: BTreeMap<(u8, u8), Times>,
 }
 
 impl Record {
-    pub fn held(&mut self, who: LockOwner, weight: u64, took: Duration) {
+    pub(super) fn held(&mut self, who: LockOwner, weight: u64, took: Duration) {
         let holds = self.holds.get_or_insert_with(|| Box::new([Times::default(); KINDS]));
         holds[usize::from(who.0)].add(weight, took);
     }
 
-    pub fn waited(&mut self, who: LockOwner, holder: LockOwner, took: Duration) {
+    pub(super) fn waited(&mut self, who: LockOwner, holder: LockOwner, took: Duration) {
         self.waits.entry((who.0, holder.0)).or_default().add(1, took);
     }
 
-    pub fn report(&self, name: &'static str) -> Report {
+    pub(super) fn report(&self, name: &'static str) -> Report {
         let holds = self.holds.iter().flat_map(|holds| (0..).map(LockOwner).zip(holds.iter()));
         let held = |(who, times): (LockOwner, &Times)| Held {
             role: who.role(),

@@ -16,7 +16,7 @@ const ONE: u32 = 1 << 8;
 
 /// The names.
 #[derive(Debug, Default)]
-pub struct HolderName {
+pub(super) struct HolderName {
     /// The last name that was written, and above it the number of names that are not cleared.
     signed: AtomicU32,
     /// The last holder of the lock.
@@ -26,19 +26,19 @@ pub struct HolderName {
 impl HolderName {
     /// Writes the name of an exclusive holder.
     #[inline]
-    pub fn enter_alone(&self, who: LockOwner) {
+    pub(super) fn enter_alone(&self, who: LockOwner) {
         self.signed.store(ONE | u32::from(who.0), Relaxed);
         self.last.store(who.0, Relaxed);
     }
 
     /// Clears the name of an exclusive holder.
     #[inline]
-    pub fn leave_alone(&self) {
+    pub(super) fn leave_alone(&self) {
         self.signed.store(self.signed.load(Relaxed) & (ONE - 1), Relaxed);
     }
 
     /// Writes the name of a shared holder.
-    pub fn enter(&self, who: LockOwner) {
+    pub(super) fn enter(&self, who: LockOwner) {
         let with = |word| ((word & !(ONE - 1)) + ONE) | u32::from(who.0);
         let mut word = self.signed.load(Relaxed);
         while let Err(other) = self.signed.compare_exchange_weak(word, with(word), Relaxed, Relaxed) {
@@ -48,27 +48,27 @@ impl HolderName {
     }
 
     /// Clears the name of a shared holder.
-    pub fn leave(&self) {
+    pub(super) fn leave(&self) {
         self.signed.fetch_sub(ONE, Relaxed);
     }
 
     /// Stores the name of a brief shared holder, which is not counted. Shared holders must not invalidate each other's
     /// cache line.
     #[inline]
-    pub fn pass(&self, who: LockOwner) {
+    pub(super) fn pass(&self, who: LockOwner) {
         if self.last.load(Relaxed) != who.0 {
             self.last.store(who.0, Relaxed);
         }
     }
 
     /// Returns the holder of the lock; of several shared ones the last to write its name. `None` if there is no name.
-    pub fn holder(&self) -> Option<LockOwner> {
+    pub(super) fn holder(&self) -> Option<LockOwner> {
         let word = self.signed.load(Relaxed);
         (word >= ONE).then_some(LockOwner(word as u8))
     }
 
     /// Returns the last holder of the lock.
-    pub fn last(&self) -> LockOwner {
+    pub(super) fn last(&self) -> LockOwner {
         LockOwner(self.last.load(Relaxed))
     }
 }

@@ -16,11 +16,11 @@ use super::Survive;
 use crate::SimulatedEnv;
 
 /// The smallest unit that a device writes atomically, in bytes.
-pub const SECTOR: usize = 512;
+pub(super) const SECTOR: usize = 512;
 
 /// The bytes of a file, in blocks that copies share. Blocks that were never written take no memory.
 #[derive(Clone, Debug, Default)]
-pub struct Content {
+pub(super) struct Content {
     blocks: BTreeMap<u64, Arc<[u8; BLOCK]>>,
     length: u64,
 }
@@ -30,22 +30,22 @@ fn blocks_of(offset: u64, length: u64) -> core::ops::Range<u64> {
 }
 
 impl Content {
-    pub fn length(&self) -> u64 {
+    pub(super) fn length(&self) -> u64 {
         self.length
     }
 
     /// Space allocated on the device, in bytes.
-    pub fn allocated(&self) -> u64 {
+    pub(super) fn allocated(&self) -> u64 {
         (self.blocks.len() * BLOCK) as u64
     }
 
     /// Additional space on the device that this range would take, in bytes.
-    pub fn growth(&self, offset: u64, length: u64) -> u64 {
+    pub(super) fn growth(&self, offset: u64, length: u64) -> u64 {
         let range = blocks_of(offset, length);
         (range.end - range.start - self.blocks.range(range).count() as u64) * BLOCK as u64
     }
 
-    pub fn read(&self, offset: u64, out: &mut [u8]) -> usize {
+    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> usize {
         let n = self.length.saturating_sub(offset).min(out.len() as u64) as usize;
         let mut at = 0;
         while at < n {
@@ -60,7 +60,7 @@ impl Content {
         n
     }
 
-    pub fn write(&mut self, offset: u64, bytes: &[u8]) {
+    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
         let mut at = 0;
         while at < bytes.len() {
             let (block, within) = place(offset + at as u64);
@@ -74,7 +74,7 @@ impl Content {
         }
     }
 
-    pub fn truncate(&mut self, length: u64) {
+    pub(super) fn truncate(&mut self, length: u64) {
         if length < self.length {
             self.blocks.split_off(&length.div_ceil(BLOCK as u64));
             let (block, within) = place(length);
@@ -85,7 +85,7 @@ impl Content {
         self.length = length;
     }
 
-    pub fn reserve(&mut self, offset: u64, length: u64) {
+    pub(super) fn reserve(&mut self, offset: u64, length: u64) {
         let zeros = Arc::new([0; BLOCK]);
         for block in blocks_of(offset, length) {
             self.blocks.entry(block).or_insert_with(|| zeros.clone());
@@ -94,12 +94,12 @@ impl Content {
     }
 
     /// Offsets of the blocks that are not all zero.
-    pub fn filled(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn filled(&self) -> impl Iterator<Item = u64> {
         let filled = self.blocks.iter().filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0));
         filled.map(|(block, _)| block * BLOCK as u64)
     }
 
-    pub fn corrupt(&mut self, offset: u64, mask: u8) {
+    pub(super) fn corrupt(&mut self, offset: u64, mask: u8) {
         let (block, within) = place(offset);
         if let Some(bytes) = self.blocks.get_mut(&block) {
             Arc::make_mut(bytes)[within] ^= mask;
@@ -126,7 +126,7 @@ fn place(offset: u64) -> (u64, usize) {
 
 /// A change of a file's content.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub(super) enum Change {
     Write { offset: u64, bytes: Arc<[u8]> },
     Truncate(u64),
     Reserve { offset: u64, length: u64 },
@@ -144,7 +144,7 @@ impl Change {
 
 /// A file without its name.
 #[derive(Clone, Debug, Default)]
-pub struct Inode {
+pub(super) struct Inode {
     /// The content that readers see.
     pub current: Content,
     durable: Content,
@@ -156,22 +156,22 @@ pub struct Inode {
 
 impl Inode {
     /// Creates a file that survived a crash with this content.
-    pub fn survivor(content: Content) -> Self {
+    pub(super) fn survivor(content: Content) -> Self {
         Self { current: content.clone(), durable: content, ..Self::default() }
     }
 
-    pub fn change(&mut self, change: Change) {
+    pub(super) fn change(&mut self, change: Change) {
         change.apply(&mut self.current);
         self.changes.push(change);
     }
 
     /// Writes bytes that readers see but that never become durable.
-    pub fn show(&mut self, offset: u64, bytes: &[u8]) {
+    pub(super) fn show(&mut self, offset: u64, bytes: &[u8]) {
         self.current.write(offset, bytes);
     }
 
     /// Makes content and length durable.
-    pub fn sync(&mut self) {
+    pub(super) fn sync(&mut self) {
         for change in core::mem::take(&mut self.changes) {
             self.keep(&change);
         }
@@ -181,7 +181,7 @@ impl Inode {
 
     /// Simulates a failed sync: some changes become durable, the others are dropped, and the next sync does not cover
     /// them. Readers still see them, until the crash.
-    pub fn sync_fails(&mut self, chance: &SimulatedEnv) {
+    pub(super) fn sync_fails(&mut self, chance: &SimulatedEnv) {
         for change in core::mem::take(&mut self.changes) {
             if chance.random().is_multiple_of(2) {
                 self.keep(&change);
@@ -202,14 +202,14 @@ impl Inode {
     }
 
     /// Damages a byte in place.
-    pub fn corrupt(&mut self, offset: u64, mask: u8) {
+    pub(super) fn corrupt(&mut self, offset: u64, mask: u8) {
         self.current.corrupt(offset, mask);
         self.durable.corrupt(offset, mask);
     }
 
     /// Returns the content after a crash. Blocks that are unreadable because their write was cut off are added to
     /// `unreadable`; `None` means that no block becomes unreadable.
-    pub fn survive(
+    pub(super) fn survive(
         &self,
         how: Survive,
         chance: &SimulatedEnv,

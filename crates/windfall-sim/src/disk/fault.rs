@@ -57,7 +57,7 @@ pub enum Kind {
 
 /// A planned fault.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub(super) struct Plan {
     /// The first operation to which it may happen.
     pub from: u64,
     /// The only file to which it may happen; `None` is any file.
@@ -72,7 +72,7 @@ pub struct Plan {
 
 impl Plan {
     /// Returns whether the fault happens to this operation, and counts the fitting operations that are skipped.
-    pub fn strikes(&mut self, now: u64, kind: Kind, file: FileName) -> bool {
+    pub(super) fn strikes(&mut self, now: u64, kind: Kind, file: FileName) -> bool {
         let fits = self.from <= now && self.on.is_none_or(|on| on == file) && self.fault.fits(kind, file);
         if fits && self.spared > 0 {
             self.spared -= 1;

@@ -17,7 +17,7 @@ use super::Survive;
 use crate::SimulatedEnv;
 
 /// The number that identifies a file, even one that has lost its name.
-pub type InodeId = u64;
+pub(super) type InodeId = u64;
 
 #[derive(Clone, Copy, Debug)]
 enum Change {
@@ -52,7 +52,7 @@ impl Change {
 
 /// All names of a disk.
 #[derive(Clone, Debug, Default)]
-pub struct Names {
+pub(super) struct Names {
     current: BTreeMap<FileName, InodeId>,
     durable: BTreeMap<FileName, InodeId>,
     changes: Vec<Change>,
@@ -60,15 +60,15 @@ pub struct Names {
 
 impl Names {
     /// Creates the names after a crash, all of them durable.
-    pub fn survivors(names: BTreeMap<FileName, InodeId>) -> Self {
+    pub(super) fn survivors(names: BTreeMap<FileName, InodeId>) -> Self {
         Self { current: names.clone(), durable: names, changes: Vec::new() }
     }
 
-    pub fn get(&self, name: FileName) -> Option<InodeId> {
+    pub(super) fn get(&self, name: FileName) -> Option<InodeId> {
         self.current.get(&name).copied()
     }
 
-    pub fn current(&self) -> &BTreeMap<FileName, InodeId> {
+    pub(super) fn current(&self) -> &BTreeMap<FileName, InodeId> {
         &self.current
     }
 
@@ -77,21 +77,21 @@ impl Names {
         self.changes.push(change);
     }
 
-    pub fn link(&mut self, name: FileName, inode: InodeId) {
+    pub(super) fn link(&mut self, name: FileName, inode: InodeId) {
         self.change(Change::Link(name, inode));
     }
 
-    pub fn unlink(&mut self, name: FileName) {
+    pub(super) fn unlink(&mut self, name: FileName) {
         self.change(Change::Unlink(name));
     }
 
-    pub fn rename(&mut self, from: FileName, to: FileName, inode: InodeId) {
+    pub(super) fn rename(&mut self, from: FileName, to: FileName, inode: InodeId) {
         assert_eq!(from.folder(), to.folder(), "a rename stays in its folder");
         self.change(Change::Rename { from, to, inode });
     }
 
     /// Makes the names in a folder durable.
-    pub fn sync(&mut self, folder: Folder) {
+    pub(super) fn sync(&mut self, folder: Folder) {
         let durable = &mut self.durable;
         self.changes.retain(|change| {
             let arrives = change.folder() == folder;
@@ -103,14 +103,14 @@ impl Names {
     }
 
     /// Simulates a failed sync of a folder: some changes become durable, the others are dropped.
-    pub fn sync_fails(&mut self, folder: Folder, chance: &SimulatedEnv) {
+    pub(super) fn sync_fails(&mut self, folder: Folder, chance: &SimulatedEnv) {
         let (now, later): (Vec<_>, Vec<_>) = self.changes.drain(..).partition(|c| c.folder() == folder);
         self.changes = later;
         arrive(&now, &mut self.durable, 2, chance);
     }
 
     /// Returns every file to which a name refers, or may refer after a crash.
-    pub fn reachable(&self) -> BTreeSet<InodeId> {
+    pub(super) fn reachable(&self) -> BTreeSet<InodeId> {
         let changed = self.changes.iter().filter_map(|change| match change {
             Change::Link(_, inode) | Change::Rename { inode, .. } => Some(*inode),
             Change::Unlink(_) => None,
@@ -119,7 +119,7 @@ impl Names {
     }
 
     /// Returns the names that are left after a crash.
-    pub fn survive(&self, how: Survive, chance: &SimulatedEnv) -> BTreeMap<FileName, InodeId> {
+    pub(super) fn survive(&self, how: Survive, chance: &SimulatedEnv) -> BTreeMap<FileName, InodeId> {
         let with = |changes: &[Change]| {
             let mut left = self.durable.clone();
             for change in changes {

@@ -22,13 +22,13 @@ enum Entry {
 
 /// A request queue of the simulated disk.
 #[derive(Debug)]
-pub struct SimulatedQueue {
+pub(super) struct SimulatedQueue {
     disk: SimulatedDisk,
     entries: Vec<Entry>,
 }
 
 impl SimulatedQueue {
-    pub fn new(disk: SimulatedDisk) -> Self {
+    pub(super) fn new(disk: SimulatedDisk) -> Self {
         Self { disk, entries: Vec::new() }
     }
 

@@ -35,7 +35,7 @@ use crate::{
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A table under check.
-pub struct Pieces<'a> {
+pub(super) struct Pieces<'a> {
     engine: &'a Engine,
     /// Pages examined while other work waits.
     piece: usize,
@@ -84,7 +84,7 @@ struct Suspect {
 }
 
 impl<'a> Pieces<'a> {
-    pub fn new(engine: &'a Engine, piece: usize) -> Self {
+    pub(super) fn new(engine: &'a Engine, piece: usize) -> Self {
         let (trees, suspects) = (BTreeMap::new(), Vec::new());
         Self {
             engine,
@@ -101,7 +101,7 @@ impl<'a> Pieces<'a> {
     }
 
     /// Checks piece after piece, until one reports that it was the last.
-    pub fn run(
+    pub(super) fn run(
         mut self,
         report: &mut CheckReport,
         mut piece: impl FnMut(&mut Self, &mut CheckReport) -> bool,
@@ -114,12 +114,12 @@ impl<'a> Pieces<'a> {
     }
 
     /// Returns whether everything is checked in a single piece.
-    pub fn are_one(&self) -> bool {
+    pub(super) fn are_one(&self) -> bool {
         self.piece == usize::MAX
     }
 
     /// Runs work that blocks others, and records its duration.
-    pub fn hold<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
+    pub(super) fn hold<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
         let from = self.engine.env.now();
         let result = run(self);
         self.held = self.engine.env.now().saturating_sub(from);
@@ -128,7 +128,12 @@ impl<'a> Pieces<'a> {
 
     /// Checks some more pages, while nothing changes these trees; `rest` describes their state. Returns whether that
     /// was the last piece.
-    pub fn go_on(&mut self, report: &mut CheckReport, trees: &[(Owner, &Tree)], rest: Quiesced) -> bool {
+    pub(super) fn go_on(
+        &mut self,
+        report: &mut CheckReport,
+        trees: &[(Owner, &Tree)],
+        rest: Quiesced,
+    ) -> bool {
         self.purged &= rest.is_purged;
         if self.so_far == 0 {
             self.since = self.engine.log.end();
@@ -271,7 +276,7 @@ impl<'a> Pieces<'a> {
     }
 
     /// Reports the suspects of the last piece, after other work is no longer blocked.
-    pub fn report_suspects(&mut self, report: &mut CheckReport) {
+    pub(super) fn report_suspects(&mut self, report: &mut CheckReport) {
         for Suspect { space, owner, page, is_lost, purged } in core::mem::take(&mut self.suspects) {
             let is_told = match self.engine.pool.share(&space, page, Access::Scan) {
                 // Everything was examined at once.

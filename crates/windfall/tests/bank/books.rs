@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use windfall::{Database, IndexOptions, Result, Table, TableOptions, Transaction, TransactionOptions};
 
-pub const ACCOUNTS: u16 = 24;
+pub(crate) const ACCOUNTS: u16 = 24;
 /// The amount that each account was opened with.
 const OPENING: i64 = 1000;
 /// The accounts with even numbers, those with odd numbers, and the ledger.
@@ -16,20 +16,20 @@ const TABLES: [&str; 3] = ["north", "south", "ledger"];
 const INDEX: &str = "amount";
 
 /// The amounts that are moved, per account: their sum is zero.
-pub type Moves = Vec<(u16, i64)>;
+pub(crate) type Moves = Vec<(u16, i64)>;
 
 /// The transfers of the ledger by number.
-pub type Ledger = BTreeMap<u64, Moves>;
+pub(crate) type Ledger = BTreeMap<u64, Moves>;
 
 /// The tables of the bank.
-pub struct Books {
+pub(crate) struct Books {
     accounts: [Table; 2],
     ledger: Table,
 }
 
 impl Books {
     /// Creates the bank if it does not exist.
-    pub fn found(db: &Database) -> Result<()> {
+    pub(crate) fn found(db: &Database) -> Result<()> {
         if db.table(TABLES[2]).is_ok() {
             return Ok(());
         }
@@ -49,11 +49,11 @@ impl Books {
         db.create_table(TABLES[2], TableOptions::default()).map(drop)
     }
 
-    pub fn of(db: &Database) -> Result<Self> {
+    pub(crate) fn of(db: &Database) -> Result<Self> {
         Ok(Self { accounts: [db.table(TABLES[0])?, db.table(TABLES[1])?], ledger: db.table(TABLES[2])? })
     }
 
-    pub fn within(&self, trx: &Transaction) -> Self {
+    pub(crate) fn within(&self, trx: &Transaction) -> Self {
         Self {
             accounts: self.accounts.each_ref().map(|table| table.within(trx)),
             ledger: self.ledger.within(trx),
@@ -61,7 +61,7 @@ impl Books {
     }
 
     /// Adds an amount, which may be negative, to an account.
-    pub fn add(&self, account: u16, amount: i64, stamp: u64) -> Result<()> {
+    pub(crate) fn add(&self, account: u16, amount: i64, stamp: u64) -> Result<()> {
         let (table, key) = (&self.accounts[usize::from(account % 2)], account.to_be_bytes());
         let held =
             amount_of(&table.get_for_update(&key)?.expect("an account that is there from the beginning on"));
@@ -69,13 +69,13 @@ impl Books {
     }
 
     /// Writes a transfer into the ledger.
-    pub fn enter(&self, number: u64, moves: &Moves) -> Result<()> {
+    pub(crate) fn enter(&self, number: u64, moves: &Moves) -> Result<()> {
         self.ledger.insert(&number.to_be_bytes(), &written(moves))
     }
 }
 
 /// Reads all books in one consistent snapshot. They must agree whatever runs concurrently.
-pub fn audit(db: &Database) -> Result<Ledger> {
+pub(crate) fn audit(db: &Database) -> Result<Ledger> {
     let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
     let books = Books::of(db)?.within(&view);
     let (mut held, mut by_index) = (BTreeMap::new(), BTreeMap::new());

@@ -12,15 +12,15 @@ use crate::{
 
 /// The last reported state of each transfer.
 #[derive(Clone, Debug, Default)]
-pub struct Observer(pub BTreeMap<u64, Known>);
+pub(crate) struct Observer(pub BTreeMap<u64, Known>);
 
 impl Observer {
-    pub fn note(&mut self, number: u64, known: Known) {
+    pub(crate) fn note(&mut self, number: u64, known: Known) {
         self.0.insert(number, known);
     }
 
     /// Returns the number of transfers in progress.
-    pub fn unfinished(&self) -> usize {
+    pub(crate) fn unfinished(&self) -> usize {
         self.0.values().filter(|known| !matches!(known, Known::Ended { .. })).count()
     }
 
@@ -29,7 +29,7 @@ impl Observer {
     ///
     /// # Errors
     /// Those of the database. A wrong state is a panic.
-    pub fn settle(&mut self, db: &Database) -> Result<()> {
+    pub(crate) fn settle(&mut self, db: &Database) -> Result<()> {
         let found: BTreeMap<u64, Vec<u8>> =
             db.prepared().into_iter().map(|one| (of_xid(&one.xid).0, one.xid)).collect();
         for number in found.keys() {

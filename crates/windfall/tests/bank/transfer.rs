@@ -41,7 +41,7 @@ impl End {
 
 /// A transfer as it was drawn.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub(crate) struct Order {
     number: u64,
     moves: Moves,
     /// Before the move with this index, another account is changed, and a rollback to a savepoint undoes that.
@@ -51,7 +51,7 @@ pub struct Order {
 }
 
 impl Order {
-    pub fn draw(chance: &mut StdRng, number: u64) -> Self {
+    pub(crate) fn draw(chance: &mut StdRng, number: u64) -> Self {
         // Occasionally all accounts take part.
         let legs = if chance.random_range(0..16) == 0 { ACCOUNTS } else { chance.random_range(2..6) };
         let accounts = index::sample(chance, ACCOUNTS.into(), legs.into());
@@ -80,19 +80,19 @@ impl Order {
 }
 
 /// Returns the number of the transfer with this name, and whether it must be committed.
-pub fn of_xid(xid: &[u8]) -> (u64, bool) {
+pub(crate) fn of_xid(xid: &[u8]) -> (u64, bool) {
     let (commits, number) = xid.split_first().expect("a name");
     (u64::from_be_bytes(number.try_into().expect("a number")), *commits == 1)
 }
 
 /// Ends a prepared transfer of which only the name is left, as the name demands.
-pub fn end_by_name(db: &Database, xid: &[u8]) -> Result<()> {
+pub(crate) fn end_by_name(db: &Database, xid: &[u8]) -> Result<()> {
     if of_xid(xid).1 { db.commit_prepared(xid) } else { db.rollback_prepared(xid) }
 }
 
 /// The state of a transfer, as far as its client has reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub(crate) enum Known {
     /// It is working, or is being prepared if it will be.
     Open {
         prepares: bool,
@@ -138,10 +138,10 @@ impl FromStr for Known {
 }
 
 /// The callback that receives new knowledge of a transfer.
-pub type Tell<'a> = &'a mut dyn FnMut(Known);
+pub(crate) type Tell<'a> = &'a mut dyn FnMut(Known);
 
 /// A transfer in progress.
-pub struct Transfer {
+pub(crate) struct Transfer {
     order: Order,
     /// `None` when the handle was dropped.
     open: Option<(Transaction, Books)>,
@@ -159,7 +159,7 @@ enum Phase {
 }
 
 impl Transfer {
-    pub fn begin(db: &Database, books: &Books, order: Order, tell: Tell<'_>) -> Self {
+    pub(crate) fn begin(db: &Database, books: &Books, order: Order, tell: Tell<'_>) -> Self {
         tell(Known::Open { prepares: order.end.prepares() });
         let trx = db.begin(TransactionOptions::default().isolation(order.isolation));
         let books = books.within(&trx);
@@ -175,12 +175,12 @@ impl Transfer {
         }
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.phase() == Phase::Over
     }
 
     /// Returns whether a conflict with other transactions ended it: then it is over, and was rolled back.
-    pub fn gave_way(&self) -> bool {
+    pub(crate) fn gave_way(&self) -> bool {
         self.done == usize::MAX
     }
 
@@ -188,7 +188,7 @@ impl Transfer {
     ///
     /// # Errors
     /// Those of the database, except conflicts with other transactions.
-    pub fn step(&mut self, db: &Database, tell: Tell<'_>) -> Result<()> {
+    pub(crate) fn step(&mut self, db: &Database, tell: Tell<'_>) -> Result<()> {
         let (phase, step) = (self.phase(), self.done);
         let (was_prepared, commits) = (self.order.end.prepares(), self.order.end.commits());
         self.done += 1;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use windfall::{
     Result,
     env::{Env, Kind, Step, Worker},
-    sync::Event,
 };
+use windfall_base::sync::Event;
 
 /// The changes of a test.
-pub trait Change: Debug + Send + Sync {
+pub(crate) trait Change: Debug + Send + Sync {
     fn now(&self, env: &dyn Env) -> Duration {
         env.now()
     }
@@ -48,7 +48,7 @@ pub trait Change: Debug + Send + Sync {
 }
 
 #[derive(Debug)]
-pub struct Changed<C> {
+pub(crate) struct Changed<C> {
     pub env: Arc<dyn Env>,
     pub change: C,
 }

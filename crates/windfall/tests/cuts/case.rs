@@ -6,11 +6,11 @@ use windfall::FlushLog;
 use windfall_sim::Survive;
 
 /// The variable that holds a case.
-pub const VARIABLE: &str = "WINDFALL_CRASH";
+pub(crate) const VARIABLE: &str = "WINDFALL_CRASH";
 
 /// A history, which these fields determine completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct History {
+pub(crate) struct History {
     pub seed: u64,
     /// The steps of its last run.
     pub steps: usize,
@@ -22,12 +22,12 @@ pub struct History {
 }
 
 /// A crash point: before or during this disk operation, and what survives.
-pub type Cut = (u64, Survive);
+pub(crate) type Cut = (u64, Survive);
 
 /// A history and its crashes. The first crash interrupts the history, each later one the recovery from the previous
 /// crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Case {
+pub(crate) struct Case {
     pub history: History,
     pub cuts: Vec<Cut>,
     /// The log position at which the log of the first crash is truncated: the end of one of the groups of a write.
@@ -89,14 +89,14 @@ impl FromStr for Case {
 
 impl Case {
     /// Returns the command that runs it again.
-    pub fn command(&self) -> String {
+    pub(crate) fn command(&self) -> String {
         format!(
             "{VARIABLE}='{self}' cargo test -p windfall --test cuts -- --exact --ignored --nocapture one_case_again"
         )
     }
 
     /// Parses the case from such a command.
-    pub fn of_command(command: &str) -> Result<Self, String> {
+    pub(crate) fn of_command(command: &str) -> Result<Self, String> {
         let (_, rest) = command.split_once(&format!("{VARIABLE}='")).ok_or("it names no case")?;
         rest.split_once('\'').ok_or("it has no end")?.0.parse()
     }

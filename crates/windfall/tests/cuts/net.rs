@@ -13,11 +13,11 @@ use crate::{
 };
 
 /// The callback for a crash: the operation, the disk that it has left, and the states that may be there.
-pub type Visit<'a> = &'a mut dyn FnMut(u64, &SimulatedDisk, &[Model]);
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(u64, &SimulatedDisk, &[Model]);
 
 /// Checks what a crash has left: the disk, the seed, the states that may be there, and the name of the case. Panics if
 /// something is wrong.
-pub type Judge = fn(&SimulatedDisk, u64, &[Model], &str);
+pub(crate) type Judge = fn(&SimulatedDisk, u64, &[Model], &str);
 
 /// The outcome of one run of the database, from its first open to its crash or end.
 struct Life {
@@ -28,7 +28,7 @@ struct Life {
 
 impl History {
     /// Returns the script of a run. Runs before the last are shorter.
-    pub fn script(&self, life: u32) -> Vec<Step> {
+    pub(crate) fn script(&self, life: u32) -> Vec<Step> {
         let steps = if life < self.before { self.steps.min(150) } else { self.steps };
         let script = if self.high { script_of_high_trees } else { script };
         script(self.seed ^ u64::from(life) << 32, steps)
@@ -50,7 +50,7 @@ impl History {
     }
 
     /// Executes the last run and visits the crashes at these operations. Returns the number of operations.
-    pub fn run(&self, cuts: core::ops::RangeInclusive<u64>, visit: Visit<'_>) -> u64 {
+    pub(crate) fn run(&self, cuts: core::ops::RangeInclusive<u64>, visit: Visit<'_>) -> u64 {
         let (disk, may) = self.grow_up();
         disk.record_crash_points(cuts);
         self.live(&disk, self.before, may, visit).operations
@@ -156,7 +156,7 @@ fn recover(disk: &SimulatedDisk, seed: u64) {
 }
 
 /// Returns the disk that the crashes of a case leave. `cut` is the disk at its first crash.
-pub fn left(cut: &SimulatedDisk, case: &Case) -> SimulatedDisk {
+pub(crate) fn left(cut: &SimulatedDisk, case: &Case) -> SimulatedDisk {
     left_by(cut, case).0
 }
 
@@ -179,7 +179,7 @@ fn left_by(cut: &SimulatedDisk, case: &Case) -> (SimulatedDisk, u64) {
 }
 
 /// Returns the number of operations of a recovery from this state.
-pub fn operations_of_recovery(cut: &SimulatedDisk, case: &Case) -> u64 {
+pub(crate) fn operations_of_recovery(cut: &SimulatedDisk, case: &Case) -> u64 {
     let disk = left(cut, case);
     recover(&disk, case.history.seed);
     disk.operations()
@@ -190,7 +190,7 @@ fn in_time(until: Option<Instant>) -> bool {
 }
 
 /// Runs and judges crash cases, and counts them.
-pub struct Suite {
+pub(crate) struct Suite {
     judge: Judge,
     guard: Guard,
     /// After this time the rest of a history still runs, but its crashes are not checked.
@@ -206,7 +206,7 @@ pub struct Suite {
 }
 
 impl Suite {
-    pub fn new(judge: Judge) -> Self {
+    pub(crate) fn new(judge: Judge) -> Self {
         Self { judge, guard: Guard::new(), until: None, operations: 0, of_recoveries: 0, groups: 0, cases: 0 }
     }
 
@@ -223,7 +223,7 @@ impl Suite {
 
     /// Crashes a history at every n-th operation (`every`). At each, nothing survives, then everything, then `random`
     /// times a random part. In some of these the recovery is crashed, and in some of those the next recovery, too.
-    pub fn cut(&mut self, history: History, every: u64, random: u64) {
+    pub(crate) fn cut(&mut self, history: History, every: u64, random: u64) {
         self.visit(history, every, |net, operation, cut, may| {
             net.operations += 1;
             net.cut_at(history, operation, cut, may, random);
@@ -264,7 +264,7 @@ impl Suite {
     }
 
     /// Crashes every n-th recovery at each of its operations.
-    pub fn cut_recoveries(&mut self, history: History, every: u64) {
+    pub(crate) fn cut_recoveries(&mut self, history: History, every: u64) {
         self.visit(history, every, |net, operation, cut, may| {
             net.operations += 1;
             let luck = mix(&[history.seed, operation]);
@@ -286,7 +286,7 @@ impl Suite {
 
     /// Crashes a history after each group that was written together with the next one. If one thread logs several
     /// groups and writes them at once, another thread may have written the first of them alone.
-    pub fn cut_groups(&mut self, history: History) {
+    pub(crate) fn cut_groups(&mut self, history: History) {
         // What is in the log before the first operation was durable long ago.
         let mut end = u64::MAX;
         self.visit(history, 1, |net, operation, cut, may| {
@@ -302,12 +302,12 @@ impl Suite {
     }
 
     /// Returns the sum of all crash points.
-    pub fn crash_points(&self) -> u64 {
+    pub(crate) fn crash_points(&self) -> u64 {
         self.operations + self.of_recoveries + self.groups
     }
 
     /// Runs one case again. A case without a crash is its whole history.
-    pub fn again(&mut self, case: &Case) {
+    pub(crate) fn again(&mut self, case: &Case) {
         let at = case.cuts.first().map_or(0, |(operation, _)| *operation);
         let mut found = case.cuts.is_empty();
         self.guard.clone().run(&case.command(), || {

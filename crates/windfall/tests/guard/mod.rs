@@ -14,7 +14,8 @@ use std::{
     time::Instant,
 };
 
-use windfall::{env::Env, sync::Watchdog};
+use windfall::env::Env;
+use windfall_base::sync::Watchdog;
 use windfall_sim::SimulatedEnv;
 
 /// A case normally takes well below a second. A busy machine may give a process next to no time for minutes.
@@ -26,23 +27,23 @@ type UnderWay = Mutex<Option<(Instant, String)>>;
 /// The entries of all guards: a lock that a thread holds may belong to any case in progress.
 static ALL: Mutex<Vec<Weak<UnderWay>>> = Mutex::new(Vec::new());
 /// The text before the command in the message of a failure.
-pub const AGAIN: &str = "\nagain: ";
+pub(crate) const AGAIN: &str = "\nagain: ";
 
 /// Reports a failed case so that it can be run again, and lets none hang.
 #[derive(Clone)]
-pub struct Guard {
+pub(crate) struct Guard {
     watched: Arc<UnderWay>,
     /// The watch ends when the last clone is dropped.
     _watch: mpsc::Sender<()>,
 }
 
 impl Guard {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with_limit(LIMIT)
     }
 
     /// Creates a guard for cases that take longer.
-    pub fn with_limit(limit: Duration) -> Self {
+    pub(crate) fn with_limit(limit: Duration) -> Self {
         let watched = Arc::new(Mutex::new(None));
         let (watch, end) = mpsc::channel::<()>();
         let watching = watched.clone();
@@ -73,7 +74,7 @@ impl Guard {
     }
 
     /// Runs a part of a case. A panic is reported with the command that runs the case again.
-    pub fn run<T>(&self, command: &str, run: impl FnOnce() -> T) -> T {
+    pub(crate) fn run<T>(&self, command: &str, run: impl FnOnce() -> T) -> T {
         let before = self.watched.lock().unwrap().replace((Instant::now(), command.to_owned()));
         let result = catch_unwind(AssertUnwindSafe(run));
         *self.watched.lock().unwrap() = before.map(|(_, command)| (Instant::now(), command));
@@ -103,7 +104,7 @@ fn all_under_way() -> String {
 }
 
 /// Returns the case between the quotes of a command, as a failure prints it.
-pub fn read_back(command: &str) -> String {
+pub(crate) fn read_back(command: &str) -> String {
     let told = catch_unwind(|| Guard::new().run(command, || panic!("on purpose"))).expect_err("it panics");
     let (_, command) = told.downcast_ref::<String>().expect("a text").split_once(AGAIN).expect("a command");
     command.split('\'').nth(1).expect("a case").to_owned()
@@ -111,12 +112,12 @@ pub fn read_back(command: &str) -> String {
 
 /// The guard of a test that makes all its cases itself: as long as this lives, a failure is reported with the command
 /// that runs it again, and a hang is ended.
-pub struct Whole {
+pub(crate) struct Whole {
     command: String,
     _guard: Guard,
 }
 
-pub fn whole(file: &str, test: &str) -> Whole {
+pub(crate) fn whole(file: &str, test: &str) -> Whole {
     let command = format!("cargo test -p windfall --test {file} -- --exact --nocapture {test}");
     let guard = Guard::new();
     *guard.watched.lock().unwrap() = Some((Instant::now(), command.clone()));
@@ -132,6 +133,6 @@ impl Drop for Whole {
 }
 
 /// Returns a pseudo-random number that follows from others.
-pub fn mix(parts: &[u64]) -> u64 {
+pub(crate) fn mix(parts: &[u64]) -> u64 {
     parts.iter().fold(0, |sum, part| SimulatedEnv::new(sum ^ part).random())
 }

@@ -43,7 +43,7 @@ fn control(disk: &SimulatedDisk) -> Option<Vec<u8>> {
 }
 
 /// Destroys all of the log below its low-water mark: recovery must not need it.
-pub fn forget_below_the_low_water_mark(disk: &SimulatedDisk) {
+pub(crate) fn forget_below_the_low_water_mark(disk: &SimulatedDisk) {
     let Some(control) = control(disk) else { return };
     let (segment_size, low_water_mark) = (u64_at(&control, 56), u64_at(&control, 64));
     let room = segment_size - 4096;
@@ -62,7 +62,7 @@ pub fn forget_below_the_low_water_mark(disk: &SimulatedDisk) {
 
 /// Returns the numbers of the segments that hold a part of the log if `age` bytes of it are above its low-water mark.
 #[allow(dead_code, reason = "only some tests need it")]
-pub fn segments_in_use(disk: &SimulatedDisk, age: u64) -> core::ops::Range<u64> {
+pub(crate) fn segments_in_use(disk: &SimulatedDisk, age: u64) -> core::ops::Range<u64> {
     let Some(control) = control(disk) else { return 0..0 };
     let (room, low_water_mark) = (u64_at(&control, 56) - 4096, u64_at(&control, 64));
     low_water_mark / room..(low_water_mark + age).div_ceil(room)
@@ -70,7 +70,7 @@ pub fn segments_in_use(disk: &SimulatedDisk, age: u64) -> core::ops::Range<u64> 
 
 /// Returns the low-water mark: the position at which recovery starts to read the log.
 #[allow(dead_code, reason = "only some tests need it")]
-pub fn low_water_mark(disk: &SimulatedDisk) -> u64 {
+pub(crate) fn low_water_mark(disk: &SimulatedDisk) -> u64 {
     u64_at(&control(disk).unwrap(), 64)
 }
 
@@ -86,7 +86,7 @@ fn segments(disk: &SimulatedDisk, control: &[u8]) -> impl Iterator<Item = (u64, 
 
 /// Returns the ends of the log's groups, from its low-water mark to its end.
 #[allow(dead_code, reason = "only some tests need it")]
-pub fn group_ends(disk: &SimulatedDisk) -> Vec<u64> {
+pub(crate) fn group_ends(disk: &SimulatedDisk) -> Vec<u64> {
     let Some(control) = control(disk) else { return Vec::new() };
     let (newest, begin, low_water_mark) = (u32_at(&control, 40), u64_at(&control, 48), u64_at(&control, 64));
     let mut stream = Vec::new();
@@ -117,7 +117,7 @@ pub fn group_ends(disk: &SimulatedDisk) -> Vec<u64> {
 
 /// Truncates the log at this position.
 #[allow(dead_code, reason = "only some tests need it")]
-pub fn end_log(disk: &SimulatedDisk, end: u64) {
+pub(crate) fn end_log(disk: &SimulatedDisk, end: u64) {
     let Some(control) = control(disk) else { return };
     for (start, file, bytes) in segments(disk, &control) {
         let within = 4096 + end.saturating_sub(start) as usize;
@@ -310,7 +310,7 @@ fn index_entry(key: &[u8], value: &[u8]) -> Vec<u8> {
 
 /// Returns the table of each tablespace that belongs to one.
 #[allow(dead_code, reason = "only some tests need it")]
-pub fn owners(disk: &SimulatedDisk) -> Found<BTreeMap<u64, String>> {
+pub(crate) fn owners(disk: &SimulatedDisk) -> Found<BTreeMap<u64, String>> {
     let mut owners = BTreeMap::new();
     for (key, value) in Tree::read(disk, SYSTEM)? {
         if let Some((b't', name)) = key.split_first() {
@@ -353,14 +353,14 @@ fn check_log(disk: &SimulatedDisk) -> Found<()> {
 
 /// Returns how many pages of a data file are leaves.
 #[allow(dead_code, reason = "only some tests need it")]
-pub fn leaves(disk: &SimulatedDisk, file: FileName) -> usize {
+pub(crate) fn leaves(disk: &SimulatedDisk, file: FileName) -> usize {
     let bytes = bytes_of(disk, file).ok().flatten().unwrap_or_default();
     bytes.chunks_exact(PAGE).filter(|page| page[4] == 2).count()
 }
 
 /// Returns whether a data file is a tree, judged by its valid pages: an undo slice has only pages of its own type.
 #[allow(dead_code, reason = "only some tests need it")]
-pub fn is_tree(disk: &SimulatedDisk, space: u64) -> bool {
+pub(crate) fn is_tree(disk: &SimulatedDisk, space: u64) -> bool {
     let bytes = bytes_of(disk, FileName::Data(SpaceId(space))).ok().flatten().unwrap_or_default();
     let is_whole = |page: &&[u8]| crc32c::crc32c(&page[4..]) == u32_at(page, 0) && u64_at(page, 8) == space;
     bytes.chunks_exact(PAGE).filter(is_whole).any(|page| (1..=4).contains(&page[4]))
@@ -368,7 +368,7 @@ pub fn is_tree(disk: &SimulatedDisk, space: u64) -> bool {
 
 /// Returns the content of the files. Every tree must be valid, every allocation map exact, every index that of its
 /// rows, and every file must have an owner.
-pub fn read(disk: &SimulatedDisk) -> Found<Model> {
+pub(crate) fn read(disk: &SimulatedDisk) -> Found<Model> {
     let mut model = Model::default();
     let mut named = BTreeSet::from([SYSTEM]);
     let mut made = BTreeSet::from([SYSTEM]);

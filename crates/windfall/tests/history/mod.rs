@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
-pub mod files;
+pub(crate) mod files;
 
 use core::ops::Range;
 use std::{collections::BTreeMap, fmt, io, sync::Arc};
@@ -16,7 +16,7 @@ use windfall::{
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
-pub fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options::default()
         .page_size(4096)
         .buffer_pool_size(96 * 4096)
@@ -25,11 +25,11 @@ pub fn options() -> Options {
 }
 
 #[allow(dead_code, reason = "only some tests need it")]
-pub fn open(disk: &SimulatedDisk, seed: u64) -> Result<Live> {
+pub(crate) fn open(disk: &SimulatedDisk, seed: u64) -> Result<Live> {
     open_with(disk, seed, &options())
 }
 
-pub fn open_with(disk: &SimulatedDisk, seed: u64, options: &Options) -> Result<Live> {
+pub(crate) fn open_with(disk: &SimulatedDisk, seed: u64, options: &Options) -> Result<Live> {
     let env = SimulatedEnv::new(seed);
     let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), options, &|_| {})?;
     for prepared in db.prepared() {
@@ -44,7 +44,7 @@ fn end_prepared(db: &Database, xid: &[u8]) -> Result<()> {
 }
 
 /// An open database, and state that ends with its process.
-pub struct Live {
+pub(crate) struct Live {
     pub db: Database,
     pub env: SimulatedEnv,
     session: Option<Session>,
@@ -55,14 +55,14 @@ pub struct Live {
 /// The prefix of row keys that contain an auto-increment value.
 const NUMBERED: &[u8] = b"{number}";
 
-pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The expected state: tables by name, their rows, and whether they have an index.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Model(pub BTreeMap<String, (bool, Rows)>);
+pub(crate) struct Model(pub BTreeMap<String, (bool, Rows)>);
 
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     Create(String, bool),
     /// A table is created from this number of rows, which must be sorted first if it has no index.
     Load(String, bool, u8),
@@ -92,7 +92,7 @@ pub enum Step {
 
 /// A call within a call.
 #[derive(Clone, Debug)]
-pub struct Nested {
+pub(crate) struct Nested {
     table: String,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -103,7 +103,7 @@ pub struct Nested {
 
 /// The calls of a transaction.
 #[derive(Clone)]
-pub struct Many {
+pub(crate) struct Many {
     /// Puts and deletions.
     calls: Vec<(String, Vec<u8>, Option<Vec<u8>>)>,
     /// The calls that a rollback to a savepoint undoes.
@@ -127,13 +127,13 @@ impl fmt::Debug for Many {
 impl Many {
     /// Returns a transaction that puts rows into one table.
     #[allow(dead_code, reason = "only some tests need it")]
-    pub fn puts(table: &str, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Self {
+    pub(crate) fn puts(table: &str, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Self {
         let calls = rows.into_iter().map(|(key, value)| (table.to_owned(), key, Some(value))).collect();
         Self { calls, undone: 0..0, prepares: None, commits: true }
     }
 
     /// Returns its tables, once per call.
-    pub fn tables(&self) -> impl Iterator<Item = &String> {
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &String> {
         self.calls.iter().map(|(table, ..)| table)
     }
 
@@ -196,7 +196,7 @@ impl io::Read for Source<'_> {
     }
 }
 
-pub fn script(seed: u64, steps: usize) -> Vec<Step> {
+pub(crate) fn script(seed: u64, steps: usize) -> Vec<Step> {
     let chance = SimulatedEnv::new(seed ^ 0x5eed);
     let mut draw = |n: u64| chance.random() % n;
     let name = |draw: &mut dyn FnMut(u64) -> u64| format!("t{}", draw(4));
@@ -277,7 +277,7 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
 /// Returns a history of trees that become high and low again: keys so long that a node has few of them, phases of
 /// inserts and of deletions, and calls within calls.
 #[allow(dead_code, reason = "only some tests need it")]
-pub fn script_of_high_trees(seed: u64, steps: usize) -> Vec<Step> {
+pub(crate) fn script_of_high_trees(seed: u64, steps: usize) -> Vec<Step> {
     const ROWS: u64 = 99;
     let chance = SimulatedEnv::new(seed ^ 0x41e5);
     let draw = |n: u64| chance.random() % n;
@@ -350,14 +350,14 @@ impl fmt::Debug for Model {
 impl Model {
     /// Returns the state between the calls of a step that has more than one.
     #[allow(dead_code, reason = "only some tests need it")]
-    pub fn amid(&self, step: &Step) -> Option<Self> {
+    pub(crate) fn amid(&self, step: &Step) -> Option<Self> {
         let Step::Nested(nested) = step else { return None };
         let (table, key, value) = nested.within.clone();
         self.after(&Step::Put(table, key, value))
     }
 
     /// Returns the model after a step, or `None` if the step must be refused.
-    pub fn after(&self, step: &Step) -> Option<Self> {
+    pub(crate) fn after(&self, step: &Step) -> Option<Self> {
         let mut next = self.clone();
         let tables = &mut next.0;
         match step {
@@ -459,7 +459,7 @@ fn number_of(key: &[u8]) -> Option<u64> {
 
 /// Renumbers the rows with auto-increment values without gaps, because a crash may skip values. Also returns the last
 /// value.
-pub fn without_gaps(rows: Rows) -> (Rows, u64) {
+pub(crate) fn without_gaps(rows: Rows) -> (Rows, u64) {
     let (mut last, mut count) = (0, 0);
     let in_order = |(key, value): (Vec<u8>, Vec<u8>)| match number_of(&key) {
         Some(number) => {
@@ -472,12 +472,12 @@ pub fn without_gaps(rows: Rows) -> (Rows, u64) {
     (rows, last)
 }
 
-pub fn index() -> IndexOptions {
+pub(crate) fn index() -> IndexOptions {
     IndexOptions::on_value(0..8)
 }
 
 impl Live {
-    pub fn apply(&mut self, step: &Step) -> Result<()> {
+    pub(crate) fn apply(&mut self, step: &Step) -> Result<()> {
         let Self { db, env, .. } = self;
         match step {
             Step::Create(t, indexed) => {
@@ -574,7 +574,7 @@ impl Live {
     }
 
     /// Waits until no background work is left, and returns the findings of a check.
-    pub fn come_to_rest(&self) -> Result<Vec<String>> {
+    pub(crate) fn come_to_rest(&self) -> Result<Vec<String>> {
         let mut left = String::new();
         for _ in 0..30 {
             self.env.settle(60);
@@ -593,14 +593,14 @@ impl Live {
     }
 
     /// Closes the database cleanly.
-    pub fn close(mut self) -> Result<()> {
+    pub(crate) fn close(mut self) -> Result<()> {
         self.end_session();
         self.db.close()
     }
 }
 
 /// Returns the actual state.
-pub fn observe(db: &Database) -> Result<Model> {
+pub(crate) fn observe(db: &Database) -> Result<Model> {
     let mut model = Model::default();
     for info in db.tables()? {
         let table = db.table(&info.name)?;
@@ -622,12 +622,12 @@ pub fn observe(db: &Database) -> Result<Model> {
 /// Opens what a crash has left. The state must be one of these models, every check must pass, and the database must
 /// work. Then it is closed, and an independent reader checks its files.
 #[allow(dead_code, reason = "only some tests need it")]
-pub fn verify(disk: &SimulatedDisk, seed: u64, may: &[Model], what: &str) {
+pub(crate) fn verify(disk: &SimulatedDisk, seed: u64, may: &[Model], what: &str) {
     verify_with(disk, seed, &options(), may, what);
 }
 
 /// As [`verify`], for a database with other options.
-pub fn verify_with(disk: &SimulatedDisk, seed: u64, options: &Options, may: &[Model], what: &str) {
+pub(crate) fn verify_with(disk: &SimulatedDisk, seed: u64, options: &Options, may: &[Model], what: &str) {
     if disk.len(FileName::Control).unwrap().is_none() {
         assert!(may[0].0.is_empty(), "{what}: the database is gone");
         return;

@@ -66,13 +66,13 @@ const ROOTS: [&str; 4] = ["crate", "windfall_base", "windfall_btree", "windfall_
 const FOLDER: &str = "storage";
 
 /// Returns whether a file is part of the engine, that is, of one of the crates with layers.
-pub fn is_engine(source: &Source) -> bool {
+pub(crate) fn is_engine(source: &Source) -> bool {
     matches!(source.krate.as_str(), "windfall" | "windfall-base" | "windfall-btree" | "windfall-engine")
 }
 
 /// A path as it is written in a file, and the line of its last part.
 #[derive(Debug)]
-pub struct Named {
+pub(crate) struct Named {
     pub path: Vec<String>,
     pub line: usize,
     pub module: usize,
@@ -80,7 +80,7 @@ pub struct Named {
 }
 
 /// Returns every path of a file that begins with one of these words or is in a `use`.
-pub fn paths(source: &Source) -> Vec<Named> {
+pub(crate) fn paths(source: &Source) -> Vec<Named> {
     const STARTS: [&str; 8] =
         ["self", "super", "std", "core", "alloc", "parking_lot", "parking_lot_core", "rustix"];
     let is_start = |word: &str| ROOTS.contains(&word) || STARTS.contains(&word);
@@ -203,7 +203,7 @@ fn layer_of(path: &[String]) -> Option<(&'static str, usize)> {
 }
 
 /// Reports every import from a higher layer, by line and message.
-pub fn upward(source: &Source) -> Vec<(usize, String)> {
+pub(crate) fn upward(source: &Source) -> Vec<(usize, String)> {
     let own = without_folder(&source.modules[0]);
     if !is_engine(source) || source.test || own.is_empty() {
         return Vec::new();

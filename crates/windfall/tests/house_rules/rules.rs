@@ -8,7 +8,7 @@ use super::{
 };
 
 /// The longest source file, in lines.
-pub const LINES_MAX: usize = 800;
+pub(crate) const LINES_MAX: usize = 800;
 
 /// The widest line of a comment, in columns. For code, rustfmt decides.
 const COLUMNS_MAX: usize = 120;
@@ -18,7 +18,7 @@ const SAFETY_LINES: usize = 6;
 
 /// A violation of a rule.
 #[derive(Debug)]
-pub struct Broken {
+pub(crate) struct Broken {
     pub path: String,
     pub line: usize,
     pub what: String,
@@ -31,7 +31,7 @@ impl fmt::Display for Broken {
 }
 
 /// Returns the violations of the rules for every text file of the project.
-pub fn text(path: &str, text: &str) -> Vec<Broken> {
+pub(crate) fn text(path: &str, text: &str) -> Vec<Broken> {
     at(
         path,
         [
@@ -46,7 +46,7 @@ pub fn text(path: &str, text: &str) -> Vec<Broken> {
 }
 
 /// Returns the violations of the rules for every Rust file.
-pub fn source(source: &Source) -> Vec<Broken> {
+pub(crate) fn source(source: &Source) -> Vec<Broken> {
     at(&source.path, [module_doc, imports::upward, one_door, unwraps, safety].map(|rule| rule(source)))
 }
 
@@ -56,10 +56,10 @@ fn at<const N: usize>(path: &str, found: [Found; N]) -> Vec<Broken> {
 }
 
 /// The result of a rule: lines with messages.
-pub type Found = Vec<(usize, String)>;
+pub(crate) type Found = Vec<(usize, String)>;
 
 /// Checks that no source file is longer than [`LINES_MAX`].
-pub fn length(path: &str, text: &str) -> Found {
+pub(crate) fn length(path: &str, text: &str) -> Found {
     let lines = text.lines().count();
     let is_code = Path::new(path)
         .extension()
@@ -72,7 +72,7 @@ pub fn length(path: &str, text: &str) -> Found {
 }
 
 /// Checks that no line of a comment in Rust is wider than [`COLUMNS_MAX`], except rows of tables.
-pub fn width(path: &str, text: &str) -> Found {
+pub(crate) fn width(path: &str, text: &str) -> Found {
     if Path::new(path).extension().is_none_or(|ext| ext != "rs") {
         return Vec::new();
     }
@@ -90,7 +90,7 @@ pub fn width(path: &str, text: &str) -> Found {
 
 /// Checks that nothing is left over from development. The words are concatenated here, so that this file keeps its own
 /// rule.
-pub fn left_over(text: &str) -> Found {
+pub(crate) fn left_over(text: &str) -> Found {
     let exact =
         [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["dbg", "!"], ["todo", "!"], ["unimplemented", "!"]];
     let spoken = ["for", "now"].join(" ");
@@ -112,7 +112,7 @@ pub fn left_over(text: &str) -> Found {
 }
 
 /// Checks that no file names the machine on which it was written, or its author's tools.
-pub fn traces(text: &str) -> Found {
+pub(crate) fn traces(text: &str) -> Found {
     let folders = [["/ho", "me/"], ["/ro", "ot/"], ["/Us", "ers/"], ["/wo", "rk/"], ["/tmp", "/wt"]];
     let words = [["farm", "-"], ["sub", "agent"]];
     let mut found = Vec::new();
@@ -130,7 +130,7 @@ pub fn traces(text: &str) -> Found {
 }
 
 /// Checks that no package enables the planted bugs, so that no product has them by accident.
-pub fn canary(path: &str, text: &str) -> Found {
+pub(crate) fn canary(path: &str, text: &str) -> Found {
     const DECLARED: [(&str, &[&str]); 2] = [
         ("crates/windfall-base/Cargo.toml", &["canary = []"]),
         (
@@ -150,7 +150,7 @@ pub fn canary(path: &str, text: &str) -> Found {
 }
 
 /// Checks that the engine does not depend on the lab. Only the command-line program does, and a build may leave it out.
-pub fn lab(path: &str, text: &str) -> Found {
+pub(crate) fn lab(path: &str, text: &str) -> Found {
     const ALLOWED: [(&str, &[&str]); 5] = [
         ("crates/windfall-btree/Cargo.toml", &["lab = []"]),
         ("crates/windfall-engine/Cargo.toml", &["lab = [\"windfall-btree/lab\"]"]),
@@ -189,7 +189,7 @@ fn has_word(line: &str, word: &str) -> bool {
 }
 
 /// Checks that every module begins with its doc, under the same headings. A test needs only a doc.
-pub fn module_doc(source: &Source) -> Found {
+pub(crate) fn module_doc(source: &Source) -> Found {
     let doc: Vec<&str> = source
         .text
         .lines()
@@ -217,7 +217,7 @@ pub fn module_doc(source: &Source) -> Found {
 
 /// Checks that the engine uses locks, atomics, threads and clocks only through `sync` and `env`, so that a model
 /// checker and a simulation can replace them.
-pub fn one_door(source: &Source) -> Found {
+pub(crate) fn one_door(source: &Source) -> Found {
     let room = source.modules[0].first().map(String::as_str);
     if !imports::is_engine(source) || source.test || matches!(room, Some("sync" | "env")) {
         return Vec::new();
@@ -252,7 +252,7 @@ pub fn one_door(source: &Source) -> Found {
 }
 
 /// Checks that nothing is unwrapped outside tests, and that every `expect` states its reason.
-pub fn unwraps(source: &Source) -> Found {
+pub(crate) fn unwraps(source: &Source) -> Found {
     if source.test {
         return Vec::new();
     }
@@ -283,7 +283,7 @@ pub fn unwraps(source: &Source) -> Found {
 }
 
 /// Checks that every `unsafe` has its reason just above it, in tests too.
-pub fn safety(source: &Source) -> Found {
+pub(crate) fn safety(source: &Source) -> Found {
     let lines: Vec<&str> = source.text.lines().collect();
     let mut found = Vec::new();
     for (at, token) in source.tokens.iter().enumerate() {

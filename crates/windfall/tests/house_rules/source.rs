@@ -6,7 +6,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// A token: a word, a literal, one punctuation character, or one end of a group.
 #[derive(Debug)]
-pub struct Token {
+pub(crate) struct Token {
     pub text: String,
     pub line: usize,
     /// The index in [`Source::modules`] of its module.
@@ -17,7 +17,7 @@ pub struct Token {
 
 /// A file of the workspace.
 #[derive(Debug)]
-pub struct Source {
+pub(crate) struct Source {
     /// Relative to the workspace's folder.
     pub path: String,
     pub text: String,
@@ -34,7 +34,7 @@ pub struct Source {
 
 impl Source {
     /// Parses a file. An error names the file and the line.
-    pub fn parse(path: &str, text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(path: &str, text: &str) -> Result<Self, String> {
         let stream = TokenStream::from_str(text)
             .map_err(|e| format!("{path}:{}: not Rust: {e}", e.span().start().line))?;
         let mut parts = path.split('/');
@@ -117,7 +117,7 @@ impl Source {
 }
 
 /// Marks the files that another file declares as a module for tests only.
-pub fn mark_tests(sources: &mut [Source]) {
+pub(crate) fn mark_tests(sources: &mut [Source]) {
     let declared: Vec<(String, Vec<String>)> =
         sources.iter().flat_map(|s| s.test_modules.iter().map(|m| (s.krate.clone(), m.clone()))).collect();
     for source in sources {

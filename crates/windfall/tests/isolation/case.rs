@@ -12,10 +12,10 @@ use super::{
 };
 
 /// The variable that holds a case.
-pub const VARIABLE: &str = "WINDFALL_ISOLATION";
+pub(crate) const VARIABLE: &str = "WINDFALL_ISOLATION";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Case {
+pub(crate) struct Case {
     pub seed: u64,
     pub shape: Shape,
     /// Without one, there are transactions of every level.
@@ -26,13 +26,13 @@ pub struct Case {
 
 impl Case {
     /// Returns its history on the reference.
-    pub fn history(&self) -> History {
+    pub(crate) fn history(&self) -> History {
         let (clients, load) = self.clients();
         run(clients, &load, self.transactions, mix(&[self.seed, 4]))
     }
 
     /// Returns its history with one thread per client, which is different in each run.
-    pub fn history_of_threads(&self) -> History {
+    pub(crate) fn history_of_threads(&self) -> History {
         let (clients, load) = self.clients();
         run_on_threads(clients, &load, self.transactions, mix(&[self.seed, 4]))
     }
@@ -48,7 +48,7 @@ impl Case {
     }
 
     /// Returns the command that runs it again.
-    pub fn command(&self) -> String {
+    pub(crate) fn command(&self) -> String {
         format!(
             "{VARIABLE}='{self}' cargo test -p windfall --test isolation -- --exact --ignored --nocapture one_case_again"
         )

@@ -3,13 +3,13 @@
 
 use core::fmt;
 
-pub type Key = u64;
+pub(crate) type Key = u64;
 /// A list; a register is a list of one. Each number is written once in a history, so it identifies its writer.
-pub type Value = Vec<u64>;
-pub type Row = (Key, Value);
+pub(crate) type Value = Vec<u64>;
+pub(crate) type Row = (Key, Value);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub(crate) enum Level {
     ReadUncommitted,
     ReadCommitted,
     /// With `InnoDB`'s meaning: plain reads see a snapshot, everything else the newest version.
@@ -20,7 +20,7 @@ pub enum Level {
 }
 
 impl Level {
-    pub const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::ReadUncommitted,
         Self::ReadCommitted,
         Self::RepeatableRead,
@@ -43,7 +43,7 @@ impl fmt::Display for Level {
 
 /// The lock that a read takes on the rows that it finds, until the end of its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lock {
+pub(crate) enum Lock {
     /// As a plain read of its level: SERIALIZABLE locks as `Shared`, the others lock nothing.
     Plain,
     Shared,
@@ -52,7 +52,7 @@ pub enum Lock {
 
 /// The rows of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rows {
+pub(crate) struct Rows {
     pub first: Key,
     pub last: Key,
     pub test: Test,
@@ -60,26 +60,26 @@ pub struct Rows {
 
 /// The condition on the first number of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Test {
+pub(crate) enum Test {
     Any,
     Is(u64),
     MultipleOf(u64),
 }
 
 impl Rows {
-    pub fn key(key: Key) -> Self {
+    pub(crate) fn key(key: Key) -> Self {
         Self::between(key, key)
     }
 
-    pub fn between(first: Key, last: Key) -> Self {
+    pub(crate) fn between(first: Key, last: Key) -> Self {
         Self { first, last, test: Test::Any }
     }
 
-    pub fn with(test: Test) -> Self {
+    pub(crate) fn with(test: Test) -> Self {
         Self { first: 0, last: Key::MAX, test }
     }
 
-    pub fn holds(&self, value: &Value) -> bool {
+    pub(crate) fn holds(&self, value: &Value) -> bool {
         match self.test {
             Test::Any => true,
             Test::Is(number) => value[0] == number,
@@ -89,7 +89,7 @@ impl Rows {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     Set(u64),
     Add(u64),
     Delete,
@@ -97,7 +97,7 @@ pub enum Change {
 
 /// A call of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub(crate) enum Call {
     Begin(Level),
     Read(Rows, Lock),
     /// Writes a register, whether the row exists or not.
@@ -113,7 +113,7 @@ pub enum Call {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(crate) enum Answer {
     Done,
     Rows(Vec<Row>),
     /// The call waits for another transaction. [`Client::answer`] returns its result.
@@ -125,7 +125,7 @@ pub enum Answer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     Deadlock,
     /// A row has changed since the snapshot.
     Changed,
@@ -133,7 +133,7 @@ pub enum Refusal {
 
 /// A session. If calls block, a thread executes them for the session, and a call without an answer after a short time
 /// waits. An implementation with one thread per session may block instead, and never returns [`Answer::Waits`].
-pub trait Client {
+pub(crate) trait Client {
     /// Makes a call. No call may be made while one waits.
     fn call(&mut self, call: &Call) -> Answer;
 

@@ -43,7 +43,7 @@ impl changed_env::Change for Restless {
 const HEAD: usize = 24;
 
 /// Creates a database with one empty table. Its indexes have the rows in the order of their keys.
-pub fn database() -> Database {
+pub(crate) fn database() -> Database {
     let options = Options::default()
         .page_size(4096)
         .buffer_pool_size(256 * 4096)
@@ -110,7 +110,7 @@ fn heads(rows: Rows) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
 }
 
 /// A session that blocks where the engine blocks.
-pub struct Session {
+pub(crate) struct Session {
     db: Database,
     table: Table,
     open: Option<(Transaction, Table)>,
@@ -121,13 +121,13 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(db: &Database) -> Self {
+    pub(crate) fn new(db: &Database) -> Self {
         let (table, level) = (db.table("rows").unwrap(), Level::ReadCommitted);
         Self { db: db.clone(), table, open: None, level, ways: &[By::Key], reads: 0 }
     }
 
     /// Creates a session that finds rows by its indexes, too.
-    pub fn of_all_ways(db: &Database) -> Self {
+    pub(crate) fn of_all_ways(db: &Database) -> Self {
         let ways = &[By::Key, By::Index("by_item"), By::Key, By::Index("by_item_once")];
         Self { ways, ..Self::new(db) }
     }
@@ -263,7 +263,7 @@ impl Client for Session {
 }
 
 /// A session on a thread of its own, which returns [`Answer::Waits`] when a call waits for a lock.
-pub struct Watched {
+pub(crate) struct Watched {
     db: Database,
     calls: Sender<Call>,
     answers: Receiver<Answer>,
@@ -274,7 +274,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    pub fn new(db: &Database, waiting: &Arc<Mutex<BTreeSet<TrxId>>>) -> Self {
+    pub(crate) fn new(db: &Database, waiting: &Arc<Mutex<BTreeSet<TrxId>>>) -> Self {
         let (calls, to_do) = channel();
         let (done, answers) = channel();
         let mut session = Session::new(db);

@@ -10,10 +10,10 @@ use std::sync::{
 use super::client::{Answer, Call, Client, Key, Level, Lock, Row, Rows};
 
 /// A counter that all clients share: an event that ended at a lower count than another began was before it.
-pub type Moment = u64;
+pub(crate) type Moment = u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Committed,
     Aborted,
     /// The client got no answer to its commit.
@@ -22,14 +22,14 @@ pub enum Outcome {
 
 /// A call that read or wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub(crate) struct Step {
     pub begin: Moment,
     pub end: Moment,
     pub what: What,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub(crate) enum What {
     /// All rows from one key to another, both included.
     Read {
         first: Key,
@@ -43,7 +43,7 @@ pub enum What {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transaction {
+pub(crate) struct Transaction {
     pub session: usize,
     pub level: Level,
     pub begin: Moment,
@@ -54,20 +54,20 @@ pub struct Transaction {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct History {
+pub(crate) struct History {
     pub transactions: Vec<Transaction>,
 }
 
 impl History {
     /// Returns the transactions of these clients, in the order in which they began.
-    pub fn of<C: Client>(clients: impl Iterator<Item = Recorder<C>>) -> Self {
+    pub(crate) fn of<C: Client>(clients: impl Iterator<Item = Recorder<C>>) -> Self {
         let mut transactions: Vec<_> = clients.flat_map(Recorder::into_transactions).collect();
         transactions.sort_unstable_by_key(|transaction| transaction.begin);
         Self { transactions }
     }
 
     /// Returns the same history, as if its clients had requested this level.
-    pub fn judged_at(&self, level: Level) -> Self {
+    pub(crate) fn judged_at(&self, level: Level) -> Self {
         let mut history = self.clone();
         for transaction in &mut history.transactions {
             transaction.level = level;
@@ -77,7 +77,7 @@ impl History {
 }
 
 /// A client that records its calls and answers. It supports only the calls of a [`Step`].
-pub struct Recorder<C> {
+pub(crate) struct Recorder<C> {
     client: C,
     session: usize,
     clock: Arc<AtomicU64>,
@@ -88,19 +88,19 @@ pub struct Recorder<C> {
 }
 
 impl<C: Client> Recorder<C> {
-    pub fn new(client: C, session: usize, clock: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(client: C, session: usize, clock: Arc<AtomicU64>) -> Self {
         Self { client, session, clock, asked: None, open: None, ended: Vec::new() }
     }
 
-    pub fn client(&mut self) -> &mut C {
+    pub(crate) fn client(&mut self) -> &mut C {
         &mut self.client
     }
 
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.asked.is_some()
     }
 

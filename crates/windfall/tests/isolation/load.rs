@@ -16,7 +16,7 @@ use super::{
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     Lists,
     Registers,
 }
@@ -30,7 +30,7 @@ const RANGE: u64 = 4;
 
 /// The state that all clients of a history share.
 #[derive(Clone)]
-pub struct Load {
+pub(crate) struct Load {
     pub shape: Shape,
     /// The levels of transactions. One that is listed more often is more likely.
     pub levels: Vec<Level>,
@@ -39,13 +39,13 @@ pub struct Load {
 }
 
 impl Load {
-    pub fn new(shape: Shape, levels: &[Level]) -> Self {
+    pub(crate) fn new(shape: Shape, levels: &[Level]) -> Self {
         Self { shape, levels: levels.to_vec(), next: Arc::new(AtomicU64::new(1)) }
     }
 }
 
 /// One client's part of the load.
-pub struct Part {
+pub(crate) struct Part {
     load: Load,
     chance: StdRng,
     /// The remaining calls before its transaction ends.
@@ -54,12 +54,12 @@ pub struct Part {
 }
 
 impl Part {
-    pub fn new(load: &Load, seed: u64) -> Self {
+    pub(crate) fn new(load: &Load, seed: u64) -> Self {
         Self { load: load.clone(), chance: StdRng::seed_from_u64(seed), left: 0, last: 0 }
     }
 
     /// Returns the next call. `is_open` is whether the client has an open transaction.
-    pub fn next(&mut self, is_open: bool) -> Call {
+    pub(crate) fn next(&mut self, is_open: bool) -> Call {
         if !is_open {
             self.left = self.chance.random_range(1..=6);
             let level = self.load.levels.choose(&mut self.chance).expect("a load has a level");
@@ -96,7 +96,7 @@ impl Part {
 }
 
 /// Lets clients work in a random order, on one thread, until `transactions` have begun. Then one client reads all rows.
-pub fn run<C: Client>(clients: Vec<C>, load: &Load, transactions: usize, seed: u64) -> History {
+pub(crate) fn run<C: Client>(clients: Vec<C>, load: &Load, transactions: usize, seed: u64) -> History {
     let mut chance = StdRng::seed_from_u64(seed);
     let mut clients = parts(clients, load, &mut chance);
     let mut begun = 0;
@@ -112,7 +112,7 @@ pub fn run<C: Client>(clients: Vec<C>, load: &Load, transactions: usize, seed: u
 }
 
 /// The same, with each client on a thread of its own and with `transactions` per client.
-pub fn run_on_threads<C: Client + Send>(
+pub(crate) fn run_on_threads<C: Client + Send>(
     clients: Vec<C>,
     load: &Load,
     transactions: usize,

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::client::{Answer, Call, Change, Client, Key, Level, Lock, Refusal, Row, Rows, Test};
 
 #[derive(Clone, Debug)]
-pub struct Line {
+pub(crate) struct Line {
     pub text: String,
     pub session: usize,
     /// Without one, the waiting call continues.
@@ -28,7 +28,7 @@ pub struct Line {
 }
 
 /// Returns the lines of a script for a level.
-pub fn parse(script: &str, level: Level) -> Vec<Line> {
+pub(crate) fn parse(script: &str, level: Level) -> Vec<Line> {
     let lines = script.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.filter_map(|line| parse_line(line, level)).collect()
 }
@@ -128,7 +128,7 @@ fn answer_of(text: &str) -> Option<Answer> {
 }
 
 /// Executes a script. A deviation is reported with its line.
-pub fn run<C: Client>(lines: &[Line], mut connect: impl FnMut() -> C) -> Result<(), String> {
+pub(crate) fn run<C: Client>(lines: &[Line], mut connect: impl FnMut() -> C) -> Result<(), String> {
     let mut clients: BTreeMap<usize, C> = BTreeMap::new();
     let (mut open, mut waiting) = (BTreeSet::new(), BTreeSet::new());
     for line in lines {

@@ -34,10 +34,10 @@ const MOST_OF_OPENING: [u64; 2] = [3_000, 200_000];
 const SOAK_ROUNDS: u64 = 50;
 
 /// The endless work of a thread of the process.
-pub type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
+pub(crate) type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// The environment of a process that will be killed.
-pub struct Killed {
+pub(crate) struct Killed {
     pub db: Database,
     pub round: u64,
     pub seed: u64,
@@ -45,7 +45,7 @@ pub struct Killed {
 
 impl Killed {
     /// Opens the database if this process is such a child, otherwise returns `None`.
-    pub fn open() -> Result<Option<Self>> {
+    pub(crate) fn open() -> Result<Option<Self>> {
         let (Ok(folder), Ok(round), Ok(seed)) = (var(FOLDER), var(ROUND), var(SEED)) else {
             return Ok(None);
         };
@@ -73,7 +73,7 @@ fn open(folder: &Path, round: u64) -> Result<Database> {
 }
 
 /// A test suite of kills.
-pub struct Kills {
+pub(crate) struct Kills {
     /// The name of the program for cargo.
     pub program: &'static str,
     /// The name of its test that runs the rounds.
@@ -83,7 +83,7 @@ pub struct Kills {
 }
 
 /// Checks a database after a kill, with all lines that its process has printed.
-pub trait Judge: Default {
+pub(crate) trait Judge: Default {
     fn judge(&mut self, db: &Database, said: &[String]) -> Result<()>;
 
     /// Asserts after this number of rounds that enough was done, and prints it.
@@ -92,7 +92,7 @@ pub trait Judge: Default {
 
 impl Kills {
     /// Runs the usual number of rounds, or `KILL_ROUNDS`. `KILL_SEED` repeats the random choices.
-    pub fn rounds<J: Judge>(&self, usual: u64) {
+    pub(crate) fn rounds<J: Judge>(&self, usual: u64) {
         let number = |name: &str| var(name).ok().and_then(|text| text.parse::<u64>().ok());
         let seed = number("KILL_SEED").unwrap_or_else(rand::random);
         let rounds = number("KILL_ROUNDS").unwrap_or(usual);
@@ -100,7 +100,7 @@ impl Kills {
     }
 
     /// Runs with ever new databases and kills.
-    pub fn soak<J: Judge>(&self, net: &str) {
+    pub(crate) fn soak<J: Judge>(&self, net: &str) {
         soak::soak(net, |seed, end| self.run::<J>(seed, SOAK_ROUNDS, Some(end)));
     }
 
@@ -193,13 +193,13 @@ fn run_and_kill(test: &str, variables: &[(&str, String)], life: Duration) -> Vec
 }
 
 /// Prints a line of the process.
-pub fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     // Written directly to stdout, past the test's capture, and in one piece, because other threads write, too.
     let _ = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Runs all of this on threads until the process is killed. If one of them ends, by a panic, the process ends, too.
-pub fn work_until_killed<'a>(work: impl IntoIterator<Item = Work<'a>>) -> ! {
+pub(crate) fn work_until_killed<'a>(work: impl IntoIterator<Item = Work<'a>>) -> ! {
     thread::scope(|scope| {
         let threads: Vec<_> = work.into_iter().map(|work| scope.spawn(work)).collect();
         while !threads.iter().any(thread::ScopedJoinHandle::is_finished) {

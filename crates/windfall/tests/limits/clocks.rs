@@ -28,8 +28,8 @@ use crate::{
     seed, sized,
 };
 
-pub const THREADS: &str = "clocks::no_thread_waits_for_a_clock_that_jumps_and_none_loops_for_ever";
-pub const SIMULATED: &str = "clocks::histories_under_a_clock_that_jumps";
+pub(crate) const THREADS: &str = "clocks::no_thread_waits_for_a_clock_that_jumps_and_none_loops_for_ever";
+pub(crate) const SIMULATED: &str = "clocks::histories_under_a_clock_that_jumps";
 
 const HOUR: Duration = Duration::from_hours(1);
 

@@ -10,8 +10,8 @@ use crate::{
     patience::wait_until, sized, small, tell_less,
 };
 
-pub const MANY_FILES: &str = "files::few_open_files_are_enough_for_ten_thousand_tables";
-pub const MANY_TABLES: &str = "files::a_hundred_thousand_tables_come_and_go";
+pub(crate) const MANY_FILES: &str = "files::few_open_files_are_enough_for_ten_thousand_tables";
+pub(crate) const MANY_TABLES: &str = "files::a_hundred_thousand_tables_come_and_go";
 
 const MANY: u32 = 10_000;
 
@@ -70,7 +70,7 @@ fn is_truncated(n: u32) -> bool {
 const MEMORY: &str = "/dev/shm";
 
 /// Returns a file system in memory with space for many files, which are created and synced quickly there.
-pub fn in_memory() -> Option<&'static Path> {
+pub(crate) fn in_memory() -> Option<&'static Path> {
     let folder = Path::new(MEMORY);
     let stat = rustix::fs::statvfs(folder).ok()?;
     (stat.f_bavail * stat.f_bsize > 1 << 30 && tempfile::tempdir_in(folder).is_ok()).then_some(folder)

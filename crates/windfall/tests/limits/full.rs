@@ -22,8 +22,8 @@ use crate::{
     tell_less,
 };
 
-pub const FILE_SIZE: &str = "full::files_that_may_not_grow_and_then_may";
-pub const FILE_SYSTEM: &str = "full::a_file_system_that_is_full_during_any_call";
+pub(crate) const FILE_SIZE: &str = "full::files_that_may_not_grow_and_then_may";
+pub(crate) const FILE_SYSTEM: &str = "full::a_file_system_that_is_full_during_any_call";
 
 /// The pool has room for all pages that a log of this size may have changed. Otherwise each call that finds all frames
 /// waiting to be written waits about ten seconds for them before it fails.

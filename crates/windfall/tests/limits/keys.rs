@@ -6,8 +6,8 @@ use windfall::{Database, FlushLog, Options, Table};
 
 use crate::{Case, assert_sound, guard::mix, in_a_process_of_its_own, seed, sized};
 
-pub const ORDERS: &str = "keys::nasty_orders_keep_the_tree_sound_and_small";
-pub const LONG_KEYS: &str = "keys::long_keys_that_share_all_but_their_ends";
+pub(crate) const ORDERS: &str = "keys::nasty_orders_keep_the_tree_sound_and_small";
+pub(crate) const LONG_KEYS: &str = "keys::long_keys_that_share_all_but_their_ends";
 
 const PAGE: usize = 4096;
 

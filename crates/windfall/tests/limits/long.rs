@@ -9,8 +9,8 @@ use crate::{
     sized,
 };
 
-pub const STREAMED: &str = "long::a_long_value_comes_and_goes";
-pub const KILLED: &str = "long::a_process_dies_within_a_long_value";
+pub(crate) const STREAMED: &str = "long::a_long_value_comes_and_goes";
+pub(crate) const KILLED: &str = "long::a_process_dies_within_a_long_value";
 
 const POOL: u64 = 8 << 20;
 const LOG: u64 = 16 << 20;

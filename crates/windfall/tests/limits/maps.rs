@@ -13,7 +13,7 @@ use windfall::{Database, FlushLog, Options, Table, TableOptions};
 
 use crate::{Case, assert_sound, files::in_memory, in_processes_on, seed, sized};
 
-pub const SEVERAL: &str = "maps::threads_in_a_tree_of_several_maps";
+pub(crate) const SEVERAL: &str = "maps::threads_in_a_tree_of_several_maps";
 
 const PAGE: u64 = 4096;
 /// The number of pages that a map covers.

@@ -9,9 +9,10 @@ use crate::{
     seed, sized, small,
 };
 
-pub const BOUNDED: &str = "memory::memory_outside_the_pool_does_not_grow_with_the_data";
+pub(crate) const BOUNDED: &str = "memory::memory_outside_the_pool_does_not_grow_with_the_data";
 
-pub const MANY_CALLS: &str = "memory::memory_of_recovery_does_not_grow_with_the_transactions_in_the_log";
+pub(crate) const MANY_CALLS: &str =
+    "memory::memory_of_recovery_does_not_grow_with_the_transactions_in_the_log";
 
 const POOL: u64 = 8 << 20;
 /// The memory that the process may use besides the pool, for any content of the database. Half of it is what recovery

@@ -16,7 +16,7 @@ use windfall::{
 
 use crate::{Case, assert_sound, in_a_process_of_its_own, patience::wait_until, seed, sized};
 
-pub const SMALL_POOL: &str = "pool::sixty_four_pages_are_enough_for_eight_threads";
+pub(crate) const SMALL_POOL: &str = "pool::sixty_four_pages_are_enough_for_eight_threads";
 
 const PAGE: usize = 4096;
 const THREADS: u64 = 8;

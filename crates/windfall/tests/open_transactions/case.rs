@@ -12,10 +12,10 @@ use crate::history::{History, Wrong};
 use crate::steps::Step;
 
 /// The variable that holds a case.
-pub const VARIABLE: &str = "WINDFALL_OPEN_TRANSACTIONS";
+pub(crate) const VARIABLE: &str = "WINDFALL_OPEN_TRANSACTIONS";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Case {
+pub(crate) struct Case {
     pub seed: u64,
     pub steps: usize,
     /// Without a subset, all steps are executed.
@@ -23,7 +23,7 @@ pub struct Case {
 }
 
 impl Case {
-    pub fn new(seed: u64, steps: usize) -> Self {
+    pub(crate) fn new(seed: u64, steps: usize) -> Self {
         Self { seed, steps, only: None }
     }
 
@@ -34,7 +34,7 @@ impl Case {
     }
 
     /// Runs it. A panic is also a failure, at an unknown step.
-    pub fn run(&self) -> Result<Counts, Wrong> {
+    pub(crate) fn run(&self) -> Result<Counts, Wrong> {
         let steps = self.list();
         catch_unwind(AssertUnwindSafe(|| History::run(self.seed, &steps))).unwrap_or_else(|panic| {
             let what = panic.downcast_ref::<String>().map(String::as_str);
@@ -45,7 +45,7 @@ impl Case {
 
     /// Returns a part of its steps that also fails: steps are removed, many at a time and then one by one, as long as
     /// it does.
-    pub fn shrunk(&self, at: usize) -> Self {
+    pub(crate) fn shrunk(&self, at: usize) -> Self {
         let mut left: Vec<usize> =
             self.list().into_iter().map(|(step, _)| step).filter(|step| *step <= at).collect();
         let with = |steps: &[usize]| Self { only: Some(steps.iter().copied().collect()), ..self.clone() };
@@ -69,7 +69,7 @@ impl Case {
     }
 
     /// Returns the failure with as few steps as possible, and the command that runs these again.
-    pub fn report(&self, wrong: &Wrong) -> (String, String) {
+    pub(crate) fn report(&self, wrong: &Wrong) -> (String, String) {
         let shrunk = self.shrunk(wrong.at);
         let (case, wrong) = match shrunk.run() {
             Err(wrong) => (&shrunk, wrong.what),
@@ -80,7 +80,7 @@ impl Case {
     }
 
     /// Returns the command that runs it again.
-    pub fn command(&self) -> String {
+    pub(crate) fn command(&self) -> String {
         format!(
             "{VARIABLE}='{self}' cargo test -p windfall --test open_transactions -- --exact --ignored --nocapture one_case_again"
         )

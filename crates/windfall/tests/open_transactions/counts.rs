@@ -6,7 +6,7 @@ use crate::outcome::{Outcome, Refusal};
 use crate::steps::Ddl;
 
 /// The least frequency of each kind of outcome.
-pub const AT_LEAST: u64 = 10;
+pub(crate) const AT_LEAST: u64 = 10;
 
 const ALONE: &str = "alone";
 const READ_UNCOMMITTED: &str = "read uncommitted";
@@ -87,7 +87,7 @@ const EXPECTED: &[Expected] = &[
 
 /// By level (or another group), kind of call, and outcome.
 #[derive(Clone, Debug, Default)]
-pub struct Counts(BTreeMap<(&'static str, &'static str, String), u64>);
+pub(crate) struct Counts(BTreeMap<(&'static str, &'static str, String), u64>);
 
 fn name(outcome: &Outcome) -> String {
     match outcome {
@@ -102,11 +102,11 @@ fn name(outcome: &Outcome) -> String {
 }
 
 impl Counts {
-    pub fn add(&mut self, group: &'static str, kind: &'static str, outcome: &Outcome) {
+    pub(crate) fn add(&mut self, group: &'static str, kind: &'static str, outcome: &Outcome) {
         *self.0.entry((group, kind, name(outcome))).or_default() += 1;
     }
 
-    pub fn merge(&mut self, other: Self) {
+    pub(crate) fn merge(&mut self, other: Self) {
         for (key, count) in other.0 {
             *self.0.entry(key).or_default() += count;
         }
@@ -118,7 +118,7 @@ impl Counts {
     }
 
     /// Returns the required kinds of outcomes that occurred less often than this.
-    pub fn rarer_than(&self, at_least: u64) -> Vec<String> {
+    pub(crate) fn rarer_than(&self, at_least: u64) -> Vec<String> {
         let of_groups = EXPECTED.iter().flat_map(|(groups, kinds)| {
             groups
                 .iter()
@@ -137,12 +137,12 @@ impl Counts {
         rare
     }
 
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
     /// Returns the counts, one line per group and kind.
-    pub fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let mut lines: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
         for ((group, kind, outcome), count) in &self.0 {
             lines.entry((group, kind)).or_default().push(format!("{outcome} {count}"));
@@ -155,7 +155,7 @@ impl Counts {
 }
 
 impl Ddl {
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Create { .. } => "create",
             Self::CreateTemporary { .. } => "create temporary",

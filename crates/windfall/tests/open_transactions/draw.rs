@@ -19,7 +19,7 @@ struct Draw {
 }
 
 /// Returns the steps of a seed's history.
-pub fn draw(seed: u64, steps: usize) -> Vec<Step> {
+pub(crate) fn draw(seed: u64, steps: usize) -> Vec<Step> {
     let mut draw = Draw { chance: SimulatedEnv::new(seed ^ 0x0d5a), stamp: 0 };
     let create = |name, first, unique| Step::Ddl(Ddl::Create { name, first, unique });
     let mut all = vec![create(0, true, true), create(1, false, true), create(2, false, false)];

@@ -12,12 +12,12 @@ use crate::world::{self, HEAD, World};
 
 /// A failure and its step.
 #[derive(Debug)]
-pub struct Wrong {
+pub(crate) struct Wrong {
     pub at: usize,
     pub what: String,
 }
 
-pub struct History {
+pub(crate) struct History {
     world: World,
     model: Model,
     pub counts: Counts,
@@ -27,12 +27,12 @@ pub struct History {
 const AUDIT_STEPS: usize = 20_000;
 
 impl History {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { world: World::new(seed), model: Model::new(), counts: Counts::default() }
     }
 
     /// Executes these steps of a seed's history, and ends everything that is open afterwards.
-    pub fn run(seed: u64, steps: &[(usize, Step)]) -> Result<Counts, Wrong> {
+    pub(crate) fn run(seed: u64, steps: &[(usize, Step)]) -> Result<Counts, Wrong> {
         let mut history = Self::new(seed);
         let mut last = 0;
         for (at, step) in steps {
@@ -46,7 +46,7 @@ impl History {
     }
 
     /// Returns all steps of a seed's history, with their numbers.
-    pub fn steps(seed: u64, many: usize) -> Vec<(usize, Step)> {
+    pub(crate) fn steps(seed: u64, many: usize) -> Vec<(usize, Step)> {
         draw(seed, many).into_iter().enumerate().collect()
     }
 
@@ -458,7 +458,7 @@ impl History {
     }
 }
 
-pub fn level_name(level: Option<Isolation>) -> &'static str {
+pub(crate) fn level_name(level: Option<Isolation>) -> &'static str {
     match level {
         None => "alone",
         Some(Isolation::ReadUncommitted) => "read uncommitted",

@@ -8,7 +8,7 @@ use windfall::{
 use super::value::{Key, Value};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Done,
     /// Whether a row was deleted, or exists.
     Is(bool),
@@ -26,7 +26,7 @@ pub enum Outcome {
 
 /// Why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// Another transaction holds a lock.
     Busy,
     /// The same, from within the source of a value.
@@ -56,7 +56,7 @@ pub enum Refusal {
 }
 
 /// The error of a statement that fails on purpose.
-pub const ON_PURPOSE: &str = "on purpose";
+pub(crate) const ON_PURPOSE: &str = "on purpose";
 
 impl From<&Error> for Refusal {
     fn from(error: &Error) -> Self {
@@ -88,14 +88,14 @@ impl From<&Error> for Refusal {
 
 impl Outcome {
     /// Returns the outcome of a result.
-    pub fn of<T>(result: Result<T, Error>, done: impl FnOnce(T) -> Self) -> Self {
+    pub(crate) fn of<T>(result: Result<T, Error>, done: impl FnOnce(T) -> Self) -> Self {
         match result {
             Ok(value) => done(value),
             Err(error) => Self::Refused(Refusal::from(&error)),
         }
     }
 
-    pub fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Self::Refused(_))
     }
 }

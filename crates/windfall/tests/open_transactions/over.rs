@@ -7,7 +7,7 @@ use crate::steps::{Locking, Move, Over, Shape, Which};
 use crate::value::{Value, key_of};
 
 /// Returns the name of an index.
-pub fn index_name(which: Which) -> &'static str {
+pub(crate) fn index_name(which: Which) -> &'static str {
     match which {
         Which::First => "first",
         Which::Unique => "unique",
@@ -15,7 +15,7 @@ pub fn index_name(which: Which) -> &'static str {
 }
 
 /// An open range or cursor of the engine.
-pub enum Held {
+pub(crate) enum Held {
     Rows(Range),
     Index(IndexRange),
     Keys(IndexRange<IndexKey>),
@@ -72,7 +72,7 @@ fn bounds(over: Over, range: Option<(u8, u8, bool)>) -> Bounds {
 
 impl Held {
     /// Executes a move, and returns its outcome.
-    pub fn step(&mut self, over: Over, to: Move) -> Outcome {
+    pub(crate) fn step(&mut self, over: Over, to: Move) -> Outcome {
         let which = which(over);
         let of_row = |(key, value): (Vec<u8>, Vec<u8>)| row(&key, None, Some(&value));
         let of_index = |row: IndexRow| index_row(which, &row.index_key, &row.key, Some(&row.value));
@@ -111,7 +111,7 @@ impl Held {
     }
 }
 
-pub fn open(table: &Table, over: Over, shape: Shape, locking: Option<Locking>) -> Result<Held> {
+pub(crate) fn open(table: &Table, over: Over, shape: Shape, locking: Option<Locking>) -> Result<Held> {
     let index = |which| table.index(index_name(which));
     let excl = locking.map(|locking| locking.exclusive);
     Ok(match (over, shape, excl) {

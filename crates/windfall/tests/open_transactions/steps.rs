@@ -6,23 +6,23 @@ use windfall::Isolation;
 use super::value::{Key, Value};
 
 /// The owner of a call: the slot of its transaction, or `None` for a call outside of transactions.
-pub type Party = Option<u8>;
+pub(crate) type Party = Option<u8>;
 /// The index of a table, modulo the number of tables.
-pub type Pick = u8;
+pub(crate) type Pick = u8;
 
 /// The most transactions that are open at a time.
-pub const SLOTS: u8 = 5;
+pub(crate) const SLOTS: u8 = 5;
 /// The most cursors and ranges that are open at a time.
-pub const CURSORS: u8 = 5;
+pub(crate) const CURSORS: u8 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Which {
+pub(crate) enum Which {
     First,
     Unique,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteMode {
+pub(crate) enum WriteMode {
     Insert,
     Put,
     Update,
@@ -31,13 +31,13 @@ pub enum WriteMode {
 
 /// What a locking read does at a locked row: it is refused, because calls do not wait here, or it skips the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Locking {
+pub(crate) struct Locking {
     pub exclusive: bool,
     pub skips: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Read {
+pub(crate) enum Read {
     Get,
     Contains,
     Stream,
@@ -45,14 +45,14 @@ pub enum Read {
 
 /// A call on one row.
 #[derive(Clone, Copy, Debug)]
-pub enum Call {
+pub(crate) enum Call {
     Write { table: Pick, key: Key, value: Value, mode: WriteMode },
     Get { table: Pick, key: Key, read: Read },
     Lock { table: Pick, key: Key, locking: Locking },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     Commit,
     RollBack,
     Drop,
@@ -60,7 +60,7 @@ pub enum End {
 
 /// What a cursor reads.
 #[derive(Clone, Copy, Debug)]
-pub enum Over {
+pub(crate) enum Over {
     Rows,
     Index(Which),
     /// Only keys.
@@ -69,14 +69,14 @@ pub enum Over {
 
 /// An iterator over a range, or a cursor without limits.
 #[derive(Clone, Copy, Debug)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// From one key (or index key) to another, both included or both excluded; `None` is all.
     Range(Option<(u8, u8, bool)>),
     Cursor,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Move {
+pub(crate) enum Move {
     Next,
     Prev,
     First,
@@ -88,7 +88,7 @@ pub enum Move {
 }
 
 #[derive(Clone, Debug)]
-pub enum Ddl {
+pub(crate) enum Ddl {
     Create { name: u8, first: bool, unique: bool },
     CreateTemporary { first: bool, unique: bool },
     DropTemporary,
@@ -102,7 +102,7 @@ pub enum Ddl {
 }
 
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     Begin {
         slot: u8,
         level: Isolation,

@@ -3,29 +3,29 @@
 use core::fmt;
 
 /// A row's key: one of [`KEYS`], one byte each.
-pub type Key = u8;
+pub(crate) type Key = u8;
 
 /// Few keys, so that transactions conflict.
-pub const KEYS: u8 = 9;
+pub(crate) const KEYS: u8 = 9;
 /// Index keys of the first index.
-pub const FIRSTS: u8 = 3;
+pub(crate) const FIRSTS: u8 = 3;
 /// Index keys of the unique index.
-pub const UNIQUES: u8 = 10;
+pub(crate) const UNIQUES: u8 = 10;
 
 /// Returns the bytes of a key.
-pub fn key_bytes(key: Key) -> [u8; 1] {
+pub(crate) fn key_bytes(key: Key) -> [u8; 1] {
     [b'a' + key]
 }
 
 /// Returns the key with these bytes.
-pub fn key_of(bytes: &[u8]) -> Option<Key> {
+pub(crate) fn key_of(bytes: &[u8]) -> Option<Key> {
     let [byte] = bytes else { return None };
     byte.checked_sub(b'a').filter(|key| *key < KEYS)
 }
 
 /// A value. Its first byte is the key of one index, the second that of the unique one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Value {
+pub(crate) struct Value {
     pub first: u8,
     pub unique: u8,
     /// The number of its write.
@@ -38,7 +38,7 @@ pub struct Value {
 const HEAD: usize = 6;
 
 impl Value {
-    pub fn bytes(self) -> Vec<u8> {
+    pub(crate) fn bytes(self) -> Vec<u8> {
         let mut bytes = vec![b'0' + self.first, b'A' + self.unique];
         bytes.extend(self.stamp.to_be_bytes());
         let padding = (0..(self.length as usize).saturating_sub(HEAD)).map(|n| self.pad(n));
@@ -51,7 +51,7 @@ impl Value {
     }
 
     /// Returns the value with these bytes, if all of them are as they were written.
-    pub fn of(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
         let (head, padding) = bytes.split_first_chunk::<HEAD>()?;
         let value = Self {
             first: head[0].checked_sub(b'0')?,

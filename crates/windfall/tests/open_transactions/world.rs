@@ -10,8 +10,9 @@ use std::{
 
 use windfall::{
     Database, Error, IfLocked, IndexOptions, Isolation, Options, Result, Session, Table, TableOptions,
-    Transaction, TransactionOptions, env::Env, error::UsageError, sync::as_another_thread,
+    Transaction, TransactionOptions, env::Env, error::UsageError,
 };
+use windfall_base::sync::as_another_thread;
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use crate::changed_env::{Change, Changed};
@@ -22,7 +23,7 @@ use crate::value::{Key, Value, key_bytes};
 
 /// A call as the world executes it, with the index of its table.
 #[derive(Clone, Copy, Debug)]
-pub enum Call {
+pub(crate) enum Call {
     Write { table: usize, key: Key, value: Value, mode: WriteMode },
     Get { table: usize, key: Key, read: Read },
     Lock { table: usize, key: Key, locking: Locking },
@@ -50,7 +51,7 @@ impl Change for Meanwhile {
     }
 }
 
-pub struct World {
+pub(crate) struct World {
     seed: u64,
     disk: SimulatedDisk,
     env: SimulatedEnv,
@@ -96,7 +97,7 @@ fn table_options(first: bool, unique: bool) -> TableOptions {
     })
 }
 
-pub fn table_name(name: u8) -> String {
+pub(crate) fn table_name(name: u8) -> String {
     format!("t{name}")
 }
 
@@ -109,7 +110,7 @@ fn of_bytes(bytes: Option<Vec<u8>>) -> Outcome {
 }
 
 impl World {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let (disk, env, meanwhile) =
             (SimulatedDisk::new(seed), SimulatedEnv::new(seed), Meanwhile::default());
         let db = open(&disk, &env, &meanwhile).unwrap();
@@ -140,7 +141,7 @@ impl World {
         self.slots[slot as usize].as_ref().expect("there is a transaction")
     }
 
-    pub fn begin(&mut self, slot: u8, level: Isolation, read_only: bool, snapshot: bool) {
+    pub(crate) fn begin(&mut self, slot: u8, level: Isolation, read_only: bool, snapshot: bool) {
         let mut options = TransactionOptions::default().isolation(level).lock_wait(Duration::ZERO);
         if read_only {
             options = options.read_only();
@@ -151,7 +152,7 @@ impl World {
         self.slots[slot as usize] = Some(self.db.begin(options));
     }
 
-    pub fn end(&mut self, slot: u8, how: End) -> Outcome {
+    pub(crate) fn end(&mut self, slot: u8, how: End) -> Outcome {
         let trx = self.slots[slot as usize].take().expect("there is a transaction");
         let done = match how {
             End::Commit => trx.commit(),
@@ -164,39 +165,39 @@ impl World {
         Outcome::of(done, |()| Outcome::Done)
     }
 
-    pub fn savepoint(&self, slot: u8, name: u8) -> Outcome {
+    pub(crate) fn savepoint(&self, slot: u8, name: u8) -> Outcome {
         Outcome::of(self.trx(slot).savepoint(&name.to_string()), |()| Outcome::Done)
     }
 
-    pub fn roll_back_to(&self, slot: u8, name: u8) -> Outcome {
+    pub(crate) fn roll_back_to(&self, slot: u8, name: u8) -> Outcome {
         Outcome::of(self.trx(slot).rollback_to(&name.to_string()), |()| Outcome::Done)
     }
 
-    pub fn release(&self, slot: u8, name: u8) -> Outcome {
+    pub(crate) fn release(&self, slot: u8, name: u8) -> Outcome {
         Outcome::of(self.trx(slot).release(&name.to_string()), |()| Outcome::Done)
     }
 
-    pub fn prepare(&self, slot: u8, name: u8) -> Outcome {
+    pub(crate) fn prepare(&self, slot: u8, name: u8) -> Outcome {
         Outcome::of(self.trx(slot).prepare(&[name]), |()| Outcome::Done)
     }
 
-    pub fn end_prepared(&self, name: u8, commits: bool) -> Outcome {
+    pub(crate) fn end_prepared(&self, name: u8, commits: bool) -> Outcome {
         let done =
             if commits { self.db.commit_prepared(&[name]) } else { self.db.rollback_prepared(&[name]) };
         Outcome::of(done, |()| Outcome::Done)
     }
 
-    pub fn prepared(&self) -> Vec<u8> {
+    pub(crate) fn prepared(&self) -> Vec<u8> {
         self.db.prepared().into_iter().map(|prepared| prepared.xid[0]).collect()
     }
 
-    pub fn call(&self, by: Option<u8>, call: Call) -> Outcome {
+    pub(crate) fn call(&self, by: Option<u8>, call: Call) -> Outcome {
         make(call, |table| self.table(by, table)).0
     }
 
     /// Executes several calls as a statement. Returns the outcome of each, up to the first that is refused, and that of
     /// the statement.
-    pub fn statement(&self, slot: u8, calls: &[Call], fails: bool) -> (Vec<Outcome>, Outcome) {
+    pub(crate) fn statement(&self, slot: u8, calls: &[Call], fails: bool) -> (Vec<Outcome>, Outcome) {
         let mut outcomes = Vec::new();
         let done = self.trx(slot).atomically(|| {
             for call in calls {
@@ -213,7 +214,7 @@ impl World {
 
     /// Writes a value from a source that makes a call. Returns the outcome of that call, if it was made, and that of
     /// the write.
-    pub fn nested(
+    pub(crate) fn nested(
         &self,
         by: Option<u8>,
         (table, key, value): (usize, Key, Value),
@@ -232,7 +233,13 @@ impl World {
 
     /// Executes a call, while the transaction in slot `ending` ends at the call's next yield point. Also returns the
     /// outcome of that end, if it has happened.
-    pub fn race(&mut self, slot: u8, call: Call, ending: u8, commits: bool) -> (Outcome, Option<Outcome>) {
+    pub(crate) fn race(
+        &mut self,
+        slot: u8,
+        call: Call,
+        ending: u8,
+        commits: bool,
+    ) -> (Outcome, Option<Outcome>) {
         let trx = Arc::new(Mutex::new(self.slots[ending as usize].take()));
         let ended = Arc::new(Mutex::new(None));
         let action = {
@@ -251,7 +258,7 @@ impl World {
         (outcome, ended)
     }
 
-    pub fn open(
+    pub(crate) fn open(
         &mut self,
         place: u8,
         by: Option<u8>,
@@ -271,16 +278,16 @@ impl World {
         })
     }
 
-    pub fn close(&mut self, place: u8) {
+    pub(crate) fn close(&mut self, place: u8) {
         self.cursors.remove(&place);
     }
 
     /// Moves a cursor and returns the outcome.
-    pub fn step(&mut self, place: u8, over: Over, to: Move) -> Outcome {
+    pub(crate) fn step(&mut self, place: u8, over: Over, to: Move) -> Outcome {
         self.cursors.get_mut(&place).expect("there is a cursor").step(over, to)
     }
 
-    pub fn ddl(&mut self, ddl: &Ddl) -> Outcome {
+    pub(crate) fn ddl(&mut self, ddl: &Ddl) -> Outcome {
         let (db, name) = (self.db.clone(), table_name);
         let done: Result<Option<Table>> = match *ddl {
             Ddl::Create { name: n, first, unique } => {
@@ -306,26 +313,26 @@ impl World {
         })
     }
 
-    pub fn settle(&self, steps: usize) {
+    pub(crate) fn settle(&self, steps: usize) {
         self.env.settle(steps);
     }
 
-    pub fn checkpoint(&self) -> Outcome {
+    pub(crate) fn checkpoint(&self) -> Outcome {
         Outcome::of(self.db.checkpoint(), |()| Outcome::Done)
     }
 
     /// Returns the findings of a check.
-    pub fn check(&self, live: bool) -> Vec<String> {
+    pub(crate) fn check(&self, live: bool) -> Vec<String> {
         let report = if live { self.db.check_live() } else { self.db.check() };
         report.map_or_else(|error| vec![error.to_string()], |report| report.findings)
     }
 
-    pub fn rolls_back(&self) -> bool {
+    pub(crate) fn rolls_back(&self) -> bool {
         self.db.metrics().rollbacks_pending > 0
     }
 
     /// Starts the next process, after a crash or a clean end. `names` maps the names of the tables to their indexes.
-    pub fn restart(&mut self, crash: Option<u8>, names: &BTreeMap<u8, usize>) {
+    pub(crate) fn restart(&mut self, crash: Option<u8>, names: &BTreeMap<u8, usize>) {
         self.lives += 1;
         self.cursors.clear();
         if let Some(chance) = crash {
@@ -408,7 +415,7 @@ struct Source<'a, F> {
 }
 
 /// The bytes of a value that are read before anything else.
-pub const HEAD: usize = 64 << 10;
+pub(crate) const HEAD: usize = 64 << 10;
 
 impl<F: FnOnce()> io::Read for Source<'_, F> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {

@@ -8,10 +8,10 @@ use std::{
 };
 
 /// An event that takes longer than this never happens.
-pub const HANG: Duration = Duration::from_mins(10);
+pub(crate) const HANG: Duration = Duration::from_mins(10);
 
 /// Waits until an event has happened.
-pub fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
         assert!(start.elapsed() < HANG, "{what}: that does not come");

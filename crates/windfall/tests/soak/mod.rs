@@ -12,7 +12,7 @@ use std::{
 
 /// Runs a test suite with ever new seeds on all processors, for `WINDFALL_SOAK_SECONDS`, from `WINDFALL_SOAK_SEED` on.
 /// The suite gets a seed and its end time, and returns the number of cases that it has run.
-pub fn soak(what: &str, net: impl Fn(u64, Instant) -> u64 + Sync) {
+pub(crate) fn soak(what: &str, net: impl Fn(u64, Instant) -> u64 + Sync) {
     let number = |name: &str, default: u64| {
         std::env::var(name)
             .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))

@@ -16,7 +16,7 @@ use windfall::{
 use super::{begin, database, pairs, rows, table};
 
 /// A source and a sink that run an action at the first read or write.
-pub struct From<F>(pub Option<F>);
+pub(crate) struct From<F>(pub Option<F>);
 
 impl<F: FnOnce()> Read for From<F> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
@@ -42,7 +42,7 @@ impl<F: FnOnce()> Write for From<F> {
 }
 
 /// In bytes: the value needs overflow pages.
-pub const LONG: u64 = 20_000;
+pub(crate) const LONG: u64 = 20_000;
 
 /// Runs an action from within calls: a source and a sink of a transaction, and a source outside of transactions.
 fn within_calls(db: &Database, around: &Table, run: impl Fn(&str)) {
@@ -58,7 +58,7 @@ fn is_busy<T: core::fmt::Debug>(done: &Result<T>) -> bool {
     matches!(done, Err(Error::Transaction(TransactionError::Busy)))
 }
 
-pub fn is_duplicate<T: core::fmt::Debug>(done: &Result<T>) -> bool {
+pub(crate) fn is_duplicate<T: core::fmt::Debug>(done: &Result<T>) -> bool {
     matches!(done, Err(Error::Schema(SchemaError::DuplicateKey(_))))
 }
 

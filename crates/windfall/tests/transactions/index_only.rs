@@ -1,9 +1,7 @@
 //! Reads of index entries only, without their rows.
 
-use windfall::{
-    IndexKey, IndexOptions, Isolation, Seek, Table, TableOptions,
-    sync::work::{Work, so_far},
-};
+use windfall::{IndexKey, IndexOptions, Isolation, Seek, Table, TableOptions};
+use windfall_base::sync::work::{Work, so_far};
 
 use super::{begin, database, rows, table};
 

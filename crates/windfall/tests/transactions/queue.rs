@@ -6,8 +6,8 @@ use windfall::{
     Database, Error, IfLocked, Isolation, Lock, Result, Table, Transaction,
     error::{LockError, TransactionError},
     ids::TrxId,
-    sync::work::{Work, so_far},
 };
+use windfall_base::sync::work::{Work, so_far};
 
 use super::{begin, database, rows, table};
 

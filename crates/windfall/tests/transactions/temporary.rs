@@ -9,7 +9,7 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{begin, database, pairs, rows, simulated, table};
 
-pub fn indexed() -> TableOptions {
+pub(crate) fn indexed() -> TableOptions {
     TableOptions::default().index("first", IndexOptions::on_value(0..1))
 }
 

@@ -11,11 +11,9 @@ use std::{
 
 use windfall::{
     Database, Error, IndexOptions, Isolation, Lock, Result, RowMode, Table, TableOptions, Transaction,
-    TransactionOptions,
-    env::Env,
-    error::LockError,
-    sync::{Event, as_another_thread},
+    TransactionOptions, env::Env, error::LockError,
 };
+use windfall_base::sync::{Event, as_another_thread};
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{

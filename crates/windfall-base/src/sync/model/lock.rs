@@ -49,7 +49,7 @@ pub(super) fn forget_waiters() {
 }
 
 /// Waits for a wakeup, if `blocked` returns true.
-pub fn park(key: usize, blocked: impl FnOnce() -> bool) {
+pub(crate) fn park(key: usize, blocked: impl FnOnce() -> bool) {
     point();
     if current().is_none() {
         std::thread::yield_now();
@@ -59,7 +59,7 @@ pub fn park(key: usize, blocked: impl FnOnce() -> bool) {
 }
 
 /// Wakes every thread that is parked under this key.
-pub fn unpark_all(key: usize) {
+pub(crate) fn unpark_all(key: usize) {
     let seats = LOT.with_borrow_mut(|lot| lot.remove(&key));
     for seat in seats.into_iter().flatten() {
         seat.release(1);

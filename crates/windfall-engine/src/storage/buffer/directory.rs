@@ -18,7 +18,7 @@ use crate::{
 
 /// The directory.
 #[derive(Debug)]
-pub struct Directory(RwLock<Tables>);
+pub(super) struct Directory(RwLock<Tables>);
 
 #[derive(Debug, Default)]
 struct Tables {
@@ -38,7 +38,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`TableDropped`](crate::error::Error::TableDropped), if it was dropped before.
-    pub fn slot_of(&self, space: &Arc<Space>) -> Result<u32> {
+    pub(super) fn slot_of(&self, space: &Arc<Space>) -> Result<u32> {
         space.slot().map_or_else(|| self.enter(space), Ok)
     }
 
@@ -59,7 +59,7 @@ impl Directory {
     }
 
     /// Removes tablespaces.
-    pub fn remove(&self, spaces: &[Arc<Space>]) {
+    pub(super) fn remove(&self, spaces: &[Arc<Space>]) {
         let mut tables = self.0.write();
         for space in spaces {
             if let Some(slot) = tables.by_id.remove(&space.id()) {
@@ -70,18 +70,18 @@ impl Directory {
     }
 
     /// Returns the tablespace of a frame's tag.
-    pub fn at(&self, slot: u32, id: SpaceId) -> Option<Arc<Space>> {
+    pub(super) fn at(&self, slot: u32, id: SpaceId) -> Option<Arc<Space>> {
         self.0.read().slots.get(slot as usize)?.as_ref().filter(|space| space.id() == id).cloned()
     }
 
     /// Returns the tablespace with this id.
-    pub fn get(&self, id: SpaceId) -> Option<Arc<Space>> {
+    pub(super) fn get(&self, id: SpaceId) -> Option<Arc<Space>> {
         let tables = self.0.read();
         tables.slots[*tables.by_id.get(&id)? as usize].clone()
     }
 
     /// Returns all tablespaces.
-    pub fn all(&self) -> Vec<Arc<Space>> {
+    pub(super) fn all(&self) -> Vec<Arc<Space>> {
         self.0.read().slots.iter().flatten().cloned().collect()
     }
 }

@@ -17,31 +17,31 @@ use crate::{
 
 /// The dirty set.
 #[derive(Debug, Default)]
-pub struct DirtySet {
+pub(super) struct DirtySet {
     waiting: BTreeSet<(Lsn, PageNo)>,
     writing: BTreeSet<(Lsn, PageNo)>,
 }
 
 impl DirtySet {
     /// Adds a page at its first change since it was last copied.
-    pub fn insert(&mut self, page: PageNo, since: Lsn) {
+    pub(super) fn insert(&mut self, page: PageNo, since: Lsn) {
         self.waiting.insert((since, page));
     }
 
     /// Moves a page to `writing`: it was copied to be written.
-    pub fn start_writing(&mut self, page: PageNo, since: Lsn) {
+    pub(super) fn start_writing(&mut self, page: PageNo, since: Lsn) {
         self.waiting.remove(&(since, page));
         self.writing.insert((since, page));
     }
 
     /// Removes a page from `writing`: the copy is durable.
-    pub fn written(&mut self, page: PageNo, since: Lsn) {
+    pub(super) fn written(&mut self, page: PageNo, since: Lsn) {
         self.writing.remove(&(since, page));
     }
 
     /// Moves a page back to `waiting`: the copy could not be written. `changed_since` is the LSN of the next change, if
     /// the page changed again meanwhile. The page is dirty since the earlier change now.
-    pub fn not_written(&mut self, page: PageNo, since: Lsn, changed_since: Option<Lsn>) {
+    pub(super) fn not_written(&mut self, page: PageNo, since: Lsn, changed_since: Option<Lsn>) {
         self.writing.remove(&(since, page));
         if let Some(later) = changed_since {
             self.waiting.remove(&(later, page));
@@ -50,13 +50,13 @@ impl DirtySet {
     }
 
     /// Returns the LSN of the oldest change that is not durable in the data file.
-    pub fn oldest(&self) -> Option<Lsn> {
+    pub(super) fn oldest(&self) -> Option<Lsn> {
         let first = |set: &BTreeSet<(Lsn, PageNo)>| set.first().map(|(lsn, _)| *lsn);
         first(&self.waiting).into_iter().chain(first(&self.writing)).min()
     }
 
     /// Returns at most `most` of the pages that wait to be written, oldest first, up to this LSN.
-    pub fn oldest_waiting(&self, up_to: Lsn, most: usize) -> Vec<(Lsn, PageNo)> {
+    pub(super) fn oldest_waiting(&self, up_to: Lsn, most: usize) -> Vec<(Lsn, PageNo)> {
         let oldest: Vec<_> =
             self.waiting.iter().take_while(|(lsn, _)| *lsn <= up_to).take(most).copied().collect();
         work::add(Work::ListEntry, oldest.len() as u64);
@@ -64,23 +64,23 @@ impl DirtySet {
     }
 
     /// Returns the `n`-th of the pages that wait to be written, counting from the first page again after the last.
-    pub fn nth_waiting(&self, n: usize) -> Option<PageNo> {
+    pub(super) fn nth_waiting(&self, n: usize) -> Option<PageNo> {
         let place = n.checked_rem(self.waiting.len())?;
         self.waiting.iter().nth(place).map(|(_, page)| *page)
     }
 
     /// Returns the number of pages that wait to be written.
-    pub fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     /// Returns whether the set is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.writing.is_empty()
     }
 
     /// Removes at most `most` pages, and frees their memory. Returns whether there are more.
-    pub fn free_some(&mut self, most: usize) -> bool {
+    pub(super) fn free_some(&mut self, most: usize) -> bool {
         for _ in 0..most {
             let _ = self.waiting.pop_first().or_else(|| self.writing.pop_first());
         }

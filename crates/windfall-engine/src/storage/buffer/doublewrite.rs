@@ -57,7 +57,7 @@ use crate::{
 };
 
 /// The most pages of a batch.
-pub const PAGES: usize = 128;
+pub(super) const PAGES: usize = 128;
 pub(super) const MAGIC: &[u8; 8] = b"WFDBLWR1";
 pub(super) const ENTRIES_AT: usize = 24;
 pub(super) const ENTRY: usize = 24;

@@ -30,7 +30,7 @@
 //! with no torn page written or dropped between them) no other page is written: every flush returns the error, the
 //! pages stay dirty, and the log's low-water mark stays below their changes.
 
-pub mod files;
+pub(super) mod files;
 #[cfg(test)]
 mod tests;
 
@@ -73,7 +73,7 @@ const IDLE_ROUNDS_MOST: u64 = 1000;
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The state that the flusher keeps between batches.
-pub struct Flusher {
+pub(super) struct Flusher {
     queue: Box<dyn Queue>,
     doublewrite: Doublewrite,
     /// Copies with a failed write and pages that are not yet marked dirty again.

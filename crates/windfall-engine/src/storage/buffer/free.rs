@@ -22,14 +22,14 @@ fn next_count(head: u64) -> u64 {
 
 /// The list. The head has the count of changes in the upper half, and the frame number plus one in the lower.
 #[derive(Debug, Default)]
-pub struct FreeList {
+pub(super) struct FreeList {
     head: AtomicU64,
     count: AtomicUsize,
 }
 
 impl FreeList {
     /// Adds a frame that holds nothing.
-    pub fn push(&self, arena: &Arena, frame: FrameNo) {
+    pub(super) fn push(&self, arena: &Arena, frame: FrameNo) {
         let mut head = self.head.load(Acquire);
         loop {
             arena.frame(frame).next_free.store(head as u32, Relaxed);
@@ -43,7 +43,7 @@ impl FreeList {
     }
 
     /// Removes and returns a frame.
-    pub fn pop(&self, arena: &Arena) -> Option<FrameNo> {
+    pub(super) fn pop(&self, arena: &Arena) -> Option<FrameNo> {
         let mut head = self.head.load(Acquire);
         loop {
             let frame = FrameNo((head as u32).checked_sub(1)?);
@@ -60,7 +60,7 @@ impl FreeList {
     }
 
     /// Removes every frame that is in the list now, and passes each to `take`.
-    pub fn take_all(&self, arena: &Arena, take: &mut dyn FnMut(FrameNo)) {
+    pub(super) fn take_all(&self, arena: &Arena, take: &mut dyn FnMut(FrameNo)) {
         let mut next = self
             .head
             .fetch_update(AcqRel, Acquire, |head| Some(next_count(head)))
@@ -74,7 +74,7 @@ impl FreeList {
     }
 
     /// Returns the number of frames; concurrent calls may make it inexact for a moment.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         // A pop may decrement the count before the push that it follows has incremented it.
         self.count.load(Relaxed).min(usize::MAX / 2)
     }

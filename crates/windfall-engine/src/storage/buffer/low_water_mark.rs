@@ -28,7 +28,7 @@ use crate::{
 
 /// [`LowWaterMark`] computes the low-water mark of dirty pages: the oldest LSN that the log must keep because of them.
 #[derive(Debug)]
-pub struct LowWaterMark {
+pub(super) struct LowWaterMark {
     inbox: SegQueue<Arc<Space>>,
     heap: Mutex<Heap>,
 }
@@ -66,7 +66,7 @@ impl Default for LowWaterMark {
 
 impl LowWaterMark {
     /// Registers a page at its first change since it was last copied to be written.
-    pub fn page_dirtied(&self, space: &Arc<Space>, page: PageNo, since: Lsn) {
+    pub(super) fn page_dirtied(&self, space: &Arc<Space>, page: PageNo, since: Lsn) {
         let mut dirty = space.dirty.lock();
         dirty.insert(page, since);
         // A temporary tablespace has no changes in the log.
@@ -79,7 +79,7 @@ impl LowWaterMark {
     /// Returns the LSN of the oldest change of a page that is not durable in its data file, or `registered` if that is
     /// lower; [`Lsn::MAX`] when there is none. `durable` is the LSN up to which the log is durable. Every change below
     /// `registered` must have been registered before the call.
-    pub fn oldest(&self, durable: Lsn, registered: Lsn) -> Lsn {
+    pub(super) fn oldest(&self, durable: Lsn, registered: Lsn) -> Lsn {
         let registered = if planted(Bug::LowWaterMarkIgnoresUnregistered) { Lsn::MAX } else { registered };
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
@@ -120,7 +120,13 @@ impl LowWaterMark {
 
     /// Returns at most `most` live tablespaces with old dirty pages, oldest first: their oldest change is at or before
     /// `up_to`, and their file is not failing. `durable` and `registered` are as for [`LowWaterMark::oldest`].
-    pub fn oldest_spaces(&self, up_to: Lsn, most: usize, durable: Lsn, registered: Lsn) -> Vec<Arc<Space>> {
+    pub(super) fn oldest_spaces(
+        &self,
+        up_to: Lsn,
+        most: usize,
+        durable: Lsn,
+        registered: Lsn,
+    ) -> Vec<Arc<Space>> {
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
         let mut found = Vec::new();

@@ -64,17 +64,17 @@ enum Node {
 
 /// Chunks that have lost their last page while their tables are in use, and that no reader can be in.
 #[derive(Debug, Default)]
-pub struct EmptyChunks(SegQueue<Box<Node>>);
+pub(super) struct EmptyChunks(SegQueue<Box<Node>>);
 
 impl EmptyChunks {
     /// Frees at most `most` chunks, and returns how many.
-    pub fn free_some(&self, most: usize) -> usize {
+    pub(super) fn free_some(&self, most: usize) -> usize {
         (0..most).map_while(|_| self.0.pop()).count()
     }
 
     /// Returns how many chunks wait to be freed.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
@@ -92,7 +92,7 @@ impl EmptyChunks {
 }
 
 /// The page table.
-pub struct PageTable {
+pub(super) struct PageTable {
     inline: [Entry; INLINE],
     small: OnceLock<Box<[Entry; SMALL]>>,
     /// An inner node, once there is a page beyond the small ones. The tree grows in height and never shrinks.
@@ -138,7 +138,7 @@ impl Default for PageTable {
 impl PageTable {
     /// Returns the frame that holds the page. Without a latch this is a hint: the caller must check the frame's tag.
     #[inline]
-    pub fn get(&self, page: PageNo) -> Option<FrameNo> {
+    pub(super) fn get(&self, page: PageNo) -> Option<FrameNo> {
         let n = page.0 as usize;
         if n < INLINE {
             return decode(self.inline[n].load(Acquire));
@@ -177,7 +177,7 @@ impl PageTable {
     ///
     /// # Errors
     /// The frame that holds the page.
-    pub fn insert(
+    pub(super) fn insert(
         &self,
         page: PageNo,
         frame: FrameNo,
@@ -217,7 +217,7 @@ impl PageTable {
     }
 
     /// Removes a page, if that frame holds it. Returns whether it did.
-    pub fn remove(
+    pub(super) fn remove(
         &self,
         page: PageNo,
         frame: FrameNo,
@@ -311,7 +311,7 @@ impl PageTable {
     /// Removes the entries from `from` on and passes them to `take`, until `take` returns false or `most` positions of
     /// the table were examined. Returns where to continue; `None` at the end of the table. Never frees a chunk: this is
     /// for a detached table.
-    pub fn drain(
+    pub(super) fn drain(
         &self,
         from: PageNo,
         most: usize,
@@ -376,7 +376,7 @@ impl PageTable {
 impl PageTable {
     /// Frees some chunks of a table that no other thread can reach any more, whatever is in them. Returns whether there
     /// are more.
-    pub fn free_some(&mut self, most: usize) -> bool {
+    pub(super) fn free_some(&mut self, most: usize) -> bool {
         let mut left = most;
         !free_below(&self.root, &mut left)
     }

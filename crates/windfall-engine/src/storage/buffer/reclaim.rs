@@ -50,7 +50,7 @@ const _: () = assert!(memory::queue_block_is_small::<(Arc<Space>, usize)>());
 
 /// Dropped tablespaces with frames to be reclaimed.
 #[derive(Debug)]
-pub struct Reclaimer {
+pub(super) struct Reclaimer {
     /// Newly dropped tablespaces that no call has taken yet, with the number of frames that they had.
     inbox: SegQueue<(Arc<Space>, usize)>,
     queue: Mutex<VecDeque<Dropped>>,
@@ -133,7 +133,7 @@ impl Default for Reclaimer {
 impl Reclaimer {
     /// Takes over a tablespace that was marked dropped. This is all that a drop does to the pool. It does not even wake
     /// the background step, which checks by itself from time to time.
-    pub fn push(&self, space: Arc<Space>) {
+    pub(super) fn push(&self, space: Arc<Space>) {
         self.unfinished.fetch_add(1, SeqCst);
         self.pending.fetch_add(1, Relaxed);
         let frames = space.resident() as usize;
@@ -142,14 +142,14 @@ impl Reclaimer {
     }
 
     /// Returns the number of dropped tablespaces that still have frames to free.
-    pub fn pending(&self) -> usize {
+    pub(super) fn pending(&self) -> usize {
         self.pending.load(Relaxed)
     }
 
     /// Returns the number of tablespaces that are not handed over yet, the frames that they still hold, and how many of
     /// these were dirty. Pages that are read in and evicted meanwhile make it inexact; if more than a few tablespaces
     /// are new, their dirty frames are counted later.
-    pub fn pending_frames(&self) -> (usize, usize, usize) {
+    pub(super) fn pending_frames(&self) -> (usize, usize, usize) {
         self.take_in(&mut self.queue.lock());
         (self.unfinished.load(SeqCst), self.frames.load(Relaxed), self.dirty.load(Relaxed))
     }

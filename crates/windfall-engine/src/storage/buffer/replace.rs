@@ -63,7 +63,7 @@ pub fn with_reserved_frames<T>(run: impl FnOnce() -> T) -> T {
 /// Whether the rounds of the cleaner have any effect. That limits how long a caller waits for a frame. The number of
 /// wakeups does not: a change of the pool's size wakes the caller, and need not free a frame.
 #[derive(Debug, Default)]
-pub struct Rounds {
+pub(super) struct Rounds {
     /// Rounds without effect. One may count as many.
     fruitless: AtomicU64,
     /// The value of `fruitless` at the last round with effect.

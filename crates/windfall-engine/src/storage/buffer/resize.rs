@@ -29,7 +29,7 @@ const FRAMES_PER_STEP: u32 = 4096;
 
 /// The position of a round over the frames beyond the size.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Round {
+pub(super) struct Round {
     /// The size of the pool at the start of the round.
     limit: u32,
     at: u32,

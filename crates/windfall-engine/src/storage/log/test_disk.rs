@@ -54,15 +54,15 @@ struct State {
 }
 
 #[derive(Debug)]
-pub struct TestDisk(Mutex<State>);
+pub(super) struct TestDisk(Mutex<State>);
 
 impl TestDisk {
-    pub fn new() -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(Rank::Handles, State { history: vec![Names::new()], ..State::default() })))
     }
 
     /// Returns the disk as found after the machine has stopped; with `seed` 0 after the process alone has.
-    pub fn crash(&self, seed: u64) -> Arc<Self> {
+    pub(super) fn crash(&self, seed: u64) -> Arc<Self> {
         let mut state = self.0.lock().clone();
         (state.fate, state.full) = (Fate::Work, false);
         if seed != 0 {
@@ -89,7 +89,7 @@ impl TestDisk {
         Arc::new(Self(Mutex::new(Rank::Handles, state)))
     }
 
-    pub fn flip(&self, name: FileName, at: usize, mask: u8) {
+    pub(super) fn flip(&self, name: FileName, at: usize, mask: u8) {
         self.with(name, |file| {
             file.now[at] ^= mask;
             file.durable = file.now.clone();
@@ -97,24 +97,24 @@ impl TestDisk {
         .unwrap();
     }
 
-    pub fn syncs(&self) -> u64 {
+    pub(super) fn syncs(&self) -> u64 {
         self.0.lock().syncs
     }
 
-    pub fn fail_sync(&self) {
+    pub(super) fn fail_sync(&self) {
         self.0.lock().fate = Fate::Fail;
     }
 
     #[cfg(feature = "model")]
-    pub fn lose_one_sync(&self) {
+    pub(super) fn lose_one_sync(&self) {
         self.0.lock().fate = Fate::LoseOne;
     }
 
-    pub fn set_slow_sync(&self, slow: bool) {
+    pub(super) fn set_slow_sync(&self, slow: bool) {
         self.0.lock().slow_sync = slow;
     }
 
-    pub fn set_full(&self, full: bool) {
+    pub(super) fn set_full(&self, full: bool) {
         self.0.lock().full = full;
     }
 

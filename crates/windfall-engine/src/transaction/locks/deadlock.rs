@@ -69,7 +69,7 @@ impl fmt::Display for Deadlock {
 
 impl Table {
     /// Ends waits until no cycle contains this transaction.
-    pub fn break_cycles(&mut self, root: TrxId) {
+    pub(super) fn break_cycles(&mut self, root: TrxId) {
         while let Some(mut cycle) = self.cycle(root) {
             let cheapest = |trx: &TrxId| (self.weight(*trx), *trx != root, Reverse(*trx));
             let first = (0..cycle.len()).min_by_key(|at| cheapest(&cycle[*at]));

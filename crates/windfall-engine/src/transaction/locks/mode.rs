@@ -90,7 +90,7 @@ impl fmt::Display for RowMode {
 
 /// A set of modes. A transaction that holds a table in shared mode and changes rows of it itself has two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Modes(u8);
+pub(super) struct Modes(u8);
 
 impl From<TableMode> for Modes {
     fn from(mode: TableMode) -> Self {
@@ -109,7 +109,7 @@ impl Modes {
     }
 
     /// Adds a mode, and removes the modes that it covers.
-    pub fn with(self, mode: TableMode) -> Self {
+    pub(super) fn with(self, mode: TableMode) -> Self {
         if self.cover(mode) {
             return self;
         }
@@ -119,22 +119,22 @@ impl Modes {
     }
 
     /// Returns whether the set is empty.
-    pub const fn is_empty(self) -> bool {
+    pub(super) const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
     /// Returns whether these modes cover this one.
-    pub const fn cover(self, mode: TableMode) -> bool {
+    pub(super) const fn cover(self, mode: TableMode) -> bool {
         self.0 & mode.covers().0 != 0
     }
 
     /// Returns whether any of these modes conflicts with this one.
-    pub const fn conflict(self, mode: TableMode) -> bool {
+    pub(super) const fn conflict(self, mode: TableMode) -> bool {
         self.0 & mode.rivals().0 != 0
     }
 
     /// Returns the modes, the weaker ones first.
-    pub fn iter(self) -> impl Iterator<Item = TableMode> {
+    pub(super) fn iter(self) -> impl Iterator<Item = TableMode> {
         TableMode::ALL.into_iter().filter(move |mode| self.0 & Self::of(&[*mode]).0 != 0)
     }
 }

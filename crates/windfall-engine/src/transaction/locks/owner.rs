@@ -112,7 +112,7 @@ impl LockOwner {
 
 /// A lock request that waits.
 #[derive(Debug)]
-pub struct Wait {
+pub(super) struct Wait {
     pub wanted: LockRequest,
     pub place: Place,
     pub since: Duration,
@@ -120,7 +120,7 @@ pub struct Wait {
 
 /// The lock table's entry of a lock owner that holds or requests locks.
 #[derive(Debug)]
-pub struct OwnerState {
+pub(super) struct OwnerState {
     lock_owner: Arc<LockOwner>,
     /// The tablespaces in which it has locks, or had locks that were released.
     pub spaces: BTreeSet<SpaceId>,
@@ -131,14 +131,14 @@ pub struct OwnerState {
 
 impl OwnerState {
     /// Returns the number of rows changed, as reported by the transaction.
-    pub fn changed(&self) -> u64 {
+    pub(super) fn changed(&self) -> u64 {
         self.lock_owner.changed.load(Relaxed)
     }
 }
 
 /// All lock owners that hold or request locks.
 #[derive(Debug, Default)]
-pub struct LockOwners {
+pub(super) struct LockOwners {
     all: BTreeMap<TrxId, OwnerState>,
     tickets: u64,
     woken: Vec<Arc<LockOwner>>,
@@ -146,7 +146,7 @@ pub struct LockOwners {
 
 impl LockOwners {
     /// Returns the entry of a lock owner, and creates it if needed.
-    pub fn enter(&mut self, lock_owner: &Arc<LockOwner>) -> &mut OwnerState {
+    pub(super) fn enter(&mut self, lock_owner: &Arc<LockOwner>) -> &mut OwnerState {
         self.all.entry(lock_owner.id).or_insert_with(|| OwnerState {
             lock_owner: lock_owner.clone(),
             spaces: BTreeSet::new(),
@@ -156,39 +156,39 @@ impl LockOwners {
     }
 
     /// Returns the entry of a lock owner, if it has one.
-    pub fn get(&self, trx: TrxId) -> Option<&OwnerState> {
+    pub(super) fn get(&self, trx: TrxId) -> Option<&OwnerState> {
         self.all.get(&trx)
     }
 
     /// The same, mutable.
-    pub fn get_mut(&mut self, trx: TrxId) -> Option<&mut OwnerState> {
+    pub(super) fn get_mut(&mut self, trx: TrxId) -> Option<&mut OwnerState> {
         self.all.get_mut(&trx)
     }
 
     /// Removes a lock owner that has no locks left.
-    pub fn remove(&mut self, trx: TrxId) {
+    pub(super) fn remove(&mut self, trx: TrxId) {
         let owner = self.all.remove(&trx);
         debug_assert!(owner.is_none_or(|p| p.wait.is_none()), "a transaction ends when its calls have");
     }
 
     /// Returns all lock owners, by id.
-    pub fn iter(&self) -> impl Iterator<Item = (TrxId, &OwnerState)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (TrxId, &OwnerState)> {
         self.all.iter().map(|(trx, owner)| (*trx, owner))
     }
 
     /// Returns the waiting request of a lock owner.
-    pub fn wait_of(&self, trx: TrxId) -> Option<&Wait> {
+    pub(super) fn wait_of(&self, trx: TrxId) -> Option<&Wait> {
         self.get(trx)?.wait.as_ref()
     }
 
     /// Returns a ticket number larger than all before.
-    pub fn ticket(&mut self) -> u64 {
+    pub(super) fn ticket(&mut self) -> u64 {
         self.tickets += 1;
         self.tickets
     }
 
     /// Begins a wait.
-    pub fn begin_wait(&mut self, lock_owner: &Arc<LockOwner>, wait: Wait) {
+    pub(super) fn begin_wait(&mut self, lock_owner: &Arc<LockOwner>, wait: Wait) {
         lock_owner.settled.store(false, SeqCst);
         let owner = self.enter(lock_owner);
         owner.wait = Some(wait);
@@ -196,7 +196,7 @@ impl LockOwners {
     }
 
     /// Ends a wait with this outcome. It has left its queue already.
-    pub fn settle(&mut self, trx: TrxId, outcome: Result<(), LockError>) {
+    pub(super) fn settle(&mut self, trx: TrxId, outcome: Result<(), LockError>) {
         if let Some(owner) = self.all.get_mut(&trx) {
             owner.wait = None;
             owner.outcome = Some(outcome);
@@ -206,7 +206,7 @@ impl LockOwners {
     }
 
     /// Ends a wait by granting a lock in this tablespace.
-    pub fn serve(&mut self, trx: TrxId, space: SpaceId) {
+    pub(super) fn serve(&mut self, trx: TrxId, space: SpaceId) {
         self.settle(trx, Ok(()));
         if let Some(owner) = self.all.get_mut(&trx) {
             owner.spaces.insert(space);
@@ -214,7 +214,7 @@ impl LockOwners {
     }
 
     /// Returns the lock owners that must be woken.
-    pub fn take_woken(&mut self) -> Vec<Arc<LockOwner>> {
+    pub(super) fn take_woken(&mut self) -> Vec<Arc<LockOwner>> {
         mem::take(&mut self.woken)
     }
 }

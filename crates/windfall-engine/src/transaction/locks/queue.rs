@@ -25,7 +25,7 @@ use crate::ids::TrxId;
 
 /// The place of a request in a queue: upgrades first, each in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub(super) struct Place {
     /// Whether the requester holds nothing yet.
     is_new: bool,
     ticket: u64,
@@ -33,10 +33,10 @@ pub struct Place {
 
 impl Place {
     /// The place where there is no order: among the waiters to insert.
-    pub const NONE: Self = Self { is_new: true, ticket: 0 };
+    pub(super) const NONE: Self = Self { is_new: true, ticket: 0 };
 
     /// Returns the ticket of the request.
-    pub const fn ticket(self) -> u64 {
+    pub(super) const fn ticket(self) -> u64 {
         self.ticket
     }
 }
@@ -52,7 +52,7 @@ struct Waiter {
 
 /// The queue of one lock.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub(super) struct Queue {
     /// By transaction.
     holders: SmallVec<[(TrxId, Modes); 1]>,
     /// By place.
@@ -61,7 +61,7 @@ pub struct Queue {
 
 impl Queue {
     /// Grants the lock, if nothing blocks it. Returns whether it was granted.
-    pub fn take(&mut self, trx: TrxId, mode: TableMode) -> bool {
+    pub(super) fn take(&mut self, trx: TrxId, mode: TableMode) -> bool {
         let mine = self.held_by(trx);
         let is_passing = mine.is_empty() && self.waiters.iter().any(|w| !w.yields && w.mode.conflicts(mode));
         if is_passing || self.holders_against(trx, mode).next().is_some() {
@@ -72,7 +72,7 @@ impl Queue {
     }
 
     /// Grants the lock unconditionally.
-    pub fn hold(&mut self, trx: TrxId, mode: TableMode) {
+    pub(super) fn hold(&mut self, trx: TrxId, mode: TableMode) {
         match self.holders.binary_search_by_key(&trx, |(trx, _)| *trx) {
             Ok(at) => self.holders[at].1 = self.holders[at].1.with(mode),
             Err(at) => self.holders.insert(at, (trx, mode.into())),
@@ -80,12 +80,12 @@ impl Queue {
     }
 
     /// Returns the place that a request would get now. Later requests have larger tickets.
-    pub fn place(&self, trx: TrxId, ticket: u64) -> Place {
+    pub(super) fn place(&self, trx: TrxId, ticket: u64) -> Place {
         Place { is_new: self.held_by(trx).is_empty(), ticket }
     }
 
     /// Adds a request to the queue, at the place that is due to it.
-    pub fn join(&mut self, trx: TrxId, mode: TableMode, ticket: u64) -> Place {
+    pub(super) fn join(&mut self, trx: TrxId, mode: TableMode, ticket: u64) -> Place {
         let place = self.place(trx, ticket);
         let at = self.position(place);
         self.waiters.insert(at, Waiter { trx, mode, place, yields: false });
@@ -94,7 +94,7 @@ impl Queue {
 
     /// Sets whether later requests overtake the waiter at this place. It is granted the lock when nothing blocks it, in
     /// either case.
-    pub fn set_yielding(&mut self, place: Place, yields: bool) {
+    pub(super) fn set_yielding(&mut self, place: Place, yields: bool) {
         let at = self.position(place);
         if let Some(waiter) = self.waiters.get_mut(at).filter(|w| w.place == place) {
             waiter.yields = yields;
@@ -102,7 +102,7 @@ impl Queue {
     }
 
     /// Removes a request from the queue.
-    pub fn leave(&mut self, place: Place) {
+    pub(super) fn leave(&mut self, place: Place) {
         let at = self.position(place);
         if self.waiters.get(at).is_some_and(|w| w.place == place) {
             self.waiters.remove(at);
@@ -110,13 +110,13 @@ impl Queue {
     }
 
     /// Releases the lock. Returns whether it was held.
-    pub fn give_back(&mut self, trx: TrxId) -> bool {
+    pub(super) fn give_back(&mut self, trx: TrxId) -> bool {
         let found = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx);
         found.map(|at| self.holders.remove(at)).is_ok()
     }
 
     /// Downgrades the lock to this mode, if it is held in a stronger one. Returns whether it was.
-    pub fn ease(&mut self, trx: TrxId, mode: TableMode) -> bool {
+    pub(super) fn ease(&mut self, trx: TrxId, mode: TableMode) -> bool {
         let held = self.held_by(trx);
         let is_stronger = held.cover(mode) && held != mode.into();
         if is_stronger && let Ok(at) = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx) {
@@ -126,7 +126,7 @@ impl Queue {
     }
 
     /// Grants the lock to all waiters that nothing blocks any more.
-    pub fn serve(&mut self, mut served: impl FnMut(TrxId)) {
+    pub(super) fn serve(&mut self, mut served: impl FnMut(TrxId)) {
         let mut passed = Modes::default();
         let mut at = 0;
         while let Some(Waiter { trx, mode, place, yields }) = self.waiters.get(at).copied() {
@@ -148,36 +148,41 @@ impl Queue {
     }
 
     /// Returns the modes in which a transaction holds the lock.
-    pub fn held_by(&self, trx: TrxId) -> Modes {
+    pub(super) fn held_by(&self, trx: TrxId) -> Modes {
         let found = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx);
         found.map_or(Modes::default(), |at| self.holders[at].1)
     }
 
     /// Returns the holders and their modes.
-    pub fn holders(&self) -> impl Iterator<Item = (TrxId, Modes)> {
+    pub(super) fn holders(&self) -> impl Iterator<Item = (TrxId, Modes)> {
         self.holders.iter().copied()
     }
 
     /// Returns the holders that conflict with a request of a transaction for this mode.
-    pub fn holders_against(&self, trx: TrxId, mode: TableMode) -> impl Iterator<Item = TrxId> {
+    pub(super) fn holders_against(&self, trx: TrxId, mode: TableMode) -> impl Iterator<Item = TrxId> {
         let against = move |(other, modes): &&(TrxId, Modes)| *other != trx && modes.conflict(mode);
         self.holders.iter().filter(against).map(|(other, _)| *other)
     }
 
     /// Returns the waiters from index `from` on that are before a place and conflict with a request for this mode.
-    pub fn waiters_against(&self, place: Place, mode: TableMode, from: usize) -> impl Iterator<Item = TrxId> {
+    pub(super) fn waiters_against(
+        &self,
+        place: Place,
+        mode: TableMode,
+        from: usize,
+    ) -> impl Iterator<Item = TrxId> {
         let to = if place.is_new { self.position(place) } else { 0 };
         let waiters = self.waiters.range(from.min(to)..to);
         waiters.filter(move |w| !w.yields && w.mode.conflicts(mode)).map(|w| w.trx)
     }
 
     /// Returns the number of waiters before a place.
-    pub fn position(&self, place: Place) -> usize {
+    pub(super) fn position(&self, place: Place) -> usize {
         self.waiters.partition_point(|w| w.place < place)
     }
 
     /// Returns whether the queue has no holders and no waiters.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()
     }
 }

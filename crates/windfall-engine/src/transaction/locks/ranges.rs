@@ -21,11 +21,11 @@ fn told((from, to): (&Key, &Option<Key>)) -> KeyRange {
 
 /// Ranges: the first key of each, and the first key after it.
 #[derive(Debug, Default)]
-pub struct Ranges(BTreeMap<Key, Option<Key>>);
+pub(super) struct Ranges(BTreeMap<Key, Option<Key>>);
 
 impl Ranges {
     /// Adds a range.
-    pub fn lock(&mut self, KeyRange { mut from, mut to }: KeyRange) {
+    pub(super) fn lock(&mut self, KeyRange { mut from, mut to }: KeyRange) {
         while let Some((first, end)) = self.last_begun(to.as_ref())
             && reaches(end.as_ref(), &from)
         {
@@ -49,12 +49,12 @@ impl Ranges {
     }
 
     /// Returns whether the key is in one of the ranges.
-    pub fn cover(&self, key: &[u8]) -> bool {
+    pub(super) fn cover(&self, key: &[u8]) -> bool {
         self.at(key).is_some()
     }
 
     /// Returns the range that contains this key.
-    pub fn around(&self, key: &[u8]) -> Option<KeyRange> {
+    pub(super) fn around(&self, key: &[u8]) -> Option<KeyRange> {
         self.at(key).map(told)
     }
 
@@ -64,12 +64,12 @@ impl Ranges {
     }
 
     /// Returns the number of ranges.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Returns the ranges in key order.
-    pub fn iter(&self) -> impl Iterator<Item = KeyRange> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = KeyRange> {
         self.0.iter().map(told)
     }
 }

@@ -28,7 +28,7 @@ type Key = Arc<[u8]>;
 
 /// The locks.
 #[derive(Debug)]
-pub struct Space {
+pub(super) struct Space {
     id: SpaceId,
     table: Queue,
     rows: BTreeMap<Key, Queue>,
@@ -39,7 +39,7 @@ pub struct Space {
 
 /// The number of locked rows, the number of transactions with range locks, and whether the table is locked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(super) struct Counts {
     pub rows: u64,
     pub ranges: u64,
     pub tables: u64,
@@ -58,7 +58,7 @@ fn row_or_new<'a>(rows: &'a mut BTreeMap<Key, Queue>, key: &[u8]) -> (&'a Key, &
 
 impl Space {
     /// A tablespace without locks.
-    pub fn new(id: SpaceId) -> Self {
+    pub(super) fn new(id: SpaceId) -> Self {
         Self {
             id,
             table: Queue::default(),
@@ -70,7 +70,12 @@ impl Space {
     }
 
     /// Grants a request, if nothing blocks it.
-    pub fn take(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest, owners: &mut LockOwners) -> bool {
+    pub(super) fn take(
+        &mut self,
+        me: &Arc<LockOwner>,
+        wanted: &LockRequest,
+        owners: &mut LockOwners,
+    ) -> bool {
         let trx = me.id();
         let taken = match wanted {
             LockRequest::Table(_, mode) => self.table.take(trx, *mode),
@@ -92,7 +97,7 @@ impl Space {
     }
 
     /// Begins to wait for a request that was not granted.
-    pub fn join(
+    pub(super) fn join(
         &mut self,
         me: &Arc<LockOwner>,
         wanted: LockRequest,
@@ -114,7 +119,7 @@ impl Space {
     }
 
     /// Ends a wait. Later waiters may be granted their requests.
-    pub fn leave(&mut self, trx: TrxId, wait: &Wait, owners: &mut LockOwners) {
+    pub(super) fn leave(&mut self, trx: TrxId, wait: &Wait, owners: &mut LockOwners) {
         match &wait.wanted {
             LockRequest::Table(..) => {
                 self.table.leave(wait.place);
@@ -131,7 +136,7 @@ impl Space {
     }
 
     /// Sets whether later requests overtake the waiter for the table.
-    pub fn set_yielding(&mut self, place: Place, yields: bool, owners: &mut LockOwners) {
+    pub(super) fn set_yielding(&mut self, place: Place, yields: bool, owners: &mut LockOwners) {
         self.table.set_yielding(place, yields);
         if yields {
             self.serve_table(owners);
@@ -168,24 +173,24 @@ impl Space {
     }
 
     /// Returns whether a range lock of another transaction covers this key.
-    pub fn is_range_locked(&self, me: Option<TrxId>, key: &[u8]) -> bool {
+    pub(super) fn is_range_locked(&self, me: Option<TrxId>, key: &[u8]) -> bool {
         self.ranges.iter().any(|(trx, ranges)| Some(*trx) != me && ranges.cover(key))
     }
 
     /// Returns whether another transaction holds the row.
-    pub fn is_held(&self, me: Option<TrxId>, key: &[u8]) -> bool {
+    pub(super) fn is_held(&self, me: Option<TrxId>, key: &[u8]) -> bool {
         self.rows.get(key).is_some_and(|queue| queue.holders().any(|(trx, _)| Some(trx) != me))
     }
 
     /// Returns whether no other transaction holds a lock that conflicts with a shared lock on the row.
-    pub fn may_share(&self, me: Option<TrxId>, key: &[u8]) -> bool {
+    pub(super) fn may_share(&self, me: Option<TrxId>, key: &[u8]) -> bool {
         self.rows.get(key).is_none_or(|queue| {
             queue.holders().all(|(trx, modes)| Some(trx) == me || !modes.conflict(TableMode::Shared))
         })
     }
 
     /// Makes the lock of a writer of the row explicit.
-    pub fn make_explicit(&mut self, holder: &Arc<LockOwner>, key: &[u8], owners: &mut LockOwners) {
+    pub(super) fn make_explicit(&mut self, holder: &Arc<LockOwner>, key: &[u8], owners: &mut LockOwners) {
         let trx = holder.id();
         let (name, queue) = row_or_new(&mut self.rows, key);
         if queue.held_by(trx).cover(TableMode::Exclusive) {
@@ -208,19 +213,25 @@ impl Space {
     }
 
     /// Locks a range for a transaction.
-    pub fn lock_range(&mut self, me: &Arc<LockOwner>, range: KeyRange, owners: &mut LockOwners) {
+    pub(super) fn lock_range(&mut self, me: &Arc<LockOwner>, range: KeyRange, owners: &mut LockOwners) {
         owners.enter(me).spaces.insert(self.id);
         self.ranges.entry(me.id()).or_default().lock(range);
     }
 
     /// Returns the mode in which a transaction holds a row, if it does.
-    pub fn held_mode(&self, trx: TrxId, key: &[u8]) -> Option<RowMode> {
+    pub(super) fn held_mode(&self, trx: TrxId, key: &[u8]) -> Option<RowMode> {
         let held = self.rows.get(key)?.held_by(trx);
         held.iter().last().map(row_mode)
     }
 
     /// Releases the lock on one row, or downgrades it to this mode, and grants the requests that waited for that.
-    pub fn downgrade_row(&mut self, trx: TrxId, key: &[u8], to: Option<RowMode>, owners: &mut LockOwners) {
+    pub(super) fn downgrade_row(
+        &mut self,
+        trx: TrxId,
+        key: &[u8],
+        to: Option<RowMode>,
+        owners: &mut LockOwners,
+    ) {
         let Some((_, queue)) = row(&mut self.rows, key) else { return };
         if let Some(mode) = to {
             if queue.ease(trx, mode.into()) {
@@ -239,7 +250,7 @@ impl Space {
 
     /// Releases the locks of a transaction here, at most `rows` row locks: the table lock last, because it covers the
     /// rows. Returns whether all are released.
-    pub fn give_back(&mut self, trx: TrxId, rows: &mut usize, owners: &mut LockOwners) -> bool {
+    pub(super) fn give_back(&mut self, trx: TrxId, rows: &mut usize, owners: &mut LockOwners) -> bool {
         if self.ranges.remove(&trx).is_some() {
             self.serve_inserters(owners);
         }
@@ -261,7 +272,7 @@ impl Space {
     }
 
     /// Returns the queue for a request and its mode; `None` for a request to insert.
-    pub fn queue(&self, wanted: &LockRequest) -> Option<(&Queue, TableMode)> {
+    pub(super) fn queue(&self, wanted: &LockRequest) -> Option<(&Queue, TableMode)> {
         match wanted {
             LockRequest::Table(_, mode) => Some((&self.table, *mode)),
             LockRequest::Row(row, mode) => Some((self.rows.get(&*row.key)?, (*mode).into())),
@@ -270,12 +281,12 @@ impl Space {
     }
 
     /// Returns the transactions with range locks here.
-    pub fn ranges(&self) -> impl Iterator<Item = (TrxId, &Ranges)> {
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (TrxId, &Ranges)> {
         self.ranges.iter().map(|(trx, ranges)| (*trx, ranges))
     }
 
     /// Returns the transactions that block a request at this place, or at the end of the queue if it does not wait.
-    pub fn blockers(&self, trx: TrxId, wanted: &LockRequest, place: Option<Place>) -> Blockers {
+    pub(super) fn blockers(&self, trx: TrxId, wanted: &LockRequest, place: Option<Place>) -> Blockers {
         if let Some((queue, mode)) = self.queue(wanted) {
             let place = place.unwrap_or_else(|| queue.place(trx, u64::MAX));
             let holders = queue.holders_against(trx, mode);
@@ -287,7 +298,7 @@ impl Space {
     }
 
     /// Returns the lock of a holder that conflicts with a request; `None` if it is only an earlier waiter.
-    pub fn held_against(&self, holder: TrxId, wanted: &LockRequest) -> Option<Lock> {
+    pub(super) fn held_against(&self, holder: TrxId, wanted: &LockRequest) -> Option<Lock> {
         if let Some((queue, mode)) = self.queue(wanted) {
             let rival = queue.held_by(holder).iter().filter(|held| held.conflicts(mode)).last()?;
             return Some(match wanted.key() {
@@ -304,14 +315,14 @@ impl Space {
     }
 
     /// Returns the number of locks that a transaction holds here.
-    pub fn held_by(&self, trx: TrxId) -> u64 {
+    pub(super) fn held_by(&self, trx: TrxId) -> u64 {
         let rows = self.held.get(&trx).map_or(0, BTreeSet::len);
         let ranges = self.ranges.get(&trx).map_or(0, Ranges::len);
         (self.table.held_by(trx).iter().count() + rows + ranges) as u64
     }
 
     /// Returns the number of locks held here.
-    pub fn held(&self) -> u64 {
+    pub(super) fn held(&self) -> u64 {
         let table: usize = self.table.holders().map(|(_, modes)| modes.iter().count()).sum();
         let rows: usize = self.held.values().map(BTreeSet::len).sum();
         let ranges: usize = self.ranges.values().map(Ranges::len).sum();
@@ -319,7 +330,7 @@ impl Space {
     }
 
     /// Returns all locks held here.
-    pub fn listing(&self) -> impl Iterator<Item = HeldLock> {
+    pub(super) fn listing(&self) -> impl Iterator<Item = HeldLock> {
         let table = self.table.holders().flat_map(move |(trx, modes)| {
             modes.iter().map(move |mode| HeldLock { trx, lock: Lock::Table(self.id, mode) })
         });
@@ -336,7 +347,7 @@ impl Space {
     }
 
     /// Returns the published counts, for readers that only check whether there are any locks.
-    pub fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Counts {
         Counts {
             rows: self.rows.len() as u64,
             ranges: self.ranges.len() as u64,
@@ -345,7 +356,7 @@ impl Space {
     }
 
     /// Returns whether nothing is locked or waited for.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty() && self.rows.is_empty() && self.ranges.is_empty() && self.inserters.is_empty()
     }
 }

@@ -27,7 +27,7 @@ use crate::{
 
 /// The lock table.
 #[derive(Debug, Default)]
-pub struct Table {
+pub(super) struct Table {
     pub(super) spaces: BTreeMap<SpaceId, Space>,
     pub(super) owners: LockOwners,
     pub(super) last_deadlock: Option<Deadlock>,
@@ -57,7 +57,7 @@ impl Table {
     ///
     /// # Errors
     /// [`LockError::Busy`].
-    pub fn take(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest) -> Result<(), LockError> {
+    pub(super) fn take(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest) -> Result<(), LockError> {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
         self.in_space(wanted.space(), |space, owners| {
             if space.take(me, wanted, owners) {
@@ -71,7 +71,7 @@ impl Table {
     ///
     /// # Errors
     /// [`LockError::Interrupted`], if it was interrupted before, or waits are stopped.
-    pub fn take_or_join(
+    pub(super) fn take_or_join(
         &mut self,
         me: &Arc<LockOwner>,
         wanted: LockRequest,
@@ -93,7 +93,12 @@ impl Table {
     ///
     /// # Errors
     /// The reason why the wait has ended without the lock.
-    pub fn end_wait(&mut self, me: &Arc<LockOwner>, began: Duration, now: Duration) -> Result<(), LockError> {
+    pub(super) fn end_wait(
+        &mut self,
+        me: &Arc<LockOwner>,
+        began: Duration,
+        now: Duration,
+    ) -> Result<(), LockError> {
         let waited = now.saturating_sub(began);
         self.metrics.waited(waited);
         if self.owners.wait_of(me.id()).is_some() {
@@ -106,7 +111,7 @@ impl Table {
     }
 
     /// Sets whether later requests overtake one that waits for a table. Returns the transactions that it waits for.
-    pub fn set_yielding(&mut self, me: TrxId, yields: bool) -> Blockers {
+    pub(super) fn set_yielding(&mut self, me: TrxId, yields: bool) -> Blockers {
         if let Some((space, place)) = self.owners.wait_of(me).map(|wait| (wait.wanted.space(), wait.place)) {
             self.in_space(space, |space, owners| space.set_yielding(place, yields, owners));
             if !yields {
@@ -117,12 +122,12 @@ impl Table {
     }
 
     /// Returns whether any transaction has a lock on a table, or waits for one.
-    pub fn is_table_locked(&self, space: SpaceId) -> bool {
+    pub(super) fn is_table_locked(&self, space: SpaceId) -> bool {
         self.spaces.get(&space).is_some_and(|space| space.counts().tables > 0)
     }
 
     /// Returns the transactions that a transaction waits for.
-    pub fn blockers(&self, trx: TrxId) -> Blockers {
+    pub(super) fn blockers(&self, trx: TrxId) -> Blockers {
         let wait = self.owners.wait_of(trx);
         let found = wait.and_then(|wait| {
             let space = self.spaces.get(&wait.wanted.space())?;
@@ -132,7 +137,7 @@ impl Table {
     }
 
     /// Ends the wait of a transaction, if it waits. Returns whether it did.
-    pub fn stop(&mut self, trx: TrxId, error: LockError) -> bool {
+    pub(super) fn stop(&mut self, trx: TrxId, error: LockError) -> bool {
         let Some(wait) = self.owners.get_mut(trx).and_then(|owner| owner.wait.take()) else { return false };
         self.in_space(wait.wanted.space(), |space, owners| space.leave(trx, &wait, owners));
         self.owners.settle(trx, Err(error));
@@ -140,12 +145,12 @@ impl Table {
     }
 
     /// Returns whether waits are stopped.
-    pub fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.is_stopped
     }
 
     /// Ends all waits, and refuses new ones.
-    pub fn stop_all(&mut self) {
+    pub(super) fn stop_all(&mut self) {
         self.is_stopped = true;
         let waiting = self.owners.iter().filter(|(_, owner)| owner.wait.is_some());
         for trx in waiting.map(|(trx, _)| trx).collect::<Vec<_>>() {
@@ -154,7 +159,7 @@ impl Table {
     }
 
     /// Makes the lock of a writer explicit, unless it has ended.
-    pub fn make_explicit(&mut self, holder: &Arc<LockOwner>, row: &RowName) -> bool {
+    pub(super) fn make_explicit(&mut self, holder: &Arc<LockOwner>, row: &RowName) -> bool {
         if holder.has_ended() && !planted(Bug::EndedWriterLocks) {
             return false;
         }
@@ -164,39 +169,39 @@ impl Table {
     }
 
     /// Locks a range.
-    pub fn lock_range(&mut self, me: &Arc<LockOwner>, space: SpaceId, range: KeyRange) {
+    pub(super) fn lock_range(&mut self, me: &Arc<LockOwner>, space: SpaceId, range: KeyRange) {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
         self.in_space(space, |space, owners| space.lock_range(me, range, owners));
     }
 
     /// Returns whether a range lock of another transaction covers this key.
-    pub fn is_range_locked(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+    pub(super) fn is_range_locked(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.spaces.get(&space).is_some_and(|space| space.is_range_locked(me, key))
     }
 
     /// Returns whether another transaction holds this row.
-    pub fn is_held(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+    pub(super) fn is_held(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.spaces.get(&space).is_some_and(|space| space.is_held(me, key))
     }
 
     /// Returns whether no other transaction holds a lock that conflicts with a shared lock on this row.
-    pub fn may_share(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+    pub(super) fn may_share(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.spaces.get(&space).is_none_or(|space| space.may_share(me, key))
     }
 
     /// Returns the mode in which a transaction holds a row, if it does.
-    pub fn held_mode(&self, me: &LockOwner, row: &RowName) -> Option<RowMode> {
+    pub(super) fn held_mode(&self, me: &LockOwner, row: &RowName) -> Option<RowMode> {
         self.spaces.get(&row.space)?.held_mode(me.id(), &row.key)
     }
 
     /// Releases the lock on one row, or downgrades it to this mode.
-    pub fn downgrade_row(&mut self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
+    pub(super) fn downgrade_row(&mut self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
         self.in_space(row.space, |space, owners| space.downgrade_row(me.id(), &row.key, to, owners));
     }
 
     /// Releases at most `rows` row locks of a transaction, and the locks that go with them. Returns whether it has none
     /// left.
-    pub fn give_back(&mut self, me: &LockOwner, mut rows: usize) -> bool {
+    pub(super) fn give_back(&mut self, me: &LockOwner, mut rows: usize) -> bool {
         me.set_ended();
         let trx = me.id();
         while let Some(id) = self.owners.get(trx).and_then(|owner| owner.spaces.last().copied()) {
@@ -213,7 +218,7 @@ impl Table {
 
     /// Ends the current wait of a transaction, or the next one of its call. Returns `false` if this lock owner has
     /// ended.
-    pub fn interrupt(&mut self, lock_owner: &LockOwner, number: u64) -> bool {
+    pub(super) fn interrupt(&mut self, lock_owner: &LockOwner, number: u64) -> bool {
         if lock_owner.has_ended() {
             return false;
         }
@@ -224,24 +229,24 @@ impl Table {
     }
 
     /// Ends the current wait of a transaction or statement. Returns whether it waited.
-    pub fn interrupt_wait(&mut self, trx: TrxId) -> bool {
+    pub(super) fn interrupt_wait(&mut self, trx: TrxId) -> bool {
         self.stop(trx, LockError::Interrupted)
     }
 
     /// Returns the number of rows changed plus the number of locks held.
-    pub fn weight(&self, trx: TrxId) -> u64 {
+    pub(super) fn weight(&self, trx: TrxId) -> u64 {
         let Some(owner) = self.owners.get(trx) else { return 0 };
         let held = |id: &SpaceId| self.spaces.get(id).map_or(0, |space| space.held_by(trx));
         owner.changed() + owner.spaces.iter().map(held).sum::<u64>()
     }
 
     /// Returns all held locks.
-    pub fn listing(&self) -> Vec<HeldLock> {
+    pub(super) fn listing(&self) -> Vec<HeldLock> {
         self.spaces.values().flat_map(Space::listing).collect()
     }
 
     /// Returns all waiters.
-    pub fn waits(&self) -> Vec<Waiting> {
+    pub(super) fn waits(&self) -> Vec<Waiting> {
         let waiting = |(trx, owner): (TrxId, &OwnerState)| {
             let wait = owner.wait.as_ref()?;
             let lock = wait.wanted.clone().into();
@@ -251,7 +256,7 @@ impl Table {
     }
 
     /// Returns the metrics.
-    pub fn metrics(&self) -> LockMetrics {
+    pub(super) fn metrics(&self) -> LockMetrics {
         LockMetrics {
             held: self.spaces.values().map(Space::held).sum(),
             waiting: self.owners.iter().filter(|(_, owner)| owner.wait.is_some()).count() as u64,
@@ -260,13 +265,13 @@ impl Table {
     }
 
     /// Returns the counts of all tablespaces.
-    pub fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Counts {
         self.counts
     }
 
     /// Returns whether there are no locks and no lock owners.
     #[cfg(test)]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         let is_empty = self.spaces.is_empty() && self.owners.iter().next().is_none();
         assert!(!is_empty || self.counts == Counts::default(), "counted, and not there: {:?}", self.counts);
         is_empty

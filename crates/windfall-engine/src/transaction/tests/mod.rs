@@ -37,14 +37,14 @@ use crate::{
     tree::hash::{HashBudget, TreeHash},
 };
 
-pub const PAGE_SIZE: usize = 4096;
+pub(super) const PAGE_SIZE: usize = 4096;
 /// The table's trees: their ids are below those of undo.
 const CLUSTERED: SpaceId = SpaceId(2);
 const UNIQUE: SpaceId = SpaceId(3);
 const PLAIN: SpaceId = SpaceId(4);
 
 /// A running database of one table.
-pub struct Base {
+pub(super) struct Base {
     pub pool: Arc<BufferPool>,
     pub system: Arc<SystemTree>,
     pub transactions: Arc<Transactions>,
@@ -56,7 +56,7 @@ pub struct Base {
 }
 
 /// The setup of a base.
-pub struct Setup {
+pub(super) struct Setup {
     pub disk: Arc<dyn Disk>,
     pub env: Arc<dyn Env>,
     pub frames: usize,
@@ -65,7 +65,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    pub fn simulated(disk: &SimulatedDisk, env: &SimulatedEnv) -> Self {
+    pub(super) fn simulated(disk: &SimulatedDisk, env: &SimulatedEnv) -> Self {
         Self {
             disk: Arc::new(disk.clone()),
             env: Arc::new(env.clone()),
@@ -95,7 +95,7 @@ fn record_files(pool: &BufferPool, system: &SystemTree) -> Result<()> {
 }
 
 impl Base {
-    pub fn open(setup: Setup) -> Result<Self> {
+    pub(super) fn open(setup: Setup) -> Result<Self> {
         let Setup { disk, env, frames, log_size, purge } = setup;
         let health = Health::new();
         let mut control = if disk.len(FileName::Control)?.is_none() {
@@ -206,14 +206,14 @@ impl Base {
         })
     }
 
-    pub fn secondaries(&self) -> [Secondary<'_>; 2] {
+    pub(super) fn secondaries(&self) -> [Secondary<'_>; 2] {
         [
             Secondary { tree: &self.unique, unique: true, name: "unique" },
             Secondary { tree: &self.plain, unique: false, name: "plain" },
         ]
     }
 
-    pub fn target<'a>(&'a self, secondaries: &'a [Secondary<'a>]) -> RowTarget<'a> {
+    pub(super) fn target<'a>(&'a self, secondaries: &'a [Secondary<'a>]) -> RowTarget<'a> {
         RowTarget {
             name: "table",
             clustered: &self.clustered,
@@ -224,25 +224,25 @@ impl Base {
         }
     }
 
-    pub fn put(&self, key: &[u8], value: &[u8], mode: Mode) -> Result<Lsn> {
+    pub(super) fn put(&self, key: &[u8], value: &[u8], mode: Mode) -> Result<Lsn> {
         self.transactions.write(&self.target(&self.secondaries()), key, Value::Bytes(value), mode)
     }
 
-    pub fn delete(&self, key: &[u8]) -> Result<Option<Lsn>> {
+    pub(super) fn delete(&self, key: &[u8]) -> Result<Option<Lsn>> {
         self.transactions.delete(&self.target(&self.secondaries()), key)
     }
 
-    pub fn sync(&self) -> Result<()> {
+    pub(super) fn sync(&self) -> Result<()> {
         let log = &self.pool.context().log;
         log.sync_to(log.end())
     }
 
-    pub fn purge_all(&self) {
+    pub(super) fn purge_all(&self) {
         while self.transactions.purge_step().unwrap() {}
     }
 
     /// Returns the difference, unless the table holds exactly these rows.
-    pub fn compare(&self, model: &Rows) -> std::result::Result<(), String> {
+    pub(super) fn compare(&self, model: &Rows) -> std::result::Result<(), String> {
         let text = |error: Error| error.to_string();
         let mut rows = Rows::new();
         let mut cursor = self.clustered.cursor();
@@ -285,7 +285,7 @@ impl Base {
 
     /// Returns the number of entries, delete-marked or not, and of pages: clustered, unique, plain; overflow pages
     /// included.
-    pub fn footprint(&self) -> (u64, usize) {
+    pub(super) fn footprint(&self) -> (u64, usize) {
         let trees = [&self.clustered, &self.unique, &self.plain];
         let entries = trees.iter().map(|tree| {
             let mut cursor = tree.cursor();
@@ -300,7 +300,7 @@ impl Base {
     }
 
     /// Purges everything, and returns the difference: entries that are not needed, pages that belong to nothing.
-    pub fn compare_purged(&self, model: &Rows) -> std::result::Result<(), String> {
+    pub(super) fn compare_purged(&self, model: &Rows) -> std::result::Result<(), String> {
         self.purge_all();
         self.compare(model)?;
         let expected: usize = model.values().map(|value| 1 + keys_of(value).iter().flatten().count()).sum();
@@ -320,12 +320,12 @@ impl Base {
         Ok(())
     }
 
-    pub fn slices(&self) -> usize {
+    pub(super) fn slices(&self) -> usize {
         self.transactions.streams().all().map(|stream| stream.slices().len()).sum()
     }
 
     /// Stops the workers.
-    pub fn stop(&self) {
+    pub(super) fn stop(&self) {
         let workers = core::mem::take(&mut *self.workers.lock());
         drop(workers);
     }
@@ -353,7 +353,12 @@ fn unblocked<T>(trx: &mut Trx<'_>, mut attempt: impl FnMut(&mut Trx<'_>) -> Resu
 }
 
 /// Puts a row in a transaction, or deletes it.
-pub fn change(trx: &mut Trx<'_>, target: &RowTarget<'_>, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+pub(super) fn change(
+    trx: &mut Trx<'_>,
+    target: &RowTarget<'_>,
+    key: &[u8],
+    value: Option<&[u8]>,
+) -> Result<()> {
     unblocked(trx, |trx| {
         let mut edit = value.map_or_else(Edit::delete, |value| Edit::write(Value::Bytes(value), Mode::Put));
         trx.change(target, key, &mut edit, false).map(drop)
@@ -361,7 +366,12 @@ pub fn change(trx: &mut Trx<'_>, target: &RowTarget<'_>, key: &[u8], value: Opti
 }
 
 /// Reads a row with an exclusive lock in a transaction.
-pub fn lock(trx: &mut Trx<'_>, target: &RowTarget<'_>, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+pub(super) fn lock(
+    trx: &mut Trx<'_>,
+    target: &RowTarget<'_>,
+    key: &[u8],
+    value: &mut Vec<u8>,
+) -> Result<bool> {
     unblocked(trx, |trx| {
         let owner = || Owner::Unknown;
         trx.read_locked(target.clustered, key, RowMode::Exclusive, true, value, owner)
@@ -397,11 +407,11 @@ impl Transactions {
 }
 
 /// The expected rows of the table.
-pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Returns the index keys of a value. The unique key is the first two bytes, or none if the first byte is zero; the
 /// other key is the following bytes, at most two.
-pub fn keys_of(value: &[u8]) -> Vec<Option<Vec<u8>>> {
+pub(super) fn keys_of(value: &[u8]) -> Vec<Option<Vec<u8>>> {
     let unique = value.get(..2).filter(|key| key[0] != 0).map(<[u8]>::to_vec);
     vec![unique, value.get(2..).map(|rest| rest[..rest.len().min(2)].to_vec())]
 }

@@ -16,7 +16,7 @@ const NAME: f64 = 104.0;
 
 /// A curve.
 #[derive(Clone, Debug)]
-pub struct Curve {
+pub(crate) struct Curve {
     /// The name at its end; none if this is empty.
     pub name: String,
     /// The class of its colour, and further classes of its line.
@@ -32,7 +32,7 @@ pub struct Curve {
 }
 
 /// Panels of curves.
-pub struct Curves<'a> {
+pub(crate) struct Curves<'a> {
     /// The text alternative of the drawing.
     pub about: &'a str,
     /// The number of panels per row, on a wide and on a narrow screen.
@@ -51,7 +51,7 @@ pub struct Curves<'a> {
 
 impl Curves<'_> {
     /// Returns the drawings: panels with a heading, a scale and curves.
-    pub fn draw(&self, panels: Vec<(String, Scale, Vec<Curve>)>) -> [Drawing; 2] {
+    pub(crate) fn draw(&self, panels: Vec<(String, Scale, Vec<Curve>)>) -> [Drawing; 2] {
         let last = self.settings.len().saturating_sub(1) as f64;
         let margin = if self.named { 0.15 } else { 0.35 };
         let x = Scale::linear(-margin, last + margin);

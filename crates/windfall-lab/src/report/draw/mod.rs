@@ -9,13 +9,13 @@ mod curves;
 mod multiples;
 mod rows;
 
-pub use curves::{Curve, Curves};
-pub use multiples::{Bottom, Cell, Multiples, curve, lowest, thinned};
-pub use rows::{Mark, Row, Rows};
+pub(super) use curves::{Curve, Curves};
+pub(super) use multiples::{Bottom, Cell, Multiples, curve, lowest, thinned};
+pub(super) use rows::{Mark, Row, Rows};
 use windfall_measure::svg::Scale;
 
 /// Returns a logarithmic scale that contains these values; zeros are at its lower end.
-pub fn decades(values: impl IntoIterator<Item = f64>) -> Scale {
+pub(super) fn decades(values: impl IntoIterator<Item = f64>) -> Scale {
     let (least, most) = values
         .into_iter()
         .filter(|v| v.is_finite() && *v > 0.0)

@@ -17,7 +17,7 @@ const POINTS: usize = 420;
 
 /// The labels below a panel.
 #[derive(Debug)]
-pub enum Bottom {
+pub(crate) enum Bottom {
     /// Numbers, formatted by this function.
     Numbers(fn(f64) -> String),
     /// Names at 0, 1, 2 and so on.
@@ -25,7 +25,7 @@ pub enum Bottom {
 }
 
 /// A panel.
-pub struct Cell<'a> {
+pub(crate) struct Cell<'a> {
     /// The heading.
     pub heading: String,
     /// The scale of the bottom axis.
@@ -37,7 +37,7 @@ pub struct Cell<'a> {
 }
 
 /// Panels in rows and columns.
-pub struct Multiples<'a> {
+pub(crate) struct Multiples<'a> {
     /// The text alternative of the drawing.
     pub about: &'a str,
     /// The number of panels per row, on a wide and on a narrow screen.
@@ -56,7 +56,7 @@ pub struct Multiples<'a> {
 
 impl Multiples<'_> {
     /// Returns the drawings for both screens.
-    pub fn draw(&self, cells: &[Cell<'_>]) -> [Drawing; 2] {
+    pub(crate) fn draw(&self, cells: &[Cell<'_>]) -> [Drawing; 2] {
         [(Width::Wide, self.columns[0]), (Width::Narrow, self.columns[1])].map(|(width, columns)| {
             let each = width.units() / columns as f64;
             let mut panels = Vec::new();
@@ -98,7 +98,7 @@ fn fitting(heading: &str, room: f64) -> &str {
 }
 
 /// Joins several values into one, and returns the new values with the length of their stretch.
-pub fn thinned(values: &[f64], stretch_s: f64, join: fn(&[f64]) -> f64) -> (Vec<f64>, f64) {
+pub(crate) fn thinned(values: &[f64], stretch_s: f64, join: fn(&[f64]) -> f64) -> (Vec<f64>, f64) {
     let each = values.len().div_ceil(POINTS).max(1);
     (values.chunks(each).map(join).collect(), stretch_s * each as f64)
 }
@@ -112,7 +112,7 @@ fn steps(values: &[f64], from_s: f64, stretch_s: f64) -> impl Iterator<Item = (f
 }
 
 /// Draws the values of stretches of time, with the area below them.
-pub fn curve(panel: &mut Panel, class: &str, values: &[f64], from_s: f64, stretch_s: f64) {
+pub(crate) fn curve(panel: &mut Panel, class: &str, values: &[f64], from_s: f64, stretch_s: f64) {
     if values.is_empty() {
         return;
     }
@@ -122,6 +122,6 @@ pub fn curve(panel: &mut Panel, class: &str, values: &[f64], from_s: f64, stretc
 }
 
 /// Draws the minimum values, where [`curve`] draws means.
-pub fn lowest(panel: &mut Panel, class: &str, values: &[f64], stretch_s: f64) {
+pub(crate) fn lowest(panel: &mut Panel, class: &str, values: &[f64], stretch_s: f64) {
     panel.line(&format!("line own low {class}"), steps(values, 0.0, stretch_s));
 }

@@ -17,7 +17,7 @@ const HEAD: f64 = 30.0;
 
 /// A mark.
 #[derive(Clone, Debug)]
-pub struct Mark {
+pub(crate) struct Mark {
     /// Its value.
     pub value: f64,
     /// Its shape.
@@ -30,7 +30,7 @@ pub struct Mark {
 
 /// A line, or a heading between lines.
 #[derive(Clone, Debug)]
-pub enum Row {
+pub(crate) enum Row {
     /// A heading.
     Head(String),
     /// A line.
@@ -48,7 +48,7 @@ pub enum Row {
 
 /// Rows.
 #[derive(Debug)]
-pub struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     /// The text alternative of the drawing.
     pub about: &'a str,
     /// The scale.
@@ -65,7 +65,7 @@ pub struct Rows<'a> {
 
 impl Rows<'_> {
     /// Returns the drawings for both screens.
-    pub fn draw(&self, rows: &[Row]) -> [Drawing; 2] {
+    pub(crate) fn draw(&self, rows: &[Row]) -> [Drawing; 2] {
         [Width::Wide, Width::Narrow].map(|width| {
             let wide = width == Width::Wide;
             let line = if wide { LINE } else { LINE_BELOW };

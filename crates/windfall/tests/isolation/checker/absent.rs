@@ -27,7 +27,7 @@ struct Version {
 }
 
 /// Determines the versions of absent rows, and removes the reads with several candidates.
-pub fn resolve(facts: &Facts<'_>, reads: &mut Vec<Read>, report: &mut Report) {
+pub(super) fn resolve(facts: &Facts<'_>, reads: &mut Vec<Read>, report: &mut Report) {
     let versions = versions(facts);
     reads.retain_mut(|read| {
         let Some(versions) = versions.get(&read.key).filter(|_| read.absent) else { return true };

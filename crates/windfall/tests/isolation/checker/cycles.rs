@@ -41,7 +41,7 @@ const LAYERS: [(bool, Why); 8] = [
     (true, Why::PredicateMiss),
 ];
 
-pub fn find(facts: &Facts<'_>, points: &Points, report: &mut Report) {
+pub(super) fn find(facts: &Facts<'_>, points: &Points, report: &mut Report) {
     let mut told: FxHashSet<u32> = FxHashSet::default();
     for (by_the_clock, widest) in LAYERS {
         let layer = Layer { widest, by_the_clock };

@@ -11,10 +11,10 @@ use super::{
 };
 
 /// The version of a key before its first write: there is no row.
-pub const NOTHING: u64 = 0;
+pub(super) const NOTHING: u64 = 0;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Write {
+pub(super) struct Write {
     pub transaction: usize,
     pub key: Key,
     /// Whether it is its transaction's last write to this key.
@@ -23,7 +23,7 @@ pub struct Write {
     pub deletes: bool,
 }
 
-pub struct Facts<'h> {
+pub(super) struct Facts<'h> {
     pub history: &'h History,
     pub writes: FxHashMap<u64, Write>,
     /// By transaction: whether it committed, or a read has seen a write of it that only a commit makes visible.
@@ -36,7 +36,7 @@ pub struct Facts<'h> {
 }
 
 impl<'h> Facts<'h> {
-    pub fn of(history: &'h History, report: &mut Report) -> Self {
+    pub(super) fn of(history: &'h History, report: &mut Report) -> Self {
         let mut facts = Self {
             history,
             writes: FxHashMap::default(),
@@ -58,12 +58,12 @@ impl<'h> Facts<'h> {
         facts
     }
 
-    pub fn transaction(&self, n: usize) -> &'h Transaction {
+    pub(super) fn transaction(&self, n: usize) -> &'h Transaction {
         &self.history.transactions[n]
     }
 
     /// Returns the transaction that wrote a version, if it happened.
-    pub fn writer(&self, item: u64) -> Option<usize> {
+    pub(super) fn writer(&self, item: u64) -> Option<usize> {
         let writer = self.writes.get(&item)?.transaction;
         self.happened[writer].then_some(writer)
     }
@@ -144,7 +144,13 @@ impl<'h> Facts<'h> {
     }
 
     /// Returns whether these are elements of the key, each once.
-    pub fn judge(&self, key: Key, value: &[u64], report: &mut Report, who: &dyn Fn() -> String) -> bool {
+    pub(super) fn judge(
+        &self,
+        key: Key,
+        value: &[u64],
+        report: &mut Report,
+        who: &dyn Fn() -> String,
+    ) -> bool {
         if value.len() > 1 && !self.lists.contains(&key) {
             report.add(Kind::Garbage, || format!("key {key}: {}: {value:?} is no single value", who()));
             return false;

@@ -25,7 +25,7 @@ use facts::Facts;
 const TOLD: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A row that was not requested, or a value that no transaction wrote.
     Garbage,
     /// A version that was written to another key.
@@ -64,7 +64,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Garbage => "garbage",
             Self::OtherKey => "another key's version",
@@ -89,14 +89,14 @@ impl Kind {
 
 /// Something that a level forbids, with a text that names transactions by their position in the history.
 #[derive(Clone, Debug)]
-pub struct Anomaly {
+pub(crate) struct Anomaly {
     pub kind: Kind,
     pub text: String,
 }
 
 /// All anomalies of a history.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub(crate) struct Report {
     pub anomalies: Vec<Anomaly>,
 }
 
@@ -108,11 +108,11 @@ impl Report {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.anomalies.is_empty()
     }
 
-    pub fn has(&self, kind: Kind) -> bool {
+    pub(crate) fn has(&self, kind: Kind) -> bool {
         self.anomalies.iter().any(|anomaly| anomaly.kind == kind)
     }
 }
@@ -127,7 +127,7 @@ impl fmt::Display for Report {
 }
 
 /// Searches a history for everything that its levels forbid.
-pub fn check(history: &History) -> Report {
+pub(crate) fn check(history: &History) -> Report {
     let mut report = Report::default();
     let facts = Facts::of(history, &mut report);
     let mut reads = reads::check(&facts, &mut report);

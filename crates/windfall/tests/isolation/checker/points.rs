@@ -27,7 +27,7 @@ use super::{
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub(super) enum Part {
     Read(usize),
     Snapshot,
     Commit,
@@ -38,14 +38,14 @@ pub enum Part {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Point {
+pub(super) struct Point {
     pub transaction: usize,
     pub part: Part,
 }
 
 /// Why a point is before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Why {
+pub(super) enum Why {
     /// Both belong to the same transaction.
     Own,
     /// The first had ended when the second began.
@@ -61,7 +61,7 @@ pub enum Why {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Edge {
+pub(super) struct Edge {
     pub from: u32,
     pub to: u32,
     pub why: Why,
@@ -70,7 +70,7 @@ pub struct Edge {
     pub versions: (u64, u64),
 }
 
-pub struct Points {
+pub(super) struct Points {
     pub all: Vec<Point>,
     /// Sorted by their start.
     pub edges: Vec<Edge>,
@@ -79,7 +79,7 @@ pub struct Points {
 }
 
 impl Points {
-    pub fn edges(&self, point: u32) -> &[Edge] {
+    pub(super) fn edges(&self, point: u32) -> &[Edge] {
         &self.edges[self.begins[point as usize]..self.begins[point as usize + 1]]
     }
 }
@@ -99,7 +99,7 @@ struct Connect {
     spans: Vec<(Moment, Moment)>,
 }
 
-pub fn connect(facts: &Facts<'_>, reads: &[Read], order: &Order) -> Points {
+pub(super) fn connect(facts: &Facts<'_>, reads: &[Read], order: &Order) -> Points {
     let mut connect = Connect::default();
     let mut of: Vec<Option<Of>> = vec![None; facts.happened.len()];
     // For each read, the point at which it saw its version, and the point up to which the version cannot change.

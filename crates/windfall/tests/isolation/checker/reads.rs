@@ -15,7 +15,7 @@ use super::{
 
 /// A read of a key that its transaction had not written before.
 #[derive(Clone, Copy, Debug)]
-pub struct Read {
+pub(super) struct Read {
     pub transaction: usize,
     pub step: usize,
     pub key: Key,
@@ -49,7 +49,7 @@ struct Check<'f, 'h, 'r> {
 }
 
 /// Judges all reads, and returns those that say something about other transactions, by transaction and step.
-pub fn check(facts: &Facts<'_>, report: &mut Report) -> Vec<Read> {
+pub(super) fn check(facts: &Facts<'_>, report: &mut Report) -> Vec<Read> {
     let mut aborted = FxHashMap::default();
     for (key, order) in &facts.orders {
         if let Some(at) = order.iter().position(|item| facts.writer(*item).is_none()) {
@@ -65,7 +65,7 @@ pub fn check(facts: &Facts<'_>, report: &mut Report) -> Vec<Read> {
 
 /// Returns whether the value of a read cannot change until the transaction ends, or the transaction can no longer write
 /// to it.
-pub fn is_held(level: Level, lock: Lock) -> bool {
+pub(super) fn is_held(level: Level, lock: Lock) -> bool {
     lock != Lock::Plain || matches!(level, Level::Snapshot | Level::Serializable)
 }
 

@@ -16,7 +16,7 @@ use super::{
 
 /// The versions that are known to be after a version of a key.
 #[derive(Default)]
-pub struct Order {
+pub(super) struct Order {
     pub after: FxHashMap<(Key, u64), Vec<u64>>,
 }
 
@@ -28,12 +28,12 @@ impl Order {
         }
     }
 
-    pub fn after(&self, key: Key, version: u64) -> &[u64] {
+    pub(super) fn after(&self, key: Key, version: u64) -> &[u64] {
         self.after.get(&(key, version)).map_or(&[], Vec::as_slice)
     }
 }
 
-pub fn order(facts: &Facts<'_>, reads: &[Read], report: &mut Report) -> Order {
+pub(super) fn order(facts: &Facts<'_>, reads: &[Read], report: &mut Report) -> Order {
     let mut order = Order::default();
     for (key, elements) in &facts.orders {
         let mut before = NOTHING;

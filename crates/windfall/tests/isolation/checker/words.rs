@@ -10,7 +10,7 @@ use super::{
 /// The most characters per transaction: one that reads everything would fill pages.
 const LONGEST: usize = 600;
 
-pub fn cycle(facts: &Facts<'_>, points: &Points, cycle: &[Edge]) -> String {
+pub(super) fn cycle(facts: &Facts<'_>, points: &Points, cycle: &[Edge]) -> String {
     // The text begins with a transaction. Moments between two transactions are printed with the second.
     let start =
         cycle.iter().position(|edge| points.all[edge.from as usize].part != Part::Moment).unwrap_or(0);

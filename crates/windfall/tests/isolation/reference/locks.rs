@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{Key, TrxId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub(super) struct Request {
     pub key: Key,
     pub exclusive: bool,
     /// The row does not exist yet.
@@ -14,7 +14,7 @@ pub struct Request {
 }
 
 #[derive(Default)]
-pub struct Locks {
+pub(super) struct Locks {
     /// For each row: the owners of its locks, and whether they are exclusive.
     rows: BTreeMap<Key, Vec<(TrxId, bool)>>,
     gaps: Vec<(TrxId, Key, Key)>,
@@ -23,16 +23,16 @@ pub struct Locks {
 }
 
 impl Locks {
-    pub fn holds(&self, trx: TrxId, key: Key) -> bool {
+    pub(super) fn holds(&self, trx: TrxId, key: Key) -> bool {
         self.rows.get(&key).is_some_and(|locks| locks.iter().any(|lock| lock.0 == trx))
     }
 
-    pub fn count(&self, trx: TrxId) -> usize {
+    pub(super) fn count(&self, trx: TrxId) -> usize {
         self.rows.values().flatten().filter(|lock| lock.0 == trx).count()
     }
 
     /// Requests a lock. Returns whether it was granted; otherwise the transaction waits.
-    pub fn take(&mut self, trx: TrxId, request: Request) -> bool {
+    pub(super) fn take(&mut self, trx: TrxId, request: Request) -> bool {
         // A call that continues may request another lock, which then goes to the end of the queue.
         self.waiting.retain(|known| known.0 != trx || known.1 == request);
         if self.blockers(trx, request).next().is_some() {
@@ -64,7 +64,7 @@ impl Locks {
     }
 
     /// Returns the wait cycle that this transaction closes, with itself first.
-    pub fn cycle(&self, trx: TrxId) -> Vec<TrxId> {
+    pub(super) fn cycle(&self, trx: TrxId) -> Vec<TrxId> {
         // Each with the index of its predecessor.
         let mut reached: Vec<(TrxId, usize)> = vec![(trx, 0)];
         let mut at = 0;
@@ -94,20 +94,20 @@ impl Locks {
     }
 
     /// Locks the gaps of a range. A range that grows is one lock.
-    pub fn add_gap(&mut self, trx: TrxId, first: Key, last: Key) {
+    pub(super) fn add_gap(&mut self, trx: TrxId, first: Key, last: Key) {
         match self.gaps.iter_mut().find(|gap| gap.0 == trx && gap.1 == first) {
             Some(gap) => gap.2 = gap.2.max(last),
             None => self.gaps.push((trx, first, last)),
         }
     }
 
-    pub fn release_row(&mut self, trx: TrxId, key: Key) {
+    pub(super) fn release_row(&mut self, trx: TrxId, key: Key) {
         if let Some(locks) = self.rows.get_mut(&key) {
             locks.retain(|lock| lock.0 != trx);
         }
     }
 
-    pub fn release(&mut self, trx: TrxId) {
+    pub(super) fn release(&mut self, trx: TrxId) {
         self.rows.retain(|_, locks| {
             locks.retain(|lock| lock.0 != trx);
             !locks.is_empty()

@@ -11,11 +11,11 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::client::{Answer, Call, Change, Key, Level, Lock, Refusal, Row, Rows, Value};
 use locks::{Locks, Request};
-pub use session::Session;
+pub(crate) use session::Session;
 
 /// An error that a database might have, with some probability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// A read view also sees the transaction that commits next.
     ViewTooNew,
     /// A read view does not see the transaction that committed last.
@@ -51,7 +51,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::ViewTooNew,
         Self::ViewTooOld,
         Self::ViewRenewed,
@@ -103,7 +103,7 @@ enum Stop {
     Refused(Refusal),
 }
 
-pub struct Database {
+pub(crate) struct Database {
     /// The versions of each row, the newest last.
     rows: BTreeMap<Key, Vec<Version>>,
     transactions: Vec<Trx>,
@@ -116,7 +116,7 @@ pub struct Database {
 }
 
 impl Database {
-    pub fn new(seed: u64, fault: Option<Fault>, forgetful: bool) -> Self {
+    pub(crate) fn new(seed: u64, fault: Option<Fault>, forgetful: bool) -> Self {
         Self {
             rows: BTreeMap::new(),
             transactions: Vec::new(),

@@ -7,14 +7,14 @@ use super::{
     Database, TrxId,
 };
 
-pub struct Session {
+pub(crate) struct Session {
     database: Arc<Mutex<Database>>,
     trx: Option<TrxId>,
     waits: Option<Call>,
 }
 
 impl Session {
-    pub fn new(database: Arc<Mutex<Database>>) -> Self {
+    pub(crate) fn new(database: Arc<Mutex<Database>>) -> Self {
         Self { database, trx: None, waits: None }
     }
 }

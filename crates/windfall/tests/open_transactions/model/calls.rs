@@ -10,7 +10,7 @@ use crate::value::{KEYS, Key, Value};
 
 /// The key latches that a call holds while it reads its value from a source, from which another call is made.
 #[derive(Clone, Debug, Default)]
-pub struct Turns {
+pub(crate) struct Turns {
     pub row: Option<(TreeId, Key)>,
     /// Keys of unique indexes.
     pub uniques: Vec<(TreeId, u8)>,
@@ -22,7 +22,7 @@ impl Turns {
     }
 }
 
-pub const SURE: bool = true;
+pub(crate) const SURE: bool = true;
 
 fn shared() -> Lock {
     Lock { exclusive: false, sure: SURE }
@@ -57,7 +57,7 @@ impl Model {
     }
 
     /// Returns the possible outcomes of a write.
-    pub fn write(
+    pub(crate) fn write(
         &self,
         me: Option<TrxNo>,
         (table, key): (TableNo, Key),
@@ -193,7 +193,7 @@ impl Model {
     }
 
     /// Returns the possible outcomes of a locking read.
-    pub fn lock(
+    pub(crate) fn lock(
         &self,
         me: Option<TrxNo>,
         (table, key): (TableNo, Key),
@@ -255,7 +255,7 @@ impl Model {
     }
 
     /// Returns the possible outcomes of a plain read.
-    pub fn get(
+    pub(crate) fn get(
         &self,
         me: Option<TrxNo>,
         (table, key): (TableNo, Key),

@@ -9,7 +9,7 @@ use super::{Model, State, TreeId, TrxNo, Undone};
 use crate::outcome::{Outcome, Refusal};
 
 impl Model {
-    pub fn begin(&mut self, slot: u8, level: Isolation, read_only: bool, snapshot: bool) {
+    pub(crate) fn begin(&mut self, slot: u8, level: Isolation, read_only: bool, snapshot: bool) {
         let trx = self.new_trx(level, read_only);
         if snapshot && level >= Isolation::RepeatableRead {
             self.trx_mut(trx).view = Some(self.seq);
@@ -17,7 +17,7 @@ impl Model {
         self.slots[slot as usize] = Some(trx);
     }
 
-    pub fn commit(&mut self, trx: TrxNo) {
+    pub(crate) fn commit(&mut self, trx: TrxNo) {
         self.seq += 1;
         self.trx_mut(trx).state = State::Committed(self.seq);
         self.locks.release(trx);
@@ -26,14 +26,14 @@ impl Model {
         }
     }
 
-    pub fn roll_back(&mut self, trx: TrxNo) {
+    pub(crate) fn roll_back(&mut self, trx: TrxNo) {
         self.roll_back_since(trx, 0, false);
         self.trx_mut(trx).state = State::RolledBack;
         self.locks.release(trx);
     }
 
     /// Drops the handle of a transaction.
-    pub fn drop_handle(&mut self, trx: TrxNo) {
+    pub(crate) fn drop_handle(&mut self, trx: TrxNo) {
         match &mut self.trx_mut(trx).state {
             State::Open => self.roll_back(trx),
             State::Prepared { has_handle, .. } => *has_handle = false,
@@ -41,7 +41,7 @@ impl Model {
         }
     }
 
-    pub fn savepoint(&mut self, trx: TrxNo, name: u8) -> Outcome {
+    pub(crate) fn savepoint(&mut self, trx: TrxNo, name: u8) -> Outcome {
         if let Some(refused) = self.check_open(Some(trx)) {
             return refused.into();
         }
@@ -60,7 +60,7 @@ impl Model {
         place.ok_or(Refusal::NoSavepoint)
     }
 
-    pub fn roll_back_to(&mut self, trx: TrxNo, name: u8) -> Outcome {
+    pub(crate) fn roll_back_to(&mut self, trx: TrxNo, name: u8) -> Outcome {
         match self.place_of(trx, name) {
             Err(refused) => refused.into(),
             Ok(place) => {
@@ -72,7 +72,7 @@ impl Model {
         }
     }
 
-    pub fn release(&mut self, trx: TrxNo, name: u8) -> Outcome {
+    pub(crate) fn release(&mut self, trx: TrxNo, name: u8) -> Outcome {
         match self.place_of(trx, name) {
             Err(refused) => refused.into(),
             Ok(place) => {
@@ -83,20 +83,20 @@ impl Model {
     }
 
     /// Returns the transaction that is prepared under a name.
-    pub fn prepared(&self, name: u8) -> Option<TrxNo> {
+    pub(crate) fn prepared(&self, name: u8) -> Option<TrxNo> {
         let is_it =
             |trx: &super::Trx| matches!(trx.state, State::Prepared { name: known, .. } if known == name);
         self.transactions.iter().position(is_it).map(|trx| trx as TrxNo)
     }
 
     /// Returns all names of prepared transactions.
-    pub fn all_prepared(&self) -> BTreeSet<u8> {
+    pub(crate) fn all_prepared(&self) -> BTreeSet<u8> {
         let name =
             |trx: &super::Trx| if let State::Prepared { name, .. } = trx.state { Some(name) } else { None };
         self.transactions.iter().filter_map(name).collect()
     }
 
-    pub fn prepare(&mut self, trx: TrxNo, name: u8) -> Outcome {
+    pub(crate) fn prepare(&mut self, trx: TrxNo, name: u8) -> Outcome {
         if let Some(refused) = self.check_open(Some(trx)) {
             return refused.into();
         }
@@ -113,7 +113,7 @@ impl Model {
         Outcome::Done
     }
 
-    pub fn end_prepared(&mut self, name: u8, commits: bool) -> Outcome {
+    pub(crate) fn end_prepared(&mut self, name: u8, commits: bool) -> Outcome {
         let Some(trx) = self.prepared(name) else { return Refusal::NotPrepared.into() };
         if matches!(self.trx(trx).state, State::Prepared { has_handle: true, .. }) {
             return Refusal::InUse.into();
@@ -134,7 +134,7 @@ impl Model {
 
     /// Another process opens the database: prepared transactions are still there, temporary tables are not, and
     /// unfinished transactions are rolled back in the background.
-    pub fn restart(&mut self, is_crash: bool) {
+    pub(crate) fn restart(&mut self, is_crash: bool) {
         self.rolls_back |= is_crash;
         if !is_crash {
             self.undone.clear();

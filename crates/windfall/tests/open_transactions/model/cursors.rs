@@ -18,7 +18,7 @@ use crate::steps::{Locking, Over, Shape};
 use crate::value::{KEYS, Key, Value};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     New,
     At(Pos),
     Before,
@@ -26,7 +26,7 @@ pub enum Place {
 }
 
 #[derive(Clone, Debug)]
-pub struct Cursor {
+pub(crate) struct Cursor {
     pub me: Option<TrxNo>,
     pub table: TableNo,
     pub tree: TreeId,
@@ -49,7 +49,7 @@ pub struct Cursor {
 
 impl Cursor {
     /// Returns the position of a row with this value.
-    pub fn pos(&self, key: Key, value: Value) -> Pos {
+    pub(crate) fn pos(&self, key: Key, value: Value) -> Pos {
         match self.over {
             Over::Rows => row_pos(key),
             Over::Index(which) | Over::Keys(which) => entry_pos(index_key(value, which), key),
@@ -57,7 +57,7 @@ impl Cursor {
     }
 
     /// Returns the position at which a key (of the index) begins, and the one after it.
-    pub fn around(&self, key: u8) -> (Pos, Pos) {
+    pub(crate) fn around(&self, key: u8) -> (Pos, Pos) {
         match self.over {
             Over::Rows => (row_pos(key), row_pos(key) + 1),
             Over::Index(_) | Over::Keys(_) => (first_of(key), first_of(key + 1)),
@@ -65,7 +65,7 @@ impl Cursor {
     }
 
     /// Returns the outcome of a step that reaches this row.
-    pub fn row(&self, key: Key, value: Value) -> Outcome {
+    pub(crate) fn row(&self, key: Key, value: Value) -> Outcome {
         match self.over {
             Over::Rows => Outcome::Row { key, index_key: None, value: Some(value) },
             Over::Index(which) => {
@@ -77,7 +77,7 @@ impl Cursor {
 }
 
 /// Returns the position of the row that a cursor has returned.
-pub fn place_of(outcome: &Outcome) -> Option<Pos> {
+pub(crate) fn place_of(outcome: &Outcome) -> Option<Pos> {
     match outcome {
         Outcome::Row { key, index_key: None, .. } => Some(row_pos(*key)),
         Outcome::Row { key, index_key: Some(index_key), .. } => Some(entry_pos(*index_key, *key)),
@@ -87,7 +87,7 @@ pub fn place_of(outcome: &Outcome) -> Option<Pos> {
 
 impl Model {
     /// Opens a cursor. Returns the cursor, or the refusal.
-    pub fn open(
+    pub(crate) fn open(
         &self,
         me: Option<TrxNo>,
         table: TableNo,
@@ -137,7 +137,7 @@ impl Model {
     }
 
     /// Returns the candidates of each row for a cursor that reads now.
-    pub fn candidates(&self, cursor: &Cursor) -> BTreeMap<Key, Vec<Option<Value>>> {
+    pub(crate) fn candidates(&self, cursor: &Cursor) -> BTreeMap<Key, Vec<Option<Value>>> {
         let of = |key| {
             if cursor.sees_newest {
                 return self.newest_of_all(cursor.table, key);
@@ -150,7 +150,7 @@ impl Model {
 
     /// Updates the cursors after a row has got another newest version: `me` has written it, or `None` if it was rolled
     /// back.
-    pub fn row_changed(&mut self, table: TableNo, key: Key, me: Option<TrxNo>) {
+    pub(crate) fn row_changed(&mut self, table: TableNo, key: Key, me: Option<TrxNo>) {
         let newest = self.newest_of_all(table, key);
         let top = self.chain(table, key).last().and_then(|version| version.value);
         for cursor in self.cursors.values_mut().filter(|cursor| cursor.table == table) {
@@ -167,7 +167,7 @@ impl Model {
 
     /// Removes versions that a transaction has rolled back from its own cursors, which do not return them even if they
     /// have read ahead.
-    pub fn discard_batch(&mut self, trx: TrxNo, taken: &[Undone]) {
+    pub(crate) fn discard_batch(&mut self, trx: TrxNo, taken: &[Undone]) {
         for Undone { table, key, .. } in taken {
             let is_it = |(_, cursor): &(&u8, &Cursor)| cursor.me == Some(trx) && cursor.table == *table;
             let places: Vec<u8> = self.cursors.iter().filter(is_it).map(|(place, _)| *place).collect();
@@ -187,7 +187,7 @@ impl Model {
     }
 
     /// Closes the cursors of a transaction before it ends.
-    pub fn close_cursors(&mut self, trx: TrxNo) -> Vec<u8> {
+    pub(crate) fn close_cursors(&mut self, trx: TrxNo) -> Vec<u8> {
         let of = |(place, cursor): (&u8, &Cursor)| (cursor.me == Some(trx)).then_some(*place);
         let places: Vec<u8> = self.cursors.iter().filter_map(of).collect();
         for place in &places {

@@ -8,26 +8,26 @@ use crate::value::Key;
 
 /// A position in a tree, as a number. In a tree of rows it is the row's key, in an index the index key and then the
 /// row's key. Between two neighbours there is a position directly after the first.
-pub type Pos = u32;
+pub(crate) type Pos = u32;
 
-pub const END: Pos = Pos::MAX;
+pub(crate) const END: Pos = Pos::MAX;
 
-pub fn row_pos(key: Key) -> Pos {
+pub(crate) fn row_pos(key: Key) -> Pos {
     Pos::from(key) << 1
 }
 
-pub fn entry_pos(index_key: u8, key: Key) -> Pos {
+pub(crate) fn entry_pos(index_key: u8, key: Key) -> Pos {
     Pos::from(index_key) << 9 | row_pos(key)
 }
 
 /// Returns the position at which the entries of an index key begin.
-pub fn first_of(index_key: u8) -> Pos {
+pub(crate) fn first_of(index_key: u8) -> Pos {
     Pos::from(index_key) << 9
 }
 
 /// Whether a lock or a version blocks a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Conflict {
+pub(crate) enum Conflict {
     No,
     /// It depends on something that the model does not know: the progress of background rollbacks, or what was read
     /// ahead.
@@ -36,7 +36,7 @@ pub enum Conflict {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lock {
+pub(crate) struct Lock {
     pub exclusive: bool,
     /// Whether it is certainly held.
     pub sure: bool,
@@ -44,7 +44,7 @@ pub struct Lock {
 
 /// All locks. The lock on a unique index key is a row lock in the index's tree.
 #[derive(Clone, Debug, Default)]
-pub struct Locks {
+pub(crate) struct Locks {
     pub tables: BTreeMap<TreeId, BTreeMap<TrxNo, Lock>>,
     pub rows: BTreeMap<(TreeId, Pos), BTreeMap<TrxNo, Lock>>,
     pub ranges: BTreeMap<TreeId, Vec<Range>>,
@@ -52,7 +52,7 @@ pub struct Locks {
 
 /// A half-open range of keys that no other transaction can insert (gap locks).
 #[derive(Clone, Copy, Debug)]
-pub struct Range {
+pub(crate) struct Range {
     trx: TrxNo,
     from: Pos,
     to: Pos,
@@ -70,42 +70,42 @@ fn add(locks: &mut BTreeMap<TrxNo, Lock>, trx: TrxNo, new: Lock) {
 }
 
 impl Locks {
-    pub fn lock_table(&mut self, tree: TreeId, trx: TrxNo, lock: Lock) {
+    pub(crate) fn lock_table(&mut self, tree: TreeId, trx: TrxNo, lock: Lock) {
         add(self.tables.entry(tree).or_default(), trx, lock);
     }
 
-    pub fn lock_row(&mut self, tree: TreeId, pos: Pos, trx: TrxNo, lock: Lock) {
+    pub(crate) fn lock_row(&mut self, tree: TreeId, pos: Pos, trx: TrxNo, lock: Lock) {
         add(self.rows.entry((tree, pos)).or_default(), trx, lock);
     }
 
-    pub fn lock_range(&mut self, tree: TreeId, (from, to): (Pos, Pos), trx: TrxNo, sure: bool) {
+    pub(crate) fn lock_range(&mut self, tree: TreeId, (from, to): (Pos, Pos), trx: TrxNo, sure: bool) {
         if from < to {
             self.ranges.entry(tree).or_default().push(Range { trx, from, to, sure });
         }
     }
 
     /// Returns whether another transaction prevents this one from locking the row in this mode.
-    pub fn row(&self, tree: TreeId, pos: Pos, me: Option<TrxNo>, exclusive: bool) -> Conflict {
+    pub(crate) fn row(&self, tree: TreeId, pos: Pos, me: Option<TrxNo>, exclusive: bool) -> Conflict {
         let holders = self.rows.get(&(tree, pos)).into_iter().flatten();
         let others = holders.filter(|(trx, lock)| Some(**trx) != me && (exclusive || lock.exclusive));
         strongest(others.map(|(_, lock)| lock.sure))
     }
 
     /// Returns whether a range of another transaction blocks a new entry.
-    pub fn gap(&self, tree: TreeId, pos: Pos, me: Option<TrxNo>) -> Conflict {
+    pub(crate) fn gap(&self, tree: TreeId, pos: Pos, me: Option<TrxNo>) -> Conflict {
         let ranges = self.ranges.get(&tree).into_iter().flatten();
         let around = ranges.filter(|range| Some(range.trx) != me && (range.from..range.to).contains(&pos));
         strongest(around.map(|range| range.sure))
     }
 
     /// Returns whether transactions have locks on a table. `changing` counts only locks for changes.
-    pub fn table(&self, tree: TreeId, changing: bool) -> Conflict {
+    pub(crate) fn table(&self, tree: TreeId, changing: bool) -> Conflict {
         let holders = self.tables.get(&tree).into_iter().flatten();
         strongest(holders.filter(|(_, lock)| !changing || lock.exclusive).map(|(_, lock)| lock.sure))
     }
 
     /// Releases the locks of a transaction that has ended.
-    pub fn release(&mut self, trx: TrxNo) {
+    pub(crate) fn release(&mut self, trx: TrxNo) {
         for locks in self.tables.values_mut().chain(self.rows.values_mut()) {
             locks.remove(&trx);
         }
@@ -119,7 +119,7 @@ fn strongest(sure: impl Iterator<Item = bool>) -> Conflict {
 }
 
 /// Returns the index key of a value in an index.
-pub fn index_key(value: crate::value::Value, which: Which) -> u8 {
+pub(crate) fn index_key(value: crate::value::Value, which: Which) -> u8 {
     match which {
         Which::First => value.first,
         Which::Unique => value.unique,

@@ -6,12 +6,12 @@
 //! several if the outcome depends on something that the calls do not determine: the progress of background rollbacks,
 //! and the rows that a cursor has read ahead.
 
-pub mod calls;
-pub mod control;
-pub mod cursors;
-pub mod locks;
-pub mod statements;
-pub mod steps_of_cursors;
+pub(crate) mod calls;
+pub(crate) mod control;
+pub(crate) mod cursors;
+pub(crate) mod locks;
+pub(crate) mod statements;
+pub(crate) mod steps_of_cursors;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,15 +24,15 @@ use cursors::Cursor;
 use locks::{Conflict, Lock, Locks, Pos, index_key, row_pos};
 
 /// A tree contains the rows, or an index, of a table from one truncation to the next.
-pub type TreeId = u32;
-pub type TrxNo = u32;
+pub(crate) type TreeId = u32;
+pub(crate) type TrxNo = u32;
 /// An index into the list of all tables that have ever existed.
-pub type TableNo = usize;
+pub(crate) type TableNo = usize;
 /// The number of commits and statements; a read view sees those up to one number.
-pub type Seq = u64;
+pub(crate) type Seq = u64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     Open,
     /// Under this name; its handle exists or was dropped.
     Prepared {
@@ -46,7 +46,7 @@ pub enum State {
 }
 
 #[derive(Clone, Debug)]
-pub struct Trx {
+pub(crate) struct Trx {
     pub level: Isolation,
     pub read_only: bool,
     pub state: State,
@@ -58,23 +58,23 @@ pub struct Trx {
 }
 
 impl Trx {
-    pub fn locks_gaps(&self) -> bool {
+    pub(crate) fn locks_gaps(&self) -> bool {
         self.level >= Isolation::RepeatableRead
     }
 
     /// Returns whether a crash may find it unfinished, if its end is not durable.
-    pub fn may_be_found(&self) -> bool {
+    pub(crate) fn may_be_found(&self) -> bool {
         matches!(self.state, State::Pending | State::RolledBack)
     }
 
     /// Returns whether it has not ended yet.
-    pub fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         matches!(self.state, State::Open | State::Prepared { .. } | State::Pending)
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Version {
+pub(crate) struct Version {
     pub trx: TrxNo,
     pub value: Option<Value>,
     /// A serial number over all versions.
@@ -82,7 +82,7 @@ pub struct Version {
 }
 
 #[derive(Clone, Debug)]
-pub struct Table {
+pub(crate) struct Table {
     pub temporary: bool,
     pub is_dropped: bool,
     /// A handle of the table exists, dropped or not.
@@ -94,20 +94,20 @@ pub struct Table {
 }
 
 impl Table {
-    pub fn index(&self, which: Which) -> Option<TreeId> {
+    pub(crate) fn index(&self, which: Which) -> Option<TreeId> {
         self.indexes.iter().find(|(known, _)| *known == which).map(|(_, tree)| *tree)
     }
 }
 
 /// The versions that a transaction sees ([`Sight`] is its visibility rule).
 #[derive(Clone, Copy, Debug)]
-pub enum Sight {
+pub(crate) enum Sight {
     Newest,
     View { seq: Seq, own: Option<TrxNo> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Effect {
+pub(crate) enum Effect {
     LockTable(TreeId, Lock),
     LockRow(TreeId, Pos, Lock),
     LockRange(TreeId, (Pos, Pos), bool),
@@ -121,7 +121,7 @@ pub enum Effect {
 
 /// A possible outcome of a call, and its effects on the model.
 #[derive(Clone, Debug)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     pub outcome: Outcome,
     pub effects: Vec<Effect>,
 }
@@ -141,7 +141,7 @@ impl Effect {
 
 /// Returns the effects of the verdict with this outcome. If there are several, the effects that they share are certain,
 /// and other locks are uncertain.
-pub fn choose(verdicts: Vec<Verdict>, outcome: &Outcome) -> Result<Vec<Effect>, String> {
+pub(crate) fn choose(verdicts: Vec<Verdict>, outcome: &Outcome) -> Result<Vec<Effect>, String> {
     let allowed: Vec<Outcome> = verdicts.iter().map(|verdict| verdict.outcome.clone()).collect();
     let chosen: Vec<Verdict> = verdicts.into_iter().filter(|verdict| verdict.outcome == *outcome).collect();
     if chosen.is_empty() {
@@ -160,7 +160,7 @@ pub fn choose(verdicts: Vec<Verdict>, outcome: &Outcome) -> Result<Vec<Effect>, 
     Ok(effects)
 }
 
-pub fn expect(outcome: &Outcome, allowed: &[Outcome]) -> Result<(), String> {
+pub(crate) fn expect(outcome: &Outcome, allowed: &[Outcome]) -> Result<(), String> {
     if allowed.contains(outcome) { Ok(()) } else { Err(wrong(outcome, allowed)) }
 }
 
@@ -170,44 +170,44 @@ fn wrong(outcome: &Outcome, allowed: &[Outcome]) -> String {
 
 /// The progress of a call past everything that may stop it.
 #[derive(Debug, Default)]
-pub struct Path {
+pub(crate) struct Path {
     effects: Vec<Effect>,
     verdicts: Vec<Verdict>,
 }
 
 impl Path {
-    pub fn effect(&mut self, effect: Effect) {
+    pub(crate) fn effect(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
 
     /// Adds a verdict: the call may end here.
-    pub fn may_end(&mut self, outcome: impl Into<Outcome>) {
+    pub(crate) fn may_end(&mut self, outcome: impl Into<Outcome>) {
         self.verdicts.push(Verdict { outcome: outcome.into(), effects: self.effects.clone() });
     }
 
-    pub fn end(mut self, outcome: impl Into<Outcome>) -> Vec<Verdict> {
+    pub(crate) fn end(mut self, outcome: impl Into<Outcome>) -> Vec<Verdict> {
         self.may_end(outcome);
         self.verdicts
     }
 
     /// If there is a conflict, the call may end here. Returns whether it certainly does.
-    pub fn stop(&mut self, conflict: Conflict, outcome: impl Into<Outcome>) -> bool {
+    pub(crate) fn stop(&mut self, conflict: Conflict, outcome: impl Into<Outcome>) -> bool {
         if conflict > Conflict::No {
             self.may_end(outcome);
         }
         conflict == Conflict::Must
     }
 
-    pub fn finish(self) -> Vec<Verdict> {
+    pub(crate) fn finish(self) -> Vec<Verdict> {
         self.verdicts
     }
 }
 
 /// The slot has no transaction.
 #[derive(Clone, Copy, Debug)]
-pub struct Nobody;
+pub(crate) struct Nobody;
 
-pub struct Model {
+pub(crate) struct Model {
     pub tables: Vec<Table>,
     /// The tables by name.
     pub names: BTreeMap<u8, TableNo>,
@@ -231,7 +231,7 @@ pub struct Model {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Undone {
+pub(crate) struct Undone {
     pub table: TableNo,
     pub rows: TreeId,
     pub key: Key,
@@ -239,7 +239,7 @@ pub struct Undone {
 }
 
 impl Model {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             tables: Vec::new(),
             names: BTreeMap::new(),
@@ -259,7 +259,7 @@ impl Model {
     }
 
     /// Returns the table of a step: usually one that exists, sometimes any table with a handle.
-    pub fn pick(&self, pick: Pick) -> Option<TableNo> {
+    pub(crate) fn pick(&self, pick: Pick) -> Option<TableNo> {
         let live = self.names.values().copied().chain(self.temporary);
         let has_handle = |table: &TableNo| self.tables[*table].has_handle;
         let all: Vec<TableNo> =
@@ -268,20 +268,20 @@ impl Model {
     }
 
     /// Returns the owner of a call ([`Party`]), if its slot has a transaction.
-    pub fn party(&self, by: Party) -> Result<Option<TrxNo>, Nobody> {
+    pub(crate) fn party(&self, by: Party) -> Result<Option<TrxNo>, Nobody> {
         let Some(slot) = by else { return Ok(None) };
         self.slots[slot as usize].map(Some).ok_or(Nobody)
     }
 
-    pub fn trx(&self, trx: TrxNo) -> &Trx {
+    pub(crate) fn trx(&self, trx: TrxNo) -> &Trx {
         &self.transactions[trx as usize]
     }
 
-    pub fn trx_mut(&mut self, trx: TrxNo) -> &mut Trx {
+    pub(crate) fn trx_mut(&mut self, trx: TrxNo) -> &mut Trx {
         &mut self.transactions[trx as usize]
     }
 
-    pub fn new_trx(&mut self, level: Isolation, read_only: bool) -> TrxNo {
+    pub(crate) fn new_trx(&mut self, level: Isolation, read_only: bool) -> TrxNo {
         let trx = Trx {
             level,
             read_only,
@@ -300,13 +300,13 @@ impl Model {
         self.trees
     }
 
-    pub fn chain(&self, table: TableNo, key: Key) -> &[Version] {
+    pub(crate) fn chain(&self, table: TableNo, key: Key) -> &[Version] {
         self.tables[table].versions.get(&key).map_or(&[], |versions| versions)
     }
 
     /// Returns the writer of the blocking version, an active transaction other than `me`, and how certain the conflict
     /// is.
-    pub fn writer(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> Option<(TrxNo, Conflict)> {
+    pub(crate) fn writer(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> Option<(TrxNo, Conflict)> {
         let top = self.chain(table, key).last().filter(|top| Some(top.trx) != me)?;
         match self.trx(top.trx).state {
             State::Pending => Some((top.trx, Conflict::May)),
@@ -316,21 +316,21 @@ impl Model {
     }
 
     /// As [`Model::writer`], but returns only the certainty.
-    pub fn written(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> Conflict {
+    pub(crate) fn written(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> Conflict {
         self.writer(table, key, me).map_or(Conflict::No, |(_, conflict)| conflict)
     }
 
     /// Returns the newest version, without those that are being rolled back in the background.
-    pub fn newest(&self, table: TableNo, key: Key) -> Option<&Version> {
+    pub(crate) fn newest(&self, table: TableNo, key: Key) -> Option<&Version> {
         let is_left = |version: &&Version| self.trx(version.trx).state != State::Pending;
         self.chain(table, key).iter().rev().find(is_left)
     }
 
-    pub fn newest_value(&self, table: TableNo, key: Key) -> Option<Value> {
+    pub(crate) fn newest_value(&self, table: TableNo, key: Key) -> Option<Value> {
         self.newest(table, key).and_then(|version| version.value)
     }
 
-    pub fn visible(&self, table: TableNo, key: Key, sight: Sight) -> Option<Value> {
+    pub(crate) fn visible(&self, table: TableNo, key: Key, sight: Sight) -> Option<Value> {
         let Sight::View { seq, own } = sight else { return self.newest_value(table, key) };
         let sees = |version: &&Version| {
             let is_old = matches!(self.trx(version.trx).state, State::Committed(at) if at <= seq);
@@ -340,7 +340,7 @@ impl Model {
     }
 
     /// Returns all possible newest values during a background rollback.
-    pub fn newest_of_all(&self, table: TableNo, key: Key) -> Vec<Option<Value>> {
+    pub(crate) fn newest_of_all(&self, table: TableNo, key: Key) -> Vec<Option<Value>> {
         let pending = self.chain(table, key).iter().rev();
         let pending = pending.take_while(|version| self.trx(version.trx).state == State::Pending);
         let values = pending.map(|version| version.value);
@@ -348,34 +348,34 @@ impl Model {
     }
 
     /// Returns whether the row has changed since the strict read view was taken.
-    pub fn has_changed(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> bool {
+    pub(crate) fn has_changed(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> bool {
         let Some(view) = self.strict_view(me).filter(|_| !self.tables[table].temporary) else { return false };
         self.newest(table, key)
             .is_some_and(|version| Some(version.trx) != me && !self.sees(view, version.trx))
     }
 
     /// Returns whether a read view sees the changes of a transaction.
-    pub fn sees(&self, view: Seq, trx: TrxNo) -> bool {
+    pub(crate) fn sees(&self, view: Seq, trx: TrxNo) -> bool {
         matches!(self.trx(trx).state, State::Committed(at) if at <= view)
     }
 
-    pub fn strict_view(&self, me: Option<TrxNo>) -> Option<Seq> {
+    pub(crate) fn strict_view(&self, me: Option<TrxNo>) -> Option<Seq> {
         let trx = self.trx(me?);
         trx.view.filter(|_| trx.level == Isolation::Snapshot)
     }
 
-    pub fn locks_gaps(&self, me: Option<TrxNo>) -> bool {
+    pub(crate) fn locks_gaps(&self, me: Option<TrxNo>) -> bool {
         me.is_some_and(|trx| self.trx(trx).locks_gaps())
     }
 
     /// Returns the entries that a row has in an index, or is about to lose.
-    pub fn entries(&self, table: TableNo, key: Key, which: Which) -> impl Iterator<Item = Entry> {
+    pub(crate) fn entries(&self, table: TableNo, key: Key, which: Which) -> impl Iterator<Item = Entry> {
         let entries = self.all_entries(table, key, which).into_iter();
         entries.filter(|entry| entry.is_live || entry.writer.is_some())
     }
 
     /// Returns the entries that a row has or had in an index.
-    pub fn all_entries(&self, table: TableNo, key: Key, which: Which) -> Vec<Entry> {
+    pub(crate) fn all_entries(&self, table: TableNo, key: Key, which: Which) -> Vec<Entry> {
         let mut entries: BTreeMap<u8, Entry> = BTreeMap::new();
         let mut before: Option<Value> = None;
         for version in self.chain(table, key) {
@@ -397,17 +397,17 @@ impl Model {
     }
 
     /// Refuses calls that a prepared transaction cannot make.
-    pub fn check_open(&self, me: Option<TrxNo>) -> Option<Refusal> {
+    pub(crate) fn check_open(&self, me: Option<TrxNo>) -> Option<Refusal> {
         let is_prepared = me.is_some_and(|trx| matches!(self.trx(trx).state, State::Prepared { .. }));
         is_prepared.then_some(Refusal::Prepared)
     }
 
     /// Refuses a tree that a read view does not know.
-    pub fn check_born(&self, tree: TreeId, view: Option<Seq>) -> Option<Refusal> {
+    pub(crate) fn check_born(&self, tree: TreeId, view: Option<Seq>) -> Option<Refusal> {
         (view? < self.born[&tree]).then_some(Refusal::TableChanged)
     }
 
-    pub fn apply(&mut self, me: Option<TrxNo>, effects: Vec<Effect>) {
+    pub(crate) fn apply(&mut self, me: Option<TrxNo>, effects: Vec<Effect>) {
         for effect in effects {
             match (effect, me) {
                 (Effect::LockTable(tree, lock), Some(trx)) => self.locks.lock_table(tree, trx, lock),
@@ -462,12 +462,12 @@ impl Model {
     }
 
     /// Returns a mark for a rollback to this point: the number of the last version.
-    pub fn mark(&self) -> u64 {
+    pub(crate) fn mark(&self) -> u64 {
         self.versions
     }
 
     /// Rolls back what a transaction has written since the mark. If it goes on, its rows stay locked.
-    pub fn roll_back_since(&mut self, trx: TrxNo, mark: u64, goes_on: bool) {
+    pub(crate) fn roll_back_since(&mut self, trx: TrxNo, mark: u64, goes_on: bool) {
         let mut taken = Vec::new();
         for (no, table) in self.tables.iter_mut().enumerate() {
             let rows = table.rows;
@@ -487,7 +487,7 @@ impl Model {
     }
 
     /// All background rollbacks have finished.
-    pub fn settle_pending(&mut self) {
+    pub(crate) fn settle_pending(&mut self) {
         for trx in 0..self.transactions.len() as TrxNo {
             if self.trx(trx).state == State::Pending {
                 self.roll_back_since(trx, 0, false);
@@ -500,7 +500,7 @@ impl Model {
 
 /// An entry of an index.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub index_key: u8,
     /// The transaction that has created or delete-marked it.
     pub trx: TrxNo,

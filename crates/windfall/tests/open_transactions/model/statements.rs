@@ -10,7 +10,7 @@ use crate::value::KEYS;
 
 impl Model {
     /// Compares a statement with its possible outcomes, and applies it.
-    pub fn judge_statement(&mut self, ddl: &Ddl, outcome: &Outcome) -> Result<(), String> {
+    pub(crate) fn judge_statement(&mut self, ddl: &Ddl, outcome: &Outcome) -> Result<(), String> {
         let allowed = self.statement(ddl);
         super::expect(outcome, &allowed)?;
         if *outcome == Outcome::Done {
@@ -184,7 +184,7 @@ impl Model {
         }
     }
 
-    pub fn forget_table(&mut self, table: TableNo) {
+    pub(crate) fn forget_table(&mut self, table: TableNo) {
         self.trees_go(table);
         self.tables[table].is_dropped = true;
         self.tables[table].versions.clear();

@@ -53,7 +53,7 @@ fn way_of(cursor: &Cursor, to: Move) -> Option<Way> {
 
 impl Model {
     /// Compares a cursor step with its possible outcomes.
-    pub fn judge_move(&mut self, place: u8, to: Move, outcome: &Outcome) -> Result<(), String> {
+    pub(crate) fn judge_move(&mut self, place: u8, to: Move, outcome: &Outcome) -> Result<(), String> {
         let cursor = self.cursors[&place].clone();
         let me = cursor.me;
         if cursor.limits.is_some() && cursor.is_done {

@@ -26,7 +26,7 @@ const PREALLOCATE_FROM: u64 = 1 << 20;
 
 /// The state of files under the lock.
 #[derive(Debug, Default)]
-pub struct Files {
+pub(crate) struct Files {
     /// Files with a log record that they were made, and the LSN of that record, until the catalog has a record, too.
     made: BTreeMap<SpaceId, Lsn>,
     /// The same in LSN order: the first one limits the log's low-water mark.

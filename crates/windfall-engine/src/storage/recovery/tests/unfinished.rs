@@ -12,7 +12,7 @@ use crate::{
 
 /// Returns what recovery finds in a log with these records: before the checkpoint, in its record, and after it. The
 /// low-water mark stays at the beginning.
-pub fn scanned(before: &[Record<'_>], noted: &[Record<'_>], behind: &[Record<'_>]) -> Scan {
+pub(super) fn scanned(before: &[Record<'_>], noted: &[Record<'_>], behind: &[Record<'_>]) -> Scan {
     let disk = SimulatedDisk::new(1);
     let base = Base::open(&disk, 1).unwrap();
     let log = base.pool.context().log.clone();
