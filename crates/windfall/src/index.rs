@@ -54,18 +54,18 @@ pub struct IndexKey {
 }
 
 /// What an index read returns: a whole row, or only its keys.
-pub trait Found: Sized {
+pub trait IndexItem: Sized {
     /// Makes the item from the index key, the row's key and the row's value; the value is empty if it was not read.
     fn of(index_key: Vec<u8>, key: &[u8], value: &[u8]) -> Self;
 }
 
-impl Found for IndexRow {
+impl IndexItem for IndexRow {
     fn of(index_key: Vec<u8>, key: &[u8], value: &[u8]) -> Self {
         Self { index_key, key: key.to_vec(), value: value.to_vec() }
     }
 }
 
-impl Found for IndexKey {
+impl IndexItem for IndexKey {
     fn of(index_key: Vec<u8>, key: &[u8], _: &[u8]) -> Self {
         Self { index_key, key: key.to_vec() }
     }
@@ -178,7 +178,7 @@ impl Index {
     }
 
     /// Returns the item of an entry, with the row's value if that was read.
-    fn row<T: Found>(&self, (entry, value): (&[u8], &[u8])) -> Result<T> {
+    fn row<T: IndexItem>(&self, (entry, value): (&[u8], &[u8])) -> Result<T> {
         let (index_key, key) = split(entry, self.tree.space().id(), || self.owner())?;
         Ok(T::of(index_key, key, value))
     }
@@ -218,7 +218,7 @@ pub struct IndexRange<T = IndexRow> {
     found: PhantomData<T>,
 }
 
-impl<T: Found> Iterator for IndexRange<T> {
+impl<T: IndexItem> Iterator for IndexRange<T> {
     type Item = Result<T>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -227,7 +227,7 @@ impl<T: Found> Iterator for IndexRange<T> {
     }
 }
 
-impl<T: Found> DoubleEndedIterator for IndexRange<T> {
+impl<T: IndexItem> DoubleEndedIterator for IndexRange<T> {
     fn next_back(&mut self) -> Option<Self::Item> {
         let Self { entries, index, .. } = self;
         entries.next_back_ref().transpose().map(|row| index.row(row?))
@@ -246,7 +246,7 @@ pub struct IndexCursor<T = IndexRow> {
     row: Option<T>,
 }
 
-impl<T: Found> IndexCursor<T> {
+impl<T: IndexItem> IndexCursor<T> {
     /// Moves to the first or last row with an index key that satisfies `to`. Returns whether there is one; if not, the
     /// cursor is past that end.
     ///

@@ -1,10 +1,91 @@
 //! Windfall: a transactional B+tree storage engine. Dropping a table costs the same however much of it the buffer pool
 //! holds, and delays no other query.
 //!
-//! **Purpose.** The API: databases, tables, indexes, transactions, sessions, options, metrics and checks. The engine
-//! behind it is the crate `windfall-engine`.
+//! A [`Database`] is a folder. It has tables, a [`Table`] has rows, which are keys with values, and an [`Index`] finds
+//! rows by parts of their values. All three are handles: clone them, and use them from any thread.
 //!
-//! **Invariants.** docs/invariants.md lists them, each with the tests that hold it.
+//! ```
+//! use windfall::{Database, IndexOptions, Options, TableOptions};
+//!
+//! # fn main() -> windfall::Result<()> {
+//! # let folder = std::env::temp_dir().join(format!("windfall-crate-page-{}", std::process::id()));
+//! let db = Database::open(&folder, Options::default().buffer_pool_size(64 << 20))?;
+//! // The first two bytes of a value are the country.
+//! let towns = db.create_table("towns", TableOptions::default().index("country", IndexOptions::on_value(0..2)))?;
+//! towns.insert(b"Basel", b"CH177595")?;
+//! towns.insert(b"Torino", b"IT841600")?;
+//! assert_eq!(towns.get(b"Basel")?.as_deref(), Some(&b"CH177595"[..]));
+//! let italian: Vec<_> = towns.index("country")?.get(b"IT")?.collect::<windfall::Result<_>>()?;
+//! assert_eq!(italian[0].key, b"Torino");
+//! # db.close()?;
+//! # std::fs::remove_dir_all(&folder).ok();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Transactions
+//!
+//! A call on a table is a transaction of its own: atomic over the table and its indexes, and durable when it returns,
+//! as [`Options::flush_log_at_trx_commit`] says. [`Database::begin`] begins a [`Transaction`] of many calls, at one of
+//! the levels of [`Isolation`]; [`Table::within`] returns the table's handle in it.
+//!
+//! ```
+//! use windfall::{Database, Options, TableOptions, TransactionOptions};
+//!
+//! # fn main() -> windfall::Result<()> {
+//! # let folder = std::env::temp_dir().join(format!("windfall-crate-page-2-{}", std::process::id()));
+//! # let db = Database::open(&folder, Options::default().buffer_pool_size(16 << 20))?;
+//! let stock = db.create_table("stock", TableOptions::default())?;
+//! stock.put(b"apples", b"3")?;
+//! let trx = db.begin(TransactionOptions::default());
+//! let in_trx = stock.within(&trx);
+//! assert_eq!(in_trx.get_for_update(b"apples")?.as_deref(), Some(&b"3"[..]));
+//! in_trx.put(b"apples", b"2")?;
+//! assert_eq!(stock.get(b"apples")?.as_deref(), Some(&b"3"[..])); // not committed yet
+//! trx.commit()?;
+//! # db.close()?;
+//! # std::fs::remove_dir_all(&folder).ok();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A transaction that closes a deadlock, or is its victim, is rolled back with [`error::LockError::Deadlock`]: begin it
+//! again.
+//!
+//! # Drops
+//!
+//! [`Database::drop_table`], [`Database::truncate_table`] and [`Database::drop_index`] unlink what they drop. Frames,
+//! memory and files are freed in the background, in small steps. [`DropReport`] has the counted work of the statement.
+//!
+//! ```
+//! use windfall::{Database, Options, TableOptions};
+//!
+//! # fn main() -> windfall::Result<()> {
+//! # let folder = std::env::temp_dir().join(format!("windfall-crate-page-3-{}", std::process::id()));
+//! # let db = Database::open(&folder, Options::default().buffer_pool_size(16 << 20))?;
+//! let day = db.create_table("2026-11-26", TableOptions::default())?;
+//! day.insert(b"1", b"an event")?;
+//! let report = db.drop_table("2026-11-26")?;
+//! assert_eq!(report.trees, 1);
+//! assert!(day.get(b"1").is_err());
+//! # db.close()?;
+//! # std::fs::remove_dir_all(&folder).ok();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where to find what
+//!
+//! - [`Options`]: the buffer pool, the log, durability, limits. [`Metrics`]: what the engine has done, and has yet to
+//!   do.
+//! - [`Range`], [`Cursor`], [`IndexRange`], [`IndexCursor`]: rows in order. [`Session`]: temporary tables.
+//! - [`error`]: one type for each family of operations, all converted into [`Error`]. A text names the
+//!   thing, and the remedy if there is one.
+//! - [`disk`] and [`mod@env`]: what [`Database::open_on`] takes instead of a folder and the clock, for simulations.
+//!
+//! **Purpose.** The API. The engine behind it is the crate `windfall-engine`; ARCHITECTURE.md is for its developers.
+//!
+//! **Invariants.** Every type that a public item mentions can be named from here. `public-items.txt` lists the items.
 //!
 //! The examples of README.md are tests of this crate.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -28,24 +109,27 @@ mod transact;
 
 #[cfg(feature = "fuzz")]
 use windfall_base::fuzz_input;
-use windfall_base::keys;
-pub use windfall_base::{disk, env, error, ids, row, sync};
+pub use windfall_base::{disk, env, error, ids, row};
+use windfall_base::{keys, sync};
 use windfall_btree::{page, tree};
 use windfall_engine::{buffer, catalog, engine, log, options, recovery, store, tablespace, transaction};
 
 pub use catalog::DropReport;
-pub use check::CheckReport;
+pub use check::{CheckReport, CheckedTree};
 pub use cursor::{Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use error::{Error, Result};
-pub use index::{Index, IndexCursor, IndexKey, IndexRange, IndexRow};
+pub use index::{Index, IndexCursor, IndexItem, IndexKey, IndexRange, IndexRow};
 pub use log::FlushLog;
 pub use metrics::Metrics;
 pub use options::Options;
 pub use range::Range;
 pub use recovery::{Phase, Progress};
 pub use session::{Scratch, Session};
-pub use sync::CountingAllocator;
+pub use sync::{
+    CountingAllocator, Event,
+    work::{Counts, Work},
+};
 pub use table::Table;
 pub use transact::{IfLocked, Isolation, Transaction, TransactionOptions};
 pub use transaction::{
