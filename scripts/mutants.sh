@@ -56,7 +56,7 @@ targets=()
 for test in "$tree"/crates/windfall/tests/*; do
     name=$(basename "$test" .rs)
     case $name in
-        house_rules | canary | limits | kill | bank) ;;
+        house_rules | public_items | canary | limits | kill | bank) ;;
         *) [[ $test == *.rs || -e $test/main.rs ]] && targets+=(--test "$name") ;;
     esac
 done

@@ -58,7 +58,7 @@ for sanitizer in thread address; do
         address) finds address a_use_of_freed_memory "AddressSanitizer: heap-use-after-free" ;;
     esac
     say "$sanitizer sanitizer: the parts in which threads meet"
-    named --lib -- buffer:: sync:: log::tests::threads log::tests::every_one_of_many \
+    named --lib -- buffer:: tests::pool sync:: log::tests::threads log::tests::every_one_of_many \
         transaction::ids transaction::lock transaction::active transaction::tests::threads tree::tests::concurrent
     say "$sanitizer sanitizer: transactions that wait for each other"
     named --test transactions -- crowds:: background::

@@ -49,8 +49,7 @@
 //! # }
 //! ```
 //!
-//! A transaction that closes a deadlock, or is its victim, is rolled back with [`error::LockError::Deadlock`]: begin it
-//! again.
+//! The victim of a deadlock is rolled back, with the error [`error::LockError::Deadlock`]: begin it again.
 //!
 //! # Drops
 //!
@@ -120,6 +119,7 @@ pub use cursor::{Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use error::{Error, Result};
 pub use index::{Index, IndexCursor, IndexItem, IndexKey, IndexRange, IndexRow};
+pub use keys::{Key, KeyRange};
 pub use log::FlushLog;
 pub use metrics::Metrics;
 pub use options::Options;
@@ -128,14 +128,14 @@ pub use recovery::{Phase, Progress};
 pub use session::{Scratch, Session};
 pub use sync::{
     CountingAllocator, Event,
-    work::{Counts, Work},
+    work::{Counts, Work, so_far as work_so_far},
 };
 pub use table::Table;
 pub use transact::{IfLocked, Isolation, Transaction, TransactionOptions};
 pub use transaction::{
     AtUndoLimit,
     listing::{TransactionInfo, TransactionState, ViewInfo},
-    locks::{Deadlock, HeldLock, Lock, RowMode, TableMode, Waiting},
+    locks::{Deadlock, DeadlockMember, HeldLock, Lock, RowMode, RowName, TableMode, Waiting},
     prepared::PreparedTransaction,
 };
 

@@ -1,88 +1,148 @@
 //! The list of public items: a change of the API shows in `public-items.txt`, beside the change of the code.
 //!
-//! The items are those of this crate, and those of the crates below it that it exports. The compiler lists them: its
-//! documentation in JSON is not stable, so the pinned compiler is told to provide it nevertheless.
+//! The items are those of this crate, and those of the crates below it that it exports. rustdoc lists them as JSON,
+//! which is not stable: `RUSTC_BOOTSTRAP` enables it in the pinned compiler.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     env, fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use public_api::Builder;
+use public_api::{Builder, PublicApi};
 use serde_json::Value;
+use windfall::{Database, Index, Session, Table, Transaction};
 
-/// The crates with exported items.
-const CRATES: [&str; 3] = ["windfall", "windfall-base", "windfall-engine"];
+/// The crates below the API.
+const BELOW: [&str; 3] = ["windfall-base", "windfall-btree", "windfall-engine"];
 /// With this variable, the list is written instead of compared.
 const WRITE: &str = "WINDFALL_PUBLIC_ITEMS";
 
-/// Returns the documentation of a crate.
-fn documented(package: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("public-items");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["rustdoc", "--quiet", "-p", package, "--lib", "--target-dir"]).arg(&folder);
-    cargo.args(["--", "-Zunstable-options", "--output-format", "json"]).env("RUSTC_BOOTSTRAP", "1");
-    assert!(cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success(), "{package}");
-    folder.join("doc").join(package.replace('-', "_") + ".json")
+/// What rustdoc says of a crate.
+struct Documented {
+    api: PublicApi,
+    json: Value,
 }
 
-/// Returns the public items of a crate, a line each.
-fn items(documented: &Path) -> Vec<String> {
-    let api = Builder::from_rustdoc_json(documented)
-        .omit_blanket_impls(true)
-        .omit_auto_trait_impls(true)
-        .omit_auto_derived_impls(true)
-        .build()
-        .unwrap();
-    api.items().map(ToString::to_string).collect()
-}
+impl Documented {
+    fn new(package: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("public-items");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["rustdoc", "--quiet", "--locked", "-p", package, "--lib", "--target-dir"]).arg(&folder);
+        cargo.args(["--", "-Zunstable-options", "--output-format", "json"]).env("RUSTC_BOOTSTRAP", "1");
+        // How the test itself was built does not matter here.
+        for name in ["CARGO_BUILD_TARGET", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER", "RUSTFLAGS"] {
+            cargo.env_remove(name);
+        }
+        assert!(cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success(), "{package}");
+        let file: PathBuf = folder.join("doc").join(package.replace('-', "_") + ".json");
+        let json = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let api =
+            Builder::from_rustdoc_json(&file).omit_blanket_impls(true).omit_auto_trait_impls(true).build();
+        let api = api.expect("the JSON of the compiler that rust-toolchain.toml names can be read");
+        Self { api, json: serde_json::from_str(&json).unwrap() }
+    }
 
-/// Returns the full paths of the items of other crates that a crate exports.
-fn exported(documented: &Path) -> BTreeSet<String> {
-    let json: Value = serde_json::from_str(&fs::read_to_string(documented).unwrap()).unwrap();
-    let items = json["index"].as_object().unwrap().values();
-    let ids = items.filter_map(|item| item["inner"]["use"]["id"].as_u64());
-    let path = |id: u64| {
-        let parts = json["paths"][id.to_string()]["path"].as_array()?;
+    /// Returns where an item is defined.
+    fn path(&self, id: u64) -> Option<String> {
+        let parts = self.json["paths"][id.to_string()]["path"].as_array()?;
         Some(parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("::"))
-    };
-    ids.filter_map(path).filter(|path| path.starts_with("windfall_")).collect()
+    }
+
+    /// Returns where the items of other crates that this crate exports are defined.
+    fn exported(&self) -> BTreeSet<String> {
+        let items = self.json["index"].as_object().unwrap().values();
+        let ids = items.filter_map(|item| item["inner"]["use"]["id"].as_u64());
+        ids.filter_map(|id| self.path(id)).filter(|path| path.starts_with("windfall_")).collect()
+    }
+
+    /// Returns the public items that are among these, or within one of them, a line each. Takes those from `wanted`
+    /// that are here.
+    fn lines_of(&self, wanted: &mut BTreeSet<String>) -> BTreeSet<String> {
+        let parents: BTreeMap<u32, u32> =
+            self.api.items().filter_map(|item| Some((item.id().0, item.parent_id()?.0))).collect();
+        let mut found = BTreeSet::new();
+        let mut lines = BTreeSet::new();
+        for item in self.api.items() {
+            let mut at = Some(item.id().0);
+            while let Some(id) = at {
+                if let Some(path) = self.path(id.into()).filter(|path| wanted.contains(path)) {
+                    found.insert(path);
+                    lines.insert(item.to_string());
+                }
+                at = parents.get(&id).copied();
+            }
+        }
+        wanted.retain(|path| !found.contains(path));
+        lines
+    }
 }
 
-/// Returns whether a line is about an item that is, or is in, one of these: by the first path of the project in it.
-fn is_of(line: &str, exported: &BTreeSet<String>) -> bool {
-    let Some(at) = line.find("windfall_") else { return false };
-    let path = &line[at..];
-    exported.iter().any(|item| {
-        path.strip_prefix(item.as_str())
-            .is_some_and(|rest| !rest.starts_with(|next: char| next.is_alphanumeric() || next == '_'))
-    })
+/// Returns the paths of the project that a line mentions.
+fn mentioned(line: &str) -> impl Iterator<Item = &str> {
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
+    let words = line.split(move |letter| !is_part(letter)).map(|word| word.trim_end_matches(':'));
+    words.filter(|path| path.starts_with("windfall"))
+}
+
+/// Returns whether a name is that of a type or a trait.
+fn is_type(name: &str) -> bool {
+    name.starts_with(char::is_uppercase) && name.contains(char::is_lowercase)
+}
+
+/// Returns the names of the types that a user can name: each exported one, and each one in a public module.
+fn nameable(lines: &BTreeSet<String>) -> BTreeSet<&str> {
+    let declares = |line: &&String| {
+        ["pub use ", "struct ", "enum ", "trait ", "type "].iter().any(|word| line.contains(word))
+    };
+    let names = lines.iter().filter(declares).filter_map(|line| mentioned(line).next());
+    names.filter_map(|path| path.rsplit("::").find(|name| is_type(name))).collect()
 }
 
 #[test]
 fn the_list_has_every_public_item() {
-    let [api, below @ ..] = CRATES.map(documented);
-    let exported = exported(&api);
-    assert!(exported.len() > 15, "{exported:?}");
-    let mut list = items(&api);
-    for documented in &below {
-        list.extend(items(documented).into_iter().filter(|line| is_of(line, &exported)));
+    let api = Documented::new("windfall");
+    let mut wanted = api.exported();
+    assert!(wanted.len() > 20, "{wanted:?}");
+    let mut is: BTreeSet<String> = api.api.items().map(ToString::to_string).collect();
+    for package in BELOW {
+        is.extend(Documented::new(package).lines_of(&mut wanted));
     }
-    let list = list.join("\n") + "\n";
+    assert!(wanted.is_empty(), "nothing is listed of what is exported: {wanted:?}");
+
+    let names = nameable(&is);
+    let hidden: BTreeSet<&str> = is
+        .iter()
+        .flat_map(|line| mentioned(line))
+        .filter(|path| path.split("::").find(|name| is_type(name)).is_some_and(|name| !names.contains(name)))
+        .collect();
+    assert!(hidden.is_empty(), "public items mention types that no user can name: {hidden:#?}");
+
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("public-items.txt");
     if env::var_os(WRITE).is_some() {
-        fs::write(&file, &list).unwrap();
+        let lines: Vec<&str> = is.iter().map(String::as_str).collect();
+        fs::write(&file, lines.join("\n") + "\n").unwrap();
     }
-    let listed = fs::read_to_string(&file).unwrap();
-    let (listed, is): (BTreeSet<&str>, BTreeSet<&str>) = (listed.lines().collect(), list.lines().collect());
+    let listed: BTreeSet<String> = fs::read_to_string(&file).unwrap().lines().map(Into::into).collect();
     let (gone, new): (Vec<_>, Vec<_>) = (listed.difference(&is).collect(), is.difference(&listed).collect());
     assert!(
         gone.is_empty() && new.is_empty(),
         "the public items are not those of public-items.txt: no longer public are {gone:#?}, new are {new:#?}. If \
          that is intended, `{WRITE}=1 cargo test -p windfall --test public_items` writes the list again"
     );
+}
+
+/// The list has no auto traits: these are what the crate page promises of handles.
+#[test]
+fn handles_are_used_from_any_thread() {
+    fn is_shared<T: Clone + Send + Sync + 'static>() {}
+    fn is_sent<T: Send + 'static>() {}
+    is_shared::<Database>();
+    is_shared::<Table>();
+    is_shared::<Index>();
+    is_sent::<Session>();
+    is_sent::<Transaction>();
 }

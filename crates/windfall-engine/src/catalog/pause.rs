@@ -1,7 +1,7 @@
 //! Points within DDL statements at which a test can act.
 //!
 //! **Purpose.** A test passes a function that each statement calls at such points, and memory bounds for the
-//! statements.
+//! statements. It can also replace a stored record, and count what waits to be freed.
 //!
 //! **Invariants.** Only builds with the feature `testing` have this module. The function is not called within itself.
 
@@ -36,7 +36,7 @@ impl Pause {
         self.0.lock().0 = Some(Box::new(run));
     }
 
-    /// Calls no function any more.
+    /// Removes the function.
     pub fn clear(&self) {
         let act = self.0.lock().0.take();
         drop(act);
@@ -66,7 +66,7 @@ impl Pause {
 }
 
 impl Catalog {
-    /// Writes another record of a table, which the table has at the next opening.
+    /// Replaces the stored record of a table. It takes effect at the next opening.
     ///
     /// # Errors
     /// As for any statement.

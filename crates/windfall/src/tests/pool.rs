@@ -28,7 +28,7 @@ fn a_caller_gets_an_error_when_no_frame_is_freed_even_during_resizes() {
     let (pool, mut times) = (db.engine().pool.clone(), 0);
     let resize = move || {
         times += 1;
-        assert!(times < 3000, "a caller waits for a frame, and is told nothing");
+        assert!(times < 3000, "a caller waits for a frame, and gets no error");
         pool.resize(if times % 2 == 0 { 128 } else { 192 }).unwrap();
         Next::Idle(Duration::ZERO)
     };

@@ -154,7 +154,7 @@ fn build_during_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mute
             let changes = &mut *acting.lock();
             let noted =
                 table.inner.look(|schema| schema.building.as_ref().map_or(0, |building| building.bytes()));
-            assert!(noted < notes.saturating_add(2_000), "who changes a row would wait: {noted}");
+            assert!(noted < notes.saturating_add(2_000), "a change of a row would wait: {noted}");
             for _ in 0..changes.chance.random() % 3 {
                 // After a crash nothing works, and the statement must find that out itself.
                 failed |= changes.change(&handle, &table).is_err();

@@ -253,11 +253,45 @@ fn unsafe_without_its_reason_is_found() {
     assert_eq!(lines(safety, "a.rs", "// unsafe\nconst A: &str = \"unsafe {}\";"), NONE);
 }
 
+/// A file of the engine, in the folder that paths leave out.
+const LOG: &str = "crates/windfall-engine/src/storage/log/mod.rs";
+
+/// Returns the lines of a file of the engine with an import from a higher layer.
+fn upward(text: &str) -> Vec<usize> {
+    imports::upward(&parse(LOG, text)).into_iter().map(|(line, _)| line).collect()
+}
+
+#[test]
+fn a_folder_that_the_root_names_hides_no_import() {
+    for path in
+        ["crate::storage::buffer", "super::buffer", "windfall_engine::buffer", "super::super::catalog"]
+    {
+        assert_eq!(upward(&format!("use {path}::Pool;\n")), [1], "{path}");
+    }
+    assert_eq!(upward("use crate::disk::Disk;\nuse super::log::Log;\n"), NONE);
+    assert_eq!(imports::upward(&parse("crates/windfall-engine/src/storage/mod.rs", "pub mod log;\n")), []);
+}
+
+#[test]
+fn only_tests_ask_for_points_within_statements() {
+    let found = |path: &str, text: &str| rules::testing(path, text).len();
+    let asked = "windfall-engine = { path = \"../windfall-engine\", features = [\"testing\"] }\n";
+    assert_eq!(
+        found("crates/windfall/Cargo.toml", &format!("[dependencies]\n[dev-dependencies]\n{asked}")),
+        0
+    );
+    assert_eq!(
+        found("crates/windfall/Cargo.toml", &format!("[dependencies]\n{asked}[dev-dependencies]\n")),
+        1
+    );
+    assert_eq!(found("crates/windfall-cli/Cargo.toml", &format!("[dev-dependencies]\n{asked}")), 1);
+    assert_eq!(found("crates/windfall-engine/Cargo.toml", "[features]\ntesting = []\n"), 0);
+}
+
 #[test]
 fn a_broken_rule_names_its_place() {
-    let broken = rules::source(&parse("crates/windfall/src/log/mod.rs", "use crate::buffer::Pool;\n"));
-    let import =
-        "crates/windfall/src/log/mod.rs:1: import upward, from `log` to `buffer`: `crate::buffer::Pool`";
+    let broken = rules::source(&parse(LOG, "use crate::buffer::Pool;\n"));
+    let import = format!("{LOG}:1: import upward, from `log` to `buffer`: `crate::buffer::Pool`");
     assert!(broken.iter().any(|b| b.to_string() == import), "{broken:?}");
     let broken = rules::text("a.sh", &["# TO", "DO"].concat());
     assert!(broken.last().is_some_and(|b| b.to_string().starts_with("a.sh:1: left over")));

@@ -73,6 +73,19 @@ fn the_workspace_keeps_the_house_rules() {
     assert!(broken.is_empty(), "{} house rules broken:\n{list}", broken.len());
 }
 
+/// proptest looks for the inputs that have failed beside the `src` of their test.
+#[test]
+fn every_kept_input_belongs_to_a_test() {
+    let files = project_files();
+    let is_there = |path: &str| files.iter().any(|(file, _)| file == path);
+    let kept: Vec<_> = files.iter().filter(|(path, _)| path.contains("/proptest-regressions/")).collect();
+    assert!(!kept.is_empty(), "no kept input is found");
+    for (path, _) in kept {
+        let source = path.replace("/proptest-regressions/", "/src/").replace(".txt", ".rs");
+        assert!(is_there(&source), "{path} is never read: there is no {source}");
+    }
+}
+
 /// Returns the names of functions that a document gives in backticks: lower case, with two underscores at least.
 fn named_functions(text: &str) -> impl Iterator<Item = &str> {
     let is_name = |name: &&str| {

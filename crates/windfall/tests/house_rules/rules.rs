@@ -41,6 +41,7 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Broken> {
             traces(text),
             canary(path, text),
             lab(path, text),
+            testing(path, text),
         ],
     )
 }
@@ -146,6 +147,22 @@ pub(crate) fn canary(path: &str, text: &str) -> Found {
     lines
         .filter(|(_, line)| asks(line))
         .map(|(n, _)| (n + 1, "asks for the feature `canary`, which is for tests alone".into()))
+        .collect()
+}
+
+/// Checks that only the tests of the API ask for the points within statements at which a test can act.
+pub(crate) fn testing(path: &str, text: &str) -> Found {
+    let is_manifest = Path::new(path).file_name().is_some_and(|name| name == "Cargo.toml");
+    let tests = text.find("[dev-dependencies]").map_or(usize::MAX, |at| text[..at].lines().count());
+    let is_allowed = |n: usize, line: &str| match path {
+        "crates/windfall-engine/Cargo.toml" => line == "testing = []",
+        "crates/windfall/Cargo.toml" => n > tests && line.starts_with("windfall-engine = "),
+        _ => false,
+    };
+    let lines = text.lines().enumerate().filter(|_| is_manifest);
+    lines
+        .filter(|(n, line)| !line.starts_with('#') && has_word(line, "testing") && !is_allowed(*n, line))
+        .map(|(n, _)| (n + 1, "asks for the feature `testing`, which is for tests alone".into()))
         .collect()
 }
 

@@ -56,7 +56,7 @@ impl Drop for Advice {
             let bug = env::var(BUG).map_or(String::new(), |bug| format!("{BUG}={bug} "));
             eprintln!(
                 "\nput the failing schedule above into a file and replay it:\n    {bug}{REPLAY}=FILE cargo test -p \
-                 windfall -p windfall-base --features model --lib -- --exact {}\n",
+                 windfall-engine -p windfall-base --features model --lib -- --exact {}\n",
                 self.0
             );
         }
