@@ -163,6 +163,7 @@ impl Words {
     /// Frees about this many bytes, from the end; words on the heap are freed all at once. Returns the number of bytes
     /// freed; zero when none were left.
     pub fn free_some(&mut self, bytes: usize) -> usize {
+        debug_assert!(bytes > 0, "a step that frees nothing never ends");
         let before = self.bytes();
         let left = before.saturating_sub(bytes.next_multiple_of(GRANULE));
         match &mut self.memory {

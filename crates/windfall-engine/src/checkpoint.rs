@@ -132,8 +132,11 @@ impl Checkpointer {
         // A checkpoint makes room in the log, so it is admitted without a wait.
         let _room = log.admit_space_maker(group.log_bytes())?;
         let (start, end) = log.begin_group().append(group.bytes())?;
+        assert!(low_water_mark <= start, "the record of unfinished transactions is below the low-water mark");
+        assert!(control.control().durable <= start, "the durable position moves back");
         if !planted(Bug::LowWaterMarkBeforeTheLog) {
             log.sync_to(end)?;
+            assert!(end <= log.durable(), "the record of unfinished transactions is not durable");
         }
         let (space_ceiling, trx_ceiling) = unfinished.ceilings();
         if planted(Bug::LogCutBeforeTheControlFile) {
@@ -149,6 +152,9 @@ impl Checkpointer {
             // The log record that says so may be truncated from now on.
             control.system_made |= system_made && !planted(Bug::SystemTreeForgotten);
         })?;
+        let recorded = control.control();
+        assert!(low_water_mark <= recorded.low_water_mark, "the log is truncated beyond the recorded mark");
+        assert!(recorded.low_water_mark <= recorded.durable, "the low-water mark is above the durable log");
         log.raise_low_water_mark(low_water_mark);
         *self.last.lock() = (self.pool.context().env.now(), end);
         self.made.fetch_add(1, Relaxed);
@@ -187,6 +193,7 @@ impl Checkpointer {
         let (at, end) = *self.last.lock();
         let now = self.pool.context().env.now();
         let log_end = self.pool.context().log.end();
+        debug_assert!(end <= log_end, "the log ends below its last checkpoint");
         log_end.0 - end.0 >= WORTHWHILE && now.saturating_sub(at) >= QUIET && self.low_water_mark() >= log_end
     }
 

@@ -31,6 +31,7 @@ impl IoBuffer {
     /// content.
     pub fn resize(&mut self, bytes: usize) {
         self.0.resize(bytes.div_ceil(BLOCK), Block([0; BLOCK]));
+        debug_assert!(self.bytes().len() >= bytes, "a buffer is shorter than was asked for");
     }
 
     /// Returns the bytes.
@@ -57,6 +58,7 @@ impl Flatten for Vec<Block> {
     }
 
     fn as_flattened_bytes_mut(&mut self) -> &mut [u8] {
+        debug_assert!(self.as_ptr().addr().is_multiple_of(BLOCK), "memory for I/O does not begin at a block");
         // SAFETY: as above; the vector is borrowed exclusively, and every byte value is valid.
         unsafe { core::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), self.len() * BLOCK) }
     }

@@ -106,6 +106,7 @@ impl Cache {
             let oldest = self.by_use.pop_first().and_then(|(_, name)| self.files.remove(&name));
             gone.extend(oldest);
         }
+        debug_assert_eq!(self.by_use.len(), self.files.len(), "the order of use has not all cached handles");
         gone
     }
 }

@@ -95,6 +95,10 @@ impl Shared {
             let mut jobs = self.work.lock();
             if let Some(job) = jobs.waiting.pop_front() {
                 jobs.busy += 1;
+                debug_assert!(
+                    jobs.stopping || jobs.busy <= jobs.threads.len(),
+                    "more requests are carried out than there are threads"
+                );
                 drop(jobs);
                 job.run();
                 self.work.lock().busy -= 1;
@@ -114,6 +118,7 @@ impl IoThreads {
 
     fn push(&self, job: Job) {
         let mut jobs = self.shared.work.lock();
+        debug_assert!(!jobs.stopping, "a request comes after the end of the threads");
         jobs.waiting.push_back(job);
         if jobs.threads.len() < self.limit && jobs.busy + jobs.waiting.len() > jobs.threads.len() {
             let shared = self.shared.clone();
@@ -193,6 +198,8 @@ impl Queue for RealQueue {
             self.inbox.arrived.wait(|| !self.inbox.done.lock().is_empty());
         }
         let done = core::mem::take(&mut *self.inbox.done.lock());
+        debug_assert!(done.len() <= self.pending, "more completions arrived than there were requests");
+        debug_assert!(!wait || self.pending == 0 || !done.is_empty(), "a wait ended without a completion");
         self.pending -= done.len();
         done
     }

@@ -133,6 +133,7 @@ impl RealDisk {
     }
 
     fn folder_path(&self, folder: Folder) -> PathBuf {
+        debug_assert_eq!(FOLDERS[folder as usize].0, folder, "the folders are not in their order");
         self.0.handles.root().join(FOLDERS[folder as usize].1)
     }
 }
@@ -317,6 +318,7 @@ impl Disk for RealDisk {
     }
 
     fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError> {
+        debug_assert_eq!(from.folder(), to.folder(), "a file is renamed to another folder");
         let _change = self.0.tenure.change()?;
         work::count(Work::FileCall);
         let old = self.path(from);

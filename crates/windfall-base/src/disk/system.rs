@@ -83,6 +83,7 @@ impl File {
             match call(at) {
                 Ok(0) => break,
                 Ok(n) => {
+                    debug_assert!(n <= len - at, "a call read more bytes than there was room for");
                     at += n;
                     // A direct read stops inside a block only at the end of the file, and could not continue from
                     // there.
@@ -107,6 +108,10 @@ impl File {
             store_words(into, &buffer.bytes()[..length]);
             return Ok(());
         }
+        debug_assert!(
+            !self.direct || (offset.is_multiple_of(BLOCK as u64) && length.is_multiple_of(BLOCK)),
+            "a direct read of {length} bytes at {offset} is not of whole blocks"
+        );
         let got = self.fill(length, |at| {
             // SAFETY: `at` is below the page's length, so the call writes within the words that `into` borrows. They
             // are atomics, which may change under a shared reference, and any bytes are valid in them. No reference
@@ -128,6 +133,15 @@ impl File {
 
     /// Writes all the bytes. For a direct file they must be whole blocks in aligned memory.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        debug_assert!(
+            !self.direct || (offset.is_multiple_of(BLOCK as u64) && bytes.len().is_multiple_of(BLOCK)),
+            "a direct write of {} bytes at {offset} is not of whole blocks",
+            bytes.len()
+        );
+        debug_assert!(
+            !self.direct || bytes.as_ptr().addr().is_multiple_of(BLOCK),
+            "the memory of a direct write does not begin at a block"
+        );
         let mut at = 0;
         while at < bytes.len() {
             match rustix::io::pwrite(&self.fd, &bytes[at..], offset + at as u64) {
@@ -157,6 +171,10 @@ impl File {
         offset: u64,
         buffer: &mut IoBuffer,
     ) -> Result<(), DiskError> {
+        debug_assert!(
+            !self.direct || offset.is_multiple_of(BLOCK as u64),
+            "a direct request at {offset} does not begin at a block"
+        );
         match action {
             Action::Read => {
                 let got = self.named(IoOp::Read, self.read_whole(offset, buffer.bytes_mut()))?;
@@ -183,6 +201,7 @@ impl File {
 
     /// Reserves space, and extends the file to the end of the range.
     pub(super) fn preallocate(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        debug_assert!(length > 0, "space is reserved for an empty range");
         let call = || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), offset, length);
         match retry_on_intr(call) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.fill_with_zeros(offset + length),
@@ -214,7 +233,8 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         if let Some(open) = &self.open {
-            open.count.fetch_sub(1, SeqCst);
+            let before = open.count.fetch_sub(1, SeqCst);
+            debug_assert!(before > 0, "a file is closed that was not counted as open");
             open.fewer.notify();
         }
     }

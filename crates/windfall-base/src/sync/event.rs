@@ -140,7 +140,8 @@ impl Event {
             }
         };
         drop(generation);
-        self.waiters.fetch_sub(1, SeqCst);
+        let before = self.waiters.fetch_sub(1, SeqCst);
+        debug_assert!(before > 0, "a thread that waited was not counted");
         was_ready
     }
 }

@@ -185,7 +185,11 @@ impl Gate {
 
     fn store(&self, state: u8) {
         let unless_for_good = |old| (old != CLOSED_FOR_GOOD).then_some(state);
-        let _ = self.state.fetch_update(SeqCst, SeqCst, unless_for_good);
+        let before = self.state.fetch_update(SeqCst, SeqCst, unless_for_good);
+        debug_assert!(
+            state == CLOSED_FOR_GOOD || before != Ok(OPEN),
+            "a gate was open while a thread had it closed"
+        );
     }
 
     fn mark(&self, state: u8) {
@@ -215,8 +219,10 @@ impl Drop for Closed<'_> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
+        debug_assert!(is_inside(), "a thread leaves a gate and is inside none");
         DEPTH.set(DEPTH.get() - 1);
-        self.gate.inside[self.stripe].count.fetch_sub(1, SeqCst);
+        let before = self.gate.inside[self.stripe].count.fetch_sub(1, SeqCst);
+        debug_assert!(before > 0, "a gate is left that was not entered");
         if self.gate.state.load(SeqCst) != OPEN && !planted(Bug::LeaverWakesNone) {
             self.gate.changed.notify_ordered();
         }

@@ -77,6 +77,7 @@ impl Latch {
     }
 
     fn take(&self, word: u64) -> bool {
+        debug_assert!(word & EXCLUSIVE == 0, "a latch is taken that a thread holds exclusively");
         let taken = self.0.compare_exchange_weak(word, word | EXCLUSIVE, Acquire, Relaxed).is_ok();
         if taken {
             // A thread that sees one of our changes sees that the latch was taken.
@@ -139,6 +140,7 @@ impl Latch {
         let change = u64::from(!planted(Bug::VersionKept));
         let word = self.0.fetch_add(change.wrapping_sub(EXCLUSIVE), Release);
         debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
+        debug_assert!(word & SHARERS == 0, "a latch was shared while a thread held it exclusively");
         if word & PARKED != 0 {
             self.wake();
         }
@@ -152,6 +154,7 @@ impl Latch {
     #[cold]
     fn carry(&self) {
         let word = self.0.fetch_sub(SHARE, Release);
+        debug_assert!(word & SHARERS != 0, "the carry of a version was removed before");
         if word & PARKED != 0 && word & SHARERS == SHARE {
             self.wake();
         }
@@ -162,6 +165,7 @@ impl Latch {
         self.1.given_in_drop();
         let word = self.0.fetch_and(!EXCLUSIVE, Release);
         debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
+        debug_assert!(word & SHARERS == 0, "a latch was shared while a thread held it exclusively");
         if word & PARKED != 0 {
             self.wake();
         }
@@ -199,6 +203,7 @@ impl Latch {
         self.1.unshared_in_drop();
         let word = self.0.fetch_sub(SHARE, Release);
         debug_assert!(word & SHARERS != 0, "released a latch that was not shared");
+        debug_assert!(word & EXCLUSIVE == 0, "a latch was held exclusively while a thread shared it");
         if word & PARKED != 0 && word & SHARERS == SHARE && !planted(Bug::LastSharerWakesNone) {
             self.wake();
         }

@@ -119,6 +119,7 @@ impl Page<'_> {
 
     /// Clears the page and writes a new header. The LSN is zero until the mini-transaction commits.
     pub fn format(self, id: PageId, kind: PageType, level: u8) {
+        debug_assert!(self.len() >= HEADER, "a page is shorter than its header");
         self.fill_zero(0, self.len());
         self.set_u8(4, kind as u8);
         self.set_u8(5, level);

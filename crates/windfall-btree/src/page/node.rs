@@ -157,6 +157,8 @@ pub(super) struct Slot(pub u64);
 
 impl Slot {
     pub(super) fn new(head: u32, record: usize, suffix_len: usize) -> Self {
+        debug_assert!(record.is_multiple_of(8), "a record does not begin at a whole word");
+        debug_assert!(u16::try_from(suffix_len).is_ok(), "the length of a suffix does not fit its slot");
         Self(u64::from(head) << 32 | ((record / 8) as u64) << 16 | suffix_len as u64)
     }
     #[inline]

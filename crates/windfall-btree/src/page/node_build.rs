@@ -45,6 +45,10 @@ impl NodeList {
     }
 
     fn push(&mut self, key: &[u8], body: impl FnOnce(&mut Vec<u8>)) {
+        debug_assert!(
+            self.entries.is_empty() || self.key(self.entries.len() - 1) < key,
+            "records are not added in the order of their keys"
+        );
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(key);
         let middle = self.bytes.len() as u32;
@@ -54,6 +58,7 @@ impl NodeList {
 
     /// Appends the records of slots `from..to` of a node. The node must not change meanwhile.
     pub fn push_node(&mut self, node: Node<'_>, from: usize, to: usize) {
+        debug_assert!(from <= to && to <= node.count(), "slots {from} to {to} are not all in the node");
         for slot in from..to {
             let start = self.bytes.len() as u32;
             node.key_into(slot, &mut self.bytes);

@@ -147,6 +147,10 @@ fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result 
     if heap_start(node) < node.slots_at() + (node.count() + 1 + words) * 8 {
         compact(node)?;
     }
+    debug_assert!(
+        node.slots_at() + (node.count() + 1 + words) * 8 <= heap_start(node),
+        "a record was promised room that its node does not have"
+    );
     let record = heap_start(node) - words * 8;
     let first = node.slots_at() / 8 + slot;
     page.move_words(first, first + 1, node.count() - slot);
@@ -154,6 +158,8 @@ fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result 
     body.write(page, record, suffix);
     add(page, COUNT, 1);
     add(page, HEAP, words);
+    debug_assert_eq!(Node::new(page).count(), node.count() + 1, "an insert adds one slot");
+    debug_assert_eq!(heap_start(node), record, "an inserted record is not the first of the heap");
     let node = Node::new(page);
     let skip = node.skip();
     // The last slot represents all others. If it is the new one, the first slot does.
@@ -162,11 +168,13 @@ fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result 
     } else {
         put_slot(node, slot, Slot::new(node.head_with(slot, skip), record, suffix.len()));
     }
+    debug_assert!(checked(page, node.is_leaf()).is_ok(), "the areas of a node overlap after an insert");
     Ok(())
 }
 
 /// Sets the skip, and updates all heads.
 fn set_skip(node: Node<'_>, skip: usize) {
+    debug_assert!(u8::try_from(skip).is_ok(), "a skip does not fit its field");
     for n in 0..node.count() {
         let slot = node.slot(n);
         put_slot(node, n, Slot::new(node.head_with(n, skip), slot.record(), slot.suffix_len()));
@@ -179,6 +187,7 @@ fn compact(node: Node<'_>) -> Result {
     let page = node.page();
     let live = usize::from(page.u16(HEAP)) - usize::from(page.u16(GARBAGE));
     let start = page.len() - live * 8;
+    debug_assert!(node.slots_at() + node.count() * 8 <= start, "live records reach into the slots");
     let mut moved = Vec::with_capacity(live);
     let mut slots = Vec::with_capacity(node.count());
     for n in 0..node.count() {
@@ -198,6 +207,7 @@ fn compact(node: Node<'_>) -> Result {
     }
     page.set_u16(HEAP, live as u16);
     page.set_u16(GARBAGE, 0);
+    debug_assert_eq!(heap_start(node), start, "a compacted heap does not begin at its first record");
     Ok(())
 }
 
@@ -213,10 +223,12 @@ pub(super) fn remove(page: Page<'_>, slot: u16) -> Result {
 }
 
 fn remove_slot(node: Node<'_>, slot: usize, words: usize) {
+    debug_assert!(slot < node.count(), "a slot is removed that the node does not have");
     let page = node.page();
     let first = node.slots_at() / 8 + slot;
     page.move_words(first + 1, first, node.count() - slot - 1);
     page.set_u16(COUNT, node.count() as u16 - 1);
+    debug_assert_eq!(Node::new(page).count() + 1, node.count(), "a removal takes one slot");
     if node.count() - 1 <= node.first_slot() {
         page.set_u8(SKIP, 0);
     }
@@ -255,7 +267,9 @@ pub(super) fn leaf_replace(page: Page<'_>, slot: u16, header: EntryHeader, value
         }
     }
     remove_slot(node, slot.into(), old);
-    insert(Node::new(page), slot.into(), &suffix, body)
+    let inserted = insert(Node::new(page), slot.into(), &suffix, body);
+    debug_assert!(inserted.is_ok(), "a record was removed, and what replaces it cannot be inserted");
+    inserted
 }
 
 /// Replaces the version header of a leaf's record.
@@ -295,6 +309,7 @@ pub(super) fn keep(
     let lsn = page.lsn();
     build(page, id, node.level(), lower, upper, &list.image(lower, upper))?;
     page.set_lsn(lsn);
+    debug_assert_eq!(Node::new(page).count(), to - from, "a node keeps other slots than it should");
     Ok(())
 }
 
@@ -337,5 +352,8 @@ pub(super) fn build(
         record += body.words(suffix.len()) * 8;
     }
     set_skip(node, node.best_skip());
+    debug_assert_eq!(record, page.len(), "the records of a new node do not fill its heap");
+    debug_assert_eq!(Node::new(page).count(), count, "a new node has another number of slots than its image");
+    debug_assert!(checked(page, leaf).is_ok(), "the areas of a new node overlap");
     Ok(())
 }

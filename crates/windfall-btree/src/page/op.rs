@@ -126,11 +126,16 @@ const SHORT: &str = "a page operation is cut short";
 const NO_FENCE: u16 = u16::MAX;
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    debug_assert!(u32::try_from(bytes.len()).is_ok(), "a string is too long for its length field");
     out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     out.extend_from_slice(bytes);
 }
 
 fn put_fence(out: &mut Vec<u8>, fence: Option<&[u8]>) {
+    debug_assert!(
+        fence.is_none_or(|fence| fence.len() < usize::from(NO_FENCE)),
+        "a fence is too long for its length field"
+    );
     out.extend_from_slice(&fence.map_or(NO_FENCE, |fence| fence.len() as u16).to_le_bytes());
     out.extend_from_slice(fence.unwrap_or(&[]));
 }

@@ -29,6 +29,7 @@ impl core::fmt::Debug for Page<'_> {
 
 /// Returns the words of a page of this many bytes, all zero, in memory outside the pool.
 pub fn blank(page_size: usize) -> Box<[AtomicU64]> {
+    debug_assert!(page_size.is_multiple_of(8), "a page of {page_size} bytes is not made of whole words");
     (0..page_size / 8).map(|_| AtomicU64::new(0)).collect()
 }
 
@@ -209,6 +210,7 @@ impl<'a> Page<'a> {
     /// Clears a range.
     pub fn fill_zero(self, at: usize, len: usize) {
         let end = at + len;
+        debug_assert!(end <= self.len(), "a range of {len} bytes at {at} leaves the page");
         let mut at = at;
         while at < end {
             if at.is_multiple_of(8) && end - at >= 8 {
@@ -247,6 +249,7 @@ impl<'a> Page<'a> {
 
     /// Copies the whole of another page of the same size.
     pub fn copy_from(self, other: Page<'_>) {
+        debug_assert_eq!(self.len(), other.len(), "a page is copied to one of another size");
         for (to, from) in self.words.iter().zip(other.words) {
             to.store(from.load(Relaxed), Relaxed);
         }

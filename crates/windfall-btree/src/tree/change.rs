@@ -62,7 +62,9 @@ impl<S: PageStore> Tree<S> {
             };
             let Some(leaf) = mtr.upgrade(&self.space, &path.node)? else { continue };
             let node = Node::new(mtr.page(leaf));
+            debug_assert!(node.contains(key), "the leaf that was latched is not that of the key");
             let (slot, found) = node.find(key);
+            debug_assert!(slot <= node.count(), "a key's place lies beyond the slots of its leaf");
             if let Some(value) = room {
                 let need = Need::leaf(key, value);
                 if !need.fits(node) {
@@ -115,6 +117,7 @@ impl<S: PageStore> Tree<S> {
             return Some(Adjacent::NoRoom);
         }
         let (slot, found) = node.find(key);
+        debug_assert!(slot <= node.count(), "a key's place lies beyond the slots of its leaf");
         let found = found.then(|| node.header(slot));
         Some(Adjacent::Place(Located { key, leaf: other.leaf, slot, found, room, store: PhantomData }))
     }
@@ -151,6 +154,10 @@ impl<S: PageStore> Located<'_, S> {
         let prefix = Node::new(mtr.page(self.leaf)).prefix_len();
         let slot = self.slot as u16;
         mtr.apply(self.leaf, &PageOp::LeafInsert { slot, header, suffix: &self.key[prefix..], value });
+        debug_assert!(
+            Node::new(mtr.page(self.leaf)).is_at(self.slot, self.key),
+            "an inserted entry is not in its slot"
+        );
         self.found = Some(header);
     }
 
@@ -159,6 +166,11 @@ impl<S: PageStore> Located<'_, S> {
         assert!(self.found.is_some(), "an entry is replaced where none is");
         self.assert_room(value);
         mtr.apply(self.leaf, &PageOp::LeafReplace { slot: self.slot as u16, header, value });
+        debug_assert_eq!(
+            Node::new(mtr.page(self.leaf)).value_range(self.slot).1,
+            value.len(),
+            "the new value of an entry has another length"
+        );
         self.found = Some(header);
     }
 
@@ -166,6 +178,11 @@ impl<S: PageStore> Located<'_, S> {
     pub fn set_header(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader) {
         assert!(self.found.is_some(), "an entry is marked where none is");
         mtr.apply(self.leaf, &PageOp::LeafHeader { slot: self.slot as u16, header });
+        debug_assert_eq!(
+            Node::new(mtr.page(self.leaf)).header(self.slot).undo,
+            header.undo,
+            "the new header of an entry has another undo position"
+        );
         self.found = Some(header);
     }
 

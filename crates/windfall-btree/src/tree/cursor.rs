@@ -333,6 +333,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
                         .tree
                         .damaged(page, "it does not reach beyond the key that it was found by"));
                 }
+                debug_assert!(batch.entries.len() <= self.limit, "a batch has more entries than its limit");
                 self.limit = self.limit.saturating_mul(4);
                 return Ok(true);
             }

@@ -84,11 +84,13 @@ impl HashBudget {
     }
 
     fn give_back(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Relaxed);
+        let before = self.used.fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes, "more of the budget is given back than was taken");
     }
 
     /// Creates a table; `None` if the budget or the system's address space is exhausted.
     fn table(&self, entries: usize) -> Option<Table> {
+        debug_assert!(entries.is_power_of_two(), "a table of {entries} entries cannot be indexed by a mask");
         let bytes = bytes_of(entries);
         if !self.reserve(bytes) {
             return None;
@@ -107,13 +109,16 @@ impl HashBudget {
         pin().flush();
         let mut freeing = self.freeing.lock();
         let Some(mut table) = freeing.take().or_else(|| self.retired.pop()) else { return false };
-        self.give_back(table.entries.free_some(FREED_PER_STEP) as u64);
+        let freed = table.entries.free_some(FREED_PER_STEP);
+        debug_assert!(freed > 0, "a table without memory waits to be freed");
+        self.give_back(freed as u64);
         *freeing = (!table.entries.is_empty()).then_some(table);
         freeing.is_some() || !self.retired.is_empty()
     }
 
     /// Takes over a table that no thread can see any more.
     fn retire(&self, table: Box<Table>) {
+        debug_assert!(!table.entries.is_empty(), "a table is retired that was freed before");
         if planted(Bug::HashTableFreedAtOnce) {
             self.give_back(table.entries.bytes() as u64);
             return;
@@ -247,6 +252,7 @@ impl HashIndex for TreeHash {
             return;
         };
         let len = table.entries.len();
+        debug_assert!(u16::try_from(slot).is_ok(), "a slot's number does not fit a hint");
         let entry = hash >> 48 << 48 | u64::from(slot as u16) << 32 | u64::from(leaf.0);
         table.entries[hash as usize & (len - 1)].store(entry, Relaxed);
         // The lowest bits choose the entry: use others, or only the fills of some entries would be counted.

@@ -104,6 +104,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
             return Ok(());
         }
         let last = node.list.key(node.list.len() - 1);
+        debug_assert!(last < key, "the keys of a load do not ascend");
         let upper = if leaf { separator(last, key) } else { key };
         // The prefix if the node were closed here; it shrinks as keys ascend.
         let prefix = prefix_of(&node.lower, Some(upper));
@@ -124,6 +125,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         let node = &mut self.levels[level];
         let mut rest = NodeList::default();
         let count = node.list.len();
+        debug_assert!(count >= 2, "a node without its last entry would be empty");
         let upper = if level == 0 {
             separator(node.list.key(count - 2), node.list.key(count - 1)).to_vec()
         } else {
@@ -140,6 +142,15 @@ impl<S: PageStore> BulkLoader<'_, S> {
 
     /// Writes a node and links it in the level above.
     fn write(&mut self, level: usize, lower: &[u8], upper: Option<&[u8]>, list: &NodeList) -> Result<()> {
+        debug_assert!(!list.is_empty(), "a node without an entry is written");
+        debug_assert!(
+            if level == 0 { list.key(0) >= lower } else { list.key(0) == lower },
+            "a node's first key does not fit its lower fence"
+        );
+        debug_assert!(
+            upper.is_none_or(|upper| list.key(list.len() - 1) < upper),
+            "a node's last key is not below its upper fence"
+        );
         let kind = if level == 0 { PageType::Leaf } else { PageType::Inner };
         let mut mtr = self.tree.begin_long()?;
         let near = PageNo(self.last_page.0 + 1);
@@ -183,6 +194,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
     }
 
     fn build_root(self, level: u8, list: &NodeList) -> Result<Lsn> {
+        debug_assert!(level == 0 || list.len() > 1, "an inner root has a single child");
         if list.is_empty() {
             return Ok(self.lsn);
         }

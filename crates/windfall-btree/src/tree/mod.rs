@@ -199,6 +199,7 @@ impl<S: PageStore> Tree<S> {
         if !self.is_rooted()? {
             let mut mtr = self.store.begin()?;
             let root = mtr.allocate(&self.space, PageType::Leaf, 0, PageNo::ROOT)?;
+            debug_assert!(Node::new(mtr.page(root)).is_leaf(), "a new root is not a leaf");
             if mtr.page_no(root) != PageNo::ROOT {
                 // Another thread created the root at the same time. The allocation map that shows it is latched.
                 let page = mtr.prepare_free(&self.space, root)?;

@@ -164,6 +164,7 @@ impl<S: PageStore> Tree<S> {
         let page = mtr.allocate(&self.space, PageType::Overflow, 0, PageNo::ROOT)?;
         let link = Link { next: PageNo::NONE, stamp, place: 0, len: 0 };
         mtr.apply(page, &PageOp::Write { at: NEXT as u32, bytes: &link.to_bytes() });
+        debug_assert!(Link::of(mtr.page(page), stamp, 0).is_some(), "a chain does not begin with its page");
         let first = mtr.page_no(page);
         Ok(OverflowWriter { tree: self, stamp, first, last: first, place: 0, length: 0, pending: Vec::new() })
     }
@@ -212,6 +213,7 @@ impl<S: PageStore> Tree<S> {
         let freeing = freeing.collect::<Result<Vec<_>>>()?;
         mtr.apply(anchor, &PageOp::Write { at: NEXT as u32, bytes: &link.next.0.to_le_bytes() });
         let freed = freeing.len();
+        debug_assert!(freed <= at_most, "more pages of a chain are freed than was asked for");
         for page in freeing {
             mtr.free(&self.space, page);
         }
@@ -277,12 +279,22 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     /// Those of the store.
     pub fn finish(mut self) -> Result<(OverflowRef, Lsn)> {
         let lsn = if self.pending.is_empty() { Lsn::ZERO } else { self.flush()? };
+        debug_assert_eq!(
+            u64::from(self.place) + 1,
+            self.length.div_ceil(capacity(self.tree.store.page_size()) as u64).max(1),
+            "an overflow chain has not the number of pages that its length needs"
+        );
         Ok((OverflowRef { length: self.length, stamp: self.stamp, first: self.first }, lsn))
     }
 
     /// Writes the pending bytes, at most a page. Everything that can fail comes before the first change.
     fn flush(&mut self) -> Result<Lsn> {
         let tree = self.tree;
+        debug_assert!(!self.pending.is_empty(), "a page of a chain is written without a byte");
+        debug_assert!(
+            self.pending.len() <= capacity(tree.store.page_size()),
+            "more bytes wait than a page of a chain takes"
+        );
         let mut mtr = tree.begin_long()?;
         let last = mtr.latch(&tree.space, self.last)?;
         // The first page was created empty; every later last page is full.
@@ -298,6 +310,10 @@ impl<S: PageStore> OverflowWriter<'_, S> {
         let link = Link { next: PageNo::NONE, stamp: self.stamp, place, len: self.pending.len() };
         mtr.apply(page, &PageOp::Write { at: NEXT as u32, bytes: &link.to_bytes() });
         mtr.apply(page, &PageOp::Write { at: DATA as u32, bytes: &self.pending });
+        debug_assert!(
+            Link::of(mtr.page(page), self.stamp, place).is_some_and(|link| link.len == self.pending.len()),
+            "a page of a chain does not have the place and the length that were written"
+        );
         (self.last, self.place) = (mtr.page_no(page), place);
         self.pending.clear();
         mtr.commit()

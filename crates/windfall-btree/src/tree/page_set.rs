@@ -31,6 +31,7 @@ impl PageSet {
     /// Adds all pages of another set.
     pub fn append(&mut self, other: Self) {
         for (at, bits) in other.words {
+            debug_assert!(bits != 0, "a set of pages has an empty word");
             match self.words.entry(at) {
                 Entry::Vacant(word) => {
                     word.insert(bits);

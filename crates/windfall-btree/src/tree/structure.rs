@@ -163,6 +163,11 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
             }
         }
         if let Some((_, first, between)) = best {
+            debug_assert!(first <= node.count(), "a node is split beyond its slots");
+            debug_assert!(
+                node.is_leaf() || (1..node.count()).contains(&first),
+                "a half of an inner node has no child"
+            );
             return Some((first, between));
         }
     }
@@ -196,6 +201,12 @@ impl<S: PageStore> Tree<S> {
             let Some(parent) = mtr.upgrade(&self.space, parent)? else { continue };
             let Some(child) = mtr.upgrade(&self.space, &path.node)? else { continue };
             let node = Node::new(mtr.page(child));
+            debug_assert_eq!(node.level(), level, "a node of another level is split");
+            debug_assert_eq!(
+                Some(Node::new(mtr.page(parent)).level()),
+                level.checked_add(1),
+                "a child is not on the level below its parent"
+            );
             if need.fits(node) {
                 return Ok(());
             }
@@ -238,6 +249,8 @@ impl<S: PageStore> Tree<S> {
         let image = list.image(between, upper);
         mtr.apply(right, &PageOp::NodeBuild { level, lower: between, upper, image: &image });
         mtr.apply(child, &PageOp::NodeKeep { slots: [0, at as u16], lower: &lower, upper: Some(between) });
+        debug_assert_eq!(Node::new(mtr.page(child)).count(), at, "the left half lacks records");
+        debug_assert_eq!(Node::new(mtr.page(right)).count(), list.len(), "the right half lacks records");
         let link = mtr.page_no(right);
         let mut parent = parent;
         if planted(Bug::SplitInTwoGroups) {
@@ -247,6 +260,7 @@ impl<S: PageStore> Tree<S> {
             parent = mtr.latch(&self.space, above)?;
         }
         mtr.apply(parent, &PageOp::InnerInsert { slot: slot as u16, child: link, suffix });
+        debug_assert_eq!(Node::new(mtr.page(parent)).child(slot), link, "a new node is not in its parent");
         mtr.commit()?;
         Ok(())
     }
@@ -267,6 +281,10 @@ impl<S: PageStore> Tree<S> {
         list.push_inner(&[], mtr.page_no(child));
         let image = list.image(&[], None);
         mtr.apply(root, &PageOp::NodeBuild { level: level + 1, lower: &[], upper: None, image: &image });
+        debug_assert!(
+            Node::new(mtr.page(root)).is_parent_of(0, Node::new(mtr.page(child))),
+            "the root is not the parent of what it held"
+        );
         mtr.commit()?;
         Ok(())
     }
@@ -300,10 +318,12 @@ impl<S: PageStore> Tree<S> {
                 Ok(false)
             }
             Outcome::Lowered => {
+                debug_assert!(level > 0, "a leaf was lowered");
                 pending.0.push((key, level - 1));
                 Ok(true)
             }
             Outcome::Merged(seam) => {
+                debug_assert!(level > 0 || seam.is_none(), "a leaf has children that became neighbours");
                 pending.0.push((key.clone(), level + 1));
                 pending.0.push((key, level));
                 pending.0.extend(seam.into_iter().flatten().map(|key| (key, level - 1)));
@@ -334,6 +354,11 @@ impl<S: PageStore> Tree<S> {
             let mut mtr = self.begin_long()?;
             let Some(parent) = mtr.upgrade(&self.space, &parent)? else { continue };
             let above = Node::new(mtr.page(parent));
+            debug_assert_eq!(
+                Some(above.level()),
+                level.checked_add(1),
+                "a child is not on the level below its parent"
+            );
             let slot = above.child_slot(key);
             if above.count() == 1 {
                 return Ok(Outcome::Alone);
@@ -359,6 +384,7 @@ impl<S: PageStore> Tree<S> {
                     let gone = mtr.prepare_free(&self.space, gone)?;
                     mtr.apply(left, &PageOp::NodeBuild { level: *level, lower, upper, image });
                     mtr.apply(parent, &PageOp::NodeRemove { slot: right as u16 });
+                    debug_assert!(Node::new(mtr.page(parent)).count() > 0, "a parent has no child left");
                     mtr.free(&self.space, gone);
                     mtr.commit()?;
                     return Ok(Outcome::Merged(merged.seam));
@@ -439,6 +465,7 @@ struct Merged {
 impl Merged {
     /// Merges two neighbours. `None` if they do not fit one page with a reserve.
     fn of([left, right]: [Node<'_>; 2]) -> Option<Self> {
+        debug_assert_eq!(left.level(), right.level(), "nodes of two levels are merged");
         if left.live_words() + right.live_words() > left.capacity() {
             return None;
         }

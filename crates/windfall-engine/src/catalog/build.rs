@@ -207,6 +207,10 @@ impl Catalog {
         tree: &Arc<Tree>,
         mode: FlushLog,
     ) -> Result<TableSchema> {
+        assert!(
+            tree.space().id() == index.space,
+            "the record names another tree than the one that was filled"
+        );
         let mut record = old.record.clone();
         record.version += 1;
         record.indexes.push(index.clone());
@@ -246,14 +250,17 @@ impl Deferred {
             self.order.push_back(entry.clone());
             self.entries.insert(entry);
         }
+        debug_assert!(self.entries.len() == self.order.len(), "the order has each deferred entry once");
     }
 
     /// Takes the oldest one. If it took them in the order of their keys, a steady supply of new entries with higher
     /// keys could starve the others.
     fn take_next(&mut self) -> Option<Arc<[u8]>> {
         let next = self.order.pop_front()?;
-        self.entries.remove(&next);
+        let was_there = self.entries.remove(&next);
+        debug_assert!(was_there, "an entry in the order is deferred");
         self.bytes -= next.len() + NOTE;
+        debug_assert!(!self.entries.is_empty() || self.bytes == 0, "bytes are counted of no deferred entry");
         Some(next)
     }
 }

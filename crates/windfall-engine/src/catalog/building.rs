@@ -106,7 +106,11 @@ impl Building {
                 core::mem::take(&mut *notes)
             } else {
                 let taken: BTreeSet<Vec<u8>> = core::iter::from_fn(|| notes.pop_first()).take(most).collect();
-                let bytes = taken.iter().map(|entry| entry.len() + NOTE).sum();
+                let bytes: usize = taken.iter().map(|entry| entry.len() + NOTE).sum();
+                debug_assert!(
+                    self.bytes.load(Relaxed) >= bytes,
+                    "more bytes of notes are taken than were counted"
+                );
                 self.bytes.fetch_sub(bytes, Relaxed);
                 taken
             }

@@ -87,6 +87,7 @@ impl<'t> Load<'t> {
 /// # Errors
 /// A value that is too long; a full disk, I/O.
 pub(super) fn write_chain(tree: &Tree, number: u64, value: &[u8]) -> Result<OverflowRef> {
+    debug_assert!(number < LOADED, "the number of a chain reaches into the base of stamps");
     let pool = tree.store();
     let mut writer = {
         let _room = admit(pool, 0)?;

@@ -316,6 +316,11 @@ impl Catalog {
                 lock = self.lock_out(metadata_lock, tables, options)?;
             }
             let closed = Gate::close_all(tables.iter().map(|table| table.gate()));
+            assert!(closed.len() == tables.len(), "a table's gate is not closed");
+            debug_assert!(
+                closed.iter().zip(tables).all(|(closed, table)| closed.is_of(table.gate())),
+                "a closed gate is that of another table"
+            );
             // A transaction that has locked one since the check has changed something, or is about to.
             if lock.is_some() || !self.are_locked(tables) {
                 return Ok((closed, lock));
@@ -361,7 +366,12 @@ impl Catalog {
     /// dropped. By then they are named or dropped.
     pub(super) fn make(&self, spaces: impl IntoIterator<Item = SpaceId>) -> SpacesBeingFilled<'_> {
         let spaces: SmallVec<[SpaceId; 1]> = spaces.into_iter().collect();
-        self.making.lock().extend(spaces.iter().copied());
+        let mut making = self.making.lock();
+        for space in &spaces {
+            let is_new = making.insert(*space);
+            debug_assert!(is_new, "two statements fill one tablespace");
+        }
+        drop(making);
         SpacesBeingFilled { catalog: self, spaces }
     }
 
@@ -478,6 +488,11 @@ impl Catalog {
         record: Vec<u8>,
         mode: FlushLog,
     ) -> Result<Arc<Table>> {
+        assert!(metadata_lock.table(name).is_none(), "the name of a new table has no table yet");
+        debug_assert!(
+            schema.trees().all(|tree| !tree.space().is_dropped()),
+            "a tree was dropped before its table had a name"
+        );
         let created_at = self.transactions.stamp()?;
         schema.trees().for_each(|tree| tree.space().set_created_at(created_at));
         let (_, unfinished) = self.change(&mut [Change::put(record_key(name), record)], &[], mode)?;
@@ -538,6 +553,7 @@ impl Catalog {
         ids.extend(spaces().map(|space| space.id()));
         let mut changes = SmallVec::<[Change; 1]>::with_capacity(all.len());
         changes.extend(metadata_lock.tables().map(|(name, _)| Change::remove(record_key(name))));
+        assert!(changes.len() == all.len(), "a drop removes one record per table");
         if planted(Bug::DropBeforeLog) {
             for space in spaces() {
                 self.pool.detach(space, Lsn::ZERO);
@@ -548,6 +564,7 @@ impl Catalog {
         for space in spaces() {
             self.pool.detach(space, lsn);
         }
+        debug_assert!(spaces().all(|space| space.is_dropped()), "a tree of a dropped table is in use");
         tables().for_each(|table| table.gate().close_permanently());
         tables().for_each(|table| self.retired.table(table.clone()));
         drop((closed, all));
@@ -592,6 +609,14 @@ impl Catalog {
         record.version += 1;
         let (mut closed, _lock) = self.close(&metadata_lock, &[&**table], options)?;
         let closed = closed.first_mut().expect("one was closed");
+        assert!(
+            record.id == table.closed_schema(closed).record.id,
+            "a table has the same id as long as it exists"
+        );
+        assert!(
+            record.version != table.closed_schema(closed).record.version,
+            "a definition that changes has a new version"
+        );
         let dropped: SmallVec<[SpaceId; FEW]> = table
             .closed_schema(closed)
             .spaces()
@@ -653,6 +678,7 @@ impl Catalog {
             return Ok(());
         }
         let _lock = self.lock_out(&metadata_lock, &[&*table_a, &*table_b], options)?;
+        assert!(!Arc::ptr_eq(&table_a, &table_b), "a table has one name");
         let put = |name: &str, table: &Table| {
             Change::put(record_key(name), table.look(|schema| schema.record.encode()))
         };

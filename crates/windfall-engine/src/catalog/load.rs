@@ -146,6 +146,10 @@ impl Clustered<'_> {
     }
 
     fn push(&mut self, key: Vec<u8>, stored: &Stored) -> Result<()> {
+        debug_assert!(
+            self.last.as_ref().is_none_or(|last| *last < key),
+            "rows are loaded in the order of keys"
+        );
         let (header, value) = stored.entry();
         self.load.push(&key, header, value)?;
         self.last = Some(key);
@@ -167,6 +171,10 @@ impl<'a> Filler<'a> {
         let filled = self.fill_clustered(rows, order);
         filled.map_err(|error| error.of(|_| Owner::Table(self.name.into())))?;
         let entries = core::mem::take(&mut self.entries);
+        assert!(
+            entries.len() == self.schema.secondaries.len(),
+            "entries are collected for each secondary tree"
+        );
         for (n, entries) in entries.into_iter().enumerate() {
             let index = &self.schema.record.indexes[n];
             let filled = self.fill_secondary(n, entries);

@@ -109,6 +109,7 @@ impl<'a> Listing<'a> {
     fn correct(&self, found: Vec<Move>) -> Vec<Move> {
         // While this is held, no table is renamed.
         let moves = self.names.moves.lock();
+        debug_assert!(self.from >= moves.first, "a move that a listing may miss is not kept");
         let moved = moves.moved.range((self.from - moves.first) as usize..);
         // The last name of each table is that of its last move. Since then the table may have been dropped, and another
         // one created.
@@ -254,6 +255,7 @@ impl Names {
 impl<'a> MetadataLock<'a> {
     /// Locks one more name, if no other statement has it. Returns whether it did.
     fn take(&mut self, name: &'a str) -> bool {
+        assert!(self.held.last().is_none_or(|(last, _)| *last < name), "names are locked in order");
         let mut shard = self.names.shard(name).lock();
         if let Some(entry) = shard.get_mut(name) {
             if entry.mark != Mark::Free {
@@ -292,7 +294,10 @@ impl<'a> MetadataLock<'a> {
 
     fn mark(&self, mark: Mark) {
         for (name, _) in &self.held {
-            self.names.shard(name).lock().get_mut(*name).expect("the name is claimed").mark = mark;
+            let mut shard = self.names.shard(name).lock();
+            let entry = shard.get_mut(*name).expect("the name is claimed");
+            debug_assert!(entry.mark != Mark::Free, "a statement's name is free to others");
+            entry.mark = mark;
         }
     }
 

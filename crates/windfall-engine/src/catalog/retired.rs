@@ -112,6 +112,7 @@ impl Retired {
         drop(waiting);
         let (alone, kept): (Vec<Item>, Vec<Item>) = looked_at.into_iter().partition(Item::is_alone);
         self.waiting.lock().extend(kept);
+        debug_assert!(alone.iter().all(Item::is_alone), "what is freed has another owner");
         // Freed here, without a lock.
         more || alone.len() == A_STEP
     }

@@ -41,6 +41,12 @@ impl TableSchema {
         core::iter::once(&self.clustered).chain(&self.secondaries)
     }
 
+    /// Returns whether its trees are those of its record, in order.
+    fn is_of_its_record(&self) -> bool {
+        self.secondaries.len() == self.record.indexes.len()
+            && self.trees().map(|tree| tree.space().id()).eq(self.record.spaces())
+    }
+
     /// Returns whether a row with this value has this key in the index with that tablespace.
     pub fn is_indexed(&self, space: SpaceId, index_key: &[u8], value: &[u8]) -> bool {
         let index = self.record.indexes.iter().find(|index| index.space == space);
@@ -70,6 +76,7 @@ pub type Call<'a> = Entered<'a, TableSchema>;
 impl Table {
     /// Makes a table with this schema.
     pub fn new(schema: TableSchema, hashed: bool) -> Self {
+        assert!(schema.is_of_its_record(), "the trees of a table are those of its record");
         if hashed {
             schema.trees().for_each(|tree| tree.hash().switch(true));
         }
@@ -163,6 +170,8 @@ impl Table {
 
     /// Replaces the schema. Returns the old one, which may own trees that are no longer named.
     pub(super) fn change_schema(&self, closed: &mut Closed<'_>, schema: TableSchema) -> TableSchema {
+        assert!(closed.is_of(self.gate()), "a table's gate is closed while its schema is replaced");
+        assert!(schema.is_of_its_record(), "the trees of a new schema are those of its record");
         let now = schema.record.clustered;
         let before = self.schema.replace(closed, schema);
         if before.record.clustered != now {

@@ -75,6 +75,7 @@ impl FileRecords {
         // With small pages one leaf has no room for a whole batch.
         let most_made = BATCH.min(self.system.most_puts(KEY));
         let made = self.pool.files_to_record(most_made);
+        debug_assert!(made.len() <= most_made, "a group has no more records than fit");
         // Nothing waits for the removals.
         let most_gone = if self.pool.context().log.pressure() < CROWDED { BATCH } else { 0 };
         let gone: Vec<SpaceId> = self.gone.iter().rev().take(most_gone).copied().collect();

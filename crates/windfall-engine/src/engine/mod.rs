@@ -219,7 +219,8 @@ impl Engine {
         }
         let outcome = CloseOutcome(self);
         let result = self.stop();
-        let _ = self.outcome.set(result.clone());
+        let is_first = self.outcome.set(result.clone()).is_ok();
+        debug_assert!(is_first, "closing has one outcome");
         drop(outcome);
         result
     }

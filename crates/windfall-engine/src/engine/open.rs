@@ -227,6 +227,10 @@ impl Engine {
             &mut |space| attacher.attach(space),
         )?;
         let transactions = Arc::new(transactions);
+        assert!(
+            transactions.active().count() == scan.unfinished.len(),
+            "every unfinished transaction is active again"
+        );
         let catalog = Catalog::open(
             pool.clone(),
             system.clone(),
@@ -316,6 +320,7 @@ fn drop_unnamed(
             pool.detach(space, end);
         }
     }
+    debug_assert!(lost.iter().all(|space| space.is_dropped()), "a tablespace without a name is in use");
     let known: BTreeSet<SpaceId> = lost.iter().map(|space| space.id()).collect();
     for file in attacher.files.iter().filter(|space| unnamed(space) && !known.contains(space)) {
         deleter.push_file(*file);

@@ -84,6 +84,9 @@ impl<'a> Mtr<'a> {
     }
 
     fn keep(&mut self, space: &Arc<Space>, id: PageId, page: ExclusivePage<'a>) -> Slot {
+        debug_assert!(self.find(id).is_none(), "page {id} is latched twice");
+        debug_assert!(space.id() == id.space, "page {id} belongs to another tablespace");
+        debug_assert!(page.id() == id, "the latched frame holds another page than {id}");
         self.pages.push(Some(Memo { space: space.clone(), page, id }));
         Slot(self.pages.len() - 1)
     }
@@ -209,6 +212,7 @@ impl<'a> Mtr<'a> {
 
     /// Adds a record that is not a change of a page.
     pub fn record(&mut self, record: &Record<'_>) {
+        debug_assert!(!matches!(record, Record::Page { .. }), "a change of a page is not applied");
         self.applied = true;
         self.recorded = true;
         self.group.push(record);
@@ -228,6 +232,8 @@ impl<'a> Mtr<'a> {
         let logged = !self.group.is_empty();
         let (start, end) =
             if logged { appending.append(self.group.bytes())? } else { (log.end(), Lsn::ZERO) };
+        debug_assert!(logged || !self.recorded, "a record was added that is not in the group");
+        debug_assert!(!logged || start < end, "the group ends where it starts");
         for memo in self.pages.iter_mut().flatten().filter(|memo| memo.page.is_changed()) {
             if memo.space.durability() == Durability::Logged {
                 memo.page.page().set_lsn(end);

@@ -200,13 +200,22 @@ impl SystemTree {
     pub fn change(&self, mtr: &mut Mtr<'_>, changes: &mut [Change]) -> Result<()> {
         let mut values = changes.iter().filter_map(|change| change.value.as_ref());
         values.try_for_each(|value| self.tree.check_inline(value.len()))?;
+        debug_assert!(
+            mtr.latched(SpaceId::CATALOG).next().is_none(),
+            "a mini-transaction has latched pages of the system tree before its change"
+        );
         let _turn = self.writing.lock();
         changes.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        debug_assert!(
+            changes.windows(2).all(|pair| pair[0].key < pair[1].key),
+            "a record is changed twice by one change"
+        );
         let mut places = loop {
             if let Some(places) = self.locate(mtr, changes)? {
                 break places;
             }
         };
+        assert!(places.len() == changes.len(), "{} places for {} changes", places.len(), changes.len());
         // From the last to the first: a change moves only the slots after it.
         let (mut sparse, mut noted) = (SmallVec::<[usize; 1]>::new(), None);
         for (at, change) in changes.iter().enumerate().rev() {

@@ -217,6 +217,11 @@ impl Active {
                 let mut table = self.table.lock();
                 if let Some(trx) = ids.try_trx() {
                     let running = Running { since: now, ending: ending.clone(), ..Running::default() };
+                    debug_assert!(trx != TrxId::NONE, "zero is the id of no transaction");
+                    debug_assert!(
+                        trx < ids.next_trx(),
+                        "ids grow: the next one is above all that were assigned"
+                    );
                     table.running.insert(trx, running);
                     self.tell_oldest(&table, trx);
                     return Ok((trx, ending));
@@ -231,7 +236,8 @@ impl Active {
         let running = Running { since: now, first, prepared, ..Running::default() };
         let mut table = self.table.lock();
         table.names += running.log_of_name();
-        table.running.insert(trx, running);
+        let before = table.running.insert(trx, running);
+        debug_assert!(before.is_none(), "recovery enters a transaction once");
     }
 
     /// Checks that a checkpoint can log all transactions that recovery has entered.
@@ -246,7 +252,9 @@ impl Active {
     pub(super) fn note_first(&self, trx: TrxId, first: UndoPos, most: usize) -> Result<()> {
         let mut table = self.table.lock();
         table.check_room(0, most)?;
-        if let Some(running) = table.running.get_mut(&trx) {
+        let running = table.running.get_mut(&trx);
+        debug_assert!(running.is_some(), "a transaction that writes undo is active");
+        if let Some(running) = running {
             running.first = first;
         }
         Ok(())
@@ -259,12 +267,17 @@ impl Active {
         if let Some(name) = name {
             table.check_room(LOG_OF_ONE + name.len(), most)?;
         }
+        assert!(table.running.contains_key(&trx), "a transaction is prepared while it is active");
         if let Some(running) = table.running.get_mut(&trx) {
             let before = running.log_of_name();
             running.prepared = name.cloned();
             let now = running.log_of_name();
             table.names = table.names - before + now;
         }
+        debug_assert!(
+            table.names == table.running.values().map(Running::log_of_name).sum::<usize>(),
+            "the bytes of names are those of the prepared transactions"
+        );
         Ok(())
     }
 
@@ -278,6 +291,7 @@ impl Active {
         let mut table = self.table.lock();
         let ended = table.running.remove(&trx);
         table.names -= ended.as_ref().map_or(0, Running::log_of_name);
+        debug_assert!(!table.running.is_empty() || table.names == 0, "names are counted of no transaction");
         self.tell_oldest(&table, ids.next_trx());
         drop(table);
         ended.map_or((false, None), |running| (running.left_behind, running.lock_owner))
@@ -442,7 +456,12 @@ impl Active {
         }
         let (horizon, is_ended) = (Arc::new(horizon), Arc::new(AtomicBool::new(false)));
         let pinned = Pinned { horizon: horizon.clone(), since: now, is_ended: is_ended.clone() };
-        table.pins.insert(number, pinned);
+        debug_assert!(
+            table.pins.last_key_value().is_none_or(|(_, last)| last.horizon.high <= horizon.high),
+            "a later view sees no fewer transactions"
+        );
+        let before = table.pins.insert(number, pinned);
+        debug_assert!(before.is_none(), "each view has a pin of its own");
         ReadView { horizon, pin: Pin { active: this.clone(), number, is_ended } }
     }
 

@@ -59,6 +59,7 @@ pub(super) fn free(tree: &Tree, first: PageNo, stamp: u64, allowance: &mut usize
             *allowance -= 1;
             return Ok(true);
         }
+        debug_assert!(freed <= *allowance, "more pages were freed than was permitted");
         *allowance -= freed;
     }
     Ok(false)

@@ -101,6 +101,7 @@ impl Transactions {
                 return Err(UsageError::WaitInCall { owner: Owner::Unknown, holder }.into());
             }
             Blocked::Writer(holder, row, mode) => {
+                debug_assert!(holder != trx.id(), "a transaction does not wait for itself");
                 let holder = self.active.lock_owner(holder, &self.lock_manager);
                 // The holder may end at this point: a yield point, so that a simulation can schedule that.
                 self.context.pool.context().env.yield_point();

@@ -76,6 +76,7 @@ impl Ids {
     pub fn space(&self) -> Result<SpaceId> {
         loop {
             if let Some(id) = self.spaces.take() {
+                assert!(id >= SpaceId::FIRST.0, "the ids of the engine are not assigned");
                 return Ok(SpaceId(id));
             }
             self.raise()?;
@@ -121,6 +122,14 @@ impl Ids {
         let end = mtr.commit()?;
         self.pool.context().log.sync_to(end)?;
         for counter in both {
+            assert!(
+                counter.next.load(SeqCst) <= counter.usable.load(SeqCst),
+                "an id was assigned before its ceiling was durable"
+            );
+            assert!(
+                counter.usable.load(SeqCst) <= counter.ceiling.load(SeqCst),
+                "a ceiling is below ids that may be used"
+            );
             counter.usable.store(counter.ceiling.load(SeqCst), SeqCst);
         }
         Ok(())

@@ -138,9 +138,10 @@ impl KeyLatches {
                 guard.take(name);
             }
             let others = names.iter().filter(|name| Some(**name) != awaited);
-            match others.copied().find(|name| !guard.try_take(*name)) {
-                Some(busy) => awaited = Some(busy),
-                None => return guard,
+            awaited = others.copied().find(|name| !guard.try_take(*name));
+            if awaited.is_none() {
+                debug_assert!(guard.held.len() == names.len(), "a worker has all latches that it asked for");
+                return guard;
             }
         }
     }
@@ -158,6 +159,8 @@ impl KeyLatches {
     pub fn lock_more(&self, guard: &mut KeyLatchGuard<'_>, mut names: Vec<LatchName>) -> Result<()> {
         names.sort_unstable();
         names.dedup();
+        debug_assert!(guard.by == By::Call, "a worker acquires no latch while it holds one");
+        debug_assert!(names.iter().all(|name| !guard.held.contains(name)), "a call takes a latch once");
         names.into_iter().try_for_each(|name| guard.take_in_call(name))
     }
 }

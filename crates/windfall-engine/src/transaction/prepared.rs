@@ -89,6 +89,7 @@ impl Prepared {
     /// Returns a transaction to the table, where it waits.
     pub fn leave(&self, name: &[u8], trx: Suspended) {
         if let Some(entry) = self.table.lock().get_mut(name) {
+            debug_assert!(entry.waiting.is_none(), "a prepared transaction has one possessor");
             entry.waiting = Some(trx);
         }
     }
@@ -107,7 +108,11 @@ impl Prepared {
 
     /// Removes the name of a transaction that the caller possesses and that has ended.
     pub fn remove(&self, name: &[u8]) {
-        self.table.lock().remove(name);
+        let removed = self.table.lock().remove(name);
+        debug_assert!(
+            removed.is_none_or(|entry| entry.waiting.is_none()),
+            "the name of a transaction is removed by its possessor"
+        );
     }
 
     /// Returns all prepared transactions, by name.

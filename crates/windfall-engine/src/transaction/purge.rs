@@ -202,6 +202,7 @@ impl StreamPurge {
 
     /// Schedules the walk of a transaction that purge had skipped and that has ended.
     pub(super) fn come_back(&self, trx: TrxId, last: UndoPos) {
+        debug_assert!(trx != TrxId::NONE, "a transaction with skipped records has an id");
         self.ended.push((trx, last));
     }
 }
@@ -301,6 +302,7 @@ impl State {
             self.aside.pop_front();
         }
         self.aside.push_back(record);
+        debug_assert!(self.aside.len() <= ASIDE_MOST, "more records are put aside than are kept");
     }
 }
 
@@ -396,7 +398,10 @@ impl Transactions {
         state.walks = walks;
         walked?;
         self.purge_quiesced(stream, &horizon, state, &mut left)?;
+        let before = state.at;
         let passed = self.pass(stream, &horizon, state, &mut left);
+        debug_assert!(state.at >= before, "purge passes a stream in one direction");
+        debug_assert!(state.deferred.len() <= DEFERRED_MOST, "more records are deferred than are kept");
         stream.purge.passed.store(state.at, Relaxed);
         *stream.purge.deferred_tables.lock() = state.quiesced.keys().copied().collect();
         passed?;
@@ -571,6 +576,10 @@ impl Transactions {
         let mut dropped = 0;
         for (slice, _) in candidates {
             if dropped < SLICES_PER_STEP && !pins.contains(&slice) && stream.drop_slice(slice)? {
+                debug_assert!(
+                    state.unpurged().all(|record| record.at / stream.slice_bytes() != slice),
+                    "a slice with a record that is still to be purged was dropped"
+                );
                 dropped += 1;
                 self.slices_dropped.fetch_add(1, Relaxed);
             }

@@ -65,6 +65,10 @@ impl Transactions {
         }
         let _wake = Wake(self);
         let _still = table.check_lock().write();
+        debug_assert!(
+            ends.iter().all(|(stream, end)| *end <= stream.end()),
+            "the end of a stream never moves back"
+        );
         run(Quiesced {
             is_purged: ends.iter().all(|(stream, end)| stream.purge.is_done_with(table.id(), *end)),
             has_whole_rows: !self.rollbacks.may_have_cut_off(table.id()),

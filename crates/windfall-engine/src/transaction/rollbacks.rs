@@ -144,6 +144,7 @@ impl Rollbacks {
     /// Hands over a transaction that could not be rolled back at once.
     pub(super) fn add(&self, trx: Suspended) {
         let waiting = Waiting::new(trx);
+        debug_assert!(waiting.id != TrxId::NONE, "a transaction with changes has an id");
         self.state.lock().waiting.push_back(waiting);
         self.wake.notify();
     }
@@ -297,6 +298,10 @@ impl Transactions {
             });
             let found: Vec<_> = found.collect();
             let mut state = self.rollbacks.state.lock();
+            debug_assert!(
+                state.searches.front().is_some_and(|front| front.stream == search.stream),
+                "the search that the worker continues is the first one"
+            );
             state.searches.pop_front();
             state.waiting.extend(found);
             drop(state);
@@ -336,6 +341,8 @@ impl Transactions {
         let mut state = self.rollbacks.state.lock();
         // Others were only added after it.
         let waiting = state.waiting.front_mut().expect("it stands first");
+        debug_assert!(waiting.id == id, "the transaction that the worker rolls back is the first one");
+        debug_assert!(waiting.trx.is_none(), "a transaction is with the worker, or it waits");
         if left.is_none() {
             state.waiting.pop_front();
             drop(state);

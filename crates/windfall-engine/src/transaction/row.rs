@@ -756,6 +756,7 @@ impl<'e> Trx<'e> {
 
     fn change_secondary(&self, planned: &Planned<'_>, version: EntryHeader, last: bool) -> Result<Lsn, Stop> {
         let Planned { tree, touch } = planned;
+        debug_assert!(tree.space().id() == touch.space, "undo names the tree that is changed");
         let mut mtr = Mtr::begin(tree.store())?;
         let room = if matches!(touch.done, Done::Marked(_)) { None } else { Some(0) };
         let mut located = tree.seek_for_change(&mut mtr, &touch.key, room)?;

@@ -430,7 +430,12 @@ impl Stream {
             mtr.record(&Record::Drop { spaces: vec![space.id()].into() });
             end = mtr.commit()?;
         }
-        self.slices.lock().remove(&slice);
+        let mut slices = self.slices.lock();
+        let dropped = slices.remove(&slice);
+        let has_newer = slices.range(slice..).next().is_some();
+        drop(slices);
+        assert!(dropped.is_some(), "a slice is dropped once");
+        assert!(has_newer, "the newest slice of a stream is never dropped");
         self.sealed.lock().remove(&slice);
         self.context.pool.detach(&space, end);
         if self.durability == Durability::Logged {
@@ -460,7 +465,8 @@ impl Stream {
             context.pool.detach(&space, end);
         }
         made?;
-        self.slices.lock().insert(slice, space.clone());
+        let before = self.slices.lock().insert(slice, space.clone());
+        assert!(before.is_none(), "a slice is created once");
         if self.durability == Durability::Logged {
             self.context.slices.fetch_add(1, Relaxed);
         }
@@ -597,6 +603,10 @@ impl Tail<'_> {
             at += length as u64;
             left -= length;
         }
+        debug_assert!(
+            place.pieces.iter().map(|piece| piece.length).sum::<usize>() == HEAD + bytes,
+            "the pieces of a place are as long as its record"
+        );
         Ok(place)
     }
 
@@ -614,6 +624,7 @@ impl Tail<'_> {
                 Some((open, seen)) if open == slice => (slice, of(seen)),
                 before => {
                     if let Some((full, seen)) = before {
+                        debug_assert!(full < slice, "slices are filled in order");
                         self.stream.sealed.lock().insert(full, seen);
                     }
                     (slice, Sealed { youngest: trx, leaves_nothing })
@@ -624,6 +635,8 @@ impl Tail<'_> {
 
     /// Writes a record into its place. Returns its position.
     pub fn write(&mut self, mtr: &mut Mtr<'_>, place: Place, record: &[u8]) -> UndoPos {
+        debug_assert!(place.at == self.end.next, "a record is written at the end of its stream");
+        debug_assert!(self.stream.end() == place.at, "readers know the end of the stream");
         let mut bytes = Vec::with_capacity(HEAD + record.len());
         bytes.extend_from_slice(&((HEAD + record.len()) as u32).to_le_bytes());
         bytes.push(0);
@@ -647,6 +660,11 @@ impl Tail<'_> {
         }
         debug_assert!(rest.is_empty(), "the place is as long as the record");
         self.end.next = place.at + bytes.len() as u64;
+        let last = (self.end.next - 1) / self.stream.slice_bytes();
+        debug_assert!(
+            self.end.newest.as_ref().is_some_and(|(newest, _)| last <= *newest),
+            "a record lies in slices that were reserved"
+        );
         self.note(place.at, record);
         self.stream.end.store(self.end.next, Release);
         if place.enters {

@@ -167,9 +167,12 @@ impl Streams {
 
     /// Returns the stream of this number, which is created if it does not exist.
     pub(super) fn get(&self, number: usize) -> &Stream {
-        self.made[number].get_or_init(|| {
+        debug_assert!(number < MOST, "there are at most {MOST} streams");
+        let stream = self.made[number].get_or_init(|| {
             Stream::new(self.context.clone(), number as u8, Durability::Logged, BTreeMap::new())
-        })
+        });
+        debug_assert!(usize::from(stream.number()) == number, "a stream is found by its number");
+        stream
     }
 }
 

@@ -62,6 +62,10 @@ impl Drop for TemporaryRead {
 impl Transactions {
     /// Registers a reader of a temporary table, which has not read its row yet.
     pub fn read_temporary(&self, stream: &Arc<Stream>) -> TemporaryRead {
+        debug_assert!(
+            stream.durability() == Durability::Temporary,
+            "readers of logged tables have read views"
+        );
         let horizon = Arc::new(self.active.ended(&self.ids));
         let mut entered = stream.readers.0.lock();
         let number = entered.next;

@@ -52,6 +52,7 @@ impl Directory {
         if tables.unused.pop().is_none() {
             tables.slots.push(None);
         }
+        assert!(tables.slots[slot].is_none(), "slot {slot} is assigned to a second tablespace");
         tables.slots[slot] = Some(space.clone());
         let earlier = tables.by_id.insert(space.id(), slot as u32);
         assert!(earlier.is_none(), "tablespace {} was entered twice", space.id());
@@ -62,8 +63,14 @@ impl Directory {
     pub(super) fn remove(&self, spaces: &[Arc<Space>]) {
         let mut tables = self.0.write();
         for space in spaces {
+            assert!(space.is_dropped(), "tablespace {} leaves the directory and was not dropped", space.id());
             if let Some(slot) = tables.by_id.remove(&space.id()) {
-                tables.slots[slot as usize] = None;
+                let removed = tables.slots[slot as usize].take();
+                assert!(
+                    removed.is_some_and(|removed| Arc::ptr_eq(&removed, space)),
+                    "slot {slot} does not hold tablespace {}",
+                    space.id()
+                );
                 tables.unused.push(slot);
             }
         }
@@ -77,7 +84,12 @@ impl Directory {
     /// Returns the tablespace with this id.
     pub(super) fn get(&self, id: SpaceId) -> Option<Arc<Space>> {
         let tables = self.0.read();
-        tables.slots[*tables.by_id.get(&id)? as usize].clone()
+        let found = tables.slots[*tables.by_id.get(&id)? as usize].clone();
+        debug_assert!(
+            found.as_ref().is_some_and(|space| space.id() == id),
+            "the slot of tablespace {id} holds another one"
+        );
+        found
     }
 
     /// Returns all tablespaces.

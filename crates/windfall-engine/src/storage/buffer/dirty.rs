@@ -30,8 +30,10 @@ impl DirtySet {
 
     /// Moves a page to `writing`: it was copied to be written.
     pub(super) fn start_writing(&mut self, page: PageNo, since: Lsn) {
-        self.waiting.remove(&(since, page));
-        self.writing.insert((since, page));
+        let was_waiting = self.waiting.remove(&(since, page));
+        debug_assert!(was_waiting, "{page:?} is copied and does not wait to be written since {since:?}");
+        let is_new = self.writing.insert((since, page));
+        debug_assert!(is_new, "{page:?} is being written already");
     }
 
     /// Removes a page from `writing`: the copy is durable.
@@ -42,11 +44,14 @@ impl DirtySet {
     /// Moves a page back to `waiting`: the copy could not be written. `changed_since` is the LSN of the next change, if
     /// the page changed again meanwhile. The page is dirty since the earlier change now.
     pub(super) fn not_written(&mut self, page: PageNo, since: Lsn, changed_since: Option<Lsn>) {
-        self.writing.remove(&(since, page));
+        let was_written = self.writing.remove(&(since, page));
+        debug_assert!(was_written, "{page:?} was not being written since {since:?}");
         if let Some(later) = changed_since {
-            self.waiting.remove(&(later, page));
+            let was_waiting = self.waiting.remove(&(later, page));
+            debug_assert!(was_waiting, "{page:?} is dirty and does not wait since {later:?}");
         }
-        self.waiting.insert((since, page));
+        let is_new = self.waiting.insert((since, page));
+        debug_assert!(is_new, "{page:?} waited to be written while its copy was");
     }
 
     /// Returns the LSN of the oldest change that is not durable in the data file.

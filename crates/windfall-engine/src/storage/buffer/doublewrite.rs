@@ -118,6 +118,10 @@ impl Doublewrite {
     /// I/O. No page may be written then. The next opening finds the same copies as this one. If the machine crashes
     /// before the new name is durable, it finds those that were durable before.
     pub fn make_durable(disk: &dyn Disk, copies: &Copies, page_size: usize) -> Result<(), DiskError> {
+        assert!(
+            copies.read.iter().all(|bytes| bytes.len() as u64 <= half(page_size)),
+            "more was read than a half of the doublewrite file has"
+        );
         let file = FileName::NewDoublewrite;
         let replace = || {
             reserve(disk, file, page_size)?;
@@ -150,6 +154,7 @@ impl Doublewrite {
 
     /// Sets the half that the next batch overwrites, and the number of the last batch.
     pub(super) fn go_on(&mut self, half: u64, number: u32) {
+        assert!(half < 2, "the doublewrite file has two halves, and no half {half}");
         (self.turn, self.number) = (half, number);
     }
 
@@ -161,7 +166,11 @@ impl Doublewrite {
         pages: &[(PageId, &IoBuffer)],
         page_size: usize,
     ) -> Result<(), DiskError> {
-        debug_assert!(pages.len() <= PAGES, "a batch of {} pages", pages.len());
+        assert!((1..=PAGES).contains(&pages.len()), "a batch of {} pages", pages.len());
+        debug_assert!(
+            pages.iter().map(|(id, _)| id).collect::<BTreeSet<_>>().len() == pages.len(),
+            "a batch has two copies of a page"
+        );
         let mut buffer = core::mem::take(&mut self.buffer);
         buffer.resize(HEADER + pages.len() * page_size);
         let bytes = buffer.bytes_mut();
@@ -176,6 +185,11 @@ impl Doublewrite {
             bytes[at..at + 8].copy_from_slice(&id.space.0.to_le_bytes());
             bytes[at + 8..at + 16].copy_from_slice(&page.bytes()[16..24]);
             bytes[at + 16..at + 20].copy_from_slice(&id.page.0.to_le_bytes());
+            debug_assert!(
+                page.bytes()[8..16] == id.space.0.to_le_bytes()
+                    && page.bytes()[24..28] == id.page.0.to_le_bytes(),
+                "the copy that is listed as {id} is of another page"
+            );
             let copy = HEADER + n * page_size;
             bytes[copy..copy + page_size].copy_from_slice(&page.bytes()[..page_size]);
         }

@@ -282,6 +282,10 @@ impl BufferPool {
     pub fn flush(&self, wanted: impl IntoIterator<Item = (Arc<Space>, PageNo)>) -> Result<usize> {
         let mut flusher = self.flusher.lock();
         self.context.health.check()?;
+        debug_assert!(
+            flusher.failing.iter().all(|space| space.is_failing()),
+            "a tablespace is among the failing ones without its flag"
+        );
         let mut failed = core::mem::take(&mut flusher.failed);
         failed.retain(|copy| !self.dirty_again(copy));
         flusher.failed = failed;
@@ -304,6 +308,12 @@ impl BufferPool {
                 batch.extend(self.copy_out(space, page, spare));
             }
         }
+        assert!(
+            batch.len() + kept.len() <= PAGES,
+            "{} pages and {} kept copies are more than a batch",
+            batch.len(),
+            kept.len()
+        );
         if batch.is_empty() {
             return Ok(0);
         }
@@ -327,6 +337,7 @@ impl BufferPool {
             }
             Err(error) => (Some(error), (0..copies.len()).collect()),
         };
+        assert!(failed.last().is_none_or(|n| *n < copies.len()), "a page outside the batch has failed");
         let written = copies.len() - failed.len();
         for (n, copy) in copies.into_iter().enumerate() {
             if !failed.contains(&n) {
@@ -418,7 +429,9 @@ impl BufferPool {
         since: Lsn,
     ) -> Result<()> {
         debug_assert!(torn.len() <= self.room_for_torn(), "{} torn pages are too many", torn.len());
+        assert!(kept < 2, "the doublewrite file has two halves, and no half {kept}");
         let mut flusher = self.flusher.lock();
+        assert!(flusher.torn.is_empty() && flusher.failed.is_empty(), "a batch came before the first one");
         flusher.doublewrite.go_on(1 - kept as u64, number);
         for (space, page, copy) in torn {
             let mut latched = self.latch_for_format(&space, page)?;
@@ -478,9 +491,11 @@ impl BufferPool {
             let from = self.arena.page(no);
             let mut buffer = spare.pop().unwrap_or_else(|| IoBuffer::new(self.page_size));
             from.read(0, buffer.bytes_mut());
-            frame.set(WRITING);
+            let before = frame.set(WRITING);
+            debug_assert!(before & (DIRTY | WRITING) == DIRTY, "{id} is copied and was not just dirty");
             frame.clear(DIRTY);
-            self.counters.dirty.fetch_sub(1, Relaxed);
+            let counted = self.counters.dirty.fetch_sub(1, Relaxed);
+            debug_assert!(counted > 0, "{id} was dirty and was not counted");
             let mut dirty = space.dirty.lock();
             dirty.start_writing(page, since);
             if planted(Bug::CleanWhenCopied) {
@@ -508,7 +523,9 @@ impl BufferPool {
         let mut dirty = copy.space.dirty.lock();
         // The frame of a dropped page may hold another page by now.
         if frame.tag() == copy.id() || planted(Bug::FailedWriteWithoutTag) {
-            let changed_since = (frame.set(DIRTY) & DIRTY != 0).then(|| frame.oldest());
+            let before = frame.set(DIRTY);
+            debug_assert!(before & WRITING != 0, "{} was not being written", copy.id());
+            let changed_since = (before & DIRTY != 0).then(|| frame.oldest());
             if changed_since.is_none() {
                 self.counters.dirty.fetch_add(1, Relaxed);
             }
@@ -533,6 +550,12 @@ impl BufferPool {
         retried: usize,
         kept: &[usize],
     ) -> Result<Unwritten> {
+        assert!(pages.len() == copies.len() && retried <= copies.len(), "a batch lists other pages");
+        assert!(kept.iter().all(|n| *n < flusher.torn.len()), "a copy is kept of a page that is not torn");
+        debug_assert!(
+            copies.iter().zip(&pages).all(|(copy, (id, _))| copy.id() == *id),
+            "a page goes to the place of another one"
+        );
         let disk = &*self.context.disk;
         let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
         let youngest = copies.iter().filter(logged).map(|copy| copy.lsn).max();
@@ -582,6 +605,10 @@ impl BufferPool {
                 buffer,
             })
             .collect();
+        assert!(
+            requests.len() + unwritten.len() == copies.len(),
+            "a page of the batch is neither written nor reported as unwritten"
+        );
         let first = (retried + (PAGES - flusher.torn.len()) / 2).min(requests.len());
         let second = requests.split_off(first);
         let are_many = flusher.torn.len() >= TRIAL_WRITES_FROM && !planted(Bug::PlaceNotTried);
@@ -604,6 +631,10 @@ impl BufferPool {
         {
             return Err(self.context.health.poison(&error.to_string()));
         }
+        debug_assert!(
+            failed.keys().all(|n| !unwritten.contains_key(n)),
+            "a page is reported as torn and as not written"
+        );
         let torn = core::mem::take(&mut flusher.torn).into_iter().enumerate();
         flusher.torn = torn.filter(|(n, _)| kept.contains(n)).map(|(_, torn)| torn).collect();
         for (n, (error, buffer)) in failed {
@@ -615,7 +646,7 @@ impl BufferPool {
                 flusher.spare.push(buffer);
             }
         }
-        debug_assert!(flusher.torn.len() <= PAGES, "{} torn pages are more than a batch", flusher.torn.len());
+        assert!(flusher.torn.len() <= PAGES, "{} torn pages are more than a batch", flusher.torn.len());
         // After a failure, too: a page that reached its data file may be torn there while only the doublewrite file has
         // it whole.
         self.sync_files(&spaces)?;

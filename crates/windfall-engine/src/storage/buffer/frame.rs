@@ -70,6 +70,11 @@ impl Frame {
 
     /// Assigns a page to the frame. The caller must hold the exclusive latch.
     pub fn set_tag(&self, id: PageId, slot: u32) {
+        debug_assert!(self.latch.version().is_none(), "the tag changes without the exclusive latch");
+        debug_assert!(
+            (id.space == SpaceId::NONE) == (slot == u32::MAX),
+            "a frame has a slot exactly if it holds a page: {id}, slot {slot}"
+        );
         self.space.store(id.space.0, Relaxed);
         self.page.store(id.page.0, Relaxed);
         self.slot.store(slot, Relaxed);
@@ -119,6 +124,7 @@ impl Frame {
     /// Sets how often CLOCK spares a page that was just read in: 1 for a look-up, 0 for a page of a scan, which is thus
     /// evicted first unless it is used again.
     pub fn arrive(&self, spare: u8) {
+        debug_assert!(spare <= USED, "a new page is spared more often than one that was used");
         self.clock.store(spare, Relaxed);
     }
 

@@ -35,7 +35,10 @@ impl FreeList {
             arena.frame(frame).next_free.store(head as u32, Relaxed);
             let new = next_count(head) | u64::from(frame.0 + 1);
             match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
-                Ok(_) => break,
+                Ok(_) => {
+                    debug_assert!(head as u32 != frame.0 + 1, "{frame:?} is in the free list twice");
+                    break;
+                }
                 Err(now) => head = now,
             }
         }
@@ -51,6 +54,8 @@ impl FreeList {
             let new = next_count(head) | u64::from(next);
             match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
                 Ok(_) => {
+                    debug_assert!(next != head as u32, "{frame:?} is linked to itself in the free list");
+                    debug_assert!(next as usize <= arena.count(), "{frame:?} is linked to no frame");
                     self.count.fetch_sub(1, Relaxed);
                     return Some(frame);
                 }
@@ -68,6 +73,7 @@ impl FreeList {
         while let Some(frame) = next.checked_sub(1).map(FrameNo) {
             // Read before `take` is called: afterwards the link belongs to the new owner.
             next = arena.frame(frame).next_free.load(Relaxed);
+            debug_assert!(next != frame.0 + 1, "{frame:?} is linked to itself in the free list");
             self.count.fetch_sub(1, Relaxed);
             take(frame);
         }

@@ -20,7 +20,7 @@ use crate::{
     ids::{Lsn, PageNo},
     sync::{
         Arc, Bug, Mutex, Rank,
-        atomic::Ordering::{AcqRel, Release},
+        atomic::Ordering::{AcqRel, Relaxed, Release},
         planted,
         work::{self, Work},
     },
@@ -46,14 +46,23 @@ impl Heap {
             self.spaces.push(None);
             self.spaces.len() - 1
         });
+        debug_assert!(self.spaces[place].is_none(), "place {place} of the heap is used twice");
         self.spaces[place] = Some(space);
         self.order.push((Reverse(lsn), place));
+        debug_assert!(
+            self.order.len() + self.unused.len() == self.spaces.len(),
+            "a place of the heap is neither used nor unused"
+        );
     }
 
     fn pop(&mut self) -> Option<(Lsn, Arc<Space>)> {
         work::count(Work::ListEntry);
         let (Reverse(lsn), place) = self.order.pop()?;
         self.unused.push(place);
+        debug_assert!(
+            self.order.len() + self.unused.len() == self.spaces.len(),
+            "a place of the heap is neither used nor unused"
+        );
         Some((lsn, self.spaces[place].take().expect("every place in the order is taken")))
     }
 }
@@ -68,7 +77,9 @@ impl LowWaterMark {
     /// Registers a page at its first change since it was last copied to be written.
     pub(super) fn page_dirtied(&self, space: &Arc<Space>, page: PageNo, since: Lsn) {
         let mut dirty = space.dirty.lock();
+        let waiting = dirty.waiting();
         dirty.insert(page, since);
+        debug_assert!(dirty.waiting() == waiting + 1, "{page:?} becomes dirty and is in the dirty set");
         // A temporary tablespace has no changes in the log.
         let is_known = space.durability() == Durability::Logged && !planted(Bug::DirtyPageForgotten);
         if is_known && !space.listed.swap(true, AcqRel) {
@@ -112,6 +123,7 @@ impl LowWaterMark {
         // Only as many as there are now: other threads may continue to push.
         for _ in 0..self.inbox.len() {
             if let Some(space) = self.inbox.pop() {
+                debug_assert!(space.listed.load(Relaxed), "tablespace {} was queued unlisted", space.id());
                 // Zero is below any LSN of the tablespace; the key is corrected when it reaches the top.
                 heap.push(Lsn::ZERO, space);
             }
@@ -152,6 +164,7 @@ impl LowWaterMark {
         for (key, space) in kept {
             heap.push(key, space);
         }
+        debug_assert!(found.len() <= most, "{} tablespaces are more than the {most} requested", found.len());
         found
     }
 }

@@ -36,7 +36,7 @@ pub(crate) mod test_pool;
 
 use arena::{Arena, FrameNo};
 pub use doublewrite::{Copies, CopyFound, Doublewrite, words};
-use frame::{DIRTY, UNVERIFIED};
+use frame::{DIRTY, RETIRED, UNVERIFIED, WRITING};
 pub use read_ahead::PAGES as READ_AHEAD;
 pub use replace::with_reserved_frames;
 pub use space::{Durability, FileState, Space};
@@ -247,10 +247,13 @@ impl<'a> ExclusivePage<'a> {
         let frame = self.pool.arena.frame(self.frame);
         // Under this latch no other thread sets or clears the bit.
         if !frame.is(DIRTY) {
-            frame.set(DIRTY);
+            let before = frame.set(DIRTY);
+            debug_assert!(before & DIRTY == 0, "two threads mark a page dirty under one exclusive latch");
             frame.set_oldest(since);
             self.pool.counters.dirty.fetch_add(1, Relaxed);
-            self.pool.low_water_mark.page_dirtied(space, frame.tag().page, since);
+            let tag = frame.tag();
+            debug_assert!(tag.space == space.id(), "{tag} is marked dirty in tablespace {}", space.id());
+            self.pool.low_water_mark.page_dirtied(space, tag.page, since);
         }
     }
 }
@@ -557,6 +560,8 @@ impl BufferPool {
         let descriptor = self.arena.frame(frame);
         // A reader with a stale frame number may hold the latch for a moment; no other thread can.
         descriptor.latch.exclusive();
+        debug_assert!(descriptor.tag().space == SpaceId::NONE, "{frame:?} is taken and holds a page");
+        debug_assert!(!descriptor.is(DIRTY | WRITING | RETIRED), "{frame:?} is taken and in use, or retired");
         descriptor.set_tag(PageId { space: space.id(), page }, slot);
         descriptor.arrive(u8::from(hint == Access::Point));
         let empty_chunks = &self.reclaimer.empty_chunks;
@@ -576,6 +581,10 @@ impl BufferPool {
 
     /// Removes an exclusively latched page from the pool.
     fn abandon(&self, space: &Space, page: PageNo, frame: FrameNo) {
+        debug_assert!(
+            self.arena.frame(frame).tag() == PageId { space: space.id(), page },
+            "{frame:?} is abandoned and holds another page"
+        );
         space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
         space.page_removed();
         self.free_latched(frame);
@@ -585,7 +594,8 @@ impl BufferPool {
     fn free_latched(&self, frame: FrameNo) {
         let descriptor = self.arena.frame(frame);
         if descriptor.clear_tag() {
-            self.counters.dirty.fetch_sub(1, Relaxed);
+            let counted = self.counters.dirty.fetch_sub(1, Relaxed);
+            debug_assert!(counted > 0, "{frame:?} was dirty and was not counted");
         }
         descriptor.latch.release_changed();
         self.give(frame);

@@ -80,6 +80,7 @@ impl EmptyChunks {
 
     /// Takes over a chunk that was unlinked, when no reader can be in it any more.
     fn take_over(self: &Arc<Self>, chunk: Shared<'_, Node>, guard: &Guard) {
+        debug_assert!(!chunk.is_null(), "a chunk was unlinked by two threads");
         let chunks = self.clone();
         // SAFETY: the caller has unlinked the chunk from its only place by a swap, and no other thread does. A
         // reader that has found it before holds a guard, and this runs when those guards are gone. The chunk and the
@@ -246,7 +247,9 @@ impl PageTable {
             planted(Bug::ChunkGoesUnderAnEntry)
                 || leaf.count.compare_exchange(0, DEAD, AcqRel, Relaxed).is_ok()
         };
-        if leaf.count.fetch_sub(1, AcqRel) != 1 || !gives_up() {
+        let count = leaf.count.fetch_sub(1, AcqRel);
+        debug_assert!(count != 0 && count != DEAD, "{page:?} leaves a chunk that does not count it");
+        if count != 1 || !gives_up() {
             return;
         }
         // No entry is added to the chunk any more, and this thread alone unlinks it.

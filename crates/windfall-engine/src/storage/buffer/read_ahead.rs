@@ -66,6 +66,8 @@ impl BufferPool {
             });
             under_way.push(Some((space, latched)));
         }
+        assert!(queue.pending() == 0, "the queue has requests of an earlier batch in progress");
+        assert!(requests.len() == under_way.len(), "a page is latched and not requested");
         queue.submit(requests);
         while queue.pending() > 0 {
             for done in queue.complete(true) {

@@ -104,6 +104,8 @@ impl PendingFree {
                 self.spaces.push_back(space);
                 continue;
             };
+            assert!(owned.is_dropped(), "tablespace {} is freed and was not dropped", owned.id());
+            assert!(owned.resident() == 0, "tablespace {} is freed and has pages in frames", owned.id());
             freed = true;
             if owned.pages.free_some(CHUNKS_PER_STEP) {
                 self.spaces.push_front(space);
@@ -134,6 +136,7 @@ impl Reclaimer {
     /// Takes over a tablespace that was marked dropped. This is all that a drop does to the pool. It does not even wake
     /// the background step, which checks by itself from time to time.
     pub(super) fn push(&self, space: Arc<Space>) {
+        assert!(space.is_dropped(), "tablespace {} is to be reclaimed and was not dropped", space.id());
         self.unfinished.fetch_add(1, SeqCst);
         self.pending.fetch_add(1, Relaxed);
         let frames = space.resident() as usize;
@@ -169,7 +172,8 @@ impl Reclaimer {
         let dirty = dropped.dirty.min(frames);
         // Other threads may have read in pages after the drop, which are removed at once.
         self.frames.fetch_add(frames.wrapping_sub(dropped.frames), Relaxed);
-        self.dirty.fetch_sub(dropped.dirty - dirty, Relaxed);
+        let counted = self.dirty.fetch_sub(dropped.dirty - dirty, Relaxed);
+        debug_assert!(counted >= dropped.dirty, "dirty frames that were dropped were not counted");
         (dropped.frames, dropped.dirty) = (frames, dirty);
     }
 }
@@ -201,9 +205,12 @@ impl BufferPool {
             if dropped.at.is_some() {
                 queue.push_front(dropped);
             } else if dropped.busy_frames.is_empty() {
-                reclaimer.frames.fetch_sub(dropped.frames, Relaxed);
-                reclaimer.dirty.fetch_sub(dropped.dirty, Relaxed);
-                reclaimer.pending.fetch_sub(1, Relaxed);
+                let counted = reclaimer.frames.fetch_sub(dropped.frames, Relaxed);
+                debug_assert!(counted >= dropped.frames, "frames that were dropped were not counted");
+                let counted = reclaimer.dirty.fetch_sub(dropped.dirty, Relaxed);
+                debug_assert!(counted >= dropped.dirty, "dirty frames that were dropped were not counted");
+                let pending = reclaimer.pending.fetch_sub(1, Relaxed);
+                assert!(pending > 0, "a dropped tablespace that has lost its frames was not pending");
                 reclaimer.finished.push(dropped.space);
             } else {
                 busy += 1;
@@ -286,7 +293,8 @@ impl BufferPool {
             if self.file_of_dropped(&space) != FileState::None {
                 finished(space.clone());
             }
-            self.reclaimer.unfinished.fetch_sub(1, SeqCst);
+            let unfinished = self.reclaimer.unfinished.fetch_sub(1, SeqCst);
+            assert!(unfinished > 0, "tablespace {} is finished twice", space.id());
             let mut leaving = self.reclaimer.leaving.lock();
             if !dirty.is_empty() {
                 leaving.dirty.push_back(dirty);

@@ -77,6 +77,7 @@ pub(super) struct Rounds {
 impl Rounds {
     /// Ends a round of the only cleaner. Returns whether it was fruitless.
     pub(super) fn end(&self, is_fruitful: bool, counts_as: u64) -> bool {
+        debug_assert!(counts_as > 0, "a fruitless round counts as none");
         let handed_out = self.handed_out.load(Relaxed);
         let none_was = self.handed_out_before.swap(handed_out, Relaxed) == handed_out;
         if is_fruitful || !none_was {
@@ -152,7 +153,10 @@ impl BufferPool {
     pub(super) fn reserved_frames(&self) -> usize {
         // The cleaner keeps more than these ready, or no other thread would ever get one.
         let few = self.limit.load(Relaxed) as usize / 16;
-        few.min(self.wanted_free() / 2).min(RESERVED_MAX)
+        let wanted = self.wanted_free();
+        let reserved = few.min(wanted / 2).min(RESERVED_MAX);
+        debug_assert!(reserved < wanted, "all {wanted} frames that the cleaner keeps are reserved");
+        reserved
     }
 
     fn ask_for_more(&self) {
@@ -176,7 +180,8 @@ impl BufferPool {
         self.context.env.wait(&self.frame_freed, &mut || {
             self.frames_freed.load(Acquire) != freed || self.context.health.is_poisoned() || given_up()
         });
-        self.frame_waiters.fetch_sub(1, SeqCst);
+        let waiters = self.frame_waiters.fetch_sub(1, SeqCst);
+        debug_assert!(waiters > 0, "a thread has waited for a frame and was not counted");
         self.context.health.check()?;
         if self.frames_freed.load(Acquire) == freed && given_up() {
             let failure = self.flush_error.lock().clone();
@@ -245,7 +250,9 @@ impl BufferPool {
             descriptor.latch.release_unchanged();
             return false;
         }
-        if let Some(space) = self.directory.at(descriptor.slot(), id) {
+        let space = self.directory.at(descriptor.slot(), id);
+        debug_assert!(space.is_some(), "{frame:?} holds a page of a tablespace that left the directory");
+        if let Some(space) = space {
             space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
             space.page_removed();
             if space.is_dropped() {

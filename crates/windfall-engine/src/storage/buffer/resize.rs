@@ -76,7 +76,8 @@ impl BufferPool {
     /// Retires a frame beyond the pool's size that has come free.
     pub(super) fn retire(&self, frame: FrameNo) {
         self.arena.release(frame, FrameNo(frame.0 + 1));
-        self.arena.frame(frame).set(RETIRED);
+        let before = self.arena.frame(frame).set(RETIRED);
+        debug_assert!(before & (DIRTY | WRITING | RETIRED) == 0, "{frame:?} is retired twice, or in use");
         if frame.0 < self.limit.load(SeqCst) && !planted(Bug::RetiredForGood) {
             self.bring_back(frame);
         }

@@ -149,6 +149,7 @@ impl Space {
 
     /// Marks it dropped by the group that ends at `lsn`. Returns whether this call did.
     pub(super) fn mark_dropped(&self, lsn: Lsn) -> bool {
+        assert!(lsn < Lsn::MAX, "tablespace {} is dropped with the mark of a live one", self.id);
         self.dropped.compare_exchange(Lsn::MAX.0, lsn.0, SeqCst, Relaxed).is_ok()
     }
 
@@ -159,6 +160,7 @@ impl Space {
 
     /// Assigns it a slot, unless it was dropped before. For the directory, under its lock.
     pub(super) fn set_slot(&self, slot: u32) -> Result<()> {
+        assert!(slot < NEVER, "the directory has no slot {slot}");
         let set = self.slot.compare_exchange(UNKNOWN, slot, SeqCst, Relaxed);
         set.map(drop).map_err(|_| Error::TableDropped(Owner::Unknown))
     }
@@ -166,6 +168,7 @@ impl Space {
     /// Must be called after it was marked dropped: if the pool does not know it, it never will. Returns whether the
     /// pool knows it.
     pub(super) fn is_known_permanently(&self) -> bool {
+        assert!(self.is_dropped(), "tablespace {} is live, and the pool may yet learn of it", self.id);
         if planted(Bug::DropLeavesItUnknown) {
             return self.slot().is_some();
         }
@@ -188,6 +191,7 @@ impl Space {
 
     /// Notes the state of its file.
     pub fn set_file(&self, state: FileState) {
+        debug_assert!(self.file() as u8 <= state as u8, "the file of {:?} is {state:?} again", self.id);
         self.file.store(state as u8, Release);
         if state != FileState::None {
             self.set_has_pages();
@@ -258,7 +262,8 @@ impl Space {
 
     /// Counts a page that was removed.
     pub(super) fn page_removed(&self) {
-        self.resident.fetch_sub(1, Relaxed);
+        let resident = self.resident.fetch_sub(1, Relaxed);
+        debug_assert!(resident > 0, "a page of tablespace {} was not counted", self.id);
     }
 
     /// Returns the length for which the file is known to have blocks.

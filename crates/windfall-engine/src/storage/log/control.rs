@@ -256,6 +256,11 @@ impl ControlFile {
         let sequence = self.sequence.checked_add(1);
         let sequence =
             sequence.ok_or_else(|| self.health.poison("the control file was written too often"))?;
+        debug_assert!(
+            Control::decode(&control.encode(sequence))
+                .is_ok_and(|(number, back)| number == sequence && back == control),
+            "the record would be read back as another one"
+        );
         let written = self.disk.write(FileName::Control, offset(sequence), &control.encode(sequence));
         let sync = || if planted(Bug::ControlNotSynced) { Ok(()) } else { self.disk.sync(FileName::Control) };
         written.and_then(|()| sync()).map_err(|error| self.health.poison(&error.to_string()))?;

@@ -55,10 +55,14 @@ pub(super) struct Header {
 impl Header {
     /// Returns the header of this payload. The caller has bounded its length.
     pub(super) fn new(seed: Seed, lsn: Lsn, incarnation: u32, durable: Lsn, payload: &[u8]) -> Self {
+        debug_assert!(HEADER + payload.len() <= MAX_FRAME, "the frame is too long for every reader");
+        debug_assert!(lsn.0.is_multiple_of(ALIGN), "a frame begins at a multiple of 8");
         let lag = u32::try_from(lsn.0.saturating_sub(durable.0) / ALIGN).unwrap_or(NO_STATEMENT);
         let len = (HEADER + payload.len()) as u32;
         let mut header = Self { len, crc: 0, lsn, incarnation, lag };
         header.crc = header.sum(seed, payload);
+        debug_assert!(header.payload() == payload.len(), "the header states another length");
+        debug_assert!(header.durable() <= durable.min(lsn), "the header states more than was durable");
         header
     }
 
@@ -134,6 +138,7 @@ pub(super) const fn span(payload: usize) -> usize {
 pub(super) fn seal(block: &mut [u8; BLOCK]) {
     let crc = crc32c::crc32c(&block[..BLOCK - 4]);
     block[BLOCK - 4..].copy_from_slice(&crc.to_le_bytes());
+    debug_assert!(sealed(block), "a block does not match its own seal");
 }
 
 /// Returns whether a block matches its seal.

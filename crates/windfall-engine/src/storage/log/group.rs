@@ -74,6 +74,7 @@ impl Log {
                     continue;
                 }
                 let bound = self.reserved.load(SeqCst);
+                debug_assert!(bound != FREE, "a position is taken for the mark of a free slot");
                 if cell.compare_exchange(FREE, bound, SeqCst, SeqCst).is_ok() {
                     LAST.set(slot);
                     return LogGroup { log: self, slot };
@@ -129,14 +130,23 @@ impl LogGroup<'_> {
         log.health.check()?;
         log.check_group(payload.len())?;
         let span = frame::span(payload.len()) as u64;
+        debug_assert!(span <= log.ring.capacity() / 4, "a group takes more than a quarter of the ring");
         let start = Lsn(log.reserved.fetch_add(span, SeqCst));
         let end = Lsn(start.0 + span);
+        debug_assert!(start.0.is_multiple_of(frame::ALIGN), "the group begins where no frame can begin");
+        // Only this thread changes the bound while it holds the slot.
+        debug_assert!(
+            log.slots[self.slot].bound.load(Relaxed) <= start.0,
+            "the group begins below the bound of its slot"
+        );
         let needed = Lsn(end.0.saturating_sub(log.ring.capacity()));
         if log.written.load(SeqCst) < needed.0 {
             log.counts.full.fetch_add(1, Relaxed);
             log.write_to(needed)?;
+            debug_assert!(log.written.load(SeqCst) >= needed.0, "the ring has no room after the write");
         }
         let durable = Lsn(log.durable.load(SeqCst));
+        debug_assert!(durable <= start, "the log is durable beyond a frame that is not complete");
         log.ring.put(&Header::new(log.seed, start, log.incarnation, durable, payload), payload);
         log.published.notify_ordered();
         let groups = &log.slots[self.slot].groups;

@@ -294,6 +294,8 @@ impl Log {
         };
         let ring = Ring::new(options.buffer)?;
         let known = before.durable.max(before.incarnation_start);
+        assert!(known <= end, "the log ends below a position that was durable");
+        assert!(end.0.is_multiple_of(frame::ALIGN), "the log ends where no frame can begin");
         let segments = Segments::open(
             disk.clone(),
             health.clone(),
@@ -309,6 +311,7 @@ impl Log {
             control.durable = end;
             control.clean = false;
         })?;
+        assert!(before.incarnation < control.control().incarnation, "every opening is a new incarnation");
         let now = env.now().as_nanos() as u64;
         Ok(Self {
             seed: Seed::new(&before.uuid),

@@ -105,6 +105,11 @@ impl LogReader {
             };
             let start = self.at;
             self.at.0 += header.span() as u64;
+            debug_assert!(
+                self.at.0 <= self.base.0 + self.buffer.len() as u64,
+                "a frame is returned that was not read whole"
+            );
+            debug_assert!(header.incarnation >= self.newest, "the numbers of incarnations fall");
             self.newest = header.incarnation;
             if header.payload() > 0 {
                 let from = (start.0 - self.base.0) as usize + HEADER;
@@ -161,7 +166,9 @@ impl LogReader {
     /// Makes sure that this many bytes from here on are in the buffer. Returns whether the log has them.
     fn fill(&mut self, bytes: usize) -> Result<bool> {
         loop {
+            debug_assert!(self.base <= self.at, "the next frame lies before the buffer");
             let consumed = (self.at.0 - self.base.0) as usize;
+            debug_assert!(consumed <= self.buffer.len(), "the next frame lies behind the buffer");
             if self.buffer.len() - consumed >= bytes {
                 return Ok(true);
             }
@@ -194,6 +201,7 @@ impl LogReader {
             self.proof()?
         };
         let Some(durable) = proof else {
+            assert!(self.at >= self.known, "the log ends below a position that was durable");
             self.ended = true;
             return Ok(());
         };

@@ -121,6 +121,7 @@ impl GroupWriter {
     fn buffer(&mut self) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
             self.bytes = SPARE.try_with(Cell::take).unwrap_or_default();
+            debug_assert!(self.bytes.is_empty(), "the kept buffer has records of another group");
             self.bytes.reserve(GROUP);
         }
         &mut self.bytes
@@ -189,6 +190,7 @@ impl Drop for GroupWriter {
             bytes = Vec::with_capacity(GROUP);
         }
         bytes.clear();
+        debug_assert!(bytes.capacity() <= LARGEST_KEPT, "a thread keeps a large buffer");
         // A thread that is ending keeps nothing.
         let _ = SPARE.try_with(|spare| spare.set(bytes));
     }
@@ -282,7 +284,9 @@ impl<'a> Iterator for GroupReader<'a> {
         if self.bytes.is_empty() {
             return None;
         }
+        let before = self.bytes.len();
         let record = self.record();
+        debug_assert!(self.bytes.len() < before, "a record takes at least one byte");
         if record.is_err() {
             self.bytes = &[];
         }

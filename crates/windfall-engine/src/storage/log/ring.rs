@@ -45,6 +45,7 @@ impl Ring {
             what: format!("{bytes} bytes of memory are not to be had ({error}): choose less").into(),
         })?;
         words.resize_with(bytes / 8, || AtomicU64::new(0));
+        assert!(words.len() * 8 == bytes, "the ring has another size than was asked for");
         Ok(Self { words: words.into_boxed_slice() })
     }
 
@@ -59,6 +60,8 @@ impl Ring {
 
     /// Returns the words from `at` on: up to the ring's end, and the rest from its beginning.
     fn range(&self, at: Lsn, words: usize) -> (&[AtomicU64], &[AtomicU64]) {
+        debug_assert!(at.0.is_multiple_of(8), "a range of the ring begins within a word");
+        debug_assert!(words <= self.words.len(), "a range is longer than the ring");
         let from = self.index(at);
         let first = words.min(self.words.len() - from);
         (&self.words[from..from + first], &self.words[..words - first])
@@ -66,8 +69,12 @@ impl Ring {
 
     /// Stores a frame and makes it visible. The caller owns the space.
     pub(super) fn put(&self, header: &Header, payload: &[u8]) {
+        debug_assert!(header.payload() == payload.len(), "the header is that of another payload");
+        debug_assert!(header.span() as u64 <= self.capacity(), "the frame is larger than the ring");
         let [first, second, third] = header.words();
         let word = |n: u64| &self.words[self.index(Lsn(header.lsn.0 + 8 * n))];
+        debug_assert!(first as u32 != 0, "a complete frame would not be seen");
+        debug_assert!(word(0).load(Relaxed) == 0, "the space of the frame was not cleared");
         if planted(Bug::GroupSeenEarly) {
             word(0).store(first, SeqCst);
         }
@@ -105,11 +112,13 @@ impl Ring {
             }
             at.0 += span((first as u32 as usize).saturating_sub(HEADER)) as u64;
         }
+        debug_assert!(at.0 - from.0 <= self.capacity(), "complete frames take more than the whole ring");
         at
     }
 
     /// Copies bytes out; both numbers are multiples of 8.
     pub(super) fn copy_out(&self, at: Lsn, bytes: usize, out: &mut Vec<u8>) {
+        debug_assert!(bytes.is_multiple_of(8), "a part of a word is copied");
         out.resize(bytes, 0);
         let (low, high) = self.range(at, bytes / 8);
         let (chunks, _) = out.as_chunks_mut::<8>();
@@ -123,6 +132,7 @@ impl Ring {
 
     /// Clears consumed space. The space becomes available only afterwards, by a store with release ordering.
     pub(super) fn clear(&self, at: Lsn, bytes: usize) {
+        debug_assert!(bytes.is_multiple_of(8), "a part of a word is cleared");
         let (low, high) = self.range(at, bytes / 8);
         for word in low.iter().chain(high) {
             word.store(0, Relaxed);

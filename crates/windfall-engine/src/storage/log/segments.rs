@@ -64,6 +64,8 @@ pub fn segment_of(segment_size: u64, at: Lsn) -> u64 {
 impl Geometry {
     /// For segments of this many bytes, header included: a multiple of 4 KiB, and more than 4 KiB.
     pub(super) fn new(segment_size: u64) -> Self {
+        let block = BLOCK as u64;
+        assert!(segment_size > block && segment_size.is_multiple_of(block), "a segment of no possible size");
         Self { segment_size }
     }
 
@@ -152,6 +154,7 @@ fn take_over(disk: &dyn Disk, geometry: Geometry, uuid: &[u8; 16], number: u64) 
 
 /// Rewrites a part of the stream in place.
 fn write_again(disk: &dyn Disk, geometry: Geometry, from: Lsn, end: Lsn) -> Result<(), DiskError> {
+    assert!(from <= end, "the log ends below the position that was durable");
     let (mut at, mut bytes) = (from, Vec::new());
     while at < end {
         let (file, offset) = (FileName::Log(geometry.number(at)), geometry.offset(at));
@@ -163,6 +166,7 @@ fn write_again(disk: &dyn Disk, geometry: Geometry, from: Lsn, end: Lsn) -> Resu
         disk.write(file, offset, &bytes)?;
         at.0 += read as u64;
     }
+    assert!(at == end, "another part of the log was rewritten");
     Ok(())
 }
 
@@ -192,11 +196,13 @@ impl Segments {
         known: Lsn,
         end: Lsn,
     ) -> Result<Self> {
+        assert!(low_water_mark <= known, "the log is needed from behind the position that was durable");
         // A sync of an earlier process may have failed: its bytes would stay readable and never become durable.
         write_again(&*disk, geometry, known, end)?;
         let first = geometry.number(low_water_mark);
         // If the log ends at the very beginning of a segment, nothing in that file counts yet.
         let in_use = geometry.number(end) + u64::from(end > geometry.start(geometry.number(end)));
+        assert!(first <= in_use, "the log is needed from behind its end");
         let (mut retired, mut ahead) = (Vec::new(), BTreeSet::new());
         for file in disk.list(Folder::Log)? {
             let FileName::Log(number) = file else { continue };
@@ -244,6 +250,7 @@ impl Segments {
         if number > up_to {
             return Ok(false);
         }
+        assert!(number >= files.first, "segment {number} is prepared below the low-water mark");
         // Only a file of full size is recycled: another one would not have its space reserved.
         let again = match files.retired.last() {
             Some(&old) if self.disk.len(FileName::Log(old))? == Some(self.geometry.segment_size) => {
@@ -251,6 +258,7 @@ impl Segments {
             }
             _ => None,
         };
+        assert!(again.is_none_or(|old| old < files.first), "a segment is recycled that may be needed");
         if let Err(error) = self.make(number, again) {
             // It may already have its new name.
             self.throw_away(number, &error)?;
@@ -295,6 +303,7 @@ impl Segments {
     pub(super) fn retire(&self, low_water_mark: Lsn) {
         let first = self.geometry.number(low_water_mark);
         let mut files = self.files.lock();
+        assert!(first <= self.prepared.load(SeqCst), "a segment is retired that was never prepared");
         while files.first < first {
             let number = files.first;
             files.retired.push(number);
@@ -310,6 +319,7 @@ impl Segments {
             return Ok(false);
         }
         let number = files.retired.remove(0);
+        assert!(number < files.first, "segment {number} is removed and may be needed");
         match self.disk.remove(FileName::Log(number)) {
             Ok(()) | Err(DiskError::Missing { .. }) => Ok(true),
             Err(error) => {

@@ -109,13 +109,15 @@ impl LogReservation<'_> {
 
     /// Merges two reservations.
     pub fn join(&mut self, mut more: Self) {
+        debug_assert!(core::ptr::eq(self.log, more.log), "reservations of two logs are merged");
         self.bytes += core::mem::take(&mut more.bytes);
     }
 }
 
 impl Drop for LogReservation<'_> {
     fn drop(&mut self) {
-        self.log.reserved_bytes.fetch_sub(self.bytes, SeqCst);
+        let before = self.log.reserved_bytes.fetch_sub(self.bytes, SeqCst);
+        debug_assert!(before >= self.bytes, "more is given back than was reserved");
     }
 }
 
@@ -156,6 +158,7 @@ impl Log {
 
     /// Takes over a reservation that [`LogReservation::leave`] left in force.
     pub fn take_up(&self, bytes: u64) -> LogReservation<'_> {
+        debug_assert!(bytes <= self.reserved_bytes(), "a reservation is taken up that was not left in force");
         LogReservation { log: self, bytes }
     }
 
@@ -386,7 +389,8 @@ impl Log {
     /// Appends a marker and writes it. If there is no room for it, none is needed: it only strengthens the proof.
     fn mark(&self) -> Result<()> {
         let Ok(_room) = self.admit_space_maker(MARKER) else { return self.health.check() };
-        let (_, end) = self.begin_group().append(&[])?;
+        let (start, end) = self.begin_group().append(&[])?;
+        debug_assert!(end.0 - start.0 == MARKER, "a marker is larger than its reservation");
         self.marked.fetch_max(end.0, SeqCst);
         self.write_to(end)
     }
@@ -399,8 +403,11 @@ impl Log {
     pub fn finish(&self) -> Result<Lsn> {
         self.sync_to(self.end())?;
         self.mark()?;
-        self.sync_to(self.end())?;
-        Ok(self.durable())
+        let end = self.end();
+        self.sync_to(end)?;
+        let durable = self.durable();
+        assert!(durable >= end, "the log was synced and is not durable");
+        Ok(durable)
     }
 
     /// Returns the counters of the log so far.

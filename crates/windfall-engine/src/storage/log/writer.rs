@@ -85,9 +85,11 @@ struct Unsynced {
 /// the system would otherwise have to read the block before changing a part of it, while every committer waits.
 fn pad(buffer: &mut Vec<u8>, offset: u64) {
     let block = BLOCK as u64;
+    debug_assert!(offset >= block && !buffer.is_empty(), "a write is not behind the segment's header");
     let end = offset + buffer.len() as u64;
     if (offset - 1) / block != (end - 1) / block {
         let padded = end.next_multiple_of(block) - offset;
+        debug_assert!(padded as usize >= buffer.len(), "padding cuts off what is to be written");
         buffer.resize(padded as usize, 0);
     }
 }
@@ -178,6 +180,7 @@ impl Log {
             let segments = core::mem::take(&mut lead.turn.unsynced);
             Unsynced { segments, written: self.written.load(SeqCst), arrived: self.arrived.load(SeqCst) }
         };
+        debug_assert!(unsynced.written >= goal, "the log is synced before it is written");
         self.sync_written(&unsynced).map_err(|error| {
             if planted(Bug::FailureIsForgotten) {
                 return Error::Closed;
@@ -247,18 +250,25 @@ impl Log {
     }
 
     fn write_out(&self, writer: &mut Writer, from: Lsn, upto: Lsn) -> Result<()> {
+        debug_assert!(upto <= self.end(), "more is written than was reserved");
         let geometry = self.segments.geometry();
         let mut at = from;
         while at < upto {
             let number = geometry.number(at);
             self.segments.ready(number)?;
             let bytes = (upto.0 - at.0).min(geometry.left(at)).min(CHUNK) as usize;
+            debug_assert!(bytes > 0 && bytes.is_multiple_of(8), "a write is some whole words of the ring");
+            debug_assert!(
+                writer.unsynced.last().is_none_or(|last| *last <= number),
+                "the log is written in another order than it was appended"
+            );
             self.ring.copy_out(at, bytes, &mut writer.buffer);
             if writer.unsynced.last() != Some(&number) {
                 writer.unsynced.push(number);
             }
             let offset = geometry.offset(at);
             pad(&mut writer.buffer, offset);
+            debug_assert!(writer.buffer.len() as u64 <= geometry.left(at), "a write goes beyond its segment");
             self.disk.write(FileName::Log(number), offset, &writer.buffer)?;
             if planted(Bug::SpaceGivenBeforeItIsClear) {
                 self.written.store(at.0 + bytes as u64, SeqCst);
@@ -272,6 +282,7 @@ impl Log {
             more(&self.counts.writes, 1);
             more(&self.counts.bytes, bytes as u64);
         }
+        debug_assert!(at == upto, "another part of the log was written");
         if geometry.number(upto) != geometry.number(from) {
             self.wake.notify();
         }
@@ -282,6 +293,10 @@ impl Log {
     fn sync_written(&self, unsynced: &Unsynced) -> Result<(), DiskError> {
         let Unsynced { segments, written, arrived } = unsynced;
         let served = self.served.load(Relaxed);
+        // This thread leads: no other one moves the durable position.
+        debug_assert!(self.durable.load(SeqCst) <= *written, "the log is durable beyond what is written");
+        debug_assert!(!segments.is_empty(), "what was written is in no segment that is synced");
+        debug_assert!(*arrived >= served, "fewer requests have arrived than were served");
         if planted(Bug::DurableBeforeTheSync) {
             self.durable.store(*written, SeqCst);
         }

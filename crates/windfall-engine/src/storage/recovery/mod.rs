@@ -229,6 +229,14 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     scan.end = reader.end();
     let Scan { unfinished, prepared, .. } = &mut scan;
     prepared.retain(|trx, _| unfinished.contains_key(trx));
+    assert!(control.low_water_mark <= scan.end, "the log ends below its low-water mark");
+    assert!(scan.space_ceiling >= control.space_ceiling, "the ceiling of tablespace ids has fallen");
+    assert!(scan.trx_ceiling >= control.trx_ceiling, "the ceiling of transaction ids has fallen");
+    assert!(scan.unfinished.len() <= scan.most_unfinished, "more transactions are unfinished than ever were");
+    debug_assert!(
+        scan.changed.iter().chain(scan.made.keys()).all(|space| !scan.dropped.contains(*space)),
+        "a dropped tablespace is to be recovered"
+    );
     let (low_water_mark, end, dropped, unfinished) =
         (control.low_water_mark.0, scan.end.0, scan.dropped.len(), scan.unfinished.len());
     let most_unfinished = scan.most_unfinished;
@@ -263,6 +271,8 @@ pub fn recover(
     scan: &Scan,
     progress: &dyn Fn(Progress),
 ) -> Result<Recovered> {
+    assert!(control.low_water_mark <= scan.end, "the log ends below its low-water mark");
+    assert!(scan.end <= pool.context().log.end(), "the log was not opened at its end");
     let disk = &*pool.context().disk;
     // Listed once, before anything is written: a file that replay creates must not hide that one was lost.
     let files: Files = disk
@@ -383,6 +393,7 @@ fn repair_torn_pages(pool: &BufferPool, low_water_mark: Lsn, scan: &Scan, files:
         (None, None) => copies.later().unwrap_or(1),
         (None, Some(error)) => kept.iter().position(|has_all| *has_all).ok_or(error)?,
     };
+    assert!(kept < 2, "the doublewrite file has two halves");
     pool.begin_batches(kept, copies.last_number(), torn, low_water_mark)?;
     Ok(lost)
 }
@@ -476,6 +487,7 @@ fn replay(
     let mut reader = LogReader::new(disk.clone(), control, control.low_water_mark)?.up_to(scan.end);
     let total = scan.end.0 - control.low_water_mark.0;
     while let Some((start, end, group)) = reader.next_group()? {
+        debug_assert!(control.low_water_mark <= start, "a group below the low-water mark is replayed");
         for record in GroupReader::new(group) {
             if let Record::Page { id, op } =
                 record.map_err(|what| damage(disk.as_ref(), control, start, what))?
@@ -490,13 +502,19 @@ fn replay(
         }
     }
     replay.apply()?;
+    assert!(replay.pages.is_empty() && replay.bytes.is_empty(), "changes were collected and not applied");
     progress(Progress { phase: Phase::Replay, done: total, total });
     Ok(replay.lost)
 }
 
 impl Replay<'_> {
     fn collect(&mut self, id: PageId, start: Lsn, end: Lsn, op: &PageOp<'_>) {
+        debug_assert!(start < end, "a group ends where it starts");
         let changes = self.pages.entry(id).or_default();
+        debug_assert!(
+            changes.last().is_none_or(|(_, last, _)| *last <= end),
+            "changes of a page are collected in another order than they were logged"
+        );
         if op.overwrites_page() {
             // The previous content of the page no longer matters.
             changes.clear();
@@ -518,6 +536,7 @@ impl Replay<'_> {
             |range: &core::ops::Range<usize>| PageOp::decode(&bytes[range.clone()]).map(|(op, _)| op);
         let mut work = Vec::with_capacity(pages.len());
         for (id, changes) in pages {
+            debug_assert!(!changes.is_empty(), "a page without a change is to be replayed");
             let fresh =
                 changes.first().is_some_and(|(_, _, at)| decode(at).is_ok_and(|op| op.overwrites_page()));
             match self.space(id.space) {
@@ -557,6 +576,7 @@ impl Replay<'_> {
         changes: &Changes,
         decode: &dyn Fn(&core::ops::Range<usize>) -> Result<PageOp<'b>, &'static str>,
     ) -> Result<()> {
+        debug_assert!(space.id() == id.space, "the page belongs to another tablespace");
         let mut latched = if fresh {
             self.pool.latch_for_format(space, id.page)?
         } else {

@@ -29,6 +29,8 @@ impl SpaceSet {
         let word = self.words.entry(word).or_default();
         self.count += usize::from(*word & bit == 0);
         *word |= bit;
+        debug_assert!(self.contains(space), "a tablespace was added and is not in the set");
+        debug_assert!(self.words.len() <= self.count, "a word of the set is zero");
     }
 
     /// Returns whether it is in the set.

@@ -46,6 +46,7 @@ pub fn ceiling(pool: &BufferPool, space: &Arc<Space>) -> Result<u64> {
 /// # Errors
 /// When the tablespace is dropped; damage, I/O. Nothing was changed then.
 pub fn set_ceiling(mtr: &mut Mtr<'_>, space: &Arc<Space>, ceiling: u64) -> Result<()> {
+    debug_assert!(mtr.latched(space.id()).next().is_none(), "the latch on the header is not the only one");
     space.check_live()?;
     let header = mtr.latch(space, PageNo::HEADER)?;
     check_header(mtr.id(header), mtr.page(header))?;

@@ -130,6 +130,7 @@ impl Deleter {
 
     /// Takes over the file of a dropped tablespace.
     pub fn push(&self, space: &Space) {
+        assert!(space.is_dropped(), "the file of tablespace {}, which is live, is to be deleted", space.id());
         self.take_over(PendingFile { space: space.id(), dropped: space.drop_lsn(), left: None });
     }
 
@@ -182,7 +183,8 @@ impl Deleter {
                 self.deleted_files.fetch_add(1, Relaxed);
                 tracing::debug!(space = pending_file.space.0, "a dropped tablespace's file is deleted");
                 self.gone.lock().push(pending_file.space);
-                self.pending.fetch_sub(1, SeqCst);
+                let pending = self.pending.fetch_sub(1, SeqCst);
+                assert!(pending > 0, "a file is deleted that was not pending");
                 if self.pace.lock().is_a_piece(pending_file.left.unwrap_or(0)) {
                     self.pause()
                 } else {
@@ -230,21 +232,28 @@ impl Deleter {
             },
         };
         let piece = self.pace.lock().piece;
+        assert!(PIECES.contains(&piece), "a piece of {piece} bytes");
         if left > piece {
             if is_gone(disk.truncate(file, left - piece))? {
-                self.pending_bytes.fetch_sub(left, Relaxed);
+                self.bytes_left(left);
                 return Ok(true);
             }
             self.deleted_bytes.fetch_add(piece, Relaxed);
-            self.pending_bytes.fetch_sub(piece, Relaxed);
+            self.bytes_left(piece);
             pending_file.left = Some(left - piece);
             return Ok(false);
         }
         if !is_gone(disk.remove(file))? {
             self.deleted_bytes.fetch_add(left, Relaxed);
         }
-        self.pending_bytes.fetch_sub(left, Relaxed);
+        self.bytes_left(left);
         Ok(true)
+    }
+
+    /// Counts bytes that are not pending any more.
+    fn bytes_left(&self, bytes: u64) {
+        let pending = self.pending_bytes.fetch_sub(bytes, Relaxed);
+        assert!(pending >= bytes, "{bytes} bytes are gone, and {pending} were pending");
     }
 
     /// Chooses the next piece and the pause before it.

@@ -72,6 +72,7 @@ fn first_free(map: Page<'_>, from: u32) -> Option<u32> {
         let free = !word & (u64::MAX >> (at % 64));
         if free != 0 {
             let found = at + free.trailing_zeros();
+            debug_assert!(found >= from, "page {found} of the group lies before {from}");
             return (found < bits).then_some(found);
         }
         at = (at / 64 + 1) * 64;
@@ -113,6 +114,7 @@ pub mod fuzz {
 }
 
 fn set_bit(mtr: &mut Mtr<'_>, map: Slot, bit: u32, used: bool) {
+    debug_assert!(bit < pages_a_map(mtr.pool().page_size()), "a map has no bit {bit}");
     let at = BITS_AT + bit as usize / 8;
     let byte = mtr.page(map).u8(at);
     let mask = 1 << (bit % 8);
@@ -131,6 +133,10 @@ enum Map {
 
 /// Formats a map page, with its own bit set.
 fn make_map(mtr: &mut Mtr<'_>, map: Slot, before: Option<Slot>) {
+    debug_assert!(
+        before.is_none_or(|before| mtr.id(before).page < mtr.id(map).page),
+        "a new map does not follow the last one"
+    );
     if let Some(before) = before {
         let last = pages_a_map(mtr.pool().page_size()) - 1;
         set_bit(mtr, before, last, true);
@@ -231,6 +237,7 @@ pub fn allocate(
             }
             continue;
         };
+        debug_assert!(bit < span - 1, "the last page of a group is never allocated");
         // Before anything is changed, because there may be no frame available.
         let slot = mtr.latch_fresh(space, PageNo(first + bit))?;
         if let Map::New(map, before) = found {
@@ -267,6 +274,7 @@ pub struct Freeing {
 /// # Errors
 /// When the tablespace is dropped, the map cannot be read, or the page is not in use.
 pub fn prepare_free(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: Slot) -> Result<Freeing> {
+    debug_assert!(mtr.id(page).space == space.id(), "a page of another tablespace is to be freed");
     let no = mtr.id(page).page;
     let bit = no.0 % pages_a_map(mtr.pool().page_size());
     let (map, _) = latch_made(mtr, space, no.0 / pages_a_map(mtr.pool().page_size()))?;
@@ -280,7 +288,13 @@ pub fn prepare_free(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: Slot) -> Result
 /// Frees a page that was prepared for it.
 pub fn free(mtr: &mut Mtr<'_>, space: &Space, freeing: Freeing) {
     let Freeing { page, map } = freeing;
+    debug_assert!(mtr.id(page).space == space.id(), "a page of another tablespace is freed");
+    debug_assert!(mtr.id(map).space == space.id(), "a page is freed in the map of another tablespace");
     let no = mtr.id(page).page;
+    debug_assert!(
+        no.0.wrapping_sub(mtr.id(map).page.0) < pages_a_map(mtr.pool().page_size()),
+        "{no:?} is freed in the map of another group"
+    );
     if !planted(Bug::PageNotFreed) {
         set_bit(mtr, map, no.0 % pages_a_map(mtr.pool().page_size()), false);
     }

@@ -71,6 +71,11 @@ impl Table {
     /// Ends waits until no cycle contains this transaction.
     pub(super) fn break_cycles(&mut self, root: TrxId) {
         while let Some(mut cycle) = self.cycle(root) {
+            debug_assert!(cycle.len() > 1, "a transaction waits for others only");
+            debug_assert!(
+                cycle.iter().all(|trx| self.owners.wait_of(*trx).is_some()),
+                "every member of a cycle waits"
+            );
             let cheapest = |trx: &TrxId| (self.weight(*trx), *trx != root, Reverse(*trx));
             let first = (0..cycle.len()).min_by_key(|at| cheapest(&cycle[*at]));
             cycle.rotate_left(first.unwrap_or_default());

@@ -115,7 +115,9 @@ impl Modes {
         }
         let new = Self::of(&[mode]);
         let kept = self.iter().filter(|other| !new.cover(*other));
-        kept.fold(new, |all, other| Self(all.0 | Self::of(&[other]).0))
+        let all = kept.fold(new, |all, other| Self(all.0 | Self::of(&[other]).0));
+        debug_assert!(all.cover(mode), "a set of modes covers the mode that was added");
+        all
     }
 
     /// Returns whether the set is empty.

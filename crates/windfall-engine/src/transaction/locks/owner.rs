@@ -191,6 +191,8 @@ impl LockOwners {
     pub(super) fn begin_wait(&mut self, lock_owner: &Arc<LockOwner>, wait: Wait) {
         lock_owner.settled.store(false, SeqCst);
         let owner = self.enter(lock_owner);
+        debug_assert!(owner.wait.is_none(), "a lock owner waits for one lock at a time");
+        debug_assert!(Arc::ptr_eq(&owner.lock_owner, lock_owner), "a wait is that of the owner in the table");
         owner.wait = Some(wait);
         owner.outcome = None;
     }
@@ -198,6 +200,7 @@ impl LockOwners {
     /// Ends a wait with this outcome. It has left its queue already.
     pub(super) fn settle(&mut self, trx: TrxId, outcome: Result<(), LockError>) {
         if let Some(owner) = self.all.get_mut(&trx) {
+            debug_assert!(owner.outcome.is_none(), "a wait has one outcome");
             owner.wait = None;
             owner.outcome = Some(outcome);
             owner.lock_owner.settled.store(true, SeqCst);
@@ -207,6 +210,10 @@ impl LockOwners {
 
     /// Ends a wait by granting a lock in this tablespace.
     pub(super) fn serve(&mut self, trx: TrxId, space: SpaceId) {
+        debug_assert!(
+            self.wait_of(trx).is_some_and(|wait| wait.wanted.space() == space),
+            "a lock is granted to an owner that waits for one there"
+        );
         self.settle(trx, Ok(()));
         if let Some(owner) = self.all.get_mut(&trx) {
             owner.spaces.insert(space);

@@ -75,8 +75,15 @@ impl Queue {
     pub(super) fn hold(&mut self, trx: TrxId, mode: TableMode) {
         match self.holders.binary_search_by_key(&trx, |(trx, _)| *trx) {
             Ok(at) => self.holders[at].1 = self.holders[at].1.with(mode),
-            Err(at) => self.holders.insert(at, (trx, mode.into())),
+            Err(at) => {
+                self.holders.insert(at, (trx, mode.into()));
+                debug_assert!(
+                    self.holders.get(at + 1).is_none_or(|next| trx < next.0),
+                    "holders are in order of transaction"
+                );
+            }
         }
+        debug_assert!(self.held_by(trx).cover(mode), "a lock that is granted is held");
     }
 
     /// Returns the place that a request would get now. Later requests have larger tickets.
@@ -86,9 +93,14 @@ impl Queue {
 
     /// Adds a request to the queue, at the place that is due to it.
     pub(super) fn join(&mut self, trx: TrxId, mode: TableMode, ticket: u64) -> Place {
+        debug_assert!(self.waiters.iter().all(|w| w.trx != trx), "a transaction waits once in a queue");
         let place = self.place(trx, ticket);
         let at = self.position(place);
         self.waiters.insert(at, Waiter { trx, mode, place, yields: false });
+        debug_assert!(
+            self.waiters.get(at + 1).is_none_or(|next| place < next.place),
+            "waiters are in order of place"
+        );
         place
     }
 
@@ -104,7 +116,9 @@ impl Queue {
     /// Removes a request from the queue.
     pub(super) fn leave(&mut self, place: Place) {
         let at = self.position(place);
-        if self.waiters.get(at).is_some_and(|w| w.place == place) {
+        let is_there = self.waiters.get(at).is_some_and(|w| w.place == place);
+        debug_assert!(is_there, "a request that leaves a queue is at its place");
+        if is_there {
             self.waiters.remove(at);
         }
     }
@@ -145,6 +159,10 @@ impl Queue {
                 served(trx);
             }
         }
+        debug_assert!(
+            !self.holders.is_empty() || self.waiters.is_empty(),
+            "a queue without holders has waiters"
+        );
     }
 
     /// Returns the modes in which a transaction holds the lock.

@@ -26,6 +26,7 @@ pub(super) struct Ranges(BTreeMap<Key, Option<Key>>);
 impl Ranges {
     /// Adds a range.
     pub(super) fn lock(&mut self, KeyRange { mut from, mut to }: KeyRange) {
+        debug_assert!(to.as_ref().is_none_or(|to| from < *to), "no range is empty");
         while let Some((first, end)) = self.last_begun(to.as_ref())
             && reaches(end.as_ref(), &from)
         {

@@ -82,6 +82,10 @@ impl Space {
             LockRequest::Row(row, mode) => {
                 let (key, queue) = row_or_new(&mut self.rows, &row.key);
                 let taken = queue.take(trx, (*mode).into());
+                debug_assert!(
+                    queue.holders().next().is_some(),
+                    "a row has a queue as long as it has a holder"
+                );
                 if taken {
                     let key = key.clone();
                     self.held.entry(trx).or_default().insert(key);
@@ -108,10 +112,12 @@ impl Space {
         let place = match &wanted {
             LockRequest::Table(_, mode) => self.table.join(trx, *mode, ticket),
             LockRequest::Row(row, mode) => {
+                debug_assert!(self.rows.contains_key(&*row.key), "a request waits for a row that is locked");
                 row_or_new(&mut self.rows, &row.key).1.join(trx, (*mode).into(), ticket)
             }
             LockRequest::Insert(_) => {
-                self.inserters.insert(trx);
+                let is_new = self.inserters.insert(trx);
+                debug_assert!(is_new, "a transaction waits for one insert at a time");
                 Place::NONE
             }
         };
@@ -126,12 +132,16 @@ impl Space {
                 self.serve_table(owners);
             }
             LockRequest::Row(name, _) => {
+                debug_assert!(self.rows.contains_key(&*name.key), "a row with a waiter has a queue");
                 if let Some((_, queue)) = row(&mut self.rows, &name.key) {
                     queue.leave(wait.place);
                 }
                 self.serve_row(&name.key, owners);
             }
-            LockRequest::Insert(_) => drop(self.inserters.remove(&trx)),
+            LockRequest::Insert(_) => {
+                let was_there = self.inserters.remove(&trx);
+                debug_assert!(was_there, "a waiter to insert is in the list of these");
+            }
         }
     }
 
@@ -167,6 +177,7 @@ impl Space {
         };
         let free: Vec<TrxId> = self.inserters.iter().copied().filter(is_free).collect();
         for trx in free {
+            debug_assert!(owners.wait_of(trx).is_some(), "who is in the list of inserters waits");
             self.inserters.remove(&trx);
             owners.settle(trx, Ok(()));
         }
@@ -239,7 +250,8 @@ impl Space {
             }
         } else if queue.give_back(trx) {
             if let Some(held) = self.held.get_mut(&trx) {
-                held.remove(key);
+                let was_listed = held.remove(key);
+                debug_assert!(was_listed, "a row that is held is in the list of its holder");
                 if held.is_empty() {
                     self.held.remove(&trx);
                 }
@@ -255,9 +267,8 @@ impl Space {
             self.serve_inserters(owners);
         }
         while let Some(key) = self.held.get_mut(&trx).and_then(BTreeSet::pop_first) {
-            if let Some(queue) = self.rows.get_mut(&key) {
-                queue.give_back(trx);
-            }
+            let was_held = self.rows.get_mut(&key).is_some_and(|queue| queue.give_back(trx));
+            debug_assert!(was_held, "a transaction holds the rows in its list");
             self.serve_row(&key, owners);
             *rows = rows.saturating_sub(1);
             if *rows == 0 {

@@ -44,12 +44,22 @@ impl Table {
         let before = space.counts();
         let result = step(space, &mut self.owners);
         let after = space.counts();
+        debug_assert!(
+            self.counts.rows >= before.rows
+                && self.counts.ranges >= before.ranges
+                && self.counts.tables >= before.tables,
+            "the counts are sums that include this tablespace"
+        );
         self.counts.rows = self.counts.rows + after.rows - before.rows;
         self.counts.ranges = self.counts.ranges + after.ranges - before.ranges;
         self.counts.tables = self.counts.tables + after.tables - before.tables;
         if space.is_empty() {
             self.spaces.remove(&id);
         }
+        debug_assert!(
+            !self.spaces.is_empty() || self.counts == Counts::default(),
+            "locks are counted, and no tablespace has any"
+        );
         result
     }
 
@@ -85,6 +95,7 @@ impl Table {
         }
         self.metrics.waits += 1;
         self.in_space(wanted.space(), |space, owners| space.join(me, wanted, now, owners));
+        debug_assert!(self.owners.wait_of(me.id()).is_some(), "a request that was not granted waits");
         self.break_cycles(me.id());
         Ok(false)
     }
@@ -106,6 +117,7 @@ impl Table {
             let blockers = self.blockers(me.id());
             self.stop(me.id(), LockError::TimedOut { blockers, waited });
         }
+        debug_assert!(self.owners.wait_of(me.id()).is_none(), "a wait that has ended goes on");
         let owner = self.owners.get_mut(me.id());
         owner.and_then(|owner| owner.outcome.take()).expect("a wait has an outcome")
     }
@@ -156,6 +168,10 @@ impl Table {
         for trx in waiting.map(|(trx, _)| trx).collect::<Vec<_>>() {
             self.stop(trx, LockError::Interrupted);
         }
+        debug_assert!(
+            self.owners.iter().all(|(_, owner)| owner.wait.is_none()),
+            "waits are stopped, and one goes on"
+        );
     }
 
     /// Makes the lock of a writer explicit, unless it has ended.
@@ -164,6 +180,10 @@ impl Table {
             return false;
         }
         self.in_space(row.space, |space, owners| space.make_explicit(holder, &row.key, owners));
+        debug_assert!(
+            self.held_mode(holder, row) == Some(RowMode::Exclusive),
+            "the explicit lock of a writer is exclusive"
+        );
         self.break_cycles(holder.id());
         true
     }
@@ -172,6 +192,10 @@ impl Table {
     pub(super) fn lock_range(&mut self, me: &Arc<LockOwner>, space: SpaceId, range: KeyRange) {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
         self.in_space(space, |space, owners| space.lock_range(me, range, owners));
+        debug_assert!(
+            self.owners.get(me.id()).is_some_and(|owner| owner.spaces.contains(&space)),
+            "a tablespace with a lock of an owner is in the owner's list"
+        );
     }
 
     /// Returns whether a range lock of another transaction covers this key.

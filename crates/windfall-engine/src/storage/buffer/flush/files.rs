@@ -38,11 +38,13 @@ impl Files {
         self.forget(space);
         self.made.insert(space, lsn);
         self.by_lsn.insert((lsn, space));
+        assert!(self.made.len() == self.by_lsn.len(), "the two lists of files without a record differ");
     }
 
     fn forget(&mut self, space: SpaceId) {
         if let Some(lsn) = self.made.remove(&space) {
-            self.by_lsn.remove(&(lsn, space));
+            let was_listed = self.by_lsn.remove(&(lsn, space));
+            assert!(was_listed, "the file of tablespace {space} did not limit the low-water mark");
         }
     }
 
@@ -71,6 +73,12 @@ impl BufferPool {
                 }
             }
         }
+        debug_assert!(
+            spaces.iter().all(|(id, space)| {
+                unmade.contains_key(id) || space.file() != FileState::None || space.is_dropped()
+            }),
+            "a live tablespace has no file, and no error says why"
+        );
         unmade
     }
 
@@ -183,7 +191,7 @@ impl BufferPool {
 
     /// Returns whether a dropped tablespace has a file to delete. After this call none will be created.
     pub fn file_of_dropped(&self, space: &Space) -> FileState {
-        debug_assert!(space.is_dropped());
+        assert!(space.is_dropped(), "the file of tablespace {}, which is live, may be deleted", space.id());
         let _deciding = self.files.lock();
         space.file()
     }
