@@ -200,6 +200,10 @@ impl<S: PageStore> Tree<S> {
             let no = link.next;
             let page = mtr.latch(&self.space, no)?;
             let place = expected.unwrap_or_else(|| Link::place_of(mtr.page(page)));
+            if place == 0 {
+                // It leads back to a first page, which only the owner of the chain frees.
+                return Err(self.damaged(no, NOT_THE_CHAIN));
+            }
             link = self.link(mtr.page(page), no, stamp, place)?;
             expected = Some(place + 1);
             gone.push(page);

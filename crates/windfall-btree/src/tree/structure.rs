@@ -397,7 +397,7 @@ impl<S: PageStore> Tree<S> {
     }
 
     /// Moves the content of the root's only child into the root. Returns whether there was such a child.
-    fn shrink_root(&self) -> Result<bool> {
+    pub(super) fn shrink_root(&self) -> Result<bool> {
         let mut mtr = self.begin_long()?;
         let root = mtr.latch(&self.space, PageNo::ROOT)?;
         let node = Node::new(mtr.page(root));
@@ -407,6 +407,9 @@ impl<S: PageStore> Tree<S> {
         let link = node.child(0);
         let child = mtr.latch(&self.space, link)?;
         let node = Node::new(mtr.page(child));
+        if !Node::new(mtr.page(root)).is_parent_of(0, node) {
+            return Err(self.wrong_page(link));
+        }
         let level = node.level();
         let mut list = NodeList::default();
         list.push_node(node, 0, node.count());

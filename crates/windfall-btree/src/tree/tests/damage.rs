@@ -247,3 +247,30 @@ fn a_neighbour_that_has_lost_its_split_is_not_merged() {
     tree.maintain(&below[0]).unwrap();
     confirm(&tree);
 }
+
+#[test]
+fn the_root_takes_over_no_page_that_is_not_its_child() {
+    let tree = some_tree();
+    // The root has one child left, which has another one beside it by its fences.
+    tree.store().damage(id(PageNo::ROOT), |page| page.set_u16(28, 1));
+    let error = tree.shrink_root().unwrap_err().to_string();
+    assert!(error.contains("its keys are not those that its parent expects"), "{error}");
+    tree.store().damage(id(PageNo::ROOT), |page| assert!(Node::new(page).is_inner()));
+}
+
+#[test]
+fn a_chain_that_leads_back_to_its_first_page_is_reported_and_keeps_it() {
+    for at_most in [1, 3] {
+        let tree = tree(4096);
+        let mut mtr = tree.store().begin().unwrap();
+        let mut writer = tree.begin_overflow(&mut mtr, 9).unwrap();
+        mtr.commit().unwrap();
+        writer.write(&[7; 20_000]).unwrap();
+        let (first, _) = writer.finish().unwrap();
+        let pages = tree.store().allocated(*tree.space());
+        tree.store().damage(id(first.first), |page| page.set_u32(28, first.first.0));
+        let error = tree.shorten_overflow(first.first, 9, at_most).unwrap_err().to_string();
+        assert!(error.contains("not the page of the overflow chain"), "{error}");
+        assert_eq!(tree.store().allocated(*tree.space()), pages);
+    }
+}
