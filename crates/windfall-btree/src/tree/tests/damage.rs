@@ -265,7 +265,7 @@ fn a_chain_that_leads_back_to_its_first_page_is_reported_and_keeps_it() {
         let mut mtr = tree.store().begin().unwrap();
         let mut writer = tree.begin_overflow(&mut mtr, 9).unwrap();
         mtr.commit().unwrap();
-        writer.write(&[7; 20_000]).unwrap();
+        writer.write(&vec![7; 20_000]).unwrap();
         let (first, _) = writer.finish().unwrap();
         let pages = tree.store().allocated(*tree.space());
         tree.store().damage(id(first.first), |page| page.set_u32(28, first.first.0));
