@@ -95,8 +95,8 @@ start_deny_build
 run "format" cargo fmt --all --check
 # The features add tests, and bugs that are asked for: one look sees it all.
 run "lints" cargo clippy --workspace --all-targets --features windfall/model,windfall/canary -- -D warnings
-# Without what the tests ask for.
-run "lints of the product" cargo clippy -p windfall -p windfall-base -p windfall-btree -p windfall-engine -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
+# As a release is built: without debug assertions, and without what the tests ask for.
+run "lints of the product" cargo clippy --release -p windfall -p windfall-base -p windfall-btree -p windfall-engine -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
 # And without the lab, which a build may leave out.
 run "lints without the lab" cargo clippy -p windfall-cli --no-default-features -- -D warnings
 run "documentation" documentation

@@ -52,21 +52,21 @@ mod noted {
     use super::What;
 
     #[derive(Debug)]
-    pub struct Holder {
+    pub(super) struct Holder {
         pub name: String,
     }
 
     #[derive(Debug)]
-    pub struct Noted;
+    pub(super) struct Noted;
 
     impl Noted {
         #[inline]
-        pub fn new(_: What) -> Self {
+        pub(super) fn new(_: What) -> Self {
             Self
         }
     }
 
-    pub fn all() -> Vec<(Arc<Holder>, u64, What)> {
+    pub(super) fn all() -> Vec<(Arc<Holder>, u64, What)> {
         Vec::new()
     }
 }
