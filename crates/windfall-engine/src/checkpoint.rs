@@ -12,7 +12,7 @@
 //! durable before the control file names the mark. The log is truncated only afterwards.
 
 #[cfg(all(test, feature = "model"))]
-mod interleavings;
+pub(crate) mod interleavings;
 
 use core::time::Duration;
 

@@ -31,7 +31,7 @@ const SEGMENT: u64 = 64 << 10;
 const LSN: u64 = 16;
 
 /// No transactions: a checkpoint finds none unfinished.
-struct Nobody;
+pub(crate) struct Nobody;
 
 impl Unfinished for Nobody {
     fn note(&self, _: &mut GroupWriter) -> Lsn {

@@ -33,8 +33,8 @@ fn a_caller_gets_an_error_when_no_frame_is_freed_even_during_resizes() {
         Next::Idle(Duration::ZERO)
     };
     let resizer = env.spawn("resizer", Kind::Service, Arc::new(Event::new()), Box::new(resize)).unwrap();
-    let told = (0..1000u32).find_map(|n| table.insert(&n.to_be_bytes(), &ROW).err()).unwrap().to_string();
-    assert!(told.contains("doublewrite"), "{told}");
+    let error = (0..1000u32).find_map(|n| table.insert(&n.to_be_bytes(), &ROW).err()).unwrap().to_string();
+    assert!(error.contains("doublewrite"), "{error}");
     drop(resizer);
     disk.clear_faults();
     table.insert(b"again", &ROW).unwrap();

@@ -141,29 +141,20 @@ pub(crate) fn canary(path: &str, text: &str) -> Found {
     ];
     let is_declared =
         |line: &str| DECLARED.iter().any(|(manifest, lines)| path == *manifest && lines.contains(&line));
-    let is_manifest = Path::new(path).file_name().is_some_and(|name| name == "Cargo.toml");
-    let lines = text.lines().enumerate().filter(|_| is_manifest);
-    let asks = |line: &str| !line.starts_with('#') && has_word(line, "canary") && !is_declared(line);
-    lines
-        .filter(|(_, line)| asks(line))
-        .map(|(n, _)| (n + 1, "asks for the feature `canary`, which is for tests alone".into()))
-        .collect()
+    let asks = |_, line: &str| has_word(line, "canary") && !is_declared(line);
+    in_manifest(path, text, asks, "asks for the feature `canary`, which is for tests alone")
 }
 
 /// Checks that only the tests of the API ask for the points within statements at which a test can act.
 pub(crate) fn testing(path: &str, text: &str) -> Found {
-    let is_manifest = Path::new(path).file_name().is_some_and(|name| name == "Cargo.toml");
     let tests = text.find("[dev-dependencies]").map_or(usize::MAX, |at| text[..at].lines().count());
     let is_allowed = |n: usize, line: &str| match path {
         "crates/windfall-engine/Cargo.toml" => line == "testing = []",
         "crates/windfall/Cargo.toml" => n > tests && line.starts_with("windfall-engine = "),
         _ => false,
     };
-    let lines = text.lines().enumerate().filter(|_| is_manifest);
-    lines
-        .filter(|(n, line)| !line.starts_with('#') && has_word(line, "testing") && !is_allowed(*n, line))
-        .map(|(n, _)| (n + 1, "asks for the feature `testing`, which is for tests alone".into()))
-        .collect()
+    let asks = |n, line: &str| has_word(line, "testing") && !is_allowed(n, line);
+    in_manifest(path, text, asks, "asks for the feature `testing`, which is for tests alone")
 }
 
 /// Checks that the engine does not depend on the lab. Only the command-line program does, and a build may leave it out.
@@ -182,18 +173,17 @@ pub(crate) fn lab(path: &str, text: &str) -> Found {
             ],
         ),
     ];
-    let is_manifest = Path::new(path).file_name().is_some_and(|name| name == "Cargo.toml");
     let allowed = ALLOWED.iter().find(|(manifest, _)| *manifest == path).map_or(&[][..], |(_, lines)| lines);
     let is_allowed = |line: &str| allowed.iter().any(|part| line.contains(part));
-    let asks = |line: &str| {
-        let named = has_word(line, "lab") || line.contains("windfall-lab");
-        !line.starts_with('#') && named && !is_allowed(line)
-    };
-    let lines = text.lines().enumerate().filter(|_| is_manifest);
-    lines
-        .filter(|(_, line)| asks(line))
-        .map(|(n, _)| (n + 1, "asks for the lab, which is for the command alone, and may be left out".into()))
-        .collect()
+    let asks = |_, line: &str| (has_word(line, "lab") || line.contains("windfall-lab")) && !is_allowed(line);
+    in_manifest(path, text, asks, "asks for the lab, which is for the command alone, and may be left out")
+}
+
+/// Reports the lines of a manifest that ask for something, given their number from 0, without comments.
+fn in_manifest(path: &str, text: &str, asks: impl Fn(usize, &str) -> bool, what: &str) -> Found {
+    let is_manifest = Path::new(path).file_name().is_some_and(|name| name == "Cargo.toml");
+    let lines = text.lines().enumerate().filter(|(_, line)| is_manifest && !line.starts_with('#'));
+    lines.filter(|(n, line)| asks(*n, line)).map(|(n, _)| (n + 1, what.into())).collect()
 }
 
 /// Returns whether a line contains a word that is not part of a longer one.

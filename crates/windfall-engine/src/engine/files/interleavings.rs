@@ -8,28 +8,15 @@ use crate::{
         Durability,
         interleavings::{EMPTY, Prepared, make_header},
     },
-    checkpoint::{Checkpointer, Unfinished},
+    checkpoint::{Checkpointer, interleavings::Nobody},
     disk::Disk,
     health::Health,
     ids::Lsn,
-    log::{ControlFile, GroupWriter},
+    log::ControlFile,
     recovery::scan,
     sync::model::{explore, spawn},
     tree::hash::HashBudget,
 };
-
-/// A stand-in without any transactions.
-struct Nobody;
-
-impl Unfinished for Nobody {
-    fn note(&self, _: &mut GroupWriter) -> Lsn {
-        Lsn::MAX
-    }
-
-    fn ceilings(&self) -> (u64, u64) {
-        (1000, 1000)
-    }
-}
 
 /// Wherever the machine stops, the log from the low-water mark on states that a file was created, or contains its
 /// record.

@@ -177,7 +177,10 @@ impl Space {
         };
         let free: Vec<TrxId> = self.inserters.iter().copied().filter(is_free).collect();
         for trx in free {
-            debug_assert!(owners.wait_of(trx).is_some(), "who is in the list of inserters waits");
+            debug_assert!(
+                owners.wait_of(trx).is_some(),
+                "a transaction in the list of inserters does not wait"
+            );
             self.inserters.remove(&trx);
             owners.settle(trx, Ok(()));
         }
