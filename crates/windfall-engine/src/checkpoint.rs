@@ -27,7 +27,7 @@ use crate::{
         atomic::{AtomicU64, Ordering::Relaxed},
         planted,
     },
-    transaction::Transactions,
+    txn::Transactions,
 };
 
 /// Age of a change, in percent of the log's size, from which the cleaner writes it: the rest of the log is room for

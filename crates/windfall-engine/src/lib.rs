@@ -12,7 +12,7 @@ pub mod checkpoint;
 pub mod engine;
 pub mod options;
 pub mod storage;
-pub mod transaction;
+pub mod txn;
 
 pub use storage::{buffer, log, mtr, recovery, store, system, tablespace};
 #[cfg(feature = "fuzz")]

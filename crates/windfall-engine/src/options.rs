@@ -10,7 +10,7 @@ use crate::{
     error::{Result, UsageError},
     log::{FlushLog, LogOptions},
     page,
-    transaction::{AtUndoLimit, LOCK_WAIT},
+    txn::{AtUndoLimit, LOCK_WAIT},
 };
 
 /// Pages for which the log buffer must have room. The longest group (the records of one mini-transaction) is a quarter

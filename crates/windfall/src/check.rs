@@ -10,7 +10,7 @@
 //!
 //! While a table's trees are read, the check holds the metadata lock of its name, its gate (`sync::Gate`, a drain lock)
 //! is closed, and neither rollback nor purge changes it, so that no change in progress looks like damage
-//! ([`transaction::quiesce`](crate::transaction::quiesce)). That blocks calls and statements on this table, and the
+//! ([`quiesce`]). That blocks calls and statements on this table, and the
 //! rollbacks of changes in it. For other tables only purge waits, and only once it has deferred as many records of
 //! this table as it may. Unfinished work in the table is no damage either:
 //! - Unreferenced long values are skipped while a reader, or a transaction that has not ended, may need versions of
@@ -48,7 +48,10 @@ use crate::{
     ids::{PageId, PageNo, SpaceId},
     page::{Page, blank},
     sync::Arc,
-    transaction::quiesce::Quiesced,
+    txn::trx::{
+        background,
+        quiesce::{self, Quiesced},
+    },
 };
 use pieces::Pieces;
 
@@ -120,7 +123,7 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     let until = engine.env.now() + engine.transactions.lock_wait();
     for (name, table) in engine.catalog.tables() {
         let left = until.saturating_sub(engine.env.now());
-        engine.transactions.await_rollbacks_that_get_on(table.space(), left);
+        background::await_rollbacks_that_get_on(&engine.transactions, table.space(), left);
         Pieces::new(engine, piece)
             .run(&mut report, |pieces, report| check_some(engine, &name, pieces, report, &mut named));
     }
@@ -148,9 +151,8 @@ fn check_some(
         let catches_up = pieces.are_one();
         let space = schema.clustered.space();
         pieces.hold(|pieces| {
-            engine
-                .transactions
-                .with_table_quiesced(space, catches_up, |rest| pieces.go_on(report, &trees, rest))
+            let check = |rest| pieces.go_on(report, &trees, rest);
+            quiesce::with_table_quiesced(&engine.transactions, space, catches_up, check)
         })
     };
     // A table that no longer exists needs no check.

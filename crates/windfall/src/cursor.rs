@@ -23,8 +23,8 @@ use crate::{
     scope::{Inner, RowLock, Scope},
     store::Tree,
     sync::Arc,
-    transaction::{ReadView, Snapshot, Transactions, Visibility, read, secondary},
     tree,
+    txn::{ReadView, Snapshot, Transactions, Visibility, mvcc::value, row::secondary},
 };
 
 pub(crate) use locking::intention;
@@ -248,7 +248,7 @@ impl Cursor {
             }
             Reader::Alone => {
                 if takes_new_view {
-                    self.take_view(self.engine.transactions.view().into());
+                    self.take_view(self.engine.transactions.versions().view().into());
                 }
                 return self.find_seen(to, TrxId::NONE, wanted);
             }
@@ -342,8 +342,9 @@ impl Cursor {
                 At::Row
             } else {
                 let (index_key, key) = split(entries.key(), space, || owner.clone())?;
-                let is_there = transactions.get_in(&call.clustered, key, visibility, true, long)?
-                    && call.is_indexed(space, &index_key, long);
+                let is_there =
+                    transactions.versions().get_in(&call.clustered, key, visibility, true, long)?
+                        && call.is_indexed(space, &index_key, long);
                 if is_there { At::LongRow } else { At::Nothing }
             };
             if self.at != At::Nothing {
@@ -391,10 +392,10 @@ fn look(
     long.clear();
     long.extend_from_slice(entries.value());
     if let Visibility::Newest = visibility {
-        let is_there = read::resolve(tree, entries.key(), header, long)?;
+        let is_there = value::resolve(tree, entries.key(), header, long)?;
         return Ok(if is_there { At::LongRow } else { At::Nothing });
     }
-    let is_there = transactions.value_in(tree, entries.key(), header, visibility, true, long)?;
+    let is_there = transactions.versions().value_in(tree, entries.key(), header, visibility, true, long)?;
     Ok(if is_there { At::LongRow } else { At::Nothing })
 }
 

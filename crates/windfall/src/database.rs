@@ -28,11 +28,11 @@ use crate::{
     sync::{Arc, atomic::Ordering::Relaxed, work},
     table::Table,
     transact::{Transaction, TransactionOptions},
-    transaction::{
+    txn::{
         AtUndoLimit,
-        listing::{TransactionInfo, ViewInfo},
         locks::{Deadlock, HeldLock, Waiting},
-        prepared::PreparedTransaction,
+        mvcc::listing::{TransactionInfo, ViewInfo},
+        trx::{prepared::PreparedTransaction, two_phase},
     },
 };
 
@@ -241,7 +241,7 @@ impl Database {
     /// transaction stays prepared.
     pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
-        let end = self.engine.transactions.commit_prepared(xid)?;
+        let end = two_phase::commit_prepared(&self.engine.transactions, xid)?;
         self.engine.await_log(end, self.engine.flush_log())
     }
 
@@ -254,7 +254,7 @@ impl Database {
     /// continues in the background.
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
-        let (revoked, done) = self.engine.transactions.roll_back_prepared(xid)?;
+        let (revoked, done) = two_phase::roll_back_prepared(&self.engine.transactions, xid)?;
         self.engine.await_log(revoked, self.engine.flush_log())?;
         done
     }
@@ -278,7 +278,7 @@ impl Database {
     /// Returns the open read views, the oldest first: those of transactions, and those that ranges, cursors and streams
     /// have taken for themselves. Purge keeps every version that the oldest view may read.
     pub fn views(&self) -> Vec<ViewInfo> {
-        self.engine.transactions.views()
+        self.engine.transactions.active().views()
     }
 
     /// Returns the locks that transactions and statements hold. Locks of rows that a transaction has changed and no
@@ -475,7 +475,7 @@ impl Database {
 
     /// Changes what happens to changes beyond the limit of undo ([`Options::at_undo_limit`]).
     pub fn set_at_undo_limit(&self, then: AtUndoLimit) {
-        self.engine.transactions.set_at_undo_limit(then);
+        self.engine.transactions.undo_limit().set_policy(then);
     }
 
     /// Sets the buffer pool's size in bytes. Growing takes effect at once; shrinking continues in the background and
@@ -601,10 +601,10 @@ impl Database {
             deadlocks: locks.deadlocks,
             undo_slices,
             undo_bytes,
-            undo_waits: engine.transactions.undo_waits(),
-            views_ended: engine.transactions.views_ended(),
-            history_bytes: engine.transactions.history_bytes(),
-            oldest_view: engine.transactions.active().oldest_view(engine.transactions.ids()),
+            undo_waits: engine.transactions.undo_limit().waits(),
+            views_ended: engine.transactions.undo_limit().views_ended(),
+            history_bytes: engine.transactions.purge().history_bytes(),
+            oldest_view: engine.transactions.active().oldest_view(),
             drop_waits: work::waits_on_drops(),
         }
     }

@@ -22,7 +22,7 @@ use crate::{
     store::Tree,
     sync::Arc,
     table::Table,
-    transaction::{locks::RowMode, secondary},
+    txn::{locks::RowMode, row::secondary},
 };
 
 /// A secondary index of a table.

@@ -111,7 +111,7 @@ use windfall_base::fuzz_input;
 pub use windfall_base::{disk, env, error, ids, row};
 use windfall_base::{keys, sync};
 use windfall_btree::{page, tree};
-use windfall_engine::{buffer, catalog, engine, log, options, recovery, store, tablespace, transaction};
+use windfall_engine::{buffer, catalog, engine, log, options, recovery, store, tablespace, txn};
 
 pub use catalog::DropReport;
 pub use check::{CheckReport, CheckedTree};
@@ -132,11 +132,11 @@ pub use sync::{
 };
 pub use table::Table;
 pub use transact::{IfLocked, Isolation, Transaction, TransactionOptions};
-pub use transaction::{
+pub use txn::{
     AtUndoLimit,
-    listing::{TransactionInfo, TransactionState, ViewInfo},
     locks::{Deadlock, DeadlockMember, HeldLock, Lock, RowMode, RowName, TableMode, Waiting},
-    prepared::PreparedTransaction,
+    mvcc::listing::{TransactionInfo, TransactionState, ViewInfo},
+    trx::prepared::PreparedTransaction,
 };
 
 /// The examples of README.md.

@@ -6,7 +6,7 @@
 
 use core::fmt::Write;
 
-use crate::transaction::locks::WAIT_CLASSES;
+use crate::txn::locks::WAIT_CLASSES;
 
 macro_rules! metrics {
     ($($name:ident $kind:ident $doc:literal,)*) => {

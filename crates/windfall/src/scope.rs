@@ -31,10 +31,11 @@ use crate::{
         is_inside, thread, thread_local,
     },
     transact::{IfLocked, Isolation, TransactionOptions},
-    transaction::{
+    txn::{
         ReadView, Rules, Savepoint, Stop, Suspended, Trx, Visibility,
         locks::{LockRequest, LockTimeout, RowMode, TableMode, Waits},
-        prepared::Prepared,
+        row,
+        trx::prepared::Prepared,
     },
 };
 
@@ -149,7 +150,7 @@ impl Scope {
         let inner = Inner {
             phase: Phase::Open,
             trx: Suspended::default(),
-            view: wants_view.then(|| Arc::new(engine.transactions.view())),
+            view: wants_view.then(|| Arc::new(engine.transactions.versions().view())),
             tables: SmallVec::new(),
             savepoints: Vec::new(),
             sessions: SmallVec::new(),
@@ -182,7 +183,7 @@ impl Scope {
         self.engine.check_open()?;
         inner.waited = Duration::ZERO;
         if inner.statements == 0 {
-            inner.trx.forget_interrupts(&self.engine.transactions);
+            inner.trx.forget_interrupts(self.engine.transactions.lock_manager());
         }
         let done = {
             let _in_call = InCall::enter();
@@ -211,7 +212,7 @@ impl Scope {
         inner.view = None;
         inner.savepoints.clear();
         for undo in inner.sessions.drain(..) {
-            self.engine.transactions.purge_temporary(undo.stream());
+            self.engine.transactions.purge().purge_temporary(undo.stream());
         }
     }
 
@@ -269,7 +270,7 @@ impl Scope {
 
     /// Returns the transaction's view, and takes it if there is none yet.
     pub(crate) fn view<'i>(&self, inner: &'i mut Inner) -> &'i Arc<ReadView> {
-        inner.view.get_or_insert_with(|| Arc::new(self.engine.transactions.view()))
+        inner.view.get_or_insert_with(|| Arc::new(self.engine.transactions.versions().view()))
     }
 
     /// Returns the view of a plain read that begins now, at levels that read with views.
@@ -281,7 +282,7 @@ impl Scope {
     pub(crate) fn view_of_read(&self, inner: &mut Inner) -> Arc<ReadView> {
         match self.options.isolation {
             Isolation::RepeatableRead | Isolation::Snapshot => self.view(inner).clone(),
-            _ => Arc::new(self.engine.transactions.view()),
+            _ => Arc::new(self.engine.transactions.versions().view()),
         }
     }
 
@@ -350,9 +351,7 @@ impl Scope {
                 // Check after the attempt as well, whatever its result: once the view is ended, a row that is missing
                 // may have been purged.
                 let stopped = match (attempted, trx.check_strict()) {
-                    (Err(Stop::Blocked(blocked)), _) => {
-                        self.engine.transactions.await_lock(trx, blocked, &mut waits).err()
-                    }
+                    (Err(Stop::Blocked(blocked)), _) => row::await_lock(trx, blocked, &mut waits).err(),
                     (_, Err(ended)) => Some(ended),
                     (Err(Stop::Failed(error)), Ok(())) => Some(error),
                     (Ok(done), Ok(())) => {
@@ -396,7 +395,7 @@ impl Scope {
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
     ) -> Result<()> {
-        self.with_trx(inner, |trx| trx.lock_range(tree, lower, upper))
+        self.with_trx(inner, |trx| row::lock_range(trx, tree, lower, upper))
     }
 
     pub(crate) fn commit(&self, mode: FlushLog) -> Result<()> {

@@ -18,7 +18,7 @@ use crate::{
     error::{Result, SchemaError},
     sync::{Arc, Mutex, Rank},
     table::Table,
-    transaction::Stream,
+    txn::Stream,
 };
 
 /// The state that the tables of a session share.

@@ -22,9 +22,11 @@ use crate::{
     session::SessionUndo,
     sync::Arc,
     transact::{IfLocked, Isolation, Transaction},
-    transaction::{
+    txn::{
         Edit, Mode, ReadView, RowTarget, Secondary, Stop, Trx, Value, Visibility, Watch,
         locks::{LockTimeout, RowMode, TableMode, Waits},
+        row,
+        undo::TemporaryRead,
     },
 };
 
@@ -124,7 +126,7 @@ impl Table {
         let done = run(&target);
         if let (Some(undo), None) = (&self.undo, &self.scope) {
             // The session's end waits for the calls inside the gate before it drops this stream.
-            self.engine.transactions.purge_temporary(undo.stream());
+            self.engine.transactions.purge().purge_temporary(undo.stream());
         }
         Ok(done)
     }
@@ -146,11 +148,11 @@ impl Table {
         let mut trx = Trx::new(&self.engine.transactions);
         let mut waits = Waits::new(LockTimeout::of(self.engine.lock_wait()));
         loop {
-            match self.inside(|target| trx.change(target, key, edit, true))? {
+            match self.inside(|target| row::change(&mut trx, target, key, edit, true))? {
                 Ok(end) => return Ok(end),
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(Stop::Blocked(blocked)) => {
-                    match self.engine.transactions.await_lock(&mut trx, blocked, &mut waits) {
+                    match row::await_lock(&mut trx, blocked, &mut waits) {
                         // It has done nothing yet, and starts again as if it had not waited.
                         Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
                         done => done?,
@@ -170,7 +172,7 @@ impl Table {
             self.locked(scope, inner, TableMode::IntentionExclusive, lock_timeout, |trx, space| {
                 let change = |target: &RowTarget<'_>| {
                     if target.clustered.space().id() == space {
-                        trx.change(target, key, edit, false).map(|end| Some(end.is_some()))
+                        row::change(trx, target, key, edit, false).map(|end| Some(end.is_some()))
                     } else {
                         Ok(None)
                     }
@@ -221,7 +223,7 @@ impl Table {
                 return Ok(None);
             }
             let owner = || Owner::Table(self.name.clone());
-            lock.pass_over(trx.read_locked(&call.clustered, key, mode, whole, value, owner)).map(Some)
+            lock.pass_over(row::read_locked(trx, &call.clustered, key, mode, whole, value, owner)).map(Some)
         })
     }
 
@@ -233,8 +235,12 @@ impl Table {
             Some(scope) => scope.call(|inner| self.read_within(scope, inner, key, whole, value)),
             None => self.inner.enter().and_then(|call| match self.undo {
                 // A session reads its own changes, and no other session has this table.
-                Some(_) => transactions.get_in(&call.clustered, key, Visibility::Newest, whole, value),
-                None => transactions.get_committed(&call.clustered, key, TrxId::NONE, whole, value),
+                Some(_) => {
+                    transactions.versions().get_in(&call.clustered, key, Visibility::Newest, whole, value)
+                }
+                None => {
+                    transactions.versions().get_committed(&call.clustered, key, TrxId::NONE, whole, value)
+                }
             }),
         };
         found.map_err(|error| self.told(error))
@@ -258,13 +264,13 @@ impl Table {
             Isolation::ReadUncommitted => Visibility::Newest,
             Isolation::ReadCommitted => {
                 let call = self.inner.enter()?;
-                return transactions.get_committed(&call.clustered, key, own, whole, value);
+                return transactions.versions().get_committed(&call.clustered, key, own, whole, value);
             }
             Isolation::RepeatableRead | Isolation::Snapshot => Visibility::View(scope.view(inner), own),
         };
         let call = self.inner.enter()?;
         visibility.check_known(call.clustered.space().created_at(), || Owner::Table(self.name.clone()))?;
-        transactions.get_in(&call.clustered, key, visibility, whole, value)
+        transactions.versions().get_in(&call.clustered, key, visibility, whole, value)
     }
 
     /// Returns a handle of the same table for calls in this transaction: its changes are part of the transaction, and
@@ -435,7 +441,9 @@ impl Table {
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
         match self.scope()? {
-            None => self.stream_out(key, Arc::new(self.engine.transactions.view()), TrxId::NONE, out),
+            None => {
+                self.stream_out(key, Arc::new(self.engine.transactions.versions().view()), TrxId::NONE, out)
+            }
             // The whole read is one call of the transaction, so `out` can make none in it: a rollback to a savepoint
             // could remove the very version that is being read, if the transaction has written it.
             Some(scope) => scope.call(|inner| {
@@ -456,14 +464,14 @@ impl Table {
         out: &mut dyn io::Write,
     ) -> Result<Option<u64>> {
         let undo = self.undo.as_ref();
-        let _kept = undo.map(|undo| self.engine.transactions.read_temporary(undo.stream()));
+        let _kept = undo.map(|undo| TemporaryRead::new(self.engine.transactions.active(), undo.stream()));
         let opened = {
             let call = self.enter()?;
             let visibility =
                 if self.undo.is_some() { Visibility::Newest } else { Visibility::View(&view, own) };
             visibility
                 .check_known(call.clustered.space().created_at(), || Owner::Table(self.name.clone()))?;
-            let opened = self.engine.transactions.open_value(&call.clustered, key, visibility);
+            let opened = self.engine.transactions.versions().open_value(&call.clustered, key, visibility);
             opened.map_err(|error| self.told(error))?
         };
         let Some(mut reader) = opened else { return Ok(None) };

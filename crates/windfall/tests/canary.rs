@@ -112,7 +112,7 @@ fn suite(bug: Bug) -> Suite {
         Bug::GateLeftOpen => Units("tests::statements::exclusive_access_to_a_table"),
         Bug::LoadLeftBehind => Units("tests::load::what_is_refused"),
         Bug::EndedViewBelieved => Tests("transactions", "undo_limit::the_oldest_view_is_ended"),
-        Bug::UndoNotReserved => Units("transaction::tests::purge::"),
+        Bug::UndoNotReserved => Units("txn::tests::purge::"),
         Bug::WriteBeyondThePage | Bug::KeyOutsideTheFences => Fuzz("redo"),
         Bug::CountBelieved => Fuzz("log-records"),
         Bug::RestOfRecordIgnored => Fuzz("table-record"),
@@ -156,9 +156,7 @@ fn suite(bug: Bug) -> Suite {
         }
         Bug::HalfAChangeWritten => Models("storage/buffer/interleavings/stops"),
         Bug::FileGoesBeforeTheDrop => Models("storage/tablespace"),
-        Bug::LocksPublishedLate | Bug::ServedAndNotWoken | Bug::EndedWriterLocks => {
-            Models("transaction/locks")
-        }
+        Bug::LocksPublishedLate | Bug::ServedAndNotWoken | Bug::EndedWriterLocks => Models("txn/locks"),
         Bug::LowWaterMarkBeforeTheLog | Bug::EndNotNoted | Bug::LogCutBeforeTheControlFile => {
             Models("checkpoint")
         }
@@ -191,7 +189,7 @@ fn beside(bug: Bug) -> Option<Suite> {
             Units("storage::buffer::reclaim::tests::a_page_that_arrives_after_a_drop_is_removed_at_once")
         }
         Bug::EndedWriterLocks => {
-            Units("transaction::locks::tests::rules::the_lock_of_a_writer_is_made_explicit_until_it_ends")
+            Units("txn::locks::tests::rules::the_lock_of_a_writer_is_made_explicit_until_it_ends")
         }
         Bug::FileAfterTheDeleter => Units("storage::buffer::flush::tests::what_was_dropped_gets_no_file"),
         _ => return None,

@@ -199,63 +199,63 @@ bugs! {
     // tree/structure.rs
     /// A split is logged in two groups.
     SplitInTwoGroups,
-    // transaction/chains.rs
+    // txn/undo/chains.rs
     /// Only the first overflow page of a long value is freed.
     ChainLeaked,
-    // transaction/ids.rs
+    // txn/mvcc/ids.rs
     /// Tablespace ids are used again after a restart.
     SpaceReused,
     /// Transaction ids are used again after a restart.
     TransactionReused,
-    // transaction/active.rs
+    // txn/mvcc/active.rs
     /// A read view sees the youngest transaction that is still active.
     ViewTooNew,
     /// After a read no check is made whether the read view was ended meanwhile.
     EndedViewBelieved,
     /// Purge ignores the read views that are still open.
     PurgeIgnoresViews,
-    // transaction/purge.rs
+    // txn/undo/purge.rs
     /// A check does not learn of the versions that open transactions need.
     LeftoversUnseen,
-    // transaction/temporary.rs
+    // txn/undo/temporary.rs
     /// Purge of temporary tables frees long values that are being read.
     TemporaryReadersUnseen,
-    // transaction/version.rs
+    // txn/undo/versions.rs
     /// An older version has the bytes of another one, as if its undo page had been reused.
     UndoUsedAgain,
-    // transaction/key_latch.rs
+    // txn/locks/key_latch.rs
     /// A call does not wait for the row that another call changes.
     RowNotLocked,
-    // transaction/locking_read.rs
+    // txn/row/locking_read.rs
     /// A locking read takes no gap locks.
     GapNotLocked,
-    // transaction/locks/mod.rs
+    // txn/locks/mod.rs
     /// The number of locks is published after the lock table was released.
     LocksPublishedLate,
     /// The release of a lock grants it to the next waiter, but does not wake that waiter.
     ServedAndNotWoken,
-    // transaction/locks/table.rs
+    // txn/locks/table.rs
     /// A transaction that has ended is given an explicit lock for a row that it had written.
     EndedWriterLocks,
-    // transaction/mod.rs
+    // txn/mod.rs
     /// A checkpoint does not record which transactions are prepared.
     PreparedNotNoted,
-    // transaction/rollbacks.rs
+    // txn/trx/background.rs
     /// After a crash the tables of prepared transactions are not locked.
     PreparedUnlocked,
     /// The creation of an index ignores the rollbacks that are still to be done.
     HandedOverUnseen,
-    // transaction/followers.rs
+    // txn/undo/followers.rs
     /// The creation of an index does not learn of the rows that are rolled back.
     RollbackNotNoted,
     /// Transactions that were unfinished at a crash are not rolled back.
     RollbackForgotten,
     /// A check takes a partial change of a row for a complete one.
     CutOffUnseen,
-    // transaction/stream.rs
+    // txn/undo/stream.rs
     /// Undo space is reserved for where a record begins, and not for where it ends.
     UndoNotReserved,
-    // transaction/trx.rs
+    // txn/trx/running.rs
     /// A prepared transaction rolls back, but the log still says that it is prepared.
     PreparedDuringRollback,
     /// A rollback leaves the entries of secondary trees.

@@ -7,7 +7,7 @@
 //! tree, and the rest follows piece by piece; while entries are put into the tree, notes go to a run like entries.
 //!
 //! *Transactions.* They lock, change and roll back rows meanwhile as usual. A change notes inside the gate, a rollback
-//! outside of it (`transaction::followers`), so the tree follows the rows, committed or not. The new entries carry no
+//! outside of it (`txn::followers`), so the tree follows the rows, committed or not. The new entries carry no
 //! transaction id, and no undo record names them: readers take them for committed, and purge and rollback of earlier
 //! changes do not know them. So when the tree becomes an index, there must be no change of the table that may still
 //! roll back. The waits:
@@ -16,7 +16,7 @@
 //!   background rollbacks of it, up to its timeout ([`LockError`] then names them). It settles notes meanwhile, because
 //!   these may wait for room there. A wait for a prepared transaction, or for one that lasts hours, costs others
 //!   nothing: a new writer waits at most for one turn of the statement in the table's queue
-//!   (`transaction::locks::turns`).
+//!   (`txn::locks::turns`).
 //! - New writers in a transaction wait while the statement holds the table's lock: for the settling of what was noted
 //!   in the last turn, and for a commit.
 //! - A writer or a rollback waits for room (backpressure) if it changes rows faster than notes are settled; the
@@ -67,14 +67,14 @@ use crate::{
     store::Tree,
     sync::{Arc, Closed},
     system::Change,
-    transaction::{
-        StatementLock,
-        key_latch::KeyLatchGuard,
-        locks::TableMode,
-        read,
-        secondary::{entry_key, index_key_of, split},
-    },
     tree::Seek,
+    txn::{
+        StatementLock,
+        locks::{TableMode, key_latch::KeyLatchGuard},
+        mvcc::value,
+        row::secondary::{entry_key, index_key_of, split},
+        trx::background,
+    },
 };
 
 /// Maximum rounds of settling before the gate is closed. With hundreds of threads at the table, each of them may note
@@ -130,14 +130,14 @@ impl Catalog {
         if lock_timeout.is_zero() {
             // A statement with a zero timeout does not begin what it could not finish without a wait.
             drop(self.transactions.lock_tables([table.space()], TableMode::Shared, lock_timeout)?);
-            self.transactions.await_rollbacks(table.space(), lock_timeout, &mut || Ok(false))?;
+            background::await_rollbacks(&self.transactions, table.space(), lock_timeout, &mut || Ok(false))?;
         }
         let _making = self.make([record.space]);
         let tree = self.tree(new_space(record.space));
         let env = self.pool.context().env.clone();
         let bounds = self.bounds();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), bounds.most, env));
-        let _following = self.transactions.follow(table.space(), building.clone());
+        let _following = self.transactions.followers().follow(table.space(), building.clone());
         let unfinished = self.unfinished();
         let mut closed = table.gate().close();
         drop(
@@ -328,7 +328,8 @@ impl<'a> Filler<'a> {
             // Transactions must be able to go on to reach their end.
             self.building.limit(self.bounds.most);
             self.settle_undecided()?;
-            transactions.await_rollbacks(space, left(), &mut || self.keep_up()).map_err(in_all)?;
+            background::await_rollbacks(transactions, space, left(), &mut || self.keep_up())
+                .map_err(in_all)?;
             let lock = transactions
                 .lock_table_in_turns(space, TableMode::Shared, left(), &mut || self.keep_up())
                 .map_err(in_all)?;
@@ -387,7 +388,7 @@ impl<'a> Filler<'a> {
             if let Some(header) = cursor.header().filter(|header| !header.is_deleted()) {
                 value.clear();
                 value.extend_from_slice(cursor.value());
-                if read::resolve_indexed(self.rows, cursor.key(), header, &mut value)? {
+                if value::resolve_indexed(self.rows, cursor.key(), header, &mut value)? {
                     let entry = entry_key(&self.index.key.key_of(&value), cursor.key());
                     if entry.len() <= self.tree().key_limit() && self.index.key.whole_key_of(&value).is_ok() {
                         entries.push(entry, ());
@@ -603,10 +604,10 @@ impl<'a> Filler<'a> {
         let (index_key, row) = self.parts(entry)?;
         let (mut value, mut header) = (Vec::new(), None);
         let mut read = || {
-            header = read::get_indexed(self.rows, row, &mut value)?;
+            header = value::get_indexed(self.rows, row, &mut value)?;
             Ok(header)
         };
-        let is_settled = self.catalog.transactions.read_settled(TrxId::NONE, &mut read)?.is_ok();
+        let is_settled = self.catalog.transactions.active().read_settled(TrxId::NONE, &mut read)?.is_ok();
         let is_live = header.is_some_and(|header| !header.is_deleted());
         if !is_live || self.index.key.key_of(&value) != index_key {
             return Ok(EntryState::Absent);

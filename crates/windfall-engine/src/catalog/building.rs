@@ -26,7 +26,7 @@ use crate::{
         },
         planted,
     },
-    transaction::{Follower, entry_key},
+    txn::{Follower, entry_key},
 };
 
 /// The limit of notes, in bytes, while the rows are collected and loaded.

@@ -35,8 +35,8 @@ use crate::{
         work::{self, Counts},
     },
     system::{Change, Key, SystemTree, TABLE},
-    transaction::{StatementLock, Transactions, locks::TableMode},
     tree::hash::{HashBudget, TreeHash},
+    txn::{StatementLock, Transactions, locks::TableMode},
 };
 
 /// The longest name, in bytes.

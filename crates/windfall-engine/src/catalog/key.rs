@@ -23,7 +23,7 @@ use core::fmt;
 use crate::{
     error::{Owner, Result, SchemaError, UsageError},
     row,
-    transaction::row::INDEXED,
+    txn::mvcc::value::INDEXED,
 };
 
 /// The source of one part of a secondary key.

@@ -23,9 +23,12 @@ use crate::{
     error::{Owner, Result, SchemaError, UsageError},
     page::EntryHeader,
     sync::{Arc, Bug, planted},
-    transaction::{
-        row::{INDEXED, check_length},
-        secondary::{entry_key, index_key_of},
+    txn::{
+        mvcc::value::INDEXED,
+        row::{
+            check_length,
+            secondary::{entry_key, index_key_of},
+        },
     },
 };
 

@@ -18,8 +18,8 @@ use crate::{
         atomic::{AtomicBool, Ordering::SeqCst, fence},
         is_nested,
     },
-    transaction::row::INDEXED,
     tree::store::HashIndex as _,
+    txn::mvcc::value::INDEXED,
 };
 
 /// The table schema at one time: its record and its trees.

@@ -21,8 +21,8 @@ use crate::{
         model::{explore, spawn},
     },
     system::SystemTree,
-    transaction::{Ids, Trx},
     tree::hash::HashBudget,
+    txn::{Ids, Trx},
 };
 
 /// The segment size of the prepared log.

@@ -33,8 +33,8 @@ use crate::{
     },
     system::SystemTree,
     tablespace::Deleter,
-    transaction::Transactions,
     tree::hash::HashBudget,
+    txn::{Transactions, trx::background},
 };
 
 /// The interval at which the reclaimer looks for dropped tablespaces; a thread that needs a frame does not wait for
@@ -102,7 +102,7 @@ impl Engine {
     /// The limit is less than 1 MiB.
     pub fn set_undo_limit(&self, bytes: Option<u64>) -> Result<()> {
         check_undo_limit(bytes)?;
-        self.transactions.set_undo_limit(bytes);
+        self.transactions.undo_limit().set(bytes);
         Ok(())
     }
 
@@ -174,16 +174,16 @@ impl Engine {
         };
         spawn("records", Kind::Recorder, Arc::new(Event::new()), Box::new(record))?;
         let transactions = self.transactions.clone();
-        let wake = transactions.purge_wake();
-        let purge = move || match transactions.streams().make_ahead().and_then(|()| transactions.purge_step())
-        {
-            Ok(true) => Next::Again,
-            Ok(false) => Next::Idle(PURGE_PAUSE),
-            Err(error) => {
-                tracing::warn!(%error, "purge could not go on");
-                Next::Idle(PURGE_PAUSE)
-            }
-        };
+        let wake = transactions.purge().wake();
+        let purge =
+            move || match transactions.streams().make_ahead().and_then(|()| transactions.purge().step()) {
+                Ok(true) => Next::Again,
+                Ok(false) => Next::Idle(PURGE_PAUSE),
+                Err(error) => {
+                    tracing::warn!(%error, "purge could not go on");
+                    Next::Idle(PURGE_PAUSE)
+                }
+            };
         spawn("purge", Kind::Client, wake, Box::new(purge))?;
         let transactions = self.transactions.clone();
         let wake = transactions.rollbacks().wake();
@@ -195,7 +195,7 @@ impl Engine {
                 transactions.end_lock_waits();
                 return Next::Idle(ROLLBACK_PAUSE);
             }
-            if transactions.rollback_step() { Next::Again } else { Next::Idle(ROLLBACK_PAUSE) }
+            if background::rollback_step(&transactions) { Next::Again } else { Next::Idle(ROLLBACK_PAUSE) }
         };
         spawn("rollback", Kind::Client, wake, Box::new(roll_back))?;
         *self.changers.lock() = changers;
@@ -227,7 +227,7 @@ impl Engine {
 
     fn stop(&self) -> Result<()> {
         // Threads that wait for purge, or for a lock, would never be woken.
-        self.transactions.set_undo_limit(None);
+        self.transactions.undo_limit().set(None);
         self.transactions.end_lock_waits();
         let mut changers = core::mem::take(&mut *self.changers.lock());
         // The last one first: purge waits for room in the log, which may depend on the worker for file records.

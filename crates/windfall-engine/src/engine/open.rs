@@ -29,8 +29,8 @@ use crate::{
     },
     system::{Change, FILE, SystemTree},
     tablespace::Deleter,
-    transaction::{Ids, Transactions},
     tree::hash::HashBudget,
+    txn::{Ids, Transactions, trx::background},
 };
 
 /// Unnamed tablespaces that one group of the log drops: such a group fits into the smallest log buffer.
@@ -264,9 +264,9 @@ impl Engine {
             servers: Mutex::new(Rank::Leaf, servers),
         };
         engine.transactions.set_lock_wait(options.lock_wait_timeout);
-        engine.transactions.set_undo_limit(options.undo_limit);
-        engine.transactions.set_at_undo_limit(options.at_undo_limit);
-        engine.transactions.roll_back_unfinished()?;
+        engine.transactions.undo_limit().set(options.undo_limit);
+        engine.transactions.undo_limit().set_policy(options.at_undo_limit);
+        background::roll_back_unfinished(&engine.transactions)?;
         engine.spawn_changers()?;
         Ok(engine)
     }

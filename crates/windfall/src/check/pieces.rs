@@ -27,8 +27,8 @@ use crate::{
     store::Tree,
     sync::{Arc, Event},
     tablespace,
-    transaction::quiesce::Quiesced,
     tree::{PageSet, Walk},
+    txn::trx::quiesce::Quiesced,
 };
 
 /// The longest time for which a table is released between two pieces.

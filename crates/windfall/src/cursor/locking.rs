@@ -29,9 +29,10 @@ use crate::{
     error::{Owner, Result},
     keys::KeyRange,
     scope::{Inner, RowLock, Scope, TableKind},
-    transaction::{
+    txn::{
         Stop, Trx,
         locks::{RowMode, TableMode},
+        row,
     },
 };
 
@@ -56,7 +57,7 @@ impl Cursor {
         match self.reader.clone() {
             Reader::Session(_) => Ok(()),
             Reader::Alone => {
-                self.take_view(self.engine.transactions.view().into());
+                self.take_view(self.engine.transactions.versions().view().into());
                 Ok(())
             }
             Reader::Within(scope, lock) => scope.call(|inner| {
@@ -113,16 +114,16 @@ impl Cursor {
                 let call = table.enter()?;
                 tree.space().check_live()?;
                 if !is_index {
-                    let read = trx.read_locked(tree, entries.key(), mode, true, long, || owner.clone());
+                    let read = row::read_locked(trx, tree, entries.key(), mode, true, long, || owner.clone());
                     return lock.pass_over(read);
                 }
                 let space = tree.space().id();
                 let (index_key, key) = split(entries.key(), space, || owner.clone())?;
-                let has_left = |trx: &Trx<'_>| trx.has_left(tree, entries.key(), || owner.clone());
+                let has_left = |trx: &Trx<'_>| row::has_left(trx, tree, entries.key(), || owner.clone());
                 if matches!(entries.header(), Some(header) if header.is_deleted()) && has_left(trx)? {
                     return Ok(false);
                 }
-                let read = trx.read_locked(&call.clustered, key, mode, true, long, || owner.clone());
+                let read = row::read_locked(trx, &call.clustered, key, mode, true, long, || owner.clone());
                 match lock.pass_over(read) {
                     // It may have left since the entry was read, and another transaction works on it.
                     Err(Stop::Blocked(_)) if has_left(trx)? => Ok(false),

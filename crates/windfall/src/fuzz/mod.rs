@@ -8,7 +8,7 @@
 
 mod database;
 
-use crate::{buffer, catalog, disk, log, options, page, row, tablespace, transaction, tree};
+use crate::{buffer, catalog, disk, log, options, page, row, tablespace, tree, txn};
 
 /// A decoder under test.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +40,8 @@ pub const TARGETS: &[Target] = &targets! {
     "map": tablespace::fuzz::map, tablespace::fuzz::map_seeds;
     "overflow": tree::fuzz::overflow, tree::fuzz::overflow_seeds;
     "tree": tree::fuzz::tree, tree::fuzz::tree_seeds;
-    "undo-record": transaction::fuzz::undo, transaction::fuzz::undo_seeds;
-    "key": transaction::fuzz::key, transaction::fuzz::key_seeds;
+    "undo-record": txn::fuzz::undo, txn::fuzz::undo_seeds;
+    "key": txn::fuzz::key, txn::fuzz::key_seeds;
     "table-record": catalog::fuzz::table, catalog::fuzz::table_seeds;
     "options": options::fuzz::options, options::fuzz::options_seeds;
     "database": database::database, database::database_seeds;

@@ -77,7 +77,7 @@ fn the_tree_imports_no_file_and_no_clock_and_a_lock_no_page() {
     assert_eq!(lines(up, "tree/node.rs", "use windfall_base::disk::Disk;"), [1]);
     assert_eq!(lines(up, "tree/store.rs", "fn f() {\n    windfall_base::env::now();\n}"), [2]);
     assert_eq!(lines(up, "page/op.rs", "use crate::disk::Disk;"), [1]);
-    assert_eq!(lines(up, "transaction/locks/mod.rs", "use crate::env::Env;\nuse crate::page::Page;"), [2]);
+    assert_eq!(lines(up, "txn/locks/mod.rs", "use crate::env::Env;\nuse crate::page::Page;"), [2]);
     assert_eq!(lines(up, "log/mod.rs", "use windfall_btree::page::Page;"), NONE);
 }
 

@@ -20,14 +20,18 @@ const LAYERS: &[&[&str]] = &[
     &["page"],
     &["tree::store"],
     &["tree"],
-    &["transaction::locks"],
+    &["txn::locks"],
     &["log"],
     &["buffer"],
     &["mtr"],
     &["tablespace"],
     &["store"],
     &["system"],
-    &["transaction"],
+    &["txn::mvcc"],
+    &["txn::undo"],
+    &["txn::trx"],
+    &["txn::row"],
+    &["txn"],
     &["catalog"],
     &["checkpoint"],
     &["recovery"],
@@ -56,7 +60,7 @@ const NARROW: &[(&str, &[&str])] = &[
     ("page", &["ids", "keys", "error", "memory", "sync", "fuzz_input"]),
     ("tree::store", &["ids", "keys", "error", "memory", "sync", "page"]),
     ("tree", &["ids", "keys", "error", "memory", "sync", "page", "tree::store", "fuzz_input"]),
-    ("transaction::locks", &["ids", "keys", "error", "memory", "sync", "env"]),
+    ("txn::locks", &["ids", "keys", "error", "memory", "sync", "env"]),
 ];
 
 /// Roots of paths that are equivalent: no two crates have a module of the same name.
@@ -94,7 +98,11 @@ pub(crate) fn paths(source: &Source) -> Vec<Named> {
             at += 1;
         } else if word == "use" {
             at = tree(tokens, at + 1, &[], &mut found);
-        } else if is_start(word) && is_separator(tokens, at + 1) && !follows_name(tokens, at) {
+        } else if is_start(word)
+            && is_separator(tokens, at + 1)
+            && !follows_name(tokens, at)
+            && !is_visibility(tokens, at)
+        {
             let first = at;
             let mut path = vec![word.to_string()];
             while is_separator(tokens, at + 1) && tokens.get(at + 3).is_some_and(is_word) {
@@ -124,6 +132,11 @@ fn is_separator(tokens: &[Token], at: usize) -> bool {
 
 fn is_word(token: &Token) -> bool {
     token.text.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
+
+/// Returns whether the path here is that of a `pub(in path)`, which imports nothing.
+fn is_visibility(tokens: &[Token], at: usize) -> bool {
+    at >= 2 && is(tokens, at - 1, "in") && is(tokens, at - 2, "(")
 }
 
 /// Returns whether the word here is a later part of a longer path: `a::core` is not `core`, `::core` is.

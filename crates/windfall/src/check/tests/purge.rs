@@ -19,7 +19,7 @@ fn key(n: u32) -> [u8; 4] {
 
 /// Returns whether purge has processed all records of a table, which is not under check.
 fn is_purged(db: &Database, table: &Space) -> bool {
-    db.engine.transactions.with_table_quiesced(table, false, |rest| rest.is_purged)
+    quiesce::with_table_quiesced(&db.engine.transactions, table, false, |rest| rest.is_purged)
 }
 
 /// Creates tables with rows that an open transaction has given new index keys; purge has already reached that point.

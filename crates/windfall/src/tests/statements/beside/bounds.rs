@@ -137,7 +137,7 @@ fn the_background_waits_for_room_in_its_own_table_alone() {
         }
         let table = handle.table("t").unwrap();
         let building = table.inner.look(|schema| schema.building.clone()).unwrap();
-        (0..12u8).for_each(|n| crate::transaction::Follower::note(&*building, &[n], None, Some(&[n; 9])));
+        (0..12u8).for_each(|n| crate::txn::Follower::note(&*building, &[n], None, Some(&[n; 9])));
         assert!(is_full(&table) && handle.metrics().rollbacks_pending == 2);
         world.settle(2_000);
         assert_eq!(handle.metrics().rollbacks_pending, 1, "the other one has nothing to do with the index");

@@ -1,0 +1,75 @@
+//! Fuzz targets of undo records and of keys.
+//!
+//! **Purpose.** [`undo`] decodes any bytes as an undo record, [`key`] as the key of a secondary entry or of an undo
+//! slice.
+//!
+//! **Invariants.** Accepted input has exactly one stored form.
+
+use super::{
+    row::secondary::{entry_key, index_key_of, prefix_of, split},
+    undo::{
+        record::{Body, Done, RowChange, Touch, UndoRecord},
+        stream::{key_of, slice_of},
+    },
+};
+use crate::{
+    ids::{PageNo, SpaceId, TrxId, UndoPos},
+    page::EntryHeader,
+};
+
+/// Decodes an undo record.
+pub fn undo(data: &[u8]) {
+    let Ok(record) = UndoRecord::decode(data) else { return };
+    let mut again = Vec::new();
+    record.encode(&mut again);
+    assert_eq!(again, data);
+    assert_eq!(UndoRecord::trx_of(data), Ok(record.trx));
+    let bound = match &record.body {
+        Body::Overflow { .. } => UndoRecord::OVERFLOW_LENGTH,
+        Body::Row { key, change, touches, .. } => {
+            let value = if let RowChange::Update { value, .. } = change { value.len() } else { 0 };
+            UndoRecord::row_bound(key.len(), value, touches)
+        }
+    };
+    assert!(data.len() <= bound, "a record is longer than the log space reserved for it");
+}
+
+/// Returns undo records of every kind.
+pub fn undo_seeds() -> Vec<Vec<u8>> {
+    let header = EntryHeader::new(TrxId(9), UndoPos(700));
+    let touch = |n, done| Touch { space: SpaceId(n), key: vec![n as u8; 3], done };
+    let touches =
+        vec![touch(1, Done::Inserted), touch(2, Done::Revived(header)), touch(3, Done::Marked(header))];
+    let row = |change, touches| Body::Row { space: SpaceId(40), key: b"key".to_vec(), change, touches };
+    let bodies = [
+        row(RowChange::Insert, vec![]),
+        row(RowChange::Update { header, value: b"before".to_vec() }, touches.clone()),
+        row(RowChange::Delete { header }, touches),
+        Body::Overflow { space: SpaceId(40), first: PageNo(3) },
+    ];
+    bodies
+        .into_iter()
+        .map(|body| {
+            let mut bytes = Vec::new();
+            UndoRecord { trx: TrxId(5), previous: UndoPos(8), body }.encode(&mut bytes);
+            bytes
+        })
+        .collect()
+}
+
+/// Decodes the key of a secondary entry, or of an undo slice.
+pub fn key(data: &[u8]) {
+    assert!(data.starts_with(index_key_of(data)));
+    if let Some((index_key, row)) = split(data) {
+        assert_eq!(entry_key(&index_key, row), data);
+        assert_eq!(index_key_of(data), prefix_of(&index_key));
+    }
+    if let Some((stream, slice)) = slice_of(data) {
+        assert_eq!(key_of(stream, slice), data);
+    }
+}
+
+/// Returns keys of entries and of slices.
+pub fn key_seeds() -> Vec<Vec<u8>> {
+    vec![entry_key(b"town", b"row"), entry_key(b"a\0b\xff", b"\0"), entry_key(b"", b""), key_of(3, 77)]
+}

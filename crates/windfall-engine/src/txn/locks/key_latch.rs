@@ -1,0 +1,354 @@
+//! Key latches: calls that change the same row take turns.
+//!
+//! **Purpose.** Two calls that change one row, or compete for one key of a unique index, run one after the other. A key
+//! latch is held from before the first read of the row until the call has ended. Locks that a transaction holds until
+//! its end are in the lock table.
+//!
+//! **Invariants.** A latch is named by tablespace and hash of the key, so two keys may share one, which costs only
+//! time. Waiters are served in order of arrival. A call latches its row first and then, in one sorted acquisition, the
+//! keys of unique indexes. Rows and index keys are in different tablespaces, so there is no deadlock. No thread waits
+//! for a key latch while it holds a mutex or latch of another kind; the rank is asserted.
+//!
+//! *Nested calls.* A call that is made from within another call, by the source of a value, runs while the outer call
+//! holds latches that come earlier in the order. So it never waits for another call, which may be waiting for the outer
+//! one: it is refused if a call holds the latch or is queued for it. It does wait for a *worker*, which is purge or the
+//! builder of a new secondary tree, and that wait ends:
+//! - A worker waits for no key latch while it holds one. Purge only tries ([`KeyLatches::try_lock`]). A worker that
+//!   needs the latches of two rows releases the one before it waits for the other ([`KeyLatches::lock_all`]).
+//! - While it holds such a latch a worker does a bounded amount of work, and waits at most for page latches and frames:
+//!   it has reserved log before, and it waits for no gate, no metadata lock and no statement. No source is read under a
+//!   page latch, so the holder of a page latch makes progress.
+//! - Only workers are queued before the call, to which the same applies. Calls that arrive later are queued after it.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    hash::{BuildHasher, RandomState},
+};
+
+use crate::{
+    env::Env,
+    error::{Error, Owner, Result, RowHolder, UsageError},
+    ids::SpaceId,
+    sync::{Arc, Bug, Event, Held, Mutex, Rank, is_nested, planted},
+};
+
+const SHARDS: usize = 64;
+
+/// The name of a key latch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LatchName {
+    space: SpaceId,
+    hash: u64,
+}
+
+/// The kind of thread that requests or holds a latch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Call,
+    /// A worker, which waits for no key latch while it holds this one.
+    Worker,
+}
+
+/// The FIFO queue of a latch: the holder and the waiters.
+#[derive(Debug, Default)]
+struct Queue {
+    serving: u64,
+    next: u64,
+    /// The number of calls in the queue, including the one that is served.
+    calls: u64,
+}
+
+impl Queue {
+    /// Appends a thread to the queue. Returns the ticket number with which it is served.
+    fn join(&mut self, by: By) -> u64 {
+        self.calls += u64::from(by == By::Call);
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Removes the thread that was served. Returns whether the queue is empty.
+    fn leave(&mut self, by: By) -> bool {
+        self.calls -= u64::from(by == By::Call);
+        self.serving += 1;
+        self.serving == self.next
+    }
+}
+
+#[derive(Debug)]
+struct Shard {
+    queues: Mutex<HashMap<LatchName, Queue>>,
+    moved: Event,
+}
+
+/// The latches that are held or waited for.
+#[derive(Debug)]
+pub struct KeyLatches {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+    env: Arc<dyn Env>,
+}
+
+/// Held latches, which are released on drop.
+#[derive(Debug)]
+pub struct KeyLatchGuard<'a> {
+    locks: &'a KeyLatches,
+    by: By,
+    held: Vec<LatchName>,
+}
+
+fn busy() -> Error {
+    UsageError::WaitInCall { owner: Owner::Unknown, holder: RowHolder::Call }.into()
+}
+
+impl KeyLatches {
+    /// A table without latches.
+    pub fn new(env: Arc<dyn Env>) -> Self {
+        let shard = |_| Shard { queues: Mutex::new(Rank::Leaf, HashMap::new()), moved: Event::new() };
+        Self { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new(), env }
+    }
+
+    /// Returns the name of the latch of a key.
+    pub fn name(&self, space: SpaceId, key: &[u8]) -> LatchName {
+        LatchName { space, hash: self.hasher.hash_one(key) }
+    }
+
+    fn shard(&self, name: LatchName) -> &Shard {
+        &self.shards[(name.hash ^ name.space.0) as usize % SHARDS]
+    }
+
+    /// Acquires the latch of a call's row. A nested call waits for no other call.
+    ///
+    /// # Errors
+    /// [`UsageError::WaitInCall`] if it would have to wait and must not.
+    pub fn latch_in_call(&self, name: LatchName) -> Result<KeyLatchGuard<'_>> {
+        let mut guard = KeyLatchGuard { locks: self, by: By::Call, held: Vec::with_capacity(1) };
+        guard.take_in_call(name)?;
+        Ok(guard)
+    }
+
+    /// Acquires the latches of several rows for a worker, which holds none of them while it waits for another.
+    pub fn lock_all(&self, mut names: Vec<LatchName>) -> KeyLatchGuard<'_> {
+        names.sort_unstable();
+        names.dedup();
+        let mut awaited = names.first().copied();
+        loop {
+            let mut guard =
+                KeyLatchGuard { locks: self, by: By::Worker, held: Vec::with_capacity(names.len()) };
+            if let Some(name) = awaited {
+                guard.take(name);
+            }
+            let others = names.iter().filter(|name| Some(**name) != awaited);
+            awaited = others.copied().find(|name| !guard.try_take(*name));
+            if awaited.is_none() {
+                debug_assert!(guard.held.len() == names.len(), "a worker has all latches that it asked for");
+                return guard;
+            }
+        }
+    }
+
+    /// Acquires a latch for a worker, if it is free.
+    pub fn try_lock(&self, name: LatchName) -> Option<KeyLatchGuard<'_>> {
+        let mut guard = KeyLatchGuard { locks: self, by: By::Worker, held: Vec::with_capacity(1) };
+        guard.try_take(name).then_some(guard)
+    }
+
+    /// Acquires more latches for a call, in other tablespaces than the latches that it holds.
+    ///
+    /// # Errors
+    /// As [`KeyLatches::latch_in_call`].
+    pub fn lock_more(&self, guard: &mut KeyLatchGuard<'_>, mut names: Vec<LatchName>) -> Result<()> {
+        names.sort_unstable();
+        names.dedup();
+        debug_assert!(guard.by == By::Call, "a worker acquires no latch while it holds one");
+        debug_assert!(names.iter().all(|name| !guard.held.contains(name)), "a call takes a latch once");
+        names.into_iter().try_for_each(|name| guard.take_in_call(name))
+    }
+}
+
+impl KeyLatchGuard<'_> {
+    fn try_take(&mut self, name: LatchName) -> bool {
+        let mut queues = self.locks.shard(name).queues.lock();
+        let Entry::Vacant(vacant) = queues.entry(name) else { return false };
+        vacant.insert(Queue::default()).join(self.by);
+        self.held.push(name);
+        true
+    }
+
+    fn take_in_call(&mut self, name: LatchName) -> Result<()> {
+        if self.join(name, !is_nested()) { Ok(()) } else { Err(busy()) }
+    }
+
+    fn take(&mut self, name: LatchName) {
+        self.join(name, true);
+    }
+
+    /// Queues for a latch and waits to be served, unless it would have to wait for a call and must not. Returns whether
+    /// the latch was acquired.
+    fn join(&mut self, name: LatchName, behind_calls: bool) -> bool {
+        drop(Held::take(Rank::Row));
+        if planted(Bug::RowNotLocked) {
+            return true;
+        }
+        let shard = self.locks.shard(name);
+        let ticket = {
+            let mut queues = shard.queues.lock();
+            let queue = queues.entry(name).or_default();
+            if queue.calls > 0 && !behind_calls {
+                return false;
+            }
+            queue.join(self.by)
+        };
+        let served = || shard.queues.lock().get(&name).is_some_and(|queue| queue.serving == ticket);
+        if ticket > 0 && !served() {
+            self.locks.env.wait(&shard.moved, &mut || served());
+        }
+        self.held.push(name);
+        true
+    }
+}
+
+impl Drop for KeyLatchGuard<'_> {
+    fn drop(&mut self) {
+        for name in self.held.drain(..).rev() {
+            let shard = self.locks.shard(name);
+            let mut queues = shard.queues.lock();
+            if let Entry::Occupied(mut queue) = queues.entry(name)
+                && queue.get_mut().leave(self.by)
+            {
+                queue.remove();
+            }
+            drop(queues);
+            shard.moved.notify();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::{
+        env::RealEnv,
+        sync::{
+            Gate,
+            atomic::{
+                AtomicBool, AtomicU64,
+                Ordering::{Relaxed, SeqCst},
+            },
+        },
+    };
+
+    #[test]
+    fn calls_that_change_one_row_take_turns() {
+        let locks = Arc::new(KeyLatches::new(Arc::new(RealEnv::default())));
+        let sum = Arc::new(AtomicU64::new(0));
+        let threads: Vec<_> = (0..4u64)
+            .map(|n| {
+                let (locks, sum) = (locks.clone(), sum.clone());
+                thread::spawn(move || {
+                    for round in 0..2000u64 {
+                        let key = [(round + n) as u8 % 3];
+                        let mut guard = locks.latch_in_call(locks.name(SpaceId(20), &key)).unwrap();
+                        let more = [1u8, 2, 3].map(|k| locks.name(SpaceId(21), &[k]));
+                        locks.lock_more(&mut guard, more.to_vec()).unwrap();
+                        let before = sum.load(Relaxed);
+                        sum.store(before + 1, Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(sum.load(Relaxed), 8000);
+        assert!(locks.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+    }
+
+    fn locks() -> KeyLatches {
+        KeyLatches::new(Arc::new(RealEnv::default()))
+    }
+
+    /// Runs a closure as the source of a value does: inside two gates.
+    fn nested<T>(run: impl FnOnce() -> T) -> T {
+        let gates = [Gate::new(), Gate::new()];
+        let _inside = gates.each_ref().map(Gate::enter_here);
+        run()
+    }
+
+    #[test]
+    fn a_call_inside_another_call_waits_for_workers_only() {
+        let locks = locks();
+        let names = [1u8, 2].map(|key| locks.name(SpaceId(20), &[key]));
+        // A worker holds the latch: it is released soon.
+        let worker = locks.try_lock(names[0]).unwrap();
+        let waited = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let guard = nested(|| locks.latch_in_call(names[0]));
+                (guard.map(drop), waited.load(SeqCst))
+            });
+            // The call is queued after the worker, or will be; and a nested call must not queue after a call.
+            while !locks.has_calls(names[0]) {
+                assert!(!call.is_finished(), "it did not wait");
+                thread::yield_now();
+            }
+            assert!(nested(|| locks.latch_in_call(names[0])).is_err());
+            waited.store(true, SeqCst);
+            drop(worker);
+            let (done, waited) = call.join().unwrap();
+            assert!(done.is_ok() && waited, "{done:?}");
+        });
+        // A call holds the latch: it may be waiting for this very thread.
+        let call = locks.latch_in_call(names[0]).unwrap();
+        assert!(nested(|| locks.latch_in_call(names[0])).is_err());
+        nested(|| {
+            let mut row = locks.latch_in_call(names[1]).unwrap();
+            assert!(locks.lock_more(&mut row, vec![names[0]]).is_err());
+        });
+        drop(call);
+        assert!(locks.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+    }
+
+    #[test]
+    fn a_worker_holds_no_lock_while_it_waits_for_one() {
+        let locks = locks();
+        let names = [1u8, 2].map(|key| locks.name(SpaceId(20), &[key]));
+        for (held, other) in [(names[0], names[1]), (names[1], names[0])] {
+            let call = locks.latch_in_call(held).unwrap();
+            thread::scope(|scope| {
+                let worker = scope.spawn(|| drop(locks.lock_all(names.to_vec())));
+                while !locks.is_awaited(held) {
+                    assert!(!worker.is_finished(), "it did not wait");
+                    thread::yield_now();
+                }
+                // The call's own source makes a nested call.
+                let inner = nested(|| locks.latch_in_call(other).map(drop));
+                assert!(inner.is_ok(), "{inner:?}");
+                drop(call);
+                worker.join().unwrap();
+            });
+        }
+        assert!(locks.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+    }
+
+    impl KeyLatches {
+        fn has_calls(&self, name: LatchName) -> bool {
+            self.shard(name).queues.lock().get(&name).is_some_and(|queue| queue.calls > 0)
+        }
+
+        fn is_awaited(&self, name: LatchName) -> bool {
+            self.shard(name).queues.lock().get(&name).is_some_and(|queue| queue.next - queue.serving > 1)
+        }
+    }
+
+    #[test]
+    fn a_held_lock_is_not_taken_again() {
+        let locks = KeyLatches::new(Arc::new(RealEnv::default()));
+        let name = locks.name(SpaceId(20), b"key");
+        let first = locks.latch_in_call(name).unwrap();
+        assert!(locks.try_lock(name).is_none());
+        drop(first);
+        assert!(locks.try_lock(name).is_some());
+    }
+}

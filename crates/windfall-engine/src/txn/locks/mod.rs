@@ -1,0 +1,299 @@
+//! The lock manager: locks that transactions hold until they end.
+//!
+//! **Purpose.** A transaction that changes a row leaves its id in the entry, and that is an implicit exclusive lock as
+//! long as it is active: it costs nothing and needs no entry in the lock table. The lock table is for the other cases:
+//! transactions that lock what they only read, statements that lock a table, and all waiters. It queues requests
+//! fairly. A wait ends early by its timeout, by an interrupt, or because it closes a cycle in the wait-for graph. The
+//! table reports which transaction waits for which.
+//!
+//! **Invariants.**
+//! - A lock is held until its transaction ends, except for a row lock that is released earlier
+//!   ([`LockManager::release_row`]), or downgraded ([`LockManager::downgrade_row`]).
+//! - A waiter holds no latch and no ranked lock, and waits for one lock at a time. No thread waits while holding the
+//!   mutex of the table. Its rank is that of a leaf, so calls that do not wait may be made under a latch.
+//! - No deadlock persists: as soon as a cycle is closed, the wait of its lightest transaction is ended.
+//! - *What writers see.* A writer checks for locks under the exclusive latch of the leaf ([`LockManager::may_write`],
+//!   [`LockManager::may_insert`]); a locking reader takes its lock first and then reads the leaf. So either the writer
+//!   finds the lock, or the reader finds the entry or the latched leaf:
+//!   - A step that enters locks publishes their number before it releases the mutex, and a sequentially consistent
+//!     fence follows. The writer has another fence between latching the leaf and reading the number. One of these
+//!     fences is the first in the total order. If it is the writer's, the reader, which reads the latch after its own
+//!     fence, sees it taken or released, and waits for what was written; that also holds for an optimistic read that
+//!     validates a version. If it is the reader's, the writer sees a number other than zero.
+//!   - A writer that sees such a number takes the mutex. If it takes the mutex before the reader, the reader sees the
+//!     latch taken, because the mutex orders the two. If it takes the mutex after the reader, it finds the lock.
+//!
+//! A row is locked for a reader as follows: read the entry; if its writer is active, call
+//! [`LockManager::make_explicit`] for the writer, then [`LockManager::acquire`] for the row, which waits for the
+//! writer; read again. If its writer is not active, `acquire` first, and then read the entry again. A reader that now
+//! finds an active writer was late: it releases the row ([`LockManager::release_row`]) and starts again.
+
+mod deadlock;
+pub mod key_latch;
+mod metrics;
+mod mode;
+mod owner;
+mod queue;
+mod ranges;
+mod request;
+mod space;
+mod table;
+mod turns;
+
+#[cfg(all(test, feature = "model"))]
+mod interleavings;
+#[cfg(test)]
+mod tests;
+
+use core::ops::Bound;
+
+pub use deadlock::{Deadlock, DeadlockMember};
+pub use metrics::{LockMetrics, WAIT_CLASSES};
+pub use mode::{RowMode, TableMode};
+pub use owner::LockOwner;
+pub use request::{HeldLock, Lock, LockRequest, LockTimeout, RowName, Waiting, Waits};
+
+use crate::{
+    env::Env,
+    error::LockError,
+    ids::{SpaceId, TrxId},
+    keys::KeyRange,
+    sync::{
+        Arc, Bug, Held, Mutex, Rank,
+        atomic::{
+            AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+            fence,
+        },
+        planted,
+    },
+};
+use space::Counts;
+use table::Table;
+
+/// Rows released per step, so that the end of a transaction with a million row locks does not block others.
+const ROWS_PER_STEP: usize = 256;
+
+/// A published count, for readers that only check whether it is zero.
+#[derive(Debug, Default)]
+struct Published(AtomicU64);
+
+impl Published {
+    /// Publishes the count. Must be called by one thread at a time.
+    fn set(&self, number: u64) {
+        if self.0.load(Relaxed) != number {
+            self.0.store(number, SeqCst);
+        }
+    }
+
+    /// Returns whether the count is zero. Earlier operations of the caller are ordered before the check.
+    fn is_none(&self) -> bool {
+        fence(SeqCst);
+        self.0.load(Relaxed) == 0
+    }
+}
+
+/// The lock table of a database.
+#[derive(Debug)]
+pub struct LockManager {
+    table: Mutex<Table>,
+    /// Locked rows.
+    rows: Published,
+    /// Transactions with range locks, summed over all tablespaces.
+    ranges: Published,
+    /// Locked tables.
+    tables: Published,
+    /// The number of interrupts so far: each has a number.
+    interrupts: AtomicU64,
+    env: Arc<dyn Env>,
+}
+
+impl LockManager {
+    /// A table without locks.
+    pub fn new(env: Arc<dyn Env>) -> Self {
+        let table = Mutex::new(Rank::Leaf, Table::default());
+        let (rows, ranges, tables, interrupts) = Default::default();
+        Self { table, rows, ranges, tables, interrupts, env }
+    }
+
+    /// Creates the lock owner of a transaction, once per transaction. The caller must call [`LockManager::end`] for it.
+    pub fn lock_owner(&self, id: TrxId) -> Arc<LockOwner> {
+        Arc::new(LockOwner::new(id))
+    }
+
+    /// Runs a step, publishes the counts, and wakes the waiters with a wait that it has ended.
+    fn step<T>(&self, step: impl FnOnce(&mut Table) -> T) -> T {
+        let mut table = self.table.lock();
+        let result = step(&mut table);
+        let counts = table.counts();
+        let is_late = planted(Bug::LocksPublishedLate);
+        if !is_late {
+            self.publish(counts);
+        }
+        let woken = table.owners.take_woken();
+        drop(table);
+        if is_late {
+            self.publish(counts);
+        }
+        fence(SeqCst);
+        if !planted(Bug::ServedAndNotWoken) {
+            for lock_owner in woken {
+                lock_owner.event().notify();
+            }
+        }
+        result
+    }
+
+    fn publish(&self, counts: Counts) {
+        self.rows.set(counts.rows);
+        self.ranges.set(counts.ranges);
+        self.tables.set(counts.tables);
+    }
+
+    /// Requests a lock, and waits for it as long as `lock_timeout` permits. A lock that is held already, in the same or
+    /// a stronger mode, is not taken again; an upgrade waits for the other holders only. With [`LockTimeout::NoWait`]
+    /// it may be called under a latch.
+    ///
+    /// # Errors
+    /// - [`LockError::Busy`]: it would have to wait, and must not.
+    /// - [`LockError::TimedOut`]: the timeout has passed.
+    /// - [`LockError::Deadlock`]: the wait was part of a cycle. The transaction must roll back.
+    /// - [`LockError::Interrupted`]: [`LockManager::interrupt`] was called, during the wait or before it; or
+    ///   [`LockManager::stop`].
+    pub fn acquire(
+        &self,
+        me: &Arc<LockOwner>,
+        wanted: LockRequest,
+        lock_timeout: LockTimeout,
+    ) -> Result<(), LockError> {
+        let taken = self.step(|table| table.take(me, &wanted));
+        if taken.is_ok() || lock_timeout == LockTimeout::NoWait {
+            return taken;
+        }
+        drop(Held::take(Rank::Row));
+        let began = self.env.now();
+        if self.step(|table| table.take_or_join(me, wanted, began))? {
+            return Ok(());
+        }
+        let mut is_settled = || me.is_settled();
+        match lock_timeout {
+            LockTimeout::AtMost(time) => self.env.wait_unhindered(me.event(), time, &mut is_settled),
+            LockTimeout::NoWait | LockTimeout::Forever => self.env.wait(me.event(), &mut is_settled),
+        }
+        let now = self.env.now();
+        self.step(|table| table.end_wait(me, began, now))
+    }
+
+    /// Converts the implicit lock of a transaction on a row that it has written into an explicit one, so that others
+    /// can queue for the row. Returns `false` if the transaction is ending or has ended; the row must then be read
+    /// again. Does not wait, and may be called under the latch under which the entry was read.
+    pub fn make_explicit(&self, holder: &Arc<LockOwner>, row: RowName) -> bool {
+        self.step(|table| table.make_explicit(holder, &row))
+    }
+
+    /// Locks a range of keys against inserts by others. Does not wait, and is compatible with every other range and
+    /// with row locks. Ranges of one transaction that overlap or touch are merged. A caller that reads the leaf
+    /// afterwards finds what was inserted before.
+    pub fn lock_range(&self, me: &Arc<LockOwner>, space: SpaceId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
+        let range = KeyRange::new(lower, upper);
+        if !range.is_empty() {
+            self.step(|table| table.lock_range(me, space, range));
+        }
+    }
+
+    /// Returns whether no range lock of another transaction covers this key. Must be called under the exclusive latch
+    /// of the leaf into which the key goes; does not wait. While there are no range locks in the database it costs a
+    /// fence and a load.
+    pub fn may_insert(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+        self.ranges.is_none() || !self.table.lock().is_range_locked(me, space, key)
+    }
+
+    /// Returns whether no other transaction holds an explicit lock on this row. Must be called under the exclusive
+    /// latch of the leaf, as [`LockManager::may_insert`], and is as cheap while no row is locked.
+    pub fn may_write(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+        self.rows.is_none() || !self.table.lock().is_held(me, space, key)
+    }
+
+    /// Returns whether no other transaction holds an explicit lock on this row that conflicts with a shared lock.
+    pub fn may_share(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+        self.rows.is_none() || self.table.lock().may_share(me, space, key)
+    }
+
+    /// Returns whether any transaction has a lock on this table, in any mode, or waits for one. While no table is
+    /// locked it costs a fence and a load.
+    pub fn is_table_locked(&self, space: SpaceId) -> bool {
+        !self.tables.is_none() && self.table.lock().is_table_locked(space)
+    }
+
+    /// Returns the mode in which a transaction holds a row, if it does.
+    pub fn held_mode(&self, me: &LockOwner, row: &RowName) -> Option<RowMode> {
+        self.table.lock().held_mode(me, row)
+    }
+
+    /// Releases the lock on one row, in any mode, before the transaction ends.
+    pub fn release_row(&self, me: &Arc<LockOwner>, row: &RowName) {
+        self.downgrade_row(me, row, None);
+    }
+
+    /// Downgrades the lock on one row to at most this mode, before the transaction ends; `None` releases it.
+    pub fn downgrade_row(&self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
+        self.step(|table| table.downgrade_row(me, row, to));
+    }
+
+    /// Ends a transaction: releases all its locks, a bounded number of rows at a time, and grants them to the next
+    /// waiters. From the start of the call on, its implicit locks are not made explicit any more.
+    pub fn end(&self, me: &Arc<LockOwner>) {
+        while !self.step(|table| table.give_back(me, ROWS_PER_STEP)) {}
+    }
+
+    /// Ends the wait of a transaction with [`LockError::Interrupted`]; or its next wait, if it does not wait and does
+    /// not [forget](LockOwner::forget_interrupts) the interrupt before. Returns `false` if the transaction no longer
+    /// uses this lock owner.
+    pub fn interrupt(&self, lock_owner: &LockOwner) -> bool {
+        let number = self.interrupts.fetch_add(1, SeqCst) + 1;
+        self.step(|table| table.interrupt(lock_owner, number))
+    }
+
+    /// Returns the number of interrupts so far, which is the number of the last one.
+    pub fn interrupts(&self) -> u64 {
+        self.interrupts.load(SeqCst)
+    }
+
+    /// Ends the wait of the transaction or statement with this number with [`LockError::Interrupted`]. Returns `false`
+    /// if none with this number waits.
+    pub fn interrupt_wait(&self, trx: TrxId) -> bool {
+        self.step(|table| table.interrupt_wait(trx))
+    }
+
+    /// Stops all waits, because the database has stopped or is being closed: every wait ends with
+    /// [`LockError::Interrupted`], as does every later request that would have to wait. Takes the mutex of the lock
+    /// table.
+    pub fn stop(&self) {
+        self.step(Table::stop_all);
+    }
+
+    /// Returns whether waits are stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.table.lock().is_stopped()
+    }
+
+    /// Returns all held locks, by tablespace; within each the table, the rows by key, and the ranges by transaction.
+    pub fn listing(&self) -> Vec<HeldLock> {
+        self.table.lock().listing()
+    }
+
+    /// Returns all waiters, by transaction.
+    pub fn waits(&self) -> Vec<Waiting> {
+        self.table.lock().waits()
+    }
+
+    /// Returns the last deadlock that was broken.
+    pub fn last_deadlock(&self) -> Option<Deadlock> {
+        self.table.lock().last_deadlock.clone()
+    }
+
+    /// Returns the metrics.
+    pub fn metrics(&self) -> LockMetrics {
+        self.table.lock().metrics()
+    }
+}

@@ -1,0 +1,56 @@
+//! Transactions: ids, undo, rollback, read views, locks, purge and row changes.
+//!
+//! **Purpose.** A row and all its secondary entries change atomically, and so do all rows of a transaction, at run time
+//! and across a crash. The isolation level decides which changes of other transactions are visible.
+//!
+//! **Invariants.**
+//! - A row change takes the key latch of the row (`locks::key_latch`), one mini-transaction for the undo record and the
+//!   clustered entry, and one mini-transaction per secondary entry. A transaction of a single call logs `TrxEnd` in the
+//!   last of them: without secondary entries it is one log group.
+//! - Every entry carries its transaction id and the position of the undo record that made its version. Rollback and
+//!   purge touch an entry only if it still carries both.
+//! - Everything that a change may need is ensured before its first mini-transaction latches anything: undo slices, key
+//!   lengths, uniqueness, log space for the change and for its rollback. Rollback needs nothing new.
+//! - An overflow chain belongs to one version. An undo record names it before its first page is linked anywhere. Purge
+//!   frees it in pieces, with the record that replaced or deleted the value, or with the chain's own record once that
+//!   was rolled back.
+//! - *Recovery.* A transaction is unfinished if it is in the `TrxTable` record that the control file names, or has a
+//!   `TrxBegin` at or above the low-water mark of the log, and has no `TrxEnd` at or above that mark. Its undo records
+//!   are found by reading its stream from its first record on. A checkpoint reads the table after all other parts of
+//!   the low-water mark. The mark stays below the `TrxEnd` of every transaction that is in the table and about to log
+//!   it ([`Transactions::note`]). Unfinished transactions are active again when the database opens, and are rolled back
+//!   in the background (`trx::background`).
+//! - *Visibility.* A reader sees the version of an entry if its read view sees the transaction, or if the version is
+//!   its own. Otherwise the undo record that made the version leads to the previous one (`undo::versions`). A commit is
+//!   the removal of the id from the table of active transactions: from then on all its versions are visible. Purge and
+//!   the drop of slices keep what a read view may still need.
+//! - *Locks.* A transaction that has changed an entry and not ended holds an implicit lock on it. All other locks are
+//!   in the lock table (`locks`). A blocked call holds no key latch, no gate and no page latch while it waits
+//!   (`row::conflict`).
+//!
+//! Lock order: key latch of a row, key latches of unique index keys, an undo stream, the system tree, pages. Pages in
+//! this order: pages of a tree, then undo pages, then allocation maps.
+//!
+//! **Layers.** `locks` (locks and key latches), `mvcc` (ids, active transactions, what a reader sees), `undo` (records,
+//! streams, rollback of a record, purge), `trx` (transactions), `row` (row changes and locking reads). Each knows only
+//! those before it.
+
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
+pub mod locks;
+pub mod mvcc;
+pub mod row;
+pub mod trx;
+pub mod undo;
+
+#[cfg(test)]
+mod tests;
+
+pub use locks::LockManager;
+pub use mvcc::{Active, Ids, ReadView, Snapshot, Visibility, value::RowReader};
+pub use row::{
+    Blocked, Edit, Mode, RowTarget, Secondary, Stop, Value, Watch,
+    secondary::{entry_key, index_key_of},
+};
+pub use trx::{LOCK_WAIT, Rules, Savepoint, StatementLock, Suspended, Transactions, Trx};
+pub use undo::{AtUndoLimit, Follower, Following, Stream};

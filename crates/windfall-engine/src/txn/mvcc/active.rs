@@ -1,0 +1,505 @@
+//! The table of active transactions, read views, and the horizon of purge.
+//!
+//! **Purpose.** The table has the transactions that have begun and not ended. Checkpoints log it, so that recovery can
+//! roll them back. A reader sees the transactions that had ended when its [`ReadView`] was made. Purge keeps what a
+//! reader may still need.
+//!
+//! **Invariants.** An id is assigned and entered here under one lock, so every lookup sees all transactions below the
+//! next id that have not ended. A transaction is entered before its `TrxBegin` is logged and removed after its `TrxEnd`
+//! was. So a copy of the table that is made after the end of the log was read misses no transaction with records that
+//! recovery will not see. Before a transaction logs its end it announces where the log ends, so that a checkpoint that
+//! still finds it here keeps its low-water mark below that position. The lock is held briefly: no thread waits while
+//! holding it.
+//!
+//! *All transactions below [`Active::oldest`] have ended*, and it never decreases. A thread that reads it first, and
+//! then an entry of a lower id, has read a final version: had the transaction been rolled back, its entries would have
+//! been rolled back before. In the reverse order, the entry first and `oldest` second, that would not hold.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use super::{
+    ids::Ids,
+    listing::{TransactionInfo, TransactionState, ViewInfo},
+    snapshot::Snapshot,
+};
+use crate::{
+    env::Env,
+    error::{Result, UsageError},
+    ids::{Lsn, TrxId, UndoPos},
+    page::EntryHeader,
+    sync::{
+        Arc, Bug, Mutex, Rank,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release, SeqCst},
+        },
+        planted,
+    },
+    txn::locks::{LockManager, LockOwner},
+};
+
+#[derive(Debug, Default)]
+struct Running {
+    /// When it got its id, or the database was opened.
+    since: Duration,
+    /// Its first logged undo record.
+    first: UndoPos,
+    /// Purge has skipped some of its records.
+    left_behind: bool,
+    /// The name by which it is prepared.
+    prepared: Option<Arc<[u8]>>,
+    ending: Ending,
+    /// Its lock owner, once the transaction or a waiter for it has requested it.
+    lock_owner: Option<Arc<LockOwner>>,
+}
+
+/// The transactions that a checkpoint logs.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::txn) struct Noted {
+    /// The transactions with logged undo, each with its first record.
+    pub active: Vec<(TrxId, UndoPos)>,
+    /// Those of them that are prepared, each with its name.
+    pub prepared: Vec<(TrxId, Arc<[u8]>)>,
+}
+
+/// The end of the log when a transaction was about to log its own end; [`Lsn::MAX`] before that.
+#[derive(Clone, Debug)]
+pub(in crate::txn) struct Ending(Arc<AtomicU64>);
+
+impl Default for Ending {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(Lsn::MAX.0)))
+    }
+}
+
+impl Ending {
+    /// Announces that the transaction is about to append its `TrxEnd`.
+    pub(in crate::txn) fn announce(&self, log_end: Lsn) {
+        self.0.store(log_end.0, SeqCst);
+    }
+}
+
+/// The pin of a read view, which keeps versions from purge.
+#[derive(Debug)]
+struct Pinned {
+    horizon: Arc<Snapshot>,
+    since: Duration,
+    is_ended: Arc<AtomicBool>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    running: BTreeMap<TrxId, Running>,
+    pins: BTreeMap<u64, Pinned>,
+    next_pin: u64,
+    /// Bytes that the names of prepared transactions take in a checkpoint's record.
+    names: usize,
+}
+
+impl Running {
+    /// Returns the bytes that its name takes in a checkpoint's record.
+    fn log_of_name(&self) -> usize {
+        self.prepared.as_ref().map_or(0, |name| LOG_OF_ONE + name.len())
+    }
+}
+
+impl Pinned {
+    /// Returns the number of ids assigned since it was made.
+    fn behind(&self, ids: &Ids) -> u64 {
+        ids.next_trx().0.saturating_sub(self.horizon.high.0)
+    }
+}
+
+impl Table {
+    /// Refuses more transactions than a checkpoint can log.
+    fn check_room(&self, more: usize, most: usize) -> Result<()> {
+        let bytes = LOG_OF_ONE * self.running.len() + self.names + more;
+        if bytes <= most {
+            return Ok(());
+        }
+        Err(UsageError::TooManyTransactions { count: self.running.len() }.into())
+    }
+}
+
+/// Bytes of a checkpoint's record per transaction, in addition to its name if it is prepared.
+const LOG_OF_ONE: usize = 16;
+
+/// The table of active transactions.
+#[derive(Debug)]
+pub struct Active {
+    ids: Arc<Ids>,
+    env: Arc<dyn Env>,
+    table: Mutex<Table>,
+    oldest: AtomicU64,
+}
+
+impl Active {
+    /// A table without transactions, which assigns these ids.
+    pub(in crate::txn) fn new(ids: Arc<Ids>, env: Arc<dyn Env>) -> Self {
+        Self { ids, env, table: Mutex::new(Rank::Transactions, Table::default()), oldest: AtomicU64::new(0) }
+    }
+
+    /// Begins a transaction, which has no logged undo yet.
+    pub(in crate::txn) fn begin(&self) -> Result<(TrxId, Ending)> {
+        let ending = Ending::default();
+        loop {
+            {
+                let mut table = self.table.lock();
+                if let Some(trx) = self.ids.try_trx() {
+                    let running =
+                        Running { since: self.env.now(), ending: ending.clone(), ..Running::default() };
+                    debug_assert!(trx != TrxId::NONE, "zero is the id of no transaction");
+                    debug_assert!(
+                        trx < self.ids.next_trx(),
+                        "ids grow: the next one is above all that were assigned"
+                    );
+                    table.running.insert(trx, running);
+                    self.tell_oldest(&table, trx);
+                    return Ok((trx, ending));
+                }
+            }
+            self.ids.raise()?;
+        }
+    }
+
+    /// Enters a transaction that recovery has found unfinished, and the name it is prepared by.
+    pub(in crate::txn) fn resume(&self, trx: TrxId, first: UndoPos, prepared: Option<Arc<[u8]>>) {
+        let running = Running { since: self.env.now(), first, prepared, ..Running::default() };
+        let mut table = self.table.lock();
+        table.names += running.log_of_name();
+        let before = table.running.insert(trx, running);
+        debug_assert!(before.is_none(), "recovery enters a transaction once");
+    }
+
+    /// Checks that a checkpoint can log all transactions that recovery has entered.
+    pub(in crate::txn) fn opened(&self, most: usize) -> Result<()> {
+        let table = self.table.lock();
+        self.tell_oldest(&table, self.ids.next_trx());
+        table.check_room(0, most)
+    }
+
+    /// Notes the future position of a transaction's first logged undo record. The transactions must not take more than
+    /// `most` bytes in a checkpoint.
+    pub(in crate::txn) fn note_first(&self, trx: TrxId, first: UndoPos, most: usize) -> Result<()> {
+        let mut table = self.table.lock();
+        table.check_room(0, most)?;
+        let running = table.running.get_mut(&trx);
+        debug_assert!(running.is_some(), "a transaction that writes undo is active");
+        if let Some(running) = running {
+            running.first = first;
+        }
+        Ok(())
+    }
+
+    /// Notes that a transaction is prepared, or no longer prepared, before it logs that. The transactions must not take
+    /// more than `most` bytes in a checkpoint.
+    pub(in crate::txn) fn set_prepared(
+        &self,
+        trx: TrxId,
+        name: Option<&Arc<[u8]>>,
+        most: usize,
+    ) -> Result<()> {
+        let mut table = self.table.lock();
+        if let Some(name) = name {
+            table.check_room(LOG_OF_ONE + name.len(), most)?;
+        }
+        assert!(table.running.contains_key(&trx), "a transaction is prepared while it is active");
+        if let Some(running) = table.running.get_mut(&trx) {
+            let before = running.log_of_name();
+            running.prepared = name.cloned();
+            let now = running.log_of_name();
+            table.names = table.names - before + now;
+        }
+        debug_assert!(
+            table.names == table.running.values().map(Running::log_of_name).sum::<usize>(),
+            "the bytes of names are those of the prepared transactions"
+        );
+        Ok(())
+    }
+
+    /// Returns the name by which a transaction is prepared.
+    pub(in crate::txn) fn prepared(&self, trx: TrxId) -> Option<Arc<[u8]>> {
+        self.table.lock().running.get(&trx)?.prepared.clone()
+    }
+
+    /// Ends a transaction. Returns whether purge has skipped some of its records, and its lock owner.
+    pub(in crate::txn) fn end(&self, trx: TrxId) -> (bool, Option<Arc<LockOwner>>) {
+        let mut table = self.table.lock();
+        let ended = table.running.remove(&trx);
+        table.names -= ended.as_ref().map_or(0, Running::log_of_name);
+        debug_assert!(!table.running.is_empty() || table.names == 0, "names are counted of no transaction");
+        self.tell_oldest(&table, self.ids.next_trx());
+        drop(table);
+        ended.map_or((false, None), |running| (running.left_behind, running.lock_owner))
+    }
+
+    /// Ids are assigned under the lock, so `next` is above all that have begun.
+    fn tell_oldest(&self, table: &Table, next: TrxId) {
+        let oldest = table.running.first_key_value().map_or(next, |(trx, _)| *trx);
+        if self.oldest.load(Relaxed) != oldest.0 {
+            self.oldest.store(oldest.0, Release);
+        }
+    }
+
+    /// Returns an id below which all transactions have ended.
+    pub fn oldest(&self) -> TrxId {
+        TrxId(self.oldest.load(Acquire))
+    }
+
+    /// Returns whether a transaction has begun and not ended.
+    pub fn is_active(&self, trx: TrxId) -> bool {
+        trx >= self.oldest() && self.table.lock().running.contains_key(&trx)
+    }
+
+    /// Reads an entry until its version is final: its writer is `me`, or had ended before the entry was read. The check
+    /// must come first: a writer that ends after the read may have rolled back, and the version that was read is then
+    /// gone. If the writer has not ended, returns the writer instead.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn read_settled(
+        &self,
+        me: TrxId,
+        mut read: impl FnMut() -> Result<Option<EntryHeader>>,
+    ) -> Result<Result<Option<EntryHeader>, TrxId>> {
+        let mut ended = None;
+        loop {
+            let oldest = self.oldest();
+            let header = read()?;
+            let Some(writer) = header.map(|header| header.trx) else { return Ok(Ok(None)) };
+            if writer < oldest || writer == me || ended == Some(writer) {
+                return Ok(Ok(header));
+            }
+            if self.is_active(writer) {
+                return Ok(Err(writer));
+            }
+            ended = Some(writer);
+        }
+    }
+
+    /// Returns the lock owner of a transaction, which is created if it has none yet. `None` if it has ended.
+    pub(in crate::txn) fn lock_owner(&self, trx: TrxId, locks: &LockManager) -> Option<Arc<LockOwner>> {
+        let mut table = self.table.lock();
+        let running = table.running.get_mut(&trx)?;
+        Some(running.lock_owner.get_or_insert_with(|| locks.lock_owner(trx)).clone())
+    }
+
+    /// Removes the lock owner of a transaction. A waiter for what it has changed creates a new one.
+    pub(in crate::txn) fn take_lock_owner(&self, trx: TrxId) -> Option<Arc<LockOwner>> {
+        self.table.lock().running.get_mut(&trx)?.lock_owner.take()
+    }
+
+    /// Returns an id that belongs to no transaction.
+    ///
+    /// # Errors
+    /// If the log accepts no more records.
+    pub(in crate::txn) fn number(&self) -> Result<TrxId> {
+        loop {
+            {
+                let table = self.table.lock();
+                if let Some(number) = self.ids.try_trx() {
+                    self.tell_oldest(&table, self.ids.next_trx());
+                    return Ok(number);
+                }
+            }
+            self.ids.raise()?;
+        }
+    }
+
+    /// Returns an id for an event at this moment, which existing read views do not see; [`TrxId::NONE`] if there are
+    /// none.
+    ///
+    /// # Errors
+    /// If the log accepts no more records.
+    pub(in crate::txn) fn stamp(&self) -> Result<TrxId> {
+        if self.table.lock().pins.is_empty() { Ok(TrxId::NONE) } else { self.number() }
+    }
+
+    /// Notes that purge skips a record of an active transaction. Returns `false` if it is not active.
+    pub(in crate::txn) fn note_skipped(&self, trx: TrxId) -> bool {
+        match self.table.lock().running.get_mut(&trx) {
+            Some(running) => {
+                running.left_behind = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Returns the transactions with logged undo, each with its first record.
+    pub fn snapshot(&self) -> Vec<(TrxId, UndoPos)> {
+        Self::logged(&self.table.lock())
+    }
+
+    fn logged(table: &Table) -> Vec<(TrxId, UndoPos)> {
+        let logged = table.running.iter().filter(|(_, running)| running.first != UndoPos::NONE);
+        logged.map(|(trx, running)| (*trx, running.first)).collect()
+    }
+
+    /// Returns where a transaction announces its end.
+    pub(in crate::txn) fn ending(&self, trx: TrxId) -> Option<Ending> {
+        self.table.lock().running.get(&trx).map(|running| running.ending.clone())
+    }
+
+    /// Returns what a checkpoint logs, and an LSN below which none of these transactions has logged its end.
+    pub(in crate::txn) fn note(&self) -> (Noted, Lsn) {
+        let table = self.table.lock();
+        let active = Self::logged(&table);
+        let prepared = table.running.iter().filter(|(_, running)| running.first != UndoPos::NONE);
+        let prepared =
+            prepared.filter_map(|(trx, running)| Some((*trx, running.prepared.clone()?))).collect();
+        // The rest of the low-water mark was read before: a transaction with an end below it had announced that end by
+        // then.
+        let ending = table.running.values().map(|running| Lsn(running.ending.0.load(SeqCst)));
+        (Noted { active, prepared }, ending.min().unwrap_or(Lsn::MAX))
+    }
+
+    /// Returns the number of active transactions.
+    pub fn count(&self) -> usize {
+        self.table.lock().running.len()
+    }
+
+    fn look(&self, table: &Table) -> Snapshot {
+        let high = self.ids.next_trx();
+        let active: Vec<TrxId> = table.running.keys().copied().collect();
+        Snapshot { low: active.first().copied().unwrap_or(high), high, active }
+    }
+
+    /// Returns the number of ids assigned since the oldest read view was made; 0 without one.
+    pub fn oldest_view(&self) -> u64 {
+        let table = self.table.lock();
+        table.pins.first_key_value().map_or(0, |(_, oldest)| oldest.behind(&self.ids))
+    }
+
+    /// Returns all transactions.
+    pub(in crate::txn) fn listing(&self) -> Vec<TransactionInfo> {
+        let now = self.env.now();
+        let info = |(id, running): (&TrxId, &Running)| TransactionInfo {
+            id: *id,
+            age: now.saturating_sub(running.since),
+            has_changes: running.first != UndoPos::NONE,
+            state: match &running.prepared {
+                Some(name) => TransactionState::Prepared(name.to_vec()),
+                None => TransactionState::Open,
+            },
+        };
+        self.table.lock().running.iter().map(info).collect()
+    }
+
+    /// Returns all read views, the oldest first.
+    pub fn views(&self) -> Vec<ViewInfo> {
+        let now = self.env.now();
+        let info = |pinned: &Pinned| ViewInfo {
+            age: now.saturating_sub(pinned.since),
+            behind: pinned.behind(&self.ids),
+        };
+        self.table.lock().pins.values().map(info).collect()
+    }
+
+    /// Returns the snapshot that limits purge: it may remove versions replaced by transactions that had ended when the
+    /// oldest pin was made; without a pin, by those that have ended now.
+    pub fn horizon(&self) -> Arc<Snapshot> {
+        let table = self.table.lock();
+        match table.pins.first_key_value().filter(|_| !planted(Bug::PurgeIgnoresViews)) {
+            Some((_, oldest)) => oldest.horizon.clone(),
+            None => Arc::new(self.look(&table)),
+        }
+    }
+
+    /// Returns the transactions that have ended by now, regardless of read views.
+    pub(in crate::txn) fn ended(&self) -> Snapshot {
+        self.look(&self.table.lock())
+    }
+
+    /// Pins the versions that the transactions ended by now have made. Returns their snapshot, the number of the pin,
+    /// and the flag that says that it was ended.
+    pub(super) fn pin(&self) -> (Arc<Snapshot>, u64, Arc<AtomicBool>) {
+        let mut table = self.table.lock();
+        let number = table.next_pin;
+        table.next_pin += 1;
+        let mut horizon = self.look(&table);
+        if planted(Bug::ViewTooNew) {
+            horizon.active.pop();
+        }
+        let (horizon, is_ended) = (Arc::new(horizon), Arc::new(AtomicBool::new(false)));
+        let pinned = Pinned { horizon: horizon.clone(), since: self.env.now(), is_ended: is_ended.clone() };
+        debug_assert!(
+            table.pins.last_key_value().is_none_or(|(_, last)| last.horizon.high <= horizon.high),
+            "a later view sees no fewer transactions"
+        );
+        let before = table.pins.insert(number, pinned);
+        debug_assert!(before.is_none(), "each view has a pin of its own");
+        (horizon, number, is_ended)
+    }
+
+    /// Removes a pin, unless it was ended.
+    pub(super) fn unpin(&self, number: u64) {
+        self.table.lock().pins.remove(&number);
+    }
+
+    /// Ends the read views that do not see a transaction, beginning with the oldest, if they were made before
+    /// `made_before`. Returns the number of views ended.
+    pub(in crate::txn) fn end_views(&self, trx: TrxId, made_before: Duration) -> u64 {
+        let mut table = self.table.lock();
+        let mut ended = 0;
+        while let Some(oldest) = table.pins.first_entry()
+            && oldest.get().since < made_before
+            && !oldest.get().horizon.covers(trx)
+        {
+            // Purge searches for read views under this lock.
+            oldest.get().is_ended.store(true, SeqCst);
+            oldest.remove();
+            ended += 1;
+        }
+        ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
+    use super::{
+        super::super::tests::{Base, Setup},
+        *,
+    };
+    #[test]
+    fn a_checkpoint_learns_of_ends_under_way_and_a_horizon_covers_what_ended() {
+        let base = Base::open(Setup::simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1))).unwrap();
+        let active = Active::new(base.transactions.ids().clone(), Arc::new(SimulatedEnv::new(1)));
+        for (trx, first) in [(5, 50), (7, 70), (9, 0)] {
+            active.resume(TrxId(trx), UndoPos(first), None);
+        }
+        // The third has written to temporary tables only.
+        let all = vec![(TrxId(5), UndoPos(50)), (TrxId(7), UndoPos(70))];
+        let noted = |active: &[_]| Noted { active: active.to_vec(), prepared: Vec::new() };
+        assert_eq!(active.note(), (noted(&all), Lsn::MAX));
+        let ending = active.ending(TrxId(5)).unwrap();
+        ending.announce(Lsn(800));
+        active.ending(TrxId(7)).unwrap().announce(Lsn(900));
+        assert_eq!(active.note(), (noted(&all), Lsn(800)));
+        assert!(!active.end(TrxId(5)).0);
+        assert_eq!(active.oldest(), TrxId(7));
+        assert_eq!(active.note(), (noted(&all[1..]), Lsn(900)));
+        // A name takes room in the checkpoint's record, and a transaction without logged undo is not in it.
+        let name: Arc<[u8]> = b"name"[..].into();
+        assert!(active.set_prepared(TrxId(7), Some(&name), 51).is_err());
+        active.set_prepared(TrxId(7), Some(&name), 52).unwrap();
+        active.set_prepared(TrxId(9), Some(&name), 72).unwrap();
+        let both = Noted { prepared: vec![(TrxId(7), name)], ..noted(&all[1..]) };
+        assert_eq!(active.note(), (both, Lsn(900)));
+        // The transactions that recovery has found may be more than a smaller log buffer allows.
+        let refused = active.opened(71).unwrap_err().to_string();
+        assert!(refused.contains("log_buffer_size"), "{refused}");
+        active.opened(72).unwrap();
+        active.set_prepared(TrxId(7), None, 0).unwrap();
+        assert_eq!(active.note(), (noted(&all[1..]), Lsn(900)));
+        assert!(active.note_skipped(TrxId(7)) && !active.note_skipped(TrxId(5)));
+
+        let horizon = Snapshot { low: TrxId(5), high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };
+        let covered: Vec<u64> = (4..12).filter(|trx| horizon.covers(TrxId(*trx))).collect();
+        assert_eq!(covered, [4, 5, 6, 8]);
+        assert!(active.end(TrxId(7)).0);
+    }
+}

@@ -1,0 +1,44 @@
+//! Lists of running transactions and read views, to find out what delays others.
+//!
+//! **Purpose.** The transactions with their age and state, and the read views with versions that purge keeps.
+//!
+//! **Invariants.** A list is of one moment, except for the background rollbacks, which are queried after that. Making a
+//! list blocks other threads no longer than it takes to copy the table.
+
+use core::time::Duration;
+
+use crate::ids::TrxId;
+
+/// A transaction that has changed or locked something and not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionInfo {
+    /// Its number, as in lists of locks.
+    pub id: TrxId,
+    /// The time since it got that number: at its first change or lock, or when the database was opened.
+    pub age: Duration,
+    /// Whether it has changed anything that outlives the process.
+    pub has_changes: bool,
+    /// Its state.
+    pub state: TransactionState,
+}
+
+/// The state of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TransactionState {
+    /// Its handle, or a call of its own, may do more.
+    Open,
+    /// It was prepared by this name, and waits for its end.
+    Prepared(Vec<u8>),
+    /// It is being rolled back in the background.
+    RollingBack,
+}
+
+/// A read view of the state that was committed at one time. While it exists purge keeps what it may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ViewInfo {
+    /// The time since it was made.
+    pub age: Duration,
+    /// The number of transactions that have got a number since.
+    pub behind: u64,
+}

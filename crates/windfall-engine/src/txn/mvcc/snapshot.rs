@@ -1,0 +1,31 @@
+//! Snapshots of the transactions that had ended.
+//!
+//! **Purpose.** Answers for each transaction whether it had ended when the snapshot was made.
+//!
+//! **Invariants.** All transactions below `low` had ended, none from `high` on had begun, and `active` has those
+//! between the two that had not ended, in order.
+
+use crate::ids::TrxId;
+
+/// The transactions that had ended at one moment. Every read from that moment on may see them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// All transactions below this one had ended.
+    pub(super) low: TrxId,
+    /// No transaction from this one on had begun.
+    pub(super) high: TrxId,
+    /// The transactions between the two that had not ended, in order.
+    pub(super) active: Vec<TrxId>,
+}
+
+impl Snapshot {
+    /// Returns whether this transaction and all before it had ended.
+    pub fn covers_all_up_to(&self, trx: TrxId) -> bool {
+        trx < self.low
+    }
+
+    /// Returns whether the transaction had ended.
+    pub fn covers(&self, trx: TrxId) -> bool {
+        trx < self.low || trx < self.high && self.active.binary_search(&trx).is_err()
+    }
+}

@@ -1,0 +1,158 @@
+//! The values of entries.
+//!
+//! **Purpose.** Reads the value of an entry, which is in the entry or in overflow pages: as a whole, its first bytes,
+//! or piece by piece.
+//!
+//! **Invariants.** A value belongs to one version. If a chain is gone, the entry has usually changed since it was read,
+//! so it is read again; a missing chain is damage only if the entry is unchanged. A reader with a read view keeps all
+//! versions that it sees from purge, with their chains, or learns that the view was ended; a reader of a stream has
+//! such a view until its end.
+
+use crate::{
+    error::{CorruptError, Owner, Result},
+    page::EntryHeader,
+    store::Tree,
+    sync::Arc,
+    tree::{OverflowRef, overflow::OverflowReader},
+};
+
+/// The number of first bytes of a value that index keys are made of.
+pub const INDEXED: usize = 64 << 10;
+
+pub(in crate::txn) fn chain_of(tree: &Tree, stored: &[u8]) -> Result<OverflowRef> {
+    OverflowRef::from_bytes(stored).ok_or_else(|| {
+        let what = "a reference to an overflow chain makes no sense".into();
+        CorruptError::Structure { owner: Owner::Unknown, space: tree.space().id(), what }.into()
+    })
+}
+
+/// Reads a row's value into `out`, and replaces its content. Returns `false` if there is no such row.
+///
+/// # Errors
+/// Damage, I/O, a dropped table.
+pub fn get(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+    let Some(header) = tree.get_into(key, out)? else { return Ok(false) };
+    if header.is_deleted() || !header.is_overflow() {
+        return Ok(!header.is_deleted());
+    }
+    long_value(tree, key, header, out, None)
+}
+
+/// Replaces the stored value of an entry at which a cursor stands, in `out`, by the row's value. Returns `false` if the
+/// row is gone meanwhile.
+///
+/// # Errors
+/// As [`get`].
+pub fn resolve(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) -> Result<bool> {
+    if header.is_overflow() { long_value(tree, key, header, out, None) } else { Ok(true) }
+}
+
+/// As [`resolve`], but reads only the [`INDEXED`] first bytes of a long value: those that index keys are made of.
+///
+/// # Errors
+/// As [`get`].
+pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) -> Result<bool> {
+    if header.is_overflow() { long_value(tree, key, header, out, Some(INDEXED)) } else { Ok(true) }
+}
+
+/// Replaces the stored value of an entry by the first bytes of the row's value, regardless of the entry's present
+/// state.
+///
+/// # Errors
+/// As [`get`]; a chain that is gone.
+pub fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) -> Result<()> {
+    if header.is_overflow() { follow(tree, out, Some(INDEXED)) } else { Ok(()) }
+}
+
+/// As [`get`], but reads only the first bytes of a long value, for index keys. Returns the entry's header, whether it
+/// is delete-marked or not.
+///
+/// # Errors
+/// As [`get`].
+pub fn get_indexed(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
+    let Some(header) = tree.get_into(key, out)? else { return Ok(None) };
+    if !header.is_deleted() && header.is_overflow() {
+        long_value(tree, key, header, out, Some(INDEXED))?;
+    }
+    Ok(Some(header))
+}
+
+fn long_value(
+    tree: &Tree,
+    key: &[u8],
+    mut header: EntryHeader,
+    out: &mut Vec<u8>,
+    window: Option<usize>,
+) -> Result<bool> {
+    loop {
+        let Err(error) = follow(tree, out, window) else { return Ok(true) };
+        let Some(now) = tree.get_into(key, out)?.filter(|now| !now.is_deleted()) else { return Ok(false) };
+        if now == header {
+            return Err(error);
+        }
+        if !now.is_overflow() {
+            return Ok(true);
+        }
+        header = now;
+    }
+}
+
+/// Replaces a stored reference by the value that it leads to, or by the first `window` bytes of that.
+///
+/// # Errors
+/// Damage, I/O; a chain that is gone.
+pub(in crate::txn) fn follow(tree: &Tree, out: &mut Vec<u8>, window: Option<usize>) -> Result<()> {
+    let mut reader = tree.read_overflow(chain_of(tree, out)?);
+    out.clear();
+    let Some(window) = window else { return reader.read_to_end(out) };
+    out.resize(window, 0);
+    let mut at = 0;
+    while at < window {
+        match reader.read(&mut out[at..])? {
+            0 => break,
+            n => at += n,
+        }
+    }
+    out.truncate(at);
+    Ok(())
+}
+
+/// A row's value, read piece by piece.
+#[derive(Debug)]
+pub enum RowReader {
+    /// From memory.
+    Inline {
+        /// The value.
+        value: Vec<u8>,
+        /// The number of bytes already read.
+        at: usize,
+    },
+    /// From its overflow pages.
+    Chain(OverflowReader<Arc<Tree>>),
+}
+
+impl RowReader {
+    /// Returns the number of bytes left.
+    pub fn left(&self) -> u64 {
+        match self {
+            Self::Inline { value, at } => (value.len() - at) as u64,
+            Self::Chain(reader) => reader.left(),
+        }
+    }
+
+    /// Reads some bytes. Returns 0 only at the end, or if `out` is empty.
+    ///
+    /// # Errors
+    /// Damage, I/O, a dropped table.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
+        match self {
+            Self::Inline { value, at } => {
+                let n = out.len().min(value.len() - *at);
+                out[..n].copy_from_slice(&value[*at..*at + n]);
+                *at += n;
+                Ok(n)
+            }
+            Self::Chain(reader) => reader.read(out),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Read views.
+//!
+//! **Purpose.** A reader sees the versions of the transactions that had ended when its view was made, and purge keeps
+//! these versions while the view exists.
+//!
+//! **Invariants.** A view is pinned in the table of active transactions (`active`) under the lock under which ids are
+//! assigned: purge finds the pin, or has read a horizon that the view sees completely.
+
+use super::{active::Active, snapshot::Snapshot};
+use crate::{
+    error::TransactionError,
+    ids::TrxId,
+    sync::{
+        Arc, Bug,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        planted,
+    },
+};
+
+/// A read view: a reader sees the versions of all transactions that had ended when it was made. While it exists purge
+/// keeps them.
+///
+/// It may be ended while a reader uses it. The flag is set before purge learns that the view is gone. So a reader that
+/// still finds the view valid after a read ([`ReadView::held`]) has missed nothing.
+#[derive(Debug)]
+pub struct ReadView {
+    horizon: Arc<Snapshot>,
+    pin: Pin,
+}
+
+impl ReadView {
+    /// Creates a read view of what is committed now.
+    pub(in crate::txn) fn new(active: &Arc<Active>) -> Self {
+        let (horizon, number, is_ended) = active.pin();
+        Self { horizon, pin: Pin { active: active.clone(), number, is_ended } }
+    }
+
+    /// Returns whether it sees the versions of a transaction.
+    #[inline]
+    pub fn sees(&self, trx: TrxId) -> bool {
+        self.horizon.covers(trx)
+    }
+
+    /// Returns whether it was ended.
+    #[inline]
+    pub fn is_ended(&self) -> bool {
+        self.pin.is_ended.load(SeqCst)
+    }
+
+    /// Returns the result of a read by this view, if the view was valid up to the end of the read.
+    ///
+    /// # Errors
+    /// [`TransactionError::ViewEnded`].
+    pub fn held<T, E: From<TransactionError>>(&self, looked: Result<T, E>) -> Result<T, E> {
+        if self.is_ended() && !planted(Bug::EndedViewBelieved) {
+            return Err(TransactionError::ViewEnded.into());
+        }
+        looked
+    }
+}
+
+/// Protects from purge the versions that existed when it was made.
+#[derive(Debug)]
+struct Pin {
+    active: Arc<Active>,
+    number: u64,
+    is_ended: Arc<AtomicBool>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.active.unpin(self.number);
+    }
+}

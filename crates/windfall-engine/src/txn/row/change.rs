@@ -1,0 +1,202 @@
+//! Row changes.
+//!
+//! **Purpose.** Insert, put, update and delete of one row together with the entries of all its trees.
+//!
+//! **Invariants.** A call holds the key latch of the row from before its first read of the row to its end. For each
+//! unique index it likewise holds the key latch of every index key that the row leaves or takes. So what was planned
+//! without a page latch is what is found under it: no other call changes the row or its secondary entries, which carry
+//! the row's key, and purge keeps away. Nor does a rollback interfere, because a row with the changes of an unfinished
+//! other transaction is not touched: the call is blocked ([`Stop`]). Order of the work: lengths, conflicts, duplicates;
+//! the overflow chain; the clustered entry with the undo record of the whole change; the secondary entries. If any step
+//! fails, the work done so far is rolled back.
+//!
+//! A new entry, or a delete-marked one that is revived, conflicts with the range locks of others. That is checked once
+//! more under the latch of the leaf: a transaction that locks a range and then reads the leaf finds the entry, or the
+//! writer has found the range lock.
+//!
+//! Index keys are made of the first bytes of a value, at most [`INDEXED`], regardless of its length: so the change of a
+//! long value needs no more memory than that of a short one.
+
+use std::borrow::Cow;
+
+use super::{
+    clustered::{ClusteredChange, NewValue},
+    conflict::{Blocked, Stop},
+    edit::Edit,
+    lock::{blocked_by, check_gap, is_live, is_shared_duplicate, may_write, name_of},
+    long_value::{chain_of, wait_for_log},
+    plan::{self, Plan, Planned, check_length, is_wanted},
+    target::RowTarget,
+};
+use crate::{
+    buffer::Durability,
+    error::{CorruptError, Owner, UsageError},
+    ids::Lsn,
+    mtr::Mtr,
+    page::EntryHeader,
+    tree::overflow::VALUE_LIMIT,
+    txn::{
+        locks::{RowMode, key_latch::KeyLatchGuard},
+        mvcc::value,
+        trx::{Savepoint, Trx, running::RollbackCaller},
+        undo::record::Done,
+    },
+};
+
+/// Changes a row. With `last` the end of the transaction is logged with the last change, and the transaction has then
+/// ended; it has also ended if the change fails. Returns the LSN after the change; `None` if there was no row to
+/// delete, in which case nothing is logged.
+///
+/// If the call fails its changes are rolled back. A blocked call keeps a long value that it has written, in `edit`.
+///
+/// # Errors
+/// [`SchemaError::DuplicateKey`], [`SchemaError::NoRow`], keys and values that are too long, a row that has changed
+/// since a strict read view was made, a dropped table, damage, I/O.
+pub fn change<'e: 't, 't>(
+    trx: &mut Trx<'e>,
+    target: &RowTarget<'t>,
+    key: &[u8],
+    edit: &mut Edit<'_>,
+    last: bool,
+) -> Result<Option<Lsn>, Stop> {
+    let transactions = trx.transactions();
+    if target.durability() == Durability::Logged && !transactions.undo_limit().has_room() {
+        return Err(Stop::Blocked(Blocked::Undo));
+    }
+    wait_for_log(transactions, target, edit.length())?;
+    let latches = transactions.key_latches();
+    // One call at a time reads and changes the row.
+    let mut latch = latches.latch_in_call(latches.name(target.clustered.space().id(), key))?;
+    let start = trx.savepoint();
+    // After a long value, once that is written.
+    let mut kept = start.clone();
+    let done = try_change(trx, &mut latch, target, key, edit, last, &mut kept);
+    if let (Ok(Some(_)), false, Some(lock_owner)) = (&done, last, trx.lock_owner_if_any()) {
+        lock_owner.add_weight(1);
+    }
+    // If the rollback fails, the row is left partly changed.
+    let is_cut_off = done.is_err() && trx.has_changed_since(&start);
+    if is_cut_off {
+        transactions.rollbacks().note_cut_off(trx.id(), target.clustered.space().id());
+    }
+    match &done {
+        // Before the key latch is released: the next call finds a row without unfinished changes.
+        Ok(_) if last => trx.end(),
+        Ok(_) => {}
+        Err(Stop::Blocked(_)) => match trx.roll_back_call(&kept) {
+            // A rollback outside of the gate would not be reported to observers of the table.
+            Err(_) if last => drop(trx.roll_back(RollbackCaller::Inside)?),
+            done => done?,
+        },
+        Err(Stop::Failed(_)) if last => drop(trx.roll_back(RollbackCaller::Inside)?),
+        Err(Stop::Failed(_)) => trx.roll_back_call(&start)?,
+    }
+    if is_cut_off {
+        transactions.rollbacks().forget_cut_off(trx.id());
+    }
+    done
+}
+
+fn try_change<'e: 't, 't>(
+    trx: &mut Trx<'e>,
+    latch: &mut KeyLatchGuard<'e>,
+    target: &RowTarget<'t>,
+    key: &[u8],
+    edit: &mut Edit<'_>,
+    last: bool,
+    kept: &mut Savepoint,
+) -> Result<Option<Lsn>, Stop> {
+    let tree = target.clustered;
+    check_length(tree, key, || target.owner())?;
+    let length = edit.length();
+    if length > VALUE_LIMIT {
+        return Err(UsageError::ValueTooLong { owner: target.owner(), length, limit: VALUE_LIMIT }.into());
+    }
+    edit.begin()?;
+    if !may_write(trx, tree, key) && !is_shared_duplicate(trx, tree, key, edit.mode())? {
+        return Err(Stop::Blocked(Blocked::Row(name_of(tree, key), RowMode::Exclusive)));
+    }
+    let long = length > tree.inline_limit() as u64;
+    let mut plan = Plan::default();
+    if long || !target.secondaries.is_empty() || target.watch.is_some() {
+        let mut before = Vec::new();
+        let header = trx
+            .transactions()
+            .active()
+            .read_settled(trx.id(), || value::get_indexed(tree, key, &mut before))?
+            .map_err(|writer| blocked_by(writer, tree, key))?;
+        if let Some(header) = header {
+            trx.check_unchanged(header, || target.owner())?;
+            plan.settled = header.trx;
+        }
+        if !is_wanted(trx, target, key, edit.mode(), is_live(header))? {
+            return Ok(None);
+        }
+        let before = is_live(header).then_some(&before[..]);
+        let after = edit.indexed();
+        plan::plan(trx, latch, target, key, before, after, &mut plan)?;
+        if let Some(watch) = target.watch {
+            watch(key, before, after);
+        }
+    }
+    #[cfg(any(test, feature = "testing"))]
+    trx.transactions().undo_context().failpoint.pass()?;
+    if target.durability() == Durability::Logged {
+        trx.reserve_log(plan.log_bytes(target, key))?;
+    }
+    let stored = if long {
+        let reference = chain_of(trx, target, edit)?.to_bytes();
+        *kept = trx.savepoint();
+        Some(Cow::Owned(reference.to_vec()))
+    } else {
+        edit.known().map(Cow::Borrowed)
+    };
+    #[cfg(any(test, feature = "testing"))]
+    trx.transactions().undo_context().failpoint.pass()?;
+    let flags = if long { EntryHeader::OVERFLOW } else { 0 };
+    let new = stored.as_deref().map(|bytes| NewValue { bytes, flags });
+    let change = ClusteredChange { target, key, new, mode: edit.mode(), last };
+    let Some((version, mut end)) = change.apply(trx, &mut plan)? else { return Ok(None) };
+    let count = plan.planned.len();
+    for (n, planned) in plan.planned.iter().enumerate() {
+        #[cfg(any(test, feature = "testing"))]
+        trx.transactions().undo_context().failpoint.pass()?;
+        end = change_secondary(trx, planned, version, last && n + 1 == count)?;
+    }
+    Ok(Some(end))
+}
+
+/// Changes a secondary entry. Returns the LSN.
+fn change_secondary(
+    trx: &Trx<'_>,
+    planned: &Planned<'_>,
+    version: EntryHeader,
+    last: bool,
+) -> Result<Lsn, Stop> {
+    let Planned { tree, touch } = planned;
+    debug_assert!(tree.space().id() == touch.space, "undo names the tree that is changed");
+    let mut mtr = Mtr::begin(tree.store())?;
+    let room = if matches!(touch.done, Done::Marked(_)) { None } else { Some(0) };
+    let mut located = tree.seek_for_change(&mut mtr, &touch.key, room)?;
+    match (touch.done, located.header()) {
+        (Done::Marked(_), Some(_)) => {
+            located.set_header(&mut mtr, EntryHeader { flags: EntryHeader::DELETED, ..version });
+        }
+        (Done::Marked(_), None) => {
+            let what = "a secondary entry has vanished while its row was locked".into();
+            return Err(CorruptError::Structure { owner: Owner::Unknown, space: touch.space, what }.into());
+        }
+        (_, there) => {
+            // Another transaction may have locked the range since it was checked.
+            check_gap(trx, tree, &touch.key)?;
+            match there {
+                Some(_) => located.set_header(&mut mtr, version),
+                None => located.insert(&mut mtr, version, &[]),
+            }
+        }
+    }
+    if last {
+        trx.log_end(&mut mtr);
+    }
+    Ok(mtr.commit()?)
+}

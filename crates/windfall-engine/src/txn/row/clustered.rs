@@ -1,0 +1,199 @@
+//! The change of a clustered entry.
+//!
+//! **Purpose.** Changes the entry of a row and writes the undo record of the whole change, in one mini-transaction.
+//!
+//! **Invariants.** An attempt holds the undo stream and the latch of the leaf. What would have to wait, or needs a
+//! check that must not be made under a latch, ends the attempt as an [`Obstacle`]; it is overcome without a latch, and
+//! the entry is read again by the next attempt. An attempt that does not succeed has changed nothing.
+
+use super::{
+    conflict::{Blocked, Stop},
+    edit::Mode,
+    lock::{blocked_by, check_gap, is_live, may_write, name_of},
+    plan::{Plan, fits, is_wanted},
+    target::RowTarget,
+};
+use crate::{
+    buffer::Durability,
+    error::Result,
+    ids::Lsn,
+    mtr::Mtr,
+    page::EntryHeader,
+    tree::split_log_limit,
+    txn::{
+        locks::RowMode,
+        trx::Trx,
+        undo::record::{Body, RowChange, Touch, UndoRecord},
+    },
+};
+
+/// Log for the change of a clustered entry, in addition to its key and value and the undo record: the operation, and
+/// the records of the begin and the end of the transaction.
+const LOG_PER_ENTRY: usize = 256;
+
+/// The stored form of a new value.
+#[derive(Clone, Copy)]
+pub(super) struct NewValue<'a> {
+    /// The value, or the reference to its overflow chain.
+    pub bytes: &'a [u8],
+    /// The flags of its entry.
+    pub flags: u16,
+}
+
+/// A change of a clustered entry.
+pub(super) struct ClusteredChange<'a, 't> {
+    pub target: &'a RowTarget<'t>,
+    pub key: &'a [u8],
+    /// The new value; `None` marks the entry as deleted.
+    pub new: Option<NewValue<'a>>,
+    /// The precondition; `None` for a deletion.
+    pub mode: Option<Mode>,
+    /// Whether the transaction ends with this change.
+    pub last: bool,
+}
+
+/// Why an attempt has changed nothing.
+enum Obstacle {
+    /// It is unknown whether the writer of this version has ended.
+    Unsettled(EntryHeader),
+    /// Another transaction has locked the row.
+    Locked,
+    /// The change does not fit a row that exists (`live`) or does not, or others have locked the gap.
+    Unfit { live: bool },
+    /// This much log must be reserved for page splits during a rollback.
+    NoLog(u64),
+}
+
+/// The outcome of an attempt.
+enum Attempt {
+    /// The entry has this version now, and the log ends here.
+    Changed(EntryHeader, Lsn),
+    Stopped(Obstacle),
+}
+
+impl<'t> ClusteredChange<'_, 't> {
+    /// Changes the entry. Returns the new version and the LSN; `None` if there is no row to delete.
+    pub(super) fn apply<'e: 't>(
+        &self,
+        trx: &mut Trx<'e>,
+        plan: &mut Plan<'_>,
+    ) -> Result<Option<(EntryHeader, Lsn)>, Stop> {
+        loop {
+            match self.attempt(trx, plan)? {
+                Attempt::Changed(version, end) => return Ok(Some((version, end))),
+                Attempt::Stopped(obstacle) => {
+                    if !self.overcome(obstacle, trx, plan)? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Overcomes an obstacle, without a latch. Returns `false` if there is nothing to change.
+    fn overcome(&self, obstacle: Obstacle, trx: &mut Trx<'_>, plan: &mut Plan<'_>) -> Result<bool, Stop> {
+        let (target, key) = (self.target, self.key);
+        match obstacle {
+            Obstacle::Unsettled(header) => {
+                if header.trx != trx.id() && trx.transactions().active().is_active(header.trx) {
+                    return Err(blocked_by(header.trx, target.clustered, key));
+                }
+                trx.check_unchanged(header, || target.owner())?;
+                plan.settled = header.trx;
+                Ok(true)
+            }
+            Obstacle::Locked => {
+                Err(Stop::Blocked(Blocked::Row(name_of(target.clustered, key), RowMode::Exclusive)))
+            }
+            Obstacle::Unfit { live } => is_wanted(trx, target, key, self.mode, live),
+            Obstacle::NoLog(bytes) => {
+                // Log segments are created without a latch, so that no other thread waits for it.
+                trx.reserve_log(bytes)?;
+                plan.has_log_for_splits = true;
+                Ok(true)
+            }
+        }
+    }
+
+    fn attempt<'e: 't>(&self, trx: &mut Trx<'e>, plan: &Plan<'_>) -> Result<Attempt, Stop> {
+        let Self { target, key, new, mode, last } = *self;
+        let tree = target.clustered;
+        let touches: Vec<Touch> = plan.planned.iter().map(|planned| planned.touch.clone()).collect();
+        let mut tail = trx.tail(target.temporary)?;
+        trx.reserve(&mut tail, UndoRecord::row_bound(key.len(), tree.inline_limit(), &touches))?;
+        let mut mtr = Mtr::begin(tree.store())?;
+        let mut located = tree.seek_for_change(&mut mtr, key, new.map(|new| new.bytes.len()))?;
+        let header = located.header();
+        if let Some(header) = header
+            && !is_settled(trx, plan, header)
+        {
+            return Ok(Attempt::Stopped(Obstacle::Unsettled(header)));
+        }
+        let live = is_live(header);
+        // A lock may have been taken since the check without a latch: a rollback of a version locks the row first. An
+        // insert that finds a row writes nothing.
+        let writes = !live || mode != Some(Mode::Insert);
+        if writes && header.is_none_or(|header| header.trx != trx.id()) && !may_write(trx, tree, key) {
+            return Ok(Attempt::Stopped(Obstacle::Locked));
+        }
+        if !live && check_gap(trx, tree, key).is_err() || !fits(mode, live) {
+            return Ok(Attempt::Stopped(Obstacle::Unfit { live }));
+        }
+        let change = match (new, header) {
+            (None, Some(header)) => RowChange::Delete { header },
+            (Some(_), Some(header)) => {
+                let mut value = Vec::new();
+                located.value_into(&mtr, &mut value);
+                RowChange::Update { header, value }
+            }
+            (_, None) => RowChange::Insert,
+        };
+        if let (RowChange::Update { value, .. }, Some(new), Durability::Logged) =
+            (&change, new, target.durability())
+            && value.len() > new.bytes.len()
+        {
+            // Others may have used the freed space by the time of a rollback.
+            let bytes = split_log_limit(tree.store().page_size());
+            if !plan.has_log_for_splits && !trx.try_reserve(bytes)? {
+                return Ok(Attempt::Stopped(Obstacle::NoLog(bytes)));
+            }
+            trx.extend_rollback_space(bytes);
+        }
+        let body = Body::Row { space: tree.space().id(), key: key.to_vec(), change, touches };
+        let mut record = Vec::new();
+        UndoRecord { trx: trx.id(), previous: trx.previous(&tail), body }.encode(&mut record);
+        let place = tail.prepare(&mut mtr, record.len())?;
+        // The undo record names every touched entry: with many indexes or long keys that may be much.
+        let stored = new.map_or(0, |new| new.bytes.len());
+        let group = LOG_PER_ENTRY + key.len() + stored + record.len() + place.log_overhead();
+        if target.durability() == Durability::Logged {
+            mtr.check_may_log(group)?;
+        }
+        let version = EntryHeader::new(trx.id(), tail.position());
+        match (new, header) {
+            (None, header) => {
+                let flags = header.map_or(0, |header| header.flags) | EntryHeader::DELETED;
+                located.set_header(&mut mtr, EntryHeader { flags, ..version });
+            }
+            (Some(new), None) => {
+                located.insert(&mut mtr, EntryHeader { flags: new.flags, ..version }, new.bytes);
+            }
+            (Some(new), Some(_)) => {
+                located.replace(&mut mtr, EntryHeader { flags: new.flags, ..version }, new.bytes);
+            }
+        }
+        trx.write_undo(&mut mtr, &mut tail, place, &record, tree.space().id(), plan.planned.len());
+        if last && plan.planned.is_empty() {
+            trx.log_end(&mut mtr);
+        }
+        debug_assert!(mtr.logged() <= group, "{} bytes of a group of {group}", mtr.logged());
+        Ok(Attempt::Changed(version, mtr.commit()?))
+    }
+}
+
+/// Returns whether a version may be replaced: its writer has ended, or is this transaction, and a strict read view sees
+/// it. This needs no lock; for another version it must be found out without a latch.
+fn is_settled(trx: &Trx<'_>, plan: &Plan<'_>, header: EntryHeader) -> bool {
+    let has_ended = || header.trx < trx.transactions().active().oldest() || header.trx == trx.id();
+    header.trx == plan.settled || trx.rules.strict.is_none() && has_ended()
+}

@@ -1,0 +1,119 @@
+//! The intended change of a row.
+//!
+//! **Purpose.** Keeps what a blocked call has read of its source, and what it has written of a long value, until the
+//! call goes on.
+//!
+//! **Invariants.** The bytes of a source are read once, in order: first those that index keys are made of, then the
+//! rest when the overflow chain is written.
+
+use std::io::Read;
+
+use crate::{
+    error::{Owner, Result, UsageError},
+    ids::SpaceId,
+    tree::OverflowRef,
+    txn::mvcc::value::INDEXED,
+};
+
+/// The precondition of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The row must not exist.
+    Insert,
+    /// The row may exist or not.
+    Put,
+    /// The row must exist.
+    Update,
+}
+
+/// A new value.
+pub enum Value<'v> {
+    /// In memory.
+    Bytes(&'v [u8]),
+    /// To be read.
+    Source {
+        /// Its length in bytes.
+        length: u64,
+        /// Where it comes from.
+        source: &'v mut dyn Read,
+    },
+}
+
+impl core::fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Value of {} bytes", self.length())
+    }
+}
+
+impl Value<'_> {
+    /// Returns its length in bytes.
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Source { length, .. } => *length,
+        }
+    }
+}
+
+/// The intended change of a row. A call that must wait keeps it and continues with it: the bytes that were read from a
+/// source are not read again, and a long value that was written stays written.
+#[derive(Debug)]
+pub struct Edit<'v> {
+    /// The new value; `None` deletes the row.
+    pub(super) value: Option<(Value<'v>, Mode)>,
+    /// The first bytes of a value from a source.
+    pub(super) head: Option<Vec<u8>>,
+    /// The written overflow chain of a long value: its tablespace, and the reference to it.
+    pub(super) chain: Option<(SpaceId, OverflowRef)>,
+}
+
+/// Fills `out` from a source.
+pub(super) fn fill(source: &mut dyn Read, out: &mut [u8]) -> Result<()> {
+    source
+        .read_exact(out)
+        .map_err(|error| UsageError::Source { owner: Owner::Unknown, what: error.to_string().into() }.into())
+}
+
+impl<'v> Edit<'v> {
+    /// Creates a write.
+    pub fn write(value: Value<'v>, mode: Mode) -> Self {
+        Self { value: Some((value, mode)), head: None, chain: None }
+    }
+
+    /// Creates a deletion.
+    pub fn delete() -> Self {
+        Self { value: None, head: None, chain: None }
+    }
+
+    pub(super) fn mode(&self) -> Option<Mode> {
+        self.value.as_ref().map(|(_, mode)| *mode)
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        self.value.as_ref().map_or(0, |(value, _)| value.length())
+    }
+
+    /// Reads the first bytes of a source.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        if let (Some((Value::Source { length, source }, _)), None) = (&mut self.value, &self.head) {
+            let mut head = vec![0; usize::try_from(*length).unwrap_or(INDEXED).min(INDEXED)];
+            fill(*source, &mut head)?;
+            self.head = Some(head);
+        }
+        Ok(())
+    }
+
+    /// Returns the first bytes of the new value, or all of them if they are in memory.
+    pub(super) fn known(&self) -> Option<&[u8]> {
+        match &self.value {
+            Some((Value::Bytes(bytes), _)) => Some(bytes),
+            Some((Value::Source { .. }, _)) => self.head.as_deref(),
+            None => None,
+        }
+    }
+
+    /// Returns the bytes that index keys are made of.
+    pub(super) fn indexed(&self) -> Option<&[u8]> {
+        self.known().map(|bytes| &bytes[..bytes.len().min(INDEXED)])
+    }
+}

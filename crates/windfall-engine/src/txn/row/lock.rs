@@ -1,0 +1,103 @@
+//! The locks of a call on rows and on the gaps between them.
+//!
+//! **Purpose.** Requests and checks of locks that do not wait: what would have to wait is returned as [`Stop`].
+//!
+//! **Invariants.** None of these functions waits, so they may be called under key latches, and the checks under the
+//! latch of a leaf.
+
+use core::ops::Bound;
+
+use super::{
+    conflict::{Blocked, Stop},
+    edit::Mode,
+};
+use crate::{
+    error::{LockError, Result},
+    ids::TrxId,
+    page::EntryHeader,
+    store::Tree,
+    txn::{
+        locks::{LockRequest, LockTimeout, RowMode, RowName},
+        trx::Trx,
+    },
+};
+
+/// Returns the name under which a row, or a key of an index, is locked.
+pub(super) fn name_of(tree: &Tree, key: &[u8]) -> RowName {
+    RowName { space: tree.space().id(), key: key.into() }
+}
+
+/// Returns whether there is a row: an entry that is not delete-marked.
+pub(super) fn is_live(header: Option<EntryHeader>) -> bool {
+    header.is_some_and(|header| !header.is_deleted())
+}
+
+/// Another transaction has changed the row and has not ended.
+pub(super) fn blocked_by(writer: TrxId, tree: &Tree, key: &[u8]) -> Stop {
+    Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), RowMode::Exclusive))
+}
+
+/// Locks a row, or returns that others have locked it.
+pub(super) fn lock_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
+    let (lock_owner, row) = (trx.lock_owner()?, name_of(tree, key));
+    trx.note_lock(&row, mode);
+    match trx.transactions().lock_manager().acquire(
+        &lock_owner,
+        LockRequest::Row(row.clone(), mode),
+        LockTimeout::NoWait,
+    ) {
+        Err(LockError::Busy(_)) => Err(Stop::Blocked(Blocked::Row(row, mode))),
+        taken => Ok(taken?),
+    }
+}
+
+/// Locks the gap at a key that is missing, so that it stays missing.
+pub(super) fn lock_gap(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<()> {
+    let (lock_owner, this) = (trx.lock_owner()?, Bound::Included(key));
+    trx.transactions().lock_manager().lock_range(&lock_owner, tree.space().id(), this, this);
+    Ok(())
+}
+
+/// Locks, in shared mode, a row of which this call does not hold the key latch.
+pub(super) fn keep(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
+    lock_row(trx, tree, key, RowMode::Shared)?;
+    // A transaction that is changing the row came first.
+    match trx.transactions().active().read_settled(trx.id(), || tree.get_into(key, &mut Vec::new()))? {
+        Ok(_) => Ok(()),
+        Err(writer) => {
+            let (lock_owner, row) = (trx.lock_owner()?, name_of(tree, key));
+            trx.transactions().lock_manager().release_row(&lock_owner, &row);
+            Err(Stop::Blocked(Blocked::Writer(writer, row, RowMode::Shared)))
+        }
+    }
+}
+
+/// Returns whether an insert finds a row that others have locked in shared mode: it is a duplicate, and the call need
+/// not wait for them.
+pub(super) fn is_shared_duplicate(
+    trx: &Trx<'_>,
+    tree: &Tree,
+    key: &[u8],
+    mode: Option<Mode>,
+) -> Result<bool> {
+    let (transactions, space) = (trx.transactions(), tree.space().id());
+    if mode != Some(Mode::Insert) || !transactions.lock_manager().may_share(trx.known_id(), space, key) {
+        return Ok(false);
+    }
+    let found = transactions.active().read_settled(trx.id(), || tree.get_into(key, &mut Vec::new()))?;
+    Ok(found.is_ok_and(is_live))
+}
+
+/// Returns whether no other transaction has locked the row or the index key.
+pub(super) fn may_write(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> bool {
+    trx.transactions().lock_manager().may_write(trx.known_id(), tree.space().id(), key)
+}
+
+/// Checks that no other transaction has locked the gap into which a new entry goes.
+pub(super) fn check_gap(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
+    if trx.transactions().lock_manager().may_insert(trx.known_id(), tree.space().id(), key) {
+        Ok(())
+    } else {
+        Err(Stop::Blocked(Blocked::Range(name_of(tree, key))))
+    }
+}

@@ -1,0 +1,83 @@
+//! Locking reads.
+//!
+//! **Purpose.** A row is read in its current version and stays so until the transaction has ended. Where the isolation
+//! level locks gaps, a row that is missing stays missing.
+//!
+//! **Invariants.** A row is read and locked under one key latch, so no call changes it in between. A range is locked
+//! before it is read, and an inserter checks for range locks under the latch of the leaf. So either it inserts before
+//! the reader latches the leaf, and then the reader finds an entry of an unfinished transaction and waits for it; or it
+//! finds the range lock.
+
+use core::ops::Bound;
+
+use super::{
+    conflict::{Blocked, Stop},
+    lock::{lock_gap, lock_row, name_of},
+};
+use crate::{
+    error::{Owner, Result},
+    store::Tree,
+    sync::{Bug, planted},
+    txn::{locks::RowMode, mvcc::value, trx::Trx},
+};
+
+/// Locks a row and reads it. Returns `false` if there is none. Without `whole`, a value in overflow pages is not read.
+///
+/// # Errors
+/// A row that has changed since a strict read view was made; damage, I/O, a dropped table.
+pub fn read_locked(
+    trx: &mut Trx<'_>,
+    tree: &Tree,
+    key: &[u8],
+    mode: RowMode,
+    whole: bool,
+    out: &mut Vec<u8>,
+    owner: impl FnOnce() -> Owner,
+) -> Result<bool, Stop> {
+    let transactions = trx.transactions();
+    let _latch =
+        transactions.key_latches().latch_in_call(transactions.key_latches().name(tree.space().id(), key))?;
+    let header = match transactions.active().read_settled(trx.id(), || tree.get_into(key, out))? {
+        Ok(header) => header,
+        Err(writer) => return Err(Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), mode))),
+    };
+    if let Some(header) = header {
+        trx.check_unchanged(header, owner)?;
+    }
+    let Some(header) = header.filter(|header| !header.is_deleted()) else {
+        if trx.rules.gaps {
+            lock_gap(trx, tree, key)?;
+        }
+        return Ok(false);
+    };
+    // A row that this transaction has changed is locked already.
+    if header.trx != trx.id() {
+        lock_row(trx, tree, key, mode)?;
+    }
+    Ok(!whole || value::resolve(tree, key, header, out)?)
+}
+
+/// Returns whether the row of an index entry has finally left the entry's index key: the entry is gone, or was
+/// delete-marked by a transaction that had ended before it was read, or by this one.
+///
+/// # Errors
+/// A row that has left since a strict read view was made; damage, I/O, a dropped table.
+pub fn has_left(trx: &Trx<'_>, index: &Tree, entry: &[u8], owner: impl FnOnce() -> Owner) -> Result<bool> {
+    match trx.transactions().active().read_settled(trx.id(), || index.get_into(entry, &mut Vec::new()))? {
+        Ok(None) => Ok(true),
+        Ok(Some(header)) if header.is_deleted() => trx.check_unchanged(header, owner).map(|()| true),
+        Ok(Some(_)) | Err(_) => Ok(false),
+    }
+}
+
+/// Locks a range of keys against inserts, if the isolation level locks gaps.
+///
+/// # Errors
+/// If the log accepts no more records.
+pub fn lock_range(trx: &mut Trx<'_>, tree: &Tree, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
+    if trx.rules.gaps && !planted(Bug::GapNotLocked) {
+        let lock_owner = trx.lock_owner()?;
+        trx.transactions().lock_manager().lock_range(&lock_owner, tree.space().id(), lower, upper);
+    }
+    Ok(())
+}

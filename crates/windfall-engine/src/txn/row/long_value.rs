@@ -1,0 +1,95 @@
+//! The overflow chain of a long value.
+//!
+//! **Purpose.** Writes a value that does not fit into its entry to overflow pages, before the change of the entry.
+//!
+//! **Invariants.** The undo record of the chain is logged with its first page, so a rollback finds every page of it. A
+//! call that is blocked afterwards keeps its chain and does not write it again. Between two pieces of the value the
+//! thread holds only the key latch of the row.
+
+use super::{
+    edit::{Edit, Value, fill},
+    target::RowTarget,
+};
+use crate::{
+    buffer::Durability,
+    error::{Error, Result},
+    log::OVERHEAD,
+    mtr::Mtr,
+    tree::OverflowRef,
+    txn::{
+        trx::{Transactions, Trx},
+        undo::record::{Body, UndoRecord},
+    },
+};
+
+/// Bytes read from a source at once.
+const CHUNK: usize = 64 << 10;
+
+/// Waits for log space for the first bytes of a value, if the table is logged.
+pub(super) fn wait_for_log(transactions: &Transactions, target: &RowTarget<'_>, bytes: u64) -> Result<()> {
+    match target.durability() {
+        Durability::Logged => transactions.log().wait_for_room(2 * bytes.min(CHUNK as u64) + OVERHEAD),
+        Durability::Temporary => Ok(()),
+    }
+}
+
+/// Returns the overflow chain of a long value, which is written unless it was before.
+pub(super) fn chain_of<'e: 't, 't>(
+    trx: &mut Trx<'e>,
+    target: &RowTarget<'t>,
+    edit: &mut Edit<'_>,
+) -> Result<OverflowRef> {
+    let space = target.clustered.space().id();
+    match edit.chain {
+        Some((written, chain)) if written == space => return Ok(chain),
+        // A source that was read cannot be read again.
+        Some(_) if edit.head.is_some() => return Err(Error::TableDropped(target.owner())),
+        _ => {}
+    }
+    let chain = write_chain(trx, target, edit)?;
+    edit.chain = Some((space, chain));
+    Ok(chain)
+}
+
+/// Writes a long value to an overflow chain.
+fn write_chain<'e: 't, 't>(
+    trx: &mut Trx<'e>,
+    target: &RowTarget<'t>,
+    edit: &mut Edit<'_>,
+) -> Result<OverflowRef> {
+    let tree = target.clustered;
+    let pool = tree.store();
+    tree.ensure_root()?;
+    let mut tail = trx.tail(target.temporary)?;
+    trx.reserve(&mut tail, UndoRecord::OVERFLOW_LENGTH)?;
+    let mut mtr = Mtr::begin(pool)?;
+    let place = tail.prepare(&mut mtr, UndoRecord::OVERFLOW_LENGTH)?;
+    let mut writer = tree.begin_overflow(&mut mtr, tail.position().0)?;
+    let body = Body::Overflow { space: tree.space().id(), first: writer.first() };
+    let previous = trx.previous(&tail);
+    let mut record = Vec::with_capacity(UndoRecord::OVERFLOW_LENGTH);
+    UndoRecord { trx: trx.id(), previous, body }.encode(&mut record);
+    trx.write_undo(&mut mtr, &mut tail, place, &record, target.clustered.space().id(), 0);
+    mtr.commit()?;
+    drop(tail);
+    // Between pieces the thread may have to wait for log space: it holds only the key latch of the row.
+    let transactions = trx.transactions();
+    let mut write = |chunk: &[u8]| {
+        wait_for_log(transactions, target, chunk.len() as u64)?;
+        writer.write(chunk)
+    };
+    for chunk in edit.known().unwrap_or_default().chunks(CHUNK) {
+        write(chunk)?;
+    }
+    if let (Some((Value::Source { length, source }, _)), Some(head)) = (&mut edit.value, &edit.head) {
+        let mut left = *length - head.len() as u64;
+        let mut buffer = vec![0; CHUNK];
+        while left > 0 {
+            let chunk = &mut buffer[..usize::try_from(left).unwrap_or(CHUNK).min(CHUNK)];
+            fill(*source, chunk)?;
+            write(chunk)?;
+            left -= chunk.len() as u64;
+        }
+    }
+    Ok(writer.finish()?.0)
+}

@@ -1,0 +1,26 @@
+//! Rows: changes and locking reads of a transaction.
+//!
+//! **Purpose.** A row change (`change`) is planned (`plan`), writes a long value (`long_value`), and then changes the
+//! clustered entry (`clustered`) and the secondary entries. `locking_read` reads rows that stay as they are. A call
+//! that is blocked by another transaction waits outside of everything (`conflict`).
+//!
+//! **Invariants.** The functions here work for one running transaction and know all layers below; no layer below knows
+//! them.
+
+mod change;
+mod clustered;
+pub mod conflict;
+mod edit;
+mod lock;
+mod locking_read;
+mod long_value;
+mod plan;
+pub mod secondary;
+mod target;
+
+pub use change::change;
+pub use conflict::{Blocked, Stop, await_lock};
+pub use edit::{Edit, Mode, Value};
+pub use locking_read::{has_left, lock_range, read_locked};
+pub use plan::check_length;
+pub use target::{KeysOf, RowTarget, Secondary, Watch};

@@ -1,0 +1,70 @@
+//! The trees of a table, for changes of its rows.
+//!
+//! **Purpose.** Everything that a row change needs to know of its table: the trees, how index keys are made of a value,
+//! and which observer follows the changes.
+//!
+//! **Invariants.** The caller is inside the table's gate as long as it uses a target.
+
+use crate::{
+    buffer::Durability,
+    error::{Owner, Result},
+    store::Tree,
+    sync::Arc,
+    txn::undo::Stream,
+};
+
+/// A secondary tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Secondary<'a> {
+    /// The tree.
+    pub tree: &'a Tree,
+    /// Whether two rows may not have the same index key.
+    pub unique: bool,
+    /// The index, for messages.
+    pub name: &'a str,
+}
+
+/// Makes the index keys of a row from its key and the first bytes of its value: one per secondary tree, `None` for an
+/// index that does not contain the row.
+pub type KeysOf<'a> = dyn Fn(&[u8], &[u8]) -> Result<Vec<Option<Vec<u8>>>> + Sync + 'a;
+
+/// Is called with a row change that is about to be made under the row's key latch: the row's key, and the first bytes
+/// of its value before and after; `None` if there is no such row.
+pub type Watch<'a> = dyn Fn(&[u8], Option<&[u8]>, Option<&[u8]>) + Sync + 'a;
+
+/// The trees of a table.
+#[derive(Clone, Copy)]
+pub struct RowTarget<'a> {
+    /// The table, for messages.
+    pub name: &'a str,
+    /// The clustered tree.
+    pub clustered: &'a Tree,
+    /// The secondary trees.
+    pub secondaries: &'a [Secondary<'a>],
+    /// Makes their index keys.
+    pub keys_of: &'a KeysOf<'a>,
+    /// For a temporary table: the session's stream.
+    pub temporary: Option<&'a Arc<Stream>>,
+    /// The observer of changes.
+    pub watch: Option<&'a Watch<'a>>,
+}
+
+impl core::fmt::Debug for RowTarget<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "RowTarget({})", self.name)
+    }
+}
+
+impl RowTarget<'_> {
+    pub(super) fn durability(&self) -> Durability {
+        if self.temporary.is_some() { Durability::Temporary } else { Durability::Logged }
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        Owner::Table(self.name.into())
+    }
+
+    pub(super) fn owner_of(&self, secondary: &Secondary<'_>) -> Owner {
+        Owner::Index { table: self.name.into(), index: secondary.name.into() }
+    }
+}

@@ -1,0 +1,419 @@
+//! Tests of transactions over a real pool and log on a simulated disk: a table with two secondary trees.
+
+mod chains;
+mod checks;
+mod crash;
+mod frames;
+mod model;
+mod purge;
+mod reservations;
+mod threads;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
+use super::{
+    Edit, Ids, Mode, RowTarget, Secondary, Stop, Transactions, Trx, Value,
+    locks::{LockTimeout, RowMode, Waits},
+    mvcc::value,
+    row::{self, secondary},
+    trx::background,
+};
+use crate::{
+    buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
+    checkpoint::Checkpointer,
+    disk::{Disk, FileName},
+    env::{Env, Kind, Next, Worker},
+    error::{Error, LockError, Owner, Result},
+    health::Health,
+    ids::{Lsn, SpaceId, TrxId},
+    log::{Control, ControlFile, Log, LogOptions, Record},
+    mtr::Mtr,
+    recovery::{Recovered, attach_file, recover, scan},
+    store::Tree,
+    sync::{Arc, Event, Mutex, Rank, atomic::Ordering::Relaxed},
+    system::{Change, FILE, SystemTree},
+    tablespace,
+    tree::hash::{HashBudget, TreeHash},
+};
+
+pub(super) const PAGE_SIZE: usize = 4096;
+/// The table's trees: their ids are below those of undo.
+const CLUSTERED: SpaceId = SpaceId(2);
+const UNIQUE: SpaceId = SpaceId(3);
+const PLAIN: SpaceId = SpaceId(4);
+
+/// A running database of one table.
+pub(super) struct Base {
+    pub pool: Arc<BufferPool>,
+    pub system: Arc<SystemTree>,
+    pub transactions: Arc<Transactions>,
+    pub checkpointer: Arc<Checkpointer>,
+    pub clustered: Arc<Tree>,
+    pub unique: Arc<Tree>,
+    pub plain: Arc<Tree>,
+    workers: Mutex<Vec<Worker>>,
+}
+
+/// The setup of a base.
+pub(super) struct Setup {
+    pub disk: Arc<dyn Disk>,
+    pub env: Arc<dyn Env>,
+    pub frames: usize,
+    pub log_size: u64,
+    pub purge: bool,
+}
+
+impl Setup {
+    pub(super) fn simulated(disk: &SimulatedDisk, env: &SimulatedEnv) -> Self {
+        Self {
+            disk: Arc::new(disk.clone()),
+            env: Arc::new(env.clone()),
+            frames: 128,
+            log_size: 256 << 10,
+            purge: true,
+        }
+    }
+}
+
+fn record_files(pool: &BufferPool, system: &SystemTree) -> Result<()> {
+    let made = pool.files_to_record(16);
+    if made.is_empty() {
+        return Ok(());
+    }
+    let live = |space: &&SpaceId| pool.space(**space).is_some_and(|space| !space.is_dropped());
+    let key = |space: &SpaceId| [&[FILE][..], &space.0.to_be_bytes()].concat();
+    let mut changes: Vec<Change> =
+        made.iter().filter(live).map(|space| Change::put(key(space), Vec::new())).collect();
+    let mut mtr = Mtr::begin(pool)?;
+    system.change(&mut mtr, &mut changes)?;
+    mtr.commit()?;
+    for space in &made {
+        pool.file_recorded(*space);
+    }
+    Ok(())
+}
+
+impl Base {
+    pub(super) fn open(setup: Setup) -> Result<Self> {
+        let Setup { disk, env, frames, log_size, purge } = setup;
+        let health = Health::new();
+        let mut control = if disk.len(FileName::Control)?.is_none() {
+            Doublewrite::create(&*disk, PAGE_SIZE)?;
+            let control = Control {
+                page_size: PAGE_SIZE as u32,
+                uuid: [7; 16],
+                segment_size: 64 << 10,
+                ..Control::default()
+            };
+            ControlFile::create(disk.clone(), health.clone(), control)?
+        } else {
+            ControlFile::open(disk.clone(), health.clone())?
+        };
+        let found = scan(&disk, control.control(), &|_| {})?;
+        let options = LogOptions { size: log_size, buffer: 256 << 10 };
+        let log = Log::open(disk.clone(), env.clone(), health.clone(), options, &mut control, found.end)?;
+        let log = Arc::new(log);
+        let context = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
+        let pool = Arc::new(BufferPool::new(context, PAGE_SIZE, frames, frames)?);
+        let now = control.control().clone();
+        let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
+        let mut workers = Vec::from(checkpointer.spawn(&*env)?);
+        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || log.step()))?);
+        let Recovered { files, lost } = recover(&pool, &now, &found, &|_| {})?;
+        if let Some(error) = lost.into_values().next() {
+            return Err(error);
+        }
+        if pool.space(SpaceId::CATALOG).is_none() {
+            let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
+            // The log no longer has the creation of its file: a record in this very file has.
+            let exists = files.contains(&SpaceId::CATALOG);
+            attach_file(&pool, &space, exists, exists.then_some(Lsn::ZERO))?;
+        }
+        let budget = Arc::new(HashBudget::new(0));
+        let system = Arc::new(SystemTree::new(pool.clone(), budget.clone()));
+        let mut made = HashSet::new();
+        system.scan(&[FILE], &mut |key, _| {
+            made.insert(SpaceId(u64::from_be_bytes(key[1..].try_into().unwrap())))
+        })?;
+        let mut named = HashSet::from([SpaceId::CATALOG]);
+        let mut attach = |id: SpaceId| -> Result<Arc<Space>> {
+            named.insert(id);
+            if let Some(space) = pool.space(id) {
+                return Ok(space);
+            }
+            let space = pool.attach(id, Durability::Logged);
+            attach_file(&pool, &space, files.contains(&id), made.contains(&id).then_some(Lsn::ZERO))?;
+            Ok(space)
+        };
+        let ids = Arc::new(Ids::new(pool.clone(), SpaceId(found.space_ceiling), TrxId(found.trx_ceiling)));
+        let transactions = Transactions::open(
+            pool.clone(),
+            system.clone(),
+            ids,
+            &found.unfinished,
+            &found.prepared,
+            &mut attach,
+        )?;
+        let transactions = Arc::new(transactions);
+        let mut trees = Vec::new();
+        for id in [CLUSTERED, UNIQUE, PLAIN] {
+            trees.push(Arc::new(Tree::new(pool.clone(), attach(id)?, TreeHash::new(budget.clone()))));
+        }
+        let lost: Vec<_> = pool.spaces().into_iter().filter(|space| !named.contains(&space.id())).collect();
+        if !lost.is_empty() {
+            let mut mtr = Mtr::begin(&pool)?;
+            mtr.record(&Record::Drop { spaces: lost.iter().map(|space| space.id()).collect() });
+            let end = mtr.commit()?;
+            for space in &lost {
+                pool.detach(space, end);
+            }
+        }
+        checkpointer.recovered(transactions.clone());
+        background::roll_back_unfinished(&transactions)?;
+        while background::rollback_step(&transactions) {}
+        let (pool2, system2) = (pool.clone(), system.clone());
+        let record = move || {
+            let _ = record_files(&pool2, &system2);
+            Next::Idle(Duration::from_millis(20))
+        };
+        workers.push(env.spawn("records", Kind::Client, Arc::new(Event::new()), Box::new(record))?);
+        let pool2 = pool.clone();
+        let reclaim = move || {
+            if pool2.reclaim_step(&mut drop) { Next::Again } else { Next::Idle(Duration::from_millis(20)) }
+        };
+        workers.push(env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim))?);
+        if purge {
+            let purging = transactions.clone();
+            let wake = transactions.purge().wake();
+            let step = move || match purging.purge().step() {
+                Ok(true) => Next::Again,
+                _ => Next::Idle(Duration::from_millis(20)),
+            };
+            workers.push(env.spawn("purge", Kind::Client, wake, Box::new(step))?);
+        }
+        let mut trees = trees.into_iter();
+        let mut tree = || trees.next().unwrap();
+        Ok(Self {
+            clustered: tree(),
+            unique: tree(),
+            plain: tree(),
+            pool,
+            system,
+            transactions,
+            checkpointer,
+            workers: Mutex::new(Rank::Leaf, workers),
+        })
+    }
+
+    pub(super) fn secondaries(&self) -> [Secondary<'_>; 2] {
+        [
+            Secondary { tree: &self.unique, unique: true, name: "unique" },
+            Secondary { tree: &self.plain, unique: false, name: "plain" },
+        ]
+    }
+
+    pub(super) fn target<'a>(&'a self, secondaries: &'a [Secondary<'a>]) -> RowTarget<'a> {
+        RowTarget {
+            name: "table",
+            clustered: &self.clustered,
+            secondaries,
+            keys_of: &|_, value| Ok(keys_of(value)),
+            temporary: None,
+            watch: None,
+        }
+    }
+
+    pub(super) fn put(&self, key: &[u8], value: &[u8], mode: Mode) -> Result<Lsn> {
+        self.transactions.write(&self.target(&self.secondaries()), key, Value::Bytes(value), mode)
+    }
+
+    pub(super) fn delete(&self, key: &[u8]) -> Result<Option<Lsn>> {
+        self.transactions.delete(&self.target(&self.secondaries()), key)
+    }
+
+    pub(super) fn sync(&self) -> Result<()> {
+        let log = &self.pool.context().log;
+        log.sync_to(log.end())
+    }
+
+    pub(super) fn purge_all(&self) {
+        while self.transactions.purge().step().unwrap() {}
+    }
+
+    /// Returns the difference, unless the table holds exactly these rows.
+    pub(super) fn compare(&self, model: &Rows) -> std::result::Result<(), String> {
+        let text = |error: Error| error.to_string();
+        let mut rows = Rows::new();
+        let mut cursor = self.clustered.cursor();
+        while cursor.next().map_err(text)? {
+            let header = cursor.header().unwrap();
+            if !header.is_deleted() {
+                let mut value = cursor.value().to_vec();
+                let there =
+                    value::resolve(&self.clustered, cursor.key(), header, &mut value).map_err(text)?;
+                assert!(there, "the row went while nobody changed it");
+                rows.insert(cursor.key().to_vec(), value);
+            }
+        }
+        if rows != *model {
+            let show = |rows: &Rows| -> Vec<String> {
+                rows.iter().map(|(k, v)| format!("{k:?}:{}:{:?}", v.len(), &v[..v.len().min(3)])).collect()
+            };
+            return Err(format!("rows {:?} instead of {:?}", show(&rows), show(model)));
+        }
+        for (n, tree) in [&self.unique, &self.plain].into_iter().enumerate() {
+            let mut found = BTreeSet::new();
+            let mut cursor = tree.cursor();
+            while cursor.next().map_err(text)? {
+                if !cursor.header().unwrap().is_deleted() {
+                    found.insert(cursor.key().to_vec());
+                }
+            }
+            let expected: BTreeSet<_> = model
+                .iter()
+                .filter_map(|(key, value)| Some(secondary::entry_key(&keys_of(value)[n].clone()?, key)))
+                .collect();
+            if found != expected {
+                return Err(format!("secondary tree {n} holds {found:?}, not {expected:?}"));
+            }
+        }
+        for tree in [&self.clustered, &self.unique, &self.plain, self.system.tree()] {
+            tree.check().map_err(text)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of entries, delete-marked or not, and of pages: clustered, unique, plain; overflow pages
+    /// included.
+    pub(super) fn footprint(&self) -> (u64, usize) {
+        let trees = [&self.clustered, &self.unique, &self.plain];
+        let entries = trees.iter().map(|tree| {
+            let mut cursor = tree.cursor();
+            let mut count = 0;
+            while cursor.next().unwrap() {
+                count += 1;
+            }
+            count
+        });
+        let pages = |tree: &&Arc<Tree>| tablespace::pages_in_use(&self.pool, tree.space()).unwrap().len();
+        (entries.sum(), trees.iter().map(pages).sum())
+    }
+
+    /// Purges everything, and returns the difference: entries that are not needed, pages that belong to nothing.
+    pub(super) fn compare_purged(&self, model: &Rows) -> std::result::Result<(), String> {
+        self.purge_all();
+        self.compare(model)?;
+        let expected: usize = model.values().map(|value| 1 + keys_of(value).iter().flatten().count()).sum();
+        let (entries, _) = self.footprint();
+        if entries != expected as u64 {
+            return Err(format!("{entries} entries where {expected} are needed"));
+        }
+        for tree in [&self.clustered, &self.unique, &self.plain, self.system.tree()] {
+            let mut used =
+                tablespace::pages_in_use(&self.pool, tree.space()).map_err(|error| error.to_string())?;
+            used.retain(|page| page.0 % tablespace::pages_a_map(PAGE_SIZE) != 0);
+            let reached = tree.check().map_err(|error| error.to_string())?.pages;
+            if !reached.iter().eq(used.iter().copied()) {
+                return Err(format!("pages {used:?} are in use, {reached:?} are needed"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn slices(&self) -> usize {
+        self.transactions.streams().all().map(|stream| stream.slices().len()).sum()
+    }
+
+    /// Stops the workers.
+    pub(super) fn stop(&self) {
+        let workers = core::mem::take(&mut *self.workers.lock());
+        drop(workers);
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Repeats an attempt until it is not blocked.
+fn unblocked<T>(trx: &mut Trx<'_>, mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>) -> Result<T> {
+    loop {
+        match attempt(trx) {
+            Ok(done) => return Ok(done),
+            Err(Stop::Failed(error)) => return Err(error),
+            Err(Stop::Blocked(blocked)) => {
+                let lock_timeout = LockTimeout::AtMost(Duration::from_mins(10));
+                row::await_lock(trx, blocked, &mut Waits::new(lock_timeout))?;
+            }
+        }
+    }
+}
+
+/// Puts a row in a transaction, or deletes it.
+pub(super) fn change(
+    trx: &mut Trx<'_>,
+    target: &RowTarget<'_>,
+    key: &[u8],
+    value: Option<&[u8]>,
+) -> Result<()> {
+    unblocked(trx, |trx| {
+        let mut edit = value.map_or_else(Edit::delete, |value| Edit::write(Value::Bytes(value), Mode::Put));
+        row::change(trx, target, key, &mut edit, false).map(drop)
+    })
+}
+
+/// Reads a row with an exclusive lock in a transaction.
+pub(super) fn lock(
+    trx: &mut Trx<'_>,
+    target: &RowTarget<'_>,
+    key: &[u8],
+    value: &mut Vec<u8>,
+) -> Result<bool> {
+    unblocked(trx, |trx| {
+        let owner = || Owner::Unknown;
+        row::read_locked(trx, target.clustered, key, RowMode::Exclusive, true, value, owner)
+    })
+}
+
+impl Transactions {
+    /// Writes a row, as a transaction of its own.
+    pub(super) fn write(
+        &self,
+        target: &RowTarget<'_>,
+        key: &[u8],
+        value: Value<'_>,
+        mode: Mode,
+    ) -> Result<Lsn> {
+        Ok(self.alone(target, key, Edit::write(value, mode))?.unwrap_or_default())
+    }
+
+    /// Deletes a row, as a transaction of its own.
+    pub(super) fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<Lsn>> {
+        self.alone(target, key, Edit::delete())
+    }
+
+    fn alone(&self, target: &RowTarget<'_>, key: &[u8], mut edit: Edit<'_>) -> Result<Option<Lsn>> {
+        let mut trx = Trx::new(self);
+        loop {
+            match unblocked(&mut trx, |trx| row::change(trx, target, key, &mut edit, true)) {
+                Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
+                done => return done,
+            }
+        }
+    }
+}
+
+/// The expected rows of the table.
+pub(super) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Returns the index keys of a value. The unique key is the first two bytes, or none if the first byte is zero; the
+/// other key is the following bytes, at most two.
+pub(super) fn keys_of(value: &[u8]) -> Vec<Option<Vec<u8>>> {
+    let unique = value.get(..2).filter(|key| key[0] != 0).map(<[u8]>::to_vec);
+    vec![unique, value.get(2..).map(|rest| rest[..rest.len().min(2)].to_vec())]
+}

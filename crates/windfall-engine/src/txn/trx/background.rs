@@ -1,0 +1,244 @@
+//! The worker that rolls back transactions in the background.
+//!
+//! **Purpose.** Transactions that recovery has found unfinished are rolled back while the database is open for work; so
+//! are transactions that a call could not roll back at once.
+//!
+//! **Invariants.**
+//! - Until it is fully rolled back a transaction is active: its rows are locked, and readers see the versions before
+//!   its changes.
+//! - The records of an unfinished transaction are found by reading its stream from its first record to the end that the
+//!   stream had when the database was opened. One such *search* serves all transactions of a stream, and none of them
+//!   is rolled back before the search is complete.
+//! - Prepared transactions are searched for before the database is open, and have locks on their tables from then on.
+//! - All other transactions here have no locks except the implicit ones on the rows that they have changed. A drop or a
+//!   truncation does not wait for them, because a table that is gone needs no rollback. A statement that must find no
+//!   unfinished change in a table locks the table and then waits for them ([`await_rollbacks`]). A call that is not
+//!   part of a transaction is not kept out by that lock. So the statement checks with the table's gate closed whether a
+//!   transaction was handed over meanwhile ([`Rollbacks::are_clear_of`]).
+//! - A row change that was interrupted has some of its entries and not others. It belongs to a transaction that is
+//!   here, or to one that has failed to roll back completely. The failure is noted before the table's gate, or its
+//!   [`Space::check_lock`], is released ([`Rollbacks::may_have_cut_off`]).
+//! - A rollback that cannot continue, because the disk is full or a page cannot be read, is retried from time to time,
+//!   and the others continue meanwhile. Closing the database leaves the remaining rollbacks to the next opening.
+//!
+//! [`Space::check_lock`]: crate::buffer::Space::check_lock
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use super::{
+    manager::Transactions,
+    rollbacks::{Found, Next, Search, Waiting},
+    running::{RollbackStep, Trx},
+    state::Suspended,
+};
+use crate::{
+    error::{Blockers, LockError, Result},
+    ids::{SpaceId, TrxId, UndoPos},
+    sync::{Arc, Bug, planted},
+    txn::{
+        locks::{LockRequest, LockTimeout, TableMode},
+        undo::position::byte_of,
+    },
+};
+
+/// The time until a failed step is retried.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The time until a transaction continues that has met a quiesced table, or a follower without room.
+const REST_PAUSE: Duration = Duration::from_millis(20);
+/// The interval at which a wait for a rollback calls other work.
+const STEP: Duration = Duration::from_millis(50);
+/// Records that a step undoes.
+const RECORDS_PER_STEP: usize = 64;
+/// Records that a step of a search examines.
+const LOOKS_PER_STEP: usize = 1024;
+
+/// Schedules the search for the records of unfinished transactions that recovery has found, and their rollback, in the
+/// steps that follow. Prepared transactions are searched for at once, and then wait for their coordinator.
+///
+/// # Errors
+/// Damage, I/O.
+pub fn roll_back_unfinished(transactions: &Transactions) -> Result<()> {
+    let mut searches: BTreeMap<u8, Search> = BTreeMap::new();
+    for (trx, first) in transactions.active().snapshot() {
+        if planted(Bug::RollbackForgotten) {
+            transactions.active().end(trx);
+            continue;
+        }
+        let Some(stream) = transactions.streams().of(first) else {
+            let what = format!(
+                "undo position {} of the unfinished transaction {} is in no undo stream",
+                first.0, trx.0
+            );
+            return Err(transactions.undo_context().system.damaged(&what));
+        };
+        let at = byte_of(first);
+        let search = searches.entry(stream.number()).or_insert_with(|| Search {
+            stream: stream.number(),
+            at,
+            end: stream.end(),
+            found: BTreeMap::new(),
+            due: Duration::ZERO,
+            failed: false,
+        });
+        search.at = search.at.min(at);
+        search.found.insert(trx, Found { name: transactions.active().prepared(trx), ..Found::default() });
+    }
+    for mut search in searches.into_values() {
+        if search.found.values().any(|found| found.name.is_some()) {
+            // No other work may come between such a transaction and the locks on its tables.
+            while !look(transactions, &mut search)? {}
+            for (trx, mut found) in search.found.extract_if(.., |_, found| found.name.is_some()) {
+                if let Some(name) = found.name.take() {
+                    resume_prepared(transactions, trx, &name, &found)?;
+                }
+            }
+        }
+        if !search.found.is_empty() {
+            transactions.rollbacks().state.lock().searches.push_back(search);
+        }
+    }
+    Ok(())
+}
+
+fn resume_prepared(transactions: &Transactions, id: TrxId, name: &Arc<[u8]>, found: &Found) -> Result<()> {
+    let lock_owner = transactions
+        .active()
+        .lock_owner(id, transactions.lock_manager())
+        .expect("it is active until it ends");
+    for space in found.touched.iter().filter(|_| !planted(Bug::PreparedUnlocked)) {
+        let wanted = LockRequest::Table(*space, TableMode::IntentionExclusive);
+        transactions.lock_manager().acquire(&lock_owner, wanted, LockTimeout::NoWait)?;
+    }
+    let touched = found.touched.iter().copied();
+    transactions
+        .prepared()
+        .found(name, Suspended::found(transactions.active(), id, found.last, touched, true))
+}
+
+/// Runs one step of the worker. Returns whether more work can be done at once.
+pub fn rollback_step(transactions: &Transactions) -> bool {
+    let now = transactions.now();
+    match transactions.rollbacks().next(now) {
+        None => return false,
+        Some(Next::Search(search)) => search_on(transactions, search, now + PAUSE),
+        Some(Next::Transaction(trx, from)) => continue_rollback(transactions, trx, from, now),
+    }
+    transactions.rollbacks().is_any_due(transactions.now())
+}
+
+/// Continues the search at the front; if it fails, it is retried at `again`.
+fn search_on(transactions: &Transactions, mut search: Search, again: Duration) {
+    let looked = look(transactions, &mut search);
+    if looked.as_ref().is_ok_and(|is_over| *is_over) {
+        let found = search.found.into_iter().map(|(id, Found { last, touched, .. })| {
+            Waiting::new(Suspended::found(transactions.active(), id, last, touched, false))
+        });
+        let found: Vec<_> = found.collect();
+        let mut state = transactions.rollbacks().state.lock();
+        debug_assert!(
+            state.searches.front().is_some_and(|front| front.stream == search.stream),
+            "the search that the worker continues is the first one"
+        );
+        state.searches.pop_front();
+        state.waiting.extend(found);
+        drop(state);
+        return transactions.rollbacks().moved.notify();
+    }
+    search.failed = looked.is_err();
+    if let Err(error) = looked {
+        tracing::warn!(%error, "the records of unfinished transactions cannot be found yet");
+        search.due = again;
+    }
+    let failed = search.failed;
+    transactions.rollbacks().state.lock().searches[0] = search;
+    if failed {
+        transactions.rollbacks().moved.notify();
+    }
+}
+
+/// Examines the next records. Returns whether the search is complete.
+fn look(transactions: &Transactions, search: &mut Search) -> Result<bool> {
+    let stream = transactions.streams().get(search.stream.into());
+    for _ in 0..LOOKS_PER_STEP {
+        let next = stream.next_record(search.at)?.filter(|(at, _)| *at < search.end);
+        let Some((at, stored)) = next else { return Ok(true) };
+        if let Some(found) = search.found.get_mut(&stream.trx_of(at, &stored)?) {
+            found.last = stream.undo_pos(at);
+            found.touched.insert(stream.decode(at, &stored)?.body.table());
+        }
+        search.at = stored.next;
+    }
+    Ok(false)
+}
+
+/// Continues the rollback of the transaction at the front.
+fn continue_rollback(transactions: &Transactions, trx: Suspended, mut from: Option<UndoPos>, now: Duration) {
+    let id = trx.id();
+    let (left, done) = Trx::resume(transactions, trx).continue_rollback(&mut from, RECORDS_PER_STEP);
+    let mut state = transactions.rollbacks().state.lock();
+    // Others were only added after it.
+    let waiting = state.waiting.front_mut().expect("it stands first");
+    debug_assert!(waiting.id == id, "the transaction that the worker rolls back is the first one");
+    debug_assert!(waiting.trx.is_none(), "a transaction is with the worker, or it waits");
+    if left.is_none() {
+        state.waiting.pop_front();
+        drop(state);
+        transactions.rollbacks().moved.notify();
+        return tracing::info!(trx = id.0, "a transaction is rolled back");
+    }
+    (waiting.trx, waiting.from, waiting.failed) = (left, from, done.is_err());
+    match done {
+        Ok(RollbackStep::Advanced) => {}
+        Ok(RollbackStep::Blocked) => waiting.due = now + REST_PAUSE,
+        Err(error) => {
+            waiting.due = now + PAUSE;
+            drop(state);
+            tracing::warn!(trx = id.0, %error, "a transaction cannot be rolled back yet");
+            transactions.rollbacks().moved.notify();
+        }
+    }
+}
+
+/// Waits until no background rollback has changes left in a table, or those that have cannot continue.
+pub fn await_rollbacks_that_get_on(transactions: &Transactions, space: SpaceId, at_most: Duration) {
+    let env = &transactions.pool().context().env;
+    let is_over = || !transactions.rollbacks().gets_on(space);
+    env.wait_unhindered(&transactions.rollbacks().moved, at_most, &mut || is_over());
+}
+
+/// Waits until no background rollback has changes left in a table, and calls `between` from time to time: again at once
+/// if that returns that it has more to do.
+///
+/// # Errors
+/// [`LockError`]; errors of `between`.
+pub fn await_rollbacks(
+    transactions: &Transactions,
+    space: SpaceId,
+    at_most: Duration,
+    between: &mut dyn FnMut() -> Result<bool>,
+) -> Result<()> {
+    let env = &transactions.pool().context().env;
+    let began = transactions.now();
+    let is_clear = || transactions.rollbacks().are_clear_of(space);
+    let mut has_more = false;
+    loop {
+        let left = at_most.saturating_sub(transactions.now().saturating_sub(began));
+        if is_clear() || left.is_zero() {
+            break;
+        }
+        let step = if has_more { Duration::ZERO } else { STEP };
+        env.wait_unhindered(&transactions.rollbacks().moved, left.min(step), &mut || is_clear());
+        has_more = between()?;
+    }
+    let blockers = transactions.rollbacks().blockers(space);
+    if blockers.is_empty() {
+        return Ok(());
+    }
+    let blockers = Blockers::new(blockers);
+    Err(match LockTimeout::of(at_most) {
+        LockTimeout::NoWait => LockError::Busy(blockers),
+        _ => LockError::TimedOut { blockers, waited: transactions.now().saturating_sub(began) },
+    }
+    .into())
+}

@@ -1,0 +1,369 @@
+//! The transactions of a database.
+//!
+//! **Purpose.** Owns the parts of the transaction layer and connects them: the table of active transactions, the lock
+//! table, undo with its purge, prepared transactions and background rollbacks. What a checkpoint must know of them is
+//! noted here, and statements lock tables here.
+//!
+//! **Invariants.** A statement is no transaction and has no changes: its lock owner has a number of its own, and its
+//! locks are released when its guard is dropped. When lock waits are ended because the database has stopped or is being
+//! closed, every waiter gets the reason.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use super::{prepared::Prepared, rollbacks::Rollbacks};
+use crate::{
+    buffer::{BufferPool, Space},
+    error::{Error, LockError, Result},
+    ids::{Lsn, SpaceId, TrxId, UndoPos},
+    log::{GroupWriter, Log, Record},
+    sync::{
+        Arc, Bug,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        planted,
+    },
+    system::SystemTree,
+    txn::{
+        locks::{LockManager, LockOwner, LockRequest, LockTimeout, TableMode, Waits, key_latch::KeyLatches},
+        mvcc::{
+            Active, Ids, Snapshot,
+            active::Noted,
+            listing::{TransactionInfo, TransactionState},
+        },
+        undo::{Followers, Purge, Streams, UndoContext, UndoLimit, Versions},
+    },
+};
+
+/// The default lock timeout of a call.
+pub const LOCK_WAIT: Duration = Duration::from_secs(50);
+
+/// The least time that a statement that may wait at all is left for each further table, however late it is.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
+
+/// Part of a checkpoint's log group that is reserved for transactions that begin meanwhile, in bytes.
+const NOTES_KEPT: usize = 1024;
+
+/// Returns the most bytes that a checkpoint may log for the transactions: one group, less the reserve for transactions
+/// that begin meanwhile.
+pub(super) fn notes_most(pool: &BufferPool) -> usize {
+    pool.context().log.max_group() - NOTES_KEPT
+}
+
+/// The transactions of a database: the parts of the transaction layer, and what they need of each other.
+#[derive(Debug)]
+pub struct Transactions {
+    /// What undo streams, rollback and purge share.
+    undo: Arc<UndoContext>,
+    active: Arc<Active>,
+    streams: Arc<Streams>,
+    versions: Versions,
+    purge: Arc<Purge>,
+    undo_limit: UndoLimit,
+    /// Observers of rows that are rolled back.
+    followers: Followers,
+    /// Key latches, held for the length of a call.
+    key_latches: Arc<KeyLatches>,
+    /// The lock table: locks that transactions hold until they end.
+    lock_manager: LockManager,
+    /// The lock timeout of a call, in microseconds.
+    lock_wait: AtomicU64,
+    /// Prepared transactions, which wait for the decision of an external coordinator.
+    prepared: Prepared,
+    /// Background rollbacks.
+    rollbacks: Rollbacks,
+}
+
+/// The table locks of a statement.
+#[derive(Debug)]
+pub struct StatementLock<'a> {
+    locks: &'a LockManager,
+    lock_owner: Arc<LockOwner>,
+}
+
+impl Drop for StatementLock<'_> {
+    fn drop(&mut self) {
+        self.locks.end(&self.lock_owner);
+    }
+}
+
+impl Transactions {
+    /// Opens the transaction layer of a database after recovery of its pages. `unfinished` has the transactions that
+    /// recovery has found, each with its first undo record; `prepared` has the names of the prepared ones. They are
+    /// active from now on. `attach` makes a tablespace known to the pool, with what is known of its file.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub fn open(
+        pool: Arc<BufferPool>,
+        system: Arc<SystemTree>,
+        ids: Arc<Ids>,
+        unfinished: &BTreeMap<TrxId, UndoPos>,
+        prepared: &BTreeMap<TrxId, Arc<[u8]>>,
+        attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
+    ) -> Result<Self> {
+        let env = pool.context().env.clone();
+        let active = Arc::new(Active::new(ids.clone(), env.clone()));
+        for (trx, first) in unfinished {
+            active.resume(*trx, *first, prepared.get(trx).cloned());
+        }
+        active.opened(notes_most(&pool))?;
+        let undo = Arc::new(UndoContext::new(pool, system, ids));
+        let streams = Arc::new(Streams::open(undo.clone(), attach)?);
+        let key_latches = Arc::new(KeyLatches::new(env.clone()));
+        let purge = Arc::new(Purge::new(undo.clone(), streams.clone(), active.clone(), key_latches.clone()));
+        Ok(Self {
+            versions: Versions::new(active.clone(), streams.clone()),
+            undo_limit: UndoLimit::new(undo.clone(), streams.clone(), active.clone(), purge.clone()),
+            followers: Followers::new(),
+            lock_manager: LockManager::new(env),
+            lock_wait: AtomicU64::new(LOCK_WAIT.as_micros() as u64),
+            prepared: Prepared::default(),
+            rollbacks: Rollbacks::new(),
+            undo,
+            active,
+            streams,
+            purge,
+            key_latches,
+        })
+    }
+
+    /// Appends the unfinished transactions to a checkpoint's group. Returns the LSN that the checkpoint's low-water
+    /// mark must not exceed. The other parts of the low-water mark were read before.
+    pub fn note(&self, group: &mut GroupWriter) -> Lsn {
+        let (Noted { active, prepared }, limit) = self.active.note();
+        if !active.is_empty() {
+            group.push(&Record::TrxTable { active });
+        }
+        for (trx, xid) in prepared.into_iter().filter(|_| !planted(Bug::PreparedNotNoted)) {
+            group.push(&Record::TrxPrepare { trx, xid: xid[..].into() });
+        }
+        limit
+    }
+
+    /// Returns whether a transaction has, or had, this number.
+    pub fn has_begun(&self, trx: TrxId) -> bool {
+        trx < self.undo.ids.next_trx()
+    }
+
+    /// Returns the ids, for the creation of tablespaces and for checkpoints.
+    pub fn ids(&self) -> &Arc<Ids> {
+        &self.undo.ids
+    }
+
+    /// Returns the table of active transactions.
+    pub fn active(&self) -> &Arc<Active> {
+        &self.active
+    }
+
+    /// Returns the undo streams, for metrics and checks.
+    pub fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    /// Returns the reads of visible versions.
+    pub fn versions(&self) -> &Versions {
+        &self.versions
+    }
+
+    /// Returns purge.
+    pub fn purge(&self) -> &Arc<Purge> {
+        &self.purge
+    }
+
+    /// Returns the limit on undo.
+    pub fn undo_limit(&self) -> &UndoLimit {
+        &self.undo_limit
+    }
+
+    /// Returns the observers of rows that are rolled back.
+    pub fn followers(&self) -> &Followers {
+        &self.followers
+    }
+
+    /// Returns what undo streams, rollback and purge share.
+    pub(in crate::txn) fn undo_context(&self) -> &Arc<UndoContext> {
+        &self.undo
+    }
+
+    /// Returns the prepared transactions, which wait for the decision of an external coordinator.
+    pub fn prepared(&self) -> &Prepared {
+        &self.prepared
+    }
+
+    /// Returns the background rollbacks.
+    pub fn rollbacks(&self) -> &Rollbacks {
+        &self.rollbacks
+    }
+
+    /// Returns the log.
+    pub(in crate::txn) fn log(&self) -> &Log {
+        self.undo.log()
+    }
+
+    /// Returns the key latches.
+    pub fn key_latches(&self) -> &KeyLatches {
+        &self.key_latches
+    }
+
+    /// Returns the lock table: locks that transactions hold until they end.
+    pub fn lock_manager(&self) -> &LockManager {
+        &self.lock_manager
+    }
+
+    /// Returns the lock timeout of a call.
+    pub fn lock_wait(&self) -> Duration {
+        Duration::from_micros(self.lock_wait.load(Relaxed))
+    }
+
+    /// Changes the lock timeout of calls.
+    pub fn set_lock_wait(&self, at_most: Duration) {
+        self.lock_wait.store(u64::try_from(at_most.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Returns a snapshot of the transactions that have ended. An entry of one of them that is read after this call is
+    /// final.
+    pub fn ended(&self) -> Snapshot {
+        self.active.ended()
+    }
+
+    /// Returns a number for an event at this moment, which existing read views do not see.
+    ///
+    /// # Errors
+    /// If the log accepts no more records.
+    pub fn stamp(&self) -> Result<TrxId> {
+        self.active.stamp()
+    }
+
+    /// Locks tables for a statement until the returned guard is dropped. Waits for the transactions that use the
+    /// tables.
+    ///
+    /// # Errors
+    /// [`LockError`]; why the database has stopped; [`Error::Closed`] if it is being closed.
+    pub fn lock_tables(
+        &self,
+        spaces: impl IntoIterator<Item = SpaceId>,
+        mode: TableMode,
+        at_most: Duration,
+    ) -> Result<StatementLock<'_>> {
+        // A statement is no transaction and has no changes. The number names it in lists and errors.
+        let lock_owner = self.lock_manager.lock_owner(self.active.number()?);
+        let lock = StatementLock { locks: &self.lock_manager, lock_owner };
+        let began = self.now();
+        for space in spaces {
+            // The time limit is that of the statement, not of each of its tables.
+            let left = at_most.saturating_sub(self.now().saturating_sub(began)).max(at_most.min(LEAST_WAIT));
+            self.acquire(&lock.lock_owner, LockRequest::Table(space, mode), LockTimeout::of(left))?;
+        }
+        Ok(lock)
+    }
+
+    /// Requests a lock and waits for it if necessary, as [`LockManager::acquire`] does.
+    ///
+    /// # Errors
+    /// Those of [`LockManager::acquire`]; why the database has stopped; [`Error::Closed`] if it is being closed.
+    pub fn acquire(&self, me: &Arc<LockOwner>, wanted: LockRequest, lock_timeout: LockTimeout) -> Result<()> {
+        self.stop_reason(self.lock_manager.acquire(me, wanted, lock_timeout).map_err(Error::from))
+    }
+
+    /// Replaces the error of an interrupted wait by the reason for which the database has stopped or is closing, if
+    /// that ended it.
+    fn stop_reason(&self, taken: Result<()>) -> Result<()> {
+        match taken {
+            Err(Error::Lock(LockError::Interrupted)) if self.lock_manager.is_stopped() => {
+                self.undo.pool.context().health.check()?;
+                Err(Error::Closed)
+            }
+            taken => taken,
+        }
+    }
+
+    /// Locks a table for a statement that blocks others only in short intervals. Each interval lasts at most a quarter
+    /// of the lock timeout, or 50 ms if that is more, as in [`LockManager::acquire_yielding`].
+    ///
+    /// # Errors
+    /// As [`Transactions::lock_tables`]; errors of `between`.
+    pub fn lock_table_in_turns(
+        &self,
+        space: SpaceId,
+        mode: TableMode,
+        at_most: Duration,
+        between: &mut dyn FnMut() -> Result<bool>,
+    ) -> Result<StatementLock<'_>> {
+        let lock_owner = self.lock_manager.lock_owner(self.active.number()?);
+        let lock = StatementLock { locks: &self.lock_manager, lock_owner };
+        let longest = self.lock_wait() / 4;
+        let taken =
+            self.lock_manager.acquire_yielding(&lock.lock_owner, space, mode, at_most, longest, between);
+        self.stop_reason(taken)?;
+        Ok(lock)
+    }
+
+    /// As [`Transactions::acquire`], for a call with one time limit for all its waits.
+    ///
+    /// # Errors
+    /// As [`Transactions::acquire`].
+    pub fn acquire_in_call(&self, me: &Arc<LockOwner>, wanted: LockRequest, waits: &mut Waits) -> Result<()> {
+        let began = self.now();
+        let taken = self.acquire(me, wanted, waits.left());
+        waits.add(self.now().saturating_sub(began));
+        match taken {
+            Err(Error::Lock(LockError::TimedOut { blockers, .. })) => {
+                Err(LockError::TimedOut { blockers, waited: waits.so_far() }.into())
+            }
+            taken => taken,
+        }
+    }
+
+    /// Ends all waits for locks, because the database has stopped or is being closed. Each waiter gets the reason, and
+    /// no call waits for a lock any more.
+    pub fn end_lock_waits(&self) {
+        self.lock_manager.stop();
+    }
+
+    /// Interrupts the wait of a transaction for a lock, or the next wait of its call if it does not wait now. Of a
+    /// statement only the current wait is interrupted. Returns whether a transaction, or a statement that waits, has
+    /// this number.
+    pub fn interrupt(&self, trx: TrxId) -> bool {
+        while let Some(lock_owner) = self.active.lock_owner(trx, &self.lock_manager) {
+            if self.lock_manager.interrupt(&lock_owner) {
+                return true;
+            }
+            // The transaction has released its locks meanwhile, and uses another lock owner from now on.
+        }
+        self.lock_manager.interrupt_wait(trx)
+    }
+
+    /// Makes the next change fail at this step, counted from 1.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn fail_at(&self, step: u64) {
+        self.undo.failpoint.set(step);
+    }
+
+    /// Returns the buffer pool.
+    pub fn pool(&self) -> &Arc<BufferPool> {
+        &self.undo.pool
+    }
+
+    /// Returns the time of the environment.
+    pub(in crate::txn) fn now(&self) -> Duration {
+        self.undo.now()
+    }
+
+    /// Releases the locks of a transaction except those on what it has changed, for which waiters create new ones.
+    /// Returns its former lock owner.
+    pub(in crate::txn) fn release_locks(&self, trx: TrxId) -> Option<Arc<LockOwner>> {
+        let lock_owner = self.active.take_lock_owner(trx)?;
+        self.lock_manager.end(&lock_owner);
+        Some(lock_owner)
+    }
+
+    /// Returns all transactions with a number that have not ended, by number.
+    pub fn listing(&self) -> Vec<TransactionInfo> {
+        let mut list = self.active.listing();
+        let rolled_back = self.rollbacks.all();
+        for info in list.iter_mut().filter(|info| rolled_back.contains(&info.id)) {
+            info.state = TransactionState::RollingBack;
+        }
+        list
+    }
+}

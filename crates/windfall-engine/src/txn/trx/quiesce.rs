@@ -1,0 +1,74 @@
+//! Quiesced tables ("at rest"), for a check.
+//!
+//! **Purpose.** Lets a check read the trees of one table while nothing changes them: its metadata lock keeps statements
+//! away, the closed gate keeps calls away, and the work outside of gates, rollback and purge, waits here.
+//!
+//! **Invariants.** Only work on this very table waits. A rollback or purge of a record outside of a gate holds
+//! [`Space::check_lock`] of the record's table in shared mode, for that one record. A check holds it in exclusive mode,
+//! so each record of the table is then undone completely, or not at all. When it is held exclusively, a client's
+//! rollback waits; purge and the background rollbacks defer the record, or the transaction, and continue with others.
+//! So in a simulation, which has one thread, no step of a worker waits for the check that it runs within.
+//!
+//! The conclusions of a check depend on what others may still do to the trees, and it is informed of that
+//! ([`Quiesced`]):
+//! - A page in use that no tree leads to may belong to a long value. Either a version leads to that value, or a
+//!   transaction has written it and not yet put it into the tree, or has rolled it back. All these pages are named by
+//!   records that purge has not finished. Nothing of the table is logged while its gate is closed, so all these records
+//!   are below the ends that the streams have at that time.
+//! - The numbers of rows and entries differ if a row change was interrupted: by a crash, until it is rolled back, or by
+//!   a rollback that failed in the middle of a record. Both cases are known ([`Rollbacks::may_have_cut_off`]). An open
+//!   or a prepared transaction does not matter: each of its calls was complete.
+//!
+//! [`Rollbacks::may_have_cut_off`]: super::rollbacks::Rollbacks::may_have_cut_off
+
+use super::manager::Transactions;
+use crate::buffer::Space;
+
+/// The state of a quiesced table, for the conclusions of a check.
+#[derive(Clone, Copy, Debug)]
+pub struct Quiesced {
+    /// No version waits for purge, and no transaction can roll back a change: all pages in use are those of the rows.
+    pub is_purged: bool,
+    /// No row change was interrupted: each row has all its entries.
+    pub has_whole_rows: bool,
+}
+
+/// Wakes the workers that have deferred work on the table.
+struct Wake<'a>(&'a Transactions);
+
+impl Drop for Wake<'_> {
+    fn drop(&mut self) {
+        self.0.purge().wake().notify();
+        self.0.rollbacks().wake().notify();
+    }
+}
+
+/// Runs a closure on a table, given by the tablespace of its rows, while neither rollback nor purge changes it. The
+/// table's gate is closed. With `catches_up` its remaining records are purged before, as far as nothing blocks that: a
+/// reader that keeps versions, an unfinished transaction, a busy key latch. Damage that purge finds is left in place.
+pub fn with_table_quiesced<T>(
+    transactions: &Transactions,
+    table: &Space,
+    catches_up: bool,
+    run: impl FnOnce(Quiesced) -> T,
+) -> T {
+    let ends: Vec<_> = transactions.streams().all().map(|stream| (stream, stream.end())).collect();
+    if catches_up {
+        // Before the table is quiesced: afterwards purge would defer its records.
+        for (stream, end) in &ends {
+            if let Err(error) = transactions.purge().catch_up(stream, table.id(), *end) {
+                tracing::warn!(%error, "purge could not go on");
+            }
+        }
+    }
+    let _wake = Wake(transactions);
+    let _still = table.check_lock().write();
+    debug_assert!(
+        ends.iter().all(|(stream, end)| *end <= stream.end()),
+        "the end of a stream never moves back"
+    );
+    run(Quiesced {
+        is_purged: ends.iter().all(|(stream, end)| stream.is_purged_of(table.id(), *end)),
+        has_whole_rows: !transactions.rollbacks().may_have_cut_off(table.id()),
+    })
+}

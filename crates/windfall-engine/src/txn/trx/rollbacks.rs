@@ -1,0 +1,190 @@
+//! The transactions that are being rolled back in the background.
+//!
+//! **Purpose.** The queue of the worker that rolls them back (`background`), and what others ask of it: which tables
+//! these transactions have changed, and whether a row change was interrupted.
+//!
+//! **Invariants.** A transaction is here from the moment that it is handed over until it is fully rolled back, also
+//! while the worker processes it. The interruption of a row change is noted before the table's gate, or its
+//! [`Space::check_lock`], is released.
+//!
+//! [`Space::check_lock`]: crate::buffer::Space::check_lock
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::state::Suspended;
+use crate::{
+    ids::{SpaceId, TrxId, UndoPos},
+    sync::{
+        Arc, Bug, Event, Mutex, Rank,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        planted,
+    },
+};
+
+/// The transactions that are being rolled back.
+#[derive(Debug)]
+pub struct Rollbacks {
+    pub(super) state: Mutex<State>,
+    /// Wakes the worker early.
+    wake: Arc<Event>,
+    /// Signals that a rollback or a search has ended, or cannot continue.
+    pub(super) moved: Event,
+    /// The number of transactions with a partly applied row change.
+    cut_off: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub searches: VecDeque<Search>,
+    pub waiting: VecDeque<Waiting>,
+    /// Transactions with a partly applied row change, and its table.
+    pub cut_off: BTreeMap<TrxId, SpaceId>,
+}
+
+/// A search for the records of a stream's unfinished transactions.
+#[derive(Clone, Debug)]
+pub(super) struct Search {
+    pub stream: u8,
+    pub at: u64,
+    pub end: u64,
+    pub found: BTreeMap<TrxId, Found>,
+    /// The next step runs no earlier than this.
+    pub due: Duration,
+    /// Whether the last step has failed.
+    pub failed: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    pub last: UndoPos,
+    /// The clustered trees of the tables with changes.
+    pub touched: BTreeSet<SpaceId>,
+    /// The name by which it is prepared.
+    pub name: Option<Arc<[u8]>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub id: TrxId,
+    /// `None` while the worker processes it.
+    pub trx: Option<Suspended>,
+    /// The record at which it continues; `None` before it has begun.
+    pub from: Option<UndoPos>,
+    /// The tables that it has changed.
+    pub touched: Vec<SpaceId>,
+    /// The next step runs no earlier than this.
+    pub due: Duration,
+    /// Whether the last step has failed.
+    pub failed: bool,
+}
+
+impl Waiting {
+    pub(super) fn new(trx: Suspended) -> Self {
+        let touched = trx.touched().to_vec();
+        Self { id: trx.id(), trx: Some(trx), from: None, touched, due: Duration::ZERO, failed: false }
+    }
+}
+
+impl Rollbacks {
+    pub(in crate::txn) fn new() -> Self {
+        let state = Mutex::new(Rank::Leaf, State::default());
+        Self { state, wake: Arc::new(Event::new()), moved: Event::new(), cut_off: AtomicUsize::new(0) }
+    }
+
+    /// Returns the event that wakes the worker early.
+    pub fn wake(&self) -> Arc<Event> {
+        self.wake.clone()
+    }
+
+    /// Returns the number of transactions that are being rolled back.
+    pub fn count(&self) -> usize {
+        let state = self.state.lock();
+        state.waiting.len() + state.searches.iter().map(|search| search.found.len()).sum::<usize>()
+    }
+
+    /// Returns the transactions that are being rolled back.
+    pub(in crate::txn) fn all(&self) -> BTreeSet<TrxId> {
+        let state = self.state.lock();
+        let searched = state.searches.iter().flat_map(|search| search.found.keys().copied());
+        searched.chain(state.waiting.iter().map(|waiting| waiting.id)).collect()
+    }
+
+    /// Hands over a transaction that could not be rolled back at once.
+    pub(in crate::txn) fn add(&self, trx: Suspended) {
+        let waiting = Waiting::new(trx);
+        debug_assert!(waiting.id != TrxId::NONE, "a transaction with changes has an id");
+        self.state.lock().waiting.push_back(waiting);
+        self.wake.notify();
+    }
+
+    /// Returns whether no transaction here has changes left in a table.
+    pub fn are_clear_of(&self, space: SpaceId) -> bool {
+        self.blockers(space).is_empty()
+    }
+
+    /// Returns the transactions here that may have changed a table.
+    pub(super) fn blockers(&self, space: SpaceId) -> Vec<TrxId> {
+        if planted(Bug::HandedOverUnseen) {
+            return Vec::new();
+        }
+        let state = self.state.lock();
+        let searched = state.searches.iter().flat_map(|search| search.found.keys());
+        let waiting = state.waiting.iter().filter(|waiting| waiting.touched.contains(&space));
+        searched.copied().chain(waiting.map(|waiting| waiting.id)).collect()
+    }
+
+    /// Returns whether one of those that may have changed a table makes progress.
+    pub(super) fn gets_on(&self, space: SpaceId) -> bool {
+        let state = self.state.lock();
+        let mut waiting = state.waiting.iter().filter(|waiting| waiting.touched.contains(&space));
+        state.searches.iter().any(|search| !search.failed) || waiting.any(|waiting| !waiting.failed)
+    }
+
+    /// Notes that a transaction has changed a row of a table in part, or has rolled back such a change in part. The
+    /// caller is still inside the table's gate, or keeps the table from being quiesced.
+    pub fn note_cut_off(&self, trx: TrxId, space: SpaceId) {
+        if self.state.lock().cut_off.insert(trx, space).is_none() {
+            self.cut_off.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// Notes that the change is rolled back, or the transaction has ended.
+    pub(in crate::txn) fn forget_cut_off(&self, trx: TrxId) {
+        if self.cut_off.load(SeqCst) > 0 && self.state.lock().cut_off.remove(&trx).is_some() {
+            self.cut_off.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Returns whether a row of this table may have a partly applied change that is still to be rolled back.
+    pub(in crate::txn) fn may_have_cut_off(&self, space: SpaceId) -> bool {
+        let is_cut_off = || self.state.lock().cut_off.values().any(|table| *table == space);
+        (!self.blockers(space).is_empty() || is_cut_off()) && !planted(Bug::CutOffUnseen)
+    }
+
+    /// Takes the next one that is due: a search, else a transaction. It is moved to the front.
+    pub(super) fn next(&self, now: Duration) -> Option<Next> {
+        let mut state = self.state.lock();
+        if let Some(at) = state.searches.iter().position(|search| search.due <= now) {
+            state.searches.rotate_left(at);
+            return state.searches.front().cloned().map(Next::Search);
+        }
+        let at = state.waiting.iter().position(|waiting| waiting.due <= now)?;
+        state.waiting.rotate_left(at);
+        let waiting = state.waiting.front_mut()?;
+        let trx = waiting.trx.take().expect("there is one worker");
+        Some(Next::Transaction(trx, waiting.from))
+    }
+
+    pub(super) fn is_any_due(&self, now: Duration) -> bool {
+        let state = self.state.lock();
+        state.searches.iter().any(|search| search.due <= now)
+            || state.waiting.iter().any(|waiting| waiting.due <= now)
+    }
+}
+
+/// What the worker does next.
+pub(super) enum Next {
+    Search(Search),
+    Transaction(Suspended, Option<UndoPos>),
+}

@@ -1,0 +1,479 @@
+//! A transaction: its undo, its end and its rollback.
+//!
+//! **Purpose.** All row changes are made by a transaction: by a single call, or by several, between which it is
+//! [`Suspended`]. A transaction gets its id when it first writes or locks something.
+//!
+//! **Invariants.** `TrxBegin` is logged in the group of the first undo record. `TrxEnd` is logged in the group that
+//! makes the last change, or in a group of its own; a commit is no more than that. A transaction that is dropped
+//! without an end is rolled back.
+//!
+//! Rollback reads the records from the last to the first and undoes each of them (`rollback`). It may be interrupted
+//! and restarted at any point. It needs a few small log groups per record, which were reserved before the change
+//! ([`LogReservation`]). Between two calls of a transaction the log that its rollback needs stays reserved, up to a
+//! fraction of the log. A longer transaction would hold as much log as it has undo, so its rollback reserves log record
+//! by record. A rollback that fails, because a full disk leaves no such log or because a page cannot be read, continues
+//! in the background (`rollbacks`).
+//!
+//! A prepared transaction is committed or rolled back when that is requested by its name (`prepared`), and by nothing
+//! else, not even a crash. `TrxPrepare` records in the log that it is prepared, and also that it will be rolled back
+//! after all, before its first record is undone.
+//!
+//! Changes after a savepoint are rolled back in the same way, and the records stay in the chain: the next record links
+//! to them, a later rollback skips what is marked, and purge finds what they have left. The rows stay locked.
+
+mod rollback;
+
+pub(in crate::txn) use rollback::{RollbackCaller, RollbackStep};
+use smallvec::SmallVec;
+
+use super::{
+    manager::{Transactions, notes_most},
+    state::{Savepoint, Suspended},
+};
+use crate::{
+    buffer::Durability,
+    error::{Error, Owner, Result, TransactionError},
+    ids::{Lsn, SpaceId, TrxId, UndoPos},
+    log::{LogReservation, Record},
+    mtr::Mtr,
+    page::EntryHeader,
+    sync::{Arc, Bug, planted},
+    txn::{
+        locks::{LockOwner, RowMode, RowName},
+        mvcc::ReadView,
+        undo::{
+            Stream,
+            rollback::{LOG_OF_END, LOG_PER_ENTRY, RollbackSpace},
+            stream::{Place, Tail},
+        },
+    },
+};
+
+/// The divisor of the log size that limits the reservation of one transaction between its calls.
+const STANDING: u64 = 16;
+
+/// The requirements of an isolation level on changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules<'v> {
+    /// Gap locking: a key that was found missing stays missing until the transaction has ended.
+    pub gaps: bool,
+    /// A version that this read view does not see must not be replaced.
+    pub strict: Option<&'v ReadView>,
+}
+
+/// A running transaction.
+#[derive(Debug)]
+pub struct Trx<'e> {
+    transactions: &'e Transactions,
+    state: Suspended,
+    ended: bool,
+    way_back: RollbackSpace,
+    /// Why a partial rollback has failed: the transaction must roll back as a whole.
+    broken: Option<Error>,
+    /// The requirements of its isolation level on its changes.
+    pub rules: Rules<'e>,
+    /// The rows that this call has waited for, and the locks on them that it would have without that.
+    waited_for: SmallVec<[(RowName, Option<RowMode>); 1]>,
+    /// Log reserved for the changes of this call and for the rollback.
+    reservation: Option<LogReservation<'e>>,
+}
+
+impl<'e> Trx<'e> {
+    /// A transaction that has written nothing yet.
+    pub fn new(transactions: &'e Transactions) -> Self {
+        let state = Suspended::default();
+        Self {
+            transactions,
+            state,
+            ended: false,
+            rules: Rules::default(),
+            waited_for: SmallVec::new(),
+            way_back: RollbackSpace::Ahead,
+            broken: None,
+            reservation: None,
+        }
+    }
+
+    /// Resumes a suspended transaction.
+    pub fn resume(transactions: &'e Transactions, mut state: Suspended) -> Self {
+        let bytes = core::mem::take(&mut state.reserved_bytes);
+        let way_back = if state.way_back <= bytes { RollbackSpace::Ahead } else { RollbackSpace::PerRecord };
+        let reservation = (bytes > 0).then(|| transactions.log().take_up(bytes));
+        let (rules, waited_for) = (Rules::default(), SmallVec::new());
+        Self { transactions, state, ended: false, rules, waited_for, way_back, broken: None, reservation }
+    }
+
+    /// Suspends the transaction, to be resumed. The log reserved for its rollback stays reserved, unless it is too
+    /// much.
+    pub fn suspend(mut self) -> Suspended {
+        self.ended = true;
+        let mut state = core::mem::take(&mut self.state);
+        let most = self.transactions.log().size() / STANDING;
+        let kept = if state.way_back <= most { state.way_back } else { 0 };
+        state.reserved_bytes = self.reservation.take().map_or(0, |reservation| reservation.leave(kept));
+        state
+    }
+
+    pub(in crate::txn) fn transactions(&self) -> &'e Transactions {
+        self.transactions
+    }
+
+    /// Reserves log for a change and its rollback, before the change. It is kept until the transaction has ended.
+    ///
+    /// # Errors
+    /// A full disk, or another failure to make room.
+    pub(in crate::txn) fn reserve_log(&mut self, bytes: u64) -> Result<()> {
+        if let Some(reservation) = &mut self.reservation {
+            return reservation.extend(bytes);
+        }
+        self.reservation = Some(self.transactions.log().reserve(bytes)?);
+        Ok(())
+    }
+
+    /// As [`Trx::reserve_log`], for a caller that holds a latch: no log segment is created. Returns whether the log is
+    /// reserved.
+    pub(in crate::txn) fn try_reserve(&mut self, bytes: u64) -> Result<bool> {
+        let Some(more) = self.transactions.log().try_reserve(bytes)? else {
+            return Ok(false);
+        };
+        match &mut self.reservation {
+            Some(reservation) => reservation.join(more),
+            None => self.reservation = Some(more),
+        }
+        Ok(true)
+    }
+
+    /// Returns its id; [`TrxId::NONE`] while it has neither written nor locked.
+    pub fn id(&self) -> TrxId {
+        self.state.id
+    }
+
+    /// Returns its id, if it has one.
+    pub(in crate::txn) fn known_id(&self) -> Option<TrxId> {
+        Some(self.state.id).filter(|id| *id != TrxId::NONE)
+    }
+
+    /// Refuses to replace a version that a strict read view does not see.
+    pub(in crate::txn) fn check_unchanged(
+        &self,
+        header: EntryHeader,
+        owner: impl FnOnce() -> Owner,
+    ) -> Result<()> {
+        match self.rules.strict {
+            Some(view) if header.trx != self.state.id && !view.sees(header.trx) => {
+                Err(TransactionError::Changed(owner()).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses work by a strict read view that was ended before the work was complete: rows may have been missed.
+    ///
+    /// # Errors
+    /// [`TransactionError::ViewEnded`].
+    pub fn check_strict(&self) -> Result<()> {
+        self.rules.strict.map_or(Ok(()), |view| view.held(Ok(())))
+    }
+
+    /// Returns its id, and assigns one if it has none.
+    ///
+    /// # Errors
+    /// If the log accepts no more records.
+    pub fn ensure_id(&mut self) -> Result<TrxId> {
+        if self.state.id == TrxId::NONE {
+            let all = self.transactions;
+            let (id, ending) = all.active().begin()?;
+            (self.state.id, self.state.ending) = (id, Some(ending));
+        }
+        Ok(self.state.id)
+    }
+
+    /// Returns its lock owner.
+    ///
+    /// # Errors
+    /// As [`Trx::ensure_id`].
+    pub fn lock_owner(&mut self) -> Result<Arc<LockOwner>> {
+        if let Some(lock_owner) = &self.state.lock_owner {
+            lock_owner.forget_interrupts(self.state.interrupts);
+            return Ok(lock_owner.clone());
+        }
+        let id = self.ensure_id()?;
+        let all = self.transactions;
+        let owner = all.active().lock_owner(id, all.lock_manager()).expect("it is active until it ends");
+        owner.add_weight(self.state.records);
+        owner.forget_interrupts(self.state.interrupts);
+        self.state.lock_owner = Some(owner.clone());
+        Ok(owner)
+    }
+
+    /// Notes that it is about to wait for a row on which it holds this lock.
+    pub(in crate::txn) fn note_wait(&mut self, row: &RowName, held: Option<RowMode>) {
+        if self.waited_for.iter().all(|(known, _)| known != row) {
+            self.waited_for.push((row.clone(), held));
+        }
+    }
+
+    /// Notes a request for a lock that it would have taken without the wait, too.
+    pub(in crate::txn) fn note_lock(&mut self, row: &RowName, mode: RowMode) {
+        if let Some((_, held)) = self.waited_for.iter_mut().find(|(known, _)| known == row) {
+            *held = (*held).max(Some(mode));
+        }
+    }
+
+    /// The call has failed: of the locks that it has waited for it keeps only what it would hold without the wait. A
+    /// lock that was waited for is exclusive, so that several waiters for one key do not all upgrade a shared lock.
+    pub fn ease_waits(&mut self) {
+        let Some(lock_owner) = &self.state.lock_owner else { return };
+        for (row, held) in self.waited_for.drain(..) {
+            self.transactions.lock_manager().downgrade_row(lock_owner, &row, held);
+        }
+    }
+
+    /// Returns whether it has written undo records since the savepoint.
+    pub fn has_changed_since(&self, savepoint: &Savepoint) -> bool {
+        self.state.records != savepoint.records
+    }
+
+    /// Returns its lock owner, if it has requested any lock.
+    pub(in crate::txn) fn lock_owner_if_any(&self) -> Option<&LockOwner> {
+        self.state.lock_owner.as_deref()
+    }
+
+    /// Acquires the right to append undo records: to the stream of temporary tables if one is given, else to a logged
+    /// one. Must be called without a latch.
+    ///
+    /// # Errors
+    /// If the log accepts no more records.
+    pub fn tail<'t>(&mut self, temporary: Option<&'t Arc<Stream>>) -> Result<Tail<'t>>
+    where
+        'e: 't,
+    {
+        let transactions = self.transactions;
+        if let Some(stream) = temporary {
+            if !self.state.temporary.iter().any(|(known, _)| Arc::ptr_eq(known, stream)) {
+                self.state.temporary.push((stream.clone(), UndoPos::NONE));
+            }
+            self.ensure_id()?;
+            return Ok(stream.lock());
+        }
+        let (number, _) =
+            *self.state.logged.get_or_insert_with(|| (transactions.streams().pick().number(), UndoPos::NONE));
+        let tail = transactions.streams().get(number.into()).lock();
+        self.ensure_id()?;
+        Ok(tail)
+    }
+
+    /// Ensures that a record of up to `bytes` bytes has slices to be written to. If it is the first one, it also notes
+    /// its future position for checkpoints. Must be called without a latch.
+    ///
+    /// # Errors
+    /// I/O, a full disk; more transactions than a checkpoint can name.
+    pub fn reserve(&self, tail: &mut Tail<'_>, bytes: usize) -> Result<()> {
+        tail.reserve(bytes)?;
+        if tail.durability() == Durability::Logged && self.previous(tail) == UndoPos::NONE {
+            self.transactions.active().note_first(
+                self.state.id,
+                tail.position(),
+                notes_most(self.transactions.pool()),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Returns the record before the next one in the stream of `tail`, which [`Trx::tail`] has returned.
+    pub fn previous(&self, tail: &Tail<'_>) -> UndoPos {
+        match tail.durability() {
+            Durability::Logged => self.state.logged.map_or(UndoPos::NONE, |(_, last)| last),
+            Durability::Temporary => {
+                let known = self.state.temporary.iter().find(|(stream, _)| tail.is_of(stream));
+                known.map_or(UndoPos::NONE, |(_, last)| *last)
+            }
+        }
+    }
+
+    /// Writes an undo record into its place, in the mini-transaction that makes the change.
+    ///
+    /// `table` is the clustered tree. `entries` is the number of secondary entries that the record names.
+    pub fn write_undo(
+        &mut self,
+        mtr: &mut Mtr<'_>,
+        tail: &mut Tail<'_>,
+        place: Place,
+        record: &[u8],
+        table: SpaceId,
+        entries: usize,
+    ) {
+        // Usually it is the table of the record before.
+        let touched = &mut self.state.touched;
+        if tail.durability() == Durability::Logged
+            && touched.last() != Some(&table)
+            && !touched.contains(&table)
+        {
+            touched.push(table);
+        }
+        let pos = tail.write(mtr, place, record);
+        let last = match tail.durability() {
+            Durability::Logged => self.state.logged.as_mut().map(|(_, last)| last),
+            Durability::Temporary => {
+                let mut known = self.state.temporary.iter_mut();
+                known.find(|(stream, _)| tail.is_of(stream)).map(|(_, last)| last)
+            }
+        };
+        let last = last.expect("the tail was given by this transaction");
+        if *last == UndoPos::NONE && tail.durability() == Durability::Logged {
+            mtr.record(&Record::TrxBegin { trx: self.state.id, first: pos });
+        }
+        *last = pos;
+        if tail.durability() == Durability::Logged {
+            let end = if self.state.way_back == 0 { LOG_OF_END } else { 0 };
+            self.state.way_back +=
+                end + LOG_OF_END + LOG_PER_ENTRY * (1 + entries as u64) + record.len() as u64;
+        }
+        self.state.records += 1;
+    }
+
+    /// Adds to the log that the rollback needs; the caller has reserved it.
+    pub(in crate::txn) fn extend_rollback_space(&mut self, bytes: u64) {
+        self.state.way_back += bytes;
+    }
+
+    /// Returns its logged stream and the last record there, if it has written one.
+    fn logged(&self) -> Option<(&'e Stream, UndoPos)> {
+        let (number, last) = self.state.logged.filter(|(_, last)| *last != UndoPos::NONE)?;
+        Some((self.transactions.streams().get(number.into()), last))
+    }
+
+    /// Logs the end in the mini-transaction that makes the last change. [`Trx::end`] follows its commit.
+    pub fn log_end(&self, mtr: &mut Mtr<'_>) {
+        if let Some((stream, _)) = self.logged() {
+            if let Some(ending) = &self.state.ending {
+                ending.announce(self.transactions.log().end());
+            }
+            mtr.record(&Record::TrxEnd { trx: self.state.id, stream: stream.number() });
+        }
+    }
+
+    /// Prepares the transaction: from now on it survives a crash, by this name, and no more changes are allowed.
+    /// Returns the LSN to wait for; [`Lsn::ZERO`] if it has logged nothing, and so has nothing to lose.
+    ///
+    /// # Errors
+    /// A full disk, or more names than a checkpoint can note: the transaction continues as if this had not been called.
+    pub fn prepare(&mut self, name: &Arc<[u8]>) -> Result<Lsn> {
+        self.ensure_id()?;
+        if self.logged().is_none() {
+            return Ok(Lsn::ZERO);
+        }
+        let log = self.transactions.log();
+        // Log to prepare and to revoke that.
+        let _room = log.admit(LOG_OF_END)?;
+        self.reserve_log(LOG_OF_END)?;
+        self.extend_rollback_space(LOG_OF_END);
+        let most = notes_most(self.transactions.pool());
+        self.transactions.active().set_prepared(self.state.id, Some(name), most)?;
+        let end = self.log_prepared(name)?;
+        self.state.prepared = true;
+        Ok(end)
+    }
+
+    /// Revokes the prepare, because a transaction that is partly rolled back must not be committed after a crash.
+    /// Returns the LSN from which on recovery does not find it prepared; [`Lsn::ZERO`] if it was not.
+    ///
+    /// # Errors
+    /// A full disk: it is still prepared.
+    pub fn revoke(&mut self) -> Result<Lsn> {
+        if !self.state.prepared || planted(Bug::PreparedDuringRollback) {
+            return Ok(Lsn::ZERO);
+        }
+        let _room = self.way_back.room(self.transactions.log(), LOG_OF_END)?;
+        // This comes first: a checkpoint that reads the table in between relies on the record, which is above its
+        // low-water mark.
+        self.transactions.active().set_prepared(self.state.id, None, 0)?;
+        let end = self.log_prepared(&[])?;
+        self.state.prepared = false;
+        Ok(end)
+    }
+
+    fn log_prepared(&self, name: &[u8]) -> Result<Lsn> {
+        let mut mtr = Mtr::begin(self.transactions.pool())?;
+        mtr.record(&Record::TrxPrepare { trx: self.state.id, xid: name.into() });
+        mtr.commit()
+    }
+
+    /// Commits. Returns the LSN to wait for; [`Lsn::ZERO`] if nothing was logged.
+    ///
+    /// # Errors
+    /// If the log accepts no more records: the transaction has not ended then.
+    pub fn commit(&mut self) -> Result<Lsn> {
+        let end = match self.logged() {
+            Some(_) => {
+                let _room = self.way_back.room(self.transactions.log(), LOG_OF_END)?;
+                self.end_on_its_own()?
+            }
+            None => Lsn::ZERO,
+        };
+        self.end();
+        Ok(end)
+    }
+
+    fn end_on_its_own(&self) -> Result<Lsn> {
+        if self.logged().is_none() {
+            return Ok(Lsn::ZERO);
+        }
+        let mut mtr = Mtr::begin(self.transactions.pool())?;
+        self.log_end(&mut mtr);
+        mtr.commit()
+    }
+
+    /// Ends the transaction, which has logged its end if it had to.
+    pub(in crate::txn) fn end(&mut self) {
+        self.ended = true;
+        if self.state.id == TrxId::NONE {
+            return;
+        }
+        self.transactions.rollbacks().forget_cut_off(self.state.id);
+        let (left_behind, lock_owner) = self.transactions.active().end(self.state.id);
+        // Waiters for its locks check whether it has ended.
+        if let Some(lock_owner) = lock_owner {
+            self.transactions.lock_manager().end(&lock_owner);
+        }
+        if left_behind {
+            let id = self.state.id;
+            if let Some((stream, last)) = self.logged() {
+                stream.schedule_walk(id, last);
+            }
+            for (stream, last) in &self.state.temporary {
+                stream.schedule_walk(id, *last);
+            }
+            self.transactions.purge().wake().notify();
+        }
+    }
+
+    /// Releases its locks except those on what it has changed.
+    pub fn release_unchanged(&mut self) {
+        self.state.lock_owner = None;
+        let before = self.transactions.release_locks(self.state.id);
+        // The interrupt was not delivered yet.
+        if before.is_some_and(|lock_owner| lock_owner.take_interrupt()) {
+            self.transactions.interrupt(self.state.id);
+        }
+    }
+
+    /// Returns why a partial rollback has failed. The whole transaction is rolled back when it is dropped.
+    pub fn broken(&self) -> Option<&Error> {
+        self.broken.as_ref()
+    }
+
+    /// Returns the current position in its undo.
+    pub fn savepoint(&self) -> Savepoint {
+        self.state.savepoint()
+    }
+}
+
+impl Drop for Trx<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            // A failure is reported to callers that wait for its rows, or has stopped the database.
+            let _ = self.roll_back(RollbackCaller::Outside);
+        }
+    }
+}

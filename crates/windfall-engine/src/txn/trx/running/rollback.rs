@@ -1,0 +1,255 @@
+//! The rollback of a transaction, as a whole or in part.
+//!
+//! **Purpose.** Reads the records of a transaction from the last to the first and undoes each of them
+//! (`undo::rollback`).
+//!
+//! **Invariants.** It may be interrupted and restarted at any point. The records that were undone stay in the chain of
+//! the transaction, marked: a later rollback skips them, and purge visits them for what they have left. A rollback that
+//! fails, because a full disk leaves no log or because a page cannot be read, continues in the background
+//! (`background`), unless the database has stopped.
+
+use super::Trx;
+use crate::{
+    buffer::{self, Durability},
+    error::{Error, Result, TransactionError},
+    ids::{Lsn, SpaceId, UndoPos},
+    sync::is_inside,
+    txn::{
+        locks::RowName,
+        trx::state::{Savepoint, Suspended},
+        undo::{
+            Stream,
+            position::byte_of,
+            record::Body,
+            rollback::{self, LOG_OF_END, RollbackSpace},
+        },
+    },
+};
+
+/// The caller of a rollback, which decides how it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::txn) enum RollbackCaller {
+    /// The caller is inside the gate of the record's table.
+    Inside,
+    /// The caller may be inside or outside of gates, and waits while the table is quiesced.
+    Outside,
+    /// The background worker. It waits neither for a quiesced table nor for room in a follower, because it has other
+    /// transactions to roll back meanwhile.
+    Background,
+}
+
+/// The outcome of a step of a rollback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::txn) enum RollbackStep {
+    /// All records of the step are undone.
+    Advanced,
+    /// The step stopped at a record because its table is quiesced, or the follower of the table has no room.
+    Blocked,
+}
+
+impl Trx<'_> {
+    /// Rolls back the whole transaction. Returns the LSN after it.
+    ///
+    /// # Errors
+    /// The failure that stops it: unless the database has stopped, the rollback continues in the background.
+    pub fn rollback(mut self) -> Result<Lsn> {
+        self.roll_back(RollbackCaller::Outside)
+    }
+
+    pub(in crate::txn) fn roll_back(&mut self, caller: RollbackCaller) -> Result<Lsn> {
+        match buffer::with_reserved_frames(|| self.roll_back_all(caller)) {
+            Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
+            done => {
+                self.end();
+                done
+            }
+        }
+    }
+
+    /// Hands the transaction over to the background.
+    fn hand_over(&mut self, error: &Error) -> Error {
+        self.ended = true;
+        self.reservation = None;
+        let id = self.state.id;
+        tracing::warn!(trx = id.0, %error, "a transaction could not be rolled back at once");
+        let mut state = core::mem::take(&mut self.state);
+        state.lock_owner = None;
+        self.transactions.rollbacks().add(state);
+        // Only what it has changed stays locked, as after a crash: no statement waits for it.
+        self.transactions.release_locks(id);
+        TransactionError::RollingBack { trx: id, why: error.to_string().into() }.into()
+    }
+
+    /// Rolls back to a savepoint. The rows stay locked.
+    ///
+    /// # Errors
+    /// The failure that stops it; the transaction is [broken](Trx::broken) then.
+    pub fn roll_back_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        self.roll_back_since(savepoint, RollbackCaller::Outside)
+    }
+
+    /// The same for the changes of a call that is still inside its gate.
+    pub(in crate::txn) fn roll_back_call(&mut self, savepoint: &Savepoint) -> Result<()> {
+        self.roll_back_since(savepoint, RollbackCaller::Inside)
+    }
+
+    fn roll_back_since(&mut self, savepoint: &Savepoint, caller: RollbackCaller) -> Result<()> {
+        if !self.has_changed_since(savepoint) {
+            return Ok(());
+        }
+        self.state.rolled_back += 1;
+        let lock_owner = self.lock_owner()?;
+        let keep = |space: SpaceId, key: &[u8]| {
+            self.transactions.lock_manager().make_explicit(&lock_owner, RowName { space, key: key.into() });
+        };
+        let done = buffer::with_reserved_frames(|| self.roll_back_after(savepoint, caller, &keep));
+        self.broken = done.as_ref().err().cloned();
+        done
+    }
+
+    /// Rolls back up to `records` records, from `from` or from the last record on. Returns no transaction once it has
+    /// ended; otherwise returns the transaction, which continues at the new `from`.
+    pub(in crate::txn) fn continue_rollback(
+        mut self,
+        from: &mut Option<UndoPos>,
+        records: usize,
+    ) -> (Option<Suspended>, Result<RollbackStep>) {
+        match buffer::with_reserved_frames(|| self.roll_back_some(from, records)) {
+            Ok(None) => {
+                self.end();
+                (None, Ok(RollbackStep::Advanced))
+            }
+            Ok(Some(gone)) => (Some(self.suspend()), Ok(gone)),
+            Err(error) => (Some(self.suspend()), Err(error)),
+        }
+    }
+
+    /// Returns the outcome of the step, unless the rollback is complete.
+    fn roll_back_some(&mut self, from: &mut Option<UndoPos>, records: usize) -> Result<Option<RollbackStep>> {
+        let mut pos = match (*from, self.logged()) {
+            (Some(pos), _) => pos,
+            (None, logged) => {
+                self.revoke()?;
+                // No check examines temporary tables.
+                self.roll_back_temporary(&Savepoint::default(), RollbackCaller::Outside, &|_, _| {})?;
+                logged.map_or(UndoPos::NONE, |(_, last)| last)
+            }
+        };
+        if let Some((stream, _)) = self.logged() {
+            for _ in 0..records {
+                if pos == UndoPos::NONE {
+                    break;
+                }
+                let previous = self.roll_back_one(stream, pos, RollbackCaller::Background, &|_, _| {})?;
+                let Some(previous) = previous else { return Ok(Some(RollbackStep::Blocked)) };
+                (pos, *from) = (previous, Some(previous));
+            }
+        }
+        if pos != UndoPos::NONE {
+            return Ok(Some(RollbackStep::Advanced));
+        }
+        self.log_end_of_way_back()?;
+        Ok(None)
+    }
+
+    fn roll_back_all(&mut self, caller: RollbackCaller) -> Result<Lsn> {
+        self.revoke()?;
+        self.roll_back_after(&Savepoint::default(), caller, &|_, _| {})?;
+        self.log_end_of_way_back()
+    }
+
+    fn log_end_of_way_back(&self) -> Result<Lsn> {
+        if self.logged().is_none() {
+            return Ok(Lsn::ZERO);
+        }
+        let _room = self.way_back.room(self.transactions.log(), LOG_OF_END)?;
+        self.end_on_its_own()
+    }
+
+    /// Rolls back to a savepoint, the last record first. `keep` is called with each row before it is rolled back. The
+    /// records stay in the chain of the transaction: purge visits them for what they have left.
+    fn roll_back_after(
+        &self,
+        savepoint: &Savepoint,
+        caller: RollbackCaller,
+        keep: &dyn Fn(SpaceId, &[u8]),
+    ) -> Result<()> {
+        self.roll_back_temporary(savepoint, caller, keep)?;
+        let Some((stream, mut pos)) = self.logged() else { return Ok(()) };
+        while pos != savepoint.logged && pos != UndoPos::NONE {
+            pos = self.roll_back_one(stream, pos, caller, keep)?.expect("only the background does not wait");
+        }
+        Ok(())
+    }
+
+    fn roll_back_temporary(
+        &self,
+        savepoint: &Savepoint,
+        caller: RollbackCaller,
+        keep: &dyn Fn(SpaceId, &[u8]),
+    ) -> Result<()> {
+        for (n, (stream, last)) in self.state.temporary.iter().enumerate() {
+            let first = savepoint.temporary.get(n).copied().unwrap_or_default();
+            let mut pos = *last;
+            while pos != first && pos != UndoPos::NONE {
+                pos = match self.roll_back_one(stream, pos, caller, keep) {
+                    // The session of these tables has ended, and the tables are dropped.
+                    Err(Error::TableDropped(_)) => break,
+                    previous => previous?.expect("it waits while the table is quiesced"),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes one record, unless it is gone or was undone before. Returns the record before it. Returns `None` if the
+    /// worker would have to wait because the table is quiesced or its follower has no room.
+    fn roll_back_one(
+        &self,
+        stream: &Stream,
+        pos: UndoPos,
+        caller: RollbackCaller,
+        keep: &dyn Fn(SpaceId, &[u8]),
+    ) -> Result<Option<UndoPos>> {
+        let at = byte_of(pos);
+        let Some(stored) = stream.record(at)? else { return Ok(Some(UndoPos::NONE)) };
+        let record = stream.decode(at, &stored)?;
+        if stored.rolled_back {
+            return Ok(Some(record.previous));
+        }
+        if let Body::Row { space, .. } = &record.body
+            && let Some(follower) = self.transactions.followers().of(*space)
+        {
+            match caller {
+                RollbackCaller::Background if follower.is_full() => return Ok(None),
+                // Making room may require waiting for a call that is inside a gate.
+                RollbackCaller::Outside if !is_inside() => follower.wait_for_room(),
+                RollbackCaller::Inside | RollbackCaller::Outside | RollbackCaller::Background => {}
+            }
+        }
+        let table = self.transactions.pool().space(record.body.table());
+        let _at_work = match (caller, &table) {
+            (RollbackCaller::Inside, _) | (_, None) => None,
+            (RollbackCaller::Outside, Some(table)) => Some(table.check_lock().read()),
+            (RollbackCaller::Background, Some(table)) => match table.check_lock().try_read() {
+                None => return Ok(None),
+                at_work => at_work,
+            },
+        };
+        if let Body::Row { space, key, .. } = &record.body {
+            keep(*space, key);
+        }
+        let asks = self.way_back != RollbackSpace::Ahead && stream.durability() == Durability::Logged;
+        let bytes = if asks { rollback::log_for(self.transactions.undo_context(), &record)? } else { 0 };
+        let _room = if asks { self.way_back.room(self.transactions.log(), bytes)? } else { None };
+        rollback::roll_back(
+            self.transactions.undo_context(),
+            self.transactions.followers(),
+            stream,
+            at,
+            &record,
+        )
+        .inspect_err(|_| self.transactions.rollbacks().note_cut_off(self.state.id, record.body.table()))?;
+        Ok(Some(record.previous))
+    }
+}

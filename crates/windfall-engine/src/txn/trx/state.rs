@@ -1,0 +1,107 @@
+//! The state of a transaction.
+//!
+//! **Purpose.** What is needed to continue a transaction between two calls, or to roll it back.
+//!
+//! **Invariants.** A transaction with an id is in the table of active transactions until it has ended. The records of a
+//! transaction form a chain per stream, and the state has the last record of each.
+
+use smallvec::SmallVec;
+
+use crate::{
+    ids::{SpaceId, TrxId, UndoPos},
+    sync::Arc,
+    txn::{
+        locks::{LockManager, LockOwner},
+        mvcc::{Active, active::Ending},
+        undo::{Stream, position::stream_of},
+    },
+};
+
+/// A transaction between two calls: the state that is needed to continue it or to roll it back.
+#[derive(Debug, Default)]
+pub struct Suspended {
+    pub(super) id: TrxId,
+    /// The stream of its logged records, and the last of them ([`UndoPos::NONE`] if none is written yet).
+    pub(super) logged: Option<(u8, UndoPos)>,
+    /// The same for the streams of temporary tables.
+    pub(super) temporary: SmallVec<[(Arc<Stream>, UndoPos); 1]>,
+    /// Where it announces that it is about to log its end.
+    pub(super) ending: Option<Ending>,
+    /// The number of records that it has written.
+    pub(super) records: u64,
+    /// The number of partial rollbacks.
+    pub(super) rolled_back: u64,
+    /// Interrupts up to this number came before its current call or statement.
+    pub(super) interrupts: u64,
+    /// The log that its full rollback needs, in bytes.
+    pub(super) way_back: u64,
+    /// The part of that which stays reserved, in bytes.
+    pub(super) reserved_bytes: u64,
+    /// The tables that it has changed, by their clustered trees, except temporary ones.
+    pub(super) touched: SmallVec<[SpaceId; 2]>,
+    /// It is prepared, and the log says so.
+    pub(super) prepared: bool,
+    /// Its lock owner, once it has requested a lock.
+    pub(super) lock_owner: Option<Arc<LockOwner>>,
+}
+
+impl Suspended {
+    /// A transaction that recovery has found unfinished, with its last record and the tables that it has changed. The
+    /// log that its rollback needs is unknown.
+    pub(in crate::txn) fn found(
+        active: &Active,
+        id: TrxId,
+        last: UndoPos,
+        touched: impl IntoIterator<Item = SpaceId>,
+        prepared: bool,
+    ) -> Self {
+        let logged = (last != UndoPos::NONE).then(|| (stream_of(last), last));
+        let touched = touched.into_iter().collect();
+        Self {
+            id,
+            logged,
+            ending: active.ending(id),
+            way_back: u64::MAX,
+            touched,
+            prepared,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the tables that it has changed, by their clustered trees, except temporary ones.
+    pub(in crate::txn) fn touched(&self) -> &[SpaceId] {
+        &self.touched
+    }
+
+    /// Returns its id; [`TrxId::NONE`] while it has neither written nor locked.
+    pub fn id(&self) -> TrxId {
+        self.id
+    }
+
+    /// Returns the number of partial rollbacks.
+    pub fn rolled_back(&self) -> u64 {
+        self.rolled_back
+    }
+
+    /// Begins a call or statement: interrupts of an earlier one no longer apply.
+    pub fn forget_interrupts(&mut self, locks: &LockManager) {
+        self.interrupts = locks.interrupts();
+    }
+
+    /// Returns the current position in its undo.
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint {
+            logged: self.logged.map_or(UndoPos::NONE, |(_, last)| last),
+            temporary: self.temporary.iter().map(|(_, last)| *last).collect(),
+            records: self.records,
+        }
+    }
+}
+
+/// A position in a transaction's undo: the changes after it can be rolled back.
+#[derive(Clone, Debug, Default)]
+pub struct Savepoint {
+    pub(super) logged: UndoPos,
+    pub(super) temporary: SmallVec<[UndoPos; 1]>,
+    pub(super) records: u64,
+}

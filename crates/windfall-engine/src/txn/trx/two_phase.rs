@@ -1,0 +1,46 @@
+//! The second phase of a two-phase commit, by name.
+//!
+//! **Purpose.** A coordinator ends a prepared transaction whose handle is gone: it was dropped, or lost in a crash.
+//!
+//! **Invariants.** A call takes the transaction out of the table of prepared ones (`prepared`), and returns it or
+//! removes its name. So one call at a time ends it, and after a failure it is still prepared.
+
+use super::{manager::Transactions, running::Trx};
+use crate::{error::Result, ids::Lsn};
+
+/// Commits a transaction that waits. Returns the LSN to wait for; [`Lsn::ZERO`] if nothing was logged.
+///
+/// # Errors
+/// Those of [`Prepared::take`](super::prepared::Prepared::take). If the log accepts no more records, the transaction
+/// continues to wait.
+pub fn commit_prepared(transactions: &Transactions, name: &[u8]) -> Result<Lsn> {
+    let mut trx = Trx::resume(transactions, transactions.prepared().take(name)?);
+    match trx.commit() {
+        Ok(end) => {
+            transactions.prepared().remove(name);
+            Ok(end)
+        }
+        Err(error) => {
+            transactions.prepared().leave(name, trx.suspend());
+            Err(error)
+        }
+    }
+}
+
+/// Rolls back a transaction that waits. Returns the LSN from which on recovery does not find it prepared, and the
+/// result of the rollback.
+///
+/// # Errors
+/// Those of [`Prepared::take`](super::prepared::Prepared::take). On a full disk the transaction continues to wait.
+pub fn roll_back_prepared(transactions: &Transactions, name: &[u8]) -> Result<(Lsn, Result<()>)> {
+    let mut trx = Trx::resume(transactions, transactions.prepared().take(name)?);
+    let revoked = match trx.revoke() {
+        Ok(revoked) => revoked,
+        Err(error) => {
+            transactions.prepared().leave(name, trx.suspend());
+            return Err(error);
+        }
+    };
+    transactions.prepared().remove(name);
+    Ok((revoked, trx.rollback().map(drop)))
+}

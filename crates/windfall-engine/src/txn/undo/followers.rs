@@ -1,0 +1,131 @@
+//! Followers: observers of rows that are rolled back.
+//!
+//! **Purpose.** A call notifies the builder of an index of the row that it is about to change, inside its table's gate.
+//! A rollback passes no gate, whether of a transaction, to a savepoint, of a statement, in the background or by a
+//! coordinator. An observer of the rows of a table is registered here, and is notified of each row that was rolled
+//! back.
+//!
+//! **Invariants.** A rollback first restores the row and then looks up the follower of its table. A follower is first
+//! registered and then reads the rows. Both have a sequentially consistent fence between the two steps, and one of
+//! these fences is the first in the total order. If it is the rollback's, the follower reads the restored row; if it is
+//! the follower's, it is notified. When a transaction has ended all its notifications have been made.
+
+use core::fmt;
+use std::collections::BTreeMap;
+
+use crate::{
+    error::{Error, Result},
+    ids::SpaceId,
+    page::EntryHeader,
+    store::Tree,
+    sync::{
+        Arc, Bug, Mutex, Rank,
+        atomic::{
+            AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+            fence,
+        },
+        planted,
+    },
+    txn::mvcc::value,
+};
+
+/// An observer of the rows of a table.
+pub trait Follower: Send + Sync + fmt::Debug {
+    /// Notes that a row was rolled back: the first bytes of its value, as index keys are made of, before and after the
+    /// rollback; `None` where there is no such row.
+    fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>);
+
+    /// Notes that a row was rolled back, and its value cannot be read.
+    fn note_unreadable(&self, error: Error);
+
+    /// Returns whether its backlog exceeds its limit.
+    fn is_full(&self) -> bool;
+
+    /// Waits until its backlog is below the limit.
+    fn wait_for_room(&self);
+}
+
+/// The registered followers.
+#[derive(Debug)]
+pub struct Followers {
+    count: AtomicUsize,
+    /// By the clustered tree of their table: one index at a time is added to a table.
+    by_table: Mutex<BTreeMap<SpaceId, Arc<dyn Follower>>>,
+}
+
+/// The registration of a follower, until this is dropped.
+#[derive(Debug)]
+#[must_use = "it follows as long as this is there"]
+pub struct Following<'a> {
+    followers: &'a Followers,
+    table: SpaceId,
+}
+
+impl Drop for Following<'_> {
+    fn drop(&mut self) {
+        let mut by_table = self.followers.by_table.lock();
+        let follower = by_table.remove(&self.table);
+        self.followers.count.store(by_table.len(), SeqCst);
+        drop(by_table);
+        // Its backlog may be large, and is not freed under the lock.
+        drop(follower);
+    }
+}
+
+/// An entry of a row: its header, and its stored value. `None` if the row does not exist.
+pub(in crate::txn) type Version = Option<(EntryHeader, Vec<u8>)>;
+
+impl Followers {
+    pub(in crate::txn) fn new() -> Self {
+        Self { count: AtomicUsize::new(0), by_table: Mutex::new(Rank::Leaf, BTreeMap::new()) }
+    }
+
+    /// Returns the follower of a table. While there is no follower of any table it costs a fence and a load.
+    pub(in crate::txn) fn of(&self, table: SpaceId) -> Option<Arc<dyn Follower>> {
+        fence(SeqCst);
+        if self.count.load(Relaxed) == 0 { None } else { self.by_table.lock().get(&table).cloned() }
+    }
+}
+
+impl Followers {
+    /// Registers the follower of a table, given by its clustered tree. Each row that it reads from now on is in its
+    /// restored state, or the follower is notified.
+    pub fn follow(&self, table: SpaceId, follower: Arc<dyn Follower>) -> Following<'_> {
+        let mut by_table = self.by_table.lock();
+        let before = by_table.insert(table, follower);
+        debug_assert!(before.is_none(), "a statement has the table's name to itself");
+        self.count.store(by_table.len(), SeqCst);
+        drop(by_table);
+        fence(SeqCst);
+        Following { followers: self, table }
+    }
+
+    /// Notifies the follower that a row was rolled back: its version before the rollback and its version since.
+    pub(in crate::txn) fn note_rolled_back(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        undone: Version,
+        restored: Version,
+    ) {
+        let Some(follower) = self.of(tree.space().id()).filter(|_| !planted(Bug::RollbackNotNoted)) else {
+            return;
+        };
+        // The chain of a long value that was rolled back stays until the transaction has ended. The chain of the
+        // restored value may be freed as soon as another transaction has changed the row, and that change then counts.
+        let undone = undone.map(|(header, mut value)| -> Result<Vec<u8>> {
+            value::indexed_of(tree, header, &mut value)?;
+            Ok(value)
+        });
+        let restored = restored.map(|(header, mut value)| -> Result<Option<Vec<u8>>> {
+            Ok(value::resolve_indexed(tree, key, header, &mut value)?.then_some(value))
+        });
+        match (undone.transpose(), restored.transpose()) {
+            (Ok(undone), Ok(restored)) => {
+                follower.note(key, undone.as_deref(), restored.flatten().as_deref());
+            }
+            (Err(error), _) | (_, Err(error)) => follower.note_unreadable(error),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The limit on undo on disk.
+//!
+//! **Purpose.** An old read view, or a long transaction, keeps undo without bound. Beyond a limit, changes are refused
+//! with an error that names the cause; or the oldest read view is ended ([`AtUndoLimit`]).
+//!
+//! **Invariants.** Only a call that is about to change a row waits or is refused, before it has the key latch of the
+//! row, and outside of its table's gate. The end of a transaction, by commit or rollback, needs no undo and proceeds.
+//! Two slices per stream do not count, or no transaction could begin: the last one, which is never dropped, and the
+//! next one. Changes in progress may exceed the limit by one slice per stream. A wait continues as long as purge makes
+//! progress, or a check blocks purge, but no longer than the lock timeout. That timeout ends a deadlock of a wait here
+//! and waits for this transaction's locks.
+//!
+//! The read views that are ended are those that do not see the transaction at which purge is stopped: all of them must
+//! go before its records can. They are at least `PAUSE` old, and a longer read outside of transactions restarts. A
+//! check that blocks purge at the same time changes nothing in that: after its end the views would still stop purge.
+
+use core::time::Duration;
+
+use super::{directory::Streams, purge::Purge, stream::UndoContext};
+use crate::{
+    error::{LockError, Result, TransactionError},
+    sync::{
+        Arc, Held, Rank,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        is_inside,
+    },
+    txn::{
+        locks::{LockOwner, LockTimeout, Waits},
+        mvcc::Active,
+    },
+};
+
+/// The policy for changes when undo exceeds its limit, and purge makes no progress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AtUndoLimit {
+    /// Changes are refused: [`TransactionError::UndoFull`].
+    #[default]
+    RefuseChanges,
+    /// The oldest read views are ended, if they stop purge and were not made just now. Further reads by them are
+    /// refused: [`TransactionError::ViewEnded`]. Changes are refused if no read view is the cause. A change is also
+    /// refused if it may not wait for purge, because of its `lock_wait` or because it is called from within the source
+    /// of a value.
+    EndOldestView,
+}
+
+/// The interval at which the progress of purge is checked.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The number of checks without progress after which purge counts as stopped.
+const FRUITLESS_MOST: u32 = 30;
+
+/// The limit on undo, and the waits for it.
+#[derive(Debug)]
+pub struct UndoLimit {
+    context: Arc<UndoContext>,
+    streams: Arc<Streams>,
+    active: Arc<Active>,
+    purge: Arc<Purge>,
+    bytes: AtomicU64,
+    /// The number of times that a change has found the limit exceeded.
+    waits: AtomicU64,
+    /// Whether old read views are ended when the limit is exceeded.
+    ends_views: AtomicBool,
+    views_ended: AtomicU64,
+}
+
+impl UndoLimit {
+    /// No limit so far.
+    pub(in crate::txn) fn new(
+        context: Arc<UndoContext>,
+        streams: Arc<Streams>,
+        active: Arc<Active>,
+        purge: Arc<Purge>,
+    ) -> Self {
+        let (waits, ends_views, views_ended) = Default::default();
+        Self {
+            context,
+            streams,
+            active,
+            purge,
+            bytes: AtomicU64::new(u64::MAX),
+            waits,
+            ends_views,
+            views_ended,
+        }
+    }
+
+    /// Changes the limit on undo, in bytes; two slices per stream do not count.
+    pub fn set(&self, bytes: Option<u64>) {
+        self.bytes.store(bytes.unwrap_or(u64::MAX), Relaxed);
+        self.context.slice_dropped.notify();
+    }
+
+    /// Changes the policy for changes beyond the limit.
+    pub fn set_policy(&self, then: AtUndoLimit) {
+        self.ends_views.store(then == AtUndoLimit::EndOldestView, Relaxed);
+    }
+
+    /// Returns the number of read views ended.
+    pub fn views_ended(&self) -> u64 {
+        self.views_ended.load(Relaxed)
+    }
+
+    /// Ends the read views that stop purge, if the policy demands it. Returns whether there were any.
+    fn end_views(&self) -> bool {
+        if !self.ends_views.load(Relaxed) {
+            return false;
+        }
+        let made_before = self.context.now().saturating_sub(PAUSE);
+        let held_up = self.streams.all().filter_map(|stream| stream.purge.blocked_at());
+        let ended = held_up.map(|trx| self.active.end_views(trx, made_before)).sum();
+        self.views_ended.fetch_add(ended, Relaxed);
+        ended > 0
+    }
+
+    /// Returns the number of times that a change has found the limit exceeded.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Relaxed)
+    }
+
+    /// Returns whether undo is within its limit.
+    pub(in crate::txn) fn has_room(&self) -> bool {
+        self.streams.bytes_in_the_limit() <= self.bytes.load(Relaxed)
+    }
+
+    /// Waits until undo is within its limit, as long as purge makes progress. The caller has left its table's gate.
+    ///
+    /// # Errors
+    /// [`TransactionError::UndoFull`], [`LockError::Interrupted`].
+    pub(in crate::txn) fn await_room(&self, me: &LockOwner, waits: &mut Waits) -> Result<()> {
+        let began = self.context.now();
+        let done = self.await_purge(me, waits.left());
+        waits.add(self.context.now().saturating_sub(began));
+        done
+    }
+
+    fn await_purge(&self, me: &LockOwner, lock_timeout: LockTimeout) -> Result<()> {
+        self.waits.fetch_add(1, Relaxed);
+        let context = self.context.pool.context();
+        let began = self.context.now();
+        // A call from within the source of a value blocks the table of the outer call.
+        let may_wait = |waited: Duration| match lock_timeout {
+            _ if is_inside() => false,
+            LockTimeout::NoWait => false,
+            LockTimeout::AtMost(most) => waited < most,
+            LockTimeout::Forever => true,
+        };
+        let mut fruitless = 0;
+        while fruitless < FRUITLESS_MOST && may_wait(self.context.now().saturating_sub(began)) {
+            drop(Held::take(Rank::Row));
+            let (purged, met_quiesced) = self.purge.progress();
+            self.context.purge_wake.notify();
+            let again = self.context.now() + PAUSE;
+            let is_over = || self.has_room() || context.health.is_poisoned() || me.is_interrupted();
+            let ready = || is_over() || self.context.now() >= again;
+            context.env.wait_unhindered(&self.context.slice_dropped, PAUSE, &mut || ready());
+            if me.take_interrupt() {
+                return Err(LockError::Interrupted.into());
+            }
+            if is_over() {
+                return context.health.check();
+            }
+            let (purged_now, met_quiesced_now) = self.purge.progress();
+            let gets_on = purged_now != purged;
+            // A check that blocks purge ends by itself, but a read view next to it does not.
+            let waits_for_check = || met_quiesced_now != met_quiesced;
+            fruitless = if gets_on || self.end_views() || waits_for_check() { 0 } else { fruitless + 1 };
+        }
+        let refused = TransactionError::UndoFull {
+            bytes: self.streams.bytes_in_the_limit(),
+            limit: self.bytes.load(Relaxed),
+            oldest: self.holders(),
+        };
+        // A call that may not wait frees undo for the next one.
+        if self.end_views() {
+            self.context.purge_wake.notify();
+        }
+        Err(refused.into())
+    }
+
+    /// Returns the oldest transaction with changes, the oldest read view, and a check that purge waits for.
+    fn holders(&self) -> Arc<str> {
+        let age = |age: Duration| format!("{} s old", age.as_secs());
+        let transaction = self.active.listing().into_iter().find(|info| info.has_changes);
+        let transaction = transaction.map(|info| format!("transaction {}, {}", info.id, age(info.age)));
+        let view = self.active.views().first().map(|view| format!("a view, {}", age(view.age)));
+        let mut deferred_tables = self.streams.all().flat_map(|stream| stream.purge.deferred_tables());
+        let waits_for_check = deferred_tables.any(|table| self.purge.is_quiesced(table));
+        let check = waits_for_check.then(|| "a check of a table, which ends by itself".into());
+        let keeps: Vec<String> = transaction.into_iter().chain(view).chain(check).collect();
+        if keeps.is_empty() { "nothing old, purge is behind".into() } else { keeps.join("; ").into() }
+    }
+}

@@ -1,0 +1,33 @@
+//! Undo: the records of changes, their rollback and their purge.
+//!
+//! **Purpose.** Each row change writes an undo record (`record`) to a stream (`stream`; `directory` has all of them).
+//! It is read by readers of older versions (`versions`), by rollback (`rollback`), and by purge (`purge`), which
+//! removes what committed transactions have left, and drops the undo itself.
+//!
+//! **Invariants.** Nothing here knows transactions as such, only their ids: which of them have ended is a question to
+//! `mvcc`. What belongs to a transaction as a whole is in the layer above (`trx`).
+
+pub mod chains;
+pub mod directory;
+#[cfg(any(test, feature = "testing"))]
+pub mod failpoint;
+pub mod followers;
+pub mod limit;
+pub mod position;
+pub mod purge;
+mod purge_state;
+mod readers;
+pub mod record;
+pub mod rollback;
+pub mod stream;
+pub mod temporary;
+pub mod versions;
+
+pub use directory::Streams;
+pub use followers::{Follower, Followers, Following};
+pub use limit::{AtUndoLimit, UndoLimit};
+pub use purge::Purge;
+pub use stream::Stream;
+pub(in crate::txn) use stream::UndoContext;
+pub use temporary::TemporaryRead;
+pub use versions::Versions;

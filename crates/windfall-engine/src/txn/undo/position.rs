@@ -1,0 +1,27 @@
+//! Undo positions.
+//!
+//! **Purpose.** A position names a byte of a stream: the stream's number is its highest byte, the rest is the position
+//! in that stream.
+//!
+//! **Invariants.** A position is never used twice, and zero ([`UndoPos::NONE`]) is no position of a record.
+
+use crate::ids::UndoPos;
+
+/// Bits of the position in a stream.
+const BYTE_BITS: u32 = 56;
+
+/// Returns the undo position of a byte of a stream.
+pub(in crate::txn) fn undo_pos(stream: u8, at: u64) -> UndoPos {
+    debug_assert!(at >> BYTE_BITS == 0, "a stream has fewer than 2^56 bytes");
+    UndoPos(u64::from(stream) << BYTE_BITS | at)
+}
+
+/// Returns the byte of an undo position in its stream.
+pub(in crate::txn) fn byte_of(pos: UndoPos) -> u64 {
+    pos.0 & (u64::MAX >> (u64::BITS - BYTE_BITS))
+}
+
+/// Returns the stream number of an undo position.
+pub(in crate::txn) fn stream_of(pos: UndoPos) -> u8 {
+    (pos.0 >> BYTE_BITS) as u8
+}

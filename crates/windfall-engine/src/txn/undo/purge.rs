@@ -1,0 +1,582 @@
+//! Purge: the final removal of what committed transactions have left.
+//!
+//! **Purpose.** Delete-marked entries are removed, and the overflow chains of replaced and deleted values are freed, as
+//! are those that a rollback has left. An undo slice is dropped as a whole once all its transactions are purged.
+//!
+//! **Invariants.** A record is purged once its transaction had ended for every possible reader ([`Snapshot`]). An entry
+//! is removed only if it still carries the record's version, and a chain is freed only if it still has its stamp. So a
+//! record may be purged any number of times, and after a restart every record that still exists is purged again. Of the
+//! records that were rolled back two kinds matter: those of chains, and those that had revived an entry. While the
+//! entry was alive, the record that had delete-marked it was purged without effect.
+//!
+//! Purge holds the key latch of the row while it works on it, so that a call that changes the row finds what purge has
+//! seen. If the latch is not free, the record is deferred. A step examines a bounded number of records and frees a
+//! bounded number of pages. A record with a longer chain is purged again by the next step, and the latch is released
+//! meanwhile. A stream is scanned in order. The records of an active transaction are skipped, and purged by a walk of
+//! that transaction's own records once it has ended. A slice that is known to hold nothing to purge is skipped without
+//! being read. So a long transaction keeps the slices that it wrote to, and no others; slices are dropped in any order.
+//! The streams of temporary tables are purged by the calls on these tables (`temporary`).
+//!
+//! The records of a quiesced table (`rest`) are skipped and purged later, so a check holds up purge of its own table
+//! only. However many they are, one range of positions per table covers them. The range is read again only when the
+//! table is no longer quiesced. It may lead to records that were purged already, and to records of transactions with a
+//! walk still to come, which are left to that walk.
+//!
+//! The table of each record that was skipped and not purged is known. So purge can report for a table whether any of
+//! its records up to a position is still to be purged ([`Stream::is_purged_of`]).
+//!
+//! A page that cannot be read is a problem of its table only: the record that leads there is put aside, and retried
+//! from time to time until it works or the table is gone. If there are too many, the oldest are given up: the space
+//! that they would have freed stays allocated in that table.
+
+use core::time::Duration;
+
+use super::{
+    chains,
+    directory::Streams,
+    position::byte_of,
+    purge_state::{DEFERRED_MOST, Outcome, PassedBy, State, Unpurged},
+    record::{Body, Done, RowChange, Touch, UndoRecord},
+    rollback::{carries, merge},
+    stream::{Stored, Stream, UndoContext},
+};
+use crate::{
+    buffer::Durability,
+    error::{Error, Result},
+    ids::{SpaceId, TrxId, UndoPos},
+    mtr::Mtr,
+    page::EntryHeader,
+    store::Tree,
+    sync::{
+        Arc, Event,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    txn::{
+        locks::key_latch::KeyLatches,
+        mvcc::{Active, Snapshot},
+    },
+};
+
+/// Records that a step examines.
+const RECORDS_PER_STEP: usize = 256;
+/// Pages of overflow chains that a step frees.
+pub(in crate::txn) const PAGES_PER_STEP: usize = 128;
+/// Slices that a step drops.
+const SLICES_PER_STEP: usize = 64;
+/// The time between retries of these.
+pub(in crate::txn) const ASIDE_PAUSE: Duration = Duration::from_secs(5);
+/// Rounds without progress after which the remaining records must be blocked by others.
+const FRUITLESS_MOST: usize = 20;
+/// Log that a step may need.
+const LOG_PER_STEP: u64 = 256 << 10;
+/// Log that the removal of a secondary entry may need.
+const LOG_OF_REMOVAL: u64 = 256;
+const _: () =
+    assert!((PAGES_PER_STEP * chains::LOG_PER_PAGE) as u64 <= LOG_PER_STEP / 4, "the rest is for records");
+
+/// The remaining budget of a step.
+#[derive(Debug)]
+struct Left {
+    records: usize,
+    pages: usize,
+    /// The table of the first record that exceeded the budget.
+    cut: Option<SpaceId>,
+}
+
+/// The result of a step.
+#[derive(Debug)]
+struct Stepped {
+    /// More work can be done at once.
+    more: bool,
+    /// The table of the first record with a chain longer than what was left of the step.
+    cut: Option<SpaceId>,
+}
+
+/// Purges the undo streams of a database.
+#[derive(Debug)]
+pub struct Purge {
+    context: Arc<UndoContext>,
+    streams: Arc<Streams>,
+    active: Arc<Active>,
+    key_latches: Arc<KeyLatches>,
+    /// The number of times that it has found a table quiesced.
+    met_quiesced: AtomicU64,
+    slices_dropped: AtomicU64,
+    /// The number of records that it has finished, and of parts of chains that it has freed.
+    purged: AtomicU64,
+}
+
+impl Purge {
+    /// Of these streams.
+    pub(in crate::txn) fn new(
+        context: Arc<UndoContext>,
+        streams: Arc<Streams>,
+        active: Arc<Active>,
+        key_latches: Arc<KeyLatches>,
+    ) -> Self {
+        let (met_quiesced, slices_dropped, purged) = Default::default();
+        Self { context, streams, active, key_latches, met_quiesced, slices_dropped, purged }
+    }
+
+    /// Returns the number of undo slices dropped since the database was opened.
+    pub fn slices_dropped(&self) -> u64 {
+        self.slices_dropped.load(Relaxed)
+    }
+
+    /// Returns two counters of progress: of finished records and parts of chains, and of tables that were found
+    /// quiesced.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        (self.purged.load(Relaxed), self.met_quiesced.load(Relaxed))
+    }
+
+    /// Returns the snapshot that limits purge of a stream now.
+    fn horizon_of(&self, stream: &Stream) -> Arc<Snapshot> {
+        if stream.durability() == Durability::Logged {
+            return self.active.horizon();
+        }
+        // This comes first: a reader that is registered later finds final versions of the transactions that have ended
+        // by now.
+        let ended = Arc::new(self.active.ended());
+        stream.readers.oldest().unwrap_or(ended)
+    }
+
+    /// Returns the bytes of undo that purge has not processed yet, without those of temporary tables.
+    pub fn history_bytes(&self) -> u64 {
+        let left = |stream: &Stream| stream.end().saturating_sub(stream.purge.passed.load(Relaxed));
+        self.streams.all().map(left).sum()
+    }
+
+    /// Returns the event that wakes the worker early.
+    pub fn wake(&self) -> Arc<Event> {
+        self.context.purge_wake.clone()
+    }
+
+    /// Purges a stream up to a position, as far as one table is concerned and nothing blocks it. The table's gate is
+    /// closed. Once purge has reached the position, progress on other tables, which may continue without end, does not
+    /// count.
+    ///
+    /// # Errors
+    /// Damage, I/O, no log space.
+    pub(in crate::txn) fn catch_up(&self, stream: &Stream, table: SpaceId, before: u64) -> Result<()> {
+        stream.purge.state.lock().aside_due = Duration::ZERO;
+        let mut idle = 0;
+        let mut last = None;
+        while idle < FRUITLESS_MOST {
+            let _room = self.context.log().admit(LOG_PER_STEP)?;
+            let mut state = stream.purge.state.lock();
+            let Stepped { more, cut } = self.purge_locked(stream, &mut state)?;
+            if state.is_done_with(table, before) {
+                return Ok(());
+            }
+            let now = Some(state.progress_with(table, before));
+            // A long chain takes many steps.
+            let is_at_work = more && state.at < before || cut == Some(table);
+            idle = if now == last && !is_at_work { idle + 1 } else { 0 };
+            last = now;
+            drop(state);
+            self.context.pool.context().env.yield_point();
+        }
+        Ok(())
+    }
+
+    /// Runs one step of the purge worker. Returns whether more work can be done at once.
+    ///
+    /// # Errors
+    /// Damage, I/O; the other streams were processed.
+    pub fn step(&self) -> Result<bool> {
+        let mut done = Ok(false);
+        for stream in self.streams.all().filter(|stream| stream.purge.has_work(stream.end())) {
+            match (self.step_in(stream), &mut done) {
+                (Ok(more), Ok(any)) => *any |= more,
+                (Ok(_), Err(_)) => {}
+                (Err(error), _) => done = Err(error),
+            }
+        }
+        done
+    }
+
+    /// Purges what a call on a session's temporary tables has left. The call has succeeded in any case: the rest is
+    /// left to the next call.
+    pub fn purge_temporary(&self, stream: &Stream) {
+        debug_assert!(stream.durability() == Durability::Temporary, "the worker purges what is logged");
+        loop {
+            #[cfg(any(test, feature = "testing"))]
+            let step = self.context.failpoint.pass().and_then(|()| self.step_in(stream));
+            #[cfg(not(any(test, feature = "testing")))]
+            let step = self.step_in(stream);
+            match step {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return tracing::warn!(%error, "temporary tables could not be purged"),
+            }
+        }
+    }
+
+    /// Runs one step in one stream. Returns whether more work can be done at once.
+    pub(super) fn step_in(&self, stream: &Stream) -> Result<bool> {
+        let is_logged = stream.durability() == Durability::Logged;
+        let _room = is_logged.then(|| self.context.log().admit(LOG_PER_STEP)).transpose()?;
+        Ok(self.purge_locked(stream, &mut stream.purge.state.lock())?.more)
+    }
+
+    fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<Stepped> {
+        debug_assert!(
+            stream.durability() == Durability::Temporary
+                || self.context.log().reserved_bytes() >= LOG_PER_STEP,
+            "a step appends no more than was reserved"
+        );
+        let horizon = self.horizon_of(stream);
+        let mut left = Left { records: RECORDS_PER_STEP, pages: PAGES_PER_STEP, cut: None };
+        for _ in 0..stream.purge.ended.len() {
+            state.walks.extend(stream.purge.ended.pop());
+        }
+        self.retry_deferred(stream, state, &mut left)?;
+        self.retry_aside(stream, state, &mut left)?;
+        let mut walks = core::mem::take(&mut state.walks);
+        let walked =
+            walks.iter_mut().try_for_each(|walk| self.walk(stream, &horizon, state, walk, &mut left));
+        for (trx, _) in walks.extract_if(.., |(_, at)| *at == UndoPos::NONE) {
+            state.left.remove(&trx);
+        }
+        let needed = walks.iter().map(|(trx, _)| *trx).find(|trx| !horizon.covers(*trx));
+        stream.purge.blocked_at.store(needed.unwrap_or(TrxId::NONE).0, Relaxed);
+        state.walks = walks;
+        walked?;
+        self.purge_quiesced(stream, &horizon, state, &mut left)?;
+        let before = state.at;
+        let passed = self.pass(stream, &horizon, state, &mut left);
+        debug_assert!(state.at >= before, "purge passes a stream in one direction");
+        debug_assert!(state.deferred.len() <= DEFERRED_MOST, "more records are deferred than are kept");
+        stream.purge.passed.store(state.at, Relaxed);
+        *stream.purge.deferred_tables.lock() = state.quiesced.keys().copied().collect();
+        passed?;
+        let dropped = self.drop_slices(stream, state)?;
+        let more = left.records == 0 || left.pages == 0 || dropped == SLICES_PER_STEP;
+        Ok(Stepped { more, cut: left.cut })
+    }
+
+    fn retry_deferred(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
+        let mut done = Ok(());
+        for record in core::mem::take(&mut state.deferred) {
+            let outcome =
+                if done.is_ok() { self.purge_again(stream, record, left) } else { Ok(Outcome::Busy) };
+            // After a failure the remaining records stay deferred.
+            let outcome = outcome.unwrap_or_else(|error| {
+                done = Err(error);
+                Outcome::Busy
+            });
+            if !state.note(record, outcome) {
+                state.deferred.push(record);
+            }
+        }
+        done
+    }
+
+    /// Retries the records that could not be read some time ago.
+    fn retry_aside(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
+        let now = self.context.now();
+        if state.aside.is_empty() || now < state.aside_due {
+            return Ok(());
+        }
+        state.aside_due = now + ASIDE_PAUSE;
+        for _ in 0..state.aside.len() {
+            let Some(record) = state.aside.front().copied().filter(|_| left.records > 0) else { break };
+            left.records -= 1;
+            let outcome = self.purge_again(stream, record, left)?;
+            state.aside.pop_front();
+            match outcome {
+                Outcome::Purged => {}
+                // It can be read again, and is treated like other records.
+                Outcome::Busy | Outcome::Cut if state.deferred.len() < DEFERRED_MOST => {
+                    state.deferred.push(record);
+                }
+                Outcome::Quiesced => state.defer_quiesced(record),
+                Outcome::Busy | Outcome::Cut | Outcome::Unreadable => state.aside.push_back(record),
+            }
+        }
+        Ok(())
+    }
+
+    /// Purges the records of a transaction that was skipped, from the last to the first.
+    fn walk(
+        &self,
+        stream: &Stream,
+        horizon: &Snapshot,
+        state: &mut State,
+        (trx, next): &mut (TrxId, UndoPos),
+        left: &mut Left,
+    ) -> Result<()> {
+        while horizon.covers(*trx) && *next != UndoPos::NONE && left.records > 0 {
+            if state.deferred.len() >= DEFERRED_MOST {
+                break;
+            }
+            left.records -= 1;
+            let at = byte_of(*next);
+            let Some(stored) = stream.record(at)? else {
+                *next = UndoPos::NONE;
+                break;
+            };
+            let record = stream.decode(at, &stored)?;
+            let outcome = self.purge_record(stream, at, &stored, &record, left)?;
+            if !state.note(Unpurged { at, table: record.body.table() }, outcome) {
+                break;
+            }
+            *next = record.previous;
+        }
+        Ok(())
+    }
+
+    /// Continues in the ranges of tables that are no longer quiesced, and purges their records. Nothing is read for the
+    /// others.
+    fn purge_quiesced(
+        &self,
+        stream: &Stream,
+        horizon: &Snapshot,
+        state: &mut State,
+        left: &mut Left,
+    ) -> Result<()> {
+        let tables: Vec<SpaceId> = state.quiesced.keys().copied().collect();
+        for table in tables {
+            if self.is_quiesced(table) {
+                self.met_quiesced.fetch_add(1, Relaxed);
+                continue;
+            }
+            while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
+                let (next, last) = state.quiesced[&table].clone().into_inner();
+                let Some((at, stored)) = stream.next_record(next)?.filter(|(at, _)| *at <= last) else {
+                    state.quiesced.remove(&table);
+                    break;
+                };
+                left.records -= 1;
+                let record = stream.decode(at, &stored)?;
+                let is_due = record.body.table() == table
+                    && horizon.covers(record.trx)
+                    && !state.is_to_be_walked(record.trx, at);
+                if is_due {
+                    read_ahead(stream, state, at);
+                    let outcome = self.purge_record(stream, at, &stored, &record, left)?;
+                    if outcome == Outcome::Quiesced || !state.note(Unpurged { at, table }, outcome) {
+                        break;
+                    }
+                }
+                state.quiesced.insert(table, stored.next..=last);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a check has quiesced the table.
+    pub(in crate::txn) fn is_quiesced(&self, table: SpaceId) -> bool {
+        self.context.pool.space(table).is_some_and(|space| space.check_lock().try_read().is_none())
+    }
+
+    /// Continues the scan of the stream.
+    fn pass(&self, stream: &Stream, horizon: &Snapshot, state: &mut State, left: &mut Left) -> Result<()> {
+        let mut looked_at = None;
+        while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
+            let end = stream.end();
+            let slice = state.at / stream.slice_bytes();
+            if looked_at.replace(slice) != Some(slice)
+                && let Some(sealed) = stream.sealed(slice)
+                && sealed.leaves_nothing
+                && horizon.covers_all_up_to(sealed.youngest)
+            {
+                state.pass_over(slice, stream.slice_bytes(), sealed.youngest);
+                continue;
+            }
+            let Some((at, stored)) = stream.next_record(state.at)? else {
+                state.at = state.at.max(end);
+                break;
+            };
+            left.records -= 1;
+            let record = stream.decode(at, &stored)?;
+            let (trx, table) = (record.trx, record.body.table());
+            let slices = [at, stored.next - 1].map(|at| at / stream.slice_bytes());
+            if let Some(passed) = state.left.get_mut(&trx) {
+                // Its walk will visit the record, and needs each record to find the one before.
+                passed.slices.extend(slices);
+                passed.tables.insert(table);
+            } else if horizon.covers(trx) {
+                read_ahead(stream, state, at);
+                let outcome = self.purge_record(stream, at, &stored, &record, left)?;
+                if !state.note(Unpurged { at, table }, outcome) {
+                    break;
+                }
+            } else if self.active.note_skipped(trx) {
+                state.left.insert(trx, PassedBy { slices: slices.into(), tables: [table].into() });
+            } else {
+                // It has ended, and a reader may still need the versions before.
+                stream.purge.blocked_at.store(trx.0, Relaxed);
+                break;
+            }
+            state.at = stored.next;
+        }
+        Ok(())
+    }
+
+    fn drop_slices(&self, stream: &Stream, state: &State) -> Result<usize> {
+        let passed = state.at / stream.slice_bytes();
+        let mut candidates = stream.slices();
+        candidates.retain(|(slice, _)| *slice < passed);
+        // The newest is never dropped.
+        if candidates.is_empty() {
+            return Ok(0);
+        }
+        let pins = state.pins(stream.slice_bytes());
+        let mut dropped = 0;
+        for (slice, _) in candidates {
+            if dropped < SLICES_PER_STEP && !pins.contains(&slice) && stream.drop_slice(slice)? {
+                debug_assert!(
+                    state.unpurged().all(|record| record.at / stream.slice_bytes() != slice),
+                    "a slice with a record that is still to be purged was dropped"
+                );
+                dropped += 1;
+                self.slices_dropped.fetch_add(1, Relaxed);
+            }
+        }
+        Ok(dropped)
+    }
+
+    /// Purges a record that was deferred.
+    fn purge_again(&self, stream: &Stream, record: Unpurged, left: &mut Left) -> Result<Outcome> {
+        let at = record.at;
+        let Some(stored) = stream.record(at)? else { return Ok(Outcome::Purged) };
+        self.purge_record(stream, at, &stored, &stream.decode(at, &stored)?, left)
+    }
+
+    fn purge_record(
+        &self,
+        stream: &Stream,
+        at: u64,
+        stored: &Stored,
+        record: &UndoRecord,
+        left: &mut Left,
+    ) -> Result<Outcome> {
+        let table = self.context.pool.space(record.body.table());
+        let at_work = table.as_ref().map(|space| space.check_lock().try_read());
+        if matches!(at_work, Some(None)) {
+            self.met_quiesced.fetch_add(1, Relaxed);
+            return Ok(Outcome::Quiesced);
+        }
+        match self.purge_decoded(stream, at, stored, record, left) {
+            Err(error) if error.is_read_failure() => {
+                tracing::warn!(%error, "what is left in this table could not be purged yet");
+                Ok(Outcome::Unreadable)
+            }
+            done => {
+                if matches!(done, Ok(Outcome::Cut)) {
+                    left.cut.get_or_insert(record.body.table());
+                }
+                let gets_on = matches!(done, Ok(Outcome::Purged | Outcome::Cut));
+                if gets_on && stream.durability() == Durability::Logged {
+                    self.purged.fetch_add(1, Relaxed);
+                }
+                done
+            }
+        }
+    }
+
+    fn purge_decoded(
+        &self,
+        stream: &Stream,
+        at: u64,
+        stored: &Stored,
+        record: &UndoRecord,
+        left: &mut Left,
+    ) -> Result<Outcome> {
+        let version = EntryHeader::new(record.trx, stream.undo_pos(at));
+        let gone = match &record.body {
+            // The chain belongs to no version: no reader uses it.
+            Body::Overflow { space, first } if stored.rolled_back => self
+                .unless_dropped(*space, |tree| chains::free(tree, *first, version.undo.0, &mut left.pages))?,
+            Body::Row { space, key, change, touches } => {
+                let marks: Vec<(&Touch, EntryHeader)> = touches
+                    .iter()
+                    .filter_map(|touch| match touch.done {
+                        Done::Marked(_) if !stored.rolled_back => Some((touch, version)),
+                        // It is delete-marked again, as it was when the record that marked it first was purged without
+                        // effect.
+                        Done::Revived(before) if stored.rolled_back => Some((touch, before)),
+                        _ => None,
+                    })
+                    .collect();
+                let leaves_something = match change {
+                    RowChange::Insert => false,
+                    RowChange::Update { header, .. } if stored.rolled_back => header.is_deleted(),
+                    RowChange::Update { header, .. } => header.is_overflow(),
+                    RowChange::Delete { .. } => !stored.rolled_back,
+                };
+                if !leaves_something && marks.is_empty() {
+                    return Ok(Outcome::Purged);
+                }
+                let Some(_turn) = self.key_latches.try_lock(self.key_latches.name(*space, key)) else {
+                    return Ok(Outcome::Busy);
+                };
+                // A step has log for a number of records, regardless of the number of indexes.
+                let room = || self.context.log().reserve(LOG_OF_REMOVAL * marks.len() as u64);
+                let is_logged = stream.durability() == Durability::Logged;
+                let _room = (is_logged && !marks.is_empty()).then(room).transpose()?;
+                for (touch, version) in &marks {
+                    self.unless_dropped(touch.space, |tree| {
+                        remove(tree, *version, &touch.key, &mut left.pages)
+                    })?;
+                }
+                self.unless_dropped(*space, |tree| match change {
+                    _ if !leaves_something => Ok(true),
+                    RowChange::Update { header, .. } if stored.rolled_back => {
+                        remove(tree, *header, key, &mut left.pages)
+                    }
+                    RowChange::Update { header, value } => {
+                        chains::free_of(tree, *header, value, &mut left.pages)
+                    }
+                    RowChange::Delete { .. } => remove(tree, version, key, &mut left.pages),
+                    RowChange::Insert => Ok(true),
+                })?
+            }
+            Body::Overflow { .. } => true,
+        };
+        Ok(if gone { Outcome::Purged } else { Outcome::Cut })
+    }
+
+    /// Runs an operation on a tree. A tree that was dropped meanwhile needs nothing.
+    fn unless_dropped(&self, space: SpaceId, run: impl FnOnce(&Tree) -> Result<bool>) -> Result<bool> {
+        match self.context.tree(space).map(|tree| run(&tree)) {
+            None | Some(Err(Error::TableDropped(_))) => Ok(true),
+            Some(done) => done,
+        }
+    }
+}
+
+/// Reads ahead the slice of a record that can be purged: the records after it can probably be purged, too.
+fn read_ahead(stream: &Stream, state: &mut State, at: u64) {
+    if state.reads_ahead(at / stream.slice_bytes()) {
+        stream.read_ahead(at);
+    }
+}
+
+/// Removes an entry that was delete-marked by this version, after freeing the chain of its value. Returns whether both
+/// are done.
+fn remove(tree: &Tree, version: EntryHeader, key: &[u8], pages: &mut usize) -> Result<bool> {
+    let is_it = |header: &EntryHeader| header.is_deleted() && carries(Some(*header), version);
+    let mut chain_is_gone = false;
+    loop {
+        let mut mtr = Mtr::begin(tree.store())?;
+        let located = tree.seek_for_change(&mut mtr, key, None)?;
+        let Some(header) = located.header().filter(is_it) else { return Ok(true) };
+        if !header.is_overflow() || chain_is_gone {
+            let small = located.remove(&mut mtr);
+            mtr.commit()?;
+            if small {
+                merge(tree, key);
+            }
+            return Ok(true);
+        }
+        drop(mtr);
+        let mut value = Vec::new();
+        let Some(header) = tree.get_into(key, &mut value)?.filter(is_it) else { return Ok(true) };
+        if !chains::free_of(tree, header, &value, pages)? {
+            return Ok(false);
+        }
+        chain_is_gone = true;
+    }
+}

@@ -1,0 +1,243 @@
+//! The progress of purge in an undo stream.
+//!
+//! **Purpose.** The position up to which purge has processed the stream, and the records that it has skipped or
+//! deferred on the way (`purge`).
+//!
+//! **Invariants.** Everything before the position was purged, or is noted here. A record is noted once, however often
+//! it is read. The numbers of deferred records and of those put aside are bounded; the records of a quiesced table are
+//! one range of positions, however many they are.
+
+use core::{ops::RangeInclusive, time::Duration};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crossbeam_queue::SegQueue;
+
+use super::position::byte_of;
+use crate::{
+    ids::{SpaceId, TrxId, UndoPos},
+    sync::{
+        Bug, Mutex, Rank,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        planted,
+    },
+};
+
+/// The most records per stream that wait for a key latch.
+pub(super) const DEFERRED_MOST: usize = 256;
+/// The most records per stream that are put aside because of an unreadable page.
+pub(super) const ASIDE_MOST: usize = 1024;
+
+/// The progress of purge in a stream.
+#[derive(Debug)]
+pub(in crate::txn) struct StreamPurge {
+    pub(super) state: Mutex<State>,
+    /// Transactions that were skipped and have ended, each with its last record here.
+    pub(super) ended: SegQueue<(TrxId, UndoPos)>,
+    /// The position up to which purge has processed the stream, for readers without the lock.
+    pub(super) passed: AtomicU64,
+    /// The transaction at which purge is stopped: it has ended, but a read view may still need the versions before its
+    /// own. [`TrxId::NONE`] if there is none.
+    pub(super) blocked_at: AtomicU64,
+    /// The tables with records deferred for a check, as of the end of the last step.
+    pub(super) deferred_tables: Mutex<Vec<SpaceId>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// Everything before was purged or is noted below.
+    pub at: u64,
+    /// Transactions with skipped records.
+    pub left: BTreeMap<TrxId, PassedBy>,
+    /// Those of them that have ended, each with the next record to purge.
+    pub walks: Vec<(TrxId, UndoPos)>,
+    /// Records of rows with a busy key latch.
+    pub deferred: Vec<Unpurged>,
+    /// Per table that was quiesced: the range from its first record that was skipped meanwhile to the last.
+    pub quiesced: BTreeMap<SpaceId, RangeInclusive<u64>>,
+    /// Records of tables that could not be read.
+    pub aside: VecDeque<Unpurged>,
+    /// The time at which these are retried.
+    pub aside_due: Duration,
+    /// The last slice that was read ahead.
+    pub ahead: Option<u64>,
+}
+
+/// The places of the skipped records of a transaction.
+#[derive(Debug, Default)]
+pub(super) struct PassedBy {
+    pub slices: BTreeSet<u64>,
+    /// The tables of these records.
+    pub tables: BTreeSet<SpaceId>,
+}
+
+/// A record that was skipped, and is still to be purged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unpurged {
+    pub at: u64,
+    pub table: SpaceId,
+}
+
+/// The progress of purge with a table in a stream: if two of these are equal, there was none.
+#[derive(PartialEq, Eq)]
+pub(super) struct Progress {
+    at: u64,
+    walks: Vec<(TrxId, UndoPos)>,
+    unpurged: usize,
+    quiesced: Vec<RangeInclusive<u64>>,
+}
+
+/// The outcome for a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Purged,
+    /// The key latch of its row is busy.
+    Busy,
+    /// Its table is quiesced.
+    Quiesced,
+    /// Its chain is longer than what is left of the step.
+    Cut,
+    /// Its table cannot be read.
+    Unreadable,
+}
+
+impl StreamPurge {
+    pub(in crate::txn) fn new(at: u64) -> Self {
+        let state = State { at, ..State::default() };
+        let (passed, blocked_at) = (AtomicU64::new(at), AtomicU64::new(TrxId::NONE.0));
+        let deferred_tables = Mutex::new(Rank::Leaf, Vec::new());
+        Self {
+            state: Mutex::new(Rank::Purge, state),
+            ended: SegQueue::new(),
+            passed,
+            blocked_at,
+            deferred_tables,
+        }
+    }
+
+    /// Returns the transaction at which read views stop purge. If purge has moved on since, all views see that
+    /// transaction.
+    pub(in crate::txn) fn blocked_at(&self) -> Option<TrxId> {
+        Some(TrxId(self.blocked_at.load(Relaxed))).filter(|trx| *trx != TrxId::NONE)
+    }
+
+    /// Returns the tables with records deferred for a check, which may have ended since. Does not wait for a step.
+    pub(in crate::txn) fn deferred_tables(&self) -> Vec<SpaceId> {
+        self.deferred_tables.lock().clone()
+    }
+
+    /// Returns whether no record of a table before this position is still to be purged, or can still be rolled back.
+    /// Waits for the current step.
+    pub(in crate::txn) fn is_done_with(&self, table: SpaceId, before: u64) -> bool {
+        let state = self.state.lock();
+        state.is_done_with(table, before)
+    }
+
+    /// Schedules the walk of a transaction that purge had skipped and that has ended.
+    pub(in crate::txn) fn schedule_walk(&self, trx: TrxId, last: UndoPos) {
+        debug_assert!(trx != TrxId::NONE, "a transaction with skipped records has an id");
+        self.ended.push((trx, last));
+    }
+
+    /// Returns whether purge has work in the stream, which ends at `end`.
+    pub(super) fn has_work(&self, end: u64) -> bool {
+        let state = self.state.lock();
+        state.at < end
+            || !state.walks.is_empty()
+            || !state.deferred.is_empty()
+            || !state.quiesced.is_empty()
+            || !state.aside.is_empty()
+            || !self.ended.is_empty()
+    }
+}
+
+impl State {
+    pub(super) fn pins(&self, slice_bytes: u64) -> BTreeSet<u64> {
+        let of = |at: &u64| at / slice_bytes;
+        // A deferred record may extend into the next slice.
+        let kept = self.unpurged().flat_map(|record| [of(&record.at), of(&record.at) + 1]);
+        let quiesced = self.quiesced.values().flat_map(|range| of(range.start())..=of(range.end()) + 1);
+        self.left.values().flat_map(|passed| &passed.slices).copied().chain(kept).chain(quiesced).collect()
+    }
+
+    /// Returns the records that were skipped and deferred.
+    pub(super) fn unpurged(&self) -> impl Iterator<Item = &Unpurged> {
+        self.deferred.iter().chain(&self.aside)
+    }
+
+    pub(super) fn has_left(&self, table: SpaceId) -> bool {
+        self.left.values().any(|passed| passed.tables.contains(&table)) && !planted(Bug::LeftoversUnseen)
+    }
+
+    pub(super) fn is_done_with(&self, table: SpaceId, before: u64) -> bool {
+        self.at >= before
+            && !self.has_left(table)
+            && !self.quiesced.contains_key(&table)
+            && self.unpurged().all(|record| record.table != table)
+    }
+
+    pub(super) fn progress_with(&self, table: SpaceId, before: u64) -> Progress {
+        let is_of = |trx: &TrxId| self.left.get(trx).is_some_and(|passed| passed.tables.contains(&table));
+        // Walks run in this order: those before one of the table must end first, and none is inserted before it.
+        let walks = self.walks.iter().rposition(|(trx, _)| is_of(trx)).map_or(0, |last| last + 1);
+        Progress {
+            at: self.at.min(before),
+            walks: self.walks[..walks].to_vec(),
+            unpurged: self.unpurged().filter(|record| record.table == table).count(),
+            // Ranges are read in this order. If this table has one, those before it matter, too.
+            quiesced: if self.quiesced.contains_key(&table) {
+                self.quiesced.range(..=table).map(|(_, range)| range.clone()).collect()
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    /// Skips the slice at the current position, in which nothing is to be purged.
+    pub(super) fn pass_over(&mut self, slice: u64, slice_bytes: u64, youngest: TrxId) {
+        // A pending walk needs each record of its transaction to find the record before. There may be one here, which
+        // may extend into the next slice.
+        for (_, passed) in self.left.range_mut(..=youngest) {
+            passed.slices.extend([slice, slice + 1]);
+        }
+        self.at = (slice + 1) * slice_bytes;
+    }
+
+    /// Notes the outcome for a record. Returns `false` if the record must be purged again before any other.
+    pub(super) fn note(&mut self, record: Unpurged, outcome: Outcome) -> bool {
+        match outcome {
+            Outcome::Purged => {}
+            // A record that is read again may be noted already.
+            Outcome::Busy | Outcome::Unreadable if self.unpurged().any(|known| known.at == record.at) => {}
+            Outcome::Busy => self.deferred.push(record),
+            Outcome::Quiesced => self.defer_quiesced(record),
+            Outcome::Cut => return false,
+            Outcome::Unreadable => self.put_aside(record),
+        }
+        true
+    }
+
+    pub(super) fn defer_quiesced(&mut self, record: Unpurged) {
+        let range = self.quiesced.entry(record.table).or_insert(record.at..=record.at);
+        *range = record.at.min(*range.start())..=record.at.max(*range.end());
+    }
+
+    /// Returns whether the slice of a record that can be purged is still to be read ahead, and notes it as read.
+    pub(super) fn reads_ahead(&mut self, slice: u64) -> bool {
+        self.ahead.replace(slice) != Some(slice)
+    }
+
+    /// Returns whether the walk of this record's transaction has yet to reach it.
+    pub(super) fn is_to_be_walked(&self, trx: TrxId, at: u64) -> bool {
+        let has_come_to = |next: UndoPos| next != UndoPos::NONE && at <= byte_of(next);
+        self.left.contains_key(&trx)
+            && self.walks.iter().find(|(walker, _)| *walker == trx).is_none_or(|(_, next)| has_come_to(*next))
+    }
+
+    pub(super) fn put_aside(&mut self, record: Unpurged) {
+        if self.aside.len() == ASIDE_MOST {
+            self.aside.pop_front();
+        }
+        self.aside.push_back(record);
+        debug_assert!(self.aside.len() <= ASIDE_MOST, "more records are put aside than are kept");
+    }
+}

@@ -1,0 +1,207 @@
+//! The rollback of one undo record.
+//!
+//! **Purpose.** Restores the entries of a row to their state before the record was written.
+//!
+//! **Invariants.** An entry is changed only if it still carries the record's transaction id and undo position. The
+//! secondary entries come first, each in a mini-transaction of its own; the last mini-transaction restores the
+//! clustered entry and marks the record. So the rollback may be interrupted and restarted at any point. A tablespace
+//! that was dropped is skipped. Of a long value only the record is marked: its pages are left to purge (`chains`).
+//! Rollback needs no new undo and no new disk space, only log ([`RollbackSpace`]).
+
+use super::{
+    followers::Followers,
+    record::{Body, Done, RowChange, Touch, UndoRecord},
+    stream::{Stream, UndoContext},
+};
+use crate::{
+    buffer::BufferPool,
+    error::{Error, Result},
+    log::{Log, LogReservation},
+    mtr::Mtr,
+    page::EntryHeader,
+    store::Tree,
+    sync::{Bug, planted},
+    tree::split_log_limit,
+};
+
+/// Log that the rollback of an entry needs, in addition to its value and without page splits.
+pub(in crate::txn) const LOG_PER_ENTRY: u64 = 512;
+/// Log that the end of a rollback needs, or the mark on a record.
+pub(in crate::txn) const LOG_OF_END: u64 = 512;
+
+/// The source of the log that a rollback needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::txn) enum RollbackSpace {
+    /// It was reserved before each change.
+    Ahead,
+    /// It is reserved record by record, which may wait.
+    PerRecord,
+}
+
+impl RollbackSpace {
+    /// Reserves log for a step of the rollback, unless it was reserved already.
+    ///
+    /// # Errors
+    /// A full disk, or another failure to make room.
+    pub(in crate::txn) fn room(self, log: &Log, bytes: u64) -> Result<Option<LogReservation<'_>>> {
+        match self {
+            Self::Ahead => Ok(None),
+            // If there is no space to wait for, the reserve for work that frees log may have some.
+            Self::PerRecord => log.admit(bytes).or_else(|_| log.admit_rollback(bytes)).map(Some),
+        }
+    }
+}
+
+/// Returns the log that the rollback of a record needs, in bytes.
+///
+/// # Errors
+/// Damage, I/O.
+pub(in crate::txn) fn log_for(context: &UndoContext, record: &UndoRecord) -> Result<u64> {
+    let mut bytes = LOG_OF_END;
+    if let Body::Row { space, key, change, touches } = &record.body {
+        bytes += LOG_PER_ENTRY * (1 + touches.len() as u64);
+        if let RowChange::Update { value, .. } = change {
+            bytes += (key.len() + value.len()) as u64;
+            let mut now = Vec::new();
+            if let Some(tree) = context.tree(*space)
+                && unless_dropped(tree.get_into(key, &mut now).map(|header| header.is_some()))?
+                && now.len() < value.len()
+            {
+                // Others may have used the freed space.
+                bytes += split_log_limit(context.pool.page_size());
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// Undoes one record.
+///
+/// # Errors
+/// Damage, I/O; it may be repeated.
+pub(in crate::txn) fn roll_back(
+    context: &UndoContext,
+    followers: &Followers,
+    stream: &Stream,
+    at: u64,
+    record: &UndoRecord,
+) -> Result<()> {
+    let version = EntryHeader::new(record.trx, stream.undo_pos(at));
+    let pool = &context.pool;
+    match &record.body {
+        Body::Row { space, key, change, touches } => {
+            let entries = if planted(Bug::EntriesNotRolledBack) { &[][..] } else { touches };
+            for touch in entries.iter().rev() {
+                if let Some(tree) = context.tree(touch.space) {
+                    unless_dropped(roll_back_touch(&tree, version, touch))?;
+                }
+            }
+            let done = match context.tree(*space).map(Tree::with_log_reserved) {
+                Some(tree) => {
+                    unless_dropped(roll_back_row(followers, &tree, version, key, change, stream, at))?
+                }
+                None => false,
+            };
+            if !done {
+                mark(pool, stream, at)?;
+            }
+        }
+        Body::Overflow { .. } => mark(pool, stream, at)?,
+    }
+    Ok(())
+}
+
+/// A tablespace that was dropped meanwhile needs no rollback.
+fn unless_dropped(done: Result<bool>) -> Result<bool> {
+    match done {
+        Err(Error::TableDropped(_)) => Ok(false),
+        done => done,
+    }
+}
+
+fn mark(pool: &BufferPool, stream: &Stream, at: u64) -> Result<()> {
+    let mut mtr = Mtr::begin(pool)?;
+    let (slot, op) = stream.latch_mark(&mut mtr, at)?;
+    mtr.apply(slot, &op);
+    mtr.commit()?;
+    Ok(())
+}
+
+/// Returns whether an entry still carries the version.
+pub(in crate::txn) fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool {
+    header.is_some_and(|header| header.trx == version.trx && header.undo == version.undo)
+}
+
+/// Merges the leaf of a key with a neighbour, if possible. The content of the tree does not depend on it: a page that
+/// cannot be read is reported to the next call that needs it.
+pub(in crate::txn) fn merge(tree: &Tree, key: &[u8]) {
+    if let Err(error) = tree.maintain(key) {
+        tracing::warn!(%error, "a leaf that holds little could not be merged");
+    }
+}
+
+fn roll_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
+    let mut mtr = Mtr::begin(tree.store())?;
+    let mut located = tree.seek_for_change(&mut mtr, &touch.key, None)?;
+    if !carries(located.header(), version) {
+        return Ok(true);
+    }
+    let small = match touch.done {
+        Done::Inserted => located.remove(&mut mtr),
+        Done::Revived(before) | Done::Marked(before) => {
+            located.set_header(&mut mtr, before);
+            false
+        }
+    };
+    mtr.commit()?;
+    if small {
+        merge(tree, &touch.key);
+    }
+    Ok(true)
+}
+
+/// Restores the clustered entry and marks the record, in one mini-transaction; then notifies the follower of the table.
+fn roll_back_row(
+    followers: &Followers,
+    tree: &Tree,
+    version: EntryHeader,
+    key: &[u8],
+    change: &RowChange,
+    stream: &Stream,
+    at: u64,
+) -> Result<bool> {
+    let room = match change {
+        RowChange::Update { value, .. } => Some(value.len()),
+        RowChange::Insert | RowChange::Delete { .. } => None,
+    };
+    let mut mtr = Mtr::begin(tree.store())?;
+    let mut located = tree.seek_for_change(&mut mtr, key, room)?;
+    let (slot, op) = stream.latch_mark(&mut mtr, at)?;
+    let mut small = false;
+    let mut sides = None;
+    if let Some(header) = located.header().filter(|header| carries(Some(*header), version)) {
+        let mut stored = Vec::new();
+        located.value_into(&mtr, &mut stored);
+        let restored = match change {
+            RowChange::Insert => None,
+            RowChange::Update { header, value } => Some((*header, value.clone())),
+            RowChange::Delete { header } => Some((*header, stored.clone())),
+        };
+        let is_live = |(header, _): &(EntryHeader, Vec<u8>)| !header.is_deleted();
+        sides = Some((Some((header, stored)).filter(is_live), restored.filter(is_live)));
+        match change {
+            RowChange::Insert => small = located.remove(&mut mtr),
+            RowChange::Update { header, value } => located.replace(&mut mtr, *header, value),
+            RowChange::Delete { header } => located.set_header(&mut mtr, *header),
+        }
+    }
+    mtr.apply(slot, &op);
+    mtr.commit()?;
+    if let Some((undone, restored)) = sides {
+        followers.note_rolled_back(tree, key, undone, restored);
+    }
+    if small {
+        merge(tree, key);
+    }
+    Ok(true)
+}

@@ -1,0 +1,43 @@
+//! Reads of temporary tables, which no read view protects from purge.
+//!
+//! **Purpose.** Undo and replaced values of temporary tables are purged by the calls that leave them, regardless of
+//! read views.
+//!
+//! **Invariants.** A temporary table is read in its current version: no read follows its undo records to an older
+//! version, so no read view keeps one (`versions`). The session itself may still need two things. An unfinished
+//! transaction may roll back its changes as a whole, to a savepoint, or those of a statement. All of these walk its own
+//! records, and purge keeps these until it has ended. And a long value that is read piece by piece stays until the read
+//! is over: the reader is registered with the stream before it reads the row ([`TemporaryRead`]), and a transaction
+//! that replaces the value that it reads ends, if at all, after this registration.
+//!
+//! Each call purges as far as possible, and nothing is left to the worker. So the undo that is kept is that of one
+//! session: of its transaction, and of its writes while it reads a long value. It counts neither for the limit on undo
+//! nor for its metrics.
+
+use super::stream::Stream;
+use crate::{buffer::Durability, sync::Arc, txn::mvcc::Active};
+
+/// A read of a long value of a temporary table: what replaces the value is not purged.
+#[derive(Debug)]
+pub struct TemporaryRead {
+    stream: Arc<Stream>,
+    number: u64,
+}
+
+impl TemporaryRead {
+    /// Registers a reader of a temporary table, which has not read its row yet.
+    pub fn new(active: &Active, stream: &Arc<Stream>) -> Self {
+        debug_assert!(
+            stream.durability() == Durability::Temporary,
+            "readers of logged tables have read views"
+        );
+        let number = stream.readers.enter(Arc::new(active.ended()));
+        Self { stream: stream.clone(), number }
+    }
+}
+
+impl Drop for TemporaryRead {
+    fn drop(&mut self) {
+        self.stream.readers.leave(self.number);
+    }
+}

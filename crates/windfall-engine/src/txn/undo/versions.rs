@@ -1,0 +1,231 @@
+//! Reads of visible versions.
+//!
+//! **Purpose.** Rows change in place. A reader that must not see the current version follows the undo record that made
+//! it to the previous version, until it reaches a visible one, or none at all.
+//!
+//! **Invariants.** A record is followed only for a version that the reader's read view does not see, and the view keeps
+//! all such records from purge. So they exist, undone or not, unless the view is ended meanwhile; the result of the
+//! read is discarded then. A version that was rolled back after the reader copied it leads to the same previous version
+//! as before. The clustered entry and each secondary entry of a row carry the position of one record, which has the
+//! previous state of each of them.
+//!
+//! A temporary table has one reader, which sees the current versions.
+
+use super::{
+    directory::Streams,
+    position::byte_of,
+    record::{Body, RowChange, UndoRecord},
+};
+use crate::{
+    error::{CorruptError, Error, Owner, Result, TransactionError},
+    ids::{SpaceId, TrxId},
+    page::EntryHeader,
+    store::Tree,
+    sync::{Arc, Bug, planted},
+    tree::overflow::OverflowReader,
+    txn::mvcc::{
+        Active, ReadView, Visibility,
+        value::{self, RowReader, chain_of, follow},
+    },
+};
+
+/// Finds the versions that reads see.
+#[derive(Debug)]
+pub struct Versions {
+    active: Arc<Active>,
+    streams: Arc<Streams>,
+}
+
+impl Versions {
+    /// Of these transactions, with their undo.
+    pub(in crate::txn) fn new(active: Arc<Active>, streams: Arc<Streams>) -> Self {
+        Self { active, streams }
+    }
+
+    /// Creates a read view of what is committed now.
+    pub fn view(&self) -> ReadView {
+        ReadView::new(&self.active)
+    }
+
+    /// Reads the last committed value of a row, or the value that this transaction has written, and replaces the
+    /// content of `out`. Returns `false` if there is no such row. Without `whole`, a value in overflow pages is not
+    /// read.
+    ///
+    /// # Errors
+    /// Damage, I/O, a dropped table.
+    pub fn get_committed(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        own: TrxId,
+        whole: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        // Before the entry is read: the versions of all transactions that have ended by now are final.
+        let oldest = self.active.oldest();
+        let Some(header) = tree.get_into(key, out)? else { return Ok(false) };
+        if header.trx < oldest || header.trx == own {
+            if header.is_deleted() || !header.is_overflow() || !whole {
+                return Ok(!header.is_deleted());
+            }
+            if follow(tree, out, None).is_ok() {
+                return Ok(true);
+            }
+        }
+        loop {
+            match self.get_in(tree, key, Visibility::View(&self.view(), own), whole, out) {
+                // The view was created for this read only, so the read can be repeated.
+                Err(Error::Transaction(TransactionError::ViewEnded)) => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// The same, in the visible version.
+    ///
+    /// # Errors
+    /// As [`Versions::get_committed`].
+    pub fn get_in(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        visibility: Visibility<'_>,
+        whole: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        if let (Visibility::Newest, true) = (visibility, whole) {
+            return value::get(tree, key, out);
+        }
+        let found = tree.get_into(key, out).and_then(|header| {
+            header.map_or(Ok(false), |header| self.value_in(tree, key, header, visibility, whole, out))
+        });
+        visibility.held(found)
+    }
+
+    /// The same, for an entry that was read: `out` has its stored value, which is replaced by the row's value. The
+    /// caller must check whether the view is still valid.
+    ///
+    /// # Errors
+    /// As [`Versions::get_committed`].
+    pub fn value_in(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        header: EntryHeader,
+        visibility: Visibility<'_>,
+        whole: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let Some(header) = self.row_version(tree.space().id(), key, header, out, visibility)? else {
+            return Ok(false);
+        };
+        if header.is_overflow() && whole {
+            follow(tree, out, None)?;
+        }
+        Ok(true)
+    }
+
+    /// Opens the visible version of a row's value for reading piece by piece, as long as the view is valid. Returns
+    /// `None` if there is no such row.
+    ///
+    /// # Errors
+    /// Damage, I/O, a dropped table.
+    pub fn open_value(
+        &self,
+        tree: &Arc<Tree>,
+        key: &[u8],
+        visibility: Visibility<'_>,
+    ) -> Result<Option<RowReader>> {
+        visibility.held(self.find_value(tree, key, visibility))
+    }
+
+    fn find_value(
+        &self,
+        tree: &Arc<Tree>,
+        key: &[u8],
+        visibility: Visibility<'_>,
+    ) -> Result<Option<RowReader>> {
+        let mut value = Vec::new();
+        let Some(header) = tree.get_into(key, &mut value)? else { return Ok(None) };
+        let Some(header) = self.row_version(tree.space().id(), key, header, &mut value, visibility)? else {
+            return Ok(None);
+        };
+        Ok(Some(if header.is_overflow() {
+            RowReader::Chain(OverflowReader::new(tree.clone(), chain_of(tree, &value)?))
+        } else {
+            RowReader::Inline { value, at: 0 }
+        }))
+    }
+
+    /// Finds the visible version of a row, starting from the version that was read. `value` has the stored value of
+    /// that version, and is replaced by that of the visible one. Returns `None` if the row does not exist in it: it was
+    /// not inserted yet, or is marked as deleted.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub fn row_version(
+        &self,
+        space: SpaceId,
+        key: &[u8],
+        mut header: EntryHeader,
+        value: &mut Vec<u8>,
+        visibility: Visibility<'_>,
+    ) -> Result<Option<EntryHeader>> {
+        while !visibility.sees(header.trx) {
+            let record = self.maker_of(space, header)?;
+            let Body::Row { space: of, key: row, change, .. } = record.body else {
+                return Err(lost(space, header));
+            };
+            if of != space || row != key {
+                return Err(lost(space, header));
+            }
+            match change {
+                RowChange::Insert => return Ok(None),
+                RowChange::Update { header: before, value: stored } => {
+                    *value = stored;
+                    header = before;
+                }
+                RowChange::Delete { header: before } => header = before,
+            }
+        }
+        Ok(Some(header).filter(|header| !header.is_deleted()))
+    }
+
+    /// Returns the record that made a version.
+    fn maker_of(&self, space: SpaceId, header: EntryHeader) -> Result<UndoRecord> {
+        let at = byte_of(header.undo);
+        let stream = self.streams.of(header.undo).ok_or_else(|| lost(space, header))?;
+        let stored = stream.record(at)?.ok_or_else(|| lost(space, header))?;
+        let mut record = stream.decode(at, &stored)?;
+        if record.trx != header.trx {
+            return Err(lost(space, header));
+        }
+        if planted(Bug::UndoUsedAgain)
+            && let Some((next, stored)) = stream.next_record(stored.next)?
+            && let Some((before, value)) = update_of(&mut record.body)
+            && let Some((other, written_over_it)) = update_of(&mut stream.decode(next, &stored)?.body)
+            && !before.is_overflow()
+            && !other.is_overflow()
+        {
+            core::mem::swap(value, written_over_it);
+        }
+        Ok(record)
+    }
+}
+
+/// Returns the header and the value before an update.
+fn update_of(body: &mut Body) -> Option<(EntryHeader, &mut Vec<u8>)> {
+    match body {
+        Body::Row { change: RowChange::Update { header, value }, .. } => Some((*header, value)),
+        _ => None,
+    }
+}
+
+#[cold]
+fn lost(space: SpaceId, header: EntryHeader) -> Error {
+    let what = format!(
+        "the undo record at position {} that made a version of transaction {} is not that of its entry",
+        header.undo.0, header.trx.0
+    );
+    CorruptError::Structure { owner: Owner::Unknown, space, what: what.into() }.into()
+}
