@@ -593,7 +593,7 @@ impl<'a> Filler<'a> {
         let locks = self.catalog.transactions.key_latches();
         let space = self.rows.space().id();
         let names = entries.iter().map(|entry| Ok(locks.name(space, self.parts(entry)?.1)));
-        Ok(locks.lock_all(names.collect::<Result<_>>()?))
+        Ok(locks.latch_all(names.collect::<Result<_>>()?))
     }
 
     /// Returns the state of an entry, according to its row. The row must be latched.
@@ -607,7 +607,7 @@ impl<'a> Filler<'a> {
             header = value::get_indexed(self.rows, row, &mut value)?;
             Ok(header)
         };
-        let is_settled = self.catalog.transactions.active().read_settled(TrxId::NONE, &mut read)?.is_ok();
+        let is_settled = self.catalog.transactions.active().read_final(TrxId::NONE, &mut read)?.is_ok();
         let is_live = header.is_some_and(|header| !header.is_deleted());
         if !is_live || self.index.key.key_of(&value) != index_key {
             return Ok(EntryState::Absent);

@@ -8,7 +8,7 @@
 use super::{
     row::secondary::{entry_key, index_key_of, prefix_of, split},
     undo::{
-        record::{Body, Done, RowChange, Touch, UndoRecord},
+        record::{Body, EntryChange, RowChange, Touch, UndoRecord},
         stream::{key_of, slice_of},
     },
 };
@@ -37,9 +37,12 @@ pub fn undo(data: &[u8]) {
 /// Returns undo records of every kind.
 pub fn undo_seeds() -> Vec<Vec<u8>> {
     let header = EntryHeader::new(TrxId(9), UndoPos(700));
-    let touch = |n, done| Touch { space: SpaceId(n), key: vec![n as u8; 3], done };
-    let touches =
-        vec![touch(1, Done::Inserted), touch(2, Done::Revived(header)), touch(3, Done::Marked(header))];
+    let touch = |n, change| Touch { space: SpaceId(n), key: vec![n as u8; 3], change };
+    let touches = vec![
+        touch(1, EntryChange::Inserted),
+        touch(2, EntryChange::Revived(header)),
+        touch(3, EntryChange::Marked(header)),
+    ];
     let row = |change, touches| Body::Row { space: SpaceId(40), key: b"key".to_vec(), change, touches };
     let bodies = [
         row(RowChange::Insert, vec![]),

@@ -13,8 +13,8 @@
 //! holds latches that come earlier in the order. So it never waits for another call, which may be waiting for the outer
 //! one: it is refused if a call holds the latch or is queued for it. It does wait for a *worker*, which is purge or the
 //! builder of a new secondary tree, and that wait ends:
-//! - A worker waits for no key latch while it holds one. Purge only tries ([`KeyLatches::try_lock`]). A worker that
-//!   needs the latches of two rows releases the one before it waits for the other ([`KeyLatches::lock_all`]).
+//! - A worker waits for no key latch while it holds one. Purge only tries ([`KeyLatches::try_latch`]). A worker that
+//!   needs the latches of two rows releases the one before it waits for the other ([`KeyLatches::latch_all`]).
 //! - While it holds such a latch a worker does a bounded amount of work, and waits at most for page latches and frames:
 //!   it has reserved log before, and it waits for no gate, no metadata lock and no statement. No source is read under a
 //!   page latch, so the holder of a page latch makes progress.
@@ -91,7 +91,7 @@ pub struct KeyLatches {
 /// Held latches, which are released on drop.
 #[derive(Debug)]
 pub struct KeyLatchGuard<'a> {
-    locks: &'a KeyLatches,
+    latches: &'a KeyLatches,
     by: By,
     held: Vec<LatchName>,
 }
@@ -121,19 +121,19 @@ impl KeyLatches {
     /// # Errors
     /// [`UsageError::WaitInCall`] if it would have to wait and must not.
     pub fn latch_in_call(&self, name: LatchName) -> Result<KeyLatchGuard<'_>> {
-        let mut guard = KeyLatchGuard { locks: self, by: By::Call, held: Vec::with_capacity(1) };
+        let mut guard = KeyLatchGuard { latches: self, by: By::Call, held: Vec::with_capacity(1) };
         guard.take_in_call(name)?;
         Ok(guard)
     }
 
     /// Acquires the latches of several rows for a worker, which holds none of them while it waits for another.
-    pub fn lock_all(&self, mut names: Vec<LatchName>) -> KeyLatchGuard<'_> {
+    pub fn latch_all(&self, mut names: Vec<LatchName>) -> KeyLatchGuard<'_> {
         names.sort_unstable();
         names.dedup();
         let mut awaited = names.first().copied();
         loop {
             let mut guard =
-                KeyLatchGuard { locks: self, by: By::Worker, held: Vec::with_capacity(names.len()) };
+                KeyLatchGuard { latches: self, by: By::Worker, held: Vec::with_capacity(names.len()) };
             if let Some(name) = awaited {
                 guard.take(name);
             }
@@ -147,8 +147,8 @@ impl KeyLatches {
     }
 
     /// Acquires a latch for a worker, if it is free.
-    pub fn try_lock(&self, name: LatchName) -> Option<KeyLatchGuard<'_>> {
-        let mut guard = KeyLatchGuard { locks: self, by: By::Worker, held: Vec::with_capacity(1) };
+    pub fn try_latch(&self, name: LatchName) -> Option<KeyLatchGuard<'_>> {
+        let mut guard = KeyLatchGuard { latches: self, by: By::Worker, held: Vec::with_capacity(1) };
         guard.try_take(name).then_some(guard)
     }
 
@@ -156,7 +156,7 @@ impl KeyLatches {
     ///
     /// # Errors
     /// As [`KeyLatches::latch_in_call`].
-    pub fn lock_more(&self, guard: &mut KeyLatchGuard<'_>, mut names: Vec<LatchName>) -> Result<()> {
+    pub fn latch_more(&self, guard: &mut KeyLatchGuard<'_>, mut names: Vec<LatchName>) -> Result<()> {
         names.sort_unstable();
         names.dedup();
         debug_assert!(guard.by == By::Call, "a worker acquires no latch while it holds one");
@@ -167,7 +167,7 @@ impl KeyLatches {
 
 impl KeyLatchGuard<'_> {
     fn try_take(&mut self, name: LatchName) -> bool {
-        let mut queues = self.locks.shard(name).queues.lock();
+        let mut queues = self.latches.shard(name).queues.lock();
         let Entry::Vacant(vacant) = queues.entry(name) else { return false };
         vacant.insert(Queue::default()).join(self.by);
         self.held.push(name);
@@ -189,7 +189,7 @@ impl KeyLatchGuard<'_> {
         if planted(Bug::RowNotLocked) {
             return true;
         }
-        let shard = self.locks.shard(name);
+        let shard = self.latches.shard(name);
         let ticket = {
             let mut queues = shard.queues.lock();
             let queue = queues.entry(name).or_default();
@@ -200,7 +200,7 @@ impl KeyLatchGuard<'_> {
         };
         let served = || shard.queues.lock().get(&name).is_some_and(|queue| queue.serving == ticket);
         if ticket > 0 && !served() {
-            self.locks.env.wait(&shard.moved, &mut || served());
+            self.latches.env.wait(&shard.moved, &mut || served());
         }
         self.held.push(name);
         true
@@ -210,7 +210,7 @@ impl KeyLatchGuard<'_> {
 impl Drop for KeyLatchGuard<'_> {
     fn drop(&mut self) {
         for name in self.held.drain(..).rev() {
-            let shard = self.locks.shard(name);
+            let shard = self.latches.shard(name);
             let mut queues = shard.queues.lock();
             if let Entry::Occupied(mut queue) = queues.entry(name)
                 && queue.get_mut().leave(self.by)
@@ -241,17 +241,17 @@ mod tests {
 
     #[test]
     fn calls_that_change_one_row_take_turns() {
-        let locks = Arc::new(KeyLatches::new(Arc::new(RealEnv::default())));
+        let latches = Arc::new(KeyLatches::new(Arc::new(RealEnv::default())));
         let sum = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..4u64)
             .map(|n| {
-                let (locks, sum) = (locks.clone(), sum.clone());
+                let (latches, sum) = (latches.clone(), sum.clone());
                 thread::spawn(move || {
                     for round in 0..2000u64 {
                         let key = [(round + n) as u8 % 3];
-                        let mut guard = locks.latch_in_call(locks.name(SpaceId(20), &key)).unwrap();
-                        let more = [1u8, 2, 3].map(|k| locks.name(SpaceId(21), &[k]));
-                        locks.lock_more(&mut guard, more.to_vec()).unwrap();
+                        let mut guard = latches.latch_in_call(latches.name(SpaceId(20), &key)).unwrap();
+                        let more = [1u8, 2, 3].map(|k| latches.name(SpaceId(21), &[k]));
+                        latches.latch_more(&mut guard, more.to_vec()).unwrap();
                         let before = sum.load(Relaxed);
                         sum.store(before + 1, Relaxed);
                     }
@@ -262,10 +262,10 @@ mod tests {
             thread.join().unwrap();
         }
         assert_eq!(sum.load(Relaxed), 8000);
-        assert!(locks.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+        assert!(latches.shards.iter().all(|shard| shard.queues.lock().is_empty()));
     }
 
-    fn locks() -> KeyLatches {
+    fn latches() -> KeyLatches {
         KeyLatches::new(Arc::new(RealEnv::default()))
     }
 
@@ -278,58 +278,58 @@ mod tests {
 
     #[test]
     fn a_call_inside_another_call_waits_for_workers_only() {
-        let locks = locks();
-        let names = [1u8, 2].map(|key| locks.name(SpaceId(20), &[key]));
+        let latches = latches();
+        let names = [1u8, 2].map(|key| latches.name(SpaceId(20), &[key]));
         // A worker holds the latch: it is released soon.
-        let worker = locks.try_lock(names[0]).unwrap();
+        let worker = latches.try_latch(names[0]).unwrap();
         let waited = AtomicBool::new(false);
         thread::scope(|scope| {
             let call = scope.spawn(|| {
-                let guard = nested(|| locks.latch_in_call(names[0]));
+                let guard = nested(|| latches.latch_in_call(names[0]));
                 (guard.map(drop), waited.load(SeqCst))
             });
             // The call is queued after the worker, or will be; and a nested call must not queue after a call.
-            while !locks.has_calls(names[0]) {
+            while !latches.has_calls(names[0]) {
                 assert!(!call.is_finished(), "it did not wait");
                 thread::yield_now();
             }
-            assert!(nested(|| locks.latch_in_call(names[0])).is_err());
+            assert!(nested(|| latches.latch_in_call(names[0])).is_err());
             waited.store(true, SeqCst);
             drop(worker);
             let (done, waited) = call.join().unwrap();
             assert!(done.is_ok() && waited, "{done:?}");
         });
         // A call holds the latch: it may be waiting for this very thread.
-        let call = locks.latch_in_call(names[0]).unwrap();
-        assert!(nested(|| locks.latch_in_call(names[0])).is_err());
+        let call = latches.latch_in_call(names[0]).unwrap();
+        assert!(nested(|| latches.latch_in_call(names[0])).is_err());
         nested(|| {
-            let mut row = locks.latch_in_call(names[1]).unwrap();
-            assert!(locks.lock_more(&mut row, vec![names[0]]).is_err());
+            let mut row = latches.latch_in_call(names[1]).unwrap();
+            assert!(latches.latch_more(&mut row, vec![names[0]]).is_err());
         });
         drop(call);
-        assert!(locks.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+        assert!(latches.shards.iter().all(|shard| shard.queues.lock().is_empty()));
     }
 
     #[test]
-    fn a_worker_holds_no_lock_while_it_waits_for_one() {
-        let locks = locks();
-        let names = [1u8, 2].map(|key| locks.name(SpaceId(20), &[key]));
+    fn a_worker_holds_no_latch_while_it_waits_for_one() {
+        let latches = latches();
+        let names = [1u8, 2].map(|key| latches.name(SpaceId(20), &[key]));
         for (held, other) in [(names[0], names[1]), (names[1], names[0])] {
-            let call = locks.latch_in_call(held).unwrap();
+            let call = latches.latch_in_call(held).unwrap();
             thread::scope(|scope| {
-                let worker = scope.spawn(|| drop(locks.lock_all(names.to_vec())));
-                while !locks.is_awaited(held) {
+                let worker = scope.spawn(|| drop(latches.latch_all(names.to_vec())));
+                while !latches.is_awaited(held) {
                     assert!(!worker.is_finished(), "it did not wait");
                     thread::yield_now();
                 }
                 // The call's own source makes a nested call.
-                let inner = nested(|| locks.latch_in_call(other).map(drop));
+                let inner = nested(|| latches.latch_in_call(other).map(drop));
                 assert!(inner.is_ok(), "{inner:?}");
                 drop(call);
                 worker.join().unwrap();
             });
         }
-        assert!(locks.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+        assert!(latches.shards.iter().all(|shard| shard.queues.lock().is_empty()));
     }
 
     impl KeyLatches {
@@ -343,12 +343,12 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_is_not_taken_again() {
-        let locks = KeyLatches::new(Arc::new(RealEnv::default()));
-        let name = locks.name(SpaceId(20), b"key");
-        let first = locks.latch_in_call(name).unwrap();
-        assert!(locks.try_lock(name).is_none());
+    fn a_held_latch_is_not_taken_again() {
+        let latches = KeyLatches::new(Arc::new(RealEnv::default()));
+        let name = latches.name(SpaceId(20), b"key");
+        let first = latches.latch_in_call(name).unwrap();
+        assert!(latches.try_latch(name).is_none());
         drop(first);
-        assert!(locks.try_lock(name).is_some());
+        assert!(latches.try_latch(name).is_some());
     }
 }

@@ -155,7 +155,7 @@ impl Active {
                         "ids grow: the next one is above all that were assigned"
                     );
                     table.running.insert(trx, running);
-                    self.tell_oldest(&table, trx);
+                    self.publish_oldest(&table, trx);
                     return Ok((trx, ending));
                 }
             }
@@ -175,7 +175,7 @@ impl Active {
     /// Checks that a checkpoint can log all transactions that recovery has entered.
     pub(in crate::txn) fn opened(&self, most: usize) -> Result<()> {
         let table = self.table.lock();
-        self.tell_oldest(&table, self.ids.next_trx());
+        self.publish_oldest(&table, self.ids.next_trx());
         table.check_room(0, most)
     }
 
@@ -229,13 +229,13 @@ impl Active {
         let ended = table.running.remove(&trx);
         table.names -= ended.as_ref().map_or(0, Running::log_of_name);
         debug_assert!(!table.running.is_empty() || table.names == 0, "names are counted of no transaction");
-        self.tell_oldest(&table, self.ids.next_trx());
+        self.publish_oldest(&table, self.ids.next_trx());
         drop(table);
         ended.map_or((false, None), |running| (running.left_behind, running.lock_owner))
     }
 
     /// Ids are assigned under the lock, so `next` is above all that have begun.
-    fn tell_oldest(&self, table: &Table, next: TrxId) {
+    fn publish_oldest(&self, table: &Table, next: TrxId) {
         let oldest = table.running.first_key_value().map_or(next, |(trx, _)| *trx);
         if self.oldest.load(Relaxed) != oldest.0 {
             self.oldest.store(oldest.0, Release);
@@ -258,7 +258,7 @@ impl Active {
     ///
     /// # Errors
     /// Those of `read`.
-    pub fn read_settled(
+    pub fn read_final(
         &self,
         me: TrxId,
         mut read: impl FnMut() -> Result<Option<EntryHeader>>,
@@ -299,7 +299,7 @@ impl Active {
             {
                 let table = self.table.lock();
                 if let Some(number) = self.ids.try_trx() {
-                    self.tell_oldest(&table, self.ids.next_trx());
+                    self.publish_oldest(&table, self.ids.next_trx());
                     return Ok(number);
                 }
             }

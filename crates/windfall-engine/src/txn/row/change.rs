@@ -39,7 +39,7 @@ use crate::{
         locks::{RowMode, key_latch::KeyLatchGuard},
         mvcc::value,
         trx::{Savepoint, Trx, running::RollbackCaller},
-        undo::record::Done,
+        undo::record::EntryChange,
     },
 };
 
@@ -123,11 +123,11 @@ fn try_change<'e: 't, 't>(
         let header = trx
             .transactions()
             .active()
-            .read_settled(trx.id(), || value::get_indexed(tree, key, &mut before))?
+            .read_final(trx.id(), || value::get_indexed(tree, key, &mut before))?
             .map_err(|writer| blocked_by(writer, tree, key))?;
         if let Some(header) = header {
             trx.check_unchanged(header, || target.owner())?;
-            plan.settled = header.trx;
+            plan.ended_writer = header.trx;
         }
         if !is_wanted(trx, target, key, edit.mode(), is_live(header))? {
             return Ok(None);
@@ -176,13 +176,13 @@ fn change_secondary(
     let Planned { tree, touch } = planned;
     debug_assert!(tree.space().id() == touch.space, "undo names the tree that is changed");
     let mut mtr = Mtr::begin(tree.store())?;
-    let room = if matches!(touch.done, Done::Marked(_)) { None } else { Some(0) };
+    let room = if matches!(touch.change, EntryChange::Marked(_)) { None } else { Some(0) };
     let mut located = tree.seek_for_change(&mut mtr, &touch.key, room)?;
-    match (touch.done, located.header()) {
-        (Done::Marked(_), Some(_)) => {
+    match (touch.change, located.header()) {
+        (EntryChange::Marked(_), Some(_)) => {
             located.set_header(&mut mtr, EntryHeader { flags: EntryHeader::DELETED, ..version });
         }
-        (Done::Marked(_), None) => {
+        (EntryChange::Marked(_), None) => {
             let what = "a secondary entry has vanished while its row was locked".into();
             return Err(CorruptError::Structure { owner: Owner::Unknown, space: touch.space, what }.into());
         }

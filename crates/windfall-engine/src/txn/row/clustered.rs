@@ -29,7 +29,7 @@ use crate::{
 
 /// Log for the change of a clustered entry, in addition to its key and value and the undo record: the operation, and
 /// the records of the begin and the end of the transaction.
-const LOG_PER_ENTRY: usize = 256;
+const LOG_PER_CHANGE: usize = 256;
 
 /// The stored form of a new value.
 #[derive(Clone, Copy)]
@@ -99,7 +99,7 @@ impl<'t> ClusteredChange<'_, 't> {
                     return Err(blocked_by(header.trx, target.clustered, key));
                 }
                 trx.check_unchanged(header, || target.owner())?;
-                plan.settled = header.trx;
+                plan.ended_writer = header.trx;
                 Ok(true)
             }
             Obstacle::Locked => {
@@ -125,7 +125,7 @@ impl<'t> ClusteredChange<'_, 't> {
         let mut located = tree.seek_for_change(&mut mtr, key, new.map(|new| new.bytes.len()))?;
         let header = located.header();
         if let Some(header) = header
-            && !is_settled(trx, plan, header)
+            && !may_replace(trx, plan, header)
         {
             return Ok(Attempt::Stopped(Obstacle::Unsettled(header)));
         }
@@ -165,7 +165,7 @@ impl<'t> ClusteredChange<'_, 't> {
         let place = tail.prepare(&mut mtr, record.len())?;
         // The undo record names every touched entry: with many indexes or long keys that may be much.
         let stored = new.map_or(0, |new| new.bytes.len());
-        let group = LOG_PER_ENTRY + key.len() + stored + record.len() + place.log_overhead();
+        let group = LOG_PER_CHANGE + key.len() + stored + record.len() + place.log_overhead();
         if target.durability() == Durability::Logged {
             mtr.check_may_log(group)?;
         }
@@ -193,7 +193,7 @@ impl<'t> ClusteredChange<'_, 't> {
 
 /// Returns whether a version may be replaced: its writer has ended, or is this transaction, and a strict read view sees
 /// it. This needs no lock; for another version it must be found out without a latch.
-fn is_settled(trx: &Trx<'_>, plan: &Plan<'_>, header: EntryHeader) -> bool {
+fn may_replace(trx: &Trx<'_>, plan: &Plan<'_>, header: EntryHeader) -> bool {
     let has_ended = || header.trx < trx.transactions().active().oldest() || header.trx == trx.id();
-    header.trx == plan.settled || trx.rules.strict.is_none() && has_ended()
+    header.trx == plan.ended_writer || trx.rules.strict.is_none() && has_ended()
 }

@@ -4,7 +4,7 @@
 //! transaction at a point where it holds nothing.
 //!
 //! **Invariants.** A rollback takes no key latch, so an entry of another transaction is relied on only if that
-//! transaction had ended before the entry was read ([`Active::read_settled`]). A transaction that has changed an entry
+//! transaction had ended before the entry was read ([`Active::read_final`]). A transaction that has changed an entry
 //! and not ended holds an implicit lock on it: the transaction id in the entry says so, at no cost. A waiter makes that
 //! lock explicit and queues for it. A blocked call returns [`Stop`], releases its key latches, the table's gate and all
 //! page latches, waits ([`await_lock`]), and starts again, because what it found may have changed. So while a call
@@ -13,7 +13,7 @@
 //!
 //! A call from within the source of a value is inside another call: it is refused instead of waiting.
 //!
-//! [`Active::read_settled`]: crate::txn::mvcc::Active::read_settled
+//! [`Active::read_final`]: crate::txn::mvcc::Active::read_final
 
 use crate::{
     error::{Error, Owner, Result, RowHolder, UsageError},

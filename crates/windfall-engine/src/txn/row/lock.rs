@@ -62,7 +62,7 @@ pub(super) fn lock_gap(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<()>
 pub(super) fn keep(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
     lock_row(trx, tree, key, RowMode::Shared)?;
     // A transaction that is changing the row came first.
-    match trx.transactions().active().read_settled(trx.id(), || tree.get_into(key, &mut Vec::new()))? {
+    match trx.transactions().active().read_final(trx.id(), || tree.get_into(key, &mut Vec::new()))? {
         Ok(_) => Ok(()),
         Err(writer) => {
             let (lock_owner, row) = (trx.lock_owner()?, name_of(tree, key));
@@ -84,7 +84,7 @@ pub(super) fn is_shared_duplicate(
     if mode != Some(Mode::Insert) || !transactions.lock_manager().may_share(trx.known_id(), space, key) {
         return Ok(false);
     }
-    let found = transactions.active().read_settled(trx.id(), || tree.get_into(key, &mut Vec::new()))?;
+    let found = transactions.active().read_final(trx.id(), || tree.get_into(key, &mut Vec::new()))?;
     Ok(found.is_ok_and(is_live))
 }
 

@@ -37,7 +37,7 @@ pub fn read_locked(
     let transactions = trx.transactions();
     let _latch =
         transactions.key_latches().latch_in_call(transactions.key_latches().name(tree.space().id(), key))?;
-    let header = match transactions.active().read_settled(trx.id(), || tree.get_into(key, out))? {
+    let header = match transactions.active().read_final(trx.id(), || tree.get_into(key, out))? {
         Ok(header) => header,
         Err(writer) => return Err(Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), mode))),
     };
@@ -63,7 +63,7 @@ pub fn read_locked(
 /// # Errors
 /// A row that has left since a strict read view was made; damage, I/O, a dropped table.
 pub fn has_left(trx: &Trx<'_>, index: &Tree, entry: &[u8], owner: impl FnOnce() -> Owner) -> Result<bool> {
-    match trx.transactions().active().read_settled(trx.id(), || index.get_into(entry, &mut Vec::new()))? {
+    match trx.transactions().active().read_final(trx.id(), || index.get_into(entry, &mut Vec::new()))? {
         Ok(None) => Ok(true),
         Ok(Some(header)) if header.is_deleted() => trx.check_unchanged(header, owner).map(|()| true),
         Ok(Some(_)) | Err(_) => Ok(false),

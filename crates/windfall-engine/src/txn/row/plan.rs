@@ -26,7 +26,7 @@ use crate::{
             key_latch::{KeyLatchGuard, LatchName},
         },
         trx::Trx,
-        undo::record::{Done, Touch},
+        undo::record::{EntryChange, Touch},
     },
 };
 
@@ -46,7 +46,7 @@ pub(super) struct Plan<'t> {
     /// The log for page splits during a rollback to a longer value is reserved.
     pub has_log_for_splits: bool,
     /// A transaction that has ended; its version may be replaced.
-    pub settled: TrxId,
+    pub ended_writer: TrxId,
 }
 
 impl Plan<'_> {
@@ -120,7 +120,7 @@ pub(super) fn plan<'e, 't>(
         _ => Ok(Vec::new()),
     };
     let (old, new) = (keys(before)?, keys(after)?);
-    let locks = trx.transactions().key_latches();
+    let latches = trx.transactions().key_latches();
     let mut names: Vec<LatchName> = Vec::new();
     let mut taken = Vec::new();
     for (n, secondary) in target.secondaries.iter().enumerate() {
@@ -135,31 +135,32 @@ pub(super) fn plan<'e, 't>(
             let entry = secondary::entry_key(index_key, key);
             check_length(secondary.tree, &entry, || target.owner_of(secondary))?;
             if secondary.unique {
-                names.push(locks.name(space, index_key));
+                names.push(latches.name(space, index_key));
                 if put {
                     taken.push((secondary, index_key));
                 }
             }
             // The present entries are looked up once the key latches are held.
-            let done = if put { Done::Inserted } else { Done::Marked(EntryHeader::default()) };
-            let touch = Touch { space, key: entry, done };
+            let change =
+                if put { EntryChange::Inserted } else { EntryChange::Marked(EntryHeader::default()) };
+            let touch = Touch { space, key: entry, change };
             plan.planned.push(Planned { tree: secondary.tree, touch });
         }
     }
-    locks.lock_more(latch, names)?;
+    latches.latch_more(latch, names)?;
     for (secondary, index_key) in taken {
         check_unique(trx, target, secondary, index_key, key)?;
     }
     let mut value = Vec::new();
     for Planned { tree, touch } in &mut plan.planned {
         let header = tree.get_into(&touch.key, &mut value)?;
-        if touch.done == Done::Inserted {
+        if touch.change == EntryChange::Inserted {
             check_gap(trx, tree, &touch.key)?;
         }
-        touch.done = match (touch.done, header) {
-            (Done::Inserted, None) => Done::Inserted,
-            (Done::Inserted, Some(header)) if header.is_deleted() => Done::Revived(header),
-            (Done::Marked(_), Some(header)) if !header.is_deleted() => Done::Marked(header),
+        touch.change = match (touch.change, header) {
+            (EntryChange::Inserted, None) => EntryChange::Inserted,
+            (EntryChange::Inserted, Some(header)) if header.is_deleted() => EntryChange::Revived(header),
+            (EntryChange::Marked(_), Some(header)) if !header.is_deleted() => EntryChange::Marked(header),
             _ => {
                 let what = "a secondary entry contradicts its row".into();
                 return Err(
@@ -193,7 +194,7 @@ fn check_unique(
             let there = trx
                 .transactions()
                 .active()
-                .read_settled(trx.id(), || secondary.tree.get_into(cursor.key(), &mut Vec::new()))?;
+                .read_final(trx.id(), || secondary.tree.get_into(cursor.key(), &mut Vec::new()))?;
             match there {
                 Err(writer) => {
                     return Err(Stop::Blocked(Blocked::Writer(writer, name(), RowMode::Exclusive)));

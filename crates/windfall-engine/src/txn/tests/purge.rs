@@ -509,11 +509,11 @@ fn a_record_of_a_locked_row_is_deferred_for_a_check() {
     let base = base(&disk);
     base.put(b"row", &[1; 3], Mode::Insert).unwrap();
     base.delete(b"row").unwrap();
-    let locks = base.transactions.key_latches();
-    let turn = locks.try_lock(locks.name(CLUSTERED, b"row")).unwrap();
+    let latches = base.transactions.key_latches();
+    let latch = latches.try_latch(latches.name(CLUSTERED, b"row")).unwrap();
     base.purge_all();
     quiesced(&base, || {
-        drop(turn);
+        drop(latch);
         base.purge_all();
         assert_eq!(base.footprint().0, 3);
     });

@@ -67,7 +67,7 @@ pub struct Trx<'e> {
     transactions: &'e Transactions,
     state: Suspended,
     ended: bool,
-    way_back: RollbackSpace,
+    rollback_space: RollbackSpace,
     /// Why a partial rollback has failed: the transaction must roll back as a whole.
     broken: Option<Error>,
     /// The requirements of its isolation level on its changes.
@@ -88,7 +88,7 @@ impl<'e> Trx<'e> {
             ended: false,
             rules: Rules::default(),
             waited_for: SmallVec::new(),
-            way_back: RollbackSpace::Ahead,
+            rollback_space: RollbackSpace::Ahead,
             broken: None,
             reservation: None,
         }
@@ -97,10 +97,20 @@ impl<'e> Trx<'e> {
     /// Resumes a suspended transaction.
     pub fn resume(transactions: &'e Transactions, mut state: Suspended) -> Self {
         let bytes = core::mem::take(&mut state.reserved_bytes);
-        let way_back = if state.way_back <= bytes { RollbackSpace::Ahead } else { RollbackSpace::PerRecord };
+        let rollback_space =
+            if state.rollback_log_bytes <= bytes { RollbackSpace::Ahead } else { RollbackSpace::PerRecord };
         let reservation = (bytes > 0).then(|| transactions.log().take_up(bytes));
         let (rules, waited_for) = (Rules::default(), SmallVec::new());
-        Self { transactions, state, ended: false, rules, waited_for, way_back, broken: None, reservation }
+        Self {
+            transactions,
+            state,
+            ended: false,
+            rules,
+            waited_for,
+            rollback_space,
+            broken: None,
+            reservation,
+        }
     }
 
     /// Suspends the transaction, to be resumed. The log reserved for its rollback stays reserved, unless it is too
@@ -109,7 +119,7 @@ impl<'e> Trx<'e> {
         self.ended = true;
         let mut state = core::mem::take(&mut self.state);
         let most = self.transactions.log().size() / STANDING;
-        let kept = if state.way_back <= most { state.way_back } else { 0 };
+        let kept = if state.rollback_log_bytes <= most { state.rollback_log_bytes } else { 0 };
         state.reserved_bytes = self.reservation.take().map_or(0, |reservation| reservation.leave(kept));
         state
     }
@@ -325,8 +335,8 @@ impl<'e> Trx<'e> {
         }
         *last = pos;
         if tail.durability() == Durability::Logged {
-            let end = if self.state.way_back == 0 { LOG_OF_END } else { 0 };
-            self.state.way_back +=
+            let end = if self.state.rollback_log_bytes == 0 { LOG_OF_END } else { 0 };
+            self.state.rollback_log_bytes +=
                 end + LOG_OF_END + LOG_PER_ENTRY * (1 + entries as u64) + record.len() as u64;
         }
         self.state.records += 1;
@@ -334,7 +344,7 @@ impl<'e> Trx<'e> {
 
     /// Adds to the log that the rollback needs; the caller has reserved it.
     pub(in crate::txn) fn extend_rollback_space(&mut self, bytes: u64) {
-        self.state.way_back += bytes;
+        self.state.rollback_log_bytes += bytes;
     }
 
     /// Returns its logged stream and the last record there, if it has written one.
@@ -384,7 +394,7 @@ impl<'e> Trx<'e> {
         if !self.state.prepared || planted(Bug::PreparedDuringRollback) {
             return Ok(Lsn::ZERO);
         }
-        let _room = self.way_back.room(self.transactions.log(), LOG_OF_END)?;
+        let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
         // This comes first: a checkpoint that reads the table in between relies on the record, which is above its
         // low-water mark.
         self.transactions.active().set_prepared(self.state.id, None, 0)?;
@@ -406,7 +416,7 @@ impl<'e> Trx<'e> {
     pub fn commit(&mut self) -> Result<Lsn> {
         let end = match self.logged() {
             Some(_) => {
-                let _room = self.way_back.room(self.transactions.log(), LOG_OF_END)?;
+                let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
                 self.end_on_its_own()?
             }
             None => Lsn::ZERO,

@@ -34,7 +34,7 @@ pub struct Suspended {
     /// Interrupts up to this number came before its current call or statement.
     pub(super) interrupts: u64,
     /// The log that its full rollback needs, in bytes.
-    pub(super) way_back: u64,
+    pub(super) rollback_log_bytes: u64,
     /// The part of that which stays reserved, in bytes.
     pub(super) reserved_bytes: u64,
     /// The tables that it has changed, by their clustered trees, except temporary ones.
@@ -61,7 +61,7 @@ impl Suspended {
             id,
             logged,
             ending: active.ending(id),
-            way_back: u64::MAX,
+            rollback_log_bytes: u64::MAX,
             touched,
             prepared,
             ..Self::default()

@@ -36,7 +36,7 @@ use super::{
     directory::Streams,
     position::byte_of,
     purge_state::{DEFERRED_MOST, Outcome, PassedBy, State, Unpurged},
-    record::{Body, Done, RowChange, Touch, UndoRecord},
+    record::{Body, EntryChange, RowChange, Touch, UndoRecord},
     rollback::{carries, merge},
     stream::{Stored, Stream, UndoContext},
 };
@@ -492,11 +492,11 @@ impl Purge {
             Body::Row { space, key, change, touches } => {
                 let marks: Vec<(&Touch, EntryHeader)> = touches
                     .iter()
-                    .filter_map(|touch| match touch.done {
-                        Done::Marked(_) if !stored.rolled_back => Some((touch, version)),
+                    .filter_map(|touch| match touch.change {
+                        EntryChange::Marked(_) if !stored.rolled_back => Some((touch, version)),
                         // It is delete-marked again, as it was when the record that marked it first was purged without
                         // effect.
-                        Done::Revived(before) if stored.rolled_back => Some((touch, before)),
+                        EntryChange::Revived(before) if stored.rolled_back => Some((touch, before)),
                         _ => None,
                     })
                     .collect();
@@ -509,7 +509,7 @@ impl Purge {
                 if !leaves_something && marks.is_empty() {
                     return Ok(Outcome::Purged);
                 }
-                let Some(_turn) = self.key_latches.try_lock(self.key_latches.name(*space, key)) else {
+                let Some(_latch) = self.key_latches.try_latch(self.key_latches.name(*space, key)) else {
                     return Ok(Outcome::Busy);
                 };
                 // A step has log for a number of records, regardless of the number of indexes.

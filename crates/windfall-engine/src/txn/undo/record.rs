@@ -32,7 +32,7 @@ use crate::{
 
 /// The change of a secondary entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum EntryChange {
     /// There was no entry.
     Inserted,
     /// There was a delete-marked entry with this header.
@@ -49,7 +49,7 @@ pub struct Touch {
     /// The entry's key.
     pub key: Vec<u8>,
     /// The change of the entry.
-    pub done: Done,
+    pub change: EntryChange,
 }
 
 /// The change of the clustered entry.
@@ -183,13 +183,13 @@ impl Fields<'_> {
     fn touch(&mut self) -> Result<Touch, &'static str> {
         let space = SpaceId(self.u64()?);
         let key = self.bytes()?;
-        let done = match self.u8()? {
-            INSERTED => Done::Inserted,
-            REVIVED => Done::Revived(self.header()?),
-            MARKED => Done::Marked(self.header()?),
+        let change = match self.u8()? {
+            INSERTED => EntryChange::Inserted,
+            REVIVED => EntryChange::Revived(self.header()?),
+            MARKED => EntryChange::Marked(self.header()?),
             _ => return Err("an unknown change of a secondary entry"),
         };
-        Ok(Touch { space, key, done })
+        Ok(Touch { space, key, change })
     }
 }
 
@@ -254,10 +254,10 @@ impl UndoRecord {
                 for touch in touches {
                     out.extend_from_slice(&touch.space.0.to_le_bytes());
                     put(out, &touch.key);
-                    let (done, header) = match touch.done {
-                        Done::Inserted => (INSERTED, None),
-                        Done::Revived(header) => (REVIVED, Some(header)),
-                        Done::Marked(header) => (MARKED, Some(header)),
+                    let (done, header) = match touch.change {
+                        EntryChange::Inserted => (INSERTED, None),
+                        EntryChange::Revived(header) => (REVIVED, Some(header)),
+                        EntryChange::Marked(header) => (MARKED, Some(header)),
                     };
                     out.push(done);
                     if let Some(header) = header {
@@ -325,15 +325,15 @@ mod tests {
     }
 
     fn touch() -> impl Strategy<Value = Touch> {
-        let done = prop_oneof![
-            Just(Done::Inserted),
-            header().prop_map(Done::Revived),
-            header().prop_map(Done::Marked)
+        let change = prop_oneof![
+            Just(EntryChange::Inserted),
+            header().prop_map(EntryChange::Revived),
+            header().prop_map(EntryChange::Marked)
         ];
-        (any::<u64>(), bytes(), done).prop_map(|(space, key, done)| Touch {
+        (any::<u64>(), bytes(), change).prop_map(|(space, key, change)| Touch {
             space: SpaceId(space),
             key,
-            done,
+            change,
         })
     }
 

@@ -10,7 +10,7 @@
 
 use super::{
     followers::Followers,
-    record::{Body, Done, RowChange, Touch, UndoRecord},
+    record::{Body, EntryChange, RowChange, Touch, UndoRecord},
     stream::{Stream, UndoContext},
 };
 use crate::{
@@ -146,9 +146,9 @@ fn roll_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<b
     if !carries(located.header(), version) {
         return Ok(true);
     }
-    let small = match touch.done {
-        Done::Inserted => located.remove(&mut mtr),
-        Done::Revived(before) | Done::Marked(before) => {
+    let small = match touch.change {
+        EntryChange::Inserted => located.remove(&mut mtr),
+        EntryChange::Revived(before) | EntryChange::Marked(before) => {
             located.set_header(&mut mtr, before);
             false
         }

@@ -148,21 +148,21 @@ impl Trx<'_> {
         if pos != UndoPos::NONE {
             return Ok(Some(RollbackStep::Advanced));
         }
-        self.log_end_of_way_back()?;
+        self.log_end_of_rollback()?;
         Ok(None)
     }
 
     fn roll_back_all(&mut self, caller: RollbackCaller) -> Result<Lsn> {
         self.revoke()?;
         self.roll_back_after(&Savepoint::default(), caller, &|_, _| {})?;
-        self.log_end_of_way_back()
+        self.log_end_of_rollback()
     }
 
-    fn log_end_of_way_back(&self) -> Result<Lsn> {
+    fn log_end_of_rollback(&self) -> Result<Lsn> {
         if self.logged().is_none() {
             return Ok(Lsn::ZERO);
         }
-        let _room = self.way_back.room(self.transactions.log(), LOG_OF_END)?;
+        let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
         self.end_on_its_own()
     }
 
@@ -239,9 +239,9 @@ impl Trx<'_> {
         if let Body::Row { space, key, .. } = &record.body {
             keep(*space, key);
         }
-        let asks = self.way_back != RollbackSpace::Ahead && stream.durability() == Durability::Logged;
+        let asks = self.rollback_space != RollbackSpace::Ahead && stream.durability() == Durability::Logged;
         let bytes = if asks { rollback::log_for(self.transactions.undo_context(), &record)? } else { 0 };
-        let _room = if asks { self.way_back.room(self.transactions.log(), bytes)? } else { None };
+        let _room = if asks { self.rollback_space.room(self.transactions.log(), bytes)? } else { None };
         rollback::roll_back(
             self.transactions.undo_context(),
             self.transactions.followers(),
