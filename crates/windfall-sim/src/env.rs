@@ -10,7 +10,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use windfall_base::{
-    env::{Env, Kind, Next, Step, Worker},
+    env::{Check, Env, Kind, Next, Step, Worker},
     error::Result,
     sync::{Arc, Event, Mutex, Rank, as_another_thread, work::in_background},
 };
@@ -27,6 +27,8 @@ struct World {
     next_id: u64,
     /// A step is removed from its entry while it runs, so that a wait inside the step does not run it again.
     workers: BTreeMap<u64, Simulated>,
+    /// Taken out while they run.
+    checks: Vec<Check>,
 }
 
 struct Simulated {
@@ -55,7 +57,8 @@ impl World {
 impl SimulatedEnv {
     /// Creates an environment that draws all random numbers from `seed`.
     pub fn new(seed: u64) -> Self {
-        let world = World { now: Duration::ZERO, seed, next_id: 0, workers: BTreeMap::new() };
+        let world =
+            World { now: Duration::ZERO, seed, next_id: 0, workers: BTreeMap::new(), checks: Vec::new() };
         Self { world: Arc::new(Mutex::new(Rank::Leaf, world)) }
     }
 
@@ -115,6 +118,15 @@ impl SimulatedEnv {
                 self.advance(Duration::from_millis(20));
             }
         }
+    }
+
+    /// Runs the registered checks. They take only locks that are free, as another thread would see them.
+    fn run_checks(&self) {
+        let mut checks = core::mem::take(&mut self.world.lock().checks);
+        as_another_thread(|| in_background(|| checks.retain_mut(|check| check())));
+        let mut world = self.world.lock();
+        checks.append(&mut world.checks);
+        world.checks = checks;
     }
 
     /// Runs steps of workers up to this kind until `ready` holds or the time is over. If no worker has a step, the time
@@ -181,6 +193,11 @@ impl Env for SimulatedEnv {
 
     fn yield_point(&self) {
         while self.random().is_multiple_of(4) && self.step(None) {}
+        self.run_checks();
+    }
+
+    fn at_yield_points(&self, check: Check) {
+        self.world.lock().checks.push(check);
     }
 }
 
@@ -219,5 +236,16 @@ mod tests {
     #[should_panic(expected = "no background step can end")]
     fn a_wait_for_nothing_is_found() {
         SimulatedEnv::new(1).wait(&Event::new(), &mut || false);
+    }
+
+    #[test]
+    fn a_check_runs_at_every_yield_point_until_it_says_no() {
+        let (env, runs) = (SimulatedEnv::new(1), Arc::new(AtomicU64::new(0)));
+        let count = runs.clone();
+        env.at_yield_points(Box::new(move || count.fetch_add(1, SeqCst) < 2));
+        for expected in [1, 2, 3, 3] {
+            env.yield_point();
+            assert_eq!(runs.load(SeqCst), expected);
+        }
     }
 }

@@ -48,6 +48,9 @@ pub enum Kind {
 /// One bounded step of background work.
 pub type Step = Box<dyn FnMut() -> Next + Send>;
 
+/// A check of a database's invariants, which panics if one is violated. Returns whether the database still exists.
+pub type Check = Box<dyn FnMut() -> bool + Send>;
+
 /// Time, randomness and workers.
 pub trait Env: Send + Sync + fmt::Debug {
     /// Returns the time since a fixed point; it never goes back.
@@ -83,6 +86,10 @@ pub trait Env: Send + Sync + fmt::Debug {
 
     /// A yield point between two foreground operations: a simulation may run background steps here.
     fn yield_point(&self) {}
+
+    /// Registers a check of a database's invariants. A simulation runs it at every yield point until it returns `false`
+    /// because the database is gone.
+    fn at_yield_points(&self, _check: Check) {}
 }
 
 /// A running worker. Dropping it asks the worker to stop and waits until it has stopped.

@@ -268,6 +268,8 @@ impl Engine {
         engine.transactions.undo_limit().set_policy(options.at_undo_limit);
         background::roll_back_unfinished(&engine.transactions)?;
         engine.spawn_changers()?;
+        #[cfg(any(test, feature = "testing"))]
+        engine.check_at_yield_points();
         Ok(engine)
     }
 }

@@ -43,6 +43,8 @@ pub mod row;
 pub mod trx;
 pub mod undo;
 
+#[cfg(any(test, feature = "testing"))]
+mod invariants;
 #[cfg(test)]
 mod tests;
 

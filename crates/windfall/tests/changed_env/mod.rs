@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use windfall::{
     Result,
-    env::{Env, Kind, Step, Worker},
+    env::{Check, Env, Kind, Step, Worker},
 };
 use windfall_base::sync::Event;
 
@@ -84,5 +84,9 @@ impl<C: Change> Env for Changed<C> {
 
     fn yield_point(&self) {
         self.change.yield_point(self.env.as_ref());
+    }
+
+    fn at_yield_points(&self, check: Check) {
+        self.env.at_yield_points(check);
     }
 }

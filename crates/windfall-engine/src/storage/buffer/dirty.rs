@@ -18,8 +18,8 @@ use crate::{
 /// The dirty set.
 #[derive(Debug, Default)]
 pub(super) struct DirtySet {
-    waiting: BTreeSet<(Lsn, PageNo)>,
-    writing: BTreeSet<(Lsn, PageNo)>,
+    pub(super) waiting: BTreeSet<(Lsn, PageNo)>,
+    pub(super) writing: BTreeSet<(Lsn, PageNo)>,
 }
 
 impl DirtySet {

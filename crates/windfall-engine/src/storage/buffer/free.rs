@@ -79,10 +79,24 @@ impl FreeList {
         }
     }
 
+    /// Returns the frame that was added last.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn first(&self) -> Option<FrameNo> {
+        (self.head.load(Acquire) as u32).checked_sub(1).map(FrameNo)
+    }
+
     /// Returns the number of frames; concurrent calls may make it inexact for a moment.
     pub(super) fn len(&self) -> usize {
         // A pop may decrement the count before the push that it follows has incremented it.
         self.count.load(Relaxed).min(usize::MAX / 2)
+    }
+}
+
+#[cfg(test)]
+impl FreeList {
+    /// Counts one frame less than there are.
+    pub(super) fn miscount(&self) {
+        self.count.fetch_sub(1, Relaxed);
     }
 }
 

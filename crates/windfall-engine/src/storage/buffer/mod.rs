@@ -24,6 +24,8 @@ mod free;
 pub mod fuzz;
 #[cfg(all(test, feature = "model"))]
 pub(crate) mod interleavings;
+#[cfg(any(test, feature = "testing"))]
+mod invariants;
 mod low_water_mark;
 mod page_table;
 mod read_ahead;

@@ -43,6 +43,8 @@ mod frame;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod group;
+#[cfg(any(test, feature = "testing"))]
+mod invariants;
 mod reader;
 mod record;
 mod ring;

@@ -130,11 +130,11 @@ impl Geometry {
 }
 
 #[derive(Debug)]
-struct Files {
+pub(super) struct Files {
     /// The lowest number of a segment that may still be needed.
-    first: u64,
+    pub(super) first: u64,
     /// Numbers of segments below the low-water mark that still have files.
-    retired: Vec<u64>,
+    pub(super) retired: Vec<u64>,
 }
 
 /// Takes over a segment above the end of the log. Returns whether it was a valid one.
@@ -179,7 +179,7 @@ pub(super) struct Segments {
     geometry: Geometry,
     /// Segments below this number are ready to be written.
     prepared: AtomicU64,
-    files: Mutex<Files>,
+    pub(super) files: Mutex<Files>,
 }
 
 impl Segments {

@@ -292,6 +292,17 @@ impl LockManager {
         self.table.lock().last_deadlock.clone()
     }
 
+    /// Checks the lock table, unless a step is in progress.
+    ///
+    /// # Panics
+    /// An invariant is violated.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn check_invariants(&self) {
+        if let Some(table) = self.table.try_lock() {
+            table.check_invariants();
+        }
+    }
+
     /// Returns the metrics.
     pub fn metrics(&self) -> LockMetrics {
         self.table.lock().metrics()

@@ -369,6 +369,28 @@ impl Space {
         }
     }
 
+    /// Checks that rows and their holders agree, and that each holder has this tablespace in its list.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn check_invariants(&self, owners: &LockOwners) {
+        for (key, queue) in &self.rows {
+            assert!(queue.holders().next().is_some(), "a row without a holder has a queue: {key:?}");
+            for (trx, _) in queue.holders() {
+                let is_listed = self.held.get(&trx).is_some_and(|rows| rows.contains(key));
+                assert!(is_listed, "transaction {trx} holds row {key:?}, which is not in its list");
+            }
+        }
+        for (trx, rows) in &self.held {
+            assert!(!rows.is_empty(), "transaction {trx} has an empty list of rows");
+            let is_held = |key| self.rows.get(key).is_some_and(|queue| !queue.held_by(*trx).is_empty());
+            assert!(rows.iter().all(is_held), "a row in the list of transaction {trx} is not held by it");
+        }
+        let holders = self.table.holders().map(|(trx, _)| trx);
+        for trx in holders.chain(self.held.keys().copied()).chain(self.ranges.keys().copied()) {
+            let knows = owners.get(trx).is_some_and(|owner| owner.spaces.contains(&self.id));
+            assert!(knows, "transaction {trx} has locks in tablespace {}, and does not know", self.id);
+        }
+    }
+
     /// Returns whether nothing is locked or waited for.
     pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty() && self.rows.is_empty() && self.ranges.is_empty() && self.inserters.is_empty()

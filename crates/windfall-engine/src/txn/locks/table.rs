@@ -293,6 +293,28 @@ impl Table {
         self.counts
     }
 
+    /// Checks that locks, counts and owners agree, and that each waiter waits for another owner.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn check_invariants(&self) {
+        let mut counts = Counts::default();
+        for (id, space) in &self.spaces {
+            assert!(!space.is_empty(), "tablespace {id} has no locks, and an entry in the lock table");
+            space.check_invariants(&self.owners);
+            let Counts { rows, ranges, tables } = space.counts();
+            counts = Counts {
+                rows: counts.rows + rows,
+                ranges: counts.ranges + ranges,
+                tables: counts.tables + tables,
+            };
+        }
+        assert!(self.counts == counts, "the locks are {counts:?}, and {:?} are counted", self.counts);
+        for (trx, owner) in self.owners.iter().filter(|(_, owner)| owner.wait.is_some()) {
+            let blockers = self.blockers(trx);
+            assert!(!blockers.ids().is_empty(), "transaction {trx} waits for no other one");
+            assert!(owner.outcome.is_none(), "transaction {trx} waits, and its wait has an outcome");
+        }
+    }
+
     /// Returns whether there are no locks and no lock owners.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {

@@ -355,6 +355,28 @@ impl Active {
         (Noted { active, prepared }, ending.min().unwrap_or(Lsn::MAX))
     }
 
+    /// Checks that the oldest transaction is known, and that names and pins are those of the table.
+    ///
+    /// # Panics
+    /// An invariant is violated.
+    #[cfg(any(test, feature = "testing"))]
+    pub(in crate::txn) fn check_invariants(&self) {
+        let Some(table) = self.table.try_lock() else { return };
+        let (next, oldest) = (self.ids.next_trx(), self.oldest());
+        assert!(
+            table.running.keys().all(|trx| *trx < next),
+            "a transaction is active, and its id was not assigned"
+        );
+        let first = table.running.first_key_value().map_or(next, |(trx, _)| *trx);
+        assert!(oldest <= first, "transaction {first} is active, and all below {oldest} have ended");
+        let names: usize = table.running.values().map(Running::log_of_name).sum();
+        assert!(table.names == names, "the names take {names} bytes, and {} are counted", table.names);
+        assert!(table.pins.keys().all(|number| *number < table.next_pin), "a pin has a number to come");
+        let snapshots = || table.pins.values().map(|pinned| pinned.horizon.high);
+        assert!(snapshots().is_sorted(), "a later view sees fewer transactions than an earlier one");
+        assert!(snapshots().all(|high| high <= next), "a view sees a transaction that has not begun");
+    }
+
     /// Returns the number of active transactions.
     pub fn count(&self) -> usize {
         self.table.lock().running.len()
@@ -501,5 +523,15 @@ mod tests {
         let covered: Vec<u64> = (4..12).filter(|trx| horizon.covers(TrxId(*trx))).collect();
         assert_eq!(covered, [4, 5, 6, 8]);
         assert!(active.end(TrxId(7)).0);
+    }
+
+    #[test]
+    #[should_panic(expected = "are counted")]
+    fn a_wrong_count_of_the_bytes_of_names_is_found() {
+        let base = Base::open(Setup::simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1))).unwrap();
+        let active = base.transactions.active();
+        active.check_invariants();
+        active.table.lock().names += 1;
+        active.check_invariants();
     }
 }

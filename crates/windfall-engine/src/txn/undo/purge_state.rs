@@ -138,6 +138,29 @@ impl StreamPurge {
         self.ended.push((trx, last));
     }
 
+    /// Checks that what was skipped or deferred is in the stream, within its bounds, and that each transaction is walked
+    /// once.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn check_invariants(&self, end: u64) {
+        let Some(state) = self.state.try_lock() else { return };
+        assert!(state.at <= end, "purge has processed a stream up to {}, and it ends at {end}", state.at);
+        assert!(self.passed.load(Relaxed) <= state.at, "purge reports more than it has processed");
+        assert!(state.deferred.len() <= DEFERRED_MOST, "more records are deferred than are kept");
+        assert!(state.aside.len() <= ASIDE_MOST, "more records are put aside than are kept");
+        // The walk of a transaction may be ahead of the position.
+        let deferred = state.unpurged().map(|record| record.at);
+        let last = deferred.chain(state.quiesced.values().map(|range| *range.end())).max();
+        assert!(last.is_none_or(|last| last < end), "a record is deferred that the stream does not have");
+        let mut walkers: Vec<TrxId> = state.walks.iter().map(|(trx, _)| *trx).collect();
+        walkers.sort_unstable();
+        walkers.dedup();
+        assert!(walkers.len() == state.walks.len(), "a transaction is walked twice");
+        assert!(
+            walkers.iter().all(|trx| state.left.contains_key(trx)),
+            "a transaction is walked, and none of its records was skipped"
+        );
+    }
+
     /// Returns whether purge has work in the stream, which ends at `end`.
     pub(super) fn has_work(&self, end: u64) -> bool {
         let state = self.state.lock();
@@ -239,5 +262,20 @@ impl State {
         }
         self.aside.push_back(record);
         debug_assert!(self.aside.len() <= ASIDE_MOST, "more records are put aside than are kept");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a record is deferred that the stream does not have")]
+    fn a_deferred_record_after_the_end_is_found() {
+        let purge = StreamPurge::new(100);
+        purge.state.lock().deferred.push(Unpurged { at: 199, table: SpaceId(20) });
+        purge.check_invariants(200);
+        purge.state.lock().deferred.push(Unpurged { at: 200, table: SpaceId(20) });
+        purge.check_invariants(200);
     }
 }

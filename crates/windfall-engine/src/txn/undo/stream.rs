@@ -298,6 +298,15 @@ impl Stream {
         self.purge.schedule_walk(trx, last);
     }
 
+    /// Checks the progress of purge.
+    ///
+    /// # Panics
+    /// An invariant is violated.
+    #[cfg(any(test, feature = "testing"))]
+    pub(in crate::txn) fn check_invariants(&self) {
+        self.purge.check_invariants(self.end());
+    }
+
     /// Returns the bytes that wait for purge.
     pub fn behind(&self) -> u64 {
         self.end().saturating_sub(self.purge.state.lock().at)

@@ -1,0 +1,164 @@
+//! Checks of the pool's invariants, for simulations.
+//!
+//! **Purpose.** See `engine::invariants`.
+//!
+//! **Invariants.** A frame with a taken latch may be on its way from one page to another, and is left out.
+
+use std::collections::BTreeSet;
+
+use super::{
+    BufferPool,
+    arena::FrameNo,
+    dirty::DirtySet,
+    frame::{DIRTY, WRITING},
+    free::FreeList,
+    space::Space,
+};
+use crate::{
+    ids::{PageNo, SpaceId},
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+impl BufferPool {
+    /// Checks the free list, the mapping of pages to frames, and the dirty sets.
+    ///
+    /// # Panics
+    /// An invariant is violated.
+    pub fn check_invariants(&self) {
+        let free = self.free.frames(&self.arena);
+        for frame in &free {
+            let (frame, tag) = (self.arena.frame(*frame), self.arena.frame(*frame).tag());
+            assert!(tag.space == SpaceId::NONE, "a frame in the free list holds {tag}");
+            assert!(!frame.is(DIRTY | WRITING), "a frame in the free list is dirty or being written");
+        }
+        for no in (0..self.used.load(Relaxed)).map(FrameNo) {
+            self.check_frame(no);
+        }
+        for space in self.directory.all() {
+            self.check_dirty_set(&space);
+        }
+    }
+
+    /// Checks that the frame of a live page is the one that the page table of its tablespace names.
+    fn check_frame(&self, no: FrameNo) {
+        let frame = self.arena.frame(no);
+        let (Some(version), id) = (frame.latch.version(), frame.tag()) else { return };
+        if id.space == SpaceId::NONE {
+            return;
+        }
+        let Some(space) = self.directory.at(frame.slot(), id.space) else {
+            panic!("{no:?} holds {id}, and the directory does not have its tablespace");
+        };
+        if !space.is_dropped() && frame.latch.is(version) {
+            let named = space.pages.get(id.page);
+            assert!(named == Some(no), "{no:?} holds {id}, and the page table names {named:?}");
+        }
+    }
+
+    /// Checks that the pages that wait to be written are dirty in their frames since the LSN noted.
+    fn check_dirty_set(&self, space: &Arc<Space>) {
+        let Some(dirty) = space.dirty.try_lock() else { return };
+        dirty.check_invariants();
+        if space.is_dropped() {
+            return;
+        }
+        for (since, page) in dirty.all_waiting() {
+            let Some(no) = space.pages.get(page) else {
+                panic!("{page:?} of tablespace {} is dirty and in no frame", space.id());
+            };
+            let frame = self.arena.frame(no);
+            if frame.latch.version().is_some() {
+                assert!(
+                    frame.is(DIRTY),
+                    "{page:?} of tablespace {} waits to be written and is clean",
+                    space.id()
+                );
+                assert!(
+                    frame.oldest() == since,
+                    "{page:?} of tablespace {} is dirty since {}, and waits since {since}",
+                    space.id(),
+                    frame.oldest()
+                );
+            }
+        }
+    }
+}
+
+impl DirtySet {
+    /// Checks that each page is at most once among those that wait, and among those that are being written.
+    fn check_invariants(&self) {
+        for set in [&self.waiting, &self.writing] {
+            let pages: BTreeSet<PageNo> = set.iter().map(|(_, page)| *page).collect();
+            assert!(pages.len() == set.len(), "a page is twice in the dirty set: {set:?}");
+        }
+    }
+
+    /// Returns the pages that wait to be written.
+    fn all_waiting(&self) -> impl Iterator<Item = (crate::ids::Lsn, PageNo)> {
+        self.waiting.iter().copied()
+    }
+}
+
+impl FreeList {
+    /// Returns all frames in the list, each once.
+    fn frames(&self, arena: &super::arena::Arena) -> Vec<FrameNo> {
+        let mut frames = Vec::new();
+        let mut next = self.first();
+        while let Some(frame) = next {
+            assert!(frames.len() < arena.count(), "the free list is longer than the arena: it has a cycle");
+            frames.push(frame);
+            next = arena.frame(frame).next_free.load(Relaxed).checked_sub(1).map(FrameNo);
+        }
+        assert!(
+            frames.len() == self.len(),
+            "the free list has {} frames and counts {}",
+            frames.len(),
+            self.len()
+        );
+        frames
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Durability, Space, test_pool::new_pool},
+        *,
+    };
+    use crate::ids::Lsn;
+
+    #[test]
+    fn a_new_pool_keeps_its_invariants() {
+        new_pool(64).1.check_invariants();
+    }
+
+    #[test]
+    #[should_panic(expected = "a page is twice in the dirty set")]
+    fn a_page_that_is_dirty_since_two_lsns_is_found() {
+        let mut set = DirtySet::default();
+        set.insert(PageNo(1), Lsn(10));
+        set.insert(PageNo(1), Lsn(20));
+        set.check_invariants();
+    }
+
+    #[test]
+    #[should_panic(expected = "is dirty and in no frame")]
+    fn a_dirty_page_without_a_frame_is_found() {
+        let (_disk, pool) = new_pool(64);
+        let space = Arc::new(Space::new(SpaceId(30), Durability::Logged));
+        pool.directory.slot_of(&space).unwrap();
+        space.dirty.lock().insert(PageNo(1), Lsn(10));
+        pool.check_invariants();
+    }
+
+    #[test]
+    #[should_panic(expected = "the free list has 2 frames and counts 1")]
+    fn a_wrong_count_of_free_frames_is_found() {
+        let (_disk, pool) = new_pool(64);
+        for no in 0..2 {
+            pool.free.push(&pool.arena, FrameNo(no));
+        }
+        pool.free.miscount();
+        pool.check_invariants();
+    }
+}

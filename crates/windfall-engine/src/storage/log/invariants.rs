@@ -1,0 +1,74 @@
+//! Checks of the log's invariants, for simulations.
+//!
+//! **Purpose.** See `engine::invariants`.
+//!
+//! **Invariants.** Positions are read from the lowest to the highest, and they only grow: so what is read later is at
+//! least what it was when the earlier one was read.
+
+use super::{Log, ring::Ring, segments::Segments};
+use crate::{ids::Lsn, sync::atomic::Ordering::SeqCst};
+
+impl Log {
+    /// Checks the order of the log's positions, the free part of the ring, and the segments.
+    ///
+    /// # Panics
+    /// An invariant is violated.
+    pub fn check_invariants(&self) {
+        let low = Lsn(self.low_water_mark.load(SeqCst));
+        let (durable, written, end) = (self.durable(), self.written(), self.end());
+        assert!(low <= end, "the low-water mark {low} is above the end of the log, {end}");
+        assert!(durable <= written, "the log is durable up to {durable}, and written up to {written}");
+        assert!(written <= end, "the log is written up to {written}, and ends at {end}");
+        let buffered = end.0 - written.0;
+        assert!(
+            buffered <= self.ring.capacity(),
+            "{buffered} bytes are in a ring of {}",
+            self.ring.capacity()
+        );
+        if self.writer.try_lock().is_some() && self.end() == end && self.written() == written {
+            self.ring.check_free(end, self.ring.capacity() - buffered);
+        }
+        self.segments.check_invariants(low, written);
+    }
+}
+
+impl Ring {
+    /// Checks the first words of the part that no frame uses, from `from` on, and the last one.
+    fn check_free(&self, from: Lsn, bytes: u64) {
+        const FIRST: u64 = 64;
+        let words = bytes / 8;
+        for n in (0..words.min(FIRST)).chain(words.checked_sub(1)) {
+            let at = Lsn(from.0 + 8 * n);
+            assert!(!self.is_published(at), "the free word of the ring at {at} is not zero");
+        }
+    }
+}
+
+impl Segments {
+    /// Checks that no segment that is needed is retired, and that the log is written to prepared segments alone.
+    fn check_invariants(&self, low_water_mark: Lsn, written: Lsn) {
+        let Some(files) = self.files.try_lock() else { return };
+        let (first, retired) = (files.first, &files.retired);
+        assert!(
+            first <= self.geometry().number(low_water_mark),
+            "the segment of the low-water mark {low_water_mark} is retired"
+        );
+        assert!(
+            retired.iter().all(|number| *number < first),
+            "segment {first} and later ones are needed: {retired:?}"
+        );
+        let last = self.geometry().number(Lsn(written.0.saturating_sub(1)));
+        assert!(
+            written == Lsn::ZERO || self.is_ready(last),
+            "segment {last} is written and was not prepared"
+        );
+    }
+}
+
+#[cfg(test)]
+impl Log {
+    /// Moves the low-water mark above the end of the log.
+    pub(crate) fn misplace_low_water_mark(&self) {
+        self.low_water_mark.store(self.end().0 + 8, SeqCst);
+    }
+}
