@@ -93,8 +93,19 @@ mod order {
         });
     }
 
-    pub(super) fn swap(other: Vec<Rank>) -> Vec<Rank> {
-        HELD.replace(other)
+    /// The ranks that this thread held, put aside until the drop: a panic may end what runs meanwhile.
+    pub(super) struct Aside(Vec<Rank>);
+
+    impl Aside {
+        pub(super) fn new() -> Self {
+            Self(HELD.replace(Vec::new()))
+        }
+    }
+
+    impl Drop for Aside {
+        fn drop(&mut self) {
+            HELD.replace(core::mem::take(&mut self.0));
+        }
     }
 
     pub(super) fn give(rank: Rank) {
@@ -147,11 +158,8 @@ impl Drop for Held {
 /// Runs a closure as if on another thread, as far as the lock order is concerned: a simulation has only one thread.
 pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
     #[cfg(debug_assertions)]
-    let mine = order::swap(Vec::new());
-    let result = run();
-    #[cfg(debug_assertions)]
-    order::swap(mine);
-    result
+    let _mine = order::Aside::new();
+    run()
 }
 
 /// Marks a lock as held from inside a drop, as long as it is held.
@@ -353,6 +361,9 @@ impl<T> DerefMut for RwLockWriteGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(debug_assertions)]
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
 
     #[test]
@@ -372,6 +383,19 @@ mod tests {
         let b = Mutex::new(Rank::Leaf, 2);
         let _b = b.lock();
         let _a = a.lock();
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_panic_as_another_thread_leaves_this_one_its_ranks() {
+        let a = Mutex::new(Rank::Session, 1);
+        let b = Mutex::new(Rank::Leaf, 2);
+        let panics = |run: &dyn Fn()| catch_unwind(AssertUnwindSafe(run)).is_err();
+        let held = b.lock();
+        assert!(panics(&|| as_another_thread(|| panic!("on purpose"))));
+        assert!(panics(&|| drop(a.lock())), "Session was taken while Leaf is held");
+        drop(held);
+        drop(a.lock());
     }
 
     #[test]

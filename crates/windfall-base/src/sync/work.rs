@@ -182,10 +182,14 @@ pub fn add(kind: Work, n: u64) {
 
 /// Runs a step of a background worker, so that its work is not counted as foreground work.
 pub fn in_background<T>(run: impl FnOnce() -> T) -> T {
-    let before = BACKGROUND.replace(true);
-    let result = run();
-    BACKGROUND.set(before);
-    result
+    struct Step(bool);
+    impl Drop for Step {
+        fn drop(&mut self) {
+            BACKGROUND.set(self.0);
+        }
+    }
+    let _step = Step(BACKGROUND.replace(true));
+    run()
 }
 
 /// Returns whether this thread runs a step of a background worker.
@@ -257,6 +261,14 @@ mod tests {
         mark.waited();
         std::thread::spawn(|| assert_eq!(so_far().of(Work::WaitOnDrop), 0)).join().unwrap();
         assert_eq!((so_far() - before).of(Work::WaitOnDrop), 1);
+    }
+
+    #[test]
+    fn a_step_that_panics_does_not_leave_its_thread_in_the_background() {
+        assert!(!is_background());
+        let step = || in_background(|| panic!("on purpose, in the background: {}", is_background()));
+        assert!(std::panic::catch_unwind(step).is_err());
+        assert!(!is_background());
     }
 
     #[test]
