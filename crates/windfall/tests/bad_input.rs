@@ -254,6 +254,28 @@ fn a_damaged_page_is_one_tables_trouble() {
     assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
 }
 
+/// The checksum is right, but the keys of the leaf would be cut off at the wrong byte.
+#[test]
+fn a_leaf_with_the_wrong_prefix_is_neither_read_nor_changed() {
+    let (_folder, path) = made();
+    let file = file_of(&path, "bad");
+    let mut bytes = fs::read(&file).expect("the file");
+    let u16_at = |page: &[u8], at: usize| usize::from(u16::from_le_bytes([page[at], page[at + 1]]));
+    let fits = |page: &&mut [u8]| page[4] == 2 && u16_at(page, 34) < u16_at(page, 36).min(u16_at(page, 38));
+    let page = bytes.chunks_exact_mut(PAGE as usize).find(fits).expect("a leaf");
+    page[34] += 1;
+    let sum = crc32c::crc32c(&page[4..]).to_le_bytes();
+    page[..4].copy_from_slice(&sum);
+    let inside = [&page[40..40 + u16_at(page, 36)], b"+"].concat();
+    let name = format!("page {} ", u32::from_le_bytes([page[24], page[25], page[26], page[27]]));
+    fs::write(&file, bytes).expect("other bytes");
+    let db = Database::open(&path, options()).expect("the database");
+    let bad = db.table("bad").expect("a table");
+    let words = [&name[..], "damaged", "its prefix is not that of its fences"];
+    told(bad.insert(&inside, b"new"), &words);
+    told(bad.rows().expect("a range").collect::<Result<Vec<_>>>(), &words);
+}
+
 /// Creates two tables on a simulated disk, `good` and `bad`, and closes the database: 600 rows each and some long
 /// values.
 fn two_tables(seed: u64) -> SimulatedDisk {

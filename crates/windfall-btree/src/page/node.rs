@@ -392,7 +392,7 @@ impl<'a> Node<'a> {
         let (first, last) = (self.slot(first), self.slot(last));
         let longest = first.suffix_len().min(last.suffix_len()).min(255);
         let (a, b) = (first.record() + self.fixed(), last.record() + self.fixed());
-        let shared = (0..longest).take_while(|n| self.page.u8(a + n) == self.page.u8(b + n)).count();
+        let shared = self.page.common_prefix(a, b, longest);
         if shared < 2 { 0 } else { shared }
     }
 
@@ -499,6 +499,7 @@ impl<'a> Node<'a> {
         self.page.append_to(NODE_HEADER, self.lower.into(), out);
     }
 
+    /// Returns offset in the page and length of the upper fence, if there is one.
     fn upper_range(self) -> Option<(usize, usize)> {
         let at = NODE_HEADER + usize::from(self.lower).next_multiple_of(8);
         self.has_upper().then_some((at, self.upper.into()))
@@ -513,9 +514,20 @@ impl<'a> Node<'a> {
         range.is_some()
     }
 
+    /// Returns the length of the common prefix of the fences, as they are.
+    pub(super) fn prefix_of_fences(self) -> usize {
+        self.upper_range()
+            .map_or(0, |(at, len)| self.page.common_prefix(NODE_HEADER, at, len.min(self.lower.into())))
+    }
+
     /// Returns whether the node has an upper fence: the last of its level has none.
     pub fn has_upper(self) -> bool {
         self.flags & HAS_UPPER != 0
+    }
+
+    /// Returns whether the node has a fence that excludes keys: the root has none.
+    pub fn has_fence(self) -> bool {
+        self.lower > 0 || self.has_upper()
     }
 
     /// Returns whether a key lies within the fences.
@@ -536,6 +548,18 @@ impl<'a> Node<'a> {
     pub fn has_prefix_of(self, key: &[u8]) -> bool {
         key.get(..self.prefix_len())
             .is_some_and(|prefix| self.page.compare(NODE_HEADER, prefix.len(), prefix) == Order::Equal)
+    }
+
+    /// Compares the suffixes of two slots.
+    pub(super) fn compare_slots(self, a: usize, b: usize) -> Order {
+        let (a, b) = (self.slot(a), self.slot(b));
+        let [(from, len), (to, other)] = [a, b].map(|slot| (slot.record() + self.fixed(), slot.suffix_len()));
+        let shared = self.page.common_prefix(from, to, len.min(other));
+        if shared < len.min(other) {
+            self.page.u8(from + shared).cmp(&self.page.u8(to + shared))
+        } else {
+            len.cmp(&other)
+        }
     }
 
     /// Returns the words that the record of a slot takes.

@@ -63,6 +63,34 @@ pub(super) fn checked_slot(node: Node<'_>, slot: usize) -> Result<(Slot, usize)>
     Ok((slot, words))
 }
 
+/// Returns whether a node with this many slots must be compacted before it takes a record of `words`.
+fn needs_compaction(node: Node<'_>, slots: usize, words: usize) -> bool {
+    heap_start(node) < node.slots_at() + (slots + words) * 8
+}
+
+/// Checks that a node can be compacted.
+fn check_compaction(node: Node<'_>) -> Result {
+    let mut live = 0;
+    for n in 0..node.count() {
+        live += checked_slot(node, n)?.1;
+    }
+    let garbage = usize::from(node.page().u16(GARBAGE));
+    if live + garbage == node.page().u16(HEAP).into() { Ok(()) } else { Err(MISCOUNTED) }
+}
+
+/// Checks that a change for which the node has room cannot fail: the removal of what is in `slot`, if anything, or a
+/// change of its header, and an insert of a record of `words` in its place, if that is not 0.
+///
+/// # Errors
+/// A description of the contradiction in the node.
+pub fn check_change(node: Node<'_>, slot: Option<usize>, words: usize) -> Result {
+    let present = slot.map_or(Ok(0), |slot| checked_slot(node, slot).map(|(_, words)| words))?;
+    if words > present && needs_compaction(node, node.count() + 1, words) {
+        check_compaction(node)?;
+    }
+    Ok(())
+}
+
 fn add(page: Page<'_>, field: usize, n: usize) {
     page.set_u16(field, page.u16(field).wrapping_add(n as u16));
 }
@@ -144,7 +172,7 @@ fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result 
     if node.free_words() < words + 1 {
         return Err(NO_ROOM);
     }
-    if heap_start(node) < node.slots_at() + (node.count() + 1 + words) * 8 {
+    if needs_compaction(node, node.count() + 1, words) {
         compact(node)?;
     }
     debug_assert!(
@@ -256,15 +284,9 @@ pub(super) fn leaf_replace(page: Page<'_>, slot: u16, header: EntryHeader, value
         add(page, GARBAGE, old - new);
         return Ok(());
     }
-    if heap_start(node) < node.slots_at() + (node.count() + new) * 8 {
-        // Compaction is needed: check that it can be done before anything changes.
-        let mut live = 0;
-        for n in 0..node.count() {
-            live += checked_slot(node, n)?.1;
-        }
-        if live + usize::from(page.u16(GARBAGE)) != usize::from(page.u16(HEAP)) {
-            return Err(MISCOUNTED);
-        }
+    if needs_compaction(node, node.count(), new) {
+        // Before anything changes.
+        check_compaction(node)?;
     }
     remove_slot(node, slot.into(), old);
     let inserted = insert(Node::new(page), slot.into(), &suffix, body);

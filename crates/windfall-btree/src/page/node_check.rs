@@ -4,10 +4,11 @@
 //!
 //! **Invariants.** Only reads. A damaged page causes an error, never a panic, whatever it holds.
 
+use core::cmp::Ordering as Order;
+
 use super::{
     Page, PageType,
     node::{GARBAGE, HEAP, Node, key_limit},
-    node_build::prefix_of,
     node_change::{checked, checked_slot},
 };
 use crate::sync::{Bug, planted};
@@ -18,14 +19,28 @@ use crate::sync::{Bug, planted};
 /// # Errors
 /// A description of the contradiction.
 pub fn check_header(page: Page<'_>) -> Result<(), &'static str> {
-    let Some(kind) = PageType::from_u8(page.page_type()) else { return Err("it is of no known type") };
-    if matches!(kind, PageType::Leaf | PageType::Inner) {
-        checked(page, kind == PageType::Leaf)?;
+    match PageType::from_u8(page.page_type()) {
+        Some(PageType::Leaf | PageType::Inner) => check_node_header(page).map(drop),
+        Some(_) if page.level() == 0 => Ok(()),
+        Some(_) => Err(WRONG_LEVEL),
+        None => Err("it is of no known type"),
     }
-    if (kind == PageType::Inner) == (page.level() == 0) {
-        return Err("its level does not fit its type");
+}
+
+const WRONG_LEVEL: &str = "its level does not fit its type";
+
+/// Checks that the page is a node, that its areas do not overlap, and that its prefix is that of its fences: a change
+/// cuts the prefix off whole keys.
+fn check_node_header(page: Page<'_>) -> Result<Node<'_>, &'static str> {
+    let leaf = page.page_type() == PageType::Leaf as u8;
+    let node = checked(page, leaf)?;
+    if leaf != (node.level() == 0) {
+        return Err(WRONG_LEVEL);
     }
-    Ok(())
+    if node.prefix_len() != node.prefix_of_fences() {
+        return Err("its prefix is not that of its fences");
+    }
+    Ok(node)
 }
 
 /// Checks that the page is a node with consistent parts.
@@ -33,11 +48,7 @@ pub fn check_header(page: Page<'_>) -> Result<(), &'static str> {
 /// # Errors
 /// A description of the contradiction.
 pub fn validate(page: Page<'_>) -> Result<Node<'_>, &'static str> {
-    let leaf = page.page_type() == PageType::Leaf as u8;
-    let node = checked(page, leaf)?;
-    if leaf != (node.level() == 0) {
-        return Err("its level does not fit its type");
-    }
+    let node = check_node_header(page)?;
     let mut lower = Vec::new();
     let mut upper = Vec::new();
     node.lower_into(&mut lower);
@@ -46,48 +57,83 @@ pub fn validate(page: Page<'_>) -> Result<Node<'_>, &'static str> {
     if lower.len() > limit || upper.is_some_and(|upper| upper.len() > limit || upper <= &lower[..]) {
         return Err("its fences are out of order or too long");
     }
-    if node.prefix_len() != prefix_of(&lower, upper) {
-        return Err("its prefix is not that of its fences");
-    }
-    let mut last: Option<Vec<u8>> = None;
-    let mut key = Vec::new();
+    // Records as places and lengths, in words, so that they can be sorted.
     let mut extents = Vec::with_capacity(node.count());
     for n in 0..node.count() {
         let (slot, words) = checked_slot(node, n)?;
-        extents.push((slot.record(), words * 8));
-        key.clear();
-        node.key_into(n, &mut key);
+        extents.push((slot.record() / 8, words));
         if slot.head() != node.head_with(n, node.skip()) {
             return Err("a slot's head is not that of its key");
         }
         if n >= node.first_slot() && slot.suffix_len() < node.skip() {
             return Err("a key does not begin with what all share");
         }
-        let is_outside = key < lower || upper.is_some_and(|upper| &key[..] >= upper);
-        if is_outside && !planted(Bug::KeyOutsideTheFences) {
-            return Err("a key lies outside the fences");
-        }
-        if last.as_ref().is_some_and(|last| *last >= key) {
+        if n > 0 && node.compare_slots(n - 1, n) != Order::Less {
             return Err("its keys are out of order");
         }
-        if n == 0 && !leaf && key != lower {
-            return Err("its first child does not begin at its lower fence");
-        }
-        last.get_or_insert_default().clone_from(&key);
     }
+    check_ends(node, &lower, upper)?;
     if node.skip() > 0 && node.best_skip() < node.skip() {
         return Err("its keys do not share what they should");
-    }
-    if !leaf && node.count() == 0 {
-        return Err("an inner node without a child");
     }
     extents.sort_unstable();
     if extents.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
         return Err("two records overlap");
     }
-    let live: usize = extents.iter().map(|(_, len)| len / 8).sum();
+    let live: usize = extents.iter().map(|(_, words)| words).sum();
     if live + usize::from(page.u16(GARBAGE)) != usize::from(page.u16(HEAP)) {
         return Err("its garbage is miscounted");
     }
     Ok(node)
+}
+
+/// Checks that the first and the last key, and so all in order between them, lie within the fences.
+fn check_ends(node: Node<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<(), &'static str> {
+    let Some(last) = node.count().checked_sub(1) else {
+        return if node.is_leaf() { Ok(()) } else { Err("an inner node without a child") };
+    };
+    let key = |slot| {
+        let mut key = Vec::new();
+        node.key_into(slot, &mut key);
+        key
+    };
+    let is_outside = key(0)[..] < *lower || upper.is_some_and(|upper| key(last)[..] >= *upper);
+    if is_outside && !planted(Bug::KeyOutsideTheFences) {
+        return Err("a key lies outside the fences");
+    }
+    if !node.is_leaf() && key(0)[..] != *lower {
+        return Err("its first child does not begin at its lower fence");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{
+        super::{PageOp, blank, node::PREFIX, node_build::prefix_of},
+        *,
+    };
+    use crate::ids::{PageId, PageNo, SpaceId};
+
+    proptest! {
+        #[test]
+        fn a_header_has_the_prefix_of_its_fences_and_no_other(
+            shared in prop::collection::vec(0u8..3, 0..20), rests in prop::collection::btree_set(
+                prop::collection::vec(0u8..3, 0..12), 2,
+            ), last in any::<bool>(),
+        ) {
+            let fences: Vec<_> = rests.iter().map(|rest| [&shared[..], rest].concat()).collect();
+            let (lower, upper) = (&fences[0][..], (!last).then_some(&fences[1][..]));
+            let words = blank(4096);
+            let page = Page::new(&words);
+            let id = PageId { space: SpaceId(77), page: PageNo(3) };
+            prop_assert_eq!(PageOp::NodeBuild { level: 0, lower, upper, image: &[] }.apply(page, id), Ok(()));
+            for prefix in 0..40 {
+                page.set_u16(PREFIX, prefix);
+                prop_assert_eq!(check_header(page).is_ok(), usize::from(prefix) == prefix_of(lower, upper));
+            }
+        }
+    }
 }

@@ -247,6 +247,18 @@ impl<'a> Page<'a> {
         len.cmp(&other.len())
     }
 
+    /// Returns how many leading bytes two ranges of `len` bytes, at `a` and at `b`, have in common.
+    #[inline]
+    pub fn common_prefix(self, a: usize, b: usize, len: usize) -> usize {
+        for at in (0..len).step_by(8) {
+            let difference = self.u64(a + at) ^ self.u64(b + at);
+            if difference != 0 {
+                return len.min(at + difference.trailing_zeros() as usize / 8);
+            }
+        }
+        len
+    }
+
     /// Copies the whole of another page of the same size.
     pub fn copy_from(self, other: Page<'_>) {
         debug_assert_eq!(self.len(), other.len(), "a page is copied to one of another size");
@@ -288,6 +300,7 @@ mod tests {
         fn behaves_as_bytes_do(
             writes in prop::collection::vec((0usize..250, prop::collection::vec(any::<u8>(), 0..40)), 1..20),
             at in 0usize..256, len in 0usize..64, other in prop::collection::vec(any::<u8>(), 0..64),
+            from in 0usize..256,
         ) {
             let words = blank(256);
             let page = Page::new(&words);
@@ -306,6 +319,8 @@ mod tests {
             prop_assert_eq!(&cut[..], &model[at..at + len]);
             prop_assert_eq!(page.compare(at, len, &other), model[at..at + len].cmp(&other[..]));
             prop_assert_eq!(page.compare(at, len, &cut), Order::Equal);
+            let same = model[at..at + len].iter().zip(&model[from..]).take_while(|(a, b)| a == b).count();
+            prop_assert_eq!(page.common_prefix(at, from, len.min(256 - from)), same);
             page.fill_zero(at, len);
             model[at..at + len].fill(0);
             page.read(0, &mut all);

@@ -8,9 +8,10 @@
 //! mini-transactions of their own; only then is the leaf latched for the second phase.
 //!
 //! **What fails, and when.** [`Tree::seek_for_change`] fails with `KeyTooLong` or `ValueTooLong` before it does
-//! anything. It fails with the store's errors if a page cannot be read or allocated. Then the caller's mini-transaction
-//! holds no more latches than before and is unchanged, although nodes may have been split, which changes no entry. The
-//! second phase has no errors.
+//! anything. It fails with the store's errors if a page cannot be read or allocated, and with damage if the leaf is such
+//! that the second phase would fail, or a node that must be split is. Then the caller's mini-transaction holds no more
+//! latches than before and is unchanged, although nodes may have been split, which changes no entry. The second phase
+//! has no errors.
 
 use core::marker::PhantomData;
 
@@ -23,7 +24,7 @@ use super::{
 use crate::{
     error::Result,
     ids::PageNo,
-    page::{EntryHeader, Node, PageOp},
+    page::{EntryHeader, Node, PageOp, check_change},
 };
 
 /// The place of a key in a leaf that is latched in a mini-transaction.
@@ -61,21 +62,41 @@ impl<S: PageStore> Tree<S> {
                 return Err(self.damaged(PageNo::ROOT, "the root has vanished"));
             };
             let Some(leaf) = mtr.upgrade(&self.space, &path.node)? else { continue };
-            let node = Node::new(mtr.page(leaf));
-            debug_assert!(node.contains(key), "the leaf that was latched is not that of the key");
-            let (slot, found) = node.find(key);
-            debug_assert!(slot <= node.count(), "a key's place lies beyond the slots of its leaf");
-            if let Some(value) = room {
-                let need = Need::leaf(key, value);
-                if !need.fits(node) {
+            debug_assert!(
+                Node::new(mtr.page(leaf)).contains(key),
+                "the leaf that was latched is not that of the key"
+            );
+            match self.place(mtr, leaf, key, room) {
+                Ok(Some(place)) => return Ok(place),
+                Ok(None) => mtr.unlatch(leaf),
+                Err(error) => {
                     mtr.unlatch(leaf);
-                    self.split(&need, 0)?;
-                    continue;
+                    return Err(error);
                 }
             }
-            let found = found.then(|| node.header(slot));
-            return Ok(Located { key, leaf, slot, found, room, store: PhantomData });
+            self.make_room(key, room.unwrap_or(0))?;
         }
+    }
+
+    /// Returns the place of a key in its leaf, which is latched; `None` if the leaf has no room.
+    fn place<'k>(
+        &self,
+        mtr: &S::MiniTransaction<'_>,
+        leaf: Latched,
+        key: &'k [u8],
+        room: Option<usize>,
+    ) -> Result<Option<Located<'k, S>>> {
+        let node = Node::new(mtr.page(leaf));
+        let need = room.map(|value| Need::leaf(key, value));
+        if need.is_some_and(|need| !need.fits(node)) {
+            return Ok(None);
+        }
+        let (slot, found) = node.find(key);
+        debug_assert!(slot <= node.count(), "a key's place lies beyond the slots of its leaf");
+        check_change(node, found.then_some(slot), need.map_or(0, |need| need.record_words(node)))
+            .map_err(|what| self.damaged(mtr.page_no(leaf), what))?;
+        let found = found.then(|| node.header(slot));
+        Ok(Some(Located { key, leaf, slot, found, room, store: PhantomData }))
     }
 }
 
@@ -102,24 +123,21 @@ pub enum Adjacent<'k, S: PageStore> {
 impl<S: PageStore> Tree<S> {
     /// Finds the place of another key in the leaf of `other`, which `mtr` holds; `None` if the key belongs in another
     /// leaf. A change at one place shifts the later places in the leaf.
+    ///
+    /// # Errors
+    /// Damage if a change of the leaf would fail.
     pub fn seek_adjacent<'k>(
         &self,
         mtr: &S::MiniTransaction<'_>,
         other: &Located<'_, S>,
         key: &'k [u8],
         room: Option<usize>,
-    ) -> Option<Adjacent<'k, S>> {
-        let node = Node::new(mtr.page(other.leaf));
-        if !node.contains(key) {
-            return None;
+    ) -> Result<Option<Adjacent<'k, S>>> {
+        if !Node::new(mtr.page(other.leaf)).contains(key) {
+            return Ok(None);
         }
-        if room.is_some_and(|value| !Need::leaf(key, value).fits(node)) {
-            return Some(Adjacent::NoRoom);
-        }
-        let (slot, found) = node.find(key);
-        debug_assert!(slot <= node.count(), "a key's place lies beyond the slots of its leaf");
-        let found = found.then(|| node.header(slot));
-        Some(Adjacent::Place(Located { key, leaf: other.leaf, slot, found, room, store: PhantomData }))
+        let place = self.place(mtr, other.leaf, key, room)?;
+        Ok(Some(place.map_or(Adjacent::NoRoom, Adjacent::Place)))
     }
 }
 

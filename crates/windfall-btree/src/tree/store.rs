@@ -84,7 +84,8 @@ pub trait PageStore: Send + Sync + Sized + 'static {
     /// `TableDropped` if the tablespace was dropped.
     fn is_empty(&self, space: &Self::Space) -> Result<bool>;
 
-    /// Reads a page without a latch, from disk if needed. Waits while another thread holds it exclusively.
+    /// Reads a page without a latch, from disk if needed. Waits while another thread holds it exclusively. The tree
+    /// relies on [`check_header`](crate::page::check_header), which a page from disk has passed.
     ///
     /// # Errors
     /// `TableDropped` if the tablespace was dropped; damage; I/O.

@@ -15,6 +15,8 @@
 //! records. If the new record is too large to fit either half at once, the node is split without it, and again, with
 //! fewer records each time.
 //!
+//! A node is validated before its records are moved, so a damaged one is an error of the change that finds it.
+//!
 //! Each of these changes reserves its own log space before it changes anything. A split during the rollback of a
 //! transaction uses the space that was reserved before ([`split_log_limit`]).
 
@@ -27,9 +29,10 @@ use crate::{
     error::Result,
     ids::PageNo,
     page::{
-        Node, NodeList, PageOp, PageType,
+        Node, NodeList, PageOp, PageType, check_change,
         node::{INNER_RECORD, LEAF_RECORD, common_prefix, record_words},
         node_build::{fence_words, prefix_of},
+        validate,
     },
     sync::{Bug, planted},
 };
@@ -67,9 +70,14 @@ impl<'k> Need<'k> {
         Self { key, fixed: INNER_RECORD, value: 0 }
     }
 
+    /// Returns the words of the record.
+    pub(super) fn record_words(&self, node: Node<'_>) -> usize {
+        record_words(self.fixed, self.key.len().saturating_sub(node.prefix_len()), self.value)
+    }
+
     /// Returns the words of slot and record.
     fn words(&self, node: Node<'_>) -> usize {
-        1 + record_words(self.fixed, self.key.len().saturating_sub(node.prefix_len()), self.value)
+        1 + self.record_words(node)
     }
 
     /// Returns whether the node has room for the entry, including that of an entry of the same key, which it replaces.
@@ -210,6 +218,7 @@ impl<S: PageStore> Tree<S> {
             if need.fits(node) {
                 return Ok(());
             }
+            self.check_node(node)?;
             let Some((at, between)) = plan_split(node, need) else {
                 return Err(self.damaged(mtr.page_no(child), "its records leave no place for a split"));
             };
@@ -221,6 +230,28 @@ impl<S: PageStore> Tree<S> {
             }
             self.split_node(mtr, parent, child, at, &between)?;
         }
+    }
+
+    /// Checks a node before its records are moved: an operation that does not fit its page is no error, and records
+    /// that are not in order would lose the prefix of another node.
+    fn check_node(&self, node: Node<'_>) -> Result<()> {
+        validate(node.page()).map(drop).map_err(|what| self.damaged(node.page().id().page, what))
+    }
+
+    /// As [`Tree::check_node`], for a root.
+    fn check_root(&self, root: Node<'_>) -> Result<()> {
+        if root.has_fence() { Err(self.damaged(PageNo::ROOT, "the root has a fence")) } else { Ok(()) }
+    }
+
+    /// Returns the slot for a new right neighbour of a child, with this lower fence, for which its parent has room.
+    fn slot_behind(&self, parent: Node<'_>, child: PageNo, lower: &[u8]) -> Result<usize> {
+        let damaged = |what| self.damaged(parent.page().id().page, what);
+        let (slot, found) = parent.find(lower);
+        if found || slot == 0 || parent.child(slot - 1) != child || !parent.has_prefix_of(lower) {
+            return Err(damaged("its separators are not the fences of its children"));
+        }
+        check_change(parent, None, Need::inner(lower).record_words(parent)).map_err(damaged)?;
+        Ok(slot)
     }
 
     /// Moves the slots from `at` on to a new right neighbour.
@@ -240,7 +271,7 @@ impl<S: PageStore> Tree<S> {
         let mut list = NodeList::default();
         list.push_node(node, at, node.count());
         let above = Node::new(mtr.page(parent));
-        let (slot, _) = above.find(between);
+        let slot = self.slot_behind(above, mtr.page_no(child), between)?;
         let suffix = &between[above.prefix_len()..];
 
         let kind = if level == 0 { PageType::Leaf } else { PageType::Inner };
@@ -270,6 +301,8 @@ impl<S: PageStore> Tree<S> {
         let mut mtr = self.begin_split()?;
         let Some(root) = mtr.upgrade(&self.space, root)? else { return Ok(()) };
         let node = Node::new(mtr.page(root));
+        self.check_root(node)?;
+        self.check_node(node)?;
         let level = node.level();
         let mut list = NodeList::default();
         list.push_node(node, 0, node.count());
@@ -378,7 +411,9 @@ impl<S: PageStore> Tree<S> {
                         return Err(self.wrong_page(links[at]));
                     }
                 }
-                if let Some(merged) = Merged::of(nodes) {
+                if let Some(merged) = self.merged(nodes)? {
+                    check_change(above, Some(right), 0)
+                        .map_err(|what| self.damaged(mtr.page_no(parent), what))?;
                     let Merged { level, lower, upper, image, .. } = &merged;
                     let upper = upper.as_deref();
                     let gone = mtr.prepare_free(&self.space, gone)?;
@@ -407,9 +442,11 @@ impl<S: PageStore> Tree<S> {
         let link = node.child(0);
         let child = mtr.latch(&self.space, link)?;
         let node = Node::new(mtr.page(child));
+        self.check_root(Node::new(mtr.page(root)))?;
         if !Node::new(mtr.page(root)).is_parent_of(0, node) {
             return Err(self.wrong_page(link));
         }
+        self.check_node(node)?;
         let level = node.level();
         let mut list = NodeList::default();
         list.push_node(node, 0, node.count());
@@ -465,13 +502,15 @@ struct Merged {
     seam: Option<[Vec<u8>; 2]>,
 }
 
-impl Merged {
+impl<S: PageStore> Tree<S> {
     /// Merges two neighbours. `None` if they do not fit one page with a reserve.
-    fn of([left, right]: [Node<'_>; 2]) -> Option<Self> {
+    fn merged(&self, [left, right]: [Node<'_>; 2]) -> Result<Option<Merged>> {
         debug_assert_eq!(left.level(), right.level(), "nodes of two levels are merged");
         if left.live_words() + right.live_words() > left.capacity() {
-            return None;
+            return Ok(None);
         }
+        self.check_node(left)?;
+        self.check_node(right)?;
         let (mut lower, mut upper) = (Vec::new(), Vec::new());
         left.lower_into(&mut lower);
         let upper = right.upper_into(&mut upper).then_some(upper);
@@ -482,7 +521,7 @@ impl Merged {
         let words = list.words(left.is_leaf(), prefix) + fence_words(&lower, upper.as_deref());
         let reserve = if left.count() == 0 || right.count() == 0 { 0 } else { left.capacity() / 8 };
         if words + reserve > left.capacity() {
-            return None;
+            return Ok(None);
         }
         let image = list.image(&lower, upper.as_deref());
         let seam = left.is_inner().then(|| {
@@ -491,6 +530,6 @@ impl Merged {
             right.lower_into(&mut first);
             [last, first]
         });
-        Some(Self { level: left.level(), lower, upper, image, seam })
+        Ok(Some(Merged { level: left.level(), lower, upper, image, seam }))
     }
 }

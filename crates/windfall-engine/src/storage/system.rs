@@ -247,7 +247,9 @@ impl SystemTree {
         for change in changes {
             let value = change.value.as_ref().map(Vec::len);
             let room = value.map(|value| put + value);
-            match places.last().and_then(|last| self.tree.seek_adjacent(mtr, last, &change.key, room)) {
+            let last = places.last();
+            let adjacent = last.map(|last| self.tree.seek_adjacent(mtr, last, &change.key, room));
+            match adjacent.transpose()?.flatten() {
                 Some(Adjacent::Place(place)) => places.push(place),
                 Some(Adjacent::NoRoom) => {
                     mtr.unlatch_all();

@@ -8,7 +8,7 @@
 use super::{confirm, header, put, remove, tree};
 use crate::{
     ids::{PageId, PageNo, SpaceId},
-    page::{Node, Page, PageType},
+    page::{Node, NodeList, Page, PageOp, PageType, node::common_prefix},
     tree::{
         Seek, Tree,
         store::{MiniTransaction, PageStore},
@@ -256,6 +256,103 @@ fn the_root_takes_over_no_page_that_is_not_its_child() {
     let error = tree.shrink_root().unwrap_err().to_string();
     assert!(error.contains("its keys are not those that its parent expects"), "{error}");
     tree.store().damage(id(PageNo::ROOT), |page| assert!(Node::new(page).is_inner()));
+}
+
+/// Returns the leaf that holds a key.
+fn leaf_of(tree: &Tree<TestPool>, key: &[u8]) -> PageNo {
+    let holds = |page: &PageNo| image(tree, *page).keys.iter().any(|other| other == key);
+    leaves(tree).into_iter().find(holds).unwrap()
+}
+
+/// Inserts entries until one is refused, and returns the error.
+fn refused(tree: &Tree<TestPool>, keys: impl Iterator<Item = Vec<u8>>, len: usize) -> String {
+    for key in keys {
+        let mut mtr = tree.store().begin().unwrap();
+        match tree.seek_for_change(&mut mtr, &key, Some(len)) {
+            Ok(mut place) => place.insert(&mut mtr, header(1), &vec![7; len]),
+            Err(error) => return error.to_string(),
+        }
+        mtr.commit().unwrap();
+    }
+    panic!("all entries were inserted");
+}
+
+#[test]
+fn a_node_with_a_key_that_lacks_the_prefix_is_not_split() {
+    let tree = some_tree();
+    // The keys of this leaf share less than those of its right half do.
+    let wide = |page: &PageNo| {
+        let Image { lower, upper, keys, .. } = image(&tree, *page);
+        let shared = |key| upper.as_ref().map(|upper| common_prefix(key, upper));
+        shared(&lower) == Some(6) && shared(&keys[keys.len() / 2]) == Some(7)
+    };
+    let page = leaves(&tree).into_iter().find(wide).unwrap();
+    let last = image(&tree, page).keys.pop().unwrap();
+    tree.store().damage(id(page), |page| {
+        let at = slot(page, Node::new(page).count() - 3);
+        page.set_u64(at, page.u64(at) & !0xffff);
+    });
+    let below = (1..100).map(|n| [&last[..7], &[last[7] - 1, n]].concat());
+    let error = refused(&tree, below, 100);
+    assert!(error.contains(&format!("page {page}: a slot's head is not that of its key")), "{error}");
+}
+
+#[test]
+fn a_leaf_that_cannot_be_compacted_takes_no_entry() {
+    let tree = tree(4096);
+    let key = |n: u8| vec![n, 7];
+    (0..20).for_each(|n| put(&tree, &key(n), header(1), &[1; 150]));
+    (0..20).step_by(2).for_each(|n| assert!(remove(&tree, &key(n))));
+    tree.store().damage(id(PageNo::ROOT), |page| page.set_u16(32, page.u16(32) - 1));
+    let error = refused(&tree, (30..200).map(key), 150);
+    assert!(error.contains("page 1: the node's garbage is miscounted"), "{error}");
+}
+
+#[test]
+fn an_entry_outside_its_page_is_not_changed() {
+    let tree = some_tree();
+    let key = 30u64.to_be_bytes();
+    let page = leaf_of(&tree, &key);
+    let at = image(&tree, page).keys.iter().position(|other| *other == key).unwrap();
+    tree.store()
+        .damage(id(page), |page| page.set_u64(slot(page, at), page.u64(slot(page, at)) | 0xffff_0000));
+    for room in [None, Some(40)] {
+        let mut mtr = tree.store().begin().unwrap();
+        let error = tree.seek_for_change(&mut mtr, &key, room).unwrap_err().to_string();
+        assert!(error.contains(&format!("page {page}: a record lies outside the node's heap")), "{error}");
+        // The leaf is not latched any more.
+        tree.seek_for_change(&mut mtr, &33u64.to_be_bytes(), room).unwrap();
+    }
+}
+
+#[test]
+fn a_parent_with_a_record_outside_its_heap_loses_no_child() {
+    let tree = some_tree();
+    let page = leaf_of(&tree, &600u64.to_be_bytes());
+    let keys = image(&tree, page).keys;
+    for key in &keys {
+        let mut mtr = tree.store().begin().unwrap();
+        tree.seek_for_change(&mut mtr, key, None).unwrap().remove(&mut mtr);
+        mtr.commit().unwrap();
+    }
+    tree.store().damage(id(PageNo::ROOT), |page| page.set_u16(30, 1));
+    let error = tree.maintain(&keys[0]).unwrap_err().to_string();
+    assert!(error.contains("page 1: a record lies outside the node's heap"), "{error}");
+}
+
+#[test]
+fn a_root_with_fences_does_not_grow() {
+    let tree = tree(4096);
+    tree.ensure_root().unwrap();
+    let key = |n: u8| [0, 0, 0, 0, 0, 0, 1, n];
+    let mut list = NodeList::default();
+    (0..126).for_each(|n| list.push_leaf(&key(n), header(1), &[7; 4]));
+    let (lower, upper) = ([0; 6], [0, 0, 0, 0, 0, 0, 9]);
+    let image = list.image(&lower, Some(&upper));
+    let build = PageOp::NodeBuild { level: 0, lower: &lower, upper: Some(&upper), image: &image };
+    tree.store().damage(id(PageNo::ROOT), |page| build.apply(page, id(PageNo::ROOT)).unwrap());
+    let error = refused(&tree, (130..140).map(|n| key(n).to_vec()), 4);
+    assert!(error.contains("page 1: the root has a fence"), "{error}");
 }
 
 #[test]
