@@ -509,6 +509,9 @@ pub enum UsageError {
     /// A bulk load of a tree with a key that is not above the previous one.
     #[error("the keys of a bulk load must ascend")]
     KeysMustAscend,
+    /// A bulk load or a long value is finished, and a part of it could not be written.
+    #[error("a part of it could not be written: write it again from its beginning")]
+    Incomplete,
     /// An index cannot be created while transactions have changed too many rows that do not fit it.
     #[error(
         "{}rows that transactions have changed and not committed would be refused in it, and they are too many to wait for: end \

@@ -43,6 +43,8 @@ pub struct BulkLoader<'t, S: PageStore> {
     fill_percent: usize,
     last_page: PageNo,
     lsn: Lsn,
+    /// Whether a node could not be written: its entries are lost.
+    is_incomplete: bool,
 }
 
 impl<S: PageStore> Tree<S> {
@@ -69,6 +71,7 @@ impl<S: PageStore> Tree<S> {
             fill_percent: fill_percent.clamp(1, 100),
             last_page: PageNo::ROOT,
             lsn: Lsn::ZERO,
+            is_incomplete: false,
         })
     }
 }
@@ -81,19 +84,27 @@ impl<S: PageStore> BulkLoader<'_, S> {
     /// Appends an entry. Its key must be above all previous ones; a long value must already be an overflow reference.
     ///
     /// # Errors
-    /// `KeyTooLong`, `ValueTooLong`, [`UsageError::KeysMustAscend`]; those of the store.
+    /// `KeyTooLong`, `ValueTooLong`, [`UsageError::KeysMustAscend`]: the load goes on without the entry. Those of the
+    /// store: the load can only be abandoned, and every further call fails with [`UsageError::Incomplete`].
     pub fn push(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
+        self.check_complete()?;
         self.tree.check_key(key)?;
         self.tree.check_inline(value.len())?;
         let list = &self.levels[0].list;
         if !list.is_empty() && list.key(list.len() - 1) >= key {
             return Err(UsageError::KeysMustAscend.into());
         }
+        self.is_incomplete = true;
         self.ensure_room(0, key)?;
+        self.is_incomplete = false;
         let level = &mut self.levels[0];
         level.list.push_leaf(key, header, value);
         level.words += level.list.words_of(true, level.prefix, level.list.len() - 1);
         Ok(())
+    }
+
+    fn check_complete(&self) -> Result<()> {
+        if self.is_incomplete { Err(UsageError::Incomplete.into()) } else { Ok(()) }
     }
 
     /// Ensures that an entry with this key can be appended on a level.
@@ -173,8 +184,10 @@ impl<S: PageStore> BulkLoader<'_, S> {
     /// Writes the remaining nodes, the root last. Returns the LSN after the last group.
     ///
     /// # Errors
-    /// [`UsageError::NotEmpty`] if entries have been put into the tree meanwhile; those of the store.
+    /// [`UsageError::Incomplete`] after an error of the store; [`UsageError::NotEmpty`] if entries have been put into the
+    /// tree meanwhile; those of the store.
     pub fn finish(mut self) -> Result<Lsn> {
+        self.check_complete()?;
         let room = (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8;
         let mut level = 0;
         loop {

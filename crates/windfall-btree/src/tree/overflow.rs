@@ -146,6 +146,8 @@ pub struct OverflowWriter<'t, S: PageStore> {
     length: u64,
     /// Bytes not written to a page yet.
     pending: Vec<u8>,
+    /// Whether a part of the value could not be written.
+    is_incomplete: bool,
 }
 
 impl<S: PageStore> Tree<S> {
@@ -166,7 +168,16 @@ impl<S: PageStore> Tree<S> {
         mtr.apply(page, &PageOp::Write { at: NEXT as u32, bytes: &link.to_bytes() });
         debug_assert!(Link::of(mtr.page(page), stamp, 0).is_some(), "a chain does not begin with its page");
         let first = mtr.page_no(page);
-        Ok(OverflowWriter { tree: self, stamp, first, last: first, place: 0, length: 0, pending: Vec::new() })
+        Ok(OverflowWriter {
+            tree: self,
+            stamp,
+            first,
+            last: first,
+            place: 0,
+            length: 0,
+            pending: Vec::new(),
+            is_incomplete: false,
+        })
     }
 
     /// Reads a long value from its beginning.
@@ -258,8 +269,15 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     /// that is detected before anything has changed.
     ///
     /// # Errors
-    /// Those of the store; [`UsageError::ValueTooLong`].
-    pub fn write(&mut self, mut chunk: &[u8]) -> Result<()> {
+    /// Those of the store; [`UsageError::ValueTooLong`]. The chain can then only be freed.
+    pub fn write(&mut self, chunk: &[u8]) -> Result<()> {
+        let was_incomplete = core::mem::replace(&mut self.is_incomplete, true);
+        self.append(chunk)?;
+        self.is_incomplete = was_incomplete;
+        Ok(())
+    }
+
+    fn append(&mut self, mut chunk: &[u8]) -> Result<()> {
         let whole = capacity(self.tree.store.page_size());
         let length = self.length + chunk.len() as u64;
         if length > VALUE_LIMIT {
@@ -280,8 +298,11 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     /// Writes the remaining bytes, and returns the reference and the LSN after the last group.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`UsageError::Incomplete`] if a call of [`OverflowWriter::write`] has failed; those of the store.
     pub fn finish(mut self) -> Result<(OverflowRef, Lsn)> {
+        if self.is_incomplete {
+            return Err(UsageError::Incomplete.into());
+        }
         let lsn = if self.pending.is_empty() { Lsn::ZERO } else { self.flush()? };
         debug_assert_eq!(
             u64::from(self.place) + 1,

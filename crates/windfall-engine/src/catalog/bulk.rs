@@ -103,3 +103,43 @@ pub(super) fn write_chain(tree: &Tree, number: u64, value: &[u8]) -> Result<Over
     }
     Ok(writer.finish()?.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv};
+
+    use super::*;
+    use crate::{
+        disk::FileName,
+        engine::test_engine::{create_table, open},
+        error::UsageError,
+        options::Options,
+        sync::Arc,
+    };
+
+    #[test]
+    fn neither_a_load_nor_a_value_is_finished_after_a_failed_write() {
+        let disk = SimulatedDisk::new(1);
+        let options = Options::default().page_size(4096).buffer_pool_size(128 * 4096).log_size(64 << 20);
+        let engine = open(&disk, Arc::new(SimulatedEnv::new(1)), &options);
+        let [tree, other] =
+            ["t", "u"].map(|name| create_table(&engine, name).look(|schema| schema.clustered.clone()));
+        let mut mtr = Mtr::begin(&engine.pool).unwrap();
+        let mut writer = tree.begin_overflow(&mut mtr, 77).unwrap();
+        mtr.commit().unwrap();
+        let mut loader = other.bulk_load(FILL).unwrap();
+        let mut push = |n: u32| loader.push(&n.to_be_bytes(), EntryHeader::default(), &[7; 1000]);
+        // No page can be written any more.
+        disk.fail_always_on(FileName::Doublewrite, Fault::WriteFails);
+        let failed = (0..1000).find_map(|_| writer.write(&[7; 10_000]).err()).unwrap();
+        assert!(failed.to_string().contains("doublewrite"), "{failed}");
+        let failed = (0..10_000).find_map(|n| push(n).err()).unwrap();
+        assert!(failed.to_string().contains("doublewrite"), "{failed}");
+        disk.clear_faults();
+        assert!(matches!(push(10_000), Err(Error::Usage(UsageError::Incomplete))));
+        let refused = |error: Option<Error>| matches!(error, Some(Error::Usage(UsageError::Incomplete)));
+        assert!(refused(writer.finish().err()), "the reference of a cut value");
+        assert!(refused(loader.finish().err()), "a tree without some of its entries");
+        assert_eq!(other.height().unwrap(), 1);
+    }
+}
