@@ -32,7 +32,7 @@ mod words;
 pub use node::{EntryHeader, Node};
 pub use node_build::NodeList;
 pub use node_change::check_change;
-pub use node_check::{check_header, validate};
+pub use node_check::{check_entries, check_header, validate};
 pub use op::PageOp;
 pub use words::{Page, blank};
 

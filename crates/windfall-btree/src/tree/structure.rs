@@ -15,7 +15,7 @@
 //! records. If the new record is too large to fit either half at once, the node is split without it, and again, with
 //! fewer records each time.
 //!
-//! A node is validated before its records are moved, so a damaged one is an error of the change that finds it.
+//! A node is checked before its records are moved, so damage is an error of the change that finds it.
 //!
 //! Each of these changes reserves its own log space before it changes anything. A split during the rollback of a
 //! transaction uses the space that was reserved before ([`split_log_limit`]).
@@ -29,10 +29,9 @@ use crate::{
     error::Result,
     ids::PageNo,
     page::{
-        Node, NodeList, PageOp, PageType, check_change,
+        Node, NodeList, PageOp, PageType, check_change, check_entries,
         node::{INNER_RECORD, LEAF_RECORD, common_prefix, record_words},
         node_build::{fence_words, prefix_of},
-        validate,
     },
     sync::{Bug, planted},
 };
@@ -235,7 +234,7 @@ impl<S: PageStore> Tree<S> {
     /// Checks a node before its records are moved: an operation that does not fit its page is no error, and records
     /// that are not in order would lose the prefix of another node.
     fn check_node(&self, node: Node<'_>) -> Result<()> {
-        validate(node.page()).map(drop).map_err(|what| self.damaged(node.page().id().page, what))
+        check_entries(node.page()).map(drop).map_err(|what| self.damaged(node.page().id().page, what))
     }
 
     /// As [`Tree::check_node`], for a root.
