@@ -1,4 +1,4 @@
-//! Memory from the system: mappings, zeroed words, and the size of a cheap request.
+//! Memory from the system: mappings, zeroed words and bytes in them, and the size of a cheap request.
 //!
 //! **Purpose.** A large area costs nothing before it is touched, and a part of it can be returned to the system. The
 //! buffer pool and the hash indexes are such areas. Small memory is the allocator's; [`queue_block_is_small`] keeps
@@ -21,9 +21,12 @@ use rustix::{
 };
 
 use crate::sync::{
-    atomic::AtomicU64,
+    atomic::{AtomicU64, Ordering::Relaxed},
     work::{self, Work},
 };
+
+/// Bytes of a word.
+pub const WORD: usize = 8;
 
 /// A multiple of every page size of the system: a mapping may be cut only at multiples of it.
 const GRANULE: usize = 64 << 10;
@@ -44,6 +47,22 @@ pub const fn queue_block_is_small<T>() -> bool {
     // The largest request, in bytes, for which glibc does not consolidate.
     const SMALL: usize = 1000;
     ENTRIES * (size_of::<T>() + AN_ENTRY) + NEXT <= SMALL
+}
+
+/// Stores bytes into the first words, little-endian; the words after them become zero.
+#[inline]
+pub fn store_words(words: &[AtomicU64], bytes: &[u8]) {
+    debug_assert!(bytes.len() <= words.len() * WORD, "{} bytes for {} words", bytes.len(), words.len());
+    let (chunks, rest) = bytes.as_chunks::<WORD>();
+    let (whole, after) = words.split_at(chunks.len());
+    for (word, chunk) in whole.iter().zip(chunks) {
+        word.store(u64::from_le_bytes(*chunk), Relaxed);
+    }
+    let [part, zero @ ..] = after else { return };
+    let mut last = [0; WORD];
+    last[..rest.len()].copy_from_slice(rest);
+    part.store(u64::from_le_bytes(last), Relaxed);
+    zero.iter().for_each(|word| word.store(0, Relaxed));
 }
 
 /// A private anonymous mapping. Bytes that were never written read as zero.
@@ -206,7 +225,17 @@ impl Drop for Words {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn stored_bytes_are_followed_by_zeros() {
+        let bytes: Vec<u8> = (1..=24).collect();
+        for len in 0..=bytes.len() {
+            let words: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(u64::MAX)).collect();
+            store_words(&words, &bytes[..len]);
+            let stored: Vec<u8> = words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
+            assert_eq!((&stored[..len], &stored[len..]), (&bytes[..len], &[0; 24][len..]));
+        }
+    }
 
     #[test]
     fn words_are_zero_and_go_in_steps() {

@@ -24,13 +24,10 @@ use crate::{
     error::{DiskError, Result},
     ids::SpaceId,
     sync::{
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::AtomicU64,
         work::{self, Work},
     },
 };
-
-/// Bytes of a word of a page.
-const WORD: usize = 8;
 
 /// The role of a file, which is also its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -311,19 +308,6 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`DiskError::Missing`], [`DiskError::Io`].
     fn remove(&self, file: FileName) -> Result<(), DiskError>;
-}
-
-/// Stores bytes into the first words of a page; the words after them become zero.
-pub fn store_words(words: &[AtomicU64], bytes: &[u8]) {
-    debug_assert!(bytes.len() <= words.len() * WORD, "{} bytes for {} words", bytes.len(), words.len());
-    let mut rest = bytes.chunks(WORD);
-    for word in words {
-        let mut bytes = [0; WORD];
-        if let Some(some) = rest.next() {
-            bytes[..some.len()].copy_from_slice(some);
-        }
-        word.store(u64::from_le_bytes(bytes), Relaxed);
-    }
 }
 
 #[cfg(test)]

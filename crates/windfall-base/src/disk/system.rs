@@ -17,9 +17,10 @@ use rustix::{
     io::{Errno, retry_on_intr},
 };
 
-use super::{Action, BLOCK, IoBuffer, WORD, store_words};
+use super::{Action, BLOCK, IoBuffer};
 use crate::{
     error::{DiskError, IoOp},
+    memory::{WORD, store_words},
     sync::{
         Arc, Event,
         atomic::{

@@ -10,7 +10,10 @@
 
 use core::cmp::Ordering as Order;
 
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::{
+    memory::{WORD, store_words},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 /// The number of words that are moved together.
 const GROUP: usize = 8;
@@ -171,13 +174,11 @@ impl<'a> Page<'a> {
         let head = bytes.len().min((8 - at % 8) % 8);
         let (head, rest) = bytes.split_at(head);
         self.set_few(at, head);
-        let mut at = at + head.len();
-        let (chunks, rest) = rest.as_chunks::<8>();
-        for chunk in chunks {
-            self.words[at / 8].store(u64::from_le_bytes(*chunk), Relaxed);
-            at += 8;
-        }
-        self.set_few(at, rest);
+        let at = at + head.len();
+        let whole = rest.len() / WORD;
+        let (chunks, rest) = rest.split_at(whole * WORD);
+        store_words(&self.words[at / WORD..][..whole], chunks);
+        self.set_few(at + chunks.len(), rest);
     }
 
     /// Writes fewer than eight bytes, all in one word.

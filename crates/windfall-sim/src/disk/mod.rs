@@ -56,10 +56,11 @@ pub use fault::Fault;
 use fault::{Kind, Plan};
 use names::{InodeId, Names};
 use windfall_base::{
-    disk::{BLOCK, Disk, FileName, Folder, Queue, check_blocks, failed, store_words},
+    disk::{BLOCK, Disk, FileName, Folder, Queue, check_blocks, failed},
     env::Env as _,
     error::{DiskError, IoOp},
     ids::SpaceId,
+    memory::store_words,
     sync::{
         Arc, Event, Mutex, Rank,
         atomic::AtomicU64,
