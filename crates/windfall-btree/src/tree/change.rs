@@ -8,10 +8,10 @@
 //! mini-transactions of their own; only then is the leaf latched for the second phase.
 //!
 //! **What fails, and when.** [`Tree::seek_for_change`] fails with `KeyTooLong` or `ValueTooLong` before it does
-//! anything. It fails with the store's errors if a page cannot be read or allocated, and with damage if the leaf is such
-//! that the second phase would fail, or a node that must be split is. Then the caller's mini-transaction holds no more
-//! latches than before and is unchanged, although nodes may have been split, which changes no entry. The second phase
-//! has no errors.
+//! anything. It fails with the store's errors if a page cannot be read or allocated, and with damage if a node to be
+//! split is damaged, or the leaf in such a way that the second phase would fail. Then the caller's mini-transaction
+//! holds no more latches than before and is unchanged, although nodes may have been split, which changes no entry. The
+//! second phase has no errors.
 
 use core::marker::PhantomData;
 

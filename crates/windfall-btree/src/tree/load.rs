@@ -184,8 +184,8 @@ impl<S: PageStore> BulkLoader<'_, S> {
     /// Writes the remaining nodes, the root last. Returns the LSN after the last group.
     ///
     /// # Errors
-    /// [`UsageError::Incomplete`] after an error of the store; [`UsageError::NotEmpty`] if entries have been put into the
-    /// tree meanwhile; those of the store.
+    /// [`UsageError::Incomplete`] after an error of the store; [`UsageError::NotEmpty`] if entries have been put into
+    /// the tree meanwhile; those of the store.
     pub fn finish(mut self) -> Result<Lsn> {
         self.check_complete()?;
         let room = (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8;
