@@ -62,7 +62,9 @@ pub fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     let mut last = [0; WORD];
     last[..rest.len()].copy_from_slice(rest);
     part.store(u64::from_le_bytes(last), Relaxed);
-    zero.iter().for_each(|word| word.store(0, Relaxed));
+    for word in zero {
+        word.store(0, Relaxed);
+    }
 }
 
 /// A private anonymous mapping. Bytes that were never written read as zero.
