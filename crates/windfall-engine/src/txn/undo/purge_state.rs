@@ -138,8 +138,8 @@ impl StreamPurge {
         self.ended.push((trx, last));
     }
 
-    /// Checks that what was skipped or deferred is in the stream, within its bounds, and that each transaction is walked
-    /// once.
+    /// Checks that what was skipped or deferred is in the stream, within its bounds, and that each transaction is
+    /// walked once.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn check_invariants(&self, end: u64) {
         let Some(state) = self.state.try_lock() else { return };
