@@ -13,7 +13,7 @@ use std::{
 };
 
 use windfall::{
-    TransactionOptions,
+    TransactionOptions, TxTable,
     error::{Error, LockError, Result as Called},
 };
 use windfall_measure::{Random, sbtest};
@@ -74,7 +74,7 @@ impl Mix<'_> {
 
     fn attempt(&self, random: &mut Random, observer: &mut impl Observer) -> Called<()> {
         let trx = self.db.begin(TransactionOptions::default());
-        let table = &self.table.within(&trx);
+        let table = &trx.table(self.table);
         for _ in 0..10 {
             let key = self.key(random);
             observer.call(POINT, || table.get(&key).map(black_box))?;
@@ -120,14 +120,14 @@ pub(crate) fn load(db: &Database, rows: u32, seed: u64, done: &AtomicU64) -> Res
 }
 
 /// Changes a row under an exclusive lock.
-fn change(table: &Table, key: &[u8], how: impl FnOnce(&mut [u8])) -> Called<()> {
+fn change(table: &TxTable<'_>, key: &[u8], how: impl FnOnce(&mut [u8])) -> Called<()> {
     let Some(mut row) = table.get_for_update(key)? else { return Ok(()) };
     how(&mut row);
     table.update(key, &row)
 }
 
 /// Calls `each` with the values of [`RANGE`] ids, as far as they exist, and returns their number.
-fn range(table: &Table, first: u32, mut each: impl FnMut(&[u8])) -> Called<usize> {
+fn range(table: &TxTable<'_>, first: u32, mut each: impl FnMut(&[u8])) -> Called<usize> {
     let mut rows = table.range(sbtest::key(first)..sbtest::key(first + RANGE))?;
     let mut count = 0;
     while let Some((_, value)) = rows.next_ref()? {
@@ -137,13 +137,13 @@ fn range(table: &Table, first: u32, mut each: impl FnMut(&[u8])) -> Called<usize
     Ok(count)
 }
 
-fn read(table: &Table, first: u32) -> Called<usize> {
+fn read(table: &TxTable<'_>, first: u32) -> Called<usize> {
     range(table, first, |row| {
         black_box(&row[sbtest::C]);
     })
 }
 
-fn sum(table: &Table, first: u32) -> Called<usize> {
+fn sum(table: &TxTable<'_>, first: u32) -> Called<usize> {
     let mut sum = 0_u64;
     let count = range(table, first, |row| sum += u64::from(sbtest::k(row)))?;
     black_box(sum);
@@ -151,7 +151,7 @@ fn sum(table: &Table, first: u32) -> Called<usize> {
 }
 
 /// Reads column `c` of a range, and orders it by `order`.
-fn ordered(table: &Table, first: u32, order: impl FnOnce(&mut Vec<&[u8]>)) -> Called<usize> {
+fn ordered(table: &TxTable<'_>, first: u32, order: impl FnOnce(&mut Vec<&[u8]>)) -> Called<usize> {
     let mut bytes = Vec::with_capacity(RANGE as usize * sbtest::C.len());
     let count = range(table, first, |row| bytes.extend_from_slice(&row[sbtest::C]))?;
     let mut columns = bytes.chunks_exact(sbtest::C.len()).collect();
@@ -160,11 +160,11 @@ fn ordered(table: &Table, first: u32, order: impl FnOnce(&mut Vec<&[u8]>)) -> Ca
     Ok(count)
 }
 
-fn sorted(table: &Table, first: u32) -> Called<usize> {
+fn sorted(table: &TxTable<'_>, first: u32) -> Called<usize> {
     ordered(table, first, |columns| columns.sort_unstable())
 }
 
-fn distinct(table: &Table, first: u32) -> Called<usize> {
+fn distinct(table: &TxTable<'_>, first: u32) -> Called<usize> {
     ordered(table, first, |columns| {
         columns.sort_unstable();
         columns.dedup();

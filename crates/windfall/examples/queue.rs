@@ -17,7 +17,7 @@ const WORKERS: usize = 3;
 /// Takes the first job that no other worker has taken, and completes it. Returns whether there was one.
 fn work(db: &Database, jobs: &Table) -> Result<bool> {
     let trx = db.begin(TransactionOptions::default().isolation(Isolation::ReadCommitted));
-    let mine = jobs.if_locked(IfLocked::Skip).within(&trx);
+    let mine = trx.table(jobs).if_locked(IfLocked::Skip);
     let job = mine.index("by_state")?.range_for_update(NEW..=NEW)?.next().transpose()?;
     let Some(job) = job else { return Ok(false) };
     // The work itself belongs here. If the process ends now, the job is new again after the next opening.

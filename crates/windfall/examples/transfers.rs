@@ -20,7 +20,7 @@ fn balance(value: Option<Vec<u8>>) -> u64 {
 /// Moves money between two accounts, as one transaction.
 fn transfer(db: &Database, accounts: &Table, from: u64, to: u64, amount: u64) -> Result<()> {
     let trx = db.begin(TransactionOptions::default());
-    let accounts = accounts.within(&trx);
+    let accounts = trx.table(accounts);
     let [from, to] = [from.to_be_bytes(), to.to_be_bytes()];
     // The locking reads keep both rows as they are until the commit.
     let left = balance(accounts.get_for_update(&from)?);

@@ -14,13 +14,14 @@ use crate::{
     store::Tree,
     sync::Arc,
     table::Table,
+    tx_table::Access,
 };
 
-impl Table {
+impl<A: Access> Table<A> {
     fn with_numbers<T>(&self, run: impl FnOnce(&AutoIncrement, &Arc<Tree>) -> Result<T>) -> Result<T> {
         self.engine.check_open()?;
         let call: Call<'_> = self.enter()?;
-        run(self.inner.numbers(), &call.clustered).map_err(|error| self.told(error))
+        run(self.inner.numbers(), &call.clustered).map_err(|error| self.with_owner(error))
     }
 
     /// Returns the next auto-increment value of this table, and reserves it for the caller. It is 1 at first, and after

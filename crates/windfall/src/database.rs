@@ -197,7 +197,7 @@ impl Database {
     ///
     /// let towns = db.create_table("towns", TableOptions::default())?;
     /// let trx = db.begin(TransactionOptions::default());
-    /// towns.within(&trx).insert(b"Basel", b"177595")?;
+    /// trx.table(&towns).insert(b"Basel", b"177595")?;
     /// let refused = db.statements_wait(Duration::ZERO).drop_table("towns").unwrap_err();
     /// assert!(matches!(refused, Error::Lock(LockError::Busy(_))));
     /// trx.commit()?;

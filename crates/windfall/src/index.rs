@@ -18,17 +18,19 @@ use core::{
 use crate::{
     cursor::{Cursor, Move, Reader, Seek, split},
     error::{Owner, Result},
+    ids::SpaceId,
     range::{Bounds, Range},
     store::Tree,
     sync::Arc,
     table::Table,
-    txn::{locks::RowMode, row::secondary},
+    tx_table::{Access, AutoCommit},
+    txn::row::secondary,
 };
 
-/// A secondary index of a table.
+/// A secondary index of a table. That of a [`TxTable`](crate::TxTable) is a [`TxIndex`](crate::TxIndex).
 #[derive(Clone, Debug)]
-pub struct Index {
-    table: Table,
+pub struct Index<A = AutoCommit> {
+    pub(crate) table: Table<A>,
     name: Arc<str>,
     tree: Arc<Tree>,
 }
@@ -71,8 +73,8 @@ impl IndexItem for IndexKey {
     }
 }
 
-impl Index {
-    pub(crate) fn new(table: Table, name: Arc<str>, tree: Arc<Tree>) -> Self {
+impl<A: Access> Index<A> {
+    pub(crate) fn new(table: Table<A>, name: Arc<str>, tree: Arc<Tree>) -> Self {
         Self { table, name, tree }
     }
 
@@ -85,7 +87,7 @@ impl Index {
     /// # Errors
     /// The table or the index was dropped.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
-        Ok(self.found(self.entries(self.table.reader()?)?, &range))
+        self.range_of(self.table.reader()?, &range)
     }
 
     /// Returns the keys of the rows with index keys in a range, in order, from either end, from the index alone. Pages
@@ -131,7 +133,7 @@ impl Index {
     /// # Errors
     /// As [`Index::range`].
     pub fn cursor(&self) -> Result<IndexCursor> {
-        Ok(IndexCursor { entries: self.entries(self.table.reader()?)?, index: self.clone(), row: None })
+        Ok(IndexCursor { entries: self.entries(self.table.reader()?)?, origin: self.origin(), row: None })
     }
 
     /// Returns a cursor over the keys of all rows in the order of the index. It is not positioned yet, and reads what
@@ -141,34 +143,20 @@ impl Index {
     /// As [`Index::range`].
     pub fn key_cursor(&self) -> Result<IndexCursor<IndexKey>> {
         let entries = self.entries(self.table.reader()?)?.of_entries_alone();
-        Ok(IndexCursor { entries, index: self.clone(), row: None })
+        Ok(IndexCursor { entries, origin: self.origin(), row: None })
     }
 
-    /// As [`Index::range`], and locks each row as [`Table::get_for_share`] does. At levels that lock gaps, no row gets
-    /// an index key in the range before the transaction has ended.
-    ///
-    /// # Errors
-    /// As [`Index::range`] and [`Table::get_for_share`].
-    pub fn range_for_share<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
-        self.range_for(RowMode::Shared, &range)
-    }
-
-    /// As [`Index::range`], and locks each row as [`Table::get_for_update`] does.
-    ///
-    /// # Errors
-    /// As [`Index::range`] and [`Table::get_for_update`].
-    pub fn range_for_update<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
-        self.range_for(RowMode::Exclusive, &range)
-    }
-
-    fn range_for<K: AsRef<[u8]>>(&self, mode: RowMode, range: &impl RangeBounds<K>) -> Result<IndexRange> {
-        let reader = self.table.locking_reader(mode)?;
+    pub(crate) fn range_of<K: AsRef<[u8]>>(
+        &self,
+        reader: Reader,
+        range: &impl RangeBounds<K>,
+    ) -> Result<IndexRange> {
         Ok(self.found(self.entries(reader)?, range))
     }
 
     fn found<T, K: AsRef<[u8]>>(&self, entries: Cursor, range: &impl RangeBounds<K>) -> IndexRange<T> {
         let entries = Range::new(entries, entry_bounds(Bounds::of(range)));
-        IndexRange { entries, index: self.clone(), found: PhantomData }
+        IndexRange { entries, origin: self.origin(), found: PhantomData }
     }
 
     fn entries(&self, reader: Reader) -> Result<Cursor> {
@@ -177,9 +165,22 @@ impl Index {
         Ok(Cursor::new(engine.clone(), inner.clone(), self.tree.clone(), self.owner(), reader))
     }
 
+    fn origin(&self) -> Origin {
+        Origin { owner: self.owner(), space: self.tree.space().id() }
+    }
+}
+
+/// The index that entries are read from, for messages.
+#[derive(Debug)]
+struct Origin {
+    owner: Owner,
+    space: SpaceId,
+}
+
+impl Origin {
     /// Returns the item of an entry, with the row's value if that was read.
     fn row<T: IndexItem>(&self, (entry, value): (&[u8], &[u8])) -> Result<T> {
-        let (index_key, key) = split(entry, self.tree.space().id(), || self.owner())?;
+        let (index_key, key) = split(entry, self.space, || self.owner.clone())?;
         Ok(T::of(index_key, key, value))
     }
 }
@@ -214,7 +215,7 @@ fn entry_bounds(keys: Bounds) -> Bounds {
 #[derive(Debug)]
 pub struct IndexRange<T = IndexRow> {
     entries: Range,
-    index: Index,
+    origin: Origin,
     found: PhantomData<T>,
 }
 
@@ -222,15 +223,15 @@ impl<T: IndexItem> Iterator for IndexRange<T> {
     type Item = Result<T>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { entries, index, .. } = self;
-        entries.next_ref().transpose().map(|row| index.row(row?))
+        let Self { entries, origin, .. } = self;
+        entries.next_ref().transpose().map(|row| origin.row(row?))
     }
 }
 
 impl<T: IndexItem> DoubleEndedIterator for IndexRange<T> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        let Self { entries, index, .. } = self;
-        entries.next_back_ref().transpose().map(|row| index.row(row?))
+        let Self { entries, origin, .. } = self;
+        entries.next_back_ref().transpose().map(|row| origin.row(row?))
     }
 }
 
@@ -242,7 +243,7 @@ impl<T: IndexItem> DoubleEndedIterator for IndexRange<T> {
 #[derive(Debug)]
 pub struct IndexCursor<T = IndexRow> {
     entries: Cursor,
-    index: Index,
+    origin: Origin,
     row: Option<T>,
 }
 
@@ -286,7 +287,7 @@ impl<T: IndexItem> IndexCursor<T> {
     fn go(&mut self, to: Move<'_>) -> Result<bool> {
         self.row = None;
         self.entries.go(to, |_| true)?;
-        self.row = self.entries.row().map(|row| self.index.row(row)).transpose()?;
+        self.row = self.entries.row().map(|row| self.origin.row(row)).transpose()?;
         Ok(self.row.is_some())
     }
 

@@ -27,7 +27,7 @@
 //!
 //! A call on a table is a transaction of its own: atomic over the table and its indexes, and durable when it returns,
 //! as [`Options::flush_log_at_trx_commit`] says. [`Database::begin`] begins a [`Transaction`] of many calls, at one of
-//! the levels of [`Isolation`]; [`Table::within`] returns the table's handle in it.
+//! the levels of [`Isolation`]; [`Transaction::table`] returns the table's handle in it, a [`TxTable`].
 //!
 //! ```
 //! use windfall::{Database, Options, TableOptions, TransactionOptions};
@@ -38,7 +38,7 @@
 //! let stock = db.create_table("stock", TableOptions::default())?;
 //! stock.put(b"apples", b"3")?;
 //! let trx = db.begin(TransactionOptions::default());
-//! let in_trx = stock.within(&trx);
+//! let in_trx = trx.table(&stock);
 //! assert_eq!(in_trx.get_for_update(b"apples")?.as_deref(), Some(&b"3"[..]));
 //! in_trx.put(b"apples", b"2")?;
 //! assert_eq!(stock.get(b"apples")?.as_deref(), Some(&b"3"[..])); // not committed yet
@@ -105,6 +105,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod transact;
+mod tx_table;
 
 #[cfg(feature = "fuzz")]
 use windfall_base::fuzz_input;
@@ -132,6 +133,7 @@ pub use sync::{
 };
 pub use table::Table;
 pub use transact::{IfLocked, Isolation, Transaction, TransactionOptions};
+pub use tx_table::{Access, AutoCommit, InTransaction, TxIndex, TxTable};
 pub use txn::{
     AtUndoLimit,
     locks::{Deadlock, DeadlockMember, HeldLock, Lock, RowMode, RowName, TableMode, Waiting},

@@ -21,7 +21,8 @@ use crate::{
     scope::{Inner, RowLock, Scope, TableKind},
     session::SessionUndo,
     sync::Arc,
-    transact::{IfLocked, Isolation, Transaction},
+    transact::Isolation,
+    tx_table::{Access, AutoCommit},
     txn::{
         Edit, Mode, ReadView, RowTarget, Secondary, Stop, Trx, Value, Visibility, Watch,
         locks::{LockTimeout, RowMode, TableMode, Waits},
@@ -32,27 +33,31 @@ use crate::{
 
 /// A table. Clones are cheap and are handles of the same table.
 ///
+/// Each call on a `Table` is a transaction of its own, [`AutoCommit`]. [`Transaction::table`] returns a [`TxTable`],
+/// the same table for calls in a transaction, which has locking reads as well. A function for both takes a
+/// `&Table<impl Access>`.
+///
 /// Besides the errors that each call names: a change fails if undo has reached its limit
-/// ([`TransactionError::UndoFull`]). A call on a handle [within](Table::within) a transaction fails with a
-/// [`TransactionError`] if the transaction is in another call, is prepared or has ended, or if its options or its view
-/// do not allow the call. A deadlock ([`LockError::Deadlock`]) rolls the transaction back. Reads at
+/// ([`TransactionError::UndoFull`]). A call in a transaction fails with a [`TransactionError`] if the transaction
+/// belongs to another database, is in another call, is prepared or has ended, or if its options or its view do not
+/// allow the call. A deadlock ([`LockError::Deadlock`]) rolls the transaction back. Reads at
 /// [`Isolation::Serializable`] lock rows, and so they may wait, and fail with a [`LockError`].
+///
+/// [`Transaction::table`]: crate::Transaction::table
+/// [`TxTable`]: crate::TxTable
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct Table<A = AutoCommit> {
     pub(crate) engine: Arc<Engine>,
     pub(crate) name: Arc<str>,
     pub(crate) inner: Arc<catalog::Table>,
     /// The undo of the session, if the table is temporary.
     undo: Option<Arc<SessionUndo>>,
-    /// The transaction of the calls on this handle.
-    scope: Option<Arc<Scope>>,
-    /// What locking reads do if another transaction has locked the row.
-    if_locked: IfLocked,
+    pub(crate) access: A,
 }
 
 impl Table {
     pub(crate) fn new(engine: Arc<Engine>, name: &str, table: Arc<catalog::Table>) -> Self {
-        Self { engine, name: name.into(), inner: table, undo: None, scope: None, if_locked: IfLocked::Wait }
+        Self { engine, name: name.into(), inner: table, undo: None, access: AutoCommit }
     }
 
     pub(crate) fn temporary(
@@ -64,6 +69,32 @@ impl Table {
         Self { undo: Some(undo), ..Self::new(engine, name, table) }
     }
 
+    /// Returns a handle of the same table for calls of another kind.
+    pub(crate) fn with_access<A>(&self, access: A) -> Table<A> {
+        let Self { engine, name, inner, undo, access: AutoCommit } = self.clone();
+        Table { engine, name, inner, undo, access }
+    }
+
+    /// Turns the adaptive hash index of this table's trees on or off, and that of trees that it gets later.
+    pub fn set_hash_index(&self, on: bool) {
+        self.inner.set_hash_index(on);
+    }
+
+    /// Gives each tree of the table a hash index of this size in bytes, and touches all of it, as if as many keys had
+    /// been read: for experiments with the memory of a table.
+    ///
+    /// # Panics
+    /// If `hash_index_memory` has no room for it, or the hash index is off.
+    #[cfg(feature = "lab")]
+    pub fn simulate_hash_index(&self, bytes: u64) {
+        let trees: Vec<_> = self.inner.look(|schema| schema.trees().cloned().collect());
+        for tree in trees {
+            tree.hash().pretend(bytes);
+        }
+    }
+}
+
+impl<A: Access> Table<A> {
     /// Returns the name that the table had when this handle was made.
     pub fn name(&self) -> &str {
         &self.name
@@ -83,7 +114,7 @@ impl Table {
 
     /// Adds the name of the table, or of its index, to an error of a call.
     #[cold]
-    pub(crate) fn told(&self, error: Error) -> Error {
+    pub(crate) fn with_owner(&self, error: Error) -> Error {
         error.of(|space| {
             let index = self.inner.look(|schema| {
                 let index = schema.record.indexes.iter().find(|index| Some(index.space) == space);
@@ -98,7 +129,7 @@ impl Table {
     }
 
     pub(crate) fn enter(&self) -> Result<Call<'_>> {
-        self.inner.enter().map_err(|error| self.told(error))
+        self.inner.enter().map_err(|error| self.with_owner(error))
     }
 
     /// Runs a change of rows on the table's trees, inside the gate.
@@ -124,7 +155,7 @@ impl Table {
             watch: noting.as_ref().map(|noting| noting as &Watch<'_>),
         };
         let done = run(&target);
-        if let (Some(undo), None) = (&self.undo, &self.scope) {
+        if let (Some(undo), None) = (&self.undo, self.access.transaction()) {
             // The session's end waits for the calls inside the gate before it drops this stream.
             self.engine.transactions.purge().purge_temporary(undo.stream());
         }
@@ -136,9 +167,9 @@ impl Table {
     fn change(&self, key: &[u8], mut edit: Edit<'_>) -> Result<bool> {
         self.engine.check_open()?;
         if let Some(scope) = self.scope()? {
-            return self.change_within(scope, key, &mut edit).map_err(|error| self.told(error));
+            return self.change_within(scope, key, &mut edit).map_err(|error| self.with_owner(error));
         }
-        let end = self.change_alone(key, &mut edit).map_err(|error| self.told(error))?;
+        let end = self.change_alone(key, &mut edit).map_err(|error| self.with_owner(error))?;
         self.engine.await_log(end.unwrap_or_default(), self.engine.flush_log())?;
         self.engine.env.yield_point();
         Ok(end.is_some())
@@ -207,7 +238,7 @@ impl Table {
     }
 
     /// Reads and locks a row in a transaction. Returns `false` also for a row that is skipped.
-    fn get_locked(
+    pub(crate) fn get_locked(
         &self,
         scope: &Scope,
         inner: &mut Inner,
@@ -243,7 +274,7 @@ impl Table {
                 }
             }),
         };
-        found.map_err(|error| self.told(error))
+        found.map_err(|error| self.with_owner(error))
     }
 
     fn read_within(
@@ -273,74 +304,27 @@ impl Table {
         transactions.versions().get_in(&call.clustered, key, visibility, whole, value)
     }
 
-    /// Returns a handle of the same table for calls in this transaction: its changes are part of the transaction, and
-    /// its reads see what the transaction sees.
-    #[must_use]
-    pub fn within(&self, transaction: &Transaction) -> Self {
-        Self { scope: Some(transaction.scope.clone()), ..self.clone() }
-    }
-
-    /// Returns a handle of the same table with this behaviour of `_for_share` and `_for_update` reads if another
-    /// transaction has locked a row. Locks on the table itself are still waited for, and so are the locks that a change
-    /// needs. A single call that is changing a row at this moment is waited for until it is done.
-    #[must_use]
-    pub fn if_locked(&self, then: IfLocked) -> Self {
-        Self { if_locked: then, ..self.clone() }
-    }
-
     /// Returns the transaction of the calls on this handle, if any.
     fn scope(&self) -> Result<Option<&Arc<Scope>>> {
-        match &self.scope {
-            Some(scope) if !Arc::ptr_eq(&scope.engine, &self.engine) => {
-                Err(TransactionError::OtherDatabase.into())
-            }
-            scope => Ok(scope.as_ref()),
+        self.access.transaction().map(|transaction| self.checked(&transaction.scope)).transpose()
+    }
+
+    /// Refuses a transaction of another database.
+    pub(crate) fn checked<'s>(&self, scope: &'s Arc<Scope>) -> Result<&'s Arc<Scope>> {
+        if Arc::ptr_eq(&scope.engine, &self.engine) {
+            Ok(scope)
+        } else {
+            Err(TransactionError::OtherDatabase.into())
         }
     }
 
-    fn kind(&self) -> TableKind {
+    pub(crate) fn kind(&self) -> TableKind {
         if self.undo.is_some() { TableKind::Temporary } else { TableKind::Shared }
     }
 
     /// Refuses a change in a read-only transaction. Temporary tables are exempt, because no other session has them.
-    fn check_may_change(&self, scope: &Scope) -> Result<()> {
+    pub(crate) fn check_may_change(&self, scope: &Scope) -> Result<()> {
         if self.kind() == TableKind::Temporary { Ok(()) } else { scope.check_may_change() }
-    }
-
-    /// Returns the transaction that will own the locks.
-    fn holder(&self) -> Result<&Arc<Scope>> {
-        let scope = self.scope()?.ok_or(TransactionError::Outside)?;
-        self.check_may_change(scope)?;
-        Ok(scope)
-    }
-
-    /// Reads and locks a row (shared): returns its newest value, and no other transaction can change the row before
-    /// this one has ended. Waits until a transaction that is changing it has ended. At levels that lock gaps, a missing
-    /// row stays missing.
-    ///
-    /// # Errors
-    /// The handle is not in a transaction, or the transaction is read-only and the table is not temporary; the lock is
-    /// not granted ([`LockError`]); as [`Table::get`].
-    pub fn get_for_share(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.get_for(key, RowMode::Shared)
-    }
-
-    /// As [`Table::get_for_share`], but with an exclusive lock: no other transaction can lock the row before this one
-    /// has ended.
-    ///
-    /// # Errors
-    /// As [`Table::get_for_share`].
-    pub fn get_for_update(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.get_for(key, RowMode::Exclusive)
-    }
-
-    fn get_for(&self, key: &[u8], mode: RowMode) -> Result<Option<Vec<u8>>> {
-        self.engine.check_open()?;
-        let scope = self.holder()?;
-        let mut value = Vec::new();
-        let lock = RowLock { mode, if_locked: self.if_locked };
-        let found = scope.call(|inner| self.get_locked(scope, inner, key, lock, true, &mut value));
-        Ok(found.map_err(|error| self.told(error))?.then_some(value))
     }
 
     /// Inserts a row. Waits for locks on it up to the lock timeout, as every change does.
@@ -472,7 +456,7 @@ impl Table {
             visibility
                 .check_known(call.clustered.space().created_at(), || Owner::Table(self.name.clone()))?;
             let opened = self.engine.transactions.versions().open_value(&call.clustered, key, visibility);
-            opened.map_err(|error| self.told(error))?
+            opened.map_err(|error| self.with_owner(error))?
         };
         let Some(mut reader) = opened else { return Ok(None) };
         let length = reader.left();
@@ -485,7 +469,7 @@ impl Table {
                 let _call = self.enter()?;
                 let read = reader.read(&mut piece);
                 let held = if undo.is_some() { read } else { view.held(read) };
-                held.map_err(|error| self.told(error))?
+                held.map_err(|error| self.with_owner(error))?
             };
             // No gate and no latch is held while `out` runs.
             let owner = || Owner::Table(self.name.clone());
@@ -515,23 +499,6 @@ impl Table {
         self.range::<&[u8]>(..)
     }
 
-    /// Returns the newest rows of a range, and locks each as [`Table::get_for_share`] does. At levels that lock gaps,
-    /// no row is added to the range before the transaction has ended.
-    ///
-    /// # Errors
-    /// As [`Table::get_for_share`].
-    pub fn range_for_share<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
-        Ok(Range::new(self.locking_cursor(RowMode::Shared)?, Bounds::of(&range)))
-    }
-
-    /// Returns the newest rows of a range, and locks each as [`Table::get_for_update`] does.
-    ///
-    /// # Errors
-    /// As [`Table::get_for_update`].
-    pub fn range_for_update<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
-        Ok(Range::new(self.locking_cursor(RowMode::Exclusive)?, Bounds::of(&range)))
-    }
-
     /// Returns a cursor over all rows. It is not positioned yet.
     ///
     /// # Errors
@@ -540,28 +507,7 @@ impl Table {
         self.cursor_of(self.reader()?)
     }
 
-    /// Returns a cursor that locks each row it moves to as [`Table::get_for_share`] does, and at levels that lock gaps
-    /// also the gaps between.
-    ///
-    /// # Errors
-    /// As [`Table::get_for_share`].
-    pub fn cursor_for_share(&self) -> Result<Cursor> {
-        self.locking_cursor(RowMode::Shared)
-    }
-
-    /// Returns a cursor that locks each row it moves to as [`Table::get_for_update`] does.
-    ///
-    /// # Errors
-    /// As [`Table::get_for_update`].
-    pub fn cursor_for_update(&self) -> Result<Cursor> {
-        self.locking_cursor(RowMode::Exclusive)
-    }
-
-    fn locking_cursor(&self, mode: RowMode) -> Result<Cursor> {
-        self.cursor_of(self.locking_reader(mode)?)
-    }
-
-    fn cursor_of(&self, reader: Reader) -> Result<Cursor> {
+    pub(crate) fn cursor_of(&self, reader: Reader) -> Result<Cursor> {
         self.engine.check_open()?;
         let call = self.enter()?;
         let owner = Owner::Table(self.name.clone());
@@ -578,22 +524,11 @@ impl Table {
         })
     }
 
-    /// Returns how locking reads on this handle read and lock.
-    pub(crate) fn locking_reader(&self, mode: RowMode) -> Result<Reader> {
-        let scope = self.holder()?;
-        let lock = RowLock { mode, if_locked: self.if_locked };
-        let scope = scope.clone();
-        Ok(match self.kind() {
-            TableKind::Temporary => Reader::Session(Some(scope)),
-            TableKind::Shared => Reader::Within(scope, Some(lock)),
-        })
-    }
-
     /// Returns the secondary index of this name.
     ///
     /// # Errors
     /// There is no index of this name; the table was dropped.
-    pub fn index(&self, name: &str) -> Result<Index> {
+    pub fn index(&self, name: &str) -> Result<Index<A>> {
         self.engine.check_open()?;
         let call = self.enter()?;
         let schema = &call;
@@ -602,23 +537,5 @@ impl Table {
             place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() })?;
         let name = schema.record.indexes[place].name.clone();
         Ok(Index::new(self.clone(), name, schema.secondaries[place].clone()))
-    }
-
-    /// Turns the adaptive hash index of this table's trees on or off, and that of trees that it gets later.
-    pub fn set_hash_index(&self, on: bool) {
-        self.inner.set_hash_index(on);
-    }
-
-    /// Gives each tree of the table a hash index of this size in bytes, and touches all of it, as if as many keys had
-    /// been read: for experiments with the memory of a table.
-    ///
-    /// # Panics
-    /// If `hash_index_memory` has no room for it, or the hash index is off.
-    #[cfg(feature = "lab")]
-    pub fn simulate_hash_index(&self, bytes: u64) {
-        let trees: Vec<_> = self.inner.look(|schema| schema.trees().cloned().collect());
-        for tree in trees {
-            tree.hash().pretend(bytes);
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Transactions of several calls.
 //!
 //! **Purpose.** Begins, commits and rolls back transactions, and rolls back parts of them. The calls in a transaction
-//! are those on table handles within it ([`Table::within`](crate::Table::within)).
+//! are those on table handles in it ([`Transaction::table`]).
 //!
 //! **Invariants.** A transaction runs one call at a time. It ends once, by commit, by rollback, or by an error that
 //! makes it roll back. Dropping the handle rolls it back, unless it is prepared. A call that fails has changed nothing,
@@ -9,14 +9,20 @@
 
 use core::time::Duration;
 
-use crate::{engine::Engine, error::Result, log::FlushLog, scope::Scope, sync::Arc};
+use crate::{
+    engine::Engine,
+    error::Result,
+    log::FlushLog,
+    scope::Scope,
+    sync::Arc,
+    table::Table,
+    tx_table::{InTransaction, TxTable},
+};
 
 /// The isolation level of a transaction, with the meanings that users of `MariaDB` know.
 ///
-/// A *plain read* locks nothing. Changes and locking reads ([`Table::get_for_update`]) use the newest version of a row,
-/// and wait for a transaction that is changing it.
-///
-/// [`Table::get_for_update`]: crate::Table::get_for_update
+/// A *plain read* locks nothing. Changes and locking reads ([`TxTable::get_for_update`]) use the newest version of a
+/// row, and wait for a transaction that is changing it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Isolation {
@@ -119,10 +125,10 @@ impl TransactionOptions {
 /// accounts.insert(b"bob", b"0")?;
 ///
 /// let transfer = db.begin(TransactionOptions::default());
-/// let within = accounts.within(&transfer);
-/// within.get_for_update(b"alice")?;
-/// within.put(b"alice", b"60")?;
-/// within.put(b"bob", b"40")?;
+/// let in_transfer = transfer.table(&accounts);
+/// in_transfer.get_for_update(b"alice")?;
+/// in_transfer.put(b"alice", b"60")?;
+/// in_transfer.put(b"bob", b"40")?;
 /// // No other transaction sees a part of it.
 /// assert_eq!(accounts.get(b"alice")?, Some(b"100".to_vec()));
 /// transfer.commit()?;
@@ -141,6 +147,16 @@ pub struct Transaction {
 impl Transaction {
     pub(crate) fn begin(engine: Arc<Engine>, options: TransactionOptions) -> Self {
         Self { scope: Arc::new(Scope::new(engine, options)) }
+    }
+
+    /// Returns the handle of a table for calls in this transaction. This is cheap; the handle need not be kept.
+    ///
+    /// The handle shares what `table` refers to, and so may outlive it, but not the transaction. A table of another
+    /// database makes each call fail with [`TransactionError::OtherDatabase`].
+    ///
+    /// [`TransactionError::OtherDatabase`]: crate::error::TransactionError::OtherDatabase
+    pub fn table(&self, table: &Table) -> TxTable<'_> {
+        table.with_access(InTransaction::new(self))
     }
 
     /// Returns the id that lists of locks and error messages show; `None` while the transaction has neither changed nor

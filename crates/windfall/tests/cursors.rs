@@ -213,7 +213,7 @@ fn a_cursor_ends_with_its_table() -> Result<()> {
     assert_eq!((cursor.row(), by_index.row()), (None, None));
     // A locking range that has not started yet also names the table in its error.
     let trx = db.begin(TransactionOptions::default());
-    let mut locking = table.within(&trx).range_for_update::<&[u8]>(..)?;
+    let mut locking = trx.table(&table).range_for_update::<&[u8]>(..)?;
     db.truncate_table("t")?;
     match locking.next() {
         Some(Err(Error::TableDropped(Owner::Table(name)))) => assert_eq!(&*name, "t"),
@@ -240,7 +240,7 @@ fn a_locking_range_whose_ends_have_met_waits_for_no_lock() -> Result<()> {
             table.put(&key(n), &key(n))?;
         }
         let (trx, other) = (db.begin(level), db.begin(level));
-        let within = table.within(&trx);
+        let within = trx.table(&table);
         let mut rows = within.range_for_update(key(0)..key(9))?;
         let mut by_index = within.index("i")?.range_for_update(key(0)..key(9))?;
         // The first row is taken from the other end, and deleted like all of them.
@@ -250,7 +250,7 @@ fn a_locking_range_whose_ends_have_met_waits_for_no_lock() -> Result<()> {
         let first = first.transpose()?.expect("a row");
         assert!(within.delete(&first.key)?);
         let beyond = key(if from_back { 0 } else { 5 });
-        table.within(&other).put(&beyond, &beyond)?;
+        other.table(&table).put(&beyond, &beyond)?;
         let mut step = || if from_back { rows.next_back() } else { rows.next() };
         for _ in 0..3 {
             let (key, _) = step().transpose()?.expect("a row");
@@ -283,8 +283,6 @@ fn both_ends_of_a_range_meet() -> Result<()> {
     let reads = |level| db.begin(TransactionOptions::default().isolation(level));
     let (plain, uncommitted, locking) =
         (reads(Isolation::RepeatableRead), reads(Isolation::ReadUncommitted), reads(Isolation::Serializable));
-    let readers =
-        [table.clone(), table.within(&plain), table.within(&uncommitted), table.within(&locking), temporary];
     let mut chance = StdRng::seed_from_u64(3);
     for round in 0..400 {
         let mut bound = || {
@@ -298,7 +296,13 @@ fn both_ends_of_a_range_meet() -> Result<()> {
         let bounds = (bound(), bound());
         let is_in = |n: &u32| RangeBounds::<Vec<u8>>::contains(&bounds, &key(*n).to_vec());
         let mut expected: VecDeque<u32> = (0..300).map(|n| 2 * n).filter(is_in).collect();
-        let mut rows = readers[round % readers.len()].range(bounds.clone())?;
+        let mut rows = match round % 5 {
+            0 => table.range(bounds.clone())?,
+            1 => plain.table(&table).range(bounds.clone())?,
+            2 => uncommitted.table(&table).range(bounds.clone())?,
+            3 => locking.table(&table).range(bounds.clone())?,
+            _ => temporary.range(bounds.clone())?,
+        };
         // Some rounds read many rows from one end, some read from one end only.
         let (from_back, lent) = (chance.random_range(0.0..1.0_f64) * 1.4 - 0.2, chance.random_bool(0.5));
         let mut runs_back = false;

@@ -286,7 +286,7 @@ fn an_open_transaction_keeps_the_long_values_that_it_has_replaced() {
     for commits in [false, true] {
         let (db, env, table) = with_long_values();
         let trx = db.begin(TransactionOptions::default());
-        let within = table.within(&trx);
+        let within = trx.table(&table);
         within.put(&[0], &long(10)).unwrap();
         assert!(within.delete(&[1]).unwrap());
         within.put(&[2], b"short").unwrap();
@@ -303,8 +303,8 @@ fn a_prepared_transaction_keeps_the_long_values_that_it_has_replaced() {
     for commits in [false, true] {
         let (db, env, table) = with_long_values();
         let trx = db.begin(TransactionOptions::default());
-        table.within(&trx).put(&[0], &long(10)).unwrap();
-        assert!(table.within(&trx).delete(&[1]).unwrap());
+        trx.table(&table).put(&[0], &long(10)).unwrap();
+        assert!(trx.table(&table).delete(&[1]).unwrap());
         trx.prepare(b"name").unwrap();
         // Its handle is dropped, and it waits for its coordinator.
         drop(trx);
@@ -320,7 +320,7 @@ fn rolled_back_changes_keep_their_long_values_until_the_transaction_has_ended() 
     for commits in [false, true] {
         let (db, env, table) = with_long_values();
         let trx = db.begin(TransactionOptions::default());
-        let within = table.within(&trx);
+        let within = trx.table(&table);
         within.put(&[0], &long(10)).unwrap();
         trx.savepoint("here").unwrap();
         within.put(&[0], &long(20)).unwrap();

@@ -102,9 +102,6 @@ pub enum TransactionError {
          under way began after it"
     )]
     NoSavepoint(Arc<str>),
-    /// A locking read outside of a transaction.
-    #[error("a lock lasts as long as a transaction: begin one, and ask the table `within` it")]
-    Outside,
     /// The transaction belongs to another database.
     #[error("the transaction belongs to another database: begin one on the database of the table")]
     OtherDatabase,

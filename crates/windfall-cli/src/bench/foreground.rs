@@ -226,7 +226,7 @@ impl Field<'_> {
             }
             Load::Transactions => {
                 let trx = self.db.begin(TransactionOptions::default());
-                let table = self.table.within(&trx);
+                let table = trx.table(self.table);
                 for _ in 0..3 {
                     black_box(table.get(&key())?);
                 }

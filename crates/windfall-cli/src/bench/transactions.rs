@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall::TransactionOptions;
+use windfall::{Access, TransactionOptions};
 use windfall_measure::{Random, median};
 
 use super::{
@@ -45,19 +45,12 @@ fn reads(bench: &mut Bench) -> Result<()> {
     let db = Setup::with_pool(512 * MB).commit(Commit::Lazy).log(512 * MB).open(&bench.database("reads"))?;
     let table = fixture::small(&db, "rows", rows)?;
     let (turns, time) = bench.size((9, Duration::from_secs(1)), (3, Duration::from_millis(30)));
-    let read = |table: &Table, seed: u64| {
-        let (mut random, mut value) = (Random::new(seed, 3), Vec::new());
-        rate(time, || {
-            black_box(table.get_into(&random.below(rows).to_be_bytes(), &mut value)?);
-            Ok(())
-        })
-    };
     let [mut outside, mut inside, mut empty] = [const { Vec::new() }; 3];
     for turn in 0..turns {
         bench.say(&format!("reads, turn {} of {turns}", turn + 1));
-        outside.push(read(&table, turn)?);
+        outside.push(read(&table, rows, time, turn)?);
         let trx = db.begin(TransactionOptions::default());
-        inside.push(read(&table.within(&trx), turn)?);
+        inside.push(read(&trx.table(&table), rows, time, turn)?);
         trx.commit()?;
         empty.push(rate(time, || Ok(db.begin(TransactionOptions::default().read_only()).commit()?))?);
     }
@@ -71,6 +64,15 @@ fn reads(bench: &mut Bench) -> Result<()> {
     fixture::close(db)
 }
 
+/// Returns how many rows per second are read, one by one in random order.
+fn read(table: &Table<impl Access>, rows: u64, time: Duration, seed: u64) -> Result<f64> {
+    let (mut random, mut value) = (Random::new(seed, 3), Vec::new());
+    rate(time, || {
+        black_box(table.get_into(&random.below(rows).to_be_bytes(), &mut value)?);
+        Ok(())
+    })
+}
+
 /// Measures the log syncs per commit, with threads that do nothing else.
 fn commits(bench: &mut Bench) -> Result<()> {
     let setup = Setup::with_pool(256 * MB).commit(Commit::Lazy).log(512 * MB);
@@ -79,7 +81,7 @@ fn commits(bench: &mut Bench) -> Result<()> {
     bench.say("group commit");
     let put = |thread: usize, id: u64| -> Result<()> {
         let trx = db.begin(TransactionOptions::default());
-        table.within(&trx).put(&[thread as u64, id].map(u64::to_be_bytes).concat(), &fixture::SMALL)?;
+        trx.table(&table).put(&[thread as u64, id].map(u64::to_be_bytes).concat(), &fixture::SMALL)?;
         Ok(trx.commit()?)
     };
     let (each, alone) = bench.size((2_000_u64, 200), (50, 10));

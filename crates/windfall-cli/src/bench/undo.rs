@@ -46,7 +46,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         bench.say(&format!("{} MB of undo, turn {} of {turns}", undo / MB, turn + 1));
         let usual = db.metrics().undo_bytes;
         let view = db.begin(TransactionOptions::default().read_only());
-        changed.within(&view).get(&0_u64.to_be_bytes())?;
+        view.table(&changed).get(&0_u64.to_be_bytes())?;
         engine::set_commit(&db, Commit::Lazy);
         let mut value = vec![0; fixture::VALUE];
         for n in 0_u64.. {

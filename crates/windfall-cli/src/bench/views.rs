@@ -150,7 +150,7 @@ impl Field<'_> {
         let (usual, memory) = (undo(), resident());
 
         let view = self.db.begin(TransactionOptions::default().read_only());
-        self.table.within(&view).get(&sbtest::key(1))?;
+        view.table(self.table).get(&sbtest::key(1))?;
         let held = Instant::now();
         seen.beside = Self::rate(done, bench.seconds(60.0, 0.5));
         seen.kept = undo() - usual;

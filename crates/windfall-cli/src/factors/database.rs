@@ -106,7 +106,7 @@ impl Side {
                 let table = self.db.create_table("prepared", TableOptions::default())?;
                 for n in 0..around {
                     let trx = self.db.begin(TransactionOptions::default());
-                    table.within(&trx).insert(&n.to_be_bytes(), b"prepared")?;
+                    trx.table(&table).insert(&n.to_be_bytes(), b"prepared")?;
                     trx.prepare(format!("stays {n}").as_bytes())?;
                 }
             }

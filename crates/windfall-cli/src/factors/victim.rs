@@ -83,7 +83,7 @@ impl Victim {
                 let rows = if owned == FactorKind::Purge { n } else { ROWS };
                 let table = load(&side.db, &name, rows, 16, indexes)?;
                 let view = side.db.begin(TransactionOptions::default().consistent_snapshot());
-                black_box(table.within(&view).get(&0_u64.to_be_bytes())?);
+                black_box(view.table(&table).get(&0_u64.to_be_bytes())?);
                 for change in 0..n {
                     let key = (change % rows).to_be_bytes();
                     if owned == FactorKind::Purge {
@@ -108,7 +108,7 @@ impl Victim {
                 let table = usual(side)?;
                 for _ in 0..n {
                     let trx = side.db.begin(TransactionOptions::default().consistent_snapshot());
-                    let within = table.within(&trx);
+                    let within = trx.table(&table);
                     let (mut cursor, mut range) = (within.cursor()?, within.rows()?);
                     cursor.seek(Seek::First)?;
                     range.next_ref()?;
@@ -119,7 +119,7 @@ impl Victim {
                 let table = usual(side)?;
                 for row in 0..n {
                     let trx = side.db.begin(TransactionOptions::default());
-                    table.within(&trx).put(&(row % ROWS).to_be_bytes(), &[7; 16])?;
+                    trx.table(&table).put(&(row % ROWS).to_be_bytes(), &[7; 16])?;
                     trx.prepare(b"ends")?;
                     trx.commit()?;
                 }

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::json;
 use windfall::{
-    IfLocked, Isolation, Range, Transaction, TransactionOptions,
+    Access, IfLocked, Isolation, Range, Transaction, TransactionOptions, TxTable,
     error::{Error, TransactionError},
     ids::TrxId,
 };
@@ -151,7 +151,9 @@ impl Worker {
             Work::Get { table, key, lock } => self.get(&table, key, lock)?,
             Work::Write { table, key, fields, replace } => self.write(&table, &key, &fields, replace)?,
             Work::Delete { table, key } => {
-                let deleted = self.table(&table, None, |table, _| Ok(table.delete(&key)?))?;
+                let deleted = self.table(&table, None, |table, in_trx, _| {
+                    Ok(in_trx.map_or_else(|| table.delete(&key), |in_trx| in_trx.delete(&key))?)
+                })?;
                 Answer::said(if deleted { "deleted" } else { "no row" }, json!({ "deleted": deleted }))
             }
             Work::Scan(scan) => self.scan(scan)?,
@@ -222,12 +224,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Calls `run` with a table, in the transaction if one is open.
+    /// Calls `run` with a table, and the same in the transaction if one is open.
     fn table<T>(
         &self,
         name: &str,
         lock: Option<RowLock>,
-        run: impl FnOnce(Table, Option<Columns>) -> Result<T>,
+        run: impl FnOnce(&Table, Option<TxTable<'_>>, Option<Columns>) -> Result<T>,
     ) -> Result<T> {
         let open = self.place.read();
         if lock.is_some() && open.is_none() {
@@ -235,32 +237,36 @@ impl Worker {
         }
         let table = self.db.table(name)?;
         let columns = Columns::from_metadata(&table.metadata());
-        let table = open.as_ref().map_or_else(|| table.clone(), |trx| table.within(trx));
-        run(table.if_locked(lock.map_or(IfLocked::Wait, |lock| lock.if_locked)), columns)
+        let then = lock.map_or(IfLocked::Wait, |lock| lock.if_locked);
+        run(&table, open.as_ref().map(|trx| trx.table(&table).if_locked(then)), columns)
     }
 
     fn get(&self, table: &str, key: Vec<u8>, lock: Option<RowLock>) -> Result<Answer> {
-        self.table(table, lock, |table, columns| {
-            let value = match lock {
-                None => table.get(&key),
-                Some(RowLock { for_update: false, .. }) => table.get_for_share(&key),
-                Some(_) => table.get_for_update(&key),
+        self.table(table, lock, |table, in_trx, columns| {
+            let value = match (in_trx, lock) {
+                (None, _) => table.get(&key),
+                (Some(table), None) => table.get(&key),
+                (Some(table), Some(RowLock { for_update: false, .. })) => table.get_for_share(&key),
+                (Some(table), Some(_)) => table.get_for_update(&key),
             }?;
             Ok(Answer::Rows { columns, rows: value.map(|value| (key, value)).into_iter().collect() })
         })
     }
 
     fn write(&self, table: &str, key: &[u8], fields: &[Vec<u8>], replace: bool) -> Result<Answer> {
-        self.table(table, None, |table, columns| {
+        self.table(table, None, |table, in_trx, columns| {
             let value = value(table.name(), columns.as_ref(), fields)?;
-            if replace { table.put(key, &value) } else { table.insert(key, &value) }?;
+            match in_trx {
+                Some(table) => store(&table, key, &value, replace),
+                None => store(table, key, &value, replace),
+            }?;
             let word = if replace { "put" } else { "inserted" };
             Ok(Answer::said(word, json!({ word: true })))
         })
     }
 
     fn scan(&self, scan: Scan) -> Result<Answer> {
-        self.table(&scan.table, scan.lock, |table, columns| {
+        self.table(&scan.table, scan.lock, |table, in_trx, columns| {
             let nothing = matches!((&scan.from, &scan.to), (Some(from), Some(to)) if from >= to);
             let bounds = (
                 scan.from.map_or(Bound::Unbounded, Bound::Included),
@@ -269,10 +275,11 @@ impl Worker {
             if nothing {
                 return Ok(Answer::Rows { columns, rows: Vec::new() });
             }
-            let mut range = match scan.lock {
-                None => table.range(bounds),
-                Some(RowLock { for_update: false, .. }) => table.range_for_share(bounds),
-                Some(_) => table.range_for_update(bounds),
+            let mut range = match (in_trx, scan.lock) {
+                (None, _) => table.range(bounds),
+                (Some(table), None) => table.range(bounds),
+                (Some(table), Some(RowLock { for_update: false, .. })) => table.range_for_share(bounds),
+                (Some(table), Some(_)) => table.range_for_update(bounds),
             }?;
             let step = if scan.reverse { Range::next_back } else { Range::next };
             let (mut rows, mut length) = (Vec::new(), 0);
@@ -303,6 +310,11 @@ impl Worker {
             json!({ "created": table, "key": columns.key, "columns": columns.others }),
         ))
     }
+}
+
+/// Puts a row, or inserts it.
+fn store(table: &Table<impl Access>, key: &[u8], value: &[u8], replace: bool) -> windfall::Result<()> {
+    if replace { table.put(key, value) } else { table.insert(key, value) }
 }
 
 /// Encodes the value of a row with these fields.

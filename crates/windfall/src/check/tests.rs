@@ -23,6 +23,7 @@ use crate::{
     },
     table::Table,
     tablespace,
+    tx_table::Access,
 };
 
 fn open(disk: &SimulatedDisk, env: &SimulatedEnv) -> Database {
@@ -159,8 +160,7 @@ fn a_rollback_in_other_tables_does_not_wait_for_a_check() {
     let rows = |table: &Table| table.rows().unwrap().map(Result::unwrap).collect::<Vec<_>>();
     let before = rows(&other);
     let mut trx = Some(begin(&db));
-    let within = other.within(trx.as_ref().unwrap());
-    (0..50u8).for_each(|n| within.put(&[n], &long(n)).unwrap());
+    (0..50u8).for_each(|n| trx.as_ref().unwrap().table(&other).put(&[n], &long(n)).unwrap());
     let mut came = 0;
     let space = space(&db, "checked");
     let report = check_with_hook(&db, "checked", usize::MAX, || {
@@ -169,6 +169,7 @@ fn a_rollback_in_other_tables_does_not_wait_for_a_check() {
         let trx = trx.take().expect("it is one piece");
         thread::scope(|scope| {
             let work = scope.spawn(|| {
+                let within = trx.table(&other);
                 trx.savepoint("here").unwrap();
                 within.put(&[60], b"changed").unwrap();
                 trx.rollback_to("here").unwrap();
@@ -214,7 +215,7 @@ fn workers_continue_with_other_tables_during_a_check() {
         let table = db.create_table(name, indexed()).unwrap();
         (0..100u8).for_each(|n| table.put(&[n], &[n; 100]).unwrap());
         let trx = begin(&db);
-        (0..50u8).for_each(|n| table.within(&trx).put(&[n], &[200; 100]).unwrap());
+        (0..50u8).for_each(|n| trx.table(&table).put(&[n], &[200; 100]).unwrap());
         core::mem::forget(trx);
     }
     db.flush_log().unwrap();
@@ -245,13 +246,13 @@ fn workers_continue_with_other_tables_during_a_check() {
 #[test]
 fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
     const ROWS: u32 = 1000;
+    fn change(table: &Table<impl Access>, fill: u8) {
+        (0..ROWS).for_each(|n| table.put(&n.to_be_bytes(), &[fill; 800]).unwrap());
+    }
     for ends_a_view in [true, false] {
         let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
         let db = open(&disk, &env);
         let [checked, other] = ["checked", "other"].map(|name| db.create_table(name, indexed()).unwrap());
-        let change = |table: &Table, fill: u8| {
-            (0..ROWS).for_each(|n| table.put(&n.to_be_bytes(), &[fill; 800]).unwrap());
-        };
         // Besides the current slice and the next one of each stream; a second transaction has one of its own.
         let has_undo = || db.metrics().undo_slices > 4;
         for table in [&checked, &other] {
@@ -260,12 +261,12 @@ fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
         env.settle(2000);
         let trx = db.begin(TransactionOptions::default().isolation(Isolation::RepeatableRead));
         if ends_a_view {
-            checked.within(&trx).get(b"x").unwrap();
+            trx.table(&checked).get(b"x").unwrap();
             change(&checked, 2);
         } else {
             // Its undo is purged from the last record to the first.
-            change(&other.within(&trx), 2);
-            change(&checked.within(&trx), 2);
+            change(&trx.table(&other), 2);
+            change(&trx.table(&checked), 2);
         }
         env.settle(2000);
         let mut trx = Some(trx);
@@ -301,7 +302,7 @@ fn a_load_on_other_tables_does_not_prolong_a_check() {
     checked.put(b"k", b"value").unwrap();
     env.settle(1000);
     let trx = begin(&db);
-    checked.within(&trx).put(b"k", b"another").unwrap();
+    trx.table(&checked).put(b"k", b"another").unwrap();
     let loads = Arc::new(AtomicUsize::new(0));
     let step = {
         let loads = loads.clone();
@@ -332,7 +333,7 @@ fn damage_is_found_during_a_transaction_with_long_values() {
     (0..8u8).for_each(|n| table.put(&[n], &long(n)).unwrap());
     (0..8u8).for_each(|n| other.put(&[n], &long(n)).unwrap());
     let trx = begin(&db);
-    (0..5u8).for_each(|n| table.within(&trx).put(&[n], &long(100)).unwrap());
+    (0..5u8).for_each(|n| trx.table(&table).put(&[n], &long(100)).unwrap());
     env.settle(500);
     let checks = || [db.check().unwrap().findings, db.check_live().unwrap().findings];
     assert_eq!(checks(), [Vec::<String>::new(), Vec::new()]);
@@ -380,7 +381,7 @@ fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {
     table.put(&key, &long(1)).unwrap();
     db.checkpoint().unwrap();
     let mut trx = Some(begin(&db));
-    table.within(trx.as_ref().unwrap()).put(&key, &long(2)).unwrap();
+    trx.as_ref().unwrap().table(&table).put(&key, &long(2)).unwrap();
     env.settle(500);
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     let (mut pieces, mut holds) = (Pieces::new(&db.engine, PIECE), 0);
@@ -406,7 +407,7 @@ fn what_a_failed_rollback_has_cut_off_is_no_damage() {
     table.put(b"row", &[1; 100]).unwrap();
     let (transactions, id) = (&db.engine.transactions, space(&db, "t").id());
     let trx = begin(&db);
-    table.within(&trx).put(b"row", &[2; 100]).unwrap();
+    trx.table(&table).put(b"row", &[2; 100]).unwrap();
     let trx_id = crate::ids::TrxId(trx.id().unwrap());
     transactions.rollbacks().note_cut_off(trx_id, id);
     for check in [Database::check, Database::check_live] {

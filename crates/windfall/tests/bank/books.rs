@@ -5,7 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use windfall::{Database, IndexOptions, Result, Table, TableOptions, Transaction, TransactionOptions};
+use windfall::{
+    AutoCommit, Database, InTransaction, IndexOptions, Result, Table, TableOptions, Transaction,
+    TransactionOptions,
+};
 
 pub(crate) const ACCOUNTS: u16 = 24;
 /// The amount that each account was opened with.
@@ -22,9 +25,10 @@ pub(crate) type Moves = Vec<(u16, i64)>;
 pub(crate) type Ledger = BTreeMap<u64, Moves>;
 
 /// The tables of the bank.
-pub(crate) struct Books {
-    accounts: [Table; 2],
-    ledger: Table,
+#[derive(Clone)]
+pub(crate) struct Books<A = AutoCommit> {
+    accounts: [Table<A>; 2],
+    ledger: Table<A>,
 }
 
 impl Books {
@@ -42,7 +46,7 @@ impl Books {
             let table = db.create_table(name, options)?;
             let trx = db.begin(TransactionOptions::default());
             for account in (0..ACCOUNTS).filter(|account| TABLES[usize::from(account % 2)] == *name) {
-                table.within(&trx).insert(&account.to_be_bytes(), &value_of(OPENING, 0))?;
+                trx.table(&table).insert(&account.to_be_bytes(), &value_of(OPENING, 0))?;
             }
             trx.commit()?;
         }
@@ -53,13 +57,15 @@ impl Books {
         Ok(Self { accounts: [db.table(TABLES[0])?, db.table(TABLES[1])?], ledger: db.table(TABLES[2])? })
     }
 
-    pub(crate) fn within(&self, trx: &Transaction) -> Self {
-        Self {
-            accounts: self.accounts.each_ref().map(|table| table.within(trx)),
-            ledger: self.ledger.within(trx),
+    pub(crate) fn within<'t>(&self, trx: &'t Transaction) -> Books<InTransaction<'t>> {
+        Books {
+            accounts: self.accounts.each_ref().map(|table| trx.table(table)),
+            ledger: trx.table(&self.ledger),
         }
     }
+}
 
+impl Books<InTransaction<'_>> {
     /// Adds an amount, which may be negative, to an account.
     pub(crate) fn add(&self, account: u16, amount: i64, stamp: u64) -> Result<()> {
         let (table, key) = (&self.accounts[usize::from(account % 2)], account.to_be_bytes());
@@ -77,7 +83,8 @@ impl Books {
 /// Reads all books in one consistent snapshot. They must agree whatever runs concurrently.
 pub(crate) fn audit(db: &Database) -> Result<Ledger> {
     let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
-    let books = Books::of(db)?.within(&view);
+    let books = Books::of(db)?;
+    let books = books.within(&view);
     let (mut held, mut by_index) = (BTreeMap::new(), BTreeMap::new());
     for table in &books.accounts {
         for row in table.rows()? {

@@ -162,8 +162,7 @@ impl Transfer {
     pub(crate) fn begin(db: &Database, books: &Books, order: Order, tell: Tell<'_>) -> Self {
         tell(Known::Open { prepares: order.end.prepares() });
         let trx = db.begin(TransactionOptions::default().isolation(order.isolation));
-        let books = books.within(&trx);
-        Self { order, open: Some((trx, books)), done: 0 }
+        Self { order, open: Some((trx, books.clone())), done: 0 }
     }
 
     fn phase(&self) -> Phase {
@@ -220,6 +219,7 @@ impl Transfer {
 
     fn work(&self, step: usize) -> Result<()> {
         let (trx, books) = self.open.as_ref().expect("its handle goes later");
+        let books = books.within(trx);
         let Order { number, moves, detour, .. } = &self.order;
         if let Some((_, account)) = detour.filter(|(at, _)| *at == step) {
             trx.savepoint("detour")?;

@@ -139,15 +139,14 @@ impl Many {
 
     fn apply(&self, db: &Database, env: &SimulatedEnv) -> Result<()> {
         let trx = db.begin(TransactionOptions::default());
-        let tables: Vec<Table> =
-            self.tables().map(|name| Ok(db.table(name)?.within(&trx))).collect::<Result<_>>()?;
+        let tables: Vec<Table> = self.tables().map(|name| db.table(name)).collect::<Result<_>>()?;
         for (n, (table, (_, key, value))) in tables.iter().zip(&self.calls).enumerate() {
             if n == self.undone.start {
                 trx.savepoint("here")?;
             }
             match value {
-                Some(value) => table.put(key, value)?,
-                None => drop(table.delete(key)?),
+                Some(value) => trx.table(table).put(key, value)?,
+                None => drop(trx.table(table).delete(key)?),
             }
             if n % 2 == 1 {
                 env.settle(2);

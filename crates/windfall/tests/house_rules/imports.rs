@@ -50,6 +50,7 @@ const LAYERS: &[&[&str]] = &[
         "cursor",
         "scope",
         "transact",
+        "tx_table",
     ],
     &["fuzz"],
 ];

@@ -13,7 +13,7 @@ use std::{
 
 use windfall::{
     Database, Error, IndexOptions, Isolation, Options, Result, Table, TableOptions, Transaction,
-    TransactionOptions,
+    TransactionOptions, TxTable,
     env::{Next, RealEnv, Step},
     error::{LockError, SchemaError, TransactionError},
     ids::TrxId,
@@ -113,7 +113,7 @@ fn heads(rows: Rows) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
 pub(crate) struct Session {
     db: Database,
     table: Table,
-    open: Option<(Transaction, Table)>,
+    open: Option<Transaction>,
     level: Level,
     /// How it finds its rows, in rotation.
     ways: &'static [By],
@@ -143,7 +143,7 @@ impl Session {
         }
     }
 
-    fn read(&mut self, table: &Table, rows: Rows, lock: Lock) -> Result<Vec<Row>> {
+    fn read(&mut self, table: &TxTable<'_>, rows: Rows, lock: Lock) -> Result<Vec<Row>> {
         let by = self.next_way(lock);
         let all = Self::find(table, rows, lock, by)?;
         if lock == Lock::Plain && matches!(self.level, Level::RepeatableRead | Level::Snapshot) {
@@ -157,7 +157,7 @@ impl Session {
         Ok(all.into_iter().filter(|(_, value)| rows.holds(value)).collect())
     }
 
-    fn find(table: &Table, rows: Rows, lock: Lock, by: By) -> Result<Vec<Row>> {
+    fn find(table: &TxTable<'_>, rows: Rows, lock: Lock, by: By) -> Result<Vec<Row>> {
         if let By::Index(name) = by {
             let (index, heads) = (table.index(name)?, heads(rows));
             let found = match lock {
@@ -185,7 +185,7 @@ impl Session {
         found?.map(|row| row.map(|(key, value)| row_of(&key, &value))).collect()
     }
 
-    fn run(&mut self, table: &Table, call: &Call) -> Result<Answer> {
+    fn run(&mut self, table: &TxTable<'_>, call: &Call) -> Result<Answer> {
         let put = |key: u64, value: &Value| table.put(&key.to_be_bytes(), &encode(key, value));
         match *call {
             Call::Read(rows, lock) => return self.read(table, rows, lock).map(Answer::Rows),
@@ -233,18 +233,18 @@ impl Client for Session {
     fn call(&mut self, call: &Call) -> Answer {
         if let Call::Begin(level) = call {
             let trx = self.db.begin(TransactionOptions::default().isolation(isolation(*level)));
-            let table = self.table.within(&trx);
-            (self.open, self.level) = (Some((trx, table)), *level);
+            (self.open, self.level) = (Some(trx), *level);
             return Answer::Done;
         }
-        let (trx, table) = self.open.take().expect("a transaction was begun");
+        let trx = self.open.take().expect("a transaction was begun");
         let done = match call {
             Call::Commit => trx.commit().map(|()| Answer::Done),
             Call::Rollback => trx.rollback().map(|()| Answer::Done),
             call => {
-                let done = self.run(&table, call);
+                let table = self.table.clone();
+                let done = self.run(&trx.table(&table), call);
                 if done.is_ok() {
-                    self.open = Some((trx, table));
+                    self.open = Some(trx);
                 }
                 done
             }

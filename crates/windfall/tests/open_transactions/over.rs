@@ -1,6 +1,9 @@
 //! Ranges and cursors of the engine, of every kind.
 
-use windfall::{Cursor, IndexCursor, IndexKey, IndexRange, IndexRow, Range, Result, Seek, Table};
+use windfall::{
+    Access, Cursor, IfLocked, IndexCursor, IndexKey, IndexRange, IndexRow, Range, Result, Seek, Table,
+    TxTable,
+};
 
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Locking, Move, Over, Shape, Which};
@@ -111,28 +114,35 @@ impl Held {
     }
 }
 
-pub(crate) fn open(table: &Table, over: Over, shape: Shape, locking: Option<Locking>) -> Result<Held> {
+pub(crate) fn open(table: &Table<impl Access>, over: Over, shape: Shape) -> Result<Held> {
     let index = |which| table.index(index_name(which));
-    let excl = locking.map(|locking| locking.exclusive);
-    Ok(match (over, shape, excl) {
-        (Over::Rows, Shape::Range(range), excl) => Held::Rows(match excl {
-            None => table.range(bounds(over, range))?,
-            Some(false) => table.range_for_share(bounds(over, range))?,
-            Some(true) => table.range_for_update(bounds(over, range))?,
-        }),
-        (Over::Rows, Shape::Cursor, excl) => Held::RowCursor(match excl {
-            None => table.cursor()?,
-            Some(false) => table.cursor_for_share()?,
-            Some(true) => table.cursor_for_update()?,
-        }),
-        (Over::Index(which), Shape::Range(range), excl) => Held::Index(match excl {
-            None => index(which)?.range(bounds(over, range))?,
-            Some(false) => index(which)?.range_for_share(bounds(over, range))?,
-            Some(true) => index(which)?.range_for_update(bounds(over, range))?,
-        }),
-        (Over::Index(which), Shape::Cursor, _) => Held::IndexCursor(index(which)?.cursor()?),
-        (Over::Keys(which), Shape::Range(range), _) => Held::Keys(index(which)?.keys(bounds(over, range))?),
-        (Over::Keys(which), Shape::Cursor, _) => Held::KeyCursor(index(which)?.key_cursor()?),
+    Ok(match (over, shape) {
+        (Over::Rows, Shape::Range(range)) => Held::Rows(table.range(bounds(over, range))?),
+        (Over::Rows, Shape::Cursor) => Held::RowCursor(table.cursor()?),
+        (Over::Index(which), Shape::Range(range)) => Held::Index(index(which)?.range(bounds(over, range))?),
+        (Over::Index(which), Shape::Cursor) => Held::IndexCursor(index(which)?.cursor()?),
+        (Over::Keys(which), Shape::Range(range)) => Held::Keys(index(which)?.keys(bounds(over, range))?),
+        (Over::Keys(which), Shape::Cursor) => Held::KeyCursor(index(which)?.key_cursor()?),
+    })
+}
+
+/// As [`open`], with locks, where there is a locking read.
+pub(crate) fn open_locking(table: &TxTable<'_>, over: Over, shape: Shape, locking: Locking) -> Result<Held> {
+    let then = if locking.skips { IfLocked::Skip } else { IfLocked::Wait };
+    let table = &table.if_locked(then);
+    let index = |which| table.index(index_name(which));
+    Ok(match (over, shape, locking.exclusive) {
+        (Over::Rows, Shape::Range(range), false) => Held::Rows(table.range_for_share(bounds(over, range))?),
+        (Over::Rows, Shape::Range(range), true) => Held::Rows(table.range_for_update(bounds(over, range))?),
+        (Over::Rows, Shape::Cursor, false) => Held::RowCursor(table.cursor_for_share()?),
+        (Over::Rows, Shape::Cursor, true) => Held::RowCursor(table.cursor_for_update()?),
+        (Over::Index(which), Shape::Range(range), false) => {
+            Held::Index(index(which)?.range_for_share(bounds(over, range))?)
+        }
+        (Over::Index(which), Shape::Range(range), true) => {
+            Held::Index(index(which)?.range_for_update(bounds(over, range))?)
+        }
+        (Over::Index(_), Shape::Cursor, _) | (Over::Keys(_), ..) => open(table, over, shape)?,
     })
 }
 

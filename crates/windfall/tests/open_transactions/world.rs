@@ -9,8 +9,8 @@ use std::{
 };
 
 use windfall::{
-    Database, Error, IfLocked, IndexOptions, Isolation, Options, Result, Session, Table, TableOptions,
-    Transaction, TransactionOptions, env::Env, error::UsageError,
+    Access, Database, Error, IfLocked, IndexOptions, Isolation, Options, Result, Session, Table,
+    TableOptions, Transaction, TransactionOptions, TxTable, env::Env, error::UsageError,
 };
 use windfall_base::sync::as_another_thread;
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
@@ -129,12 +129,12 @@ impl World {
         }
     }
 
-    fn table(&self, by: Option<u8>, table: usize) -> Table {
-        let table = self.tables[table].as_ref().expect("there is a handle");
-        match by {
-            Some(slot) => table.within(self.trx(slot)),
-            None => table.clone(),
-        }
+    fn table(&self, table: usize) -> &Table {
+        self.tables[table].as_ref().expect("there is a handle")
+    }
+
+    fn table_in(&self, slot: u8, table: usize) -> TxTable<'_> {
+        self.trx(slot).table(self.table(table))
     }
 
     fn trx(&self, slot: u8) -> &Transaction {
@@ -192,7 +192,23 @@ impl World {
     }
 
     pub(crate) fn call(&self, by: Option<u8>, call: Call) -> Outcome {
-        make(call, |table| self.table(by, table)).0
+        self.make(by, call).0
+    }
+
+    /// Executes a call. Returns its outcome, and the error if there is one.
+    fn make(&self, by: Option<u8>, call: Call) -> (Outcome, Option<Error>) {
+        told(match (call, by) {
+            (Call::Write { table, key, value, mode }, Some(slot)) => {
+                write(&self.table_in(slot, table), key, value, mode)
+            }
+            (Call::Write { table, key, value, mode }, None) => write(self.table(table), key, value, mode),
+            (Call::Get { table, key, read }, Some(slot)) => get(&self.table_in(slot, table), key, read),
+            (Call::Get { table, key, read }, None) => get(self.table(table), key, read),
+            (Call::Lock { table, key, locking }, slot) => {
+                let slot = slot.expect("a locking read is in a transaction");
+                lock(&self.table_in(slot, table), key, locking)
+            }
+        })
     }
 
     /// Executes several calls as a statement. Returns the outcome of each, up to the first that is refused, and that of
@@ -201,7 +217,7 @@ impl World {
         let mut outcomes = Vec::new();
         let done = self.trx(slot).atomically(|| {
             for call in calls {
-                let (outcome, error) = make(*call, |table| self.table(Some(slot), table));
+                let (outcome, error) = self.make(Some(slot), *call);
                 outcomes.push(outcome);
                 if let Some(error) = error {
                     return Err(error);
@@ -226,7 +242,11 @@ impl World {
         let done = {
             let call = || told = Some(self.call(inner.0, inner.1));
             let mut source = Source { bytes: &bytes, at: 0, late, call: Some(call) };
-            self.table(by, table).put_stream(&key_bytes(key), bytes.len() as u64, &mut source)
+            let (key, length) = (key_bytes(key), bytes.len() as u64);
+            match by {
+                Some(slot) => self.table_in(slot, table).put_stream(&key, length, &mut source),
+                None => self.table(table).put_stream(&key, length, &mut source),
+            }
         };
         (told, Outcome::of(done, |()| Outcome::Done))
     }
@@ -267,11 +287,13 @@ impl World {
         locking: Option<Locking>,
     ) -> Outcome {
         assert!(place < CURSORS);
-        let mut table = self.table(by, table);
-        if locking.is_some_and(|locking| locking.skips) {
-            table = table.if_locked(IfLocked::Skip);
-        }
-        let opened = over::open(&table, over, shape, locking);
+        let opened = match (by, locking) {
+            (Some(slot), Some(locking)) => {
+                over::open_locking(&self.table_in(slot, table), over, shape, locking)
+            }
+            (Some(slot), None) => over::open(&self.table_in(slot, table), over, shape),
+            (None, _) => over::open(self.table(table), over, shape),
+        };
         Outcome::of(opened, |held| {
             self.cursors.insert(place, held);
             Outcome::Done
@@ -362,40 +384,34 @@ impl World {
     }
 }
 
-/// Executes a call through a handle. Returns its outcome, and the error if there is one.
-fn make(call: Call, table: impl Fn(usize) -> Table) -> (Outcome, Option<Error>) {
-    match call {
-        Call::Write { table: no, key, value, mode } => {
-            let (table, key, bytes) = (table(no), key_bytes(key), value.bytes());
-            told(match mode {
-                WriteMode::Insert => table.insert(&key, &bytes).map(|()| Outcome::Done),
-                WriteMode::Put => table.put(&key, &bytes).map(|()| Outcome::Done),
-                WriteMode::Update => table.update(&key, &bytes).map(|()| Outcome::Done),
-                WriteMode::Delete => table.delete(&key).map(Outcome::Is),
-            })
-        }
-        Call::Get { table: no, key, read } => {
-            let (table, key) = (table(no), key_bytes(key));
-            told(match read {
-                Read::Get => table.get(&key).map(of_bytes),
-                Read::Contains => table.contains(&key).map(Outcome::Is),
-                Read::Stream => {
-                    let mut bytes = Vec::new();
-                    let length = table.read_stream(&key, &mut bytes);
-                    length.map(|length| of_bytes(length.map(|_| bytes)))
-                }
-            })
-        }
-        Call::Lock { table: no, key, locking } => {
-            let (mut table, key) = (table(no), key_bytes(key));
-            if locking.skips {
-                table = table.if_locked(IfLocked::Skip);
-            }
-            let value =
-                if locking.exclusive { table.get_for_update(&key) } else { table.get_for_share(&key) };
-            told(value.map(of_bytes))
+fn write(table: &Table<impl Access>, key: Key, value: Value, mode: WriteMode) -> Result<Outcome> {
+    let (key, bytes) = (key_bytes(key), value.bytes());
+    match mode {
+        WriteMode::Insert => table.insert(&key, &bytes).map(|()| Outcome::Done),
+        WriteMode::Put => table.put(&key, &bytes).map(|()| Outcome::Done),
+        WriteMode::Update => table.update(&key, &bytes).map(|()| Outcome::Done),
+        WriteMode::Delete => table.delete(&key).map(Outcome::Is),
+    }
+}
+
+fn get(table: &Table<impl Access>, key: Key, read: Read) -> Result<Outcome> {
+    let key = key_bytes(key);
+    match read {
+        Read::Get => table.get(&key).map(of_bytes),
+        Read::Contains => table.contains(&key).map(Outcome::Is),
+        Read::Stream => {
+            let mut bytes = Vec::new();
+            let length = table.read_stream(&key, &mut bytes);
+            length.map(|length| of_bytes(length.map(|_| bytes)))
         }
     }
+}
+
+fn lock(table: &TxTable<'_>, key: Key, locking: Locking) -> Result<Outcome> {
+    let (table, key) =
+        (table.if_locked(if locking.skips { IfLocked::Skip } else { IfLocked::Wait }), key_bytes(key));
+    let value = if locking.exclusive { table.get_for_update(&key) } else { table.get_for_share(&key) };
+    value.map(of_bytes)
 }
 
 fn told(result: Result<Outcome>) -> (Outcome, Option<Error>) {

@@ -25,7 +25,7 @@ fn cut_during_a_long_transaction() -> SimulatedDisk {
         (0..ROWS).for_each(|n| table.insert(&n.to_be_bytes(), &[1; 100]).unwrap());
     }
     let trx = begin(&db, Isolation::RepeatableRead);
-    let within = db.table("t").unwrap().within(&trx);
+    let within = trx.table(&db.table("t").unwrap());
     for n in 0..ROWS {
         let key = n.to_be_bytes();
         if n % 3 == 0 { within.delete(&key).map(drop).unwrap() } else { within.put(&key, &[2; 100]).unwrap() }
@@ -33,7 +33,8 @@ fn cut_during_a_long_transaction() -> SimulatedDisk {
     within.insert(b"new", &[2; 100]).unwrap();
     db.checkpoint().unwrap();
     disk.crash();
-    drop((within, trx, db));
+    drop(within);
+    drop((trx, db));
     disk.restart(Survive::Everything)
 }
 
@@ -70,10 +71,10 @@ fn a_list_shows_the_active_transactions_and_their_states() {
     };
     let open = begin(&db, Isolation::RepeatableRead);
     assert_eq!((states(&db), db.views()), (Vec::new(), Vec::new()), "it has done nothing");
-    t.within(&open).get(b"a").unwrap();
-    t.within(&open).put(b"a", b"x1").unwrap();
+    open.table(&t).get(b"a").unwrap();
+    open.table(&t).put(b"a", b"x1").unwrap();
     let prepared = begin(&db, Isolation::ReadCommitted);
-    t.within(&prepared).put(b"b", b"y2").unwrap();
+    prepared.table(&t).put(b"b", b"y2").unwrap();
     prepared.prepare(b"one").unwrap();
     env.advance(Duration::from_secs(100));
     let listed = db.transactions();
@@ -202,7 +203,7 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nothing_else() {
         assert_eq!(db.metrics().rollbacks_pending, 1, "it went on without the page");
         let other = db.table("other").unwrap();
         let trx = begin(&db, Isolation::RepeatableRead);
-        other.within(&trx).put(b"new", &[1; 100]).unwrap();
+        trx.table(&other).put(b"new", &[1; 100]).unwrap();
         trx.rollback().unwrap();
         assert!(is_as_before(&other));
         if drops {
@@ -236,7 +237,7 @@ fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
     assert_eq!(db.metrics().rollbacks_pending, 1, "the search needs none of these pages");
     let other = db.table("other").unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
-    let within = other.within(&trx);
+    let within = trx.table(&other);
     // In several rounds, so that its rollback is longer than a log segment.
     for round in 0..4 {
         (0..ROWS).for_each(|n| within.put(&n.to_be_bytes(), &[3 + round; 100]).unwrap());
@@ -264,18 +265,18 @@ fn a_check_during_a_rollback_with_a_view_that_holds_up_purge_comes_to_an_end() {
         let db = simulated(&disk, &env);
         let (table, other) = (db.table("t").unwrap(), db.table("other").unwrap());
         let reader = begin(&db, Isolation::RepeatableRead);
-        assert_eq!(other.within(&reader).get(&[0, 0]).unwrap(), Some(vec![1; 100]));
+        assert_eq!(reader.table(&other).get(&[0, 0]).unwrap(), Some(vec![1; 100]));
         (0..50u16).for_each(|n| other.put(&n.to_be_bytes(), &[3; 100]).unwrap());
         // Both tables have changes that must be rolled back.
         let trx = begin(&db, Isolation::ReadCommitted);
         for n in 100..110u16 {
-            other.within(&trx).put(&n.to_be_bytes(), &[4; 100]).unwrap();
+            trx.table(&other).put(&n.to_be_bytes(), &[4; 100]).unwrap();
         }
         for check in [Database::check, Database::check_live] {
             assert_eq!(check(&db).unwrap().findings, Vec::<String>::new(), "seed {seed}");
         }
         trx.rollback().unwrap();
-        assert_eq!(other.within(&reader).get(&[0, 0]).unwrap(), Some(vec![1; 100]));
+        assert_eq!(reader.table(&other).get(&[0, 0]).unwrap(), Some(vec![1; 100]));
         drop(reader);
         settle(&db, &env);
         assert!(is_as_before(&table));
@@ -334,7 +335,7 @@ fn what_a_full_disk_keeps_from_its_way_back_goes_on_when_there_is_room() {
             .unwrap();
         (0..ROWS).for_each(|n| table.insert(&n.to_be_bytes(), &[1; 100]).unwrap());
         let trx = begin(&db, Isolation::RepeatableRead);
-        let within = table.within(&trx);
+        let within = trx.table(&table);
         (0..ROWS).for_each(|n| within.put(&n.to_be_bytes(), &[2; 100]).unwrap());
         if seed % 2 == 0 {
             trx.savepoint("here").unwrap();
@@ -365,7 +366,6 @@ fn what_a_full_disk_keeps_from_its_way_back_goes_on_when_there_is_room() {
         table.put(&[0, 0], &[1; 100]).unwrap();
         assert!(is_as_before(&table), "seed {seed}");
         settle(&db, &env);
-        drop(within);
         db.close().unwrap();
     }
     assert!(handed_over > 0, "{at_once} of 30 found room on a full disk");

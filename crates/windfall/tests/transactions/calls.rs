@@ -9,7 +9,7 @@ use std::{
 };
 
 use windfall::{
-    Database, Error, Isolation, Result, Table, TableOptions, Transaction,
+    Database, Error, Isolation, Result, Seek, Table, TableOptions, Transaction,
     error::{SchemaError, TransactionError},
 };
 
@@ -47,7 +47,7 @@ pub(crate) const LONG: u64 = 20_000;
 /// Runs an action from within calls: a source and a sink of a transaction, and a source outside of transactions.
 fn within_calls(db: &Database, around: &Table, run: impl Fn(&str)) {
     let trx = begin(db, Isolation::ReadCommitted);
-    let within = around.within(&trx);
+    let within = trx.table(around);
     within.put_stream(b"long", LONG, &mut From(Some(|| run("source")))).unwrap();
     within.read_stream(b"long", &mut From(Some(|| run("sink")))).unwrap();
     trx.commit().unwrap();
@@ -68,7 +68,7 @@ fn a_statement_may_be_made_from_within_a_call_of_another_transaction() {
     let (around, table) = (db.create_table("around", TableOptions::default()).unwrap(), table(&db));
     within_calls(&db, &around, |place| {
         let trx = begin(&db, Isolation::RepeatableRead);
-        let within = table.within(&trx);
+        let within = trx.table(&table);
         trx.atomically(|| within.put(b"kept", b"a1")).unwrap();
         let failed = trx.atomically(|| {
             within.put(b"gone", b"b2")?;
@@ -96,7 +96,7 @@ fn a_statement_from_within_a_call_keeps_the_calls_of_other_threads_out() {
     let table = db.create_table("t", TableOptions::default()).unwrap();
     within_calls(&db, &around, |place| {
         let trx = begin(&db, Isolation::ReadCommitted);
-        let (within, same_row) = (table.within(&trx), around.within(&trx));
+        let (within, same_row) = (trx.table(&table), trx.table(&around));
         let on_another_thread =
             |run: &(dyn Fn() -> Result<()> + Sync)| thread::scope(|scope| scope.spawn(run).join().unwrap());
         trx.atomically(|| {
@@ -121,11 +121,12 @@ fn the_end_of_a_transaction_waits_for_the_call_of_another_thread() {
         let db = database();
         let table = table(&db);
         let (trx, blocker) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
-        let within = table.within(&trx);
-        within.put(b"a", b"x1").unwrap();
-        table.within(&blocker).put(b"b", b"y2").unwrap();
+        trx.table(&table).put(b"a", b"x1").unwrap();
+        blocker.table(&table).put(b"b", b"y2").unwrap();
+        // It does not borrow the transaction.
+        let mut cursor = trx.table(&table).cursor_for_update().unwrap();
         thread::scope(|scope| {
-            let call = scope.spawn(|| within.put(b"b", b"z3"));
+            let call = scope.spawn(move || cursor.seek(Seek::AtLeast(b"b")));
             while db.lock_waits().is_empty() {
                 assert!(!call.is_finished(), "it did not wait");
                 thread::yield_now();
@@ -135,51 +136,48 @@ fn the_end_of_a_transaction_waits_for_the_call_of_another_thread() {
             // still holds.
             thread::sleep(Duration::from_millis(30));
             blocker.commit().unwrap();
-            call.join().unwrap().unwrap();
+            assert!(call.join().unwrap().unwrap());
             end.join().unwrap().unwrap();
         });
-        let after = if commits { pairs([("a", "x1"), ("b", "z3")]) } else { pairs([("b", "y2")]) };
+        let after = if commits { pairs([("a", "x1"), ("b", "y2")]) } else { pairs([("b", "y2")]) };
         assert_eq!(rows(&table), after);
     }
 }
 
+/// It may be waiting for the call that the end comes from.
 #[test]
-fn a_transaction_that_is_ended_within_its_own_call_is_rolled_back_with_an_error() {
+fn an_end_from_within_a_call_waits_for_no_call_of_another_thread() {
     let db = database();
     let table = db.create_table("t", TableOptions::default()).unwrap();
     table.put_stream(b"long", LONG, &mut From(Some(|| {}))).unwrap();
     let ends: [fn(Transaction) -> Result<()>; 2] = [Transaction::commit, Transaction::rollback];
     for (end, from_source) in ends.into_iter().flat_map(|end| [(end, true), (end, false)]) {
-        let trx = begin(&db, Isolation::ReadCommitted);
-        let within = table.within(&trx);
-        within.put(b"a", b"x1").unwrap();
-        let mut from = From(Some(move || assert!(is_busy(&end(trx)))));
-        if from_source {
-            within.put_stream(b"b", LONG, &mut from).unwrap();
-        } else {
-            within.read_stream(b"long", &mut from).unwrap();
-        }
-        let over = within.get(b"a");
+        let (trx, blocker) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+        blocker.table(&table).put(b"a", b"x1").unwrap();
+        trx.table(&table).put(b"own", b"y2").unwrap();
+        let mut cursor = trx.table(&table).cursor_for_update().unwrap();
+        thread::scope(|scope| {
+            let call = scope.spawn(|| cursor.seek(Seek::AtLeast(b"a")));
+            while db.lock_waits().is_empty() {
+                assert!(!call.is_finished(), "it did not wait");
+                thread::yield_now();
+            }
+            let around = begin(&db, Isolation::ReadCommitted);
+            let mut from = From(Some(move || assert!(is_busy(&end(trx)))));
+            if from_source {
+                around.table(&table).put_stream(b"other", LONG, &mut from).unwrap();
+            } else {
+                around.table(&table).read_stream(b"long", &mut from).unwrap();
+            }
+            around.rollback().unwrap();
+            blocker.commit().unwrap();
+            assert!(call.join().unwrap().unwrap());
+        });
+        // The call in progress was the last one: its end has rolled the transaction back.
+        let over = cursor.next();
         assert!(matches!(over, Err(Error::Transaction(TransactionError::RolledBack(_)))), "{over:?}");
-        assert_eq!(table.rows().unwrap().count(), 1);
+        assert!(table.delete(b"a").unwrap() && !table.contains(b"own").unwrap());
     }
-    // Nor does it wait there for the call of another thread, which may be waiting for this one.
-    let (trx, blocker) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
-    let within = table.within(&trx);
-    table.within(&blocker).put(b"a", b"x1").unwrap();
-    thread::scope(|scope| {
-        let call = scope.spawn(|| within.put(b"a", b"y2"));
-        while db.lock_waits().is_empty() {
-            assert!(!call.is_finished(), "it did not wait");
-            thread::yield_now();
-        }
-        let around = begin(&db, Isolation::ReadCommitted);
-        let mut sink = From(Some(move || assert!(is_busy(&trx.commit()))));
-        table.within(&around).read_stream(b"long", &mut sink).unwrap();
-        blocker.commit().unwrap();
-        call.join().unwrap().unwrap();
-    });
-    assert_eq!(table.get(b"a").unwrap(), Some(b"x1".to_vec()));
 }
 
 #[test]
@@ -187,7 +185,7 @@ fn a_statement_prepares_nothing() {
     let db = database();
     let table = table(&db);
     let trx = begin(&db, Isolation::RepeatableRead);
-    let within = table.within(&trx);
+    let within = trx.table(&table);
     within.put(b"a", b"x1").unwrap();
     let failed: Result<()> = trx.atomically(|| {
         within.put(b"b", b"y2")?;

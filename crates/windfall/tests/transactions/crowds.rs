@@ -10,7 +10,7 @@ use std::{
 };
 
 use windfall::{
-    Database, Error, Isolation, Table, TableOptions, TransactionOptions,
+    Access, Database, Error, Isolation, Table, TableOptions, TransactionOptions,
     env::RealEnv,
     error::{LockError, SchemaError},
 };
@@ -35,7 +35,7 @@ fn bank(db: &Database) -> Table {
 /// Moves an amount from one account to another, while other transfers run in between.
 fn transfer(db: &Database, table: &Table, level: Isolation, from: u64, to: u64) -> windfall::Result<()> {
     let trx = begin(db, level);
-    let within = table.within(&trx);
+    let within = trx.table(table);
     for (account, sign) in [(from, 0), (to, 1)] {
         let key = account.to_be_bytes();
         let now = amount(&within.get_for_update(&key)?.unwrap());
@@ -47,7 +47,7 @@ fn transfer(db: &Database, table: &Table, level: Isolation, from: u64, to: u64) 
     trx.commit()
 }
 
-fn total(table: &Table) -> u64 {
+fn total(table: &Table<impl Access>) -> u64 {
     table.rows().unwrap().fold(0, |sum, row| sum.wrapping_add(amount(&row.unwrap().1)))
 }
 
@@ -85,7 +85,7 @@ fn no_money_is_made_or_lost() {
             for _ in 0..40 {
                 assert_eq!(total(&table), 1000 * ACCOUNTS, "{level:?}");
                 let trx = begin(&db, Isolation::RepeatableRead);
-                let within = table.within(&trx);
+                let within = trx.table(&table);
                 assert_eq!(total(&within), 1000 * ACCOUNTS, "{level:?}");
                 assert_eq!(total(&within), 1000 * ACCOUNTS, "{level:?}");
             }
@@ -104,7 +104,7 @@ fn a_thousand_wait_for_one_row() {
     let table = db.create_table("t", TableOptions::default()).unwrap();
     table.put(b"row", &0u64.to_le_bytes()).unwrap();
     let holder = begin(&db, Isolation::RepeatableRead);
-    table.within(&holder).get_for_update(b"row").unwrap();
+    holder.table(&table).get_for_update(b"row").unwrap();
     thread::scope(|scope| {
         for n in 0..1000 {
             let (db, table) = (&db, &table);
@@ -115,7 +115,7 @@ fn a_thousand_wait_for_one_row() {
                     table.put(b"other", b"1").unwrap();
                 }
                 let trx = begin(db, Isolation::ReadCommitted);
-                let within = table.within(&trx);
+                let within = trx.table(table);
                 let now = amount(&within.get_for_update(b"row").unwrap().unwrap());
                 within.put(b"row", &(now + 1).to_le_bytes()).unwrap();
                 trx.commit().unwrap();
@@ -135,10 +135,10 @@ fn a_wait_ends_when_its_time_has_come_and_the_transaction_goes_on() {
     let db = database();
     let table = db.create_table("t", TableOptions::default()).unwrap();
     let holder = begin(&db, Isolation::RepeatableRead);
-    table.within(&holder).put(b"row", b"1").unwrap();
+    holder.table(&table).put(b"row", b"1").unwrap();
     let options = TransactionOptions::default().lock_wait(Duration::from_millis(40));
     let waiter = db.begin(options);
-    let within = table.within(&waiter);
+    let within = waiter.table(&table);
     within.put(b"mine", b"2").unwrap();
     for call in [within.put(b"row", b"2").map(drop), within.get_for_share(b"row").map(drop)] {
         let error = call.unwrap_err();
@@ -160,9 +160,9 @@ fn a_wait_is_interrupted_from_another_thread() {
     let db = database();
     let table = db.create_table("t", TableOptions::default()).unwrap();
     let holder = begin(&db, Isolation::RepeatableRead);
-    table.within(&holder).put(b"row", b"1").unwrap();
+    holder.table(&table).put(b"row", b"1").unwrap();
     let waiter = begin(&db, Isolation::RepeatableRead);
-    let within = table.within(&waiter);
+    let within = waiter.table(&table);
     within.put(b"mine", b"2").unwrap();
     let calls: [&(dyn Fn() -> windfall::Result<()> + Sync); 3] =
         [&|| within.get_for_update(b"row").map(drop), &|| table.delete(b"row").map(drop), &|| {
@@ -204,7 +204,7 @@ fn a_call_from_within_a_source_waits_for_no_lock() {
             let alone = self.1.put(b"row", b"2").unwrap_err();
             assert!(alone.to_string().contains("source"), "{alone}");
             let trx = begin(self.0, Isolation::RepeatableRead);
-            let within = self.1.within(&trx).get_for_update(b"row").unwrap_err();
+            let within = trx.table(self.1).get_for_update(b"row").unwrap_err();
             assert!(within.to_string().contains("source"), "{within}");
             out.fill(1);
             Ok(out.len())
@@ -214,7 +214,7 @@ fn a_call_from_within_a_source_waits_for_no_lock() {
     let (table, other) =
         ["t", "other"].map(|name| db.create_table(name, TableOptions::default()).unwrap()).into();
     let holder = begin(&db, Isolation::RepeatableRead);
-    other.within(&holder).put(b"row", b"1").unwrap();
+    holder.table(&other).put(b"row", b"1").unwrap();
     table.put_stream(b"long", 50_000, &mut Source(&db, &other)).unwrap();
     holder.commit().unwrap();
     assert_eq!(table.get(b"long").unwrap(), Some(vec![1; 50_000]));
@@ -230,11 +230,11 @@ fn a_wait_for_a_lock_gets_an_error_when_the_database_is_closed_or_stops() {
         let table = table(&db);
         table.put(b"a", b"x1").unwrap();
         let holder = begin(&db, Isolation::RepeatableRead);
-        table.within(&holder).put(b"a", b"x2").unwrap();
+        holder.table(&table).put(b"a", b"x2").unwrap();
         thread::scope(|scope| {
             let (db, table) = (&db, &table);
             let waiting = [
-                scope.spawn(|| table.within(&begin(db, Isolation::RepeatableRead)).put(b"a", b"x3")),
+                scope.spawn(|| begin(db, Isolation::RepeatableRead).table(table).put(b"a", b"x3")),
                 scope.spawn(|| table.put(b"a", b"x4")),
                 scope.spawn(|| db.drop_table("t").map(drop)),
             ];
@@ -255,7 +255,7 @@ fn a_wait_for_a_lock_gets_an_error_when_the_database_is_closed_or_stops() {
                 }
             }
             // No new wait begins, either.
-            let late = table.within(&begin(db, Isolation::RepeatableRead)).put(b"a", b"x6");
+            let late = begin(db, Isolation::RepeatableRead).table(table).put(b"a", b"x6");
             assert!(matches!(late, Err(Error::Poisoned(_) | Error::Closed)), "{late:?}");
         });
     }
@@ -272,16 +272,16 @@ fn a_commit_that_the_disk_refuses_fails_all_active_transactions() {
         let table = table(&db);
         table.put(b"a", b"x1").unwrap();
         let [failing, beside, prepared] = [(); 3].map(|()| begin(&db, Isolation::RepeatableRead));
-        table.within(&failing).put(b"a", b"y2").unwrap();
-        table.within(&failing).put(b"b", b"z3").unwrap();
-        table.within(&beside).put(b"c", b"w4").unwrap();
-        table.within(&prepared).put(b"d", b"v5").unwrap();
+        failing.table(&table).put(b"a", b"y2").unwrap();
+        failing.table(&table).put(b"b", b"z3").unwrap();
+        beside.table(&table).put(b"c", b"w4").unwrap();
+        prepared.table(&table).put(b"d", b"v5").unwrap();
         thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 let trx = begin(&db, Isolation::RepeatableRead);
                 // It may get the row from a commit that is not durable yet, and its own commit is not durable before
                 // that one.
-                table.within(&trx).put(b"a", b"u6").and_then(|()| trx.commit())
+                trx.table(&table).put(b"a", b"u6").and_then(|()| trx.commit())
             });
             while db.lock_waits().is_empty() {
                 thread::sleep(Duration::from_millis(1));
@@ -292,7 +292,7 @@ fn a_commit_that_the_disk_refuses_fails_all_active_transactions() {
             is_told(failing.commit());
             is_told(waiting.join().unwrap());
             is_told(prepared.prepare(b"xid").map(drop));
-            is_told(table.within(&beside).put(b"c", b"w7"));
+            is_told(beside.table(&table).put(b"c", b"w7"));
             is_told(beside.rollback());
             is_told(begin(&db, Isolation::RepeatableRead).commit().and_then(|()| table.put(b"e", b"t8")));
         });
@@ -321,7 +321,7 @@ fn a_row_for_which_a_unique_index_has_refused_another_one_stays() {
         table.put(b"b", b"x2").unwrap();
         let options = TransactionOptions::default().isolation(level).lock_wait(Duration::ZERO);
         let (trx, other) = (db.begin(options), db.begin(options));
-        let within = table.within(&trx);
+        let within = trx.table(&table);
         let is_refused = |done: windfall::Result<()>| {
             assert!(matches!(done, Err(Error::Schema(SchemaError::DuplicateKey(_)))), "{done:?}");
         };
@@ -331,13 +331,13 @@ fn a_row_for_which_a_unique_index_has_refused_another_one_stays() {
             Ok(()) => assert!(!stays),
             Err(error) => assert!(stays && matches!(error, Error::Lock(LockError::Busy(_))), "{error}"),
         };
-        changed(table.within(&other).delete(b"a").map(drop));
+        changed(other.table(&table).delete(b"a").map(drop));
         drop(other);
         is_refused(within.insert(b"c", b"y1"));
-        changed(table.within(&db.begin(options)).update(b"a", b"x3"));
+        changed(db.begin(options).table(&table).update(b"a", b"x3"));
         // Here another transaction has changed the row before. Only the conflicting row is locked.
         let earlier = db.begin(options);
-        table.within(&earlier).update(b"b", b"z2").unwrap();
+        earlier.table(&table).update(b"b", b"z2").unwrap();
         let busy = within.insert(b"c", b"y2");
         assert_eq!(matches!(busy, Err(Error::Lock(LockError::Busy(_)))), stays, "{busy:?}");
         earlier.commit().unwrap();

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Mutex, thread, time::Duration};
 
-use windfall::{
-    Error, IfLocked, Isolation, Table, TableOptions, TransactionOptions,
-    error::{LockError, TransactionError},
-};
+use windfall::{Error, IfLocked, Isolation, Table, TableOptions, TransactionOptions, error::LockError};
 
 use super::{begin, database, table};
 
@@ -27,12 +24,12 @@ fn what_others_have_locked_is_passed_over_or_refused_at_once() {
         }
         let (writer, reader, me) = (begin(&db, level), begin(&db, level), begin(&db, level));
         // One row is changed, one is deleted, one is locked for update, one is locked for share, and one is new.
-        table.within(&writer).put(&[2], &[b'y', 12]).unwrap();
-        table.within(&writer).delete(&[3]).unwrap();
-        table.within(&reader).get_for_update(&[4]).unwrap();
-        table.within(&reader).get_for_share(&[5]).unwrap();
-        table.within(&writer).insert(&[7], &[b'x', 7]).unwrap();
-        let mine = table.within(&me);
+        writer.table(&table).put(&[2], &[b'y', 12]).unwrap();
+        writer.table(&table).delete(&[3]).unwrap();
+        reader.table(&table).get_for_update(&[4]).unwrap();
+        reader.table(&table).get_for_share(&[5]).unwrap();
+        writer.table(&table).insert(&[7], &[b'x', 7]).unwrap();
+        let mine = me.table(&table);
         mine.put(&[6], &[b'x', 16]).unwrap();
 
         let nowait = mine.if_locked(IfLocked::Refuse);
@@ -72,7 +69,7 @@ fn what_others_have_locked_is_passed_over_or_refused_at_once() {
         writer.commit().unwrap();
         reader.commit().unwrap();
         let late = begin(&db, level);
-        let within = table.within(&late).if_locked(IfLocked::Skip);
+        let within = late.table(&table).if_locked(IfLocked::Skip);
         assert_eq!(keys(within.range_for_update::<&[u8]>(..).unwrap()), [1, 2, 4, 5, 6, 7]);
     }
 }
@@ -87,13 +84,13 @@ fn skipping_locked_rows_does_not_skip_a_locked_table() {
         let options = TransactionOptions::default().lock_wait(Duration::ZERO);
         db.begin(options)
     });
-    table.within(&before).put(b"b", b"x2").unwrap();
+    before.table(&table).put(b"b", b"x2").unwrap();
     thread::scope(|scope| {
         let drop = scope.spawn(|| db.truncate_table("t"));
         while db.lock_waits().is_empty() {
             thread::yield_now();
         }
-        let skipping = table.within(&me).if_locked(IfLocked::Skip);
+        let skipping = me.table(&table).if_locked(IfLocked::Skip);
         is_busy(skipping.get_for_update(b"a"));
         is_busy(skipping.range_for_update::<&[u8]>(..).unwrap().next().unwrap());
         before.commit().unwrap();
@@ -102,16 +99,13 @@ fn skipping_locked_rows_does_not_skip_a_locked_table() {
 }
 
 #[test]
-fn without_a_transaction_there_is_nothing_to_pass_over() {
+fn in_a_temporary_table_there_is_nothing_to_pass_over() {
     let db = database();
-    let table = table(&db).if_locked(IfLocked::Skip);
-    let refused = table.get_for_update(b"a").unwrap_err();
-    assert!(matches!(refused, Error::Transaction(TransactionError::Outside)));
     let session = db.session();
     let own = session.create_temporary_table("own", TableOptions::default()).unwrap();
     own.put(b"a", b"1").unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
-    let within = own.within(&trx).if_locked(IfLocked::Skip);
+    let within = trx.table(&own).if_locked(IfLocked::Skip);
     assert_eq!(within.get_for_update(b"a").unwrap(), Some(b"1".to_vec()));
     assert_eq!(within.range_for_update::<&[u8]>(..).unwrap().count(), 1);
 }
@@ -121,7 +115,7 @@ fn take(db: &windfall::Database, queue: &Table) -> Vec<u8> {
     let mut taken = Vec::new();
     loop {
         let trx = begin(db, Isolation::ReadCommitted);
-        let within = queue.within(&trx).if_locked(IfLocked::Skip);
+        let within = trx.table(queue).if_locked(IfLocked::Skip);
         let next = within.range_for_update::<&[u8]>(..).unwrap().next();
         let Some(row) = next else { return taken };
         let key = row.unwrap().0;

@@ -1,6 +1,6 @@
 //! Reads of index entries only, without their rows.
 
-use windfall::{IndexKey, IndexOptions, Isolation, Seek, Table, TableOptions};
+use windfall::{Access, Index, IndexKey, IndexOptions, Isolation, Seek, Table, TableOptions};
 use windfall_base::sync::work::{Work, so_far};
 
 use super::{begin, database, rows, table};
@@ -9,7 +9,7 @@ fn found(index_key: &str, key: &str) -> IndexKey {
     IndexKey { index_key: index_key.into(), key: key.into() }
 }
 
-fn keys(table: &Table) -> Vec<IndexKey> {
+fn keys(table: &Table<impl Access>) -> Vec<IndexKey> {
     table.index("first").unwrap().keys::<&[u8]>(..).unwrap().map(Result::unwrap).collect()
 }
 
@@ -29,27 +29,27 @@ fn the_keys_of_rows_are_found_without_them() {
         let value = [&(n / 4).to_be_bytes()[..], &[7; 500]].concat();
         table.put(&n.to_be_bytes(), &value).unwrap();
     }
-    let bounds = 100u16.to_be_bytes()..=399u16.to_be_bytes();
     for level in [Isolation::ReadUncommitted, Isolation::ReadCommitted, Isolation::RepeatableRead] {
         let trx = begin(&db, level);
-        for table in [table.within(&trx), table.clone()] {
-            let index = table.index("by_end").unwrap();
-            let (keys, of_keys) =
-                frames(|| index.keys(bounds.clone()).unwrap().map(Result::unwrap).collect::<Vec<_>>());
-            let (rows, of_rows) =
-                frames(|| index.range(bounds.clone()).unwrap().map(Result::unwrap).collect::<Vec<_>>());
-            assert!(of_keys < 60 && of_rows > 1200, "{of_keys} and {of_rows} frames at {level:?}");
-            let of_row = |row: &windfall::IndexRow| (row.index_key.clone(), row.key.clone());
-            let of_key = |key: &IndexKey| (key.index_key.clone(), key.key.clone());
-            assert_eq!(
-                keys.iter().map(of_key).collect::<Vec<_>>(),
-                rows.iter().map(of_row).collect::<Vec<_>>()
-            );
-            let mut back: Vec<_> = index.keys(bounds.clone()).unwrap().rev().map(Result::unwrap).collect();
-            back.reverse();
-            assert_eq!(back, keys);
-        }
+        assert_keys_suffice(&table.index("by_end").unwrap(), &format!("alone, beside {level:?}"));
+        assert_keys_suffice(&trx.table(&table).index("by_end").unwrap(), &format!("{level:?}"));
     }
+}
+
+/// Asserts that a range of 300 keys is read without the rows, and is that of the rows.
+fn assert_keys_suffice(index: &Index<impl Access>, what: &str) {
+    let bounds = 100u16.to_be_bytes()..=399u16.to_be_bytes();
+    let (keys, of_keys) =
+        frames(|| index.keys(bounds.clone()).unwrap().map(Result::unwrap).collect::<Vec<_>>());
+    let (rows, of_rows) =
+        frames(|| index.range(bounds.clone()).unwrap().map(Result::unwrap).collect::<Vec<_>>());
+    assert!(of_keys < 60 && of_rows > 1200, "{of_keys} and {of_rows} frames: {what}");
+    let of_row = |row: &windfall::IndexRow| (row.index_key.clone(), row.key.clone());
+    let of_key = |key: &IndexKey| (key.index_key.clone(), key.key.clone());
+    assert_eq!(keys.iter().map(of_key).collect::<Vec<_>>(), rows.iter().map(of_row).collect::<Vec<_>>());
+    let mut back: Vec<_> = index.keys(bounds).unwrap().rev().map(Result::unwrap).collect();
+    back.reverse();
+    assert_eq!(back, keys);
 }
 
 /// The transaction changes a row after another change that its read view does not see. The entry from before that
@@ -61,7 +61,7 @@ fn an_entry_is_of_the_row_that_its_transaction_sees() {
     table.put(b"a", b"m1").unwrap();
     table.put(b"b", b"n2").unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
-    let within = table.within(&trx);
+    let within = trx.table(&table);
     assert_eq!(keys(&within), [found("m", "a"), found("n", "b")]);
     table.put(b"a", b"o3").unwrap();
     table.delete(b"b").unwrap();
@@ -88,7 +88,7 @@ fn an_own_change_that_keeps_the_index_key_is_found_by_it() {
     let table = table(&db);
     table.put(b"a", b"m1").unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
-    let within = table.within(&trx);
+    let within = trx.table(&table);
     assert_eq!(keys(&within), [found("m", "a")]);
     table.put(b"a", b"o1").unwrap();
     table.put(b"b", b"n2").unwrap();
@@ -110,9 +110,9 @@ fn the_keys_of_a_serializable_transaction_stay() {
     let table = table(&db);
     table.put(b"a", b"m1").unwrap();
     let trx = begin(&db, Isolation::Serializable);
-    assert_eq!(keys(&table.within(&trx)), [found("m", "a")]);
+    assert_eq!(keys(&trx.table(&table)), [found("m", "a")]);
     let options = windfall::TransactionOptions::default().lock_wait(core::time::Duration::ZERO);
     let other = db.begin(options);
-    table.within(&other).put(b"a", b"o2").unwrap_err();
-    table.within(&other).put(b"b", b"o2").unwrap_err();
+    other.table(&table).put(b"a", b"o2").unwrap_err();
+    other.table(&table).put(b"b", b"o2").unwrap_err();
 }

@@ -26,7 +26,7 @@ mod waits;
 use std::{sync::Arc, time::Duration};
 
 use windfall::{
-    Database, IndexOptions, Isolation, Options, Table, TableOptions, Transaction, TransactionOptions,
+    Access, Database, IndexOptions, Isolation, Options, Table, TableOptions, Transaction, TransactionOptions,
     env::RealEnv,
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
@@ -65,7 +65,7 @@ fn begin(db: &Database, isolation: Isolation) -> Transaction {
 }
 
 /// Returns the rows by key, and asserts that the index has the same ones.
-fn rows(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn rows(table: &Table<impl Access>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let rows: Vec<_> = table.rows().unwrap().map(Result::unwrap).collect();
     let index = table.index("first").unwrap();
     let mut by_index: Vec<_> =

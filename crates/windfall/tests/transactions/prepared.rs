@@ -32,7 +32,7 @@ fn it_does_nothing_more_and_ends_by_its_handle() {
     t.put(b"a", b"x1").unwrap();
     for commits in [true, false] {
         let trx = begin(&db, Isolation::RepeatableRead);
-        let within = t.within(&trx);
+        let within = trx.table(&t);
         within.put(b"a", b"y1").unwrap();
         within.put(b"b", b"z2").unwrap();
         trx.savepoint("here").unwrap();
@@ -74,7 +74,7 @@ fn a_handle_that_goes_leaves_it_to_its_name() {
     db.set_lock_wait_timeout(core::time::Duration::from_millis(100));
     for commits in [true, false] {
         let trx = begin(&db, Isolation::RepeatableRead);
-        t.within(&trx).put(b"a", b"y1").unwrap();
+        trx.table(&t).put(b"a", b"y1").unwrap();
         trx.prepare(b"first").unwrap();
         let id = trx.id();
         drop(trx);
@@ -88,7 +88,7 @@ fn a_handle_that_goes_leaves_it_to_its_name() {
         let other = begin(&db, Isolation::RepeatableRead);
         let taken = other.prepare(b"first");
         assert!(matches!(taken, Err(Error::Transaction(TransactionError::NameTaken { .. }))), "{taken:?}");
-        t.within(&other).put(b"of its own", b"q5").unwrap();
+        other.table(&t).put(b"of its own", b"q5").unwrap();
         other.rollback().unwrap();
         end(&db, b"first", commits);
         assert_eq!(rows(&t), if commits { pairs([("a", "y1")]) } else { Vec::new() });
@@ -118,7 +118,7 @@ fn what_has_changed_nothing_is_prepared_as_well() {
     let t = table(&db);
     t.put(b"a", b"x1").unwrap();
     let trx = begin(&db, Isolation::Serializable);
-    assert!(t.within(&trx).get(b"a").unwrap().is_some());
+    assert!(trx.table(&t).get(b"a").unwrap().is_some());
     trx.prepare(b"reader").unwrap();
     drop(trx);
     assert_eq!(names(&db), [(b"reader".to_vec(), false)]);
@@ -137,8 +137,8 @@ fn temporary_tables_take_part() {
             let own = session.create_temporary_table("own", TableOptions::default()).unwrap();
             own.put(b"k", b"before").unwrap();
             let trx = begin(&db, Isolation::RepeatableRead);
-            own.within(&trx).put(b"k", b"within").unwrap();
-            t.within(&trx).put(b"a", b"y1").unwrap();
+            trx.table(&own).put(b"k", b"within").unwrap();
+            trx.table(&t).put(b"a", b"y1").unwrap();
             trx.prepare(b"both").unwrap();
             drop(trx);
             if ends {
@@ -163,7 +163,7 @@ fn a_coordinator_syncs_once_for_many() {
     let mut all: Vec<_> = (0..50u8)
         .map(|n| {
             let trx = begin(&db, Isolation::RepeatableRead);
-            t.within(&trx).put(&[n], &[n]).unwrap();
+            trx.table(&t).put(&[n], &[n]).unwrap();
             trx
         })
         .collect();
@@ -238,7 +238,7 @@ fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back()
                 visit(&known);
             };
             turn(Known::Begun, &mut || {
-                let (one, two) = (one.within(&trx), two.within(&trx));
+                let (one, two) = (trx.table(&one), trx.table(&two));
                 one.put(&[n], &[n, n]).unwrap();
                 two.put(&[n], &vec![n; if n % 4 == 0 { 9_000 } else { 50 }]).unwrap();
                 one.put(&[n, 0], &[n, 100 + n]).unwrap();
@@ -296,7 +296,7 @@ fn cut_when_prepared() -> SimulatedDisk {
     }
     let trx = begin(&db, Isolation::RepeatableRead);
     for table in &tables {
-        table.within(&trx).put(b"a", b"after").unwrap();
+        trx.table(table).put(b"a", b"after").unwrap();
     }
     trx.prepare(b"first").unwrap();
     db.checkpoint().unwrap();
@@ -398,10 +398,11 @@ fn a_partly_rolled_back_transaction_is_not_prepared_any_more() {
     let t = db.create_table("t", TableOptions::default()).unwrap();
     (0..ROWS).for_each(|n| t.insert(&n.to_be_bytes(), &[1; 100]).unwrap());
     let trx = begin(&db, Isolation::RepeatableRead);
-    let within = t.within(&trx);
+    let within = trx.table(&t);
     (0..ROWS).for_each(|n| within.put(&n.to_be_bytes(), &[2; 100]).unwrap());
     trx.prepare(b"long").unwrap();
-    drop((within, trx));
+    drop(within);
+    drop(trx);
     disk.record_crash_points(1..=u64::MAX);
     db.rollback_prepared(b"long").unwrap();
     let (mut prepared, mut not) = (0, 0);

@@ -25,12 +25,12 @@ const DONE: u8 = b'o';
 
 /// Returns the first job that is to do, and locks it.
 fn first(table: &Table, trx: &Transaction) -> Result<Option<Vec<u8>>> {
-    let mut range = table.within(trx).index("first")?.range_for_update([NEW]..=[NEW])?;
+    let mut range = trx.table(table).index("first")?.range_for_update([NEW]..=[NEW])?;
     range.next().transpose().map(|row| row.map(|row| row.key))
 }
 
 fn all(table: &Table, trx: &Transaction) -> Result<Vec<Vec<u8>>> {
-    let range = table.within(trx).index("first")?.range_for_update([NEW]..=[NEW])?;
+    let range = trx.table(table).index("first")?.range_for_update([NEW]..=[NEW])?;
     range.map(|row| row.map(|row| row.key)).collect()
 }
 
@@ -57,7 +57,7 @@ fn a_take_reads_and_locks_one_row_however_many_jobs_are_done() {
         let table = queue(&db, 250);
         // This read view stops purge.
         let dump = begin(&db, Isolation::RepeatableRead);
-        assert!(table.within(&dump).get(&[0]).unwrap().is_some());
+        assert!(dump.table(&table).get(&[0]).unwrap().is_some());
         let mut frames = Vec::new();
         for n in 0..200 {
             let trx = begin(&db, level);
@@ -65,7 +65,7 @@ fn a_take_reads_and_locks_one_row_however_many_jobs_are_done() {
             assert_eq!(first(&table, &trx).unwrap(), Some(vec![n]), "{level:?}");
             frames.push(so_far().of(Work::Frame) - before);
             assert_eq!(locked(&db, trx.id().unwrap()), 1, "{level:?}, behind {n} jobs");
-            table.within(&trx).update(&[n], &job(DONE, n)).unwrap();
+            trx.table(&table).update(&[n], &job(DONE, n)).unwrap();
             trx.commit().unwrap();
         }
         // The rest are pages of the index: a batch is read from one of them at a time.
@@ -87,19 +87,19 @@ fn what_others_do_with_rows_that_have_left_is_not_waited_for() {
             let db = database();
             let table = queue(&db, 40);
             let dump = begin(&db, Isolation::RepeatableRead);
-            assert!(table.within(&dump).get(&[0]).unwrap().is_some());
+            assert!(dump.table(&table).get(&[0]).unwrap().is_some());
             // A transaction that has begun before all others: then a read must check entry by entry whether writers
             // have ended, otherwise it knows at once.
             let old = begin(&db, Isolation::RepeatableRead);
             if by_old_transaction {
-                table.within(&old).put(b"old", &job(b'x', 200)).unwrap();
+                old.table(&table).put(b"old", &job(b'x', 200)).unwrap();
             }
             for n in 0..30 {
                 table.update(&[n], &job(DONE, n)).unwrap();
             }
             let other = begin(&db, Isolation::RepeatableRead);
             for n in 0..30 {
-                table.within(&other).update(&[n], &job(b'p', n)).unwrap();
+                other.table(&table).update(&[n], &job(b'p', n)).unwrap();
             }
             let trx = begin(&db, level);
             assert_eq!(
@@ -109,7 +109,7 @@ fn what_others_do_with_rows_that_have_left_is_not_waited_for() {
             );
             assert_eq!(locked(&db, trx.id().unwrap()), 10, "{level:?}");
             // Nor does the read prevent others from changing these rows.
-            table.within(&other).update(&[0], &job(b'q', 0)).unwrap();
+            other.table(&table).update(&[0], &job(b'q', 0)).unwrap();
             other.commit().unwrap();
             table.update(&[1], &job(b'q', 1)).unwrap();
             trx.commit().unwrap();
@@ -126,12 +126,12 @@ fn a_row_that_is_about_to_leave_is_waited_for() {
         let db = database();
         let table = queue(&db, 3);
         let other = begin(&db, Isolation::RepeatableRead);
-        table.within(&other).update(&[0], &job(DONE, 0)).unwrap();
-        table.within(&other).delete(&[1]).unwrap();
+        other.table(&table).update(&[0], &job(DONE, 0)).unwrap();
+        other.table(&table).delete(&[1]).unwrap();
         let trx = begin(&db, level);
         let refused = first(&table, &trx).unwrap_err();
         assert!(matches!(refused, Error::Lock(LockError::Busy(_))), "{level:?}: {refused}");
-        let skipping = table.within(&trx).if_locked(IfLocked::Skip);
+        let skipping = trx.table(&table).if_locked(IfLocked::Skip);
         let skipped = skipping.index("first").unwrap().range_for_update([NEW]..=[NEW]).unwrap();
         assert_eq!(skipped.map(|row| row.unwrap().key).collect::<Vec<_>>(), [[2]], "{level:?}");
         other.rollback().unwrap();
@@ -147,7 +147,7 @@ fn what_was_passed_over_does_not_come_back_where_ranges_are_locked() {
         let db = database();
         let table = queue(&db, 3);
         let dump = begin(&db, Isolation::RepeatableRead);
-        assert!(table.within(&dump).get(&[0]).unwrap().is_some());
+        assert!(dump.table(&table).get(&[0]).unwrap().is_some());
         table.update(&[0], &job(DONE, 0)).unwrap();
         table.delete(&[1]).unwrap();
         let trx = begin(&db, level);
@@ -175,7 +175,7 @@ fn what_the_transaction_itself_has_moved_out_and_in_is_seen() {
         let db = database();
         let table = queue(&db, 3);
         let trx = begin(&db, level);
-        let within = table.within(&trx);
+        let within = trx.table(&table);
         assert_eq!(all(&table, &trx).unwrap().len(), 3);
         trx.savepoint("all").unwrap();
         within.update(&[0], &job(DONE, 0)).unwrap();
@@ -219,10 +219,10 @@ fn a_strict_snapshot_is_refused_only_by_rows_of_its_range() {
         let db = database();
         let table = queue(&db, 3);
         let dump = begin(&db, Isolation::RepeatableRead);
-        assert!(table.within(&dump).get(&[0]).unwrap().is_some());
+        assert!(dump.table(&table).get(&[0]).unwrap().is_some());
         before(&table);
         let strict = begin(&db, Isolation::Snapshot);
-        assert!(table.within(&strict).get(&[2]).unwrap().is_some());
+        assert!(strict.table(&table).get(&[2]).unwrap().is_some());
         since(&table);
         match all(&table, &strict) {
             Ok(found) => {

@@ -1,6 +1,6 @@
 //! Cursors and ranges in transactions that end or are partly rolled back.
 
-use windfall::{Cursor, Error, Isolation, Range, Seek, Table, error::TransactionError};
+use windfall::{Access, Cursor, Error, Isolation, Range, Seek, Table, error::TransactionError};
 
 use super::{begin, calls::is_duplicate, database, temporary::indexed};
 
@@ -13,7 +13,7 @@ fn nothing_is_read_within_a_transaction_that_has_ended() {
     for table in [shared, temporary] {
         (0..20u8).for_each(|n| table.put(&[n], &[n]).unwrap());
         let trx = begin(&db, Isolation::RepeatableRead);
-        let within = table.within(&trx);
+        let within = trx.table(&table);
         let (mut cursor, mut range) =
             (within.cursor().unwrap(), within.range_for_share::<&[u8]>(..).unwrap());
         let (mut by_index, mut keys) = (
@@ -22,17 +22,16 @@ fn nothing_is_read_within_a_transaction_that_has_ended() {
         );
         assert!(cursor.next().unwrap() && range.next().is_some());
         assert!(by_index.next().unwrap() && keys.next().is_some());
+        let mut unmoved = (within.cursor().unwrap(), within.rows().unwrap());
         trx.commit().unwrap();
-        let later = (within.cursor().unwrap().next(), within.rows().unwrap().next_back().unwrap().map(drop));
         let refused = [
-            within.get(&[1]).map(drop),
             cursor.next().map(drop),
             cursor.seek(Seek::First).map(drop),
             range.next().unwrap().map(drop),
             by_index.next().map(drop),
             keys.next().unwrap().map(drop),
-            later.0.map(drop),
-            later.1,
+            unmoved.0.next().map(drop),
+            unmoved.1.next_back().unwrap().map(drop),
         ];
         for done in refused {
             assert!(matches!(done, Err(Error::Transaction(TransactionError::Committed))), "{done:?}");
@@ -50,7 +49,7 @@ struct Walks {
 }
 
 impl Walks {
-    fn new(table: &Table, steps: usize) -> Self {
+    fn new(table: &Table<impl Access>, steps: usize) -> Self {
         let (mut up, mut down) = (table.cursor().unwrap(), table.rows().unwrap());
         let (mut up_at, mut down_at) = (Vec::new(), None);
         for _ in 0..steps {
@@ -97,7 +96,7 @@ fn a_cursor_returns_nothing_that_was_rolled_back() {
         let cases = Isolation::ALL.iter().flat_map(|level| (0..20).map(|steps| (*level, steps)));
         for ((level, steps), fails) in cases.flat_map(|case| [(case, false), (case, true)]) {
             let trx = begin(&db, level);
-            let within = table.within(&trx);
+            let within = trx.table(&table);
             let change = || {
                 within.put(b"c", b"c2")?;
                 within.insert(b"cc", b"c3")?;

@@ -29,11 +29,11 @@ fn a_statement_waits_only_for_transactions_that_have_changed_its_table() {
         db.create_table("other", TableOptions::default()).unwrap();
         let unrelated = db.create_table("unrelated", TableOptions::default()).unwrap();
         let (busy, idle) = (begin(&db, Isolation::RepeatableRead), begin(&db, Isolation::RepeatableRead));
-        unrelated.within(&idle).put(b"a", b"1").unwrap();
-        table.within(&idle).get(b"a").unwrap();
-        let within = table.within(&busy);
-        within.put(b"a", b"x1").unwrap();
+        idle.table(&unrelated).put(b"a", b"1").unwrap();
+        idle.table(&table).get(b"a").unwrap();
+        busy.table(&table).put(b"a", b"x1").unwrap();
         thread::scope(|scope| {
+            let within = busy.table(&table);
             let (done, is_done) = channel();
             let statement = scope.spawn({
                 let db = db.clone();
@@ -67,7 +67,7 @@ fn a_statement_that_has_timed_out_names_the_blocking_transaction() {
         let table = table(&db);
         db.create_table("other", TableOptions::default()).unwrap();
         let trx = begin(&db, Isolation::RepeatableRead);
-        let within = table.within(&trx);
+        let within = trx.table(&table);
         within.put(b"a", b"x1").unwrap();
         for patience in [Duration::ZERO, Duration::from_millis(30)] {
             db.set_lock_wait_timeout(patience);
@@ -90,15 +90,15 @@ fn a_deadlock_of_a_transaction_and_a_statement_is_broken() {
     let table = table(&db);
     let other = db.create_table("other", TableOptions::default()).unwrap();
     let (first, second) = (begin(&db, Isolation::RepeatableRead), begin(&db, Isolation::RepeatableRead));
-    table.within(&first).put(b"a", b"x1").unwrap();
-    other.within(&second).put(b"a", b"x1").unwrap();
+    first.table(&table).put(b"a", b"x1").unwrap();
+    second.table(&other).put(b"a", b"x1").unwrap();
     thread::scope(|scope| {
         // It has one table, and waits for the other.
         let dropping = scope.spawn(|| db.drop_tables(&["other", "t"]));
         while db.lock_waits().is_empty() {
             thread::yield_now();
         }
-        let done = table.within(&second).put(b"b", b"y2");
+        let done = second.table(&table).put(b"b", b"y2");
         first.commit().unwrap();
         if done.is_ok() {
             second.commit().unwrap();
@@ -114,7 +114,7 @@ fn a_wait_for_a_row_of_a_dropped_table_gets_an_error() {
     let table = table(&db);
     table.put(b"a", b"x1").unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
-    table.within(&trx).put(b"a", b"x2").unwrap();
+    trx.table(&table).put(b"a", b"x2").unwrap();
     thread::scope(|scope| {
         let alone = scope.spawn(|| table.put(b"a", b"x3"));
         while db.lock_waits().is_empty() {
@@ -139,7 +139,7 @@ fn a_statement_waits_as_long_as_it_is_asked_to() {
     let table = table(&db);
     db.create_table("other", TableOptions::default()).unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
-    table.within(&trx).put(b"a", b"x1").unwrap();
+    trx.table(&table).put(b"a", b"x1").unwrap();
     for (_, statement) in STATEMENTS {
         refuses(&db, statement);
     }
@@ -197,7 +197,7 @@ fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
     let table = table(&db);
     (0..100).for_each(|n| table.put(&[n], &[b'a' + n % 20, n]).unwrap());
     let old = begin(&db, Isolation::RepeatableRead);
-    table.within(&old).update(&[0], b"y\xf0").unwrap();
+    old.table(&table).update(&[0], b"y\xf0").unwrap();
     thread::scope(|scope| {
         let building = scope.spawn(|| db.create_index("t", "late", IndexOptions::on_value(0..2).unique()));
         while db.lock_waits().is_empty() {
@@ -208,7 +208,7 @@ fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
         // it commits, rolls back, or rolls back to a savepoint.
         for n in 1..60 {
             let trx = begin(&db, Isolation::ReadCommitted);
-            let within = table.within(&trx);
+            let within = trx.table(&table);
             assert_eq!(within.get_for_update(&[n]).unwrap().unwrap()[1], n);
             within.update(&[n], &[b'z', n]).unwrap();
             trx.savepoint("here").unwrap();
@@ -244,7 +244,7 @@ fn an_index_that_waits_can_be_interrupted() {
     let table = table(&db);
     table.put(b"a", b"x1").unwrap();
     let old = begin(&db, Isolation::RepeatableRead);
-    table.within(&old).put(b"b", b"x2").unwrap();
+    old.table(&table).put(b"b", b"x2").unwrap();
     thread::scope(|scope| {
         let building = scope.spawn(|| db.create_index("t", "late", IndexOptions::on_value(0..2)));
         let id = loop {
@@ -258,7 +258,7 @@ fn an_index_that_waits_can_be_interrupted() {
         assert!(matches!(refused, Err(Error::Lock(LockError::Interrupted))), "{refused:?}");
     });
     assert!(table.index("late").is_err());
-    table.within(&old).put(b"c", b"x3").unwrap();
+    old.table(&table).put(b"c", b"x3").unwrap();
     old.commit().unwrap();
     db.create_index("t", "late", IndexOptions::on_value(0..2)).unwrap();
 }

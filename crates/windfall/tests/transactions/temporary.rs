@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use windfall::{
-    Error, IndexOptions, Isolation, Table, TableOptions, TransactionOptions, error::TransactionError,
+    Access, Error, IndexOptions, Isolation, Table, TableOptions, TransactionOptions, error::TransactionError,
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
@@ -21,13 +21,13 @@ fn a_strict_snapshot_does_not_concern_temporary_tables() {
     let temporary = session.create_temporary_table("t", indexed()).unwrap();
     temporary.put(b"long", &vec![1; 20_000]).unwrap();
     let trx = begin(&db, Isolation::Snapshot);
-    table.within(&trx).get(b"a").unwrap();
+    trx.table(&table).get(b"a").unwrap();
     // After its snapshot.
     temporary.put(b"a", b"x1").unwrap();
     temporary.put(b"b", b"x2").unwrap();
     temporary.put(b"long", &vec![2; 20_000]).unwrap();
     table.put(b"a", b"x1").unwrap();
-    let (within, beside) = (temporary.within(&trx), table.within(&trx));
+    let (within, beside) = (trx.table(&temporary), trx.table(&table));
     assert_eq!(within.get(b"a").unwrap(), Some(b"x1".to_vec()));
     assert_eq!(within.get_for_update(b"a").unwrap(), Some(b"x1".to_vec()));
     within.update(b"a", b"y1").unwrap();
@@ -47,11 +47,11 @@ fn a_transaction_that_only_reads_may_change_temporary_tables() {
     let temporary = session.create_temporary_table("t", indexed()).unwrap();
     for commits in [false, true] {
         let trx = db.begin(TransactionOptions::default().read_only());
-        let within = temporary.within(&trx);
+        let within = trx.table(&temporary);
         within.put(b"a", b"x1").unwrap();
         assert_eq!(within.get_for_update(b"a").unwrap(), Some(b"x1".to_vec()));
         assert_eq!(within.range_for_share::<&[u8]>(..).unwrap().count(), 1);
-        assert!(table.within(&trx).put(b"a", b"x1").is_err());
+        assert!(trx.table(&table).put(b"a", b"x1").is_err());
         if commits { trx.commit() } else { trx.rollback() }.unwrap();
         assert_eq!(temporary.contains(b"a").unwrap(), commits);
     }
@@ -73,13 +73,13 @@ fn what_a_view_of_others_sees_keeps_nothing_of_a_temporary_table() {
     let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
     (0..4).for_each(|n| temporary.put(&[n], &long(n)).unwrap());
     let idle = begin(&db, Isolation::RepeatableRead);
-    table.within(&idle).get(b"a").unwrap();
+    idle.table(&table).get(b"a").unwrap();
     let mut most = 0;
     for round in 0..450u16 {
         (0..4).for_each(|n| temporary.put(&[n], &long(round as u8)).unwrap());
         if round % 2 == 0 {
             let trx = begin(&db, Isolation::ReadCommitted);
-            (0..4).for_each(|n| temporary.within(&trx).put(&[n], &long(n)).unwrap());
+            (0..4).for_each(|n| trx.table(&temporary).put(&[n], &long(n)).unwrap());
             if round % 4 == 0 { trx.commit() } else { trx.rollback() }.unwrap();
         }
         let metrics = db.metrics();
@@ -91,21 +91,23 @@ fn what_a_view_of_others_sees_keeps_nothing_of_a_temporary_table() {
     // The read view still exists.
     assert_eq!(db.views().len(), 1);
     table.put(b"a", b"y1").unwrap();
-    assert_eq!(table.within(&idle).get(b"a").unwrap(), Some(b"x1".to_vec()));
+    assert_eq!(idle.table(&table).get(b"a").unwrap(), Some(b"x1".to_vec()));
 }
 
 /// What the session itself still needs is kept: the undo for a rollback of its transaction, in part or as a whole.
 #[test]
 fn a_transaction_rolls_back_its_changes_to_a_temporary_table() {
+    fn read(table: &Table<impl Access>) -> Vec<Option<Vec<u8>>> {
+        (0..4).map(|n| table.get(&[n]).unwrap()).collect()
+    }
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = simulated(&disk, &env);
     let session = db.session();
     let temporary = session.create_temporary_table("t", indexed()).unwrap();
     (0..4).for_each(|n| temporary.put(&[n], &long(n)).unwrap());
-    let read = |table: &Table| (0..4).map(|n| table.get(&[n]).unwrap()).collect::<Vec<_>>();
     let before = read(&temporary);
     let trx = begin(&db, Isolation::RepeatableRead);
-    let within = temporary.within(&trx);
+    let within = trx.table(&temporary);
     within.put(&[0], &long(10)).unwrap();
     assert!(within.delete(&[1]).unwrap());
     let amid = read(&within);
@@ -155,9 +157,12 @@ fn a_value_of_a_temporary_table_that_is_read_is_that_of_the_beginning() {
     for isolation in Isolation::ALL.iter().map(Some).chain([None]) {
         temporary.put(b"row", &vec![1; 300_000]).unwrap();
         let trx = isolation.map(|isolation| begin(&db, *isolation));
-        let reader = trx.as_ref().map_or_else(|| temporary.clone(), |trx| temporary.within(trx));
         let mut out = Replaces { table: &temporary, got: Vec::new() };
-        assert_eq!(Table::read_stream(&reader, b"row", &mut out).unwrap(), Some(300_000));
+        let length = match &trx {
+            Some(trx) => trx.table(&temporary).read_stream(b"row", &mut out),
+            None => temporary.read_stream(b"row", &mut out),
+        };
+        assert_eq!(length.unwrap(), Some(300_000));
         assert_eq!(out.got, vec![1; 300_000], "{isolation:?}");
         assert!(!temporary.contains(b"row").unwrap());
     }

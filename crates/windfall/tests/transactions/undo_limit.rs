@@ -13,7 +13,8 @@ use std::{
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{
-    AtUndoLimit, Database, Error, IndexOptions, Isolation, Result, Table, TableOptions, TransactionOptions,
+    Access, AtUndoLimit, Database, Error, IndexOptions, Isolation, Result, Table, TableOptions,
+    TransactionOptions,
     env::{Env, RealEnv},
     error::{LockError, TransactionError},
 };
@@ -48,7 +49,7 @@ fn rows(db: &Database) -> Table {
 }
 
 /// Puts rows until one is refused, and returns the content of the error.
-fn put_until_refused(table: &Table) -> (u64, u64, String) {
+fn put_until_refused(table: &Table<impl Access>) -> (u64, u64, String) {
     for n in 0..20_000_u64 {
         match table.put(&((n % u64::from(ROWS)) as u16).to_be_bytes(), &[n as u8; 1000]) {
             Ok(()) => {}
@@ -74,14 +75,14 @@ fn an_old_view_stops_changes_at_the_limit_until_it_ends() {
     assert!(env.now() < now + Duration::from_secs(4), "{:?} behind {now:?}", env.now());
     let trx = db.begin(TransactionOptions::default().lock_wait(Duration::ZERO));
     let now = env.now();
-    assert!(table.within(&trx).put(b"row", b"1").is_err() && env.now() < now + Duration::from_millis(1));
+    assert!(trx.table(&table).put(b"row", b"1").is_err() && env.now() < now + Duration::from_millis(1));
     trx.commit().unwrap();
     assert!(limit == LIMIT && bytes > LIMIT && bytes <= LIMIT + SLICE, "{bytes} of {limit}");
     assert!(oldest.contains("a view"), "{oldest}");
     let metrics = db.metrics();
     assert!(metrics.undo_bytes <= LIMIT + 3 * SLICE && metrics.undo_waits == 3, "{metrics:?}");
     // Reads, table creation and writes to temporary tables continue. A deletion is a change.
-    assert_eq!(table.within(&view).get(&0_u16.to_be_bytes()).unwrap().unwrap(), [0; 1000]);
+    assert_eq!(view.table(&table).get(&0_u16.to_be_bytes()).unwrap().unwrap(), [0; 1000]);
     assert!(matches!(table.delete(&[0, 0]), Err(Error::Transaction(TransactionError::UndoFull { .. }))));
     let other = db.create_table("other", TableOptions::default()).unwrap();
     assert!(other.put(b"row", b"1").is_err());
@@ -135,15 +136,14 @@ fn the_oldest_view_is_ended() {
     for gone in [&b"gone"[..], b"left"] {
         table.put(gone, b"1").unwrap();
     }
-    let index = |table: &Table| table.index("i").unwrap();
     // All of them see the first rows: a transaction, one with a strict snapshot, and two cursors outside of
     // transactions.
     let old = db.begin(TransactionOptions::default().consistent_snapshot());
     let strict = db.begin(TransactionOptions::default().isolation(Isolation::Snapshot).consistent_snapshot());
     let (mut cursor, mut rows) = (table.cursor().unwrap(), table.rows().unwrap());
     assert!(cursor.next().unwrap() && rows.next().unwrap().is_ok());
-    let within = table.within(&old);
-    let mut entries = index(&within).range::<&[u8]>(..).unwrap();
+    let within = old.table(&table);
+    let mut entries = within.index("i").unwrap().range::<&[u8]>(..).unwrap();
     assert!(entries.next().unwrap().is_ok());
     for gone in [&b"gone"[..], b"left"] {
         assert!(table.delete(gone).unwrap());
@@ -159,28 +159,28 @@ fn the_oldest_view_is_ended() {
     );
     assert!(is_ended(within.read_stream(&key(1), &mut Vec::new())));
     assert!(is_ended(within.rows().unwrap().next().unwrap()) && is_ended(entries.next().unwrap()));
-    assert!(is_ended(index(&within).get(&[0]).unwrap().next().unwrap()));
+    assert!(is_ended(within.index("i").unwrap().get(&[0]).unwrap().next().unwrap()));
     assert!(is_ended(cursor.next()) && is_ended(rows.next().unwrap()) && rows.next().is_none());
     assert_eq!(cursor.row(), None);
     // Outside of a transaction the next read has a new read view.
     assert!(cursor.next().unwrap() && cursor.key() == Some(&key(0)));
     // Without its read view, a strict snapshot does not know what has changed since. Other levels lock and change the
     // current rows.
-    let strictly = table.within(&strict);
+    let strictly = strict.table(&table);
     assert!(is_ended(strictly.insert(b"left", b"2")) && is_ended(strictly.get_for_update(b"none")));
     assert!(is_ended(strictly.get(b"left")) && is_ended(strictly.update(b"gone", b"2")));
     assert!(is_ended(strictly.range_for_update(&b"left"[..]..).unwrap().next().unwrap()));
-    assert!(is_ended(index(&strictly).range_for_share(&b"1"[..]..).unwrap().next().unwrap()));
+    assert!(is_ended(strictly.index("i").unwrap().range_for_share(&b"1"[..]..).unwrap().next().unwrap()));
     strict.commit().unwrap();
     assert_eq!(within.get_for_update(&key(1)).unwrap(), newest);
     within.insert(b"left", b"3").unwrap();
     old.commit().unwrap();
     assert_eq!((table.get(b"left").unwrap().unwrap(), table.get(b"gone").unwrap()), (b"3".to_vec(), None));
     // A younger read view still sees the same rows, until it is the oldest and is ended.
-    assert_eq!(table.within(&young).get(&key(1)).unwrap(), newest);
+    assert_eq!(young.table(&table).get(&key(1)).unwrap(), newest);
     assert_eq!(db.views().len(), 2);
     put_until_ended(&db, &table, 6);
-    assert!(is_ended(table.within(&young).get(&key(1))));
+    assert!(is_ended(young.table(&table).get(&key(1))));
     let metrics = db.metrics();
     assert!(metrics.undo_bytes <= LIMIT + 3 * SLICE, "{metrics:?}");
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
@@ -196,7 +196,7 @@ fn a_strict_scan_ends_with_its_view() {
     }
     let strict = db.begin(TransactionOptions::default().isolation(Isolation::Snapshot).consistent_snapshot());
     other.delete(b"b").unwrap();
-    let mut scan = other.within(&strict).range_for_update::<&[u8]>(..).unwrap();
+    let mut scan = strict.table(&other).range_for_update::<&[u8]>(..).unwrap();
     assert_eq!(scan.next().unwrap().unwrap(), (b"a".to_vec(), b"1".to_vec()));
     put_until_ended(&db, &table, 1);
     env.settle(500);
@@ -214,12 +214,12 @@ fn views_that_hold_nothing_up_stay_however_old_they_are() {
         table.put(&(n % ROWS).to_be_bytes(), &[2; 1000]).unwrap();
     }
     let young = snapshot();
-    let seen = table.within(&young).get(&[0, 0]).unwrap();
+    let seen = young.table(&table).get(&[0, 0]).unwrap();
     env.settle(200);
     // The read views that stop purge are ended at once. The one that sees everything up to the purge position stays.
     put_until_ended(&db, &table, 20);
-    assert!(old.iter().all(|trx| is_ended(table.within(trx).get(&[0, 0]))));
-    assert_eq!(table.within(&young).get(&[0, 0]).unwrap(), seen);
+    assert!(old.iter().all(|trx| is_ended(trx.table(&table).get(&[0, 0]))));
+    assert_eq!(young.table(&table).get(&[0, 0]).unwrap(), seen);
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn a_concurrent_reader_sees_one_snapshot_or_gets_an_error() {
     let (stop, looks) = (AtomicBool::new(false), AtomicU64::new(0));
     let move_some = |chance: &mut StdRng| -> Result<()> {
         let trx = begin(&db, Isolation::ReadCommitted);
-        let table = table.within(&trx);
+        let table = trx.table(&table);
         let (mut sum, mut locked) = (0, Vec::new());
         for _ in 0..3 {
             let key = chance.random_range(0..ROWS).to_be_bytes();
@@ -296,7 +296,7 @@ fn a_concurrent_reader_sees_one_snapshot_or_gets_an_error() {
     let read = || {
         while !stop.load(Relaxed) {
             let trx = begin(&db, Isolation::RepeatableRead);
-            let table = table.within(&trx);
+            let table = trx.table(&table);
             let index = table.index("i").unwrap();
             while !stop.load(Relaxed) {
                 let rows = table.rows().and_then(|rows| {
@@ -336,9 +336,9 @@ fn no_view_is_ended_where_none_is_in_the_way() {
     let table = rows(&db);
     let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
     let trx = begin(&db, Isolation::RepeatableRead);
-    put_until_refused(&table.within(&trx));
+    put_until_refused(&trx.table(&table));
     assert_eq!(db.metrics().views_ended, 0);
-    assert_eq!(table.within(&view).get(&1_u16.to_be_bytes()).unwrap().unwrap(), [0; 1000]);
+    assert_eq!(view.table(&table).get(&1_u16.to_be_bytes()).unwrap().unwrap(), [0; 1000]);
 }
 
 #[test]
@@ -348,10 +348,10 @@ fn a_transaction_that_fills_the_undo_gets_an_error_and_ends_either_way() {
         let db = open(&disk, &env);
         let table = rows(&db);
         let trx = begin(&db, Isolation::RepeatableRead);
-        let (_, _, oldest) = put_until_refused(&table.within(&trx));
+        let (_, _, oldest) = put_until_refused(&trx.table(&table));
         assert!(oldest.contains(&format!("transaction {}", db.transactions()[0].id)), "{oldest}");
         // It still has its changes.
-        let seen = table.within(&trx).get(&1_u16.to_be_bytes()).unwrap().unwrap();
+        let seen = trx.table(&table).get(&1_u16.to_be_bytes()).unwrap().unwrap();
         assert_ne!(seen, [0; 1000]);
         if commits {
             trx.commit().unwrap();
@@ -410,7 +410,7 @@ fn a_wait_for_undo_is_interrupted_from_another_thread() {
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let trx = begin(&db, Isolation::RepeatableRead);
-            table.within(&trx).put(b"row", b"1")
+            trx.table(&table).put(b"row", b"1")
         });
         while db.metrics().undo_waits == before || db.transactions().is_empty() {
             thread::sleep(Duration::from_millis(1));

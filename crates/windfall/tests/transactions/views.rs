@@ -15,7 +15,7 @@ fn a_snapshot_stays_whatever_becomes_of_rows_and_indexes() {
         table.put(b"b", b"x2").unwrap();
         table.put(b"long", &long(3)).unwrap();
         let trx = begin(&db, level);
-        let within = table.within(&trx);
+        let within = trx.table(&table);
         let before = rows(&within);
         for round in 0..6u8 {
             // The unique key moves from row to row, and rows are deleted and inserted.
@@ -55,10 +55,10 @@ fn a_view_begins_with_the_first_read_or_with_the_transaction() {
     let options = TransactionOptions::default();
     let (late, early) = (db.begin(options), db.begin(options.consistent_snapshot()));
     table.put(b"a", b"x1").unwrap();
-    assert_eq!(rows(&table.within(&late)), pairs([("a", "x1")]));
-    assert_eq!(rows(&table.within(&early)), []);
+    assert_eq!(rows(&late.table(&table)), pairs([("a", "x1")]));
+    assert_eq!(rows(&early.table(&table)), []);
     table.put(b"b", b"x2").unwrap();
-    assert_eq!(rows(&table.within(&late)), pairs([("a", "x1")]));
+    assert_eq!(rows(&late.table(&table)), pairs([("a", "x1")]));
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_table_whose_definition_has_changed_is_an_error() {
     table.put(b"a", b"x1").unwrap();
     db.create_table("gone", TableOptions::default()).unwrap().put(b"g", b"1").unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
-    let within = table.within(&trx);
+    let within = trx.table(&table);
     assert_eq!(rows(&within), pairs([("a", "x1")]));
     let mut cursor = within.cursor().unwrap();
     assert!(cursor.next().unwrap());
@@ -87,15 +87,15 @@ fn a_table_whose_definition_has_changed_is_an_error() {
     // A table of the same name, which is new.
     db.drop_table("gone").unwrap();
     let again = db.create_table("gone", TableOptions::default()).unwrap();
-    is_changed(again.within(&trx).get(b"g").unwrap_err());
+    is_changed(trx.table(&again).get(b"g").unwrap_err());
     // Locking reads and writes use the current rows.
     assert_eq!(within.get_for_update(b"a").unwrap(), Some(b"y1".to_vec()));
     trx.commit().unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
-    assert_eq!(rows(&table.within(&trx)), pairs([("a", "y1")]));
+    assert_eq!(rows(&trx.table(&table)), pairs([("a", "y1")]));
     let index = windfall::IndexOptions::on_value(0..2);
     db.create_index("t", "late", index).unwrap();
-    let late = table.within(&trx).index("late").unwrap();
+    let late = trx.table(&table).index("late").unwrap();
     is_changed(late.range::<&[u8]>(..).unwrap().next().unwrap().unwrap_err());
 }
 
@@ -105,7 +105,7 @@ fn a_strict_snapshot_changes_and_locks_no_table_that_it_does_not_know() {
     let table = table(&db);
     table.put(b"a", b"x1").unwrap();
     let (strict, late) = (begin(&db, Isolation::Snapshot), begin(&db, Isolation::Snapshot));
-    let within = table.within(&strict);
+    let within = strict.table(&table);
     assert_eq!(rows(&within), pairs([("a", "x1")]));
     db.truncate_table("t").unwrap();
     let is_changed = |error: Error| {
@@ -121,20 +121,20 @@ fn a_strict_snapshot_changes_and_locks_no_table_that_it_does_not_know() {
     let second = within.index("second").unwrap();
     is_changed(second.range_for_share::<&[u8]>(..).unwrap().next().unwrap().unwrap_err());
     let new = db.create_table("new", TableOptions::default()).unwrap();
-    is_changed(new.within(&strict).put(b"n", b"1").unwrap_err());
+    is_changed(strict.table(&new).put(b"n", b"1").unwrap_err());
     strict.commit().unwrap();
     assert_eq!((rows(&table), new.get(b"n").unwrap()), (Vec::new(), None));
     // A transaction with a later snapshot knows both tables.
-    table.within(&late).put(b"a", b"y1").unwrap();
-    new.within(&late).put(b"n", b"1").unwrap();
-    assert_eq!(rows(&table.within(&late)), pairs([("a", "y1")]));
+    late.table(&table).put(b"a", b"y1").unwrap();
+    late.table(&new).put(b"n", b"1").unwrap();
+    assert_eq!(rows(&late.table(&table)), pairs([("a", "y1")]));
     late.commit().unwrap();
     // A session's own tables are not affected.
     let session = db.session();
     let strict = db.begin(TransactionOptions::default().isolation(Isolation::Snapshot).consistent_snapshot());
     let own = session.create_temporary_table("own", TableOptions::default()).unwrap();
-    own.within(&strict).put(b"o", b"1").unwrap();
-    assert_eq!(own.within(&strict).get_for_update(b"o").unwrap(), Some(b"1".to_vec()));
+    strict.table(&own).put(b"o", b"1").unwrap();
+    assert_eq!(strict.table(&own).get_for_update(b"o").unwrap(), Some(b"1".to_vec()));
     strict.commit().unwrap();
 }
 
@@ -147,8 +147,8 @@ fn versions_that_no_view_sees_are_purged() {
         table.put(&[n], &[n % 7, n]).unwrap();
     }
     let (reader, writer) = (begin(&db, Isolation::RepeatableRead), begin(&db, Isolation::RepeatableRead));
-    let before = rows(&table.within(&reader));
-    let within = table.within(&writer);
+    let before = rows(&reader.table(&table));
+    let within = writer.table(&table);
     for n in 0..200u8 {
         table.delete(&[n]).unwrap();
         // The row comes back in a transaction that is rolled back.
@@ -160,7 +160,7 @@ fn versions_that_no_view_sees_are_purged() {
     writer.rollback().unwrap();
     env.settle(300);
     let marked = || db.check().unwrap().trees.iter().map(|tree| tree.deleted).sum::<u64>();
-    assert_eq!(rows(&table.within(&reader)), before);
+    assert_eq!(rows(&reader.table(&table)), before);
     assert!(marked() >= 200, "{} are kept for the view", marked());
     drop(reader);
     env.settle(300);
@@ -204,7 +204,7 @@ fn a_cursor_that_locks_goes_to_an_end_and_back() {
             table.put(key.as_bytes(), format!("{key}{key}").as_bytes()).unwrap();
         }
         let trx = begin(&db, level);
-        let within = table.within(&trx);
+        let within = trx.table(&table);
         let index = within.index("first").unwrap();
         let mut by_index = index.cursor().unwrap();
         for mut cursor in [

@@ -11,7 +11,7 @@ use std::{
 
 use windfall::{
     Database, Error, IndexOptions, Isolation, Lock, Result, RowMode, Table, TableOptions, Transaction,
-    TransactionOptions, env::Env, error::LockError,
+    TransactionOptions, TxTable, env::Env, error::LockError,
 };
 use windfall_base::sync::{Event, as_another_thread};
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
@@ -91,7 +91,7 @@ fn row_locks(db: &Database, trx: &Transaction) -> Vec<RowMode> {
 /// A call that fails after a wait leaves the same locks as one that fails without a wait.
 #[test]
 fn a_call_that_fails_after_a_wait_leaves_no_lock_that_it_would_not_have_without() {
-    type Call = fn(&Table) -> Result<()>;
+    type Call = fn(&TxTable<'_>) -> Result<()>;
     let calls: [(&str, bool, Call); 6] = [
         ("insert of a key that has come", true, |t| t.insert(b"a", b"y2")),
         ("insert of an index key that has come", true, |t| t.insert(b"b", b"y1")),
@@ -105,12 +105,12 @@ fn a_call_that_fails_after_a_wait_leaves_no_lock_that_it_would_not_have_without(
             let (db, script, _) = scripted();
             let table = table(&db);
             let first = begin(&db, Isolation::ReadCommitted);
-            table.within(&first).insert(b"a", b"x1").unwrap();
+            first.table(&table).insert(b"a", b"x1").unwrap();
             let (waits, does_not) = (begin(&db, level), begin(&db, level));
             script.then(Duration::from_secs(1), move || {
                 if commits { first.commit() } else { first.rollback() }.unwrap();
             });
-            let after_a_wait = call(&table.within(&waits));
+            let after_a_wait = call(&waits.table(&table));
             assert!(db.metrics().lock_waits > 0, "{name}");
             let locked = row_locks(&db, &waits);
             // Other calls get the error at once, at a level that locks nothing.
@@ -119,14 +119,14 @@ fn a_call_that_fails_after_a_wait_leaves_no_lock_that_it_would_not_have_without(
             );
             if commits {
                 for (key, value) in [(b"c", b"z1"), (b"a", b"z3")] {
-                    let told = table.within(&third).insert(key, value);
+                    let told = third.table(&table).insert(key, value);
                     assert!(is_duplicate(&told), "{name}, {level:?}: {told:?}");
                 }
-                table.within(&third).get_for_share(b"a").unwrap();
+                third.table(&table).get_for_share(b"a").unwrap();
             }
             third.rollback().unwrap();
             waits.rollback().unwrap();
-            let at_once = call(&table.within(&does_not));
+            let at_once = call(&does_not.table(&table));
             assert_eq!(after_a_wait.is_err(), at_once.is_err(), "{name}, {level:?}");
             assert_eq!(locked, row_locks(&db, &does_not), "{name}, {level:?}");
             does_not.rollback().unwrap();
@@ -139,21 +139,21 @@ fn a_request_after_a_call_that_fails_is_granted() {
     let (db, script, _) = scripted();
     let table = table(&db);
     let (first, second) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
-    table.within(&first).insert(b"a", b"x1").unwrap();
+    first.table(&table).insert(b"a", b"x1").unwrap();
     script.then(Duration::from_secs(1), move || first.commit().unwrap());
-    assert!(is_duplicate(&table.within(&second).insert(b"a", b"y2")));
+    assert!(is_duplicate(&second.table(&table).insert(b"a", b"y2")));
     // A lock upgrade.
     let third = begin(&db, Isolation::ReadCommitted);
-    let within = table.within(&third);
+    let within = third.table(&table);
     within.get_for_share(b"a").unwrap();
-    let (fourth, done) = (begin(&db, Isolation::ReadCommitted), table.within(&second));
-    table.within(&fourth).get_for_share(b"a").unwrap();
+    let (fourth, done) = (begin(&db, Isolation::ReadCommitted), second.table(&table));
+    fourth.table(&table).get_for_share(b"a").unwrap();
     script.then(Duration::from_secs(1), move || drop(fourth));
     table.put(b"b", b"x3").unwrap();
     assert!(is_duplicate(&within.update(b"a", b"y3")));
     assert_eq!(row_locks(&db, &third), [RowMode::Shared], "it had that before");
     let fourth = begin(&db, Isolation::ReadCommitted);
-    table.within(&fourth).get_for_share(b"a").unwrap();
+    fourth.table(&table).get_for_share(b"a").unwrap();
     script.then(Duration::from_secs(1), move || drop(fourth));
     assert!(matches!(within.put(b"a", b"y1"), Ok(())), "an upgrade, and the key is its own");
     assert_eq!(row_locks(&db, &third), [RowMode::Exclusive]);
@@ -173,54 +173,52 @@ fn an_insert_reports_a_duplicate_of_a_row_that_others_share() {
         let (sharer, holder) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
         let options = TransactionOptions::default().isolation(level).lock_wait(Duration::ZERO);
         let trx = db.begin(options);
-        let within = table.within(&trx);
-        table.within(&sharer).get_for_share(b"a").unwrap();
+        let within = trx.table(&table);
+        sharer.table(&table).get_for_share(b"a").unwrap();
         assert!(is_duplicate(&within.insert(b"a", b"y2")), "{level:?}");
         let is_refused = |done: Result<()>| matches!(done, Err(Error::Lock(LockError::Busy(_))));
         assert!(is_refused(within.put(b"a", b"y2")) && is_refused(within.delete(b"a").map(drop)));
         trx.rollback().unwrap();
         sharer.commit().unwrap();
-        table.within(&holder).get_for_update(b"a").unwrap();
+        holder.table(&table).get_for_update(b"a").unwrap();
         let trx = db.begin(options);
-        assert!(is_refused(table.within(&trx).insert(b"a", b"y2")), "{level:?}: it may be about to go");
+        assert!(is_refused(trx.table(&table).insert(b"a", b"y2")), "{level:?}: it may be about to go");
     }
 }
 
 #[test]
 fn the_waits_of_one_call_last_no_longer_together_than_one() {
-    type Call = fn(&Table) -> Result<()>;
-    let calls: [(&str, Call); 3] = [
-        ("two index keys", |t| t.put(b"3", b"aY")),
-        ("a cursor over rows that go", |t| t.cursor_for_update()?.next().map(drop)),
-        ("a range of them", |t| t.range_for_share::<&[u8]>(..)?.next().transpose().map(drop)),
+    type Call = fn(&Transaction, &Table) -> Result<()>;
+    let calls: [(&str, Call); 4] = [
+        ("two index keys", |trx, t| trx.table(t).put(b"3", b"aY")),
+        ("two index keys, alone", |_, t| t.put(b"3", b"aY")),
+        ("a cursor over rows that go", |trx, t| trx.table(t).cursor_for_update()?.next().map(drop)),
+        ("a range of them", |trx, t| trx.table(t).range_for_share::<&[u8]>(..)?.next().transpose().map(drop)),
     ];
     for (name, call) in calls {
-        for alone in [false, true] {
-            let (db, script, clock) = scripted();
-            let unique = |at: u32| IndexOptions::on_value(at..at + 1).unique();
-            let options = TableOptions::default().index("first", unique(0)).index("second", unique(1));
-            let table = db.create_table("t", options).unwrap();
-            let holders = [(b"1", b"aX"), (b"2", b"bY")].map(|(key, value)| {
-                let trx = begin(&db, Isolation::ReadCommitted);
-                table.within(&trx).insert(key, value).unwrap();
-                trx
-            });
-            let [first, second] = holders;
-            script.then(PATIENCE * 3 / 4, move || first.rollback().unwrap());
-            script.then(PATIENCE / 2, move || second.rollback().unwrap());
-            let began = clock.now();
-            let trx = begin(&db, Isolation::RepeatableRead);
-            let table = if alone && name == "two index keys" { table } else { table.within(&trx) };
-            match call(&table) {
-                Err(Error::Lock(LockError::TimedOut { waited, .. })) => {
-                    assert_eq!(waited, PATIENCE, "{name}");
-                }
-                other => panic!("{name}: {other:?}"),
+        let (db, script, clock) = scripted();
+        let unique = |at: u32| IndexOptions::on_value(at..at + 1).unique();
+        let options = TableOptions::default().index("first", unique(0)).index("second", unique(1));
+        let table = db.create_table("t", options).unwrap();
+        let holders = [(b"1", b"aX"), (b"2", b"bY")].map(|(key, value)| {
+            let trx = begin(&db, Isolation::ReadCommitted);
+            trx.table(&table).insert(key, value).unwrap();
+            trx
+        });
+        let [first, second] = holders;
+        script.then(PATIENCE * 3 / 4, move || first.rollback().unwrap());
+        script.then(PATIENCE / 2, move || second.rollback().unwrap());
+        let began = clock.now();
+        let trx = begin(&db, Isolation::RepeatableRead);
+        match call(&trx, &table) {
+            Err(Error::Lock(LockError::TimedOut { waited, .. })) => {
+                assert_eq!(waited, PATIENCE, "{name}");
             }
-            assert_eq!(clock.now(), began + PATIENCE, "{name}");
-            // The next call has the full timeout again.
-            call(&table).unwrap();
+            other => panic!("{name}: {other:?}"),
         }
+        assert_eq!(clock.now(), began + PATIENCE, "{name}");
+        // The next call has the full timeout again.
+        call(&trx, &table).unwrap();
     }
 }
 
@@ -229,9 +227,9 @@ fn an_interrupt_ends_no_later_call_or_statement() {
     let (db, script, _) = scripted();
     let table = db.create_table("t", TableOptions::default()).unwrap();
     let blocker = begin(&db, Isolation::ReadCommitted);
-    table.within(&blocker).put(b"a", b"").unwrap();
+    blocker.table(&table).put(b"a", b"").unwrap();
     let trx = begin(&db, Isolation::ReadCommitted);
-    let within = table.within(&trx);
+    let within = trx.table(&table);
     within.put(b"own", b"").unwrap();
     let id = trx.id().unwrap();
     let is_interrupted = |done: Result<()>| match done {
@@ -286,7 +284,7 @@ fn the_time_of_a_statement_is_not_that_of_each_of_its_tables() {
     let names = ["t1", "t2", "t3", "t4"];
     for name in names {
         let trx = begin(&db, Isolation::RepeatableRead);
-        db.create_table(name, TableOptions::default()).unwrap().within(&trx).put(b"a", b"").unwrap();
+        trx.table(&db.create_table(name, TableOptions::default()).unwrap()).put(b"a", b"").unwrap();
         // Each transaction ends in time for its own table, but all of them together do not.
         script.then(PATIENCE * 2 / 3, move || trx.commit().unwrap());
     }

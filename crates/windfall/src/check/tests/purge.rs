@@ -28,9 +28,9 @@ fn with_changes(db: &Database, env: &SimulatedEnv, names: &[&str], rows: u32) ->
     for name in names {
         let table = db.create_table(name, indexed()).unwrap();
         (0..rows).for_each(|n| table.put(&key(n), &[1; 10]).unwrap());
-        (0..rows).for_each(|n| table.within(&trx).put(&key(n), &[2; 10]).unwrap());
-        table.within(&trx).put(&key(0), &long(2)).unwrap();
-        table.within(&trx).put(&key(0), &vec![2; 60_000]).unwrap();
+        (0..rows).for_each(|n| trx.table(&table).put(&key(n), &[2; 10]).unwrap());
+        trx.table(&table).put(&key(0), &long(2)).unwrap();
+        trx.table(&table).put(&key(0), &vec![2; 60_000]).unwrap();
     }
     env.settle(1000);
     trx
@@ -120,7 +120,7 @@ fn two_checks_defer_the_records_of_their_tables() {
     let tables = ["a", "b"].map(|name| db.create_table(name, indexed()).unwrap());
     let change = |trx: &Transaction, fill: u8| {
         let rows = (0..ROWS).flat_map(|n| [(n, &tables[0]), (n, &tables[1])]);
-        rows.for_each(|(n, table)| table.within(trx).put(&key(n), &[fill; 100]).unwrap());
+        rows.for_each(|(n, table)| trx.table(table).put(&key(n), &[fill; 100]).unwrap());
     };
     for (first, second) in [("a", "b"), ("b", "a")] {
         let [trx, before] = [(); 2].map(|()| begin(&db));
@@ -155,7 +155,7 @@ fn a_deferred_record_that_a_view_needs_is_kept() {
     let db = open(&disk, &env);
     let [table, other] = ["t", "other"].map(|name| db.create_table(name, indexed()).unwrap());
     let view = || db.begin(TransactionOptions::default().read_only().consistent_snapshot());
-    let change = |trx: &Transaction, key: &[u8]| table.within(trx).put(key, &[2; 100]).unwrap();
+    let change = |trx: &Transaction, key: &[u8]| trx.table(&table).put(key, &[2; 100]).unwrap();
     for key in [b"a", b"b", b"c"] {
         table.put(key, &[1; 100]).unwrap();
     }
@@ -166,7 +166,7 @@ fn a_deferred_record_that_a_view_needs_is_kept() {
     // Purge stops at this read view.
     let old = view();
     other.put(b"row", &[2; 100]).unwrap();
-    assert!(table.within(&two).delete(b"b").unwrap());
+    assert!(two.table(&table).delete(b"b").unwrap());
     change(&one, b"c");
     one.commit().unwrap();
     let young = view();
@@ -180,7 +180,7 @@ fn a_deferred_record_that_a_view_needs_is_kept() {
     });
     env.settle(500);
     assert_eq!(marked_in(&entries), 1, "two were read again");
-    let within = table.within(&young);
+    let within = young.table(&table);
     assert_eq!(within.get(b"b").unwrap(), Some(vec![1; 100]));
     assert_eq!(within.index("first").unwrap().get(&[1]).unwrap().count(), 1);
     young.commit().unwrap();
@@ -258,7 +258,7 @@ impl World {
         (table, vec![class, row], (!deletes).then(|| vec![fill; length]))
     }
 
-    fn make(table: &Table, (_, key, value): &Change) {
+    fn make(table: &Table<impl Access>, (_, key, value): &Change) {
         match value {
             Some(value) => table.put(key, value).unwrap(),
             None => drop(table.delete(key).unwrap()),
@@ -297,7 +297,7 @@ impl World {
     fn assert_sees(&self, view: &(Transaction, Vec<Rows>)) {
         let (trx, rows) = view;
         for (n, rows) in rows.iter().enumerate().filter(|(n, _)| !self.checked.contains(n)) {
-            let table = self.table(n).within(trx);
+            let table = trx.table(&self.table(n));
             let seen: Rows = table.rows().unwrap().map(Result::unwrap).collect();
             assert!(seen == *rows, "a view sees {} rows of {}", seen.len(), rows.len());
             let entries = table.index("first").unwrap().range::<&[u8]>(..).unwrap();
@@ -324,10 +324,11 @@ impl World {
                     return self.end(at, self.names.is_multiple_of(2));
                 }
                 let change = self.change(self.open[at].class);
-                let table = self.table(change.0).within(&self.open[at].trx);
+                let others_follow = self.draw(4) == 0;
+                let table = self.open[at].trx.table(&self.table(change.0));
                 Self::make(&table, &change);
                 // Sometimes other changes follow, and are rolled back at once.
-                if self.draw(4) == 0 {
+                if others_follow {
                     let trx = &self.open[at].trx;
                     trx.savepoint("here").unwrap();
                     Self::make(&table, &(0, change.1.clone(), None));
@@ -436,7 +437,7 @@ fn no_deferred_record_is_lost_during_concurrent_work() {
 const LIMIT: u64 = 1 << 20;
 
 /// Changes rows of a table until undo exceeds the limit by far, or a change is refused.
-fn fill(table: &Table, bytes: impl Fn() -> u64) -> Result<()> {
+fn fill(table: &Table<impl Access>, bytes: impl Fn() -> u64) -> Result<()> {
     for n in 0..100_000_u32 {
         if bytes() > 3 * LIMIT {
             return Ok(());
@@ -454,7 +455,7 @@ fn is_full<T>(done: Result<T>) -> bool {
 fn with_much_undo(db: &Database, env: &SimulatedEnv) -> Transaction {
     let [table, _] = ["t", "other"].map(|name| db.create_table(name, indexed()).unwrap());
     let trx = begin(db);
-    fill(&table.within(&trx), || db.metrics().undo_bytes).unwrap();
+    fill(&trx.table(&table), || db.metrics().undo_bytes).unwrap();
     env.settle(1000);
     trx
 }
@@ -470,7 +471,7 @@ fn a_change_waits_at_the_limit_for_a_check_that_purge_has_met() {
         let wait = Duration::from_secs(at_most);
         let trx = db.begin(TransactionOptions::default().lock_wait(wait));
         let before = env.now();
-        let done = other.within(&trx).put(b"row", b"1");
+        let done = trx.table(&other).put(b"row", b"1");
         (done, env.now().saturating_sub(before))
     };
     db.set_undo_limit(Some(LIMIT)).unwrap();
@@ -506,11 +507,11 @@ fn the_error_at_the_limit_names_a_check_that_purge_waits_for() {
     let mut trx = Some(with_much_undo(&db, &env));
     let [other, last] = [db.table("other"), db.create_table("u", indexed())].map(Result::unwrap);
     last.put(b"row", b"1").unwrap();
-    last.within(trx.as_ref().unwrap()).put(b"row", b"2").unwrap();
+    trx.as_ref().unwrap().table(&last).put(b"row", b"2").unwrap();
     env.settle(1000);
     let why = |at_most: u64| {
         let wait = TransactionOptions::default().lock_wait(Duration::from_secs(at_most));
-        other.within(&db.begin(wait)).put(b"row", b"1").unwrap_err().to_string()
+        db.begin(wait).table(&other).put(b"row", b"1").unwrap_err().to_string()
     };
     let view = || db.begin(TransactionOptions::default().read_only().consistent_snapshot());
     db.set_undo_limit(Some(LIMIT)).unwrap();
@@ -578,7 +579,7 @@ fn a_change_that_waits_at_the_limit_continues_after_the_check() {
     let waits = || db.metrics().undo_waits;
     let put = || {
         let patient = TransactionOptions::default().lock_wait(Duration::from_hours(1));
-        other.within(&db.begin(patient)).put(b"row", b"1")
+        db.begin(patient).table(&other).put(b"row", b"1")
     };
     let before = waits();
     thread::scope(|scope| {

@@ -9,7 +9,7 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::{Rows, open, row, rows_by_index, rows_of};
 use crate::{
-    Database, Isolation, Result, Table, Transaction, TransactionOptions,
+    Access, Database, Isolation, Result, Table, Transaction, TransactionOptions,
     env::Env as _,
     error::{Error, LockError, SchemaError, TransactionError, UsageError},
     sync::{Arc, Mutex, Rank},
@@ -73,7 +73,7 @@ fn transactions_of_every_kind_go_on_while_an_index_is_built() {
             trx.rollback().unwrap();
         }),
         ("a statement that fails", |db, trx| {
-            let within = db.table("t").unwrap().within(&trx);
+            let within = trx.table(&db.table("t").unwrap());
             let failed = trx.atomically(|| {
                 for n in 0..60 {
                     within.put(&row(n), &value(600 + n, n % 5 == 0))?;
@@ -103,7 +103,7 @@ fn transactions_of_every_kind_go_on_while_an_index_is_built() {
                 db.engine().catalog.pause.set_bounds(bounds.0, bounds.1);
                 let change = |db: &Database| {
                     let trx = begin(db);
-                    let within = db.table("t").unwrap().within(&trx);
+                    let within = trx.table(&db.table("t").unwrap());
                     for n in (0..60).step_by(3) {
                         within.update(&row(n), &value(200 + n, n % 2 == 0)).unwrap();
                     }
@@ -143,14 +143,14 @@ fn transactions_of_every_kind_go_on_while_an_index_is_built() {
 #[test]
 fn a_duplicate_is_decided_by_what_commits() {
     type Act = fn(&Database, &Transaction);
-    let takes: Act = |db, trx| db.table("t").unwrap().within(trx).update(&row(50), &value(3, false)).unwrap();
+    let takes: Act = |db, trx| trx.table(&db.table("t").unwrap()).update(&row(50), &value(3, false)).unwrap();
     let leaves: Act = |db, trx| {
         let table = db.table("t").unwrap();
-        table.within(trx).delete(&row(3)).unwrap();
+        trx.table(&table).delete(&row(3)).unwrap();
         table.update(&row(50), &value(3, false)).unwrap();
     };
     let unfit: Act =
-        |db, trx| db.table("t").unwrap().within(trx).update(&row(50), &[b'x'; 3000][..]).unwrap();
+        |db, trx| trx.table(&db.table("t").unwrap()).update(&row(50), &[b'x'; 3000][..]).unwrap();
     let cases = [
         ("takes a key and commits", takes, true, true),
         ("takes a key and goes back", takes, false, false),
@@ -168,7 +168,7 @@ fn a_duplicate_is_decided_by_what_commits() {
                 act(&db, &trx);
             } else {
                 // The transaction uses the table before the statement waits for it.
-                table.within(&trx).put(b"other", &value(900, false)).unwrap();
+                trx.table(&table).put(b"other", &value(900, false)).unwrap();
             }
             let (handle, mut trx) = (db.clone(), Some(trx));
             at_places(&db, move |place| {
@@ -246,7 +246,7 @@ impl Crowd {
         let space = if self.unique { 2000 } else { 50 };
         let value = value(self.below(space), self.below(9) == 0);
         let trx = &self.open[at];
-        let within = table.within(trx);
+        let within = trx.table(&table);
         let wide = if self.steps < STEPS { 16 } else { 30 };
         let done = match self.below(wide) {
             0..=5 => within.put(&key, &value),
@@ -418,10 +418,10 @@ fn a_crash_during_transactions_leaves_the_index_whole_or_gone() {
 #[test]
 fn a_row_whose_index_key_is_out_of_reach_is_refused_whenever_it_comes() {
     type Act = fn(&Table, &mut Option<Transaction>);
-    let write = |table: &Table, is_long: bool| {
+    fn write(table: &Table<impl Access>, is_long: bool) {
         let value = if is_long { vec![b'x'; 70_005] } else { value(3, false) };
         table.update(&row(3), &value).unwrap();
-    };
+    }
     let update: Act = |table, _| table.update(&row(3), &vec![b'x'; 70_005]).unwrap();
     let commit: Act = |_, trx| trx.take().unwrap().commit().unwrap();
     let back: Act = |_, trx| trx.take().unwrap().rollback().unwrap();
@@ -444,8 +444,8 @@ fn a_row_whose_index_key_is_out_of_reach_is_refused_whenever_it_comes() {
             // The statement waits for this transaction.
             let trx = begin(&db);
             match changed {
-                Some(is_long) => write(&table.within(&trx), is_long),
-                None => table.within(&trx).put(b"other", b"value").unwrap(),
+                Some(is_long) => write(&trx.table(&table), is_long),
+                None => trx.table(&table).put(b"other", b"value").unwrap(),
             }
             let (handle, mut trx) = (table.clone(), Some(trx));
             at_places(&db, move |place| {

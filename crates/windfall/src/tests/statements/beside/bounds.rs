@@ -29,7 +29,7 @@ fn build(db: &Database, unique: bool, act: impl FnMut(usize) + Send + 'static) -
 
 /// Gives rows another index key each.
 fn change(db: &Database, trx: &Transaction, rows: impl Iterator<Item = u64>) {
-    let table = db.table("t").unwrap().within(trx);
+    let table = trx.table(&db.table("t").unwrap());
     rows.for_each(|n| table.update(&row(n), &value(500 + n, n % 7 == 0)).unwrap());
 }
 
@@ -117,7 +117,7 @@ fn the_background_waits_for_room_in_its_own_table_alone() {
     db.engine().catalog.pause.set_most(600);
     let (here, there) = (begin(&db), begin(&db));
     change(&db, &here, 0..60);
-    (0..60).for_each(|n| other.within(&there).update(&row(n), &value(900, false)).unwrap());
+    (0..60).for_each(|n| there.table(&other).update(&row(n), &value(900, false)).unwrap());
     let (mut both, seen) = (Some((here, there)), Arc::new(AtomicBool::new(false)));
     let (handle, world, files, told) = (db.clone(), env.clone(), disk.clone(), seen.clone());
     let built = build(&db, true, move |place| {
@@ -222,7 +222,7 @@ fn an_index_build_fails_when_a_value_that_was_rolled_back_cannot_be_read() {
         let big = big(&db);
         let trx = begin(&db);
         trx.savepoint("begin").unwrap();
-        table.within(&trx).update(&row(3), &value(500, true)).unwrap();
+        trx.table(&table).update(&row(3), &value(500, true)).unwrap();
         let (mut trx, handle, files, rows) = (Some(trx), db.clone(), disk.clone(), table.clone());
         let built = build(&db, true, move |place| {
             if place != 30 {
@@ -257,7 +257,7 @@ fn with_one_key(rows: u64) -> (Database, SimulatedEnv, Table, Transaction) {
     let table = filled(&db, rows, 1000).unwrap();
     let trx = begin(&db);
     for n in 0..rows {
-        table.within(&trx).update(&row(n), &value(3, false)).unwrap();
+        trx.table(&table).update(&row(n), &value(3, false)).unwrap();
     }
     (db, env, table, trx)
 }
@@ -297,7 +297,7 @@ fn deferred_entries_make_room_when_their_transactions_end() {
         db.engine().catalog.pause.set_most(3_000);
         // One transaction stays open, so that the statement waits, and its entry is the first of all.
         let mut stays = Some(begin(&db));
-        table.within(stays.as_ref().unwrap()).update(&row(50), &value(0, false)).unwrap();
+        stays.as_ref().unwrap().table(&table).update(&row(50), &value(0, false)).unwrap();
         let (handle, rows_of_trx, mut trx) = (db.clone(), table.clone(), None);
         let mut keys: Vec<u64> = (0..rows).collect();
         let waits_from = 2 * rows as usize + 20;
@@ -307,7 +307,7 @@ fn deferred_entries_make_room_when_their_transactions_end() {
             // back.
             let (one, other) = (2 * (n / 2 % 10) + 2, 2 * (n / 20 % 10) + 3);
             let update = |trx: &Transaction, n: usize, key| {
-                rows_of_trx.within(trx).update(&row(n as u64), &value(key, false)).unwrap();
+                trx.table(&rows_of_trx).update(&row(n as u64), &value(key, false)).unwrap();
             };
             if n >= 200 {
                 let end = if stays_so { Transaction::commit } else { Transaction::rollback };
@@ -339,7 +339,7 @@ fn an_entry_that_is_deferred_again_is_counted_once() {
     let table = filled(&db, 60, 1000).unwrap();
     db.engine().catalog.pause.set_most(2_000);
     let trx = begin(&db);
-    table.within(&trx).update(&row(50), &value(3, false)).unwrap();
+    trx.table(&table).update(&row(50), &value(3, false)).unwrap();
     let (mut trx, handle) = (Some(trx), table.clone());
     let built = build(&db, true, move |place| {
         if (100..500).contains(&place) {
@@ -414,7 +414,7 @@ fn what_is_noted_meanwhile_does_not_prolong_a_turn() {
     let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
     let table = filled(&db, rows, 10_000).unwrap();
     let trx = begin(&db);
-    table.within(&trx).put(b"other", &value(90_000, false)).unwrap();
+    trx.table(&table).put(b"other", &value(90_000, false)).unwrap();
     let (mut trx, handle) = (Some(trx), table.clone());
     let between = Arc::new(Mutex::new(Rank::Leaf, Vec::new()));
     let (noted, mut before) = (between.clone(), None);

@@ -1,0 +1,241 @@
+//! Tables and indexes in a transaction, and their locking reads.
+//!
+//! **Purpose.** A handle shows in its type whether its calls are part of a transaction. A lock on a row lasts as long
+//! as a transaction, so only a handle in a transaction has locking reads.
+//!
+//! **Invariants.** A handle in a transaction cannot outlive the [`Transaction`]. A range or a cursor can: after the end
+//! of the transaction it returns an error.
+
+use core::ops::RangeBounds;
+
+use crate::{
+    cursor::{Cursor, Reader},
+    error::Result,
+    index::{Index, IndexRange},
+    range::{Bounds, Range},
+    scope::{RowLock, Scope, TableKind},
+    sync::Arc,
+    table::Table,
+    transact::{IfLocked, Transaction},
+    txn::locks::RowMode,
+};
+
+/// What the calls on a handle belong to: [`AutoCommit`] or [`InTransaction`].
+///
+/// ```
+/// # fn main() -> windfall::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("windfall-access-{}", std::process::id()));
+/// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+/// use windfall::{Access, Result, Table, TableOptions, TransactionOptions};
+///
+/// fn count(table: &Table<impl Access>) -> Result<usize> {
+///     table.rows()?.try_fold(0, |count, row| row.map(|_| count + 1))
+/// }
+///
+/// let towns = db.create_table("towns", TableOptions::default())?;
+/// towns.insert(b"Basel", b"177595")?;
+/// let trx = db.begin(TransactionOptions::default());
+/// trx.table(&towns).insert(b"Genoa", b"560688")?;
+/// assert_eq!((count(&trx.table(&towns))?, count(&towns)?), (2, 1));
+/// trx.commit()?;
+/// assert_eq!(count(&towns)?, 2);
+/// # db.close()?;
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
+pub trait Access: Clone + sealed::Access {}
+
+mod sealed {
+    use super::Transaction;
+
+    pub trait Access {
+        /// Returns the transaction of the calls, if they are part of one.
+        fn transaction(&self) -> Option<&Transaction>;
+    }
+}
+
+/// Each call is a transaction of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct AutoCommit;
+
+impl Access for AutoCommit {}
+
+impl sealed::Access for AutoCommit {
+    #[inline]
+    fn transaction(&self) -> Option<&Transaction> {
+        None
+    }
+}
+
+/// Each call is part of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct InTransaction<'t> {
+    transaction: &'t Transaction,
+    /// What locking reads do if another transaction has locked the row.
+    if_locked: IfLocked,
+}
+
+impl<'t> InTransaction<'t> {
+    pub(crate) fn new(transaction: &'t Transaction) -> Self {
+        Self { transaction, if_locked: IfLocked::Wait }
+    }
+}
+
+impl Access for InTransaction<'_> {}
+
+impl sealed::Access for InTransaction<'_> {
+    #[inline]
+    fn transaction(&self) -> Option<&Transaction> {
+        Some(self.transaction)
+    }
+}
+
+/// A table in a transaction ([`Transaction::table`]): its changes are part of the transaction, its reads see what the
+/// transaction sees, and it has locking reads. It borrows the transaction.
+///
+/// ```
+/// # fn main() -> windfall::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("windfall-tx-table-{}", std::process::id()));
+/// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+/// # let stock = db.create_table("stock", windfall::TableOptions::default())?;
+/// let trx = db.begin(windfall::TransactionOptions::default());
+/// trx.table(&stock).get_for_update(b"apples")?;
+/// # drop(trx);
+/// # db.close()?;
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A lock lasts as long as a transaction, so without one there is no locking read:
+///
+/// ```compile_fail,E0599
+/// # fn main() -> windfall::Result<()> {
+/// # let db = windfall::Database::open("", windfall::Options::default())?;
+/// # let stock = db.create_table("stock", windfall::TableOptions::default())?;
+/// stock.get_for_update(b"apples")?;
+/// # Ok(())
+/// # }
+/// ```
+pub type TxTable<'t> = Table<InTransaction<'t>>;
+
+/// A secondary index in a transaction ([`TxTable::index`]).
+pub type TxIndex<'t> = Index<InTransaction<'t>>;
+
+impl TxTable<'_> {
+    /// Returns a handle of the same table with this behaviour of `_for_share` and `_for_update` reads if another
+    /// transaction has locked a row. Locks on the table itself are still waited for, and so are the locks that a change
+    /// needs. A single call that is changing a row at this moment is waited for until it is done.
+    #[must_use]
+    pub fn if_locked(&self, then: IfLocked) -> Self {
+        let mut table = self.clone();
+        table.access.if_locked = then;
+        table
+    }
+
+    /// Reads and locks a row (shared): returns its newest value, and no other transaction can change the row before
+    /// this one has ended. Waits until a transaction that is changing it has ended. At levels that lock gaps, a missing
+    /// row stays missing.
+    ///
+    /// # Errors
+    /// The transaction is read-only and the table is not temporary; the lock is not granted
+    /// ([`LockError`](crate::error::LockError)); as [`Table::get`].
+    pub fn get_for_share(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get_for(key, RowMode::Shared)
+    }
+
+    /// As [`TxTable::get_for_share`], but with an exclusive lock: no other transaction can lock the row before this one
+    /// has ended.
+    ///
+    /// # Errors
+    /// As [`TxTable::get_for_share`].
+    pub fn get_for_update(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get_for(key, RowMode::Exclusive)
+    }
+
+    fn get_for(&self, key: &[u8], mode: RowMode) -> Result<Option<Vec<u8>>> {
+        self.engine.check_open()?;
+        let scope = self.holder()?;
+        let (mut value, lock) = (Vec::new(), self.lock(mode));
+        let found = scope.call(|inner| self.get_locked(scope, inner, key, lock, true, &mut value));
+        Ok(found.map_err(|error| self.with_owner(error))?.then_some(value))
+    }
+
+    /// Returns the newest rows of a range, and locks each as [`TxTable::get_for_share`] does. At levels that lock gaps,
+    /// no row is added to the range before the transaction has ended.
+    ///
+    /// # Errors
+    /// As [`TxTable::get_for_share`].
+    pub fn range_for_share<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
+        Ok(Range::new(self.cursor_for(RowMode::Shared)?, Bounds::of(&range)))
+    }
+
+    /// Returns the newest rows of a range, and locks each as [`TxTable::get_for_update`] does.
+    ///
+    /// # Errors
+    /// As [`TxTable::get_for_update`].
+    pub fn range_for_update<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
+        Ok(Range::new(self.cursor_for(RowMode::Exclusive)?, Bounds::of(&range)))
+    }
+
+    /// Returns a cursor that locks each row it moves to as [`TxTable::get_for_share`] does, and at levels that lock
+    /// gaps also the gaps between.
+    ///
+    /// # Errors
+    /// As [`TxTable::get_for_share`].
+    pub fn cursor_for_share(&self) -> Result<Cursor> {
+        self.cursor_for(RowMode::Shared)
+    }
+
+    /// Returns a cursor that locks each row it moves to as [`TxTable::get_for_update`] does.
+    ///
+    /// # Errors
+    /// As [`TxTable::get_for_update`].
+    pub fn cursor_for_update(&self) -> Result<Cursor> {
+        self.cursor_for(RowMode::Exclusive)
+    }
+
+    fn cursor_for(&self, mode: RowMode) -> Result<Cursor> {
+        self.cursor_of(self.locking_reader(mode)?)
+    }
+
+    fn lock(&self, mode: RowMode) -> RowLock {
+        RowLock { mode, if_locked: self.access.if_locked }
+    }
+
+    /// Returns the transaction that will own the locks.
+    fn holder(&self) -> Result<&Arc<Scope>> {
+        let scope = self.checked(&self.access.transaction.scope)?;
+        self.check_may_change(scope)?;
+        Ok(scope)
+    }
+
+    /// Returns how locking reads on this handle read and lock.
+    fn locking_reader(&self, mode: RowMode) -> Result<Reader> {
+        let scope = self.holder()?.clone();
+        Ok(match self.kind() {
+            TableKind::Temporary => Reader::Session(Some(scope)),
+            TableKind::Shared => Reader::Within(scope, Some(self.lock(mode))),
+        })
+    }
+}
+
+impl TxIndex<'_> {
+    /// As [`Index::range`], and locks each row as [`TxTable::get_for_share`] does. At levels that lock gaps, no row
+    /// gets an index key in the range before the transaction has ended.
+    ///
+    /// # Errors
+    /// As [`Index::range`] and [`TxTable::get_for_share`].
+    pub fn range_for_share<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
+        self.range_of(self.table.locking_reader(RowMode::Shared)?, &range)
+    }
+
+    /// As [`Index::range`], and locks each row as [`TxTable::get_for_update`] does.
+    ///
+    /// # Errors
+    /// As [`Index::range`] and [`TxTable::get_for_update`].
+    pub fn range_for_update<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
+        self.range_of(self.table.locking_reader(RowMode::Exclusive)?, &range)
+    }
+}
