@@ -183,7 +183,7 @@ impl Scope {
         self.engine.check_open()?;
         inner.waited = Duration::ZERO;
         if inner.statements == 0 {
-            inner.trx.forget_interrupts(self.engine.transactions.lock_manager());
+            inner.trx.begin_call(self.engine.transactions.lock_manager());
         }
         let done = {
             let _in_call = InCall::enter();

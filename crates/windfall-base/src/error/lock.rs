@@ -14,12 +14,10 @@ use crate::{ids::TrxId, sync::Arc};
 #[non_exhaustive]
 pub enum LockError {
     /// Another lock owner blocks the request, and the caller did not want to wait.
-    #[error("the lock is held or requested by {0}: try again when that has ended, or let the call wait")]
+    #[error("{}", busy(.0))]
     Busy(Blockers),
     /// The caller's lock timeout has expired.
-    #[error(
-        "no lock after a wait of {waited:?}: it is held or requested by {blockers}; try again when that has ended, or wait longer"
-    )]
+    #[error("no lock after a wait of {waited:?}: {}", timed_out(.blockers))]
     TimedOut {
         /// The blockers when the timeout expired.
         blockers: Blockers,
@@ -36,9 +34,26 @@ pub enum LockError {
     Interrupted,
 }
 
+fn busy(blockers: &Blockers) -> String {
+    blockers.own_in_words().unwrap_or_else(|| {
+        format!(
+            "the lock is held or requested by {blockers}: try again when that has ended, or let the call wait"
+        )
+    })
+}
+
+fn timed_out(blockers: &Blockers) -> String {
+    blockers.own_in_words().unwrap_or_else(|| {
+        format!("it is held or requested by {blockers}; try again when that has ended, or wait longer")
+    })
+}
+
 /// The transactions that blocked a request, at most [`Blockers::MOST`] of them; empty if a statement blocked it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blockers(Arc<[TrxId]>);
+pub struct Blockers {
+    ids: Arc<[TrxId]>,
+    own: Option<TrxId>,
+}
 
 impl Blockers {
     /// The maximum number of transactions named: a longer list does not help the reader.
@@ -56,18 +71,40 @@ impl Blockers {
                 first.push(trx);
             }
         }
-        Self(first.into())
+        Self { ids: first.into(), own: None }
+    }
+
+    /// Sets the result of [`Blockers::own`].
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_own(self, own: Option<TrxId>) -> Self {
+        Self { own, ..self }
     }
 
     /// Returns the ids of the transactions.
     pub fn ids(&self) -> &[TrxId] {
-        &self.0
+        &self.ids
+    }
+
+    /// Returns the transaction whose lock blocked a call outside of transactions, although the thread of that call has
+    /// used it last: the call was probably meant to be part of it.
+    pub fn own(&self) -> Option<TrxId> {
+        self.own
+    }
+
+    fn own_in_words(&self) -> Option<String> {
+        self.own.map(|trx| {
+            format!(
+                "transaction {trx}, which this thread has used last, has locked it: make the call on \
+                 `Transaction::table`, or end that transaction first"
+            )
+        })
     }
 }
 
 impl fmt::Display for Blockers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0 {
+        match &*self.ids {
             [] => f.write_str("another transaction or statement"),
             [one] => write!(f, "transaction {one}"),
             [first @ .., last] => {
@@ -94,6 +131,15 @@ mod tests {
         let error = LockError::TimedOut { blockers: of(&[7, 9]), waited: Duration::from_secs(2) };
         let text = error.to_string();
         assert!(text.contains("transactions 7 and 9") && text.contains("2s"), "{text}");
+        let own = of(&[7, 9]).with_own(Some(TrxId(9)));
+        for error in [
+            LockError::Busy(own.clone()),
+            LockError::TimedOut { blockers: own, waited: Duration::from_secs(2) },
+        ] {
+            let text = error.to_string();
+            assert!(text.contains("transaction 9, which this thread has used last"), "{text}");
+            assert!(text.contains("Transaction::table") && !text.contains('7'), "{text}");
+        }
         let text = crate::Error::from(LockError::Deadlock(of(&[7]))).to_string();
         assert!(text.contains("transaction 7") && text.contains("roll it back"), "{text}");
     }

@@ -1,12 +1,23 @@
 //! Statements concurrent with transactions.
 
 use std::{
-    sync::mpsc::channel,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc::channel,
+    },
     thread,
     time::{Duration, Instant},
 };
 
-use windfall::{Database, Error, IndexOptions, Isolation, Result, TableOptions, error::LockError};
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    span::{Attributes, Id, Record},
+};
+use windfall::{
+    Database, Error, IndexOptions, Isolation, Result, Table, TableOptions, TransactionOptions,
+    error::LockError,
+};
 
 use super::{begin, database, pairs, patience::HANG, rows, table};
 
@@ -82,6 +93,100 @@ fn a_statement_that_has_timed_out_names_the_blocking_transaction() {
         assert_eq!(rows(&table), pairs([("a", "x1"), ("b", "x2")]), "{name}");
         statement(&db).unwrap();
     }
+}
+
+/// Returns the errors of a change and of statements that wait for a transaction which has changed their table.
+fn refusals(db: &Database, table: &Table) -> Vec<String> {
+    let mut texts = Vec::new();
+    for patience in [Duration::ZERO, Duration::from_millis(30)] {
+        db.set_lock_wait_timeout(patience);
+        texts.push(table.put(b"a", b"y2").unwrap_err().to_string());
+        texts.extend(STATEMENTS.map(|(_, statement)| statement(db).unwrap_err().to_string()));
+    }
+    texts
+}
+
+/// Most likely the call was meant to be part of that transaction.
+#[test]
+fn a_wait_of_a_thread_for_its_own_transaction_is_reported_as_such() {
+    let db = database();
+    let table = table(&db);
+    db.create_table("other", TableOptions::default()).unwrap();
+    let trx = begin(&db, Isolation::RepeatableRead);
+    trx.table(&table).put(b"a", b"x1").unwrap();
+    let own = format!("transaction {}, which this thread has used last", trx.id().unwrap());
+    let is_own = |text: &String| text.contains(&own) && text.contains("`Transaction::table`");
+    let texts = refusals(&db, &table);
+    assert!(texts.iter().all(is_own), "{texts:?}");
+    // Another transaction of the thread may belong to another session.
+    let second = db.begin(TransactionOptions::default().lock_wait(Duration::ZERO));
+    let busy = second.table(&table).put(b"a", b"y2").unwrap_err().to_string();
+    assert!(!busy.contains("this thread") && busy.contains(&trx.id().unwrap().to_string()), "{busy}");
+    drop(second);
+    // The last call counts, whatever it is.
+    thread::scope(|scope| scope.spawn(|| trx.table(&table).get(b"a").map(drop)).join().unwrap()).unwrap();
+    let texts = refusals(&db, &table);
+    assert!(!texts.iter().any(|text| text.contains("this thread")), "{texts:?}");
+    trx.table(&table).get(b"a").unwrap();
+    assert!(refusals(&db, &table).iter().all(is_own));
+    trx.rollback().unwrap();
+    // A transaction of another thread.
+    let trx = thread::scope(|scope| {
+        let begun = scope.spawn(|| {
+            let trx = begin(&db, Isolation::RepeatableRead);
+            trx.table(&table).put(b"a", b"x1").map(|()| trx)
+        });
+        begun.join().unwrap().unwrap()
+    });
+    let texts = refusals(&db, &table);
+    assert!(!texts.iter().any(|text| text.contains("this thread")), "{texts:?}");
+    trx.commit().unwrap();
+    assert_eq!(rows(&table), pairs([("a", "x1")]));
+}
+
+/// Counts warnings.
+struct Warnings(Arc<AtomicUsize>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_wait_of_a_thread_for_its_own_transaction_begins_with_a_warning() {
+    let db = database();
+    let table = table(&db);
+    let trx = begin(&db, Isolation::RepeatableRead);
+    // An insert into a locked range waits, too.
+    assert!(trx.table(&table).range_for_share(&b"a"[..]..).unwrap().next().is_none());
+    let warnings = Arc::new(AtomicUsize::new(0));
+    let refused = |patience| {
+        db.set_lock_wait_timeout(patience);
+        let error =
+            tracing::subscriber::with_default(Warnings(warnings.clone()), || table.insert(b"b", b"x1"));
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("this thread"), "{text}");
+        warnings.swap(0, SeqCst)
+    };
+    assert_eq!(refused(Duration::from_millis(30)), 1);
+    assert_eq!(refused(Duration::ZERO), 0, "it does not wait");
 }
 
 #[test]

@@ -50,7 +50,7 @@ use core::ops::Bound;
 pub use deadlock::{Deadlock, DeadlockMember};
 pub use metrics::{LockMetrics, WAIT_CLASSES};
 pub use mode::{RowMode, TableMode};
-pub use owner::LockOwner;
+pub use owner::{CallStart, LockOwner};
 pub use request::{HeldLock, Lock, LockRequest, LockTimeout, RowName, Waiting, Waits};
 
 use crate::{
@@ -90,6 +90,18 @@ impl Published {
     fn is_none(&self) -> bool {
         fence(SeqCst);
         self.0.load(Relaxed) == 0
+    }
+}
+
+/// Warns of a wait that probably lasts until its timeout: for a lock of a transaction of this very thread.
+fn warn_of_own(taken: &Result<(), LockError>) {
+    if let Err(LockError::Busy(blockers)) = taken
+        && let Some(trx) = blockers.own()
+    {
+        tracing::warn!(
+            trx = trx.0,
+            "a call outside of transactions waits for a transaction that its own thread has used last"
+        );
     }
 }
 
@@ -170,6 +182,7 @@ impl LockManager {
         if taken.is_ok() || lock_timeout == LockTimeout::NoWait {
             return taken;
         }
+        warn_of_own(&taken);
         drop(Held::take(Rank::Row));
         let began = self.env.now();
         if self.step(|table| table.take_or_join(me, wanted, began))? {
@@ -252,6 +265,11 @@ impl LockManager {
     pub fn interrupt(&self, lock_owner: &LockOwner) -> bool {
         let number = self.interrupts.fetch_add(1, SeqCst) + 1;
         self.step(|table| table.interrupt(lock_owner, number))
+    }
+
+    /// Begins a call of a transaction on this thread.
+    pub fn begin_call(&self) -> CallStart {
+        CallStart::new(self.interrupts())
     }
 
     /// Returns the number of interrupts so far, which is the number of the last one.

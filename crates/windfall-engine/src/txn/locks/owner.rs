@@ -17,11 +17,30 @@ use crate::{
     sync::{
         Arc, Event,
         atomic::{
-            AtomicBool, AtomicU64,
+            AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
         },
+        thread,
     },
 };
+
+/// The beginning of a call of a transaction. A change or statement outside of transactions has the default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallStart {
+    /// The number of its thread.
+    thread: Option<usize>,
+    /// The number of the last interrupt before it.
+    interrupts: u64,
+}
+
+impl CallStart {
+    pub(super) fn new(interrupts: u64) -> Self {
+        Self { thread: Some(thread::number()), interrupts }
+    }
+}
+
+/// Stands for no thread.
+const NO_THREAD: usize = usize::MAX;
 
 /// A lock owner: a transaction or statement that requests locks, or a transaction with writes that others wait for.
 #[derive(Debug)]
@@ -29,6 +48,8 @@ pub struct LockOwner {
     id: TrxId,
     /// Rows changed.
     changed: AtomicU64,
+    /// The thread of the last call of its transaction. For messages only: a thread may serve many sessions.
+    thread: AtomicUsize,
     ended: AtomicBool,
     /// The number of the last interrupt that arrived outside of a wait; 0 if there was none.
     interrupted: AtomicU64,
@@ -43,6 +64,7 @@ impl LockOwner {
         Self {
             id,
             changed: AtomicU64::new(0),
+            thread: AtomicUsize::new(NO_THREAD),
             ended: AtomicBool::new(false),
             interrupted: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
@@ -75,6 +97,20 @@ impl LockOwner {
     /// Ends the next wait before it begins, by the interrupt of this number.
     pub(super) fn interrupt_next(&self, number: u64) {
         self.interrupted.store(number, SeqCst);
+    }
+
+    /// Begins a call of its transaction.
+    pub fn begin_call(&self, call: CallStart) {
+        if let Some(thread) = call.thread {
+            self.thread.store(thread, Relaxed);
+        }
+        self.forget_interrupts(call.interrupts);
+    }
+
+    /// Returns the thread of the last call of its transaction. `None` for a change or statement outside of
+    /// transactions.
+    pub(super) fn thread(&self) -> Option<usize> {
+        Some(self.thread.load(Relaxed)).filter(|thread| *thread != NO_THREAD)
     }
 
     /// Ignores interrupts up to this number, which came before the current call ([`LockManager::interrupts`]). Called
@@ -130,6 +166,11 @@ pub(super) struct OwnerState {
 }
 
 impl OwnerState {
+    /// Returns the thread of the last call of its transaction.
+    pub(super) fn thread(&self) -> Option<usize> {
+        self.lock_owner.thread()
+    }
+
     /// Returns the number of rows changed, as reported by the transaction.
     pub(super) fn changed(&self) -> u64 {
         self.lock_owner.changed.load(Relaxed)

@@ -306,9 +306,27 @@ impl Space {
             let holders = queue.holders_against(trx, mode);
             return Blockers::new(holders.chain(queue.waiters_against(place, mode, 0)));
         }
+        Blockers::new(self.ranges_against(trx, wanted))
+    }
+
+    /// Returns a transaction with a lock that blocks a request, and that satisfies `is_sought`.
+    pub(super) fn find_holder(
+        &self,
+        trx: TrxId,
+        wanted: &LockRequest,
+        is_sought: impl Fn(TrxId) -> bool,
+    ) -> Option<TrxId> {
+        match self.queue(wanted) {
+            Some((queue, mode)) => queue.holders_against(trx, mode).find(|holder| is_sought(*holder)),
+            None => self.ranges_against(trx, wanted).find(|holder| is_sought(*holder)),
+        }
+    }
+
+    /// Returns the transactions with range locks that block an insert.
+    fn ranges_against(&self, trx: TrxId, wanted: &LockRequest) -> impl Iterator<Item = TrxId> {
         let key = wanted.key().unwrap_or_default();
-        let others = self.ranges().filter(|(other, ranges)| *other != trx && ranges.cover(key));
-        Blockers::new(others.map(|(other, _)| other))
+        let others = self.ranges().filter(move |(other, ranges)| *other != trx && ranges.cover(key));
+        others.map(|(other, _)| other)
     }
 
     /// Returns the lock of a holder that conflicts with a request; `None` if it is only an earlier waiter.

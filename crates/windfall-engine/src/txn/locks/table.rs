@@ -22,7 +22,7 @@ use crate::{
     error::{Blockers, LockError},
     ids::{SpaceId, TrxId},
     keys::KeyRange,
-    sync::{Arc, Bug, planted},
+    sync::{Arc, Bug, planted, thread},
 };
 
 /// The lock table.
@@ -69,12 +69,24 @@ impl Table {
     /// [`LockError::Busy`].
     pub(super) fn take(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest) -> Result<(), LockError> {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
-        self.in_space(wanted.space(), |space, owners| {
-            if space.take(me, wanted, owners) {
-                return Ok(());
-            }
-            Err(LockError::Busy(space.blockers(me.id(), wanted, None)))
-        })
+        let blockers = self.in_space(wanted.space(), |space, owners| {
+            (!space.take(me, wanted, owners)).then(|| space.blockers(me.id(), wanted, None))
+        });
+        match blockers {
+            None => Ok(()),
+            Some(blockers) => Err(LockError::Busy(blockers.with_own(self.own_blocker(me, wanted)))),
+        }
+    }
+
+    /// For a change or statement outside of transactions, returns the transaction that blocks it by a lock and that
+    /// this thread has used last, if there is one.
+    fn own_blocker(&self, me: &LockOwner, wanted: &LockRequest) -> Option<TrxId> {
+        if me.thread().is_some() {
+            return None;
+        }
+        let (space, here) = (self.spaces.get(&wanted.space())?, Some(thread::number()));
+        let is_own = |trx| self.owners.get(trx).is_some_and(|owner| owner.thread() == here);
+        space.find_holder(me.id(), wanted, is_own)
     }
 
     /// Grants a request or begins to wait for it. Returns whether it was granted.
@@ -112,9 +124,9 @@ impl Table {
     ) -> Result<(), LockError> {
         let waited = now.saturating_sub(began);
         self.metrics.waited(waited);
-        if self.owners.wait_of(me.id()).is_some() {
+        if let Some(wait) = self.owners.wait_of(me.id()) {
+            let blockers = self.blockers(me.id()).with_own(self.own_blocker(me, &wait.wanted));
             self.metrics.timeouts += 1;
-            let blockers = self.blockers(me.id());
             self.stop(me.id(), LockError::TimedOut { blockers, waited });
         }
         debug_assert!(self.owners.wait_of(me.id()).is_none(), "a wait that has ended goes on");

@@ -12,7 +12,7 @@
 
 use core::time::Duration;
 
-use super::{LockManager, LockRequest, mode::TableMode, owner::LockOwner};
+use super::{LockManager, LockRequest, mode::TableMode, owner::LockOwner, warn_of_own};
 use crate::{
     error::{Error, LockError, Result},
     ids::SpaceId,
@@ -74,6 +74,7 @@ impl LockManager {
         if taken.is_ok() || at_most.is_zero() {
             return Ok(taken?);
         }
+        warn_of_own(&taken);
         drop(Held::take(Rank::Row));
         let began = self.env.now();
         let mut turn = FIRST;

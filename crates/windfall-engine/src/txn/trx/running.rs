@@ -204,14 +204,13 @@ impl<'e> Trx<'e> {
     /// As [`Trx::ensure_id`].
     pub fn lock_owner(&mut self) -> Result<Arc<LockOwner>> {
         if let Some(lock_owner) = &self.state.lock_owner {
-            lock_owner.forget_interrupts(self.state.interrupts);
             return Ok(lock_owner.clone());
         }
         let id = self.ensure_id()?;
         let all = self.transactions;
         let owner = all.active().lock_owner(id, all.lock_manager()).expect("it is active until it ends");
         owner.add_weight(self.state.records);
-        owner.forget_interrupts(self.state.interrupts);
+        owner.begin_call(self.state.call);
         self.state.lock_owner = Some(owner.clone());
         Ok(owner)
     }

@@ -11,7 +11,7 @@ use crate::{
     ids::{SpaceId, TrxId, UndoPos},
     sync::Arc,
     txn::{
-        locks::{LockManager, LockOwner},
+        locks::{CallStart, LockManager, LockOwner},
         mvcc::{Active, active::Ending},
         undo::{Stream, position::stream_of},
     },
@@ -31,8 +31,8 @@ pub struct Suspended {
     pub(super) records: u64,
     /// The number of partial rollbacks.
     pub(super) rolled_back: u64,
-    /// Interrupts up to this number came before its current call or statement.
-    pub(super) interrupts: u64,
+    /// The beginning of its current call or statement.
+    pub(super) call: CallStart,
     /// The log that its full rollback needs, in bytes.
     pub(super) rollback_log_bytes: u64,
     /// The part of that which stays reserved, in bytes.
@@ -83,9 +83,10 @@ impl Suspended {
         self.rolled_back
     }
 
-    /// Begins a call or statement: interrupts of an earlier one no longer apply.
-    pub fn forget_interrupts(&mut self, locks: &LockManager) {
-        self.interrupts = locks.interrupts();
+    /// Begins a call or statement on this thread: interrupts of an earlier one no longer apply.
+    pub fn begin_call(&mut self, locks: &LockManager) {
+        self.call = locks.begin_call();
+        self.lock_owner.iter().for_each(|lock_owner| lock_owner.begin_call(self.call));
     }
 
     /// Returns the current position in its undo.
