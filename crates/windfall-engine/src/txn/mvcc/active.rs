@@ -1,7 +1,7 @@
 //! The table of active transactions, read views, and the horizon of purge.
 //!
 //! **Purpose.** The table has the transactions that have begun and not ended. Checkpoints log it, so that recovery can
-//! roll them back. A reader sees the transactions that had ended when its [`ReadView`] was made. Purge keeps what a
+//! roll them back. A reader sees the transactions that had ended when its read view (`view`) was made. Purge keeps what a
 //! reader may still need.
 //!
 //! **Invariants.** An id is assigned and entered here under one lock, so every lookup sees all transactions below the

@@ -14,7 +14,7 @@
 //! more under the latch of the leaf: a transaction that locks a range and then reads the leaf finds the entry, or the
 //! writer has found the range lock.
 //!
-//! Index keys are made of the first bytes of a value, at most [`INDEXED`], regardless of its length: so the change of a
+//! Index keys are made of the first bytes of a value, at most `INDEXED`, regardless of its length: so the change of a
 //! long value needs no more memory than that of a short one.
 
 use std::borrow::Cow;
@@ -50,8 +50,11 @@ use crate::{
 /// If the call fails its changes are rolled back. A blocked call keeps a long value that it has written, in `edit`.
 ///
 /// # Errors
-/// [`SchemaError::DuplicateKey`], [`SchemaError::NoRow`], keys and values that are too long, a row that has changed
-/// since a strict read view was made, a dropped table, damage, I/O.
+/// [`DuplicateKey`], [`NoRow`], keys and values that are too long, a row that has changed since a strict read view was
+/// made, a dropped table, damage, I/O.
+///
+/// [`DuplicateKey`]: crate::error::SchemaError::DuplicateKey
+/// [`NoRow`]: crate::error::SchemaError::NoRow
 pub fn change<'e: 't, 't>(
     trx: &mut Trx<'e>,
     target: &RowTarget<'t>,

@@ -14,14 +14,16 @@
 //!   truncation does not wait for them, because a table that is gone needs no rollback. A statement that must find no
 //!   unfinished change in a table locks the table and then waits for them ([`await_rollbacks`]). A call that is not
 //!   part of a transaction is not kept out by that lock. So the statement checks with the table's gate closed whether a
-//!   transaction was handed over meanwhile ([`Rollbacks::are_clear_of`]).
+//!   transaction was handed over meanwhile ([`are_clear_of`]).
 //! - A row change that was interrupted has some of its entries and not others. It belongs to a transaction that is
 //!   here, or to one that has failed to roll back completely. The failure is noted before the table's gate, or its
-//!   [`Space::check_lock`], is released ([`Rollbacks::may_have_cut_off`]).
+//!   [`Space::check_lock`], is released ([`may_have_cut_off`]).
 //! - A rollback that cannot continue, because the disk is full or a page cannot be read, is retried from time to time,
 //!   and the others continue meanwhile. Closing the database leaves the remaining rollbacks to the next opening.
 //!
 //! [`Space::check_lock`]: crate::buffer::Space::check_lock
+//! [`are_clear_of`]: super::rollbacks::Rollbacks::are_clear_of
+//! [`may_have_cut_off`]: super::rollbacks::Rollbacks::may_have_cut_off
 
 use core::time::Duration;
 use std::collections::BTreeMap;
