@@ -4,7 +4,7 @@
 //! locked. It runs each call, which waits for locks outside the gate and then starts again.
 //!
 //! **Invariants.** One call at a time: a second call meanwhile is refused, even one of the same thread. No call waits
-//! for a lock inside a table's gate: a blocked call leaves the gate first ([`Scope::locked`]). A table is locked before
+//! for a lock inside a table's gate: a blocked call leaves the gate first ([`RowCall::settle`]). A table is locked before
 //! its first change or locking read, so a DDL statement on the table finds all transactions that use it. A deadlock
 //! rolls back the transaction, any other lock error only the call. The lock timeout bounds all waits of a call
 //! together. An interrupt applies to the call or statement in progress when it arrives, and to no later one.
@@ -14,7 +14,12 @@
 //! (the source or the sink of a value), commit and rollback are refused while another call is in progress. A statement
 //! begun there refuses calls of other threads from its beginning, so its end has no call to wait for.
 
-use core::{cell::Cell, ops::Bound, time::Duration};
+use core::{
+    cell::Cell,
+    ops::{Bound, Deref, DerefMut},
+    time::Duration,
+};
+use std::thread::panicking;
 
 use smallvec::SmallVec;
 
@@ -164,18 +169,21 @@ impl Scope {
 
     /// Runs a call, or a part of one.
     pub(crate) fn call<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
+        let mut call = self.begin_call()?;
+        let done = run(&mut call.inner);
+        call.finish(done)
+    }
+
+    /// Begins a call, or a part of one.
+    fn begin_call(&self) -> Result<Call<'_>> {
         let inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
         if inner.bound_to.is_some_and(|thread| thread != thread::number()) {
             return Err(TransactionError::Busy.into());
         }
-        self.call_on(inner, run)
+        self.begin_call_on(inner)
     }
 
-    fn call_on<T>(
-        &self,
-        mut inner: MutexGuard<'_, Inner>,
-        run: impl FnOnce(&mut Inner) -> Result<T>,
-    ) -> Result<T> {
+    fn begin_call_on<'s>(&'s self, mut inner: MutexGuard<'s, Inner>) -> Result<Call<'s>> {
         if let Phase::Prepared(_) = inner.phase {
             return Err(TransactionError::Prepared.into());
         }
@@ -185,16 +193,7 @@ impl Scope {
         if inner.statements == 0 {
             inner.trx.begin_call(self.engine.transactions.lock_manager());
         }
-        let done = {
-            let _in_call = InCall::enter();
-            run(&mut inner)
-        };
-        if let Err(error @ Error::Lock(LockError::Deadlock(_))) = &done {
-            self.end_by(&mut inner, error.to_string().into())?;
-        }
-        drop(inner);
-        self.end_if_abandoned();
-        done
+        Ok(Call { scope: self, inner, marker: InCall::enter() })
     }
 
     /// Rolls back, and keeps the reason for the errors of later calls.
@@ -232,25 +231,30 @@ impl Scope {
         Trx::resume(&self.engine.transactions, core::mem::take(&mut inner.trx))
     }
 
-    /// Runs `run` with the transaction itself. If `run` panics, the transaction rolls back.
-    fn with_trx<T>(&self, inner: &mut Inner, run: impl FnOnce(&mut Trx<'_>) -> T) -> T {
+    /// Takes the transaction itself out of the state of its calls, until the returned guard is dropped.
+    pub(crate) fn running<'c>(&'c self, inner: &'c mut Inner) -> RunningTrx<'c> {
         // While the transaction is taken out of `inner`, no other call can go on with it.
         let phase = core::mem::replace(&mut inner.phase, Phase::RolledBack("a call of it panicked".into()));
         // Without a view nothing was read yet, so nothing counts as changed since.
-        let view = self.strict_view(inner).cloned();
+        let strict = self.strict_view(inner).cloned();
         let mut trx = self.resume(inner);
-        trx.rules = Rules { gaps: self.locks_gaps(), strict: view.as_deref() };
-        let done = run(&mut trx);
-        self.id.store(trx.id().0, SeqCst);
-        if let Some(error) = trx.broken() {
-            inner.phase = Phase::RolledBack(format!("a part of it could not be rolled back: {error}").into());
-            drop(trx);
-            self.release_all(inner);
-            return done;
+        trx.rules = Rules { gaps: self.locks_gaps(), strict };
+        RunningTrx { scope: self, inner, trx, phase, was_panicking: panicking() }
+    }
+
+    /// Begins the part of a call that changes or locks rows of a table.
+    pub(crate) fn row_call<'c>(
+        &'c self,
+        inner: &'c mut Inner,
+        kind: TableKind,
+        lock_timeout: LockTimeout,
+    ) -> RowCall<'c> {
+        let mut trx = self.running(inner);
+        if kind == TableKind::Temporary {
+            // Its rows have no versions that a view could read.
+            trx.rules.strict = None;
         }
-        inner.trx = trx.suspend();
-        inner.phase = phase;
-        done
+        RowCall { start: trx.savepoint(), trx, lock_timeout }
     }
 
     /// Returns whether locking reads also lock gaps, so that missing rows stay missing.
@@ -312,64 +316,10 @@ impl Scope {
 
     /// Locks a table, once, until the transaction ends.
     pub(crate) fn lock_table(&self, inner: &mut Inner, space: SpaceId, mode: TableMode) -> Result<()> {
-        let is_enough = |held: TableMode| held == mode || held == TableMode::IntentionExclusive;
-        if inner.tables.iter().any(|(known, held)| *known == space && is_enough(*held)) {
+        if inner.has_locked(space, mode) {
             return Ok(());
         }
-        #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime only")]
-        let lock_owner = self.with_trx(inner, |trx| trx.lock_owner())?;
-        let wanted = LockRequest::Table(space, mode);
-        // Inside the gate of another table, no table lock is waited for.
-        let lock_timeout = if is_inside() { LockTimeout::NoWait } else { self.lock_timeout() };
-        let mut waits = Waits::after(inner.waited, lock_timeout);
-        let taken = self.engine.transactions.acquire_in_call(&lock_owner, wanted, &mut waits);
-        inner.waited = waits.so_far();
-        taken?;
-        inner.tables.push((space, mode));
-        Ok(())
-    }
-
-    /// Retries a call that changes or locks rows of a table until it is not blocked. Each attempt passes the gate of
-    /// its table and leaves it. A call that fails has changed nothing, and a call that has changed nothing keeps no
-    /// more locks than if it had not waited.
-    pub(crate) fn locked<T>(
-        &self,
-        inner: &mut Inner,
-        kind: TableKind,
-        lock_timeout: LockTimeout,
-        mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>,
-    ) -> Result<T> {
-        let mut waits = Waits::after(inner.waited, lock_timeout);
-        let done = self.with_trx(inner, |trx| {
-            if kind == TableKind::Temporary {
-                // Its rows have no versions that a view could read.
-                trx.rules.strict = None;
-            }
-            let start = trx.savepoint();
-            loop {
-                let attempted = trx.check_strict().map_err(Stop::Failed).and_then(|()| attempt(trx));
-                // Check after the attempt as well, whatever its result: once the view is ended, a row that is missing
-                // may have been purged.
-                let stopped = match (attempted, trx.check_strict()) {
-                    (Err(Stop::Blocked(blocked)), _) => row::await_lock(trx, blocked, &mut waits).err(),
-                    (_, Err(ended)) => Some(ended),
-                    (Err(Stop::Failed(error)), Ok(())) => Some(error),
-                    (Ok(done), Ok(())) => {
-                        if !trx.has_changed_since(&start) {
-                            trx.ease_waits();
-                        }
-                        return Ok(done);
-                    }
-                };
-                if let Some(error) = stopped {
-                    trx.roll_back_to(&start)?;
-                    trx.ease_waits();
-                    return Err(error);
-                }
-            }
-        });
-        inner.waited = waits.so_far();
-        done
+        self.running(inner).lock_table(space, mode)
     }
 }
 
@@ -395,7 +345,7 @@ impl Scope {
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
     ) -> Result<()> {
-        self.with_trx(inner, |trx| row::lock_range(trx, tree, lower, upper))
+        row::lock_range(&mut self.running(inner), tree, lower, upper)
     }
 
     pub(crate) fn commit(&self, mode: FlushLog) -> Result<()> {
@@ -436,10 +386,10 @@ impl Scope {
                 return Err(TransactionError::StatementUnderWay.into());
             }
             let prepared = self.engine.transactions.prepared();
-            let end = self.with_trx(inner, |trx| {
-                prepared.enter(&xid, trx.ensure_id()?)?;
-                trx.prepare(&xid).inspect_err(|_| prepared.remove(&xid))
-            })?;
+            let mut trx = self.running(inner);
+            prepared.enter(&xid, trx.ensure_id()?)?;
+            let end = trx.prepare(&xid).inspect_err(|_| prepared.remove(&xid))?;
+            drop(trx);
             inner.phase = Phase::Prepared(xid);
             // A prepared transaction reads no more.
             inner.view = None;
@@ -502,7 +452,7 @@ impl Scope {
             let place = inner.place_of(name)?;
             inner.savepoints.truncate(place + 1);
             let savepoint = inner.savepoints[place].1.clone();
-            self.with_trx(inner, |trx| trx.roll_back_to(&savepoint))
+            self.running(inner).roll_back_to(&savepoint)
         })
     }
 
@@ -530,6 +480,153 @@ impl Scope {
             statement.keep();
         } else {
             statement.roll_back_statement()?;
+        }
+        done
+    }
+}
+
+/// A call in progress. Its result must be passed to [`Call::finish`]; a call that panics is not finished.
+struct Call<'s> {
+    scope: &'s Scope,
+    inner: MutexGuard<'s, Inner>,
+    marker: InCall,
+}
+
+impl Call<'_> {
+    /// Ends the call with its result. A deadlock rolls back the transaction; so does a handle that was dropped
+    /// meanwhile.
+    fn finish<T>(self, done: Result<T>) -> Result<T> {
+        let Self { scope, mut inner, marker } = self;
+        drop(marker);
+        if let Err(error @ Error::Lock(LockError::Deadlock(_))) = &done {
+            scope.end_by(&mut inner, error.to_string().into())?;
+        }
+        drop(inner);
+        scope.end_if_abandoned();
+        done
+    }
+}
+
+/// The transaction itself, which returns to the state of its calls when this is dropped. If the thread begins to panic
+/// meanwhile, it rolls back, and so it does if a part of it could not be rolled back.
+pub(crate) struct RunningTrx<'c> {
+    scope: &'c Scope,
+    inner: &'c mut Inner,
+    trx: Trx<'c>,
+    phase: Phase,
+    /// Whether the thread was unwinding before.
+    was_panicking: bool,
+}
+
+impl RunningTrx<'_> {
+    /// Locks a table, once, until the transaction ends.
+    fn lock_table(&mut self, space: SpaceId, mode: TableMode) -> Result<()> {
+        let Self { scope, inner, trx, .. } = self;
+        if inner.has_locked(space, mode) {
+            return Ok(());
+        }
+        let lock_owner = trx.lock_owner()?;
+        // Inside the gate of another table, no table lock is waited for.
+        let lock_timeout = if is_inside() { LockTimeout::NoWait } else { scope.lock_timeout() };
+        let mut waits = Waits::after(inner.waited, lock_timeout);
+        let wanted = LockRequest::Table(space, mode);
+        let taken = scope.engine.transactions.acquire_in_call(&lock_owner, wanted, &mut waits);
+        inner.waited = waits.so_far();
+        taken?;
+        inner.tables.push((space, mode));
+        Ok(())
+    }
+}
+
+impl<'c> Deref for RunningTrx<'c> {
+    type Target = Trx<'c>;
+
+    fn deref(&self) -> &Trx<'c> {
+        &self.trx
+    }
+}
+
+impl<'c> DerefMut for RunningTrx<'c> {
+    fn deref_mut(&mut self) -> &mut Trx<'c> {
+        &mut self.trx
+    }
+}
+
+impl Drop for RunningTrx<'_> {
+    fn drop(&mut self) {
+        let Self { scope, inner, trx, phase, was_panicking } = self;
+        if panicking() && !*was_panicking {
+            // The phase says so already, and the transaction rolls back as it is dropped.
+            return;
+        }
+        scope.id.store(trx.id().0, SeqCst);
+        let trx = core::mem::replace(trx, Trx::new(&scope.engine.transactions));
+        if let Some(error) = trx.broken() {
+            inner.phase = Phase::RolledBack(format!("a part of it could not be rolled back: {error}").into());
+            drop(trx);
+            scope.release_all(inner);
+            return;
+        }
+        inner.trx = trx.suspend();
+        core::mem::swap(&mut inner.phase, phase);
+    }
+}
+
+/// The part of a call that changes or locks rows of a table. It makes attempts, each of which passes the gate of the
+/// table and leaves it, until one is not blocked. A call that fails has changed nothing, and a call that has changed
+/// nothing keeps no more locks than if it had not waited.
+pub(crate) struct RowCall<'c> {
+    trx: RunningTrx<'c>,
+    start: Savepoint,
+    /// How long the call waits for locks of rows.
+    lock_timeout: LockTimeout,
+}
+
+impl<'c> RowCall<'c> {
+    /// Locks the table, which cannot be truncated from then on, and refuses one that a strict view does not know.
+    pub(crate) fn lock_table(
+        &mut self,
+        space: SpaceId,
+        mode: TableMode,
+        created_at: impl FnOnce() -> Result<TrxId>,
+        owner: impl FnOnce() -> Owner,
+    ) -> Result<()> {
+        self.trx.lock_table(space, mode)?;
+        self.trx.scope.check_known(self.trx.inner, created_at, owner)
+    }
+
+    /// Begins an attempt. Returns the transaction.
+    ///
+    /// # Errors
+    /// [`TransactionError::ViewEnded`].
+    pub(crate) fn attempt(&mut self) -> Result<&mut Trx<'c>, Stop> {
+        self.trx.check_strict()?;
+        Ok(&mut self.trx)
+    }
+
+    /// Takes the outcome of an attempt. If it was blocked, waits for the locks; if it has found nothing that it may
+    /// work on, `None`, or was blocked, returns `None`: the call makes another attempt.
+    pub(crate) fn settle<T>(&mut self, attempted: Result<Option<T>, Stop>) -> Result<Option<T>> {
+        let RunningTrx { inner, trx, .. } = &mut self.trx;
+        // Check after the attempt as well, whatever its result: once the view is ended, a row that is missing may have
+        // been purged.
+        let done = match (attempted, trx.check_strict()) {
+            (Ok(_) | Err(Stop::Failed(_)), Err(ended)) => Err(ended),
+            (attempted, _) => {
+                let mut waits = Waits::after(inner.waited, self.lock_timeout);
+                let done = row::settle(trx, attempted, &mut waits);
+                inner.waited = waits.so_far();
+                done.map(Option::flatten)
+            }
+        };
+        match &done {
+            Ok(None) => {}
+            Ok(Some(_)) if trx.has_changed_since(&self.start) => {}
+            Ok(Some(_)) => trx.ease_waits(),
+            Err(_) => {
+                trx.roll_back_to(&self.start)?;
+                trx.ease_waits();
+            }
         }
         done
     }
@@ -577,10 +674,10 @@ impl<'s> Statement<'s> {
         if !matches!(inner.phase, Phase::Open) {
             return Ok(());
         }
-        self.scope.call_on(inner, |inner| {
-            inner.savepoints = core::mem::take(&mut self.outside);
-            self.scope.with_trx(inner, |trx| trx.roll_back_to(&self.start))
-        })
+        let mut call = self.scope.begin_call_on(inner)?;
+        call.inner.savepoints = core::mem::take(&mut self.outside);
+        let done = self.scope.running(&mut call.inner).roll_back_to(&self.start);
+        call.finish(done)
     }
 }
 
@@ -594,6 +691,13 @@ impl Drop for Statement<'_> {
 }
 
 impl Inner {
+    /// Returns whether the transaction has locked a table in this mode, or in the stronger one of those that its calls
+    /// request.
+    fn has_locked(&self, space: SpaceId, mode: TableMode) -> bool {
+        let is_enough = |held: TableMode| held == mode || held == TableMode::IntentionExclusive;
+        self.tables.iter().any(|(known, held)| *known == space && is_enough(*held))
+    }
+
     fn check_under_way(&self) -> Result<()> {
         match &self.phase {
             Phase::Open | Phase::Prepared(_) => Ok(()),

@@ -18,7 +18,7 @@ use crate::{
     ids::{Lsn, SpaceId, TrxId},
     index::Index,
     range::{Bounds, Range},
-    scope::{Inner, RowLock, Scope, TableKind},
+    scope::{Inner, RowCall, RowLock, Scope, TableKind},
     session::SessionUndo,
     sync::Arc,
     transact::Isolation,
@@ -167,7 +167,8 @@ impl<A: Access> Table<A> {
     fn change(&self, key: &[u8], mut edit: Edit<'_>) -> Result<bool> {
         self.engine.check_open()?;
         if let Some(scope) = self.scope()? {
-            return self.change_within(scope, key, &mut edit).map_err(|error| self.with_owner(error));
+            let changed = scope.call(|inner| self.change_within(scope, inner, key, &mut edit));
+            return changed.map_err(|error| self.with_owner(error));
         }
         let end = self.change_alone(key, &mut edit).map_err(|error| self.with_owner(error))?;
         self.engine.await_log(end.unwrap_or_default(), self.engine.flush_log())?;
@@ -179,62 +180,65 @@ impl<A: Access> Table<A> {
         let mut trx = Trx::new(&self.engine.transactions);
         let mut waits = Waits::new(LockTimeout::of(self.engine.lock_wait()));
         loop {
-            match self.inside(|target| row::change(&mut trx, target, key, edit, true))? {
-                Ok(end) => return Ok(end),
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::Blocked(blocked)) => {
-                    match row::await_lock(&mut trx, blocked, &mut waits) {
-                        // It has done nothing yet, and starts again as if it had not waited.
-                        Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
-                        done => done?,
+            let attempted = self.inside(|target| row::change(&mut trx, target, key, edit, true))?;
+            match row::settle(&mut trx, attempted, &mut waits) {
+                // It has done nothing yet, and starts again as if it had not waited.
+                Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
+                done => {
+                    if let Some(end) = done? {
+                        return Ok(end);
                     }
                 }
             }
         }
     }
 
-    fn change_within(&self, scope: &Scope, key: &[u8], edit: &mut Edit<'_>) -> Result<bool> {
-        scope.call(|inner| {
-            self.check_may_change(scope)?;
-            if let Some(undo) = &self.undo {
-                inner.uses(undo);
-            }
-            let lock_timeout = scope.lock_timeout();
-            self.locked(scope, inner, TableMode::IntentionExclusive, lock_timeout, |trx, space| {
-                let change = |target: &RowTarget<'_>| {
-                    if target.clustered.space().id() == space {
-                        row::change(trx, target, key, edit, false).map(|end| Some(end.is_some()))
-                    } else {
-                        Ok(None)
-                    }
-                };
-                self.inside(change)?
-            })
-        })
-    }
-
-    /// Runs a call that changes or locks rows, under a table lock. The lock is on the tablespace of the table's rows,
-    /// which a truncation replaces: if `run` finds another tablespace it returns `None`, and is run again.
-    fn locked<T>(
+    fn change_within(
         &self,
         scope: &Scope,
         inner: &mut Inner,
-        mode: TableMode,
-        lock_timeout: LockTimeout,
-        mut run: impl FnMut(&mut Trx<'_>, SpaceId) -> Result<Option<T>, Stop>,
-    ) -> Result<T> {
+        key: &[u8],
+        edit: &mut Edit<'_>,
+    ) -> Result<bool> {
+        self.check_may_change(scope)?;
+        if let Some(undo) = &self.undo {
+            inner.uses(undo);
+        }
+        let mut call = scope.row_call(inner, self.kind(), scope.lock_timeout());
         loop {
-            let space = self.inner.space();
-            if self.undo.is_none() {
-                scope.lock_table(inner, space, mode)?;
-                // From here on the table cannot be truncated.
-                let created_at = || Ok(self.inner.enter()?.clustered.space().created_at());
-                scope.check_known(inner, created_at, || Owner::Table(self.name.clone()))?;
-            }
-            if let Some(done) = scope.locked(inner, self.kind(), lock_timeout, |trx| run(trx, space))? {
-                return Ok(done);
+            let attempted = self.try_change(&mut call, key, edit);
+            if let Some(is_changed) = call.settle(attempted)? {
+                return Ok(is_changed);
             }
         }
+    }
+
+    /// Attempts a change in a transaction. Returns `None` if the table was truncated before it was locked.
+    fn try_change(
+        &self,
+        call: &mut RowCall<'_>,
+        key: &[u8],
+        edit: &mut Edit<'_>,
+    ) -> Result<Option<bool>, Stop> {
+        let space = self.lock_rows(call, TableMode::IntentionExclusive)?;
+        let trx = call.attempt()?;
+        self.inside(|target| {
+            if target.clustered.space().id() != space {
+                return Ok(None);
+            }
+            row::change(trx, target, key, edit, false).map(|end| Some(end.is_some()))
+        })?
+    }
+
+    /// Locks the table whose rows a call changes or locks. Returns the tablespace that is locked, which a truncation
+    /// may have replaced before.
+    fn lock_rows(&self, call: &mut RowCall<'_>, mode: TableMode) -> Result<SpaceId> {
+        let space = self.inner.space();
+        if self.undo.is_none() {
+            let created_at = || Ok(self.inner.enter()?.clustered.space().created_at());
+            call.lock_table(space, mode, created_at, || Owner::Table(self.name.clone()))?;
+        }
+        Ok(space)
     }
 
     /// Reads and locks a row in a transaction. Returns `false` also for a row that is skipped.
@@ -247,15 +251,33 @@ impl<A: Access> Table<A> {
         whole: bool,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        let mode = lock.mode;
-        self.locked(scope, inner, intention(mode), lock.lock_timeout(scope), |trx, space| {
-            let call = self.inner.enter()?;
-            if call.clustered.space().id() != space {
-                return Ok(None);
+        let mut call = scope.row_call(inner, self.kind(), lock.lock_timeout(scope));
+        loop {
+            let attempted = self.try_get_locked(&mut call, key, lock, whole, value);
+            if let Some(is_there) = call.settle(attempted)? {
+                return Ok(is_there);
             }
-            let owner = || Owner::Table(self.name.clone());
-            lock.pass_over(row::read_locked(trx, &call.clustered, key, mode, whole, value, owner)).map(Some)
-        })
+        }
+    }
+
+    /// Attempts a locking read. Returns `None` if the table was truncated before it was locked.
+    fn try_get_locked(
+        &self,
+        call: &mut RowCall<'_>,
+        key: &[u8],
+        lock: RowLock,
+        whole: bool,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<bool>, Stop> {
+        let space = self.lock_rows(call, intention(lock.mode))?;
+        let trx = call.attempt()?;
+        let entered = self.inner.enter()?;
+        if entered.clustered.space().id() != space {
+            return Ok(None);
+        }
+        let owner = || Owner::Table(self.name.clone());
+        let read = row::read_locked(trx, &entered.clustered, key, lock.mode, whole, value, owner);
+        lock.pass_over(read).map(Some)
     }
 
     /// Reads a row; without `whole`, a value in overflow pages is not read. Returns whether there is one.

@@ -28,7 +28,7 @@ use super::{At, Cursor, Move, Reader, Seek, split};
 use crate::{
     error::{Owner, Result},
     keys::KeyRange,
-    scope::{Inner, RowLock, Scope, TableKind},
+    scope::{Inner, RowCall, RowLock, Scope, TableKind},
     txn::{
         Stop, Trx,
         locks::{RowMode, TableMode},
@@ -96,8 +96,7 @@ impl Cursor {
         to: Move<'_>,
         wanted: &dyn Fn(&[u8]) -> bool,
     ) -> Result<bool> {
-        let mode = lock.mode;
-        self.lock_table(scope, inner, mode)?;
+        self.lock_table(scope, inner, lock.mode)?;
         let is_index = matches!(self.owner, Owner::Index { .. });
         if is_index && (self.ended.is_none() || matches!(to, Move::To(_))) {
             self.ended = Some(self.engine.transactions.ended());
@@ -109,27 +108,14 @@ impl Cursor {
                 found = self.step_locked(scope, inner, on)?;
                 continue;
             }
-            let Self { table, tree, entries, long, owner, .. } = self;
-            let is_there = scope.locked(inner, TableKind::Shared, lock.lock_timeout(scope), |trx| {
-                let call = table.enter()?;
-                tree.space().check_live()?;
-                if !is_index {
-                    let read = row::read_locked(trx, tree, entries.key(), mode, true, long, || owner.clone());
-                    return lock.pass_over(read);
+            let mut call = scope.row_call(inner, TableKind::Shared, lock.lock_timeout(scope));
+            let is_there = loop {
+                let attempted = self.try_read_locked(&mut call, lock);
+                if let Some(is_there) = call.settle(attempted.map(Some))? {
+                    break is_there;
                 }
-                let space = tree.space().id();
-                let (index_key, key) = split(entries.key(), space, || owner.clone())?;
-                let has_left = |trx: &Trx<'_>| row::has_left(trx, tree, entries.key(), || owner.clone());
-                if matches!(entries.header(), Some(header) if header.is_deleted()) && has_left(trx)? {
-                    return Ok(false);
-                }
-                let read = row::read_locked(trx, &call.clustered, key, mode, true, long, || owner.clone());
-                match lock.pass_over(read) {
-                    // It may have left since the entry was read, and another transaction works on it.
-                    Err(Stop::Blocked(_)) if has_left(trx)? => Ok(false),
-                    read => Ok(read? && call.is_indexed(space, &index_key, long)),
-                }
-            })?;
+            };
+            drop(call);
             if is_there {
                 self.at = At::LongRow;
                 return Ok(true);
@@ -137,6 +123,30 @@ impl Cursor {
             found = self.step_locked(scope, inner, on)?;
         }
         Ok(false)
+    }
+
+    /// Attempts to lock and read the row of the entry at the position. Returns whether it is there.
+    fn try_read_locked(&mut self, call: &mut RowCall<'_>, lock: RowLock) -> Result<bool, Stop> {
+        let trx = call.attempt()?;
+        let Self { table, tree, entries, long, owner, .. } = self;
+        let entered = table.enter()?;
+        tree.space().check_live()?;
+        if !matches!(owner, Owner::Index { .. }) {
+            let read = row::read_locked(trx, tree, entries.key(), lock.mode, true, long, || owner.clone());
+            return lock.pass_over(read);
+        }
+        let space = tree.space().id();
+        let (index_key, key) = split(entries.key(), space, || owner.clone())?;
+        let has_left = |trx: &Trx<'_>| row::has_left(trx, tree, entries.key(), || owner.clone());
+        if matches!(entries.header(), Some(header) if header.is_deleted()) && has_left(trx)? {
+            return Ok(false);
+        }
+        let read = row::read_locked(trx, &entered.clustered, key, lock.mode, true, long, || owner.clone());
+        match lock.pass_over(read) {
+            // It may have left since the entry was read, and another transaction works on it.
+            Err(Stop::Blocked(_)) if has_left(trx)? => Ok(false),
+            read => Ok(read? && entered.is_indexed(space, &index_key, long)),
+        }
     }
 
     /// Returns whether the entry at the position, as it was read, shows that its row has left.

@@ -59,7 +59,7 @@ impl<E: Into<Error>> From<E> for Stop {
 /// # Errors
 /// [`LockError`](crate::error::LockError), [`TransactionError`](crate::error::TransactionError); a call from within
 /// another call is refused instead of waiting.
-pub fn await_lock(trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<()> {
+fn await_lock(trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<()> {
     let transactions = trx.transactions();
     let locks = transactions.lock_manager();
     let wanted = match blocked {
@@ -89,4 +89,17 @@ pub fn await_lock(trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Res
         trx.note_wait(row, locks.held_mode(&lock_owner, row));
     }
     transactions.acquire_in_call(&lock_owner, wanted, waits)
+}
+
+/// Takes the outcome of an attempt of a call. If the call was blocked, waits until it no longer is, and returns `None`:
+/// it must begin again.
+///
+/// # Errors
+/// The failure of the attempt; those of [`await_lock`].
+pub fn settle<T>(trx: &mut Trx<'_>, attempted: Result<T, Stop>, waits: &mut Waits) -> Result<Option<T>> {
+    match attempted {
+        Ok(done) => Ok(Some(done)),
+        Err(Stop::Failed(error)) => Err(error),
+        Err(Stop::Blocked(blocked)) => await_lock(trx, blocked, waits).map(|()| None),
+    }
 }

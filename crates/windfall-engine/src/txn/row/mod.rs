@@ -19,7 +19,7 @@ pub mod secondary;
 mod target;
 
 pub use change::change;
-pub use conflict::{Blocked, Stop, await_lock};
+pub use conflict::{Blocked, Stop, settle};
 pub use edit::{Edit, Mode, Value};
 pub use locking_read::{has_left, lock_range, read_locked};
 pub use plan::check_length;

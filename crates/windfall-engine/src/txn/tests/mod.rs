@@ -343,13 +343,10 @@ impl Drop for Base {
 /// Repeats an attempt until it is not blocked.
 fn unblocked<T>(trx: &mut Trx<'_>, mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>) -> Result<T> {
     loop {
-        match attempt(trx) {
-            Ok(done) => return Ok(done),
-            Err(Stop::Failed(error)) => return Err(error),
-            Err(Stop::Blocked(blocked)) => {
-                let lock_timeout = LockTimeout::AtMost(Duration::from_mins(10));
-                row::await_lock(trx, blocked, &mut Waits::new(lock_timeout))?;
-            }
+        let attempted = attempt(trx);
+        let lock_timeout = LockTimeout::AtMost(Duration::from_mins(10));
+        if let Some(done) = row::settle(trx, attempted, &mut Waits::new(lock_timeout))? {
+            return Ok(done);
         }
     }
 }

@@ -53,12 +53,12 @@ use crate::{
 const STANDING: u64 = 16;
 
 /// The requirements of an isolation level on changes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Rules<'v> {
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
     /// Gap locking: a key that was found missing stays missing until the transaction has ended.
     pub gaps: bool,
     /// A version that this read view does not see must not be replaced.
-    pub strict: Option<&'v ReadView>,
+    pub strict: Option<Arc<ReadView>>,
 }
 
 /// A running transaction.
@@ -71,7 +71,7 @@ pub struct Trx<'e> {
     /// Why a partial rollback has failed: the transaction must roll back as a whole.
     broken: Option<Error>,
     /// The requirements of its isolation level on its changes.
-    pub rules: Rules<'e>,
+    pub rules: Rules,
     /// The rows that this call has waited for, and the locks on them that it would have without that.
     waited_for: SmallVec<[(RowName, Option<RowMode>); 1]>,
     /// Log reserved for the changes of this call and for the rollback.
@@ -169,7 +169,7 @@ impl<'e> Trx<'e> {
         header: EntryHeader,
         owner: impl FnOnce() -> Owner,
     ) -> Result<()> {
-        match self.rules.strict {
+        match &self.rules.strict {
             Some(view) if header.trx != self.state.id && !view.sees(header.trx) => {
                 Err(TransactionError::Changed(owner()).into())
             }
@@ -182,7 +182,7 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// [`TransactionError::ViewEnded`].
     pub fn check_strict(&self) -> Result<()> {
-        self.rules.strict.map_or(Ok(()), |view| view.held(Ok(())))
+        self.rules.strict.as_ref().map_or(Ok(()), |view| view.held(Ok(())))
     }
 
     /// Returns its id, and assigns one if it has none.
