@@ -59,7 +59,7 @@ for sanitizer in thread address; do
     esac
     say "$sanitizer sanitizer: the parts in which threads meet"
     named --lib -- buffer:: tests::pool sync:: log::tests::threads log::tests::every_one_of_many \
-        transaction::ids transaction::lock transaction::active txn::tests::threads tree::tests::concurrent
+        txn::mvcc::ids txn::locks txn::mvcc::active txn::tests::threads tree::tests::concurrent
     say "$sanitizer sanitizer: transactions that wait for each other"
     named --test transactions -- crowds:: background::
     named --test isolation -- histories_of_the_engine hermitage::

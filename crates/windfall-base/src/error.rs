@@ -510,7 +510,7 @@ pub enum UsageError {
     #[error("the keys of a bulk load must ascend")]
     KeysMustAscend,
     /// A bulk load or a long value is finished, and a part of it could not be written.
-    #[error("a part of it could not be written: write it again from its beginning")]
+    #[error("a part of the bulk load or long value could not be written: write it again from its beginning")]
     Incomplete,
     /// An index cannot be created while transactions have changed too many rows that do not fit it.
     #[error(

@@ -4,9 +4,9 @@
 //! locked. It runs each call, which waits for locks outside the gate and then starts again.
 //!
 //! **Invariants.** One call at a time: a second call meanwhile is refused, even one of the same thread. No call waits
-//! for a lock inside a table's gate: a blocked call leaves the gate first ([`RowCall::settle`]). A table is locked before
-//! its first change or locking read, so a DDL statement on the table finds all transactions that use it. A deadlock
-//! rolls back the transaction, any other lock error only the call. The lock timeout bounds all waits of a call
+//! for a lock inside a table's gate: a blocked call leaves the gate first ([`RowCall::settle`]). A table is locked
+//! before its first change or locking read, so a DDL statement on the table finds all transactions that use it. A
+//! deadlock rolls back the transaction, any other lock error only the call. The lock timeout bounds all waits of a call
 //! together. An interrupt applies to the call or statement in progress when it arrives, and to no later one.
 //!
 //! The end of a statement or of the transaction waits for a call of another thread. Only a thread that is in no call,
@@ -19,7 +19,6 @@ use core::{
     ops::{Bound, Deref, DerefMut},
     time::Duration,
 };
-use std::thread::panicking;
 
 use smallvec::SmallVec;
 
@@ -224,6 +223,7 @@ impl Scope {
         };
         inner.check_under_way()?;
         self.engine.check_open()?;
+        inner.trx.accept_no_calls();
         run(&mut inner)
     }
 
@@ -239,7 +239,7 @@ impl Scope {
         let strict = self.strict_view(inner).cloned();
         let mut trx = self.resume(inner);
         trx.rules = Rules { gaps: self.locks_gaps(), strict };
-        RunningTrx { scope: self, inner, trx, phase, was_panicking: panicking() }
+        RunningTrx { scope: self, inner, trx, phase, was_panicking: thread::panicking() }
     }
 
     /// Begins the part of a call that changes or locks rows of a table.
@@ -390,6 +390,7 @@ impl Scope {
             prepared.enter(&xid, trx.ensure_id()?)?;
             let end = trx.prepare(&xid).inspect_err(|_| prepared.remove(&xid))?;
             drop(trx);
+            inner.trx.accept_no_calls();
             inner.phase = Phase::Prepared(xid);
             // A prepared transaction reads no more.
             inner.view = None;
@@ -555,7 +556,7 @@ impl<'c> DerefMut for RunningTrx<'c> {
 impl Drop for RunningTrx<'_> {
     fn drop(&mut self) {
         let Self { scope, inner, trx, phase, was_panicking } = self;
-        if panicking() && !*was_panicking {
+        if thread::panicking() && !*was_panicking {
             // The phase says so already, and the transaction rolls back as it is dropped.
             return;
         }

@@ -151,8 +151,9 @@ impl Transaction {
 
     /// Returns the handle of a table for calls in this transaction. This is cheap; the handle need not be kept.
     ///
-    /// The handle shares what `table` refers to, and so may outlive it, but not the transaction. A table of another
-    /// database makes each call fail with [`TransactionError::OtherDatabase`].
+    /// The handle shares what `table` refers to, and so may outlive it, but not the transaction: a structure that keeps
+    /// both for many calls keeps the [`Table`] and the transaction, and makes the handle for each call. Reads and
+    /// changes of a table of another database fail with [`TransactionError::OtherDatabase`].
     ///
     /// [`TransactionError::OtherDatabase`]: crate::error::TransactionError::OtherDatabase
     pub fn table(&self, table: &Table) -> TxTable<'_> {
@@ -171,8 +172,8 @@ impl Transaction {
     }
 
     /// Commits the transaction. When this call returns, the commit is as durable as `flush_log_at_trx_commit` says. A
-    /// call of the transaction on another thread is part of it: the commit waits for that call. [`Database::interrupt`]
-    /// ends a lock wait of that call.
+    /// step of a range or cursor of the transaction on another thread is part of it: the commit waits for that step.
+    /// [`Database::interrupt`] ends a lock wait of it.
     ///
     /// # Errors
     /// An earlier error has rolled the transaction back. The log accepts no more records: the database has then

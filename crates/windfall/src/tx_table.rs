@@ -3,8 +3,8 @@
 //! **Purpose.** A handle shows in its type whether its calls are part of a transaction. A lock on a row lasts as long
 //! as a transaction, so only a handle in a transaction has locking reads.
 //!
-//! **Invariants.** A handle in a transaction cannot outlive the [`Transaction`]. A range or a cursor can: after the end
-//! of the transaction it returns an error.
+//! **Invariants.** A handle in a transaction cannot outlive the [`Transaction`]. A range or a cursor can: a further
+//! step after the end of the transaction returns an error.
 
 use core::ops::RangeBounds;
 
@@ -20,7 +20,7 @@ use crate::{
     txn::locks::RowMode,
 };
 
-/// What the calls on a handle belong to: [`AutoCommit`] or [`InTransaction`].
+/// What the calls on a handle belong to: [`AutoCommit`] or [`InTransaction`]. No other type can implement it.
 ///
 /// ```
 /// # fn main() -> windfall::Result<()> {
@@ -44,12 +44,12 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-pub trait Access: Clone + sealed::Access {}
+pub trait Access: Clone + sealed::Sealed {}
 
 mod sealed {
     use super::Transaction;
 
-    pub trait Access {
+    pub trait Sealed {
         /// Returns the transaction of the calls, if they are part of one.
         fn transaction(&self) -> Option<&Transaction>;
     }
@@ -61,7 +61,7 @@ pub struct AutoCommit;
 
 impl Access for AutoCommit {}
 
-impl sealed::Access for AutoCommit {
+impl sealed::Sealed for AutoCommit {
     #[inline]
     fn transaction(&self) -> Option<&Transaction> {
         None
@@ -84,7 +84,7 @@ impl<'t> InTransaction<'t> {
 
 impl Access for InTransaction<'_> {}
 
-impl sealed::Access for InTransaction<'_> {
+impl sealed::Sealed for InTransaction<'_> {
     #[inline]
     fn transaction(&self) -> Option<&Transaction> {
         Some(self.transaction)
@@ -123,6 +123,7 @@ pub type TxTable<'t> = Table<InTransaction<'t>>;
 /// A secondary index in a transaction ([`TxTable::index`]).
 pub type TxIndex<'t> = Index<InTransaction<'t>>;
 
+/// Only in a transaction.
 impl TxTable<'_> {
     /// Returns a handle of the same table with this behaviour of `_for_share` and `_for_update` reads if another
     /// transaction has locked a row. Locks on the table itself are still waited for, and so are the locks that a change

@@ -117,6 +117,8 @@ fn the_list_has_every_public_item() {
     let hidden: BTreeSet<&str> = is
         .iter()
         .flat_map(|line| mentioned(line))
+        // A trait that seals another one has no name for users, on purpose.
+        .filter(|path| !path.contains("::sealed::"))
         .filter(|path| path.split("::").find(|name| is_type(name)).is_some_and(|name| !names.contains(name)))
         .collect();
     assert!(hidden.is_empty(), "public items mention types that no user can name: {hidden:#?}");

@@ -87,8 +87,8 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// A yield point between two foreground operations: a simulation may run background steps here.
     fn yield_point(&self) {}
 
-    /// Registers a check of a database's invariants. A simulation runs it at every yield point until it returns `false`
-    /// because the database is gone.
+    /// Registers a check of a database's invariants, which only tests do. A simulation runs it at every yield point
+    /// until it returns `false` because the database is gone; a wrapper of another environment forwards it.
     fn at_yield_points(&self, _check: Check) {}
 }
 

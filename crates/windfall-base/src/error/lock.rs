@@ -35,17 +35,15 @@ pub enum LockError {
 }
 
 fn busy(blockers: &Blockers) -> String {
-    blockers.own_in_words().unwrap_or_else(|| {
-        format!(
-            "the lock is held or requested by {blockers}: try again when that has ended, or let the call wait"
-        )
-    })
+    let hint = blockers.hint();
+    format!(
+        "the lock is held or requested by {blockers}: try again when that has ended, or let the call wait{hint}"
+    )
 }
 
 fn timed_out(blockers: &Blockers) -> String {
-    blockers.own_in_words().unwrap_or_else(|| {
-        format!("it is held or requested by {blockers}; try again when that has ended, or wait longer")
-    })
+    let hint = blockers.hint();
+    format!("it is held or requested by {blockers}; try again when that has ended, or wait longer{hint}")
 }
 
 /// The transactions that blocked a request, at most [`Blockers::MOST`] of them; empty if a statement blocked it.
@@ -86,17 +84,18 @@ impl Blockers {
         &self.ids
     }
 
-    /// Returns the transaction whose lock blocked a call outside of transactions, although the thread of that call has
-    /// used it last: the call was probably meant to be part of it.
+    /// Returns the transaction whose lock blocked a call outside of transactions, if the last call of that transaction
+    /// was made by the same thread: this call may have been meant to be part of it.
     pub fn own(&self) -> Option<TrxId> {
         self.own
     }
 
-    fn own_in_words(&self) -> Option<String> {
-        self.own.map(|trx| {
+    /// Returns the part of an error that says what to do if the call was meant to be part of a transaction.
+    fn hint(&self) -> String {
+        self.own.map_or_else(String::new, |trx| {
             format!(
-                "transaction {trx}, which this thread has used last, has locked it: make the call on \
-                 `Transaction::table`, or end that transaction first"
+                ". The last call of transaction {trx} was made by this thread: if this one belongs to it, make it on \
+                 `Transaction::table`; a statement on a table needs the end of that transaction"
             )
         })
     }
@@ -137,8 +136,8 @@ mod tests {
             LockError::TimedOut { blockers: own, waited: Duration::from_secs(2) },
         ] {
             let text = error.to_string();
-            assert!(text.contains("transaction 9, which this thread has used last"), "{text}");
-            assert!(text.contains("Transaction::table") && !text.contains('7'), "{text}");
+            assert!(text.contains("last call of transaction 9 was made by this thread"), "{text}");
+            assert!(text.contains("Transaction::table") && text.contains("transactions 7 and 9"), "{text}");
         }
         let text = crate::Error::from(LockError::Deadlock(of(&[7]))).to_string();
         assert!(text.contains("transaction 7") && text.contains("roll it back"), "{text}");

@@ -210,14 +210,15 @@ bugs! {
     // txn/mvcc/active.rs
     /// A read view sees the youngest transaction that is still active.
     ViewTooNew,
-    /// After a read no check is made whether the read view was ended meanwhile.
-    EndedViewBelieved,
     /// Purge ignores the read views that are still open.
     PurgeIgnoresViews,
-    // txn/undo/purge.rs
+    // txn/mvcc/view.rs
+    /// After a read no check is made whether the read view was ended meanwhile.
+    EndedViewBelieved,
+    // txn/undo/purge_state.rs
     /// A check does not learn of the versions that open transactions need.
     LeftoversUnseen,
-    // txn/undo/temporary.rs
+    // txn/undo/readers.rs
     /// Purge of temporary tables frees long values that are being read.
     TemporaryReadersUnseen,
     // txn/undo/versions.rs
@@ -237,27 +238,29 @@ bugs! {
     // txn/locks/table.rs
     /// A transaction that has ended is given an explicit lock for a row that it had written.
     EndedWriterLocks,
-    // txn/mod.rs
+    // txn/trx/manager.rs
     /// A checkpoint does not record which transactions are prepared.
     PreparedNotNoted,
     // txn/trx/background.rs
     /// After a crash the tables of prepared transactions are not locked.
     PreparedUnlocked,
+    /// Transactions that were unfinished at a crash are not rolled back.
+    RollbackForgotten,
+    // txn/trx/rollbacks.rs
     /// The creation of an index ignores the rollbacks that are still to be done.
     HandedOverUnseen,
+    /// A check takes a partial change of a row for a complete one.
+    CutOffUnseen,
     // txn/undo/followers.rs
     /// The creation of an index does not learn of the rows that are rolled back.
     RollbackNotNoted,
-    /// Transactions that were unfinished at a crash are not rolled back.
-    RollbackForgotten,
-    /// A check takes a partial change of a row for a complete one.
-    CutOffUnseen,
     // txn/undo/stream.rs
     /// Undo space is reserved for where a record begins, and not for where it ends.
     UndoNotReserved,
     // txn/trx/running.rs
     /// A prepared transaction rolls back, but the log still says that it is prepared.
     PreparedDuringRollback,
+    // txn/undo/rollback.rs
     /// A rollback leaves the entries of secondary trees.
     EntriesNotRolledBack,
     // catalog/record.rs

@@ -4,6 +4,7 @@
 //!
 //! **Invariants.** A thread is joined before its handle is gone.
 
+pub use std::thread::panicking;
 use std::{io, thread};
 
 pub use super::machine::thread_number as number;

@@ -85,6 +85,10 @@ fn check_compaction(node: Node<'_>) -> Result {
 /// A description of the contradiction in the node.
 pub fn check_change(node: Node<'_>, slot: Option<usize>, words: usize) -> Result {
     let present = slot.map_or(Ok(0), |slot| checked_slot(node, slot).map(|(_, words)| words))?;
+    // What is removed becomes garbage.
+    if usize::from(node.page().u16(GARBAGE)) + present > node.page().u16(HEAP).into() {
+        return Err(MISCOUNTED);
+    }
     if words > present && needs_compaction(node, node.count() + 1, words) {
         check_compaction(node)?;
     }

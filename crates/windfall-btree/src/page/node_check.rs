@@ -1,6 +1,8 @@
 //! The exact check of one node.
 //!
-//! **Purpose.** Checks everything that the layout guarantees about a single page, for `check` and for tests.
+//! **Purpose.** Checks what the layout guarantees about a single page: its header when it is read and written
+//! ([`check_header`]), its entries before they move to other nodes ([`check_entries`]), and everything for `check`
+//! ([`validate`]).
 //!
 //! **Invariants.** Only reads. A damaged page causes an error, never a panic, whatever it holds.
 

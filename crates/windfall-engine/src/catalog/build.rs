@@ -7,7 +7,7 @@
 //! tree, and the rest follows piece by piece; while entries are put into the tree, notes go to a run like entries.
 //!
 //! *Transactions.* They lock, change and roll back rows meanwhile as usual. A change notes inside the gate, a rollback
-//! outside of it (`txn::followers`), so the tree follows the rows, committed or not. The new entries carry no
+//! outside of it (`txn::undo::followers`), so the tree follows the rows, committed or not. The new entries carry no
 //! transaction id, and no undo record names them: readers take them for committed, and purge and rollback of earlier
 //! changes do not know them. So when the tree becomes an index, there must be no change of the table that may still
 //! roll back. The waits:
@@ -524,7 +524,7 @@ impl<'a> Filler<'a> {
 
     fn settle(&self, entry: &[u8]) -> Result<()> {
         let _room = self.admit(entry)?;
-        let row_lock = self.lock(&[entry])?;
+        let row_lock = self.latch(&[entry])?;
         match self.standing(entry)? {
             EntryState::Present | EntryState::Deferred => self.insert(entry)?,
             standing => {
@@ -589,11 +589,11 @@ impl<'a> Filler<'a> {
     }
 
     /// Latches the rows of these entries: no call is changing them.
-    fn lock(&self, entries: &[&[u8]]) -> Result<KeyLatchGuard<'_>> {
-        let locks = self.catalog.transactions.key_latches();
+    fn latch(&self, entries: &[&[u8]]) -> Result<KeyLatchGuard<'_>> {
+        let latches = self.catalog.transactions.key_latches();
         let space = self.rows.space().id();
-        let names = entries.iter().map(|entry| Ok(locks.name(space, self.parts(entry)?.1)));
-        Ok(locks.latch_all(names.collect::<Result<_>>()?))
+        let names = entries.iter().map(|entry| Ok(latches.name(space, self.parts(entry)?.1)));
+        Ok(latches.latch_all(names.collect::<Result<_>>()?))
     }
 
     /// Returns the state of an entry, according to its row. The row must be latched.
@@ -628,7 +628,7 @@ impl<'a> Filler<'a> {
     /// Refuses a row with an index key that the index cannot hold, unless the change may roll back or the row has just
     /// changed.
     fn refuse_unfit(&self, entry: Vec<u8>) -> Result<()> {
-        let _row = self.lock(&[&entry])?;
+        let _row = self.latch(&[&entry])?;
         if self.standing(&entry)? == EntryState::Absent { Ok(()) } else { self.defer(&entry) }
     }
 
@@ -658,7 +658,7 @@ impl<'a> Filler<'a> {
     /// first entry is deferred; if one row has changed, that is noted. Returns whether the first entry will be settled
     /// again in any case, so that it need not be checked against others: a transaction may give very many rows one key.
     fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<bool> {
-        let _rows = self.lock(&[one, other])?;
+        let _rows = self.latch(&[one, other])?;
         match (self.standing(one)?, self.standing(other)?) {
             (EntryState::Present, EntryState::Present) => Err(SchemaError::DuplicateKey(self.owner()).into()),
             (EntryState::Present | EntryState::Deferred, EntryState::Present | EntryState::Deferred) => {

@@ -114,7 +114,7 @@ fn a_wait_of_a_thread_for_its_own_transaction_is_reported_as_such() {
     db.create_table("other", TableOptions::default()).unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
     trx.table(&table).put(b"a", b"x1").unwrap();
-    let own = format!("transaction {}, which this thread has used last", trx.id().unwrap());
+    let own = format!("last call of transaction {} was made by this thread", trx.id().unwrap());
     let is_own = |text: &String| text.contains(&own) && text.contains("`Transaction::table`");
     let texts = refusals(&db, &table);
     assert!(texts.iter().all(is_own), "{texts:?}");
@@ -140,7 +140,15 @@ fn a_wait_of_a_thread_for_its_own_transaction_is_reported_as_such() {
     });
     let texts = refusals(&db, &table);
     assert!(!texts.iter().any(|text| text.contains("this thread")), "{texts:?}");
-    trx.commit().unwrap();
+    // A prepared transaction accepts no more calls, with a handle and without one.
+    trx.table(&table).put(b"a", b"x1").unwrap();
+    assert!(refusals(&db, &table).iter().any(|text| text.contains("this thread")));
+    trx.prepare(b"xid").unwrap();
+    let prepared = refusals(&db, &table);
+    drop(trx);
+    let texts = [prepared, refusals(&db, &table)].concat();
+    assert!(!texts.iter().any(|text| text.contains("this thread")), "{texts:?}");
+    db.commit_prepared(b"xid").unwrap();
     assert_eq!(rows(&table), pairs([("a", "x1")]));
 }
 

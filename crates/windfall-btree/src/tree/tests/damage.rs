@@ -309,6 +309,20 @@ fn a_leaf_that_cannot_be_compacted_takes_no_entry() {
 }
 
 #[test]
+fn a_leaf_with_more_garbage_than_its_heap_allows_loses_no_entry() {
+    let tree = tree(4096);
+    let key = |n: u8| vec![n, 7];
+    (0..9).for_each(|n| put(&tree, &key(n), header(1), &[1; 150]));
+    // All of the heap is said to be garbage.
+    tree.store().damage(id(PageNo::ROOT), |page| page.set_u16(32, page.u16(30)));
+    for room in [None, Some(40)] {
+        let mut mtr = tree.store().begin().unwrap();
+        let error = tree.seek_for_change(&mut mtr, &key(3), room).unwrap_err().to_string();
+        assert!(error.contains("page 1: the node's garbage is miscounted"), "{error}");
+    }
+}
+
+#[test]
 fn an_entry_outside_its_page_is_not_changed() {
     let tree = some_tree();
     let key = 30u64.to_be_bytes();

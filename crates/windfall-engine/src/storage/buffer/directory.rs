@@ -92,6 +92,12 @@ impl Directory {
         found
     }
 
+    /// Returns all tablespaces, unless the directory is being changed.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn try_all(&self) -> Option<Vec<Arc<Space>>> {
+        Some(self.0.try_read()?.slots.iter().flatten().cloned().collect())
+    }
+
     /// Returns all tablespaces.
     pub(super) fn all(&self) -> Vec<Arc<Space>> {
         self.0.read().slots.iter().flatten().cloned().collect()

@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** A frame with a taken latch may be on its way from one page to another, and is left out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     BufferPool,
@@ -31,27 +31,39 @@ impl BufferPool {
             assert!(tag.space == SpaceId::NONE, "a frame in the free list holds {tag}");
             assert!(!frame.is(DIRTY | WRITING), "a frame in the free list is dirty or being written");
         }
+        let Some(spaces) = self.directory.try_all() else { return };
+        let spaces: BTreeMap<SpaceId, Arc<Space>> =
+            spaces.into_iter().map(|space| (space.id(), space)).collect();
         for no in (0..self.used.load(Relaxed)).map(FrameNo) {
-            self.check_frame(no);
+            self.check_frame(no, &spaces);
         }
-        for space in self.directory.all() {
-            self.check_dirty_set(&space);
+        for space in spaces.values() {
+            self.check_dirty_set(space);
         }
     }
 
-    /// Checks that the frame of a live page is the one that the page table of its tablespace names.
-    fn check_frame(&self, no: FrameNo) {
+    /// Checks that the page of a frame is one of a known tablespace. If that is live, its page table must name the
+    /// frame, and its dirty set must have the page if it is dirty.
+    fn check_frame(&self, no: FrameNo, spaces: &BTreeMap<SpaceId, Arc<Space>>) {
         let frame = self.arena.frame(no);
         let (Some(version), id) = (frame.latch.version(), frame.tag()) else { return };
-        if id.space == SpaceId::NONE {
+        if id.space == SpaceId::NONE || !frame.latch.is(version) {
             return;
         }
-        let Some(space) = self.directory.at(frame.slot(), id.space) else {
+        let Some(space) = spaces.get(&id.space) else {
             panic!("{no:?} holds {id}, and the directory does not have its tablespace");
         };
-        if !space.is_dropped() && frame.latch.is(version) {
-            let named = space.pages.get(id.page);
-            assert!(named == Some(no), "{no:?} holds {id}, and the page table names {named:?}");
+        if space.is_dropped() {
+            return;
+        }
+        let named = space.pages.get(id.page);
+        assert!(named == Some(no), "{no:?} holds {id}, and the page table names {named:?}");
+        let Some(dirty) = space.dirty.try_lock() else { return };
+        // A frame is marked clean before its page leaves the set, and dirty under an exclusive latch.
+        let (is_dirty, since) = (frame.is(DIRTY), frame.oldest());
+        let waits = dirty.waiting.contains(&(since, id.page));
+        if is_dirty && frame.latch.is(version) {
+            assert!(waits, "{id} is dirty since {since}, and does not wait to be written");
         }
     }
 
@@ -67,7 +79,7 @@ impl BufferPool {
                 panic!("{page:?} of tablespace {} is dirty and in no frame", space.id());
             };
             let frame = self.arena.frame(no);
-            if frame.latch.version().is_some() {
+            if frame.latch.version().is_some() && !frame.is(WRITING) {
                 assert!(
                     frame.is(DIRTY),
                     "{page:?} of tablespace {} waits to be written and is clean",

@@ -100,7 +100,7 @@ fn warn_of_own(taken: &Result<(), LockError>) {
     {
         tracing::warn!(
             trx = trx.0,
-            "a call outside of transactions waits for a transaction that its own thread has used last"
+            "a call outside of transactions waits for a transaction whose last call was made by this thread"
         );
     }
 }

@@ -48,7 +48,8 @@ pub struct LockOwner {
     id: TrxId,
     /// Rows changed.
     changed: AtomicU64,
-    /// The thread of the last call of its transaction. For messages only: a thread may serve many sessions.
+    /// The thread of the last call of its transaction, or statement of several calls; none if it accepts no more calls.
+    /// For messages only: a thread may serve many sessions.
     thread: AtomicUsize,
     ended: AtomicBool,
     /// The number of the last interrupt that arrived outside of a wait; 0 if there was none.
@@ -105,6 +106,11 @@ impl LockOwner {
             self.thread.store(thread, Relaxed);
         }
         self.forget_interrupts(call.interrupts);
+    }
+
+    /// Notes that its transaction accepts no more calls, or ends.
+    pub fn forget_thread(&self) {
+        self.thread.store(NO_THREAD, Relaxed);
     }
 
     /// Returns the thread of the last call of its transaction. `None` for a change or statement outside of

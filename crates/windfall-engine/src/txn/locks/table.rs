@@ -78,8 +78,8 @@ impl Table {
         }
     }
 
-    /// For a change or statement outside of transactions, returns the transaction that blocks it by a lock and that
-    /// this thread has used last, if there is one.
+    /// For a change or statement outside of transactions, returns a transaction that blocks it by a lock and whose last
+    /// call was made by this thread, if there is one.
     fn own_blocker(&self, me: &LockOwner, wanted: &LockRequest) -> Option<TrxId> {
         if me.thread().is_some() {
             return None;

@@ -1,8 +1,8 @@
 //! The table of active transactions, read views, and the horizon of purge.
 //!
 //! **Purpose.** The table has the transactions that have begun and not ended. Checkpoints log it, so that recovery can
-//! roll them back. A reader sees the transactions that had ended when its read view (`view`) was made. Purge keeps what a
-//! reader may still need.
+//! roll them back. A reader sees the transactions that had ended when its read view (`view`) was made. Purge keeps what
+//! a reader may still need.
 //!
 //! **Invariants.** An id is assigned and entered here under one lock, so every lookup sees all transactions below the
 //! next id that have not ended. A transaction is entered before its `TrxBegin` is logged and removed after its `TrxEnd`
@@ -142,13 +142,12 @@ impl Active {
 
     /// Begins a transaction, which has no logged undo yet.
     pub(in crate::txn) fn begin(&self) -> Result<(TrxId, Ending)> {
-        let ending = Ending::default();
+        let (ending, since) = (Ending::default(), self.env.now());
         loop {
             {
                 let mut table = self.table.lock();
                 if let Some(trx) = self.ids.try_trx() {
-                    let running =
-                        Running { since: self.env.now(), ending: ending.clone(), ..Running::default() };
+                    let running = Running { since, ending: ending.clone(), ..Running::default() };
                     debug_assert!(trx != TrxId::NONE, "zero is the id of no transaction");
                     debug_assert!(
                         trx < self.ids.next_trx(),
@@ -437,6 +436,7 @@ impl Active {
     /// Pins the versions that the transactions ended by now have made. Returns their snapshot, the number of the pin,
     /// and the flag that says that it was ended.
     pub(super) fn pin(&self) -> (Arc<Snapshot>, u64, Arc<AtomicBool>) {
+        let since = self.env.now();
         let mut table = self.table.lock();
         let number = table.next_pin;
         table.next_pin += 1;
@@ -445,7 +445,7 @@ impl Active {
             horizon.active.pop();
         }
         let (horizon, is_ended) = (Arc::new(horizon), Arc::new(AtomicBool::new(false)));
-        let pinned = Pinned { horizon: horizon.clone(), since: self.env.now(), is_ended: is_ended.clone() };
+        let pinned = Pinned { horizon: horizon.clone(), since, is_ended: is_ended.clone() };
         debug_assert!(
             table.pins.last_key_value().is_none_or(|(_, last)| last.horizon.high <= horizon.high),
             "a later view sees no fewer transactions"

@@ -55,7 +55,7 @@ pub(super) struct ClusteredChange<'a, 't> {
 /// Why an attempt has changed nothing.
 enum Obstacle {
     /// It is unknown whether the writer of this version has ended.
-    Unsettled(EntryHeader),
+    WriterUnknown(EntryHeader),
     /// Another transaction has locked the row.
     Locked,
     /// The change does not fit a row that exists (`live`) or does not, or others have locked the gap.
@@ -94,7 +94,7 @@ impl<'t> ClusteredChange<'_, 't> {
     fn overcome(&self, obstacle: Obstacle, trx: &mut Trx<'_>, plan: &mut Plan<'_>) -> Result<bool, Stop> {
         let (target, key) = (self.target, self.key);
         match obstacle {
-            Obstacle::Unsettled(header) => {
+            Obstacle::WriterUnknown(header) => {
                 if header.trx != trx.id() && trx.transactions().active().is_active(header.trx) {
                     return Err(blocked_by(header.trx, target.clustered, key));
                 }
@@ -127,7 +127,7 @@ impl<'t> ClusteredChange<'_, 't> {
         if let Some(header) = header
             && !may_replace(trx, plan, header)
         {
-            return Ok(Attempt::Stopped(Obstacle::Unsettled(header)));
+            return Ok(Attempt::Stopped(Obstacle::WriterUnknown(header)));
         }
         let live = is_live(header);
         // A lock may have been taken since the check without a latch: a rollback of a version locks the row first. An

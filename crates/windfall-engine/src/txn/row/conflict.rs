@@ -63,7 +63,7 @@ fn await_lock(trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<
     let transactions = trx.transactions();
     let locks = transactions.lock_manager();
     let wanted = match blocked {
-        Blocked::Undo => return transactions.undo_limit().await_room(&*trx.lock_owner()?, waits),
+        Blocked::Undo => return transactions.undo_limit().await_room(|| trx.lock_owner(), waits),
         // The call has left its own gate, but is inside the gate of another call.
         _ if is_inside() => {
             let holder = RowHolder::Transaction;

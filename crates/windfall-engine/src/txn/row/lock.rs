@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Requests and checks of locks that do not wait: what would have to wait is returned as [`Stop`].
 //!
-//! **Invariants.** None of these functions waits, so they may be called under key latches, and the checks under the
-//! latch of a leaf.
+//! **Invariants.** None of these functions waits for another transaction, so they may be called under key latches.
+//! [`may_write`] and [`check_gap`] neither read a page nor assign an id, and may be called under the latch of a leaf.
 
 use core::ops::Bound;
 

@@ -6,7 +6,7 @@
 //!
 //! **Invariants.** A name denotes one transaction. Either its handle or a call that ends it is in possession of the
 //! transaction, or it waits here. The possessor returns it or removes the name. Nothing here decides what survives a
-//! crash: the log does (`trx`), and recovery enters what it has found.
+//! crash: the log does (`running`), and recovery enters what it has found.
 
 use std::collections::BTreeMap;
 

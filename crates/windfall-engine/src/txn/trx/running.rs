@@ -7,19 +7,14 @@
 //! makes the last change, or in a group of its own; a commit is no more than that. A transaction that is dropped
 //! without an end is rolled back.
 //!
-//! Rollback reads the records from the last to the first and undoes each of them (`rollback`). It may be interrupted
-//! and restarted at any point. It needs a few small log groups per record, which were reserved before the change
+//! Its rollback (`rollback`) needs a few small log groups per record, which were reserved before the change
 //! ([`LogReservation`]). Between two calls of a transaction the log that its rollback needs stays reserved, up to a
 //! fraction of the log. A longer transaction would hold as much log as it has undo, so its rollback reserves log record
-//! by record. A rollback that fails, because a full disk leaves no such log or because a page cannot be read, continues
-//! in the background (`rollbacks`).
+//! by record.
 //!
 //! A prepared transaction is committed or rolled back when that is requested by its name (`prepared`), and by nothing
 //! else, not even a crash. `TrxPrepare` records in the log that it is prepared, and also that it will be rolled back
 //! after all, before its first record is undone.
-//!
-//! Changes after a savepoint are rolled back in the same way, and the records stay in the chain: the next record links
-//! to them, a later rollback skips what is marked, and purge finds what they have left. The rows stay locked.
 
 mod rollback;
 

@@ -89,6 +89,11 @@ impl Suspended {
         self.lock_owner.iter().for_each(|lock_owner| lock_owner.begin_call(self.call));
     }
 
+    /// Notes that it accepts no more calls, or ends.
+    pub fn accept_no_calls(&self) {
+        self.lock_owner.iter().for_each(|lock_owner| lock_owner.forget_thread());
+    }
+
     /// Returns the current position in its undo.
     pub fn savepoint(&self) -> Savepoint {
         Savepoint {

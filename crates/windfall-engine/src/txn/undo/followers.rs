@@ -86,9 +86,7 @@ impl Followers {
         fence(SeqCst);
         if self.count.load(Relaxed) == 0 { None } else { self.by_table.lock().get(&table).cloned() }
     }
-}
 
-impl Followers {
     /// Registers the follower of a table, given by its clustered tree. Each row that it reads from now on is in its
     /// restored state, or the follower is notified.
     pub fn follow(&self, table: SpaceId, follower: Arc<dyn Follower>) -> Following<'_> {

@@ -56,16 +56,18 @@ pub struct UndoLimit {
     streams: Arc<Streams>,
     active: Arc<Active>,
     purge: Arc<Purge>,
+    /// The limit, in bytes.
     bytes: AtomicU64,
     /// The number of times that a change has found the limit exceeded.
     waits: AtomicU64,
     /// Whether old read views are ended when the limit is exceeded.
     ends_views: AtomicBool,
+    /// The number of read views ended.
     views_ended: AtomicU64,
 }
 
 impl UndoLimit {
-    /// No limit so far.
+    /// A limit on the undo of these streams that nothing reaches.
     pub(in crate::txn) fn new(
         context: Arc<UndoContext>,
         streams: Arc<Streams>,
@@ -127,15 +129,19 @@ impl UndoLimit {
     ///
     /// # Errors
     /// [`TransactionError::UndoFull`], [`LockError::Interrupted`].
-    pub(in crate::txn) fn await_room(&self, me: &LockOwner, waits: &mut Waits) -> Result<()> {
+    pub(in crate::txn) fn await_room(
+        &self,
+        me: impl FnOnce() -> Result<Arc<LockOwner>>,
+        waits: &mut Waits,
+    ) -> Result<()> {
         let began = self.context.now();
-        let done = self.await_purge(me, waits.left());
+        self.waits.fetch_add(1, Relaxed);
+        let done = me().and_then(|me| self.await_purge(&me, waits.left()));
         waits.add(self.context.now().saturating_sub(began));
         done
     }
 
     fn await_purge(&self, me: &LockOwner, lock_timeout: LockTimeout) -> Result<()> {
-        self.waits.fetch_add(1, Relaxed);
         let context = self.context.pool.context();
         let began = self.context.now();
         // A call from within the source of a value blocks the table of the outer call.

@@ -17,10 +17,10 @@
 //! being read. So a long transaction keeps the slices that it wrote to, and no others; slices are dropped in any order.
 //! The streams of temporary tables are purged by the calls on these tables (`temporary`).
 //!
-//! The records of a quiesced table (`rest`) are skipped and purged later, so a check holds up purge of its own table
-//! only. However many they are, one range of positions per table covers them. The range is read again only when the
-//! table is no longer quiesced. It may lead to records that were purged already, and to records of transactions with a
-//! walk still to come, which are left to that walk.
+//! The records of a quiesced table (`trx::quiesce`) are skipped and purged later, so a check holds up purge of its own
+//! table only. However many they are, one range of positions per table covers them. The range is read again only when
+//! the table is no longer quiesced. It may lead to records that were purged already, and to records of transactions
+//! with a walk still to come, which are left to that walk.
 //!
 //! The table of each record that was skipped and not purged is known. So purge can report for a table whether any of
 //! its records up to a position is still to be purged ([`Stream::is_purged_of`]).
@@ -63,7 +63,7 @@ const RECORDS_PER_STEP: usize = 256;
 pub(in crate::txn) const PAGES_PER_STEP: usize = 128;
 /// Slices that a step drops.
 const SLICES_PER_STEP: usize = 64;
-/// The time between retries of these.
+/// The time between retries of records that were put aside.
 pub(in crate::txn) const ASIDE_PAUSE: Duration = Duration::from_secs(5);
 /// Rounds without progress after which the remaining records must be blocked by others.
 const FRUITLESS_MOST: usize = 20;
@@ -107,7 +107,7 @@ pub struct Purge {
 }
 
 impl Purge {
-    /// Of these streams.
+    /// Purge of these streams, which has not begun.
     pub(in crate::txn) fn new(
         context: Arc<UndoContext>,
         streams: Arc<Streams>,

@@ -141,8 +141,9 @@ impl StreamPurge {
     /// Checks that what was skipped or deferred is in the stream, within its bounds, and that each transaction is
     /// walked once.
     #[cfg(any(test, feature = "testing"))]
-    pub(super) fn check_invariants(&self, end: u64) {
+    pub(super) fn check_invariants(&self, end: impl FnOnce() -> u64) {
         let Some(state) = self.state.try_lock() else { return };
+        let end = end();
         assert!(state.at <= end, "purge has processed a stream up to {}, and it ends at {end}", state.at);
         assert!(self.passed.load(Relaxed) <= state.at, "purge reports more than it has processed");
         assert!(state.deferred.len() <= DEFERRED_MOST, "more records are deferred than are kept");
@@ -155,10 +156,6 @@ impl StreamPurge {
         walkers.sort_unstable();
         walkers.dedup();
         assert!(walkers.len() == state.walks.len(), "a transaction is walked twice");
-        assert!(
-            walkers.iter().all(|trx| state.left.contains_key(trx)),
-            "a transaction is walked, and none of its records was skipped"
-        );
     }
 
     /// Returns whether purge has work in the stream, which ends at `end`.
@@ -274,8 +271,8 @@ mod tests {
     fn a_deferred_record_after_the_end_is_found() {
         let purge = StreamPurge::new(100);
         purge.state.lock().deferred.push(Unpurged { at: 199, table: SpaceId(20) });
-        purge.check_invariants(200);
+        purge.check_invariants(|| 200);
         purge.state.lock().deferred.push(Unpurged { at: 200, table: SpaceId(20) });
-        purge.check_invariants(200);
+        purge.check_invariants(|| 200);
     }
 }

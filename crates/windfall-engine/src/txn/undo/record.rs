@@ -254,12 +254,12 @@ impl UndoRecord {
                 for touch in touches {
                     out.extend_from_slice(&touch.space.0.to_le_bytes());
                     put(out, &touch.key);
-                    let (done, header) = match touch.change {
+                    let (change, header) = match touch.change {
                         EntryChange::Inserted => (INSERTED, None),
                         EntryChange::Revived(header) => (REVIVED, Some(header)),
                         EntryChange::Marked(header) => (MARKED, Some(header)),
                     };
-                    out.push(done);
+                    out.push(change);
                     if let Some(header) = header {
                         put_header(out, header);
                     }

@@ -96,7 +96,7 @@ pub(in crate::txn) struct UndoContext {
 }
 
 impl UndoContext {
-    /// Of a database without streams so far.
+    /// The context of the streams of a database, of which there are none so far.
     pub(in crate::txn) fn new(pool: Arc<BufferPool>, system: Arc<SystemTree>, ids: Arc<Ids>) -> Self {
         Self {
             pool,
@@ -304,7 +304,7 @@ impl Stream {
     /// An invariant is violated.
     #[cfg(any(test, feature = "testing"))]
     pub(in crate::txn) fn check_invariants(&self) {
-        self.purge.check_invariants(self.end());
+        self.purge.check_invariants(|| self.end());
     }
 
     /// Returns the bytes that wait for purge.
