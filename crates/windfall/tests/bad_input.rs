@@ -30,7 +30,7 @@ fn options() -> Options {
 
 /// Returns the error of a call that must fail, and asserts that its text contains each of these words.
 #[track_caller]
-fn told<T>(result: Result<T>, words: &[&str]) -> Error {
+fn refused_with<T>(result: Result<T>, words: &[&str]) -> Error {
     let Err(error) = result else { panic!("it was accepted: {words:?}") };
     let text = error.to_string();
     assert!(words.iter().all(|word| text.contains(word)), "{text:?} does not say {words:?}");
@@ -80,7 +80,7 @@ fn a_database_that_is_not_there() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = folder.path().join("nothing/here");
     let shown = missing.display().to_string();
-    let error = told(
+    let error = refused_with(
         Database::open(&missing, options().create_if_missing(false)),
         &["no database", &shown, "create_if_missing"],
     );
@@ -100,16 +100,16 @@ fn a_database_that_is_not_there() {
     assert!(!missing.exists() && !folder.path().join("nothing").exists());
     // A folder with other content stays as it is.
     fs::write(folder.path().join("letter.txt"), "Dear").expect("a file");
-    told(Database::open(folder.path(), options().create_if_missing(false)), &["no database"]);
+    refused_with(Database::open(folder.path(), options().create_if_missing(false)), &["no database"]);
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     // A file where the folder should be.
-    told(Database::open(folder.path().join("letter.txt"), options()), &["letter.txt"]);
+    refused_with(Database::open(folder.path().join("letter.txt"), options()), &["letter.txt"]);
     // A database without its control file is not created again.
     let (_folder, path) = made();
     fs::remove_file(path.join("windfall.control")).expect("a file less");
     for create in [true, false] {
         let opened = Database::open(&path, options().create_if_missing(create));
-        told(opened, &["windfall.control", "missing", "data", "restore"]);
+        refused_with(opened, &["windfall.control", "missing", "data", "restore"]);
     }
     // Neither is a new database with all its data still only in the log.
     let young = folder.path().join("young");
@@ -124,7 +124,7 @@ fn a_database_that_is_not_there() {
     }
     for create in [true, false] {
         let opened = Database::open(&copy, options().create_if_missing(create));
-        told(opened, &["windfall.control", "missing", "log", "restore"]);
+        refused_with(opened, &["windfall.control", "missing", "log", "restore"]);
     }
     assert!(fs::read_dir(copy.join("log")).expect("the log").count() > 0, "it is all still there");
 }
@@ -136,7 +136,7 @@ fn a_control_file_that_is_none() {
     let good = fs::read(&control).expect("the file");
     let opened = |bytes: &[u8], words: &[&str]| {
         fs::write(&control, bytes).expect("another file");
-        told(Database::open(&path, options()), &[&["windfall.control"], words].concat());
+        refused_with(Database::open(&path, options()), &[&["windfall.control"], words].concat());
     };
     opened(&[], &["not the control file", "check the path"]);
     opened(&good[..100], &["damaged", "restore"]);
@@ -166,7 +166,7 @@ fn a_control_file_that_is_none() {
                 assert_eq!(db.table("good").expect("a table").rows().expect("rows").count(), 600);
                 assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
             }
-            Err(error) => drop(told::<()>(Err(error), &["windfall.control", "LSN", "restore"])),
+            Err(error) => drop(refused_with::<()>(Err(error), &["windfall.control", "LSN", "restore"])),
         }
     }
     assert!(opened > 0);
@@ -196,8 +196,10 @@ fn a_log_with_a_damaged_middle() {
     let used = good.iter().rposition(|byte| *byte != 0).expect("something") as u64;
     for at in [used / 3, used / 2] {
         flip(&log, at);
-        let error =
-            told(Database::open(&copy, options().log_size(16 << 20)), &["log", "LSN", "damaged", "restore"]);
+        let error = refused_with(
+            Database::open(&copy, options().log_size(16 << 20)),
+            &["log", "LSN", "damaged", "restore"],
+        );
         assert!(matches!(error, Error::Corrupt(CorruptError::Log { .. })), "{error:?}");
         fs::write(&log, &good).expect("the log");
     }
@@ -210,7 +212,7 @@ fn a_log_with_a_damaged_middle() {
     for entry in fs::read_dir(path.join("log")).expect("the log").flatten() {
         fs::remove_file(entry.path()).expect("a file less");
     }
-    told(Database::open(&path, options()), &["log/"]);
+    refused_with(Database::open(&path, options()), &["log/"]);
 }
 
 #[test]
@@ -229,12 +231,12 @@ fn a_damaged_page_is_one_tables_trouble() {
     let db = Database::open(&path, options()).expect("the database");
     let (good, bad) = (db.table("good").expect("a table"), db.table("bad").expect("a table"));
     let words = [&name[..], "page 1 ", "damaged", "checksum"];
-    let error = told(bad.get(&key(300)), &words);
+    let error = refused_with(bad.get(&key(300)), &words);
     assert!(matches!(error, Error::Corrupt(CorruptError::Page { .. })), "{error:?}");
-    told(bad.put(&key(300), b"new"), &words);
-    told(bad.delete(&key(300)), &words);
-    told(bad.rows().expect("a range").collect::<Result<Vec<_>>>(), &words);
-    told(bad.rows().expect("a range").rev().collect::<Result<Vec<_>>>(), &words);
+    refused_with(bad.put(&key(300), b"new"), &words);
+    refused_with(bad.delete(&key(300)), &words);
+    refused_with(bad.rows().expect("a range").collect::<Result<Vec<_>>>(), &words);
+    refused_with(bad.rows().expect("a range").rev().collect::<Result<Vec<_>>>(), &words);
     for n in 0..600 {
         assert_eq!(good.get(&key(n)).expect("a row"), Some(vec![n as u8; 500]));
         good.put(&key(n), b"as good as ever").expect("a row");
@@ -272,8 +274,8 @@ fn a_leaf_with_the_wrong_prefix_is_neither_read_nor_changed() {
     let db = Database::open(&path, options()).expect("the database");
     let bad = db.table("bad").expect("a table");
     let words = [&name[..], "damaged", "its prefix is not that of its fences"];
-    told(bad.insert(&inside, b"new"), &words);
-    told(bad.rows().expect("a range").collect::<Result<Vec<_>>>(), &words);
+    refused_with(bad.insert(&inside, b"new"), &words);
+    refused_with(bad.rows().expect("a range").collect::<Result<Vec<_>>>(), &words);
 }
 
 /// Creates two tables on a simulated disk, `good` and `bad`, and closes the database: 600 rows each and some long
@@ -342,7 +344,7 @@ fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
             // A call that needs a new page gets an error with the reason; other calls succeed.
             let long = bad.put(&key(700), &vec![7; 30_000]);
             let word = if lasting { "checksum" } else { "read" };
-            told(long, &[&file.to_string(), word]);
+            refused_with(long, &[&file.to_string(), word]);
             for n in 200 * reopened..200 * (reopened + 1) {
                 assert!(bad.delete(&key(n)).expect(&what), "{what}: row {n}");
                 good.put(&key(n), &[n as u8; 700]).expect(&what);
@@ -395,7 +397,7 @@ fn a_file_that_is_gone() {
     let file = file_of(&path, "bad");
     fs::remove_file(&file).expect("a file less");
     let name = file.file_name().expect("a name").to_string_lossy().into_owned();
-    let error = told(Database::open(&path, options()), &[&name, "missing", "restore"]);
+    let error = refused_with(Database::open(&path, options()), &[&name, "missing", "restore"]);
     assert!(matches!(error, Error::Disk(DiskError::Missing { .. })), "{error:?}");
 }
 
@@ -410,7 +412,7 @@ fn a_folder_without_rights() {
     }
     let lock = path.join("windfall.lock");
     fs::set_permissions(&lock, fs::Permissions::from_mode(0o000)).expect("other rights");
-    told(Database::open(&path, options()), &["windfall.lock", "denied"]);
+    refused_with(Database::open(&path, options()), &["windfall.lock", "denied"]);
     set(0o755);
     fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).expect("other rights");
     Database::open(&path, options()).expect("the database");
@@ -440,22 +442,22 @@ fn an_index_in_which_rows_that_differ_have_one_key_is_refused() -> Result<()> {
     table.insert(b"2", &row::encode(&["ab", "c"]))?;
     let two_fields = || IndexOptions::on_field(0).and_field(1).unique();
     let said = ["index by_both", "part 1 (field 0)", "part 2 (field 1)", "put part 1 last"];
-    let error = told(db.create_index("t", "by_both", two_fields()), &said);
+    let error = refused_with(db.create_index("t", "by_both", two_fields()), &said);
     assert!(matches!(error, Error::Schema(SchemaError::AmbiguousKey { part: 1, next: 2, .. })));
     let definition = || {
         let fine = IndexOptions::on_value(0..2).and_value(6..8).and_value(8..900);
         TableOptions::default().index("fine", fine).index("by_both", two_fields())
     };
-    told(db.create_table("new", definition()), &said);
-    told(db.create_table_from("new", definition(), Vec::new()), &said);
-    told(db.create_table_from_unsorted("new", definition(), Vec::new()), &said);
-    told(db.session().create_temporary_table("new", definition()), &said);
+    refused_with(db.create_table("new", definition()), &said);
+    refused_with(db.create_table_from("new", definition(), Vec::new()), &said);
+    refused_with(db.create_table_from_unsorted("new", definition(), Vec::new()), &said);
+    refused_with(db.session().create_temporary_table("new", definition()), &said);
     for (options, part) in [
         (IndexOptions::on_value(4..8).and_value(0..4), "part 1 (bytes 4..8 of the value)"),
         (IndexOptions::on_value(0..8).and_value(4..12), "part 1 (bytes 0..8 of the value)"),
         (IndexOptions::on_value(0..4).and_field(2).and_value(4..5), "part 2 (field 2)"),
     ] {
-        told(db.create_index("t", "i", options), &["index i", part]);
+        refused_with(db.create_index("t", "i", options), &["index i", part]);
     }
     assert_eq!(db.tables()?.len(), 1);
     db.create_index("t", "i", IndexOptions::on_value(0..2).and_value(2..4).and_field(1).unique())?;
@@ -469,27 +471,27 @@ fn names_keys_and_values_that_cannot_be() -> Result<()> {
     let db = Database::open(folder.path(), options())?;
     let table = db.create_table("t", TableOptions::default())?;
     for name in ["", "with\0zero", &"x".repeat(256)] {
-        told(db.create_table(name, TableOptions::default()), &["cannot be used"]);
-        told(db.rename_table("t", name), &["cannot be used"]);
-        told(db.create_index("t", name, IndexOptions::on_value(0..1)), &["cannot be used"]);
+        refused_with(db.create_table(name, TableOptions::default()), &["cannot be used"]);
+        refused_with(db.rename_table("t", name), &["cannot be used"]);
+        refused_with(db.create_index("t", name, IndexOptions::on_value(0..1)), &["cannot be used"]);
         let options = TableOptions::default().index(name, IndexOptions::on_value(0..1));
-        told(db.create_table("other", options), &["cannot be used"]);
+        refused_with(db.create_table("other", options), &["cannot be used"]);
     }
     let longest = "ü".repeat(127);
     db.create_table(&longest, TableOptions::default())?;
     db.create_table("../../etc/passwd", TableOptions::default())?.insert(b"a", b"b")?;
     db.checkpoint()?;
-    told(db.create_table("t", TableOptions::default()), &["table t exists"]);
-    told(db.rename_table("t", &longest), &["exists"]);
+    refused_with(db.create_table("t", TableOptions::default()), &["table t exists"]);
+    refused_with(db.rename_table("t", &longest), &["exists"]);
     for name in ["none", ""] {
-        told(db.table(name), &["no table"]);
-        told(db.drop_table(name), &["no table"]);
-        told(db.truncate_table(name), &["no table"]);
-        told(db.rename_table(name, "new"), &["no table"]);
-        told(db.swap_tables("t", name), &["no table"]);
+        refused_with(db.table(name), &["no table"]);
+        refused_with(db.drop_table(name), &["no table"]);
+        refused_with(db.truncate_table(name), &["no table"]);
+        refused_with(db.rename_table(name, "new"), &["no table"]);
+        refused_with(db.swap_tables("t", name), &["no table"]);
     }
-    told(db.drop_index("t", "none"), &["t has no index none"]);
-    told(table.index("none"), &["t has no index none"]);
+    refused_with(db.drop_index("t", "none"), &["t has no index none"]);
+    refused_with(table.index("none"), &["t has no index none"]);
     // Dropping an empty group does nothing.
     assert_eq!(db.drop_tables(&[])?.trees, 0);
 
@@ -507,22 +509,22 @@ fn names_keys_and_values_that_cannot_be() -> Result<()> {
             assert!(error.to_string().contains(&limit.to_string()));
         }
     }
-    told(table.put(&vec![7; limit + 1], b""), &["key has", "table t takes", &limit.to_string()]);
+    refused_with(table.put(&vec![7; limit + 1], b""), &["key has", "table t takes", &limit.to_string()]);
     let endless = std::io::repeat(1);
-    told(
+    refused_with(
         table.insert_stream(b"k", (4 << 30) + 1, &mut endless.take(u64::MAX)),
         &["value has", "table t takes", "4294967296"],
     );
-    told(table.insert_stream(b"k", 1000, &mut &[1u8; 10][..]), &["table t: ", "source"]);
-    told(table.insert_stream(b"k", 100_000, &mut &vec![1u8; 70_000][..]), &["source"]);
+    refused_with(table.insert_stream(b"k", 1000, &mut &[1u8; 10][..]), &["table t: ", "source"]);
+    refused_with(table.insert_stream(b"k", 100_000, &mut &vec![1u8; 70_000][..]), &["source"]);
     assert_eq!(table.get(b"k")?, None);
     // A value that is longer than the whole log, and longer than the pool.
     table.insert_stream(b"long", 8 << 20, &mut std::io::repeat(9).take(8 << 20))?;
     let mut length = 0;
     assert_eq!(table.read_stream(b"long", &mut Count(&mut length))?, Some(8 << 20));
     assert_eq!(length, 8 << 20);
-    told(table.update(b"none", b""), &["no row"]);
-    told(table.insert(b"long", b""), &["exists"]);
+    refused_with(table.update(b"none", b""), &["no row"]);
+    refused_with(table.insert(b"long", b""), &["exists"]);
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())
 }
@@ -544,18 +546,18 @@ fn options_that_cannot_be() {
         (options().open_files(3), &["open_files", "3", "16"]),
         (options().io_threads(0), &["io_threads", "1 to 256"]),
     ] {
-        told(Database::open(&path, options), words);
+        refused_with(Database::open(&path, options), words);
         assert!(!path.join("windfall.control").exists(), "{words:?}: a database was made nevertheless");
     }
     let db = Database::open(&path, options()).expect("a database");
-    told(db.set_buffer_pool_size(3 * PAGE), &["buffer_pool_size", "64"]);
-    told(db.set_buffer_pool_size(u64::MAX), &["buffer_pool_size"]);
+    refused_with(db.set_buffer_pool_size(3 * PAGE), &["buffer_pool_size", "64"]);
+    refused_with(db.set_buffer_pool_size(u64::MAX), &["buffer_pool_size"]);
     // Two opens at a time, in one process and by another path.
-    let error = told(Database::open(&path, options()), &["in use", "close it"]);
+    let error = refused_with(Database::open(&path, options()), &["in use", "close it"]);
     assert!(matches!(error, Error::Disk(DiskError::Locked { .. })));
-    told(Database::open(path.join("../db"), options()), &["in use"]);
+    refused_with(Database::open(path.join("../db"), options()), &["in use"]);
     db.close().expect("a clean end");
-    told(Database::open(&path, options().page_size(8192)), &["page_size", "4096"]);
+    refused_with(Database::open(&path, options().page_size(8192)), &["page_size", "4096"]);
     Database::open(&path, options()).expect("the database");
 }
 
@@ -636,7 +638,7 @@ fn a_full_disk_loses_nothing_and_work_goes_on() {
         };
         let what = format!("seed {seed}, full after {written} rows ({full})");
         assert!(matches!(full, Error::Disk(DiskError::Full { .. })), "{what}: {full:?}");
-        told::<()>(Err(full), &["full", "free some space"]);
+        refused_with::<()>(Err(full), &["full", "free some space"]);
         // Reads succeed, and a drop frees space.
         for n in 0..written {
             assert_eq!(table.get(&key(n)).expect(&what), Some(vec![n as u8; 700]), "{what}");
@@ -695,7 +697,7 @@ fn a_disk_that_takes_no_pages_is_reported_before_the_log_is_full_and_loses_nothi
         }
         assert!(written < 1_000_000, "the log never fills");
     };
-    told::<()>(Err(failure), &["write", ".tree"]);
+    refused_with::<()>(Err(failure), &["write", ".tree"]);
     for n in written - 100..written {
         assert_eq!(table.get(&key(n % 100)).expect("reads go on"), Some(vec![n as u8; 700]));
     }
@@ -733,12 +735,12 @@ fn an_index_that_the_tables_record_has_no_room_for_is_refused_before_it_is_built
         }
     };
     assert!(n > 0 && matches!(refused, Error::Usage(_)), "{n}: {refused:?}");
-    told::<()>(Err(refused), &["table wide", "bytes", "shorter names"]);
+    refused_with::<()>(Err(refused), &["table wide", "bytes", "shorter names"]);
     // Background work writes next to no log; building a tree would write hundreds of groups, or at least some.
     assert!(db.metrics().log_groups - before < 3, "it was built and then thrown away");
     // Metadata is part of the record.
     let options = TableOptions::default().metadata(vec![1; 4000]);
-    told(db.create_table("metadata", options), &["table metadata", "less metadata"]);
+    refused_with(db.create_table("metadata", options), &["table metadata", "less metadata"]);
     db.close()
 }
 
@@ -749,15 +751,15 @@ fn errors_name_the_table_or_the_index_that_they_are_about() -> Result<()> {
     let definition = TableOptions::default().index("i", IndexOptions::on_value(0..900).unique());
     let table = db.create_table("t", definition)?;
     table.insert(b"a", b"first")?;
-    told(table.insert(b"a", b"other"), &["in table t"]);
-    told(table.update(b"b", b"other"), &["in table t"]);
-    told(table.insert(b"b", b"first"), &["in index i of table t"]);
+    refused_with(table.insert(b"a", b"other"), &["in table t"]);
+    refused_with(table.update(b"b", b"other"), &["in table t"]);
+    refused_with(table.insert(b"b", b"first"), &["in index i of table t"]);
     // Each is short enough alone, their concatenation is not.
     let (key, value) = ([1; 600], [1; 900]);
     let words = ["row's own key", "index i of table t takes at most 768", "one of them shorter"];
-    told(table.put(&key, &value), &words);
-    told(table.put(&[1; 768], b""), &[&words[..], &["has 770 bytes"]].concat());
-    told(
+    refused_with(table.put(&key, &value), &words);
+    refused_with(table.put(&[1; 768], b""), &[&words[..], &["has 770 bytes"]].concat());
+    refused_with(
         table.put(&[1; 769], b""),
         &["the key has 769 bytes, and table t takes at most 768: make it shorter"],
     );
@@ -766,13 +768,13 @@ fn errors_name_the_table_or_the_index_that_they_are_about() -> Result<()> {
     let plain = db.create_table("plain", TableOptions::default())?;
     plain.put(&key, &value)?;
     let refused = db.create_index("plain", "late", IndexOptions::on_value(0..900));
-    told(refused, &["index key", "index late of table plain takes at most 768"]);
+    refused_with(refused, &["index key", "index late of table plain takes at most 768"]);
 
     let (mut cursor, mut rows, index) = (table.cursor()?, table.rows()?, table.index("i")?);
     let mut by_index = index.cursor()?;
     db.drop_index("t", "i")?;
     for error in [index.get(b"x")?.next().map(|row| row.map(drop)), Some(by_index.next().map(drop))] {
-        let error = told(error.expect("it does not end"), &["index i of table t was dropped"]);
+        let error = refused_with(error.expect("it does not end"), &["index i of table t was dropped"]);
         assert!(matches!(error, Error::TableDropped(Owner::Index { .. })), "{error:?}");
     }
     db.drop_table("t")?;
@@ -788,7 +790,7 @@ fn errors_name_the_table_or_the_index_that_they_are_about() -> Result<()> {
         cursor.next().map(drop),
         rows.next().expect("it does not end").map(drop),
     ] {
-        let error = told(error, &["table t was dropped", "open the table again"]);
+        let error = refused_with(error, &["table t was dropped", "open the table again"]);
         assert!(matches!(error, Error::TableDropped(Owner::Table(_))), "{error:?}");
     }
     Ok(())

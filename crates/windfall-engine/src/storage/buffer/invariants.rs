@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     BufferPool,
-    arena::FrameNo,
+    arena::{Arena, FrameNo},
     dirty::DirtySet,
     frame::{DIRTY, WRITING},
     free::FreeList,
@@ -74,7 +74,7 @@ impl BufferPool {
         if space.is_dropped() {
             return;
         }
-        for (since, page) in dirty.all_waiting() {
+        for &(since, page) in &dirty.waiting {
             let Some(no) = space.pages.get(page) else {
                 panic!("{page:?} of tablespace {} is dirty and in no frame", space.id());
             };
@@ -104,16 +104,11 @@ impl DirtySet {
             assert!(pages.len() == set.len(), "a page is twice in the dirty set: {set:?}");
         }
     }
-
-    /// Returns the pages that wait to be written.
-    fn all_waiting(&self) -> impl Iterator<Item = (crate::ids::Lsn, PageNo)> {
-        self.waiting.iter().copied()
-    }
 }
 
 impl FreeList {
     /// Returns all frames in the list, each once.
-    fn frames(&self, arena: &super::arena::Arena) -> Vec<FrameNo> {
+    fn frames(&self, arena: &Arena) -> Vec<FrameNo> {
         let mut frames = Vec::new();
         let mut next = self.first();
         while let Some(frame) = next {
