@@ -5,7 +5,11 @@
 //! **Invariants.** Nothing runs in the background unless a test starts it.
 
 use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -23,12 +27,25 @@ use crate::{
     server::rows,
 };
 
-/// Waits for an event for at most ten minutes, a limit that only a hang reaches.
+/// Waits for an event for at most ten minutes, a limit that only a hang reaches. It then ends the process: after a
+/// panic the test would wait for its other threads, which are the ones that hang.
 pub(crate) fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
-        assert!(start.elapsed() < Duration::from_mins(10), "{what}: that does not come");
+        if start.elapsed() > Duration::from_mins(10) {
+            eprintln!("{what}: that does not come");
+            process::abort();
+        }
         thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Sets a flag when it is dropped, also by a panic: threads that work until it is set do not go on without their test.
+pub(crate) struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
     }
 }
 

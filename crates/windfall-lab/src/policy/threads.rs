@@ -29,7 +29,7 @@ use crate::{
     pool::{ClassicPool, PoolOptions, Space},
     server::rows,
     system::PolicyName,
-    testing::{check_pool, new_space, pool, random, tree, wait_until},
+    testing::{SetOnDrop, check_pool, new_space, pool, random, tree, wait_until},
     watch::{self, Role},
 };
 
@@ -209,6 +209,7 @@ fn play(name: PolicyName, policy: &dyn DropPolicy, hash_index: bool) {
                 })
             })
             .collect();
+        let over = SetOnDrop(&stage.over);
         watch::play(Role::Dropper);
         for round in 0..ROUNDS {
             stage.await_clients();
@@ -219,7 +220,7 @@ fn play(name: PolicyName, policy: &dyn DropPolicy, hash_index: bool) {
             let is_hashed = pool.hash_index().built() > 0 || !hash_index;
             is_hashed && pool.counters.evictions.load(Relaxed) > 100
         });
-        stage.over.store(true, Relaxed);
+        drop(over);
         clients.into_iter().map(|client| client.join().unwrap()).collect()
     });
     drop(workers);

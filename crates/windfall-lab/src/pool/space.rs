@@ -85,8 +85,6 @@ pub struct Space {
     version: AtomicU32,
     dropped: AtomicBool,
     trees: Mutex<Vec<(SpaceId, Pages)>>,
-    /// Held while a page is allocated and entered into the pool.
-    allocation: Mutex<()>,
     /// Pages of the tablespace with I/O announced.
     io: AtomicU32,
 }
@@ -100,9 +98,8 @@ impl fmt::Debug for Space {
 impl Space {
     /// Creates an empty tablespace.
     pub fn new(id: SpaceId, temporary: bool) -> Arc<Self> {
-        let (trees, allocation) = (Mutex::new(Vec::new()), Mutex::new(()));
         let (version, dropped, io) = (AtomicU32::new(0), AtomicBool::new(false), AtomicU32::new(0));
-        Arc::new(Self { id, temporary, version, dropped, trees, allocation, io })
+        Arc::new(Self { id, temporary, version, dropped, trees: Mutex::new(Vec::new()), io })
     }
 
     /// Returns the version.
@@ -141,7 +138,8 @@ impl Space {
             return Err(UsageError::Other(what.into()).into());
         }
         trees.push((id, Pages::default()));
-        Ok(Handle { space: self.clone(), tree: id, number, version: self.version() })
+        let allocation = Arc::new(Mutex::new(()));
+        Ok(Handle { space: self.clone(), tree: id, number, version: self.version(), allocation })
     }
 
     /// Returns the ids of the trees.
@@ -201,6 +199,10 @@ pub struct Handle {
     pub tree: SpaceId,
     number: u32,
     version: u32,
+    /// Held while a page is allocated and entered into the pool. It is the tree's and not the tablespace's: a thread
+    /// that creates the root of a new version waits here for the users of the dead page that is in its place, and they
+    /// may be about to allocate in the old version.
+    allocation: Arc<Mutex<()>>,
 }
 
 impl fmt::Debug for Handle {
@@ -247,13 +249,13 @@ impl Handle {
     }
 
     /// Allocates the lowest free page at or after `near`, else the lowest one, and has it entered into the pool,
-    /// latched. Allocations are serialised: a thread that gets a page other than the first one finds the first one in
+    /// latched. Allocations of a tree are serialised: a thread that gets a page other than the first one finds the first one in
     /// the pool.
     ///
     /// # Errors
     /// The tree is gone or full, or `enter` fails.
     pub fn allocate<T>(&self, near: PageNo, enter: impl FnOnce(PageNo) -> Result<T>) -> Result<(PageNo, T)> {
-        let _one_by_one = self.space.allocation.lock();
+        let _one_by_one = self.allocation.lock();
         let page = self.take_page(near)?;
         let entered = enter(page).inspect_err(|_| self.give_page(page))?;
         let mut trees = self.space.trees.lock();
@@ -320,6 +322,19 @@ mod tests {
         assert!(new.is_empty() && new.check_live().is_ok());
         space.mark_dropped();
         assert!(new.check_live().is_err());
+    }
+
+    #[test]
+    fn an_allocation_does_not_wait_for_one_in_a_new_version() {
+        let space = Space::new(SpaceId(20), false);
+        let old = space.tree(SpaceId(100)).unwrap();
+        space.renew();
+        let new = space.tree(SpaceId(101)).unwrap();
+        let entered = new.allocate(PageNo(0), |_| {
+            assert!(old.allocation.try_lock().is_some());
+            Ok(old.allocate(PageNo(0), |_| Ok(())))
+        });
+        assert!(matches!(entered, Ok((PageNo(1), Err(Error::TableDropped(_))))));
     }
 
     #[test]
