@@ -50,13 +50,13 @@ mutants() {
     cargo mutants --dir "$tree" "${engine[@]}" "${engine[@]/#-p/--test-package}" "$@"
 }
 
-# The rules of the house look at the text of the code, and the canary runs the others once more. Limits, kills and the
-# bank, which is killed as well, take longest, and ask for more than such a change takes away.
+# The rules of the house look at the text of the code. Limits, kills and the bank, which is killed as well, take
+# longest, and ask for more than such a change takes away.
 targets=()
 for test in "$tree"/crates/windfall/tests/*; do
     name=$(basename "$test" .rs)
     case $name in
-        house_rules | public_items | canary | limits | kill | bank) ;;
+        house_rules | public_items | limits | kill | bank) ;;
         *) [[ $test == *.rs || -e $test/main.rs ]] && targets+=(--test "$name") ;;
     esac
 done

@@ -14,7 +14,10 @@ deny_version=0.20.2
 # Everything is built once: what would make the next build quicker takes more room than all the rest.
 export CARGO_INCREMENTAL=0
 
-models=(-p windfall-engine -p windfall-base --features model --lib)
+# models ARGUMENTS...: the model checks, in the copy of the source that has planted bugs, which they must find.
+models() {
+    (cd target/mutation && cargo test -p windfall-engine -p windfall-base --features model --lib "$@")
+}
 
 times=()
 stage=
@@ -93,26 +96,26 @@ fi
 need strace strace
 start_deny_build
 run "format" cargo fmt --all --check
-# The features add tests, and bugs that are asked for: one look sees it all.
-run "lints" cargo clippy --workspace --all-targets --features windfall/model,windfall/canary -- -D warnings
+# The feature adds tests: one look sees it all.
+run "lints" cargo clippy --workspace --all-targets --features windfall/model -- -D warnings
 # As a release is built: without debug assertions, and without what the tests ask for.
 run "lints of the product" cargo clippy --release -p windfall -p windfall-base -p windfall-btree -p windfall-engine -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
 # And without the lab, which a build may leave out.
 run "lints without the lab" cargo clippy -p windfall-cli --no-default-features -- -D warnings
 run "documentation" documentation
 run "build of the tests" cargo test --workspace --no-run
-run "build of the models" cargo test "${models[@]}" --no-run
-# The nets that the canary runs, and itself.
-run "build of the canary" cargo test -p windfall --features canary --test canary -- --exact the_nets_are_built
+# The test suites, in the copy of the source that has planted bugs.
+run "build of the mutation suite" cargo test --quiet -p windfall-mutation --test mutation_suite -- --exact the_suites_are_built
+run "build of the models" models --no-run
 # The tests start when nothing else competes with them.
 run "wait for cargo-deny" await_deny_build
 run "licences" licences
-run "canary" cargo test -p windfall --features canary --test canary -- --nocapture
-need_tests cargo test --quiet "${models[@]}" -- interleavings::
-run "models" cargo test "${models[@]}" -- interleavings::
+run "mutation suite" cargo test -p windfall-mutation -- --nocapture
+need_tests models --quiet -- interleavings::
+run "models" models -- interleavings::
 
 say "passed so far"
 printf '%s\n' "${times[@]}"
 printf '%5d s  together\n' "$SECONDS"
 
-run "tests" cargo test --workspace
+run "tests" cargo test --workspace --exclude windfall-mutation

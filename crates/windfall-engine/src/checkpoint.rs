@@ -23,9 +23,8 @@ use crate::{
     ids::{Lsn, SpaceId},
     log::{ControlFile, GroupWriter},
     sync::{
-        Arc, Bug, Event, Mutex, OnceLock, Rank,
+        Arc, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicU64, Ordering::Relaxed},
-        planted,
     },
     txn::Transactions,
 };
@@ -127,21 +126,15 @@ impl Checkpointer {
         let system_made = system.is_some_and(|space| space.file() == FileState::Made);
         let mut group = GroupWriter::default();
         let ending = unfinished.note(&mut group);
-        let low_water_mark =
-            if planted(Bug::EndNotNoted) { low_water_mark } else { low_water_mark.min(ending) };
+        let low_water_mark = low_water_mark.min(ending);
         // A checkpoint makes room in the log, so it is admitted without a wait.
         let _room = log.admit_space_maker(group.log_bytes())?;
         let (start, end) = log.begin_group().append(group.bytes())?;
         assert!(low_water_mark <= start, "the record of unfinished transactions is below the low-water mark");
         assert!(control.control().durable <= start, "the durable position moves back");
-        if !planted(Bug::LowWaterMarkBeforeTheLog) {
-            log.sync_to(end)?;
-            assert!(end <= log.durable(), "the record of unfinished transactions is not durable");
-        }
+        log.sync_to(end)?;
+        assert!(end <= log.durable(), "the record of unfinished transactions is not durable");
         let (space_ceiling, trx_ceiling) = unfinished.ceilings();
-        if planted(Bug::LogCutBeforeTheControlFile) {
-            log.raise_low_water_mark(low_water_mark);
-        }
         control.update(|control| {
             control.low_water_mark = low_water_mark.max(control.low_water_mark);
             control.checkpoint = start;
@@ -150,7 +143,7 @@ impl Checkpointer {
             control.trx_ceiling = trx_ceiling;
             control.clean = clean;
             // The log record that says so may be truncated from now on.
-            control.system_made |= system_made && !planted(Bug::SystemTreeForgotten);
+            control.system_made |= system_made;
         })?;
         let recorded = control.control();
         assert!(low_water_mark <= recorded.low_water_mark, "the log is truncated beyond the recorded mark");

@@ -10,7 +10,6 @@ use core::time::Duration;
 use std::time::Instant;
 
 use super::{
-    Bug,
     machine::{
         Condvar, Mutex,
         atomic::{
@@ -20,7 +19,6 @@ use super::{
         },
         const_mutex,
     },
-    planted,
     work::{self, Work},
 };
 
@@ -73,9 +71,7 @@ impl Event {
 
     #[cold]
     fn wake(&self) {
-        if !planted(Bug::NotifierPassesTheMutex) {
-            *self.mutex.lock() += 1;
-        }
+        *self.mutex.lock() += 1;
         work::count(Work::Wake);
         self.condvar.notify_all();
     }
@@ -93,9 +89,6 @@ impl Event {
     /// Naps: waits for the next notification, or until the time has passed. A notification since the last nap ends it
     /// at once. Only one thread may nap at a time.
     pub fn nap(&self, at_most: Duration) {
-        if planted(Bug::NapForgetsTheRing) {
-            self.notified.store(false, SeqCst);
-        }
         self.wait_for(at_most, || self.notified.load(SeqCst));
         self.notified.store(false, SeqCst);
         // A notifier that still finds `notified` set has made its change before this fence: the caller's next reads see

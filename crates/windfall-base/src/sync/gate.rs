@@ -28,7 +28,7 @@ use core::cell::Cell;
 use smallvec::SmallVec;
 
 use super::{
-    Bug, Event, Note, What,
+    Event, Note, What,
     machine::{
         self,
         atomic::{
@@ -37,7 +37,7 @@ use super::{
         },
         thread_local,
     },
-    planted, work,
+    work,
 };
 
 const OPEN: u8 = 0;
@@ -115,14 +115,13 @@ impl Gate {
     /// As [`Gate::enter`]; also returns whether it waited for a drop that left the gate open.
     fn pass(&self, stripe: usize) -> Option<(Inside<'_>, bool)> {
         let stripe = stripe % STRIPES;
-        let nested = is_inside() && !planted(Bug::ClosingGateHoldsAll);
+        let nested = is_inside();
         let mut waited_on_drop = false;
         loop {
-            let early = planted(Bug::GateLooksBeforeItCounts).then(|| self.state.load(SeqCst));
             self.inside[stripe].count.fetch_add(1, SeqCst);
             DEPTH.set(DEPTH.get() + 1);
             let inside = Inside { gate: self, stripe, _note: Note::new(What::Gate) };
-            match early.unwrap_or_else(|| self.state.load(SeqCst)) {
+            match self.state.load(SeqCst) {
                 OPEN => return Some((inside, waited_on_drop)),
                 CLOSED_FOR_GOOD => return None,
                 CLOSING if nested => return Some((inside, waited_on_drop)),
@@ -160,7 +159,7 @@ impl Gate {
             // No notification: no thread waits for a gate to become closed.
             gates().for_each(|gate| gate.store(CLOSED));
             // A thread inside one of them may have passed another one after that was found empty.
-            if planted(Bug::GatesClosedOneByOne) || gates().all(Self::is_empty) {
+            if gates().all(Self::is_empty) {
                 return closed;
             }
             gates().for_each(|gate| gate.mark(CLOSING));
@@ -223,7 +222,7 @@ impl Drop for Inside<'_> {
         DEPTH.set(DEPTH.get() - 1);
         let before = self.gate.inside[self.stripe].count.fetch_sub(1, SeqCst);
         debug_assert!(before > 0, "a gate is left that was not entered");
-        if self.gate.state.load(SeqCst) != OPEN && !planted(Bug::LeaverWakesNone) {
+        if self.gate.state.load(SeqCst) != OPEN {
             self.gate.changed.notify_ordered();
         }
     }

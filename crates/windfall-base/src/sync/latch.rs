@@ -18,7 +18,6 @@
 //! version.
 
 use super::{
-    Bug,
     machine::{
         self, SPINS,
         atomic::{
@@ -27,7 +26,6 @@ use super::{
             fence,
         },
     },
-    planted,
     work::DropMark,
 };
 
@@ -91,8 +89,7 @@ impl Latch {
     pub fn try_exclusive(&self) -> bool {
         loop {
             let word = self.0.load(Relaxed);
-            let held = if planted(Bug::LatchDespiteSharers) { EXCLUSIVE } else { EXCLUSIVE | SHARERS };
-            if word & held != 0 {
+            if word & (EXCLUSIVE | SHARERS) != 0 {
                 return false;
             }
             if self.take(word) {
@@ -106,8 +103,7 @@ impl Latch {
     pub fn try_exclusive_at(&self, version: Version) -> bool {
         loop {
             let word = self.0.load(Relaxed);
-            let is_other = word & VERSION != version.0 && !planted(Bug::UpgradeOfAnyVersion);
-            if word & (EXCLUSIVE | SHARERS) != 0 || is_other {
+            if word & (EXCLUSIVE | SHARERS) != 0 || word & VERSION != version.0 {
                 return false;
             }
             if self.take(word) {
@@ -137,8 +133,7 @@ impl Latch {
     /// Releases the exclusive latch after a change: the version grows.
     pub fn release_changed(&self) {
         self.1.given_in_drop();
-        let change = u64::from(!planted(Bug::VersionKept));
-        let word = self.0.fetch_add(change.wrapping_sub(EXCLUSIVE), Release);
+        let word = self.0.fetch_add(1u64.wrapping_sub(EXCLUSIVE), Release);
         debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
         debug_assert!(word & SHARERS == 0, "a latch was shared while a thread held it exclusively");
         if word & PARKED != 0 {
@@ -204,7 +199,7 @@ impl Latch {
         let word = self.0.fetch_sub(SHARE, Release);
         debug_assert!(word & SHARERS != 0, "released a latch that was not shared");
         debug_assert!(word & EXCLUSIVE == 0, "a latch was held exclusively while a thread shared it");
-        if word & PARKED != 0 && word & SHARERS == SHARE && !planted(Bug::LastSharerWakesNone) {
+        if word & PARKED != 0 && word & SHARERS == SHARE {
             self.wake();
         }
     }

@@ -7,7 +7,6 @@
 //! event, never by sleep.
 
 mod allocator;
-pub mod bug;
 mod event;
 mod gate;
 mod gated;
@@ -27,7 +26,6 @@ mod interleavings;
 pub use std::sync::{Arc, OnceLock, Weak};
 
 pub use allocator::CountingAllocator;
-pub use bug::{Bug, planted};
 pub use event::Event;
 pub use gate::{Closed, Gate, Inside, is_inside, is_nested};
 pub use gated::{Entered, Gated};

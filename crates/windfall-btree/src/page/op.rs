@@ -25,10 +25,7 @@
 //! | 9 | node build | level (1), lower fence, upper fence, image string (see [`node_build`](super::node_build)) |
 
 use super::{Page, PageType, node::EntryHeader, node_change};
-use crate::{
-    ids::{PageId, PageNo},
-    sync::{Bug, planted},
-};
+use crate::ids::{PageId, PageNo};
 
 /// One change of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,7 +299,7 @@ impl<'a> PageOp<'a> {
         match *self {
             Self::Format { kind, level } => page.format(id, kind, level),
             Self::Write { at, bytes } => {
-                if at as usize + bytes.len() > page.len() && !planted(Bug::WriteBeyondThePage) {
+                if at as usize + bytes.len() > page.len() {
                     return Err("a write beyond the end of the page");
                 }
                 page.write(at as usize, bytes);

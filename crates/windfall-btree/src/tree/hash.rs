@@ -23,12 +23,11 @@ use crate::{
     ids::PageNo,
     memory::Words,
     sync::{
-        Arc, Bug, Mutex, Rank,
+        Arc, Mutex, Rank,
         atomic::{
             AtomicBool, AtomicU64,
             Ordering::{AcqRel, Acquire, Relaxed, Release},
         },
-        planted,
     },
 };
 
@@ -119,10 +118,6 @@ impl HashBudget {
     /// Takes over a table that no thread can see any more.
     fn retire(&self, table: Box<Table>) {
         debug_assert!(!table.entries.is_empty(), "a table is retired that was freed before");
-        if planted(Bug::HashTableFreedAtOnce) {
-            self.give_back(table.entries.bytes() as u64);
-            return;
-        }
         self.retired.push(table);
     }
 }

@@ -51,9 +51,8 @@ use crate::{
         node::{inline_limit, key_limit},
     },
     sync::{
-        Arc, Bug,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
-        planted,
     },
 };
 use descent::Target;
@@ -175,8 +174,7 @@ impl<S: PageStore> Tree<S> {
             return None;
         }
         value.clear();
-        let is_believed = planted(Bug::HintBelieved) && hint < node.count();
-        let (slot, found) = if is_believed || node.is_at(hint, key) { (hint, true) } else { node.find(key) };
+        let (slot, found) = if node.is_at(hint, key) { (hint, true) } else { node.find(key) };
         if found {
             node.value_into(slot, value);
             let header = node.header(slot);

@@ -33,7 +33,6 @@ use crate::{
         node::{INNER_RECORD, LEAF_RECORD, common_prefix, record_words},
         node_build::{fence_words, prefix_of},
     },
-    sync::{Bug, planted},
 };
 
 /// The maximum number of splits for one entry: its leaf three times; each level above twice, because a separator takes
@@ -282,13 +281,6 @@ impl<S: PageStore> Tree<S> {
         debug_assert_eq!(Node::new(mtr.page(child)).count(), at, "the left half lacks records");
         debug_assert_eq!(Node::new(mtr.page(right)).count(), list.len(), "the right half lacks records");
         let link = mtr.page_no(right);
-        let mut parent = parent;
-        if planted(Bug::SplitInTwoGroups) {
-            let above = mtr.page_no(parent);
-            mtr.commit()?;
-            mtr = self.store.begin()?;
-            parent = mtr.latch(&self.space, above)?;
-        }
         mtr.apply(parent, &PageOp::InnerInsert { slot: slot as u16, child: link, suffix });
         debug_assert_eq!(Node::new(mtr.page(parent)).child(slot), link, "a new node is not in its parent");
         mtr.commit()?;

@@ -27,9 +27,8 @@ use crate::{
     mtr::Mtr,
     store::Tree,
     sync::{
-        Arc, Bug, Mutex, Rank,
+        Arc, Mutex, Rank,
         atomic::{AtomicU64, Ordering::SeqCst},
-        planted,
     },
     tablespace,
 };
@@ -129,12 +128,7 @@ impl AutoIncrement {
         let end = to(self.next.load(SeqCst))?;
         if end > self.ceiling.load(SeqCst) {
             let ceiling = end.saturating_add(end.clamp(LEAST, MOST));
-            if planted(Bug::CeilingNotLoggedYet) {
-                self.ceiling.store(ceiling, SeqCst);
-            }
-            if !planted(Bug::AutoIncrementForgotten) {
-                write(tree, ceiling)?;
-            }
+            write(tree, ceiling)?;
             self.ceiling.store(ceiling, SeqCst);
         }
         Ok(())
@@ -182,9 +176,7 @@ impl AutoIncrement {
             return Ok(());
         };
         // A call that finds no next number asks for the ceiling, and gets an error.
-        let early = planted(Bug::AutoIncrementEndsLate).then(|| self.next.load(SeqCst));
-        let last = self.next.swap(0, SeqCst);
-        let next = early.unwrap_or(last);
+        let next = self.next.swap(0, SeqCst);
         if next == self.ceiling.load(SeqCst) || tree.space().is_dropped() {
             return Ok(());
         }

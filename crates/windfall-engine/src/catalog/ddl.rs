@@ -29,9 +29,9 @@ use crate::{
     mtr::Mtr,
     store::Tree,
     sync::{
-        Arc, Bug, Closed, Gate, Mutex, Rank,
+        Arc, Closed, Gate, Mutex, Rank,
         atomic::{AtomicBool, Ordering::SeqCst},
-        is_inside, planted,
+        is_inside,
         work::{self, Counts},
     },
     system::{Change, Key, SystemTree, TABLE},
@@ -295,7 +295,7 @@ impl Catalog {
     pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
         let metadata_lock = self.names.lock_names(&[name], None).expect("it waits as long as it takes");
         let table = metadata_lock.table(name)?;
-        let _closed = (!planted(Bug::GateLeftOpen)).then(|| table.gate().close());
+        let _closed = table.gate().close();
         Some(run(table))
     }
 
@@ -546,19 +546,13 @@ impl Catalog {
         let (closed, lock) = self.close(&metadata_lock, &all, options)?;
         let spaces = || {
             let schemas = tables().zip(&closed).map(|(table, closed)| table.closed_schema(closed));
-            let trees = if planted(Bug::IndexNotDropped) { 1 } else { usize::MAX };
-            schemas.flat_map(move |schema| schema.trees().take(trees)).map(|tree| tree.space())
+            schemas.flat_map(TableSchema::trees).map(|tree| tree.space())
         };
         let mut ids = SmallVec::<[SpaceId; FEW]>::with_capacity(spaces().count());
         ids.extend(spaces().map(|space| space.id()));
         let mut changes = SmallVec::<[Change; 1]>::with_capacity(all.len());
         changes.extend(metadata_lock.tables().map(|(name, _)| Change::remove(record_key(name))));
         assert!(changes.len() == all.len(), "a drop removes one record per table");
-        if planted(Bug::DropBeforeLog) {
-            for space in spaces() {
-                self.pool.detach(space, Lsn::ZERO);
-            }
-        }
         // If this fails, nothing has changed, or the database is poisoned.
         let (lsn, unfinished) = self.change(&mut changes, &ids, options.flush)?;
         for space in spaces() {

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     error::{Owner, Result, SchemaError, UsageError},
     page::EntryHeader,
-    sync::{Arc, Bug, planted},
+    sync::Arc,
     txn::{
         mvcc::value::INDEXED,
         row::{
@@ -84,7 +84,6 @@ impl<'a> Unnamed<'a> {
 impl Drop for Unnamed<'_> {
     fn drop(&mut self) {
         if !self.named
-            && !planted(Bug::LoadLeftBehind)
             && let Err(error) = self.catalog.discard(&self.schema.trees().collect::<Vec<_>>())
         {
             tracing::warn!(%error, "what was loaded of a table is dropped at the next opening");

@@ -23,7 +23,7 @@ use super::table::Table;
 use crate::{
     env::Env,
     error::{Blockers, LockError},
-    sync::{Arc, Bug, Event, Mutex, Rank, is_inside, planted},
+    sync::{Arc, Event, Mutex, Rank, is_inside},
 };
 
 const SHARDS: usize = 64;
@@ -348,9 +348,7 @@ impl Drop for MetadataLock<'_> {
     fn drop(&mut self) {
         // All names are published together, for a listing.
         let mut moves = self.moves.then(|| self.names.moves.lock());
-        if let Some(moves) =
-            moves.as_mut().filter(|moves| !moves.listings.is_empty() && !planted(Bug::MoveUnlisted))
-        {
+        if let Some(moves) = moves.as_mut().filter(|moves| !moves.listings.is_empty()) {
             let named = self.held.iter().filter_map(|(name, table)| Some(((*name).into(), table.clone()?)));
             moves.moved.extend(named);
         }

@@ -23,10 +23,7 @@
 use std::collections::BTreeSet;
 
 use super::key::{KeyPart, KeySpec};
-use crate::{
-    ids::SpaceId,
-    sync::{Arc, Bug, planted},
-};
+use crate::{ids::SpaceId, sync::Arc};
 
 const FORMAT: u8 = 1;
 
@@ -163,8 +160,7 @@ impl TableRecord {
             indexes.push(IndexRecord { name, space, unique, key: KeySpec { parts } });
         }
         let record = Self { id, version, clustered, metadata, indexes };
-        let is_all = from.0.is_empty() || planted(Bug::RestOfRecordIgnored);
-        (is_all && record.names_each_tree_once()).then_some(record)
+        (from.0.is_empty() && record.names_each_tree_once()).then_some(record)
     }
 
     fn names_each_tree_once(&self) -> bool {

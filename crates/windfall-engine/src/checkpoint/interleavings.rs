@@ -16,10 +16,7 @@ use crate::{
     log::{LogReader, segment_of},
     mtr::Mtr,
     recovery::scan,
-    sync::{
-        Bug,
-        model::{explore, spawn},
-    },
+    sync::model::{explore, spawn},
     system::SystemTree,
     tree::hash::HashBudget,
     txn::{Ids, Trx},
@@ -60,7 +57,7 @@ fn lsn_on(disk: &dyn Disk, space: usize, page: PageNo) -> Lsn {
 #[test]
 fn a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::LowWaterMarkBeforeTheLog, Bug::CleanWhenCopied], move || {
+    explore(3000, &["LowWaterMarkBeforeTheLog", "CleanWhenCopied"], move || {
         let base = prepared.open(16);
         let log = base.pool.context().log.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
@@ -120,7 +117,7 @@ fn a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss() {
 #[test]
 fn what_has_ended_is_not_found_unfinished() {
     let prepared = Prepared::new();
-    explore(1500, &[Bug::EndNotNoted], move || {
+    explore(1500, &["EndNotNoted"], move || {
         let base = prepared.open(SMALLEST as u32);
         let (pool, disk) = (base.pool.clone(), Arc::new(base.disk.clone()));
         let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
@@ -169,7 +166,7 @@ fn what_has_ended_is_not_found_unfinished() {
 #[test]
 fn no_segment_is_used_again_that_the_control_file_still_needs() {
     let prepared = Prepared::new();
-    explore(4000, &[Bug::LogCutBeforeTheControlFile], move || {
+    explore(4000, &["LogCutBeforeTheControlFile"], move || {
         let base = prepared.open(16);
         let log = base.pool.context().log.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();

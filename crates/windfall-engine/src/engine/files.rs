@@ -17,7 +17,7 @@ use crate::{
     error::Result,
     ids::SpaceId,
     mtr::Mtr,
-    sync::{Arc, Bug, planted},
+    sync::Arc,
     system::{Change, FILE, SystemTree},
     tablespace::Deleter,
     tree::PendingMerges,
@@ -87,9 +87,6 @@ impl FileRecords {
             .collect();
         changes.extend(gone.iter().map(|space| Change::remove(file_key(*space))));
         let recorded = || made.iter().for_each(|space| self.pool.file_recorded(*space));
-        if planted(Bug::RecordedBeforeItIsLogged) {
-            recorded();
-        }
         if !changes.is_empty() {
             // The low-water mark waits for these records: waiting for it here would be a self-deadlock.
             let _room = self.pool.context().log.admit_now(LOG_PER_BATCH)?;

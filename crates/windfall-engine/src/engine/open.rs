@@ -23,9 +23,8 @@ use crate::{
     page,
     recovery::{self, Files, Lost, Progress, Recovered, Scan},
     sync::{
-        Arc, Bug, Event, Mutex, OnceLock, Rank,
+        Arc, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicBool, AtomicU8},
-        planted,
     },
     system::{Change, FILE, SystemTree},
     tablespace::Deleter,
@@ -311,7 +310,7 @@ fn drop_unnamed(
     deleter: &Deleter,
     attacher: &Attacher<'_>,
 ) -> Result<()> {
-    let unnamed = |space: &SpaceId| !attacher.named.contains(space) && !planted(Bug::DeletionForgotten);
+    let unnamed = |space: &SpaceId| !attacher.named.contains(space);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
     for some in lost.chunks(DROPS_PER_GROUP) {
         let _room = pool.context().log.admit_space_maker(OVERHEAD + size_of_val(some) as u64)?;

@@ -299,29 +299,6 @@ fn a_broken_rule_names_its_place() {
 }
 
 #[test]
-fn a_use_of_the_deliberate_bugs_is_found() {
-    let own = "crates/windfall/Cargo.toml";
-    let lines = |path: &str, text: &str| -> Vec<usize> {
-        rules::canary(path, text).into_iter().map(|(line, _)| line).collect()
-    };
-    assert_eq!(lines("crates/windfall-base/Cargo.toml", "canary = []\ndefault = [\"canary\"]"), [2]);
-    assert_eq!(lines(own, "[features]\ndefault = [\"canary\"]"), [2]);
-    assert_eq!(lines(own, "fuzz = [\"windfall-base/fuzz\", \"canary\"]"), [1]);
-    let other = "crates/windfall-cli/Cargo.toml";
-    assert_eq!(lines(other, "windfall = { path = \"../windfall\", features = [\"canary\"] }"), [1]);
-    assert_eq!(lines(other, "[features]\nbugs = [\"windfall/canary\"]"), [2]);
-    assert_eq!(lines(other, "canary = []"), [1]);
-    assert_eq!(
-        lines(
-            own,
-            "# canary\ncanary = [\"windfall-base/canary\"]\nname = \"canary\"\nrequired-features = [\"canary\"]"
-        ),
-        NONE
-    );
-    assert_eq!(lines("scripts/test.sh", "cargo test --features canary"), NONE);
-}
-
-#[test]
 fn only_the_command_asks_for_the_lab() {
     let found = |path: &str, text: &str| -> Vec<usize> {
         rules::lab(path, text).into_iter().map(|(line, _)| line).collect()

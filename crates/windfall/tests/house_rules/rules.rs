@@ -39,7 +39,6 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Broken> {
             width(path, text),
             left_over(text),
             traces(text),
-            canary(path, text),
             lab(path, text),
             testing(path, text),
         ],
@@ -128,21 +127,6 @@ pub(crate) fn traces(text: &str) -> Found {
         }
     }
     found
-}
-
-/// Checks that no package enables the planted bugs, so that no product has them by accident.
-pub(crate) fn canary(path: &str, text: &str) -> Found {
-    const DECLARED: [(&str, &[&str]); 2] = [
-        ("crates/windfall-base/Cargo.toml", &["canary = []"]),
-        (
-            "crates/windfall/Cargo.toml",
-            &["canary = [\"windfall-base/canary\"]", "name = \"canary\"", "required-features = [\"canary\"]"],
-        ),
-    ];
-    let is_declared =
-        |line: &str| DECLARED.iter().any(|(manifest, lines)| path == *manifest && lines.contains(&line));
-    let asks = |_, line: &str| has_word(line, "canary") && !is_declared(line);
-    in_manifest(path, text, asks, "asks for the feature `canary`, which is for tests alone")
 }
 
 /// Checks that only the tests of the API ask for the points within statements at which a test can act.

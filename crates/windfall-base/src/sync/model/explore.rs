@@ -1,7 +1,7 @@
 //! Runs a scenario in many orders of its threads.
 //!
-//! **Purpose.** Runs the same orders each time, as many as requested, or a single one to replay a failure. Then it
-//! verifies that the scenario can fail: with each of its bugs planted, it must fail.
+//! **Purpose.** Runs the same orders each time, as many as requested, or a single one to replay a failure. In a source
+//! with planted bugs it then verifies that the scenario can fail: with each of its bugs it must fail.
 //!
 //! **Invariants.** A scenario is the same in each run except for the order of its threads: it uses no random numbers of
 //! its own, and reads no clock. The first runs are repeated to verify this. A run that fails leaves threads and epoch
@@ -22,11 +22,11 @@ use shuttle::{
     thread::JoinHandle,
 };
 
-use crate::sync::{
-    Bug,
-    bug::{self, VARIABLE as BUG},
-};
-
+/// Whether this source has planted bugs. The copy that the mutation suite makes has them, and this constant is `true`
+/// there.
+const HAS_BUGS: bool = false;
+/// The bug of this process.
+const BUG: &str = "WINDFALL_BUG";
 /// Multiplies the usual number of runs.
 const FACTOR: &str = "WINDFALL_MODEL_FACTOR";
 /// The only schedule to run, or the name of a file that contains it.
@@ -55,8 +55,9 @@ impl Drop for Advice {
         if std::thread::panicking() {
             let bug = env::var(BUG).map_or(String::new(), |bug| format!("{BUG}={bug} "));
             eprintln!(
-                "\nput the failing schedule above into a file and replay it:\n    {bug}{REPLAY}=FILE cargo test -p \
-                 windfall-engine -p windfall-base --features model --lib -- --exact {}\n",
+                "\nput the failing schedule above into a file and replay it, in {}:\n    {bug}{REPLAY}=FILE cargo test \
+                 -p windfall-engine -p windfall-base --features model --lib -- --exact {}\n",
+                env!("CARGO_MANIFEST_DIR"),
                 self.0
             );
         }
@@ -84,14 +85,19 @@ fn run(scheduler: impl Scheduler + 'static, scenario: &(impl Fn() + Clone + Send
 
 /// Runs the scenario in about this many orders. Half of them choose the thread at random at every step. The other half
 /// have few thread switches at random places (PCT: Burckhardt, Kothari, Musuvathi, Nagarakatte 2010), which finds
-/// failures that need long uninterrupted stretches. Then plants each of these bugs in turn; each must be found within
-/// as many orders.
-pub fn explore(runs: usize, bugs: &[Bug], scenario: impl Fn() + Clone + Send + Sync + 'static) {
+/// failures that need long uninterrupted stretches. In a source with planted bugs it then repeats this with each of
+/// these bugs in turn, named as in `crates/windfall-mutation/bugs`; each must be found within as many orders.
+pub fn explore(runs: usize, bugs: &[&str], scenario: impl Fn() + Clone + Send + Sync + 'static) {
     let test = test_of(&scenario);
     let advice = Advice(test);
-    let planted = bug::chosen();
-    if let Some(bug) = planted {
-        assert!(bugs.contains(&bug), "{bug:?} is none of {bugs:?}, which {test} is for");
+    let planted = env::var(BUG).ok();
+    let has_it = planted.is_none() || HAS_BUGS;
+    assert!(
+        has_it,
+        "this source has no planted bugs: `cargo run -p windfall-mutation` makes a copy that has"
+    );
+    if let Some(bug) = &planted {
+        assert!(bugs.contains(&&**bug), "{bug} is none of {bugs:?}, which {test} is for");
     }
     if let Ok(schedule) = env::var(REPLAY) {
         let schedule = fs::read_to_string(&schedule).unwrap_or(schedule);
@@ -109,33 +115,33 @@ pub fn explore(runs: usize, bugs: &[Bug], scenario: impl Fn() + Clone + Send + S
     }
     drop(advice);
     // Only the usual orders must find the bugs.
-    if planted.is_none() && other.is_none() {
+    if HAS_BUGS && planted.is_none() && other.is_none() {
         for bug in bugs {
-            prove(test, *bug);
+            prove(test, bug);
         }
     }
 }
 
 /// Runs a test with a bug, and checks that it fails and that the schedule that it prints replays the failure.
-fn prove(test: &str, bug: Bug) {
+fn prove(test: &str, bug: &str) {
     let found = with_bug(test, bug, None);
     let told = said(&found);
     let schedule = told.split_once(SCHEDULE[0]).and_then(|(_, rest)| rest.split_once(SCHEDULE[1]));
     let failed = !found.status.success();
     let Some((schedule, _)) = schedule.filter(|_| failed) else {
-        panic!("{test} is blind to {bug:?}: {}\n{told}", found.status);
+        panic!("{test} is blind to {bug}: {}\n{told}", found.status);
     };
     let again = with_bug(test, bug, Some(schedule));
     assert!(
         !again.status.success() && place(&said(&again)) == place(&told),
-        "{test} finds {bug:?}, and its schedule does not replay that: {told}\nand again: {}",
+        "{test} finds {bug}, and its schedule does not replay that: {told}\nand again: {}",
         said(&again)
     );
 }
 
-fn with_bug(test: &str, bug: Bug, schedule: Option<&str>) -> Output {
+fn with_bug(test: &str, bug: &str, schedule: Option<&str>) -> Output {
     let mut command = Command::new(env::current_exe().expect("a test knows its program"));
-    command.args(["--exact", test, "--nocapture"]).env(BUG, format!("{bug:?}"));
+    command.args(["--exact", test, "--nocapture"]).env(BUG, bug);
     // An endless loop has a schedule that is too long for an environment variable.
     let mut file = tempfile::NamedTempFile::new().expect("there is room for a schedule");
     if let Some(schedule) = schedule {

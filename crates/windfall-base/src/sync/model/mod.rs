@@ -8,8 +8,8 @@
 //! **Invariants.** Only test builds with the feature `model` contain this. Outside a scenario everything here behaves
 //! as the machine does, so other tests run in such a build, too.
 //!
-//! A scenario names the bugs that it must find ([`super::Bug`]). Each of them is planted once; if it is not found, the
-//! test fails.
+//! A scenario names the bugs that it must find. In the copy of the source that has them (`crates/windfall-mutation`) it
+//! runs once with each of them; if one is not found, the test fails.
 //!
 //! The mechanism is one call, [`point`], before each access to an atomic: the scheduler may switch to another thread
 //! there. The atomics themselves are those of the machine, of the same size as in the product; so frames, pages and the

@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::{
     buffer::interleavings::{EMPTY, Prepared},
-    sync::{
-        Bug,
-        model::{explore, spawn},
-    },
+    sync::model::{explore, spawn},
     tree::hash::{HashBudget, TreeHash},
 };
 
@@ -19,7 +16,7 @@ use crate::{
 #[test]
 fn a_number_comes_once_and_below_the_ceiling() {
     let prepared = Prepared::new();
-    explore(4000, &[Bug::CeilingNotLoggedYet, Bug::AutoIncrementEndsLate], move || {
+    explore(4000, &["CeilingNotLoggedYet", "AutoIncrementEndsLate"], move || {
         let base = prepared.open(16);
         let space = base.pool.attach(EMPTY, Durability::Logged);
         let tree = Arc::new(Tree::new(base.pool.clone(), space, TreeHash::new(Arc::new(HashBudget::new(0)))));

@@ -25,7 +25,7 @@ use crate::{
 #[test]
 fn the_low_water_mark_passes_no_file_without_a_record() {
     let prepared = Prepared::new();
-    explore(1500, &[Bug::RecordedBeforeItIsLogged], move || {
+    explore(1500, &["RecordedBeforeItIsLogged"], move || {
         let base = prepared.open(crate::buffer::SMALLEST as u32);
         let pool = base.pool.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();

@@ -53,7 +53,7 @@ use crate::{
     error::{DiskError, Result},
     ids::{Lsn, PageId, PageNo, SpaceId},
     page::Page,
-    sync::{Bug, atomic::AtomicU64, planted},
+    sync::atomic::AtomicU64,
 };
 
 /// The most pages of a batch.
@@ -128,9 +128,7 @@ impl Doublewrite {
             let mut halves = (0..).zip(&copies.read);
             halves.try_for_each(|(turn, bytes)| disk.write(file, turn * half(page_size), bytes))?;
             // Some file systems allocate the space only now.
-            if !planted(Bug::CopiesFoundNotSynced) {
-                disk.sync(file)?;
-            }
+            disk.sync(file)?;
             disk.rename(file, FileName::Doublewrite)
         };
         let is_replaced = if copies.unread.is_some() {
@@ -208,9 +206,7 @@ impl Doublewrite {
                 done.result?;
             }
         }
-        if !planted(Bug::CopiesNotSynced) {
-            disk.sync(FileName::Doublewrite)?;
-        }
+        disk.sync(FileName::Doublewrite)?;
         self.go_on(1 - self.turn, number);
         Ok(())
     }

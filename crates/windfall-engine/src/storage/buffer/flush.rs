@@ -49,7 +49,7 @@ use crate::{
     error::{DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId},
     page::{self, Page},
-    sync::{Arc, Bug, Event, atomic::Ordering::Relaxed, planted, work},
+    sync::{Arc, Event, atomic::Ordering::Relaxed, work},
 };
 
 /// The most tablespaces that a round by age examines.
@@ -139,10 +139,8 @@ impl Flusher {
         while self.queue.pending() > 0 {
             for Completion { token, result, buffer } in self.queue.complete(true) {
                 match result {
-                    Err(error) if !planted(Bug::FailedWriteForgotten) => {
-                        failed.insert(token as usize, (error, buffer));
-                    }
-                    _ => self.spare.push(buffer),
+                    Err(error) => drop(failed.insert(token as usize, (error, buffer))),
+                    Ok(()) => self.spare.push(buffer),
                 }
             }
         }
@@ -484,8 +482,7 @@ impl BufferPool {
             return None;
         }
         let id = PageId { space: space.id(), page };
-        let is_it = frame.tag() == id || planted(Bug::CopyWithoutTag);
-        let wanted = is_it && frame.is(DIRTY) && !frame.is(WRITING);
+        let wanted = frame.tag() == id && frame.is(DIRTY) && !frame.is(WRITING);
         let copied = wanted.then(|| {
             let since = frame.oldest();
             let from = self.arena.page(no);
@@ -496,12 +493,7 @@ impl BufferPool {
             frame.clear(DIRTY);
             let counted = self.counters.dirty.fetch_sub(1, Relaxed);
             debug_assert!(counted > 0, "{id} was dirty and was not counted");
-            let mut dirty = space.dirty.lock();
-            dirty.start_writing(page, since);
-            if planted(Bug::CleanWhenCopied) {
-                dirty.written(page, since);
-            }
-            drop(dirty);
+            space.dirty.lock().start_writing(page, since);
             let wrong = if from.id() == id {
                 page::check_header(from).err()
             } else {
@@ -522,7 +514,7 @@ impl BufferPool {
         }
         let mut dirty = copy.space.dirty.lock();
         // The frame of a dropped page may hold another page by now.
-        if frame.tag() == copy.id() || planted(Bug::FailedWriteWithoutTag) {
+        if frame.tag() == copy.id() {
             let before = frame.set(DIRTY);
             debug_assert!(before & WRITING != 0, "{} was not being written", copy.id());
             let changed_since = (before & DIRTY != 0).then(|| frame.oldest());
@@ -559,16 +551,12 @@ impl BufferPool {
         let disk = &*self.context.disk;
         let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
         let youngest = copies.iter().filter(logged).map(|copy| copy.lsn).max();
-        if let Some(lsn) = youngest
-            && !planted(Bug::PagesBeforeTheLog)
-        {
+        if let Some(lsn) = youngest {
             self.context.log.sync_to(lsn)?;
         }
         // A mini-transaction that is left unfinished poisons the database before it releases its latches. A page copied
         // after that is detected here.
-        if !planted(Bug::HalfAChangeWritten) {
-            self.context.health.check()?;
-        }
+        self.context.health.check()?;
         self.check_copies(copies)?;
         for (_, buffer) in &mut pages {
             let crc = crc32c::crc32c(&buffer.bytes()[4..self.page_size]);
@@ -587,7 +575,7 @@ impl BufferPool {
             .map(|(_, (_, (id, buffer)))| (*id, buffer))
             .collect();
         if !to_copy.is_empty() {
-            let kept = kept.iter().filter(|_| !planted(Bug::TornCopyForgotten)).map(|n| &flusher.torn[*n]);
+            let kept = kept.iter().map(|n| &flusher.torn[*n]);
             let pages: Vec<_> = kept.map(|torn| (torn.id(), &torn.copy)).chain(to_copy).collect();
             flusher
                 .doublewrite
@@ -611,7 +599,7 @@ impl BufferPool {
         );
         let first = (retried + (PAGES - flusher.torn.len()) / 2).min(requests.len());
         let second = requests.split_off(first);
-        let are_many = flusher.torn.len() >= TRIAL_WRITES_FROM && !planted(Bug::PlaceNotTried);
+        let are_many = flusher.torn.len() >= TRIAL_WRITES_FROM;
         let mut failed = BTreeMap::new();
         for mut part in [requests, second] {
             if failed.range(retried..).next().is_some() {

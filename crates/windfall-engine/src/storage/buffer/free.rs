@@ -6,18 +6,14 @@
 //! its changes, so that equal heads mean an unchanged list (the ABA problem of Treiber's stack, 1986).
 
 use super::arena::{Arena, FrameNo};
-use crate::sync::{
-    Bug,
-    atomic::{
-        AtomicU64, AtomicUsize,
-        Ordering::{AcqRel, Acquire, Relaxed},
-    },
-    planted,
+use crate::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed},
 };
 
 /// Returns the upper half of the head that follows this one.
 fn next_count(head: u64) -> u64 {
-    (head >> 32).wrapping_add(u64::from(!planted(Bug::HeadWithoutCount))) << 32
+    (head >> 32).wrapping_add(1) << 32
 }
 
 /// The list. The head has the count of changes in the upper half, and the frame number plus one in the lower.

@@ -19,9 +19,8 @@ use super::space::{Durability, Space};
 use crate::{
     ids::{Lsn, PageNo},
     sync::{
-        Arc, Bug, Mutex, Rank,
+        Arc, Mutex, Rank,
         atomic::Ordering::{AcqRel, Relaxed, Release},
-        planted,
         work::{self, Work},
     },
 };
@@ -81,8 +80,7 @@ impl LowWaterMark {
         dirty.insert(page, since);
         debug_assert!(dirty.waiting() == waiting + 1, "{page:?} becomes dirty and is in the dirty set");
         // A temporary tablespace has no changes in the log.
-        let is_known = space.durability() == Durability::Logged && !planted(Bug::DirtyPageForgotten);
-        if is_known && !space.listed.swap(true, AcqRel) {
+        if space.durability() == Durability::Logged && !space.listed.swap(true, AcqRel) {
             self.inbox.push(space.clone());
         }
     }
@@ -91,7 +89,6 @@ impl LowWaterMark {
     /// lower; [`Lsn::MAX`] when there is none. `durable` is the LSN up to which the log is durable. Every change below
     /// `registered` must have been registered before the call.
     pub(super) fn oldest(&self, durable: Lsn, registered: Lsn) -> Lsn {
-        let registered = if planted(Bug::LowWaterMarkIgnoresUnregistered) { Lsn::MAX } else { registered };
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
         while let Some((key, space)) = heap.pop() {

@@ -21,12 +21,11 @@ use super::arena::FrameNo;
 use crate::{
     ids::PageNo,
     sync::{
-        Arc, Bug, OnceLock,
+        Arc, OnceLock,
         atomic::{
             AtomicU32,
             Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
         },
-        planted,
         work::{self, Work},
     },
 };
@@ -243,10 +242,7 @@ impl PageTable {
 
     /// Decrements the chunk's count of entries. If it becomes zero, gives up the chunk.
     fn leave(&self, leaf: &Leaf, page: PageNo, empty_chunks: &Arc<EmptyChunks>, guard: &Guard) {
-        let gives_up = || {
-            planted(Bug::ChunkGoesUnderAnEntry)
-                || leaf.count.compare_exchange(0, DEAD, AcqRel, Relaxed).is_ok()
-        };
+        let gives_up = || leaf.count.compare_exchange(0, DEAD, AcqRel, Relaxed).is_ok();
         let count = leaf.count.fetch_sub(1, AcqRel);
         debug_assert!(count != 0 && count != DEAD, "{page:?} leaves a chunk that does not count it");
         if count != 1 || !gives_up() {

@@ -20,12 +20,11 @@ use crate::{
     ids::{PageId, PageNo},
     memory,
     sync::{
-        Arc, Bug, Mutex, Rank,
+        Arc, Mutex, Rank,
         atomic::{
             AtomicUsize,
             Ordering::{Relaxed, SeqCst},
         },
-        planted,
         work::{self, Work},
     },
 };
@@ -237,7 +236,6 @@ impl BufferPool {
                 freed += 1;
             }
             Taken::Gone => {}
-            Taken::Busy if planted(Bug::LatecomerForgotten) => {}
             Taken::Busy => busy_frames.push((page, frame)),
         };
         for (page, frame) in earlier {
@@ -262,7 +260,7 @@ impl BufferPool {
         if !descriptor.latch.try_exclusive() {
             return Taken::Busy;
         }
-        if descriptor.tag() != id && !planted(Bug::DrainWithoutTag) {
+        if descriptor.tag() != id {
             descriptor.latch.release_unchanged();
             return Taken::Gone;
         }

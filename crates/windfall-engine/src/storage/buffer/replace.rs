@@ -25,12 +25,11 @@ use crate::{
     error::{Error, Result, UsageError},
     ids::{PageId, SpaceId},
     sync::{
-        Bug,
         atomic::{
             AtomicU64,
             Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
         },
-        planted, thread_local,
+        thread_local,
         work::{self, Work},
     },
 };
@@ -122,7 +121,7 @@ impl BufferPool {
         loop {
             let free = self.may_take_free().then(|| self.free.pop(&self.arena).or_else(|| self.unused()));
             if let Some(frame) = free.flatten() {
-                if frame.0 >= self.limit.load(SeqCst) && !planted(Bug::FrameBeyondTheSize) {
+                if frame.0 >= self.limit.load(SeqCst) {
                     self.retire(frame);
                     continue;
                 }
@@ -264,11 +263,7 @@ impl BufferPool {
             }
         }
         descriptor.clear_tag();
-        if planted(Bug::EvictionKeepsVersion) {
-            descriptor.latch.release_unchanged();
-        } else {
-            descriptor.latch.release_changed();
-        }
+        descriptor.latch.release_changed();
         true
     }
 }

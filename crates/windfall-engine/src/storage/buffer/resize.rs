@@ -17,11 +17,7 @@ use super::{
 use crate::{
     error::{Result, UsageError},
     ids::SpaceId,
-    sync::{
-        Bug,
-        atomic::Ordering::{Acquire, SeqCst},
-        planted,
-    },
+    sync::atomic::Ordering::{Acquire, SeqCst},
 };
 
 /// The frames beyond the size that a step examines.
@@ -78,7 +74,7 @@ impl BufferPool {
         self.arena.release(frame, FrameNo(frame.0 + 1));
         let before = self.arena.frame(frame).set(RETIRED);
         debug_assert!(before & (DIRTY | WRITING | RETIRED) == 0, "{frame:?} is retired twice, or in use");
-        if frame.0 < self.limit.load(SeqCst) && !planted(Bug::RetiredForGood) {
+        if frame.0 < self.limit.load(SeqCst) {
             self.bring_back(frame);
         }
     }

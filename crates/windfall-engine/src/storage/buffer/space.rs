@@ -14,12 +14,11 @@ use crate::{
     error::{Error, Owner, Result},
     ids::{Lsn, SpaceId, TrxId},
     sync::{
-        Bug, Mutex, Rank, RwLock,
+        Mutex, Rank, RwLock,
         atomic::{
             AtomicBool, AtomicU8, AtomicU32, AtomicU64,
             Ordering::{Acquire, Relaxed, Release, SeqCst},
         },
-        planted,
     },
 };
 
@@ -169,9 +168,6 @@ impl Space {
     /// pool knows it.
     pub(super) fn is_known_permanently(&self) -> bool {
         assert!(self.is_dropped(), "tablespace {} is live, and the pool may yet learn of it", self.id);
-        if planted(Bug::DropLeavesItUnknown) {
-            return self.slot().is_some();
-        }
         self.slot.compare_exchange(UNKNOWN, NEVER, SeqCst, Relaxed).is_err()
     }
 

@@ -37,7 +37,7 @@ use crate::{
     error::{CorruptError, DiskError, Result},
     health::Health,
     ids::Lsn,
-    sync::{Arc, Bug, planted},
+    sync::Arc,
 };
 
 const MAGIC: &[u8; 8] = b"WINDFALL";
@@ -179,9 +179,7 @@ impl ControlFile {
         let (sequence, control) = Self::read(disk.as_ref())?;
         // The next write relies on this slot. Bytes written by a killed process may be in the page cache only, and
         // after a failed sync another sync of the same bytes means nothing.
-        if !planted(Bug::ControlNotWrittenAgain) {
-            disk.write(FileName::Control, offset(sequence), &control.encode(sequence))?;
-        }
+        disk.write(FileName::Control, offset(sequence), &control.encode(sequence))?;
         disk.sync(FileName::Control)?;
         Ok(Self { disk, health, sequence, control })
     }
@@ -262,14 +260,14 @@ impl ControlFile {
             "the record would be read back as another one"
         );
         let written = self.disk.write(FileName::Control, offset(sequence), &control.encode(sequence));
-        let sync = || if planted(Bug::ControlNotSynced) { Ok(()) } else { self.disk.sync(FileName::Control) };
-        written.and_then(|()| sync()).map_err(|error| self.health.poison(&error.to_string()))?;
+        written
+            .and_then(|()| self.disk.sync(FileName::Control))
+            .map_err(|error| self.health.poison(&error.to_string()))?;
         (self.sequence, self.control) = (sequence, control);
         Ok(())
     }
 }
 
 fn offset(sequence: u64) -> u64 {
-    let slot = if planted(Bug::ControlOverwritten) { 0 } else { sequence % 2 };
-    slot * BLOCK as u64
+    sequence % 2 * BLOCK as u64
 }

@@ -18,12 +18,11 @@ use crate::{
     error::{Owner, Result, UsageError},
     ids::Lsn,
     sync::{
-        Bug,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
-        planted, thread, thread_local,
+        thread, thread_local,
     },
 };
 
@@ -90,7 +89,6 @@ impl Log {
         // Read the end first and the slots after it: a thread that takes a slot later appends at or above the end.
         let end = self.reserved.load(SeqCst);
         let low_water_mark = self.slots.iter().map(|slot| slot.bound.load(SeqCst)).fold(u64::MAX, u64::min);
-        let end = if planted(Bug::SlotsBeforeTheEnd) { self.reserved.load(SeqCst) } else { end };
         Lsn(end.min(low_water_mark))
     }
 

@@ -9,7 +9,6 @@ use super::{
 use crate::{
     env::ModelEnv,
     sync::{
-        Bug,
         atomic::AtomicBool,
         model::{explore, spawn},
     },
@@ -32,7 +31,7 @@ fn append(log: &Log, payload: &[u8]) -> Group {
 /// for progress and not for the leader's end; a slot that is freed without a notification.
 #[test]
 fn an_acknowledged_commit_is_written_and_no_thread_waits_for_ever() {
-    explore(1200, &[Bug::DurableBeforeTheSync, Bug::LeaderWakesNone, Bug::GroupSeenEarly], || {
+    explore(1200, &["DurableBeforeTheSync", "LeaderWakesNone", "GroupSeenEarly"], || {
         let life = open();
         let commits = [(1, 40, FlushLog::Sync), (2, 5, FlushLog::Write), (3, 900, FlushLog::Sync)];
         let threads = commits.map(|(n, len, mode)| {
@@ -63,7 +62,7 @@ fn an_acknowledged_commit_is_written_and_no_thread_waits_for_ever() {
 /// it was written to meanwhile.
 #[test]
 fn what_is_written_during_a_sync_is_durable_with_the_next_one() {
-    explore(1500, &[Bug::WrittenMeanwhileIsDurable], || {
+    explore(1500, &["WrittenMeanwhileIsDurable"], || {
         let life = open();
         let (log, disk) = (life.log.clone(), life.disk.clone());
         let first = spawn(move || {
@@ -89,7 +88,7 @@ fn what_is_written_during_a_sync_is_durable_with_the_next_one() {
 /// database has stopped.
 #[test]
 fn a_failing_sync_is_reported_to_every_commit_and_acknowledges_none() {
-    explore(2000, &[Bug::FailureIsForgotten, Bug::LeaderWakesNone, Bug::DurableBeforeTheSync], || {
+    explore(2000, &["FailureIsForgotten", "LeaderWakesNone", "DurableBeforeTheSync"], || {
         let life = open();
         let refused = Arc::new(AtomicBool::new(false));
         let threads = [1, 2, 3].map(|n| {
@@ -129,7 +128,7 @@ fn a_reservation_is_kept_on_a_full_disk() {
     /// Bytes of a group, and the reservation for it.
     const GROUP: usize = 900;
     const PROMISE: u64 = 1000;
-    explore(1500, &[Bug::ReservationReadsEndFirst], || {
+    explore(1500, &["ReservationReadsEndFirst"], || {
         let life = open();
         let geometry = life.log.segments.geometry();
         // The existing segment has room for one of the two.
@@ -163,7 +162,7 @@ fn a_reservation_is_kept_on_a_full_disk() {
 /// writes beyond the first incomplete frame.
 #[test]
 fn a_full_ring_loses_and_mixes_nothing() {
-    explore(600, &[Bug::SpaceGivenBeforeItIsClear], || {
+    explore(600, &["SpaceGivenBeforeItIsClear"], || {
         let life = open();
         let longest = life.log.max_group();
         let threads = [1, 2, 3].map(|n| {
@@ -188,7 +187,7 @@ fn starts(groups: &[Group]) -> Vec<Lsn> {
 /// end.
 #[test]
 fn the_low_water_mark_of_appending_waits_for_the_appenders() {
-    explore(6000, &[Bug::SlotsBeforeTheEnd], || {
+    explore(6000, &["SlotsBeforeTheEnd"], || {
         let life = open();
         let registered = Arc::new(Mutex::new(Rank::Leaf, Vec::new()));
         let threads = [1, 2, 3].map(|n| {

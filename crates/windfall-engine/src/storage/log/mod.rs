@@ -81,9 +81,8 @@ use crate::{
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
     sync::{
-        Arc, Bug, Event, Mutex, OnceLock, Rank,
+        Arc, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicU64, Ordering::SeqCst},
-        planted,
     },
 };
 
@@ -382,9 +381,8 @@ impl Log {
     pub fn commit(&self, lsn: Lsn, mode: FlushLog) -> Result<()> {
         match mode {
             FlushLog::Lazy => self.health.check(),
-            _ if planted(Bug::CommitNotWritten) => self.health.check(),
-            FlushLog::Sync if !planted(Bug::CommitNotAwaited) => self.sync_to(lsn),
-            FlushLog::Sync | FlushLog::Write => self.write_to(lsn),
+            FlushLog::Sync => self.sync_to(lsn),
+            FlushLog::Write => self.write_to(lsn),
         }
     }
 }

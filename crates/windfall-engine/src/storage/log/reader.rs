@@ -16,7 +16,7 @@ use crate::{
     disk::{Disk, FileName, Folder},
     error::{CorruptError, DiskError, Result},
     ids::Lsn,
-    sync::{Arc, Bug, planted},
+    sync::Arc,
 };
 
 /// The maximum length of one read, in bytes.
@@ -156,11 +156,7 @@ impl LogReader {
         // Filling may have moved the buffer.
         let from = (self.at.0 - self.base.0) as usize;
         let whole = header.holds(self.seed, &self.buffer[from..from + header.span()]);
-        Ok(if whole || planted(Bug::TornTailTaken) {
-            Ok(header)
-        } else {
-            Err("the frame's checksum is wrong")
-        })
+        Ok(if whole { Ok(header) } else { Err("the frame's checksum is wrong") })
     }
 
     /// Makes sure that this many bytes from here on are in the buffer. Returns whether the log has them.

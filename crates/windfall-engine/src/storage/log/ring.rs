@@ -11,13 +11,9 @@ use super::frame::{HEADER, Header, span};
 use crate::{
     error::{Result, UsageError},
     ids::Lsn,
-    sync::{
-        Bug,
-        atomic::{
-            AtomicU64,
-            Ordering::{Acquire, Relaxed, SeqCst},
-        },
-        planted,
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed, SeqCst},
     },
 };
 
@@ -77,9 +73,6 @@ impl Ring {
         // In a model, a load would be a step of its schedule.
         #[cfg(not(feature = "model"))]
         debug_assert!(word(0).load(Relaxed) == 0, "the space of the frame was not cleared");
-        if planted(Bug::GroupSeenEarly) {
-            word(0).store(first, SeqCst);
-        }
         word(1).store(second, Relaxed);
         word(2).store(third, Relaxed);
         let (whole, rest) = payload.as_chunks::<8>();

@@ -37,9 +37,8 @@ use crate::{
     health::Health,
     ids::Lsn,
     sync::{
-        Arc, Bug, Mutex, Rank,
+        Arc, Mutex, Rank,
         atomic::{AtomicU64, Ordering::SeqCst},
-        planted,
     },
 };
 
@@ -144,8 +143,7 @@ fn take_over(disk: &dyn Disk, geometry: Geometry, uuid: &[u8; 16], number: u64) 
         return Ok(false);
     }
     // As for the rest of the log: its sync may have failed, and readable bytes need not be durable.
-    let write = || disk.write(file, 0, &geometry.header(uuid, number));
-    if !planted(Bug::HeaderNotWrittenAgain) && write().is_err() {
+    if disk.write(file, 0, &geometry.header(uuid, number)).is_err() {
         return Ok(false);
     }
     disk.sync(file)?;

@@ -26,12 +26,11 @@ use crate::{
     error::{Error, Result},
     ids::Lsn,
     sync::{
-        Arc, Bug, Event, Mutex, Rank,
+        Arc, Event, Mutex, Rank,
         atomic::{
             AtomicBool,
             Ordering::{Relaxed, SeqCst},
         },
-        planted,
     },
 };
 
@@ -259,22 +258,18 @@ impl Log {
     fn reserve_before(&self, bytes: u64, kept: u64) -> Result<LogReservation<'_>> {
         self.health.check()?;
         let (reservation, last) = self.count_reservation(bytes, kept);
-        if !planted(Bug::ReservationUncovered) {
-            self.segments.ready(last)?;
-        }
+        self.segments.ready(last)?;
         Ok(reservation)
     }
 
     /// Counts a reservation, and returns the last segment that it needs.
     fn count_reservation(&self, bytes: u64, kept: u64) -> (LogReservation<'_>, u64) {
-        let early = planted(Bug::ReservationReadsEndFirst).then(|| self.end());
         // Add the reservation first and read the end afterwards: bytes appended under an older reservation move from
         // the one count to the other.
         let reserved_bytes = self.reserved_bytes.fetch_add(bytes, SeqCst) + bytes;
         #[cfg(test)]
         self.reserved_ever.fetch_add(bytes, Relaxed);
-        let end = early.unwrap_or_else(|| self.end());
-        let last = self.segments.geometry().number(Lsn(end.0 + reserved_bytes + kept));
+        let last = self.segments.geometry().number(Lsn(self.end().0 + reserved_bytes + kept));
         (LogReservation { log: self, bytes }, last)
     }
 

@@ -19,15 +19,14 @@ use smallvec::SmallVec;
 use super::{Log, frame::BLOCK};
 use crate::{
     disk::FileName,
-    error::{DiskError, Error, Result},
+    error::{DiskError, Result},
     ids::Lsn,
     sync::{
-        Bug, Event, Held, MutexGuard, Rank,
+        Event, Held, MutexGuard, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
-        planted,
     },
 };
 
@@ -63,9 +62,7 @@ struct NotifyOnDrop<'a>(&'a Event);
 
 impl Drop for NotifyOnDrop<'_> {
     fn drop(&mut self) {
-        if !planted(Bug::LeaderWakesNone) {
-            self.0.notify();
-        }
+        self.0.notify();
     }
 }
 
@@ -181,12 +178,7 @@ impl Log {
             Unsynced { segments, written: self.written.load(SeqCst), arrived: self.arrived.load(SeqCst) }
         };
         debug_assert!(unsynced.written >= goal, "the log is synced before it is written");
-        self.sync_written(&unsynced).map_err(|error| {
-            if planted(Bug::FailureIsForgotten) {
-                return Error::Closed;
-            }
-            self.health.poison(&error.to_string())
-        })?;
+        self.sync_written(&unsynced).map_err(|error| self.health.poison(&error.to_string()))?;
         Ok(true)
     }
 
@@ -271,9 +263,6 @@ impl Log {
             pad(&mut writer.buffer, offset);
             debug_assert!(writer.buffer.len() as u64 <= geometry.left(at), "a write goes beyond its segment");
             self.disk.write(FileName::Log(number), offset, &writer.buffer)?;
-            if planted(Bug::SpaceGivenBeforeItIsClear) {
-                self.written.store(at.0 + bytes as u64, SeqCst);
-            }
             self.ring.clear(at, bytes);
             at.0 += bytes as u64;
             self.written.store(at.0, SeqCst);
@@ -300,16 +289,12 @@ impl Log {
         debug_assert!(self.durable.load(SeqCst) <= *written, "the log is durable beyond what is written");
         debug_assert!(!segments.is_empty(), "what was written is in no segment that is synced");
         debug_assert!(*arrived >= served, "fewer requests have arrived than were served");
-        if planted(Bug::DurableBeforeTheSync) {
-            self.durable.store(*written, SeqCst);
-        }
         // What is written from here on is for the next sync, however long this one takes.
         self.last_sync_at.store(self.env.now().as_nanos() as u64, Relaxed);
         for number in segments {
             let before = self.env.now();
             self.syncing_since.store((before.as_nanos() as u64).max(1), Relaxed);
-            let done =
-                if planted(Bug::LogNotSynced) { Ok(()) } else { self.disk.sync(FileName::Log(*number)) };
+            let done = self.disk.sync(FileName::Log(*number));
             self.syncing_since.store(0, Relaxed);
             done?;
             let now = self.env.now();
@@ -322,8 +307,7 @@ impl Log {
         self.recent_committers.store(self.arrived.load(SeqCst) - served, Relaxed);
         self.served.store(*arrived, Relaxed);
         // Bytes that other threads have written meanwhile may be too late for this sync.
-        let meanwhile = planted(Bug::WrittenMeanwhileIsDurable).then(|| self.written.load(SeqCst));
-        self.durable.store(meanwhile.unwrap_or(*written), SeqCst);
+        self.durable.store(*written, SeqCst);
         Ok(())
     }
 

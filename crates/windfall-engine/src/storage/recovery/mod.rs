@@ -45,7 +45,7 @@ use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
     log::{Control, GroupReader, LogReader, Record, segment_of},
     page::{Page, PageOp, blank},
-    sync::{Arc, Bug, planted},
+    sync::Arc,
 };
 
 /// Bytes of changes collected before their pages are visited: each page of a batch is visited once.
@@ -162,7 +162,7 @@ impl Scan {
     fn prepare(&mut self, trx: TrxId, xid: &[u8]) {
         if xid.is_empty() {
             self.prepared.remove(&trx);
-        } else if !planted(Bug::PreparedForgotten) {
+        } else {
             self.prepared.insert(trx, Arc::from(xid));
         }
     }
@@ -285,11 +285,7 @@ pub fn recover(
         .collect();
     Doublewrite::remove_new(disk);
     settle_files(disk, scan, &files, progress)?;
-    let lost = if planted(Bug::TornPageKept) {
-        Lost::new()
-    } else {
-        repair_torn_pages(pool, control.low_water_mark, scan, &files)?
-    };
+    let lost = repair_torn_pages(pool, control.low_water_mark, scan, &files)?;
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
         tracing::warn!("the doublewrite file is missing: it is created again");
@@ -311,7 +307,7 @@ fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(P
     let total = scan.changed.len() as u64;
     for (done, space) in (0..).zip(&scan.changed) {
         progress(Progress { phase: Phase::Settle, done, total });
-        if files.contains(space) && !planted(Bug::KilledWritesNotSynced) {
+        if files.contains(space) {
             disk.sync(FileName::Data(*space))?;
         }
     }
@@ -591,8 +587,7 @@ impl Replay<'_> {
         let since = changes.first().map_or(Lsn::MAX, |(start, ..)| *start);
         // The LSN as found: a group may change a page several times, and all its changes carry one LSN.
         let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };
-        let is_due = |end: Lsn| end > found || planted(Bug::ReplayedTwice);
-        for (_, end, at) in changes.iter().filter(|(_, end, _)| is_due(*end)) {
+        for (_, end, at) in changes.iter().filter(|(_, end, _)| *end > found) {
             let page = latched.page();
             let damaged = |what: &str| {
                 let file = self.pool.context().disk.path(FileName::Data(id.space));
@@ -603,9 +598,7 @@ impl Replay<'_> {
             page.set_lsn(*end);
             latched.mark_dirty(space, since);
         }
-        if !planted(Bug::FoundDoneNotDirty) {
-            latched.mark_dirty(space, since);
-        }
+        latched.mark_dirty(space, since);
         Ok(())
     }
 }

@@ -19,12 +19,11 @@ use crate::{
     error::DiskError,
     ids::{Lsn, SpaceId},
     sync::{
-        Arc, Bug, Event, Mutex, Rank,
+        Arc, Event, Mutex, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
-        planted,
     },
 };
 
@@ -172,7 +171,7 @@ impl Deleter {
             return Next::Idle(IDLE);
         };
         let log = &self.pool.context().log;
-        if pending_file.dropped > log.durable() && !planted(Bug::FileGoesBeforeTheDrop) {
+        if pending_file.dropped > log.durable() {
             // A log under pressure waits for this drop: then it is made durable now.
             let synced = log.pressure() < 50 || log.sync_to(pending_file.dropped).is_ok();
             self.queue.lock().push_back(pending_file);

@@ -8,10 +8,7 @@ use crate::{
     },
     disk::{Disk, FileName},
     ids::{Lsn, SpaceId},
-    sync::{
-        Bug,
-        model::{explore, spawn},
-    },
+    sync::model::{explore, spawn},
 };
 
 /// The tablespace that replaces the dropped ones.
@@ -26,7 +23,7 @@ const NEW: SpaceId = SpaceId(103);
 #[test]
 fn a_file_is_deleted_after_its_drop_and_not_created_again() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::FileGoesBeforeTheDrop, Bug::FileAfterTheDeleter], move || {
+    explore(3000, &["FileGoesBeforeTheDrop", "FileAfterTheDeleter"], move || {
         let base = prepared.open(16);
         let deleter = Arc::new(Deleter::new(base.pool.clone()));
         let log = base.pool.context().log.clone();

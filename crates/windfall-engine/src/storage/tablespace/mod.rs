@@ -45,7 +45,7 @@ use crate::{
     ids::{PageId, PageNo},
     mtr::{Mtr, Slot},
     page::{Access, Page, PageOp, PageType},
-    sync::{Arc, Bug, planted},
+    sync::Arc,
 };
 
 const MAGIC: u64 = u64::from_le_bytes(*b"WFSPACE1");
@@ -189,7 +189,7 @@ fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Map> {
             return Ok(Map::New(mtr.latch_fresh(space, page)?, Some(previous)));
         }
         space.raise_map_groups(group + 1);
-        if is_first && !planted(Bug::PreviousMapKept) {
+        if is_first {
             mtr.unlatch(previous);
         }
     }
@@ -295,9 +295,7 @@ pub fn free(mtr: &mut Mtr<'_>, space: &Space, freeing: Freeing) {
         no.0.wrapping_sub(mtr.id(map).page.0) < pages_a_map(mtr.pool().page_size()),
         "{no:?} is freed in the map of another group"
     );
-    if !planted(Bug::PageNotFreed) {
-        set_bit(mtr, map, no.0 % pages_a_map(mtr.pool().page_size()), false);
-    }
+    set_bit(mtr, map, no.0 % pages_a_map(mtr.pool().page_size()), false);
     mtr.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });
     space.lower_free_hint(no.0);
 }

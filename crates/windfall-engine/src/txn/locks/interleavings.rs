@@ -65,7 +65,7 @@ impl Leaf {
 /// twice.
 #[test]
 fn the_next_holder_is_woken() {
-    explore(4000, &[Bug::ServedAndNotWoken], || {
+    explore(4000, &["ServedAndNotWoken"], || {
         let locks = locks();
         let inside = Arc::new(AtomicU64::new(0));
         let lock_owners = [1, 2, 3].map(|id| locks.lock_owner(TrxId(id)));
@@ -97,7 +97,7 @@ fn the_next_holder_is_woken() {
 /// Catches: a lock that is entered for a transaction that has released all its locks, and is therefore never released.
 #[test]
 fn no_request_waits_for_a_transaction_that_has_ended() {
-    explore(4000, &[Bug::EndedWriterLocks, Bug::ServedAndNotWoken], || {
+    explore(4000, &["EndedWriterLocks", "ServedAndNotWoken"], || {
         let locks = locks();
         let writer = locks.lock_owner(TrxId(1));
         let others = [2, 3].map(|id| {
@@ -122,7 +122,7 @@ fn no_request_waits_for_a_transaction_that_has_ended() {
 /// Catches: a cycle that is not found; a victim that is not woken.
 #[test]
 fn a_deadlock_is_broken_whichever_request_closes_it() {
-    explore(2000, &[Bug::ServedAndNotWoken], || {
+    explore(2000, &["ServedAndNotWoken"], || {
         let locks = locks();
         let threads = [(1, [b'a', b'b']), (2, [b'b', b'a']), (3, [b'a', b'a'])].map(|(id, keys)| {
             let (locks, me) = (locks.clone(), locks.lock_owner(TrxId(id)));
@@ -147,7 +147,7 @@ fn a_deadlock_is_broken_whichever_request_closes_it() {
 /// Catches: a count of ranges that is published late, over a later one, so that the writer assumes there are none.
 #[test]
 fn an_insert_sees_the_range_or_is_seen() {
-    explore(6000, &[Bug::LocksPublishedLate], || {
+    explore(6000, &["LocksPublishedLate"], || {
         let locks = locks();
         let leaf = Arc::new(Leaf::default());
         let before = locks.lock_owner(TrxId(1));
@@ -183,7 +183,7 @@ fn an_insert_sees_the_range_or_is_seen() {
 /// Catches: a count of rows that is published late; a writer that misses a lock; a locking reader that misses a writer.
 #[test]
 fn a_row_that_is_locked_is_not_written() {
-    explore(6000, &[Bug::LocksPublishedLate, Bug::ServedAndNotWoken], || {
+    explore(6000, &["LocksPublishedLate", "ServedAndNotWoken"], || {
         let locks = locks();
         let leaf = Arc::new(Leaf::default());
         let before = locks.lock_owner(TrxId(1));

@@ -29,7 +29,7 @@ use crate::{
     env::Env,
     error::{Error, Owner, Result, RowHolder, UsageError},
     ids::SpaceId,
-    sync::{Arc, Bug, Event, Held, Mutex, Rank, is_nested, planted},
+    sync::{Arc, Event, Held, Mutex, Rank, is_nested},
 };
 
 const SHARDS: usize = 64;
@@ -186,9 +186,6 @@ impl KeyLatchGuard<'_> {
     /// the latch was acquired.
     fn join(&mut self, name: LatchName, behind_calls: bool) -> bool {
         drop(Held::take(Rank::Row));
-        if planted(Bug::RowNotLocked) {
-            return true;
-        }
         let shard = self.latches.shard(name);
         let ticket = {
             let mut queues = shard.queues.lock();

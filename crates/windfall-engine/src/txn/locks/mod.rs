@@ -59,13 +59,12 @@ use crate::{
     ids::{SpaceId, TrxId},
     keys::KeyRange,
     sync::{
-        Arc, Bug, Held, Mutex, Rank,
+        Arc, Held, Mutex, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
             fence,
         },
-        planted,
     },
 };
 use space::Counts;
@@ -137,21 +136,12 @@ impl LockManager {
     fn step<T>(&self, step: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.table.lock();
         let result = step(&mut table);
-        let counts = table.counts();
-        let is_late = planted(Bug::LocksPublishedLate);
-        if !is_late {
-            self.publish(counts);
-        }
+        self.publish(table.counts());
         let woken = table.owners.take_woken();
         drop(table);
-        if is_late {
-            self.publish(counts);
-        }
         fence(SeqCst);
-        if !planted(Bug::ServedAndNotWoken) {
-            for lock_owner in woken {
-                lock_owner.event().notify();
-            }
+        for lock_owner in woken {
+            lock_owner.event().notify();
         }
         result
     }

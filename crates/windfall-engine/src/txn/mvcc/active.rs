@@ -29,12 +29,11 @@ use crate::{
     ids::{Lsn, TrxId, UndoPos},
     page::EntryHeader,
     sync::{
-        Arc, Bug, Mutex, Rank,
+        Arc, Mutex, Rank,
         atomic::{
             AtomicBool, AtomicU64,
             Ordering::{Acquire, Relaxed, Release, SeqCst},
         },
-        planted,
     },
     txn::locks::{LockManager, LockOwner},
 };
@@ -422,7 +421,7 @@ impl Active {
     /// oldest pin was made; without a pin, by those that have ended now.
     pub fn horizon(&self) -> Arc<Snapshot> {
         let table = self.table.lock();
-        match table.pins.first_key_value().filter(|_| !planted(Bug::PurgeIgnoresViews)) {
+        match table.pins.first_key_value() {
             Some((_, oldest)) => oldest.horizon.clone(),
             None => Arc::new(self.look(&table)),
         }
@@ -440,11 +439,7 @@ impl Active {
         let mut table = self.table.lock();
         let number = table.next_pin;
         table.next_pin += 1;
-        let mut horizon = self.look(&table);
-        if planted(Bug::ViewTooNew) {
-            horizon.active.pop();
-        }
-        let (horizon, is_ended) = (Arc::new(horizon), Arc::new(AtomicBool::new(false)));
+        let (horizon, is_ended) = (Arc::new(self.look(&table)), Arc::new(AtomicBool::new(false)));
         let pinned = Pinned { horizon: horizon.clone(), since, is_ended: is_ended.clone() };
         debug_assert!(
             table.pins.last_key_value().is_none_or(|(_, last)| last.horizon.high <= horizon.high),

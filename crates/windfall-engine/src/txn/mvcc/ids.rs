@@ -14,9 +14,8 @@ use crate::{
     log::Record,
     mtr::Mtr,
     sync::{
-        Arc, Bug, Mutex, Rank,
+        Arc, Mutex, Rank,
         atomic::{AtomicU64, Ordering::SeqCst},
-        planted,
     },
 };
 
@@ -63,8 +62,8 @@ impl Ids {
     pub fn new(pool: Arc<BufferPool>, space: SpaceId, trx: TrxId) -> Self {
         Self {
             pool,
-            spaces: Counter::new(if planted(Bug::SpaceReused) { 0 } else { space.0 }.max(SpaceId::FIRST.0)),
-            trxs: Counter::new(if planted(Bug::TransactionReused) { 0 } else { trx.0 }.max(1)),
+            spaces: Counter::new(space.0.max(SpaceId::FIRST.0)),
+            trxs: Counter::new(trx.0.max(1)),
             raising: Mutex::new(Rank::Transactions, ()),
         }
     }

@@ -11,9 +11,8 @@ use crate::{
     error::TransactionError,
     ids::TrxId,
     sync::{
-        Arc, Bug,
+        Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
-        planted,
     },
 };
 
@@ -52,7 +51,7 @@ impl ReadView {
     /// # Errors
     /// [`TransactionError::ViewEnded`].
     pub fn held<T, E: From<TransactionError>>(&self, looked: Result<T, E>) -> Result<T, E> {
-        if self.is_ended() && !planted(Bug::EndedViewBelieved) {
+        if self.is_ended() {
             return Err(TransactionError::ViewEnded.into());
         }
         looked

@@ -17,7 +17,6 @@ use super::{
 use crate::{
     error::{Owner, Result},
     store::Tree,
-    sync::{Bug, planted},
     txn::{locks::RowMode, mvcc::value, trx::Trx},
 };
 
@@ -75,7 +74,7 @@ pub fn has_left(trx: &Trx<'_>, index: &Tree, entry: &[u8], owner: impl FnOnce() 
 /// # Errors
 /// If the log accepts no more records.
 pub fn lock_range(trx: &mut Trx<'_>, tree: &Tree, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
-    if trx.rules.gaps && !planted(Bug::GapNotLocked) {
+    if trx.rules.gaps {
         let lock_owner = trx.lock_owner()?;
         trx.transactions().lock_manager().lock_range(&lock_owner, tree.space().id(), lower, upper);
     }

@@ -37,7 +37,7 @@ use super::{
 use crate::{
     error::{Blockers, LockError, Result},
     ids::{SpaceId, TrxId, UndoPos},
-    sync::{Arc, Bug, planted},
+    sync::Arc,
     txn::{
         locks::{LockRequest, LockTimeout, TableMode},
         undo::position::byte_of,
@@ -63,10 +63,6 @@ const LOOKS_PER_STEP: usize = 1024;
 pub fn roll_back_unfinished(transactions: &Transactions) -> Result<()> {
     let mut searches: BTreeMap<u8, Search> = BTreeMap::new();
     for (trx, first) in transactions.active().snapshot() {
-        if planted(Bug::RollbackForgotten) {
-            transactions.active().end(trx);
-            continue;
-        }
         let Some(stream) = transactions.streams().of(first) else {
             let what = format!(
                 "undo position {} of the unfinished transaction {} is in no undo stream",
@@ -108,7 +104,7 @@ fn resume_prepared(transactions: &Transactions, id: TrxId, name: &Arc<[u8]>, fou
         .active()
         .lock_owner(id, transactions.lock_manager())
         .expect("it is active until it ends");
-    for space in found.touched.iter().filter(|_| !planted(Bug::PreparedUnlocked)) {
+    for space in &found.touched {
         let wanted = LockRequest::Table(*space, TableMode::IntentionExclusive);
         transactions.lock_manager().acquire(&lock_owner, wanted, LockTimeout::NoWait)?;
     }

@@ -18,9 +18,8 @@ use crate::{
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{GroupWriter, Log, Record},
     sync::{
-        Arc, Bug,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
-        planted,
     },
     system::SystemTree,
     txn::{
@@ -134,7 +133,7 @@ impl Transactions {
         if !active.is_empty() {
             group.push(&Record::TrxTable { active });
         }
-        for (trx, xid) in prepared.into_iter().filter(|_| !planted(Bug::PreparedNotNoted)) {
+        for (trx, xid) in prepared {
             group.push(&Record::TrxPrepare { trx, xid: xid[..].into() });
         }
         limit

@@ -16,9 +16,8 @@ use super::state::Suspended;
 use crate::{
     ids::{SpaceId, TrxId, UndoPos},
     sync::{
-        Arc, Bug, Event, Mutex, Rank,
+        Arc, Event, Mutex, Rank,
         atomic::{AtomicUsize, Ordering::SeqCst},
-        planted,
     },
 };
 
@@ -125,9 +124,6 @@ impl Rollbacks {
 
     /// Returns the transactions here that may have changed a table.
     pub(super) fn blockers(&self, space: SpaceId) -> Vec<TrxId> {
-        if planted(Bug::HandedOverUnseen) {
-            return Vec::new();
-        }
         let state = self.state.lock();
         let searched = state.searches.iter().flat_map(|search| search.found.keys());
         let waiting = state.waiting.iter().filter(|waiting| waiting.touched.contains(&space));
@@ -159,7 +155,7 @@ impl Rollbacks {
     /// Returns whether a row of this table may have a partly applied change that is still to be rolled back.
     pub(in crate::txn) fn may_have_cut_off(&self, space: SpaceId) -> bool {
         let is_cut_off = || self.state.lock().cut_off.values().any(|table| *table == space);
-        (!self.blockers(space).is_empty() || is_cut_off()) && !planted(Bug::CutOffUnseen)
+        !self.blockers(space).is_empty() || is_cut_off()
     }
 
     /// Takes the next one that is due: a search, else a transaction. It is moved to the front.

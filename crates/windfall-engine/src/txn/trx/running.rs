@@ -32,7 +32,7 @@ use crate::{
     log::{LogReservation, Record},
     mtr::Mtr,
     page::EntryHeader,
-    sync::{Arc, Bug, planted},
+    sync::Arc,
     txn::{
         locks::{LockOwner, RowMode, RowName},
         mvcc::ReadView,
@@ -385,7 +385,7 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// A full disk: it is still prepared.
     pub fn revoke(&mut self) -> Result<Lsn> {
-        if !self.state.prepared || planted(Bug::PreparedDuringRollback) {
+        if !self.state.prepared {
             return Ok(Lsn::ZERO);
         }
         let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;

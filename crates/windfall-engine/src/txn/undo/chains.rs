@@ -24,15 +24,7 @@
 //! entry again. A delete-marked entry may be revived, and that rolled back: the chain that it names is then freed by
 //! whichever record comes first, and the other one finds nothing.
 
-use crate::{
-    error::Result,
-    ids::PageNo,
-    mtr::Mtr,
-    page::EntryHeader,
-    store::Tree,
-    sync::{Bug, planted},
-    tree::OverflowRef,
-};
+use crate::{error::Result, ids::PageNo, mtr::Mtr, page::EntryHeader, store::Tree, tree::OverflowRef};
 
 /// Pages freed in one mini-transaction.
 const PIECE: usize = 16;
@@ -50,8 +42,7 @@ pub(super) fn free(tree: &Tree, first: PageNo, stamp: u64, allowance: &mut usize
         return Ok(true);
     }
     while *allowance > 0 {
-        let piece = if planted(Bug::ChainLeaked) { 0 } else { PIECE };
-        let freed = tree.shorten_overflow(first, stamp, piece.min(*allowance))?;
+        let freed = tree.shorten_overflow(first, stamp, PIECE.min(*allowance))?;
         if freed == 0 {
             let mut mtr = Mtr::begin(tree.store())?;
             tree.free_overflow(&mut mtr, first, stamp)?;

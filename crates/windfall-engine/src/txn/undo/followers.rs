@@ -19,13 +19,12 @@ use crate::{
     page::EntryHeader,
     store::Tree,
     sync::{
-        Arc, Bug, Mutex, Rank,
+        Arc, Mutex, Rank,
         atomic::{
             AtomicUsize,
             Ordering::{Relaxed, SeqCst},
             fence,
         },
-        planted,
     },
     txn::mvcc::value,
 };
@@ -107,7 +106,7 @@ impl Followers {
         undone: Version,
         restored: Version,
     ) {
-        let Some(follower) = self.of(tree.space().id()).filter(|_| !planted(Bug::RollbackNotNoted)) else {
+        let Some(follower) = self.of(tree.space().id()) else {
             return;
         };
         // The chain of a long value that was rolled back stays until the transaction has ended. The chain of the

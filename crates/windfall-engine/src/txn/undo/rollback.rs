@@ -20,7 +20,6 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::{Bug, planted},
     tree::split_log_limit,
 };
 
@@ -90,8 +89,7 @@ pub(in crate::txn) fn roll_back(
     let pool = &context.pool;
     match &record.body {
         Body::Row { space, key, change, touches } => {
-            let entries = if planted(Bug::EntriesNotRolledBack) { &[][..] } else { touches };
-            for touch in entries.iter().rev() {
+            for touch in touches.iter().rev() {
                 if let Some(tree) = context.tree(touch.space) {
                     unless_dropped(roll_back_touch(&tree, version, touch))?;
                 }

@@ -42,12 +42,11 @@ use crate::{
     page::{Access, PageOp, PageType},
     store::Tree,
     sync::{
-        Arc, Bug, Event, Mutex, MutexGuard, Rank,
+        Arc, Event, Mutex, MutexGuard, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
-        planted,
     },
     system::{Change, SystemTree, UNDO},
     tree::hash::{HashBudget, TreeHash},
@@ -632,8 +631,7 @@ impl Tail<'_> {
     /// I/O, a full disk; nothing has changed then.
     pub fn reserve(&mut self, bytes: usize) -> Result<()> {
         let stream = self.stream;
-        let bytes = if planted(Bug::UndoNotReserved) { 0 } else { HEAD + bytes };
-        let last = (self.end.next + bytes as u64) / stream.slice_bytes();
+        let last = (self.end.next + (HEAD + bytes) as u64) / stream.slice_bytes();
         let mut slice = match &self.end.newest {
             Some((newest, _)) => newest + 1,
             None => self.end.next / stream.slice_bytes(),

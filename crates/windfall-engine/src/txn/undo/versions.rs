@@ -21,7 +21,7 @@ use crate::{
     ids::{SpaceId, TrxId},
     page::EntryHeader,
     store::Tree,
-    sync::{Arc, Bug, planted},
+    sync::Arc,
     tree::overflow::OverflowReader,
     txn::mvcc::{
         Active, ReadView, Visibility,
@@ -196,28 +196,11 @@ impl Versions {
         let at = byte_of(header.undo);
         let stream = self.streams.of(header.undo).ok_or_else(|| lost(space, header))?;
         let stored = stream.record(at)?.ok_or_else(|| lost(space, header))?;
-        let mut record = stream.decode(at, &stored)?;
+        let record = stream.decode(at, &stored)?;
         if record.trx != header.trx {
             return Err(lost(space, header));
         }
-        if planted(Bug::UndoUsedAgain)
-            && let Some((next, stored)) = stream.next_record(stored.next)?
-            && let Some((before, value)) = update_of(&mut record.body)
-            && let Some((other, written_over_it)) = update_of(&mut stream.decode(next, &stored)?.body)
-            && !before.is_overflow()
-            && !other.is_overflow()
-        {
-            core::mem::swap(value, written_over_it);
-        }
         Ok(record)
-    }
-}
-
-/// Returns the header and the value before an update.
-fn update_of(body: &mut Body) -> Option<(EntryHeader, &mut Vec<u8>)> {
-    match body {
-        Body::Row { change: RowChange::Update { header, value }, .. } => Some((*header, value)),
-        _ => None,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     error::{DiskError, Result},
     ids::{Lsn, PageId, SpaceId},
     log::{GroupWriter, Record},
-    sync::{Bug, atomic::Ordering::Relaxed, planted},
+    sync::atomic::Ordering::Relaxed,
 };
 
 /// Files up to this many bytes grow as they are written; larger ones are preallocated in steps.
@@ -62,8 +62,7 @@ impl BufferPool {
         }
         let _deciding = self.files.lock();
         for (id, space) in spaces {
-            let is_live = !space.is_dropped() || planted(Bug::FileAfterTheDeleter);
-            if space.file() == FileState::None && is_live {
+            if space.file() == FileState::None && !space.is_dropped() {
                 match self.context.disk.create(FileName::Data(*id)) {
                     Ok(()) => {
                         self.counters.files_created.fetch_add(1, Relaxed);
@@ -115,14 +114,11 @@ impl BufferPool {
             if space.durability() != Durability::Logged {
                 continue;
             }
-            let synced = if planted(Bug::DataNotSynced) { Ok(()) } else { disk.sync(FileName::Data(*id)) };
-            match synced {
+            match disk.sync(FileName::Data(*id)) {
                 Ok(()) => {}
                 // As for a page that could not be written: the drop must be durable, and then the file is not needed.
                 Err(_) if space.is_dropped() => {
-                    if !planted(Bug::FailedSyncOfDropped) {
-                        self.context.log.sync_to(space.drop_lsn())?;
-                    }
+                    self.context.log.sync_to(space.drop_lsn())?;
                     continue;
                 }
                 Err(error) => return Err(poison(error)),
@@ -134,9 +130,7 @@ impl BufferPool {
         if new.is_empty() {
             return Ok(());
         }
-        if !planted(Bug::FolderNotSynced) {
-            disk.sync_folder(Folder::Data).map_err(poison)?;
-        }
+        disk.sync_folder(Folder::Data).map_err(poison)?;
         let mut group = GroupWriter::default();
         for space in &new {
             group.push(&Record::FileMade { space: space.id() });

@@ -81,7 +81,7 @@ fn drop_under_load(base: Base) {
 fn a_drop_gets_every_frame_back_whatever_is_under_way() {
     let prepared = Prepared::new();
     // Enough frames that a batch has room for two pages.
-    explore(6000, &[Bug::LateInstall, Bug::LatecomerForgotten], move || drop_under_load(prepared.open(16)));
+    explore(6000, &["LateInstall", "LatecomerForgotten"], move || drop_under_load(prepared.open(16)));
 }
 
 /// The same, and the batch under way cannot be written, because the disk is full.
@@ -90,7 +90,7 @@ fn a_drop_gets_every_frame_back_whatever_is_under_way() {
 #[test]
 fn a_drop_during_a_failing_batch_is_complete() {
     let prepared = Prepared::new();
-    explore(5000, &[Bug::FailedWriteWithoutTag], move || {
+    explore(5000, &["FailedWriteWithoutTag"], move || {
         let base = prepared.open(6);
         base.disk.fail_on(FileName::Doublewrite, Fault::Full);
         drop_under_load(base);
@@ -103,7 +103,7 @@ fn a_drop_during_a_failing_batch_is_complete() {
 #[test]
 fn a_drop_during_a_batch_with_a_torn_page_is_complete() {
     let prepared = Prepared::new();
-    explore(5000, &[Bug::LatecomerForgotten], move || {
+    explore(5000, &["LatecomerForgotten"], move || {
         let base = prepared.open(6);
         base.disk.fail_on(FileName::Data(SPACES[1]), Fault::TornPage);
         drop_under_load(base);
@@ -116,7 +116,7 @@ fn a_drop_during_a_batch_with_a_torn_page_is_complete() {
 #[test]
 fn a_drain_takes_no_frame_that_has_gone_on() {
     let prepared = Prepared::new();
-    explore(12_000, &[Bug::DrainWithoutTag], move || {
+    explore(12_000, &["DrainWithoutTag"], move || {
         let base = prepared.open(1);
         // A page of a scan: the clock takes it at once.
         base.pool.read(&base.spaces[0], PAGES[0], Access::Scan).unwrap();
@@ -138,7 +138,7 @@ fn a_drain_takes_no_frame_that_has_gone_on() {
 #[test]
 fn the_flusher_takes_no_page_for_another() {
     let prepared = Prepared::new();
-    explore(4000, &[Bug::CopyWithoutTag], move || {
+    explore(4000, &["CopyWithoutTag"], move || {
         let base = prepared.open(16);
         base.change(0, PAGES[0]).unwrap();
         let cleaner = {
@@ -163,7 +163,7 @@ fn the_flusher_takes_no_page_for_another() {
 #[test]
 fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::DropLeavesItUnknown], move || {
+    explore(3000, &["DropLeavesItUnknown"], move || {
         let base = prepared.open(16);
         let free = base.pool.occupancy().free;
         let space = Arc::new(Space::new(EMPTY, Durability::Logged));
@@ -188,7 +188,7 @@ fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
 #[test]
 fn no_file_is_created_after_the_deleter_has_asked() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::FileAfterTheDeleter], move || {
+    explore(3000, &["FileAfterTheDeleter"], move || {
         let base = prepared.open(16);
         let space = base.pool.attach(EMPTY, Durability::Logged);
         make_header(&base.pool, &space).unwrap();
@@ -213,7 +213,7 @@ fn no_file_is_created_after_the_deleter_has_asked() {
 #[test]
 fn what_could_not_be_synced_is_missed_until_the_drop_is_durable() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::FailedSyncOfDropped], move || {
+    explore(3000, &["FailedSyncOfDropped"], move || {
         let base = prepared.open(16);
         base.change(0, PAGES[0]).unwrap();
         base.pool.context().log.sync_to(Lsn::MAX).unwrap();

@@ -9,7 +9,7 @@ use crate::{
 /// Catches: a head without the count of its changes (the ABA problem); a link that is read after the take.
 #[test]
 fn a_free_frame_has_one_owner() {
-    explore(12_000, &[Bug::HeadWithoutCount], || {
+    explore(12_000, &["HeadWithoutCount"], || {
         let shared = Arc::new((Arena::new(4, PAGE_SIZE).unwrap(), FreeList::default()));
         (0..4).for_each(|n| shared.1.push(&shared.0, FrameNo(n)));
         let own = |arena: &Arena, frame: FrameNo| {
@@ -59,7 +59,7 @@ fn a_free_frame_has_one_owner() {
 #[test]
 fn a_growing_pool_gets_each_retired_frame_once() {
     let prepared = Prepared::new();
-    explore(6000, &[Bug::RetiredForGood], move || {
+    explore(6000, &["RetiredForGood"], move || {
         let smallest = crate::buffer::SMALLEST;
         let base = prepared.open(smallest as u32 - 2);
         let pool = base.pool.clone();
@@ -86,7 +86,7 @@ fn a_growing_pool_gets_each_retired_frame_once() {
 #[test]
 fn a_shrinking_pool_gets_every_frame_back() {
     let prepared = Prepared::new();
-    explore(4000, &[Bug::FrameBeyondTheSize], move || {
+    explore(4000, &["FrameBeyondTheSize"], move || {
         let smallest = crate::buffer::SMALLEST;
         let base = prepared.open(smallest as u32 + 2);
         let pool = base.pool.clone();

@@ -24,7 +24,7 @@ const LOOKS: usize = 4;
 #[test]
 fn a_low_water_mark_passes_nothing_that_only_the_log_knows() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::CleanWhenCopied, Bug::PagesBeforeTheLog], move || {
+    explore(3000, &["CleanWhenCopied", "PagesBeforeTheLog"], move || {
         let base = prepared.open(16);
         let pool = base.pool.clone();
         let log = pool.context().log.clone();
@@ -92,7 +92,7 @@ fn a_low_water_mark_passes_nothing_that_only_the_log_knows() {
 #[test]
 fn a_low_water_mark_waits_for_the_older_of_two_groups() {
     let prepared = Prepared::new();
-    explore(6000, &[Bug::LowWaterMarkIgnoresUnregistered], move || {
+    explore(6000, &["LowWaterMarkIgnoresUnregistered"], move || {
         let base = prepared.open(16);
         let pool = base.pool.clone();
         let log = pool.context().log.clone();

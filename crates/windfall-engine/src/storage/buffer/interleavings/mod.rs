@@ -22,7 +22,7 @@ use crate::{
     log::{Control, ControlFile, Log, LogOptions},
     mtr::Mtr,
     page::{Access, Page, PageOp, PageType},
-    sync::{Arc, Bug, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 pub(crate) const PAGE_SIZE: usize = 4096;

@@ -32,7 +32,7 @@ fn clean_concurrently(base: &Base, running: &AtomicU64, threads: [shuttle::threa
 #[test]
 fn no_thread_takes_a_page_for_another() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::LookWithoutTag, Bug::LatchWithoutTag], move || {
+    explore(3000, &["LookWithoutTag", "LatchWithoutTag"], move || {
         let base = prepared.open(3);
         let running = Arc::new(AtomicU64::new(2));
         let threads = [0, 1].map(|n| {
@@ -89,7 +89,7 @@ fn wait_during_an_eviction(prepared: &Prepared, wait: fn(&Base)) {
 #[test]
 fn an_exclusive_latch_waits_for_no_page_that_came_into_the_frame() {
     let prepared = Prepared::new();
-    explore(1500, &[Bug::WaitForWhateverCame], move || {
+    explore(1500, &["WaitForWhateverCame"], move || {
         wait_during_an_eviction(&prepared, |base| {
             drop(base.pool.exclusive(&base.spaces[0], PAGES[1]).unwrap());
         });
@@ -99,7 +99,7 @@ fn an_exclusive_latch_waits_for_no_page_that_came_into_the_frame() {
 #[test]
 fn a_page_to_be_formatted_waits_for_no_page_that_came_into_the_frame() {
     let prepared = Prepared::new();
-    explore(1500, &[Bug::WaitForWhateverCame], move || {
+    explore(1500, &["WaitForWhateverCame"], move || {
         wait_during_an_eviction(&prepared, |base| {
             drop(base.pool.latch_for_format(&base.spaces[0], PAGES[1]).unwrap());
         });
@@ -109,7 +109,7 @@ fn a_page_to_be_formatted_waits_for_no_page_that_came_into_the_frame() {
 #[test]
 fn a_shared_latch_waits_for_no_page_that_came_into_the_frame() {
     let prepared = Prepared::new();
-    explore(1500, &[Bug::WaitForWhateverCame], move || {
+    explore(1500, &["WaitForWhateverCame"], move || {
         wait_during_an_eviction(&prepared, |base| {
             drop(base.pool.share(&base.spaces[0], PAGES[1], Access::Point).unwrap());
         });
@@ -119,7 +119,7 @@ fn a_shared_latch_waits_for_no_page_that_came_into_the_frame() {
 #[test]
 fn a_look_waits_for_no_page_that_came_into_the_frame() {
     let prepared = Prepared::new();
-    explore(1500, &[Bug::WaitForWhateverCame], move || {
+    explore(1500, &["WaitForWhateverCame"], move || {
         wait_during_an_eviction(&prepared, |base| base.look(0, PAGES[1]).unwrap());
     });
 }
@@ -131,7 +131,7 @@ fn a_look_waits_for_no_page_that_came_into_the_frame() {
 #[test]
 fn what_was_seen_is_latched_or_nothing() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::EvictionKeepsVersion, Bug::UpgradeOfAnyVersion], move || {
+    explore(3000, &["EvictionKeepsVersion", "UpgradeOfAnyVersion"], move || {
         let base = prepared.open(2);
         let running = Arc::new(AtomicU64::new(2));
         let run = |role: fn(&Base)| {
@@ -164,7 +164,7 @@ fn what_was_seen_is_latched_or_nothing() {
 /// removal that does not compare the entry.
 #[test]
 fn a_chunk_goes_with_its_last_entry_only() {
-    explore(8000, &[Bug::ChunkGoesUnderAnEntry], || {
+    explore(8000, &["ChunkGoesUnderAnEntry"], || {
         let (table, chunks) = (Arc::new(PageTable::default()), Arc::new(EmptyChunks::default()));
         let threads = [0, 1, 2].map(|n| {
             let (table, chunks) = (table.clone(), chunks.clone());
@@ -193,7 +193,7 @@ fn a_chunk_goes_with_its_last_entry_only() {
 #[test]
 fn a_header_is_made_once() {
     let prepared = Prepared::new();
-    explore(3000, &[Bug::HeaderMadeTwice], move || {
+    explore(3000, &["HeaderMadeTwice"], move || {
         let base = prepared.open(2);
         let space = base.pool.attach(EMPTY, Durability::Logged);
         let running = Arc::new(AtomicU64::new(2));

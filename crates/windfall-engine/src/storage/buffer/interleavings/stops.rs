@@ -3,10 +3,7 @@
 use super::*;
 use crate::{
     disk::{Disk, FileName},
-    sync::{
-        Bug,
-        model::{explore, spawn},
-    },
+    sync::model::{explore, spawn},
 };
 
 /// The offset and the bytes that the unfinished change writes.
@@ -22,7 +19,7 @@ const HALF: [u8; 8] = *b"half of ";
 #[test]
 fn half_a_change_gets_nowhere() {
     let prepared = Prepared::new();
-    explore(4000, &[Bug::HalfAChangeWritten], move || {
+    explore(4000, &["HalfAChangeWritten"], move || {
         let base = prepared.open(16);
         let page = PAGES[0];
         base.change(0, page).unwrap();

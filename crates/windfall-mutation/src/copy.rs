@@ -1,0 +1,148 @@
+//! The copy of the workspace that has the planted bugs.
+//!
+//! **Purpose.** Writes the copy, and brings it up to date.
+//!
+//! **Invariants.** A file of the copy is written only if its content changes, so that a build after it compiles no more
+//! than is necessary; files that the workspace no longer has are removed.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use crate::{Bug, Change, bugs};
+
+/// What the copy of `windfall-base` has in addition.
+const MODULE: &str = include_str!("../template/planted.rs");
+/// The crate that has the module.
+const BASE: &str = "crates/windfall-base/";
+/// The entries of the workspace's folder that are not copied.
+const SKIPPED: [&str; 2] = ["target", ".git"];
+
+type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+/// Makes a copy of a workspace with all bugs in it, or brings it up to date. A build in the copy uses the target folder
+/// of the workspace, and shares the compiled dependencies with it. Returns the bugs.
+///
+/// # Errors
+/// I/O; a change whose text is not in its file exactly once.
+pub fn plant(workspace: &Path, copy: &Path) -> io::Result<Vec<Bug>> {
+    let bugs = bugs();
+    let mut files = Files::new();
+    read(workspace, Path::new(""), &mut files)?;
+    for (bug, change) in bugs.iter().flat_map(|bug| bug.changes.iter().map(move |change| (bug, change))) {
+        apply(&mut files, change)
+            .map_err(|wrong| io::Error::other(format!("{}: {wrong}: adapt the bug to the code", bug.name)))?;
+    }
+    let names: Vec<&str> = bugs.iter().map(|bug| &*bug.name).collect();
+    let module = MODULE.replace("&[&str] = &[]", &format!("&[&str] = &{names:?}"));
+    files.insert(format!("{BASE}src/planted.rs").into(), module.into());
+    for change in in_base() {
+        apply(&mut files, &change).map_err(io::Error::other)?;
+    }
+    let target = workspace.join("target");
+    // TOML knows the same escapes in strings as Rust.
+    let config = format!("[build]\ntarget-dir = {:?}\n", target.to_string_lossy());
+    files.insert(".cargo/config.toml".into(), config.into());
+    write(copy, &files)?;
+    Ok(bugs)
+}
+
+/// Returns the changes that make the module known, and let the models look for the bugs that they name.
+fn in_base() -> [Change; 2] {
+    let change = |file: &str, old: &str, new: &str| Change {
+        file: format!("{BASE}src/{file}"),
+        old: old.into(),
+        new: new.into(),
+    };
+    let module = "pub mod sync;\n";
+    [
+        change("lib.rs", module, &format!("/// Planted bugs.\npub mod planted;\n{module}")),
+        change("sync/model/explore.rs", "const HAS_BUGS: bool = false;\n", "const HAS_BUGS: bool = true;\n"),
+    ]
+}
+
+/// Makes a change. The macro is that of `windfall-base`, by its path.
+fn apply(files: &mut Files, change: &Change) -> Result<(), String> {
+    let Change { file, old, new } = change;
+    let bytes = files.get_mut(Path::new(file)).ok_or_else(|| format!("there is no {file}"))?;
+    let text = str::from_utf8(bytes).map_err(|_| format!("{file} is no text"))?;
+    let is_at_line = |at: &usize| *at == 0 || text.as_bytes()[at - 1] == b'\n';
+    let places: Vec<usize> = text.match_indices(old).map(|(at, _)| at).filter(is_at_line).collect();
+    let [at] = places[..] else {
+        return Err(format!("{file} has these lines {} times instead of once:\n{old}", places.len()));
+    };
+    let of = if file.starts_with(BASE) { "crate" } else { "windfall_base" };
+    let new = new.replace("planted!(", &format!("{of}::planted!("));
+    *bytes = [&text[..at], &new, &text[at + old.len()..]].concat().into();
+    Ok(())
+}
+
+/// Reads the files of a folder of the workspace.
+fn read(workspace: &Path, folder: &Path, files: &mut Files) -> io::Result<()> {
+    for entry in fs::read_dir(workspace.join(folder))? {
+        let entry = entry?;
+        let path = folder.join(entry.file_name());
+        if SKIPPED.iter().any(|skipped| path == Path::new(skipped)) {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            read(workspace, &path, files)?;
+        } else {
+            files.insert(path, fs::read(entry.path())?);
+        }
+    }
+    Ok(())
+}
+
+/// Makes the copy consist of these files.
+fn write(copy: &Path, files: &Files) -> io::Result<()> {
+    fs::create_dir_all(copy)?;
+    let mut before = Files::new();
+    read(copy, Path::new(""), &mut before)?;
+    for path in before.keys().filter(|path| !files.contains_key(*path)) {
+        fs::remove_file(copy.join(path))?;
+    }
+    for (path, bytes) in files.iter().filter(|(path, bytes)| before.get(*path) != Some(bytes)) {
+        let path = copy.join(path);
+        fs::create_dir_all(path.parent().unwrap_or(copy))?;
+        fs::write(path, bytes)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bug_fits_the_source_and_what_is_up_to_date_is_left_alone() {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folder = tempfile::tempdir().unwrap();
+        let bugs = plant(&workspace, folder.path()).unwrap();
+        for bug in &bugs {
+            let text = fs::read_to_string(folder.path().join(&bug.changes[0].file)).unwrap();
+            assert!(text.contains(&format!("::planted!({})", bug.name)), "{}", bug.name);
+        }
+        let [kept, gone] = ["Cargo.toml", "crates/gone.rs"].map(|name| folder.path().join(name));
+        fs::write(&gone, "").unwrap();
+        let modified = || fs::metadata(&kept).unwrap().modified().unwrap();
+        let before = modified();
+        plant(&workspace, folder.path()).unwrap();
+        assert!(modified() == before && !gone.exists());
+    }
+
+    #[test]
+    fn a_change_that_does_not_fit_is_refused() {
+        let file = |text: &str| Files::from([("a.rs".into(), text.into())]);
+        let change =
+            |file: &str| Change { file: file.into(), old: "one\n".into(), new: "planted!(A)\n".into() };
+        let mut files = file("zero\none\n");
+        apply(&mut files, &change("a.rs")).unwrap();
+        assert_eq!(files, file("zero\nwindfall_base::planted!(A)\n"));
+        assert!(apply(&mut file("one\none\n"), &change("a.rs")).unwrap_err().contains("2 times"));
+        assert!(apply(&mut file("no one\n"), &change("a.rs")).unwrap_err().contains("0 times"));
+        assert!(apply(&mut files, &change("a.rs")).is_err() && apply(&mut files, &change("b.rs")).is_err());
+    }
+}
