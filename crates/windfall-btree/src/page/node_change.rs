@@ -68,8 +68,9 @@ fn needs_compaction(node: Node<'_>, slots: usize, words: usize) -> bool {
     heap_start(node) < node.slots_at() + (slots + words) * 8
 }
 
-/// Checks that a node can be compacted.
-fn check_compaction(node: Node<'_>) -> Result {
+/// Checks that the heap consists of the records and of garbage, so that the node can be compacted. Must be called with
+/// a [`checked`] node.
+pub(super) fn check_heap(node: Node<'_>) -> Result {
     let mut live = 0;
     for n in 0..node.count() {
         live += checked_slot(node, n)?.1;
@@ -90,7 +91,7 @@ pub fn check_change(node: Node<'_>, slot: Option<usize>, words: usize) -> Result
         return Err(MISCOUNTED);
     }
     if words > present && needs_compaction(node, node.count() + 1, words) {
-        check_compaction(node)?;
+        check_heap(node)?;
     }
     Ok(())
 }
@@ -290,7 +291,7 @@ pub(super) fn leaf_replace(page: Page<'_>, slot: u16, header: EntryHeader, value
     }
     if needs_compaction(node, node.count(), new) {
         // Before anything changes.
-        check_compaction(node)?;
+        check_heap(node)?;
     }
     remove_slot(node, slot.into(), old);
     let inserted = insert(Node::new(page), slot.into(), &suffix, body);

@@ -11,17 +11,18 @@ use core::cmp::Ordering as Order;
 use super::{
     Page, PageType,
     node::{GARBAGE, HEAP, Node, key_limit},
-    node_change::{checked, checked_slot},
+    node_change::{check_heap, checked, checked_slot},
 };
 
-/// Checks that the page's header fits its type, without looking at its entries. Done for any page, whenever it is read
-/// from disk or written to it.
+/// Checks that the page's header fits its type, and that the heap that it describes consists of the node's records and
+/// of garbage: a change of a node relies on that. Keys and values are not looked at. Done for any page, whenever it is
+/// read from disk or written to it.
 ///
 /// # Errors
 /// A description of the contradiction.
 pub fn check_header(page: Page<'_>) -> Result<(), &'static str> {
     match PageType::from_u8(page.page_type()) {
-        Some(PageType::Leaf | PageType::Inner) => check_node_header(page).map(drop),
+        Some(PageType::Leaf | PageType::Inner) => check_node_header(page).and_then(check_heap),
         Some(_) if page.level() == 0 => Ok(()),
         Some(_) => Err(WRONG_LEVEL),
         None => Err("it is of no known type"),
@@ -126,10 +127,30 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::{PageOp, blank, node::PREFIX, node_build::prefix_of},
+        super::{EntryHeader, PageOp, blank, node::PREFIX, node_build::prefix_of},
         *,
     };
     use crate::ids::{PageId, PageNo, SpaceId};
+
+    /// An insert into a node whose heap is said to be smaller than it is would overwrite a record.
+    #[test]
+    fn a_header_has_the_heap_of_its_records_and_no_other() {
+        let words = blank(4096);
+        let page = Page::new(&words);
+        let id = PageId { space: SpaceId(77), page: PageNo(3) };
+        let build = PageOp::NodeBuild { level: 0, lower: b"", upper: None, image: &[] };
+        assert_eq!(build.apply(page, id), Ok(()));
+        for (slot, suffix) in (0..).zip([&b"a"[..], b"bcd", b"cdefghijkl"]) {
+            let header = EntryHeader::from_words([1, 2]);
+            let insert = PageOp::LeafInsert { slot, header, suffix, value: b"value" };
+            assert_eq!(insert.apply(page, id), Ok(()));
+        }
+        let heap = page.u16(HEAP);
+        for other in 0..100 {
+            page.set_u16(HEAP, other);
+            assert_eq!(check_header(page).is_ok(), other == heap, "{other} words of heap, and not {heap}");
+        }
+    }
 
     proptest! {
         #[test]

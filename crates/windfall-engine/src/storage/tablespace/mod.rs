@@ -200,7 +200,7 @@ fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Map> {
 /// one.
 ///
 /// # Errors
-/// When the tablespace is dropped or has no page number left.
+/// When the tablespace is dropped or has no page number left, or a map is damaged.
 pub fn allocate(
     mtr: &mut Mtr<'_>,
     space: &Arc<Space>,
@@ -226,6 +226,11 @@ pub fn allocate(
         let (map, bit) = match found {
             Map::Made(map) => {
                 let page = mtr.page(map);
+                if !is_used(page, 0) {
+                    let what = format!("the allocation map in page {first} has its own page as free").into();
+                    let owner = Owner::Unknown;
+                    return Err(CorruptError::Structure { owner, space: space.id(), what }.into());
+                }
                 (map, first_free(page, from).or_else(|| first_free(page, 0)))
             }
             // All pages are free except the map itself.

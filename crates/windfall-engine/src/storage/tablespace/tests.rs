@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     BITS_AT, MAGIC_AT, allocate, ceiling, first_free, free, is_used, pages_a_map, pages_in_use, prepare_free,
-    set_ceiling,
+    set_bit, set_ceiling,
 };
 use crate::{
     buffer::{
@@ -142,6 +142,19 @@ fn what_is_not_in_use_cannot_be_freed() {
     let mut mtr = Mtr::begin(&base.pool).unwrap();
     assert!(allocate(&mut mtr, &base.space, PageType::Leaf, 0, PageNo::ROOT).is_err());
     assert!(pages_in_use(&base.pool, &other).unwrap().is_empty());
+}
+
+#[test]
+fn a_map_page_that_is_marked_as_free_is_not_allocated() {
+    let base = Base::new();
+    base.allocate(1);
+    let mut mtr = Mtr::begin(&base.pool).unwrap();
+    let map = mtr.latch(&base.space, PageNo::HEADER).unwrap();
+    set_bit(&mut mtr, map, 0, false);
+    mtr.commit().unwrap();
+    let mut mtr = Mtr::begin(&base.pool).unwrap();
+    let error = allocate(&mut mtr, &base.space, PageType::Leaf, 0, PageNo::HEADER).unwrap_err();
+    assert!(error.to_string().contains("its own page as free"), "{error}");
 }
 
 #[test]
