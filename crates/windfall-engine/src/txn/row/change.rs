@@ -73,7 +73,7 @@ pub fn change<'e: 't, 't>(
     let start = trx.savepoint();
     // After a long value, once that is written.
     let mut kept = start.clone();
-    let done = try_change(trx, &mut latch, target, key, edit, last, &mut kept);
+    let mut done = try_change(trx, &mut latch, target, key, edit, last, &mut kept);
     if let (Ok(Some(_)), false, Some(lock_owner)) = (&done, last, trx.lock_owner_if_any()) {
         lock_owner.add_weight(1);
     }
@@ -88,8 +88,12 @@ pub fn change<'e: 't, 't>(
         Ok(_) => {}
         Err(Stop::Blocked(_)) => match trx.roll_back_call(&kept) {
             // A rollback outside of the gate would not be reported to observers of the table.
-            Err(_) if last => drop(trx.roll_back(RollbackCaller::Inside)?),
-            done => done?,
+            Err(error) if last => {
+                trx.roll_back(RollbackCaller::Inside)?;
+                // The transaction has ended: the call must not wait and continue in it.
+                done = Err(Stop::Failed(error));
+            }
+            rolled_back => rolled_back?,
         },
         Err(Stop::Failed(_)) if last => drop(trx.roll_back(RollbackCaller::Inside)?),
         Err(Stop::Failed(_)) => trx.roll_back_call(&start)?,

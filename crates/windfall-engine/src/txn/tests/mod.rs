@@ -5,6 +5,7 @@ mod checks;
 mod crash;
 mod frames;
 mod model;
+mod obstacles;
 mod purge;
 mod reservations;
 mod threads;

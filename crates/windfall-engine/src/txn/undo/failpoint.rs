@@ -1,6 +1,6 @@
 //! A point within changes of rows at which a test makes them fail.
 //!
-//! **Purpose.** A change, and the purge of a temporary table, pass it before each of their steps.
+//! **Purpose.** A change, a rollback and the purge of a temporary table pass it before each of their steps.
 //!
 //! **Invariants.** Only tests, and builds with the feature `testing`, have this module.
 

@@ -85,6 +85,8 @@ pub(in crate::txn) fn roll_back(
     at: u64,
     record: &UndoRecord,
 ) -> Result<()> {
+    #[cfg(any(test, feature = "testing"))]
+    context.failpoint.pass()?;
     let version = EntryHeader::new(record.trx, stream.undo_pos(at));
     let pool = &context.pool;
     match &record.body {
