@@ -70,6 +70,10 @@ pub type SystemCalls = BTreeMap<Call, u64>;
 pub struct Seen {
     /// The instructions between each pair of marks.
     pub instructions: Vec<u64>,
+    /// The calls among them whose target is in a register or behind a pointer in a register, as that of a trait object
+    /// is. A call of a shared library is none, because its pointer has a fixed place. Only counted on x86-64; zero
+    /// elsewhere.
+    pub indirect_calls: Vec<u64>,
     /// The system calls between each pair of marks.
     pub system_calls: Vec<SystemCalls>,
     /// The standard output of the child.
@@ -121,6 +125,35 @@ fn place(pid: Pid) -> io::Result<u64> {
     let place = unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, pid.as_raw_pid(), offset, 0) };
     // No instruction begins at the last address.
     if place == -1 { Err(io::Error::last_os_error()) } else { Ok(place.cast_unsigned()) }
+}
+
+/// Returns whether the child's next instruction is an indirect call.
+#[cfg(target_arch = "x86_64")]
+fn is_before_indirect_call(pid: Pid, place: u64) -> io::Result<bool> {
+    // SAFETY: the request reads the memory of the tracee, a child of this process, and writes no memory of this
+    // process. The call returns any word, -1 as well: the error number tells an error.
+    let (word, error) = unsafe {
+        *libc::__errno_location() = 0;
+        let word = libc::ptrace(libc::PTRACE_PEEKTEXT, pid.as_raw_pid(), place, 0);
+        (word, *libc::__errno_location())
+    };
+    match error {
+        0 => Ok(is_indirect_call(word.to_le_bytes())),
+        // The word goes beyond the end of the code, and no call is the last instruction of all.
+        libc::EIO => Ok(false),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Returns whether an instruction is a call with a target in a register or behind a pointer in one: opcode FF /2,
+/// except with a pointer at a fixed distance from the instruction, which is the table of shared libraries.
+#[cfg(target_arch = "x86_64")]
+fn is_indirect_call(code: [u8; 8]) -> bool {
+    // A prefix REX extends the numbers of registers.
+    let at = usize::from(code[0] & 0xf0 == 0x40);
+    let (opcode, operand) = (code[at], code[at + 1]);
+    let is_fixed = operand & 0xc7 == 0x05;
+    opcode == 0xff && operand >> 3 & 7 == 2 && !is_fixed
 }
 
 /// Returns the system call that a child is about to enter; none if it has just left one.
@@ -186,6 +219,7 @@ struct Traced {
     #[cfg(target_arch = "x86_64")]
     at: u64,
     instructions: Vec<u64>,
+    indirect_calls: Vec<u64>,
     system_calls: Vec<SystemCalls>,
 }
 
@@ -212,7 +246,13 @@ impl Traced {
         match (signal, self.inside) {
             (libc::SIGTRAP, Some(Count::Instructions)) => {
                 #[cfg(target_arch = "x86_64")]
-                let is_done = self.has_gone_on(place(pid)?);
+                let is_done = {
+                    let place = place(pid)?;
+                    if let Some(calls) = self.indirect_calls.last_mut() {
+                        *calls += u64::from(is_before_indirect_call(pid, place)?);
+                    }
+                    self.has_gone_on(place)
+                };
                 // No instruction repeats itself on these processors.
                 #[cfg(not(target_arch = "x86_64"))]
                 let is_done = true;
@@ -240,9 +280,11 @@ impl Traced {
                 count => {
                     self.inside = count;
                     self.together = Together::on_one_processor(pid);
-                    match count {
-                        Some(Count::SystemCalls) => self.system_calls.push(SystemCalls::new()),
-                        _ => self.instructions.push(0),
+                    if count == Some(Count::SystemCalls) {
+                        self.system_calls.push(SystemCalls::new());
+                    } else {
+                        self.instructions.push(0);
+                        self.indirect_calls.push(0);
                     }
                 }
             },
@@ -261,6 +303,9 @@ impl Traced {
         let mut seen = Seen { answer, ..Seen::default() };
         if let Some((empty, counts)) = self.instructions.split_first() {
             seen.instructions = counts.iter().map(|count| count.saturating_sub(*empty)).collect();
+        }
+        if let Some((empty, counts)) = self.indirect_calls.split_first() {
+            seen.indirect_calls = counts.iter().map(|count| count.saturating_sub(*empty)).collect();
         }
         if let Some((empty, calls)) = self.system_calls.split_first() {
             let own = |call: &Call| empty.get(call).copied().unwrap_or(0);
@@ -341,6 +386,34 @@ mod tests {
         let mut traced = Traced::default();
         let steps = [10, 12, 12, 12, 12, 14, 10, 12, 14].map(|place| traced.has_gone_on(place));
         assert_eq!(steps.iter().filter(|is_done| **is_done).count(), 6);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_call_of_a_trait_object_is_distinguished_from_other_calls() {
+        let call = |bytes: &[u8]| {
+            let mut code = [0x90; 8];
+            code[..bytes.len()].copy_from_slice(bytes);
+            is_indirect_call(code)
+        };
+        // call rax; call [rax + 0x18]; call r12; call [r15 + 0x20]; call [rsp + 8].
+        let indirect: [&[u8]; 5] = [
+            &[0xff, 0xd0],
+            &[0xff, 0x50, 0x18],
+            &[0x41, 0xff, 0xd4],
+            &[0x41, 0xff, 0x57, 0x20],
+            &[0xff, 0x54, 0x24, 8],
+        ];
+        assert!(indirect.into_iter().all(call));
+        // call of a relative address; call [rip + 0x1234]; jmp rax; inc eax; push [rax].
+        let others: [&[u8]; 5] = [
+            &[0xe8, 1, 2, 3, 4],
+            &[0xff, 0x15, 0x34, 0x12, 0, 0],
+            &[0xff, 0xe0],
+            &[0xff, 0xc0],
+            &[0xff, 0x30],
+        ];
+        assert!(!others.into_iter().any(call));
     }
 
     #[test]
