@@ -12,9 +12,9 @@
 //! written, and its frame counts as free.
 //!
 //! Locks are taken in this order:
-//! 1. Page latches, in the order that the tree defines. After them the allocation lock of a tree, and after that the latch of
-//!    the allocated page. If a dead page of an older version is in its place, the thread waits until that page has no
-//!    users; they take locks of their own version's trees alone, and their next access ends.
+//! 1. Page latches, in the order that the tree defines. After them the allocation lock of a tree, and after that the
+//!    latch of the allocated page. If a dead page of an older version is in its place, the thread waits until that page
+//!    has no users. These take locks of their own version's trees alone, and their next access is refused.
 //! 2. At a commit, the position of its group in the log.
 //! 3. The lock of the thread that writes pages.
 //! 4. The mutexes of one instance, in the order of [`Lock`](era::Lock).

@@ -249,8 +249,8 @@ impl Handle {
     }
 
     /// Allocates the lowest free page at or after `near`, else the lowest one, and has it entered into the pool,
-    /// latched. Allocations of a tree are serialised: a thread that gets a page other than the first one finds the first one in
-    /// the pool.
+    /// latched. Allocations of a tree are serialised: a thread that gets a page other than the first one finds the
+    /// first one in the pool.
     ///
     /// # Errors
     /// The tree is gone or full, or `enter` fails.
