@@ -25,7 +25,7 @@ use crate::{
     options::Options,
     recovery::Progress,
     session::Session,
-    sync::{Arc, atomic::Ordering::Relaxed, work},
+    sync::{Arc, atomic::Ordering::Relaxed},
     table::Table,
     transact::{Transaction, TransactionOptions},
     txn::{
@@ -605,7 +605,8 @@ impl Database {
             views_ended: engine.transactions.undo_limit().views_ended(),
             history_bytes: engine.transactions.purge().history_bytes(),
             oldest_view: engine.transactions.active().oldest_view(),
-            drop_waits: work::waits_on_drops(),
+            #[cfg(feature = "drop-waits")]
+            drop_waits: crate::sync::drop_mark::waits_on_drops(),
         }
     }
 

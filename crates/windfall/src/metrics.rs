@@ -9,12 +9,12 @@ use core::fmt::Write;
 use crate::txn::locks::WAIT_CLASSES;
 
 macro_rules! metrics {
-    ($($name:ident $kind:ident $doc:literal,)*) => {
+    ($($(#[$when:meta])* $name:ident $kind:ident $doc:literal,)*) => {
         /// The metrics. Sizes are in bytes or pages, as their names say; times are in microseconds.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Metrics {
-            $(#[doc = $doc] pub $name: u64,)*
+            $($(#[$when])* #[doc = $doc] pub $name: u64,)*
             /// The lock waits that have ended, by duration. Class 0 counts those of less than 1 µs; class `n` those of
             /// less than 2 to the `n` µs and not less than the class before; the last class counts all longer ones.
             pub lock_wait_classes: [u64; WAIT_CLASSES],
@@ -25,11 +25,14 @@ macro_rules! metrics {
             pub fn to_prometheus(&self) -> String {
                 let mut text = String::new();
                 $(
-                    let kind = stringify!($kind);
-                    // Prometheus names counters with this suffix.
-                    let total = if kind == "counter" { "_total" } else { "" };
-                    let name = format!("windfall_{}{total}", stringify!($name));
-                    let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {kind}\n{name} {}\n", $doc, self.$name);
+                    $(#[$when])*
+                    {
+                        let kind = stringify!($kind);
+                        // Prometheus names counters with this suffix.
+                        let total = if kind == "counter" { "_total" } else { "" };
+                        let name = format!("windfall_{}{total}", stringify!($name));
+                        let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {kind}\n{name} {}\n", $doc, self.$name);
+                    }
                 )*
                 self.add_histogram(&mut text);
                 text
@@ -89,6 +92,7 @@ metrics! {
     views_ended counter "Views that were ended for that.",
     history_bytes gauge "Bytes of undo that purge has still to pass.",
     oldest_view gauge "How many transactions have begun since the oldest view was made; none without a view.",
+    #[cfg(feature = "drop-waits")]
     drop_waits counter "How often a thread waited for a lock or latch that a dropping thread held, or for a \
                         table that was truncated or lost an index; not for one that is gone.",
 }

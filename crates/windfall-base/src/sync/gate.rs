@@ -29,15 +29,12 @@ use smallvec::SmallVec;
 
 use super::{
     Event, Note, What,
+    drop_mark::{self, DropMark},
     machine::{
         self,
-        atomic::{
-            AtomicBool, AtomicU8, AtomicU64,
-            Ordering::{Relaxed, SeqCst},
-        },
+        atomic::{AtomicU8, AtomicU64, Ordering::SeqCst},
         thread_local,
     },
-    work,
 };
 
 const OPEN: u8 = 0;
@@ -75,7 +72,7 @@ struct Stripe {
 pub struct Gate {
     state: AtomicU8,
     /// Whether the last closer closed it from inside a drop; written before the gate is seen closing.
-    by_drop: AtomicBool,
+    by_drop: DropMark,
     inside: [Stripe; STRIPES],
     changed: Event,
 }
@@ -107,7 +104,7 @@ impl Gate {
     pub fn enter(&self, stripe: usize) -> Option<Inside<'_>> {
         let (inside, waited_on_drop) = self.pass(stripe)?;
         if waited_on_drop {
-            work::waited_on_drop();
+            drop_mark::waited_on_drop();
         }
         Some(inside)
     }
@@ -126,7 +123,7 @@ impl Gate {
                 CLOSED_FOR_GOOD => return None,
                 CLOSING if nested => return Some((inside, waited_on_drop)),
                 _ => {
-                    waited_on_drop |= self.by_drop.load(Relaxed);
+                    waited_on_drop |= self.by_drop.is_set();
                     drop(inside);
                     self.changed.wait(|| match self.state.load(SeqCst) {
                         CLOSING => nested,
@@ -175,7 +172,7 @@ impl Gate {
     }
 
     fn begin_to_close(&self) -> Closed<'_> {
-        self.by_drop.store(work::is_dropping(), Relaxed);
+        self.by_drop.set_by_this_thread();
         // No notification: no thread waits at an open gate.
         let was_open = self.state.compare_exchange(OPEN, CLOSING, SeqCst, SeqCst);
         assert!(was_open.is_ok(), "a gate has one closer at a time");
@@ -271,6 +268,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "drop-waits")]
     fn a_wait_for_a_drop_is_distinguished_from_one_for_another_statement() {
         let waited = |by_drop: bool, is_for_good: bool| {
             let gate = Gate::new();
@@ -288,7 +286,7 @@ mod tests {
                     caller.join().unwrap()
                 })
             };
-            if by_drop { work::in_drop(hold).0 } else { hold() }
+            if by_drop { super::super::work::in_drop(hold).0 } else { hold() }
         };
         assert_eq!([waited(true, false), waited(false, false)], [Some(true), Some(false)]);
         // The caller has not waited for another query, but lost its table.

@@ -18,6 +18,7 @@
 //! version.
 
 use super::{
+    drop_mark::DropMark,
     machine::{
         self, SPINS,
         atomic::{
@@ -26,7 +27,6 @@ use super::{
             fence,
         },
     },
-    work::DropMark,
 };
 
 const EXCLUSIVE: u64 = 1 << 63;
@@ -132,7 +132,7 @@ impl Latch {
 
     /// Releases the exclusive latch after a change: the version grows.
     pub fn release_changed(&self) {
-        self.1.given_in_drop();
+        self.1.given();
         let word = self.0.fetch_add(1u64.wrapping_sub(EXCLUSIVE), Release);
         debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
         debug_assert!(word & SHARERS == 0, "a latch was shared while a thread held it exclusively");
@@ -157,7 +157,7 @@ impl Latch {
 
     /// Releases the exclusive latch when nothing was changed: optimistic reads in progress stay valid.
     pub fn release_unchanged(&self) {
-        self.1.given_in_drop();
+        self.1.given();
         let word = self.0.fetch_and(!EXCLUSIVE, Release);
         debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
         debug_assert!(word & SHARERS == 0, "a latch was shared while a thread held it exclusively");
@@ -195,7 +195,7 @@ impl Latch {
 
     /// Releases a shared latch.
     pub fn unshare(&self) {
-        self.1.unshared_in_drop();
+        self.1.unshared();
         let word = self.0.fetch_sub(SHARE, Release);
         debug_assert!(word & SHARERS != 0, "released a latch that was not shared");
         debug_assert!(word & EXCLUSIVE == 0, "a latch was held exclusively while a thread shared it");
@@ -246,7 +246,7 @@ impl Latch {
 mod tests {
     use std::{sync::Arc, thread};
 
-    use super::{super::work, *};
+    use super::*;
 
     #[test]
     fn readers_never_see_half_a_change() {
@@ -299,8 +299,10 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "drop-waits")]
     fn a_wait_for_a_page_that_a_drop_reads_is_counted() {
-        let (latch, before) = (Latch::default(), work::waits_on_drops());
+        use super::super::{drop_mark::waits_on_drops, work};
+        let (latch, before) = (Latch::default(), waits_on_drops());
         thread::scope(|scope| {
             work::in_drop(|| {
                 assert!(latch.share_while(|| true));
@@ -309,7 +311,7 @@ mod tests {
                     latch.release_unchanged();
                 });
                 let start = std::time::Instant::now();
-                while work::waits_on_drops() == before {
+                while waits_on_drops() == before {
                     assert!(start.elapsed() < core::time::Duration::from_mins(10), "nobody counted it");
                     thread::yield_now();
                 }

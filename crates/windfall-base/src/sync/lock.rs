@@ -9,8 +9,10 @@
 use core::ops::{Deref, DerefMut};
 
 use super::{
-    Note, What, machine,
-    work::{self, DropMark, Work},
+    Note, What,
+    drop_mark::{DropMark, Marked, MarkedShared},
+    machine,
+    work::{self, Work},
 };
 
 /// The order in which locks may be taken: a later one while an earlier one is held, never the reverse.
@@ -162,46 +164,6 @@ pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Marks a lock as held from inside a drop, as long as it is held.
-#[derive(Debug)]
-struct Marked<'a>(Option<&'a DropMark>);
-
-impl<'a> Marked<'a> {
-    #[inline]
-    fn new(mark: &'a DropMark) -> Self {
-        Self(mark.taken().then_some(mark))
-    }
-}
-
-impl Drop for Marked<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(mark) = self.0 {
-            mark.given();
-        }
-    }
-}
-
-/// Marks a lock as shared from inside a drop, as long as it is shared.
-#[derive(Debug)]
-struct Shared<'a>(Option<&'a DropMark>);
-
-impl<'a> Shared<'a> {
-    #[inline]
-    fn new(mark: &'a DropMark) -> Self {
-        Self(mark.shared().then_some(mark))
-    }
-}
-
-impl Drop for Shared<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(mark) = self.0 {
-            mark.unshared();
-        }
-    }
-}
-
 /// A mutex with a rank. A panic while it is held does not poison it: the engine has its own poisoning (`health`), which
 /// lasts.
 #[derive(Debug)]
@@ -234,7 +196,7 @@ impl<T> Mutex<T> {
             self.mark.waited();
             self.inner.lock()
         });
-        MutexGuard { _marked: Marked::new(&self.mark), inner, _held: held }
+        MutexGuard { _marked: self.mark.mark(), inner, _held: held }
     }
 
     /// Waits for the mutex and takes it, whatever the thread holds. The caller documents why the threads that hold the
@@ -245,14 +207,14 @@ impl<T> Mutex<T> {
             self.inner.lock()
         });
         work::count(Work::Lock);
-        MutexGuard { _marked: Marked::new(&self.mark), inner, _held: Held::tried(self.rank) }
+        MutexGuard { _marked: self.mark.mark(), inner, _held: Held::tried(self.rank) }
     }
 
     /// Takes the mutex if no thread holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = self.inner.try_lock()?;
         work::count(Work::Lock);
-        Some(MutexGuard { _marked: Marked::new(&self.mark), inner, _held: Held::tried(self.rank) })
+        Some(MutexGuard { _marked: self.mark.mark(), inner, _held: Held::tried(self.rank) })
     }
 
     /// Returns whether a thread holds the mutex, or held it a moment ago.
@@ -290,7 +252,7 @@ pub struct RwLock<T> {
 /// The guard of [`RwLock::read`].
 #[derive(Debug)]
 pub struct RwLockReadGuard<'a, T> {
-    _shared: Shared<'a>,
+    _shared: MarkedShared<'a>,
     inner: machine::RwLockReadGuard<'a, T>,
     _held: Held,
 }
@@ -317,14 +279,14 @@ impl<T> RwLock<T> {
             self.mark.waited();
             self.inner.read()
         });
-        RwLockReadGuard { _shared: Shared::new(&self.mark), inner, _held: held }
+        RwLockReadGuard { _shared: self.mark.mark_shared(), inner, _held: held }
     }
 
     /// Takes shared access, unless a thread has exclusive access or waits for it.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let inner = self.inner.try_read()?;
         work::count(Work::Lock);
-        Some(RwLockReadGuard { _shared: Shared::new(&self.mark), inner, _held: Held::tried(self.rank) })
+        Some(RwLockReadGuard { _shared: self.mark.mark_shared(), inner, _held: Held::tried(self.rank) })
     }
 
     /// Waits for exclusive access.
@@ -335,7 +297,7 @@ impl<T> RwLock<T> {
             self.mark.waited();
             self.inner.write()
         });
-        RwLockWriteGuard { _marked: Marked::new(&self.mark), inner, _held: held }
+        RwLockWriteGuard { _marked: self.mark.mark(), inner, _held: held }
     }
 }
 

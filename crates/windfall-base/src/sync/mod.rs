@@ -7,6 +7,7 @@
 //! event, never by sleep.
 
 mod allocator;
+pub mod drop_mark;
 mod event;
 mod gate;
 mod gated;

@@ -9,10 +9,7 @@
 
 use core::cell::Cell;
 
-use super::machine::{
-    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
-    thread_local,
-};
+use super::machine::thread_local;
 
 /// The kinds of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +49,9 @@ pub enum Work {
     Wait,
     /// Sleeping threads were woken; counts calls.
     Wake,
-    /// The thread, outside any drop, waited for something that a dropping thread held: its part of [`waits_on_drops`].
+    /// The thread, outside any drop, waited for something that a dropping thread held: its part of
+    /// [`waits_on_drops`](super::drop_mark::waits_on_drops).
+    #[cfg(feature = "drop-waits")]
     WaitOnDrop,
     /// Memory was allocated; counts calls. This and the next three are counted by
     /// [`CountingAllocator`](super::CountingAllocator), if the program uses it.
@@ -93,78 +92,6 @@ thread_local! {
     static BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How often threads outside a drop waited for what a dropping thread held.
-static WAITS_ON_DROPS: AtomicU64 = AtomicU64::new(0);
-
-/// The number of threads that hold a lock or latch from inside a drop. Each lock and latch has one, so that a waiting
-/// thread can find out whether a drop is the reason.
-#[derive(Debug, Default)]
-pub struct DropMark(AtomicU32);
-
-impl DropMark {
-    /// Returns a mark that is held by no dropping thread.
-    pub const fn new() -> Self {
-        Self(AtomicU32::new(0))
-    }
-
-    /// Records that this thread has taken the lock of this mark. No other thread has the lock or writes the mark
-    /// meanwhile. Returns whether this was recorded, and must be undone.
-    #[inline]
-    pub fn taken(&self) -> bool {
-        let dropping = SCOPE.get();
-        if dropping {
-            self.0.store(1, Relaxed);
-        }
-        dropping
-    }
-
-    /// As [`DropMark::taken`], when other threads may have taken the lock, too.
-    #[inline]
-    pub fn shared(&self) -> bool {
-        let dropping = SCOPE.get();
-        if dropping {
-            self.0.fetch_add(1, Relaxed);
-        }
-        dropping
-    }
-
-    /// Undoes [`DropMark::taken`]: this thread is about to release the lock.
-    #[inline]
-    pub fn given(&self) {
-        self.0.store(0, Relaxed);
-    }
-
-    /// Undoes [`DropMark::shared`]: this thread is about to release the lock.
-    #[inline]
-    pub fn unshared(&self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-
-    /// As [`DropMark::given`], when a lock that is taken in a drop is released in the same drop.
-    #[inline]
-    pub fn given_in_drop(&self) {
-        if SCOPE.get() {
-            self.given();
-        }
-    }
-
-    /// As [`DropMark::unshared`], when a lock that is shared in a drop is released in the same drop.
-    #[inline]
-    pub fn unshared_in_drop(&self) {
-        if SCOPE.get() {
-            self.unshared();
-        }
-    }
-
-    /// Counts a wait that this thread is about to begin.
-    pub fn waited(&self) {
-        count(Work::Wait);
-        if self.0.load(Relaxed) > 0 {
-            waited_on_drop();
-        }
-    }
-}
-
 /// Counts one piece of work of this thread.
 #[inline]
 pub fn count(kind: Work) {
@@ -202,28 +129,6 @@ pub fn is_dropping() -> bool {
     SCOPE.get()
 }
 
-/// Counts that this thread waits, or has waited, for what a dropping thread holds.
-pub fn waited_on_drop() {
-    if !is_dropping() {
-        count(Work::WaitOnDrop);
-        WAITS_ON_DROPS.fetch_add(1, Relaxed);
-    }
-}
-
-/// Returns how often a thread outside any drop waited for something that a dropping thread held: a lock, a latch, or
-/// the gate of a table that survives, being truncated or having lost an index. A truncation, and the drop of an index,
-/// count as drops here.
-///
-/// Not counted:
-/// - waits at the gate of a table that is dropped. They delay no query on another table, and end with
-///   [`TableDropped`](crate::Error::TableDropped);
-/// - waits for the metadata lock that a drop holds on a name. Only a statement that asks for this very name can wait;
-/// - waits for the log. Every commit waits for it, and one sync serves all, a drop's among them; and the thread that
-///   writes it out waits until every earlier group, which may be a drop's, is copied into its buffer.
-pub fn waits_on_drops() -> u64 {
-    WAITS_ON_DROPS.load(Relaxed)
-}
-
 /// Returns what this thread has done since it began.
 #[inline]
 pub fn so_far() -> Counts {
@@ -250,18 +155,6 @@ pub fn in_drop<T>(run: impl FnOnce() -> T) -> (T, Counts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_wait_for_a_dropping_thread_is_counted_for_the_waiting_thread() {
-        let (mark, before) = (DropMark::new(), so_far());
-        mark.waited();
-        in_drop(|| mark.shared());
-        in_drop(|| mark.waited());
-        assert_eq!((so_far() - before).of(Work::WaitOnDrop), 0, "nothing was held, or by a drop itself");
-        mark.waited();
-        std::thread::spawn(|| assert_eq!(so_far().of(Work::WaitOnDrop), 0)).join().unwrap();
-        assert_eq!((so_far() - before).of(Work::WaitOnDrop), 1);
-    }
 
     #[test]
     fn a_step_that_panics_does_not_leave_its_thread_in_the_background() {

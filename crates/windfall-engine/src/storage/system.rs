@@ -14,7 +14,7 @@
 //! never waits for the log to be written or synced, nor for a thread outside this tree. Readers take neither the mutex
 //! nor these latches. Besides statements and background workers, only a writer that must make its own undo slice waits
 //! for the drop. The purge worker makes slices ahead to avoid that. Mutex and latches are marked for the count of waits
-//! on drops ([`DropMark`](crate::sync::work::DropMark)).
+//! on drops ([`DropMark`](crate::sync::drop_mark::DropMark)).
 //!
 //! # Keys
 //!
@@ -296,7 +296,7 @@ impl SystemTree {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, thread};
+    use std::collections::BTreeMap;
 
     use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
@@ -306,13 +306,8 @@ mod tests {
             Engine,
             test_engine::{self, check_system_tree},
         },
-        env::{Env, RealEnv},
+        env::Env,
         options::Options,
-        sync::{
-            Event,
-            atomic::{AtomicBool, Ordering::SeqCst},
-            work,
-        },
     };
 
     fn open(disk: &SimulatedDisk, env: Arc<dyn Env>) -> Engine {
@@ -477,14 +472,24 @@ mod tests {
 
     /// The writer mutex and the leaf latches are two things to wait for, and waits for both are counted.
     #[test]
+    #[cfg(feature = "drop-waits")]
     fn a_wait_for_what_a_drop_holds_is_counted() {
+        use std::thread;
+
+        use crate::env::RealEnv;
+        use crate::sync::{
+            Event,
+            atomic::{AtomicBool, Ordering::SeqCst},
+            drop_mark, work,
+        };
+
         let disk = SimulatedDisk::new(1);
         let engine = open(&disk, Arc::new(RealEnv::default()));
         change(&engine, &mut [Change::put(key(0), vec![0])]).unwrap();
         for holds_turn in [true, false] {
             let (holding, event) = (AtomicBool::new(false), Event::new());
-            let before = work::waits_on_drops();
-            let counted = || work::waits_on_drops() > before;
+            let before = drop_mark::waits_on_drops();
+            let counted = || drop_mark::waits_on_drops() > before;
             thread::scope(|scope| {
                 scope.spawn(|| {
                     work::in_drop(|| {

@@ -1,0 +1,209 @@
+//! Marks of locks, latches and gates that a thread holds from inside a drop.
+//!
+//! **Purpose.** With the feature `drop-waits` a thread that waits can find out whether a drop is the reason, and such
+//! waits are counted: `windfall bench` and `windfall demo` show that there are none. Without the feature a mark has no
+//! size, and its functions do nothing.
+//!
+//! **Invariants.** A mark is set while its lock is held from inside a drop, and only then.
+
+#[cfg(feature = "drop-waits")]
+use super::machine::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use super::work::{self, Work};
+
+/// How often threads outside a drop waited for what a dropping thread held.
+#[cfg(feature = "drop-waits")]
+static WAITS_ON_DROPS: AtomicU64 = AtomicU64::new(0);
+
+/// The number of threads that hold a lock or latch from inside a drop. Each lock and latch has one.
+#[derive(Debug, Default)]
+pub struct DropMark(#[cfg(feature = "drop-waits")] AtomicU32);
+
+/// Marks a lock as held from inside a drop, as long as it is held.
+#[derive(Debug)]
+pub(super) struct Marked<'a>(Option<&'a DropMark>);
+
+/// Marks a lock as shared from inside a drop, as long as it is shared.
+#[derive(Debug)]
+pub(super) struct MarkedShared<'a>(Option<&'a DropMark>);
+
+impl DropMark {
+    /// Returns a mark that is held by no dropping thread.
+    pub const fn new() -> Self {
+        Self(
+            #[cfg(feature = "drop-waits")]
+            AtomicU32::new(0),
+        )
+    }
+
+    /// Returns whether this thread marks what it holds.
+    #[inline]
+    fn is_marking() -> bool {
+        cfg!(feature = "drop-waits") && work::is_dropping()
+    }
+
+    #[cfg_attr(not(feature = "drop-waits"), expect(clippy::unused_self, reason = "there is no number"))]
+    #[inline]
+    fn store(&self, holders: u32) {
+        #[cfg(feature = "drop-waits")]
+        self.0.store(holders, Relaxed);
+        #[cfg(not(feature = "drop-waits"))]
+        let _ = holders;
+    }
+
+    #[cfg_attr(not(feature = "drop-waits"), expect(clippy::unused_self, reason = "there is no number"))]
+    #[inline]
+    fn add(&self, holders: u32) {
+        #[cfg(feature = "drop-waits")]
+        self.0.fetch_add(holders, Relaxed);
+        #[cfg(not(feature = "drop-waits"))]
+        let _ = holders;
+    }
+
+    /// Returns whether a dropping thread holds the lock, or held it a moment ago.
+    #[cfg_attr(not(feature = "drop-waits"), expect(clippy::unused_self, reason = "there is no number"))]
+    #[inline]
+    pub(super) fn is_set(&self) -> bool {
+        #[cfg(feature = "drop-waits")]
+        return self.0.load(Relaxed) > 0;
+        #[cfg(not(feature = "drop-waits"))]
+        false
+    }
+
+    /// Marks a lock that this thread has taken, if it is inside a drop. No other thread has the lock or writes the mark
+    /// meanwhile.
+    #[inline]
+    pub(super) fn taken(&self) {
+        if Self::is_marking() {
+            self.store(1);
+        }
+    }
+
+    /// As [`DropMark::taken`], when other threads may have taken the lock, too.
+    #[inline]
+    pub(super) fn shared(&self) {
+        if Self::is_marking() {
+            self.add(1);
+        }
+    }
+
+    /// Undoes [`DropMark::taken`]: this thread is about to release the lock, in the same drop.
+    #[inline]
+    pub(super) fn given(&self) {
+        if Self::is_marking() {
+            self.store(0);
+        }
+    }
+
+    /// Undoes [`DropMark::shared`]: this thread is about to release the lock, in the same drop.
+    #[inline]
+    pub(super) fn unshared(&self) {
+        if Self::is_marking() {
+            self.add(u32::MAX);
+        }
+    }
+
+    /// Marks what a thread has taken which may release it after the drop, or clears the mark of the last holder.
+    #[inline]
+    pub(super) fn set_by_this_thread(&self) {
+        self.store(u32::from(Self::is_marking()));
+    }
+
+    /// As [`DropMark::taken`], until the guard is dropped, be it after the drop.
+    #[inline]
+    pub(super) fn mark(&self) -> Marked<'_> {
+        self.taken();
+        Marked(Self::is_marking().then_some(self))
+    }
+
+    /// As [`DropMark::shared`], until the guard is dropped, be it after the drop.
+    #[inline]
+    pub(super) fn mark_shared(&self) -> MarkedShared<'_> {
+        self.shared();
+        MarkedShared(Self::is_marking().then_some(self))
+    }
+
+    /// Counts a wait that this thread is about to begin.
+    pub(super) fn waited(&self) {
+        work::count(Work::Wait);
+        if self.is_set() {
+            waited_on_drop();
+        }
+    }
+}
+
+impl Drop for Marked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(mark) = self.0 {
+            mark.store(0);
+        }
+    }
+}
+
+impl Drop for MarkedShared<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(mark) = self.0 {
+            mark.add(u32::MAX);
+        }
+    }
+}
+
+/// Counts that this thread waits, or has waited, for what a dropping thread holds.
+pub(super) fn waited_on_drop() {
+    #[cfg(feature = "drop-waits")]
+    if !work::is_dropping() {
+        work::count(Work::WaitOnDrop);
+        WAITS_ON_DROPS.fetch_add(1, Relaxed);
+    }
+}
+
+/// Returns how often a thread outside any drop waited for something that a dropping thread held: a lock, a latch, or
+/// the gate of a table that survives, being truncated or having lost an index. A truncation, and the drop of an index,
+/// count as drops here.
+///
+/// Not counted:
+/// - waits at the gate of a table that is dropped. They delay no query on another table, and end with
+///   [`TableDropped`](crate::Error::TableDropped);
+/// - waits for the metadata lock that a drop holds on a name. Only a statement that asks for this very name can wait;
+/// - waits for the log. Every commit waits for it, and one sync serves all, a drop's among them; and the thread that
+///   writes it out waits until every earlier group, which may be a drop's, is copied into its buffer.
+#[cfg(feature = "drop-waits")]
+pub fn waits_on_drops() -> u64 {
+    WAITS_ON_DROPS.load(Relaxed)
+}
+
+#[cfg(all(test, feature = "drop-waits"))]
+mod tests {
+    use super::{
+        super::work::{in_drop, so_far},
+        *,
+    };
+
+    #[test]
+    fn a_wait_for_a_dropping_thread_is_counted_for_the_waiting_thread() {
+        let (mark, before) = (DropMark::new(), so_far());
+        mark.waited();
+        in_drop(|| mark.shared());
+        in_drop(|| mark.waited());
+        assert_eq!((so_far() - before).of(Work::WaitOnDrop), 0, "nothing was held, or by a drop itself");
+        mark.waited();
+        std::thread::spawn(|| assert_eq!(so_far().of(Work::WaitOnDrop), 0)).join().unwrap();
+        assert_eq!((so_far() - before).of(Work::WaitOnDrop), 1);
+    }
+
+    #[test]
+    fn a_guard_that_outlives_its_drop_clears_its_mark() {
+        let mark = DropMark::new();
+        let (guard, _) = in_drop(|| mark.mark());
+        assert!(mark.is_set());
+        drop(guard);
+        let (guards, _) = in_drop(|| [mark.mark_shared(), mark.mark_shared()]);
+        let [one, two] = guards;
+        drop(one);
+        assert!(mark.is_set());
+        drop(two);
+        assert!(!mark.is_set());
+        drop(mark.mark());
+    }
+}
