@@ -1,12 +1,12 @@
 //! The B+tree of the storage engine Windfall.
 //!
-//! **Purpose.** The format of pages and the changes of them that are logged (`page`), and the tree (`tree`): an
-//! algorithm over pages, written against the traits of [`tree::store`], which the engine's buffer pool and
-//! mini-transactions implement, and so may any other pool.
+//! **Purpose.** The page format and the logged changes of pages (`page`), and the tree (`tree`): an algorithm over
+//! pages, written against the traits of [`tree::store`]. The engine's buffer pool and mini-transactions implement these
+//! traits; any other pool can, too.
 //!
-//! **Invariants.** Nothing here knows the log, the pool or transactions: Cargo prevents it. A version header is a value
-//! that the tree carries. Nothing here knows files or the clock either: of `windfall-base` it imports only the modules
-//! that are named below. This crate is no public API.
+//! **Invariants.** Nothing here depends on the log, the pool or transactions: Cargo enforces that. A version header is
+//! a value that the tree only stores. Nothing here depends on files or the clock either: of `windfall-base` it imports
+//! only the modules that are named below. This crate is not a public API.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod page;

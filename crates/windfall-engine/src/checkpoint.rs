@@ -2,14 +2,13 @@
 //!
 //! **Purpose.** Checkpoints are fuzzy: they stop no thread. The page cleaner writes old changes all the time. A
 //! checkpoint only finds the LSN below which all changes are in the data files, and writes it to the control file. Then
-//! the log space below may be reused. This LSN is the low-water mark: the oldest LSN that
-//! recovery still needs.
+//! the log space below may be reused. This LSN is the low-water mark: the oldest LSN that recovery still needs.
 //!
 //! **Invariants.** The low-water mark is the minimum of four LSNs. The first is read first: the start of the oldest
 //! group with pages that are not all registered dirty. The others are: the oldest change of a page that is not durable
 //! in its data file; the log record of the oldest data file that has no catalog record yet; the limit that transactions
 //! set ([`Unfinished::note`]). The record of unfinished transactions is logged at or above the low-water mark, and is
-//! durable before the control file names the mark. The log is truncated only afterwards.
+//! durable before the control file records the mark. The log is truncated only afterwards.
 
 #[cfg(all(test, feature = "model"))]
 pub(crate) mod interleavings;
@@ -29,14 +28,14 @@ use crate::{
     txn::Transactions,
 };
 
-/// Age of a change, in percent of the log's size, from which the cleaner writes it: the rest of the log is room for
-/// bursts.
+/// The page cleaner writes changes that are older than this, in percent of the log's size: the rest of the log is room
+/// for bursts.
 const OLD_PERCENT: u64 = 40;
 /// A checkpoint is made when the low-water mark can rise by this part of the log's size, in percent.
 const STEP_PERCENT: u64 = 5;
 /// The pause of an idle worker between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The pause of a worker that operations wait for, or will soon.
+/// The pause of a worker while operations wait for it, or will soon wait.
 const HURRY: Duration = Duration::from_millis(2);
 /// Changes older than this are written even when the log has room, so that a quiet database is soon clean.
 const QUIET: Duration = Duration::from_secs(30);
@@ -67,7 +66,7 @@ pub struct Checkpointer {
     pub wake: Arc<Event>,
 }
 
-/// Two samples of the log's end, half of [`QUIET`] apart.
+/// Two samples of the log's end, at least half of [`QUIET`] apart.
 #[derive(Debug)]
 struct Earlier {
     at: Duration,
@@ -99,7 +98,7 @@ impl Checkpointer {
         }
     }
 
-    /// Must be called when recovery has replayed everything, with the transactions: from now on the low-water mark may
+    /// Must be called with the transactions when recovery has replayed everything: from then on the low-water mark may
     /// rise.
     pub fn recovered(&self, unfinished: Arc<dyn Unfinished>) {
         let _ = self.unfinished.set(unfinished);
@@ -142,7 +141,7 @@ impl Checkpointer {
             control.space_ceiling = space_ceiling;
             control.trx_ceiling = trx_ceiling;
             control.clean = clean;
-            // The log record that says so may be truncated from now on.
+            // The log record of the file's creation may be truncated from now on.
             control.system_made |= system_made;
         })?;
         let recorded = control.control();
@@ -181,7 +180,8 @@ impl Checkpointer {
         Lsn(end.0.saturating_sub(log.size() / 100 * OLD_PERCENT)).max(earlier.before)
     }
 
-    /// Returns whether all changes have been in the data files for a while and the control file does not say so.
+    /// Returns whether all changes are in the data files, and the last checkpoint is at least [`QUIET`] and
+    /// [`WORTHWHILE`] bytes of log ago.
     fn is_quiet(&self) -> bool {
         let (at, end) = *self.last.lock();
         let now = self.pool.context().env.now();
@@ -240,7 +240,7 @@ impl Checkpointer {
     /// Starts the page cleaner and the checkpoint worker.
     ///
     /// # Errors
-    /// When the operating system starts no more threads.
+    /// If the operating system cannot start a thread.
     pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> Result<[Worker; 2]> {
         let (cleaner, checkpointer) = (self.clone(), self.clone());
         let health = &self.pool.context().health;

@@ -1,6 +1,6 @@
 //! Fuzz targets of pages and of their changes.
 //!
-//! **Purpose.** [`page`] treats arbitrary bytes as a page that was read from disk, [`redo`] treats them as logged
+//! **Purpose.** [`page`] treats arbitrary bytes as a page that was read from disk, and [`redo`] treats them as logged
 //! changes.
 //!
 //! **Invariants.** No content of a page makes a reader panic. A node that passes [`validate`] finds each of its
@@ -18,7 +18,7 @@ use crate::{
 /// The size of the pages.
 pub const SIZE: usize = 4096;
 
-/// The limit of operations that are applied to one page: a longer log finds nothing else.
+/// The maximum number of operations that are applied to one page: a longer log finds no more defects.
 const OPS: usize = 64;
 
 /// The identity of the pages.
@@ -114,7 +114,7 @@ fn comes_back(node: Node<'_>, content: &Content) {
     assert_eq!(op.apply(page, ID), Ok(()), "what was in a node does not fit one");
     match validate(page) {
         Ok(node) => assert_eq!(Content::of(node), *content),
-        Err(what) => panic!("a node that was made of a sound one: {what}"),
+        Err(what) => panic!("a node built from a valid one is damaged: {what}"),
     }
 }
 
@@ -146,7 +146,7 @@ fn changes_well(page: Page<'_>, data: &[u8]) {
         }
         match validate(page) {
             Ok(node) => assert_eq!(node.find(&key), (slot, there), "{op:?}"),
-            Err(what) => panic!("{what}, behind {op:?}"),
+            Err(what) => panic!("{what}, after {op:?}"),
         }
     }
 }

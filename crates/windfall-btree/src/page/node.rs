@@ -7,7 +7,7 @@
 //! strictly ascending. Each key begins with the common prefix of both fences, which only the lower fence stores. Slot 0
 //! of an inner node has the lower fence as its key, so the child for a key is in the last slot with a key that is not
 //! greater. Reads use relaxed word accesses and tolerate a page that changes meanwhile or is damaged: they never panic
-//! and never loop, they clamp. Their result counts only after version validation.
+//! and never loop, they clamp. Their result must not be used before version validation.
 //!
 //! # Layout, byte by byte
 //!

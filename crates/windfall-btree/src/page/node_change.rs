@@ -79,14 +79,14 @@ pub(super) fn check_heap(node: Node<'_>) -> Result {
     if live + garbage == node.page().u16(HEAP).into() { Ok(()) } else { Err(MISCOUNTED) }
 }
 
-/// Checks that a change for which the node has room cannot fail: the removal of what is in `slot`, if anything, or a
-/// change of its header, and an insert of a record of `words` in its place, if that is not 0.
+/// Checks that a change for which the node has room cannot fail: the removal of the record in `slot`, if given, or a
+/// change of its header, and the insert of a record of `words` in its place, if that is not 0.
 ///
 /// # Errors
 /// A description of the contradiction in the node.
 pub fn check_change(node: Node<'_>, slot: Option<usize>, words: usize) -> Result {
     let present = slot.map_or(Ok(0), |slot| checked_slot(node, slot).map(|(_, words)| words))?;
-    // What is removed becomes garbage.
+    // The removed record becomes garbage.
     if usize::from(node.page().u16(GARBAGE)) + present > node.page().u16(HEAP).into() {
         return Err(MISCOUNTED);
     }
@@ -195,7 +195,7 @@ fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result 
     debug_assert_eq!(heap_start(node), record, "an inserted record is not the first of the heap");
     let node = Node::new(page);
     let skip = node.skip();
-    // The last slot represents all others. If it is the new one, the first slot does.
+    // Only a new first or last key can lack the shared bytes, and `best_skip` compares these two.
     if node.count().is_power_of_two() || (skip > 0 && node.best_skip() < skip) {
         set_skip(node, node.best_skip());
     } else {

@@ -1,8 +1,8 @@
 //! The exact check of one node.
 //!
 //! **Purpose.** Checks what the layout guarantees about a single page: its header when it is read and written
-//! ([`check_header`]), its entries before they move to other nodes ([`check_entries`]), and everything for `check`
-//! ([`validate`]).
+//! ([`check_header`]), its entries before they move to other nodes ([`check_entries`]), and the whole page for the
+//! check of a tree ([`validate`]).
 //!
 //! **Invariants.** Only reads. A damaged page causes an error, never a panic, whatever it holds.
 
@@ -85,7 +85,7 @@ pub fn check_entries(page: Page<'_>) -> Result<Node<'_>, &'static str> {
         if n >= node.first_slot() && slot.suffix_len() < node.skip() {
             return Err("a key does not begin with what all share");
         }
-        // Heads are parts of keys, and where nothing is skipped their beginnings.
+        // If nothing is skipped, a head is the beginning of its suffix: a greater head means a greater key.
         let is_above = n > node.first_slot() && node.skip() == 0 && last < slot.head();
         if n > 0 && !is_above && node.compare_slots(n - 1, n) != Order::Less {
             return Err("its keys are out of order");

@@ -294,7 +294,7 @@ impl<'a> PageOp<'a> {
     /// Applies the operation to the page.
     ///
     /// # Errors
-    /// A description of the misfit; the page is then unchanged.
+    /// A description of why the operation does not fit; the page is then unchanged.
     pub fn apply(&self, page: Page<'_>, id: PageId) -> Result<(), &'static str> {
         match *self {
             Self::Format { kind, level } => page.format(id, kind, level),

@@ -191,7 +191,7 @@ impl<'a> Page<'a> {
     }
 
     /// Moves whole words, as `memmove` would: all three arguments count words. The compiler neither joins nor unrolls
-    /// atomic accesses, so words move in groups; a slot array of a full leaf has some two hundred.
+    /// atomic accesses, so words move in groups; the slot array of a full leaf has about 200.
     pub fn move_words(self, from: usize, to: usize, count: usize) {
         let is_down = to < from;
         let (from, to) = (&self.words[from..from + count], &self.words[to..to + count]);

@@ -1,6 +1,6 @@
 //! Writes in two phases: locate, then change.
 //!
-//! **Purpose.** Between the phases the caller, which now knows the present entry, appends undo in the same
+//! **Purpose.** Between the phases the caller, which has the present entry by then, appends undo in the same
 //! mini-transaction.
 //!
 //! **Invariants.** A [`Located`] guarantees that its leaf is latched and that an entry with a value of at most the
@@ -167,7 +167,7 @@ impl<S: PageStore> Located<'_, S> {
 
     /// Inserts the entry. There must be none, and the value must fit the requested room.
     pub fn insert(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader, value: &[u8]) {
-        assert!(self.found.is_none(), "an entry is inserted where one is");
+        assert!(self.found.is_none(), "an entry is inserted where one exists");
         self.assert_room(value);
         let prefix = Node::new(mtr.page(self.leaf)).prefix_len();
         let slot = self.slot as u16;
@@ -181,7 +181,7 @@ impl<S: PageStore> Located<'_, S> {
 
     /// Replaces header and value of the entry, which must exist. The value must fit the requested room.
     pub fn replace(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader, value: &[u8]) {
-        assert!(self.found.is_some(), "an entry is replaced where none is");
+        assert!(self.found.is_some(), "an entry is replaced where none exists");
         self.assert_room(value);
         mtr.apply(self.leaf, &PageOp::LeafReplace { slot: self.slot as u16, header, value });
         debug_assert_eq!(
@@ -194,7 +194,7 @@ impl<S: PageStore> Located<'_, S> {
 
     /// Replaces the version header of the entry, which must exist.
     pub fn set_header(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader) {
-        assert!(self.found.is_some(), "an entry is marked where none is");
+        assert!(self.found.is_some(), "an entry is marked where none exists");
         mtr.apply(self.leaf, &PageOp::LeafHeader { slot: self.slot as u16, header });
         debug_assert_eq!(
             Node::new(mtr.page(self.leaf)).header(self.slot).undo,
@@ -207,7 +207,7 @@ impl<S: PageStore> Located<'_, S> {
     /// Removes the entry, which must exist. Returns whether the leaf has become so empty that [`Tree::maintain`] should
     /// be called after the commit of the mini-transaction.
     pub fn remove(self, mtr: &mut S::MiniTransaction<'_>) -> bool {
-        assert!(self.found.is_some(), "an entry is removed where none is");
+        assert!(self.found.is_some(), "an entry is removed where none exists");
         mtr.apply(self.leaf, &PageOp::NodeRemove { slot: self.slot as u16 });
         let node = Node::new(mtr.page(self.leaf));
         // A root has no neighbour, and a merge that failed is not tried again after every removal.

@@ -72,7 +72,7 @@ impl Piece {
     }
 }
 
-/// A check in progress: what it has found, and the position up to which it has come.
+/// A check in progress: what it has found, and the position that it has reached.
 #[derive(Debug, Default)]
 pub struct Walk {
     /// The result so far, with every page that was reached, over all pieces.

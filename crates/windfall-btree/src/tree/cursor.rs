@@ -305,7 +305,8 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         }
     }
 
-    /// Fills the batch upwards from its lower bound or downwards from its upper bound. `false`: the tree has no page.
+    /// Fills the batch upwards from its lower bound or downwards from its upper bound. Returns `false` if the tree has
+    /// no page.
     fn fill(&mut self, up: bool) -> Result<bool> {
         let access = if self.limit == FIRST_BATCH { Access::Point } else { Access::Scan };
         // An invalid copy has overwritten only the other bound.
@@ -322,7 +323,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
                 batch.fill_down(node, from, self.limit, is_valid)
             };
             if counts {
-                // The bounds of damaged nodes could lead the cursor in circles.
+                // The bounds of damaged nodes could make the cursor loop for ever.
                 let gets_on = match &batch.high {
                     Some(high) => batch.low < *high || !up && batch.low.is_empty(),
                     None => true,

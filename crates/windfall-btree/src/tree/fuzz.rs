@@ -4,8 +4,8 @@
 //! bytes as a reference to a chain, and as a page of one.
 //!
 //! **Invariants.** Every read ends, with an answer or an error, whatever the pages hold. A tree that passes its check
-//! returns each entry once, in order, in both directions and by its key, and can be changed. A change of another tree
-//! ends, too, if a pool would read in its pages.
+//! returns each entry once, in order, in both directions and by its key, and can be changed. The changes of any other
+//! tree end, too, if its pages pass the check that a pool makes when it reads them.
 
 use super::{
     Seek, Tree,
@@ -117,7 +117,7 @@ fn change(tree: &Tree<TestPool>, from: u64) -> bool {
     let new = |n| [&key_of(n)[..], b"."].concat();
     let spread = (0..ENTRIES).step_by(20).map(new);
     let dense = (from..from + 80).map(key_of);
-    // A change that is refused affects no other one.
+    // A change that fails does not affect the others.
     spread.chain(dense).filter(|key| toggle(tree, key).is_err()).count() == 0
 }
 
@@ -145,12 +145,12 @@ pub fn tree(data: &[u8]) {
         let Some(keys) = up else { panic!("the check finds nothing, and a cursor does") };
         assert_eq!(keys.len() as u64, report.entries);
         assert!(keys.is_sorted_by(|a, b| a < b), "keys out of order, and the check finds nothing");
-        assert!(down.is_some_and(|down| down == keys), "a cursor finds another tree from behind");
+        assert!(down.is_some_and(|down| down == keys), "a cursor finds other keys backwards");
         for key in keys.iter().step_by(7) {
             assert!(tree.get_into(key, &mut Vec::new()).is_ok_and(|found| found.is_some()));
         }
     }
-    // A pool reads in no other pages.
+    // A pool refuses pages that fail this check when it reads them.
     let mut is_read_in = true;
     for page in pages {
         tree.store().damage(PageId { space: *tree.space(), page }, |page| {

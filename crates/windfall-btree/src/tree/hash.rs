@@ -1,18 +1,19 @@
 //! The adaptive hash index of a tree: it maps a key directly to its leaf.
 //!
-//! **Purpose.** Point reads of a tree that fits in memory skip the inner nodes. The index can be switched at run time,
-//! and costs one relaxed load while it is off.
+//! **Purpose.** Point reads of a tree that fits in memory skip the inner nodes. The index can be switched on and off at
+//! run time, and costs one relaxed load while it is off.
 //!
 //! **Invariants.** The table is *lossy*: entries are hints that overwrite each other, are never removed, and prove
-//! nothing. A hint counts only if the page is a valid leaf of this tablespace and its content answers for the key: the
+//! nothing. A hint is used only if the page is a valid leaf of this tablespace and its content answers for the key: the
 //! leaf contains the key, or the key lies within its fences. No split, merge, free or re-use of a page therefore needs
-//! to look for hints. The tables of all trees take memory within one [`HashBudget`]. A table that has been filled over
-//! often enough is replaced by a larger, empty one, by one thread at a time. An exhausted budget only stops the growth.
+//! to look for hints. The tables of all trees take memory within one [`HashBudget`]. After about twice as many fills as
+//! it has entries, a table is replaced by a larger, empty one, by one thread at a time. An exhausted budget only stops
+//! the growth.
 //!
-//! No thread that reads or drops pays for the size of a table. A new one costs a bounded time ([`Words::new`]). A table
-//! that was replaced, switched off or dropped with its tree goes into a queue of the budget, whichever thread released
-//! it last. [`HashBudget::free_step`] frees it in the background in small steps, which also return its share of the
-//! budget.
+//! The cost of a read or a drop does not depend on the size of a table. A new one costs a bounded time
+//! ([`Words::new`]). A table that was replaced, switched off or dropped with its tree goes into a queue of the budget,
+//! whichever thread released it last. [`HashBudget::free_step`] frees it in the background in small steps, which also
+//! return its share of the budget.
 #![expect(unsafe_code, reason = "tables are replaced under readers, by epochs")]
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared, pin};
@@ -125,7 +126,7 @@ impl HashBudget {
 #[derive(Debug)]
 struct Table {
     /// The upper 16 bits of a key's hash, then the slot, then the page in the lowest bits. 0 is an empty entry, because
-    /// page 0 is no leaf.
+    /// page 0 is never a leaf.
     entries: Words,
     /// Counted fills since the table was created.
     fills: AtomicU64,
@@ -151,7 +152,8 @@ impl TreeHash {
         Self { on: AtomicBool::new(false), growing: AtomicBool::new(false), table: Atomic::null(), budget }
     }
 
-    /// Switches the index. Off releases its memory; on allocates some after the first reads.
+    /// Switches the index on or off. Switching it off releases its memory; once it is on, the first reads allocate
+    /// some.
     pub fn switch(&self, on: bool) {
         self.on.store(on, Relaxed);
         if !on {
@@ -218,7 +220,7 @@ impl TreeHash {
         // when those are gone. All that the closure touches, the budget and the table, may be sent to the thread that
         // runs it.
         unsafe { guard.defer_unchecked(move || budget.retire(table.into_owned().into_box())) };
-        // Otherwise it would wait in this thread's bag until the thread defers more, which may never happen.
+        // Otherwise the closure would wait in this thread's bag until the thread defers more, which may never happen.
         guard.flush();
     }
 }
@@ -316,7 +318,8 @@ mod tests {
         (hash, most)
     }
 
-    /// Runs steps until a table is freed that readers could still see until now.
+    /// Runs steps until one frees memory, and returns its bytes. A retired table is not freed while readers may still
+    /// see it.
     fn freed_in_a_step(budget: &HashBudget) -> u64 {
         let before = budget.used();
         while budget.used() == before {
@@ -357,7 +360,7 @@ mod tests {
             scope.spawn(|| {
                 hash.switch(false);
                 switched.wait();
-                // The thread lives on, and defers nothing more to the epochs.
+                // The thread keeps running, and defers nothing more to the epochs.
                 done.wait();
             });
             switched.wait();

@@ -64,7 +64,7 @@ use store::{Access, HashIndex as _, MiniTransaction, PageStore, Reading};
 pub struct Tree<S: PageStore> {
     store: Arc<S>,
     space: S::Space,
-    /// Whether the root exists. It is never removed, so this flag saves a look at the tablespace.
+    /// Whether the root exists. It is never removed, so this flag saves an access to the tablespace.
     rooted: AtomicBool,
     hash: S::Hash,
     /// Whether users of this handle have reserved log space for splits: [`split_log_limit`].
@@ -77,8 +77,8 @@ impl<S: PageStore> Tree<S> {
         Self { store, space, rooted: AtomicBool::new(false), hash, log_reserved: false }
     }
 
-    /// Marks the handle as one with log space reserved ([`split_log_limit`]) for each entry that it makes longer: its
-    /// splits reserve none.
+    /// Marks the handle as one whose users reserve log space ([`split_log_limit`]) for each entry that they make
+    /// longer: its splits reserve none.
     #[must_use]
     pub fn with_log_reserved(self) -> Self {
         Self { log_reserved: true, ..self }
@@ -166,7 +166,7 @@ impl<S: PageStore> Tree<S> {
     #[expect(clippy::option_option, reason = "no answer is not the answer that there is no entry")]
     fn get_by_hint(&self, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Option<Option<EntryHeader>> {
         let (page, hint) = self.hash.hint(hash)?;
-        // On any failure here, the descent finds a better error if there is one.
+        // If this read fails, the descent returns the right error, if there is one.
         let Ok(reading) = self.store.read(&self.space, page, Access::Point) else { return None };
         let node = Node::new(reading.page());
         // A page that has not been verified against its parent yet may be stale.

@@ -10,7 +10,7 @@
 //! chain's stamp and its place in the chain. If a reader's chain was freed and the pages used again, the reader gets an
 //! error and not another value's bytes.
 //!
-//! A chain belongs to the version of an entry. The caller that frees it must know that no reader can still need that
+//! A chain belongs to the version of an entry. The caller that frees it must ensure that no reader can still need that
 //! version. A reader that nevertheless finds its chain gone should read the entry again.
 //!
 //! # Layout of an overflow page, byte by byte
@@ -417,7 +417,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> OverflowReader<T> {
         while self.left > 0 {
             let start = out.len();
             let more = piece.min(usize::try_from(self.left).unwrap_or(piece));
-            // In small steps, so that a damaged length does not allocate memory.
+            // In small steps, so that a damaged length does not cause a large allocation.
             out.try_reserve(more)
                 .map_err(|_| UsageError::OutOfMemory { owner: Owner::Unknown, bytes: whole })?;
             out.resize(start + more, 0);

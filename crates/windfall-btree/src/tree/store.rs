@@ -1,7 +1,7 @@
 //! The interface between a tree and the store of its pages.
 //!
-//! **Purpose.** The tree is an algorithm over pages. The product's buffer pool and mini-transactions implement these
-//! traits, and so may any other pool; the tree does not depend on which.
+//! **Purpose.** The tree is an algorithm over pages. The engine's buffer pool and mini-transactions implement these
+//! traits; any other pool can, too.
 //!
 //! **Invariants.** An optimistic reader trusts nothing before [`Reading::is_valid`]. A writer changes a page only
 //! through [`MiniTransaction::apply`], under the exclusive latch that [`MiniTransaction::latch`] or
@@ -113,7 +113,8 @@ pub trait MiniTransaction<'a, S: PageStore> {
     /// A latched page that is ready to be freed.
     type Freeing;
 
-    /// Reserves log space for a long change, of at most this many bytes. For short ones the caller is responsible.
+    /// Reserves log space for a long change, of at most this many bytes. For short ones the caller must have reserved
+    /// it.
     ///
     /// # Errors
     /// If the log has no room.
@@ -166,6 +167,6 @@ pub trait MiniTransaction<'a, S: PageStore> {
     /// after the group, which is durable once the log is durable up to it; [`Lsn::ZERO`] if nothing was changed.
     ///
     /// # Errors
-    /// If the log accepts no more; the database is then poisoned.
+    /// If the log accepts no more groups; the database is then poisoned.
     fn commit(self) -> Result<Lsn>;
 }

@@ -15,7 +15,7 @@
 //! records. If the new record is too large to fit either half at once, the node is split without it, and again, with
 //! fewer records each time.
 //!
-//! A node is checked before its records are moved, so damage is an error of the change that finds it.
+//! A node is checked before its records are moved, so a change that finds damage returns an error.
 //!
 //! Each of these changes reserves its own log space before it changes anything. A split during the rollback of a
 //! transaction uses the space that was reserved before ([`split_log_limit`]).
@@ -230,13 +230,13 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
-    /// Checks a node before its records are moved: an operation that does not fit its page is no error, and records
-    /// that are not in order would lose the prefix of another node.
+    /// Checks a node before its records are moved: [`MiniTransaction::apply`] returns no error for an operation that
+    /// does not fit its page, and keys that are out of order would be cut by a prefix that they do not have.
     fn check_node(&self, node: Node<'_>) -> Result<()> {
         check_entries(node.page()).map(drop).map_err(|what| self.damaged(node.page().id().page, what))
     }
 
-    /// As [`Tree::check_node`], for a root.
+    /// Checks that a root has no fence.
     fn check_root(&self, root: Node<'_>) -> Result<()> {
         if root.has_fence() { Err(self.damaged(PageNo::ROOT, "the root has a fence")) } else { Ok(()) }
     }

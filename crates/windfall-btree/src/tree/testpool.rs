@@ -1,6 +1,6 @@
 //! A pool guarded by one mutex: the smallest implementation of the traits of [`store`](super::store).
 //!
-//! **Purpose.** Proves that the tree needs nothing but those traits, and lets its tests run without disk, log and
+//! **Purpose.** Shows that the tree needs nothing but those traits, and lets its tests run without disk, log and
 //! recovery. It can keep every logged operation, and rebuild all pages from them.
 //!
 //! **Invariants.** One mutex guards everything but the words of pages and their versions. A version is odd while its
@@ -182,7 +182,7 @@ impl TestPool {
             let frame = rebuilt.pages.entry(*id).or_insert_with(|| self.frame());
             let (op, rest) = PageOp::decode(op)?;
             if !rest.is_empty() {
-                return Err(format!("{id}: bytes are left behind {op:?}"));
+                return Err(format!("{id}: bytes are left after {op:?}"));
             }
             op.apply(Page::new(&frame.words), *id).map_err(|what| format!("{id}: {what}: {op:?}"))?;
         }
@@ -300,7 +300,7 @@ pub struct TestMini<'a> {
     allocated: bool,
 }
 
-/// Latches a frame exclusively if it is not latched otherwise.
+/// Latches a frame exclusively if it is not latched.
 fn try_latch(frame: &Frame) -> bool {
     let version = frame.version.load(Acquire);
     let free = version.is_multiple_of(2) && frame.shared.load(Relaxed) == 0;

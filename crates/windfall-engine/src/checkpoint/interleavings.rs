@@ -52,8 +52,8 @@ fn lsn_on(disk: &dyn Disk, space: usize, page: PageNo) -> Lsn {
 /// written, and checkpoints are made. At every crash point, each change below the low-water mark in the control file is
 /// in the data files, or the drop of its tablespace is in the log.
 ///
-/// Catches: a control file that is ahead of the log: the dirty set of the dropped tablespace is gone, and a crash
-/// undoes the drop; a page that leaves the dirty set when it is copied.
+/// Catches: a control file that is ahead of the log (the dirty set of the dropped tablespace is gone, and a crash
+/// undoes the drop); a page that leaves the dirty set when it is copied.
 #[test]
 fn a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss() {
     let prepared = Prepared::new();
@@ -162,7 +162,7 @@ fn what_has_ended_is_not_found_unfinished() {
 /// A checkpoint is made while the log worker prepares segments, reusing old ones if the low-water mark permits. At
 /// every crash point, the log is complete from the low-water mark in the control file on.
 ///
-/// Catches: a log that is truncated before the control file names the low-water mark.
+/// Catches: a log that is truncated before the control file records the low-water mark.
 #[test]
 fn no_segment_is_used_again_that_the_control_file_still_needs() {
     let prepared = Prepared::new();
@@ -172,7 +172,7 @@ fn no_segment_is_used_again_that_the_control_file_still_needs() {
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(base.pool.clone(), control);
         checkpointer.recovered(Arc::new(Nobody));
-        // Into the second segment: the first one is below the coming low-water mark.
+        // Fills the first segment: it must be below the next low-water mark.
         while segment_of(SEGMENT, log.end()) == 0 {
             log.begin_group().append(&[1; 9000]).unwrap();
         }

@@ -106,7 +106,7 @@ fn reading_a_damaged_page_is_an_error_or_an_answer_but_no_panic() {
     assert!(tree.check().is_err());
 }
 
-/// A leaf as it was before a merge, under a parent that records the merge: no read goes in circles, and a key outside
+/// A leaf as it was before a merge, under a parent that records the merge: no read loops for ever, and a key outside
 /// the leaf's fences is not reported as absent.
 #[test]
 fn a_leaf_whose_last_write_was_lost_is_reported() {
@@ -251,7 +251,7 @@ fn a_neighbour_that_has_lost_its_split_is_not_merged() {
 #[test]
 fn the_root_takes_over_no_page_that_is_not_its_child() {
     let tree = some_tree();
-    // The root has one child left, which has another one beside it by its fences.
+    // The root has one child left, which has a right neighbour according to its fences.
     tree.store().damage(id(PageNo::ROOT), |page| page.set_u16(28, 1));
     let error = tree.shrink_root().unwrap_err().to_string();
     assert!(error.contains("its keys are not those that its parent expects"), "{error}");
@@ -280,7 +280,7 @@ fn refused(tree: &Tree<TestPool>, keys: impl Iterator<Item = Vec<u8>>, len: usiz
 #[test]
 fn a_node_with_a_key_that_lacks_the_prefix_is_not_split() {
     let tree = some_tree();
-    // The keys of this leaf share less than those of its right half do.
+    // The keys of this leaf share a shorter prefix than those of its right half.
     let wide = |page: &PageNo| {
         let Image { lower, upper, keys, .. } = image(&tree, *page);
         let shared = |key| upper.as_ref().map(|upper| common_prefix(key, upper));
@@ -313,7 +313,7 @@ fn a_leaf_with_more_garbage_than_its_heap_allows_loses_no_entry() {
     let tree = tree(4096);
     let key = |n: u8| vec![n, 7];
     (0..9).for_each(|n| put(&tree, &key(n), header(1), &[1; 150]));
-    // All of the heap is said to be garbage.
+    // The header states that the whole heap is garbage.
     tree.store().damage(id(PageNo::ROOT), |page| page.set_u16(32, page.u16(30)));
     for room in [None, Some(40)] {
         let mut mtr = tree.store().begin().unwrap();

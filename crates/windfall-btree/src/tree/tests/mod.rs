@@ -48,7 +48,7 @@ fn put(tree: &Tree<TestPool>, key: &[u8], header: EntryHeader, value: &[u8]) {
     mtr.commit().unwrap();
 }
 
-/// Removes an entry, and merges nodes if the tree asks for it.
+/// Removes an entry, and merges nodes if the removal returns that they should be merged.
 fn remove(tree: &Tree<TestPool>, key: &[u8]) -> bool {
     let mut mtr = tree.store().begin().unwrap();
     let place = tree.seek_for_change(&mut mtr, key, None).unwrap();

@@ -124,7 +124,7 @@ fn a_long_value_may_go_while_it_is_looked_at() {
                     }
                 }
             })
-            .unwrap_or_else(|error| panic!("change {which} behind piece {after}: {error}"));
+            .unwrap_or_else(|error| panic!("change {which} after piece {after}: {error}"));
             assert!(report.entries >= 395, "{report:?}");
         }
     }

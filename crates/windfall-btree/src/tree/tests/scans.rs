@@ -116,7 +116,7 @@ fn a_cursor_stays_within_its_limits() {
             let below = keys.partition_point(|other| **other < key);
             let up_to = keys.partition_point(|other| **other <= key);
             let onward = chance.random_range(1..120);
-            // The entries that were read ahead make no difference to the cursor's moves.
+            // Discarding the entries that were read ahead does not change the cursor's position.
             if chance.random_range(0..3) == 0 {
                 cursor.discard_batch().unwrap();
             }

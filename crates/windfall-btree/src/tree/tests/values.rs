@@ -91,7 +91,7 @@ fn a_chain_can_be_walked_and_freed_however_far_it_was_written() {
     assert!(tree.has_overflow(first, 9).unwrap() && !tree.has_overflow(first, 8).unwrap());
     assert!(tree.shorten_overflow(first, 8, 3).is_err(), "another chain's stamp");
     free(&tree, OverflowRef { length: 0, stamp: 9, first }, 2);
-    assert!(!tree.has_overflow(first, 9).unwrap(), "whoever comes to free it once more is told");
+    assert!(!tree.has_overflow(first, 9).unwrap(), "a second attempt to free the chain is detected");
     assert_eq!(confirm(&tree).pages, only_the_root());
 }
 
@@ -107,7 +107,7 @@ fn a_chain_on_its_way_out_is_sound_while_its_entry_is_marked_as_deleted() {
         mark(EntryHeader::DELETED);
         assert_eq!(tree.check().unwrap().overflow, left);
         mark(0);
-        assert_eq!(tree.check().is_ok(), left == 13, "a value has lost pages unseen");
+        assert_eq!(tree.check().is_ok(), left == 13, "the check misses lost pages");
         tree.shorten_overflow(value.first, 9, 4).unwrap();
     }
     mark(EntryHeader::DELETED);
@@ -239,8 +239,8 @@ fn a_value_that_was_not_announced_is_not_written() {
     place.insert(&mut mtr, header(1), &[7; 11]);
 }
 
-/// The frequency of merges is a trade-off of cost: a leaf asks for one not after each of many removals, and a root
-/// never.
+/// The frequency of merges is a trade-off of cost: a leaf does not request one after each of many removals, and a root
+/// never requests one.
 #[test]
 fn merges_are_asked_for_by_leaves_that_hold_little() {
     for (rows, expected) in [(20, &[][..]), (200, &[24, 16, 8, 7, 6, 5, 4, 3, 2, 1, 0])] {
