@@ -5,8 +5,8 @@
 //! traits; any other pool can, too.
 //!
 //! **Invariants.** Nothing here depends on the log, the pool or transactions: Cargo enforces that. A version header is
-//! a value that the tree only stores. Nothing here depends on files or the clock either: of `windfall-base` it imports
-//! only the modules that are named below. This crate is not a public API.
+//! a value that the tree stores for its users. Nothing here depends on files or the clock either: of `windfall-base` it
+//! imports only the modules that are named below. This crate is not a public API.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod page;

@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** Every read ends, with an answer or an error, whatever the pages hold. A tree that passes its check
 //! returns each entry once, in order, in both directions and by its key, and can be changed. The changes of any other
-//! tree end, too, if its pages pass the check that a pool makes when it reads them.
+//! tree end, too, if its pages pass the header check that a pool makes when it reads them.
 
 use super::{
     Seek, Tree,

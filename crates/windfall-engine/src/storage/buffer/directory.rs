@@ -1,10 +1,10 @@
 //! The directory of the tablespaces that the pool may hold pages of.
 //!
-//! **Purpose.** Eviction knows a frame's tag and needs the page table to remove the page from. Recovery, undo and the
-//! flusher know a tablespace's id. All of them find the tablespace here.
+//! **Purpose.** Eviction has a frame's tag and needs the page table from which to remove the page. Recovery, undo and
+//! the flusher have a tablespace's id. All of them find the tablespace here.
 //!
 //! **Invariants.** A tablespace is entered before its first page comes into the pool. It keeps one slot while it is in
-//! the directory, and frames note the slot. Slots are reused, so a look-up compares the tablespace id, which is never
+//! the directory, and frames store the slot. Slots are reused, so a look-up compares the tablespace id, which is never
 //! reused. A drop does not touch the directory: the reclaimer removes the tablespace once all its frames are freed.
 
 use rustc_hash::FxHashMap;

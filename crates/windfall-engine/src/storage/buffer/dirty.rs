@@ -4,7 +4,7 @@
 //! **Purpose.** The flusher takes pages oldest first, and the log may be truncated only below the oldest. The set
 //! belongs to the tablespace, so a drop discards it as a whole.
 //!
-//! **Invariants.** A page is in `waiting` while its frame is `DIRTY`, under the LSN that the frame notes. It is in
+//! **Invariants.** A page is in `waiting` while its frame is `DIRTY`, under the LSN that the frame records. It is in
 //! `writing` from the moment a copy of it was taken until that copy is durable in the data file. It is in both if it
 //! changed again meanwhile. The oldest LSN counts both.
 
@@ -68,7 +68,7 @@ impl DirtySet {
         oldest
     }
 
-    /// Returns the `n`-th of the pages that wait to be written, counting from the first page again after the last.
+    /// Returns the `n`-th of the pages that wait to be written, modulo their number.
     pub(super) fn nth_waiting(&self, n: usize) -> Option<PageNo> {
         let place = n.checked_rem(self.waiting.len())?;
         self.waiting.iter().nth(place).map(|(_, page)| *page)

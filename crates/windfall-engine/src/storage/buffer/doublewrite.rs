@@ -9,16 +9,15 @@
 //! file, or is in the next batch as well, because its write failed. The file has two halves, which batches use in turn:
 //! pages that the last batch may have torn stay whole here until the next batch is durable.
 //!
-//! The header block names the pages of the batch with their LSNs. A copy counts only if it is exactly the page that the
-//! header names, and of two copies the younger one counts. So copies left over from earlier batches never bring old
+//! The header block names the pages of the batch with their LSNs. A copy is used only if it is exactly the page that
+//! the header names, and of two copies the newer one is used. So copies left over from earlier batches never bring old
 //! content back. If one half cannot be read, a copy in the other half may be outdated, and recovery checks it against
 //! the log's low-water mark. A header or a copy that cannot be read counts as missing: a device may leave a sector
 //! unreadable if a loss of power interrupts its write.
 //!
-//! Batches are numbered, so it is known which of two whole headers is the later one. A page that only the earlier
-//! header names was durable in its data file before the later batch was written. If a crash has left a copy of a batch
-//! that is not whole, the batch never reached the data files. A copy that a device has damaged since the crash looks
-//! the same.
+//! Batches are numbered, so the later one of two whole headers can be determined. A page that only the earlier header
+//! names was durable in its data file before the later batch was written. If a crash has left a copy of a batch that is
+//! not whole, the batch never reached the data files. A copy that a device has damaged since the crash looks the same.
 //!
 //! The copies that recovery finds here need not be durable, and a sync does not prove that they are: if an earlier sync
 //! has failed, the operating system still shows the data that it has lost. So before recovery relies on copies it
@@ -27,8 +26,9 @@
 //! a crash of the machine it finds those of them that were durable before. In two cases this file stays, and the file
 //! and its name are synced, which is enough unless a sync has failed before:
 //!
-//! - A part of it cannot be read. That part may hold the only whole copy of a page, and may be readable again one day.
-//! - A full disk has no room for the new file. An error would keep a database closed in which a drop could make room.
+//! - A part of it cannot be read. That part may hold the only whole copy of a page, and may become readable again.
+//! - A full disk has no room for the new file. If that were an error, the database could not be opened, and no drop
+//!   could make room.
 //!
 //! # File format
 //!
@@ -56,7 +56,7 @@ use crate::{
     sync::atomic::AtomicU64,
 };
 
-/// The most pages of a batch.
+/// The maximum number of pages in a batch.
 pub(super) const PAGES: usize = 128;
 pub(super) const MAGIC: &[u8; 8] = b"WFDBLWR1";
 pub(super) const ENTRIES_AT: usize = 24;
@@ -92,7 +92,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 impl Doublewrite {
-    /// Makes the file, with room for two batches. Its name becomes durable when the folder is synced.
+    /// Creates the file, with room for two batches. Its name becomes durable when the folder is synced.
     ///
     /// # Errors
     /// I/O.
@@ -102,13 +102,13 @@ impl Doublewrite {
         Ok(())
     }
 
-    /// Removes a new file that a failed or interrupted opening has left. If that fails the file stays and only takes
-    /// room: it is never read, and the next new file replaces it.
+    /// Removes a new file that a failed or interrupted opening has left. If that fails, the file stays and only takes
+    /// space: it is never read, and the next new file replaces it.
     pub fn remove_new(disk: &dyn Disk) {
         let file = FileName::NewDoublewrite;
         let remove = || if disk.len(file)?.is_some() { disk.remove(file) } else { Ok(()) };
         if let Err(error) = remove() {
-            tracing::warn!(%error, "a new doublewrite file that is not needed is not removed");
+            tracing::warn!(%error, "a new doublewrite file that is not needed cannot be removed");
         }
     }
 
@@ -136,7 +136,7 @@ impl Doublewrite {
         } else {
             match replace() {
                 Err(error) if error.is_no_space() => {
-                    tracing::warn!(%error, "what is found in the doublewrite file is synced only");
+                    tracing::warn!(%error, "no new doublewrite file: the old one is synced instead");
                     Self::remove_new(disk);
                     false
                 }
@@ -146,7 +146,8 @@ impl Doublewrite {
         if !is_replaced {
             disk.sync(FileName::Doublewrite)?;
         }
-        // In any case: an opening that was killed may have renamed the file without making the new name durable.
+        // In any case, because an opening that was killed may have renamed the file without making the new name
+        // durable.
         disk.sync_folder(Folder::Root)
     }
 
@@ -227,7 +228,7 @@ impl Doublewrite {
     }
 }
 
-/// Makes a file with room for two batches.
+/// Creates a file with room for two batches.
 fn reserve(disk: &dyn Disk, file: FileName, page_size: usize) -> Result<(), DiskError> {
     disk.create(file)?;
     disk.preallocate(file, 0, 2 * half(page_size))
@@ -238,7 +239,7 @@ fn following(number: u32) -> u32 {
     number.wrapping_add(1).max(1)
 }
 
-/// The youngest copy of a page.
+/// The newest copy of a page.
 #[derive(Debug)]
 pub struct CopyFound {
     /// The LSN of the page.
@@ -252,9 +253,9 @@ pub struct CopyFound {
 /// The content of the file.
 #[derive(Debug, Default)]
 pub struct Copies {
-    /// The youngest copy of each page. It includes all pages that may be torn in their data files.
+    /// The newest copy of each page. It includes all pages that may be torn in their data files.
     pub pages: BTreeMap<PageId, CopyFound>,
-    /// The half of which a part cannot be read. It may have had a younger copy.
+    /// The half of which a part cannot be read. It may have had a newer copy.
     pub unread: Option<u64>,
     /// The numbers of the batches, by half.
     numbers: [Option<u32>; 2],

@@ -4,9 +4,9 @@
 //! up to their LSNs. It writes the copies to the doublewrite file first, and then to the data files. The log's
 //! low-water mark passes them only when they are durable there. No thread waits for a page while it is being written.
 //!
-//! **Invariants.** Write-ahead: the log is durable up to the youngest copy before any copy is written. A page that is
-//! being written is not copied a second time, so two writes of a page never race. It keeps its frame until the whole
-//! batch is durable, so a page with a failed write becomes dirty again, with its old dirty-since LSN.
+//! **Invariants.** Write-ahead: the log is durable up to the newest LSN of the copies before any copy is written. A
+//! page that is being written is not copied a second time, so two writes of a page never race. It keeps its frame until
+//! the whole batch is durable, so a page with a failed write becomes dirty again, with its old dirty-since LSN.
 //!
 //! The next batch overwrites a half of the doublewrite file, which may have the only whole copies of pages. So it
 //! begins only when the writes of the last batch are synced. It has a copy of every page that a failed write has torn,
@@ -14,9 +14,9 @@
 //! data files count as torn from the start: all their copies are in one half of the doublewrite file, and the first
 //! batch overwrites the other.
 //!
-//! *A file that rejects writes is a problem of its tablespace alone.* As long as such files fail, a batch takes only
-//! one page of all their tablespaces, to test whether the writes still fail. Only pages that are torn in their data
-//! files, or cannot be read there, must be in every batch. They leave room for other pages, however many files fail:
+//! *A file that rejects writes affects only its own tablespace.* As long as such files fail, a batch takes only one
+//! page of all their tablespaces, to test whether the writes still fail. Only pages that are torn in their data files,
+//! or cannot be read there, must be in every batch. They leave room for other pages, however many files fail:
 //!
 //! - A batch writes its new pages in two halves, and skips the second half when a page of the first half fails. So half
 //!   of its room is free after a failure.
@@ -52,20 +52,20 @@ use crate::{
     sync::{Arc, Event, atomic::Ordering::Relaxed, work},
 };
 
-/// The most tablespaces that a round by age examines.
+/// The maximum number of tablespaces that a round by age examines.
 const SPACES_PER_ROUND: usize = 32;
 /// With this number of torn pages, no page may be written without a trial write, so that hardly any are added.
 const TRIAL_WRITES_FROM: usize = PAGES / 2;
 /// The frames that a round frees, apart from the surplus of one call of the reclaimer.
 const FREED_PER_ROUND: usize = 512;
-/// The most frames that the cleaner's clock hand passes in one round.
+/// The maximum number of frames that the cleaner's clock hand passes in one round.
 const CLEANER_REACH: usize = 32_768;
 /// A round that fails counts as this number of fruitless rounds: a waiter gives up after a hundred of them.
 const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
 /// A batch that writes nothing counts as this number of failures, because the next one may come that much later. A
 /// batch that is written in part counts as one failure.
 const FAILURES_PER_BATCH: u64 = 50;
-/// This number of failures in a row, two seconds or less, is not a passing problem.
+/// This number of failures in a row, in two seconds or less, is not a temporary problem.
 const FAILURES_IN_A_ROW: u64 = 20 * FAILURES_PER_BATCH;
 /// After this number of rounds without a write, the rest is left to the next checkpoint.
 const IDLE_ROUNDS_MOST: u64 = 1000;
@@ -146,7 +146,7 @@ impl Flusher {
         }
     }
 
-    /// Notes which files fail. `copies` are the pages that were tried and had not been torn before.
+    /// Records which files fail. `copies` are the pages that were tried and had not been torn before.
     fn note_failing<'a>(&mut self, copies: impl Iterator<Item = (&'a Copy, bool)> + Clone) {
         // If one of them can be written again, perhaps the others can, too.
         let is_written = |(copy, failed): (&Copy, bool)| !failed && !copy.space.is_dropped();
@@ -168,8 +168,8 @@ impl Flusher {
     /// Returns a dirty page of a tablespace with a failing file, another one each time. The torn pages are in the batch
     /// already.
     fn next_probe(&mut self) -> Option<(Arc<Space>, PageNo)> {
-        // If a tablespace has no other dirty pages, its torn pages show whether the file accepts writes. It must not
-        // count among those with the oldest changes, or enough of them would crowd out all others.
+        // If a tablespace has no other dirty pages, its torn pages show whether the file accepts writes. It must not be
+        // among the tablespaces with the oldest changes: enough of these would crowd out all others.
         for Torn { space, .. } in &self.torn {
             if !space.is_failing() && space.dirty.lock().waiting() == 0 {
                 space.set_failing(true);
@@ -407,15 +407,16 @@ impl BufferPool {
         frame.is_some_and(|frame| frame.tag() == torn.id() && frame.is(DIRTY | WRITING))
     }
 
-    /// Returns the most torn pages that recovery may leave to batches: they must leave room there, and in the pool.
+    /// Returns the maximum number of torn pages that recovery may leave to batches: they must leave room there, and in
+    /// the pool.
     pub fn room_for_torn(&self) -> usize {
         TRIAL_WRITES_FROM.min(self.limit.load(Relaxed) as usize / 4)
     }
 
     /// Prepares the first batch: it overwrites the half of the doublewrite file that is not `kept`, and has the number
     /// after `number`. The `torn` pages could not be written to their data files: each has a copy in the half that is
-    /// kept, and is dirty since `since`. This is one call, before there is any other page, so that no batch comes in
-    /// between.
+    /// kept, and is dirty since `since`. This must be one call, made before the pool has any other page, so that no
+    /// batch comes in between.
     ///
     /// # Errors
     /// As [`BufferPool::read`].
@@ -443,13 +444,14 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Waits until no thread is writing pages, after the database was closed: none will again.
+    /// Waits until no thread is writing pages. Must be called after the database was closed: no thread writes pages
+    /// afterwards.
     pub fn quiesce(&self) {
         self.notify_freed();
         drop(self.flusher.lock());
     }
 
-    /// Notes why nothing of a batch was written.
+    /// Records why no page of a batch was written.
     fn flush_failed(&self, error: Error) -> Error {
         if matches!(error, Error::Disk(DiskError::Crashed)) {
             self.context.health.poison(&error.to_string());
@@ -505,8 +507,8 @@ impl BufferPool {
         copied
     }
 
-    /// Marks a page dirty again after its write failed. Returns whether that is done; if not, another thread has it
-    /// latched.
+    /// Marks a page dirty again after its write failed. Returns whether that is done; if not, another thread has
+    /// latched the page.
     fn dirty_again(&self, copy: &Copy) -> bool {
         let frame = self.arena.frame(copy.frame);
         if !frame.latch.try_share() {
@@ -701,8 +703,8 @@ impl BufferPool {
         read.is_ok() && (found.is_zero() || found.verify(id).is_ok())
     }
 
-    /// Checks the pages to be written, as far as that costs next to nothing. A defect that is found here arose in
-    /// memory; on disk it would be damage.
+    /// Makes the cheap checks of the pages to be written. A defect that is found here arose in memory, and must not
+    /// reach the disk.
     fn check_copies(&self, copies: &[Copy]) -> Result<()> {
         let durable = self.context.log.durable();
         for copy in copies {

@@ -22,12 +22,12 @@ use crate::{
 pub const DIRTY: u32 = 1;
 /// A copy of the page is being written.
 pub const WRITING: u32 = 2;
-/// The frame is beyond the pool's present size and not in use.
+/// The frame is beyond the pool's current size and not in use.
 pub const RETIRED: u32 = 4;
 /// The page was read from disk and has not been verified against the page that points to it since.
 pub const UNVERIFIED: u32 = 8;
 
-/// The times that CLOCK spares a page that was used again.
+/// The number of times that CLOCK spares a page that was used again.
 const USED: u8 = 2;
 
 /// The descriptor. Zeroed memory is a frame that holds nothing.
@@ -56,7 +56,7 @@ impl Frame {
         PageId { space: SpaceId(self.space.load(Relaxed)), page: PageNo(self.page.load(Relaxed)) }
     }
 
-    /// Returns whether it is of use to wait for the frame's latch: no longer once the frame holds another page.
+    /// Returns whether the frame still holds the page: if not, it is useless to wait for the frame's latch.
     pub fn still_holds(&self, id: PageId) -> bool {
         self.tag() == id
     }
@@ -106,12 +106,12 @@ impl Frame {
         Lsn(self.oldest.load(Acquire))
     }
 
-    /// Notes the LSN of the first change.
+    /// Records the LSN of the first change.
     pub fn set_oldest(&self, lsn: Lsn) {
         self.oldest.store(lsn.0, Release);
     }
 
-    /// Notes that the page was used. Stores only if the value changes: the cache line is shared by all readers.
+    /// Records that the page was used. Stores only if the value changes: the cache line is shared by all readers.
     #[inline]
     pub fn touch(&self) {
         if self.clock.load(Relaxed) < USED {

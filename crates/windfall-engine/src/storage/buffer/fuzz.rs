@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Reads a file with two halves, with headers and copies that match each other or do not.
 //!
-//! **Invariants.** A copy that is returned is whole, is the page that the header names, and is the youngest such one.
+//! **Invariants.** A copy that is returned is whole, is the page that the header names, and is the newest such copy.
 
 use std::collections::BTreeMap;
 

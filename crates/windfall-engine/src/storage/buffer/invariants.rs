@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** See `engine::invariants`.
 //!
-//! **Invariants.** A frame with a taken latch may be on its way from one page to another, and is left out.
+//! **Invariants.** A frame with a held latch may be changing from one page to another, and is skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +67,7 @@ impl BufferPool {
         }
     }
 
-    /// Checks that the pages that wait to be written are dirty in their frames since the LSN noted.
+    /// Checks that the pages that wait to be written are dirty in their frames since the recorded LSN.
     fn check_dirty_set(&self, space: &Arc<Space>) {
         let Some(dirty) = space.dirty.try_lock() else { return };
         dirty.check_invariants();

@@ -1,14 +1,14 @@
-//! The oldest change that only the log has: the pool's part of the log's low-water mark.
+//! The oldest change that is only in the log: the pool's part of the log's low-water mark.
 //!
 //! **Purpose.** Computes the minimum over all dirty tablespaces, for 100,000 of them, without a scan and without a lock
 //! that a page change or a drop would take.
 //!
 //! **Invariants.** A tablespace with a dirty page is in the inbox or in the heap. Its key in the heap is at most its
 //! oldest LSN, now and later. So the top of the heap, once its key is up to date, is the minimum. Groups register their
-//! pages in any order: an older change may arrive after a younger one. So a key never rises above the LSN below which
-//! all changes are registered, and this LSN is read before the dirty set is examined. A dropped tablespace counts until
-//! its drop is durable, or until the reclaimer has taken its dirty set. The second case is safe because the control
-//! file names no low-water mark before the log is durable beyond everything that was appended before.
+//! pages in any order: an older change may arrive after a newer one. So a key never rises above the LSN below which all
+//! changes are registered, and this LSN is read before the dirty set is examined. A dropped tablespace counts until its
+//! drop is durable, or until the reclaimer has taken its dirty set. The second case is safe because the control file
+//! records no low-water mark before the log is durable beyond everything that was appended before.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// [`LowWaterMark`] computes the low-water mark of dirty pages: the oldest LSN that the log must keep because of them.
+/// Computes the low-water mark of dirty pages: the oldest LSN that the log must keep because of them.
 #[derive(Debug)]
 pub(super) struct LowWaterMark {
     inbox: SegQueue<Arc<Space>>,

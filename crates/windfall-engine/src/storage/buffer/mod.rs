@@ -157,8 +157,8 @@ impl OptimisticRead<'_> {
     /// Returns whether the frame still holds the requested page, unchanged since the read began.
     ///
     /// Always inlined: if its address is taken, an `OptimisticRead` is kept on the stack, where it is read back in
-    /// other pieces than it was written in. That defeats store forwarding and waits for every load before it. Reads
-    /// through the hash index took 8 % longer before.
+    /// other pieces than it was written in. That defeats store forwarding, and the read waits for every load before it.
+    /// Without the inlining, reads through the hash index took 8 % longer.
     #[expect(clippy::inline_always, reason = "measured, as said above")]
     #[inline(always)]
     pub fn is_valid(&self) -> bool {
@@ -172,7 +172,7 @@ impl OptimisticRead<'_> {
         self.pool.arena.frame(self.frame).is(UNVERIFIED)
     }
 
-    /// Notes that the page was verified against the page that points to it.
+    /// Records that the page was verified against the page that points to it.
     pub fn mark_verified(&self) {
         self.pool.arena.frame(self.frame).clear(UNVERIFIED);
     }
@@ -231,12 +231,12 @@ impl<'a> ExclusivePage<'a> {
         self.pool.arena.frame(self.frame).tag()
     }
 
-    /// Notes that the page is about to change: its version will grow at the release.
+    /// Records that the page is about to change: its version will grow at the release.
     pub fn changed(&mut self) {
         self.changed = true;
     }
 
-    /// Returns whether a change was noted.
+    /// Returns whether a change was recorded.
     pub fn is_changed(&self) -> bool {
         self.changed
     }
@@ -279,7 +279,7 @@ fn count_access(space: SpaceId, latch: bool) {
 }
 
 impl BufferPool {
-    /// Refuses an impossible size.
+    /// Returns an error for an impossible size.
     ///
     /// # Errors
     /// [`UsageError::Option`].
@@ -300,14 +300,14 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Makes a pool of `frames` frames that may grow to `most`. The sizes must have passed
+    /// Creates a pool of `frames` frames that may grow to `most`. The sizes must have passed
     /// [`BufferPool::check_frames`].
     ///
     /// # Errors
     /// When the address space cannot be reserved.
     pub fn new(context: StorageContext, page_size: usize, frames: usize, most: usize) -> Result<Self> {
         let most = most.max(frames);
-        debug_assert!(Self::check_frames(frames, most, page_size).is_ok(), "a pool that cannot be");
+        debug_assert!(Self::check_frames(frames, most, page_size).is_ok(), "impossible sizes");
         let arena = Arena::new(most, page_size)?;
         let flusher = flush::Flusher::new(&*context.disk);
         Ok(Self {
@@ -347,19 +347,19 @@ impl BufferPool {
         self.page_size
     }
 
-    /// Makes a tablespace known to the pool at once, so that it is found by its id before it has a page.
+    /// Enters a tablespace into the pool's directory at once, so that it is found by its id before it has a page.
     pub fn attach(&self, id: SpaceId, durability: Durability) -> Arc<Space> {
         let space = Arc::new(Space::new(id, durability));
-        self.directory.slot_of(&space).expect("nobody could drop it yet");
+        self.directory.slot_of(&space).expect("no thread can have dropped it yet");
         space
     }
 
-    /// Returns the tablespace with this id, if the pool knows it.
+    /// Returns the tablespace with this id, if it is in the pool's directory.
     pub fn space(&self, id: SpaceId) -> Option<Arc<Space>> {
         self.directory.get(id)
     }
 
-    /// Returns all tablespaces that the pool knows, including dropped ones until all their frames are freed.
+    /// Returns all tablespaces in the pool's directory, including dropped ones until all their frames are freed.
     pub fn spaces(&self) -> Vec<Arc<Space>> {
         self.directory.all()
     }
@@ -491,12 +491,12 @@ impl BufferPool {
     /// As [`BufferPool::read`].
     pub fn first(&self, space: &Arc<Space>) -> Result<Option<ExclusivePage<'_>>> {
         let latched = self.latch_for_format(space, PageNo::HEADER)?;
-        // The thread that makes the header notes it under this latch.
+        // The thread that creates the header records that under this latch.
         if !space.has_pages() {
             return Ok(Some(latched));
         }
-        // It was made, and may even have been written and evicted: then this frame does not have the content of the
-        // file.
+        // The header was created, and may even have been written and evicted: then this frame does not have the content
+        // of the file.
         if latched.page().is_zero() {
             self.abandon(space, PageNo::HEADER, latched.hand_over());
         }
@@ -665,7 +665,7 @@ impl BufferPool {
         u64::from(page.0) * self.page_size as u64
     }
 
-    /// Returns the LSN of the oldest page change that only the log has, or an LSN a little below it.
+    /// Returns the LSN of the oldest page change that is only in the log, or an LSN a little below it.
     pub fn oldest_dirty(&self) -> Lsn {
         let registered = self.registered();
         self.low_water_mark.oldest(self.context.log.durable(), registered)

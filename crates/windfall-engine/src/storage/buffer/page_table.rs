@@ -36,7 +36,7 @@ const CHUNK: usize = 512;
 const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
 /// The count of a chunk that was given up.
 const DEAD: u32 = u32::MAX;
-/// The most empty chunks that may be queued for the background worker.
+/// The maximum number of empty chunks that may be queued for the background worker.
 const WAITING_MOST: usize = 1024;
 /// The chunks that an eviction frees when it queues one beyond that limit: more than one, so that the queue becomes
 /// shorter.
@@ -271,7 +271,7 @@ impl PageTable {
                 Some(Node::Inner(inner)) => inner.level + 1,
                 _ => 0,
             };
-            // A taller root with the present one as its first child, or the first root.
+            // A taller root with the current one as its first child, or the first root.
             match self.root.compare_exchange(root, new_inner(level, root), AcqRel, Acquire, guard) {
                 Ok(new) => root = new,
                 Err(lost) => root = lost.current,
@@ -409,7 +409,7 @@ fn free_below(place: &Atomic<Node>, left: &mut usize) -> bool {
 impl Drop for PageTable {
     fn drop(&mut self) {
         let more = self.free_some(usize::MAX);
-        debug_assert!(!more, "all of it was to be freed");
+        debug_assert!(!more, "a part of the table is not freed");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reading many pages at once.
 //!
-//! **Purpose.** Recovery and purge know which pages they need next. Requesting them in one batch keeps the disk busy.
+//! **Purpose.** Recovery and purge can determine in advance which pages they need. Requesting them in one batch keeps
+//! the disk busy.
 //!
 //! **Invariants.** As for a single read: a page is latched exclusively from its entry into the page table until its
 //! content is verified. A page with a failed read is removed again. A thread that needs it reads it itself and gets the
@@ -15,7 +16,7 @@ use crate::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-/// The most pages in one batch, so that a small pool is not flooded.
+/// The maximum number of pages in one batch, so that a small pool is not flooded.
 pub const PAGES: usize = 64;
 
 impl BufferPool {

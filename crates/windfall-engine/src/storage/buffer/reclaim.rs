@@ -4,12 +4,12 @@
 //! and finds the free list empty takes some from here, before any live page is evicted. A background step takes the
 //! rest, and frees the memory that the tablespace leaves: its dirty set and its page table.
 //!
-//! **Invariants.** A call examines a bounded number of entries and of tablespaces, so no call pays for a whole table or
-//! for all tables of a group. A frame is taken by its latch and its tag: a frame that another thread has latched is
-//! kept in `busy_frames` and tried again. A dropped page is never written: its dirty bit is cleared with its tag. Only
-//! the background step frees memory, a bounded amount per step. That includes chunks that evictions have emptied
+//! **Invariants.** A call examines a bounded number of entries and of tablespaces, whatever the size of a table and the
+//! number of dropped tables. A frame is taken by its latch and its tag: a frame that another thread has latched is kept
+//! in `busy_frames` and tried again. A dropped page is never written: its dirty bit is cleared with its tag. Only the
+//! background step frees memory, a bounded amount per step. That includes chunks that evictions have emptied
 //! ([`EmptyChunks`]). The reclaimer keeps a tablespace until nothing else has a reference. So no other thread ever
-//! drops the last reference to a tablespace that the pool knew.
+//! drops the last reference to a tablespace that was in the pool's directory.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,8 @@ use crate::{
 
 /// The positions of a dropped page table that one call examines.
 const PLACES_PER_CALL: usize = 512;
-/// The rounds without a frame in one call: among many empty tablespaces it leaves the rest to the background step.
+/// The maximum number of rounds without a frame in one call: among many empty tablespaces it leaves the rest to the
+/// background step.
 const ROUNDS_PER_CALL: usize = 1024;
 /// The frames that one call takes.
 const FRAMES_PER_CALL: usize = 64;
@@ -165,7 +166,7 @@ impl Reclaimer {
         }
     }
 
-    /// Counts again how many frames a tablespace holds.
+    /// Recounts the frames that a tablespace holds.
     fn recount(&self, dropped: &mut Dropped) {
         let frames = dropped.space.resident() as usize;
         let dirty = dropped.dirty.min(frames);
@@ -193,7 +194,7 @@ impl BufferPool {
             && let Some(mut dropped) = queue.pop_front()
         {
             rounds += 1;
-            // The mark came first: the thread that enters a page now removes it itself.
+            // The tablespace was marked before: a thread that enters a page now removes it itself.
             let freed = if dropped.space.resident() == 0 {
                 (dropped.at, dropped.busy_frames) = (None, Vec::new());
                 0
@@ -285,8 +286,8 @@ impl BufferPool {
         // Threads that attach a tablespace wait for this lock, so it is taken once for many.
         self.directory.remove(&spaces);
         for space in spaces {
-            // The set may be large, and no thread looks for these pages any more. The tablespace itself lives on with
-            // its handles.
+            // The set may be large, and no thread looks for these pages any more. The tablespace itself stays in memory
+            // as long as it has handles.
             let dirty = core::mem::take(&mut *space.dirty.lock());
             if self.file_of_dropped(&space) != FileState::None {
                 finished(space.clone());
@@ -307,7 +308,7 @@ enum Taken {
     Freed,
     /// The frame holds another page by now.
     Gone,
-    /// Another thread has it latched.
+    /// Another thread has latched it.
     Busy,
 }
 
@@ -450,6 +451,6 @@ mod tests {
             assert!(matches!(come, Err(Error::TableDropped(_))));
             assert_eq!(space.resident(), pages);
         }
-        assert!(pool.space(unknown.id()).is_none(), "nobody would ever take it out again");
+        assert!(pool.space(unknown.id()).is_none(), "it would stay there for ever");
     }
 }

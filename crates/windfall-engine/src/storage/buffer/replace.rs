@@ -40,10 +40,10 @@ const FOREGROUND_REACH: usize = 4096;
 /// latched by waiters, or no page can be written.
 pub(super) const PATIENCE: u64 = 5_000;
 
-/// The most reserved frames.
+/// The maximum number of reserved frames.
 const RESERVED_MAX: usize = 8;
 
-/// The most clean pages that are kept when all others wait to be written.
+/// The maximum number of clean pages that are kept when all others wait to be written.
 const CLEAN_LEFT: u64 = 8;
 
 thread_local! {
@@ -59,11 +59,11 @@ pub fn with_reserved_frames<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether the rounds of the cleaner have any effect. That limits how long a caller waits for a frame. The number of
-/// wakeups does not: a change of the pool's size wakes the caller, and need not free a frame.
+/// Counts the rounds of the cleaner that have no effect, which limits how long a caller waits for a frame. The number
+/// of wakeups does not limit it: a change of the pool's size wakes the caller, and need not free a frame.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
-    /// Rounds without effect. One may count as many.
+    /// Rounds without effect. One round may count as several.
     fruitless: AtomicU64,
     /// The value of `fruitless` at the last round with effect.
     at_fruit: AtomicU64,
@@ -87,7 +87,7 @@ impl Rounds {
         true
     }
 
-    /// Returns whether a caller that began to wait at this number of fruitless rounds has seen enough of them.
+    /// Returns whether a caller that began to wait at this number of fruitless rounds should give up.
     fn are_hopeless_since(&self, began: u64) -> bool {
         let since = began.max(self.at_fruit.load(Acquire));
         self.fruitless.load(Acquire) > since + PATIENCE
@@ -141,7 +141,7 @@ impl BufferPool {
     }
 
     /// Returns whether a clean page may be evicted for another one. A descent needs the parent while the child is read
-    /// in. Among the last clean pages each read evicts the page that led to it, forever if nothing is written.
+    /// in. If only few clean pages are left, each read evicts the page that led to it, for ever if nothing is written.
     fn has_clean_to_spare(&self) -> bool {
         let limit = self.limit.load(Relaxed);
         let not_clean = self.counters.dirty.load(Relaxed) + self.free_frames() as u64;
@@ -193,8 +193,8 @@ impl BufferPool {
         UsageError::PoolTooSmall { frames: self.limit.load(Relaxed) as usize }.into()
     }
 
-    /// Refuses to latch more than half of all frames: with nearly all of them held, a descent evicts with each page the
-    /// one that led there, and never ends.
+    /// Returns an error for more than half of all frames: with nearly all of them latched, each page of a descent
+    /// evicts the page that led to it, and the descent never ends.
     ///
     /// # Errors
     /// [`UsageError::PoolTooSmall`].
@@ -309,7 +309,7 @@ mod tests {
         pool.cleaner_wake.nap(Duration::ZERO);
         let waits = pool.counters.frame_waits.load(Relaxed);
         pool.allocate().unwrap();
-        assert_eq!(pool.counters.frame_waits.load(Relaxed), waits, "it came from the cleaner");
+        assert_eq!(pool.counters.frame_waits.load(Relaxed), waits, "the caller waited for the cleaner");
         assert!(pool.cleaner_wake.is_rung(), "every caller looks for frames itself while the cleaner sleeps");
     }
 
@@ -319,7 +319,7 @@ mod tests {
         let space = pool.attach(SpaceId(100), Durability::Temporary);
         for page in 0..200 {
             drop(pool.latch_for_format(&space, PageNo(page)).unwrap());
-            assert!(pool.free_frames() >= pool.reserved_frames(), "behind page {page}");
+            assert!(pool.free_frames() >= pool.reserved_frames(), "after page {page}");
         }
         while pool.free_frames() > 0 {
             with_reserved_frames(|| pool.allocate()).unwrap();
@@ -335,7 +335,7 @@ mod tests {
         let reading = pool.read(&space, id.page, Access::Point).unwrap();
         assert!(reading.is_valid() && pool.latch(reading.frame, id).is_some());
         assert!(pool.evict(reading.frame));
-        assert!(!reading.is_valid(), "what was read counts, and its frame is somebody else's");
+        assert!(!reading.is_valid(), "the read is valid, and its frame was evicted");
         assert!(pool.latch(reading.frame, id).is_none(), "the frame is latched, and the page is not in it");
     }
 }

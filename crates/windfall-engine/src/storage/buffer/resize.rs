@@ -6,8 +6,8 @@
 //! **Invariants.** A frame beyond the size is retired when it comes free. Its version has grown before its page bytes
 //! return to the operating system, so no reader validates the zeroes that it then reads. A retired frame is in no list.
 //! A thread that retires a frame checks the size again afterwards; a thread that grows the pool sets the size before it
-//! looks for retired frames. The same holds for a thread that takes a frame that was never used, and one that shrinks
-//! the pool and then reads how many are in use.
+//! looks for retired frames. In the same way, a thread that takes a frame that was never used checks the size
+//! afterwards, and a thread that shrinks the pool sets the size before it reads how many frames are in use.
 
 use super::{
     BufferPool, SMALLEST,

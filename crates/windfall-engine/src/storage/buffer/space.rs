@@ -5,9 +5,9 @@
 //!
 //! **Invariants.** A dropped tablespace stays dropped: its id is never reused. A thread that installs a page checks the
 //! mark afterwards, and a drop marks before the table is drained. So a page that is installed too late is removed by
-//! the thread that installed it. The pool learns of a tablespace at its first page, at the latest. A tablespace that is
-//! dropped before has nothing to free; its slot decides which of the two cases it is. The memory stays valid until the
-//! last handle is released.
+//! the thread that installed it. A tablespace is entered into the pool's directory at its first page, at the latest. A
+//! tablespace that is dropped before has nothing to free; its slot shows which of the two cases it is. The memory stays
+//! valid until the last handle is released.
 
 use super::{dirty::DirtySet, page_table::PageTable};
 use crate::{
@@ -43,12 +43,12 @@ pub enum FileState {
     Made,
 }
 
-/// The slot of a tablespace that the pool does not know yet.
+/// The slot of a tablespace that is not in the pool's directory yet.
 const UNKNOWN: u32 = u32::MAX;
-/// The slot of a tablespace that was dropped before the pool knew it.
+/// The slot of a tablespace that was dropped before it was in the directory.
 const NEVER: u32 = u32::MAX - 1;
 
-/// A tablespace, as the pool knows it.
+/// The pool's state of a tablespace.
 #[derive(Debug)]
 pub struct Space {
     id: SpaceId,
@@ -59,7 +59,7 @@ pub struct Space {
     /// that the tablespace needs are kept.
     dropped: AtomicU64,
     file: AtomicU8,
-    /// When it was made: a read view from before does not see it.
+    /// The stamp of its creation: an older read view does not see it.
     created_at: AtomicU64,
     /// Whether it has any page: an empty tree has none.
     has_pages: AtomicBool,
@@ -70,7 +70,7 @@ pub struct Space {
     resident: AtomicU32,
     /// The length in bytes for which the file is known to have blocks.
     allocated: AtomicU64,
-    /// Whether the last attempt to make or write the file failed.
+    /// Whether it is in the flusher's list of failing tablespaces.
     failing: AtomicBool,
     pub(super) pages: PageTable,
     pub(super) dirty: Mutex<DirtySet>,
@@ -81,13 +81,13 @@ pub struct Space {
 }
 
 impl Space {
-    /// Returns when it was made; [`TrxId::NONE`] is before all read views.
+    /// Returns the stamp of its creation; [`TrxId::NONE`] is before all read views.
     #[inline]
     pub fn created_at(&self) -> TrxId {
         TrxId(self.created_at.load(Acquire))
     }
 
-    /// Sets when it was made, before any thread can find it.
+    /// Sets the stamp of its creation. Must be called before any thread can find it.
     pub fn set_created_at(&self, stamp: TrxId) {
         self.created_at.store(stamp.0, Release);
     }
@@ -137,7 +137,7 @@ impl Space {
         self.drop_lsn() != Lsn::MAX
     }
 
-    /// Refuses work on a dropped tablespace.
+    /// Returns an error if it was dropped.
     ///
     /// # Errors
     /// [`Error::TableDropped`].
@@ -164,10 +164,10 @@ impl Space {
         set.map(drop).map_err(|_| Error::TableDropped(Owner::Unknown))
     }
 
-    /// Must be called after it was marked dropped: if the pool does not know it, it never will. Returns whether the
-    /// pool knows it.
+    /// Must be called after it was marked dropped: if it is not in the pool's directory, it is never entered from now
+    /// on. Returns whether it is in the directory.
     pub(super) fn is_known_permanently(&self) -> bool {
-        assert!(self.is_dropped(), "tablespace {} is live, and the pool may yet learn of it", self.id);
+        assert!(self.is_dropped(), "tablespace {} is live, and may still be entered", self.id);
         self.slot.compare_exchange(UNKNOWN, NEVER, SeqCst, Relaxed).is_err()
     }
 
@@ -185,7 +185,7 @@ impl Space {
         }
     }
 
-    /// Notes the state of its file.
+    /// Sets the state of its file.
     pub fn set_file(&self, state: FileState) {
         debug_assert!(self.file() as u8 <= state as u8, "the file of {:?} is {state:?} again", self.id);
         self.file.store(state as u8, Release);
@@ -194,12 +194,12 @@ impl Space {
         }
     }
 
-    /// Returns whether the last attempt to make or write the file failed.
+    /// Returns whether it is in the flusher's list of failing tablespaces.
     pub(super) fn is_failing(&self) -> bool {
         self.failing.load(Relaxed)
     }
 
-    /// Notes whether the last attempt failed. Only the choice of pages to flush depends on it.
+    /// Sets whether it is in that list. Only the choice of pages to flush depends on it.
     pub(super) fn set_failing(&self, failing: bool) {
         self.failing.store(failing, Relaxed);
     }
@@ -209,7 +209,7 @@ impl Space {
         self.has_pages.load(Acquire)
     }
 
-    /// Notes that its header page was made.
+    /// Records that its header page was created.
     pub fn set_has_pages(&self) {
         self.has_pages.store(true, Release);
     }
@@ -234,7 +234,7 @@ impl Space {
         self.map_groups.load(Relaxed)
     }
 
-    /// Notes how many allocation-map pages exist. A thread with an older count does not lower it.
+    /// Records how many allocation-map pages exist. A thread with an older count does not lower it.
     pub fn raise_map_groups(&self, groups: u32) {
         self.map_groups.fetch_max(groups, Relaxed);
     }
@@ -267,7 +267,7 @@ impl Space {
         self.allocated.load(Relaxed)
     }
 
-    /// Notes the length for which the file has blocks.
+    /// Sets the length for which the file has blocks.
     pub(super) fn set_allocated(&self, bytes: u64) {
         self.allocated.store(bytes, Relaxed);
     }

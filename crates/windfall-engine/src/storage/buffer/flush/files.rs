@@ -3,9 +3,9 @@
 //! **Purpose.** Before a batch is written, missing files of its tablespaces are created, and large files grow. After it
 //! the files are synced, and new files are recorded in the log.
 //!
-//! **Invariants.** A tablespace's file is created at the first flush. It counts as made when its name, its content and
-//! its log record are durable. One lock guards the decisions whether a tablespace gets a file, and whether a dropped
-//! one has a file to delete. So no file is created after the deleter has asked.
+//! **Invariants.** A tablespace's file is created at the first flush. It is [`FileState::Made`] when its name and
+//! content are durable and its log record is appended. One lock guards the decisions whether a tablespace gets a file,
+//! and whether a dropped one has a file to delete. So no file is created after [`BufferPool::file_of_dropped`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ const PREALLOCATE_FROM: u64 = 1 << 20;
 /// The state of files under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    /// Files with a log record that they were made, and the LSN of that record, until the catalog has a record, too.
+    /// Files with a log record of their creation, and its LSN, until the catalog has a record, too.
     made: BTreeMap<SpaceId, Lsn>,
     /// The same in LSN order: the first one limits the log's low-water mark.
     by_lsn: BTreeSet<(Lsn, SpaceId)>,
@@ -82,7 +82,7 @@ impl BufferPool {
     }
 
     /// Grows large files in steps, so that their blocks are contiguous and their length seldom changes. A failure is
-    /// left to the write itself to report.
+    /// ignored: the write itself reports one.
     pub(super) fn preallocate(&self, spaces: &Spaces<'_>, pages: &[(PageId, IoBuffer)]) {
         for (id, space) in spaces {
             let file = FileName::Data(*id);
@@ -173,12 +173,12 @@ impl BufferPool {
         self.files.lock().made.keys().take(most).copied().collect()
     }
 
-    /// Notes that a file's record is written, or not needed any more.
+    /// Records that a file's record is written, or not needed any more.
     pub fn file_recorded(&self, space: SpaceId) {
         self.files.lock().forget(space);
     }
 
-    /// Notes that recovery found a log record of the file, and no record in the catalog.
+    /// Records that recovery found a log record of the file, and no record in the catalog.
     pub fn file_was_made(&self, space: SpaceId, lsn: Lsn) {
         self.files.lock().note(space, lsn);
     }

@@ -65,7 +65,7 @@ fn rounds_to_write(pool: &BufferPool, spaces: &[Arc<Space>; 2]) -> usize {
         let left = waiting(spaces)[1];
         assert!(
             left == before || pool.is_waited_for(),
-            "the cleaner takes its time, and pages can be written"
+            "the cleaner pauses, although there are pages that can be written"
         );
         if left == 0 {
             pool.frame_waiters.fetch_sub(1, Relaxed);

@@ -64,8 +64,8 @@ fn drop_under_load(base: Base) {
     while base.reclaim(&finished) {}
     assert_eq!(finished.load(Relaxed), 1, "the dropped tablespace is handed over once");
     assert!(base.pool.space(SPACES[0]).is_none() && base.pool.reclaimer.pending() == 0);
-    // Pages with a failed write are written now; dropped pages hold down no low-water mark. The fault may not have
-    // struck yet.
+    // Pages with a failed write are written now; dropped pages do not hold down the low-water mark. The fault may not
+    // have occurred yet.
     let _ = base.pool.flush_all();
     base.pool.flush([]).unwrap();
     base.pool.flush_all().unwrap();
@@ -157,9 +157,9 @@ fn the_flusher_takes_no_page_for_another() {
     });
 }
 
-/// A tablespace that the pool does not know yet gets its first page while it is dropped.
+/// A tablespace that is not in the pool's directory yet gets its first page while it is dropped.
 ///
-/// Catches: a check whether the pool knows it that precedes the mark, or that leaves the pool time to learn of it.
+/// Catches: a check whether it is in the directory that precedes the mark, or after which it can still be entered.
 #[test]
 fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
     let prepared = Prepared::new();
@@ -175,7 +175,7 @@ fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
         while base.pool.reclaim_step(&mut |_| panic!("it has no file")) {}
         user.join().unwrap();
         while base.pool.reclaim_step(&mut |_| panic!("it has no file")) {}
-        assert!(base.pool.space(EMPTY).is_none(), "the pool knows it for ever");
+        assert!(base.pool.space(EMPTY).is_none(), "it stays in the directory for ever");
         assert_eq!(base.pool.occupancy().free, free, "a frame is lost");
     });
 }
@@ -183,7 +183,7 @@ fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
 /// The first page of a tablespace is being written, and its file is still to be created, when the tablespace is
 /// dropped.
 ///
-/// Catches: a file that is created without a check of the mark, or not under the lock under which the deleter asks for
+/// Catches: a file that is created without a check of the mark, or not under the lock under which the deleter looks for
 /// it.
 #[test]
 fn no_file_is_created_after_the_deleter_has_asked() {
@@ -202,7 +202,7 @@ fn no_file_is_created_after_the_deleter_has_asked() {
         cleaner.join().unwrap();
         while base.pool.reclaim_step(&mut |_| to_delete += 1) {}
         let is_there = base.disk.len(FileName::Data(EMPTY)).unwrap().is_some();
-        assert_eq!(is_there, to_delete == 1, "the deleter is told of {to_delete} files");
+        assert_eq!(is_there, to_delete == 1, "the deleter gets {to_delete} files");
     });
 }
 

@@ -162,13 +162,13 @@ impl Base {
             dirty += u64::from(frame.is(DIRTY));
             let places = free.iter().filter(|f| **f == no.0).count();
             if tag.space == SpaceId::NONE {
-                assert_eq!(places, 1, "{no:?} holds nothing and is so often in the free list");
+                assert_eq!(places, 1, "{no:?} holds nothing and is not in the free list once");
                 continue;
             }
             assert_eq!(places, 0, "{no:?} holds {tag} and is in the free list");
             let space = SPACES.iter().position(|id| *id == tag.space).unwrap();
             assert!(!self.spaces[space].is_dropped(), "{no:?} still holds {tag}, which was dropped");
-            assert_eq!(self.spaces[space].pages.get(tag.page), Some(no), "nobody finds {tag} in {no:?}");
+            assert_eq!(self.spaces[space].pages.get(tag.page), Some(no), "{tag} is not found in {no:?}");
             held[space] += 1;
         }
         assert_eq!(self.spaces.each_ref().map(|space| space.resident()), held, "residents are miscounted");

@@ -63,7 +63,7 @@ fn no_thread_takes_a_page_for_another() {
 /// frame of another page just before that page was evicted. It must not wait there for a thread that holds the frame's
 /// new page and waits for the page that the first thread holds.
 ///
-/// Catches: a thread waiting at a latch that does not check whether the frame still has its page.
+/// Catches: a thread that waits for a latch and does not check whether the frame still holds the page.
 fn wait_during_an_eviction(prepared: &Prepared, wait: fn(&Base)) {
     let base = prepared.open(3);
     // All frames are taken, and the first to be reused is the frame of the page that will be requested last.
@@ -175,8 +175,8 @@ fn a_chunk_goes_with_its_last_entry_only() {
                     table.insert(page, frame, &chunks, &crossbeam_epoch::pin()).unwrap();
                     assert_eq!(table.get(page), Some(frame), "an entry is lost");
                     let remove = |frame| table.remove(page, frame, &chunks, &crossbeam_epoch::pin());
-                    assert!(!remove(FrameNo(99)), "somebody else's");
-                    assert!(remove(frame), "it went by itself");
+                    assert!(!remove(FrameNo(99)), "the entry of another frame is removed");
+                    assert!(remove(frame), "the entry is gone");
                 }
             })
         });

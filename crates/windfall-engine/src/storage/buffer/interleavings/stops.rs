@@ -11,7 +11,7 @@ const AT: u32 = 256;
 const HALF: [u8; 8] = *b"half of ";
 
 /// A thread leaves a change of several pages when it has changed one, as a panic would. Meanwhile the page's older
-/// change is being written, and another thread wants to change the page, too. Half a change reaches no file and no
+/// change is being written, and another thread tries to change the page, too. Half a change reaches no file and no
 /// group.
 ///
 /// Catches: a page that is copied, or changed further, after its latch was released, by a thread that had checked the
