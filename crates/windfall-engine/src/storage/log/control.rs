@@ -1,7 +1,8 @@
 //! The control file: where recovery begins.
 //!
 //! **Purpose.** Two slots of 4 KiB, written in turn, so that a torn write costs at most the newer of the two records.
-//! Each holds a sequence number and a checksum; the valid one with the larger number counts. In little endian:
+//! Each holds a sequence number and a checksum; the valid one with the larger number is the current one. In little
+//! endian:
 //!
 //! | bytes | field |
 //! | --- | --- |
@@ -21,7 +22,7 @@
 //! | 96..104 | all transaction ids assigned so far are below this |
 //! | 4092..4096 | CRC-32C of bytes 0..4092 |
 //!
-//! A damaged slot is the trace of a write that a crash interrupted, or of bit rot. The other slot counts then, and is
+//! A damaged slot is the trace of a write that a crash interrupted, or of bit rot. The other slot is used then, and is
 //! the newest record unless the log proves otherwise: the flag [`Control::alone`] reports this to the reader of the
 //! log.
 //!
@@ -55,7 +56,7 @@ pub struct Control {
     pub incarnation: u32,
     /// The LSN at which this incarnation begins. Everything before it is durable.
     pub incarnation_start: Lsn,
-    /// The size of a log segment in bytes, fixed when the database is made.
+    /// The size of a log segment in bytes, fixed when the database is created.
     pub segment_size: u64,
     /// The low-water mark: recovery reads the log from here.
     pub low_water_mark: Lsn,
@@ -69,7 +70,7 @@ pub struct Control {
     pub trx_ceiling: u64,
     /// Whether the database was shut down cleanly and has not been opened since.
     pub clean: bool,
-    /// Whether the file of the system tablespace was created: the only way to notice that it is lost.
+    /// Whether the file of the system tablespace was created: nothing else shows that it is lost.
     pub system_made: bool,
     /// Whether the other slot is damaged, and may have been the newer one. Not stored in the file.
     pub alone: bool,
@@ -151,7 +152,7 @@ pub struct ControlFile {
 
 impl ControlFile {
     /// Creates the control file of a new database, with both slots, durably. This must be the last step of creating a
-    /// database, because this file is what makes the folder one. It gets its name when it is complete.
+    /// database, because a folder with this file is a database. The file gets its name when it is complete.
     ///
     /// # Errors
     /// Errors of the disk; no database exists then.
@@ -164,7 +165,7 @@ impl ControlFile {
         disk.sync(file)?;
         disk.rename(file, FileName::Control)?;
         if let Err(error) = disk.sync_folder(Folder::Root) {
-            // A later opening would take the name for durable although it may not be.
+            // Otherwise a later opening would rely on the name, which may not be durable.
             let _ = disk.remove(FileName::Control);
             return Err(error.into());
         }
@@ -178,7 +179,7 @@ impl ControlFile {
     pub fn open(disk: Arc<dyn Disk>, health: Health) -> Result<Self> {
         let (sequence, control) = Self::read(disk.as_ref())?;
         // The next write relies on this slot. Bytes written by a killed process may be in the page cache only, and
-        // after a failed sync another sync of the same bytes means nothing.
+        // after a failed sync another sync does not make the same bytes durable.
         disk.write(FileName::Control, offset(sequence), &control.encode(sequence))?;
         disk.sync(FileName::Control)?;
         Ok(Self { disk, health, sequence, control })
@@ -215,10 +216,11 @@ impl ControlFile {
                 Err(Damage::Version(found)) => version = Some(found),
             }
         }
-        // A slot of another version is not an older record to skip: the program that wrote it owns the database now.
+        // A slot of another version is not an older record to skip: a program of that version has written the database
+        // since.
         let what = match (version, newest) {
             (Some(found), _) => format!(
-                "the database has format version {found}; this program knows version {FORMAT_VERSION}: open it with \
+                "the database has format version {found}; this program reads version {FORMAT_VERSION}: open it with \
                  the program version that wrote it"
             ),
             // A record in the wrong slot may have overwritten a newer one, and the next write would overwrite the
@@ -250,7 +252,7 @@ impl ControlFile {
         change(&mut control);
         // The damaged slot is the next to be written.
         control.alone = false;
-        // No real database writes this often: only a forged sequence number gets here.
+        // No real database writes this often: only a forged sequence number is that large.
         let sequence = self.sequence.checked_add(1);
         let sequence =
             sequence.ok_or_else(|| self.health.poison("the control file was written too often"))?;

@@ -12,8 +12,8 @@
 //!
 //! A frame without payload is a *marker*: it only states which position is durable.
 //!
-//! **Invariants.** A frame counts only at its own LSN, for its own database, in a matching incarnation; its padding is
-//! zero. Decoding accepts any bytes and never panics.
+//! **Invariants.** A frame is valid only at its own LSN, for its own database, in a matching incarnation; its padding
+//! is zero. Decoding accepts any bytes and never panics.
 
 use crate::ids::Lsn;
 

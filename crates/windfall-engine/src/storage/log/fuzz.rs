@@ -1,7 +1,7 @@
 //! Fuzz targets of the log and the control file.
 //!
-//! **Purpose.** [`records`] takes any bytes for a group, [`stream`] makes segments of frames and of arbitrary bytes,
-//! [`control`] both slots of the control file.
+//! **Purpose.** [`records`] decodes any bytes as a group, [`stream`] reads segments of frames and of arbitrary bytes,
+//! and [`control`] opens a control file with any bytes in both slots.
 //!
 //! **Invariants.** Every group that the reader returns is in the segments as a complete frame of the right
 //! incarnation, one after the other; an end is returned only at or above the durable position. Re-encoding what was
@@ -25,7 +25,7 @@ use crate::{
 
 const SEGMENT: u64 = 64 << 10;
 const UUID: [u8; 16] = [9; 16];
-/// The maximum length of the stream: some segments.
+/// The maximum length of the stream in bytes: some segments.
 const LONGEST: usize = 5 * SEGMENT as usize;
 
 /// Decodes any bytes as a group's records.
@@ -180,7 +180,7 @@ pub fn stream(data: &[u8]) {
     for (from, to, payload) in &groups {
         assert!(
             *from >= at && to.0 <= stream.len() as u64,
-            "groups lie one behind the other, in the segments"
+            "groups do not follow one another in the segments"
         );
         let bytes = &stream[from.0 as usize..to.0 as usize];
         let field = |at: usize| u32::from_le_bytes(core::array::from_fn(|n| bytes[at + n]));
@@ -259,7 +259,7 @@ pub fn control(data: &[u8]) {
     }
     let changed = Control { trx_ceiling: control.trx_ceiling ^ 1, alone: false, ..control };
     let again = ControlFile::open(disk, Health::new()).map(|file| file.control().clone());
-    assert!(again.is_ok_and(|again| again == changed), "the newest record counts");
+    assert!(again.is_ok_and(|again| again == changed), "the newest record is read");
 }
 
 /// Returns control files: new, after some use, with one damaged slot, of another version.

@@ -5,8 +5,9 @@
 //!
 //! **Invariants.** An appending thread publishes in a slot a lower bound of what it will reserve *before* it reserves.
 //! [`Log::append_low_water_mark`] reads the reserved end first and the slots after it. So it either sees the slot, or
-//! the reservation happened after its read of the end: whatever lies below the returned mark has been registered by its
-//! appender. All of this is sequentially consistent. A thread waits for no latch while it holds a slot.
+//! the reservation happened after its read of the end: the pages of every group below the returned mark have been
+//! registered by its appender. All of this is sequentially consistent. A thread waits for no latch while it holds a
+//! slot.
 
 use core::cell::Cell;
 
@@ -61,8 +62,8 @@ pub struct LogGroup<'a> {
 }
 
 impl Log {
-    /// Begins to append. The caller holds every latch that it needs, appends, registers its pages dirty, and drops the
-    /// guard.
+    /// Begins to append. The caller must hold every latch that it needs; it appends, registers its pages dirty, and
+    /// drops the guard.
     pub fn begin_group(&self) -> LogGroup<'_> {
         let first = LAST.get();
         loop {
@@ -102,8 +103,8 @@ impl Log {
         (self.ring.capacity() as usize / 4).min(MAX_FRAME) - HEADER
     }
 
-    /// Refuses a payload that is too long for a group. A caller with unbounded payloads checks before it changes
-    /// anything.
+    /// Returns an error for a payload that is too long for a group. A caller with unbounded payloads must call this
+    /// before it changes anything.
     ///
     /// # Errors
     /// [`UsageError::ChangeTooLong`].

@@ -24,7 +24,7 @@ fn append(log: &Log, payload: &[u8]) -> Group {
     (start, end, payload.to_vec())
 }
 
-/// Three concurrent commits, two slots: whatever was acknowledged is on the disk at that moment.
+/// Three concurrent commits, two slots: every acknowledged commit is on the disk at that moment.
 ///
 /// Catches: a frame that is published before it is copied, or without a notification; a leader that reports its
 /// progress before the sync, or before the write; one that steps down without a notification; a follower that waits
@@ -55,8 +55,8 @@ fn an_acknowledged_commit_is_written_and_no_thread_waits_for_ever() {
     });
 }
 
-/// One thread commits durably, another one writes meanwhile and then makes its group durable: it is durable, and not
-/// by the sync that was running when it wrote.
+/// One thread commits durably, another one writes meanwhile and then makes its group durable. The sync that was running
+/// when it wrote is not enough for that.
 ///
 /// Catches: a sync that declares durable what was written after it had begun; a segment that counts as synced although
 /// it was written to meanwhile.
@@ -83,9 +83,9 @@ fn what_is_written_during_a_sync_is_durable_with_the_next_one() {
 /// Three concurrent commits on a disk of which one sync fails and keeps nothing, although a later one would succeed.
 /// No acknowledged commit is lost; once one is refused, all are; and no thread waits for ever.
 ///
-/// Catches: a failed sync that only the leader learns of; a follower that is acknowledged by the leader's end; a
-/// leader that continues after a failure because it did not check again; a failure that is reported before the
-/// database has stopped.
+/// Catches: a failed sync that is reported to the leader only; a follower that is acknowledged by the leader's end; a
+/// leader that continues after a failure because it did not check again; a failure that is reported before the database
+/// has stopped.
 #[test]
 fn a_failing_sync_is_reported_to_every_commit_and_acknowledges_none() {
     explore(2000, &["FailureIsForgotten", "LeaderWakesNone", "DurableBeforeTheSync"], || {
@@ -105,7 +105,7 @@ fn a_failing_sync_is_reported_to_every_commit_and_acknowledges_none() {
                         assert!(log.health.is_poisoned(), "a commit was refused, and the database goes on");
                         continue;
                     }
-                    assert!(!before, "somebody was refused, and the next one is served");
+                    assert!(!before, "a commit was refused, and the next one succeeds");
                     let found = read(&disk.crash(u64::from(n)), None).unwrap().1;
                     let is_there = found.iter().any(|(_, _, payload)| payload[..] == [n | round << 4; 40]);
                     assert!(is_there, "acknowledged and lost");

@@ -24,9 +24,9 @@
 //! rest of that block with zeros. Among them may be good frames of the past, at the very LSN that they carry, and new
 //! frames may end exactly where one of them begins. So every opening of the log is an *incarnation* with its own
 //! number. The number is recorded durably in the control file, with the LSN at which the incarnation begins, before the
-//! incarnation writes anything. From that LSN on only frames of that incarnation count; before it, numbers never fall
-//! along the stream. A remnant has a lower number than the frame before it, counts as neither frame nor proof, and
-//! nothing has to be erased. Stale frames of a recycled segment carry other LSNs.
+//! incarnation writes anything. From that LSN on only frames of that incarnation are valid; before it, numbers never
+//! fall along the stream. A remnant has a lower number than the frame before it, so it is neither a frame nor proof,
+//! and nothing has to be erased. Stale frames of a recycled segment carry other LSNs.
 //!
 //! **Invariants.**
 //! - LSNs of frames are multiples of 8. The ring holds the range `written..reserved`; `durable <= written <=
@@ -86,7 +86,7 @@ use crate::{
     },
 };
 
-/// When a commit is written and made durable: `innodb_flush_log_at_trx_commit` as users of `MariaDB` know it.
+/// When a commit is written and made durable, like `innodb_flush_log_at_trx_commit` of `MariaDB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum FlushLog {
@@ -242,7 +242,7 @@ pub struct Log {
     counts: Counts,
 }
 
-/// Returns the arithmetic of a database's log, after checking the control file for contradictions.
+/// Returns the geometry of a database's log, after checking the control file for contradictions.
 fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
     // Far beyond what any log reaches: keeps sums of positions and lengths from overflowing.
     let sane = |lsn: Lsn| lsn.0.is_multiple_of(frame::ALIGN) && lsn.0 < 1 << 62;
@@ -374,7 +374,7 @@ impl Log {
         Lsn(self.durable.load(SeqCst))
     }
 
-    /// Waits for what the mode demands of a commit, given the end `lsn` of its last group.
+    /// Waits until a commit is written or durable, as `mode` requires; `lsn` is the end of its last group.
     ///
     /// # Errors
     /// A failure poisons the database.

@@ -1,11 +1,12 @@
 //! Reading the log back.
 //!
-//! **Purpose.** Recovery reads group after group from the low-water mark to the end, and learns where the end is.
+//! **Purpose.** Recovery reads group after group from the low-water mark to the end, and determines where the end is.
 //!
 //! **Invariants.** The end is reported only if no evidence contradicts it: a bad frame below a position known to have
-//! been durable is damage (the module documentation of `log` gives the reasoning). A complete frame of an incarnation
-//! that the control file does not know proves that the control file has lost its newest record. Bytes from disk are
-//! never trusted: no input makes the reader panic, and memory grows with what the files hold, up to the largest frame.
+//! been durable is damage (the module documentation of `log` gives the reasoning). A complete frame of a newer
+//! incarnation than that in the control file proves that the control file has lost its newest record. Bytes from disk
+//! are never trusted: no input makes the reader panic, and memory grows with what the files hold, up to the largest
+//! frame.
 
 use super::{
     control::Control,
@@ -164,7 +165,7 @@ impl LogReader {
         loop {
             debug_assert!(self.base <= self.at, "the next frame lies before the buffer");
             let consumed = (self.at.0 - self.base.0) as usize;
-            debug_assert!(consumed <= self.buffer.len(), "the next frame lies behind the buffer");
+            debug_assert!(consumed <= self.buffer.len(), "the next frame lies after the buffer");
             if self.buffer.len() - consumed >= bytes {
                 return Ok(true);
             }
@@ -223,7 +224,7 @@ impl LogReader {
     /// Returns the error for a frame that was written after the control file's newest record was lost.
     fn outdated(&self, lsn: Lsn) -> CorruptError {
         let what = format!(
-            "its newest record is damaged or lost: the log goes on at LSN {lsn} behind what the older one knows, and \
+            "its newest record is damaged or lost: the log goes on at LSN {lsn} beyond what the older one records, and \
              what was committed there would be lost: restore the database from a backup"
         );
         CorruptError::File { file: self.disk.path(FileName::Control), what: what.into() }
@@ -240,8 +241,8 @@ impl LogReader {
             if end <= self.at || end == Lsn(u64::MAX) {
                 continue;
             }
-            // Nor was anything written after a missing segment; a segment that was retired was below a low-water mark
-            // that the control file recorded once.
+            // Segments are written in order, so one that is missing before a written one was retired, below a low-water
+            // mark that the control file recorded once.
             let behind = |bad| bad == number || self.alone && bad < number;
             let blocked = self.blocked.is_some_and(|(bad, _)| behind(bad));
             let mut at = self.geometry.start(number).max(Lsn(self.at.0 + 8));

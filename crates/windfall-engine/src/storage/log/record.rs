@@ -51,14 +51,14 @@ pub enum Record<'a> {
         /// Its first undo record.
         first: UndoPos,
     },
-    /// The transactions that were active at a checkpoint, each with its first undo record. Only the table that the
-    /// control file names counts.
+    /// The transactions that were active at a checkpoint, each with its first undo record. Recovery uses only the one
+    /// at the position that the control file records.
     TrxTable {
         /// The transactions.
         active: Vec<(TrxId, UndoPos)>,
     },
     /// A transaction is prepared (XA): its work is complete, and it commits or rolls back only on request. In a group
-    /// with a [`Record::TrxTable`] it was prepared at the checkpoint, and counts only if that table does.
+    /// with a [`Record::TrxTable`] it was prepared at the checkpoint, and is used only if that table is.
     TrxPrepare {
         /// The transaction.
         trx: TrxId,
@@ -191,7 +191,7 @@ impl Drop for GroupWriter {
         }
         bytes.clear();
         debug_assert!(bytes.capacity() <= LARGEST_KEPT, "a thread keeps a large buffer");
-        // A thread that is ending keeps nothing.
+        // A thread that is ending keeps no buffer.
         let _ = SPARE.try_with(|spare| spare.set(bytes));
     }
 }
@@ -244,7 +244,7 @@ impl<'a> GroupReader<'a> {
             CEILINGS => {
                 let (space, trx) = (SpaceId(self.word()?), TrxId(self.word()?));
                 if space > SpaceId::MAX || trx > TrxId::MAX {
-                    return Err("a ceiling that cannot be");
+                    return Err("an impossible ceiling");
                 }
                 Record::Ceilings { space, trx }
             }
@@ -270,7 +270,7 @@ impl<'a> GroupReader<'a> {
             }
             TRX_END => Record::TrxEnd {
                 trx: TrxId(self.word()?),
-                stream: self.word()?.try_into().map_err(|_| "a stream that cannot be")?,
+                stream: self.word()?.try_into().map_err(|_| "an impossible stream")?,
             },
             _ => return Err("an unknown record"),
         })

@@ -38,7 +38,7 @@ impl Ring {
         let mut words = Vec::new();
         words.try_reserve_exact(bytes / 8).map_err(|error| UsageError::Option {
             name: "log_buffer_size",
-            what: format!("{bytes} bytes of memory are not to be had ({error}): choose less").into(),
+            what: format!("{bytes} bytes of memory are not available ({error}): choose less").into(),
         })?;
         words.resize_with(bytes / 8, || AtomicU64::new(0));
         assert!(words.len() * 8 == bytes, "the ring has another size than was asked for");

@@ -24,9 +24,9 @@
 //! the set of durable names is unknown, the database stops. The next opening reads bytes that may not be durable: so
 //! everything above the position that was certainly durable is rewritten before it is synced.
 //!
-//! **Invariants.** Header and name of a segment are durable before the first frame is written to it. A recycled
-//! segment gets its header under its old name, is synced, and is then renamed: a file with a wrong header is never
-//! found under a number that counts.
+//! **Invariants.** Header and name of a segment are durable before the first frame is written to it. A recycled segment
+//! gets its header under its old name, is synced, and is then renamed: a file with a wrong header is never found under
+//! the number of a segment in use.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ const MAGIC: &[u8; 8] = b"WINDLOG1";
 const VERSION: u32 = 1;
 /// Segments below the low-water mark kept for recycling; more are removed.
 const KEPT: usize = 2;
-/// The most that is rewritten at once, in bytes.
+/// The maximum length of one rewrite, in bytes.
 const CHUNK: u64 = 1 << 20;
 
 /// The arithmetic of positions.
@@ -61,10 +61,11 @@ pub fn segment_of(segment_size: u64, at: Lsn) -> u64 {
 }
 
 impl Geometry {
-    /// For segments of this many bytes, header included: a multiple of 4 KiB, and more than 4 KiB.
+    /// Returns the arithmetic for segments of this many bytes, header included: a multiple of 4 KiB, and more than 4
+    /// KiB.
     pub(super) fn new(segment_size: u64) -> Self {
         let block = BLOCK as u64;
-        assert!(segment_size > block && segment_size.is_multiple_of(block), "a segment of no possible size");
+        assert!(segment_size > block && segment_size.is_multiple_of(block), "a segment of impossible size");
         Self { segment_size }
     }
 
@@ -194,13 +195,13 @@ impl Segments {
         known: Lsn,
         end: Lsn,
     ) -> Result<Self> {
-        assert!(low_water_mark <= known, "the log is needed from behind the position that was durable");
+        assert!(low_water_mark <= known, "the low-water mark is above the position that was durable");
         // A sync of an earlier process may have failed: its bytes would stay readable and never become durable.
         write_again(&*disk, geometry, known, end)?;
         let first = geometry.number(low_water_mark);
-        // If the log ends at the very beginning of a segment, nothing in that file counts yet.
+        // If the log ends at the very beginning of a segment, nothing in that file is needed yet.
         let in_use = geometry.number(end) + u64::from(end > geometry.start(geometry.number(end)));
-        assert!(first <= in_use, "the log is needed from behind its end");
+        assert!(first <= in_use, "the low-water mark is above the end of the log");
         let (mut retired, mut ahead) = (Vec::new(), BTreeSet::new());
         for file in disk.list(Folder::Log)? {
             let FileName::Log(number) = file else { continue };
@@ -272,7 +273,7 @@ impl Segments {
         Ok(true)
     }
 
-    /// Makes a segment, out of an old file if one is to be recycled.
+    /// Creates a segment, out of an old file if one is to be recycled.
     fn make(&self, number: u64, again: Option<u64>) -> Result<(), DiskError> {
         let (name, header) = (FileName::Log(number), self.geometry.header(&self.uuid, number));
         if let Some(old) = again.map(FileName::Log) {

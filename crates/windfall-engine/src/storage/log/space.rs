@@ -72,7 +72,7 @@ impl Obstacle {
     }
 
     fn set(&self, error: Option<Error>) {
-        // In the usual case there was none and is none.
+        // Usually there was no error and there is none.
         if error.is_some() || self.is_there() {
             let mut now = self.error.lock();
             self.is_there.store(error.is_some(), SeqCst);
@@ -355,13 +355,13 @@ impl Log {
         })
     }
 
-    /// Removes all unneeded segments: the background worker has stopped.
+    /// Removes all unneeded segments. Must be called after the background worker has stopped.
     pub fn tidy(&self) {
         while self.remove_segment() {}
     }
 
-    /// Syncs what lazy commits have left, then appends a marker that states it: damage to it is then distinguished
-    /// from a torn tail.
+    /// Syncs what lazy commits have left, then appends a marker that records the durable end: damage below it is then
+    /// distinguished from a torn tail.
     fn every_second(&self) -> Next {
         // A clock that jumps forwards or backwards does not keep the log from becoming durable.
         let since = self.env.now().abs_diff(Duration::from_nanos(self.last_sync_at.load(Relaxed)));

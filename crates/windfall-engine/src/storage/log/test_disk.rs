@@ -1,7 +1,7 @@
 //! A disk in memory for the tests of the log.
 //!
 //! **Purpose.** It models what the simulated disk does not: the end of the process alone, after which all that was
-//! written is read back, but a later end of the machine may still lose what was never synced. And a crash leaves it
+//! written is read back, but a later crash of the machine may still lose what was never synced. A crash leaves the disk
 //! usable.
 //!
 //! **Invariants.** What was synced survives. Of the rest each 512-byte sector of each write and each change of a

@@ -367,7 +367,7 @@ fn a_damaged_header_before_frames_is_an_error() {
         panic!("the damaged header was not noticed");
     };
     assert!(what.contains("log/0000000000000001.log: the header of the segment is damaged"), "{what}");
-    // Without frames it looks like a crash during the making of a segment.
+    // Without frames it looks like a crash while the segment was created.
     let life = open(new_database());
     life.append(b"one");
     life.log.write_to(Lsn::MAX).unwrap();
@@ -669,7 +669,7 @@ fn the_checkpointer_is_woken_once_half_of_the_log_is_in_use() {
     while life.log.pressure() < 50 {
         append();
     }
-    assert!(wake.is_rung(), "nobody makes room before others have to wait for it");
+    assert!(wake.is_rung(), "no room is made before operations have to wait for it");
 }
 
 #[test]

@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// The most that is written at once, in bytes.
+/// The maximum length of one write, in bytes.
 const CHUNK: u64 = 1 << 20;
 /// The longest that a leader waits for other committers.
 const GATHER_MAX: Duration = Duration::from_millis(1);
@@ -74,7 +74,7 @@ struct Unsynced {
     segments: Segments,
     /// The position up to which they are written.
     written: u64,
-    /// The number of requests for a sync so far: about those that this sync serves. Only `gather` uses it.
+    /// The number of requests for a sync so far: approximately those that this sync serves. Only `gather` uses it.
     arrived: u64,
 }
 
@@ -82,7 +82,7 @@ struct Unsynced {
 /// the system would otherwise have to read the block before changing a part of it, while every committer waits.
 fn pad(buffer: &mut Vec<u8>, offset: u64) {
     let block = BLOCK as u64;
-    debug_assert!(offset >= block && !buffer.is_empty(), "a write is not behind the segment's header");
+    debug_assert!(offset >= block && !buffer.is_empty(), "a write is not after the segment's header");
     let end = offset + buffer.len() as u64;
     if (offset - 1) / block != (end - 1) / block {
         let padded = end.next_multiple_of(block) - offset;
@@ -140,7 +140,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes up to a position, unless another thread is writing.
+    /// Writes up to a position, unless another thread is the writer. Returns whether this thread was.
     fn lead_write(&self, goal: u64) -> Result<bool> {
         let Some(writer) = self.writer.try_lock() else { return Ok(false) };
         let mut lead = Lead::new(writer, &self.progress);
@@ -161,7 +161,7 @@ impl Log {
         }
     }
 
-    /// Makes the log durable up to a position, unless another thread is about to.
+    /// Makes the log durable up to a position, unless another thread leads. Returns whether this thread led.
     fn lead_sync(&self, goal: u64) -> Result<bool> {
         let Some(syncer) = self.syncer.try_lock() else { return Ok(false) };
         let _lead = Lead::new(syncer, &self.synced);
@@ -322,7 +322,7 @@ impl Log {
         let ended = Duration::from_nanos(self.longest_sync.swap(0, Relaxed));
         match self.syncing_since.load(Relaxed) {
             0 => ended,
-            // At least 1 ns, however short: a thread is waiting.
+            // At least 1 ns, even if the sync has just begun: a thread is waiting.
             since => self.env.now().saturating_sub(Duration::from_nanos(since - 1)).max(ended),
         }
     }
