@@ -3,8 +3,8 @@
 //! **Purpose.** The log, the buffer pool, mini-transactions, tablespaces and their files, the store of a tree's pages,
 //! the system tree, and recovery.
 //!
-//! **Invariants.** Nothing here knows tables, nor transactions beyond their ids. The crate names these modules at its
-//! root.
+//! **Invariants.** Nothing here depends on tables, or on transactions beyond their ids. The crate re-exports these
+//! modules at its root.
 
 pub mod buffer;
 pub mod log;

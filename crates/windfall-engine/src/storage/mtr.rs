@@ -156,8 +156,8 @@ impl<'a> Mtr<'a> {
         self.memo(slot).page.is_changed()
     }
 
-    /// Refuses to hold one more page if that leaves too small a pool for other threads. Must be called before each page
-    /// by code that latches as many pages as its own caller asks for.
+    /// Returns an error if one more latched page would leave too small a pool for other threads. Must be called before
+    /// each page by code that latches as many pages as its own caller requests.
     ///
     /// # Errors
     /// [`UsageError::PoolTooSmall`](crate::error::UsageError::PoolTooSmall).
@@ -165,8 +165,8 @@ impl<'a> Mtr<'a> {
         self.pool.check_may_hold(self.pages.len() + 1)
     }
 
-    /// Refuses `bytes` more of log if the group would become too large. Must be called before the first change by code
-    /// that changes as much as its own caller asks for.
+    /// Returns an error if `bytes` more of log would make the group too large. Must be called before the first change
+    /// by code that changes as much as its own caller requests.
     ///
     /// # Errors
     /// As [`Log::check_group`](crate::log::Log::check_group).
@@ -222,7 +222,7 @@ impl<'a> Mtr<'a> {
     /// group, or [`Lsn::ZERO`] when there was nothing to log.
     ///
     /// # Errors
-    /// When the log accepts no more; the database is poisoned then.
+    /// When the log accepts no more groups; the database is poisoned then.
     pub fn commit(mut self) -> Result<Lsn> {
         if !self.applied {
             return Ok(Lsn::ZERO);

@@ -1,7 +1,7 @@
 //! The engine's page store: what the B+tree works on.
 //!
 //! **Purpose.** Implements the traits of [`tree::store`](crate::tree::store) with the buffer pool, mini-transactions
-//! and tablespaces. All layers above use the names of this file, so the tree's type parameter ends here.
+//! and tablespaces. All layers above use the names of this file, so the tree's type parameter does not occur there.
 //!
 //! **Invariants.** None of its own: each call forwards to one call of a lower layer.
 

@@ -5,9 +5,9 @@
 //!
 //! **Invariants.** A change of records is atomic: changes are redo-only and belong to one group of the log, whatever
 //! their number. Several records are changed under the latches of all their leaves. The leaves are latched in key
-//! order, and no record changes before every leaf was seen to have room. A mutex keeps writers that latch their leaves
-//! apart from merges: a merge holds the inner node on the path to the next leaf, and would wait for the leaf that the
-//! writer holds already.
+//! order, and no record changes before every leaf was seen to have room. A mutex excludes merges while a writer latches
+//! its leaves: a merge holds the inner node on the path to the next leaf, and would wait for the leaf that the writer
+//! holds already.
 //!
 //! **What a drop holds here.** The writer mutex until the drop has latched its leaves, and the leaves until its group
 //! is in the log buffer. Meanwhile a drop may wait for a page that is not in memory and for room in the log buffer. It
@@ -52,7 +52,7 @@ pub const FILE: u8 = b'f';
 /// The header of records: every reader sees them.
 const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: UndoPos::NONE };
 
-/// The most log bytes of a record's change, besides its key and value.
+/// The maximum number of log bytes of a record's change, besides its key and value.
 const CHANGE: usize = 48;
 /// The bytes of a record in a leaf besides its key and value, rounded up.
 const ENTRY: usize = 48;
@@ -78,17 +78,17 @@ pub struct Change {
 }
 
 impl Change {
-    /// Makes a change that inserts a record or replaces the existing one.
+    /// Creates a change that inserts a record or replaces the existing one.
     pub fn put(key: impl Into<Key>, value: Vec<u8>) -> Self {
         Self { key: key.into(), value: Some(value) }
     }
 
-    /// Returns the most log bytes that the change can take.
+    /// Returns the maximum number of log bytes that the change can take.
     pub fn log_bytes(&self) -> usize {
         self.value.as_ref().map_or(CHANGE, |value| CHANGE + self.key.len() + value.len())
     }
 
-    /// Makes a change that removes a record, if it exists.
+    /// Creates a change that removes a record, if it exists.
     pub fn remove(key: impl Into<Key>) -> Self {
         Self { key: key.into(), value: None }
     }
@@ -100,9 +100,9 @@ const _: () = assert!(memory::queue_block_is_small::<Vec<Key>>());
 #[derive(Debug)]
 pub struct SystemTree {
     tree: Tree,
-    /// Serializes the writers: a merge of leaves must not meet a change that has some of them latched.
+    /// Serializes the writers: no leaves may be merged while a change has some of them latched.
     writing: Mutex<()>,
-    /// Leaves that removals have left nearly empty: the change itself does not stop to merge.
+    /// Leaves that removals have left nearly empty: the change itself does not merge them.
     sparse: SparseLeaves,
 }
 
@@ -134,8 +134,8 @@ impl SparseLeaves {
         self.several.push(keys);
     }
 
-    /// Moves what was noted to the pending merges: all single leaves, so that the queue does not fill up while a large
-    /// group is being merged, and those of one change with several.
+    /// Moves the recorded leaves to the pending merges: all single leaves, so that the queue does not fill up while a
+    /// large group is being merged, and those of one change with several.
     fn move_to(&self, pending: &mut PendingMerges) {
         let several = if pending.is_empty() { self.several.pop() } else { None };
         several.iter().flatten().for_each(|key| pending.push_leaf(key.to_vec()));
@@ -144,10 +144,10 @@ impl SparseLeaves {
 }
 
 impl SystemTree {
-    /// Returns the system tree in its tablespace, which the pool must know.
+    /// Returns the system tree in its tablespace, which must be in the pool's directory.
     pub fn new(pool: Arc<BufferPool>, budget: Arc<HashBudget>) -> Self {
         let space =
-            pool.space(SpaceId::CATALOG).expect("the pool knows the system tablespace before anything else");
+            pool.space(SpaceId::CATALOG).expect("the system tablespace is attached before anything else");
         Self {
             tree: Tree::new(pool, space, TreeHash::new(budget)),
             writing: Mutex::new(Rank::System, ()),
@@ -187,7 +187,8 @@ impl SystemTree {
         Ok(())
     }
 
-    /// Returns the most records that one change may put, each with `length` bytes of key and value together.
+    /// Returns the maximum number of records that one change may put, each with `length` bytes of key and value
+    /// together.
     pub fn most_puts(&self, length: usize) -> usize {
         self.tree.inline_limit() / (length + ENTRY)
     }
@@ -498,7 +499,7 @@ mod tests {
                             holding.store(true, SeqCst);
                             event.notify();
                             let limit = core::time::Duration::from_secs(20);
-                            assert!(event.wait_for(limit, counted), "nobody counted it");
+                            assert!(event.wait_for(limit, counted), "the wait is not counted");
                         };
                         if holds_turn {
                             return system.with_writers_excluded(|_| hold());

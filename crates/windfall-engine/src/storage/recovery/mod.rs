@@ -1,17 +1,17 @@
 //! Crash recovery: everything between a crash and the first operation.
 //!
-//! **Purpose.** Brings the pages up to the end of the log: finds the end, collects the drops, repairs torn pages,
-//! replays (redo). The transaction layer rolls unfinished transactions back in the background, from the list that is
-//! made here.
+//! **Purpose.** Brings the pages up to the end of the log: finds the end, collects the drops, repairs torn pages, and
+//! replays changes (redo). The transaction layer rolls unfinished transactions back in the background, from the list
+//! that is collected here.
 //!
 //! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page of a dropped
 //! tablespace, and a file that a drop has deleted is not reported missing. A change is replayed if the page's LSN is
 //! below the end of its group. A page that was never written must begin with a change that initialises it; otherwise a
 //! file or a page is lost, which is damage if a record names the tablespace. What is found in a file is made durable
-//! before anything else is written. If a page is to be rewritten, what is found in the doublewrite file is made
-//! durable before that, and before a batch overwrites another one. A sync does not prove that, so the copies go to a
-//! new file, except in two cases in which no new file is possible. Recovery may be interrupted at any point and
-//! started again: everything else that it writes the running engine would write, too.
+//! before anything else is written. If a page is to be rewritten, what is found in the doublewrite file is made durable
+//! before that, and before a batch overwrites another one. A sync does not prove that the copies are durable, so they
+//! go to a new file, except in two cases in which no new file is possible. Recovery may be interrupted at any point and
+//! started again: the running engine would write everything else that recovery writes, too.
 //!
 //! *A file that refuses writes affects its own tablespace only*, here as in the flusher. A page of it that cannot be
 //! restored from the doublewrite file becomes a torn, dirty page of the pool, with the content of its copy:
@@ -22,8 +22,8 @@
 //!   file has copies of all such pages, and the first batch uses the other half. The copy in that half need not be the
 //!   newest one, if the log has every later change. If no half has all of them, or one half cannot be read, there is
 //!   no such order, and the opening fails with the error of the write.
-//! - A page that only the earlier of two batches contains is not kept if it is whole in its place: it was durable
-//!   there before the later batch began, and what was written over it are the same bytes.
+//! - A page that only the earlier of two batches contains is not kept if it is whole in its place: it was durable there
+//!   before the later batch began, and only the same bytes have been written over it.
 //! - Such pages take at most a quarter of the pool and half of a batch. More of them are an error, too.
 //! - If the low-water mark has passed a page's copy, the page is corrupted in its place, or its tablespace was dropped:
 //!   the file of a drop below the low-water mark may still exist. So it makes its tablespace a lost one, and is kept
@@ -103,7 +103,8 @@ pub struct Scan {
     pub unfinished: BTreeMap<TrxId, UndoPos>,
     /// The XIDs of those of them that are prepared.
     pub prepared: BTreeMap<TrxId, Arc<[u8]>>,
-    /// The most transactions that were unfinished at one place of the log: the scan keeps at most that many at a time.
+    /// The maximum number of transactions that were unfinished at one place of the log: the scan keeps at most that
+    /// many at a time.
     pub most_unfinished: usize,
     /// All tablespace ids assigned so far are below this.
     pub space_ceiling: u64,
@@ -182,10 +183,10 @@ fn damage(disk: &dyn Disk, control: &Control, lsn: Lsn, what: &str) -> CorruptEr
     CorruptError::Log { file, lsn, what: what.into() }
 }
 
-/// Reads the log from the low-water mark to its end. It keeps only the transactions that are unfinished at a time,
-/// however many there are in the log: those that the checkpoint has recorded are read first, and from the low-water
-/// mark on a transaction is removed at its end record. The checkpoint records a transaction only if its end was not
-/// logged below the low-water mark. A dropped tablespace takes one bit ([`SpaceSet`]).
+/// Reads the log from the low-water mark to its end. It keeps only the transactions that are unfinished at the same
+/// time, however many there are in the log: those that the checkpoint has recorded are read first, and from the
+/// low-water mark on a transaction is removed at its end record. The checkpoint records a transaction only if its end
+/// was not logged below the low-water mark. A dropped tablespace takes one bit ([`SpaceSet`]).
 ///
 /// # Errors
 /// [`CorruptError::Log`], I/O.
@@ -212,8 +213,8 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                         scan.page_changed(id.space);
                     }
                 }
-                // The checkpoint's table is known, and may name transactions that ended before it was logged. An older
-                // one may name transactions with an end below the low-water mark.
+                // The checkpoint's table was read before, and may name transactions that ended before it was logged. An
+                // older one may name transactions with an end below the low-water mark.
                 Record::TrxTable { .. } => is_table = true,
                 Record::TrxPrepare { trx, xid } if !is_table => scan.prepare(trx, &xid),
                 Record::TrxPrepare { .. } => {}
@@ -244,7 +245,7 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     Ok(scan)
 }
 
-/// The result of recovery for the code that reads the records.
+/// The result of recovery, for the code that reads the records of the system tree.
 #[derive(Debug, Default)]
 pub struct Recovered {
     /// The data files that existed when recovery began.
@@ -524,7 +525,7 @@ impl Replay<'_> {
         space_of(self.pool, self.scan, self.files, id)
     }
 
-    /// Visits every page of the batch once.
+    /// Applies the collected changes, and visits each page once.
     fn apply(&mut self) -> Result<()> {
         let pages = core::mem::take(&mut self.pages);
         let bytes = core::mem::take(&mut self.bytes);
@@ -553,7 +554,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Records damage of a tablespace: whether it matters is known when the records are read.
+    /// Records damage of a tablespace: whether it matters is decided when the records of the system tree are read.
     fn lose(&mut self, space: SpaceId, error: Error) -> Result<()> {
         match error {
             Error::Corrupt(_) | Error::Disk(DiskError::Missing { .. }) => {

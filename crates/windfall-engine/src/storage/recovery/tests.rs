@@ -58,7 +58,7 @@ impl Base {
         Self::open_unless(disk, seed, frames, None)
     }
 
-    /// Opens it; if no record names `unnamed`, that tablespace is not required.
+    /// Opens the database; no record names `unnamed`, so that tablespace is not required.
     fn open_unless(disk: &SimulatedDisk, seed: u64, frames: usize, unnamed: Option<SpaceId>) -> Result<Self> {
         let env = SimulatedEnv::new(seed);
         let health = Health::new();
@@ -505,7 +505,7 @@ fn file_names_of_a_killed_process_are_durable_after_an_opening() {
         drop(Base::open(disk, 1).unwrap());
         let left = disk.restart(Survive::Nothing);
         for file in [FileName::Control, FileName::Doublewrite] {
-            assert!(left.len(file).unwrap().is_some(), "{what}: {file} is gone behind a loss of power");
+            assert!(left.len(file).unwrap().is_some(), "{what}: {file} is gone after a loss of power");
         }
     };
     let disk = SimulatedDisk::new(1);
@@ -567,7 +567,7 @@ fn a_page_is_not_restored_from_a_copy_that_may_be_outdated() {
         set(&base, &one, value).unwrap();
         base.pool.flush([(one.clone(), PageNo(1))]).unwrap();
     }
-    // The log loses the changes that led to the newer copy.
+    // The low-water mark passes the changes that led to the newer copy.
     base.pool.files_to_record(16).into_iter().for_each(|space| base.pool.file_recorded(space));
     base.checkpointer.checkpoint_all(false).unwrap();
     drop((base, other));
@@ -773,14 +773,14 @@ fn a_full_log_makes_the_deleter_sync_a_drop() {
     while pool.reclaim_step(&mut |space| deleter.push(&space)) {}
 
     let _ = deleter.step();
-    assert!(log.durable() < dropped, "a log with room waits for nobody");
+    assert!(log.durable() < dropped, "a log with room is not synced for a drop");
     while log.pressure() < 50 {
         let mut group = GroupWriter::default();
         group.push(&Record::TrxTable { active: vec![Default::default(); 500] });
         log.begin_group().append(group.bytes()).unwrap();
     }
     let _ = deleter.step();
-    assert!(log.durable() >= dropped, "the file still waits for a drop that nobody makes durable");
+    assert!(log.durable() >= dropped, "the file still waits for its drop to be durable");
     for _ in 0..3 {
         let _ = deleter.step();
     }

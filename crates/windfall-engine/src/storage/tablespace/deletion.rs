@@ -37,11 +37,11 @@ const IDLE: Duration = Duration::from_millis(500);
 const SLOW_SYNC_PERCENT: u32 = 150;
 /// The log counts as quiet if no thread has written for this long.
 const QUIET: Duration = Duration::from_millis(250);
-/// The least that the removal of a file counts, in bytes.
+/// The minimum that the removal of a file counts, in bytes.
 const NAME: u64 = 64 << 10;
 /// With less free space than this, in percent, deletion is not throttled.
 const SHORT_PERCENT: u64 = 5;
-/// The new files of which a step reads the length.
+/// The number of new files of which a step reads the length.
 const LOOKS_PER_STEP: usize = 16;
 
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl Deleter {
         };
         let log = &self.pool.context().log;
         if pending_file.dropped > log.durable() {
-            // A log under pressure waits for this drop: then it is made durable now.
+            // If the log is under pressure, it needs this drop to be durable: it is synced now.
             let synced = log.pressure() < 50 || log.sync_to(pending_file.dropped).is_ok();
             self.queue.lock().push_back(pending_file);
             return Next::Idle(if synced { PAUSE } else { IDLE });
@@ -380,7 +380,7 @@ mod tests {
             disk.preallocate(file, 0, length).unwrap();
             deleter.push_file(space);
         }
-        // The deleter knows now how long they are.
+        // The deleter has read their lengths now.
         let _ = deleter.step();
         assert!(deleter.deletions().pending_bytes > 0);
         for space in [SpaceId(20), SpaceId(21)] {
@@ -408,9 +408,9 @@ mod tests {
         for _ in 0..20 {
             assert!(matches!(pace.after(synced(2 * MS)), Next::Idle(PAUSE)));
         }
-        assert_eq!(pace.piece, *PIECES.start() * 4, "nobody suffers");
+        assert_eq!(pace.piece, *PIECES.start() * 4, "no sync is slow");
         let _ = pace.after(synced(10 * MS));
-        assert_eq!(pace.piece, *PIECES.start() * 2, "someone suffers");
+        assert_eq!(pace.piece, *PIECES.start() * 2, "a sync is slow");
     }
 
     #[test]

@@ -18,7 +18,7 @@ const NEW: SpaceId = SpaceId(103);
 /// the file of the other is about to be created. A new tablespace replaces them.
 ///
 /// Catches: a file that is deleted before its drop is durable; one that is created, or created again by a late write,
-/// after the deleter has asked for it; a deleter that deletes other files than it was given, or stops before its work
+/// after the deleter has looked for it; a deleter that deletes other files than it was given, or stops before its work
 /// is done.
 #[test]
 fn a_file_is_deleted_after_its_drop_and_not_created_again() {
@@ -72,7 +72,7 @@ fn a_file_is_deleted_after_its_drop_and_not_created_again() {
         (0..5).for_each(|_| steps());
         assert_eq!(deleter.deletions().pending_files, 0, "the deleter has not ended");
         assert_eq!([SPACES[0], EMPTY].map(is_there), [None; 2], "the file of a dropped tablespace is left");
-        assert!(is_there(SPACES[1]).is_some(), "a file has gone that nobody dropped");
+        assert!(is_there(SPACES[1]).is_some(), "the file of a live tablespace is gone");
         assert_eq!(is_there(NEW), Some(PAGE_SIZE as u64), "the new file is not what was written");
     });
 }

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Allocates and frees pages of a tablespace, within the mini-transaction that needs them.
 //!
-//! **Invariants.** A tablespace without pages has no header. The first allocation makes page 0, and returns page 1. A
+//! **Invariants.** A tablespace without pages has no header. The first allocation creates page 0, and returns page 1. A
 //! bit is set while its page is in use; map pages have their own bits set.
 //!
 //! The latches on map pages are the last that a mini-transaction takes, in ascending order. A thread that holds one
@@ -27,7 +27,7 @@
 //! | 56 | 72 | zero |
 //! | 128 | page size - 128 | one bit per page, lowest bit first, set while the page is in use |
 //!
-//! The very last bit of a map page says instead that the next group exists; the page of this bit is never used.
+//! The last bit of a map page is set if the next group exists; the page of this bit is never used.
 
 mod ceiling;
 mod deletion;
@@ -127,7 +127,7 @@ fn set_bit(mtr: &mut Mtr<'_>, map: Slot, bit: u32, used: bool) {
 #[derive(Clone, Copy)]
 enum Map {
     Made(Slot),
-    /// The map page must be formatted, and the one before it must be marked to say that it exists.
+    /// The map page must be formatted, and its existence must be recorded in the one before it.
     New(Slot, Option<Slot>),
 }
 

@@ -86,7 +86,7 @@ impl Base {
         let mut mtr = Mtr::begin(&self.pool).unwrap();
         let map = mtr.latch(&self.space, PageNo(group * SPAN)).unwrap();
         let mut bytes = vec![0xff; PAGE_SIZE - BITS_AT];
-        // The bit that says that there is a next group stays as it is.
+        // The bit that shows that there is a next group stays as it is.
         let says_next = if is_used(mtr.page(map), SPAN - 1) { None } else { Some(&(SPAN - 1)) };
         for bit in but.iter().chain(says_next) {
             bytes[*bit as usize / 8] &= !(1 << (bit % 8));

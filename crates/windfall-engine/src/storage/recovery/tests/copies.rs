@@ -58,8 +58,8 @@ fn temporary(base: &Base, id: u64) -> Arc<Space> {
     space
 }
 
-/// Opens it with the smallest pool while a half of the doublewrite file cannot be read from `within` on, for either
-/// half.
+/// Opens the database with the smallest pool while a half of the doublewrite file cannot be read from `within` on, for
+/// either half.
 pub(super) fn each_half(disk: &SimulatedDisk, within: u64, check: impl Fn(&Base, &str)) {
     for half in halves(disk) {
         let (disk, what) = (disk.next_process(), format!("the half at {half} cannot be read"));
@@ -104,7 +104,7 @@ fn the_copies_of_both_halves_leave_room_for_a_batch() {
         write(&base, space, pages);
     }
     let [(_, one), (_, other)] = &spaces;
-    // If all but one copy of a half can be read, the others count.
+    // If one copy of a half cannot be read, the others are used.
     each_half(&disk.restart(Survive::Nothing), 5 * 4096, |base, what| {
         values_are(base, 60, one, 7, what);
         values_are(base, 61, other, 7, what);

@@ -1,6 +1,6 @@
 //! What recovery keeps of tables that were created and dropped in the log.
 //!
-//! **Purpose.** One bit each, however many there were.
+//! **Purpose.** Recovery keeps one bit for each, however many there were.
 //!
 //! **Invariants.** The logs are written directly, one group per record.
 
@@ -23,7 +23,7 @@ fn dropped(spaces: &[u64]) -> Record<'static> {
 #[test]
 fn a_table_that_was_dropped_is_a_bit() {
     // Changes that purge was making when the drop was logged follow it, and so may the record of the file. A change of
-    // another tablespace is placed between, because of several changes in a row only the first is examined.
+    // another tablespace is placed between, because only the first of several changes in a row is examined.
     let of_one =
         |space| [changed(space), made(space), dropped(&[space]), changed(10), changed(space), made(space)];
     let came_and_went = (1000..3000).flat_map(of_one);
@@ -33,7 +33,7 @@ fn a_table_that_was_dropped_is_a_bit() {
     let changed: Vec<_> = found.changed.iter().map(|space| space.0).collect();
     assert_eq!(changed, [10, 20_000]);
     assert_eq!(found.made.keys().map(|space| space.0).collect::<Vec<_>>(), [10, 11]);
-    assert!(found.made[&SpaceId(10)] < found.made[&SpaceId(11)], "the first group that says so counts");
+    assert!(found.made[&SpaceId(10)] < found.made[&SpaceId(11)], "the first group that records it is kept");
     assert_eq!((found.dropped.len(), found.dropped.words()), (2002, 1 + 32));
     assert!([12, 13, 1000, 2999].iter().all(|space| found.dropped.contains(SpaceId(*space))));
     assert!([10, 11, 14, 999, 3000].iter().all(|space| !found.dropped.contains(SpaceId(*space))));

@@ -1,7 +1,7 @@
 //! Openings with a doublewrite file that may show more than is durable.
 //!
-//! **Purpose.** A process was killed before it had synced a batch, or its sync has failed, which no later sync
-//! repairs. What recovery relies on is durable all the same.
+//! **Purpose.** A process was killed before it had synced a batch, or its sync has failed, which no later sync repairs.
+//! What recovery relies on is nevertheless durable.
 //!
 //! **Invariants.** The machine crashes after the opening has begun: at each of its operations, or of the next batch.
 
@@ -12,7 +12,8 @@ use super::{
 };
 use crate::error::IoOp;
 
-/// Opens it, and verifies that the pages of tablespace 40 hold this value and that no unfinished new file is left.
+/// Opens the database, and verifies that the pages of tablespace 40 hold this value and that no unfinished new file is
+/// left.
 fn opens(disk: &SimulatedDisk, pages: &[PageNo], value: u64, what: &str) -> Base {
     let base = Base::open(disk, 1).unwrap_or_else(|error| panic!("{what}: {error}"));
     values_are(&base, 40, pages, value, what);
@@ -89,7 +90,7 @@ fn copies_are_durable_whichever_sync_of_an_opening_has_failed() {
             let disk = killed.next_process();
             disk.fail_nth(n, Fault::SyncFails, false);
             let Err(error) = open_failing(&disk, Fault::WriteFails, FRAMES) else { break };
-            crash_in_the_next_batch(&disk, &pages, 20, &format!("behind {error}"));
+            crash_in_the_next_batch(&disk, &pages, 20, &format!("after {error}"));
             failed.push(error.to_string());
         }
         assert!(failed.iter().any(|error| error.contains("windfall.doublewrite.new")), "{failed:?}");
@@ -194,7 +195,7 @@ fn the_name_of_a_new_file_is_durable_before_pages_are_written_again() {
             } else {
                 make_earlier_half_unreadable(&next);
             }
-            let what = format!("killed at {operation} and behind a rename, the disk is full: {is_full}");
+            let what = format!("killed at {operation} and after a rename, the disk is full: {is_full}");
             crash_in_the_opening(&next, &pages, 40, &what);
         }
     }

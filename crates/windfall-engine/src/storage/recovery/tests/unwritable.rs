@@ -56,7 +56,7 @@ fn left(how: Left) -> SimulatedDisk {
     disk.restart(Survive::Everything)
 }
 
-/// Opens it while the file refuses writes.
+/// Opens the database while the file refuses writes.
 pub(super) fn open_failing(disk: &SimulatedDisk, fault: Fault, frames: usize) -> Result<Base> {
     disk.fail_always_on(FAILING, fault);
     Base::open_with(disk, 1, frames)
@@ -67,7 +67,7 @@ fn assert_named(error: &Error, disk: &SimulatedDisk, what: &str) {
     assert!(error.to_string().contains(&disk.path(FAILING).display().to_string()), "{what}: {error}");
 }
 
-/// Asserts that it does not open while the file refuses writes, and that the error names that file.
+/// Asserts that the database does not open while the file refuses writes, and that the error names that file.
 fn assert_refused(disk: &SimulatedDisk, fault: Fault, what: &str) {
     let error = open_failing(disk, fault, FRAMES).err().unwrap_or_else(|| panic!("{what}: it is opened"));
     assert_named(&error, disk, what);
@@ -332,7 +332,7 @@ fn a_page_whose_tablespace_is_dropped_is_kept_until_the_drop_is_durable() {
         assert_eq!(base.pool.oldest_dirty(), Lsn::MAX, "something is kept of it");
         drop(base);
         let base = open_failing(&disk.restart(Survive::Nothing), fault, FRAMES).unwrap();
-        values_are(&base, 41, &[PageNo(1)], 11, "behind the drop");
+        values_are(&base, 41, &[PageNo(1)], 11, "after the drop");
     }
 }
 
