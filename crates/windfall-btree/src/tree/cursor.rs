@@ -12,7 +12,7 @@
 //!
 //! A cursor may be restricted to limits. It then treats the tree as if it had no other entries, and copies no others.
 //!
-//! Leaves after the first are read as [`Access::Scan`]: a short range counts as a look-up, a long one as a scan.
+//! Batches after the first are read as [`Access::Scan`]: a short range counts as a look-up, a long one as a scan.
 
 use core::ops::Deref;
 

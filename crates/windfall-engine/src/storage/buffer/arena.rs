@@ -40,7 +40,7 @@ fn reserve(bytes: usize) -> Result<Mapping> {
 }
 
 impl Arena {
-    /// Reserves room for `count` frames of `page_size` bytes.
+    /// Reserves address space for `count` frames with pages of `page_size` bytes.
     ///
     /// # Errors
     /// When the operating system does not grant this much address space.

@@ -12,7 +12,7 @@
 //! The header block names the pages of the batch with their LSNs. A copy is used only if it is exactly the page that
 //! the header names, and of two copies the newer one is used. So copies left over from earlier batches never bring old
 //! content back. If one half cannot be read, a copy in the other half may be outdated, and recovery checks it against
-//! the log's low-water mark. A header or a copy that cannot be read counts as missing: a device may leave a sector
+//! the log's low-water mark. A header or a copy that cannot be read is treated as missing: a device may leave a sector
 //! unreadable if a loss of power interrupts its write.
 //!
 //! Batches are numbered, so the later one of two whole headers can be determined. A page that only the earlier header

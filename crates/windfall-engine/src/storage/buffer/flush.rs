@@ -11,8 +11,8 @@
 //! The next batch overwrites a half of the doublewrite file, which may have the only whole copies of pages. So it
 //! begins only when the writes of the last batch are synced. It has a copy of every page that a failed write has torn,
 //! until a write succeeds or the drop of the page's tablespace is durable. Pages that recovery could not write to the
-//! data files count as torn from the start: all their copies are in one half of the doublewrite file, and the first
-//! batch overwrites the other.
+//! data files are treated as torn from the start: all their copies are in one half of the doublewrite file, and the
+//! first batch overwrites the other.
 //!
 //! *A file that rejects writes affects only its own tablespace.* As long as such files fail, a batch takes only one
 //! page of all their tablespaces, to test whether the writes still fail. Only pages that are torn in their data files,

@@ -6,9 +6,9 @@
 //! **Invariants.** A tablespace with a dirty page is in the inbox or in the heap. Its key in the heap is at most its
 //! oldest LSN, now and later. So the top of the heap, once its key is up to date, is the minimum. Groups register their
 //! pages in any order: an older change may arrive after a newer one. So a key never rises above the LSN below which all
-//! changes are registered, and this LSN is read before the dirty set is examined. A dropped tablespace counts until its
-//! drop is durable, or until the reclaimer has taken its dirty set. The second case is safe because the control file
-//! records no low-water mark before the log is durable beyond everything that was appended before.
+//! changes are registered, and this LSN is read before the dirty set is examined. A dropped tablespace is included
+//! until its drop is durable, or until the reclaimer has taken its dirty set. The second case is safe because the
+//! control file records no low-water mark before the log is durable beyond everything that was appended before.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -188,7 +188,7 @@ mod tests {
         };
         write(&spaces[0], PageNo(1), Lsn(100));
         assert_eq!(low_water_mark.oldest(Lsn(0), Lsn::MAX), Lsn(101));
-        // A drop counts once it is durable.
+        // A tablespace is left out once its drop is durable.
         spaces[1].mark_dropped(Lsn(500));
         assert_eq!(low_water_mark.oldest(Lsn(499), Lsn::MAX), Lsn(101));
         assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Lsn(102));

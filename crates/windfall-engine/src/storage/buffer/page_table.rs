@@ -156,7 +156,7 @@ impl PageTable {
     fn find<'g>(&self, page: PageNo, guard: &'g Guard) -> Option<&'g Leaf> {
         let mut node = self.root.load(Acquire, guard);
         // The first node is the root, the only one that determines the highest page in the tree.
-        // SAFETY: nodes are unlinked before they are freed, and freed only when no guard of their time is left.
+        // SAFETY: nodes are unlinked before they are freed, and freed only when every guard from before is released.
         if let Some(Node::Inner(root)) = unsafe { node.as_ref() }
             && page.0 > reach(root.level)
         {
@@ -250,7 +250,7 @@ impl PageTable {
         }
         // No entry is added to the chunk any more, and this thread alone unlinks it.
         let mut node = self.root.load(Acquire, guard);
-        // SAFETY: nodes are unlinked before they are freed, and freed only when no guard of their time is left.
+        // SAFETY: nodes are unlinked before they are freed, and freed only when every guard from before is released.
         while let Some(Node::Inner(inner)) = unsafe { node.as_ref() } {
             let child = &inner.children[child_index(inner.level, page)];
             if inner.level == 0 {

@@ -89,7 +89,7 @@ pub mod fuzz {
         fuzz::{page_seeds, words},
     };
 
-    /// Checks that the page returned is the first free one, and never the map or beyond it.
+    /// Checks that the page returned is the first free one, and never the last one of the group or beyond it.
     pub fn map(data: &[u8]) {
         let words = words(data);
         let map = Page::new(&words);

@@ -410,7 +410,8 @@ fn a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn() {
     assert!(opened > 50, "{opened} were opened");
 }
 
-/// Batch numbers continue across openings, so the later of two batches is known whichever openings have written them.
+/// Batch numbers continue across openings, so the later of two batches can be determined, whichever openings have
+/// written them.
 #[test]
 fn batch_numbers_continue_after_an_opening() {
     let mut disk = left(Left::Later);
