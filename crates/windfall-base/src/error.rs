@@ -1,8 +1,8 @@
 //! The errors of the engine: one enum per family of operations, all convertible to [`Error`].
 //!
 //! **Purpose.** Every error names the object (file, table, page, LSN) and, where there is one, the remedy. The lower
-//! layers know tablespaces but no tables. The upper layers add the [`Owner`] to an error on its way up, which costs
-//! nothing unless a call fails.
+//! layers refer to tablespaces, not to tables; the upper layers add the [`Owner`] to an error on its way up, which
+//! costs nothing unless a call fails.
 //!
 //! **Invariants.** Errors are cheap to clone, because a failure that poisons the database is returned to every caller.
 
@@ -65,7 +65,7 @@ impl From<DiskError> for Error {
     }
 }
 
-/// The object of an error, by the names that users know.
+/// The object of an error, by the names that users gave it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Owner {
@@ -120,7 +120,7 @@ impl Owner {
         }
     }
 
-    /// Returns what the user must then make shorter.
+    /// Returns the name, for a message, of what the user must make shorter.
     fn part_of_key(&self) -> &'static str {
         match self {
             Self::Unknown | Self::Table(_) => "it",
@@ -209,7 +209,7 @@ pub enum IoOp {
     Write,
     /// Makes the content of a file durable.
     Sync,
-    /// Makes the names in the folder of a file durable: an error has the file that was named.
+    /// Makes the names in a folder durable; the error contains the path of a file of the folder.
     SyncFolder,
     /// Allocates space for bytes that are still to be written.
     Preallocate,
@@ -336,7 +336,7 @@ pub enum CorruptError {
     Page {
         /// The data file.
         file: PathBuf,
-        /// The page that was asked for.
+        /// The requested page.
         page: PageId,
         /// The LSN in the header as found; it may be wrong.
         lsn: Lsn,
@@ -514,7 +514,7 @@ pub enum UsageError {
     Incomplete,
     /// An index cannot be created while transactions have changed too many rows that do not fit it.
     #[error(
-        "{}rows that transactions have changed and not committed would be refused in it, and they are too many to wait for: end \
+        "{}rows that transactions have changed and not committed do not fit the new index, and they are too many to wait for: end \
          these transactions, and make the index again",
         .0.prefix()
     )]
@@ -552,7 +552,7 @@ pub enum UsageError {
         what: Arc<str>,
     },
     /// A statement from within the source of a value: it might wait for the call that reads the source.
-    #[error("from within the source of a value no statement can run: run it when the call has ended")]
+    #[error("no statement can run from within the source of a value: run it when the call has ended")]
     StatementInCall,
     /// A call from within the source of a value would wait for a row, possibly for the call that reads the source.
     #[error("{}{holder}, and a call from within the source of a value does not wait for it", owner.prefix())]

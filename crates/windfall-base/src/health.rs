@@ -1,8 +1,9 @@
 //! Whether the database may still write and acknowledge.
 //!
 //! **Purpose.** After a failed fsync the state on disk is unknown, and after a panic inside a mini-transaction the
-//! state in memory is unknown. From then on nothing further may be written or acknowledged; nor after the database is
-//! closed. The loss of a background worker stops the database, too: otherwise other threads would wait for it silently.
+//! state in memory is unknown. From then on, and after the database is closed, nothing further may be written or
+//! acknowledged. The loss of a background worker stops the database, too: otherwise other threads would wait for it
+//! silently.
 //!
 //! **Invariants.** The first failure is kept and returned to every caller. Waiting threads are woken. If a worker's
 //! panic poisons the database while it unwinds, the panic is reported as the reason.
@@ -96,7 +97,7 @@ impl Health {
         })
     }
 
-    /// Closes the database in good order: nothing further is written or acknowledged.
+    /// Marks the database as closed without a failure: nothing further is written or acknowledged.
     pub fn close(&self) {
         self.0.closed.store(true, SeqCst);
         self.0.failed.store(true, SeqCst);
@@ -115,7 +116,7 @@ impl Health {
 #[doc(hidden)]
 pub fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it did not say why")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The base of every layer of the storage engine Windfall.
 //!
 //! **Purpose.** Typed identifiers, keys and rows, errors, synchronisation, memory, and the environment of the engine
-//! (clock, randomness, workers, files). Nothing here knows the format of a page.
+//! (clock, randomness, workers, files). Nothing here depends on the format of a page.
 //!
-//! **Invariants.** Each module states its own. This crate is no public API: `windfall` re-exports what users need.
+//! **Invariants.** Each module states its own. This crate is not a public API: `windfall` re-exports what users need.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod disk;

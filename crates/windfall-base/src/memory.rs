@@ -1,13 +1,13 @@
 //! Memory from the system: mappings, zeroed words and bytes in them, and the size of a cheap request.
 //!
 //! **Purpose.** A large area costs nothing before it is touched, and a part of it can be returned to the system. The
-//! buffer pool and the hash indexes are such areas. Small memory is the allocator's; [`queue_block_is_small`] keeps
-//! requests of statements below the size for which it does other work as well.
+//! buffer pool and the hash indexes are such areas. Small memory comes from the allocator; [`queue_block_is_small`]
+//! keeps the requests of statements below the size from which the allocator does additional work.
 //!
 //! **Invariants.** A fresh mapping reads as zero, and so does a part that was returned. Words are accessed as atomics
 //! only, so any thread may read and write them. Freeing words in steps needs exclusive ownership. System calls are
 //! counted as [`Work::MapCall`]. This is one of the few modules with `unsafe`.
-#![expect(unsafe_code, reason = "mappings are memory that the language does not know")]
+#![expect(unsafe_code, reason = "Rust does not manage mapped memory")]
 
 use core::{
     ops::{Deref, Range},
@@ -74,8 +74,8 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: it is the address of memory that belongs to this value alone; each access to the memory has its own argument
-// where it is made.
+// SAFETY: it is the address of memory that belongs to this value alone; each access to the memory is justified where it
+// is made.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; through a shared reference only the address and the length are read, and advice is given.
 unsafe impl Sync for Mapping {}
@@ -271,7 +271,7 @@ mod tests {
     fn what_is_discarded_reads_as_zero() {
         let mapping = Mapping::new(4 * GRANULE).unwrap();
         let byte = |n: usize| {
-            // SAFETY: within the mapping, which no other code knows.
+            // SAFETY: within the mapping, to which no other code has a pointer.
             unsafe { &mut *mapping.start::<u8>().add(n) }
         };
         *byte(GRANULE) = 1;

@@ -31,7 +31,7 @@ impl IoBuffer {
     /// content.
     pub fn resize(&mut self, bytes: usize) {
         self.0.resize(bytes.div_ceil(BLOCK), Block([0; BLOCK]));
-        debug_assert!(self.bytes().len() >= bytes, "a buffer is shorter than was asked for");
+        debug_assert!(self.bytes().len() >= bytes, "a buffer is shorter than requested");
     }
 
     /// Returns the bytes.

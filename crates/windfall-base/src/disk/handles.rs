@@ -1,6 +1,6 @@
 //! The cache of open files: a bounded number of handles, evicted in LRU order.
 //!
-//! **Purpose.** A database may have a hundred thousand files and a process a thousand descriptors.
+//! **Purpose.** A database may have a hundred thousand files, but a process often has only a thousand descriptors.
 //!
 //! **Invariants.** The bound leaves a part of the process's limit of open files to other code. If that limit is reached
 //! nevertheless, handles of data files are closed and the call is repeated. A handle is reference-counted: eviction and
@@ -106,7 +106,7 @@ impl Cache {
             let oldest = self.by_use.pop_first().and_then(|(_, name)| self.files.remove(&name));
             gone.extend(oldest);
         }
-        debug_assert_eq!(self.by_use.len(), self.files.len(), "the order of use has not all cached handles");
+        debug_assert_eq!(self.by_use.len(), self.files.len(), "a cached handle is not in the order of use");
         gone
     }
 }

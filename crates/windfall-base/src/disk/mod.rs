@@ -5,7 +5,8 @@
 //!
 //! **Invariants.** Files are named by their role ([`FileName`]), never by path: the name of a data file is its
 //! incarnation. Nothing is durable before its `sync`; a new, renamed or removed name is not durable before
-//! `sync_folder`. A file object outlives every request on it, so a descriptor is never re-used under an I/O.
+//! `sync_folder`. A file object outlives every request on it, so a descriptor is never reused while an I/O on it is in
+//! progress.
 
 mod buffer;
 mod handles;
@@ -246,8 +247,9 @@ pub trait Disk: Send + Sync + fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// Reads bytes from any offset; returns how many there were before the end of the file. The log and the control
-    /// file are read through the page cache; [`Disk::read_page`] is the fast way for data files.
+    /// Reads bytes from any offset. Returns the number of bytes read, which is smaller than requested only at the end
+    /// of the file. The log and the control file are read through the page cache; [`Disk::read_page`] is the fast way
+    /// for data files.
     ///
     /// # Errors
     /// [`DiskError::Missing`], [`DiskError::Io`].

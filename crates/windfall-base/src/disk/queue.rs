@@ -110,7 +110,7 @@ impl Shared {
 }
 
 impl IoThreads {
-    /// Starts no thread yet; at most `limit` later.
+    /// Returns the pool without a thread. At most `limit` threads are started, on demand.
     pub(super) fn new(limit: usize) -> Self {
         let shared = Shared { work: Mutex::new(Rank::Leaf, Jobs::default()), wake: Event::new() };
         Self { limit: limit.max(1), shared: Arc::new(shared) }
@@ -118,7 +118,7 @@ impl IoThreads {
 
     fn push(&self, job: Job) {
         let mut jobs = self.shared.work.lock();
-        debug_assert!(!jobs.stopping, "a request comes after the end of the threads");
+        debug_assert!(!jobs.stopping, "a request is submitted after the threads have ended");
         jobs.waiting.push_back(job);
         if jobs.threads.len() < self.limit && jobs.busy + jobs.waiting.len() > jobs.threads.len() {
             let shared = self.shared.clone();

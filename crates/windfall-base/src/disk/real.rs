@@ -4,8 +4,8 @@
 //! supports it, the page cache for the log and the control file.
 //!
 //! **Invariants.** The lock is taken before any file is touched, and released after the last request has ended. After
-//! the release nothing is changed any more: a late call, from a thread that the close of the database did not wait for,
-//! is refused ([`DiskError::Released`]).
+//! the release nothing is changed: a late call, by a thread that still runs after the database was closed, is refused
+//! ([`DiskError::Released`]).
 
 use std::{
     fs, io,
@@ -75,7 +75,7 @@ pub(super) struct Inner {
 pub(super) struct FolderLease(RwLock<bool>);
 
 impl FolderLease {
-    /// Returns the permission to change something: while a thread holds it the folder is not released.
+    /// Returns a guard that permits changes: the folder is not released while the guard exists.
     pub(super) fn change(&self) -> Result<RwLockReadGuard<'_, bool>, DiskError> {
         let lasts = self.0.read();
         if *lasts { Ok(lasts) } else { Err(DiskError::Released) }

@@ -47,7 +47,7 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Returns an open file, counted in `open` while it lives.
+    /// Returns an open file, counted in `open` while it exists.
     pub(super) fn new(fd: OwnedFd, path: PathBuf, direct: bool, open: Option<Arc<Open>>) -> Self {
         if let Some(open) = &open {
             open.count.fetch_add(1, SeqCst);
@@ -59,7 +59,7 @@ impl File {
         result.map_err(|error| failed(action, &self.path, error))
     }
 
-    /// Reads from any offset into any memory; returns how many bytes there were.
+    /// Reads from any offset into any memory. Returns the number of bytes read.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
         if !self.direct {
             return self.named(IoOp::Read, self.read_whole(offset, out));
@@ -235,7 +235,7 @@ impl Drop for File {
     fn drop(&mut self) {
         if let Some(open) = &self.open {
             let before = open.count.fetch_sub(1, SeqCst);
-            debug_assert!(before > 0, "a file is closed that was not counted as open");
+            debug_assert!(before > 0, "a file that was not counted as open is closed");
             open.fewer.notify();
         }
     }

@@ -53,16 +53,16 @@ pub type Check = Box<dyn FnMut() -> bool + Send>;
 
 /// Time, randomness and workers.
 pub trait Env: Send + Sync + fmt::Debug {
-    /// Returns the time since a fixed point; it never goes back.
+    /// Returns the time since a fixed point; it never decreases.
     fn now(&self) -> Duration;
 
     /// Returns a random number.
     fn random(&self) -> u64;
 
-    /// Starts a worker. A notification of `wake` runs an idle worker before its time.
+    /// Starts a worker. A notification of `wake` ends the pause of an idle worker.
     ///
     /// # Errors
-    /// The system starts no more threads.
+    /// When the system starts no more threads.
     fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, step: Step) -> Result<Worker>;
 
     /// Waits until `ready` returns true. The thread that makes it true notifies `event`. The caller may hold page

@@ -1,6 +1,6 @@
 //! Errors of requests for transactional locks.
 //!
-//! **Purpose.** A caller that is not granted a lock learns the reason, the blocking transactions and the possible
+//! **Purpose.** The error for a lock that was not granted names the reason, the blocking transactions and the possible
 //! remedies.
 //!
 //! **Invariants.** An error holds nothing: the transaction keeps its locks until it ends.
@@ -13,7 +13,7 @@ use crate::{ids::TrxId, sync::Arc};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Another lock owner blocks the request, and the caller did not want to wait.
+    /// Another lock owner blocks the request, and the request must not wait.
     #[error("{}", busy(.0))]
     Busy(Blockers),
     /// The caller's lock timeout has expired.

@@ -31,7 +31,7 @@ pub enum TransactionError {
     /// The transaction could not be rolled back at once. The rollback continues in the background until no change is
     /// left.
     #[error(
-        "transaction {trx} is being rolled back in the background, for it could not be at once ({why}): until that is done its rows stay locked"
+        "transaction {trx} is being rolled back in the background, because it could not be rolled back at once ({why}): until that is done its rows stay locked"
     )]
     RollingBack {
         /// The transaction.
@@ -39,7 +39,7 @@ pub enum TransactionError {
         /// What prevented the rollback.
         why: Arc<str>,
     },
-    /// The undo log has reached its limit, and purge is held up, or the call had no time left to wait for purge.
+    /// The undo log has reached its limit, and purge is blocked, or the call had no time left to wait for purge.
     #[error(
         "undo takes {bytes} bytes, and undo_limit is {limit}: end what is old, raise the limit, or try again \
          (what keeps it: {oldest})"
@@ -55,7 +55,7 @@ pub enum TransactionError {
     },
     /// The read view was ended, because the undo log had exceeded its limit: `AtUndoLimit::EndOldestView`.
     #[error(
-        "the view that is read from was ended, for it was the oldest and undo had passed undo_limit: begin anew, or \
+        "the read view was ended, because it was the oldest and undo had exceeded undo_limit: begin anew, or \
          raise the limit"
     )]
     ViewEnded,
@@ -90,7 +90,7 @@ pub enum TransactionError {
     #[error("this transaction was committed: begin another one")]
     Committed,
     /// Another call of the transaction is in progress.
-    #[error("a call of this transaction is under way: it does one at a time, and none from within the other")]
+    #[error("a call of this transaction is under way: it runs one at a time, and none from within another")]
     Busy,
     /// A statement of the transaction is in progress and may still fail: a prepared transaction cannot roll back a part
     /// of its changes.

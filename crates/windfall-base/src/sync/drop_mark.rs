@@ -159,13 +159,13 @@ pub(super) fn waited_on_drop() {
 }
 
 /// Returns how often a thread outside any drop waited for something that a dropping thread held: a lock, a latch, or
-/// the gate of a table that survives, being truncated or having lost an index. A truncation, and the drop of an index,
-/// count as drops here.
+/// the gate of a table that still exists, because it was truncated or has lost an index. A truncation, and the drop of
+/// an index, count as drops here.
 ///
 /// Not counted:
 /// - waits at the gate of a table that is dropped. They delay no query on another table, and end with
 ///   [`TableDropped`](crate::Error::TableDropped);
-/// - waits for the metadata lock that a drop holds on a name. Only a statement that asks for this very name can wait;
+/// - waits for the metadata lock that a drop holds on a name. Only a statement on the same name can wait;
 /// - waits for the log. Every commit waits for it, and one sync serves all, a drop's among them; and the thread that
 ///   writes it out waits until every earlier group, which may be a drop's, is copied into its buffer.
 #[cfg(feature = "drop-waits")]

@@ -17,11 +17,11 @@
 //! every thread, only once no thread is inside it or any other gate of the same closer. So a thread that waits at a
 //! closed gate waits for work that waits for no thread inside a gate.
 //!
-//! The test is whether the thread is inside any gate, including gates of other databases. A gate does not know what
-//! else its passer holds, and threads may go through two databases in both orders. One thread waits in the second
-//! database for a lock, or for a gate that is being closed, while the blocker waits for this thread in the first.
-//! Neither database sees more than half of that cycle. So a call within a call waits for nothing that another call may
-//! hold, in whichever databases the two are.
+//! The test is whether the thread is inside any gate, including gates of other databases. A gate has no record of what
+//! else its passer holds, and threads may enter two databases in both orders. One thread waits in the second database
+//! for a lock, or for a gate that is being closed, while the blocker waits for this thread in the first. Neither
+//! database can detect that cycle, because each has only half of it. So a call within a call waits for nothing that
+//! another call may hold, in whichever databases the two are.
 
 use core::cell::Cell;
 
@@ -58,8 +58,9 @@ pub fn is_nested() -> bool {
     DEPTH.get() > 1
 }
 
-/// The number of passes inside by one stripe. Counters that are a cache line apart never share one (no false sharing),
-/// wherever the gate itself begins. Aligning the gate would make every table larger and its allocation slower.
+/// The number of passes through one stripe that have not left. Counters that are a cache line apart never share one (no
+/// false sharing), wherever the gate itself begins. Aligning the gate would make every table larger and its allocation
+/// slower.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Stripe {
@@ -71,7 +72,7 @@ struct Stripe {
 #[derive(Debug, Default)]
 pub struct Gate {
     state: AtomicU8,
-    /// Whether the last closer closed it from inside a drop; written before the gate is seen closing.
+    /// Whether the last closer closed it from inside a drop; written before the state becomes closing.
     by_drop: DropMark,
     inside: [Stripe; STRIPES],
     changed: Event,

@@ -1,5 +1,5 @@
-//! Latch, event and gate in many orders of their threads. Each scenario documents what it was seen to catch; the bugs
-//! passed to it are planted whenever it runs.
+//! Latch, event and gate in many orders of their threads. Each scenario documents the mistakes that it was shown to
+//! catch; the bugs passed to it are planted whenever it runs.
 
 use core::time::Duration;
 
@@ -108,7 +108,7 @@ fn an_event_loses_no_notification() {
     });
 }
 
-/// Catches: a nap that forgets an earlier notification when it begins; a notification that does not set `notified`.
+/// Catches: a nap that discards an earlier notification when it begins; a notification that does not set `notified`.
 #[test]
 fn a_nap_misses_no_work() {
     explore(12_000, &["NapForgetsTheRing"], || {
@@ -146,7 +146,7 @@ fn no_thread_is_inside_a_closed_gate() {
                     let Some(_inside) = shared.0.enter(stripe) else { return };
                     assert!(!shared.1.load(SeqCst), "inside while the gate is closed");
                     // Some time passes between the two checks, as if for work.
-                    assert!(!shared.1.load(SeqCst), "closed while someone is inside");
+                    assert!(!shared.1.load(SeqCst), "closed while a thread is inside");
                 }
             })
         });
@@ -204,8 +204,8 @@ fn a_thread_inside_a_gate_passes_one_that_is_closing() {
     });
 }
 
-/// Two threads go through two gates, in both orders, while two closers close one gate each. For example the gates of
-/// tables of two databases, of which neither knows of the other.
+/// Two threads go through two gates, in both orders, while two closers close one gate each. An example is the gates of
+/// tables of two independent databases.
 ///
 /// Catches: a count of passed gates that is kept separately for the gates of each closer. Then each thread waits at the
 /// gate that the other thread is inside of, and neither closer finishes.

@@ -115,7 +115,7 @@ impl Latch {
     /// Waits for the latch and takes it exclusively.
     pub fn exclusive(&self) {
         let taken = self.exclusive_while(|| true);
-        debug_assert!(taken, "who waits for ever has got it");
+        debug_assert!(taken, "an unconditional wait ended without the latch");
     }
 
     /// Waits for the latch and takes it exclusively, unless the frame is not `wanted` any more. Returns whether it was
@@ -204,8 +204,8 @@ impl Latch {
         }
     }
 
-    /// Waits until none of the bits is set, or less. Returns `false` if it finds the frame not `wanted` any more;
-    /// otherwise the caller must check the latch again.
+    /// Waits until none of the bits is set, or for a shorter time. Returns `false` if it finds the frame not `wanted`
+    /// any more; otherwise the caller must check the latch again.
     fn wait(&self, bits: u64, wanted: &impl Fn() -> bool) -> bool {
         for _ in 0..SPINS {
             if self.0.load(Relaxed) & bits == 0 {
@@ -222,8 +222,8 @@ impl Latch {
             return true;
         }
         // The parked bit that is seen here may be another waiter's by now. No wakeup is lost in either case. If a
-        // thread took our page away and released before the bit was set, we see all that it did, so we do not want the
-        // frame any more. If it does so later, it sees the bit and wakes us.
+        // thread has removed our page from the frame and released the latch before the bit was set, `wanted` reads its
+        // change and returns false. If it does so later, it finds the bit set and wakes this thread.
         let validate = || {
             let word = self.0.load(Acquire);
             word & bits != 0 && word & PARKED != 0 && wanted()
@@ -312,7 +312,7 @@ mod tests {
                 });
                 let start = std::time::Instant::now();
                 while waits_on_drops() == before {
-                    assert!(start.elapsed() < core::time::Duration::from_mins(10), "nobody counted it");
+                    assert!(start.elapsed() < core::time::Duration::from_mins(10), "no wait was counted");
                     thread::yield_now();
                 }
                 latch.unshare();

@@ -3,7 +3,7 @@
 //! **Purpose.** Two locks that two threads take in opposite orders deadlock sooner or later. Every lock has a rank, and
 //! a thread takes locks only in rising rank.
 //!
-//! **Invariants.** [`Rank`] is the whole order, as documented in ARCHITECTURE.md. In debug builds each thread remembers
+//! **Invariants.** [`Rank`] is the whole order, as documented in ARCHITECTURE.md. In debug builds each thread records
 //! the ranks that it holds, and an acquisition out of order panics with both names.
 
 use core::ops::{Deref, DerefMut};
@@ -165,7 +165,7 @@ pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
 }
 
 /// A mutex with a rank. A panic while it is held does not poison it: the engine has its own poisoning (`health`), which
-/// lasts.
+/// is permanent.
 #[derive(Debug)]
 pub struct Mutex<T> {
     rank: Rank,

@@ -3,8 +3,8 @@
 //! **Purpose.** The primitives on which the rest of `sync` is built, in one place. A test build with the feature
 //! `model` has the module `model` here instead; a model checker schedules the primitives of that module.
 //!
-//! **Invariants.** This module contains only names, and calls that are compiled away: the product pays nothing for
-//! being replaceable. It is one of the few modules with `unsafe`.
+//! **Invariants.** This module contains only names, and calls that are compiled away: the indirection costs the product
+//! nothing. It is one of the few modules with `unsafe`.
 
 pub(super) use core::hint::spin_loop;
 pub use core::sync::atomic;

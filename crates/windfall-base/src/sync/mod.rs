@@ -1,10 +1,10 @@
 //! Locks, events, atomics and counted work: the only access to the machine's primitives.
 //!
-//! **Purpose.** Every primitive by which threads wait for or see each other comes from here. So a model checker can
-//! replace them (`model`), the lock order can be asserted, and the work of an operation can be counted.
+//! **Purpose.** Every primitive by which threads wait for each other or share data comes from here. So a model checker
+//! can replace them (`model`), the lock order can be asserted, and the work of an operation can be counted.
 //!
-//! **Invariants.** Locks are taken in the order of [`Rank`]; debug builds assert it at every acquisition. A wait is by
-//! event, never by sleep.
+//! **Invariants.** Locks are taken in the order of [`Rank`]; debug builds assert it at every acquisition. Threads wait
+//! for events, and never sleep to poll a condition.
 
 mod allocator;
 pub mod drop_mark;

@@ -15,7 +15,7 @@ pub fn fence(_order: Ordering) {}
 
 macro_rules! atomic {
     ($name:ident, $value:ty $(, $add:ident)*) => {
-        #[doc = concat!("`", stringify!($name), "` with points.")]
+        #[doc = concat!("`", stringify!($name), "` with a scheduling point before each access.")]
         #[derive(Debug, Default)]
         #[repr(transparent)]
         pub struct $name(machine::$name);

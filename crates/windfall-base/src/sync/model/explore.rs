@@ -129,7 +129,7 @@ fn prove(test: &str, bug: &str) {
     let schedule = told.split_once(SCHEDULE[0]).and_then(|(_, rest)| rest.split_once(SCHEDULE[1]));
     let failed = !found.status.success();
     let Some((schedule, _)) = schedule.filter(|_| failed) else {
-        panic!("{test} is blind to {bug}: {}\n{told}", found.status);
+        panic!("{test} does not find {bug}: {}\n{told}", found.status);
     };
     let again = with_bug(test, bug, Some(schedule));
     assert!(
@@ -140,7 +140,7 @@ fn prove(test: &str, bug: &str) {
 }
 
 fn with_bug(test: &str, bug: &str, schedule: Option<&str>) -> Output {
-    let mut command = Command::new(env::current_exe().expect("a test knows its program"));
+    let mut command = Command::new(env::current_exe().expect("the path of the test program is available"));
     command.args(["--exact", test, "--nocapture"]).env(BUG, bug);
     // An endless loop has a schedule that is too long for an environment variable.
     let mut file = tempfile::NamedTempFile::new().expect("there is room for a schedule");
@@ -148,7 +148,7 @@ fn with_bug(test: &str, bug: &str, schedule: Option<&str>) -> Output {
         file.write_all(schedule.as_bytes()).expect("there is room for a schedule");
         command.env(REPLAY, file.path());
     }
-    command.output().expect("this very program runs")
+    command.output().expect("the test program can be started")
 }
 
 /// Returns the output of a test.

@@ -20,7 +20,7 @@
 //! A run may have any possible order of the accesses of a scenario to our own atomics, locks and events. The following
 //! is not covered:
 //!
-//! - Weak memory. All accesses are sequentially consistent here, whatever memory ordering they ask for, and fences do
+//! - Weak memory. All accesses are sequentially consistent here, whatever memory ordering they specify, and fences do
 //!   nothing. A `Relaxed` that ought to be `Release` is not found: that is left to the thread sanitizer and to runs on
 //!   real hardware.
 //! - The internals of `crossbeam-epoch`, `crossbeam-queue`, `Arc` and `OnceLock`: one of their calls is one step. All
@@ -78,7 +78,7 @@ pub fn is_scenario() -> bool {
 /// A scheduling point: the scheduler may switch to another thread here.
 fn point() {
     if !STILL.get() && current().is_some() {
-        // The scheduler knows no time: this is a chance to switch, and nothing else.
+        // The scheduler has no clock: this call is only an opportunity to switch threads.
         shuttle::thread::sleep(Duration::ZERO);
     }
 }
