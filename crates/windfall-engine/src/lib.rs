@@ -4,7 +4,7 @@
 //! database (`engine`). They form layers: a module imports only from layers below its own (ARCHITECTURE.md lists them,
 //! lowest first).
 //!
-//! **Invariants.** docs/invariants.md lists them, each with the tests that hold it. This crate is no public API.
+//! **Invariants.** docs/invariants.md lists them, each with the tests that check it. This crate is not a public API.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod catalog;

@@ -103,16 +103,15 @@ impl Options {
         /// How long a call waits for locks that other transactions hold, and a DDL statement for transactions that have
         /// locked or changed its table; with zero they do not wait at all. Default: 50 seconds.
         lock_wait_timeout: Duration => lock_wait_timeout;
-        /// The disk space that undo may take, in bytes; at least 1 MiB. Beyond it, changes wait for purge; if something
-        /// holds purge up, they are refused with
-        /// [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull).
+        /// The disk space that undo may take, in bytes; at least 1 MiB. Beyond it, changes wait for purge; if purge is
+        /// blocked, they are refused with [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull).
         ///
-        /// While a check of a table holds purge up, changes wait for the end of the check, whatever else holds purge
-        /// up, and are refused after the lock timeout. The exception is a view that is ended instead
+        /// While a check of a table blocks purge, changes wait for the end of the check, whatever else blocks purge,
+        /// and are refused after the lock timeout. The exception is a view that is ended instead
         /// ([`Options::at_undo_limit`]). Not counted are undo of temporary tables, and two slices of 64 pages each per
         /// thread, for the largest number of threads that have written at the same time. Default: no limit.
         undo_limit: u64 => Some(undo_limit);
-        /// What happens to changes beyond `undo_limit` while a read view holds purge up. Default: they are refused.
+        /// What happens to changes beyond `undo_limit` while a read view blocks purge. Default: they are refused.
         at_undo_limit: AtUndoLimit => at_undo_limit;
         /// Whether trees get an adaptive hash index. Default: no; it can be switched at run time.
         hash_index: bool => hash_index;

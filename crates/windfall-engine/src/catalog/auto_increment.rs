@@ -6,11 +6,11 @@
 //! tablespace.
 //!
 //! **Invariants.** The ceiling is logged before the first number below it is allocated. A row with that number is
-//! logged later, so a log that has the row has the ceiling, wherever a crash cuts it, and no call waits for a sync. The
-//! ceiling rises by as much as was allocated so far, within bounds, and a crash loses the numbers between. When the
-//! database is closed, the ceiling is lowered to the next number, and no more numbers are allocated. A table that was
-//! never asked for a number has no ceiling, and its numbers begin with 1. The numbers of a temporary table are in
-//! memory only.
+//! logged later, so a log that contains the row contains the ceiling, wherever a crash truncates it, and no call waits
+//! for a sync. The ceiling rises by as much as was allocated so far, within bounds, and a crash loses the numbers
+//! between. When the database is closed, the ceiling is lowered to the next number, and no more numbers are allocated.
+//! A table of which no number was ever requested has no ceiling, and its numbers begin with 1. The numbers of a
+//! temporary table are in memory only.
 //!
 //! The next number rises inside the table's gate. It is reset only while the gate is closed.
 
@@ -38,12 +38,12 @@ const LEAST: u64 = 8;
 /// The maximum of that rise: one log group per this many rows is little compared with the log records of the rows.
 const MOST: u64 = 128;
 
-/// The tree of the numbers.
+/// The state of the allocation.
 #[derive(Debug)]
 enum AutoIncrementState {
     /// No number was requested since the table was opened or truncated.
     Unused,
-    /// The numbers of this tree.
+    /// Numbers of this tree are allocated.
     Of(Arc<Tree>),
     /// The database is being closed.
     Ended,
@@ -134,7 +134,7 @@ impl AutoIncrement {
         Ok(())
     }
 
-    /// Reads where the numbers begin, unless that is known.
+    /// Initializes the next number and the ceiling, unless that was done before.
     fn know(&self, counting: &mut AutoIncrementState, tree: &Arc<Tree>) -> Result<()> {
         match counting {
             AutoIncrementState::Of(_) => return Ok(()),
@@ -175,7 +175,7 @@ impl AutoIncrement {
         else {
             return Ok(());
         };
-        // A call that finds no next number asks for the ceiling, and gets an error.
+        // A call that finds no next number reads the ceiling, and gets an error.
         let next = self.next.swap(0, SeqCst);
         if next == self.ceiling.load(SeqCst) || tree.space().is_dropped() {
             return Ok(());

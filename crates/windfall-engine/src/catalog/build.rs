@@ -8,19 +8,19 @@
 //!
 //! *Transactions.* They lock, change and roll back rows meanwhile as usual. A change notes inside the gate, a rollback
 //! outside of it (`txn::undo::followers`), so the tree follows the rows, committed or not. The new entries carry no
-//! transaction id, and no undo record names them: readers take them for committed, and purge and rollback of earlier
-//! changes do not know them. So when the tree becomes an index, there must be no change of the table that may still
-//! roll back. The waits:
+//! transaction id, and no undo record names them: readers treat them as committed, and purge and rollback of earlier
+//! changes have no reference to them. So when the tree becomes an index, there must be no change of the table that may
+//! still roll back. The waits:
 //! - The first closing of the gate waits for the calls in progress.
 //! - At the end, the statement waits for the transactions that have changed or locked rows of the table, and for
 //!   background rollbacks of it, up to its timeout ([`LockError`] then names them). It settles notes meanwhile, because
-//!   these may wait for room there. A wait for a prepared transaction, or for one that lasts hours, costs others
-//!   nothing: a new writer waits at most for one turn of the statement in the table's queue
+//!   these may wait for room there. A wait for a prepared transaction, or for one that lasts hours, does not block
+//!   others for long: a new writer waits at most for one turn of the statement in the table's queue
 //!   (`txn::locks::turns`).
 //! - New writers in a transaction wait while the statement holds the table's lock: for the settling of what was noted
 //!   in the last turn, and for a commit.
 //! - A writer or a rollback waits for room (backpressure) if it changes rows faster than notes are settled; the
-//!   background goes on with other tables meanwhile.
+//!   background worker continues with other transactions meanwhile.
 //!
 //! To finish while a transaction is open, the entries of its rows would need their versions, and its undo records would
 //! need the touched index entries, which they were written without.
@@ -33,9 +33,9 @@
 //!   rows are collected after the first closing, so the tree has each row's entry of some moment since. If that was not
 //!   the last state of the row, a change has noted the entries of both sides. All notes taken after the collected
 //!   entries were put are settled, so at the end each row has its entry, and no other.
-//! - A change that its writer may still roll back decides nothing: a duplicate, or a key that is too long, is deferred
-//!   and settled again, finally with exclusive access to the table. A row that a rollback brings back is noted, and
-//!   settled then.
+//! - A change that its writer may still roll back is not final: a duplicate, or a key that is too long, is deferred and
+//!   settled again, finally with exclusive access to the table. A row that a rollback brings back is noted, and settled
+//!   then.
 //! - Deferred entries are bounded by bytes, not by transactions: one transaction may cause many. From half of the bound
 //!   on, each settled note also settles one deferred entry again, the oldest, so entries make room once their
 //!   transactions have ended. None is settled while the tree is loaded.
@@ -43,8 +43,8 @@
 //!   latches. This is checked whenever an entry is put or settled next to another one of the same key, unless that
 //!   entry will be settled again anyway. Of two rows that have the key at the end, one was put or settled last, and its
 //!   check found the other.
-//! - Until the table's record names the tree, it has no readers: on a failure, and after a crash, it is dropped like
-//!   any tree. Undo does not know it before: a rollback notes what it changes.
+//! - Until the table's record names the tree, it has no readers, and no undo record refers to it: on a failure, and
+//!   after a crash, it is dropped like any tree, and a rollback notes what it changes.
 
 use core::{cell::RefCell, time::Duration};
 use std::collections::{BTreeSet, VecDeque};
@@ -80,8 +80,8 @@ use crate::{
 /// Maximum rounds of settling before the gate is closed. With hundreds of threads at the table, each of them may note
 /// something between two rounds.
 const ROUNDS: usize = 20;
-/// Rounds in a row with no fewer notes than the best round before, after which it stops: notes arrive as fast as they
-/// are settled, and further rounds would find no fewer. A single such round may be chance.
+/// Settling stops after this many consecutive rounds with no fewer notes than the best round before: notes arrive as
+/// fast as they are settled, and further rounds would find no fewer. A single such round may be chance.
 const NO_PROGRESS: usize = 2;
 /// About this many notes may be left to settle while the gate is closed. Also the number of notes that are settled at a
 /// time, and between two checks of a wait.
@@ -182,7 +182,7 @@ impl Catalog {
         if added.is_err()
             && let Err(error) = self.discard(&[&tree])
         {
-            // The caller must learn why the index was refused, not this error.
+            // The caller gets the error for which the index was refused, not this one.
             tracing::warn!(%error, "what was built of an index is dropped at the next opening");
         }
         added
@@ -315,7 +315,7 @@ impl<'a> Filler<'a> {
         let (space, began) = (table.space(), env.now());
         let waited = || env.now().saturating_sub(began);
         let left = || at_most.saturating_sub(waited());
-        // A wait that begins after the timeout, or with the rest of it, does not know of the waits before.
+        // The error of a wait that begins after the timeout, or with the rest of it, does not include the waits before.
         let in_all = |error: Error| match error {
             Error::Lock(LockError::Busy(blockers) | LockError::TimedOut { blockers, .. })
                 if !at_most.is_zero() =>
@@ -325,7 +325,7 @@ impl<'a> Filler<'a> {
             error => error,
         };
         loop {
-            // Transactions must be able to go on to reach their end.
+            // Transactions must be able to continue until they end.
             self.building.limit(self.bounds.most);
             self.settle_undecided()?;
             background::await_rollbacks(transactions, space, left(), &mut || self.keep_up())
@@ -352,7 +352,8 @@ impl<'a> Filler<'a> {
 
     /// Settles deferred entries, and notes until they are few. Transactions wait meanwhile.
     fn settle_the_rest(&self) -> Result<()> {
-        // They may be many, and can be decided now, except those that the background still rolls back.
+        // Deferred entries may be many. They can be decided now, except those of rows that the background still rolls
+        // back.
         self.settle_undecided()?;
         // Each round has a lower limit of notes than the one before, so the last notes are few however busy the row
         // calls are.
@@ -373,7 +374,7 @@ impl<'a> Filler<'a> {
         self.settle_noted()?;
         self.settle_undecided()?;
         let left = self.deferred.take().entries;
-        assert!(left.is_empty(), "{} entries are of rows that may still be taken back", left.len());
+        assert!(left.is_empty(), "the rows of {} entries may still be rolled back", left.len());
         Ok(())
     }
 

@@ -44,14 +44,14 @@ pub struct Building {
     lost: Mutex<Option<Error>>,
     /// Set when notes are no longer settled.
     ended: AtomicBool,
-    /// Bytes of notes from which on a change of a row waits.
+    /// The bytes of notes at which changes of rows begin to wait.
     limit: AtomicUsize,
     room: Event,
     env: Arc<dyn Env>,
 }
 
 impl Building {
-    /// Makes it without notes. A change of a row waits once there are `limit` bytes of notes.
+    /// Returns the state of the tree, without notes. A change of a row waits once there are `limit` bytes of notes.
     pub(super) fn new(tree: Arc<Tree>, key: KeySpec, limit: usize, env: Arc<dyn Env>) -> Self {
         Self {
             tree,
@@ -74,8 +74,8 @@ impl Building {
     /// Notes that a row is about to change. The caller must hold the row's key latch.
     pub fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
         let entry = |value: Option<&[u8]>| value.map(|value| entry_key(&self.key.key_of(value), row));
-        // If the index key extends beyond the bytes that an index reads, values with the same entry may be allowed or
-        // not.
+        // Of two values with the same entry, one may be allowed, and the index key of the other may extend beyond the
+        // bytes that an index reads.
         let fits = after.is_none_or(|after| self.key.whole_key_of(after).is_ok());
         let (before, after) = (entry(before), entry(after));
         if before == after && fits {
@@ -90,7 +90,7 @@ impl Building {
         }
     }
 
-    /// Takes all notes of this moment.
+    /// Takes all current notes.
     pub fn take(&self) -> BTreeSet<Vec<u8>> {
         self.take_some(usize::MAX)
     }
@@ -132,7 +132,7 @@ impl Building {
         self.lost.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// Sets the bytes of notes from which on a change of a row waits.
+    /// Sets the bytes of notes at which changes of rows begin to wait.
     pub(super) fn limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
         self.room.notify();

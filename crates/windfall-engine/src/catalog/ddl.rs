@@ -2,10 +2,10 @@
 //!
 //! **Purpose.** Create, drop, truncate, rename, swap; add and drop secondary trees. Each is atomic across a crash.
 //!
-//! **Invariants.** Those of the [catalog](super). New tablespaces cannot be found before their record is committed, as
-//! `flush_log_at_trx_commit` says; old ones are detached after their drop is. What a statement takes out of use is
-//! freed in the background ([`Catalog::free_step`]): the work of a drop does not depend on what the table owns, and the
-//! drop frees nothing of that.
+//! **Invariants.** Those of the [catalog](super). New tablespaces cannot be found before their record is committed,
+//! with the durability that `flush_log_at_trx_commit` demands; old ones are detached after their drop is committed in
+//! the same way. What a statement takes out of use is freed in the background ([`Catalog::free_step`]): the work of a
+//! drop does not depend on what the table owns.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -41,8 +41,8 @@ use crate::{
 
 /// The longest name, in bytes.
 const NAME_LIMIT: usize = 255;
-/// The number of trees up to which a statement's list of them is on the stack. Directly after many tables were freed, a
-/// request for memory can cost glibc hundreds of microseconds.
+/// A statement's list of up to this many trees is on the stack. Directly after many tables were freed, a request for
+/// memory can cost glibc hundreds of microseconds.
 const FEW: usize = 64;
 
 /// The definition of a new table.
@@ -150,7 +150,7 @@ pub(super) fn no_table(name: &str) -> SchemaError {
     SchemaError::NoTable(name.into())
 }
 
-/// Returns a tablespace that the pool does not know before its first page.
+/// Returns a tablespace that is attached to the pool only with its first page.
 pub(super) fn new_space(id: SpaceId) -> Arc<Space> {
     Arc::new(Space::new(id, Durability::Logged))
 }
@@ -163,8 +163,8 @@ pub(super) fn record_key(name: &str) -> Key {
 }
 
 impl Catalog {
-    /// Opens the catalog: reads all table records from the system tree. `attach` makes a tablespace known to the pool,
-    /// with what is known of its file.
+    /// Opens the catalog: reads all table records from the system tree. `attach` attaches a tablespace to the pool,
+    /// with the recorded state of its file.
     ///
     /// # Errors
     /// Damage, I/O.
@@ -300,7 +300,7 @@ impl Catalog {
     }
 
     /// Closes the gates of tables under this statement's metadata lock, while no transaction has locked any of them.
-    /// The returned locks keep away transactions that want to lock them.
+    /// The returned locks block transactions that request locks on these tables.
     ///
     /// The names remain visible during a wait. In the common case there is no such transaction, and the only cost is a
     /// check.
@@ -334,8 +334,8 @@ impl Catalog {
         tables.iter().any(|table| locks.is_table_locked(table.space()))
     }
 
-    /// Waits for the transactions that have locked tables under this statement's metadata lock, and then keeps others
-    /// away. Returns `None` if there are none.
+    /// Waits for the transactions that have locked tables under this statement's metadata lock, and then locks these
+    /// tables exclusively. Returns `None` if there are none.
     fn lock_out<'c>(
         &'c self,
         metadata_lock: &MetadataLock<'_>,
@@ -712,7 +712,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Makes a table without a name and a record. It exists as long as its owner holds it.
+    /// Makes a table without a name or a record. It exists as long as its owner holds it.
     ///
     /// # Errors
     /// [`SchemaError`] for the names of its indexes.

@@ -5,8 +5,8 @@
 //! refused when the index is created ([`KeySpec::check`]).
 //!
 //! **Invariants.**
-//! - A part is what there is of it: bytes past the value's end are left out, and a missing field is empty. A key is the
-//!   parts of this value in order.
+//! - A part is taken as far as the value contains it: bytes past the value's end are left out, and a missing field is
+//!   empty. A key is the concatenation of the parts of one value in order.
 //! - *The rule*: a part may precede another one only if it has its full length in every value in which the other one is
 //!   not empty. A range of bytes has its full length in values that reach to its end, and is not empty in those that
 //!   reach beyond its first byte; a field never has a full length, and is not empty only in values with a header for it
@@ -63,7 +63,7 @@ impl KeyPart {
         }
     }
 
-    /// Returns the length of the value from which on all of the part is there; `None` if that depends on more than the
+    /// Returns the least length of a value that contains all of the part; `None` if that depends on more than the
     /// length.
     fn is_full_from(&self) -> Option<u64> {
         match *self {
@@ -73,7 +73,7 @@ impl KeyPart {
         }
     }
 
-    /// Returns the length of the value below which nothing of the part is there; `None` if the part is always empty.
+    /// Returns the least length of a value in which the part can be non-empty; `None` if the part is always empty.
     fn is_empty_below(&self) -> Option<u64> {
         match *self {
             Self::Value { length: 0, .. } => None,
@@ -140,7 +140,7 @@ impl KeySpec {
         Ok(self.key_of(start))
     }
 
-    /// Returns the key of a row with this value, as far as it is given.
+    /// Returns the key of a row with this value. Bytes of a part after the end of `value` are left out.
     pub fn key_of(&self, value: &[u8]) -> Vec<u8> {
         self.parts.iter().flat_map(|part| part.of(value)).copied().collect()
     }

@@ -35,7 +35,7 @@ use crate::{
 /// Rows, as pairs of key and value.
 pub type Rows<'a> = dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>)>> + 'a;
 
-/// What is known of the order of rows.
+/// The order in which rows arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The rows are in the order of their keys.
@@ -225,7 +225,7 @@ impl<'a> Filler<'a> {
         Ok(Stored { bytes: chain.to_bytes().to_vec(), is_long: true })
     }
 
-    /// Writes what is in memory to runs, if it is much.
+    /// Writes the rows and entries in memory to runs, if they exceed the memory bound.
     fn spill(&mut self, rows: &mut Runs<Stored>) -> Result<()> {
         let bytes = rows.bytes() + self.entries.iter().map(Runs::bytes).sum::<usize>();
         if bytes < self.catalog.bounds().entries {

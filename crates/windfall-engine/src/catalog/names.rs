@@ -1,17 +1,17 @@
 //! The names of tables, in memory, and the metadata locks on them ([`MetadataLock`]).
 //!
-//! **Purpose.** Finds a table by its name, and lets one DDL statement at a time decide about a name.
+//! **Purpose.** Finds a table by its name, and lets one DDL statement at a time change the meaning of a name.
 //!
 //! **Invariants.** A statement takes the metadata locks on all names that it uses, in order, before it changes
 //! anything. A lookup of a locked name waits for the outcome, unless the statement itself still waits for another name,
 //! or keeps its names visible while it works. No mutex is held while the statement works: a metadata lock is a mark. A
 //! shard's mutex is held only for a lookup in its map.
 //!
-//! A listing goes from shard to shard, and could miss a table that is renamed from a shard ahead to a shard that it has
-//! passed. So a statement that renames tables publishes the names under the mutex of [`Moves`], and while a listing is
-//! in progress these moves are kept, with numbers. At its end, a listing looks up, under that mutex, every name that
-//! was given to a table since it began. So a table that always has a name is listed, and each table and each name only
-//! once. Moves from before the oldest listing are not kept.
+//! A listing goes from shard to shard, and could miss a table that is renamed from a shard not yet read to a shard
+//! already read. So a statement that renames tables publishes the names under the mutex of [`Moves`], and while a
+//! listing is in progress these moves are kept, with numbers. At its end, a listing looks up, under that mutex, every
+//! name that was given to a table since it began. So a table that always has a name is listed, and each table and each
+//! name only once. Moves from before the oldest listing are not kept.
 
 use core::{hash::BuildHasher, time::Duration};
 use std::collections::{BTreeMap, VecDeque};
@@ -30,11 +30,11 @@ const SHARDS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
-    /// No statement decides about the name.
+    /// No statement holds the metadata lock on the name.
     Free,
-    /// A statement decides about the name, and lookups of it wait.
+    /// A statement holds the metadata lock, and lookups of the name wait.
     Claimed,
-    /// A statement decides about the name, and lookups find its old meaning.
+    /// A statement holds the metadata lock, and lookups of the name find its old meaning.
     Kept,
 }
 
@@ -168,8 +168,8 @@ impl Names {
         &self.shards[hash as usize % SHARDS]
     }
 
-    /// Returns the table of this name. Waits while a statement decides about the name. A thread inside a gate, for
-    /// which the statement may be waiting, gets the old meaning.
+    /// Returns the table of this name. Waits while a statement has claimed the name. A thread inside a gate, for which
+    /// the statement may be waiting, gets the old meaning.
     pub(super) fn get(&self, name: &str) -> Option<Arc<Table>> {
         let mut found = None;
         let mut look = || {
@@ -184,7 +184,7 @@ impl Names {
         found
     }
 
-    /// Returns the current meaning of the name; the old one while a statement decides about it.
+    /// Returns the current meaning of the name; the old one while a statement holds the metadata lock on it.
     fn now(&self, name: &str) -> Option<Arc<Table>> {
         self.shard(name).lock().get(name).and_then(|entry| entry.table.clone())
     }
@@ -229,9 +229,8 @@ impl Names {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Returns all tables, each once, in order of name. A name that a statement is deciding about has its old meaning.
-    /// A table that is renamed meanwhile is listed under one of its names; one that is created or dropped meanwhile may
-    /// be listed.
+    /// Returns all tables, each once, in order of name. A locked name has its old meaning. A table that is renamed
+    /// meanwhile is listed under one of its names; one that is created or dropped meanwhile may be listed.
     pub(super) fn all(&self) -> Vec<(Arc<str>, Arc<Table>)> {
         self.all_seen(|| {})
     }
@@ -270,7 +269,7 @@ impl<'a> MetadataLock<'a> {
         true
     }
 
-    /// Locks a name that another statement has, when that statement is done.
+    /// Waits until no other statement has the name, and locks it.
     fn wait_and_take(&mut self, name: &'a str, until: Option<Duration>) -> Result<(), LockError> {
         let names = self.names;
         let Some(until) = until else {
@@ -405,7 +404,7 @@ mod tests {
         for (name, table) in kinds[0].iter().zip(&tables) {
             names.enter(name, table.clone());
         }
-        // Each shard is empty and full in turn when a listing comes to it.
+        // Each shard is empty and full in turn when a listing reaches it.
         for period in 1..5 {
             let mut round = 0;
             let all = names.all_seen(|| {

@@ -47,7 +47,7 @@ impl Pause {
         self.0.lock().1 = Some(Bounds { entries, notes, ..Bounds::FULL });
     }
 
-    /// Sets the bytes of notes from which on a change of a row waits.
+    /// Sets the bytes of notes at which changes of rows begin to wait.
     pub fn set_most(&self, most: usize) {
         self.0.lock().1.get_or_insert(Bounds::FULL).most = most;
     }

@@ -5,7 +5,7 @@
 //! last.
 //!
 //! **Invariants.** A key occurs only once in a run; equal keys of several runs are returned one after the other. A run
-//! is dropped when it is no longer read, at the cost of a drop.
+//! is dropped when it is no longer read, which costs as much as the drop of a table.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -98,7 +98,7 @@ pub(super) struct Runs<P> {
 }
 
 impl<P: Payload> Runs<P> {
-    /// Makes it without entries.
+    /// Returns a collection without entries.
     pub(super) fn new(pool: Arc<BufferPool>) -> Self {
         Self { pool, budget: Arc::new(HashBudget::new(0)), aside: Vec::new(), memory: Vec::new(), bytes: 0 }
     }

@@ -1,10 +1,11 @@
 //! The records that state which data files were created.
 //!
-//! **Purpose.** The log states it first, but only until it is truncated. So a record in the system tree states it,
-//! too, before the log's low-water mark passes; the record is removed after the file.
+//! **Purpose.** The log states first that a file was created, but only until it is truncated. So a record in the system
+//! tree states it, too, before the low-water mark passes the log record; the record is removed after the file.
 //!
 //! **Invariants.** A live tablespace with a created file has a record, or the log states it at or above the low-water
-//! mark. The record of a tablespace that nothing else names has no effect. The same worker tidies the system tree.
+//! mark. The record of a tablespace that nothing else names has no effect. The same worker merges leaves of the system
+//! tree.
 
 #[cfg(all(test, feature = "model"))]
 mod interleavings;

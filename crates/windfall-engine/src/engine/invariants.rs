@@ -1,7 +1,7 @@
 //! Checks of the engine's invariants at the yield points of a simulation.
 //!
-//! **Purpose.** The parts of an open database check themselves while a simulation runs it: what an assertion at one
-//! place cannot see, because it holds between structures, or at every moment and not only at a change.
+//! **Purpose.** The parts of an open database check themselves while a simulation runs it. The checks are those that an
+//! assertion at one place cannot make, because they concern several structures, or every moment and not only a change.
 //!
 //! **Invariants.** A check changes nothing and waits for nothing: a part that is locked is left out, because the holder
 //! may be in the middle of a change. Only tests, and builds with the feature `testing`, have this module.

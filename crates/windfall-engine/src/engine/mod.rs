@@ -3,9 +3,9 @@
 //! **Purpose.** Assembles the layers in the order of their dependencies, starts the background workers, and shuts all
 //! of it down again.
 //!
-//! **Invariants.** Opening is the same after a crash and after a clean shutdown; a crash only leaves more to replay.
-//! No call is served before every page is at the end of the log and every unfinished transaction is active again, to
-//! be rolled back in the background. Tablespaces that no record names are dropped at that point.
+//! **Invariants.** Opening is the same after a crash and after a clean shutdown; a crash only leaves more to replay. No
+//! call is served before every page is up to date with the end of the log and every unfinished transaction is active
+//! again, to be rolled back in the background. Tablespaces that no record names are dropped at that point.
 
 mod files;
 #[cfg(any(test, feature = "testing"))]
@@ -82,7 +82,7 @@ pub struct Engine {
     ended: Event,
     /// Stopped first: the workers that change something.
     changers: Mutex<Vec<Worker>>,
-    /// Stopped last: those that the others may wait for.
+    /// Stopped last: the workers for which the others may wait.
     servers: Mutex<Vec<Worker>>,
 }
 

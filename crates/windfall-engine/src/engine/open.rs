@@ -102,7 +102,7 @@ fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &Options) -
     }
 }
 
-/// Makes tablespaces known to the pool as records name them.
+/// Attaches tablespaces to the pool as records name them.
 struct Attacher<'a> {
     pool: &'a BufferPool,
     /// The data files that existed when recovery began.
@@ -137,8 +137,8 @@ impl Attacher<'_> {
 #[derive(Clone, Debug, Default)]
 pub struct Leftovers {
     /// Those with an id that was assigned once: of a drop with an interrupted deletion, of a creation that never
-    /// committed, or of a temporary table. Temporary tables leave no trace but the file: so a file that was lost track
-    /// of is here, too.
+    /// committed, or of a temporary table. Temporary tables leave no trace but the file, so a file that the engine has
+    /// lost track of is also listed here.
     pub pending: Vec<SpaceId>,
     /// Those with an id that was never assigned: no crash leaves such a file.
     pub leaked: Vec<SpaceId>,
@@ -273,7 +273,7 @@ impl Engine {
     }
 }
 
-/// Returns the system tree, and what is known of the data files.
+/// Returns the system tree, and the attacher with the recorded state of the data files.
 fn system_tree<'a>(
     pool: &'a Arc<BufferPool>,
     budget: &Arc<HashBudget>,
