@@ -137,7 +137,7 @@ fn a_deadlock_is_broken_whichever_request_closes_it() {
             })
         });
         let told: u64 = threads.map(|thread| thread.join().unwrap()).iter().sum();
-        assert!(told <= 1 && told == locks.metrics().deadlocks, "{told} were told of a deadlock");
+        assert!(told <= 1 && told == locks.metrics().deadlocks, "{told} transactions got a deadlock error");
     });
 }
 
@@ -198,7 +198,7 @@ fn a_row_that_is_locked_is_not_written() {
                     locks.acquire(&me, exclusive(), LockTimeout::Forever).unwrap();
                     let seen = leaf.read();
                     if seen != writer.id().0 || !locks.make_explicit(&writer, row()) {
-                        assert_eq!(leaf.read(), seen, "somebody has written the row");
+                        assert_eq!(leaf.read(), seen, "another transaction has written the row");
                         break;
                     }
                     locks.release_row(&me, &row());

@@ -101,7 +101,7 @@ fn busy() -> Error {
 }
 
 impl KeyLatches {
-    /// A table without latches.
+    /// Returns a table without latches.
     pub fn new(env: Arc<dyn Env>) -> Self {
         let shard = |_| Shard { queues: Mutex::new(Rank::Leaf, HashMap::new()), moved: Event::new() };
         Self { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new(), env }
@@ -140,7 +140,7 @@ impl KeyLatches {
             let others = names.iter().filter(|name| Some(**name) != awaited);
             awaited = others.copied().find(|name| !guard.try_take(*name));
             if awaited.is_none() {
-                debug_assert!(guard.held.len() == names.len(), "a worker has all latches that it asked for");
+                debug_assert!(guard.held.len() == names.len(), "a worker has all latches that it requested");
                 return guard;
             }
         }
@@ -296,7 +296,7 @@ mod tests {
             let (done, waited) = call.join().unwrap();
             assert!(done.is_ok() && waited, "{done:?}");
         });
-        // A call holds the latch: it may be waiting for this very thread.
+        // A call holds the latch: it may be waiting for this thread.
         let call = latches.latch_in_call(names[0]).unwrap();
         assert!(nested(|| latches.latch_in_call(names[0])).is_err());
         nested(|| {

@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-/// The number of classes of the wait histogram: the last one has all longer waits.
+/// The number of classes of the wait histogram: the last one contains all longer waits.
 pub const WAIT_CLASSES: usize = 32;
 
 /// The metrics.
@@ -22,7 +22,8 @@ pub struct LockMetrics {
     pub wait_time: Duration,
     /// The longest of them.
     pub longest_wait: Duration,
-    /// The number of waits by length: class 0 is less than a microsecond, class `n` less than 2 to the power `n`.
+    /// The number of waits by length: class 0 is less than a microsecond; class `n` is less than 2 to the power `n`
+    /// microseconds, and not in a lower class.
     pub wait_classes: [u64; WAIT_CLASSES],
     /// Waits that have timed out.
     pub timeouts: u64,

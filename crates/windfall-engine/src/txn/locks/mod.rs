@@ -92,7 +92,8 @@ impl Published {
     }
 }
 
-/// Warns of a wait that probably lasts until its timeout: for a lock of a transaction of this very thread.
+/// Warns of a wait that probably lasts until its timeout: for a lock of a transaction whose last call was made by this
+/// thread.
 fn warn_of_own(taken: &Result<(), LockError>) {
     if let Err(LockError::Busy(blockers)) = taken
         && let Some(trx) = blockers.own()
@@ -120,7 +121,7 @@ pub struct LockManager {
 }
 
 impl LockManager {
-    /// A table without locks.
+    /// Returns a table without locks.
     pub fn new(env: Arc<dyn Env>) -> Self {
         let table = Mutex::new(Rank::Leaf, Table::default());
         let (rows, ranges, tables, interrupts) = Default::default();
@@ -132,7 +133,7 @@ impl LockManager {
         Arc::new(LockOwner::new(id))
     }
 
-    /// Runs a step, publishes the counts, and wakes the waiters with a wait that it has ended.
+    /// Runs a step, publishes the counts, and wakes the lock owners of the waits that it has ended.
     fn step<T>(&self, step: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.table.lock();
         let result = step(&mut table);

@@ -12,9 +12,9 @@
 //! - A request that nothing blocks is granted in the same step in which that becomes so; a queue without holders has no
 //!   waiters.
 //!
-//! Holders may conflict in one case: a transaction has taken the lock without knowing of a writer of the row, and the
-//! writer's lock was made explicit afterwards. Both keep their locks, and neither is granted a further mode alongside
-//! the other.
+//! Holders may conflict in one case: a transaction was granted the lock although another one had written the row,
+//! because the writer's implicit lock was made explicit only afterwards. Both keep their locks, and neither is granted
+//! a further mode alongside the other.
 
 use std::collections::VecDeque;
 
@@ -91,7 +91,7 @@ impl Queue {
         Place { is_new: self.held_by(trx).is_empty(), ticket }
     }
 
-    /// Adds a request to the queue, at the place that is due to it.
+    /// Adds a request to the queue, at its place in the order.
     pub(super) fn join(&mut self, trx: TrxId, mode: TableMode, ticket: u64) -> Place {
         debug_assert!(self.waiters.iter().all(|w| w.trx != trx), "a transaction waits once in a queue");
         let place = self.place(trx, ticket);
@@ -246,7 +246,7 @@ mod tests {
         let mut queue = Queue::default();
         assert!(queue.take(trx(1), IntentionExclusive));
         let shared = queue.join(trx(2), Shared, 1);
-        assert!(queue.take(trx(3), IntentionShared), "it goes with both");
+        assert!(queue.take(trx(3), IntentionShared), "it is compatible with both");
         assert!(!queue.take(trx(4), IntentionExclusive), "it would pass the second");
         let place = queue.join(trx(4), IntentionExclusive, 2);
         assert_eq!(queue.holders_against(trx(4), IntentionExclusive).count(), 0);
@@ -319,7 +319,7 @@ mod tests {
         let mut queue = Queue::default();
         assert!(queue.take(trx(1), IntentionShared));
         queue.join(trx(2), Exclusive, 1);
-        assert!(queue.take(trx(1), Exclusive), "nobody else has anything");
+        assert!(queue.take(trx(1), Exclusive), "no other transaction holds anything");
         assert_eq!(served_after(&mut queue, 1), [2]);
     }
 

@@ -77,12 +77,12 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// The waits of a call that has not waited yet.
+    /// Returns the waits of a call that has not waited yet.
     pub fn new(lock_timeout: LockTimeout) -> Self {
         Self::after(Duration::ZERO, lock_timeout)
     }
 
-    /// The waits of a call that has waited for `so_far`.
+    /// Returns the waits of a call that has waited for `so_far`.
     pub fn after(so_far: Duration, lock_timeout: LockTimeout) -> Self {
         Self { lock_timeout, so_far }
     }

@@ -57,7 +57,7 @@ fn row_or_new<'a>(rows: &'a mut BTreeMap<Key, Queue>, key: &[u8]) -> (&'a Key, &
 }
 
 impl Space {
-    /// A tablespace without locks.
+    /// Returns a tablespace without locks.
     pub(super) fn new(id: SpaceId) -> Self {
         Self {
             id,
@@ -214,7 +214,7 @@ impl Space {
         let name = name.clone();
         let owner = owners.enter(holder);
         owner.spaces.insert(self.id);
-        // If it waits in this very queue, its request is now an upgrade and moves before those that wait for it.
+        // If it waits in this queue, its request is now an upgrade and moves before those that wait for it.
         if let Some(Wait { wanted: LockRequest::Row(wanted, mode), place, .. }) = &mut owner.wait
             && wanted.space == self.id
             && *wanted.key == *key
@@ -404,7 +404,7 @@ impl Space {
         let holders = self.table.holders().map(|(trx, _)| trx);
         for trx in holders.chain(self.held.keys().copied()).chain(self.ranges.keys().copied()) {
             let knows = owners.get(trx).is_some_and(|owner| owner.spaces.contains(&self.id));
-            assert!(knows, "transaction {trx} has locks in tablespace {}, and does not know", self.id);
+            assert!(knows, "transaction {trx} has locks in tablespace {}, not in its list", self.id);
         }
     }
 

@@ -129,7 +129,7 @@ impl Table {
             self.metrics.timeouts += 1;
             self.stop(me.id(), LockError::TimedOut { blockers, waited });
         }
-        debug_assert!(self.owners.wait_of(me.id()).is_none(), "a wait that has ended goes on");
+        debug_assert!(self.owners.wait_of(me.id()).is_none(), "a wait that has ended is still in the table");
         let owner = self.owners.get_mut(me.id());
         owner.and_then(|owner| owner.outcome.take()).expect("a wait has an outcome")
     }
@@ -182,7 +182,7 @@ impl Table {
         }
         debug_assert!(
             self.owners.iter().all(|(_, owner)| owner.wait.is_none()),
-            "waits are stopped, and one goes on"
+            "waits are stopped, and a lock owner waits"
         );
     }
 

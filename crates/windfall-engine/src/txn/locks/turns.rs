@@ -7,7 +7,7 @@
 //! **Invariants.** It is one wait, which is listed, interrupted and timed out like any other. During a turn later
 //! requests wait for it. The first turn is short; later ones are longer, up to a bound. Between two turns later
 //! requests overtake it, until the transactions that it has waited for in the last turn have ended. So waiting for a
-//! transaction that runs for hours costs others nothing. The lock is granted whenever the table is free. If a turn
+//! transaction that runs for hours does not block others. The lock is granted whenever the table is free. If a turn
 //! closes a cycle, the statement is the victim, because it is the lightest, and starts again.
 
 use core::time::Duration;
@@ -56,7 +56,7 @@ impl Drop for WaitUnderWay<'_> {
 
 impl LockManager {
     /// Acquires a table lock. The wait blocks others in turns only, each no longer than `longest`, or 50 ms if that is
-    /// more. Meanwhile it calls `between` repeatedly: again at once if that returns that it has more to do.
+    /// more. Meanwhile it calls `between` repeatedly: again at once if it returns `true`, because it has more to do.
     ///
     /// # Errors
     /// As [`LockManager::acquire`], except for a deadlock; errors of `between`.

@@ -1,8 +1,8 @@
 //! The table of active transactions, read views, and the horizon of purge.
 //!
-//! **Purpose.** The table has the transactions that have begun and not ended. Checkpoints log it, so that recovery can
-//! roll them back. A reader sees the transactions that had ended when its read view (`view`) was made. Purge keeps what
-//! a reader may still need.
+//! **Purpose.** The table contains the transactions that have begun and not ended. Checkpoints log it, so that recovery
+//! can roll them back. A reader sees the transactions that had ended when its read view (`view`) was made. Purge keeps
+//! what a reader may still need.
 //!
 //! **Invariants.** An id is assigned and entered here under one lock, so every lookup sees all transactions below the
 //! next id that have not ended. A transaction is entered before its `TrxBegin` is logged and removed after its `TrxEnd`
@@ -134,7 +134,7 @@ pub struct Active {
 }
 
 impl Active {
-    /// A table without transactions, which assigns these ids.
+    /// Returns a table without transactions, which assigns these ids.
     pub(in crate::txn) fn new(ids: Arc<Ids>, env: Arc<dyn Env>) -> Self {
         Self { ids, env, table: Mutex::new(Rank::Transactions, Table::default()), oldest: AtomicU64::new(0) }
     }
@@ -353,7 +353,8 @@ impl Active {
         (Noted { active, prepared }, ending.min().unwrap_or(Lsn::MAX))
     }
 
-    /// Checks that the oldest transaction is known, and that names and pins are those of the table.
+    /// Checks that no active transaction is below [`Active::oldest`], and that the ids, the names and the pins are
+    /// consistent.
     ///
     /// # Panics
     /// An invariant is violated.
@@ -392,7 +393,7 @@ impl Active {
         table.pins.first_key_value().map_or(0, |(_, oldest)| oldest.behind(&self.ids))
     }
 
-    /// Returns all transactions.
+    /// Returns all active transactions.
     pub(in crate::txn) fn listing(&self) -> Vec<TransactionInfo> {
         let now = self.env.now();
         let info = |(id, running): (&TrxId, &Running)| TransactionInfo {
@@ -433,7 +434,7 @@ impl Active {
     }
 
     /// Pins the versions that the transactions ended by now have made. Returns their snapshot, the number of the pin,
-    /// and the flag that says that it was ended.
+    /// and the flag that is set when the pin is ended.
     pub(super) fn pin(&self) -> (Arc<Snapshot>, u64, Arc<AtomicBool>) {
         let since = self.env.now();
         let mut table = self.table.lock();

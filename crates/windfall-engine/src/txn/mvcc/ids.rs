@@ -4,8 +4,8 @@
 //! was ever assigned.
 //!
 //! **Invariants.** A ceiling is durable in the log before the first id below it is used. A restart begins at the
-//! ceiling, and the ids between are lost. [`Ids::ceilings`] is never below what the log says, so a checkpoint that
-//! writes it to the control file makes the log record dispensable.
+//! ceiling, and the ids between are lost. [`Ids::ceilings`] is never below the ceilings in the log, so a checkpoint
+//! that writes it to the control file makes the log record dispensable.
 
 use crate::{
     buffer::BufferPool,
@@ -29,7 +29,7 @@ struct Counter {
     next: AtomicU64,
     /// Ids below this may be used.
     usable: AtomicU64,
-    /// The ceiling that the log has, or is about to get.
+    /// The ceiling that is logged, or about to be logged.
     ceiling: AtomicU64,
 }
 

@@ -26,7 +26,7 @@ pub struct TransactionInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransactionState {
-    /// Its handle, or a call of its own, may do more.
+    /// It may do more, through its handle or in its own call.
     Open,
     /// It was prepared by this name, and waits for its end.
     Prepared(Vec<u8>),
@@ -39,6 +39,6 @@ pub enum TransactionState {
 pub struct ViewInfo {
     /// The time since it was made.
     pub age: Duration,
-    /// The number of transactions that have got a number since.
+    /// The number of ids assigned since then, to transactions and statements.
     pub behind: u64,
 }

@@ -4,7 +4,7 @@
 //! entries. Older versions of rows are found by undo records, which is the layer above (`undo::versions`).
 //!
 //! **Invariants.** A version is visible to a reader if its transaction had ended when the reader's view was made, or is
-//! the reader's own. Nothing here knows undo records.
+//! the reader's own. Nothing here depends on undo records.
 
 pub mod active;
 pub mod ids;

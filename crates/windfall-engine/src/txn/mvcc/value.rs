@@ -5,8 +5,8 @@
 //!
 //! **Invariants.** A value belongs to one version. If a chain is gone, the entry has usually changed since it was read,
 //! so it is read again; a missing chain is damage only if the entry is unchanged. A reader with a read view keeps all
-//! versions that it sees from purge, with their chains, or learns that the view was ended; a reader of a stream has
-//! such a view until its end.
+//! versions that it sees from purge, with their chains, or gets an error because the view was ended; a reader of a
+//! stream has such a view until its end.
 
 use crate::{
     error::{CorruptError, Owner, Result},

@@ -19,8 +19,8 @@ use crate::{
 /// A read view: a reader sees the versions of all transactions that had ended when it was made. While it exists purge
 /// keeps them.
 ///
-/// It may be ended while a reader uses it. The flag is set before purge learns that the view is gone. So a reader that
-/// still finds the view valid after a read ([`ReadView::held`]) has missed nothing.
+/// It may be ended while a reader uses it. The flag is set before the pin, which limits purge, is removed. So a reader
+/// that still finds the view valid after a read ([`ReadView::held`]) has missed nothing.
 #[derive(Debug)]
 pub struct ReadView {
     horizon: Arc<Snapshot>,

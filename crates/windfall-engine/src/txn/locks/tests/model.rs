@@ -321,7 +321,7 @@ impl Pair {
         if let Err(LockError::Busy(others)) = self.desk.try_now(&me, wanted(want)) {
             let others: BTreeSet<TrxId> = others.ids().iter().copied().collect();
             let expected = blockers.iter().map(|trx| self.lock_owners[*trx as usize].id()).collect();
-            assert_eq!(others, expected, "{who:?} is told of others");
+            assert_eq!(others, expected, "{who:?} has other blockers");
         }
         let deadlocks = self.desk.locks.metrics().deadlocks;
         let found = self.desk.locks.step(|table| table.take_or_join(&me, wanted(want), now));
@@ -355,7 +355,7 @@ impl Pair {
                 Some(Err(LockError::Interrupted)) => "interrupted",
                 Some(Err(_)) => "expired",
             };
-            assert_eq!(told, expected, "locker {trx}");
+            assert_eq!(told, expected, "lock owner {trx}");
         }
         let lock_owner = |trx: TrxId| self.number(trx);
         let held = self.desk.locks.listing().into_iter().filter_map(|held| match held.lock {
@@ -402,6 +402,6 @@ proptest! {
                 }
             }
         }
-        prop_assert!(pair.model.waits.is_empty(), "somebody waits for nobody: {:?}", pair.model.waits);
+        prop_assert!(pair.model.waits.is_empty(), "a request waits for nothing: {:?}", pair.model.waits);
     }
 }

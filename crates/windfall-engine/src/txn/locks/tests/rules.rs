@@ -31,7 +31,7 @@ fn tables_are_locked_in_four_modes() {
         }
     }
     assert!(desk.ask(a, LockRequest::Table(SPACE, TableMode::IntentionExclusive)));
-    assert!(desk.ask(a, LockRequest::Table(SPACE, TableMode::Shared)), "nobody else has it");
+    assert!(desk.ask(a, LockRequest::Table(SPACE, TableMode::Shared)), "no other transaction has it");
     for mode in TableMode::ALL {
         let is_free = mode == TableMode::IntentionShared;
         assert_eq!(desk.try_now(b, LockRequest::Table(SPACE, mode)).is_ok(), is_free, "{mode}");
@@ -138,7 +138,7 @@ fn a_deadlock_may_involve_the_order_of_a_queue() {
     assert!(!desk.ask(c, shared("k")), "it waits for the second, to be fair");
     assert!(!desk.ask(a, shared("l")), "and the first for the third");
     assert!(matches!(desk.outcome(b), Some(Err(LockError::Deadlock(_)))), "it has nothing to lose");
-    assert!(desk.was_served(c), "nobody stands before it any more");
+    assert!(desk.was_served(c), "no request is before it any more");
     let told = desk.locks.last_deadlock().unwrap().to_string();
     assert!(told.contains("behind transaction 2, which stood before it"), "{told}");
     desk.locks.end(c);
@@ -176,7 +176,7 @@ fn the_lock_of_a_writer_is_made_explicit_until_it_ends() {
     assert!(desk.ask(a, exclusive("k")) && !desk.ask(b, exclusive("k")));
     desk.locks.end(a);
     assert!(desk.was_served(b));
-    assert!(!desk.locks.make_explicit(a, name(SPACE, "k")), "it has ended: the row is to be looked at again");
+    assert!(!desk.locks.make_explicit(a, name(SPACE, "k")), "it has ended: the row must be read again");
     desk.close(all);
 }
 
@@ -184,14 +184,15 @@ fn the_lock_of_a_writer_is_made_explicit_until_it_ends() {
 fn a_request_too_late_for_a_writer_is_released_or_waits() {
     let desk = Desk::new();
     let all @ [writer, late] = &desk.lock_owners();
-    // It is granted the row although another transaction has written it already, and learns of that by reading the row.
+    // It is granted the row although another transaction has written it already, and finds that out when it reads the
+    // row.
     assert!(desk.ask(late, exclusive("k")));
     assert!(desk.locks.make_explicit(writer, name(SPACE, "k")));
     assert!(
         !desk.locks.may_write(Some(writer.id()), SPACE, b"k")
             && !desk.locks.may_write(Some(late.id()), SPACE, b"k")
     );
-    assert!(!desk.ask(writer, exclusive("k")), "they are not served beside each other");
+    assert!(!desk.ask(writer, exclusive("k")), "they are not granted the row together");
     desk.locks.release_row(late, &name(SPACE, "k"));
     assert!(desk.was_served(writer) && desk.locks.may_write(Some(writer.id()), SPACE, b"k"));
     assert!(!desk.ask(late, exclusive("k")));
@@ -211,7 +212,7 @@ fn a_lock_that_is_made_explicit_may_cause_a_deadlock() {
     assert!(desk.locks.make_explicit(a, name(SPACE, "k")));
     let gave_way =
         [a, b].map(|lock_owner| matches!(desk.outcome(lock_owner), Some(Err(LockError::Deadlock(_)))));
-    assert_eq!(gave_way, [true, false], "of equals the one with whom it was found");
+    assert_eq!(gave_way, [true, false], "of equals, the one from which the cycle was found");
     desk.locks.end(c);
     assert!(desk.outcome(b).is_none(), "the writer of the row has not ended");
     desk.locks.end(a);
@@ -300,7 +301,7 @@ fn a_row_may_be_given_back_before_the_end() {
     let all @ [a, b] = &desk.lock_owners();
     assert!(desk.ask(a, exclusive("k")) && desk.ask(a, exclusive("l")) && !desk.ask(b, exclusive("k")));
     desk.locks.release_row(b, &name(SPACE, "k"));
-    assert!(desk.outcome(b).is_none(), "who does not hold it gives nothing back");
+    assert!(desk.outcome(b).is_none(), "a release without the lock has no effect");
     desk.locks.release_row(a, &name(SPACE, "k"));
     assert!(desk.was_served(b) && desk.try_now(b, shared("l")).is_err());
     desk.close(all);

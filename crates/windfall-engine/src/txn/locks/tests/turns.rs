@@ -120,7 +120,7 @@ fn a_panic_during_a_wait_in_turns_ends_it() {
         })
     }));
     assert!(caught.is_err());
-    assert!(desk.was_served(new), "it waits for what is gone");
+    assert!(desk.was_served(new), "it waits for a request that is gone");
     assert_eq!(desk.locks.metrics().waiting, 0);
     desk.close(all);
 }

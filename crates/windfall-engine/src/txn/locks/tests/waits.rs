@@ -29,7 +29,7 @@ fn a_wait_ends_with_its_time_in_a_simulation() {
     };
     assert_eq!((blockers.ids(), waited), (&ids(&[1])[..], time));
     assert_eq!(desk.env.now(), began + time);
-    assert!(desk.ask(c, shared("k")), "who has gone stands before nobody");
+    assert!(desk.ask(c, shared("k")), "a request that has timed out blocks no other");
     let metrics = desk.locks.metrics();
     assert_eq!((metrics.timeouts, metrics.waits, metrics.waiting), (1, 1, 0));
     assert_eq!((metrics.wait_time, metrics.longest_wait), (time, time));
