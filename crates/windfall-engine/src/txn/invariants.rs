@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** See `engine::invariants`.
 //!
-//! **Invariants.** Every part checks what it says in its own module.
+//! **Invariants.** Each part checks the invariants that its own module documents.
 
 use super::Transactions;
 

@@ -32,8 +32,8 @@
 //! this order: pages of a tree, then undo pages, then allocation maps.
 //!
 //! **Layers.** `locks` (locks and key latches), `mvcc` (ids, active transactions, what a reader sees), `undo` (records,
-//! streams, rollback of a record, purge), `trx` (transactions), `row` (row changes and locking reads). Each knows only
-//! those before it.
+//! streams, rollback of a record, purge), `trx` (transactions), `row` (row changes and locking reads). Each depends
+//! only on those before it.
 
 #[cfg(feature = "fuzz")]
 pub mod fuzz;

@@ -5,10 +5,10 @@
 //! **Invariants.** A call holds the key latch of the row from before its first read of the row to its end. For each
 //! unique index it likewise holds the key latch of every index key that the row leaves or takes. So what was planned
 //! without a page latch is what is found under it: no other call changes the row or its secondary entries, which carry
-//! the row's key, and purge keeps away. Nor does a rollback interfere, because a row with the changes of an unfinished
-//! other transaction is not touched: the call is blocked ([`Stop`]). Order of the work: lengths, conflicts, duplicates;
-//! the overflow chain; the clustered entry with the undo record of the whole change; the secondary entries. If any step
-//! fails, the work done so far is rolled back.
+//! the row's key, and purge defers its records of the row. Nor does a rollback interfere, because a row with the
+//! changes of an unfinished other transaction is not touched: the call is blocked ([`Stop`]). Order of the work:
+//! lengths, conflicts, duplicates; the overflow chain; the clustered entry with the undo record of the whole change;
+//! the secondary entries. If any step fails, the work done so far is rolled back.
 //!
 //! A new entry, or a delete-marked one that is revived, conflicts with the range locks of others. That is checked once
 //! more under the latch of the leaf: a transaction that locks a range and then reads the leaf finds the entry, or the

@@ -27,8 +27,8 @@ use crate::{
     },
 };
 
-/// Log for the change of a clustered entry, in addition to its key and value and the undo record: the operation, and
-/// the records of the begin and the end of the transaction.
+/// Bytes of log for the change of a clustered entry, in addition to its key and value and the undo record: the
+/// operation, and the records of the begin and the end of the transaction.
 const LOG_PER_CHANGE: usize = 256;
 
 /// The stored form of a new value.
@@ -192,7 +192,7 @@ impl<'t> ClusteredChange<'_, 't> {
 }
 
 /// Returns whether a version may be replaced: its writer has ended, or is this transaction, and a strict read view sees
-/// it. This needs no lock; for another version it must be found out without a latch.
+/// it. This needs no lock. `false` may also mean that this is unknown; it must then be determined without a latch.
 fn may_replace(trx: &Trx<'_>, plan: &Plan<'_>, header: EntryHeader) -> bool {
     let has_ended = || header.trx < trx.transactions().active().oldest() || header.trx == trx.id();
     header.trx == plan.ended_writer || trx.rules.strict.is_none() && has_ended()

@@ -5,11 +5,11 @@
 //!
 //! **Invariants.** A rollback takes no key latch, so an entry of another transaction is relied on only if that
 //! transaction had ended before the entry was read ([`Active::read_final`]). A transaction that has changed an entry
-//! and not ended holds an implicit lock on it: the transaction id in the entry says so, at no cost. A waiter makes that
-//! lock explicit and queues for it. A blocked call returns [`Stop`], releases its key latches, the table's gate and all
-//! page latches, waits ([`await_lock`]), and starts again, because what it found may have changed. So while a call
-//! waits for a transaction, others can only be waiting for the locks of its own transaction, and the lock table sees
-//! every cycle among those.
+//! and not ended holds an implicit lock on it: the transaction id in the entry represents it, at no cost. A waiter
+//! makes that lock explicit and queues for it. A blocked call returns [`Stop`], releases its key latches, the table's
+//! gate and all page latches, waits ([`await_lock`]), and starts again, because what it found may have changed. So
+//! while a call waits for a transaction, others can only be waiting for the locks of its own transaction, and the lock
+//! table finds every cycle among those.
 //!
 //! A call from within the source of a value is inside another call: it is refused instead of waiting.
 //!

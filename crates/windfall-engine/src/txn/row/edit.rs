@@ -1,7 +1,7 @@
 //! The intended change of a row.
 //!
 //! **Purpose.** Keeps what a blocked call has read of its source, and what it has written of a long value, until the
-//! call goes on.
+//! call continues.
 //!
 //! **Invariants.** The bytes of a source are read once, in order: first those that index keys are made of, then the
 //! rest when the overflow chain is written.

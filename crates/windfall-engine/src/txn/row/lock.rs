@@ -32,7 +32,7 @@ pub(super) fn is_live(header: Option<EntryHeader>) -> bool {
     header.is_some_and(|header| !header.is_deleted())
 }
 
-/// Another transaction has changed the row and has not ended.
+/// Returns that another transaction has changed the row and has not ended.
 pub(super) fn blocked_by(writer: TrxId, tree: &Tree, key: &[u8]) -> Stop {
     Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), RowMode::Exclusive))
 }

@@ -1,11 +1,12 @@
 //! Rows: changes and locking reads of a transaction.
 //!
 //! **Purpose.** A row change (`change`) is planned (`plan`), writes a long value (`long_value`), and then changes the
-//! clustered entry (`clustered`) and the secondary entries. `locking_read` reads rows that stay as they are. A call
-//! that is blocked by another transaction waits outside of everything (`conflict`).
+//! clustered entry (`clustered`) and the secondary entries. `locking_read` reads rows that then stay unchanged until
+//! the transaction ends. A call that is blocked by another transaction waits at a point where it holds nothing
+//! (`conflict`).
 //!
-//! **Invariants.** The functions here work for one running transaction and know all layers below; no layer below knows
-//! them.
+//! **Invariants.** The functions here work for one running transaction and use all layers below; no layer below depends
+//! on them.
 
 mod change;
 mod clustered;

@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// Log for a change of a secondary entry and its rollback, in addition to the key.
+/// Bytes of log for a change of a secondary entry and its rollback, in addition to the key.
 const LOG_PER_TOUCH: u64 = 512;
 
 /// A secondary entry that will be inserted, revived or delete-marked.
@@ -71,13 +71,13 @@ pub fn check_length(tree: &Tree, key: &[u8], owner: impl FnOnce() -> Owner) -> R
     Ok(())
 }
 
-/// Returns whether a change fits a row that exists (`live`) or does not. No mode is a delete.
+/// Returns whether a change fits a row that exists (`live`) or does not. The mode of a delete is `None`.
 pub(super) fn fits(mode: Option<Mode>, live: bool) -> bool {
     !matches!((mode, live), (Some(Mode::Insert), true) | (Some(Mode::Update) | None, false))
 }
 
-/// Returns whether the change must be made, given that the row is `live` or not. No mode is a delete. If it must not,
-/// the reason for that stays locked where gaps are locked.
+/// Returns whether the change must be made, given that the row is `live` or not. The mode of a delete is `None`. If it
+/// must not be made, the row or the gap that is the reason stays locked where gaps are locked.
 pub(super) fn is_wanted(
     trx: &mut Trx<'_>,
     target: &RowTarget<'_>,

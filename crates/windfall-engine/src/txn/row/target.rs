@@ -1,7 +1,7 @@
 //! The trees of a table, for changes of its rows.
 //!
-//! **Purpose.** Everything that a row change needs to know of its table: the trees, how index keys are made of a value,
-//! and which observer follows the changes.
+//! **Purpose.** Everything that a row change needs of its table: the trees, how index keys are made of a value, and
+//! which observer follows the changes.
 //!
 //! **Invariants.** The caller is inside the table's gate as long as it uses a target.
 

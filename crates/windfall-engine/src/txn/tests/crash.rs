@@ -203,7 +203,7 @@ fn on_streams_of_their_own(base: &Base, [one, two]: &mut [Trx<'_>; 2]) -> Result
     })
 }
 
-/// Returns a setup, if `roomy` with room for very long values.
+/// Returns a setup; with `roomy`, it has room for very long values.
 fn setup(disk: &SimulatedDisk, env: &SimulatedEnv, roomy: bool) -> Setup {
     let setup = Setup::simulated(disk, env);
     if roomy { Setup { frames: 2048, log_size: 8 << 20, ..setup } } else { setup }

@@ -129,7 +129,7 @@ impl Base {
         }
         if pool.space(SpaceId::CATALOG).is_none() {
             let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
-            // The log no longer has the creation of its file: a record in this very file has.
+            // The log no longer contains the creation of its file, but a record in this file does.
             let exists = files.contains(&SpaceId::CATALOG);
             attach_file(&pool, &space, exists, exists.then_some(Lsn::ZERO))?;
         }
@@ -255,7 +255,7 @@ impl Base {
                 let mut value = cursor.value().to_vec();
                 let there =
                     value::resolve(&self.clustered, cursor.key(), header, &mut value).map_err(text)?;
-                assert!(there, "the row went while nobody changed it");
+                assert!(there, "the row is gone, and no thread changed it");
                 rows.insert(cursor.key().to_vec(), value);
             }
         }

@@ -46,7 +46,7 @@ use crate::{
 
 /// The time until a failed step is retried.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The time until a transaction continues that has met a quiesced table, or a follower without room.
+/// The pause of a transaction that has met a quiesced table, or a follower without room.
 const REST_PAUSE: Duration = Duration::from_millis(20);
 /// The interval at which a wait for a rollback calls other work.
 const STEP: Duration = Duration::from_millis(50);
@@ -176,7 +176,7 @@ fn continue_rollback(transactions: &Transactions, trx: Suspended, mut from: Opti
     let (left, done) = Trx::resume(transactions, trx).continue_rollback(&mut from, RECORDS_PER_STEP);
     let mut state = transactions.rollbacks().state.lock();
     // Others were only added after it.
-    let waiting = state.waiting.front_mut().expect("it stands first");
+    let waiting = state.waiting.front_mut().expect("it is the first one");
     debug_assert!(waiting.id == id, "the transaction that the worker rolls back is the first one");
     debug_assert!(waiting.trx.is_none(), "a transaction is with the worker, or it waits");
     if left.is_none() {
@@ -206,7 +206,7 @@ pub fn await_rollbacks_that_get_on(transactions: &Transactions, space: SpaceId, 
 }
 
 /// Waits until no background rollback has changes left in a table, and calls `between` from time to time: again at once
-/// if that returns that it has more to do.
+/// if it returns `true`, because it has more to do.
 ///
 /// # Errors
 /// [`LockError`]; errors of `between`.

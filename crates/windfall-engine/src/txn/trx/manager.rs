@@ -1,10 +1,10 @@
 //! The transactions of a database.
 //!
 //! **Purpose.** Owns the parts of the transaction layer and connects them: the table of active transactions, the lock
-//! table, undo with its purge, prepared transactions and background rollbacks. What a checkpoint must know of them is
+//! table, undo with its purge, prepared transactions and background rollbacks. What a checkpoint must log of them is
 //! noted here, and statements lock tables here.
 //!
-//! **Invariants.** A statement is no transaction and has no changes: its lock owner has a number of its own, and its
+//! **Invariants.** A statement is not a transaction and has no changes: its lock owner has a number of its own, and its
 //! locks are released when its guard is dropped. When lock waits are ended because the database has stopped or is being
 //! closed, every waiter gets the reason.
 
@@ -36,7 +36,8 @@ use crate::{
 /// The default lock timeout of a call.
 pub const LOCK_WAIT: Duration = Duration::from_secs(50);
 
-/// The least time that a statement that may wait at all is left for each further table, however late it is.
+/// The minimum timeout for each further table of a statement with a timeout above zero, even after its timeout has
+/// passed.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 /// Part of a checkpoint's log group that is reserved for transactions that begin meanwhile, in bytes.
@@ -88,7 +89,7 @@ impl Drop for StatementLock<'_> {
 impl Transactions {
     /// Opens the transaction layer of a database after recovery of its pages. `unfinished` has the transactions that
     /// recovery has found, each with its first undo record; `prepared` has the names of the prepared ones. They are
-    /// active from now on. `attach` makes a tablespace known to the pool, with what is known of its file.
+    /// active from now on. `attach` attaches a tablespace to the pool, with the recorded state of its file.
     ///
     /// # Errors
     /// Damage, I/O.
@@ -244,7 +245,7 @@ impl Transactions {
         mode: TableMode,
         at_most: Duration,
     ) -> Result<StatementLock<'_>> {
-        // A statement is no transaction and has no changes. The number names it in lists and errors.
+        // A statement is not a transaction and has no changes. The number names it in lists and errors.
         let lock_owner = self.lock_manager.lock_owner(self.active.number()?);
         let lock = StatementLock { locks: &self.lock_manager, lock_owner };
         let began = self.now();

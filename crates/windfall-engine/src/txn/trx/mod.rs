@@ -4,8 +4,8 @@
 //! changes, and ends by a commit or a rollback. `manager` connects the parts of the transaction layer.
 //!
 //! **Invariants.** A transaction that has begun ends once: by its own call, by the worker that rolls back in the
-//! background (`background`), or, once it is prepared, by its name (`two_phase`). Nothing here knows rows: they are the
-//! layer above (`row`).
+//! background (`background`), or, once it is prepared, by its name (`two_phase`). Nothing here depends on rows: they
+//! are the layer above (`row`).
 
 pub mod background;
 pub mod manager;

@@ -1,9 +1,9 @@
-//! Quiesced tables ("at rest"), for a check.
+//! Quiesced tables, for a check.
 //!
 //! **Purpose.** Lets a check read the trees of one table while nothing changes them: its metadata lock keeps statements
 //! away, the closed gate keeps calls away, and the work outside of gates, rollback and purge, waits here.
 //!
-//! **Invariants.** Only work on this very table waits. A rollback or purge of a record outside of a gate holds
+//! **Invariants.** Only work on this table waits. A rollback or purge of a record outside of a gate holds
 //! [`Space::check_lock`] of the record's table in shared mode, for that one record. A check holds it in exclusive mode,
 //! so each record of the table is then undone completely, or not at all. When it is held exclusively, a client's
 //! rollback waits; purge and the background rollbacks defer the record, or the transaction, and continue with others.
@@ -16,8 +16,8 @@
 //!   records that purge has not finished. Nothing of the table is logged while its gate is closed, so all these records
 //!   are below the ends that the streams have at that time.
 //! - The numbers of rows and entries differ if a row change was interrupted: by a crash, until it is rolled back, or by
-//!   a rollback that failed in the middle of a record. Both cases are known ([`Rollbacks::may_have_cut_off`]). An open
-//!   or a prepared transaction does not matter: each of its calls was complete.
+//!   a rollback that failed in the middle of a record. Both cases are recorded ([`Rollbacks::may_have_cut_off`]). An
+//!   open or a prepared transaction does not matter: each of its calls was complete.
 //!
 //! [`Rollbacks::may_have_cut_off`]: super::rollbacks::Rollbacks::may_have_cut_off
 

@@ -67,14 +67,14 @@ pub struct Trx<'e> {
     broken: Option<Error>,
     /// The requirements of its isolation level on its changes.
     pub rules: Rules,
-    /// The rows that this call has waited for, and the locks on them that it would have without that.
+    /// The rows that this call has waited for, each with the mode in which it would hold the lock without the wait.
     waited_for: SmallVec<[(RowName, Option<RowMode>); 1]>,
     /// Log reserved for the changes of this call and for the rollback.
     reservation: Option<LogReservation<'e>>,
 }
 
 impl<'e> Trx<'e> {
-    /// A transaction that has written nothing yet.
+    /// Returns a transaction that has written nothing yet.
     pub fn new(transactions: &'e Transactions) -> Self {
         let state = Suspended::default();
         Self {
@@ -380,7 +380,8 @@ impl<'e> Trx<'e> {
     }
 
     /// Revokes the prepare, because a transaction that is partly rolled back must not be committed after a crash.
-    /// Returns the LSN from which on recovery does not find it prepared; [`Lsn::ZERO`] if it was not.
+    /// Returns the LSN up to which the log must be durable so that recovery does not find it prepared; [`Lsn::ZERO`] if
+    /// it was not.
     ///
     /// # Errors
     /// A full disk: it is still prepared.

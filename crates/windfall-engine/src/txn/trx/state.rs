@@ -39,15 +39,15 @@ pub struct Suspended {
     pub(super) reserved_bytes: u64,
     /// The tables that it has changed, by their clustered trees, except temporary ones.
     pub(super) touched: SmallVec<[SpaceId; 2]>,
-    /// It is prepared, and the log says so.
+    /// It is prepared, and that is logged.
     pub(super) prepared: bool,
     /// Its lock owner, once it has requested a lock.
     pub(super) lock_owner: Option<Arc<LockOwner>>,
 }
 
 impl Suspended {
-    /// A transaction that recovery has found unfinished, with its last record and the tables that it has changed. The
-    /// log that its rollback needs is unknown.
+    /// Returns a transaction that recovery has found unfinished, with its last record and the tables that it has
+    /// changed. The log that its rollback needs is unknown.
     pub(in crate::txn) fn found(
         active: &Active,
         id: TrxId,

@@ -27,8 +27,8 @@ pub fn commit_prepared(transactions: &Transactions, name: &[u8]) -> Result<Lsn> 
     }
 }
 
-/// Rolls back a transaction that waits. Returns the LSN from which on recovery does not find it prepared, and the
-/// result of the rollback.
+/// Rolls back a transaction that waits. Returns the LSN up to which the log must be durable so that recovery does not
+/// find it prepared, and the result of the rollback.
 ///
 /// # Errors
 /// Those of [`Prepared::take`](super::prepared::Prepared::take). On a full disk the transaction continues to wait.

@@ -1,7 +1,7 @@
 //! Overflow chains that are no longer needed.
 //!
-//! **Purpose.** Frees the pages of values that were replaced or deleted, and of values with a rolled-back transaction,
-//! in pieces: a value has up to 4 GiB, which is up to a million pages.
+//! **Purpose.** Frees the pages of values that were replaced or deleted, and of values that a rolled-back transaction
+//! has written, in pieces: a value has up to 4 GiB, which is up to a million pages.
 //!
 //! **Invariants.**
 //! - Only purge frees chains. A rollback merely marks the record by which the transaction began a chain. That takes one
@@ -28,8 +28,8 @@ use crate::{error::Result, ids::PageNo, mtr::Mtr, page::EntryHeader, store::Tree
 
 /// Pages freed in one mini-transaction.
 const PIECE: usize = 16;
-/// Log that freeing a page takes, at most: the mark on the page, the bit in the map, its share of the first page's
-/// link.
+/// Bytes of log that freeing a page takes, at most: the mark on the page, the bit in the map, its share of the first
+/// page's link.
 pub(in crate::txn) const LOG_PER_PAGE: usize = 256;
 
 /// Frees a chain, if it still exists, as far as the allowance of pages permits, which is reduced accordingly. Returns

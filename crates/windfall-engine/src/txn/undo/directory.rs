@@ -26,12 +26,12 @@ use crate::{
     system::UNDO,
 };
 
-/// The most streams: the stream number is one byte of each position.
+/// The maximum number of streams: the stream number is one byte of each position.
 pub const MOST: usize = 256;
 /// The number of streams tried before one more is created.
 const TRIES: usize = 8;
 
-/// Log that creating slices may need.
+/// Bytes of log that creating slices may need.
 const LOG_PER_STEP: u64 = 64 << 10;
 
 /// The streams.
@@ -45,7 +45,8 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Opens the streams that the system tree knows. `attach` makes a tablespace known to the pool.
+    /// Opens the streams, with the slices that are recorded in the system tree. `attach` attaches a tablespace to the
+    /// pool.
     ///
     /// # Errors
     /// Damage, I/O.

@@ -10,9 +10,10 @@
 //! progress, or a check blocks purge, but no longer than the lock timeout. That timeout ends a deadlock of a wait here
 //! and waits for this transaction's locks.
 //!
-//! The read views that are ended are those that do not see the transaction at which purge is stopped: all of them must
-//! go before its records can. They are at least `PAUSE` old, and a longer read outside of transactions restarts. A
-//! check that blocks purge at the same time changes nothing in that: after its end the views would still stop purge.
+//! The read views that are ended are those that do not see the transaction at which purge is blocked: all of them must
+//! be ended before its records can be purged. They are at least `PAUSE` old, and a longer read outside of transactions
+//! restarts. A check that blocks purge at the same time does not change that: after its end the views would still block
+//! purge.
 
 use core::time::Duration;
 
@@ -37,7 +38,7 @@ pub enum AtUndoLimit {
     /// Changes are refused: [`TransactionError::UndoFull`].
     #[default]
     RefuseChanges,
-    /// The oldest read views are ended, if they stop purge and were not made just now. Further reads by them are
+    /// The oldest read views are ended, if they block purge and are more than 100 ms old. Further reads by them are
     /// refused: [`TransactionError::ViewEnded`]. Changes are refused if no read view is the cause. A change is also
     /// refused if it may not wait for purge, because of its `lock_wait` or because it is called from within the source
     /// of a value.
@@ -46,7 +47,7 @@ pub enum AtUndoLimit {
 
 /// The interval at which the progress of purge is checked.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The number of checks without progress after which purge counts as stopped.
+/// The number of checks without progress after which purge counts as blocked.
 const FRUITLESS_MOST: u32 = 30;
 
 /// The limit on undo, and the waits for it.
@@ -67,7 +68,7 @@ pub struct UndoLimit {
 }
 
 impl UndoLimit {
-    /// A limit on the undo of these streams that nothing reaches.
+    /// Returns the limit on the undo of these streams, initially unbounded.
     pub(in crate::txn) fn new(
         context: Arc<UndoContext>,
         streams: Arc<Streams>,
@@ -103,7 +104,7 @@ impl UndoLimit {
         self.views_ended.load(Relaxed)
     }
 
-    /// Ends the read views that stop purge, if the policy demands it. Returns whether there were any.
+    /// Ends the read views that block purge, if the policy demands it. Returns whether there were any.
     fn end_views(&self) -> bool {
         if !self.ends_views.load(Relaxed) {
             return false;

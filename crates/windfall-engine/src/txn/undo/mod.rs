@@ -4,8 +4,8 @@
 //! It is read by readers of older versions (`versions`), by rollback (`rollback`), and by purge (`purge`), which
 //! removes what committed transactions have left, and drops the undo itself.
 //!
-//! **Invariants.** Nothing here knows transactions as such, only their ids: which of them have ended is a question to
-//! `mvcc`. What belongs to a transaction as a whole is in the layer above (`trx`).
+//! **Invariants.** Nothing here depends on transactions as such, only on their ids: `mvcc` answers which of them have
+//! ended. What belongs to a transaction as a whole is in the layer above (`trx`).
 
 pub mod chains;
 pub mod directory;

@@ -9,20 +9,20 @@
 //! records that were rolled back two kinds matter: those of chains, and those that had revived an entry. While the
 //! entry was alive, the record that had delete-marked it was purged without effect.
 //!
-//! Purge holds the key latch of the row while it works on it, so that a call that changes the row finds what purge has
-//! seen. If the latch is not free, the record is deferred. A step examines a bounded number of records and frees a
-//! bounded number of pages. A record with a longer chain is purged again by the next step, and the latch is released
-//! meanwhile. A stream is scanned in order. The records of an active transaction are skipped, and purged by a walk of
-//! that transaction's own records once it has ended. A slice that is known to hold nothing to purge is skipped without
-//! being read. So a long transaction keeps the slices that it wrote to, and no others; slices are dropped in any order.
-//! The streams of temporary tables are purged by the calls on these tables (`temporary`).
+//! Purge holds the key latch of the row while it works on it, so that no call changes the row meanwhile. If the latch
+//! is not free, the record is deferred. A step examines a bounded number of records and frees a bounded number of
+//! pages. A record with a longer chain is purged again by the next step, and the latch is released meanwhile. A stream
+//! is scanned in order. The records of an active transaction are skipped, and purged by a walk of that transaction's
+//! own records once it has ended. A slice that is known to hold nothing to purge is skipped without being read. So a
+//! long transaction keeps the slices that it wrote to, and no others; slices are dropped in any order. The streams of
+//! temporary tables are purged by the calls on these tables (`temporary`).
 //!
-//! The records of a quiesced table (`trx::quiesce`) are skipped and purged later, so a check holds up purge of its own
+//! The records of a quiesced table (`trx::quiesce`) are skipped and purged later, so a check blocks purge of its own
 //! table only. However many they are, one range of positions per table covers them. The range is read again only when
 //! the table is no longer quiesced. It may lead to records that were purged already, and to records of transactions
 //! with a walk still to come, which are left to that walk.
 //!
-//! The table of each record that was skipped and not purged is known. So purge can report for a table whether any of
+//! The table of each record that was skipped and not purged is recorded. So purge can report for a table whether any of
 //! its records up to a position is still to be purged ([`Stream::is_purged_of`]).
 //!
 //! A page that cannot be read is a problem of its table only: the record that leads there is put aside, and retried
@@ -67,9 +67,9 @@ const SLICES_PER_STEP: usize = 64;
 pub(in crate::txn) const ASIDE_PAUSE: Duration = Duration::from_secs(5);
 /// Rounds without progress after which the remaining records must be blocked by others.
 const FRUITLESS_MOST: usize = 20;
-/// Log that a step may need.
+/// Bytes of log that a step may need.
 const LOG_PER_STEP: u64 = 256 << 10;
-/// Log that the removal of a secondary entry may need.
+/// Bytes of log that the removal of a secondary entry may need.
 const LOG_OF_REMOVAL: u64 = 256;
 const _: () =
     assert!((PAGES_PER_STEP * chains::LOG_PER_PAGE) as u64 <= LOG_PER_STEP / 4, "the rest is for records");
@@ -107,7 +107,7 @@ pub struct Purge {
 }
 
 impl Purge {
-    /// Purge of these streams, which has not begun.
+    /// Returns the purge of these streams, which has not begun.
     pub(in crate::txn) fn new(
         context: Arc<UndoContext>,
         streams: Arc<Streams>,

@@ -21,9 +21,9 @@ use crate::{
     },
 };
 
-/// The most records per stream that wait for a key latch.
+/// The maximum number of records per stream that wait for a key latch.
 pub(super) const DEFERRED_MOST: usize = 256;
-/// The most records per stream that are put aside because of an unreadable page.
+/// The maximum number of records per stream that are put aside because of an unreadable page.
 pub(super) const ASIDE_MOST: usize = 1024;
 
 /// The progress of purge in a stream.
@@ -34,7 +34,7 @@ pub(in crate::txn) struct StreamPurge {
     pub(super) ended: SegQueue<(TrxId, UndoPos)>,
     /// The position up to which purge has processed the stream, for readers without the lock.
     pub(super) passed: AtomicU64,
-    /// The transaction at which purge is stopped: it has ended, but a read view may still need the versions before its
+    /// The transaction at which purge is blocked: it has ended, but a read view may still need the versions before its
     /// own. [`TrxId::NONE`] if there is none.
     pub(super) blocked_at: AtomicU64,
     /// The tables with records deferred for a check, as of the end of the last step.
@@ -113,7 +113,7 @@ impl StreamPurge {
         }
     }
 
-    /// Returns the transaction at which read views stop purge. If purge has moved on since, all views see that
+    /// Returns the transaction at which read views block purge. If purge has moved on since, all views see that
     /// transaction.
     pub(in crate::txn) fn blocked_at(&self) -> Option<TrxId> {
         Some(TrxId(self.blocked_at.load(Relaxed))).filter(|trx| *trx != TrxId::NONE)

@@ -23,9 +23,9 @@ use crate::{
     tree::split_log_limit,
 };
 
-/// Log that the rollback of an entry needs, in addition to its value and without page splits.
+/// Bytes of log that the rollback of an entry needs, in addition to its value and without page splits.
 pub(in crate::txn) const LOG_PER_ENTRY: u64 = 512;
-/// Log that the end of a rollback needs, or the mark on a record.
+/// Bytes of log that the end of a rollback needs, or the mark on a record.
 pub(in crate::txn) const LOG_OF_END: u64 = 512;
 
 /// The source of the log that a rollback needs.

@@ -63,13 +63,13 @@ const DATA: usize = 32;
 /// The start of a stream: position 0 of stream 0 would be [`UndoPos::NONE`].
 const BEGIN: u64 = 8;
 
-/// Length and state before each record.
+/// Bytes of the length and the state before each record.
 const HEAD: usize = 5;
-/// Log for an operation on an undo page, in addition to the bytes that it writes.
+/// Bytes of log for an operation on an undo page, in addition to the bytes that it writes.
 const LOG_PER_PIECE: usize = 48;
 /// The state of a record that was undone.
 const ROLLED_BACK: u8 = 1;
-/// The limit for a record: a row's keys and value are much shorter.
+/// The limit for a record, in bytes: a row's keys and value are much shorter.
 const LONGEST: usize = 16 << 20;
 
 /// The context that streams share.
@@ -95,7 +95,7 @@ pub(in crate::txn) struct UndoContext {
 }
 
 impl UndoContext {
-    /// The context of the streams of a database, of which there are none so far.
+    /// Returns the context of the streams of a database, of which there are none so far.
     pub(in crate::txn) fn new(pool: Arc<BufferPool>, system: Arc<SystemTree>, ids: Arc<Ids>) -> Self {
         Self {
             pool,
@@ -212,7 +212,7 @@ pub(in crate::txn) fn slice_of(key: &[u8]) -> Option<(u8, u64)> {
 }
 
 impl Stream {
-    /// A stream with its existing slices.
+    /// Returns a stream with its existing slices.
     pub(in crate::txn) fn new(
         context: Arc<UndoContext>,
         number: u8,
@@ -700,7 +700,7 @@ impl Tail<'_> {
     /// Writes a record into its place. Returns its position.
     pub fn write(&mut self, mtr: &mut Mtr<'_>, place: Place, record: &[u8]) -> UndoPos {
         debug_assert!(place.at == self.end.next, "a record is written at the end of its stream");
-        debug_assert!(self.stream.end() == place.at, "readers know the end of the stream");
+        debug_assert!(self.stream.end() == place.at, "readers see the end of the stream");
         let mut bytes = Vec::with_capacity(HEAD + record.len());
         bytes.extend_from_slice(&((HEAD + record.len()) as u32).to_le_bytes());
         bytes.push(0);

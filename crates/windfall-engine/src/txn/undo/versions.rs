@@ -37,7 +37,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Of these transactions, with their undo.
+    /// Returns the reads of versions of these transactions, with their undo streams.
     pub(in crate::txn) fn new(active: Arc<Active>, streams: Arc<Streams>) -> Self {
         Self { active, streams }
     }
