@@ -1,7 +1,7 @@
 //! The locks of one tablespace.
 //!
 //! **Purpose.** Holds all locks of a tablespace: the lock of its table, row locks, range locks, and the waiters to
-//! insert. A drop holds the table lock exclusively, so nothing else is left by then.
+//! insert. A drop first waits for the transactions that have locked the table.
 //!
 //! **Invariants.** `held` has the rows of which a transaction is a holder, and no others. A row's queue exists as long
 //! as the row has a holder. A waiter is granted its request in the step that removes the last conflict.
