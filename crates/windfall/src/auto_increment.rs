@@ -45,8 +45,8 @@ impl<A: Access> Table<A> {
         self.with_numbers(|numbers, tree| numbers.take(tree, count))
     }
 
-    /// Raises the next auto-increment value above `at_least`, the number of a row that has its own. Must be called
-    /// before that row is written: a crash that keeps the row then keeps the raise, too.
+    /// Raises the next auto-increment value above `at_least`, a number that the caller has chosen for a row. Must be
+    /// called before that row is written: then the raise survives every crash that the row survives.
     ///
     /// # Errors
     /// The table was dropped; damage, I/O.
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!((b.next_number().unwrap(), c.next_number().unwrap()), (503, 3));
         db.truncate_table("b").unwrap();
         assert_eq!((b.peek_number().unwrap(), b.next_number().unwrap()), (1, 1));
-        // A table that was not asked for a number since it was opened.
+        // No call has requested a number of this table since the database was opened.
         db.truncate_table("c").unwrap();
         db.drop_table("b").unwrap();
         assert!(matches!(b.next_number(), Err(Error::TableDropped(_))));
@@ -248,9 +248,9 @@ mod tests {
             });
             assert!(taken.iter().all(|numbers| numbers.is_sorted()));
             for number in taken.into_iter().flatten() {
-                assert!(seen.insert(number), "{number} came twice");
+                assert!(seen.insert(number), "{number} was returned twice");
             }
-            assert_eq!(seen.len() as u64, *seen.last().unwrap(), "some are left out");
+            assert_eq!(seen.len() as u64, *seen.last().unwrap(), "some numbers were never returned");
         }
     }
 }

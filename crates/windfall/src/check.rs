@@ -1,18 +1,18 @@
 //! Checking a whole database.
 //!
-//! **Purpose.** Verifies every page of every data file by its checksum, every tree by its order, every page against
-//! the allocation map, and every file against the records. What is wrong is listed, by file and page.
+//! **Purpose.** Verifies every page of every data file by its checksum, every tree by its order, every page against the
+//! allocation map, and every file against the records. Lists the findings by file and page.
 //!
-//! **Invariants.** The check changes nothing, except that dirty pages are written. Opening has done more: it has
-//! recovered, and it deletes data files that no record names. It keeps a list of them, and the check reports which of
-//! them a drop or a crash may have left, and which this database never created. Foreign files are reported and left
-//! alone.
+//! **Invariants.** The check changes nothing, except that dirty pages are written. Opening the database has done more:
+//! it has run recovery, and it deletes data files that no record names. It keeps a list of them, and the check reports
+//! which of them a drop or a crash may have left, and which this database never created. Foreign files are reported and
+//! left alone.
 //!
 //! While a table's trees are read, the check holds the metadata lock of its name, its gate (`sync::Gate`, a drain lock)
-//! is closed, and neither rollback nor purge changes it, so that no change in progress looks like damage
-//! ([`quiesce`]). That blocks calls and statements on this table, and the
-//! rollbacks of changes in it. For other tables only purge waits, and only once it has deferred as many records of
-//! this table as it may. Unfinished work in the table is no damage either:
+//! is closed, and neither rollback nor purge changes it, so that no change in progress looks like damage ([`quiesce`]).
+//! That blocks calls and statements on this table, and the rollbacks of changes in it. For other tables only purge
+//! waits, and only once it has deferred the maximum number of records of this table. Unfinished work in the table is
+//! not reported as damage either:
 //! - Unreferenced long values are skipped while a reader, or a transaction that has not ended, may need versions of
 //!   this table.
 //! - If a crash or a failed rollback has interrupted the change of a row, the rows are not compared with the entries
@@ -22,10 +22,10 @@
 //!
 //! A check that runs concurrently with other work proceeds piece by piece ([`pieces`]), and releases the table in
 //! between. Its findings hold for the moment of each piece. For a table of several pieces it does not report what only
-//! a view of everything at once could prove: whether the counts of rows and entries are equal, and whether a page is
-//! lost that has changed meanwhile, or one of a long value while purge lags. A table that is created or renamed after
-//! the check has begun is skipped, and so is a tree that its table gets after its first piece. Findings never end the
-//! check.
+//! a check of the whole table at one moment could prove: whether the counts of rows and entries are equal, and whether
+//! a page is lost that has changed meanwhile, or one of a long value while purge lags. A table that is created or
+//! renamed after the check has begun is skipped, and so is a tree that is created for a table after the table's first
+//! piece. Findings never end the check.
 //!
 //! Statements continue while files are compared with the records. A tablespace first belongs to a statement that
 //! creates it, then to a table, then it is dropped; and it is entered in the next of these lists before it leaves the
@@ -55,7 +55,7 @@ use crate::{
 };
 use pieces::Pieces;
 
-/// Pages of a table that one piece examines while the table's calls wait, if other work must continue.
+/// The number of pages that one piece of a live check examines while calls on the table wait.
 pub(crate) const PIECE: usize = 256;
 
 /// The result of a check.
@@ -107,7 +107,7 @@ impl CheckReport {
     }
 }
 
-/// Checks the database. While a table is examined, its calls wait: for `piece` pages at a time.
+/// Checks the database. While a table is examined, calls on it wait, for `piece` pages at a time.
 pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     Catalog::check_outside()?;
     let mut report = CheckReport::default();
@@ -223,12 +223,12 @@ fn unowned(engine: &Engine, mut files: Vec<SpaceId>, mut between: impl FnMut()) 
     files
 }
 
-/// Returns whether a tablespace was dropped, or is temporary.
+/// Returns whether a tablespace is temporary, or was dropped, or may have been dropped.
 fn is_going(engine: &Engine, id: SpaceId) -> bool {
     match engine.pool.space(id) {
         Some(space) => space.is_dropped() || space.durability() == Durability::Temporary,
-        // The pool passes a tablespace on before it counts it as gone, and the deleter deletes the file before it
-        // counts it as deleted.
+        // The pool hands a dropped tablespace to the deleter before it lowers its own count, and the deleter deletes
+        // the file before it lowers its count.
         None => {
             engine.pool.occupancy().dropped_pending > 0
                 || engine.deleter.deletions().pending_files > 0

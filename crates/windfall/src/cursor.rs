@@ -6,7 +6,8 @@
 //! **Invariants.** A cursor holds no latch between two calls. It passes the table's gate in each call that needs more
 //! than the entries that were read ahead. If the tablespace that it began on was dropped, by a drop or a truncation,
 //! every further call fails with [`Error::TableDropped`](crate::error::Error::TableDropped), whatever has replaced it.
-//! Rows are found in order, each once per direction. The row that it lends does not change until the cursor moves.
+//! Rows are found in order, each once per direction. The row that the cursor lends does not change until the cursor
+//! moves.
 //!
 //! The [`Reader`] decides what is visible. Outside of a transaction a cursor takes a view at each seek; in a
 //! transaction the isolation level decides which view it uses. So the rows that it returns between two seeks are of one
@@ -86,7 +87,8 @@ pub struct Cursor {
     /// How often the transaction had rolled back a part of itself when entries were read ahead.
     rolled_back: u64,
     at: At,
-    /// The value of a row that is in overflow pages.
+    /// The value of the row, if it is not the value in the entry: it was read from overflow pages, from undo, or by the
+    /// key that an index entry contains.
     long: Vec<u8>,
 }
 
@@ -97,7 +99,7 @@ pub(crate) enum Reader {
     Session(Option<Arc<Scope>>),
     /// A call outside of transactions.
     Alone,
-    /// A transaction, with the lock of its rows if it reads with locks.
+    /// A transaction, with the lock for each row if the read is a locking one.
     Within(Arc<Scope>, Option<RowLock>),
 }
 
@@ -110,7 +112,7 @@ enum At {
     Nothing,
     /// A row with its value in the entry.
     Row,
-    /// A row with a value that was read from overflow pages.
+    /// A row with its value in `Cursor::long`.
     LongRow,
 }
 
@@ -210,8 +212,8 @@ impl Cursor {
         self.go(Move::Prev, |_| true)
     }
 
-    /// Moves, and skips entries that are not live rows. An entry that is not wanted is the end: it is neither locked
-    /// nor waited for.
+    /// Moves, and skips entries that are not live rows. The move ends at the first entry for which `wanted` returns
+    /// false: that entry is neither locked nor waited for.
     #[inline]
     pub(crate) fn go(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         self.at = At::Nothing;
@@ -306,8 +308,8 @@ impl Cursor {
         Ok(None)
     }
 
-    /// Discards what was read ahead if the transaction has rolled back a part of itself since, because it may be of
-    /// that part. Locking reads read each row again anyway.
+    /// Discards the entries that were read ahead if the transaction has rolled back a part of itself since, because
+    /// they may show changes of that part. Locking reads read each row again anyway.
     fn discard_rolled_back(&mut self, inner: &Inner) -> Result<()> {
         if inner.rolled_back() != self.rolled_back {
             self.entries.discard_batch()?;
@@ -321,7 +323,7 @@ impl Cursor {
     }
 
     fn find_seen(&mut self, to: Move<'_>, own: TrxId, wanted: &dyn Fn(&[u8]) -> bool) -> Result<bool> {
-        // During this call the table schema cannot change. If it has changed before, the tablespace shows it.
+        // During this call the table schema cannot change. If the tree was dropped before, its tablespace is marked so.
         let call = self.table.enter()?;
         self.tree.space().check_live()?;
         let visibility = self.view.as_ref().map_or(Visibility::Newest, |view| Visibility::View(view, own));
@@ -377,7 +379,8 @@ impl Cursor {
     }
 }
 
-/// Returns what an entry is; reads its value if that is in another place.
+/// Returns whether the entry at the position is a visible row, and where its value is; reads a value that is not in the
+/// entry into `long`.
 fn look(
     transactions: &Transactions,
     tree: &Tree,

@@ -74,7 +74,8 @@ impl TableOptions {
 /// working: its table opens, and its rows can be read and changed; but different rows may have the same key in it. Drop
 /// it, and create another one instead.
 ///
-/// If the value ends before or within a part, the part is what there is of it; a missing field is empty.
+/// If the value ends within a part, the part consists of the bytes before that end; a part after the end, and a missing
+/// field, are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexOptions {
     unique: bool,
@@ -450,12 +451,12 @@ impl Database {
         Ok(report)
     }
 
-    /// Returns when commits become durable.
+    /// Returns the mode that decides when commits become durable.
     pub fn flush_log_at_trx_commit(&self) -> FlushLog {
         self.engine.flush_log()
     }
 
-    /// Changes when commits become durable, beginning with the next commit.
+    /// Changes the mode that decides when commits become durable, beginning with the next commit.
     pub fn set_flush_log_at_trx_commit(&self, mode: FlushLog) {
         self.engine.set_flush_log(mode);
     }
@@ -473,7 +474,7 @@ impl Database {
         self.engine.set_undo_limit(bytes)
     }
 
-    /// Changes what happens to changes beyond the limit of undo ([`Options::at_undo_limit`]).
+    /// Sets what happens to row changes when undo has reached its limit ([`Options::at_undo_limit`]).
     pub fn set_at_undo_limit(&self, then: AtUndoLimit) {
         self.engine.transactions.undo_limit().set_policy(then);
     }
@@ -491,7 +492,7 @@ impl Database {
             return Err(UsageError::Option { name: "buffer_pool_size", what }.into());
         }
         self.engine.pool.resize(frames)?;
-        info!(bytes, "the buffer pool has another size");
+        info!(bytes, "the buffer pool was resized");
         Ok(())
     }
 
@@ -512,8 +513,8 @@ impl Database {
 
     /// Checks everything: every page of every file, every tree, the allocation maps, and the set of files. While a
     /// table is checked, calls and DDL statements on it wait, and so do rollbacks of changes in it; the larger the
-    /// table, the longer. [`Database::check_live`] avoids that and takes as much memory. Calls, rollbacks and purge of
-    /// other tables go on.
+    /// table, the longer. [`Database::check_live`] avoids that and needs the same amount of memory. Calls, rollbacks
+    /// and purge of other tables go on.
     ///
     /// Transactions that a crash interrupted may still be rolling back; the check waits for them up to the lock
     /// timeout. A table with rows that still could not be compared with its indexes is listed in
@@ -526,11 +527,11 @@ impl Database {
         check::check(&self.engine, usize::MAX)
     }
 
-    /// Checks everything while other calls go on. The check holds a table for a few hundred pages at a time, however
-    /// large the table and its values are, and then leaves it to others for as long, but for at most one second.
+    /// Checks everything while other calls go on. The check blocks a table for a few hundred pages at a time, however
+    /// large the table and its values are, and then releases it for the same time, but for at most one second.
     ///
-    /// Two findings are not reported for a table with more pages than that: whether its rows and its index entries are
-    /// equally many, and whether a page that changed during the check is lost. A lost page of a long value is not
+    /// Two findings are not reported for a table with more pages than that: that the numbers of its rows and of its
+    /// index entries differ, and that a page that changed during the check is lost. A lost page of a long value is not
     /// reported for any table while purge lags, or while a transaction that has changed the table is open. All other
     /// findings are. The check skips tables that are created or renamed after it has begun, and indexes that are
     /// created after the check of their table has begun.

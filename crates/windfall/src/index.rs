@@ -27,7 +27,7 @@ use crate::{
     txn::row::secondary,
 };
 
-/// A secondary index of a table. That of a [`TxTable`](crate::TxTable) is a [`TxIndex`](crate::TxIndex).
+/// A secondary index of a table. An index of a [`TxTable`](crate::TxTable) is a [`TxIndex`](crate::TxIndex).
 #[derive(Clone, Debug)]
 pub struct Index<A = AutoCommit> {
     pub(crate) table: Table<A>,
@@ -46,7 +46,7 @@ pub struct IndexRow {
     pub value: Vec<u8>,
 }
 
-/// The keys of a row, as an index entry holds them.
+/// The keys of a row, as an index entry contains them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexKey {
     /// The index key.

@@ -78,8 +78,8 @@
 //! - [`Options`]: the buffer pool, the log, durability, limits. [`Metrics`]: what the engine has done, and has yet to
 //!   do.
 //! - [`Range`], [`Cursor`], [`IndexRange`], [`IndexCursor`]: rows in order. [`Session`]: temporary tables.
-//! - [`error`]: one type for each family of operations, all converted into [`Error`]. A text names the
-//!   thing, and the remedy if there is one.
+//! - [`error`]: one type for each family of operations, all converted into [`Error`]. A message names the object, and
+//!   the remedy if there is one.
 //! - [`disk`] and [`mod@env`]: what [`Database::open_on`] takes instead of a folder and the clock, for simulations.
 //!
 //! **Purpose.** The API. The engine behind it is the crate `windfall-engine`; ARCHITECTURE.md is for its developers.

@@ -18,8 +18,8 @@ impl Database {
     /// Creates a table with these rows, given as pairs of key and value in the order of their keys.
     ///
     /// No other call finds the table before it is complete. Other DDL statements on its name wait, so the iterator of
-    /// the rows must not run one. A failure leaves nothing of the table. The load takes at most 64 MiB of memory and a
-    /// row.
+    /// the rows must not run one. A failure leaves nothing of the table. The load takes at most 64 MiB of memory, and
+    /// that of one row.
     ///
     /// # Errors
     /// As [`Database::create_table`]; rows are out of order (the error names their keys, and their number counted from

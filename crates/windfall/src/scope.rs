@@ -10,9 +10,10 @@
 //! together. An interrupt applies to the call or statement in progress when it arrives, and to no later one.
 //!
 //! The end of a statement or of the transaction waits for a call of another thread. Only a thread that is in no call,
-//! of any transaction or table, waits so: it holds nothing that the other call could be waiting for. From within a call
-//! (the source or the sink of a value), commit and rollback are refused while another call is in progress. A statement
-//! begun there refuses calls of other threads from its beginning, so its end has no call to wait for.
+//! of any transaction or table, waits for it: such a thread holds nothing that the other call could be waiting for.
+//! From within a call (the source or the sink of a value), commit and rollback are refused while another call is in
+//! progress. A statement begun there refuses calls of other threads from its beginning, so its end has no call to wait
+//! for.
 
 use core::{
     cell::Cell,
@@ -214,7 +215,7 @@ impl Scope {
         }
     }
 
-    /// Ends the transaction, prepared or not, after the call of another thread that is in progress.
+    /// Ends the transaction, prepared or not. Waits first until a call in progress on another thread has ended.
     fn end<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
         let mut inner = if is_in_call() {
             self.inner.try_lock().ok_or(TransactionError::Busy)?
@@ -295,8 +296,7 @@ impl Scope {
         self.strict_view(inner).map_or(Ok(()), |view| view.held(Ok(())))
     }
 
-    /// Refuses to change or lock rows of a tree that a strict view does not know, because it was created or truncated
-    /// since.
+    /// Refuses to change or lock rows of a tree that was created or truncated after the strict view was taken.
     pub(crate) fn check_known(
         &self,
         inner: &Inner,
@@ -407,7 +407,7 @@ impl Scope {
             inner.trx = trx.suspend();
             Ok((revoked?, self.end_by(inner, "it was asked to".into())))
         })?;
-        // A coordinator that knows of the prepare must not find it prepared again after a crash.
+        // After a crash the coordinator must not find the transaction prepared again.
         self.await_log(revoked, self.engine.flush_log())?;
         done
     }
@@ -509,7 +509,7 @@ impl Call<'_> {
 }
 
 /// The transaction itself, which returns to the state of its calls when this is dropped. If the thread begins to panic
-/// meanwhile, it rolls back, and so it does if a part of it could not be rolled back.
+/// meanwhile, or if a part of the transaction could not be rolled back, the whole transaction rolls back.
 pub(crate) struct RunningTrx<'c> {
     scope: &'c Scope,
     inner: &'c mut Inner,
@@ -584,7 +584,8 @@ pub(crate) struct RowCall<'c> {
 }
 
 impl<'c> RowCall<'c> {
-    /// Locks the table, which cannot be truncated from then on, and refuses one that a strict view does not know.
+    /// Locks the table, which cannot be truncated from then on, and refuses a table that was created or truncated after
+    /// the strict view was taken.
     pub(crate) fn lock_table(
         &mut self,
         space: SpaceId,
@@ -605,8 +606,8 @@ impl<'c> RowCall<'c> {
         Ok(&mut self.trx)
     }
 
-    /// Takes the outcome of an attempt. If it was blocked, waits for the locks; if it has found nothing that it may
-    /// work on, `None`, or was blocked, returns `None`: the call makes another attempt.
+    /// Handles the outcome of an attempt. If the attempt was blocked, waits for the locks. Returns `None` if the call
+    /// must make another attempt: this one was blocked, or has returned `None` because the table was truncated.
     pub(crate) fn settle<T>(&mut self, attempted: Result<Option<T>, Stop>) -> Result<Option<T>> {
         let RunningTrx { inner, trx, .. } = &mut self.trx;
         // Check after the attempt as well, whatever its result: once the view is ended, a row that is missing may have
@@ -647,7 +648,7 @@ struct Statement<'s> {
 }
 
 impl<'s> Statement<'s> {
-    /// Ends the statement, after the call of another thread that is in progress.
+    /// Ends the statement. Waits first until a call in progress on another thread has ended.
     fn end(&mut self) -> MutexGuard<'s, Inner> {
         self.is_over = true;
         let scope = self.scope;

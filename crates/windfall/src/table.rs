@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Reads and writes of single rows, ranges of rows, and streams of long values.
 //!
-//! **Invariants.** A call passes the table's gate, which DDL closes and drains, and works on the table schema (shape)
-//! that it finds inside. It is atomic over all trees of the table, and when it returns it is as durable as
+//! **Invariants.** A call passes the table's gate, which DDL closes and drains, and works on the table schema that it
+//! finds inside. It is atomic over all trees of the table, and when it returns it is as durable as
 //! `flush_log_at_trx_commit` says. A handle that outlives its table returns [`Error::TableDropped`], and keeps no page
 //! of the table alive.
 
@@ -182,7 +182,7 @@ impl<A: Access> Table<A> {
         loop {
             let attempted = self.inside(|target| row::change(&mut trx, target, key, edit, true))?;
             match row::settle(&mut trx, attempted, &mut waits) {
-                // It has done nothing yet, and starts again as if it had not waited.
+                // The call has changed nothing yet, and starts again as if it had not waited.
                 Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
                 done => {
                     if let Some(end) = done? {

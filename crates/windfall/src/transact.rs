@@ -173,7 +173,7 @@ impl Transaction {
 
     /// Commits the transaction. When this call returns, the commit is as durable as `flush_log_at_trx_commit` says. A
     /// step of a range or cursor of the transaction on another thread is part of it: the commit waits for that step.
-    /// [`Database::interrupt`] ends a lock wait of it.
+    /// [`Database::interrupt`] ends a lock wait of that step.
     ///
     /// # Errors
     /// An earlier error has rolled the transaction back. The log accepts no more records: the database has then

@@ -1,18 +1,18 @@
 //! Checking a table in pieces, between which calls and statements continue.
 //!
-//! **Purpose.** Blocks a table's trees for a limited number of pages at a time: first the pages that the tree reaches,
-//! then its allocation maps, each of which is compared with the pages reached. Work that needs no blocking follows
-//! each hold.
+//! **Purpose.** Blocks a table's trees for a limited number of pages at a time (a hold): first the pages that the tree
+//! reaches, then its allocation maps, each of which is compared with the pages reached. Work that needs no blocking
+//! follows each hold.
 //!
 //! **Invariants.** A hold examines no more pages than a piece has, plus those on the way to one leaf. It compares at
-//! most that many allocation maps, and no more than yield a piece of suspects. A check remembers which pages of one
-//! tree it has reached, less than half a byte for each, and the suspects of one piece.
+//! most that many allocation maps, and stops when it has found that many suspects. A check stores which pages of one
+//! tree it has reached, in less than half a byte for each, and the suspects of one piece.
 //!
 //! Allocating or freeing a page changes it. So if tree and map disagree about a page that has not changed since the
 //! first piece, the page was neither allocated nor freed since; and a tree that references a page does so until the
 //! page is freed: it does not matter when each of them was read. Nothing is reported about a page that has changed. Nor
-//! is anything reported about a page of a long value if a version was still needed during any piece: a page that a
-//! rollback has put back, after the tree was walked, has not changed.
+//! is anything reported about a page of a long value if a version was still needed during any piece: a rollback can
+//! make the tree reference such a page again after the walk, without a change of the page itself.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -41,13 +41,13 @@ pub(super) struct Pieces<'a> {
     piece: usize,
     /// The trees that existed at the first piece.
     trees: BTreeMap<SpaceId, Stage>,
-    /// Pieces so far.
+    /// The number of pieces so far.
     so_far: u32,
     /// The log's end when the first piece began: pages changed later may look inconsistent although they are correct.
     since: Lsn,
     /// The time for which the last piece blocked other work.
     held: Duration,
-    /// In none of the pieces did a version wait for purge, and no transaction could roll back.
+    /// Whether in all pieces so far no version waited for purge, and no transaction could roll back.
     purged: bool,
     /// A hook that a test runs during a piece.
     #[cfg(test)]
@@ -68,7 +68,7 @@ struct Maps {
     reached: PageSet,
     /// The first page that was not compared, divided by 64.
     at: u32,
-    /// Whether it is above the last map.
+    /// Whether `at` is past the pages of the last map.
     is_past_last_map: bool,
 }
 
@@ -77,9 +77,9 @@ struct Suspect {
     space: Arc<Space>,
     owner: Owner,
     page: PageNo,
-    /// Allocated and not reached; otherwise reached and not allocated.
+    /// Whether it is allocated and not reached; otherwise it is reached and not allocated.
     is_lost: bool,
-    /// No old version needs pages; only the current rows do.
+    /// Whether no old version needs pages: only the current rows do.
     purged: bool,
 }
 
@@ -177,8 +177,8 @@ impl<'a> Pieces<'a> {
         has_ended
     }
 
-    /// Does the same for one tree. Returns its progress, and adds the number of its entries to `counts` when its walk
-    /// has ended.
+    /// Checks some more pages of one tree. Returns its progress, and adds the number of its entries to `counts` when
+    /// its walk has ended.
     fn go_on_with(
         &mut self,
         report: &mut CheckReport,
@@ -247,7 +247,7 @@ impl<'a> Pieces<'a> {
             used.first_mut().into_iter().for_each(|word| *word &= !1);
             let first = maps.at / words * words;
             loop {
-                // Most of a small tree's map is neither allocated nor reached: it is skipped as a whole.
+                // Most pages of a small tree's map are neither allocated nor reached: they are skipped in one step.
                 let is_used = used.iter().skip((maps.at - first) as usize).position(|word| *word != 0);
                 let next = is_used.map(|ahead| maps.at + ahead as u32);
                 let next = next.into_iter().chain(maps.reached.next(maps.at)).min();
@@ -300,7 +300,7 @@ impl<'a> Pieces<'a> {
     /// Releases the table to other work for as long as it was held, up to a limit.
     fn pause(&self) {
         let (env, health) = (&self.engine.env, &self.engine.pool.context().health);
-        // The clock may have jumped, and waiting calls have entered long before.
+        // There is a limit because the clock may have jumped; waiting calls enter the table long before it expires.
         env.wait_for(&Event::new(), self.held.min(LONGEST_PAUSE), &mut || health.is_poisoned());
     }
 }

@@ -442,7 +442,7 @@ fn no_statement_makes_a_file_look_unowned() {
             db.drop_table("b").unwrap();
         },
         |db| {
-            // As many files as before.
+            // Creates as many files as were dropped.
             let rows = (0..50u8).map(|n| Ok((vec![n], vec![n; 100])));
             db.create_table_from("b", TableOptions::default(), rows).unwrap();
             db.create_index("b", "first", IndexOptions::on_value(0..1)).unwrap();

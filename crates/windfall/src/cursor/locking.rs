@@ -5,22 +5,22 @@
 //!
 //! **Invariants.** A gap is locked before it is taken for empty. A range that is known beforehand is locked as a whole
 //! at its first step. A cursor without a range finds the next entry, locks up to it, and then checks again that it is
-//! still the next one. A row found by an index is locked in the clustered tree; whether it still has the index key is
-//! checked after that.
+//! still the next one. A row found by an index is first locked in the clustered tree; then the cursor checks whether it
+//! still has the index key.
 //!
 //! *Entries that have left the index are skipped.* A delete-marked entry belongs to a row that no longer has this index
 //! key, or will not have it once the entry's writer has committed. If the writer has ended, the row is neither read nor
 //! locked nor waited for: how many such entries there are depends on purge, and on views that have nothing to do with
-//! this read. That the writer has ended is known before the entry is read, so its mark cannot be rolled back. The entry
-//! cannot be revived later:
+//! this read. The set of ended transactions is taken before the entry is read, so the writer's mark cannot be rolled
+//! back. The entry cannot be revived later:
 //! - At levels that lock gaps, the range was locked before the entry was read. A writer that revives an entry looks for
 //!   such a range under the latch of the entry's leaf, and waits for this transaction. A change that already has the
 //!   row, and has yet to revive the entry, finds the range as well and rolls itself back.
 //! - At the other levels a row may enter the range at any time, before or after this read.
 //! - This transaction itself may roll back its own mark. An entry that it has marked is read again at each step.
 //!
-//! If a strict view does not see the mark, that is an error, as where the row itself is read: the row has changed
-//! since.
+//! If a strict view does not see the mark, the read fails, as a read of the row itself would: the row has changed since
+//! the view was taken.
 
 use core::ops::Bound;
 
@@ -82,7 +82,7 @@ impl Cursor {
     /// Locks the table of the rows (intention lock).
     fn lock_table(&self, scope: &Scope, inner: &mut Inner, mode: RowMode) -> Result<()> {
         scope.lock_table(inner, self.table.space(), intention(mode))?;
-        // During the wait the table may have been truncated: this cursor reads the tree of before.
+        // During the wait the table may have been truncated: this cursor reads the tree from before the truncation.
         self.tree.space().check_live()?;
         scope.check_known(inner, || Ok(self.tree.space().created_at()), || self.owner.clone())
     }
@@ -143,13 +143,14 @@ impl Cursor {
         }
         let read = row::read_locked(trx, &entered.clustered, key, lock.mode, true, long, || owner.clone());
         match lock.pass_over(read) {
-            // It may have left since the entry was read, and another transaction works on it.
+            // The row may have left the index since the entry was read: then the other transaction's lock does not
+            // matter.
             Err(Stop::Blocked(_)) if has_left(trx)? => Ok(false),
             read => Ok(read? && entered.is_indexed(space, &index_key, long)),
         }
     }
 
-    /// Returns whether the entry at the position, as it was read, shows that its row has left.
+    /// Returns whether the entry at the position, as it was read, shows that its row has left the index.
     fn has_left(&self, scope: &Scope, inner: &Inner) -> bool {
         let marked = self.entries.header().filter(|header| header.is_deleted());
         marked.is_some_and(|header| {
@@ -158,8 +159,8 @@ impl Cursor {
         })
     }
 
-    /// Moves to the next entry, live row or not, so that there is no entry between it and this one, and none can be
-    /// inserted.
+    /// Moves to the adjacent entry, live row or not. At levels that lock gaps, no entry can then be inserted between
+    /// the old position and the new one.
     fn step_locked(&mut self, scope: &Scope, inner: &mut Inner, to: Move<'_>) -> Result<bool> {
         if self.range_locked || !scope.locks_gaps() {
             return self.make(to);

@@ -1,7 +1,7 @@
 //! The fuzz target of opening: a database with arbitrary file contents under valid checksums.
 //!
-//! **Purpose.** It covers what no decoder sees alone: recovery, undo streams, allocation maps and the system tree,
-//! over pages and log groups with arbitrary contents.
+//! **Purpose.** It covers what no target of a single decoder covers: recovery, undo streams, allocation maps and the
+//! system tree, over pages and log groups with arbitrary contents.
 //!
 //! **Invariants.** Opening, checking, reading, background work and closing end, with a result or an error. An
 //! unmodified database has its rows, and a database in which the check finds nothing can be read.
@@ -165,7 +165,7 @@ pub(super) fn database(data: &[u8]) {
     let db = match open(&disk, &env) {
         Ok(db) => db,
         Err(error) => {
-            assert!(!data.is_empty(), "a database that was left alone: {error}");
+            assert!(!data.is_empty(), "an unmodified database does not open: {error}");
             return;
         }
     };
@@ -174,7 +174,7 @@ pub(super) fn database(data: &[u8]) {
     assert!(whole || !sound, "the check finds nothing, and not all can be read");
     if data.is_empty() {
         let rows = db.table("people").and_then(|table| table.rows()).map(Iterator::count);
-        assert!(sound && rows.is_ok_and(|rows| rows == 2 * ROWS as usize / 3), "it was left alone");
+        assert!(sound && rows.is_ok_and(|rows| rows == 2 * ROWS as usize / 3), "an unmodified database differs");
     }
     env.settle(200);
     read_all(&db);

@@ -247,7 +247,7 @@ fn what_is_refused_leaves_nothing() {
 
     // These calls request no row.
     db.create_table("taken", TableOptions::default()).unwrap();
-    let none = || core::iter::from_fn(|| -> Option<Result<Row>> { panic!("nobody wants rows") });
+    let none = || core::iter::from_fn(|| -> Option<Result<Row>> { panic!("a row was requested") });
     let error = db.create_table_from("taken", indexed(), none()).unwrap_err();
     assert!(matches!(error, Error::Schema(SchemaError::TableExists(_))), "{error}");
     let error = db.create_table_from("", indexed(), none()).unwrap_err();

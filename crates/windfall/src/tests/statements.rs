@@ -140,7 +140,7 @@ fn build_during_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mute
     };
     let done = (|| {
         *changes.lock() = filled(&db, seed, rows)?;
-        // All at once; in runs that are merged; in pieces, whenever there are some notes; both.
+        // All entries in memory at once; runs that are merged; notes that are applied in several rounds; both.
         let (entries, notes) = match seed / 2 % 4 {
             1 => (700, usize::MAX),
             2 => (usize::MAX, 900),

@@ -554,7 +554,7 @@ fn a_view_is_ended_at_the_limit_during_a_check() {
     check_with_hook(&db, "t", usize::MAX, || {
         trx.take().expect("it is one piece").commit().unwrap();
         env.settle(1000);
-        assert_eq!(marked_in(&entries), u64::from(ROWS), "they are put off");
+        assert_eq!(marked_in(&entries), u64::from(ROWS), "the records are not deferred");
         let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
         env.settle(100);
         let before = env.now();

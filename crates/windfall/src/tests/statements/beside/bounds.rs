@@ -37,7 +37,7 @@ fn is_full(table: &Table) -> bool {
     table.inner.look(|schema| schema.building.as_ref().is_some_and(|building| building.is_full()))
 }
 
-/// Changes and rollbacks that are faster than the settling wait for room, and go on when there is some.
+/// Changes and rollbacks that are faster than the index build wait for room, and continue when there is some.
 #[test]
 fn changes_that_are_faster_than_the_index_build_wait_for_room() {
     type Act = fn(&Database, Transaction);
@@ -351,10 +351,10 @@ fn an_entry_that_is_deferred_again_is_counted_once() {
         }
     });
     built.unwrap();
-    check(&db, &env, &table, "put off again and again");
+    check(&db, &env, &table, "deferred repeatedly");
 }
 
-/// Of rows that have one key in an open transaction, or had it, each is checked against few others.
+/// If many rows have the same key in an open transaction, or had it, each of them is checked against few others.
 #[test]
 fn a_transaction_that_gives_many_rows_one_key_costs_what_its_rows_do() {
     for notes in [usize::MAX, 900] {
@@ -402,7 +402,7 @@ fn deferred_entries_are_settled_while_calls_continue() {
     let closed = frames() - last.load(SeqCst);
     built.unwrap();
     assert!(closed < rows, "{closed} frames behind the last place with an open gate");
-    check(&db, &env, &table, "put off");
+    check(&db, &env, &table, "deferred");
 }
 
 /// A turn in the table's queue is short, however much was noted.
@@ -473,7 +473,7 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
     *seen.lock()
 }
 
-/// Further rounds would find as many notes, so the rest is left for the time in which the table is locked. There the
+/// Further rounds would find as many notes, so the rest is left for the time in which the table is locked. Then the
 /// notes become few before the gate is closed, because the limit of notes is lowered.
 #[test]
 fn changes_that_come_faster_than_they_are_settled_are_not_followed_for_long() {
@@ -531,7 +531,7 @@ fn a_statement_whose_time_is_over_between_two_waits_has_timed_out() {
                     "{done:?}"
                 );
             }
-            // The first wait, for the background rollback: this has ended then, and the timeout has expired.
+            // The first wait is for the background rollback. Here the rollback ends, and the timeout expires.
             if place == 2 * rows as usize + 2 {
                 world.settle(2_000);
                 assert_eq!(handle.metrics().rollbacks_pending, 0);
