@@ -1,6 +1,6 @@
 //! Mutations of inputs.
 //!
-//! **Purpose.** Mutation without coverage guidance: it finds known bugs again, and their neighbours.
+//! **Purpose.** Mutation without coverage guidance: it finds known bugs again, and similar ones.
 //!
 //! **Invariants.** The seed determines every mutant. The targets themselves correct checksums.
 

@@ -20,7 +20,7 @@ use windfall_fuzz::{Input, Mutator, Target, corpus, kept, known, packed, regress
 
 /// Number of mutants per target, over all its inputs.
 const MUTANTS: usize = 40_000;
-/// The maximum memory for an input of some kilobytes, in bytes: the longest frame of the log, and half as much.
+/// The maximum memory for an input of some kilobytes, in bytes: one and a half times the longest frame of the log.
 const MEMORY: usize = 96 << 20;
 /// The limit of a single allocation, in bytes. A larger one would fail, and end the process without naming the input.
 const ABSURD: usize = 1 << 38;
@@ -101,7 +101,7 @@ fn tell(target: &str, name: &str, bytes: &[u8], what: &str) {
     }
 }
 
-/// Returns a short name for bytes: FNV-1a.
+/// Returns a short name for bytes: their FNV-1a hash.
 fn crc(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
@@ -191,7 +191,7 @@ fn no_input_that_is_known_and_no_mutant_of_one_breaks_a_target() {
         for at in &ats {
             let (next, left, broken, all) = (&next, &left, &broken, &all);
             scope.spawn(move || {
-                // The slow targets are last in the list, and are started first, the longest one at first.
+                // The slow targets are last in the list, and are started first, beginning with the slowest.
                 while let Some(target) = all.len().checked_sub(next.fetch_add(1, SeqCst) + 1).map(|n| all[n])
                 {
                     let since = Instant::now();

@@ -1,4 +1,4 @@
-//! The factors that the cost of a statement does not depend on.
+//! The factors on which the cost of a statement must not depend.
 //!
 //! **Purpose.** A statement is measured in three situations: with little of a factor, with much of it in another table,
 //! and with much of it in its own table, all else equal. This module has the figures of the three, their ratios, the
@@ -95,7 +95,7 @@ impl Figure {
         !matches!(self, Self::Time | Self::ThreadTime)
     }
 
-    /// Returns whether no statement may have any; then each occurrence counts, not the median.
+    /// Returns whether every statement must have none of it; then the maximum counts, not the median.
     pub fn must_be_zero(self) -> bool {
         matches!(self, Self::SystemCalls | Self::Calls)
     }
@@ -120,7 +120,7 @@ impl Figure {
         }
     }
 
-    /// Returns whether it is divided by the number of trees or tables where the factor has a [`Factor::per`].
+    /// Returns whether the figure is divided by the number of trees or tables if the factor has a [`Factor::per`].
     pub fn is_divided(self) -> bool {
         !self.must_be_zero() && self != Self::Waits
     }
@@ -339,7 +339,8 @@ fn lines(factors: &[Factor]) -> impl Iterator<Item = (Vec<String>, &Factor, &Sta
     })
 }
 
-/// Returns the table of costs: a line per factor and statement, with the figures for much and their ratios.
+/// Returns the table of costs: a line per factor and statement, with the figures for much of the factor and their
+/// ratios.
 pub fn costs(factors: &[Factor]) -> Grid {
     let shown = SHOWN.iter().flat_map(|(_, head)| [*head, ">"]);
     let mut grid = Grid::new(HEADS.into_iter().chain(shown).chain([">calls", ">time beside"]));
@@ -401,8 +402,8 @@ pub const NOTICED: [&str; 9] = [
     ">drop takes",
 ];
 
-/// Returns the effects of drops with much on other clients, in the order of [`NOTICED`]: the median of the longest
-/// gaps, the same in windows with a drop, and the longest of these.
+/// Returns the effects of drops with much of the factor on other clients, in the order of [`NOTICED`]: the median of
+/// the longest gaps, the same in windows with a drop, and the longest of these.
 pub fn noticed_of(factor: &Factor) -> Option<Vec<String>> {
     let Others { readers, writers, waits_on_drops, drop_ns } = &factor.others;
     if readers.with.is_empty() {

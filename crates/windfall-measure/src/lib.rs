@@ -42,12 +42,12 @@ pub use spin::Spin;
 pub use timeline::{Gap, STRETCH, Timeline};
 pub use usage::Usage;
 
-/// Returns the median of some numbers; 0 of none.
+/// Returns the median of some numbers; 0 if there are none.
 pub fn median(numbers: &[f64]) -> f64 {
     quantile(numbers, 0.5)
 }
 
-/// Returns the quantile of some numbers at a share from 0 to 1; 0 of none.
+/// Returns the quantile of some numbers at a share from 0 to 1; 0 if there are none.
 pub fn quantile(numbers: &[f64], share: f64) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);

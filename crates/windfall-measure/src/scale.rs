@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub enum Scale {
     /// Shows that it runs, in seconds; its numbers prove nothing.
     Quick,
-    /// Fits two cores and 24 GiB, and some minutes for all.
+    /// Fits two cores and 24 GiB of memory; all measurements take some minutes.
     Default,
     /// As published, or as a claim states.
     Full,

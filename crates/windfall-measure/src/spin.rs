@@ -1,6 +1,6 @@
 //! Work that takes a known processor time and no system call.
 //!
-//! **Purpose.** Replaces the work of other threads in control measurements without it.
+//! **Purpose.** Takes the place of the work of other threads in control measurements, which are made without that work.
 //!
 //! **Invariants.** The work stays in user space from start to end, as a long statement does. A call that reads the
 //! thread's time would make the scheduler check its time slice, which otherwise lasts until the next tick; other

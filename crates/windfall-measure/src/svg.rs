@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** The building blocks of the graphs of a report.
 //!
-//! **Invariants.** Colours come from CSS classes alone, so that one drawing serves light and dark. Every axis has its
-//! unit.
+//! **Invariants.** Colours come from CSS classes alone, so that one drawing fits light and dark backgrounds. Every axis
+//! has its unit.
 
 use std::fmt::Write as _;
 

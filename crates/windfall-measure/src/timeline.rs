@@ -48,7 +48,7 @@ impl Timeline {
     }
 
     /// Returns an empty time line without an end, which grows until [`Timeline::part`]. Up to the estimated length
-    /// `about`, no operation pays for growth by copying the cells.
+    /// `about`, it grows without copying the cells, which would delay an operation.
     pub fn growing(about: Duration) -> Self {
         let cells = about.as_nanos() as u64 / CELL_NS;
         Self { cells: Vec::with_capacity(cells as usize), length_ns: u64::MAX }

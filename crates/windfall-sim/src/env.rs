@@ -27,7 +27,7 @@ struct World {
     next_id: u64,
     /// A step is removed from its entry while it runs, so that a wait inside the step does not run it again.
     workers: BTreeMap<u64, Simulated>,
-    /// Taken out while they run.
+    /// Removed from here while they run.
     checks: Vec<Check>,
 }
 

@@ -1,7 +1,7 @@
 //! Pages that need nothing but a browser.
 //!
 //! **Purpose.** The parts that reports of several programs share: the frame of a page, graphs with their captions,
-//! tables, tiles, and the list of what made the page.
+//! tables, tiles, and the section about how the page was made.
 //!
 //! **Invariants.** A page loads nothing: no script, no font, no address. It is readable on light and dark backgrounds,
 //! on wide and narrow screens. Text arguments are escaped and cannot become markup.

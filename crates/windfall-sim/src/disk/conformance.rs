@@ -1,6 +1,6 @@
 //! Conformance tests for every implementation of [`Disk`].
 //!
-//! **Purpose.** The engine is tested on the simulated disk and runs on the real one: both pass the same tests.
+//! **Purpose.** The engine is tested on the simulated disk and runs on the real one, so both must pass the same tests.
 //!
 //! **Invariants.** The disk is empty at the start.
 
@@ -151,7 +151,7 @@ fn finish(disk: &dyn Disk, batch: Vec<Request>) -> Vec<Completion> {
     let mut done = queue.complete(false);
     while queue.pending() > 0 {
         let more = queue.complete(true);
-        assert!(!more.is_empty(), "a wait brings something");
+        assert!(!more.is_empty(), "a wait has returned nothing");
         done.extend(more);
     }
     assert!(queue.complete(true).is_empty(), "nothing is under way, nothing is waited for");

@@ -4,9 +4,10 @@
 //! independently of its bytes. A file therefore has two contents: the current one, which readers see, and the durable
 //! one.
 //!
-//! **Invariants.** Only syncs change the durable content. After a crash the file holds the durable content with some of
-//! the changes since the last sync applied. The writes between two other changes arrive in any order. Of two writes to
-//! the same sector either may be the last to arrive, but a sector never holds bytes that were not written there.
+//! **Invariants.** Only syncs change the durable content, except that a test can damage both contents
+//! (`Inode::corrupt`). After a crash the file holds the durable content with some of the changes since the last sync
+//! applied. The writes between two other changes arrive in any order. Of two writes to the same sector either may be
+//! the last to arrive, but a sector never holds bytes that were not written there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -175,7 +176,8 @@ impl Inode {
         for change in core::mem::take(&mut self.changes) {
             self.keep(&change);
         }
-        // Shorter where an earlier failed sync lost a truncation, longer where it lost a write.
+        // The durable content is too long if an earlier failed sync lost a truncation, and too short if it lost a
+        // write.
         self.durable.truncate(self.current.length);
     }
 

@@ -30,7 +30,7 @@ pub enum Fault {
     ForgottenWrite,
     /// A write is acknowledged and happens at another place, where it may lengthen a file.
     MisdirectedWrite {
-        /// The file that is written instead; `None` is the write's own file. If no file has this name the write is
+        /// The file that is written instead; `None` means the write's own file. If no file has this name the write is
         /// lost.
         file: Option<FileName>,
         /// Where the write happens, in bytes.
@@ -60,7 +60,7 @@ pub enum Kind {
 pub(super) struct Plan {
     /// The first operation to which it may happen.
     pub from: u64,
-    /// The only file to which it may happen; `None` is any file.
+    /// The only file to which it may happen; `None` means any file.
     pub on: Option<FileName>,
     /// Fitting operations that are skipped first.
     pub spared: u64,

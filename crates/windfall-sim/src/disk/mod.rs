@@ -253,12 +253,12 @@ impl SimulatedDisk {
         self.state.lock().held_log_syncs -= 1;
     }
 
-    /// Limits the space for content: from now on a write that needs more finds the disk full. `None` is no limit.
+    /// Limits the space for content: from now on a write that needs more finds the disk full. `None` means no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state.lock().capacity = bytes;
     }
 
-    /// Makes the disk full from this operation on, counted from 1; `None` is no such limit.
+    /// Makes the disk full from this operation on, counted from 1; `None` means never.
     pub fn full_from(&self, operation: Option<u64>) {
         self.state.lock().full_from = operation;
     }

@@ -1,7 +1,7 @@
 //! Request queues of the simulated disk.
 //!
-//! **Purpose.** Requests run in an order that the seed decides, some at once, some only when their completion is asked
-//! for. A sync in between does not cover the latter.
+//! **Purpose.** Requests run in an order that the seed decides, some when they are submitted, others only when their
+//! completion is requested. A sync in between does not cover the latter.
 //!
 //! **Invariants.** A request holds its file from its submission on. A queue that is dropped runs its remaining
 //! requests.

@@ -1,4 +1,4 @@
-//! Tests of the simulated disk against its rules, and against protocols that are right or wrong.
+//! Tests of the simulated disk: of its rules, and of protocols that rely on them correctly or wrongly.
 
 use std::collections::BTreeSet;
 
