@@ -50,8 +50,8 @@ fn seed() -> u64 {
     seed
 }
 
-/// The test's knowledge of a table. Its number is the table's metadata. Counters of begun statements are raised before
-/// the statement begins, the others after it has ended.
+/// What the test has recorded about a table. The table's number is its metadata. Counters of begun statements are
+/// raised before the statement begins, the others after it has ended.
 #[derive(Debug, Default)]
 struct Known {
     number: u64,
@@ -112,7 +112,7 @@ impl Known {
 
     fn must_be_drop(&self, error: &Error, what: &str) {
         assert!(matches!(error, Error::TableDropped(_)), "{what} of table {}: {error}", self.number);
-        assert!(self.drop_begun.load(SeqCst), "{what}: table {} is told as dropped and is not", self.number);
+        assert!(self.drop_begun.load(SeqCst), "{what}: table {} is reported as dropped", self.number);
     }
 }
 
@@ -149,7 +149,7 @@ impl World {
         };
         let number = u64::from_be_bytes(table.metadata().try_into().expect("eight bytes"));
         let known = self.tables.lock().unwrap().get(&number).cloned();
-        Some((known.unwrap_or_else(|| panic!("nobody made table {number}")), table))
+        Some((known.unwrap_or_else(|| panic!("no thread created table {number}")), table))
     }
 
     /// Returns the version of a value that was read. Panics if the value was not written for this table and key.
@@ -235,7 +235,7 @@ impl World {
                 (Err(error), _) => ended("read or delete", &error),
                 (Ok(Some(read)), wrote) => {
                     let read = self.version(known, key, &read);
-                    let Some((version, _, until)) = wrote else { panic!("{place:?}: {read} is not mine") };
+                    let Some((version, _, until)) = wrote else { panic!("{place:?}: {read} is unknown") };
                     assert_eq!(Some(read), *version, "{place:?}");
                     assert!(before.done <= until.begun, "{place:?}: version {read} was truncated");
                 }
@@ -264,7 +264,7 @@ impl World {
                 Ok(rows) => drop(self.reads.fetch_add(rows, Relaxed)),
                 Err(Error::TableDropped(_)) => assert!(
                     known.drop_begun.load(SeqCst) || known.may_be_emptied_since(from),
-                    "table {} is told as dropped and is not",
+                    "table {} is reported as dropped and is not",
                     known.number
                 ),
                 Err(error) => panic!("a scan of table {}: {error}", known.number),

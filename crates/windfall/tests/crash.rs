@@ -145,7 +145,7 @@ fn a_drop_that_fails_has_touched_nothing() {
     let _again = whole("crash", "a_drop_that_fails_has_touched_nothing");
     let disk = SimulatedDisk::new(7);
     let (db, env, model) = with_table(&disk);
-    // Too many tables for one group of the log: the drop is refused before anything is changed.
+    // There are too many tables for one group of the log: the drop is refused before anything is changed.
     db.set_flush_log_at_trx_commit(FlushLog::Lazy);
     let names: Vec<String> = (0..1500).map(|n| format!("n{n}")).collect();
     for name in &names {

@@ -271,8 +271,8 @@ fn rows_of(case: Case, db: &Database, name: &str, past: &Past) -> Result<Rows> {
         }
     }
     let rows = without_gaps(rows?).0;
-    // A log record does not say on which page content it builds: on a page that has lost a write, it may produce
-    // anything.
+    // A log record does not contain the page content on which it depends: on a page that has lost a write, it may
+    // produce anything.
     if case.is_at_rest() {
         past.check(name, &single);
         past.check(name, &rows);

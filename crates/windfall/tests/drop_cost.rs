@@ -31,7 +31,7 @@ const CHILD: &str = "WINDFALL_DROP_COST_CHILD";
 const BEGIN: &str = "windfall drop begins";
 const END: &str = "windfall drop has ended";
 
-/// The log is so large that it asks for no checkpoint, so dirty pages stay dirty.
+/// The log is so large that it triggers no checkpoint, so dirty pages stay dirty.
 fn options() -> Options {
     Options::default()
         .page_size(PAGE as usize)
@@ -314,7 +314,7 @@ fn a_table_that_no_checkpoint_saw_makes_no_file() -> Result<()> {
     for _ in 0..50 {
         fill(&*session.scratch()?, 10)?;
     }
-    assert_eq!(db.metrics().files_created, files, "files were made for what nobody flushed");
+    assert_eq!(db.metrics().files_created, files, "a table that was never flushed has a file");
     Ok(())
 }
 

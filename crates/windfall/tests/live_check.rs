@@ -107,7 +107,7 @@ impl World {
             } else {
                 self.call(|| table.put(&key.to_be_bytes(), &value(key, version)))
             };
-            done.expect("nobody drops this table");
+            done.expect("no thread drops this table");
         }
     }
 

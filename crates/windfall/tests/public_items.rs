@@ -21,7 +21,7 @@ const BELOW: [&str; 3] = ["windfall-base", "windfall-btree", "windfall-engine"];
 /// With this variable, the list is written instead of compared.
 const WRITE: &str = "WINDFALL_PUBLIC_ITEMS";
 
-/// What rustdoc says of a crate.
+/// The output of rustdoc for a crate.
 struct Documented {
     api: PublicApi,
     json: Value,
@@ -59,8 +59,8 @@ impl Documented {
         ids.filter_map(|id| self.path(id)).filter(|path| path.starts_with("windfall_")).collect()
     }
 
-    /// Returns the public items that are among these, or within one of them, a line each. Takes those from `wanted`
-    /// that are here.
+    /// Returns the public items that are among these, or within one of them, a line each. Removes from `wanted` those
+    /// that this crate has.
     fn lines_of(&self, wanted: &mut BTreeSet<String>) -> BTreeSet<String> {
         let parents: BTreeMap<u32, u32> =
             self.api.items().filter_map(|item| Some((item.id().0, item.parent_id()?.0))).collect();
@@ -137,7 +137,7 @@ fn the_list_has_every_public_item() {
     );
 }
 
-/// The list has no auto traits: these are what the crate page promises of handles.
+/// The list contains no auto traits. The documentation of the crate promises these of its handles.
 #[test]
 fn handles_are_used_from_any_thread() {
     fn is_shared<T: Clone + Send + Sync + 'static>() {}

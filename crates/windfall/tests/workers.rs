@@ -25,7 +25,7 @@ use windfall::{
 use windfall_base::sync::atomic::AtomicU64;
 use windfall_sim::SimulatedDisk;
 
-/// A disk on which one worker panics, once the trap (an injected panic) is set.
+/// A disk on which one worker panics, once an injected panic (the trap) is set.
 #[derive(Debug)]
 struct Trap {
     disk: SimulatedDisk,

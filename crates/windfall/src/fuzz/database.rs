@@ -174,7 +174,7 @@ pub(super) fn database(data: &[u8]) {
     assert!(whole || !sound, "the check finds nothing, and not all can be read");
     if data.is_empty() {
         let rows = db.table("people").and_then(|table| table.rows()).map(Iterator::count);
-        assert!(sound && rows.is_ok_and(|rows| rows == 2 * ROWS as usize / 3), "an unmodified database differs");
+        assert!(sound && rows.is_ok_and(|rows| rows == 2 * ROWS as usize / 3), "it was not modified");
     }
     env.settle(200);
     read_all(&db);

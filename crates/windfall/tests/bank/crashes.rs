@@ -131,7 +131,7 @@ impl Case {
     }
 }
 
-/// The callback for a crash: the operation, the disk that it leaves, and the clients' knowledge at that time.
+/// The callback for a crash: the operation, the disk that it leaves, and the clients' reports until then.
 type Visit<'a> = &'a mut dyn FnMut(u64, &SimulatedDisk, &Observer);
 
 /// One run of the bank.
@@ -151,7 +151,7 @@ impl Life<'_> {
         }
     }
 
-    /// Records new knowledge of a transfer, after the earlier crash points have been visited.
+    /// Records the new state of a transfer, after the earlier crash points have been visited.
     fn note(&mut self, number: u64, known: Known) {
         self.visit();
         self.observer.note(number, known);

@@ -47,7 +47,7 @@ impl Observer {
         }
         let ledger = audit(db)?;
         for number in ledger.keys() {
-            assert!(self.0.contains_key(number), "transfer {number:x} is of nobody");
+            assert!(self.0.contains_key(number), "no client has reported transfer {number:x}");
         }
         for (number, known) in &mut self.0 {
             let (is_there, prepared) = (ledger.contains_key(number), found.get(number));

@@ -132,12 +132,12 @@ impl FromStr for Known {
                 Ok(Self::Ends { was_prepared: flag(was_prepared)?, commits: flag(commits)? })
             }
             ["ended", commits] => Ok(Self::Ended { commits: flag(commits)? }),
-            _ => Err(format!("{text:?} says nothing")),
+            _ => Err(format!("{text:?} is no state of a transfer")),
         }
     }
 }
 
-/// The callback that receives new knowledge of a transfer.
+/// The callback that receives each new state of a transfer.
 pub(crate) type Tell<'a> = &'a mut dyn FnMut(Known);
 
 /// A transfer in progress.
@@ -183,7 +183,7 @@ impl Transfer {
         self.done == usize::MAX
     }
 
-    /// Does the next step, and reports what is known before and after it.
+    /// Does the next step, and reports the state of the transfer before and after it.
     ///
     /// # Errors
     /// Those of the database, except conflicts with other transactions.

@@ -1,5 +1,5 @@
-//! The crash enumeration: it runs histories, takes every disk operation as a crash point, and lets a judge check what
-//! is left.
+//! The crash enumeration: it runs histories, takes every disk operation as a crash point, and calls a function
+//! ([`Judge`]) that checks what is left.
 
 use std::time::Instant;
 
@@ -271,7 +271,7 @@ impl Suite {
             let ways = [Survive::Nothing, Survive::Everything, Survive::Random(luck)];
             let first = (operation, ways[luck as usize % 3]);
             let case = Case { history, cuts: vec![first], group: None };
-            // A failure here is repeated by a crash point that is never reached.
+            // The command that repeats a failure here has a crash point that is never reached.
             let whole = Case { cuts: vec![first, (u64::MAX, Survive::Everything)], ..case.clone() };
             let operations = net.guard.run(&whole.command(), || operations_of_recovery(cut, &case));
             let until = net.until;

@@ -82,7 +82,7 @@ impl Guard {
             let what = panic.downcast_ref::<String>().map(String::as_str);
             let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
             if what.contains(AGAIN) {
-                // A guard inside this one, which knew more, has already reported it.
+                // A nested guard, with a more specific command, has already reported it.
                 resume_unwind(panic);
             }
             panic!("{what}{AGAIN}{command}\n")

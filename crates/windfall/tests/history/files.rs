@@ -407,7 +407,7 @@ pub(crate) fn read(disk: &SimulatedDisk) -> Found<Model> {
         .filter_map(|file| if let FileName::Data(space) = file { Some(space.0) } else { None })
         .collect();
     if let Some(leak) = there.difference(&named).next() {
-        return Err(format!("the file of tablespace {leak} is nobody's"));
+        return Err(format!("the file of tablespace {leak} has no owner"));
     }
     check_log(disk)?;
     match named.intersection(&made).find(|space| !there.contains(space)) {

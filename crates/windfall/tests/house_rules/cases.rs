@@ -1,4 +1,4 @@
-//! Planted violations: a rule that finds nothing is trusted only after it has found these.
+//! Planted violations: each rule must find them, so that a rule that finds nothing elsewhere is known to work.
 
 use super::{
     imports, rules,

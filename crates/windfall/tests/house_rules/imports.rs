@@ -56,7 +56,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Modules that may import less than their layer allows: the tree is an algorithm over pages, without files and time,
-/// and a lock knows no page.
+/// and the lock manager does not depend on pages.
 const NARROW: &[(&str, &[&str])] = &[
     ("page", &["ids", "keys", "error", "memory", "sync", "fuzz_input"]),
     ("tree::store", &["ids", "keys", "error", "memory", "sync", "page"]),

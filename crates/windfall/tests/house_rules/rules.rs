@@ -163,7 +163,8 @@ pub(crate) fn lab(path: &str, text: &str) -> Found {
     in_manifest(path, text, asks, "asks for the lab, which is for the command alone, and may be left out")
 }
 
-/// Reports the lines of a manifest that ask for something, given their number from 0, without comments.
+/// Reports the lines of a manifest for which `asks` returns true; it gets the line's number, from 0, and the line
+/// without its comment.
 fn in_manifest(path: &str, text: &str, asks: impl Fn(usize, &str) -> bool, what: &str) -> Found {
     let is_manifest = Path::new(path).file_name().is_some_and(|name| name == "Cargo.toml");
     let lines = text.lines().enumerate().filter(|(_, line)| is_manifest && !line.starts_with('#'));
@@ -242,7 +243,7 @@ pub(crate) fn one_door(source: &Source) -> Found {
     found
 }
 
-/// Checks that nothing is unwrapped outside tests, and that every `expect` states its reason.
+/// Checks that nothing is unwrapped outside tests, and that every `expect` states its reason in two words or more.
 pub(crate) fn unwraps(source: &Source) -> Found {
     if source.test {
         return Vec::new();

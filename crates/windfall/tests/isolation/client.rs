@@ -120,7 +120,7 @@ pub(crate) enum Answer {
     Waits,
     /// The transaction is over and was rolled back.
     Refused(Refusal),
-    /// The transaction is over, and the client does not know how it ended.
+    /// The transaction is over for the client, which got no answer to its commit: its outcome is unknown.
     Unknown,
 }
 

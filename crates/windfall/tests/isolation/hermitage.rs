@@ -424,7 +424,7 @@ fn hermitage_comes_out_as_it_should_in_the_engine() {
     }
 }
 
-/// No level passes for another one.
+/// A database at one level does not pass the cases of another level.
 #[test]
 fn the_cases_tell_the_levels_apart() {
     for expected in Level::ALL {

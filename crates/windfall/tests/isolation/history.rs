@@ -9,7 +9,7 @@ use std::sync::{
 
 use super::client::{Answer, Call, Client, Key, Level, Lock, Row, Rows};
 
-/// A counter that all clients share: an event that ended at a lower count than another began was before it.
+/// A value of a counter that all clients share: an event that ended at a lower value than another began was before it.
 pub(crate) type Moment = u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -154,7 +154,7 @@ fn finish<C: Client>(mut clients: Vec<(Recorder<C>, Part)>) -> History {
     let all = Rows::between(0, Key::MAX);
     for call in [Call::Begin(Level::ReadCommitted), Call::Read(all, Lock::Plain), Call::Commit] {
         let answer = clients[0].0.call(&call);
-        assert!(matches!(answer, Answer::Done | Answer::Rows(_) | Answer::Unknown), "nobody else is there");
+        assert!(matches!(answer, Answer::Done | Answer::Rows(_) | Answer::Unknown), "the others are done");
     }
     History::of(clients.into_iter().map(|(client, _)| client))
 }

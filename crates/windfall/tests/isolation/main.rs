@@ -1,8 +1,8 @@
 //! Isolation, as clients see it. A *history* records the clients' calls and answers, and the *checker* decides whether
 //! their levels allow it. *Scripts* state the outcome of single cases for each level (those of Hermitage, with
 //! `InnoDB`'s outcomes). Both work with any implementation of the trait [`client::Client`]. One is a *reference* that
-//! keeps the guarantees of the levels, or violates them on request: the checker must accept the first, and find what is
-//! wrong with the second.
+//! keeps the guarantees of the levels, or violates them on request: the checker must accept its correct histories, and
+//! find what is wrong with the others.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 

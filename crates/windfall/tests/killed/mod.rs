@@ -28,7 +28,8 @@ const IDLE: &str = "WINDFALL_KILLED_IDLE";
 /// The first line of a process, and its line when the database is open.
 const OPENING: &str = "opening";
 const OPEN: &str = "open";
-/// The longest lives, in microseconds, of processes that only open the database: on an idle machine, and on a busy one.
+/// The longest times, in microseconds, after which processes that only open the database are killed: on an idle
+/// machine, and on a busy one.
 const MOST_OF_OPENING: [u64; 2] = [3_000, 200_000];
 /// Rounds per database in a soak.
 const SOAK_ROUNDS: u64 = 50;

@@ -65,7 +65,7 @@ fn at_last<T>(what: &str, mut call: impl FnMut() -> Result<T>) -> T {
             Ok(done) => return done,
             Err(error) => {
                 assert!(is_refused(&error), "{what}: {error}");
-                assert!(start.elapsed() < HANG, "{what}: there is room, and nobody sees it: {error}");
+                assert!(start.elapsed() < HANG, "{what}: there is room, and still refused: {error}");
             }
         }
         std::thread::sleep(Duration::from_millis(50));

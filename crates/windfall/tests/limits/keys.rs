@@ -65,7 +65,7 @@ fn assert_small(db: &Database, model: &Model, what: &str) -> (u64, u32) {
     assert_eq!(report.findings, Vec::<String>::new(), "{what}");
     let tree = report.trees.iter().find(|tree| tree.table == "t").unwrap();
     assert_eq!(tree.entries, model.len() as u64, "{what}");
-    assert_eq!(tree.deleted, 0, "{what}: entries that nobody needs are left");
+    assert_eq!(tree.deleted, 0, "{what}: entries that no view needs are left");
     // An entry with its slot and its record header, in whole words.
     let bytes: usize =
         model.iter().map(|(key, value)| (8 + 18 + key.len() + value.len()).next_multiple_of(8)).sum();

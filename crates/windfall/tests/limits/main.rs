@@ -55,7 +55,7 @@ const LESS: &str = "SKIPPED: ";
 /// The number of these lines from the cases of this process.
 static LESS_RUN: AtomicU64 = AtomicU64::new(0);
 
-/// The cases that test more in full, or with another seed.
+/// The cases that test more in a full run, or with another seed.
 const CASES: [&str; 14] = [
     files::MANY_FILES,
     files::MANY_TABLES,
@@ -73,7 +73,7 @@ const CASES: [&str; 14] = [
     full::FILE_SYSTEM,
 ];
 
-/// The limit of a part in full, which may run on a slow disk.
+/// The time limit of a part in a full run, which may be on a slow disk.
 const LIMIT_IN_FULL: Duration = Duration::from_mins(30);
 
 /// Returns whether cases run in full.

@@ -52,7 +52,7 @@ struct Told {
     refused: AtomicU64,
 }
 
-/// A thread with a table of its own. It knows every row of it.
+/// A thread with a table of its own, and the expected rows of that table.
 struct Worker<'a> {
     db: &'a Database,
     told: &'a Told,

@@ -14,7 +14,7 @@ pub(crate) const HANG: Duration = Duration::from_mins(10);
 pub(crate) fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
-        assert!(start.elapsed() < HANG, "{what}: that does not come");
+        assert!(start.elapsed() < HANG, "{what}: this does not happen");
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -190,7 +190,7 @@ fn a_coordinator_syncs_once_for_many() {
     assert_eq!((left.prepared().len(), left.table("t").unwrap().rows().unwrap().count()), (0, 50));
 }
 
-/// A coordinator's knowledge of a transaction.
+/// What a coordinator has recorded about a transaction.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     /// It was begun, and may be in the middle of its preparation.
@@ -231,7 +231,7 @@ fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back()
         };
         for n in 0..16u8 {
             let trx = begin(&db, Isolation::ALL[usize::from(n) % Isolation::ALL.len()]);
-            // Runs a step during which this is known of the transaction.
+            // Runs a step of the transaction, during which the coordinator's record of it is `now`.
             let mut turn = |now: Known, step: &mut dyn FnMut()| {
                 known.insert(n, now);
                 step();
@@ -429,7 +429,7 @@ fn a_partly_rolled_back_transaction_is_not_prepared_any_more() {
     assert!(prepared > 0 && not > 2, "{prepared} crashes found it prepared, {not} did not");
 }
 
-/// Checks what a crash has left of the transactions with this knowledge. Returns how many are prepared, and how many
+/// Checks what a crash has left of the transactions with these records. Returns how many are prepared, and how many
 /// have ended.
 fn judge(mut disk: SimulatedDisk, luck: u64, known: &BTreeMap<u8, Known>, what: &str) -> (u64, u64) {
     // Recovery crashes, too.
@@ -474,7 +474,7 @@ fn judge(mut disk: SimulatedDisk, luck: u64, known: &BTreeMap<u8, Known>, what: 
         } else {
             db.rollback_prepared(&[*n]).unwrap();
         }
-        assert_eq!(is_there(*n), turn % 2 == 0, "{what}: {n} was ended, and does not care");
+        assert_eq!(is_there(*n), turn % 2 == 0, "{what}: {n} has not ended as requested");
     }
     env.settle(400);
     assert_eq!(db.metrics().active_transactions, 0, "{what}");

@@ -88,8 +88,8 @@ fn what_others_do_with_rows_that_have_left_is_not_waited_for() {
             let table = queue(&db, 40);
             let dump = begin(&db, Isolation::RepeatableRead);
             assert!(dump.table(&table).get(&[0]).unwrap().is_some());
-            // A transaction that has begun before all others: then a read must check entry by entry whether writers
-            // have ended, otherwise it knows at once.
+            // A transaction that has begun before all others. If it has changed a row, a read must check for each entry
+            // whether its writer has ended; otherwise one comparison is enough.
             let old = begin(&db, Isolation::RepeatableRead);
             if by_old_transaction {
                 old.table(&table).put(b"old", &job(b'x', 200)).unwrap();

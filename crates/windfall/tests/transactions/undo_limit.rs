@@ -164,8 +164,8 @@ fn the_oldest_view_is_ended() {
     assert_eq!(cursor.row(), None);
     // Outside of a transaction the next read has a new read view.
     assert!(cursor.next().unwrap() && cursor.key() == Some(&key(0)));
-    // Without its read view, a strict snapshot does not know what has changed since. Other levels lock and change the
-    // current rows.
+    // Without its read view, a strict snapshot cannot determine what has changed since. Other levels lock and change
+    // the current rows.
     let strictly = strict.table(&table);
     assert!(is_ended(strictly.insert(b"left", b"2")) && is_ended(strictly.get_for_update(b"none")));
     assert!(is_ended(strictly.get(b"left")) && is_ended(strictly.update(b"gone", b"2")));

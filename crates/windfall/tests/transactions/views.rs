@@ -124,7 +124,7 @@ fn a_strict_snapshot_changes_and_locks_no_table_that_it_does_not_know() {
     is_changed(strict.table(&new).put(b"n", b"1").unwrap_err());
     strict.commit().unwrap();
     assert_eq!((rows(&table), new.get(b"n").unwrap()), (Vec::new(), None));
-    // A transaction with a later snapshot knows both tables.
+    // A transaction with a later snapshot can use both tables.
     late.table(&table).put(b"a", b"y1").unwrap();
     late.table(&new).put(b"n", b"1").unwrap();
     assert_eq!(rows(&late.table(&table)), pairs([("a", "y1")]));

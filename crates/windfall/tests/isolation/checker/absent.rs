@@ -45,7 +45,7 @@ pub(super) fn resolve(facts: &Facts<'_>, reads: &mut Vec<Read>, report: &mut Rep
             (None, _) => {
                 report.add(Kind::Vanished, || {
                     let (n, key, what) = (read.transaction, read.key, &transaction.steps[read.step].what);
-                    format!("there was a row {key}, and nobody had deleted it, when T{n} {what} (T{n}: {transaction})")
+                    format!("there was a row {key}, and no transaction had deleted it, when T{n} {what} (T{n}: {transaction})")
                 });
                 return false;
             }

@@ -13,7 +13,7 @@ use super::{
     words,
 };
 
-/// The number of points of a component from which a cycle is searched.
+/// The number of points of a component from which a search for a cycle begins.
 const STARTS: usize = 24;
 
 /// The edges that a search uses.

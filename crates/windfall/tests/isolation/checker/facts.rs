@@ -26,10 +26,11 @@ pub(super) struct Write {
 pub(super) struct Facts<'h> {
     pub history: &'h History,
     pub writes: FxHashMap<u64, Write>,
-    /// By transaction: whether it committed, or a read has seen a write of it that only a commit makes visible.
+    /// By transaction: whether it committed, or a read has returned a write of it that only a commit makes visible.
     pub happened: Vec<bool>,
     pub lists: FxHashSet<Key>,
-    /// The elements of each list in order, taken from the longest read that can be trusted.
+    /// The elements of each list in order, taken from the longest read that, at its level, must show a committed
+    /// version.
     pub orders: FxHashMap<Key, &'h [u64]>,
     /// All keys, in order.
     pub keys: Vec<Key>,
@@ -89,7 +90,7 @@ impl<'h> Facts<'h> {
                 let deletes = matches!(step.what, What::Delete(..));
                 let write = Write { transaction: n, key, last: true, deletes };
                 let twice = self.writes.insert(item, write);
-                assert!(twice.is_none() && item != NOTHING, "{item} says not who wrote it");
+                assert!(twice.is_none() && item != NOTHING, "{item} does not identify its writer");
                 if let Some(before) = last.insert(key, item) {
                     self.writes.entry(before).and_modify(|write| write.last = false);
                 }
@@ -159,7 +160,7 @@ impl<'h> Facts<'h> {
         for item in value {
             match self.writes.get(item) {
                 Some(Write { deletes: true, .. }) | None => report
-                    .add(Kind::Garbage, || format!("key {key}: {}: nobody wrote {item} of {value:?}", who())),
+                    .add(Kind::Garbage, || format!("key {key}: {}: {item} of {value:?} has no write", who())),
                 Some(write) if write.key != key => report.add(Kind::OtherKey, || {
                     let writer = write.transaction;
                     format!("key {key}: {}: T{writer} wrote {item} of {value:?} to key {}", who(), write.key)

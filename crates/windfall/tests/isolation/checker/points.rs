@@ -8,9 +8,9 @@
 //! | SNAPSHOT | the same, and every version that it replaces was committed before its snapshot |
 //! | SERIALIZABLE | one |
 //!
-//! Each point is between two moments that its client knows. The points of all transactions have one order, and Adya's
-//! definitions follow. READ UNCOMMITTED has no cycle of writes (G0). READ COMMITTED has no cycle of writes and reads
-//! (G1c), and no read sees a part of a commit, or less than the previous read. REPEATABLE READ has no read skew
+//! Each point is between two moments that its client has recorded. The points of all transactions have one order, and
+//! Adya's definitions follow. READ UNCOMMITTED has no cycle of writes (G0). READ COMMITTED has no cycle of writes and
+//! reads (G1c), and no read sees a part of a commit, or less than the previous read. REPEATABLE READ has no read skew
 //! (G-single) and no phantom among the plain reads of rows that a transaction does not write, nor among the rows that
 //! it locks. It allows lost updates and write skew through the plain read, because the read is at another point than
 //! the write. A plain read after an own write is at neither point. SNAPSHOT has neither lost updates nor any cycle

@@ -28,7 +28,7 @@ pub(super) struct Read {
     pub range: bool,
 }
 
-/// A transaction's knowledge of a key.
+/// The reads and writes of one key by a transaction so far.
 #[derive(Default)]
 struct Known<'h> {
     /// The value before its own writes: it was read with a lock, or a change of it would have ended the transaction.
@@ -205,7 +205,7 @@ impl<'h> Check<'_, 'h, '_> {
         }
         if !begins && facts.lists.contains(&key) {
             self.report.add(Kind::IncompatibleOrder, || {
-                format!("key {key} was {order:?} to somebody, and {}", told())
+                format!("key {key} was {order:?} elsewhere, and {}", told())
             });
             return;
         }

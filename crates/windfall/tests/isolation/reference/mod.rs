@@ -1,4 +1,4 @@
-//! A database in memory and on one thread that keeps the guarantees of the levels: the checker is tested with it. It
+//! A database in memory, on one thread, that keeps the guarantees of the levels. It is used to test the checker. It
 //! keeps the versions of each row, locks rows and gaps as `InnoDB` does, and lets calls wait. On request it has a
 //! fault.
 

@@ -30,7 +30,7 @@ fn shared() -> Lock {
 
 impl Model {
     /// Executes what comes before the rows of a table: checks whether the transaction may do it, locks the table, and
-    /// checks whether its read view knows the table.
+    /// checks whether the table is newer than its read view.
     fn begin_locking(
         &self,
         me: Option<TrxNo>,

@@ -175,7 +175,7 @@ impl Model {
                 versions.sort_by_key(|version| version.number);
             }
         }
-        // After an opening all read views are new, and know all trees.
+        // After an opening all read views are newer than all trees.
         self.born.values_mut().for_each(|born| *born = 0);
     }
 }

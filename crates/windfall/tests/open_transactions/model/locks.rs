@@ -29,7 +29,7 @@ pub(crate) fn first_of(index_key: u8) -> Pos {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Conflict {
     No,
-    /// It depends on something that the model does not know: the progress of background rollbacks, or what was read
+    /// It depends on something that the model does not track: the progress of background rollbacks, or what was read
     /// ahead.
     May,
     Must,

@@ -165,7 +165,7 @@ pub(crate) fn expect(outcome: &Outcome, allowed: &[Outcome]) -> Result<(), Strin
 }
 
 fn wrong(outcome: &Outcome, allowed: &[Outcome]) -> String {
-    format!("it comes to {outcome:?}, and may come to {allowed:?} only")
+    format!("the outcome is {outcome:?}, and only {allowed:?} is allowed")
 }
 
 /// The progress of a call past everything that may stop it.
@@ -402,7 +402,7 @@ impl Model {
         is_prepared.then_some(Refusal::Prepared)
     }
 
-    /// Refuses a tree that a read view does not know.
+    /// Refuses a tree that is newer than the read view.
     pub(crate) fn check_born(&self, tree: TreeId, view: Option<Seq>) -> Option<Refusal> {
         (view? < self.born[&tree]).then_some(Refusal::TableChanged)
     }

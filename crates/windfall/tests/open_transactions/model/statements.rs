@@ -164,7 +164,7 @@ impl Model {
             indexes.push((Which::Unique, self.new_tree()));
         }
         if temporary {
-            // Every read view knows a temporary table.
+            // A temporary table is never too new for a read view.
             self.born.extend(indexes.iter().map(|(_, tree)| (*tree, 0)).chain([(rows, 0)]));
         }
         let versions = BTreeMap::new();

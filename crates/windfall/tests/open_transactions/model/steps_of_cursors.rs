@@ -152,7 +152,7 @@ impl Model {
                 && candidates.iter().all(|candidate| *candidate == Some(*first))
                 && (seen.0..seen.1).contains(&cursor.pos(*key, *first))
             {
-                return Err(format!("it comes to {outcome:?} and has passed over row {key}, {first:?}"));
+                return Err(format!("the outcome is {outcome:?}, which skips row {key}, {first:?}"));
             }
         }
         Ok(())
