@@ -557,7 +557,7 @@ impl Drop for RunningTrx<'_> {
     fn drop(&mut self) {
         let Self { scope, inner, trx, phase, was_panicking } = self;
         if thread::panicking() && !*was_panicking {
-            // The phase says so already, and the transaction rolls back as it is dropped.
+            // The phase is `RolledBack` already, and the transaction rolls back when it is dropped.
             return;
         }
         scope.id.store(trx.id().0, SeqCst);

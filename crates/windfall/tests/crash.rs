@@ -179,7 +179,7 @@ fn a_drop_that_is_not_durable_leaves_its_table_whole() {
         db.set_flush_log_at_trx_commit(FlushLog::Lazy);
         let syncs = db.metrics().log_syncs;
         db.drop_table("t").unwrap();
-        // The deleter looks twice per second, the log is synced once per second.
+        // The deleter looks for files twice per second; the log is synced once per second.
         env.settle(140);
         let after = before.after(&Step::Drop(vec!["t".into()])).unwrap();
         (db, env, syncs, before, after)

@@ -502,7 +502,7 @@ fn one_case_again() {
     println!("{case}: {outcome:?}");
 }
 
-/// Runs with ever new damage.
+/// Runs new cases until the time is over.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {

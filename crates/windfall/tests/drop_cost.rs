@@ -122,9 +122,9 @@ fn settle(db: &Database) -> Result<()> {
     Ok(())
 }
 
-/// Directly after the background has freed much, a request for memory can take hundreds of microseconds: glibc sorts
-/// what was freed. A drop requests none, except blocks of the queues of dropped trees and of dropped tables, each for
-/// 31 entries.
+/// Directly after the background has freed much memory, a request for memory can take hundreds of microseconds, because
+/// glibc sorts the freed blocks. A drop requests none, except blocks of the queues of dropped trees and of dropped
+/// tables, each for 31 entries.
 #[test]
 fn a_drop_requests_no_memory() -> Result<()> {
     const QUEUES: usize = 2;

@@ -654,7 +654,7 @@ fn one_case_again() {
     println!("nothing is wrong with {case}{}", if came { "" } else { ", which has fewer operations" });
 }
 
-/// Runs with ever new faults.
+/// Runs new cases until the time is over.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {

@@ -317,7 +317,7 @@ impl SimulatedDisk {
         self.survivor(survive)
     }
 
-    /// Returns the disk as the machine would find it after a crash now. This disk goes on.
+    /// Returns the disk as the machine would find it after a crash now. This disk continues to work.
     #[must_use]
     pub fn survivor(&self, survive: Survive) -> Self {
         let old = self.state.lock();

@@ -255,7 +255,7 @@ fn a_case_is_read_as_it_is_written() {
     }
 }
 
-/// Runs with ever new seeds.
+/// Runs new seeds until the time is over.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {

@@ -159,7 +159,7 @@ fn one_case_again() {
     println!("nothing is wrong with {case}");
 }
 
-/// Runs with ever new histories.
+/// Runs new histories until the time is over.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {

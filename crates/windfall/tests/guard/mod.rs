@@ -90,7 +90,7 @@ impl Guard {
     }
 }
 
-/// Ends the process with a message. `eprintln` would keep it until the end of the test, which never comes.
+/// Ends the process with a message. `eprintln` would buffer it until the end of the test, which is never reached.
 fn end_process(why: &str) -> ! {
     let _ = writeln!(io::stderr(), "{why}");
     process::exit(101);

@@ -189,7 +189,7 @@ fn cases() -> Vec<(&'static str, Wrong)> {
              T3 commit",
             [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
         ),
-        // If either of two deletions may have been read, the read says nothing.
+        // If either of two deletions may have been read, the read is no evidence.
         (
             "T1 begin\n T1 put 1=4\n T1 commit\n T1 begin\n T1 remove 1=5\n T1 commit\n T2 begin\n T2 put 1=6\n T2 commit -> waits
              T3 begin\n T3 remove 1=7\n T3 put 2=8\n T3 commit -> waits\n T4 begin\n T4 read 1..2 -> nothing\n T2 goes on

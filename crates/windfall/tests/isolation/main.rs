@@ -102,7 +102,7 @@ fn histories_of_the_engine_are_accepted() {
     }
 }
 
-/// Runs with ever new histories of the engine. The machine decides how its threads interleave.
+/// Runs new histories of the engine until the time is over. The machine decides how its threads interleave.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {

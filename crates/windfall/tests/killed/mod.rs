@@ -100,7 +100,7 @@ impl Kills {
         assert_eq!(self.run::<J>(seed, rounds, None), rounds);
     }
 
-    /// Runs with ever new databases and kills.
+    /// Runs new databases and kills until the time is over.
     pub(crate) fn soak<J: Judge>(&self, net: &str) {
         soak::soak(net, |seed, end| self.run::<J>(seed, SOAK_ROUNDS, Some(end)));
     }

@@ -204,7 +204,8 @@ fn assert_sound(db: &Database, what: &str) {
     );
 }
 
-/// Runs the cases in full, with ever new seeds. Each case runs once before any runs again, over all calls of a soak.
+/// Runs the cases in full, with new seeds, until the time is over. Each case runs once before any runs again, over all
+/// calls of a soak.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {

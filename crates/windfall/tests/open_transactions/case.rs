@@ -44,7 +44,7 @@ impl Case {
     }
 
     /// Returns a part of its steps that also fails: steps are removed, many at a time and then one by one, as long as
-    /// it does.
+    /// the rest still fails.
     pub(crate) fn shrunk(&self, at: usize) -> Self {
         let mut left: Vec<usize> =
             self.list().into_iter().map(|(step, _)| step).filter(|step| *step <= at).collect();

@@ -223,7 +223,7 @@ impl Draw {
                 }
                 steps
             }
-            // Cursors are on trees that are gone now.
+            // Cursors may be on trees that this step has dropped.
             Step::Ddl(
                 Ddl::Drop { .. } | Ddl::DropTwo { .. } | Ddl::Truncate { .. } | Ddl::DropIndex { .. },
             ) => {

@@ -10,8 +10,8 @@ use std::{
     time::Instant,
 };
 
-/// Runs a test suite with ever new seeds on all processors, for `WINDFALL_SOAK_SECONDS`, from `WINDFALL_SOAK_SEED` on.
-/// The suite gets a seed and its end time, and returns the number of cases that it has run.
+/// Runs a test suite on all processors for `WINDFALL_SOAK_SECONDS`, with one seed after the other from
+/// `WINDFALL_SOAK_SEED` on. The suite gets a seed and its end time, and returns the number of cases that it has run.
 pub(crate) fn soak(what: &str, net: impl Fn(u64, Instant) -> u64 + Sync) {
     let number = |name: &str, default: u64| {
         std::env::var(name)

@@ -239,7 +239,7 @@ fn a_wait_for_a_row_of_a_dropped_table_gets_an_error() {
         }
         trx.commit().unwrap();
         dropping.join().unwrap().unwrap();
-        // The call came before the drop or after it.
+        // The call ran before the drop or after it.
         let done = alone.join().unwrap();
         assert!(matches!(done, Ok(()) | Err(Error::TableDropped(_))), "{done:?}");
     });

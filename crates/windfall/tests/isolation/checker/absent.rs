@@ -1,6 +1,6 @@
 //! The version that a read has seen if it found no row: the time before the first write, or one of the deletions. The
 //! clock decides, as far as it can. A deletion that began to commit later was not seen, nor one after which another
-//! write had committed before the read. If several are left, the read says nothing about other transactions.
+//! write had committed before the read. If several are left, the read is no evidence about other transactions.
 
 use rustc_hash::FxHashMap;
 

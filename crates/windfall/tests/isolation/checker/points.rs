@@ -2,7 +2,7 @@
 //!
 //! | level | points |
 //! | --- | --- |
-//! | READ UNCOMMITTED | its commit, at which its writes and locking reads happened; plain reads say nothing |
+//! | READ UNCOMMITTED | its commit, at which its writes and locking reads happened; plain reads are no evidence |
 //! | READ COMMITTED | one for each read, in their order, then its commit |
 //! | REPEATABLE READ | one for all plain reads of rows that it has not written: its snapshot; then its commit |
 //! | SNAPSHOT | the same, and every version that it replaces was committed before its snapshot |

@@ -1,5 +1,5 @@
 //! Anomalies of a read that do not depend on the order of transactions: it shows a version that never existed, or it
-//! contradicts earlier reads and writes of its own transaction. The remaining reads say something about other
+//! contradicts earlier reads and writes of its own transaction. The remaining reads are evidence about other
 //! transactions.
 
 use rustc_hash::FxHashMap;
@@ -48,7 +48,7 @@ struct Check<'f, 'h, 'r> {
     reads: Vec<Read>,
 }
 
-/// Judges all reads, and returns those that say something about other transactions, by transaction and step.
+/// Judges all reads, and returns those that are evidence about other transactions, by transaction and step.
 pub(super) fn check(facts: &Facts<'_>, report: &mut Report) -> Vec<Read> {
     let mut aborted = FxHashMap::default();
     for (key, order) in &facts.orders {

@@ -439,9 +439,9 @@ fn what_is_noted_meanwhile_does_not_prolong_a_turn() {
     check(&db, &env, &table, "many notes");
 }
 
-/// Builds an index on a table while `come` decides how many changes are made before each round of settling, as long as
-/// they need not wait for room. Returns the number of rounds before the statement had the table's lock, and the number
-/// of changes before its last round.
+/// Builds an index on a table. Before each round of settling, makes as many changes as `come` returns for it, as long
+/// as they need not wait for room. Returns the number of rounds before the statement had the table's lock, and the
+/// number of changes before its last round.
 fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
     let rows = 20;
     let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
