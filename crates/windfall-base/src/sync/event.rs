@@ -183,11 +183,13 @@ mod tests {
         let start = Instant::now();
         event.nap(Duration::from_millis(30));
         assert!(start.elapsed() >= Duration::from_millis(29), "it did not wait");
-        // The notification came before the nap.
+        // A notification before the nap ends it at once.
         event.notify();
-        let start = Instant::now();
-        event.nap(LONG);
-        assert!(start.elapsed() < LONG, "it slept through a notification");
+        let before = work::so_far();
+        event.nap(Duration::from_millis(30));
+        assert_eq!((work::so_far() - before).of(Work::Wait), 0, "it waited despite a notification");
+        event.nap(Duration::from_millis(1));
+        assert!((work::so_far() - before).of(Work::Wait) > 0, "a notification ends one nap");
     }
 
     #[test]
