@@ -42,9 +42,11 @@ pub fn plant(workspace: &Path, copy: &Path) -> io::Result<Vec<Bug>> {
         apply(&mut files, &change).map_err(io::Error::other)?;
     }
     let target = workspace.join("target");
-    // TOML knows the same escapes in strings as Rust.
+    // TOML has the same escapes in strings as Rust.
     let config = format!("[build]\ntarget-dir = {:?}\n", target.to_string_lossy());
     files.insert(".cargo/config.toml".into(), config.into());
+    let next_version = version(&files).map_err(io::Error::other)?;
+    apply(&mut files, &next_version).map_err(io::Error::other)?;
     write(copy, &files)?;
     Ok(bugs)
 }
@@ -61,6 +63,19 @@ fn in_base() -> [Change; 2] {
         change("lib.rs", module, &format!("/// Planted bugs.\npub mod planted;\n{module}")),
         change("sync/model/explore.rs", "const HAS_BUGS: bool = false;\n", "const HAS_BUGS: bool = true;\n"),
     ]
+}
+
+/// Returns the changes that give the packages of the copy the next version. In a target folder that two workspaces share,
+/// Cargo distinguishes their packages by name and version, and not by path: it would take what was built of the one for
+/// the other.
+fn version(files: &Files) -> Result<Change, String> {
+    const FILE: &str = "Cargo.toml";
+    let manifest = files.get(Path::new(FILE)).and_then(|bytes| str::from_utf8(bytes).ok());
+    let line = manifest.and_then(|text| text.lines().find(|line| line.starts_with("version = ")));
+    let parts = line.and_then(|line| line.trim_end_matches('"').rsplit_once('.'));
+    let next = parts.and_then(|(rest, last)| Some(format!("{rest}.{}\"\n", last.parse::<u64>().ok()? + 1)));
+    let (Some(line), Some(new)) = (line, next) else { return Err(format!("{FILE} has no version")) };
+    Ok(Change { file: FILE.into(), old: format!("{line}\n"), new })
 }
 
 /// Makes a change. The macro is that of `windfall-base`, by its path.
@@ -125,6 +140,8 @@ mod tests {
             let text = fs::read_to_string(folder.path().join(&bug.changes[0].file)).unwrap();
             assert!(text.contains(&format!("::planted!({})", bug.name)), "{}", bug.name);
         }
+        let manifest = fs::read_to_string(folder.path().join("Cargo.toml")).unwrap();
+        assert!(!manifest.contains(&format!("version = \"{}\"", env!("CARGO_PKG_VERSION"))));
         let [kept, gone] = ["Cargo.toml", "crates/gone.rs"].map(|name| folder.path().join(name));
         fs::write(&gone, "").unwrap();
         let modified = || fs::metadata(&kept).unwrap().modified().unwrap();
