@@ -109,7 +109,7 @@ mod tx_table;
 
 #[cfg(feature = "fuzz")]
 use windfall_base::fuzz_input;
-pub use windfall_base::{disk, env, error, ids, row};
+pub use windfall_base::{error, row};
 use windfall_base::{keys, sync};
 use windfall_btree::{page, tree};
 use windfall_engine::{buffer, catalog, engine, log, options, recovery, store, tablespace, txn};
@@ -140,6 +140,27 @@ pub use txn::{
     mvcc::listing::{TransactionInfo, TransactionState, ViewInfo},
     trx::prepared::PreparedTransaction,
 };
+
+/// The files of a database: [`Database::open_on`] takes any [`Disk`](disk::Disk).
+pub mod disk {
+    #[cfg(feature = "fuzz")]
+    pub(crate) use windfall_base::disk::fuzz;
+    pub use windfall_base::disk::{
+        Action, BLOCK, Completion, Disk, FileName, Folder, IoBuffer, Queue, RealDisk, RealDiskOptions,
+        Request,
+    };
+}
+
+/// Clock, randomness and background workers: [`Database::open_on`] takes any [`Env`](env::Env).
+pub mod env {
+    pub use windfall_base::env::{Check, Env, Kind, Next, RealEnv, Step, Worker};
+}
+
+/// Numbers of tablespaces, pages and transactions, and positions in the log.
+pub mod ids {
+    pub(crate) use windfall_base::ids::pages_of;
+    pub use windfall_base::ids::{Lsn, PageId, PageNo, SpaceId, TrxId};
+}
 
 /// The examples of README.md.
 #[cfg(doctest)]
