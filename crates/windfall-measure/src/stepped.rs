@@ -9,9 +9,11 @@
 //! and is subtracted. An instruction that repeats itself, such as a string copy on x86-64, is one step per round and
 //! counts once. A child is killed when this process ends.
 
+#[cfg(target_arch = "x86_64")]
+use core::ops::Range;
 use std::{
     collections::BTreeMap,
-    io, mem,
+    fs, io, mem,
     os::unix::process::CommandExt as _,
     process::{Command, Stdio},
     ptr,
@@ -70,9 +72,8 @@ pub type SystemCalls = BTreeMap<Call, u64>;
 pub struct Seen {
     /// The instructions between each pair of marks.
     pub instructions: Vec<u64>,
-    /// The calls among them whose target is in a register or behind a pointer in a register, as that of a trait object
-    /// is. A call of a shared library is none, because its pointer has a fixed place. Only counted on x86-64; zero
-    /// elsewhere.
+    /// The calls among them of code of the program itself, whose target is in a register or behind a pointer in a
+    /// register, as that of a trait object is. Only counted on x86-64; zero elsewhere.
     pub indirect_calls: Vec<u64>,
     /// The system calls between each pair of marks.
     pub system_calls: Vec<SystemCalls>,
@@ -156,6 +157,21 @@ fn is_indirect_call(code: [u8; 8]) -> bool {
     opcode == 0xff && operand >> 3 & 7 == 2 && !is_fixed
 }
 
+/// Returns the addresses of the code of the child's program, without its shared libraries.
+#[cfg(target_arch = "x86_64")]
+fn own_code(pid: Pid) -> io::Result<Vec<Range<u64>>> {
+    let folder = format!("/proc/{}", pid.as_raw_pid());
+    let program = fs::read_link(format!("{folder}/exe"))?;
+    let program = program.to_string_lossy();
+    let maps = fs::read_to_string(format!("{folder}/maps"))?;
+    let code = maps.lines().filter(|line| line.ends_with(&*program) && line.contains("r-xp"));
+    let range = |line: &str| {
+        let (from, to) = line.split_once(' ')?.0.split_once('-')?;
+        Some(u64::from_str_radix(from, 16).ok()?..u64::from_str_radix(to, 16).ok()?)
+    };
+    Ok(code.filter_map(range).collect())
+}
+
 /// Returns the system call that a child is about to enter; none if it has just left one.
 fn call_before(pid: Pid) -> io::Result<Option<Call>> {
     let mut info = mem::MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
@@ -218,6 +234,11 @@ struct Traced {
     /// The instruction address after the last step.
     #[cfg(target_arch = "x86_64")]
     at: u64,
+    /// Whether the next instruction is an indirect call.
+    #[cfg(target_arch = "x86_64")]
+    is_before_call: bool,
+    #[cfg(target_arch = "x86_64")]
+    own_code: Vec<Range<u64>>,
     instructions: Vec<u64>,
     indirect_calls: Vec<u64>,
     system_calls: Vec<SystemCalls>,
@@ -248,9 +269,12 @@ impl Traced {
                 #[cfg(target_arch = "x86_64")]
                 let is_done = {
                     let place = place(pid)?;
+                    let is_called =
+                        self.is_before_call && self.own_code.iter().any(|code| code.contains(&place));
                     if let Some(calls) = self.indirect_calls.last_mut() {
-                        *calls += u64::from(is_before_indirect_call(pid, place)?);
+                        *calls += u64::from(is_called);
                     }
+                    self.is_before_call = is_before_indirect_call(pid, place)?;
                     self.has_gone_on(place)
                 };
                 // No instruction repeats itself on these processors.
@@ -285,6 +309,10 @@ impl Traced {
                     } else {
                         self.instructions.push(0);
                         self.indirect_calls.push(0);
+                        #[cfg(target_arch = "x86_64")]
+                        {
+                            (self.own_code, self.is_before_call) = (own_code(pid)?, false);
+                        }
                     }
                 }
             },
@@ -368,7 +396,7 @@ fn told(ended: WaitStatus, said: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, fs};
+    use std::env;
 
     use super::*;
 
