@@ -8,8 +8,6 @@
 //! again, to be rolled back in the background. Tablespaces that no record names are dropped at that point.
 
 mod files;
-#[cfg(any(test, feature = "testing"))]
-mod invariants;
 mod open;
 #[cfg(test)]
 pub mod test_engine;

@@ -206,6 +206,8 @@ impl Engine {
         let pool = BufferPool::new(context, page_size, size, most)?;
         let pool = Arc::new(pool);
         pool.notify_when_stopped();
+        #[cfg(any(test, feature = "testing"))]
+        pool.check_at_yield_points();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut servers = Vec::from(checkpointer.spawn(&*env)?);
         let writer = log.clone();
@@ -226,6 +228,8 @@ impl Engine {
             &mut |space| attacher.attach(space),
         )?;
         let transactions = Arc::new(transactions);
+        #[cfg(any(test, feature = "testing"))]
+        transactions.check_at_yield_points();
         assert!(
             transactions.active().count() == scan.unfinished.len(),
             "every unfinished transaction is active again"
@@ -267,8 +271,6 @@ impl Engine {
         engine.transactions.undo_limit().set_policy(options.at_undo_limit);
         background::roll_back_unfinished(&engine.transactions)?;
         engine.spawn_changers()?;
-        #[cfg(any(test, feature = "testing"))]
-        engine.check_at_yield_points();
         Ok(engine)
     }
 }

@@ -1,17 +1,32 @@
 //! Checks of the invariants of the transaction layer, for simulations.
 //!
-//! **Purpose.** See `engine::invariants`.
+//! **Purpose.** As `buffer::invariants`, for what this layer adds.
 //!
 //! **Invariants.** Each part checks the invariants that its own module documents.
 
 use super::Transactions;
+use crate::sync::Arc;
 
 impl Transactions {
+    /// Has the simulation, if there is one, check this layer at every yield point.
+    pub fn check_at_yield_points(self: &Arc<Self>) {
+        let transactions = Arc::downgrade(self);
+        let check = move || {
+            let Some(transactions) = transactions.upgrade() else { return false };
+            // A stopped database may have stopped in the middle of a change.
+            if transactions.pool().context().health.check().is_ok() {
+                transactions.check_invariants();
+            }
+            true
+        };
+        self.pool().context().env.at_yield_points(Box::new(check));
+    }
+
     /// Checks the table of active transactions, the lock table, and the progress of purge.
     ///
     /// # Panics
     /// An invariant is violated.
-    pub fn check_invariants(&self) {
+    fn check_invariants(&self) {
         self.active().check_invariants();
         self.lock_manager().check_invariants();
         for stream in self.streams().all() {

@@ -1,8 +1,12 @@
 //! Checks of the pool's invariants, for simulations.
 //!
-//! **Purpose.** See `engine::invariants`.
+//! **Purpose.** A simulation has the pool and the log check themselves at every yield point, from the moment at which
+//! the pool exists: recovery included. These are checks that an assertion at one place cannot make, because they concern
+//! several structures, or every moment and not only a change.
 //!
-//! **Invariants.** A frame with a held latch may be changing from one page to another, and is skipped.
+//! **Invariants.** A check changes nothing and waits for nothing: a part that is locked is skipped, because the holder
+//! may be in the middle of a change. So is a frame with a held latch, which may be changing from one page to another.
+//! Only tests, and builds with the feature `testing`, have this module.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,11 +24,26 @@ use crate::{
 };
 
 impl BufferPool {
+    /// Has the simulation, if there is one, check the log and the pool at every yield point.
+    pub fn check_at_yield_points(self: &Arc<Self>) {
+        let pool = Arc::downgrade(self);
+        let check = move || {
+            let Some(pool) = pool.upgrade() else { return false };
+            // A stopped database may have stopped in the middle of a change.
+            if pool.context.health.check().is_ok() {
+                pool.context.log.check_invariants();
+                pool.check_invariants();
+            }
+            true
+        };
+        self.context.env.at_yield_points(Box::new(check));
+    }
+
     /// Checks the free list, the mapping of pages to frames, and the dirty sets.
     ///
     /// # Panics
     /// An invariant is violated.
-    pub fn check_invariants(&self) {
+    fn check_invariants(&self) {
         let free = self.free.frames(&self.arena);
         for frame in &free {
             let (frame, tag) = (self.arena.frame(*frame), self.arena.frame(*frame).tag());

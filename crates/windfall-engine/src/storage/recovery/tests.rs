@@ -92,6 +92,7 @@ impl Base {
         let context =
             StorageContext { disk: shared.clone(), log: log.clone(), env: Arc::new(env.clone()), health };
         let pool = Arc::new(BufferPool::new(context, PAGE_SIZE, frames, frames)?);
+        pool.check_at_yield_points();
         let now = control.control().clone();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut workers = Vec::from(checkpointer.spawn(&env)?);
@@ -345,6 +346,15 @@ fn enumerate(seed: u64, steps: usize, every: u64) -> u64 {
         }
     }
     points
+}
+
+#[test]
+#[should_panic(expected = "the low-water mark")]
+fn a_simulation_finds_a_violated_invariant_at_its_next_yield_point() {
+    let base = Base::open(&SimulatedDisk::new(1), 1).unwrap();
+    base.env.yield_point();
+    base.pool.context().log.misplace_low_water_mark();
+    base.env.yield_point();
 }
 
 #[test]

@@ -119,6 +119,7 @@ impl Base {
         let log = Arc::new(log);
         let context = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
         let pool = Arc::new(BufferPool::new(context, PAGE_SIZE, frames, frames)?);
+        pool.check_at_yield_points();
         let now = control.control().clone();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut workers = Vec::from(checkpointer.spawn(&*env)?);
@@ -159,6 +160,7 @@ impl Base {
             &mut attach,
         )?;
         let transactions = Arc::new(transactions);
+        transactions.check_at_yield_points();
         let mut trees = Vec::new();
         for id in [CLUSTERED, UNIQUE, PLAIN] {
             trees.push(Arc::new(Tree::new(pool.clone(), attach(id)?, TreeHash::new(budget.clone()))));
