@@ -49,6 +49,16 @@ pub(super) struct Path<'a, S: PageStore + 'a> {
     pub node: S::Reading<'a>,
 }
 
+/// The outcome of one attempt to descend.
+enum Attempt<'t, S: PageStore + 't> {
+    /// A node changed during the descent.
+    Changed,
+    /// The tree has no node at the level.
+    TooLow,
+    /// The node at the level.
+    Reached(Path<'t, S>),
+}
+
 impl<S: PageStore> Tree<S> {
     /// Descends to a level. Returns `None` if the tree is not that high, or has no page.
     #[inline]
@@ -62,8 +72,10 @@ impl<S: PageStore> Tree<S> {
             return Ok(None);
         }
         loop {
-            if let Some(path) = self.try_descend(target, level, access)? {
-                return Ok(path);
+            match self.try_descend(target, level, access)? {
+                Attempt::Changed => {}
+                Attempt::TooLow => return Ok(None),
+                Attempt::Reached(path) => return Ok(Some(path)),
             }
         }
     }
@@ -104,15 +116,9 @@ impl<S: PageStore> Tree<S> {
         self.damaged(page, "its keys are not those that its parent expects: a write of one of them was lost")
     }
 
-    /// Makes one attempt; the outer `None` if something changed during the descent.
+    /// Makes one attempt.
     #[inline]
-    #[expect(clippy::option_option, reason = "an attempt that failed is not a tree that is too low")]
-    fn try_descend(
-        &self,
-        target: Target<'_>,
-        level: u8,
-        access: Access,
-    ) -> Result<Option<Option<Path<'_, S>>>> {
+    fn try_descend(&self, target: Target<'_>, level: u8, access: Access) -> Result<Attempt<'_, S>> {
         let at_level = |level| if level == 0 { access } else { Access::Point };
         let mut parent: Option<S::Reading<'_>> = None;
         let mut page = PageNo::ROOT;
@@ -127,16 +133,20 @@ impl<S: PageStore> Tree<S> {
                 if node.is_valid() {
                     return Err(self.damaged(page, "it is not a node of the level that its parent expects"));
                 }
-                return Ok(None);
+                return Ok(Attempt::Changed);
             }
             if node.is_unverified()
                 && let Some(parent) = &parent
                 && !self.verify_child(parent.clone(), slot, node.clone())?
             {
-                return Ok(None);
+                return Ok(Attempt::Changed);
             }
             if at <= level {
-                return Ok(node.is_valid().then(|| (at == level).then_some(Path { parent, node })));
+                return Ok(match node.is_valid() {
+                    false => Attempt::Changed,
+                    true if at < level => Attempt::TooLow,
+                    true => Attempt::Reached(Path { parent, node }),
+                });
             }
             slot = match target {
                 Target::Key(key) => view.child_slot(key),
@@ -145,11 +155,11 @@ impl<S: PageStore> Tree<S> {
             page = view.child(slot);
             // A page number from a torn read must not make the store read from disk.
             if !node.is_valid() {
-                return Ok(None);
+                return Ok(Attempt::Changed);
             }
             let child = self.store.read(&self.space, page, at_level(at - 1));
             if !node.is_valid() {
-                return Ok(None);
+                return Ok(Attempt::Changed);
             }
             expected = Some(at - 1);
             parent = Some(core::mem::replace(&mut node, child?));

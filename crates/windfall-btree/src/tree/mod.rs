@@ -71,6 +71,14 @@ pub struct Tree<S: PageStore> {
     log_reserved: bool,
 }
 
+/// The result of a read by a hint of the hash index.
+enum ByHint {
+    /// The leaf that the hint names cannot tell.
+    Unknown,
+    /// The header of the entry, or that there is no entry.
+    Answer(Option<EntryHeader>),
+}
+
 impl<S: PageStore> Tree<S> {
     /// Creates a handle of the tree in this tablespace, with its hash index.
     pub fn new(store: Arc<S>, space: S::Space, hash: S::Hash) -> Self {
@@ -134,9 +142,9 @@ impl<S: PageStore> Tree<S> {
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
         let hash = self.hash.is_on().then(|| hash_of(key));
         if let Some(hash) = hash
-            && let Some(answer) = self.get_by_hint(hash, key, value)
+            && let ByHint::Answer(header) = self.get_by_hint(hash, key, value)
         {
-            return Ok(answer);
+            return Ok(header);
         }
         loop {
             value.clear();
@@ -162,16 +170,15 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
-    /// Reads an entry from the leaf that the hash index hints at; the outer `None` if that leaf cannot answer.
-    #[expect(clippy::option_option, reason = "no answer is not the answer that there is no entry")]
-    fn get_by_hint(&self, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Option<Option<EntryHeader>> {
-        let (page, hint) = self.hash.hint(hash)?;
+    /// Reads an entry from the leaf that the hash index hints at.
+    fn get_by_hint(&self, hash: u64, key: &[u8], value: &mut Vec<u8>) -> ByHint {
+        let Some((page, hint)) = self.hash.hint(hash) else { return ByHint::Unknown };
         // If this read fails, the descent returns the right error, if there is one.
-        let Ok(reading) = self.store.read(&self.space, page, Access::Point) else { return None };
+        let Ok(reading) = self.store.read(&self.space, page, Access::Point) else { return ByHint::Unknown };
         let node = Node::new(reading.page());
         // A page that has not been verified against its parent yet may be stale.
         if !node.is_leaf() || !node.has_prefix_of(key) || reading.is_unverified() {
-            return None;
+            return ByHint::Unknown;
         }
         value.clear();
         let (slot, found) = if node.is_at(hint, key) { (hint, true) } else { node.find(key) };
@@ -179,14 +186,14 @@ impl<S: PageStore> Tree<S> {
             node.value_into(slot, value);
             let header = node.header(slot);
             if !reading.is_valid() {
-                return None;
+                return ByHint::Unknown;
             }
             if slot != hint {
                 self.hash.note(hash, page, slot);
             }
-            return Some(Some(header));
+            return ByHint::Answer(Some(header));
         }
-        (node.contains(key) && reading.is_valid()).then_some(None)
+        if node.contains(key) && reading.is_valid() { ByHint::Answer(None) } else { ByHint::Unknown }
     }
 
     /// Creates the root if there is none.

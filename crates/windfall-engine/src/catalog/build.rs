@@ -71,7 +71,7 @@ use crate::{
     txn::{
         StatementLock,
         locks::{TableMode, key_latch::KeyLatchGuard},
-        mvcc::value,
+        mvcc::{CurrentVersion, value},
         row::secondary::{entry_key, index_key_of, split},
         trx::background,
     },
@@ -608,7 +608,8 @@ impl<'a> Filler<'a> {
             header = value::get_indexed(self.rows, row, &mut value)?;
             Ok(header)
         };
-        let is_settled = self.catalog.transactions.active().read_final(TrxId::NONE, &mut read)?.is_ok();
+        let current = self.catalog.transactions.active().read_final(TrxId::NONE, &mut read)?;
+        let is_settled = matches!(current, CurrentVersion::Final(_));
         let is_live = header.is_some_and(|header| !header.is_deleted());
         if !is_live || self.index.key.key_of(&value) != index_key {
             return Ok(EntryState::Absent);

@@ -55,6 +55,14 @@ pub struct LogReader {
     ended: bool,
 }
 
+/// What the log has at a position.
+enum NextFrame {
+    /// A frame with a right checksum.
+    Whole(Header),
+    /// No frame of this log, for this reason: the end of the log, or damage.
+    None(&'static str),
+}
+
 impl LogReader {
     /// Returns a reader of the log that `control` describes. Reading starts at `from`, the beginning of a frame: the
     /// low-water mark, or any start or end of a group above it.
@@ -98,8 +106,8 @@ impl LogReader {
     pub fn next_group(&mut self) -> Result<Option<(Lsn, Lsn, &[u8])>> {
         while !self.ended && self.stop.is_none_or(|stop| self.at < stop) {
             let header = match self.frame()? {
-                Ok(header) => header,
-                Err(what) => {
+                NextFrame::Whole(header) => header,
+                NextFrame::None(what) => {
                     self.bad(what)?;
                     break;
                 }
@@ -125,17 +133,17 @@ impl LogReader {
         self.at
     }
 
-    /// Returns the frame that begins here, or what is wrong with it.
-    fn frame(&mut self) -> Result<Result<Header, &'static str>> {
+    /// Returns the frame that begins here.
+    fn frame(&mut self) -> Result<NextFrame> {
         if !self.fill(HEADER)? {
-            return Ok(Err("the log stops"));
+            return Ok(NextFrame::None("the log stops"));
         }
         let from = (self.at.0 - self.base.0) as usize;
         let Some(header) = Header::decode(&self.buffer[from..]) else {
-            return Ok(Err("the frame has an impossible header"));
+            return Ok(NextFrame::None("the frame has an impossible header"));
         };
         if header.lsn != self.at {
-            return Ok(Err("the frame carries another LSN"));
+            return Ok(NextFrame::None("the frame carries another LSN"));
         }
         let fits = if self.at < self.incarnation_start {
             header.incarnation >= self.newest && header.incarnation < self.incarnation
@@ -149,15 +157,15 @@ impl LogReader {
                     return Err(self.outdated(self.at).into());
                 }
             }
-            return Ok(Err("the frame was written by another incarnation of the log"));
+            return Ok(NextFrame::None("the frame was written by another incarnation of the log"));
         }
         if !self.fill(header.span())? {
-            return Ok(Err("the log stops within a frame"));
+            return Ok(NextFrame::None("the log stops within a frame"));
         }
         // Filling may have moved the buffer.
         let from = (self.at.0 - self.base.0) as usize;
         let whole = header.holds(self.seed, &self.buffer[from..from + header.span()]);
-        Ok(if whole { Ok(header) } else { Err("the frame's checksum is wrong") })
+        Ok(if whole { NextFrame::Whole(header) } else { NextFrame::None("the frame's checksum is wrong") })
     }
 
     /// Makes sure that this many bytes from here on are in the buffer. Returns whether the log has them.

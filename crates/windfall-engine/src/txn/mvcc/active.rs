@@ -133,6 +133,15 @@ pub struct Active {
     oldest: AtomicU64,
 }
 
+/// What a read of the newest version of an entry finds ([`Active::read_final`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CurrentVersion {
+    /// The header of the version, which no rollback removes any more; `None` if there is no entry.
+    Final(Option<EntryHeader>),
+    /// The transaction that made the version has not ended.
+    Unfinished(TrxId),
+}
+
 impl Active {
     /// Returns a table without transactions, which assigns these ids.
     pub(in crate::txn) fn new(ids: Arc<Ids>, env: Arc<dyn Env>) -> Self {
@@ -252,7 +261,7 @@ impl Active {
 
     /// Reads an entry until its version is final: its writer is `me`, or had ended before the entry was read. The check
     /// must come first: a writer that ends after the read may have rolled back, and the version that was read is then
-    /// gone. If the writer has not ended, returns the writer instead.
+    /// gone.
     ///
     /// # Errors
     /// Those of `read`.
@@ -260,17 +269,19 @@ impl Active {
         &self,
         me: TrxId,
         mut read: impl FnMut() -> Result<Option<EntryHeader>>,
-    ) -> Result<Result<Option<EntryHeader>, TrxId>> {
+    ) -> Result<CurrentVersion> {
         let mut ended = None;
         loop {
             let oldest = self.oldest();
             let header = read()?;
-            let Some(writer) = header.map(|header| header.trx) else { return Ok(Ok(None)) };
+            let Some(writer) = header.map(|header| header.trx) else {
+                return Ok(CurrentVersion::Final(None));
+            };
             if writer < oldest || writer == me || ended == Some(writer) {
-                return Ok(Ok(header));
+                return Ok(CurrentVersion::Final(header));
             }
             if self.is_active(writer) {
-                return Ok(Err(writer));
+                return Ok(CurrentVersion::Unfinished(writer));
             }
             ended = Some(writer);
         }

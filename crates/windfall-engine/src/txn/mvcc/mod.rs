@@ -14,7 +14,7 @@ pub mod value;
 pub mod view;
 pub mod visibility;
 
-pub use active::Active;
+pub use active::{Active, CurrentVersion};
 pub use ids::Ids;
 pub use snapshot::Snapshot;
 pub use view::ReadView;

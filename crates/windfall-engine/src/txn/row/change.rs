@@ -37,7 +37,7 @@ use crate::{
     tree::overflow::VALUE_LIMIT,
     txn::{
         locks::{RowMode, key_latch::KeyLatchGuard},
-        mvcc::value,
+        mvcc::{CurrentVersion, value},
         trx::{Savepoint, Trx, running::RollbackCaller},
         undo::record::EntryChange,
     },
@@ -127,11 +127,11 @@ fn try_change<'e: 't, 't>(
     let mut plan = Plan::default();
     if long || !target.secondaries.is_empty() || target.watch.is_some() {
         let mut before = Vec::new();
-        let header = trx
-            .transactions()
-            .active()
-            .read_final(trx.id(), || value::get_indexed(tree, key, &mut before))?
-            .map_err(|writer| blocked_by(writer, tree, key))?;
+        let active = trx.transactions().active();
+        let header = match active.read_final(trx.id(), || value::get_indexed(tree, key, &mut before))? {
+            CurrentVersion::Final(header) => header,
+            CurrentVersion::Unfinished(writer) => return Err(blocked_by(writer, tree, key)),
+        };
         if let Some(header) = header {
             trx.check_unchanged(header, || target.owner())?;
             plan.ended_writer = header.trx;

@@ -18,6 +18,7 @@ use crate::{
     store::Tree,
     txn::{
         locks::{LockRequest, LockTimeout, RowMode, RowName},
+        mvcc::CurrentVersion,
         trx::Trx,
     },
 };
@@ -63,8 +64,8 @@ pub(super) fn keep(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<(), Sto
     lock_row(trx, tree, key, RowMode::Shared)?;
     // A transaction that is changing the row came first.
     match trx.transactions().active().read_final(trx.id(), || tree.get_into(key, &mut Vec::new()))? {
-        Ok(_) => Ok(()),
-        Err(writer) => {
+        CurrentVersion::Final(_) => Ok(()),
+        CurrentVersion::Unfinished(writer) => {
             let (lock_owner, row) = (trx.lock_owner()?, name_of(tree, key));
             trx.transactions().lock_manager().release_row(&lock_owner, &row);
             Err(Stop::Blocked(Blocked::Writer(writer, row, RowMode::Shared)))
@@ -85,7 +86,7 @@ pub(super) fn is_shared_duplicate(
         return Ok(false);
     }
     let found = transactions.active().read_final(trx.id(), || tree.get_into(key, &mut Vec::new()))?;
-    Ok(found.is_ok_and(is_live))
+    Ok(matches!(found, CurrentVersion::Final(header) if is_live(header)))
 }
 
 /// Returns whether no other transaction has locked the row or the index key.

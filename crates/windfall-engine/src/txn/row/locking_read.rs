@@ -17,7 +17,11 @@ use super::{
 use crate::{
     error::{Owner, Result},
     store::Tree,
-    txn::{locks::RowMode, mvcc::value, trx::Trx},
+    txn::{
+        locks::RowMode,
+        mvcc::{CurrentVersion, value},
+        trx::Trx,
+    },
 };
 
 /// Locks a row and reads it. Returns `false` if there is none. Without `whole`, a value in overflow pages is not read.
@@ -37,8 +41,10 @@ pub fn read_locked(
     let _latch =
         transactions.key_latches().latch_in_call(transactions.key_latches().name(tree.space().id(), key))?;
     let header = match transactions.active().read_final(trx.id(), || tree.get_into(key, out))? {
-        Ok(header) => header,
-        Err(writer) => return Err(Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), mode))),
+        CurrentVersion::Final(header) => header,
+        CurrentVersion::Unfinished(writer) => {
+            return Err(Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), mode)));
+        }
     };
     if let Some(header) = header {
         trx.check_unchanged(header, owner)?;
@@ -63,9 +69,11 @@ pub fn read_locked(
 /// A row that has left since a strict read view was made; damage, I/O, a dropped table.
 pub fn has_left(trx: &Trx<'_>, index: &Tree, entry: &[u8], owner: impl FnOnce() -> Owner) -> Result<bool> {
     match trx.transactions().active().read_final(trx.id(), || index.get_into(entry, &mut Vec::new()))? {
-        Ok(None) => Ok(true),
-        Ok(Some(header)) if header.is_deleted() => trx.check_unchanged(header, owner).map(|()| true),
-        Ok(Some(_)) | Err(_) => Ok(false),
+        CurrentVersion::Final(None) => Ok(true),
+        CurrentVersion::Final(Some(header)) if header.is_deleted() => {
+            trx.check_unchanged(header, owner).map(|()| true)
+        }
+        CurrentVersion::Final(Some(_)) | CurrentVersion::Unfinished(_) => Ok(false),
     }
 }
 

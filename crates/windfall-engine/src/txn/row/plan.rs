@@ -25,6 +25,7 @@ use crate::{
             RowMode,
             key_latch::{KeyLatchGuard, LatchName},
         },
+        mvcc::CurrentVersion,
         trx::Trx,
         undo::record::{EntryChange, Touch},
     },
@@ -196,16 +197,16 @@ fn check_unique(
                 .active()
                 .read_final(trx.id(), || secondary.tree.get_into(cursor.key(), &mut Vec::new()))?;
             match there {
-                Err(writer) => {
+                CurrentVersion::Unfinished(writer) => {
                     return Err(Stop::Blocked(Blocked::Writer(writer, name(), RowMode::Exclusive)));
                 }
-                Ok(Some(header)) if !header.is_deleted() => {
+                CurrentVersion::Final(Some(header)) if !header.is_deleted() => {
                     if trx.rules.gaps {
                         keep(trx, target.clustered, &cursor.key()[prefix.len()..])?;
                     }
                     return Err(SchemaError::DuplicateKey(target.owner_of(secondary)).into());
                 }
-                Ok(_) => {}
+                CurrentVersion::Final(_) => {}
             }
         }
         more = cursor.next()?;
