@@ -65,9 +65,9 @@ fn in_base() -> [Change; 2] {
     ]
 }
 
-/// Returns the changes that give the packages of the copy the next version. In a target folder that two workspaces share,
-/// Cargo distinguishes their packages by name and version, and not by path: it would take what was built of the one for
-/// the other.
+/// Returns the change that gives the packages of the copy the next version. In a target folder that two workspaces
+/// share, Cargo distinguishes their packages by name and version, and not by path: it would take what was built of the
+/// one for the other.
 fn version(files: &Files) -> Result<Change, String> {
     const FILE: &str = "Cargo.toml";
     let manifest = files.get(Path::new(FILE)).and_then(|bytes| str::from_utf8(bytes).ok());

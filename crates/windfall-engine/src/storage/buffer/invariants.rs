@@ -1,8 +1,8 @@
 //! Checks of the pool's invariants, for simulations.
 //!
 //! **Purpose.** A simulation has the pool and the log check themselves at every yield point, from the moment at which
-//! the pool exists: recovery included. These are checks that an assertion at one place cannot make, because they concern
-//! several structures, or every moment and not only a change.
+//! the pool exists: recovery included. These are checks that an assertion at one place cannot make, because they
+//! concern several structures, or every moment and not only a change.
 //!
 //! **Invariants.** A check changes nothing and waits for nothing: a part that is locked is skipped, because the holder
 //! may be in the middle of a change. So is a frame with a held latch, which may be changing from one page to another.

@@ -322,3 +322,13 @@ fn crash_points_during_the_freeing_of_long_chains() {
     let points: u64 = (1..3).map(|seed| enumerate_script(seed, &script, true, 7)).sum();
     assert!(points > 100, "{points} crash points are too few to mean anything");
 }
+
+#[test]
+#[should_panic(expected = "the low-water mark")]
+fn a_simulation_finds_a_violated_invariant_at_its_next_yield_point() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let base = Base::open(Setup::simulated(&disk, &env)).unwrap();
+    env.yield_point();
+    base.pool.context().log.misplace_low_water_mark();
+    env.yield_point();
+}
