@@ -27,6 +27,15 @@ struct Tables {
     by_id: FxHashMap<SpaceId, u32>,
 }
 
+impl Tables {
+    fn check_slots(&self) {
+        assert!(
+            self.by_id.len() + self.unused.len() == self.slots.len(),
+            "a slot of the directory is neither used nor unused"
+        );
+    }
+}
+
 impl Default for Directory {
     fn default() -> Self {
         Self(RwLock::new(Rank::Spaces, Tables::default()))
@@ -56,6 +65,7 @@ impl Directory {
         tables.slots[slot] = Some(space.clone());
         let earlier = tables.by_id.insert(space.id(), slot as u32);
         assert!(earlier.is_none(), "tablespace {} was entered twice", space.id());
+        tables.check_slots();
         Ok(slot as u32)
     }
 
@@ -74,6 +84,7 @@ impl Directory {
                 tables.unused.push(slot);
             }
         }
+        tables.check_slots();
     }
 
     /// Returns the tablespace of a frame's tag.

@@ -36,9 +36,10 @@ impl DirtySet {
         debug_assert!(is_new, "{page:?} is being written already");
     }
 
-    /// Removes a page from `writing`: the copy is durable.
-    pub(super) fn written(&mut self, page: PageNo, since: Lsn) {
-        self.writing.remove(&(since, page));
+    /// Removes a page from `writing`: the copy is durable. Returns whether the page was there: the reclaimer may have
+    /// taken the set of a dropped tablespace.
+    pub(super) fn written(&mut self, page: PageNo, since: Lsn) -> bool {
+        self.writing.remove(&(since, page))
     }
 
     /// Moves a page back to `waiting`: the copy could not be written. `changed_since` is the LSN of the next change, if
@@ -47,6 +48,7 @@ impl DirtySet {
         let was_written = self.writing.remove(&(since, page));
         debug_assert!(was_written, "{page:?} was not being written since {since:?}");
         if let Some(later) = changed_since {
+            debug_assert!(since <= later, "{page:?} changed again before the change that was copied");
             let was_waiting = self.waiting.remove(&(later, page));
             debug_assert!(was_waiting, "{page:?} is dirty and does not wait since {later:?}");
         }

@@ -194,6 +194,7 @@ impl Doublewrite {
         }
         let crc = crc32c::crc32c(&bytes[12..HEADER]);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        debug_assert!(queue.pending() == 0, "a batch begins while another one is being written");
         queue.submit(vec![Request {
             token: 0,
             file: FileName::Doublewrite,

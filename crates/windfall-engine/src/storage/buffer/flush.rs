@@ -135,6 +135,7 @@ impl Flusher {
     /// Writes pages to their data files, and waits until that is done. The token of each is its index in the batch.
     /// Failed writes go to `failed` with their copies.
     fn write(&mut self, requests: Vec<Request>, failed: &mut BTreeMap<usize, (DiskError, IoBuffer)>) {
+        debug_assert!(self.queue.pending() == 0, "pages are written while others are still under way");
         self.queue.submit(requests);
         while self.queue.pending() > 0 {
             for Completion { token, result, buffer } in self.queue.complete(true) {
@@ -341,8 +342,15 @@ impl BufferPool {
             if !failed.contains(&n) {
                 // A frame that was reclaimed from a dropped tablespace meanwhile is not being written: there is one
                 // batch at a time.
-                self.arena.frame(copy.frame).clear(WRITING);
-                copy.space.dirty.lock().written(copy.page, copy.since);
+                let before = self.arena.frame(copy.frame).clear(WRITING);
+                let was_written = copy.space.dirty.lock().written(copy.page, copy.since);
+                debug_assert!(
+                    before & WRITING != 0 && was_written
+                        || cfg!(feature = "model")
+                        || copy.space.is_dropped(),
+                    "{} was written, and neither its frame nor its dirty set says so",
+                    copy.id()
+                );
             } else if !self.dirty_again(&copy) {
                 flusher.failed.push(copy);
             }
@@ -431,10 +439,16 @@ impl BufferPool {
         assert!(kept < 2, "the doublewrite file has two halves, and no half {kept}");
         let mut flusher = self.flusher.lock();
         assert!(flusher.torn.is_empty() && flusher.failed.is_empty(), "a batch came before the first one");
+        assert!(self.counters.writes.load(Relaxed) == 0, "a page was written before recovery chose the half");
         flusher.doublewrite.go_on(1 - kept as u64, number);
         for (space, page, copy) in torn {
             let mut latched = self.latch_for_format(&space, page)?;
             let content = words(&copy.bytes()[..self.page_size]);
+            debug_assert!(
+                self.verify(PageId { space: space.id(), page }, Page::new(&content)).is_ok(),
+                "the copy of {page:?} of tablespace {} is not whole",
+                space.id()
+            );
             latched.page().copy_from(Page::new(&content));
             self.arena.frame(latched.frame).set(UNVERIFIED);
             latched.mark_dirty(&space, since);
@@ -527,6 +541,8 @@ impl BufferPool {
             frame.set_oldest(copy.since);
             frame.clear(WRITING);
         } else {
+            #[cfg(not(feature = "model"))]
+            debug_assert!(copy.space.is_dropped(), "{} lost its frame while it was written", copy.id());
             dirty.written(copy.page, copy.since);
         }
         drop(dirty);
@@ -637,6 +653,10 @@ impl BufferPool {
             }
         }
         assert!(flusher.torn.len() <= PAGES, "{} torn pages are more than a batch", flusher.torn.len());
+        debug_assert!(
+            flusher.torn.iter().map(Torn::id).collect::<BTreeSet<_>>().len() == flusher.torn.len(),
+            "a torn page has two copies, and one of them is outdated"
+        );
         // After a failure, too: a page that reached its data file may be torn there while only the doublewrite file has
         // it whole.
         self.sync_files(&spaces)?;

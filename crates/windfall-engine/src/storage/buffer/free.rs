@@ -6,6 +6,8 @@
 //! its changes, so that equal heads mean an unchanged list (the ABA problem of Treiber's stack, 1986).
 
 use super::arena::{Arena, FrameNo};
+#[cfg(not(feature = "model"))]
+use crate::ids::SpaceId;
 use crate::sync::atomic::{
     AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed},
@@ -26,6 +28,12 @@ pub(super) struct FreeList {
 impl FreeList {
     /// Adds a frame that holds nothing.
     pub(super) fn push(&self, arena: &Arena, frame: FrameNo) {
+        // In a model, a load would be a step of its schedule.
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            arena.frame(frame).tag().space == SpaceId::NONE,
+            "{frame:?} is added to the free list and holds a page"
+        );
         let mut head = self.head.load(Acquire);
         loop {
             arena.frame(frame).next_free.store(head as u32, Relaxed);

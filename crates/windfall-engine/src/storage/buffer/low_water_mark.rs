@@ -92,7 +92,7 @@ impl LowWaterMark {
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
         while let Some((key, space)) = heap.pop() {
-            let oldest = Self::oldest_of(&space, durable).map(|lsn| lsn.min(registered));
+            let oldest = Self::oldest_of(&space, durable, key).map(|lsn| lsn.min(registered));
             match oldest {
                 None => {}
                 Some(lsn) if lsn <= key => {
@@ -105,10 +105,16 @@ impl LowWaterMark {
         Lsn::MAX
     }
 
-    /// Returns the tablespace's oldest LSN. A tablespace that is clean, or durably dropped, leaves the list: `None`.
-    fn oldest_of(space: &Space, durable: Lsn) -> Option<Lsn> {
+    /// Returns the tablespace's oldest LSN; `key` is its key in the heap. A tablespace that is clean, or durably
+    /// dropped, leaves the list: `None`.
+    fn oldest_of(space: &Space, durable: Lsn, key: Lsn) -> Option<Lsn> {
         let dirty = space.dirty.lock();
         let oldest = dirty.oldest().filter(|_| !(space.is_dropped() && space.drop_lsn() <= durable));
+        debug_assert!(
+            oldest.is_none_or(|oldest| key <= oldest),
+            "the log may be cut off above a change of tablespace {} that is not on disk",
+            space.id()
+        );
         if oldest.is_none() {
             // Under the lock of the dirty set: the thread that dirties the next page lists the tablespace again.
             space.listed.store(false, Release);
@@ -143,7 +149,7 @@ impl LowWaterMark {
         while found.len() < most
             && let Some((key, space)) = heap.pop()
         {
-            match Self::oldest_of(&space, durable).map(|lsn| lsn.min(registered)) {
+            match Self::oldest_of(&space, durable, key).map(|lsn| lsn.min(registered)) {
                 None => {}
                 Some(lsn) if lsn > key => heap.push(lsn, space),
                 Some(_) if key > up_to => {

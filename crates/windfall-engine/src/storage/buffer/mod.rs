@@ -247,9 +247,13 @@ impl<'a> ExclusivePage<'a> {
         self.changed = true;
         let frame = self.pool.arena.frame(self.frame);
         // Under this latch no other thread sets or clears the bit.
-        if !frame.is(DIRTY) {
+        if frame.is(DIRTY) {
+            #[cfg(not(feature = "model"))]
+            debug_assert!(frame.oldest() <= since, "a page changed before the change that made it dirty");
+        } else {
             let before = frame.set(DIRTY);
             debug_assert!(before & DIRTY == 0, "two threads mark a page dirty under one exclusive latch");
+            debug_assert!(before & RETIRED == 0, "a page changed in a frame that is not in use");
             frame.set_oldest(since);
             self.pool.counters.dirty.fetch_add(1, Relaxed);
             let tag = frame.tag();
@@ -586,7 +590,16 @@ impl BufferPool {
             self.arena.frame(frame).tag() == PageId { space: space.id(), page },
             "{frame:?} is abandoned and holds another page"
         );
-        space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            !self.arena.frame(frame).is(DIRTY | WRITING),
+            "{frame:?} is abandoned with a change that is not in its file"
+        );
+        let removed = space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
+        debug_assert!(
+            removed || cfg!(feature = "model") || space.is_dropped(),
+            "{frame:?} is abandoned, and the page table of its live tablespace does not name it"
+        );
         space.page_removed();
         self.free_latched(frame);
     }
@@ -604,6 +617,8 @@ impl BufferPool {
 
     /// Frees a frame that holds nothing.
     fn give(&self, frame: FrameNo) {
+        #[cfg(not(feature = "model"))]
+        debug_assert!(frame.0 < self.used.load(Acquire), "{frame:?} is given and was never taken");
         if frame.0 >= self.limit.load(Acquire) {
             self.retire(frame);
         } else {

@@ -225,7 +225,7 @@ impl PageTable {
         guard: &Guard,
     ) -> bool {
         let n = page.0 as usize;
-        let unset = |entry: &Entry| entry.compare_exchange(frame.0 + 1, 0, SeqCst, Relaxed).is_ok();
+        let unset = |entry: &Entry| entry.compare_exchange(frame.0 + 1, 0, SeqCst, Acquire).is_ok();
         if n < INLINE {
             return unset(&self.inline[n]);
         }
@@ -345,7 +345,9 @@ impl PageTable {
                     return Some(PageNo(at as u32));
                 }
             } else {
-                at = self.skip(at, guard)?;
+                let next = self.skip(at, guard)?;
+                debug_assert!(next >= at, "the drain of a page table goes back from {at} to {next}");
+                at = next;
             }
         }
         None

@@ -89,6 +89,7 @@ impl BufferPool {
                 }
             }
         }
+        debug_assert!(under_way.iter().all(Option::is_none), "a page was requested and never read");
         self.context.health.check()
     }
 }

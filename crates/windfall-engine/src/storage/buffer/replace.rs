@@ -252,8 +252,13 @@ impl BufferPool {
         let space = self.directory.at(descriptor.slot(), id);
         debug_assert!(space.is_some(), "{frame:?} holds a page of a tablespace that left the directory");
         if let Some(space) = space {
-            space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
+            let removed =
+                space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
             space.page_removed();
+            debug_assert!(
+                removed || cfg!(feature = "model") || space.is_dropped(),
+                "{frame:?} is evicted, and the page table of its live tablespace does not name it"
+            );
             if space.is_dropped() {
                 work::count(Work::Reclaimed);
                 self.counters.reclaimed.fetch_add(1, Relaxed);
@@ -262,7 +267,8 @@ impl BufferPool {
                 self.counters.evictions.fetch_add(1, Relaxed);
             }
         }
-        descriptor.clear_tag();
+        let was_dirty = descriptor.clear_tag();
+        debug_assert!(!was_dirty, "{frame:?} is evicted with a change that is only in the log");
         descriptor.latch.release_changed();
         true
     }

@@ -71,6 +71,11 @@ impl BufferPool {
 
     /// Retires a frame beyond the pool's size that has come free.
     pub(super) fn retire(&self, frame: FrameNo) {
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            self.arena.frame(frame).tag().space == SpaceId::NONE,
+            "{frame:?} is retired and holds a page"
+        );
         self.arena.release(frame, FrameNo(frame.0 + 1));
         let before = self.arena.frame(frame).set(RETIRED);
         debug_assert!(before & (DIRTY | WRITING | RETIRED) == 0, "{frame:?} is retired twice, or in use");
@@ -80,7 +85,9 @@ impl BufferPool {
     }
 
     fn bring_back(&self, frame: FrameNo) {
-        if self.arena.frame(frame).clear(RETIRED) & RETIRED != 0 {
+        let before = self.arena.frame(frame).clear(RETIRED);
+        if before & RETIRED != 0 {
+            debug_assert!(before & (DIRTY | WRITING) == 0, "{frame:?} was retired with a page to be written");
             self.give(frame);
         }
     }
@@ -100,6 +107,7 @@ impl BufferPool {
             // bottom.
             self.free.take_all(&self.arena, &mut |frame| self.give(frame));
         }
+        debug_assert!(round.at >= limit, "frames within the size of the pool are given up");
         let end = used.min(round.at.saturating_add(FRAMES_PER_STEP));
         for frame in (round.at..end).map(FrameNo) {
             let descriptor = self.arena.frame(frame);
