@@ -101,7 +101,8 @@ impl Checkpointer {
     /// Must be called with the transactions when recovery has replayed everything: from then on the low-water mark may
     /// rise.
     pub fn recovered(&self, unfinished: Arc<dyn Unfinished>) {
-        let _ = self.unfinished.set(unfinished);
+        let is_first = self.unfinished.set(unfinished).is_ok();
+        assert!(is_first, "recovery has ended twice, and checkpoints use the earlier transactions");
     }
 
     /// Returns the LSN to which the low-water mark could rise now, apart from transactions.

@@ -67,6 +67,7 @@ impl<'a> Mtr<'a> {
     /// A full disk, or another failure to make room.
     pub fn reserve(&mut self, space: &Space, bytes: u64) -> Result<()> {
         debug_assert!(!self.applied, "what can fail comes before the first change");
+        debug_assert!(self.reservation.is_none(), "a second reservation gives back the first one");
         if space.durability() == Durability::Logged {
             self.reservation = Some(self.pool.context().log.reserve(bytes)?);
         }
@@ -213,6 +214,11 @@ impl<'a> Mtr<'a> {
     /// Adds a record that is not a change of a page.
     pub fn record(&mut self, record: &Record<'_>) {
         debug_assert!(!matches!(record, Record::Page { .. }), "a change of a page is not applied");
+        debug_assert!(
+            !matches!(record, Record::Drop { spaces }
+                if spaces.is_empty() || spaces.iter().any(|space| *space < SpaceId::FIRST)),
+            "a drop is logged of nothing, or of a tablespace of the engine: {record:?}"
+        );
         self.applied = true;
         self.recorded = true;
         self.group.push(record);
@@ -234,8 +240,19 @@ impl<'a> Mtr<'a> {
             if logged { appending.append(self.group.bytes())? } else { (log.end(), Lsn::ZERO) };
         debug_assert!(logged || !self.recorded, "a record was added that is not in the group");
         debug_assert!(!logged || start < end, "the group ends where it starts");
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            self.pages.iter().flatten().all(|memo| memo.page.id() == memo.id),
+            "a frame got another page while it was latched"
+        );
         for memo in self.pages.iter_mut().flatten().filter(|memo| memo.page.is_changed()) {
             if memo.space.durability() == Durability::Logged {
+                #[cfg(not(feature = "model"))]
+                debug_assert!(
+                    memo.page.page().lsn() < end,
+                    "the last change of {} is above the end of the log",
+                    memo.id
+                );
                 memo.page.page().set_lsn(end);
             }
             memo.page.mark_dirty(&memo.space, start);

@@ -217,6 +217,7 @@ impl SystemTree {
             }
         };
         assert!(places.len() == changes.len(), "{} places for {} changes", places.len(), changes.len());
+        let logged = mtr.logged();
         // From the last to the first: a change moves only the slots after it.
         let (mut sparse, mut noted) = (SmallVec::<[usize; 1]>::new(), None);
         for (at, change) in changes.iter().enumerate().rev() {
@@ -235,6 +236,10 @@ impl SystemTree {
             }
         }
         drop(places);
+        debug_assert!(
+            mtr.logged() - logged <= changes.iter().map(Change::log_bytes).sum(),
+            "the changes take more of the log than was reserved for them"
+        );
         self.sparse.push(sparse.into_iter().map(|at| core::mem::take(&mut changes[at].key)).collect());
         Ok(())
     }

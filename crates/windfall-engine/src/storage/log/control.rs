@@ -252,6 +252,22 @@ impl ControlFile {
         change(&mut control);
         // The damaged slot is the next to be written.
         control.alone = false;
+        let before = &self.control;
+        debug_assert!(
+            (control.uuid, control.page_size, control.segment_size)
+                == (before.uuid, before.page_size, before.segment_size),
+            "the record would be that of another database"
+        );
+        debug_assert!(control.low_water_mark >= before.low_water_mark, "the low-water mark moves back");
+        debug_assert!(
+            control.incarnation >= before.incarnation
+                && control.incarnation_start >= before.incarnation_start,
+            "the log goes back to an earlier incarnation"
+        );
+        debug_assert!(
+            control.space_ceiling >= before.space_ceiling && control.trx_ceiling >= before.trx_ceiling,
+            "a ceiling falls, and ids would be assigned twice"
+        );
         // No real database writes this often: only a forged sequence number is that large.
         let sequence = self.sequence.checked_add(1);
         let sequence =

@@ -159,6 +159,11 @@ impl LogGroup<'_> {
 
 impl Drop for LogGroup<'_> {
     fn drop(&mut self) {
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            self.log.slots[self.slot].bound.load(Relaxed) != FREE,
+            "a slot is released twice, and may be another thread's by now"
+        );
         self.log.slots[self.slot].bound.store(FREE, SeqCst);
         self.log.slot_free.notify_ordered();
     }

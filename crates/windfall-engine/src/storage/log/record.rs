@@ -144,6 +144,7 @@ impl GroupWriter {
     /// Appends any record.
     pub fn push(&mut self, record: &Record<'_>) {
         let out = self.buffer();
+        let from = out.len();
         let mut put = |tag: u8, words: &[u64]| {
             out.push(tag);
             for word in words {
@@ -176,6 +177,12 @@ impl GroupWriter {
             }
             Record::TrxEnd { trx, stream } => put(TRX_END, &[trx.0, u64::from(*stream)]),
         }
+        // Reading back the record of a drop would request memory, which a drop does not.
+        debug_assert!(
+            matches!(record, Record::Page { .. } | Record::Drop { .. })
+                || GroupReader::new(&self.bytes[from..]).eq([Ok(record.clone())]),
+            "the record would be read back as another one: {record:?}"
+        );
     }
 }
 

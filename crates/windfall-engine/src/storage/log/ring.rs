@@ -73,6 +73,11 @@ impl Ring {
         // In a model, a load would be a step of its schedule.
         #[cfg(not(feature = "model"))]
         debug_assert!(word(0).load(Relaxed) == 0, "the space of the frame was not cleared");
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            word(header.span() as u64 / 8 - 1).load(Relaxed) == 0,
+            "the space of the frame was not cleared up to its end"
+        );
         word(1).store(second, Relaxed);
         word(2).store(third, Relaxed);
         let (whole, rest) = payload.as_chunks::<8>();

@@ -269,6 +269,7 @@ impl Segments {
             return Err(error.into());
         }
         self.disk.sync_folder(Folder::Log).map_err(|error| self.health.poison(&error.to_string()))?;
+        debug_assert!(!files.retired.contains(&number), "segment {number} is prepared and may be removed");
         self.prepared.store(number + 1, SeqCst);
         Ok(true)
     }

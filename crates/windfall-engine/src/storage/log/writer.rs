@@ -179,6 +179,8 @@ impl Log {
         };
         debug_assert!(unsynced.written >= goal, "the log is synced before it is written");
         self.sync_written(&unsynced).map_err(|error| self.health.poison(&error.to_string()))?;
+        #[cfg(not(feature = "model"))]
+        debug_assert!(self.durable.load(SeqCst) >= goal, "a sync has ended and its goal is not durable");
         Ok(true)
     }
 
@@ -217,6 +219,8 @@ impl Log {
         let before = self.arrived.load(SeqCst);
         if before < expected && turn.is_multiple_of(1 << useless_waits.min(GATHER_BACKOFF_MAX)) {
             let moment = self.last_sync().min(GATHER_MAX);
+            #[cfg(not(feature = "model"))]
+            debug_assert!(self.expected.load(SeqCst) == u64::MAX, "two leaders wait for committers");
             self.expected.store(expected, SeqCst);
             self.arrival.wait_for(moment, || self.arrived.load(SeqCst) >= expected);
             self.expected.store(u64::MAX, SeqCst);
@@ -244,6 +248,8 @@ impl Log {
     fn write_out(&self, writer: &mut Writer, from: Lsn, upto: Lsn) -> Result<()> {
         #[cfg(not(feature = "model"))]
         debug_assert!(upto <= self.end(), "more is written than was reserved");
+        #[cfg(not(feature = "model"))]
+        debug_assert!(self.written.load(SeqCst) == from.0, "two threads write the log");
         let geometry = self.segments.geometry();
         let mut at = from;
         while at < upto {

@@ -45,7 +45,7 @@ use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
     log::{Control, GroupReader, LogReader, Record, segment_of},
     page::{Page, PageOp, blank},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 /// Bytes of changes collected before their pages are visited: each page of a batch is visited once.
@@ -274,6 +274,7 @@ pub fn recover(
 ) -> Result<Recovered> {
     assert!(control.low_water_mark <= scan.end, "the log ends below its low-water mark");
     assert!(scan.end <= pool.context().log.end(), "the log was not opened at its end");
+    assert!(pool.counters.writes.load(Relaxed) == 0, "a page was written before recovery");
     let disk = &*pool.context().disk;
     // Listed once, before anything is written: a file that replay creates must not hide that one was lost.
     let files: Files = disk
@@ -498,6 +499,7 @@ fn replay(
             progress(Progress { phase: Phase::Replay, done: end.0 - control.low_water_mark.0, total });
         }
     }
+    assert!(reader.end() == scan.end, "the log was replayed to another end than the one that was found");
     replay.apply()?;
     assert!(replay.pages.is_empty() && replay.bytes.is_empty(), "changes were collected and not applied");
     progress(Progress { phase: Phase::Replay, done: total, total });

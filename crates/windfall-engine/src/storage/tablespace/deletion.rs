@@ -12,6 +12,8 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
+#[cfg(not(feature = "model"))]
+use crate::buffer::Durability;
 use crate::{
     buffer::{BufferPool, Space},
     disk::FileName,
@@ -130,11 +132,23 @@ impl Deleter {
     /// Takes over the file of a dropped tablespace.
     pub fn push(&self, space: &Space) {
         assert!(space.is_dropped(), "the file of tablespace {}, which is live, is to be deleted", space.id());
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            space.durability() == Durability::Temporary
+                || space.drop_lsn() > Lsn::ZERO
+                || self.pool.context().health.is_poisoned(),
+            "the file of tablespace {} is to be deleted, and its drop is not in the log",
+            space.id()
+        );
         self.take_over(PendingFile { space: space.id(), dropped: space.drop_lsn(), left: None });
     }
 
     /// Takes over a file that no record names.
     pub fn push_file(&self, space: SpaceId) {
+        assert!(
+            self.pool.space(space).is_none_or(|space| space.is_dropped()),
+            "the file of tablespace {space}, which is in use, is to be deleted"
+        );
         self.take_over(PendingFile { space, dropped: Lsn::ZERO, left: None });
     }
 
@@ -217,6 +231,12 @@ impl Deleter {
 
     /// Truncates the file by a piece, or removes it when little is left. Returns whether it is deleted.
     fn cut(&self, pending_file: &mut PendingFile) -> Result<bool, DiskError> {
+        #[cfg(not(feature = "model"))]
+        assert!(
+            pending_file.dropped <= self.pool.context().log.durable(),
+            "the file of tablespace {} is deleted before its drop is durable",
+            pending_file.space
+        );
         let disk = &self.pool.context().disk;
         let file = FileName::Data(pending_file.space);
         let left = match pending_file.left {

@@ -243,6 +243,7 @@ pub fn allocate(
             continue;
         };
         debug_assert!(bit < span - 1, "the last page of a group is never allocated");
+        debug_assert!(bit > 0, "the page of the map itself is allocated");
         // Before anything is changed, because there may be no frame available.
         let slot = mtr.latch_fresh(space, PageNo(first + bit))?;
         if let Map::New(map, before) = found {

@@ -34,15 +34,13 @@ fn a_write_torn_at_any_byte_leaves_the_old_or_the_new() {
 
 #[test]
 fn every_field_comes_back() {
-    let disk = new_database();
-    let mut file = ControlFile::open(disk.clone(), Health::new()).unwrap();
+    let disk = TestDisk::new();
+    let fixed = Control { page_size: 1, uuid: [2; 16], segment_size: 5, ..Control::default() };
+    let mut file = ControlFile::create(disk.clone(), Health::new(), fixed.clone()).unwrap();
     file.update(|control| {
         *control = Control {
-            page_size: 1,
-            uuid: [2; 16],
             incarnation: 3,
             incarnation_start: Lsn(4),
-            segment_size: 5,
             low_water_mark: Lsn(6),
             checkpoint: Lsn(7),
             durable: Lsn(8),
@@ -51,6 +49,7 @@ fn every_field_comes_back() {
             clean: true,
             system_made: true,
             alone: false,
+            ..fixed
         }
     })
     .unwrap();
