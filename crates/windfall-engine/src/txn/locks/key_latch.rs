@@ -68,6 +68,11 @@ impl Queue {
 
     /// Removes the thread that was served. Returns whether the queue is empty.
     fn leave(&mut self, by: By) -> bool {
+        debug_assert!(self.serving < self.next, "a thread leaves a queue in which none is served");
+        debug_assert!(
+            (u64::from(by == By::Call)..=self.next - self.serving).contains(&self.calls),
+            "the queue counts other calls than it has"
+        );
         self.calls -= u64::from(by == By::Call);
         self.serving += 1;
         self.serving == self.next
@@ -161,6 +166,10 @@ impl KeyLatches {
         names.dedup();
         debug_assert!(guard.by == By::Call, "a worker acquires no latch while it holds one");
         debug_assert!(names.iter().all(|name| !guard.held.contains(name)), "a call takes a latch once");
+        debug_assert!(
+            names.iter().all(|name| guard.held.iter().all(|held| held.space != name.space)),
+            "a call takes more latches in a tablespace in which it holds one"
+        );
         names.into_iter().try_for_each(|name| guard.take_in_call(name))
     }
 }
@@ -209,6 +218,7 @@ impl Drop for KeyLatchGuard<'_> {
         for name in self.held.drain(..).rev() {
             let shard = self.latches.shard(name);
             let mut queues = shard.queues.lock();
+            debug_assert!(queues.contains_key(&name), "a key latch is released that is not held");
             if let Entry::Occupied(mut queue) = queues.entry(name)
                 && queue.get_mut().leave(self.by)
             {
@@ -300,7 +310,7 @@ mod tests {
         let call = latches.latch_in_call(names[0]).unwrap();
         assert!(nested(|| latches.latch_in_call(names[0])).is_err());
         nested(|| {
-            let mut row = latches.latch_in_call(names[1]).unwrap();
+            let mut row = latches.latch_in_call(latches.name(SpaceId(19), &[1])).unwrap();
             assert!(latches.latch_more(&mut row, vec![names[0]]).is_err());
         });
         drop(call);

@@ -246,6 +246,7 @@ impl LockOwners {
 
     /// Ends a wait with this outcome. It has left its queue already.
     pub(super) fn settle(&mut self, trx: TrxId, outcome: Result<(), LockError>) {
+        debug_assert!(self.all.contains_key(&trx), "the wait of an unknown lock owner ends");
         if let Some(owner) = self.all.get_mut(&trx) {
             debug_assert!(owner.outcome.is_none(), "a wait has one outcome");
             owner.wait = None;

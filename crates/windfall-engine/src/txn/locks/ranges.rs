@@ -38,6 +38,14 @@ impl Ranges {
             to = end.zip(to).map(|(end, to)| end.max(to));
             from = from.min(first);
         }
+        debug_assert!(
+            self.0.range::<Key, _>(..&from).next_back().is_none_or(|(_, end)| !reaches(end.as_ref(), &from)),
+            "a range touches the one before it, and is not merged with it"
+        );
+        debug_assert!(
+            self.0.range::<Key, _>(&from..).next().is_none_or(|(next, _)| !reaches(to.as_ref(), next)),
+            "a range touches the one after it, and is not merged with it"
+        );
         self.0.insert(from, to);
     }
 

@@ -266,6 +266,10 @@ impl Space {
     /// Releases the locks of a transaction here, at most `rows` row locks: the table lock last, because it covers the
     /// rows. Returns whether all are released.
     pub(super) fn give_back(&mut self, trx: TrxId, rows: &mut usize, owners: &mut LockOwners) -> bool {
+        debug_assert!(
+            !self.inserters.contains(&trx),
+            "transaction {trx} releases its locks and waits to insert"
+        );
         if self.ranges.remove(&trx).is_some() {
             self.serve_inserters(owners);
         }
