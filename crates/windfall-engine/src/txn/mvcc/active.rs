@@ -234,6 +234,7 @@ impl Active {
     pub(in crate::txn) fn end(&self, trx: TrxId) -> (bool, Option<Arc<LockOwner>>) {
         let mut table = self.table.lock();
         let ended = table.running.remove(&trx);
+        debug_assert!(ended.is_some(), "transaction {trx} ends and is not active");
         table.names -= ended.as_ref().map_or(0, Running::log_of_name);
         debug_assert!(!table.running.is_empty() || table.names == 0, "names are counted of no transaction");
         self.publish_oldest(&table, self.ids.next_trx());
@@ -244,7 +245,12 @@ impl Active {
     /// Ids are assigned under the lock, so `next` is above all that have begun.
     fn publish_oldest(&self, table: &Table, next: TrxId) {
         let oldest = table.running.first_key_value().map_or(next, |(trx, _)| *trx);
-        if self.oldest.load(Relaxed) != oldest.0 {
+        let before = self.oldest.load(Relaxed);
+        debug_assert!(
+            before <= oldest.0,
+            "transaction {oldest} is active, and all below {before} were reported to have ended"
+        );
+        if before != oldest.0 {
             self.oldest.store(oldest.0, Release);
         }
     }
@@ -395,6 +401,10 @@ impl Active {
     fn look(&self, table: &Table) -> Snapshot {
         let high = self.ids.next_trx();
         let active: Vec<TrxId> = table.running.keys().copied().collect();
+        debug_assert!(
+            active.last().is_none_or(|trx| *trx < high),
+            "a snapshot has an active transaction that has not begun"
+        );
         Snapshot { low: active.first().copied().unwrap_or(high), high, active }
     }
 
@@ -462,9 +472,9 @@ impl Active {
         (horizon, number, is_ended)
     }
 
-    /// Removes a pin, unless it was ended.
-    pub(super) fn unpin(&self, number: u64) {
-        self.table.lock().pins.remove(&number);
+    /// Removes a pin, unless it was ended. Returns whether it was there.
+    pub(super) fn unpin(&self, number: u64) -> bool {
+        self.table.lock().pins.remove(&number).is_some()
     }
 
     /// Ends the read views that do not see a transaction, beginning with the oldest, if they were made before

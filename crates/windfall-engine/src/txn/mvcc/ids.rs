@@ -120,6 +120,11 @@ impl Ids {
         mtr.record(&Record::Ceilings { space, trx });
         let end = mtr.commit()?;
         self.pool.context().log.sync_to(end)?;
+        #[cfg(not(feature = "model"))]
+        assert!(
+            end <= self.pool.context().log.durable(),
+            "ids become usable before their ceiling is durable"
+        );
         for counter in both {
             assert!(
                 counter.next.load(SeqCst) <= counter.usable.load(SeqCst),

@@ -68,6 +68,10 @@ struct Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.active.unpin(self.number);
+        let was_pinned = self.active.unpin(self.number);
+        debug_assert!(
+            was_pinned || cfg!(feature = "model") || self.is_ended.load(SeqCst),
+            "purge did not wait for a read view that was valid"
+        );
     }
 }

@@ -91,5 +91,7 @@ fn write_chain<'e: 't, 't>(
             left -= chunk.len() as u64;
         }
     }
-    Ok(writer.finish()?.0)
+    let chain = writer.finish()?.0;
+    debug_assert!(chain.length == edit.length(), "a chain has another length than its value");
+    Ok(chain)
 }

@@ -121,6 +121,10 @@ pub(super) fn plan<'e, 't>(
         _ => Ok(Vec::new()),
     };
     let (old, new) = (keys(before)?, keys(after)?);
+    debug_assert!(
+        [&old, &new].iter().all(|keys| keys.is_empty() || keys.len() == target.secondaries.len()),
+        "a row has index keys for another number of indexes than its table has"
+    );
     let latches = trx.transactions().key_latches();
     let mut names: Vec<LatchName> = Vec::new();
     let mut taken = Vec::new();

@@ -137,6 +137,10 @@ impl Transactions {
         for (trx, xid) in prepared {
             group.push(&Record::TrxPrepare { trx, xid: xid[..].into() });
         }
+        debug_assert!(
+            group.bytes().len() <= self.log().max_group(),
+            "the transactions that a checkpoint names do not fit into a group"
+        );
         limit
     }
 

@@ -88,8 +88,11 @@ impl Prepared {
 
     /// Returns a transaction to the table, where it waits.
     pub fn leave(&self, name: &[u8], trx: Suspended) {
-        if let Some(entry) = self.table.lock().get_mut(name) {
+        let mut table = self.table.lock();
+        debug_assert!(table.contains_key(name), "a prepared transaction is returned under an unknown name");
+        if let Some(entry) = table.get_mut(name) {
             debug_assert!(entry.waiting.is_none(), "a prepared transaction has one possessor");
+            debug_assert!(entry.id == trx.id(), "a name gets another transaction than it was given to");
             entry.waiting = Some(trx);
         }
     }

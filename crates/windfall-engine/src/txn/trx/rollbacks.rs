@@ -113,7 +113,14 @@ impl Rollbacks {
     pub(in crate::txn) fn add(&self, trx: Suspended) {
         let waiting = Waiting::new(trx);
         debug_assert!(waiting.id != TrxId::NONE, "a transaction with changes has an id");
-        self.state.lock().waiting.push_back(waiting);
+        let mut state = self.state.lock();
+        debug_assert!(
+            state.waiting.iter().all(|known| known.id != waiting.id),
+            "transaction {} is handed over twice",
+            waiting.id
+        );
+        state.waiting.push_back(waiting);
+        drop(state);
         self.wake.notify();
     }
 

@@ -38,6 +38,7 @@ use crate::{
         mvcc::ReadView,
         undo::{
             Stream,
+            record::UndoRecord,
             rollback::{LOG_OF_END, LOG_PER_ENTRY, RollbackSpace},
             stream::{Place, Tail},
         },
@@ -111,6 +112,7 @@ impl<'e> Trx<'e> {
     /// Suspends the transaction, to be resumed. The log reserved for its rollback stays reserved, unless it is too
     /// much.
     pub fn suspend(mut self) -> Suspended {
+        debug_assert!(!self.ended, "a transaction is suspended after its end");
         self.ended = true;
         let mut state = core::mem::take(&mut self.state);
         let most = self.transactions.log().size() / STANDING;
@@ -307,6 +309,14 @@ impl<'e> Trx<'e> {
         table: SpaceId,
         entries: usize,
     ) {
+        debug_assert!(!self.ended, "transaction {} writes undo after its end", self.state.id);
+        debug_assert!(!self.state.prepared, "transaction {} writes undo and is prepared", self.state.id);
+        debug_assert!(
+            UndoRecord::decode(record)
+                .is_ok_and(|made| (made.trx, made.previous) == (self.state.id, self.previous(tail))),
+            "the record is no part of the chain of transaction {}",
+            self.state.id
+        );
         // Usually it is the table of the record before.
         let touched = &mut self.state.touched;
         if tail.durability() == Durability::Logged
@@ -363,6 +373,10 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// A full disk, or more names than a checkpoint can note: the transaction continues as if this had not been called.
     pub fn prepare(&mut self, name: &Arc<[u8]>) -> Result<Lsn> {
+        debug_assert!(
+            !self.ended && !self.state.prepared,
+            "a transaction is prepared twice, or after its end"
+        );
         self.ensure_id()?;
         if self.logged().is_none() {
             return Ok(Lsn::ZERO);
@@ -431,6 +445,7 @@ impl<'e> Trx<'e> {
 
     /// Ends the transaction, which has logged its end if it had to.
     pub(in crate::txn) fn end(&mut self) {
+        debug_assert!(!self.ended, "transaction {} ends twice", self.state.id);
         self.ended = true;
         if self.state.id == TrxId::NONE {
             return;

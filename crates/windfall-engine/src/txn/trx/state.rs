@@ -56,16 +56,10 @@ impl Suspended {
         prepared: bool,
     ) -> Self {
         let logged = (last != UndoPos::NONE).then(|| (stream_of(last), last));
+        let ending = active.ending(id);
+        debug_assert!(ending.is_some(), "transaction {id} is unfinished and not active");
         let touched = touched.into_iter().collect();
-        Self {
-            id,
-            logged,
-            ending: active.ending(id),
-            rollback_log_bytes: u64::MAX,
-            touched,
-            prepared,
-            ..Self::default()
-        }
+        Self { id, logged, ending, rollback_log_bytes: u64::MAX, touched, prepared, ..Self::default() }
     }
 
     /// Returns the tables that it has changed, by their clustered trees, except temporary ones.

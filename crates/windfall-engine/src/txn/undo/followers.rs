@@ -65,6 +65,7 @@ impl Drop for Following<'_> {
     fn drop(&mut self) {
         let mut by_table = self.followers.by_table.lock();
         let follower = by_table.remove(&self.table);
+        debug_assert!(follower.is_some(), "a follower was not registered until its end");
         self.followers.count.store(by_table.len(), SeqCst);
         drop(by_table);
         // Its backlog may be large, and is not freed under the lock.

@@ -218,6 +218,10 @@ impl State {
         for (_, passed) in self.left.range_mut(..=youngest) {
             passed.slices.extend([slice, slice + 1]);
         }
+        debug_assert!(
+            self.at / slice_bytes == slice,
+            "another slice is skipped than the one at the position"
+        );
         self.at = (slice + 1) * slice_bytes;
     }
 

@@ -228,6 +228,7 @@ impl UndoRecord {
 
     /// Appends the encoded form, without length and state.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        let from = out.len();
         let (kind, space) = match &self.body {
             Body::Row { change: RowChange::Insert, space, .. } => (INSERT, space),
             Body::Row { change: RowChange::Update { .. }, space, .. } => (UPDATE, space),
@@ -266,6 +267,10 @@ impl UndoRecord {
                 }
             }
         }
+        debug_assert!(
+            Self::decode(&out[from..]).as_ref() == Ok(self),
+            "the undo record would be read back as another one"
+        );
     }
 
     /// Decodes a record, without length and state.

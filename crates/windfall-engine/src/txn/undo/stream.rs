@@ -530,8 +530,14 @@ impl Stream {
             context.pool.detach(&space, end);
         }
         made?;
-        let before = self.slices.lock().insert(slice, space.clone());
-        assert!(before.is_none(), "a slice is created once");
+        let mut slices = self.slices.lock();
+        assert!(
+            slices.last_key_value().is_none_or(|(newest, _)| *newest < slice),
+            "slice {slice} of stream {} is created below an existing one",
+            self.number
+        );
+        slices.insert(slice, space.clone());
+        drop(slices);
         if self.durability == Durability::Logged {
             self.context.slices.fetch_add(1, Relaxed);
         }
@@ -640,6 +646,10 @@ impl Tail<'_> {
             self.end.newest = Some((slice, stream.make_slice(slice)?));
             slice += 1;
         }
+        debug_assert!(
+            self.end.newest.as_ref().is_some_and(|(newest, _)| *newest >= last),
+            "the last slice of a reserved record does not exist"
+        );
         Ok(())
     }
 

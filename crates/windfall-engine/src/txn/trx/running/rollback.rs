@@ -97,6 +97,11 @@ impl Trx<'_> {
         if !self.has_changed_since(savepoint) {
             return Ok(());
         }
+        debug_assert!(
+            savepoint.records < self.state.records,
+            "transaction {} is rolled back to a later state",
+            self.state.id
+        );
         self.state.rolled_back += 1;
         let lock_owner = self.lock_owner()?;
         let keep = |space: SpaceId, key: &[u8]| {
