@@ -177,7 +177,9 @@ impl AutoIncrement {
         };
         // A call that finds no next number reads the ceiling, and gets an error.
         let next = self.next.swap(0, SeqCst);
-        if next == self.ceiling.load(SeqCst) || tree.space().is_dropped() {
+        let ceiling = self.ceiling.load(SeqCst);
+        debug_assert!(next <= ceiling, "numbers up to {next} were allocated above the ceiling {ceiling}");
+        if next == ceiling || tree.space().is_dropped() {
             return Ok(());
         }
         let _room = tree.store().context().log.admit_space_maker(OVERHEAD)?;

@@ -54,7 +54,7 @@ use super::{
     bulk::{self, Load, PIECE},
     ddl::{Catalog, IndexDefinition, check_index, new_space, no_table, record_key},
     ddl_options::DdlOptions,
-    record::IndexRecord,
+    record::{IndexRecord, TableRecord},
     runs::Runs,
     table::{Table, TableSchema},
 };
@@ -214,6 +214,10 @@ impl Catalog {
         let mut record = old.record.clone();
         record.version += 1;
         record.indexes.push(index.clone());
+        debug_assert!(
+            TableRecord::decode(&record.encode()).as_ref() == Some(&record),
+            "the record of {name} would be read back as another one"
+        );
         self.change(&mut [Change::put(record_key(name), record.encode())], &[], mode)?.1.finished();
         let mut secondaries = old.secondaries.clone();
         secondaries.push(tree.clone());

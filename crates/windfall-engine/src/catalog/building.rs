@@ -88,6 +88,8 @@ impl Building {
                 self.bytes.fetch_add(length, Relaxed);
             }
         }
+        #[cfg(not(feature = "model"))]
+        debug_assert!(self.bytes.load(Relaxed) >= notes.len() * NOTE, "a note is not counted");
     }
 
     /// Takes all current notes.

@@ -106,7 +106,8 @@ impl Drop for SpacesBeingFilled<'_> {
     fn drop(&mut self) {
         let mut making = self.catalog.making.lock();
         for space in &self.spaces {
-            making.remove(space);
+            let was_listed = making.remove(space);
+            debug_assert!(was_listed, "tablespace {space} is being filled and was not listed");
         }
     }
 }
@@ -415,6 +416,7 @@ impl Catalog {
         if !dropped.is_empty() {
             mtr.record(&Record::Drop { spaces: dropped.into() });
         }
+        debug_assert!(mtr.logged() as u64 <= bytes, "a statement logs more than it has reserved");
         let end = mtr.commit()?;
         // Logged but not yet durable: tests run background steps here, to find any that should have waited for
         // durability.
@@ -492,6 +494,10 @@ impl Catalog {
         debug_assert!(
             schema.trees().all(|tree| !tree.space().is_dropped()),
             "a tree was dropped before its table had a name"
+        );
+        debug_assert!(
+            TableRecord::decode(&record).as_ref() == Some(&schema.record),
+            "the record of {name} would be read back as another one"
         );
         let created_at = self.transactions.stamp()?;
         schema.trees().for_each(|tree| tree.space().set_created_at(created_at));

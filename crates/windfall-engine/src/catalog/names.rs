@@ -75,6 +75,10 @@ impl Moves {
         let oldest = self.listings.keys().next().copied().unwrap_or(self.next());
         let cut = self.moved.drain(..(oldest - self.first) as usize).collect();
         self.first = oldest;
+        debug_assert!(
+            !self.listings.is_empty() || self.moved.is_empty(),
+            "moves are kept that no listing may miss"
+        );
         cut
     }
 }
@@ -355,10 +359,14 @@ impl Drop for MetadataLock<'_> {
             let mut shard = self.names.shard(name).lock();
             let before = if table.is_some() {
                 let entry = shard.get_mut(name).expect("the name is claimed");
-                core::mem::replace(entry, Entry { table, mark: Mark::Free }).table
+                Some(core::mem::replace(entry, Entry { table, mark: Mark::Free }))
             } else {
-                shard.remove(name).and_then(|entry| entry.table)
+                shard.remove(name)
             };
+            debug_assert!(
+                before.as_ref().is_some_and(|entry| entry.mark != Mark::Free),
+                "a statement gives {name} a meaning and has not locked it"
+            );
             // This may be the last handle of the table: its memory is not freed under the mutex.
             drop(shard);
             drop(before);

@@ -172,8 +172,10 @@ impl Table {
     pub(super) fn change_schema(&self, closed: &mut Closed<'_>, schema: TableSchema) -> TableSchema {
         assert!(closed.is_of(self.gate()), "a table's gate is closed while its schema is replaced");
         assert!(schema.is_of_its_record(), "the trees of a new schema are those of its record");
-        let now = schema.record.clustered;
+        let (id, version, now) = (schema.record.id, schema.record.version, schema.record.clustered);
         let before = self.schema.replace(closed, schema);
+        debug_assert!(before.record.id == id, "a table gets the schema of another one");
+        debug_assert!(before.record.version <= version, "a table gets an earlier definition back");
         if before.record.clustered != now {
             self.numbers.restart();
         }

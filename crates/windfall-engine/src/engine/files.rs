@@ -93,6 +93,10 @@ impl FileRecords {
             let _room = self.pool.context().log.admit_now(LOG_PER_BATCH)?;
             let mut mtr = Mtr::begin(&self.pool)?;
             self.system.change(&mut mtr, &mut changes)?;
+            debug_assert!(
+                mtr.logged() as u64 <= LOG_PER_BATCH,
+                "records take more of the log than was reserved"
+            );
             mtr.commit()?;
         }
         recorded();

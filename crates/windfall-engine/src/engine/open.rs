@@ -201,6 +201,7 @@ impl Engine {
         let scan = recovery::scan(&disk, control.control(), progress)?;
         let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log(), &mut control, scan.end)
             .map(Arc::new)?;
+        assert!(log.end() == scan.end, "the log goes on elsewhere than where recovery has found its end");
         let opened = control.control().clone();
         let context = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
         let pool = BufferPool::new(context, page_size, size, most)?;
