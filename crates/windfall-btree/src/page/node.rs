@@ -143,6 +143,7 @@ impl EntryHeader {
     }
 
     pub(super) fn words(self) -> [u64; 2] {
+        debug_assert!(self.trx <= TrxId::MAX, "transaction {} does not fit the header of an entry", self.trx);
         [self.trx.0 & TrxId::MAX.0 | u64::from(self.flags) << 48, self.undo.0]
     }
 

@@ -129,6 +129,10 @@ impl NodeList {
         let prefix = prefix_of(lower, upper);
         let mut out = Vec::with_capacity(self.bytes.len() + self.entries.len() * 4);
         for &(start, middle, end) in &self.entries {
+            debug_assert!(
+                self.bytes[start as usize..middle as usize].starts_with(&lower[..prefix]),
+                "a prefix is cut off a key that does not begin with it"
+            );
             let suffix = &self.bytes[start as usize + prefix..middle as usize];
             out.extend_from_slice(&(suffix.len() as u16).to_le_bytes());
             out.extend_from_slice(&((end - middle) as u16).to_le_bytes());

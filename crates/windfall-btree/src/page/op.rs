@@ -191,6 +191,7 @@ impl<'a> PageOp<'a> {
 
     /// Appends the logged form.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        let from = out.len();
         match *self {
             Self::Format { kind, level } => out.extend_from_slice(&[FORMAT, kind as u8, level]),
             Self::Write { at, bytes } => {
@@ -241,6 +242,10 @@ impl<'a> PageOp<'a> {
                 put_bytes(out, image);
             }
         }
+        debug_assert!(
+            PageOp::decode(&out[from..]) == Ok((*self, &[])),
+            "the operation would be read back as another one"
+        );
     }
 
     /// Decodes a logged form. Returns the operation and the bytes that follow it.

@@ -183,6 +183,11 @@ impl<'a> Page<'a> {
 
     /// Writes fewer than eight bytes, all in one word.
     fn set_few(self, at: usize, bytes: &[u8]) {
+        debug_assert!(
+            bytes.len() < WORD && at % WORD + bytes.len() <= WORD,
+            "{} bytes at {at} are not a part of one word",
+            bytes.len()
+        );
         if !bytes.is_empty() {
             let value = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
             let mask = (1 << (8 * bytes.len())) - 1;

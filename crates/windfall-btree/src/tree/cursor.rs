@@ -108,6 +108,7 @@ impl Batch {
     ) -> bool {
         self.clear();
         let (first, _) = node.find(&self.low);
+        debug_assert!(until.is_none_or(|until| *until > self.low[..]), "a batch would end where it begins");
         // `until` is above `low`, and so not below the leaf.
         let until = until.filter(|until| node.contains(until));
         let stop = until.map_or(node.count(), |until| node.find(until).0);
@@ -139,6 +140,10 @@ impl Batch {
         self.clear();
         // `high` is at most the leaf's upper fence, which begins with the prefix like every key of the leaf.
         let end = self.high.as_ref().map_or(node.count(), |high| node.find(high).0);
+        debug_assert!(
+            self.high.as_deref().is_none_or(|high| from < high),
+            "a batch would begin where it ends"
+        );
         // `from` is below `high`, and so not above the leaf.
         let from = Some(from).filter(|from| node.contains(from));
         let stop = from.map_or(0, |from| node.find(from).0);

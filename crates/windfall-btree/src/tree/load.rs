@@ -137,6 +137,11 @@ impl<S: PageStore> BulkLoader<'_, S> {
         let mut rest = NodeList::default();
         let count = node.list.len();
         debug_assert!(count >= 2, "a node without its last entry would be empty");
+        debug_assert_eq!(
+            node.words,
+            node.list.words(level == 0, node.prefix),
+            "the words of a node were counted wrong while it was filled"
+        );
         let upper = if level == 0 {
             separator(node.list.key(count - 2), node.list.key(count - 1)).to_vec()
         } else {

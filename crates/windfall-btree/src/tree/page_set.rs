@@ -25,6 +25,7 @@ impl PageSet {
         let is_new = *word & bit == 0;
         *word |= bit;
         self.len += usize::from(is_new);
+        debug_assert!(self.words.len() <= self.len, "a word of the set is zero");
         is_new
     }
 
@@ -43,6 +44,7 @@ impl PageSet {
                 }
             }
         }
+        debug_assert!(self.words.len() <= self.len, "a word of the set is zero");
     }
 
     /// Returns the number of pages.

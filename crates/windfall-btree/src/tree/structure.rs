@@ -262,6 +262,7 @@ impl<S: PageStore> Tree<S> {
         between: &[u8],
     ) -> Result<()> {
         let node = Node::new(mtr.page(child));
+        debug_assert!(node.contains(between), "a node is split at a key outside its fences");
         let level = node.level();
         let (mut lower, mut upper) = (Vec::new(), Vec::new());
         node.lower_into(&mut lower);
@@ -283,6 +284,10 @@ impl<S: PageStore> Tree<S> {
         let link = mtr.page_no(right);
         mtr.apply(parent, &PageOp::InnerInsert { slot: slot as u16, child: link, suffix });
         debug_assert_eq!(Node::new(mtr.page(parent)).child(slot), link, "a new node is not in its parent");
+        debug_assert!(
+            Node::new(mtr.page(parent)).is_at(slot, between),
+            "a parent does not have the lower fence of a new node"
+        );
         mtr.commit()?;
         Ok(())
     }
@@ -411,6 +416,10 @@ impl<S: PageStore> Tree<S> {
                     mtr.apply(left, &PageOp::NodeBuild { level: *level, lower, upper, image });
                     mtr.apply(parent, &PageOp::NodeRemove { slot: right as u16 });
                     debug_assert!(Node::new(mtr.page(parent)).count() > 0, "a parent has no child left");
+                    debug_assert!(
+                        Node::new(mtr.page(parent)).is_parent_of(right - 1, Node::new(mtr.page(left))),
+                        "the fences of a merged node are not the separators on both sides of its link"
+                    );
                     mtr.free(&self.space, gone);
                     mtr.commit()?;
                     return Ok(Outcome::Merged(merged.seam));
@@ -505,6 +514,14 @@ impl<S: PageStore> Tree<S> {
         let (mut lower, mut upper) = (Vec::new(), Vec::new());
         left.lower_into(&mut lower);
         let upper = right.upper_into(&mut upper).then_some(upper);
+        let (mut end, mut start) = (Vec::new(), Vec::new());
+        debug_assert!(
+            left.upper_into(&mut end) && {
+                right.lower_into(&mut start);
+                end == start
+            },
+            "two nodes are merged that are no neighbours"
+        );
         let mut list = NodeList::default();
         list.push_node(left, 0, left.count());
         list.push_node(right, 0, right.count());
