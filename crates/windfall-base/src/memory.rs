@@ -195,6 +195,7 @@ impl Words {
             }
             _ => self.free(),
         }
+        debug_assert!(before == 0 || self.bytes() < before, "a step has freed nothing of {before} bytes");
         before - self.bytes()
     }
 

@@ -22,6 +22,10 @@ pub fn encode<F: AsRef<[u8]>>(fields: &[F]) -> Vec<u8> {
     for field in fields {
         value.extend_from_slice(field.as_ref());
     }
+    debug_assert!(
+        fields.last().is_none_or(|last| field(&value, fields.len() - 1) == Some(last.as_ref())),
+        "the last field would be read back as another one"
+    );
     value
 }
 

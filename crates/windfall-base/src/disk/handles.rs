@@ -86,7 +86,8 @@ impl Cache {
 
     fn take(&mut self, name: FileName) -> Option<Entry> {
         let entry = self.files.remove(&name)?;
-        self.by_use.remove(&entry.used);
+        let was_listed = self.by_use.remove(&entry.used).is_some();
+        debug_assert!(was_listed == self.limit.is_some(), "a cached handle was not in the order of use");
         Some(entry)
     }
 

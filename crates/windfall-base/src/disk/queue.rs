@@ -151,6 +151,13 @@ impl Drop for IoThreads {
         };
         self.shared.wake.notify();
         drop(threads);
+        debug_assert!(
+            {
+                let jobs = self.shared.work.lock();
+                jobs.waiting.is_empty() && jobs.busy == 0
+            },
+            "the threads have ended before every request was carried out"
+        );
     }
 }
 

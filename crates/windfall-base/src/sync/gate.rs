@@ -150,6 +150,7 @@ impl Gate {
 
     /// Closes several gates as one and waits until no thread is inside any of them. See [`Gate::close`].
     pub fn close_all<'g>(gates: impl Iterator<Item = &'g Self>) -> SmallVec<[Closed<'g>; 1]> {
+        debug_assert!(!is_inside(), "a thread inside a gate closes one, and would wait for itself");
         let closed: SmallVec<[Closed<'g>; 1]> = gates.map(Self::begin_to_close).collect();
         let gates = || closed.iter().map(|closed| closed.gate);
         loop {

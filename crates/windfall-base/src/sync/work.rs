@@ -144,6 +144,7 @@ pub fn in_drop<T>(run: impl FnOnce() -> T) -> (T, Counts) {
             SCOPE.set(false);
         }
     }
+    debug_assert!(!is_dropping(), "the work of a drop is counted within another drop");
     let before = so_far();
     SCOPE.set(true);
     let scope = Scope;
