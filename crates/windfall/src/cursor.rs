@@ -218,6 +218,10 @@ impl Cursor {
     pub(crate) fn go(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         self.at = At::Nothing;
         let found = self.find(to, &wanted);
+        debug_assert!(
+            self.beyond.is_none() || self.at == At::Nothing,
+            "a cursor is past an end and at a row"
+        );
         // Entries read ahead are valid only if the view still exists.
         let found = match &self.view {
             Some(view) => view.held(found),
@@ -362,7 +366,13 @@ impl Cursor {
     pub fn row(&self) -> Option<(&[u8], &[u8])> {
         let value = match self.at {
             At::Nothing => return None,
-            At::Row => self.entries.value(),
+            At::Row => {
+                debug_assert!(
+                    self.entries.header().is_some_and(|header| !header.is_deleted() && !header.is_overflow()),
+                    "a cursor is at a row that is deleted, or has its value elsewhere"
+                );
+                self.entries.value()
+            }
             At::LongRow => &self.long,
         };
         Some((self.entries.key(), value))

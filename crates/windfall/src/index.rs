@@ -189,6 +189,7 @@ impl Origin {
 /// in zeros.
 fn behind(index_key: &[u8]) -> Vec<u8> {
     let mut prefix = secondary::prefix_of(index_key);
+    debug_assert_eq!(prefix.last(), Some(&0), "the prefix of an index key does not end in zeros");
     if let Some(last) = prefix.last_mut() {
         *last = 1;
     }

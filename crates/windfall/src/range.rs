@@ -105,6 +105,15 @@ impl Range {
             self.front.settle(lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]))?;
         }
         self.done = !step(self)?;
+        debug_assert!(
+            self.done
+                || self
+                    .front
+                    .key()
+                    .zip(self.back.as_ref().and_then(Cursor::key))
+                    .is_none_or(|(front, back)| front < back),
+            "the two ends of a range have passed each other"
+        );
         Ok(())
     }
 }

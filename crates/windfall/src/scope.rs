@@ -223,6 +223,7 @@ impl Scope {
             self.inner.lock()
         };
         inner.check_under_way()?;
+        debug_assert_eq!(inner.statements, 0, "a transaction ends within a statement of its own");
         self.engine.check_open()?;
         inner.trx.accept_no_calls();
         run(&mut inner)
@@ -236,6 +237,7 @@ impl Scope {
     pub(crate) fn running<'c>(&'c self, inner: &'c mut Inner) -> RunningTrx<'c> {
         // While the transaction is taken out of `inner`, no other call can go on with it.
         let phase = core::mem::replace(&mut inner.phase, Phase::RolledBack("a call of it panicked".into()));
+        debug_assert!(matches!(phase, Phase::Open), "a transaction makes a row call and is not open");
         // Without a view nothing was read yet, so nothing counts as changed since.
         let strict = self.strict_view(inner).cloned();
         let mut trx = self.resume(inner);
@@ -655,6 +657,10 @@ impl<'s> Statement<'s> {
         // Within a call this cannot deadlock: other threads hold the mutex only to check whether they may go on.
         let mut inner = if is_in_call() { scope.inner.lock_out_of_order() } else { scope.inner.lock() };
         inner.statements -= 1;
+        debug_assert!(
+            !self.binds || inner.bound_to == Some(thread::number()),
+            "a statement ends on another thread than the one it has bound its transaction to"
+        );
         if self.binds {
             inner.bound_to = None;
         }
@@ -736,5 +742,9 @@ impl Inner {
 impl Drop for Scope {
     fn drop(&mut self) {
         self.abandon();
+        debug_assert!(
+            !matches!(self.inner.get_mut().phase, Phase::Open),
+            "a transaction is dropped and has not ended"
+        );
     }
 }

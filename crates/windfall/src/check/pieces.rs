@@ -134,6 +134,7 @@ impl<'a> Pieces<'a> {
         trees: &[(Owner, &Tree)],
         rest: Quiesced,
     ) -> bool {
+        debug_assert!(self.suspects.is_empty(), "the suspects of the last piece were not reported");
         self.purged &= rest.is_purged;
         if self.so_far == 0 {
             self.since = self.engine.log.end();
@@ -160,6 +161,12 @@ impl<'a> Pieces<'a> {
             has_ended &= matches!(stage, Stage::Ended);
             self.trees.insert(id, stage);
         }
+        debug_assert!(
+            self.suspects.len() <= self.piece.saturating_add(63),
+            "{} suspects are more than a piece of {} pages",
+            self.suspects.len(),
+            self.piece
+        );
         // Counts of different times are not compared.
         if self.so_far == 1
             && let Some(((table @ Owner::Table(_), rows), indexes)) = counts.split_first()

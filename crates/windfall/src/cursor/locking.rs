@@ -48,6 +48,10 @@ impl Cursor {
     /// Restricts the cursor to this range and fixes its view. At levels that lock gaps, a locking cursor locks the
     /// range, so that no row is added to it.
     pub(crate) fn settle(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
+        debug_assert!(
+            !self.settled && self.entries.is_new(),
+            "a range is fixed twice, or after its first step"
+        );
         self.settled = true;
         self.entries.set_limits(KeyRange::new(lower, upper));
         self.look_or_lock(lower, upper).map_err(|error| error.of(|_| self.owner.clone()))
