@@ -222,6 +222,11 @@ impl Gaps {
     /// Returns the longer gap of each window, of these and of those of other clients in the same windows.
     #[must_use]
     pub fn longer(&self, other: &Self) -> Self {
+        debug_assert_eq!(
+            (self.without.len(), self.with.len()),
+            (other.without.len(), other.with.len()),
+            "the gaps are not those of the same windows"
+        );
         let longer = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a.max(*b)).collect();
         Self { without: longer(&self.without, &other.without), with: longer(&self.with, &other.with) }
     }

@@ -49,6 +49,7 @@ impl Latency {
 
     /// Returns the time in nanoseconds that `percent` per cent of the times do not exceed.
     pub fn percentile(&self, percent: f64) -> u64 {
+        debug_assert!((0.0..=100.0).contains(&percent), "{percent} is not a percentage");
         if percent >= 100.0 {
             self.longest
         } else {

@@ -49,6 +49,7 @@ pub fn median(numbers: &[f64]) -> f64 {
 
 /// Returns the quantile of some numbers at a share from 0 to 1; 0 if there are none.
 pub fn quantile(numbers: &[f64], share: f64) -> f64 {
+    debug_assert!((0.0..=1.0).contains(&share), "{share} is not a share");
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
     let at = (share * sorted.len() as f64).ceil().max(1.0) as usize - 1;

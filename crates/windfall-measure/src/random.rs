@@ -36,6 +36,7 @@ impl Random {
     /// Returns a number below `end`, which must not be 0.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {
+        debug_assert!(end > 0, "no number is below zero");
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 

@@ -92,6 +92,10 @@ impl Timeline {
         if other.cells.len() > self.cells.len() && self.length_ns == u64::MAX {
             self.cells.resize(other.cells.len(), EMPTY);
         }
+        debug_assert!(
+            self.length_ns == u64::MAX || self.length_ns == other.length_ns,
+            "time lines of two lengths are merged, and the rest of one is lost"
+        );
         for (mine, theirs) in self.cells.iter_mut().zip(&other.cells) {
             mine.count += theirs.count;
             mine.first = mine.first.min(theirs.first);

@@ -197,6 +197,7 @@ impl SimulatedDisk {
     /// Plans a failure of the `n`-th operation from now on that the fault fits, counted from 1, and of all later ones
     /// that it fits if it is `lasting`.
     pub fn fail_nth(&self, n: u64, fault: Fault, lasting: bool) {
+        assert!(n > 0, "operations are counted from 1: the fault would never occur");
         self.plan(Plan { from: 0, on: None, spared: n - 1, lasting, fault });
     }
 

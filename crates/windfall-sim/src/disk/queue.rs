@@ -57,7 +57,9 @@ impl SimulatedQueue {
             }),
         };
         let mut state = self.disk.state.lock();
-        state.inode(id).under_way -= 1;
+        let inode = state.inode(id);
+        assert!(inode.under_way > 0, "a request ends that was not counted");
+        inode.under_way -= 1;
         drop(state);
         Completion { token, buffer, result }
     }
