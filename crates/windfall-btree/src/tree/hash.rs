@@ -250,7 +250,7 @@ impl HashIndex for TreeHash {
         };
         let len = table.entries.len();
         debug_assert!(u16::try_from(slot).is_ok(), "a slot's number does not fit a hint");
-        debug_assert!(leaf != PageNo::HEADER, "a hint to the header of a tablespace would be an empty entry");
+
         let entry = hash >> 48 << 48 | u64::from(slot as u16) << 32 | u64::from(leaf.0);
         table.entries[hash as usize & (len - 1)].store(entry, Relaxed);
         // The lowest bits choose the entry: use others, or only the fills of some entries would be counted.

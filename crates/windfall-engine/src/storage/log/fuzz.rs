@@ -250,14 +250,14 @@ pub fn control(data: &[u8]) {
         // There is no segment: the end of a log that was never written, or damage.
         assert!(!matches!(reader.next_group(), Ok(Some(_))));
     }
-    if opened.update(|control| control.trx_ceiling ^= 1).is_err() {
+    if opened.update(|control| control.checkpoint.0 ^= 1).is_err() {
         assert!(
             data.windows(8).any(|bytes| bytes == [0xff; 8]),
             "only the last sequence number has no next one"
         );
         return;
     }
-    let changed = Control { trx_ceiling: control.trx_ceiling ^ 1, alone: false, ..control };
+    let changed = Control { checkpoint: Lsn(control.checkpoint.0 ^ 1), alone: false, ..control };
     let again = ControlFile::open(disk, Health::new()).map(|file| file.control().clone());
     assert!(again.is_ok_and(|again| again == changed), "the newest record is read");
 }
