@@ -19,7 +19,10 @@ use crate::{
     sync::model::{explore, spawn},
     system::SystemTree,
     tree::hash::HashBudget,
-    txn::{Ids, Trx},
+    txn::{
+        Ids, Trx,
+        undo::record::{Body, UndoRecord},
+    },
 };
 
 /// The segment size of the prepared log.
@@ -132,7 +135,9 @@ fn what_has_ended_is_not_found_unfinished() {
         checkpointer.recovered(transactions.clone());
         let mut trx = Trx::new(&transactions);
         let mut tail = trx.tail(None).unwrap();
-        let record = [1; 20];
+        let body = Body::Overflow { space: SpaceId(7), first: PageNo(3) };
+        let mut record = Vec::new();
+        UndoRecord { trx: trx.id(), previous: trx.previous(&tail), body }.encode(&mut record);
         trx.reserve(&mut tail, record.len()).unwrap();
         let mut mtr = Mtr::begin(&pool).unwrap();
         let place = tail.prepare(&mut mtr, record.len()).unwrap();
