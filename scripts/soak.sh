@@ -20,7 +20,7 @@ soak_test() {
 }
 
 net_crash() {
-    soak_test cuts "$@"
+    soak_test crash_points "$@"
 }
 
 net_faults() {

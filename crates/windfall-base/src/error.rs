@@ -702,12 +702,12 @@ mod tests {
         let error = Error::from(of(space));
         assert!(error.to_string().starts_with("tablespace 7: torn; restore"), "{error}");
         assert!(of(SpaceId::CATALOG).to_string().starts_with("the system tree: torn"));
-        let told = error.of(|of| {
+        let named = error.of(|of| {
             assert_eq!(of, Some(space));
             Owner::Table("t".into())
         });
-        assert!(told.to_string().starts_with("table t, tablespace 7: torn"), "{told}");
-        let again = told.of(|_| Owner::Table("other".into()));
+        assert!(named.to_string().starts_with("table t, tablespace 7: torn"), "{named}");
+        let again = named.of(|_| Owner::Table("other".into()));
         assert!(again.to_string().starts_with("table t,"), "{again}");
         let words = Error::from(UsageError::Other("too much".into())).of(|_| Owner::Table("t".into()));
         assert_eq!(words.to_string(), "table t: too much");

@@ -31,15 +31,15 @@ struct State {
     reason: OnceLock<Arc<str>>,
     /// The first panic of a worker in a healthy database: the worker and the message.
     panicked: OnceLock<Arc<str>>,
-    tell: OnceLock<Tell>,
+    on_stop: OnceLock<StopCallback>,
 }
 
 /// The callback that wakes waiting threads.
-struct Tell(Box<dyn Fn() + Send + Sync>);
+struct StopCallback(Box<dyn Fn() + Send + Sync>);
 
-impl fmt::Debug for Tell {
+impl fmt::Debug for StopCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tell")
+        f.write_str("StopCallback")
     }
 }
 
@@ -69,16 +69,16 @@ impl Health {
             tracing::error!(reason, "the database stops");
         }
         self.0.failed.store(true, SeqCst);
-        if let Some(tell) = self.0.tell.get() {
-            (tell.0)();
+        if let Some(callback) = self.0.on_stop.get() {
+            (callback.0)();
         }
         self.error()
     }
 
     /// Registers the callback that wakes waiting threads when the database stops. It may be called under any lock. Only
     /// the first registration counts.
-    pub fn when_stopped(&self, tell: impl Fn() + Send + Sync + 'static) {
-        let _ = self.0.tell.set(Tell(Box::new(tell)));
+    pub fn when_stopped(&self, callback: impl Fn() + Send + Sync + 'static) {
+        let _ = self.0.on_stop.set(StopCallback(Box::new(callback)));
     }
 
     /// Wraps a worker's steps so that a panic stops the database: no other thread would do the worker's work.
@@ -87,7 +87,7 @@ impl Health {
         Box::new(move || {
             let was_well = !health.is_poisoned();
             catch_unwind(AssertUnwindSafe(&mut step)).unwrap_or_else(|panic| {
-                let what = format!("the background worker {name} has panicked: {}", said(&*panic));
+                let what = format!("the background worker {name} has panicked: {}", panic_message(&*panic));
                 if was_well {
                     let _ = health.0.panicked.set(what.as_str().into());
                 }
@@ -114,7 +114,7 @@ impl Health {
 
 /// Returns a panic's message.
 #[doc(hidden)]
-pub fn said(panic: &(dyn Any + Send)) -> &str {
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn a_worker_that_panics_is_named_and_the_waiting_thread_is_woken() {
         let (health, woken) = (Health::new(), Arc::new(Event::new()));
-        let told = woken.clone();
-        health.when_stopped(move || told.notify());
+        let event = woken.clone();
+        health.when_stopped(move || event.notify());
         let env = RealEnv::default();
         let ill = health.clone();
         let step = move || {

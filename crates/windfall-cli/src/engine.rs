@@ -89,13 +89,13 @@ impl Setup {
             options = options.direct_io(direct);
         }
         let (start, said) = (Instant::now(), Cell::new(0));
-        let tell = |progress| {
+        let report = |progress| {
             let seconds = start.elapsed().as_secs();
             if said.replace(seconds) < seconds {
                 eprintln!("recovering, {progress}");
             }
         };
-        Ok(Database::open_with(path, &options, &tell)?)
+        Ok(Database::open_with(path, &options, &report)?)
     }
 }
 

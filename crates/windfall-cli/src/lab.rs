@@ -22,7 +22,7 @@ use windfall_lab::{
     report,
     results::{Results, X9},
 };
-use windfall_measure::{Killed, Machine, units::bytes};
+use windfall_measure::{KillOnDrop, Machine, units::bytes};
 
 use crate::{
     args::{LAB_OUT, LabArgs, LabName, LabScale},
@@ -344,11 +344,11 @@ impl Scratch {
         command.args(["lab", "all", "--child"]).arg(&folder);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let failed = |what: &str| Failure::said(format!("the run `{}` has failed: {what}", job.in_words()));
-        let mut child = Killed(command.spawn()?);
+        let mut child = KillOnDrop(command.spawn()?);
         let mut input = child.0.stdin.take().ok_or_else(|| failed("it has no input"))?;
         input.write_all(serde_json::to_string(job)?.as_bytes())?;
         drop(input);
-        let (answer, said) = child.hear()?;
+        let (answer, said) = child.read_output()?;
         let status = child.0.wait()?;
         if !status.success() {
             return Err(failed(said.lines().last().unwrap_or("it said nothing")));

@@ -36,11 +36,11 @@ const STEP_PERCENT: u64 = 5;
 /// The pause of an idle worker between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The pause of a worker while operations wait for it, or will soon wait.
-const HURRY: Duration = Duration::from_millis(2);
+const SHORT_PAUSE: Duration = Duration::from_millis(2);
 /// Changes older than this are written even when the log has room, so that a quiet database is soon clean.
-const QUIET: Duration = Duration::from_secs(30);
+const QUIET_AFTER: Duration = Duration::from_secs(30);
 /// In a quiet database, fewer bytes of log than this are not worth a checkpoint.
-const WORTHWHILE: u64 = 4096;
+const QUIET_LOG_BYTES: u64 = 4096;
 
 /// What a checkpoint needs from the transactions.
 pub trait Unfinished: Send + Sync {
@@ -66,7 +66,7 @@ pub struct Checkpointer {
     pub wake: Arc<Event>,
 }
 
-/// Two samples of the log's end, at least half of [`QUIET`] apart.
+/// Two samples of the log's end, at least half of [`QUIET_AFTER`] apart.
 #[derive(Debug)]
 struct Earlier {
     at: Duration,
@@ -128,7 +128,7 @@ impl Checkpointer {
         let ending = unfinished.note(&mut group);
         let low_water_mark = low_water_mark.min(ending);
         // A checkpoint makes room in the log, so it is admitted without a wait.
-        let _room = log.admit_space_maker(group.log_bytes())?;
+        let _room = log.admit_freeing(group.log_bytes())?;
         let (start, end) = log.begin_group().append(group.bytes())?;
         assert!(low_water_mark <= start, "the record of unfinished transactions is below the low-water mark");
         assert!(control.control().durable <= start, "the durable position moves back");
@@ -175,20 +175,22 @@ impl Checkpointer {
         let end = log.end();
         let now = self.pool.context().env.now();
         let mut earlier = self.earlier.lock();
-        if now.saturating_sub(earlier.at) >= QUIET / 2 {
+        if now.saturating_sub(earlier.at) >= QUIET_AFTER / 2 {
             *earlier = Earlier { at: now, before: earlier.last, last: end };
         }
         Lsn(end.0.saturating_sub(log.size() / 100 * OLD_PERCENT)).max(earlier.before)
     }
 
-    /// Returns whether all changes are in the data files, and the last checkpoint is at least [`QUIET`] and
-    /// [`WORTHWHILE`] bytes of log ago.
+    /// Returns whether all changes are in the data files, and the last checkpoint is at least [`QUIET_AFTER`] and
+    /// [`QUIET_LOG_BYTES`] bytes of log ago.
     fn is_quiet(&self) -> bool {
         let (at, end) = *self.last.lock();
         let now = self.pool.context().env.now();
         let log_end = self.pool.context().log.end();
         debug_assert!(end <= log_end, "the log ends below its last checkpoint");
-        log_end.0 - end.0 >= WORTHWHILE && now.saturating_sub(at) >= QUIET && self.low_water_mark() >= log_end
+        log_end.0 - end.0 >= QUIET_LOG_BYTES
+            && now.saturating_sub(at) >= QUIET_AFTER
+            && self.low_water_mark() >= log_end
     }
 
     /// One step of the page cleaner.
@@ -202,7 +204,7 @@ impl Checkpointer {
                 self.wake.notify();
                 Next::Again
             }
-            Ok(false) => Next::Idle(if self.pool.is_waited_for() { HURRY } else { PAUSE }),
+            Ok(false) => Next::Idle(if self.pool.is_waited_for() { SHORT_PAUSE } else { PAUSE }),
             Err(error) => {
                 tracing::warn!(%error, "dirty pages could not be written: they stay in memory and in the log");
                 Next::Idle(PAUSE)
@@ -227,7 +229,7 @@ impl Checkpointer {
             80..95 => 1,
             _ => 0,
         };
-        let pause = if step == STEP_PERCENT { PAUSE } else { HURRY };
+        let pause = if step == STEP_PERCENT { PAUSE } else { SHORT_PAUSE };
         let due = rise > 0 && rise >= log.size() / 100 * step;
         if !due && !self.is_quiet() {
             return Next::Idle(pause);

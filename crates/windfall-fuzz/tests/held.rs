@@ -23,7 +23,7 @@ const MUTANTS: usize = 40_000;
 /// The maximum memory for an input of some kilobytes, in bytes: one and a half times the longest frame of the log.
 const MEMORY: usize = 96 << 20;
 /// The limit of a single allocation, in bytes. A larger one would fail, and end the process without naming the input.
-const ABSURD: usize = 1 << 38;
+const MAX_ALLOCATION: usize = 1 << 38;
 /// The maximum time for an input, on a machine under any load.
 const LONGEST: Duration = Duration::from_mins(10);
 
@@ -40,7 +40,7 @@ thread_local! {
 /// Reports the input that requests more memory than exists.
 fn refuse(bytes: usize) {
     if let Ok(Some((target, name, input))) = INPUT.try_with(RefCell::take) {
-        tell(target, &name, &input, &format!("it asks for {} GiB of memory at once", bytes >> 30));
+        report(target, &name, &input, &format!("it asks for {} GiB of memory at once", bytes >> 30));
         process::exit(1);
     }
 }
@@ -56,7 +56,7 @@ fn count(bytes: isize) {
 // SAFETY: everything is passed on to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if layout.size() > ABSURD {
+        if layout.size() > MAX_ALLOCATION {
             refuse(layout.size());
         }
         count(layout.size().cast_signed());
@@ -65,7 +65,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if layout.size() > ABSURD {
+        if layout.size() > MAX_ALLOCATION {
             refuse(layout.size());
         }
         count(layout.size().cast_signed());
@@ -87,8 +87,8 @@ static ALLOCATOR: Counting = Counting;
 type At = Mutex<Option<(Instant, &'static str, String, Vec<u8>)>>;
 
 /// Stores a failing input for debugging, and prints how to repeat it.
-fn tell(target: &str, name: &str, bytes: &[u8], what: &str) {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{target}-{:08x}", crc(bytes)));
+fn report(target: &str, name: &str, bytes: &[u8], what: &str) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{target}-{:08x}", fnv1a(bytes)));
     let kept = fs::write(&path, bytes);
     eprintln!("\n{target}: {what}, with {name} ({} bytes)", bytes.len());
     match kept {
@@ -102,7 +102,7 @@ fn tell(target: &str, name: &str, bytes: &[u8], what: &str) {
 }
 
 /// Returns a short name for bytes: their FNV-1a hash.
-fn crc(bytes: &[u8]) -> u32 {
+fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
@@ -121,7 +121,7 @@ fn holds(target: &'static Target, name: &str, bytes: &[u8], at: &At) -> bool {
         Ok(()) if took > MEMORY.cast_signed() => format!("it takes {} MiB of memory", took >> 20),
         Ok(()) => return true,
     };
-    tell(target.name, name, bytes, &what);
+    report(target.name, name, bytes, &what);
     false
 }
 
@@ -139,7 +139,7 @@ fn run(target: &'static Target, at: &At) -> Option<usize> {
         "tree" => MUTANTS / 8,
         _ => MUTANTS,
     };
-    let mut mutator = Mutator::new(crc(target.name.as_bytes()).into());
+    let mut mutator = Mutator::new(fnv1a(target.name.as_bytes()).into());
     for n in 0..mutants {
         let input = &inputs[n % inputs.len()];
         let other = &inputs[(n / inputs.len() + n) % inputs.len()];
@@ -159,7 +159,12 @@ fn watch(ats: &[At], left: &AtomicUsize) {
             if let Some((since, target, name, bytes)) = &*at.lock().expect("no holder panics")
                 && since.elapsed() > LONGEST
             {
-                tell(target, name, bytes, &format!("it takes more than {} minutes", LONGEST.as_secs() / 60));
+                report(
+                    target,
+                    name,
+                    bytes,
+                    &format!("it takes more than {} minutes", LONGEST.as_secs() / 60),
+                );
                 process::abort();
             }
         }
@@ -231,9 +236,9 @@ fn an_input_that_asks_for_absurd_memory_is_named() {
     let mut child = process::Command::new(me);
     child.args(["--exact", "an_input_that_asks_for_absurd_memory_is_named", "--nocapture"]).env(CHILD, "yes");
     let output = child.output().expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && told.contains("with the greedy one (4 bytes)"), "{told}");
-    assert!(told.contains("it asks for 4096 GiB"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains("with the greedy one (4 bytes)"), "{stderr}");
+    assert!(stderr.contains("it asks for 4096 GiB"), "{stderr}");
 }
 
 /// Inputs without a target would be ignored silently, and so would those of a target that are not found.

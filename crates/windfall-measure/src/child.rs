@@ -13,24 +13,27 @@ use std::{
 
 /// A child process that is killed and waited for when this handle is dropped.
 #[derive(Debug)]
-pub struct Killed(pub Child);
+pub struct KillOnDrop(pub Child);
 
-impl Killed {
+impl KillOnDrop {
     /// Reads the standard output and the standard error until the child closes them. A stream that is not a pipe is
     /// empty.
     ///
     /// # Errors
     /// I/O errors of the pipes.
-    pub fn hear(&mut self) -> io::Result<(String, String)> {
-        let (answer, said, ()) = self.hear_while(|| Ok(()))?;
+    pub fn read_output(&mut self) -> io::Result<(String, String)> {
+        let (answer, said, ()) = self.read_output_while(|| Ok(()))?;
         Ok((answer, said))
     }
 
-    /// Does the same as [`Self::hear`] while `run` is executed in the calling thread.
+    /// Does the same as [`Self::read_output`] while `run` is executed in the calling thread.
     ///
     /// # Errors
     /// I/O errors of the pipes and the error of `run`.
-    pub fn hear_while<T>(&mut self, run: impl FnOnce() -> io::Result<T>) -> io::Result<(String, String, T)> {
+    pub fn read_output_while<T>(
+        &mut self,
+        run: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<(String, String, T)> {
         let (output, errors) = (self.0.stdout.take(), self.0.stderr.take());
         thread::scope(|scope| {
             let streams = [scope.spawn(|| all_of(output)), scope.spawn(|| all_of(errors))];
@@ -50,7 +53,7 @@ fn all_of(stream: Option<impl Read>) -> io::Result<String> {
     stream.map_or_else(|| Ok(String::new()), io::read_to_string)
 }
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         // The child may have ended already; both calls then fail or do nothing.
         let _ = self.0.kill();
@@ -71,8 +74,8 @@ mod tests {
         let script = format!("{much} e >&2; {much} o; {much} e >&2");
         let mut command = Command::new("sh");
         command.args(["-c", &script]).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = Killed(command.spawn().unwrap());
-        let (answer, said) = child.hear().unwrap();
+        let mut child = KillOnDrop(command.spawn().unwrap());
+        let (answer, said) = child.read_output().unwrap();
         assert_eq!((answer.len(), said.len()), (300_000, 600_000));
         assert!(answer.bytes().all(|b| b == b'o') && said.bytes().all(|b| b == b'e'));
         assert!(child.0.wait().unwrap().success());

@@ -30,7 +30,7 @@ mod timeline;
 pub mod units;
 mod usage;
 
-pub use child::Killed;
+pub use child::KillOnDrop;
 pub use compare::chance_of_larger;
 pub use grid::Grid;
 pub use latency::{Latency, PERCENTILES};

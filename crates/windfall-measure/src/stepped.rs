@@ -24,7 +24,7 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity},
 };
 
-use crate::Killed;
+use crate::KillOnDrop;
 
 /// The kind of event that is counted between marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ fn is(number: u64, known: libc::c_long) -> bool {
 }
 
 /// Issues one of the ptrace requests that take no address and at most a number.
-fn ask(request: libc::c_uint, pid: Pid, number: libc::c_long) -> io::Result<()> {
+fn ptrace_request(request: libc::c_uint, pid: Pid, number: libc::c_long) -> io::Result<()> {
     // SAFETY: these requests read and write no memory of this process; the tracee is its own child.
     let done = unsafe { libc::ptrace(request, pid.as_raw_pid(), ptr::null_mut::<libc::c_void>(), number) };
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -206,11 +206,11 @@ pub fn run(command: &mut Command) -> io::Result<Seen> {
     // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
     let child = unsafe { command.pre_exec(trace_me) }.spawn();
     let cannot = |e| io::Error::other(format!("a child cannot be stepped: {e}"));
-    let mut child = Killed(child.map_err(cannot)?);
+    let mut child = KillOnDrop(child.map_err(cannot)?);
     let pid = Pid::from_child(&child.0);
     let mut traced = Traced::default();
     let mut ended = None;
-    let heard = child.hear_while(|| {
+    let heard = child.read_output_while(|| {
         ended = Some(traced.follow(pid)?);
         Ok(())
     });
@@ -220,7 +220,7 @@ pub fn run(command: &mut Command) -> io::Result<Seen> {
     }
     let (answer, said, ()) = heard?;
     if let Some(ended) = ended {
-        told(ended, &said)?;
+        check_exit(ended, &said)?;
     }
     traced.seen(answer)
 }
@@ -230,7 +230,7 @@ pub fn run(command: &mut Command) -> io::Result<Seen> {
 struct Traced {
     begun: bool,
     inside: Option<Count>,
-    together: Option<Together>,
+    together: Option<PinnedToOneProcessor>,
     /// The instruction address after the last step.
     #[cfg(target_arch = "x86_64")]
     at: u64,
@@ -257,7 +257,7 @@ impl Traced {
                 Some(Count::Instructions) => libc::PTRACE_SINGLESTEP,
                 Some(Count::SystemCalls) => libc::PTRACE_SYSCALL,
             };
-            ask(on, pid, pass_on.into())?;
+            ptrace_request(on, pid, pass_on.into())?;
         }
     }
 
@@ -292,7 +292,7 @@ impl Traced {
             (libc::SIGTRAP, _) if !self.begun => {
                 // The child is at its first instruction.
                 let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
-                ask(libc::PTRACE_SETOPTIONS, pid, options.into())?;
+                ptrace_request(libc::PTRACE_SETOPTIONS, pid, options.into())?;
                 self.begun = true;
             }
             _ => match Count::of(signal) {
@@ -303,7 +303,7 @@ impl Traced {
                 }
                 count => {
                     self.inside = count;
-                    self.together = Together::on_one_processor(pid);
+                    self.together = PinnedToOneProcessor::on_one_processor(pid);
                     if count == Some(Count::SystemCalls) {
                         self.system_calls.push(SystemCalls::new());
                     } else {
@@ -353,12 +353,12 @@ impl Traced {
 /// Pins the child's main thread and this thread to one processor: a step is two switches between them, which take ten
 /// times as long across processors. Dropping it restores the previous affinities.
 #[derive(Debug)]
-struct Together {
+struct PinnedToOneProcessor {
     pid: Pid,
     before: [CpuSet; 2],
 }
 
-impl Together {
+impl PinnedToOneProcessor {
     /// Returns none where the system does not allow it; a step then takes longer.
     fn on_one_processor(pid: Pid) -> Option<Self> {
         let before = [sched_getaffinity(Some(pid)).ok()?, sched_getaffinity(None).ok()?];
@@ -373,7 +373,7 @@ impl Together {
     }
 }
 
-impl Drop for Together {
+impl Drop for PinnedToOneProcessor {
     fn drop(&mut self) {
         // The child may have ended.
         let _ = sched_setaffinity(Some(self.pid), &self.before[0]);
@@ -382,7 +382,7 @@ impl Drop for Together {
 }
 
 /// Returns an error if the child has failed.
-fn told(ended: WaitStatus, said: &str) -> io::Result<()> {
+fn check_exit(ended: WaitStatus, said: &str) -> io::Result<()> {
     if ended.exit_status() == Some(0) {
         return Ok(());
     }

@@ -19,6 +19,10 @@ fn main() -> io::Result<()> {
         bugs.len()
     );
     println!("A process has the one that {VARIABLE} names:");
-    println!("    cd {} && {VARIABLE}={} cargo test -p windfall --test cuts", copy.display(), bug.name);
+    println!(
+        "    cd {} && {VARIABLE}={} cargo test -p windfall --test crash_points",
+        copy.display(),
+        bug.name
+    );
     Ok(())
 }

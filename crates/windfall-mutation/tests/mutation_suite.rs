@@ -192,7 +192,7 @@ fn run(
     let panic = output.lines().skip_while(|line| !line.contains("panicked at ")).nth(1);
     let what = match panic {
         Some(what) => what.chars().take(100).collect(),
-        None if output.contains("it does not come to its end") => "it does not come to its end".into(),
+        None if output.contains("it does not end") => "it does not end".into(),
         None => format!("{status}"),
     };
     // A failure is a failed test, or the end of the process by a signal or its watchdog. Anything else is an error of

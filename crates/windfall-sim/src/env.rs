@@ -18,10 +18,10 @@ use windfall_base::{
 /// The simulated environment. Clones share its state.
 #[derive(Clone)]
 pub struct SimulatedEnv {
-    world: Arc<Mutex<World>>,
+    world: Arc<Mutex<State>>,
 }
 
-struct World {
+struct State {
     now: Duration,
     seed: u64,
     next_id: u64,
@@ -43,7 +43,7 @@ impl core::fmt::Debug for SimulatedEnv {
     }
 }
 
-impl World {
+impl State {
     /// `SplitMix64` (Steele, Lea, Flood 2014).
     fn draw(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -58,7 +58,7 @@ impl SimulatedEnv {
     /// Creates an environment that draws all random numbers from `seed`.
     pub fn new(seed: u64) -> Self {
         let world =
-            World { now: Duration::ZERO, seed, next_id: 0, workers: BTreeMap::new(), checks: Vec::new() };
+            State { now: Duration::ZERO, seed, next_id: 0, workers: BTreeMap::new(), checks: Vec::new() };
         Self { world: Arc::new(Mutex::new(Rank::Leaf, world)) }
     }
 
@@ -112,7 +112,7 @@ impl SimulatedEnv {
     }
 
     /// Makes `most` attempts to run a step of a worker that is due. Lets 20 ms pass whenever none is due.
-    pub fn settle(&self, most: usize) {
+    pub fn run_workers(&self, most: usize) {
         for _ in 0..most {
             if !self.step(None) {
                 self.advance(Duration::from_millis(20));

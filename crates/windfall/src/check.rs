@@ -123,7 +123,7 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     let until = engine.env.now() + engine.transactions.lock_wait();
     for (name, table) in engine.catalog.tables() {
         let left = until.saturating_sub(engine.env.now());
-        background::await_rollbacks_that_get_on(&engine.transactions, table.space(), left);
+        background::await_progressing_rollbacks(&engine.transactions, table.space(), left);
         Pieces::new(engine, piece)
             .run(&mut report, |pieces, report| check_some(engine, &name, pieces, report, &mut named));
     }
@@ -148,7 +148,7 @@ fn check_some(
         let owners = once(Owner::Table(name.clone())).chain(schema.record.indexes.iter().map(of_index));
         let trees: Vec<_> = owners.zip(schema.trees().map(|tree| &**tree)).collect();
         // A check in one piece waits for purge, too.
-        let catches_up = pieces.are_one();
+        let catches_up = pieces.is_single_piece();
         let space = schema.clustered.space();
         pieces.hold(|pieces| {
             let check = |rest| pieces.go_on(report, &trees, rest);
@@ -219,12 +219,12 @@ fn unowned(engine: &Engine, mut files: Vec<SpaceId>, mut between: impl FnMut()) 
     let undo = engine.transactions.streams().settled_spaces();
     files.retain(|id| !undo.contains(id));
     between();
-    files.retain(|id| !is_going(engine, *id));
+    files.retain(|id| !may_be_dropped(engine, *id));
     files
 }
 
 /// Returns whether a tablespace is temporary, or was dropped, or may have been dropped.
-fn is_going(engine: &Engine, id: SpaceId) -> bool {
+fn may_be_dropped(engine: &Engine, id: SpaceId) -> bool {
     match engine.pool.space(id) {
         Some(space) => space.is_dropped() || space.durability() == Durability::Temporary,
         // The pool hands a dropped tablespace to the deleter before it lowers its own count, and the deleter deletes

@@ -79,7 +79,7 @@ pub struct Cursor {
     /// Whether only index entries are wanted: their rows are not read, unless they are locked.
     covers: bool,
     /// Whether its range was locked as a whole.
-    range_locked: bool,
+    is_range_locked: bool,
     /// The transactions that had ended before the entries were read: for locking reads of an index.
     ended: Option<Snapshot>,
     /// The step that has moved a locking cursor past an end.
@@ -100,7 +100,7 @@ pub(crate) enum Reader {
     /// A call outside of transactions.
     Alone,
     /// A transaction, with the lock for each row if the read is a locking one.
-    Within(Arc<Scope>, Option<RowLock>),
+    InTransaction(Arc<Scope>, Option<RowLock>),
 }
 
 /// A position among all entries of the tree, live rows or not.
@@ -113,7 +113,7 @@ enum At {
     /// A row with its value in the entry.
     Row,
     /// A row with its value in `Cursor::long`.
-    LongRow,
+    CopiedRow,
 }
 
 /// One move of a cursor.
@@ -161,7 +161,7 @@ impl Cursor {
             view: None,
             settled: false,
             covers: false,
-            range_locked: false,
+            is_range_locked: false,
             ended: None,
             beyond: None,
             rolled_back: 0,
@@ -180,8 +180,8 @@ impl Cursor {
         let (engine, table, tree) = (self.engine.clone(), self.table.clone(), self.tree.clone());
         let mut new = Self::new(engine, table, tree, self.owner.clone(), self.reader.clone());
         new.entries.set_limits(self.entries.limits().clone());
-        let Self { settled, covers, range_locked, .. } = *self;
-        Self { view: self.view.clone(), settled, covers, range_locked, ..new }
+        let Self { settled, covers, is_range_locked, .. } = *self;
+        Self { view: self.view.clone(), settled, covers, is_range_locked, ..new }
     }
 
     /// Moves to the row that `to` describes. Returns whether there is such a row; if not, the cursor is past that end.
@@ -258,10 +258,10 @@ impl Cursor {
                 }
                 return self.find_seen(to, TrxId::NONE, wanted);
             }
-            Reader::Within(scope, lock) => (scope, lock),
+            Reader::InTransaction(scope, lock) => (scope, lock),
         };
         scope.call(|inner| {
-            if let Some(lock) = lock.or_else(|| scope.lock_of_reads().map(RowLock::from)) {
+            if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
                 let found = self.find_locked(&scope, inner, lock, to, wanted)?;
                 // If the view was ended, a row that is missing may have been purged.
                 return scope.check_strict(inner).map(|()| found);
@@ -287,7 +287,7 @@ impl Cursor {
             Move::Prev => false,
         };
         match &self.reader {
-            Reader::Within(scope, lock) if lock.is_none() && scope.lock_of_reads().is_none() => {
+            Reader::InTransaction(scope, lock) if lock.is_none() && scope.plain_read_lock().is_none() => {
                 if scope.call(|inner| Ok(inner.rolled_back()))? != self.rolled_back {
                     return Ok(None);
                 }
@@ -351,7 +351,7 @@ impl Cursor {
                 let is_there =
                     transactions.versions().get_in(&call.clustered, key, visibility, true, long)?
                         && call.is_indexed(space, &index_key, long);
-                if is_there { At::LongRow } else { At::Nothing }
+                if is_there { At::CopiedRow } else { At::Nothing }
             };
             if self.at != At::Nothing {
                 return Ok(true);
@@ -373,7 +373,7 @@ impl Cursor {
                 );
                 self.entries.value()
             }
-            At::LongRow => &self.long,
+            At::CopiedRow => &self.long,
         };
         Some((self.entries.key(), value))
     }
@@ -406,10 +406,10 @@ fn look(
     long.extend_from_slice(entries.value());
     if let Visibility::Newest = visibility {
         let is_there = value::resolve(tree, entries.key(), header, long)?;
-        return Ok(if is_there { At::LongRow } else { At::Nothing });
+        return Ok(if is_there { At::CopiedRow } else { At::Nothing });
     }
     let is_there = transactions.versions().value_in(tree, entries.key(), header, visibility, true, long)?;
-    Ok(if is_there { At::LongRow } else { At::Nothing })
+    Ok(if is_there { At::CopiedRow } else { At::Nothing })
 }
 
 /// Splits an index entry into index key and row key.

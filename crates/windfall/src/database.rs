@@ -214,7 +214,7 @@ impl Database {
     }
 
     /// Returns the DDL options of a statement that begins now.
-    pub(crate) fn terms(&self) -> DdlOptions {
+    pub(crate) fn ddl_options(&self) -> DdlOptions {
         let until = self.statement_wait.map(|at_most| self.engine.env.now().saturating_add(at_most));
         DdlOptions { flush: self.engine.flush_log(), until }
     }
@@ -318,7 +318,7 @@ impl Database {
     /// more room than a record may have.
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         self.engine.check_open()?;
-        let table = self.engine.catalog.create_table(name, &options.definition, self.terms())?;
+        let table = self.engine.catalog.create_table(name, &options.definition, self.ddl_options())?;
         debug!(table = name, "created");
         Ok(Table::new(self.engine.clone(), name, table))
     }
@@ -380,7 +380,7 @@ impl Database {
     /// One of the tables does not exist; a lock timeout, as for [`Database::drop_table`].
     pub fn drop_tables(&self, names: &[&str]) -> Result<DropReport> {
         self.engine.check_open()?;
-        let report = self.engine.catalog.drop_tables(names, self.terms())?;
+        let report = self.engine.catalog.drop_tables(names, self.ddl_options())?;
         debug!(tables = ?names, trees = report.trees, lsn = report.lsn.0, "dropped");
         Ok(report)
     }
@@ -391,7 +391,7 @@ impl Database {
     /// As [`Database::drop_table`].
     pub fn truncate_table(&self, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
-        let report = self.engine.catalog.truncate_table(name, self.terms())?;
+        let report = self.engine.catalog.truncate_table(name, self.ddl_options())?;
         debug!(table = name, trees = report.trees, lsn = report.lsn.0, "truncated");
         Ok(report)
     }
@@ -402,7 +402,7 @@ impl Database {
     /// There is no table `from`, or the name `to` is taken or not allowed; a lock timeout.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.rename_table(from, to, self.terms())?;
+        self.engine.catalog.rename_table(from, to, self.ddl_options())?;
         debug!(from, to, "renamed");
         Ok(())
     }
@@ -413,7 +413,7 @@ impl Database {
     /// One of the tables does not exist; a lock timeout.
     pub fn swap_tables(&self, a: &str, b: &str) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.swap_tables(a, b, self.terms())?;
+        self.engine.catalog.swap_tables(a, b, self.ddl_options())?;
         debug!(a, b, "swapped");
         Ok(())
     }
@@ -435,7 +435,7 @@ impl Database {
     /// uncommitted rows would have to be refused.
     pub fn create_index(&self, table: &str, name: &str, options: IndexOptions) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.create_index(table, &options.definition(name), self.terms())?;
+        self.engine.catalog.create_index(table, &options.definition(name), self.ddl_options())?;
         debug!(table, index = name, "index created");
         Ok(())
     }
@@ -446,7 +446,7 @@ impl Database {
     /// There is no such table or index; a lock timeout, as for [`Database::drop_table`].
     pub fn drop_index(&self, table: &str, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
-        let report = self.engine.catalog.drop_index(table, name, self.terms())?;
+        let report = self.engine.catalog.drop_index(table, name, self.ddl_options())?;
         debug!(table, index = name, lsn = report.lsn.0, "index dropped");
         Ok(report)
     }

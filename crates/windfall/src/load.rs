@@ -55,7 +55,8 @@ impl Database {
         order: Order,
     ) -> Result<Table> {
         self.engine.check_open()?;
-        let table = self.engine.catalog.load_table(name, &options.definition, rows, order, self.terms())?;
+        let table =
+            self.engine.catalog.load_table(name, &options.definition, rows, order, self.ddl_options())?;
         debug!(table = name, "created with its rows");
         Ok(Table::new(self.engine.clone(), name, table))
     }

@@ -102,7 +102,7 @@ impl Range {
         }
         self.done = true;
         if let Some(Bounds { lower, upper }) = self.bounds.take() {
-            self.front.settle(lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]))?;
+            self.front.fix_range(lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]))?;
         }
         self.done = !step(self)?;
         debug_assert!(

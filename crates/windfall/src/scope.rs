@@ -88,7 +88,7 @@ enum Phase {
     /// Prepared under this name.
     Prepared(Arc<[u8]>),
     /// Prepared and without a handle: it waits for its coordinator.
-    Left,
+    PreparedWithoutHandle,
     Committed,
     RolledBack(Arc<str>),
 }
@@ -122,7 +122,7 @@ impl RowLock {
     }
 
     /// Returns whether there is a row, from the result of an attempt to read it: a skipped row counts as none.
-    pub(crate) fn pass_over(self, read: Result<bool, Stop>) -> Result<bool, Stop> {
+    pub(crate) fn skip_if_locked(self, read: Result<bool, Stop>) -> Result<bool, Stop> {
         match read {
             Err(Stop::Blocked(_)) if self.if_locked == IfLocked::Skip => Ok(false),
             read => read,
@@ -187,7 +187,7 @@ impl Scope {
         if let Phase::Prepared(_) = inner.phase {
             return Err(TransactionError::Prepared.into());
         }
-        inner.check_under_way()?;
+        inner.check_active()?;
         self.engine.check_open()?;
         inner.waited = Duration::ZERO;
         if inner.statements == 0 {
@@ -197,7 +197,7 @@ impl Scope {
     }
 
     /// Rolls back, and keeps the reason for the errors of later calls.
-    fn end_by(&self, inner: &mut Inner, why: Arc<str>) -> Result<()> {
+    fn roll_back_because(&self, inner: &mut Inner, why: Arc<str>) -> Result<()> {
         let before = core::mem::replace(&mut inner.phase, Phase::RolledBack(why));
         let done = self.resume(inner).rollback().map(drop);
         if let Phase::Prepared(xid) = before {
@@ -222,7 +222,7 @@ impl Scope {
         } else {
             self.inner.lock()
         };
-        inner.check_under_way()?;
+        inner.check_active()?;
         debug_assert_eq!(inner.statements, 0, "a transaction ends within a statement of its own");
         self.engine.check_open()?;
         inner.trx.accept_no_calls();
@@ -266,7 +266,7 @@ impl Scope {
     }
 
     /// Returns the lock mode of plain reads, if they lock.
-    pub(crate) fn lock_of_reads(&self) -> Option<RowMode> {
+    pub(crate) fn plain_read_lock(&self) -> Option<RowMode> {
         (self.options.isolation == Isolation::Serializable).then_some(RowMode::Shared)
     }
 
@@ -405,9 +405,9 @@ impl Scope {
     pub(crate) fn roll_back(&self) -> Result<()> {
         let (revoked, done) = self.end(|inner| {
             let mut trx = self.resume(inner);
-            let revoked = trx.revoke();
+            let revoked = trx.revoke_prepare();
             inner.trx = trx.suspend();
-            Ok((revoked?, self.end_by(inner, "it was asked to".into())))
+            Ok((revoked?, self.roll_back_because(inner, "it was asked to".into())))
         })?;
         // After a crash the coordinator must not find the transaction prepared again.
         self.await_log(revoked, self.engine.flush_log())?;
@@ -428,15 +428,15 @@ impl Scope {
                 Phase::Open => {
                     // An error of the rollback is reported to transactions that need its rows, or it has stopped the
                     // database.
-                    let _ = self.end_by(&mut inner, "its handle was dropped".into());
+                    let _ = self.roll_back_because(&mut inner, "its handle was dropped".into());
                 }
                 Phase::Prepared(xid) => {
                     let xid = xid.clone();
                     self.engine.transactions.prepared().leave(&xid, core::mem::take(&mut inner.trx));
-                    inner.phase = Phase::Left;
+                    inner.phase = Phase::PreparedWithoutHandle;
                     inner.sessions.clear();
                 }
-                Phase::Left | Phase::Committed | Phase::RolledBack(_) => {}
+                Phase::PreparedWithoutHandle | Phase::Committed | Phase::RolledBack(_) => {}
             }
         }
     }
@@ -502,7 +502,7 @@ impl Call<'_> {
         let Self { scope, mut inner, marker } = self;
         drop(marker);
         if let Err(error @ Error::Lock(LockError::Deadlock(_))) = &done {
-            scope.end_by(&mut inner, error.to_string().into())?;
+            scope.roll_back_because(&mut inner, error.to_string().into())?;
         }
         drop(inner);
         scope.end_if_abandoned();
@@ -610,7 +610,7 @@ impl<'c> RowCall<'c> {
 
     /// Handles the outcome of an attempt. If the attempt was blocked, waits for the locks. Returns `None` if the call
     /// must make another attempt: this one was blocked, or has returned `None` because the table was truncated.
-    pub(crate) fn settle<T>(&mut self, attempted: Result<Option<T>, Stop>) -> Result<Option<T>> {
+    pub(crate) fn result_or_wait<T>(&mut self, attempted: Result<Option<T>, Stop>) -> Result<Option<T>> {
         let RunningTrx { inner, trx, .. } = &mut self.trx;
         // Check after the attempt as well, whatever its result: once the view is ended, a row that is missing may have
         // been purged.
@@ -618,7 +618,7 @@ impl<'c> RowCall<'c> {
             (Ok(_) | Err(Stop::Failed(_)), Err(ended)) => Err(ended),
             (attempted, _) => {
                 let mut waits = Waits::after(inner.waited, self.lock_timeout);
-                let done = row::settle(trx, attempted, &mut waits);
+                let done = row::result_or_wait(trx, attempted, &mut waits);
                 inner.waited = waits.so_far();
                 done.map(Option::flatten)
             }
@@ -626,10 +626,10 @@ impl<'c> RowCall<'c> {
         match &done {
             Ok(None) => {}
             Ok(Some(_)) if trx.has_changed_since(&self.start) => {}
-            Ok(Some(_)) => trx.ease_waits(),
+            Ok(Some(_)) => trx.downgrade_waits(),
             Err(_) => {
                 trx.roll_back_to(&self.start)?;
-                trx.ease_waits();
+                trx.downgrade_waits();
             }
         }
         done
@@ -706,11 +706,11 @@ impl Inner {
         self.tables.iter().any(|(known, held)| *known == space && is_enough(*held))
     }
 
-    fn check_under_way(&self) -> Result<()> {
+    fn check_active(&self) -> Result<()> {
         match &self.phase {
             Phase::Open | Phase::Prepared(_) => Ok(()),
             // There is no handle through which this error could be reported.
-            Phase::Left => Err(TransactionError::Prepared.into()),
+            Phase::PreparedWithoutHandle => Err(TransactionError::Prepared.into()),
             Phase::Committed => Err(TransactionError::Committed.into()),
             Phase::RolledBack(why) => Err(TransactionError::RolledBack(why.clone()).into()),
         }

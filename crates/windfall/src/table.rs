@@ -167,7 +167,7 @@ impl<A: Access> Table<A> {
     fn change(&self, key: &[u8], mut edit: Edit<'_>) -> Result<bool> {
         self.engine.check_open()?;
         if let Some(scope) = self.scope()? {
-            let changed = scope.call(|inner| self.change_within(scope, inner, key, &mut edit));
+            let changed = scope.call(|inner| self.change_in_transaction(scope, inner, key, &mut edit));
             return changed.map_err(|error| self.with_owner(error));
         }
         let end = self.change_alone(key, &mut edit).map_err(|error| self.with_owner(error))?;
@@ -181,7 +181,7 @@ impl<A: Access> Table<A> {
         let mut waits = Waits::new(LockTimeout::of(self.engine.lock_wait()));
         loop {
             let attempted = self.inside(|target| row::change(&mut trx, target, key, edit, true))?;
-            match row::settle(&mut trx, attempted, &mut waits) {
+            match row::result_or_wait(&mut trx, attempted, &mut waits) {
                 // The call has changed nothing yet, and starts again as if it had not waited.
                 Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
                 done => {
@@ -193,7 +193,7 @@ impl<A: Access> Table<A> {
         }
     }
 
-    fn change_within(
+    fn change_in_transaction(
         &self,
         scope: &Scope,
         inner: &mut Inner,
@@ -207,7 +207,7 @@ impl<A: Access> Table<A> {
         let mut call = scope.row_call(inner, self.kind(), scope.lock_timeout());
         loop {
             let attempted = self.try_change(&mut call, key, edit);
-            if let Some(is_changed) = call.settle(attempted)? {
+            if let Some(is_changed) = call.result_or_wait(attempted)? {
                 return Ok(is_changed);
             }
         }
@@ -254,7 +254,7 @@ impl<A: Access> Table<A> {
         let mut call = scope.row_call(inner, self.kind(), lock.lock_timeout(scope));
         loop {
             let attempted = self.try_get_locked(&mut call, key, lock, whole, value);
-            if let Some(is_there) = call.settle(attempted)? {
+            if let Some(is_there) = call.result_or_wait(attempted)? {
                 return Ok(is_there);
             }
         }
@@ -277,7 +277,7 @@ impl<A: Access> Table<A> {
         }
         let owner = || Owner::Table(self.name.clone());
         let read = row::read_locked(trx, &entered.clustered, key, lock.mode, whole, value, owner);
-        lock.pass_over(read).map(Some)
+        lock.skip_if_locked(read).map(Some)
     }
 
     /// Reads a row; without `whole`, a value in overflow pages is not read. Returns whether there is one.
@@ -285,7 +285,7 @@ impl<A: Access> Table<A> {
         self.engine.check_open()?;
         let transactions = &self.engine.transactions;
         let found = match self.scope()? {
-            Some(scope) => scope.call(|inner| self.read_within(scope, inner, key, whole, value)),
+            Some(scope) => scope.call(|inner| self.read_in_transaction(scope, inner, key, whole, value)),
             None => self.inner.enter().and_then(|call| match self.undo {
                 // A session reads its own changes, and no other session has this table.
                 Some(_) => {
@@ -299,7 +299,7 @@ impl<A: Access> Table<A> {
         found.map_err(|error| self.with_owner(error))
     }
 
-    fn read_within(
+    fn read_in_transaction(
         &self,
         scope: &Scope,
         inner: &mut Inner,
@@ -453,7 +453,7 @@ impl<A: Access> Table<A> {
             // The whole read is one call of the transaction, so `out` can make none in it: a rollback to a savepoint
             // could remove the very version that is being read, if the transaction has written it.
             Some(scope) => scope.call(|inner| {
-                if scope.lock_of_reads().is_some() && self.undo.is_none() {
+                if scope.plain_read_lock().is_some() && self.undo.is_none() {
                     self.get_locked(scope, inner, key, RowMode::Shared.into(), false, &mut Vec::new())?;
                 }
                 let view = scope.view_of_read(inner);
@@ -541,7 +541,7 @@ impl<A: Access> Table<A> {
         Ok(match self.scope()? {
             // A session sees its own changes to a temporary table, and no other session has the table.
             scope if self.undo.is_some() => Reader::Session(scope.cloned()),
-            Some(scope) => Reader::Within(scope.clone(), None),
+            Some(scope) => Reader::InTransaction(scope.clone(), None),
             None => Reader::Alone,
         })
     }

@@ -217,7 +217,7 @@ impl TxTable<'_> {
         let scope = self.holder()?.clone();
         Ok(match self.kind() {
             TableKind::Temporary => Reader::Session(Some(scope)),
-            TableKind::Shared => Reader::Within(scope, Some(self.lock(mode))),
+            TableKind::Shared => Reader::InTransaction(scope, Some(self.lock(mode))),
         })
     }
 }

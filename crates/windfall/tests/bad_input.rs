@@ -349,13 +349,13 @@ fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
                 assert!(bad.delete(&key(n)).expect(&what), "{what}: row {n}");
                 good.put(&key(n), &[n as u8; 700]).expect(&what);
                 if n % 16 == 0 {
-                    env.settle(20);
+                    env.run_workers(20);
                 }
             }
             bad.delete(&key(600 + reopened)).expect(&what);
             bad.put(&key(603), &[reopened as u8; 100]).expect(&what);
             good.delete(&key(600 + reopened)).expect(&what);
-            env.settle(300);
+            env.run_workers(300);
             for n in 0..200 * (reopened + 1) {
                 assert_eq!(good.get(&key(n)).expect(&what), Some(vec![n as u8; 700]), "{what}");
                 assert_eq!(bad.get(&key(n)).expect(&what), None, "{what}");
@@ -384,7 +384,7 @@ fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
         } else {
             disk.make_readable(file, 0);
         }
-        env.settle(500);
+        env.run_workers(500);
         assert_eq!(db.check().expect("a check").findings, Vec::<String>::new(), "seed {seed}");
         db.table("bad").expect("a table").put(&key(700), &vec![7; 30_000]).expect("a long row");
         assert_eq!(db.check().expect("a check").findings, Vec::<String>::new(), "seed {seed}");
@@ -633,7 +633,7 @@ fn a_full_disk_loses_nothing_and_work_goes_on() {
             }
             assert!(written < 100_000, "the disk never fills");
             if written % 64 == 0 {
-                env.settle(2);
+                env.run_workers(2);
             }
         };
         let what = format!("seed {seed}, full after {written} rows ({full})");
@@ -648,22 +648,22 @@ fn a_full_disk_loses_nothing_and_work_goes_on() {
             disk.set_capacity(None);
         } else {
             // This must also work when the background workers have met the full disk by now.
-            env.settle(50);
+            env.run_workers(50);
             db.drop_table("ballast").expect(&what);
         }
-        env.settle(500);
+        env.run_workers(500);
         for n in written..written + 500 {
             table.put(&key(n), &[n as u8; 700]).unwrap_or_else(|error| panic!("{what}, then {n}: {error}"));
             // The drop has freed space for these rows, and for a log that checkpoints keep short.
             if n % 8 == 0 {
-                env.settle(10);
+                env.run_workers(10);
             }
         }
         if seed % 2 == 0 {
             db.drop_table("ballast").expect(&what);
         }
         disk.set_capacity(None);
-        env.settle(50);
+        env.run_workers(50);
         assert_eq!(db.check().expect(&what).findings, Vec::<String>::new(), "{what}");
         drop((db, table, ballast, env));
         let (db, _env) = open(&disk.restart(Survive::Nothing)).expect(&what);
@@ -712,7 +712,7 @@ fn a_disk_that_takes_no_pages_is_reported_before_the_log_is_full_and_loses_nothi
     for n in 0..3_000 {
         table.put(&key(n % 100), &[n as u8; 700]).expect("work goes on");
         if n % 64 == 0 {
-            env.settle(2);
+            env.run_workers(2);
         }
     }
 }

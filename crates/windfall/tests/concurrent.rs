@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
 mod guard;
-mod patience;
 mod stress;
+mod time_limit;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,9 +22,9 @@ use std::{
 };
 
 use guard::Guard;
-use patience::{HANG, wait_until};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use stress::seconds;
+use time_limit::{HANG, wait_until};
 use windfall::{Database, Error, FlushLog, IndexOptions, Options, Table, TableOptions, error::SchemaError};
 
 const PAGE: u64 = 4096;
@@ -510,7 +510,7 @@ impl std::io::Read for Slow {
 /// All writers use the same few rows, and even fewer index keys, each of which is unique. The result of an insert or a
 /// deletion is exact in any order of threads, so the sum of the results of a row is its final state.
 #[test]
-fn rows_that_everybody_wants() {
+fn rows_that_all_threads_change() {
     const WANTED: u8 = 6;
     const INDEX_KEYS: u8 = 5;
     let folder = tempfile::tempdir().expect("a folder");
@@ -553,8 +553,9 @@ fn rows_that_everybody_wants() {
         }
     };
     let time = seconds(4);
-    let again =
-        format!("CONCURRENT_SEED={seed} cargo test -p windfall --test concurrent rows_that_everybody_wants");
+    let again = format!(
+        "CONCURRENT_SEED={seed} cargo test -p windfall --test concurrent rows_that_all_threads_change"
+    );
     Guard::with_limit(time + HANG).run(&again, || {
         std::thread::scope(|scope| {
             let writers: Vec<_> = (0..4).map(|thread| scope.spawn(move || writer(thread))).collect();

@@ -1,5 +1,6 @@
-//! Crashes of the whole engine that `tests/cuts` does not cover: a process that continues after the crash of the disk,
-//! kills that are followed by a loss of power, and drops that are not durable. A model decides what must be there.
+//! Crashes of the whole engine that `tests/crash_points` does not cover: a process that continues after the crash of
+//! the disk, kills that are followed by a loss of power, and drops that are not durable. A model decides what must be
+//! there.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -63,7 +64,7 @@ fn a_process_is_killed_and_then_the_power_is_lost() {
                 }
             };
             db.checkpoint().unwrap_or_else(|error| panic!("{what}: {error}"));
-            env.settle(50);
+            env.run_workers(50);
             db.checkpoint().unwrap_or_else(|error| panic!("{what}: {error}"));
             verify(&next.restart(Survive::Nothing), seed, &may, &what);
             points += 1;
@@ -90,7 +91,7 @@ fn pages_that_a_killed_process_has_written_are_made_durable() {
             }
             if value == 1 {
                 db.checkpoint().unwrap();
-                env.settle(200);
+                env.run_workers(200);
                 db.checkpoint().unwrap();
             }
         }
@@ -109,7 +110,7 @@ fn pages_that_a_killed_process_has_written_are_made_durable() {
         let Live { db, env, .. } = open(&next, 6).unwrap();
         for _ in 0..2 {
             db.checkpoint().unwrap();
-            env.settle(100);
+            env.run_workers(100);
         }
         let Live { db, env: _env, .. } = open(&next.restart(Survive::Nothing), 7).unwrap();
         assert!(
@@ -133,7 +134,7 @@ fn with_table(disk: &SimulatedDisk) -> (Database, SimulatedEnv, Model) {
         }
         if round == 0 {
             // Long enough that the file records are written, too.
-            env.settle(200);
+            env.run_workers(200);
             db.checkpoint().unwrap();
         }
     }
@@ -153,12 +154,12 @@ fn a_drop_that_fails_has_touched_nothing() {
     }
     let all: Vec<&str> = names.iter().map(String::as_str).chain(["t"]).collect();
     assert!(db.drop_tables(&all).is_err());
-    env.settle(300);
+    env.run_workers(300);
     for some in all[..1500].chunks(500) {
         db.drop_tables(some).unwrap();
     }
     db.checkpoint().unwrap();
-    env.settle(300);
+    env.run_workers(300);
     assert!(observe(&db).unwrap() == model);
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
     verify(&disk.restart(Survive::Nothing), 7, &[model], "after the drop that failed");
@@ -180,7 +181,7 @@ fn a_drop_that_is_not_durable_leaves_its_table_whole() {
         let syncs = db.metrics().log_syncs;
         db.drop_table("t").unwrap();
         // The deleter looks for files twice per second; the log is synced once per second.
-        env.settle(140);
+        env.run_workers(140);
         let after = before.after(&Step::Drop(vec!["t".into()])).unwrap();
         (db, env, syncs, before, after)
     };
@@ -233,7 +234,7 @@ fn a_check_tells_what_a_crash_has_left_from_what_has_leaked() {
     assert_eq!(report.pending.len(), 1, "{report:?}");
     db.close().unwrap();
     let Live { db, env, .. } = open(&disk, 3).unwrap();
-    env.settle(300);
+    env.run_workers(300);
     assert_eq!(db.check().unwrap().pending, Vec::<String>::new());
     db.close().unwrap();
     let stray = FileName::Data(SpaceId(0xf_ffff));

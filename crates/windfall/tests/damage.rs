@@ -143,7 +143,7 @@ fn tells(error: &Error) -> bool {
 }
 
 /// A history with a damaged write, as far as it has run.
-struct Hurt {
+struct Damaged {
     disk: SimulatedDisk,
     past: Past,
     model: Model,
@@ -192,9 +192,9 @@ fn astray(disk: &SimulatedDisk, luck: u64) -> (Option<FileName>, u64) {
 }
 
 /// Runs a history with a damaged write.
-fn hurt(case: Case) -> Hurt {
+fn hurt(case: Case) -> Damaged {
     let disk = SimulatedDisk::new(case.seed);
-    let mut hurt = Hurt {
+    let mut hurt = Damaged {
         disk: disk.clone(),
         past: Past::default(),
         model: Model::default(),
@@ -309,8 +309,14 @@ fn allowed(case: Case, files: &[FileName], is_shared: bool) -> Allowed {
 }
 
 /// Opens what is left and checks it. Returns what was reported: nothing, damage of one table, or damage of everything.
-fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName], is_shared: bool) -> &'static str {
-    let Hurt { past, model, doubtful, .. } = hurt;
+fn look(
+    case: Case,
+    disk: &SimulatedDisk,
+    hurt: &Damaged,
+    files: &[FileName],
+    is_shared: bool,
+) -> &'static str {
+    let Damaged { past, model, doubtful, .. } = hurt;
     let allowed = allowed(case, files, is_shared);
     let live = match open(disk, case.seed) {
         Ok(live) => live,
@@ -384,11 +390,11 @@ fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName], is_sh
     let untold = !is_told && !wrong.is_empty() && doubtful.is_empty();
     assert!(
         !untold || allowed.stale || allowed.earlier && is_earlier(),
-        "nothing is told of {files:?}, and wrong is {wrong:?}"
+        "nothing reports {files:?}, and wrong is {wrong:?}"
     );
     match (wrong.is_empty(), is_told) {
         (true, false) => "whole",
-        (_, true) => "told",
+        (_, true) => "reported",
         (false, false) if is_earlier() => "earlier",
         _ => "stale",
     }
@@ -402,7 +408,7 @@ fn same_rows(a: &Model, b: &Model) -> bool {
 fn goes_on(live: &Live) -> bool {
     let made = live.db.create_table("afterwards", TableOptions::default());
     let put = made.and_then(|table| table.put(b"the database", b"works"));
-    live.env.settle(150);
+    live.env.run_workers(150);
     if let Err(error) = &put {
         assert!(tells(error), "{error:?}");
     }
@@ -456,7 +462,7 @@ fn all(kind: Kind, seeds: core::ops::Range<u64>, every: u64, most: u64) -> BTree
 #[test]
 fn bits_flip_at_rest() {
     let counts = all(Kind::Flip, 1..7, 1, 60);
-    assert!(counts["told"] > 50 && !counts.contains_key("stale"), "{counts:?}");
+    assert!(counts["reported"] > 50 && !counts.contains_key("stale"), "{counts:?}");
 }
 
 #[test]
@@ -468,19 +474,19 @@ fn files_are_gone() {
 #[test]
 fn writes_are_lost() {
     let counts = all(Kind::Lost, 10..18, 2, 80);
-    assert!(counts["told"] > 5, "{counts:?}");
+    assert!(counts["reported"] > 5, "{counts:?}");
 }
 
 #[test]
 fn writes_are_forgotten_by_the_crash() {
     let counts = all(Kind::Forgotten, 20..24, 2, 80);
-    assert!(counts["told"] > 5, "{counts:?}");
+    assert!(counts["reported"] > 5, "{counts:?}");
 }
 
 #[test]
 fn writes_land_elsewhere() {
     let counts = all(Kind::Misdirected, 30..44, 1, 80);
-    assert!(counts["told"] > 50, "{counts:?}");
+    assert!(counts["reported"] > 50, "{counts:?}");
 }
 
 #[test]
@@ -504,7 +510,7 @@ fn one_case_again() {
 
 /// Runs new cases until the time is over.
 #[test]
-#[ignore = "takes as long as it is told to"]
+#[ignore = "runs for a given time"]
 fn soak() {
     soak::soak("damages", |seed, end| {
         let kind = KINDS[mix(&[seed]) as usize % 5];
@@ -538,7 +544,7 @@ fn a_page_from_before_a_split_is_reported() {
     let put_all = |keys: &mut dyn Iterator<Item = u32>, fill: u8| {
         keys.for_each(|n| table.put(&key(n), &[fill; 60]).unwrap());
         db.checkpoint().unwrap();
-        env.settle(200);
+        env.run_workers(200);
         db.checkpoint().unwrap();
     };
     put_all(&mut (0..800).step_by(2), 1);
@@ -566,16 +572,16 @@ fn a_page_from_before_a_split_is_reported() {
         disk.sync(file).unwrap();
         let Live { db, env: _env, .. } = open(&disk, 2).unwrap();
         let table = db.table("t").unwrap();
-        let mut told = 0;
+        let mut reported = 0;
         for row in 0..800 {
             match table.get(&key(row)) {
                 Ok(found) => {
                     assert_eq!(found, Some(vec![2; 60]), "row {row}, of page {n} or another one");
                 }
-                Err(_) => told += 1,
+                Err(_) => reported += 1,
             }
         }
-        assert!(told > 0, "page {n} is from before");
+        assert!(reported > 0, "page {n} is from before");
     }
     assert!(leaves > 5, "{leaves} leaves were split");
 }

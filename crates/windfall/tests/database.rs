@@ -1,12 +1,12 @@
 //! The public interface of the library, on a real disk.
 
 mod common;
-mod patience;
+mod time_limit;
 
 use std::{sync::Arc, time::Duration};
 
 use common::{key, new_database};
-use patience::wait_until;
+use time_limit::wait_until;
 use windfall::{Database, Error, IndexOptions, Options, Result, TableOptions, error::SchemaError};
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
@@ -325,7 +325,7 @@ fn metrics_tell_of_the_catalog_and_of_what_waits_to_be_deleted() -> Result<()> {
     // Until the drop is durable, which takes up to a second, the file is counted as pending.
     let mut most = 0;
     for _ in 0..10_000 {
-        env.settle(1);
+        env.run_workers(1);
         most = most.max(db.metrics().files_pending_bytes);
     }
     assert!(most >= 8_000_000, "{most} bytes were seen waiting");

@@ -1,7 +1,7 @@
 //! The cost of a drop, by the engine's own counters, memory included, and by system calls if there is `strace`.
 
 mod changed_env;
-mod patience;
+mod time_limit;
 
 use std::{
     io::Write,
@@ -19,7 +19,7 @@ use windfall_base::sync::work::{self, Work};
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use changed_env::{Change, Changed};
-use patience::wait_until;
+use time_limit::wait_until;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -109,7 +109,7 @@ fn assert_cheap(what: &str, report: &DropReport, height: u64) {
 
 /// Makes commits durable from now on and everything before durable. Then waits until no background work is left that
 /// writes to the log, because the leader of a log write writes the records of all threads.
-fn settle(db: &Database) -> Result<()> {
+fn await_rest(db: &Database) -> Result<()> {
     db.set_flush_log_at_trx_commit(FlushLog::Sync);
     db.create_table("settled", TableOptions::default())?;
     db.drop_table("settled")?;
@@ -203,7 +203,7 @@ fn the_work_of_a_drop_depends_on_nothing() -> Result<()> {
             if clean {
                 db.checkpoint()?;
             }
-            settle(&db)?;
+            await_rest(&db)?;
             let metrics = db.metrics();
             let what = format!("{fill_name}, hash index {hashed}");
             if rows > 1 {
@@ -255,7 +255,7 @@ fn a_hash_index_of_megabytes_is_freed_by_no_statement_and_zeroed_by_no_read() ->
     }
     let used = db.metrics().hash_index_bytes;
     assert!(used >= 3 * (2 << 20), "{used} bytes of hash indexes");
-    settle(&db)?;
+    await_rest(&db)?;
     assert_cheap("drop", &db.drop_table("dropped")?, height);
     assert_cheap("truncation", &db.truncate_table("truncated")?, height);
     assert_cheap("drop of an index", &db.drop_index("without an index", "i")?, height);
@@ -327,7 +327,7 @@ fn a_group_of_a_thousand_is_one_commit() -> Result<()> {
     for name in &names {
         fill(&db.create_table(name, TableOptions::default())?, 1)?;
     }
-    settle(&db)?;
+    await_rest(&db)?;
     let before = db.metrics().log_syncs;
     let report = db.drop_tables(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
     let syncs = db.metrics().log_syncs - before;
@@ -361,9 +361,9 @@ fn a_group_of_a_thousand_is_one_commit() -> Result<()> {
 
 /// Workers pause while the test holds the lock.
 #[derive(Debug, Default)]
-struct Resting(Arc<RwLock<()>>);
+struct PausedWorkers(Arc<RwLock<()>>);
 
-impl Change for Resting {
+impl Change for PausedWorkers {
     fn step(&self, _: &'static str, mut step: Step) -> Step {
         let rest = self.0.clone();
         Box::new(move || {
@@ -380,7 +380,7 @@ fn eight_droppers_share_their_syncs() -> Result<()> {
     const THREADS: u64 = 8;
     const ROUNDS: u64 = 20;
     let disk = SimulatedDisk::new(1);
-    let env = Arc::new(Changed { env: Arc::new(RealEnv::default()), change: Resting::default() });
+    let env = Arc::new(Changed { env: Arc::new(RealEnv::default()), change: PausedWorkers::default() });
     let db = Database::open_on(Arc::new(disk.clone()), env.clone(), &options(), &|_| {})?;
     let name = |round, n| format!("t {round} {n}");
     for (round, n) in (0..ROUNDS).flat_map(|round| (0..THREADS).map(move |n| (round, n))) {
@@ -451,7 +451,7 @@ fn traced_child() -> Result<()> {
             wait_until("hash indexes are freed", || db.metrics().hash_index_bytes == HASH_INDEX);
         }
         drop(table);
-        settle(&db)?;
+        await_rest(&db)?;
         marks.write_all(BEGIN.as_bytes()).expect("a mark");
         let done = match n {
             0 => db.drop_table("t"),

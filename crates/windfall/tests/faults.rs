@@ -298,7 +298,7 @@ impl History {
         assert!(self.may.contains(&seen), "in the next process {seen:?}\nis none of {:?}", self.may);
         if n.is_multiple_of(2) {
             db.checkpoint().unwrap();
-            env.settle(50);
+            env.run_workers(50);
         }
         verify_with(
             &next.restart(Survive::Nothing),
@@ -656,7 +656,7 @@ fn one_case_again() {
 
 /// Runs new cases until the time is over.
 #[test]
-#[ignore = "takes as long as it is told to"]
+#[ignore = "runs for a given time"]
 fn soak() {
     soak::soak("faults", |seed, end| {
         let luck = |n| mix(&[seed, n]);

@@ -3,7 +3,7 @@
 
 mod changed_env;
 mod guard;
-mod patience;
+mod time_limit;
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use std::{
 
 use changed_env::{Change, Changed};
 use guard::whole;
-use patience::wait_until;
+use time_limit::wait_until;
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
     env::{Env, Kind, RealEnv, Step, Worker},
@@ -65,7 +65,7 @@ fn made(seed: u64) -> (SimulatedDisk, SimulatedEnv, Database) {
     // Files are created and recorded, so that none of that happens at the crash points below.
     let rest = || {
         db.checkpoint().expect("a checkpoint");
-        env.settle(100);
+        env.run_workers(100);
         db.checkpoint().expect("a checkpoint");
     };
     rest();
@@ -95,7 +95,7 @@ fn a_long_value_and_a_disk_that_becomes_full_at_every_moment() {
             failures += 1;
         }
         if seed % 2 == 0 {
-            env.settle(50);
+            env.run_workers(50);
         }
         // Calls that need no space, except a frame while all frames wait to be written, and calls that free space.
         let fill = if done.is_ok() { 2 } else { 1 };
@@ -120,7 +120,7 @@ fn a_long_value_and_a_disk_that_becomes_full_at_every_moment() {
             continue;
         }
         disk.full_from(None);
-        env.settle(300);
+        env.run_workers(300);
         assert_eq!(table.get(b"long").expect(&what), Some(vec![fill; LONG as usize]), "{what}");
         put_long(&table, b"long", 3).expect(&what);
         for n in 0..100u8 {
@@ -130,7 +130,7 @@ fn a_long_value_and_a_disk_that_becomes_full_at_every_moment() {
             db.drop_table("other").expect(&what);
         }
         assert_eq!(table.get(b"long").expect(&what), Some(vec![3; LONG as usize]), "{what}");
-        env.settle(100);
+        env.run_workers(100);
         assert_eq!(db.check().expect(&what).findings, Vec::<String>::new(), "{what}");
         db.close().expect(&what);
     }
@@ -206,14 +206,14 @@ impl Change for Eager {
         wake: Arc<Event>,
         mut step: Step,
     ) -> Result<Worker> {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let step = move || {
             let next = step();
-            let _ = tell.send(());
+            let _ = sender.send(());
             next
         };
         let worker = env.spawn(name, kind, wake, Box::new(step));
-        told.recv().expect("a first step");
+        receiver.recv().expect("a first step");
         worker
     }
 }
@@ -243,12 +243,12 @@ fn a_full_disk_keeps_no_database_shut() {
         }
         for _ in 0..2 {
             db.checkpoint().expect("a checkpoint");
-            env.settle(100);
+            env.run_workers(100);
         }
         let before = disk.operations();
         disk.crash_at(moment.map_or(u64::MAX, |moment| before + moment));
         let _ = db.drop_table("other");
-        env.settle(2_000);
+        env.run_workers(2_000);
         let operations = disk.operations() - before;
         drop((db, env));
         (disk, operations)
@@ -288,7 +288,7 @@ fn a_look_up_ends_where_all_other_pages_wait_to_be_written() {
         table.insert(&key(n), &[1; 300]).expect("a row");
     }
     db.checkpoint().expect("a checkpoint");
-    env.settle(100);
+    env.run_workers(100);
     disk.full_from(Some(0));
     db.set_flush_log_at_trx_commit(FlushLog::Lazy);
     // These rows need new pages, which take space.
@@ -302,7 +302,7 @@ fn a_look_up_ends_where_all_other_pages_wait_to_be_written() {
         }
     }
     disk.full_from(None);
-    env.settle(300);
+    env.run_workers(300);
     assert!((0..600).all(|n| table.get(&key(n)).expect("a row").is_some()));
     assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
 }
@@ -326,7 +326,7 @@ fn a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk() {
         }
         for _ in 0..2 {
             db.checkpoint().expect("a checkpoint");
-            env.settle(100);
+            env.run_workers(100);
         }
         db.set_flush_log_at_trx_commit(FlushLog::Lazy);
         // This brings the end of the log close to the end of a segment for some seeds.

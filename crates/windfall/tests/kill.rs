@@ -12,7 +12,7 @@ mod soak;
 
 use std::collections::BTreeMap;
 
-use killed::{Judge, Killed, Kills, Work, say, work_until_killed};
+use killed::{Judge, KillableProcess, Kills, Work, say, work_until_killed};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{Database, IndexOptions, Result, TableOptions};
 
@@ -155,7 +155,7 @@ fn observe(db: &Database, thread: usize) -> Result<Tables> {
 #[test]
 #[ignore = "run, and killed, by the other tests"]
 fn child() -> Result<()> {
-    let Some(Killed { db, round, seed }) = Killed::open()? else { return Ok(()) };
+    let Some(KillableProcess { db, round, seed }) = KillableProcess::open()? else { return Ok(()) };
     let db = &db;
     work_until_killed((0..THREADS).map(|thread| -> Work<'_> {
         Box::new(move || {
@@ -246,7 +246,7 @@ fn what_was_acknowledged_survives_kills() {
 }
 
 #[test]
-#[ignore = "takes as long as it is told to"]
+#[ignore = "runs for a given time"]
 fn soak() {
     KILLS.soak::<Listener>("kills");
 }

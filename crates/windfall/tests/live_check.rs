@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
 mod guard;
-mod patience;
 mod stress;
+mod time_limit;
 
 use std::{
     sync::{
@@ -22,8 +22,8 @@ use std::{
 };
 
 use guard::Guard;
-use patience::HANG;
 use stress::seconds;
+use time_limit::HANG;
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Table, TableOptions, TransactionOptions,
     error::SchemaError,
@@ -277,7 +277,7 @@ fn assert_sound(db: &Database, env: &SimulatedEnv) {
     for _ in 0..2 {
         assert_eq!(db.check_live().unwrap().findings, Vec::<String>::new());
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
-        env.settle(300);
+        env.run_workers(300);
     }
 }
 
@@ -328,7 +328,7 @@ fn rolled_back_changes_keep_their_long_values_until_the_transaction_has_ended() 
         within.put(b"new", &long(22)).unwrap();
         // Purge has run before the rollback in one case, and not in the other.
         if commits {
-            env.settle(300);
+            env.run_workers(300);
         }
         trx.rollback_to("here").unwrap();
         assert_sound(&db, &env);

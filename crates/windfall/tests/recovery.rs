@@ -1,7 +1,7 @@
 //! Opening after the process has died, on a real disk: what must be redone, what must not come back, and what
 //! continues. A copy of the folder that is taken while the database is open is what a killed process leaves.
 
-mod patience;
+mod time_limit;
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use patience::wait_until;
+use time_limit::wait_until;
 use windfall::{Database, Error, FlushLog, IndexOptions, Options, Phase, Result, TableOptions};
 
 fn options() -> Options {
@@ -77,16 +77,17 @@ fn recovery_redoes_much_and_reports_progress() -> Result<()> {
     drop((db, table));
 
     // The pool is smaller than the pages that are redone.
-    let told = std::cell::RefCell::new(Vec::new());
+    let reports = std::cell::RefCell::new(Vec::new());
     let start = Instant::now();
-    let db = Database::open_with(copy.path(), &options(), &|progress| told.borrow_mut().push(progress))?;
+    let db = Database::open_with(copy.path(), &options(), &|progress| reports.borrow_mut().push(progress))?;
     println!("opened in {:?}", start.elapsed());
-    let told = told.into_inner();
-    let phases: Vec<Phase> = told.chunk_by(|a, b| a.phase == b.phase).map(|same| same[0].phase).collect();
-    assert!(phases.starts_with(&[Phase::Scan, Phase::Settle, Phase::Replay]), "{phases:?}");
-    let end = told.iter().rfind(|told| told.phase == Phase::Replay).expect("recovery tells how it goes");
+    let reports = reports.into_inner();
+    let phases: Vec<Phase> = reports.chunk_by(|a, b| a.phase == b.phase).map(|same| same[0].phase).collect();
+    assert!(phases.starts_with(&[Phase::Scan, Phase::SyncFiles, Phase::Replay]), "{phases:?}");
+    let end =
+        reports.iter().rfind(|reports| reports.phase == Phase::Replay).expect("recovery tells how it goes");
     assert_eq!(end.to_string(), "applying the log: 100 %");
-    assert!(end.done == end.total && end.total > 20 << 20, "{told:?}");
+    assert!(end.done == end.total && end.total > 20 << 20, "{reports:?}");
     assert_eq!(db.tables()?.len(), 1);
     let table = db.table("t")?;
     for n in (0..ROWS).step_by(7) {

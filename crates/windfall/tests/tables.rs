@@ -1,7 +1,7 @@
 //! Tables and their handles, concurrently with statements on the same tables, with threads on a real disk.
 
 mod common;
-mod patience;
+mod time_limit;
 
 use std::{
     io::{self, Read, Write},
@@ -15,7 +15,7 @@ use std::{
 };
 
 use common::{key, new_database};
-use patience::{HANG, wait_until};
+use time_limit::{HANG, wait_until};
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
     error::{SchemaError, UsageError},

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
-mod patience;
+mod time_limit;
 
 use std::{
     path::PathBuf,
@@ -15,7 +15,7 @@ use std::{
     thread,
 };
 
-use patience::HANG;
+use time_limit::HANG;
 use windfall::{
     Database, Error, Options, Result, TableOptions,
     disk::{Completion, Disk, FileName, Folder, Queue, Request},
@@ -48,7 +48,7 @@ impl Queue for TrappedQueue {
         let mut done = self.queue.complete(wait);
         if self.is_set.load(SeqCst) {
             for completion in &mut done {
-                completion.result = Err(DiskError::Panicked { what: "the trap was sprung".into() });
+                completion.result = Err(DiskError::Panicked { what: "a panic on purpose".into() });
             }
         }
         done
@@ -62,7 +62,7 @@ impl Trap {
     fn disk(&self) -> &SimulatedDisk {
         assert!(
             !self.is_set.load(SeqCst) || thread::current().name() != Some(&self.worker),
-            "the trap was sprung"
+            "a panic on purpose"
         );
         &self.disk
     }
@@ -149,12 +149,12 @@ fn work(worker: &str) -> Error {
         }
     };
     // From now on every call returns the same error, and the database can be closed.
-    let told =
+    let check_error =
         |error: Error| assert!(matches!(error, Error::Poisoned(_)) && error.to_string().contains(worker));
-    told(db.create_table("another", TableOptions::default()).unwrap_err());
-    told(db.checkpoint().unwrap_err());
-    told(db.drop_table("t").unwrap_err());
-    told(db.close().unwrap_err());
+    check_error(db.create_table("another", TableOptions::default()).unwrap_err());
+    check_error(db.checkpoint().unwrap_err());
+    check_error(db.drop_table("t").unwrap_err());
+    check_error(db.close().unwrap_err());
     error
 }
 
@@ -171,8 +171,8 @@ fn error_of_panic_in(worker: &'static str) -> Error {
 /// The threads of the real disk report a panic like this: `disk/queue.rs`.
 #[test]
 fn a_panic_of_an_io_thread_stops_the_database() {
-    let told = error_of_panic_in(IO).to_string();
-    assert!(told.contains("an I/O thread has panicked: the trap was sprung"), "{told}");
+    let message = error_of_panic_in(IO).to_string();
+    assert!(message.contains("an I/O thread has panicked: a panic on purpose"), "{message}");
 }
 
 /// All workers are started through `Health::watch`. These are certain to access the disk, where the panic is injected.
@@ -180,7 +180,7 @@ fn a_panic_of_an_io_thread_stops_the_database() {
 fn a_panic_of_any_worker_stops_the_database() {
     for worker in ["cleaner", "checkpoint", "log", "deleter"] {
         let error = error_of_panic_in(worker);
-        let told = format!("the background worker {worker} has panicked: the trap was sprung");
-        assert!(error.to_string().contains(&told), "{error}");
+        let message = format!("the background worker {worker} has panicked: a panic on purpose");
+        assert!(error.to_string().contains(&message), "{error}");
     }
 }

@@ -35,9 +35,9 @@ use crate::{
     },
 };
 
-/// The cache may hold this fraction (one in `SHARE`) of the files that the process may open: up to twice as many are
-/// open temporarily, and other code opens files too.
-const SHARE: usize = 4;
+/// The cache may hold this fraction (one in `LIMIT_DIVISOR`) of the files that the process may open: up to twice as
+/// many are open temporarily, and other code opens files too.
+const LIMIT_DIVISOR: usize = 4;
 
 /// The cache of open files.
 #[derive(Debug)]
@@ -115,8 +115,9 @@ impl Cache {
 impl Handles {
     /// Returns an empty cache for a database folder.
     pub(super) fn new(root: PathBuf, limit: usize, direct: bool) -> Self {
-        let most =
-            rustix::process::getrlimit(Resource::Nofile).current.map_or(limit, |most| most as usize / SHARE);
+        let most = rustix::process::getrlimit(Resource::Nofile)
+            .current
+            .map_or(limit, |most| most as usize / LIMIT_DIVISOR);
         let limit = limit.min(most).max(1);
         Self {
             root,
@@ -200,8 +201,8 @@ impl Handles {
         let path = self.path(name);
         let flags = OFlags::RDWR | OFlags::CLOEXEC | extra;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP;
-        let able = &self.direct[usize::from(name.folder() == Folder::Data)];
-        let mut direct = name.is_direct() && able.load(SeqCst);
+        let direct_allowed = &self.direct[usize::from(name.folder() == Folder::Data)];
+        let mut direct = name.is_direct() && direct_allowed.load(SeqCst);
         let mut fd = Err(Errno::INVAL);
         if direct {
             fd = self.call_open(&path, flags | OFlags::DIRECT, mode);
@@ -210,7 +211,7 @@ impl Handles {
             fd = self.call_open(&path, flags, mode);
             if direct && fd.is_ok() {
                 tracing::info!(path = %path.display(), "no direct I/O on this file system: the page cache is used");
-                able.store(false, SeqCst);
+                direct_allowed.store(false, SeqCst);
             }
             direct = false;
         }

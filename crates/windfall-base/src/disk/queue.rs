@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::DiskError,
-    health::said,
+    health::panic_message,
     sync::{Arc, Event, Mutex, Rank, thread::Thread},
 };
 
@@ -49,7 +49,7 @@ struct Job {
     request: Request,
     file: Arc<File>,
     inbox: Arc<Inbox>,
-    tenure: Arc<FolderLease>,
+    lease: Arc<FolderLease>,
 }
 
 #[derive(Debug)]
@@ -67,19 +67,19 @@ impl Inbox {
 
 impl Job {
     fn run(self) {
-        let Self { request: Request { token, offset, action, mut buffer, .. }, file, inbox, tenure } = self;
+        let Self { request: Request { token, offset, action, mut buffer, .. }, file, inbox, lease } = self;
         let transfer = || {
             #[cfg(test)]
-            tests::spring_at(offset);
+            tests::panic_at(offset);
             match action {
                 Action::Read => file.transfer(action, offset, &mut buffer),
                 Action::Write => {
-                    tenure.change().and_then(|_change| file.transfer(action, offset, &mut buffer))
+                    lease.change().and_then(|_change| file.transfer(action, offset, &mut buffer))
                 }
             }
         };
         let result = catch_unwind(AssertUnwindSafe(transfer))
-            .unwrap_or_else(|panic| Err(DiskError::Panicked { what: said(&*panic).into() }));
+            .unwrap_or_else(|panic| Err(DiskError::Panicked { what: panic_message(&*panic).into() }));
         drop(file);
         inbox.put(Completion { token, buffer, result });
     }
@@ -189,8 +189,8 @@ impl Queue for RealQueue {
             let inbox = self.inbox.clone();
             match self.handles().get_for_queue(request.file) {
                 Ok(file) => {
-                    let tenure = self.disk.tenure().clone();
-                    self.disk.threads().push(Job { request, file, inbox, tenure });
+                    let lease = self.disk.lease().clone();
+                    self.disk.threads().push(Job { request, file, inbox, lease });
                 }
                 Err(error) => {
                     let Request { token, buffer, .. } = request;
@@ -225,11 +225,11 @@ mod tests {
     };
 
     /// An offset that no file reaches.
-    const TRAP: u64 = 1 << 60;
+    const PANIC_OFFSET: u64 = 1 << 60;
 
-    /// Panics at the offset [`TRAP`].
-    pub(super) fn spring_at(offset: u64) {
-        assert!(offset != TRAP, "the trap was sprung");
+    /// Panics at the offset [`PANIC_OFFSET`].
+    pub(super) fn panic_at(offset: u64) {
+        assert!(offset != PANIC_OFFSET, "a panic on purpose");
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
             action: Action::Write,
             buffer: IoBuffer::new(4096),
         };
-        queue.submit(vec![request(1, 0), request(2, TRAP), request(3, 4096)]);
+        queue.submit(vec![request(1, 0), request(2, PANIC_OFFSET), request(3, 4096)]);
         let mut done = Vec::new();
         while queue.pending() > 0 {
             done.extend(queue.complete(true));
@@ -255,8 +255,8 @@ mod tests {
         done.sort_by_key(|completion| completion.token);
         let [first, trapped, last] = &done[..] else { panic!("{} completions", done.len()) };
         assert!(first.result.is_ok() && last.result.is_ok());
-        let told = trapped.result.as_ref().unwrap_err().to_string();
-        assert_eq!(told, "an I/O thread has panicked: the trap was sprung");
+        let message = trapped.result.as_ref().unwrap_err().to_string();
+        assert_eq!(message, "an I/O thread has panicked: a panic on purpose");
         assert_eq!(disk.len(file).unwrap(), Some(8192));
     }
 }

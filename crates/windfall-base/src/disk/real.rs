@@ -67,7 +67,7 @@ pub(super) struct Inner {
     /// The folders, in the order of [`Folder`].
     folders: [OwnedFd; 3],
     lock: OwnedFd,
-    tenure: Arc<FolderLease>,
+    lease: Arc<FolderLease>,
 }
 
 /// Whether this process still holds the folder's lock, and may change the folder.
@@ -87,8 +87,8 @@ impl FolderLease {
 }
 
 impl Inner {
-    pub(super) fn tenure(&self) -> &Arc<FolderLease> {
-        &self.tenure
+    pub(super) fn lease(&self) -> &Arc<FolderLease> {
+        &self.lease
     }
 
     pub(super) fn handles(&self) -> &Handles {
@@ -128,7 +128,7 @@ impl RealDisk {
             handles: Handles::new(root.to_path_buf(), options.open_files, options.direct),
             folders,
             lock,
-            tenure: Arc::new(FolderLease(RwLock::new(Rank::Disk, true))),
+            lease: Arc::new(FolderLease(RwLock::new(Rank::Disk, true))),
         })))
     }
 
@@ -208,7 +208,7 @@ fn lock(root: &Path) -> Result<OwnedFd, DiskError> {
 
 impl Disk for RealDisk {
     fn release(&self) {
-        self.0.tenure.end();
+        self.0.lease.end();
         let _ = rustix::fs::flock(&self.0.lock, FlockOperation::Unlock);
     }
 
@@ -223,7 +223,7 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, file: FileName) -> Result<(), DiskError> {
-        let _change = self.0.tenure.change()?;
+        let _change = self.0.lease.change()?;
         self.0.handles.create(file)
     }
 
@@ -273,7 +273,7 @@ impl Disk for RealDisk {
     }
 
     fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        let _change = self.0.tenure.change()?;
+        let _change = self.0.lease.change()?;
         if file.is_direct() {
             check_blocks(&self.path(file), offset, bytes.len())?;
         }
@@ -302,7 +302,7 @@ impl Disk for RealDisk {
     }
 
     fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError> {
-        let _change = self.0.tenure.change()?;
+        let _change = self.0.lease.change()?;
         work::count(Work::FileCall);
         // The system rejects an empty range.
         if length == 0 {
@@ -312,14 +312,14 @@ impl Disk for RealDisk {
     }
 
     fn truncate(&self, file: FileName, length: u64) -> Result<(), DiskError> {
-        let _change = self.0.tenure.change()?;
+        let _change = self.0.lease.change()?;
         work::count(Work::FileCall);
         self.0.handles.get(file)?.truncate(length)
     }
 
     fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError> {
         debug_assert_eq!(from.folder(), to.folder(), "a file is renamed to another folder");
-        let _change = self.0.tenure.change()?;
+        let _change = self.0.lease.change()?;
         work::count(Work::FileCall);
         let old = self.path(from);
         let renamed = retry_on_intr(|| rustix::fs::rename(&old, self.path(to)));
@@ -334,7 +334,7 @@ impl Disk for RealDisk {
     }
 
     fn remove(&self, file: FileName) -> Result<(), DiskError> {
-        let _change = self.0.tenure.change()?;
+        let _change = self.0.lease.change()?;
         work::count(Work::FileCall);
         let path = self.path(file);
         let removed = retry_on_intr(|| rustix::fs::unlink(&path));

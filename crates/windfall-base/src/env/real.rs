@@ -45,9 +45,9 @@ impl Env for RealEnv {
 
     fn spawn(&self, name: &'static str, _kind: Kind, wake: Arc<Event>, mut step: Step) -> Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (told, woken) = (stop.clone(), wake.clone());
+        let (stop_requested, woken) = (stop.clone(), wake.clone());
         let thread = thread::Builder::new().name(format!("windfall-{name}")).spawn(move || {
-            while !told.load(SeqCst) {
+            while !stop_requested.load(SeqCst) {
                 match in_background(&mut step) {
                     Next::Again => {}
                     Next::Done => break,

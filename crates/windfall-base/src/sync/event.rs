@@ -97,7 +97,7 @@ impl Event {
     }
 
     /// Returns whether the next nap ends at once.
-    pub fn is_rung(&self) -> bool {
+    pub fn is_notified(&self) -> bool {
         self.notified.load(SeqCst)
     }
 

@@ -28,7 +28,7 @@ use core::cell::Cell;
 use smallvec::SmallVec;
 
 use super::{
-    Event, Note, What,
+    Event, HeldObject, HoldNote,
     drop_mark::{self, DropMark},
     machine::{
         self,
@@ -83,7 +83,7 @@ pub struct Gate {
 pub struct Inside<'a> {
     gate: &'a Gate,
     stripe: usize,
-    _note: Note,
+    _note: HoldNote,
 }
 
 /// Proof that a gate is closed and no thread is inside. Dropping it opens the gate, unless the gate was closed
@@ -118,7 +118,7 @@ impl Gate {
         loop {
             self.inside[stripe].count.fetch_add(1, SeqCst);
             DEPTH.set(DEPTH.get() + 1);
-            let inside = Inside { gate: self, stripe, _note: Note::new(What::Gate) };
+            let inside = Inside { gate: self, stripe, _note: HoldNote::new(HeldObject::Gate) };
             match self.state.load(SeqCst) {
                 OPEN => return Some((inside, waited_on_drop)),
                 CLOSED_FOR_GOOD => return None,

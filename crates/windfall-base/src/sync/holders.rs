@@ -16,13 +16,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use noted::Noted;
+use noted::HoldRecord;
 
 use super::Rank;
 
 /// The object that a thread holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum HeldObject {
     /// A lock or a latch of this rank.
     Lock(Rank),
     /// The inside of a table's gate.
@@ -31,16 +31,16 @@ pub(super) enum What {
 
 /// Records that this thread holds something, as long as this lives. It stays with the thread that made it.
 #[derive(Debug)]
-pub(super) struct Note {
-    _noted: Noted,
+pub(super) struct HoldNote {
+    _record: HoldRecord,
     _thread: PhantomData<*const ()>,
 }
 
-impl Note {
+impl HoldNote {
     /// Records what the thread has just acquired, or waits for.
     #[inline]
-    pub(super) fn new(what: What) -> Self {
-        Self { _noted: Noted::new(what), _thread: PhantomData }
+    pub(super) fn new(what: HeldObject) -> Self {
+        Self { _record: HoldRecord::new(what), _thread: PhantomData }
     }
 }
 
@@ -49,7 +49,7 @@ impl Note {
 mod noted {
     use std::sync::Arc;
 
-    use super::What;
+    use super::HeldObject;
 
     #[derive(Debug)]
     pub(super) struct Holder {
@@ -57,16 +57,16 @@ mod noted {
     }
 
     #[derive(Debug)]
-    pub(super) struct Noted;
+    pub(super) struct HoldRecord;
 
-    impl Noted {
+    impl HoldRecord {
         #[inline]
-        pub(super) fn new(_: What) -> Self {
+        pub(super) fn new(_: HeldObject) -> Self {
             Self
         }
     }
 
-    pub(super) fn all() -> Vec<(Arc<Holder>, u64, What)> {
+    pub(super) fn all() -> Vec<(Arc<Holder>, u64, HeldObject)> {
         Vec::new()
     }
 }
@@ -81,14 +81,14 @@ mod noted {
         thread,
     };
 
-    use super::What;
+    use super::HeldObject;
 
     /// The list of what one thread holds.
     #[derive(Debug)]
     pub(super) struct Holder {
         pub name: String,
         /// Each with its acquisition number.
-        held: Mutex<Vec<(u64, What)>>,
+        held: Mutex<Vec<(u64, HeldObject)>>,
     }
 
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -111,7 +111,7 @@ mod noted {
     }
 
     /// Returns everything that is held: the thread, the number of the acquisition, and the object.
-    pub(super) fn all() -> Vec<(Arc<Holder>, u64, What)> {
+    pub(super) fn all() -> Vec<(Arc<Holder>, u64, HeldObject)> {
         let holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let held = |holder: Arc<Holder>| {
             let held = holder.held().clone();
@@ -121,17 +121,17 @@ mod noted {
     }
 
     impl Holder {
-        fn held(&self) -> std::sync::MutexGuard<'_, Vec<(u64, What)>> {
+        fn held(&self) -> std::sync::MutexGuard<'_, Vec<(u64, HeldObject)>> {
             self.held.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 
     /// One object that the thread holds. `None` if the thread is ending: then it has no list any more.
     #[derive(Debug)]
-    pub(super) struct Noted(Option<u64>);
+    pub(super) struct HoldRecord(Option<u64>);
 
-    impl Noted {
-        pub(super) fn new(what: What) -> Self {
+    impl HoldRecord {
+        pub(super) fn new(what: HeldObject) -> Self {
             let note = |mine: &Arc<Holder>| {
                 let number = NEXT.fetch_add(1, Relaxed);
                 mine.held().push((number, what));
@@ -141,7 +141,7 @@ mod noted {
         }
     }
 
-    impl Drop for Noted {
+    impl Drop for HoldRecord {
         fn drop(&mut self) {
             let Some(number) = self.0 else { return };
             let _ = MINE.try_with(|mine| {
@@ -199,18 +199,18 @@ mod tests {
         // Other tests hold locks for moments.
         let mut mine = || {
             let all = watchdog.look(LONG).into_iter();
-            all.filter(|told| told.contains(&me)).collect::<Vec<_>>()
+            all.filter(|reports| reports.contains(&me)).collect::<Vec<_>>()
         };
         let inside = gate.enter(0);
         // Short acquisitions do not count.
         for _ in 0..2 * LOOKS {
             let held = mutex.lock();
-            assert!(mine().iter().all(|told| told.contains("Gate")), "{:?}", mine());
+            assert!(mine().iter().all(|reports| reports.contains("Gate")), "{:?}", mine());
             drop(held);
             std::thread::sleep(LONG / LOOKS);
         }
-        let told = mine();
-        assert!(told.len() == 1 && told[0].contains("has held Gate for"), "{told:?}");
+        let reports = mine();
+        assert!(reports.len() == 1 && reports[0].contains("has held Gate for"), "{reports:?}");
         drop(inside);
         let held = mutex.lock();
         // Rare looks do not make an acquisition long.
@@ -222,8 +222,8 @@ mod tests {
             mine();
             std::thread::sleep(LONG / LOOKS);
         }
-        let told = mine();
-        assert!(told.len() == 1 && told[0].contains("Lock(Leaf)"), "{told:?}");
+        let reports = mine();
+        assert!(reports.len() == 1 && reports[0].contains("Lock(Leaf)"), "{reports:?}");
         drop(held);
         assert!(mine().is_empty());
     }

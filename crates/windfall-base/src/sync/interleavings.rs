@@ -111,7 +111,7 @@ fn an_event_loses_no_notification() {
 /// Catches: a nap that discards an earlier notification when it begins; a notification that does not set `notified`.
 #[test]
 fn a_nap_misses_no_work() {
-    explore(12_000, &["NapForgetsTheRing"], || {
+    explore(12_000, &["NapClearsNotification"], || {
         let shared = Arc::new((Event::new(), AtomicU64::new(0)));
         let given = [1, 10].map(|work| {
             let shared = shared.clone();

@@ -9,7 +9,7 @@
 use core::ops::{Deref, DerefMut};
 
 use super::{
-    Note, What,
+    HeldObject, HoldNote,
     drop_mark::{DropMark, Marked, MarkedShared},
     machine,
     work::{self, Work},
@@ -96,21 +96,21 @@ mod order {
     }
 
     /// The ranks that this thread held, put aside until the drop: a panic may end what runs meanwhile.
-    pub(super) struct Aside(Vec<Rank>);
+    pub(super) struct SuspendedRanks(Vec<Rank>);
 
-    impl Aside {
+    impl SuspendedRanks {
         pub(super) fn new() -> Self {
             Self(HELD.replace(Vec::new()))
         }
     }
 
-    impl Drop for Aside {
+    impl Drop for SuspendedRanks {
         fn drop(&mut self) {
             HELD.replace(core::mem::take(&mut self.0));
         }
     }
 
-    pub(super) fn give(rank: Rank) {
+    pub(super) fn release(rank: Rank) {
         HELD.with_borrow_mut(|held| {
             if let Some(at) = held.iter().rposition(|r| *r == rank) {
                 held.remove(at);
@@ -128,7 +128,7 @@ pub struct Held {
         expect(dead_code, reason = "the order is asserted in debug builds only")
     )]
     rank: Rank,
-    _note: Note,
+    _note: HoldNote,
 }
 
 impl Held {
@@ -137,7 +137,7 @@ impl Held {
     pub fn take(rank: Rank) -> Self {
         #[cfg(debug_assertions)]
         order::take(rank, false);
-        Self { rank, _note: Note::new(What::Lock(rank)) }
+        Self { rank, _note: HoldNote::new(HeldObject::Lock(rank)) }
     }
 
     /// Records an acquisition that did not wait, which cannot deadlock.
@@ -145,7 +145,7 @@ impl Held {
     pub fn tried(rank: Rank) -> Self {
         #[cfg(debug_assertions)]
         order::take(rank, true);
-        Self { rank, _note: Note::new(What::Lock(rank)) }
+        Self { rank, _note: HoldNote::new(HeldObject::Lock(rank)) }
     }
 }
 
@@ -153,14 +153,14 @@ impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
         #[cfg(debug_assertions)]
-        order::give(self.rank);
+        order::release(self.rank);
     }
 }
 
 /// Runs a closure as if on another thread, as far as the lock order is concerned: a simulation has only one thread.
 pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
     #[cfg(debug_assertions)]
-    let _mine = order::Aside::new();
+    let _mine = order::SuspendedRanks::new();
     run()
 }
 

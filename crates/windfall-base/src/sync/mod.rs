@@ -31,7 +31,7 @@ pub use event::Event;
 pub use gate::{Closed, Gate, Inside, is_inside, is_nested};
 pub use gated::{Entered, Gated};
 pub use holders::Watchdog;
-use holders::{Note, What};
+use holders::{HeldObject, HoldNote};
 pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};
 pub use machine::atomic;
 pub use machine::thread_local;

@@ -44,8 +44,8 @@ mod tests {
     #[test]
     fn a_dropped_thread_has_ended() {
         let ran = Arc::new(AtomicBool::new(false));
-        let told = ran.clone();
-        drop(Thread::spawn("test", move || told.store(true, SeqCst)).unwrap());
+        let has_run = ran.clone();
+        drop(Thread::spawn("test", move || has_run.store(true, SeqCst)).unwrap());
         assert!(ran.load(SeqCst));
     }
 }

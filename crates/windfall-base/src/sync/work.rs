@@ -88,7 +88,7 @@ impl core::ops::Sub for Counts {
 
 thread_local! {
     static COUNTS: [Cell<u64>; KINDS] = const { [const { Cell::new(0) }; KINDS] };
-    static SCOPE: Cell<bool> = const { Cell::new(false) };
+    static IN_DROP: Cell<bool> = const { Cell::new(false) };
     static BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -126,7 +126,7 @@ pub fn is_background() -> bool {
 
 /// Returns whether this thread is inside a drop.
 pub fn is_dropping() -> bool {
-    SCOPE.get()
+    IN_DROP.get()
 }
 
 /// Returns what this thread has done since it began.
@@ -141,12 +141,12 @@ pub fn in_drop<T>(run: impl FnOnce() -> T) -> (T, Counts) {
     struct Scope;
     impl Drop for Scope {
         fn drop(&mut self) {
-            SCOPE.set(false);
+            IN_DROP.set(false);
         }
     }
     debug_assert!(!is_dropping(), "the work of a drop is counted within another drop");
     let before = so_far();
-    SCOPE.set(true);
+    IN_DROP.set(true);
     let scope = Scope;
     let result = run();
     drop(scope);

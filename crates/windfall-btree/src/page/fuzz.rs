@@ -44,7 +44,7 @@ fn some_key(data: &[u8]) -> &[u8] {
 }
 
 /// Reads everything that an optimistic reader may read.
-fn look_around(page: Page<'_>, key: &[u8]) {
+fn read_everything(page: Page<'_>, key: &[u8]) {
     let node = Node::new(page);
     let mut out = Vec::new();
     let (slot, _) = node.find(key);
@@ -84,7 +84,7 @@ impl Content {
 }
 
 /// Checks that a valid node finds each of its records, and the gap after each.
-fn answers(node: Node<'_>, content: &Content) {
+fn check_searches(node: Node<'_>, content: &Content) {
     for (n, (key, _)) in content.records.iter().enumerate() {
         assert!(node.contains(key) && node.has_prefix_of(key));
         let (at, len) = node.value_range(n);
@@ -103,7 +103,7 @@ fn answers(node: Node<'_>, content: &Content) {
 }
 
 /// Checks that a valid node can be rebuilt from its content.
-fn comes_back(node: Node<'_>, content: &Content) {
+fn check_rebuild(node: Node<'_>, content: &Content) {
     let mut list = NodeList::default();
     list.push_node(node, 0, node.count());
     let upper = content.upper.as_deref();
@@ -119,7 +119,7 @@ fn comes_back(node: Node<'_>, content: &Content) {
 }
 
 /// Changes a valid node as a tree would. Checks that it stays valid and holds what was put into it.
-fn changes_well(page: Page<'_>, data: &[u8]) {
+fn check_changes(page: Page<'_>, data: &[u8]) {
     for chunk in data.chunks(9).take(8) {
         let node = Node::new(page);
         let mut key = Vec::new();
@@ -153,11 +153,11 @@ fn changes_well(page: Page<'_>, data: &[u8]) {
 
 /// Reads the page as a node, and checks a valid one thoroughly.
 fn look(page: Page<'_>, data: &[u8]) {
-    look_around(page, some_key(data));
+    read_everything(page, some_key(data));
     let Ok(node) = validate(page) else { return };
     let content = Content::of(node);
-    answers(node, &content);
-    comes_back(node, &content);
+    check_searches(node, &content);
+    check_rebuild(node, &content);
 }
 
 /// Tests a page that was read from disk.
@@ -174,7 +174,7 @@ pub fn page(data: &[u8]) {
     let _ = (page.lsn(), page.is_zero(), PageType::from_u8(page.page_type()));
     look(page, data);
     if validate(page).is_ok() {
-        changes_well(page, data);
+        check_changes(page, data);
     }
 }
 
@@ -196,7 +196,7 @@ pub fn redo(data: &[u8]) {
         rest = behind;
     }
     if validate(page).is_ok() {
-        changes_well(page, data);
+        check_changes(page, data);
     }
 }
 

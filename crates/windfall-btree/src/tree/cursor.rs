@@ -322,18 +322,18 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             let node = Node::new(path.node.page());
             let is_valid = || path.node.is_valid();
             let KeyRange { from, to } = &self.limits;
-            let counts = if up {
+            let is_copy_valid = if up {
                 batch.fill_up(node, to.as_deref(), self.limit, is_valid)
             } else {
                 batch.fill_down(node, from, self.limit, is_valid)
             };
-            if counts {
+            if is_copy_valid {
                 // The bounds of damaged nodes could make the cursor loop for ever.
-                let gets_on = match &batch.high {
+                let advances = match &batch.high {
                     Some(high) => batch.low < *high || !up && batch.low.is_empty(),
                     None => true,
                 };
-                if !gets_on {
+                if !advances {
                     let page = node.page().id().page;
                     return Err(self
                         .tree

@@ -111,21 +111,21 @@ struct Item {
 /// first slot of the right part, and the separator.
 fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
     let (place, found) = node.find(need.key);
-    let coming = |slot, words_now| Item { slot, words: need.words(node), words_now };
+    let new_item = |slot, words_now| Item { slot, words: need.words(node), words_now };
     let mut items = Vec::with_capacity(node.count() + 1);
     for n in 0..node.count() {
         let words = 1 + node.words_of(n);
         if n == place && found {
-            items.push(coming(Some(n), words));
+            items.push(new_item(Some(n), words));
             continue;
         }
         if n == place {
-            items.push(coming(None, 0));
+            items.push(new_item(None, 0));
         }
         items.push(Item { slot: Some(n), words, words_now: words });
     }
     if place >= node.count() {
-        items.push(coming(None, 0));
+        items.push(new_item(None, 0));
     }
     let mut fence = Vec::new();
     node.lower_into(&mut fence);
@@ -242,7 +242,7 @@ impl<S: PageStore> Tree<S> {
     }
 
     /// Returns the slot for a new right neighbour of a child, with this lower fence, for which its parent has room.
-    fn slot_behind(&self, parent: Node<'_>, child: PageNo, lower: &[u8]) -> Result<usize> {
+    fn slot_after(&self, parent: Node<'_>, child: PageNo, lower: &[u8]) -> Result<usize> {
         let damaged = |what| self.damaged(parent.page().id().page, what);
         let (slot, found) = parent.find(lower);
         if found || slot == 0 || parent.child(slot - 1) != child || !parent.has_prefix_of(lower) {
@@ -270,7 +270,7 @@ impl<S: PageStore> Tree<S> {
         let mut list = NodeList::default();
         list.push_node(node, at, node.count());
         let above = Node::new(mtr.page(parent));
-        let slot = self.slot_behind(above, mtr.page_no(child), between)?;
+        let slot = self.slot_after(above, mtr.page_no(child), between)?;
         let suffix = &between[above.prefix_len()..];
 
         let kind = if level == 0 { PageType::Leaf } else { PageType::Inner };
@@ -407,7 +407,7 @@ impl<S: PageStore> Tree<S> {
                         return Err(self.wrong_page(links[at]));
                     }
                 }
-                if let Some(merged) = self.merged(nodes)? {
+                if let Some(merged) = self.try_merge(nodes)? {
                     check_change(above, Some(right), 0)
                         .map_err(|what| self.damaged(mtr.page_no(parent), what))?;
                     let Merged { level, lower, upper, image, .. } = &merged;
@@ -504,7 +504,7 @@ struct Merged {
 
 impl<S: PageStore> Tree<S> {
     /// Merges two neighbours. `None` if they do not fit one page with a reserve.
-    fn merged(&self, [left, right]: [Node<'_>; 2]) -> Result<Option<Merged>> {
+    fn try_merge(&self, [left, right]: [Node<'_>; 2]) -> Result<Option<Merged>> {
         debug_assert_eq!(left.level(), right.level(), "nodes of two levels are merged");
         if left.live_words() + right.live_words() > left.capacity() {
             return Ok(None);

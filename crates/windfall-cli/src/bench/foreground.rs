@@ -132,7 +132,7 @@ fn beside(bench: &mut Bench, load: Load) -> Result<()> {
     let [without, with, held] = &seen;
     for (name, of) in [("without drops", without), ("with drops", with), ("with a planted hold", held)] {
         let name = load.in_words(name);
-        of.tell(bench, &name);
+        of.report(bench, &name);
         let holds = of.hold.iter().filter(|hold| **hold > 0.0).count();
         bench.fact(
             format!("{name}: windows with a gap of 0.5 ms at the drop, share"),
@@ -192,7 +192,7 @@ impl Windows {
         self.hold.extend(other.hold);
     }
 
-    pub(super) fn tell(&self, bench: &mut Bench, name: &str) {
+    pub(super) fn report(&self, bench: &mut Bench, name: &str) {
         bench.fact(format!("{name}: p99 of a window, median µs"), median(&self.p99) / 1e3);
         bench.fact(format!("{name}: longest gap of a window, median µs"), median(&self.gap) / 1e3);
         let most = self.gap.iter().copied().fold(0.0, f64::max);

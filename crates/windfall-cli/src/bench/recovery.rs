@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall_measure::{Killed, Random};
+use windfall_measure::{KillOnDrop, Random};
 
 use super::{
     fixture::{self, MB},
@@ -59,7 +59,7 @@ fn kill_and_open(bench: &mut Bench, name: &str) -> Result<()> {
     if bench.options.quick {
         command.arg("--quick");
     }
-    let mut child = Killed(command.stdout(Stdio::piped()).spawn()?);
+    let mut child = KillOnDrop(command.stdout(Stdio::piped()).spawn()?);
     let said = child.0.stdout.take().ok_or_else(|| Failure::said("the child has no output"))?;
     let reader = thread::spawn(move || {
         let lines = BufReader::new(said).lines().map_while(std::io::Result::ok);

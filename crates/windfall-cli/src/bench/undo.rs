@@ -73,7 +73,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     }
     for (name, of) in [("nothing goes", &still), ("undo goes", &going)] {
         bench.fact(format!("{name}: windows"), of.p99.len());
-        of.tell(bench, name);
+        of.report(bench, name);
     }
     bench.fact("undo that goes, bytes", undo);
     bench.fact("at most so many seconds until it is gone", median(&gone));

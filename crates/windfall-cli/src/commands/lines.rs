@@ -331,13 +331,13 @@ mod tests {
             Ok(lines) => lines,
             Err(error) => return error.to_string(),
         };
-        let mut told = Vec::new();
+        let mut seen = Vec::new();
         loop {
             match lines.next() {
-                Ok(None) => return told.join(" "),
-                Ok(Some((number, Line::Row { .. }))) => told.push(number.to_string()),
-                Ok(Some((number, Line::Bad(_)))) => told.push(format!("[{number}]")),
-                Err(error) => return format!("{} {error}", told.join(" ")),
+                Ok(None) => return seen.join(" "),
+                Ok(Some((number, Line::Row { .. }))) => seen.push(number.to_string()),
+                Ok(Some((number, Line::Bad(_)))) => seen.push(format!("[{number}]")),
+                Err(error) => return format!("{} {error}", seen.join(" ")),
             }
         }
     }
@@ -374,16 +374,16 @@ mod tests {
     fn what_is_too_long_is_named_by_its_number_and_the_header_as_such() {
         for end in ["\n", "\r\n"] {
             let long = format!("id,name\n1,a\n2,{}\n", "x".repeat(2_000)).replace('\n', end);
-            let told = numbers(&long, 1_000);
+            let seen = numbers(&long, 1_000);
             assert!(
-                told.starts_with("2 it, line 3: it is longer than 1000 B") && told.contains("--max-line"),
-                "{told}"
+                seen.starts_with("2 it, line 3: it is longer than 1000 B") && seen.contains("--max-line"),
+                "{seen}"
             );
-            let told = numbers(&long.replacen(&format!("1,a{end}"), "", 1), 1_000);
-            assert!(told.starts_with(" it, line 2: it is longer"), "{told}");
+            let seen = numbers(&long.replacen(&format!("1,a{end}"), "", 1), 1_000);
+            assert!(seen.starts_with(" it, line 2: it is longer"), "{seen}");
             let header = format!("{}\n1,a\n", "x".repeat(LONGEST_HEADER as usize + 1)).replace('\n', end);
-            let told = numbers(&header, 1_000);
-            assert!(told.starts_with("it, line 1 (the header): it is longer"), "{told}");
+            let seen = numbers(&header, 1_000);
+            assert!(seen.starts_with("it, line 1 (the header): it is longer"), "{seen}");
         }
     }
 }

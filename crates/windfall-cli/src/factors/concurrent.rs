@@ -90,7 +90,7 @@ impl Taken {
 /// Drops the tables of all rounds under a load.
 pub(super) fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     let window = Duration::from_millis(scale.pick(10, 50, 50));
-    let rounds = side.owned.rounds(scale).beside;
+    let rounds = side.factor.rounds(scale).beside;
 
     let mut drops = Vec::new();
     for _ in 0..rounds.min(ALONE_MOST) {
@@ -131,7 +131,7 @@ fn taken(side: &Side, victim: &mut Victim, window: Duration) -> Result<Taken> {
             after: in_all.saturating_sub(until_then),
         })
     };
-    side.settle()?;
+    side.await_rest()?;
     side.db.flush_log()?;
     let idle = (0..IDLE).map(|_| used_in_window(&mut || Ok(()))).collect::<Result<_>>()?;
     let dropped = used_in_window(&mut || {
@@ -159,8 +159,8 @@ fn windows(
     // What was logged before the load is not for a sync within it.
     side.db.flush_log()?;
     let start = Instant::now();
-    let client = |who: u64, interval: Duration| {
-        let (mut random, mut pace) = (Random::new(seed, who), Pace::new(start, interval));
+    let client = |client_number: u64, interval: Duration| {
+        let (mut random, mut pace) = (Random::new(seed, client_number), Pace::new(start, interval));
         let mut line = Timeline::growing(LOAD);
         loop {
             // The last call ends after the last window.
@@ -168,13 +168,13 @@ fn windows(
             let due = pace.next_due(&mut random);
             pace.wait_until(due);
             let key = random.below(OTHERS).to_be_bytes();
-            if who == 0 {
+            if client_number == 0 {
                 black_box(side.others.get(&key)?);
             } else {
                 side.others.put(&key, &[seed as u8; 100])?;
             }
             line.finished(pace.now());
-            running[who as usize].store(true, Relaxed);
+            running[client_number as usize].store(true, Relaxed);
             if is_last {
                 return Ok((line, engine::waits_on_drops_of_this_thread()));
             }

@@ -44,7 +44,7 @@ pub(super) const OTHERS: u64 = 10_000;
 /// A database with a given amount of a factor.
 pub(super) struct Side {
     pub db: Database,
-    pub owned: FactorKind,
+    pub factor: FactorKind,
     pub amount: u64,
     /// The amount in other tables than the dropped one.
     pub beside: u64,
@@ -61,7 +61,7 @@ pub(super) struct Side {
 impl Side {
     /// Opens a database, with `amount` of the factor in the dropped table and `beside` in another one.
     pub(super) fn open(
-        owned: FactorKind,
+        factor: FactorKind,
         [amount, beside]: [u64; 2],
         scale: Scale,
         plant: Option<Plant>,
@@ -82,7 +82,7 @@ impl Side {
         others.set_hash_index(false);
         let hashed_before = db.metrics().hash_index_bytes;
         let mut side =
-            Self { db, owned, amount, beside, plant, others, hashed_before, names: 0, path: path.into() };
+            Self { db, factor, amount, beside, plant, others, hashed_before, names: 0, path: path.into() };
         side.surround()?;
         Ok(side)
     }
@@ -95,7 +95,7 @@ impl Side {
 
     fn surround(&mut self) -> Result<()> {
         let around = self.amount.max(self.beside);
-        match self.owned {
+        match self.factor {
             FactorKind::Catalog => {
                 for _ in 0..around {
                     let name = self.name();
@@ -133,7 +133,7 @@ impl Side {
     /// Returns evidence of the amount, as the engine or the system counts it.
     pub(super) fn seen(&self) -> Option<(&'static str, u64)> {
         let metrics = self.db.metrics();
-        match self.owned {
+        match self.factor {
             FactorKind::CleanPages => Some(("clean pages in the pool", metrics.pool_clean)),
             FactorKind::DirtyPages => Some(("dirty pages in the pool", metrics.pool_dirty)),
             FactorKind::HashIndex => Some(("bytes of hash indexes", metrics.hash_index_bytes)),
@@ -171,7 +171,7 @@ impl Side {
     }
 
     /// Waits as [`Side::gone`] does, and until nothing has been logged for some time, while no client writes.
-    pub(super) fn settle(&self) -> Result<()> {
+    pub(super) fn await_rest(&self) -> Result<()> {
         self.gone()?;
         let (mut groups, mut since) = (None, Instant::now());
         wait_until("the background still logs what it does", || {

@@ -121,7 +121,7 @@ impl FactorKind {
 
     /// Returns the factor of this name.
     pub(crate) fn named(id: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|owned| owned.id() == id)
+        Self::ALL.into_iter().find(|factor| factor.id() == id)
     }
 
     /// Returns the factors of these names; all if there are none.
@@ -325,19 +325,19 @@ mod tests {
 
     #[test]
     fn names_are_found_and_amounts_differ() {
-        for owned in FactorKind::ALL {
-            assert_eq!(FactorKind::named(owned.id()), Some(owned));
+        for factor in FactorKind::ALL {
+            assert_eq!(FactorKind::named(factor.id()), Some(factor));
             for scale in Scale::ALL {
-                let [little, much] = owned.amounts(scale);
-                assert!(little < much || owned == FactorKind::NoHandle, "{owned:?}");
+                let [little, much] = factor.amounts(scale);
+                assert!(little < much || factor == FactorKind::NoHandle, "{factor:?}");
             }
             // Each order of the three sides occurs equally often, or each side equally often in each place; and half of
             // the runs with other clients begin with a drop.
-            let rounds = owned.rounds(Scale::Full);
-            assert!(rounds.timed % 6 == 0 && rounds.stepped % 3 == 0, "{owned:?}: {rounds:?}");
-            assert!(rounds.beside % 2 == 0, "{owned:?}: {rounds:?}");
+            let rounds = factor.rounds(Scale::Full);
+            assert!(rounds.timed % 6 == 0 && rounds.stepped % 3 == 0, "{factor:?}: {rounds:?}");
+            assert!(rounds.beside % 2 == 0, "{factor:?}: {rounds:?}");
             // With fewer windows no rank test could reach the required significance.
-            assert!(rounds.timed >= 24 && rounds.beside >= 16, "{owned:?}: {rounds:?}");
+            assert!(rounds.timed >= 24 && rounds.beside >= 16, "{factor:?}: {rounds:?}");
         }
         assert_eq!(FactorKind::Indexes.each(Kind::DropIndex, 0), 2.0);
         assert_eq!(FactorKind::Indexes.each(Kind::Drop, 60), 61.0);

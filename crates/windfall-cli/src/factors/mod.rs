@@ -60,16 +60,16 @@ pub(crate) fn measure(
     say: &dyn Fn(&str),
 ) -> Result<Vec<Factor>> {
     if scale != Scale::Quick {
-        return asked.iter().map(|&owned| one(owned, folder, scale, seed, plant, say)).collect();
+        return asked.iter().map(|&factor| one(factor, folder, scale, seed, plant, say)).collect();
     }
     // A quick run proves nothing, so concurrent measurements are good enough.
     let mut measured = Vec::new();
     for some in asked.chunks(AT_ONCE) {
-        for owned in some {
-            say(&in_words(*owned, scale));
+        for factor in some {
+            say(&in_words(*factor, scale));
         }
         measured.extend(thread::scope(|scope| {
-            let measure = |&owned| scope.spawn(move || one(owned, folder, scale, seed, plant, &|_| ()));
+            let measure = |&factor| scope.spawn(move || one(factor, folder, scale, seed, plant, &|_| ()));
             let all: Vec<_> = some.iter().map(measure).collect();
             let panicked = |_| Err(Failure::said("a thread that measures has panicked"));
             all.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect::<Vec<_>>()
@@ -79,43 +79,43 @@ pub(crate) fn measure(
 }
 
 /// Describes the factor and its two amounts.
-fn in_words(owned: FactorKind, scale: Scale) -> String {
-    let [from, to] = owned.amounts(scale).map(|amount| owned.in_words(amount));
-    format!("{}: {from} and {to}", owned.what())
+fn in_words(factor: FactorKind, scale: Scale) -> String {
+    let [from, to] = factor.amounts(scale).map(|amount| factor.in_words(amount));
+    format!("{}: {from} and {to}", factor.what())
 }
 
 fn one(
-    owned: FactorKind,
+    factor: FactorKind,
     folder: &Path,
     scale: Scale,
     seed: u64,
     plant: Option<Plant>,
     say: &dyn Fn(&str),
 ) -> Result<Factor> {
-    say(&in_words(owned, scale));
-    let dir = folder.join(format!("factor-{}", owned.id()));
+    say(&in_words(factor, scale));
+    let dir = folder.join(format!("factor-{}", factor.id()));
     let mut command = Command::new(env::current_exe()?);
-    let part = format!("{CHILD}{}:{}", scale.text(), owned.id());
+    let part = format!("{CHILD}{}:{}", scale.text(), factor.id());
     command.args(["bench", "drop", "--child", &part, "--seed", &seed.to_string(), "--dir"]).arg(&dir);
     if let Some(name) = plant.as_ref().and_then(ValueEnum::to_possible_value) {
         command.args(["--plant-cost", name.get_name()]);
     }
-    let failed = |e: &dyn std::fmt::Display| Failure::said(format!("factor {}: {e}", owned.id()));
+    let failed = |e: &dyn std::fmt::Display| Failure::said(format!("factor {}: {e}", factor.id()));
     let seen = stepped::run(&mut command).map_err(|e| failed(&e))?;
     let answer: Answer = serde_json::from_str(&seen.answer).map_err(|e| failed(&e))?;
     fs::remove_dir_all(&dir)?;
     // What is around a table is in both databases with much: only the first has little.
-    let compared = if owned.is_around() { [0, 1] } else { [1, 2] };
+    let compared = if factor.is_around() { [0, 1] } else { [1, 2] };
     let statements = statements(&answer, &seen, compared).ok_or_else(|| {
-        Failure::said(format!("factor {}: not every statement was seen: {answer:?}, {seen:?}", owned.id()))
+        Failure::said(format!("factor {}: not every statement was seen: {answer:?}, {seen:?}", factor.id()))
     })?;
     Ok(Factor {
-        id: owned.id().into(),
-        what: owned.what().into(),
-        amounts: owned.amounts(scale).map(|amount| owned.in_words(amount)),
-        per: owned.per().map(Into::into),
-        is_around: owned.is_around(),
-        grows: owned.grows().map(|(figures, why)| (figures.to_vec(), why.into())),
+        id: factor.id().into(),
+        what: factor.what().into(),
+        amounts: factor.amounts(scale).map(|amount| factor.in_words(amount)),
+        per: factor.per().map(Into::into),
+        is_around: factor.is_around(),
+        grows: factor.grows().map(|(figures, why)| (figures.to_vec(), why.into())),
         seen: answer.seen,
         statements,
         others: answer.others,
@@ -131,8 +131,8 @@ pub(crate) fn is_part(part: &str) -> bool {
 pub(crate) fn child(part: &str, folder: &Path, seed: u64, plant: Option<Plant>) -> Result<()> {
     let named = part.strip_prefix(CHILD).and_then(|part| part.split_once(':'));
     let known = named.and_then(|(scale, id)| Some((Scale::named(scale)?, FactorKind::named(id)?)));
-    let Some((scale, owned)) = known else { return Err(Failure::said(format!("there is no part {part}"))) };
-    let answer = rounds::run(owned, scale, folder, seed, plant)?;
+    let Some((scale, factor)) = known else { return Err(Failure::said(format!("there is no part {part}"))) };
+    let answer = rounds::run(factor, scale, folder, seed, plant)?;
     output::print(&(serde_json::to_string(&answer)? + "\n"))?;
     process::exit(0);
 }

@@ -85,14 +85,14 @@ enum Look {
 
 /// Measures a factor.
 pub(super) fn run(
-    owned: FactorKind,
+    factor: FactorKind,
     scale: Scale,
     folder: &Path,
     seed: u64,
     plant: Option<Plant>,
 ) -> Result<Answer> {
-    let [small, large] = owned.amounts(scale);
-    let open = |amounts, name| Side::open(owned, amounts, scale, plant, &folder.join(name));
+    let [small, large] = factor.amounts(scale);
+    let open = |amounts, name| Side::open(factor, amounts, scale, plant, &folder.join(name));
     let mut sides =
         [open([small, small], "alone")?, open([small, large], "beside")?, open([large, small], "much")?];
     let mut answer = Answer::default();
@@ -101,13 +101,13 @@ pub(super) fn run(
         mark(count);
         mark(count);
     }
-    let rounds = owned.rounds(scale);
+    let rounds = factor.rounds(scale);
     let looks = [(Look::Timed, rounds.timed), (Look::Stepped, rounds.stepped), (Look::Traced, rounds.traced)];
     let before = scale.pick(1, 20, 30);
-    let tables = if owned.is_group() { large } else { 0 };
+    let tables = if factor.is_group() { large } else { 0 };
     let memory = vec![1; tables as usize * READ_A_TABLE];
     let mut turn = 0;
-    for (n, kinds) in owned.statements().iter().enumerate() {
+    for (n, kinds) in factor.statements().iter().enumerate() {
         for (look, times) in looks {
             // In a quick run single-stepping the first list is enough.
             let skipped = matches!(look, Look::Stepped) && scale == Scale::Quick && n > 0;
@@ -138,7 +138,7 @@ fn round(
         counterparts.push(Victim::counterpart(side, kinds[0])?);
     }
     for &kind in kinds {
-        let each = sides.each_ref().map(|side| side.owned.each(kind, side.amount));
+        let each = sides.each_ref().map(|side| side.factor.each(kind, side.amount));
         for n in ORDERS[turn % ORDERS.len()] {
             let side = &mut sides[n];
             let next = Victim::small(side)?;
@@ -156,7 +156,7 @@ fn round(
             if !matches!(look, Look::Timed) {
                 // A commit writes pending log records of the background, and the background worker excludes other
                 // threads.
-                side.settle()?;
+                side.await_rest()?;
                 side.db.flush_log()?;
                 note_seen(answer, n, side);
                 // glibc sorts the freed memory at a request that finds no fitting piece, 60 instructions per piece.
@@ -182,7 +182,7 @@ fn round(
             for victim in small {
                 victim.remove(side, Some(kind))?;
             }
-            side.settle()?;
+            side.await_rest()?;
         }
     }
     let last = kinds[kinds.len() - 1];

@@ -54,10 +54,10 @@ impl Victim {
         side.lazy_commits();
         let name = side.name();
         let mut victim = Self { names: vec![name.clone()], kept: Vec::new(), until_dropped: None };
-        let owned = side.owned;
-        let indexes = owned.indexes(kind, n);
+        let factor = side.factor;
+        let indexes = factor.indexes(kind, n);
         let usual = |side: &Side| load(&side.db, &name, ROWS, 16, indexes);
-        match owned {
+        match factor {
             FactorKind::Rows => drop(load(&side.db, &name, n, 20, indexes)?),
             FactorKind::DirtyPages => drop(load(&side.db, &name, n * PAGE_ROWS, PAGE_VALUE, indexes)?),
             FactorKind::CleanPages => {
@@ -68,7 +68,7 @@ impl Victim {
                 let rows = n * PAGE_ROWS / 16_384;
                 load(&side.db, &name, rows, PAGE_VALUE, indexes)?;
                 side.db.checkpoint()?;
-                if owned == FactorKind::ClosedFile {
+                if factor == FactorKind::ClosedFile {
                     side.close_files()?;
                 }
             }
@@ -80,19 +80,19 @@ impl Victim {
                 }
             }
             FactorKind::History | FactorKind::Purge => {
-                let rows = if owned == FactorKind::Purge { n } else { ROWS };
+                let rows = if factor == FactorKind::Purge { n } else { ROWS };
                 let table = load(&side.db, &name, rows, 16, indexes)?;
                 let view = side.db.begin(TransactionOptions::default().consistent_snapshot());
                 black_box(view.table(&table).get(&0_u64.to_be_bytes())?);
                 for change in 0..n {
                     let key = (change % rows).to_be_bytes();
-                    if owned == FactorKind::Purge {
+                    if factor == FactorKind::Purge {
                         table.delete(&key)?;
                     } else {
                         table.update(&key, &change.to_be_bytes().repeat(2))?;
                     }
                 }
-                if owned == FactorKind::Purge {
+                if factor == FactorKind::Purge {
                     victim.until_dropped = Some(view);
                 } else {
                     victim.kept.push(Box::new(view));

@@ -42,8 +42,8 @@ use crate::{
 /// The time that a statement which is neither answered nor known to wait may delay the others, while some session waits
 /// for a lock: it may wait for that session by something that is not a lock. An interactive user wants the
 /// prompt back; a script must take the same course on a busy machine.
-const PATIENCE: Duration = Duration::from_millis(300);
-const PATIENCE_OF_SCRIPTS: Duration = Duration::from_secs(10);
+const ANSWER_WAIT: Duration = Duration::from_millis(300);
+const ANSWER_WAIT_OF_SCRIPTS: Duration = Duration::from_secs(10);
 
 /// The interval at which waits are polled, at first and at most.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
@@ -174,7 +174,7 @@ impl Shell<'_> {
         match event {
             Event::Answered(seat, answer) => {
                 let line = self.sessions.answered(seat);
-                self.tell(seat, line, answer);
+                self.print_answer(seat, line, answer);
             }
             Event::Signal(signal) => self.signal = Some(signal),
             // No line is requested at this time.
@@ -186,8 +186,8 @@ impl Shell<'_> {
         let seat = self.sessions.current();
         let answer = match statement {
             Statement::Work(work) => match self.sessions.give(work, self.line) {
-                Ok(()) => return self.settle(seat),
-                Err(why) => return self.tell(seat, self.line, Err(why)),
+                Ok(()) => return self.finish_waiting(seat),
+                Err(why) => return self.print_answer(seat, self.line, Err(why)),
             },
             Statement::Show(what) => Ok(self.show(what)),
             Statement::Interrupt(name) => self.interrupt(&name),
@@ -250,13 +250,13 @@ impl Shell<'_> {
 
     /// Waits until the given statement is answered, or known to wait for a lock; then for a moment for other statements
     /// that may continue because of it. Their answers are printed after its answer, if they arrive soon.
-    fn settle(&mut self, given: Seat) {
+    fn finish_waiting(&mut self, given: Seat) {
         let (start, mut pause) = (Instant::now(), LOOKS.0);
         let mut held = Vec::new();
         while !self.is_over() {
             let waits = self.db.lock_waits();
             self.sessions.look(&waits);
-            let patient = start.elapsed() < self.patience();
+            let patient = start.elapsed() < self.answer_wait();
             let runs = self.sessions.running().any(|seat| seat == given);
             if !runs || !patient {
                 for event in held.drain(..) {
@@ -287,17 +287,23 @@ impl Shell<'_> {
     }
 
     /// Prints the result of a session's work.
-    fn tell(&mut self, seat: Seat, line: u64, answer: Result<Answer, String>) {
+    fn print_answer(&mut self, seat: Seat, line: u64, answer: Result<Answer, String>) {
         let whose = self.sessions.name_among(seat).map(str::to_owned);
-        self.told(seat, line, whose.as_deref(), answer);
+        self.print_answer_of(seat, line, whose.as_deref(), answer);
     }
 
     /// Prints the shell's own answer to a line.
     fn reply(&mut self, answer: Result<Answer, String>) {
-        self.told(self.sessions.current(), self.line, None, answer);
+        self.print_answer_of(self.sessions.current(), self.line, None, answer);
     }
 
-    fn told(&mut self, seat: Seat, line: u64, whose: Option<&str>, answer: Result<Answer, String>) {
+    fn print_answer_of(
+        &mut self,
+        seat: Seat,
+        line: u64,
+        whose: Option<&str>,
+        answer: Result<Answer, String>,
+    ) {
         match answer {
             Ok(answer) if self.json => self.say(seat, line, String::new(), answer.object()),
             Ok(answer) => {
@@ -360,7 +366,7 @@ impl Shell<'_> {
                             object,
                         );
                     }
-                    Err(error) => self.tell(seat, self.line, Err(error.to_string())),
+                    Err(error) => self.print_answer(seat, self.line, Err(error.to_string())),
                 }
             }
             if !self.await_running() && ended {
@@ -374,14 +380,14 @@ impl Shell<'_> {
                 ),
                 None => "its statement is still under way: whether it was done shows when the database is opened again".into(),
             };
-            self.tell(seat, self.line, Err(why));
+            self.print_answer(seat, self.line, Err(why));
         }
     }
 
     /// Returns the time that a statement which is neither answered nor known to wait may delay the others.
-    fn patience(&self) -> Duration {
+    fn answer_wait(&self) -> Duration {
         let wants_an_answer = self.input.is_terminal() || self.signal.is_some();
-        if wants_an_answer { PATIENCE } else { PATIENCE_OF_SCRIPTS }
+        if wants_an_answer { ANSWER_WAIT } else { ANSWER_WAIT_OF_SCRIPTS }
     }
 
     /// Waits for statements that do not wait for a lock, after a signal only for a moment. Returns whether one was
@@ -395,7 +401,7 @@ impl Shell<'_> {
             }
             let waits = self.db.lock_waits();
             self.sessions.look(&waits);
-            let patient = start.elapsed() < self.patience() || (waits.is_empty() && self.signal.is_none());
+            let patient = start.elapsed() < self.answer_wait() || (waits.is_empty() && self.signal.is_none());
             if !patient || self.sessions.running().next().is_none() {
                 return answered;
             }

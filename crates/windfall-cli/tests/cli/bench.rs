@@ -14,9 +14,9 @@ use crate::Place;
 #[track_caller]
 fn quick(name: &str, more: &[&str]) -> serde_json::Value {
     let place = Place::new();
-    let told = place.call(&[&["--json", "bench", name, "--quick"], more].concat());
-    assert_eq!(told.code, 0, "a quick run shows that it runs: {}", told.err);
-    let json = told.json();
+    let printed = place.call(&[&["--json", "bench", name, "--quick"], more].concat());
+    assert_eq!(printed.code, 0, "a quick run shows that it runs: {}", printed.err);
+    let json = printed.json();
     assert_eq!((&json["bench"], &json["quick"]), (&name.into(), &true.into()));
     let claims = json["claims"].as_array().unwrap();
     for claim in claims {
@@ -155,11 +155,11 @@ fn a_cost_that_grows_with_what_there_is_is_found() {
 fn one_factor_of_a_drop_can_be_had_alone() {
     let json = quick("drop", &["--only", "handles,cursors"]);
     assert_eq!(json["facts"]["factors"].as_array().unwrap().len(), 2);
-    let told = Place::new().call(&["bench", "drop", "--quick", "--only", "nonsense"]);
+    let printed = Place::new().call(&["bench", "drop", "--quick", "--only", "nonsense"]);
     assert!(
-        told.code == 2 && told.out.contains("nonsense") && told.out.contains("hash-index"),
+        printed.code == 2 && printed.out.contains("nonsense") && printed.out.contains("hash-index"),
         "{}",
-        told.out
+        printed.out
     );
     Place::new().call(&["bench", "read", "--only", "rows"]).refused(&["--only rows", "windfall bench drop"]);
 }
@@ -234,10 +234,10 @@ fn break_tool(place: &Place, name: &str) -> String {
 fn a_part_that_fails_leaves_the_others_standing() {
     let place = Place::new();
     let path = break_tool(&place, "strace");
-    let told = place.command(&["--json", "bench", "drop", "--quick"]).env("PATH", path).output().unwrap();
-    let told = crate::told(&told);
-    assert_eq!(told.code, 2, "{}", told.err);
-    let json = told.json();
+    let printed = place.command(&["--json", "bench", "drop", "--quick"]).env("PATH", path).output().unwrap();
+    let printed = crate::printed(&printed);
+    assert_eq!(printed.code, 2, "{}", printed.err);
+    let json = printed.json();
     let claims = json["claims"].as_array().unwrap();
     let broken = claims.iter().find(|c| c["id"] == "system-calls-but-log").unwrap();
     assert!(broken["value"].is_null() && broken["holds"] == false, "{broken}");
@@ -267,6 +267,6 @@ fn a_benchmark_that_is_killed_leaves_no_files() {
 
 #[test]
 fn people_get_a_table() {
-    let told = Place::new().call(&["bench", "footprint", "--quick"]);
-    assert!(told.out.contains("claim") && told.out.contains("too small to prove"), "{}", told.out);
+    let printed = Place::new().call(&["bench", "footprint", "--quick"]);
+    assert!(printed.out.contains("claim") && printed.out.contains("too small to prove"), "{}", printed.out);
 }

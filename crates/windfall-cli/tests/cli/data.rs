@@ -17,12 +17,12 @@ fn cities() -> Place {
 fn rows_of_a_file_can_be_read_back() {
     let place = Place::new();
     place.file("cities.csv", CITIES);
-    let told = place.call(&["load", "cities", "cities.csv"]).served();
-    assert_eq!(told.out, "loaded 3 rows into cities (key: id)\n");
-    let told = place.call(&["get", "cities", "2"]).served();
-    assert_eq!(told.out, "column  value\nid      2\ncity    Brno, CZ\npeople  400000\n");
-    let told = place.call(&["--json", "get", "cities", "3"]).served();
-    assert_eq!(told.json(), json!({ "id": "3", "city": "Ύδρα", "people": "1900" }));
+    let printed = place.call(&["load", "cities", "cities.csv"]).served();
+    assert_eq!(printed.out, "loaded 3 rows into cities (key: id)\n");
+    let printed = place.call(&["get", "cities", "2"]).served();
+    assert_eq!(printed.out, "column  value\nid      2\ncity    Brno, CZ\npeople  400000\n");
+    let printed = place.call(&["--json", "get", "cities", "3"]).served();
+    assert_eq!(printed.json(), json!({ "id": "3", "city": "Ύδρα", "people": "1900" }));
     assert_eq!(place.call(&["scan", "cities"]).served().out, CITIES);
 }
 
@@ -30,8 +30,8 @@ fn rows_of_a_file_can_be_read_back() {
 fn a_scan_has_ends_a_limit_and_two_directions() {
     let place = cities();
     let ids = |arguments: &[&str]| -> Vec<String> {
-        let told = place.call(&[&["--json", "scan", "cities"], arguments].concat()).served();
-        told.json().as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+        let printed = place.call(&[&["--json", "scan", "cities"], arguments].concat()).served();
+        printed.json().as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(ids(&[]), ["1", "2", "3"]);
     assert_eq!(ids(&["--from", "2"]), ["2", "3"]);
@@ -46,10 +46,10 @@ fn a_scan_has_ends_a_limit_and_two_directions() {
 #[test]
 fn any_column_can_be_the_key_and_lines_can_come_over_a_pipe() {
     let place = Place::new();
-    let told =
+    let printed =
         place.feed(&["--json", "load", "t", "-", "--key", "b", "--delimiter", "tab"], "a\tb\nx\t2\ny\t1\n");
     assert_eq!(
-        told.served().json(),
+        printed.served().json(),
         json!({ "table": "t", "key": "b", "columns": ["a"], "rows": 2, "skipped": 0 })
     );
     assert_eq!(place.call(&["scan", "t"]).served().out, "b,a\n1,y\n2,x\n");
@@ -63,16 +63,16 @@ fn a_table_lives_from_create_to_drop() {
     let place = Place::new();
     place.call(&["create", "t", "--columns", "a,b,c", "--key", "b"]).served();
     place.call(&["create", "u", "--columns", "x"]).served();
-    let told = place.call(&["tables"]).served();
+    let printed = place.call(&["tables"]).served();
     assert_eq!(
-        told.out,
+        printed.out,
         "table  file  indexes  key  columns\nt       0 B  -        b    a, c\nu       0 B  -        x    -\n"
     );
     place.feed(&["load", "t", "--key", "b"], "a,b,c\n1,2,3\n").served();
     place.call(&["truncate", "t"]).served();
     assert_eq!(place.call(&["scan", "t"]).served().out, "b,a,c\n");
-    let told = place.call(&["--json", "drop", "t", "u"]).served();
-    assert_eq!(told.json()["dropped"], json!(["t", "u"]));
+    let printed = place.call(&["--json", "drop", "t", "u"]).served();
+    assert_eq!(printed.json()["dropped"], json!(["t", "u"]));
     assert_eq!(place.call(&["tables"]).served().out, "no tables\n");
     assert_eq!(place.call(&["--json", "tables"]).served().json(), json!({ "tables": [] }));
 }
@@ -88,24 +88,24 @@ fn a_group_is_dropped_wholly_or_not_at_all() {
 fn a_bad_line_is_named_by_its_number() {
     let place = Place::new();
     let bad = "id,name\n1,one\n2\n3,three\n1,again\n,none\n";
-    let told = place.feed(&["load", "t"], bad);
-    told.refused(&["line 3", "1 field,", "header has 2", "nothing was loaded"]);
+    let printed = place.feed(&["load", "t"], bad);
+    printed.refused(&["line 3", "1 field,", "header has 2", "nothing was loaded"]);
     place.call(&["get", "t", "1"]).refused(&["no table t"]);
 
-    let told = place.feed(&["load", "t", "--skip-bad"], bad).served();
-    assert_eq!(told.out, "loaded 2 rows into t (key: id), left out 3 bad lines\n");
+    let printed = place.feed(&["load", "t", "--skip-bad"], bad).served();
+    assert_eq!(printed.out, "loaded 2 rows into t (key: id), left out 3 bad lines\n");
     for what in
         ["line 3: it has 1 field,", "line 5: the key 1 is there already", "line 6: its key (id) is empty"]
     {
-        assert!(told.err.contains(what), "{what}: {}", told.err);
+        assert!(printed.err.contains(what), "{what}: {}", printed.err);
     }
     assert_eq!(place.call(&["scan", "t"]).served().out, "id,name\n1,one\n3,three\n");
 
     // The table existed before: the rows above the bad line stay.
-    let told = place.feed(&["load", "t"], "id,name\n4,four\n3,other\n");
-    told.refused(&["line 3", "the key 3 is there already", "the row before it is loaded"]);
-    let told = place.feed(&["load", "t"], "id,name\n5,five\n6,six\n3,other\n");
-    told.refused(&["line 4", "2 rows before it are loaded"]);
+    let printed = place.feed(&["load", "t"], "id,name\n4,four\n3,other\n");
+    printed.refused(&["line 3", "the key 3 is there already", "the row before it is loaded"]);
+    let printed = place.feed(&["load", "t"], "id,name\n5,five\n6,six\n3,other\n");
+    printed.refused(&["line 4", "2 rows before it are loaded"]);
     place.feed(&["load", "t"], "id,name\n3,other\n").refused(&["line 2", "nothing was loaded"]);
     assert_eq!(place.call(&["get", "t", "4", "--json"]).served().json()["name"], "four");
     place.feed(&["load", "t", "--replace"], "id,name\n3,other\n").served();
@@ -115,8 +115,8 @@ fn a_bad_line_is_named_by_its_number() {
 #[test]
 fn line_numbers_count_the_lines_within_quotes() {
     let place = Place::new();
-    let told = place.feed(&["load", "t"], "id,text\n1,\"two\nlines\"\n2,a,b\n");
-    told.refused(&["line 4", "3 fields"]);
+    let printed = place.feed(&["load", "t"], "id,text\n1,\"two\nlines\"\n2,a,b\n");
+    printed.refused(&["line 4", "3 fields"]);
     place.feed(&["load", "t"], "id,text\n1,\"two\nlines\"\n").served();
     assert_eq!(
         place.call(&["get", "t", "1"]).served().out,
@@ -129,8 +129,8 @@ fn a_quote_that_is_never_closed_swallows_no_lines() {
     let place = Place::new();
     let cut = "id,text\n1,one\n2,\"two\n3,three\n";
     place.feed(&["load", "t"], cut).refused(&["line 3", "never closed", "nothing was loaded"]);
-    let told = place.feed(&["load", "t", "--skip-bad"], cut).served();
-    assert_eq!(told.out, "loaded 1 row into t (key: id), left out 1 bad line\n");
+    let printed = place.feed(&["load", "t", "--skip-bad"], cut).served();
+    assert_eq!(printed.out, "loaded 1 row into t (key: id), left out 1 bad line\n");
     place.feed(&["load", "u"], "\"id,text\n1,one\n").refused(&["line 1", "never closed"]);
     // The last line needs no line break, and a quote within a field is a character.
     place.feed(&["load", "u"], "id,text\n1,\"one\"").served();
@@ -176,10 +176,10 @@ fn long_values_survive() {
 #[test]
 fn a_sound_database_is_called_sound() {
     let place = cities();
-    let told = place.call(&["check"]).served();
-    assert!(told.out.starts_with("sound: "), "{}", told.out);
-    let told = place.call(&["--json", "check"]).served();
-    assert_eq!(told.json()["sound"], true);
-    assert_eq!(told.json()["findings"], json!([]));
-    assert!(told.json()["checked"]["pages"].as_u64() > Some(0), "{}", told.out);
+    let printed = place.call(&["check"]).served();
+    assert!(printed.out.starts_with("sound: "), "{}", printed.out);
+    let printed = place.call(&["--json", "check"]).served();
+    assert_eq!(printed.json()["sound"], true);
+    assert_eq!(printed.json()["findings"], json!([]));
+    assert!(printed.json()["checked"]["pages"].as_u64() > Some(0), "{}", printed.out);
 }

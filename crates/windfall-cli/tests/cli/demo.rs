@@ -30,11 +30,11 @@ const SMALL: [&str; 17] = [
 #[test]
 fn a_demo_leaves_a_report() {
     let place = Place::new();
-    let told = place.call(&SMALL).served();
+    let printed = place.call(&SMALL).served();
     for words in
         ["longest time without a finished call", "with drops", "counted work of the drops", "report.html"]
     {
-        assert!(told.out.contains(words), "{words}: {}", told.out);
+        assert!(printed.out.contains(words), "{words}: {}", printed.out);
     }
     let left: Vec<_> =
         fs::read_dir(place.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -55,8 +55,8 @@ fn a_demo_leaves_a_report() {
 #[test]
 fn the_numbers_of_a_demo_hang_together() {
     let place = Place::new();
-    let told = place.call(&[&SMALL[..], &["--json"]].concat()).served();
-    let json = told.json();
+    let printed = place.call(&[&SMALL[..], &["--json"]].concat()).served();
+    let json = printed.json();
     let (with, without) = (&json["with_drops"], &json["without_drops"]);
     let drops = with["drops"].as_array().unwrap();
     assert_eq!(drops.len(), 3, "one each half second of two, none at the end");

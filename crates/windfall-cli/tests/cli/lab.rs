@@ -7,11 +7,11 @@ use crate::Place;
 #[test]
 fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
     let place = Place::new();
-    let told = place.call(&["lab", "x4", "--scale", "quick", "--out", "out"]).served();
+    let printed = place.call(&["lab", "x4", "--scale", "quick", "--out", "out"]).served();
     for words in ["X4", "flush-list-ahi", "detach", "lab.html", "lab.json"] {
-        assert!(told.out.contains(words), "{words}: {}", told.out);
+        assert!(printed.out.contains(words), "{words}: {}", printed.out);
     }
-    assert!(told.err.contains("x4: lru-scan"), "each run is told: {}", told.err);
+    assert!(printed.err.contains("x4: lru-scan"), "each run is told: {}", printed.err);
     let mut left: Vec<_> =
         fs::read_dir(place.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();
@@ -68,8 +68,8 @@ fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
 #[test]
 fn what_the_cost_of_a_drop_does_not_depend_on_is_in_the_report() {
     let place = Place::new();
-    let told = place.call(&["lab", "x9", "--scale", "quick", "--out", "out"]).served();
-    assert!(told.out.contains("X9") && told.out.contains("closed-file"), "{}", told.out);
+    let printed = place.call(&["lab", "x9", "--scale", "quick", "--out", "out"]).served();
+    assert!(printed.out.contains("X9") && printed.out.contains("closed-file"), "{}", printed.out);
     let mut left: Vec<_> =
         fs::read_dir(place.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();

@@ -14,7 +14,7 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 
-use crate::{Place, Told};
+use crate::{Place, Printed};
 
 /// A load that reads from a pipe, step by step.
 struct Load(Child);
@@ -41,9 +41,9 @@ impl Load {
     }
 
     /// Ends the input, and waits for the end of the load.
-    fn end(mut self) -> Told {
+    fn end(mut self) -> Printed {
         drop(self.0.stdin.take());
-        crate::told(&self.0.wait_with_output().unwrap())
+        crate::printed(&self.0.wait_with_output().unwrap())
     }
 }
 
@@ -54,11 +54,11 @@ fn a_load_whose_checkpoint_fails_is_a_failed_load() {
     let fail = |rows: &str| {
         let load = Load::begin(&place, &[], rows);
         fs::rename(&data, &aside).unwrap();
-        let told = load.end();
+        let printed = load.end();
         fs::create_dir_all(&data).unwrap();
         fs::remove_dir(&data).unwrap();
         fs::rename(&aside, &data).unwrap();
-        told
+        printed
     };
     // The load created the table, and drops it.
     fail("1,one\n2,two\n").refused(&["db/data", "nothing was loaded"]);
@@ -85,17 +85,20 @@ fn an_interrupted_load_is_a_failed_load() {
         // The end of the input would complete the line, if the load saw it before the signal.
         let _open = load.0.stdin.take();
         kill_process(Pid::from_child(&load.0), signal).unwrap();
-        crate::told(&load.0.wait_with_output().unwrap())
+        crate::printed(&load.0.wait_with_output().unwrap())
     };
     // The load created the table, and drops it.
-    let told = interrupt("1,one\n2,two\n", Signal::INT);
-    assert_eq!((told.code, told.err.as_str()), (130, "windfall: stopped by SIGINT; nothing was loaded\n"));
+    let printed = interrupt("1,one\n2,two\n", Signal::INT);
+    assert_eq!(
+        (printed.code, printed.err.as_str()),
+        (130, "windfall: stopped by SIGINT; nothing was loaded\n")
+    );
     place.call(&["get", "t", "1"]).refused(&["no table t"]);
     // The table existed before: the rows that are reported as loaded are there.
     place.call(&["create", "t", "--columns", "id,name"]).served();
-    let told = interrupt("1,one\n2,two\n", Signal::TERM);
+    let printed = interrupt("1,one\n2,two\n", Signal::TERM);
     assert_eq!(
-        (told.code, told.err.as_str()),
+        (printed.code, printed.err.as_str()),
         (143, "windfall: stopped by SIGTERM; the 2 rows before it are loaded\n")
     );
     assert_eq!(place.call(&["scan", "t"]).served().out, "id,name\n1,one\n2,two\n");
@@ -121,10 +124,10 @@ fn a_load_is_interrupted_between_two_rows() {
     // Many times the capacity of a pipe: the load is in the middle of its rows.
     taken.recv().unwrap();
     kill_process(Pid::from_child(&load.0), Signal::INT).unwrap();
-    let told = crate::told(&load.0.wait_with_output().unwrap());
+    let printed = crate::printed(&load.0.wait_with_output().unwrap());
     assert!(writer.join().unwrap().is_some(), "it has read on");
-    assert_eq!(told.code, 130, "{}", told.err);
+    assert_eq!(printed.code, 130, "{}", printed.err);
     let stay = place.call(&["scan", "t"]).served().out.lines().count() - 1;
-    let digits: String = told.err.chars().filter(char::is_ascii_digit).collect();
-    assert_eq!(digits, stay.to_string(), "{}", told.err);
+    let digits: String = printed.err.chars().filter(char::is_ascii_digit).collect();
+    assert_eq!(digits, stay.to_string(), "{}", printed.err);
 }

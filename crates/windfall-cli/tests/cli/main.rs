@@ -21,13 +21,13 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// The result of a call.
-struct Told {
+struct Printed {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Told {
+impl Printed {
     /// Asserts that it succeeded.
     #[track_caller]
     fn served(self) -> Self {
@@ -79,19 +79,19 @@ impl Place {
     }
 
     /// Calls the command in this folder.
-    fn call(&self, arguments: &[&str]) -> Told {
-        told(&self.command(arguments).output().unwrap())
+    fn call(&self, arguments: &[&str]) -> Printed {
+        printed(&self.command(arguments).output().unwrap())
     }
 
     /// Calls the command with this standard input.
-    fn feed(&self, arguments: &[&str], input: &str) -> Told {
+    fn feed(&self, arguments: &[&str], input: &str) -> Printed {
         let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        told(&child.wait_with_output().unwrap())
+        printed(&child.wait_with_output().unwrap())
     }
 }
 
-fn told(output: &Output) -> Told {
+fn printed(output: &Output) -> Printed {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    Told { code: output.status.code().unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
+    Printed { code: output.status.code().unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
 }

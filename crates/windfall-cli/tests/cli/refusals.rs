@@ -76,12 +76,12 @@ fn what_is_quoted_is_cut() {
         (&["load", "t"], format!("{many}\n"), "and 19,9"),
         (&["load", "t"], format!("a,b\n{},x\n", "k".repeat(3_000)), "the key kkk"),
     ] {
-        let told = place.feed(arguments, &input).refused(&[words, "..."]);
-        assert!(told.err.len() < 600, "{} bytes: {}", told.err.len(), told.err);
+        let printed = place.feed(arguments, &input).refused(&[words, "..."]);
+        assert!(printed.err.len() < 600, "{} bytes: {}", printed.err.len(), printed.err);
     }
     let name = format!("{}\t", "n".repeat(5_000));
-    let told = place.call(&["create", &name, "--columns", "a"]).refused(&["nnn...", "control character"]);
-    assert!(told.err.len() < 600, "{}", told.err);
+    let printed = place.call(&["create", &name, "--columns", "a"]).refused(&["nnn...", "control character"]);
+    assert!(printed.err.len() < 600, "{}", printed.err);
 }
 
 #[test]
@@ -99,13 +99,13 @@ fn lines_without_an_end() {
         let piece = "x".repeat(1 << 16);
         let written = (0..2_000).take_while(|_| pipe.write_all(piece.as_bytes()).is_ok()).count();
         drop(pipe);
-        (crate::told(&child.wait_with_output().unwrap()), written << 16)
+        (crate::printed(&child.wait_with_output().unwrap()), written << 16)
     };
-    let (told, written) = endless("a,b\n1,one\n2,\"", &["--max-line", "1m"]);
-    told.refused(&["line 3", "longer than 1.00 MiB", "quote", "--max-line", "nothing was loaded"]);
+    let (printed, written) = endless("a,b\n1,one\n2,\"", &["--max-line", "1m"]);
+    printed.refused(&["line 3", "longer than 1.00 MiB", "quote", "--max-line", "nothing was loaded"]);
     assert!(written < 2 << 20, "{written} bytes were read");
-    let (told, written) = endless("a,b\n1,", &["--skip-bad"]);
-    told.refused(&["line 2", "longer than 64.0 MiB"]);
+    let (printed, written) = endless("a,b\n1,", &["--skip-bad"]);
+    printed.refused(&["line 2", "longer than 64.0 MiB"]);
     assert!(written < 65 << 20, "{written} bytes were read");
     // The length counts from the start of the line, wherever it is in the file.
     let lines = format!("a,b\n1,{}\n", "x".repeat(998));
@@ -126,8 +126,8 @@ fn keys_that_are_too_long() {
     let place = Place::new();
     let long = "k".repeat(100_000);
     place.feed(&["load", "t"], &format!("id,a\n{long},1\n")).refused(&["line 2", "key", "100000"]);
-    let told = place.feed(&["load", "t", "--skip-bad"], &format!("id,a\n{long},1\n2,two\n")).served();
-    assert!(told.out.starts_with("loaded 1 row into"), "{}", told.out);
+    let printed = place.feed(&["load", "t", "--skip-bad"], &format!("id,a\n{long},1\n2,two\n")).served();
+    assert!(printed.out.starts_with("loaded 1 row into"), "{}", printed.out);
 }
 
 #[test]
@@ -144,9 +144,9 @@ fn command_lines_that_make_no_sense() {
         &["demo", "--threads", "0"],
         &["bench", "nothing"],
     ] {
-        let told = place.call(call);
-        assert_eq!((told.code, told.out.as_str()), (2, ""), "{call:?}");
-        assert!(told.err.contains("--help") || told.err.contains("Usage"), "{call:?}: {}", told.err);
+        let printed = place.call(call);
+        assert_eq!((printed.code, printed.out.as_str()), (2, ""), "{call:?}");
+        assert!(printed.err.contains("--help") || printed.err.contains("Usage"), "{call:?}: {}", printed.err);
     }
     place.call(&["demo", "--big-table", "2g", "--pool", "1g"]).refused(&["--big-table", "--pool"]);
     place.call(&["demo", "--seconds", "2", "--drop-every", "9"]).refused(&["--drop-every"]);
@@ -174,13 +174,13 @@ fn an_answer_that_cannot_be_written_is_an_error() {
     place.feed(&["load", "t"], "a,b\n1,2\n").served();
     for call in [&["tables"][..], &["scan", "t"], &["--json", "scan", "t"], &["get", "t", "1"], &["check"]] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
-        let told = crate::told(&place.command(call).stdout(full).output().unwrap());
-        told.refused(&["the answer cannot be written"]);
+        let printed = crate::printed(&place.command(call).stdout(full).output().unwrap());
+        printed.refused(&["the answer cannot be written"]);
         // A reader that closes the pipe early is not a failure.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let told = crate::told(&place.command(call).stdout(writer).output().unwrap());
-        assert_eq!((told.code, told.err.as_str()), (0, ""), "{call:?}");
+        let printed = crate::printed(&place.command(call).stdout(writer).output().unwrap());
+        assert_eq!((printed.code, printed.err.as_str()), (0, ""), "{call:?}");
     }
 }
 
@@ -203,10 +203,10 @@ fn a_control_file_that_is_lost_is_damage() {
     let place = Place::new();
     place.feed(&["load", "t"], "a,b\n1,2\n").served();
     fs::remove_file(place.path().join("db/windfall.control")).unwrap();
-    let told = place.call(&["check"]);
-    assert_eq!(told.code, 1, "out: {}\nerr: {}", told.out, told.err);
+    let printed = place.call(&["check"]);
+    assert_eq!(printed.code, 1, "out: {}\nerr: {}", printed.out, printed.err);
     for words in ["db/windfall.control", "missing", "restore", "backup"] {
-        assert!(told.out.contains(words), "{words}: {}", told.out);
+        assert!(printed.out.contains(words), "{words}: {}", printed.out);
     }
     for call in [&["tables"][..], &["create", "u", "--columns", "a"]] {
         place.call(call).refused(&["db/windfall.control", "missing", "restore", "backup"]);
@@ -219,8 +219,8 @@ fn a_folder_that_may_not_be_looked_into_is_not_called_empty() {
     // A user with all permissions could read any folder, but even that user cannot resolve a circular symbolic link.
     std::os::unix::fs::symlink("db", place.path().join("db")).unwrap();
     for call in [&["tables"][..], &["check"]] {
-        let told = place.call(call).refused(&["db", "symbolic links"]);
-        assert!(!told.err.contains("no database"), "{}", told.err);
+        let printed = place.call(call).refused(&["db", "symbolic links"]);
+        assert!(!printed.err.contains("no database"), "{}", printed.err);
     }
     place.call(&["create", "t", "--columns", "a"]).refused(&["db cannot be made"]);
 }
@@ -251,12 +251,12 @@ fn damage_is_found_and_is_no_refusal() {
     let copies = place.path().join("db/windfall.doublewrite");
     let length = fs::metadata(&copies).unwrap().len();
     fs::write(&copies, vec![0; length as usize]).unwrap();
-    let told = place.call(&["check"]);
-    assert_eq!(told.code, 1, "out: {}\nerr: {}", told.out, told.err);
+    let printed = place.call(&["check"]);
+    assert_eq!(printed.code, 1, "out: {}\nerr: {}", printed.out, printed.err);
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
-    assert!(told.out.contains(&name), "the finding names {name}: {}", told.out);
-    let told = place.call(&["--json", "check"]);
-    assert_eq!((told.code, &told.json()["sound"]), (1, &false.into()));
+    assert!(printed.out.contains(&name), "the finding names {name}: {}", printed.out);
+    let printed = place.call(&["--json", "check"]);
+    assert_eq!((printed.code, &printed.json()["sound"]), (1, &false.into()));
 }
 
 #[test]
@@ -266,18 +266,22 @@ fn leaked_missing_and_foreign_files_are_reported() {
     let data = place.path().join("db/data");
     let foreign = data.join("notes.txt");
     fs::write(&foreign, "mine").unwrap();
-    let told = place.call(&["check"]).served();
-    assert!(told.out.contains("notes.txt") && told.out.contains("sound"), "{}", told.out);
+    let printed = place.call(&["check"]).served();
+    assert!(printed.out.contains("notes.txt") && printed.out.contains("sound"), "{}", printed.out);
     let leaked = data.join("00000000000fffff.tree");
     let table = largest_data_file(&place);
     fs::copy(&table, &leaked).unwrap();
-    let told = place.call(&["--json", "check"]);
-    assert_eq!((told.code, &told.json()["sound"]), (1, &false.into()), "{}", told.out);
-    assert!(told.json()["findings"][0].as_str().unwrap().contains("00000000000fffff.tree"), "{}", told.out);
-    assert!(told.json()["foreign"][0].as_str().unwrap().contains("notes.txt"), "{}", told.out);
+    let printed = place.call(&["--json", "check"]);
+    assert_eq!((printed.code, &printed.json()["sound"]), (1, &false.into()), "{}", printed.out);
+    assert!(
+        printed.json()["findings"][0].as_str().unwrap().contains("00000000000fffff.tree"),
+        "{}",
+        printed.out
+    );
+    assert!(printed.json()["foreign"][0].as_str().unwrap().contains("notes.txt"), "{}", printed.out);
     assert_eq!(fs::read(&foreign).unwrap(), b"mine");
     fs::remove_file(&table).unwrap();
-    let told = place.call(&["check"]);
-    assert_eq!(told.code, 1, "out: {}\nerr: {}", told.out, told.err);
-    assert!(told.out.contains("missing"), "{}", told.out);
+    let printed = place.call(&["check"]);
+    assert_eq!(printed.code, 1, "out: {}\nerr: {}", printed.out, printed.err);
+    assert!(printed.out.contains("missing"), "{}", printed.out);
 }

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{Place, Told};
+use crate::{Place, Printed};
 
 /// Creates a database with a table of two rows.
 pub(crate) fn people() -> Place {
@@ -19,24 +19,24 @@ pub(crate) fn people() -> Place {
 }
 
 impl Place {
-    pub(crate) fn shell(&self, script: &str) -> Told {
+    pub(crate) fn shell(&self, script: &str) -> Printed {
         self.feed(&["shell"], script)
     }
 
     /// Asserts the answers of a script, one per line.
     #[track_caller]
     fn says(&self, script: &str, answer: &[&str]) {
-        let told = self.shell(script).served();
-        assert_eq!(told.err, "");
-        let lines: Vec<&str> = told.out.lines().collect();
-        assert_eq!(numbered(&lines), answer, "{}", told.out);
+        let printed = self.shell(script).served();
+        assert_eq!(printed.err, "");
+        let lines: Vec<&str> = printed.out.lines().collect();
+        assert_eq!(numbered(&lines), answer, "{}", printed.out);
     }
 
     /// Returns the JSON objects of a script, one per line.
-    fn objects(&self, arguments: &[&str], script: &str) -> (Told, Vec<Value>) {
-        let told = self.feed(&[&["--json", "shell"], arguments].concat(), script);
-        let objects = told.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        (told, objects)
+    fn objects(&self, arguments: &[&str], script: &str) -> (Printed, Vec<Value>) {
+        let printed = self.feed(&[&["--json", "shell"], arguments].concat(), script);
+        let objects = printed.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        (printed, objects)
     }
 }
 
@@ -163,12 +163,12 @@ fn one_session_waits_and_goes_on_after_the_commit_of_another() {
 #[test]
 fn statements_of_three_sessions_are_distinguished() {
     let place = people();
-    let (told, objects) = place.objects(
+    let (printed, objects) = place.objects(
         &[],
         "begin\nput people ada 1\nsession b\nput people ada 2\nsession c\ntruncate people\nsession d\nput people ada 4\n\
          sessions\nsession main\ncommit\nwait\n",
     );
-    told.served();
+    printed.served();
     assert_eq!(objects.last().unwrap(), &json!({ "session": "main", "line": 12, "waited": true }));
     let waits: Vec<_> = objects.iter().filter(|o| o.get("waits_for").is_some()).collect();
     let first = |name: &str| {
@@ -190,23 +190,23 @@ fn statements_of_three_sessions_are_distinguished() {
 #[test]
 fn a_deadlock_ends_one_transaction_and_says_so() {
     let place = people();
-    let told = place.feed(
+    let printed = place.feed(
         &["shell", "--keep-going"],
         "begin\nput people ada 1\n\
          session b\nbegin\nput people bob 2\nput people ada 2\n\
          session main\nput people bob 1\ncommit\n\
          session b\ncommit\ndeadlock\nscan people\n",
     );
-    assert_eq!(told.code, 1, "{}", told.err);
-    let err: Vec<&str> = told.err.lines().collect();
-    assert_eq!(err.len(), 2, "{}", told.err);
-    assert!(err[0].starts_with("windfall: line 8: session main: a deadlock: "), "{}", told.err);
-    assert!(err[0].ends_with("; the transaction is over"), "{}", told.err);
+    assert_eq!(printed.code, 1, "{}", printed.err);
+    let err: Vec<&str> = printed.err.lines().collect();
+    assert_eq!(err.len(), 2, "{}", printed.err);
+    assert!(err[0].starts_with("windfall: line 8: session main: a deadlock: "), "{}", printed.err);
+    assert!(err[0].ends_with("; the transaction is over"), "{}", printed.err);
     assert_eq!(
         err[1],
         "windfall: line 9: no transaction is open: `begin` one first".replace("9: ", "9: session main: ")
     );
-    let lines: Vec<&str> = told.out.lines().collect();
+    let lines: Vec<&str> = printed.out.lines().collect();
     let lines = numbered(&lines);
     let from = lines.iter().position(|line| line == "b: committed").unwrap();
     assert_eq!(lines[from - 2..from], ["b: put", "session b"]);
@@ -230,33 +230,33 @@ fn a_deadlock_ends_one_transaction_and_says_so() {
 #[test]
 fn a_wait_is_interrupted() {
     let place = people();
-    let told = place.feed(
+    let printed = place.feed(
         &["shell", "--keep-going"],
         "begin\nput people ada 1\nsession b\nbegin\nput people bob 2\nput people ada 2\nsession main\ninterrupt b\nwait\n\
          interrupt b\ninterrupt\nsession b\ncommit\n",
     );
-    assert_eq!(told.code, 1, "{}", told.err);
-    let err: Vec<&str> = told.err.lines().collect();
-    assert_eq!(err.len(), 3, "{}", told.err);
+    assert_eq!(printed.code, 1, "{}", printed.err);
+    let err: Vec<&str> = printed.err.lines().collect();
+    assert_eq!(err.len(), 3, "{}", printed.err);
     assert!(
         err[0].starts_with("windfall: line 6: session b: the wait for a lock was interrupted"),
         "{}",
-        told.err
+        printed.err
     );
     assert!(
         err[1].ends_with("there is no session b that waits for a lock: `waits` lists those that do"),
         "{}",
-        told.err
+        printed.err
     );
     assert!(
         err[2].ends_with("the name of a session is missing: the form is `interrupt NAME`"),
         "{}",
-        told.err
+        printed.err
     );
     assert!(
-        told.out.contains("session b is interrupted\n") && told.out.contains("b: committed\n"),
+        printed.out.contains("session b is interrupted\n") && printed.out.contains("b: committed\n"),
         "{}",
-        told.out
+        printed.out
     );
 }
 
@@ -311,10 +311,10 @@ fn a_prepared_transaction_waits_for_another_run() {
         ],
     );
     // The row is still locked, and a wait for it is abandoned at the end of the script.
-    let told = place.shell("put people ada 3\n");
-    assert_eq!((told.code, told.err.lines().count()), (1, 1), "{}", told.err);
-    assert!(told.err.contains("its statement still waits for transaction"), "{}", told.err);
-    assert!(told.out.starts_with("session main waits for transaction "), "{}", told.out);
+    let printed = place.shell("put people ada 3\n");
+    assert_eq!((printed.code, printed.err.lines().count()), (1, 1), "{}", printed.err);
+    assert!(printed.err.contains("its statement still waits for transaction"), "{}", printed.err);
+    assert!(printed.out.starts_with("session main waits for transaction "), "{}", printed.out);
     place.says(
         "commit prepared 'x \\x00'\nrollback prepared y\nprepared\nscan people\n",
         &[
@@ -348,8 +348,8 @@ fn what_is_open_at_the_end_is_rolled_back() {
                 "b: put",
             ],
         );
-        let told = place.shell("scan people\nput people ada London\n").served();
-        assert_eq!(told.out, "name  town\nada   2\nbob   Oslo\n2 rows\nput\n");
+        let printed = place.shell("scan people\nput people ada London\n").served();
+        assert_eq!(printed.out, "name  town\nada   2\nbob   Oslo\n2 rows\nput\n");
     }
     assert_eq!(place.call(&["--json", "check"]).served().json()["sound"], true);
 }
@@ -358,29 +358,33 @@ fn what_is_open_at_the_end_is_rolled_back() {
 fn a_script_stops_at_the_first_failure_unless_it_is_to_go_on() {
     let place = people();
     let script = "begin\nput people ada 1\nput nowhere 1 2\nput people bob 1\ncommit\nnonsense\n";
-    let told = place.shell(script);
-    assert_eq!((told.code, &told.err[..]), (1, "windfall: line 3: there is no table nowhere\n"));
-    assert_eq!(told.out, "begun, repeatable read\nput\nthe open transaction is rolled back\n");
-    let told = place.feed(&["shell", "--keep-going"], script);
-    assert_eq!(told.code, 1);
+    let printed = place.shell(script);
+    assert_eq!((printed.code, &printed.err[..]), (1, "windfall: line 3: there is no table nowhere\n"));
+    assert_eq!(printed.out, "begun, repeatable read\nput\nthe open transaction is rolled back\n");
+    let printed = place.feed(&["shell", "--keep-going"], script);
+    assert_eq!(printed.code, 1);
     assert_eq!(
-        told.err,
+        printed.err,
         "windfall: line 3: there is no table nowhere\nwindfall: line 6: there is no statement nonsense: `help` lists those \
          there are\n"
     );
-    assert_eq!(told.out, "begun, repeatable read\nput\nput\ncommitted\n");
+    assert_eq!(printed.out, "begun, repeatable read\nput\nput\ncommitted\n");
     // A failure of a statement that had to wait is reported with its line.
-    let told = place.shell(
+    let printed = place.shell(
         "begin\nput people ada 1\nsession b\nbegin snapshot consistent snapshot\nput people ada 2\nsession main\ncommit\n\
          put people bob 3\n",
     );
-    assert_eq!(told.code, 1);
+    assert_eq!(printed.code, 1);
     assert!(
-        told.err.starts_with("windfall: line 5: session b: a row of table people has changed"),
+        printed.err.starts_with("windfall: line 5: session b: a row of table people has changed"),
         "{}",
-        told.err
+        printed.err
     );
-    assert!(told.out.ends_with("main: committed\nb: the open transaction is rolled back\n"), "{}", told.out);
+    assert!(
+        printed.out.ends_with("main: committed\nb: the open transaction is rolled back\n"),
+        "{}",
+        printed.out
+    );
 }
 
 #[test]
@@ -440,13 +444,13 @@ fn what_cannot_be_is_refused() {
         ("get people ada", "session b: its last statement is still under way, which waits for transaction"),
     ];
     let script: Vec<&str> = lines.iter().map(|(line, _)| *line).collect();
-    let told = place.feed(&["shell", "--keep-going"], &script.join("\n"));
-    assert_eq!(told.code, 1, "{}", told.err);
-    let mut err: Vec<&str> = told.err.lines().collect();
+    let printed = place.feed(&["shell", "--keep-going"], &script.join("\n"));
+    assert_eq!(printed.code, 1, "{}", printed.err);
+    let mut err: Vec<&str> = printed.err.lines().collect();
     for (n, (line, what)) in lines.iter().enumerate().filter(|(_, (_, what))| !what.is_empty()) {
         let begins = format!("windfall: line {}: ", n + 1);
         let at = err.iter().position(|e| e.starts_with(&begins));
-        let said = err.remove(at.unwrap_or_else(|| panic!("{line} was not refused: {}", told.err)));
+        let said = err.remove(at.unwrap_or_else(|| panic!("{line} was not refused: {}", printed.err)));
         assert!(said.contains(what), "{line}: {what:?} is not in {said}");
     }
     assert!(err.is_empty(), "refused, too: {err:?}");
@@ -464,29 +468,29 @@ fn lines_that_are_no_lines() {
         let writer = thread::spawn(move || drop(pipe.write_all(&bytes)));
         let output = child.wait_with_output().unwrap();
         writer.join().unwrap();
-        crate::told(&output)
+        crate::printed(&output)
     };
-    let told = feed(b"put people x \xff\nput people '\\xff' ok");
-    assert_eq!((told.code, &told.out[..]), (1, "put\n"));
+    let printed = feed(b"put people x \xff\nput people '\\xff' ok");
+    assert_eq!((printed.code, &printed.out[..]), (1, "put\n"));
     assert!(
-        told.err.contains("line 1: the line is not text in UTF-8") && told.err.contains("\\xHH"),
+        printed.err.contains("line 1: the line is not text in UTF-8") && printed.err.contains("\\xHH"),
         "{}",
-        told.err
+        printed.err
     );
-    let told = feed(&[&b"put people x "[..], &vec![b'x'; 17 << 20]].concat());
-    assert_eq!((told.code, &told.out[..]), (1, ""));
-    assert!(told.err.contains("line 1: the line is longer than 16.0 MiB"), "{}", told.err);
+    let printed = feed(&[&b"put people x "[..], &vec![b'x'; 17 << 20]].concat());
+    assert_eq!((printed.code, &printed.out[..]), (1, ""));
+    assert!(printed.err.contains("line 1: the line is longer than 16.0 MiB"), "{}", printed.err);
 }
 
 #[test]
 fn transactions_and_views_are_listed() {
     let place = people();
-    let (told, objects) = place.objects(
+    let (printed, objects) = place.objects(
         &[],
         "begin\nget people ada\ntransactions\nviews\nput people ada 1\nsession b\nbegin\nput people bob 2\nprepare b1\n\
          transactions\nviews\nsession main\ncommit\nviews\nrollback prepared b1\ntransactions\n",
     );
-    told.served();
+    printed.served();
     let lists = |name: &str| -> Vec<Vec<Value>> {
         objects.iter().filter_map(|o| o.get(name)?.as_array().cloned()).collect()
     };
@@ -511,15 +515,15 @@ fn a_shell_makes_no_database() {
 #[test]
 fn programs_get_one_object_a_line() {
     let place = people();
-    let (told, objects) = place.objects(
+    let (printed, objects) = place.objects(
         &["--keep-going"],
         "begin serializable\nget people ada\nput people '\\xff' x\nnonsense\ncommit\nscan people from c\nget people no\n\
          sessions\nprepared\ndeadlock\nlocks\nwaits\nstatus\nhelp wait\ntables\nsession b\nbegin\n",
     );
-    assert_eq!(told.code, 1);
+    assert_eq!(printed.code, 1);
     let line = |n: usize| {
         let mut objects = objects.iter().filter(|o| o["line"] == n);
-        let mut object = objects.next().unwrap_or_else(|| panic!("line {n}: {}", told.out)).clone();
+        let mut object = objects.next().unwrap_or_else(|| panic!("line {n}: {}", printed.out)).clone();
         object.as_object_mut().unwrap().remove("line");
         object
     };
@@ -546,13 +550,13 @@ fn programs_get_one_object_a_line() {
     assert_eq!(objects.last().unwrap(), &json!({ "session": "b", "line": 17, "rolled_back": true }));
     assert_eq!(objects.len(), 18);
     // Standard error has the failure, too.
-    assert_eq!(told.err.lines().count(), 1, "{}", told.err);
+    assert_eq!(printed.err.lines().count(), 1, "{}", printed.err);
 }
 
 #[test]
 fn locks_and_numbers_are_shown() {
     let place = people();
-    let told = place
+    let printed = place
         .shell("begin\nget people ada for update\nscan people from b for share\nlocks\nstatus\nhelp\nhelp Scan\n")
         .served();
     for what in [
@@ -563,7 +567,7 @@ fn locks_and_numbers_are_shown() {
         "\nhelp          lists the statements, or describes one\n",
         "scan TABLE [from KEY] [to KEY] [limit N] [reverse] [for share|update [nowait | skip locked]]\n",
     ] {
-        assert!(told.out.contains(what), "{what:?} is not in\n{}", told.out);
+        assert!(printed.out.contains(what), "{what:?} is not in\n{}", printed.out);
     }
 }
 
@@ -587,9 +591,9 @@ fn a_signal_ends_it_in_good_order() {
         signal(child.id(), name);
         let mut rest = String::new();
         out.read_to_string(&mut rest).unwrap();
-        let told = crate::told(&child.wait_with_output().unwrap());
-        assert_eq!((told.code, &rest[..]), (code, "the open transaction is rolled back\n"));
-        assert_eq!(told.err, format!("windfall: stopped by SIG{name}; what was open is rolled back\n"));
+        let printed = crate::printed(&child.wait_with_output().unwrap());
+        assert_eq!((printed.code, &rest[..]), (code, "the open transaction is rolled back\n"));
+        assert_eq!(printed.err, format!("windfall: stopped by SIG{name}; what was open is rolled back\n"));
         drop(pipe);
     }
     assert_eq!(place.shell("get people ada\n").served().out, "name  town\nada   London\n1 row\n");
@@ -604,12 +608,12 @@ fn a_table_of_a_program_takes_raw_values() {
     db.close().unwrap();
     place.says("put raw k 'a b'\nget raw k\n", &["put", "key value", "k a b", "1 row"]);
     for fields in ["", "a b"] {
-        let told = place.shell(&format!("put raw k {fields}\n"));
-        assert_eq!(told.code, 1);
+        let printed = place.shell(&format!("put raw k {fields}\n"));
+        assert_eq!(printed.code, 1);
         assert!(
-            told.err.contains("line 1: raw has no columns") && told.err.contains("one value"),
+            printed.err.contains("line 1: raw has no columns") && printed.err.contains("one value"),
             "{}",
-            told.err
+            printed.err
         );
     }
 }
@@ -620,9 +624,9 @@ fn an_answer_has_a_longest_length() {
     let long = "x".repeat(8 << 20);
     let rows: String = (1..=9).map(|n| n.to_string() + "," + &long + "\n").collect();
     place.feed(&["load", "t"], &("id,text\n".to_owned() + &rows)).served();
-    let told = place.shell("scan t\n");
-    assert_eq!((told.code, &told.out[..]), (1, ""));
-    assert!(told.err.contains("more than 64.0 MiB: give a limit"), "{}", told.err);
-    let told = place.shell("scan t limit 1\n").served();
-    assert!(told.out.len() > 8 << 20);
+    let printed = place.shell("scan t\n");
+    assert_eq!((printed.code, &printed.out[..]), (1, ""));
+    assert!(printed.err.contains("more than 64.0 MiB: give a limit"), "{}", printed.err);
+    let printed = place.shell("scan t limit 1\n").served();
+    assert!(printed.out.len() > 8 << 20);
 }

@@ -96,7 +96,7 @@ impl AutoIncrement {
     pub fn peek(&self, tree: &Arc<Tree>) -> Result<u64> {
         loop {
             match self.next.load(SeqCst) {
-                0 => self.know(&mut self.counting.lock(), tree)?,
+                0 => self.initialize(&mut self.counting.lock(), tree)?,
                 next => return Ok(next),
             }
         }
@@ -124,7 +124,7 @@ impl AutoIncrement {
         let log = &tree.store().context().log;
         let _room = is_logged.then(|| log.admit(OVERHEAD)).transpose()?;
         let mut counting = self.counting.lock();
-        self.know(&mut counting, tree)?;
+        self.initialize(&mut counting, tree)?;
         let end = to(self.next.load(SeqCst))?;
         if end > self.ceiling.load(SeqCst) {
             let ceiling = end.saturating_add(end.clamp(LEAST, MOST));
@@ -135,7 +135,7 @@ impl AutoIncrement {
     }
 
     /// Initializes the next number and the ceiling, unless that was done before.
-    fn know(&self, counting: &mut AutoIncrementState, tree: &Arc<Tree>) -> Result<()> {
+    fn initialize(&self, counting: &mut AutoIncrementState, tree: &Arc<Tree>) -> Result<()> {
         match counting {
             AutoIncrementState::Of(_) => return Ok(()),
             AutoIncrementState::Ended => return Err(Error::Closed),
@@ -169,7 +169,7 @@ impl AutoIncrement {
     }
 
     /// Stops the allocation, and writes the next number as the ceiling.
-    fn settle(&self) -> Result<()> {
+    fn close(&self) -> Result<()> {
         let mut counting = self.counting.lock();
         let AutoIncrementState::Of(tree) = core::mem::replace(&mut *counting, AutoIncrementState::Ended)
         else {
@@ -182,7 +182,7 @@ impl AutoIncrement {
         if next == ceiling || tree.space().is_dropped() {
             return Ok(());
         }
-        let _room = tree.store().context().log.admit_space_maker(OVERHEAD)?;
+        let _room = tree.store().context().log.admit_freeing(OVERHEAD)?;
         write(&tree, next)
     }
 }
@@ -198,9 +198,9 @@ fn write(tree: &Tree, ceiling: u64) -> Result<()> {
 impl Catalog {
     /// Lowers the ceilings of all tables to their next numbers, so that the next opening continues there. From now on
     /// no number is allocated.
-    pub fn settle_numbers(&self) {
+    pub fn close_numbers(&self) {
         for (name, table) in self.tables() {
-            if let Err(error) = table.numbers().settle() {
+            if let Err(error) = table.numbers().close() {
                 tracing::warn!(%error, table = &*name, "after the next opening some numbers will be left out");
             }
         }

@@ -145,7 +145,7 @@ impl Catalog {
         );
         drop(closed);
 
-        let filler = Filler {
+        let filler = IndexFiller {
             catalog: self,
             table: name,
             index: &record,
@@ -154,17 +154,17 @@ impl Catalog {
             bounds,
             deferred: RefCell::default(),
         };
-        let told = |error: Error| error.of(|space| filler.owner_of(space));
+        let with_owner = |error: Error| error.of(|space| filler.owner_of(space));
         let (alone, mut closed) = match filler.fill().and_then(|()| filler.close(table, lock_timeout)) {
             Ok((lock, closed)) => (Ok(lock), closed),
-            Err(error) => (Err(told(error)), table.gate().close()),
+            Err(error) => (Err(with_owner(error)), table.gate().close()),
         };
         // The lock is released after the gate is opened again.
         let (added, _lock) = match alone {
             Ok(lock) => {
                 let stamped =
                     self.transactions.stamp().map(|created_at| tree.space().set_created_at(created_at));
-                let decided = stamped.and_then(|()| filler.decide().map_err(told));
+                let decided = stamped.and_then(|()| filler.decide().map_err(with_owner));
                 let added = decided.and_then(|()| self.add_index(name, &old, &record, &tree, options.flush));
                 (added, Some(lock))
             }
@@ -226,7 +226,7 @@ impl Catalog {
 }
 
 /// Fills a secondary tree.
-struct Filler<'a> {
+struct IndexFiller<'a> {
     catalog: &'a Catalog,
     table: &'a str,
     index: &'a IndexRecord,
@@ -282,20 +282,20 @@ enum EntryState {
     DeferredAndUnfit,
 }
 
-impl Drop for Filler<'_> {
+impl Drop for IndexFiller<'_> {
     fn drop(&mut self) {
         // Wakes calls that wait for room, also when a panic has ended the build.
         self.building.end();
     }
 }
 
-impl<'a> Filler<'a> {
+impl<'a> IndexFiller<'a> {
     fn tree(&self) -> &Tree {
         self.building.tree()
     }
 
     /// Puts the entries of all rows, and settles what is noted meanwhile, until the notes are few or no longer become
-    /// fewer. [`Filler::settle_the_rest`] settles the rest, with a lower limit of notes.
+    /// fewer. [`IndexFiller::settle_the_rest`] settles the rest, with a lower limit of notes.
     fn fill(&self) -> Result<()> {
         self.collect()?;
         let (mut fewest, mut in_vain) = (usize::MAX, 0);
@@ -501,7 +501,7 @@ impl<'a> Filler<'a> {
 
     /// Settles at most this many of the noted entries. Returns how many it settled.
     fn settle_some(&self, most: usize) -> Result<usize> {
-        self.building.check_track()?;
+        self.building.check_notes()?;
         let noted = self.building.take_some(most);
         for entry in &noted {
             self.settle_note(entry)?;
@@ -530,7 +530,7 @@ impl<'a> Filler<'a> {
     fn settle(&self, entry: &[u8]) -> Result<()> {
         let _room = self.admit(entry)?;
         let row_lock = self.latch(&[entry])?;
-        match self.standing(entry)? {
+        match self.entry_state(entry)? {
             EntryState::Present | EntryState::Deferred => self.insert(entry)?,
             standing => {
                 if entry.len() <= self.tree().key_limit() {
@@ -605,7 +605,7 @@ impl<'a> Filler<'a> {
     ///
     /// # Errors
     /// The row has the index key, and the index cannot hold such an entry.
-    fn standing(&self, entry: &[u8]) -> Result<EntryState> {
+    fn entry_state(&self, entry: &[u8]) -> Result<EntryState> {
         let (index_key, row) = self.parts(entry)?;
         let (mut value, mut header) = (Vec::new(), None);
         let mut read = || {
@@ -635,7 +635,7 @@ impl<'a> Filler<'a> {
     /// changed.
     fn refuse_unfit(&self, entry: Vec<u8>) -> Result<()> {
         let _row = self.latch(&[&entry])?;
-        if self.standing(&entry)? == EntryState::Absent { Ok(()) } else { self.defer(&entry) }
+        if self.entry_state(&entry)? == EntryState::Absent { Ok(()) } else { self.defer(&entry) }
     }
 
     fn too_long(&self, entry: &[u8]) -> Error {
@@ -665,7 +665,7 @@ impl<'a> Filler<'a> {
     /// again in any case, so that it need not be checked against others: a transaction may give very many rows one key.
     fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<bool> {
         let _rows = self.latch(&[one, other])?;
-        match (self.standing(one)?, self.standing(other)?) {
+        match (self.entry_state(one)?, self.entry_state(other)?) {
             (EntryState::Present, EntryState::Present) => Err(SchemaError::DuplicateKey(self.owner()).into()),
             (EntryState::Present | EntryState::Deferred, EntryState::Present | EntryState::Deferred) => {
                 self.defer(one).map(|()| true)

@@ -130,7 +130,7 @@ impl Building {
     }
 
     /// Returns an error if a change could not be noted.
-    pub(super) fn check_track(&self) -> Result<()> {
+    pub(super) fn check_notes(&self) -> Result<()> {
         self.lost.lock().clone().map_or(Ok(()), Err)
     }
 

@@ -360,7 +360,7 @@ impl Catalog {
     }
 
     fn log_commit(&self, end: Lsn, mode: FlushLog) -> Result<()> {
-        self.pool.context().log.commit(end, mode)
+        self.pool.context().log.await_flush(end, mode)
     }
 
     /// Records that a statement is filling these tablespaces, which no record names, until the returned value is
@@ -405,7 +405,7 @@ impl Catalog {
             log.admit(bytes)?
         } else {
             // A drop frees space on disk and in the log: it waits for no space, and is not refused for lack of it.
-            log.admit_space_maker(bytes)?
+            log.admit_freeing(bytes)?
         };
         let mut mtr = Mtr::begin(&self.pool)?;
         if dropped.is_empty() {
@@ -708,7 +708,7 @@ impl Catalog {
     /// Drops trees that no record has ever named.
     pub(super) fn discard(&self, trees: &[&Arc<Tree>]) -> Result<()> {
         let spaces: Vec<SpaceId> = trees.iter().map(|tree| tree.space().id()).collect();
-        let _room = self.pool.context().log.admit_space_maker(OVERHEAD + size_of_val(&spaces[..]) as u64)?;
+        let _room = self.pool.context().log.admit_freeing(OVERHEAD + size_of_val(&spaces[..]) as u64)?;
         let mut mtr = Mtr::begin(&self.pool)?;
         mtr.record(&Record::Drop { spaces: spaces.into() });
         let end = mtr.commit()?;

@@ -110,7 +110,7 @@ impl Catalog {
         metadata_lock.keep();
         let schema = self.schema(record, &mut |space| Ok(new_space(space)))?;
         let mut unnamed = Unnamed::new(self, schema.clone());
-        Filler::new(self, name, &schema).fill(rows, order)?;
+        TableLoader::new(self, name, &schema).fill(rows, order)?;
         let table = self.publish(metadata_lock, name, schema, encoded, options.flush)?;
         unnamed.named = true;
         Ok(table)
@@ -118,7 +118,7 @@ impl Catalog {
 }
 
 /// Fills the trees of a new table.
-struct Filler<'a> {
+struct TableLoader<'a> {
     catalog: &'a Catalog,
     name: &'a str,
     schema: &'a TableSchema,
@@ -159,7 +159,7 @@ impl Clustered<'_> {
     }
 }
 
-impl<'a> Filler<'a> {
+impl<'a> TableLoader<'a> {
     fn new(catalog: &'a Catalog, name: &'a str, schema: &'a TableSchema) -> Self {
         let entries = schema.secondaries.iter().map(|_| Runs::new(catalog.pool.clone())).collect();
         Self { catalog, name, schema, entries, chains: 0 }

@@ -33,7 +33,7 @@ enum Mark {
     /// No statement holds the metadata lock on the name.
     Free,
     /// A statement holds the metadata lock, and lookups of the name wait.
-    Claimed,
+    Locked,
     /// A statement holds the metadata lock, and lookups of the name find its old meaning.
     Kept,
 }
@@ -180,7 +180,7 @@ impl Names {
             let shard = self.shard(name).lock();
             let entry = shard.get(name);
             found = entry.and_then(|entry| entry.table.clone());
-            entry.is_none_or(|entry| entry.mark != Mark::Claimed) || is_inside()
+            entry.is_none_or(|entry| entry.mark != Mark::Locked) || is_inside()
         };
         if !look() {
             self.env.wait(&self.decided, &mut look);
@@ -264,10 +264,10 @@ impl<'a> MetadataLock<'a> {
             if entry.mark != Mark::Free {
                 return false;
             }
-            entry.mark = Mark::Claimed;
+            entry.mark = Mark::Locked;
             self.held.push((name, entry.table.clone()));
         } else {
-            shard.insert(name.into(), Entry { table: None, mark: Mark::Claimed });
+            shard.insert(name.into(), Entry { table: None, mark: Mark::Locked });
             self.held.push((name, None));
         }
         true
@@ -321,7 +321,7 @@ impl<'a> MetadataLock<'a> {
 
     /// Makes lookups of the names wait for the outcome from now on.
     pub(super) fn hide(&self) {
-        self.mark(Mark::Claimed);
+        self.mark(Mark::Locked);
     }
 
     /// Returns the locked names in order, each once, and their tables.

@@ -31,9 +31,9 @@ const SEGMENT: u64 = 64 << 10;
 const LSN: u64 = 16;
 
 /// No transactions: a checkpoint finds none unfinished.
-pub(crate) struct Nobody;
+pub(crate) struct NoTransactions;
 
-impl Unfinished for Nobody {
+impl Unfinished for NoTransactions {
     fn note(&self, _: &mut GroupWriter) -> Lsn {
         Lsn::MAX
     }
@@ -65,7 +65,7 @@ fn a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss() {
         let log = base.pool.context().log.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(base.pool.clone(), control);
-        checkpointer.recovered(Arc::new(Nobody));
+        checkpointer.recovered(Arc::new(NoTransactions));
         let before = log.end();
         let first = base.change(1, PAGES[0]).unwrap();
         let length = first.0 - before.0;
@@ -176,7 +176,7 @@ fn no_segment_is_used_again_that_the_control_file_still_needs() {
         let log = base.pool.context().log.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(base.pool.clone(), control);
-        checkpointer.recovered(Arc::new(Nobody));
+        checkpointer.recovered(Arc::new(NoTransactions));
         // Fills the first segment: it must be below the next low-water mark.
         while segment_of(SEGMENT, log.end()) == 0 {
             log.begin_group().append(&[1; 9000]).unwrap();

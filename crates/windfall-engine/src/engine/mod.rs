@@ -113,7 +113,7 @@ impl Engine {
     /// When the log cannot be written; the database has stopped then.
     #[inline]
     pub fn await_log(&self, end: Lsn, mode: FlushLog) -> Result<()> {
-        if end > Lsn::ZERO { self.log.commit(end, mode) } else { Ok(()) }
+        if end > Lsn::ZERO { self.log.await_flush(end, mode) } else { Ok(()) }
     }
 
     /// Returns the lock timeout of a call.
@@ -175,15 +175,18 @@ impl Engine {
         spawn("records", Kind::Recorder, Arc::new(Event::new()), Box::new(record))?;
         let transactions = self.transactions.clone();
         let wake = transactions.purge().wake();
-        let purge =
-            move || match transactions.streams().make_ahead().and_then(|()| transactions.purge().step()) {
-                Ok(true) => Next::Again,
-                Ok(false) => Next::Idle(PURGE_PAUSE),
-                Err(error) => {
-                    tracing::warn!(%error, "purge could not go on");
-                    Next::Idle(PURGE_PAUSE)
-                }
-            };
+        let purge = move || match transactions
+            .streams()
+            .create_next_slices()
+            .and_then(|()| transactions.purge().step())
+        {
+            Ok(true) => Next::Again,
+            Ok(false) => Next::Idle(PURGE_PAUSE),
+            Err(error) => {
+                tracing::warn!(%error, "purge could not go on");
+                Next::Idle(PURGE_PAUSE)
+            }
+        };
         spawn("purge", Kind::Client, wake, Box::new(purge))?;
         let transactions = self.transactions.clone();
         let wake = transactions.rollbacks().wake();
@@ -247,7 +250,7 @@ impl Engine {
 
     fn shut(&self) -> Result<()> {
         self.pool.context().health.check()?;
-        self.catalog.settle_numbers();
+        self.catalog.close_numbers();
         self.pool.flush_all()?;
         self.log.finish()?;
         self.checkpointer.checkpoint(true)?;

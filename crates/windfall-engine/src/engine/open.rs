@@ -316,7 +316,7 @@ fn drop_unnamed(
     let unnamed = |space: &SpaceId| !attacher.named.contains(space);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
     for some in lost.chunks(DROPS_PER_GROUP) {
-        let _room = pool.context().log.admit_space_maker(OVERHEAD + size_of_val(some) as u64)?;
+        let _room = pool.context().log.admit_freeing(OVERHEAD + size_of_val(some) as u64)?;
         let mut mtr = Mtr::begin(pool)?;
         mtr.record(&Record::Drop { spaces: some.iter().map(|space| space.id()).collect() });
         let end = mtr.commit()?;
@@ -335,7 +335,7 @@ fn drop_unnamed(
         // The low-water mark may be below the creation of files by replay until their records are written, which
         // begins later: so nothing may wait for it here. And a full disk must not prevent opening: the user may drop
         // something to free space.
-        let _room = pool.context().log.admit_space_maker(files::LOG_PER_BATCH)?;
+        let _room = pool.context().log.admit_freeing(files::LOG_PER_BATCH)?;
         let mut mtr = Mtr::begin(pool)?;
         system.change(&mut mtr, batch)?;
         mtr.commit()?;

@@ -28,7 +28,7 @@ use crate::{
 pub struct Slot(pub usize);
 
 #[derive(Debug)]
-struct Memo<'a> {
+struct LatchedPage<'a> {
     space: Arc<Space>,
     page: ExclusivePage<'a>,
     id: PageId,
@@ -39,7 +39,7 @@ struct Memo<'a> {
 pub struct Mtr<'a> {
     pool: &'a BufferPool,
     /// Latched pages in the order of latching. A page that was unlatched early leaves a gap.
-    pages: SmallVec<[Option<Memo<'a>>; 4]>,
+    pages: SmallVec<[Option<LatchedPage<'a>>; 4]>,
     group: GroupWriter,
     /// Whether a page was changed, logged or not.
     applied: bool,
@@ -88,11 +88,11 @@ impl<'a> Mtr<'a> {
         debug_assert!(self.find(id).is_none(), "page {id} is latched twice");
         debug_assert!(space.id() == id.space, "page {id} belongs to another tablespace");
         debug_assert!(page.id() == id, "the latched frame holds another page than {id}");
-        self.pages.push(Some(Memo { space: space.clone(), page, id }));
+        self.pages.push(Some(LatchedPage { space: space.clone(), page, id }));
         Slot(self.pages.len() - 1)
     }
 
-    fn memo(&self, slot: Slot) -> &Memo<'a> {
+    fn memo(&self, slot: Slot) -> &LatchedPage<'a> {
         self.pages[slot.0].as_ref().expect("the page is latched")
     }
 

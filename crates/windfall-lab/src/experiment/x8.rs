@@ -37,7 +37,7 @@ const BEHIND: Duration = Duration::from_secs(1);
 /// The minimum time over which a rate is computed: a timeline has a resolution of a quarter of a millisecond.
 const SHORTEST: Duration = Duration::from_millis(10);
 /// The maximum wait for the deletion of the file.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIME_LIMIT: Duration = Duration::from_mins(2);
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -115,7 +115,7 @@ impl Scene for &Job {
             let start = Instant::now();
             let dropped = server.drop_table(&big)?;
             while server.is_deleting() {
-                if start.elapsed() > PATIENCE {
+                if start.elapsed() > TIME_LIMIT {
                     return Err(UsageError::Other("the file of the dropped table does not go".into()).into());
                 }
                 thread::sleep(Duration::from_millis(2));

@@ -74,9 +74,9 @@ impl ClassicPool {
         let (log, health) = (self.context.log.clone(), &self.context.health);
         let wake = log.wake();
         // The log owns a reference to the health, so this one is weak.
-        let told = Arc::downgrade(&log);
+        let weak_log = Arc::downgrade(&log);
         health.when_stopped(move || {
-            if let Some(log) = told.upgrade() {
+            if let Some(log) = weak_log.upgrade() {
                 log.wake_all_waiters();
             }
         });

@@ -23,7 +23,7 @@ use crate::watch::Purpose;
 /// `BUF_LRU_SEARCH_SCAN_THRESHOLD`. If there is none, all pages are searched.
 pub(super) const SEARCHED: usize = 100;
 /// The maximum wait for the cleaner if no page can be evicted.
-const PATIENCE: Duration = Duration::from_millis(10);
+const FRAME_WAIT: Duration = Duration::from_millis(10);
 
 impl ClassicPool {
     /// Returns a frame that is in no list.
@@ -43,7 +43,7 @@ impl ClassicPool {
             self.context.health.check()?;
             if !self.write_for_a_frame(instance)? {
                 self.cleaner_wake.notify();
-                self.frame_freed.wait_for(PATIENCE, || !instance.free.is_empty());
+                self.frame_freed.wait_for(FRAME_WAIT, || !instance.free.is_empty());
             }
         }
     }

@@ -61,10 +61,10 @@ fn lines(x1: &X1) -> Vec<Vec<String>> {
     let chance = |chance: f64| if chance < 0.001 { "< 0.001".into() } else { format!("{chance:.3}") };
     let line = |like: Likeness<'_>| {
         let windows = like.run.with.windows.len();
-        let told = if like.is_distinguished() { "yes" } else { "no" };
+        let distinguished = if like.is_distinguished() { "yes" } else { "no" };
         let mut line = vec![like.name(), windows.to_string()];
         line.extend(like.chances.map(chance));
-        line.push(told.into());
+        line.push(distinguished.into());
         line
     };
     all(x1).map(line).collect()
@@ -91,8 +91,8 @@ pub(super) fn part(section: &mut Section, x1: &X1) {
 
 /// Returns the result in a sentence.
 fn said(x1: &X1) -> String {
-    let names = |told: bool| -> Vec<String> {
-        all(x1).filter(|like| like.is_distinguished() == told).map(|like| like.name()).collect()
+    let names = |distinguished: bool| -> Vec<String> {
+        all(x1).filter(|like| like.is_distinguished() == distinguished).map(|like| like.name()).collect()
     };
     let sentence = |text: &str, names: Vec<String>| {
         if names.is_empty() { String::new() } else { format!("{text} {}. ", names.join(", ")) }

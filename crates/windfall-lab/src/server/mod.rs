@@ -185,6 +185,6 @@ pub trait Server: Send + Sync + Sized + 'static {
     /// # Errors
     /// Errors of the disk.
     fn commit(&self, lsn: Lsn) -> Result<()> {
-        if lsn > Lsn::ZERO { self.log().commit(lsn, self.flush_log()) } else { Ok(()) }
+        if lsn > Lsn::ZERO { self.log().await_flush(lsn, self.flush_log()) } else { Ok(()) }
     }
 }

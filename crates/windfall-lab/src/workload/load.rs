@@ -259,7 +259,11 @@ pub fn run<S: Server>(
     let phases = phases.map_err(panicked).flatten()?;
     let last = phases.last().map(|phase| sum.timeline.part(phase.from_ns, phase.to_ns));
     let last = last.ok_or_else(|| UsageError::Other("a run has a phase".into()))?;
-    Ok(Shown { with: told(plan, &sum, &phases, true), without: told(plan, &sum, &phases, false), last })
+    Ok(Shown {
+        with: summarise(plan, &sum, &phases, true),
+        without: summarise(plan, &sum, &phases, false),
+        last,
+    })
 }
 
 /// Runs the phases, one after the other.
@@ -313,7 +317,7 @@ fn play_phases<S: Server>(
 }
 
 /// Returns the load of the phases of a kind, as one run in which they follow each other.
-fn told(plan: &Plan, sum: &Recorder<'_>, phases: &[Phase], made: bool) -> Load {
+fn summarise(plan: &Plan, sum: &Recorder<'_>, phases: &[Phase], made: bool) -> Load {
     let mut load = Load::new(&sum.kinds[usize::from(made)]);
     let mut near = Latency::default();
     for (number, phase) in phases.iter().enumerate().filter(|(_, phase)| phase.made == made) {
@@ -470,7 +474,7 @@ mod tests {
             let locks = lookups_of(if made { 3 } else { 5 });
             phases.push(Phase { made, from_ns, to_ns: from_ns + 600 * MS, windows, marks, locks });
         }
-        let [without, with] = [false, true].map(|made| told(&plan, &recorder, &phases, made));
+        let [without, with] = [false, true].map(|made| summarise(&plan, &recorder, &phases, made));
         assert_eq!((without.queries, with.queries), (2 * 2 * 20, 2 + 2 * 3));
         assert_eq!((without.marks.len(), with.marks.len()), (0, 2));
         assert_eq!((lookups(&without), lookups(&with)), (2 * 5, 2 * 3));

@@ -10,8 +10,8 @@ use windfall_base::disk::FileName;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The operation fails and has no effect. A sync that fails this way may have lost the changes that it covered.
-    Eio,
-    /// As [`Fault::Eio`], but only for operations that change something, and not for syncs.
+    Fails,
+    /// As [`Fault::Fails`], but only for operations that change something, and not for syncs.
     WriteFails,
     /// A read fails; plain reads too, although they are not counted as operations.
     ReadFails,
@@ -86,7 +86,7 @@ impl Fault {
     /// Returns whether the fault can happen to an operation of this kind on this file.
     pub fn fits(self, kind: Kind, file: FileName) -> bool {
         match self {
-            Self::Eio => kind != Kind::PlainRead,
+            Self::Fails => kind != Kind::PlainRead,
             Self::WriteFails => !matches!(kind, Kind::PlainRead | Kind::Read | Kind::Sync),
             Self::ReadFails => matches!(kind, Kind::PlainRead | Kind::Read),
             Self::Full => matches!(kind, Kind::Write | Kind::Grow),

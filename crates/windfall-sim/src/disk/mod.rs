@@ -136,7 +136,7 @@ struct State {
     /// Whether syncs of the log are held, and how many are.
     holds_log_syncs: bool,
     held_log_syncs: usize,
-    cuts: Option<CrashPoints>,
+    crash_points: Option<CrashPoints>,
 }
 
 /// Copies of the disk as a crash at each of these operations (crash points) would have left it.
@@ -169,14 +169,18 @@ impl SimulatedDisk {
     /// Keeps, from now on, the disk as a crash at each of these operations would leave it, so that one run of a history
     /// yields all its crash points. [`SimulatedDisk::take_crash_points`] returns them.
     pub fn record_crash_points(&self, at: RangeInclusive<u64>) {
-        self.state.lock().cuts = Some(CrashPoints { at, taken: Vec::new() });
+        self.state.lock().crash_points = Some(CrashPoints { at, taken: Vec::new() });
     }
 
     /// Returns the disks kept since the last call, each with its operation. They have crashed:
     /// [`SimulatedDisk::restart`] returns what is left.
     pub fn take_crash_points(&self) -> Vec<(u64, Self)> {
         let mut state = self.state.lock();
-        state.cuts.as_mut().map(|cuts| core::mem::take(&mut cuts.taken)).unwrap_or_default()
+        state
+            .crash_points
+            .as_mut()
+            .map(|crash_points| core::mem::take(&mut crash_points.taken))
+            .unwrap_or_default()
     }
 
     /// Crashes now.
@@ -379,17 +383,17 @@ impl SimulatedDisk {
         }
         // As above: the crash comes before a sync, but after any other operation.
         if kind == Kind::Sync {
-            state.cut();
+            state.record_crash_point();
         }
         let result = match state.strike(action, kind, file) {
             Some(Fault::Full) => Err(full(action, file)),
-            Some(Fault::Eio | Fault::WriteFails | Fault::ReadFails) if kind != Kind::Sync => {
+            Some(Fault::Fails | Fault::WriteFails | Fault::ReadFails) if kind != Kind::Sync => {
                 Err(eio(action, file))
             }
             fault => run(&mut state, fault),
         };
         if kind != Kind::Sync {
-            state.cut();
+            state.record_crash_point();
         }
         result
     }
@@ -445,21 +449,21 @@ impl State {
             full_from: None,
             holds_log_syncs: false,
             held_log_syncs: 0,
-            cuts: None,
+            crash_points: None,
         }
     }
 
     /// Keeps what a crash at this operation would leave, if requested.
-    fn cut(&mut self) {
+    fn record_crash_point(&mut self) {
         let now = self.operations;
-        if self.cuts.as_ref().is_none_or(|cuts| !cuts.at.contains(&now)) {
+        if self.crash_points.as_ref().is_none_or(|crash_points| !crash_points.at.contains(&now)) {
             return;
         }
-        let cuts = self.cuts.take();
+        let crash_points = self.crash_points.take();
         let left = Self { crashed: true, ..self.clone() };
-        self.cuts = cuts;
-        if let Some(cuts) = &mut self.cuts {
-            cuts.taken.push((now, SimulatedDisk::with(left)));
+        self.crash_points = crash_points;
+        if let Some(crash_points) = &mut self.crash_points {
+            crash_points.taken.push((now, SimulatedDisk::with(left)));
         }
     }
 

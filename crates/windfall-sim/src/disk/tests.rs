@@ -266,7 +266,7 @@ fn a_full_disk_refuses_until_there_is_room() {
 #[test]
 fn faults_happen_once_where_they_fit() {
     let disk = with_log(&[1; 4096]);
-    disk.fail_at(disk.operations() + 1, Fault::Eio);
+    disk.fail_at(disk.operations() + 1, Fault::Fails);
     assert!(matches!(disk.write(LOG, 0, &[2]), Err(DiskError::Io { .. })));
     disk.fail_at(0, Fault::Full);
     disk.truncate(LOG, 4096).unwrap();

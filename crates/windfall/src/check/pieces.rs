@@ -114,7 +114,7 @@ impl<'a> Pieces<'a> {
     }
 
     /// Returns whether everything is checked in a single piece.
-    pub(super) fn are_one(&self) -> bool {
+    pub(super) fn is_single_piece(&self) -> bool {
         self.piece == usize::MAX
     }
 
@@ -150,7 +150,7 @@ impl<'a> Pieces<'a> {
         for (owner, tree) in trees {
             let id = tree.space().id();
             let Some(stage) = self.trees.remove(&id) else { continue };
-            let stage = self.go_on_with(report, (owner, tree), stage, &mut left, &mut counts);
+            let stage = self.check_piece_of(report, (owner, tree), stage, &mut left, &mut counts);
             let stage = stage.unwrap_or_else(|error| {
                 report.finding(match error {
                     Error::Corrupt(CorruptError::Structure { .. }) => error.of(|_| owner.clone()).to_string(),
@@ -186,7 +186,7 @@ impl<'a> Pieces<'a> {
 
     /// Checks some more pages of one tree. Returns its progress, and adds the number of its entries to `counts` when
     /// its walk has ended.
-    fn go_on_with(
+    fn check_piece_of(
         &mut self,
         report: &mut CheckReport,
         (owner, tree): (&Owner, &Tree),

@@ -115,7 +115,7 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
     for n in 0..5u8 {
         table.put_stream(&[b'l', n], 40_000_000, &mut std::io::repeat(n)).unwrap();
         db.checkpoint().unwrap();
-        env.settle(200);
+        env.run_workers(200);
     }
     let engine = &db.engine;
     let space = engine.catalog.table("t").unwrap().schema().clustered.space().clone();
@@ -127,14 +127,14 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
     }
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     let mut pieces = Pieces::new(engine, PIECE);
-    let (mut holds, mut longest, mut most_told) = (0u64, 0, 0);
+    let (mut holds, mut longest, mut most_reported) = (0u64, 0, 0);
     loop {
         let before = work::so_far();
         let has_ended = check_some(engine, &"t".into(), &mut pieces, &mut report, &mut named);
         longest = longest.max((work::so_far() - before).of(Work::Frame));
-        let told = report.findings.len();
+        let reported = report.findings.len();
         pieces.report_suspects(&mut report);
-        most_told = most_told.max(report.findings.len() - told);
+        most_reported = most_reported.max(report.findings.len() - reported);
         holds += 1;
         if has_ended {
             break;
@@ -145,7 +145,7 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
     assert_eq!(report.findings.len(), lost, "{:?}", report.findings.first());
     let bound = PIECE as u64 + u64::from(tree.height);
     assert!(longest <= bound, "{longest} pages in one hold");
-    assert!(most_told <= PIECE + 64, "{most_told} pages suspected in one hold");
+    assert!(most_reported <= PIECE + 64, "{most_reported} pages suspected in one hold");
     assert!(holds >= tree.pages / bound, "{holds} holds");
 }
 
@@ -226,14 +226,14 @@ fn workers_continue_with_other_tables_during_a_check() {
     let marked = |name| marked(&db, name);
     let report = check_with_hook(&db, "checked", PIECE, || {
         // The table's own rows are as the crash has left them.
-        env.settle(500);
+        env.run_workers(500);
         assert_eq!(rollbacks(), 1, "that of the other table has ended");
         other.put(&[1], &[7; 100]).unwrap();
-        env.settle(500);
+        env.run_workers(500);
         assert_eq!(marked("other"), 0, "purge goes on");
     });
     assert_eq!((report.findings, report.uncompared), (Vec::new(), vec!["checked".to_owned()]));
-    env.settle(500);
+    env.run_workers(500);
     assert_eq!((rollbacks(), marked("checked")), (0, 0));
     checked.put(&[1], &[7; 100]).unwrap();
     let report = db.check().unwrap();
@@ -258,7 +258,7 @@ fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
         for table in [&checked, &other] {
             change(table, 1);
         }
-        env.settle(2000);
+        env.run_workers(2000);
         let trx = db.begin(TransactionOptions::default().isolation(Isolation::RepeatableRead));
         if ends_a_view {
             trx.table(&checked).get(b"x").unwrap();
@@ -268,13 +268,13 @@ fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
             change(&trx.table(&other), 2);
             change(&trx.table(&checked), 2);
         }
-        env.settle(2000);
+        env.run_workers(2000);
         let mut trx = Some(trx);
         let report = check_with_hook(&db, "checked", usize::MAX, || {
             trx.take().expect("it is one piece").commit().unwrap();
-            env.settle(2000);
+            env.run_workers(2000);
             change(&other, 3);
-            env.settle(5000);
+            env.run_workers(5000);
             assert_eq!(marked(&db, "other"), 0, "purge goes on");
             assert_eq!(db.metrics().history_bytes, 0);
             assert!(has_undo(), "what waits is still there");
@@ -282,7 +282,7 @@ fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
         assert!(trx.is_none());
         assert_eq!(report.findings, Vec::<String>::new());
         assert_eq!(marked(&db, "checked"), u64::from(ROWS));
-        env.settle(5000);
+        env.run_workers(5000);
         assert_eq!(marked(&db, "checked"), 0);
         assert!(!has_undo());
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
@@ -300,7 +300,7 @@ fn a_load_on_other_tables_does_not_prolong_a_check() {
     let [checked, other] = ["checked", "other"].map(|name| db.create_table(name, indexed()).unwrap());
     (0..ROWS).for_each(|n| other.put(&n.to_be_bytes(), &[0]).unwrap());
     checked.put(b"k", b"value").unwrap();
-    env.settle(1000);
+    env.run_workers(1000);
     let trx = begin(&db);
     trx.table(&checked).put(b"k", b"another").unwrap();
     let loads = Arc::new(AtomicUsize::new(0));
@@ -334,7 +334,7 @@ fn damage_is_found_during_a_transaction_with_long_values() {
     (0..8u8).for_each(|n| other.put(&[n], &long(n)).unwrap());
     let trx = begin(&db);
     (0..5u8).for_each(|n| trx.table(&table).put(&[n], &long(100)).unwrap());
-    env.settle(500);
+    env.run_workers(500);
     let checks = || [db.check().unwrap().findings, db.check_live().unwrap().findings];
     assert_eq!(checks(), [Vec::<String>::new(), Vec::new()]);
     // A page of the table that belongs to no long value, and a page of a long value in another table.
@@ -345,9 +345,9 @@ fn damage_is_found_during_a_transaction_with_long_values() {
         for findings in checks() {
             assert_eq!(findings.len(), wrong.len(), "{findings:?}");
             let is_told = |name: &String| {
-                let told =
+                let reported =
                     |finding: &&String| finding.contains("nothing leads to it") && finding.starts_with(name);
-                findings.iter().filter(told).count() == 1
+                findings.iter().filter(reported).count() == 1
             };
             assert!(wrong.iter().all(is_told), "{findings:?}");
         }
@@ -382,14 +382,14 @@ fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {
     db.checkpoint().unwrap();
     let mut trx = Some(begin(&db));
     trx.as_ref().unwrap().table(&table).put(&key, &long(2)).unwrap();
-    env.settle(500);
+    env.run_workers(500);
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     let (mut pieces, mut holds) = (Pieces::new(&db.engine, PIECE), 0);
     while !check_some(&db.engine, &"t".into(), &mut pieces, &mut report, &mut named) {
         pieces.report_suspects(&mut report);
         // The walk saw the row as the transaction had left it.
         trx.take().into_iter().for_each(|trx| trx.rollback().unwrap());
-        env.settle(500);
+        env.run_workers(500);
         holds += 1;
     }
     pieces.report_suspects(&mut report);
@@ -409,7 +409,7 @@ fn what_a_failed_rollback_has_cut_off_is_no_damage() {
     let trx = begin(&db);
     trx.table(&table).put(b"row", &[2; 100]).unwrap();
     let trx_id = crate::ids::TrxId(trx.id().unwrap());
-    transactions.rollbacks().note_cut_off(trx_id, id);
+    transactions.rollbacks().note_partial_change(trx_id, id);
     for check in [Database::check, Database::check_live] {
         assert_eq!(check(&db).unwrap().uncompared, ["t"]);
     }
@@ -468,7 +468,7 @@ fn no_statement_makes_a_file_look_unowned() {
                 looks += 1;
                 // Sometimes dropped files are deleted meanwhile.
                 if looks % 5 == 0 {
-                    env.settle(100);
+                    env.run_workers(100);
                 }
             }
             at.set(at.get() + 1);

@@ -47,7 +47,7 @@ pub(crate) fn intention(mode: RowMode) -> TableMode {
 impl Cursor {
     /// Restricts the cursor to this range and fixes its view. At levels that lock gaps, a locking cursor locks the
     /// range, so that no row is added to it.
-    pub(crate) fn settle(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
+    pub(crate) fn fix_range(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         debug_assert!(
             !self.settled && self.entries.is_new(),
             "a range is fixed twice, or after its first step"
@@ -64,8 +64,8 @@ impl Cursor {
                 self.take_view(self.engine.transactions.versions().view().into());
                 Ok(())
             }
-            Reader::Within(scope, lock) => scope.call(|inner| {
-                let mode = lock.map(|lock| lock.mode).or(scope.lock_of_reads());
+            Reader::InTransaction(scope, lock) => scope.call(|inner| {
+                let mode = lock.map(|lock| lock.mode).or(scope.plain_read_lock());
                 match mode {
                     None => {
                         if let Some(view) = scope.view_of_plain_read(inner) {
@@ -75,7 +75,7 @@ impl Cursor {
                     }
                     Some(mode) => {
                         self.lock_table(&scope, inner, mode)?;
-                        self.range_locked = true;
+                        self.is_range_locked = true;
                         scope.lock_range(inner, &self.tree, lower, upper)
                     }
                 }
@@ -115,13 +115,13 @@ impl Cursor {
             let mut call = scope.row_call(inner, TableKind::Shared, lock.lock_timeout(scope));
             let is_there = loop {
                 let attempted = self.try_read_locked(&mut call, lock);
-                if let Some(is_there) = call.settle(attempted.map(Some))? {
+                if let Some(is_there) = call.result_or_wait(attempted.map(Some))? {
                     break is_there;
                 }
             };
             drop(call);
             if is_there {
-                self.at = At::LongRow;
+                self.at = At::CopiedRow;
                 return Ok(true);
             }
             found = self.step_locked(scope, inner, on)?;
@@ -137,7 +137,7 @@ impl Cursor {
         tree.space().check_live()?;
         if !matches!(owner, Owner::Index { .. }) {
             let read = row::read_locked(trx, tree, entries.key(), lock.mode, true, long, || owner.clone());
-            return lock.pass_over(read);
+            return lock.skip_if_locked(read);
         }
         let space = tree.space().id();
         let (index_key, key) = split(entries.key(), space, || owner.clone())?;
@@ -146,7 +146,7 @@ impl Cursor {
             return Ok(false);
         }
         let read = row::read_locked(trx, &entered.clustered, key, lock.mode, true, long, || owner.clone());
-        match lock.pass_over(read) {
+        match lock.skip_if_locked(read) {
             // The row may have left the index since the entry was read: then the other transaction's lock does not
             // matter.
             Err(Stop::Blocked(_)) if has_left(trx)? => Ok(false),
@@ -166,7 +166,7 @@ impl Cursor {
     /// Moves to the adjacent entry, live row or not. At levels that lock gaps, no entry can then be inserted between
     /// the old position and the new one.
     fn step_locked(&mut self, scope: &Scope, inner: &mut Inner, to: Move<'_>) -> Result<bool> {
-        if self.range_locked || !scope.locks_gaps() {
+        if self.is_range_locked || !scope.locks_gaps() {
             return self.make(to);
         }
         let here = self.entries.key().to_vec();

@@ -55,7 +55,7 @@ impl io::Read for Source<'_> {
         out[..n].fill(7);
         self.left -= n;
         if self.left < 6000 && self.picture.is_none() {
-            self.env.settle(300);
+            self.env.run_workers(300);
             *self.picture = Some(self.disk.survivor(Survive::Everything));
         }
         Ok(n)
@@ -176,7 +176,7 @@ pub(super) fn database(data: &[u8]) {
         let rows = db.table("people").and_then(|table| table.rows()).map(Iterator::count);
         assert!(sound && rows.is_ok_and(|rows| rows == 2 * ROWS as usize / 3), "it was not modified");
     }
-    env.settle(200);
+    env.run_workers(200);
     read_all(&db);
     let _ = db.close();
 }

@@ -74,7 +74,7 @@ fn shuffled(mut rows: Vec<Row>, seed: u64) -> Vec<Row> {
 fn assert_rest(db: &Database, env: &SimulatedEnv, disk: &SimulatedDisk, what: &str) {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
     for _ in 0..40 {
-        env.settle(60);
+        env.run_workers(60);
         if (db.metrics().drops_pending, db.metrics().files_pending) == (0, 0) {
             break;
         }
@@ -144,7 +144,7 @@ proptest! {
         let taken = model.iter().next().map(|(_, value)| value.clone());
         let twice = taken.map(|value| table.insert(&[7; 41], &value));
         prop_assert!(twice.is_none_or(|done| matches!(done, Err(Error::Schema(SchemaError::DuplicateKey(_))))));
-        env.settle(400);
+        env.run_workers(400);
         prop_assert_eq!(rows_by(&table, "one"), model.clone());
         assert_rest(&db, &env, &disk, "changed");
         drop(table);
@@ -220,12 +220,12 @@ fn what_is_refused_leaves_nothing() {
             &["index one of table t"],
         ),
     ];
-    for (what, sorted, mut rows, refused, told) in cases {
+    for (what, sorted, mut rows, refused, messages) in cases {
         // An overflow chain must be removed as well.
         rows[100] = long(100);
         let error = load(&db, indexed(), sorted, rows).unwrap_err();
         assert!(refused(&error), "{what}: {error:?}");
-        for part in told {
+        for part in messages {
             assert!(error.to_string().contains(part), "{what}: {part} is not in: {error}");
         }
         assert!(matches!(db.table("t"), Err(Error::Schema(SchemaError::NoTable(_)))), "{what}");
@@ -354,7 +354,7 @@ fn a_crash_during_a_load_leaves_the_table_whole_or_gone() {
             disk.crash_at(operation);
             let Ok((db, env)) = open(&disk, 64) else { continue };
             let done = load_for_a_while(&db, sorted);
-            env.settle(20);
+            env.run_workers(20);
             let acknowledged = done.is_ok();
             drop((done, db));
             for survive in [Survive::Nothing, Survive::Everything, Survive::Random(operation)] {
@@ -396,10 +396,10 @@ fn a_disk_that_becomes_full_during_a_load_leaves_nothing_of_it() {
             assert!(db.table("t").is_err(), "{what}: it is there");
             failures += 1;
             disk.full_from(None);
-            env.settle(300);
+            env.run_workers(300);
             let table = load_for_a_while(&db, sorted).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(rows_of(&table).len(), 60, "{what}");
-            env.settle(300);
+            env.run_workers(300);
             assert_rest(&db, &env, &disk, &what);
         }
     }

@@ -314,7 +314,7 @@ fn a_large_index_is_written_once_from_its_first_page_to_its_last() -> Result<()>
     db.drop_index("t", "i")?;
     table.insert(b"twice", b"00000")?;
     db.create_index("t", "i", index(true)).unwrap_err();
-    env.settle(2000);
+    env.run_workers(2000);
     assert_eq!(db.metrics().drops_pending, 0);
     let spaces = db.engine().pool.spaces();
     assert!(spaces.iter().all(|space| space.durability() == Durability::Logged));
@@ -461,20 +461,20 @@ fn a_panic_during_a_statement_stops_the_database_and_no_call_waits() -> Result<(
 fn exclusive_access_to_a_table_blocks_its_calls() {
     let (db, _env) = open(&SimulatedDisk::new(1), 1).unwrap();
     let table = db.create_table("t", TableOptions::default()).unwrap();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
         let table = &table;
         let alone = db.engine().catalog.alone("t", |_| {
             scope.spawn(move || {
-                tell.send("it begins").unwrap();
+                sender.send("it begins").unwrap();
                 table.put(b"key", b"value").unwrap();
-                tell.send("it is done").unwrap();
+                sender.send("it is done").unwrap();
             });
-            assert_eq!(told.recv(), Ok("it begins"));
-            told.recv_timeout(Duration::from_millis(500))
+            assert_eq!(receiver.recv(), Ok("it begins"));
+            receiver.recv_timeout(Duration::from_millis(500))
         });
         assert_eq!(alone, Some(Err(mpsc::RecvTimeoutError::Timeout)), "a row is changed under a check");
-        assert_eq!(told.recv(), Ok("it is done"));
+        assert_eq!(receiver.recv(), Ok("it is done"));
     });
     assert_eq!(table.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }

@@ -92,7 +92,7 @@ impl Case {
             disk.record_crash_points(operation..=operation);
             let env = SimulatedEnv::new(self.seed);
             let db = open(&disk, &env).unwrap();
-            env.settle(60);
+            env.run_workers(60);
             db.close().unwrap();
             let cut = disk.take_crash_points().pop().map(|(_, cut)| cut);
             recovered = u64::from(cut.is_some());
@@ -101,9 +101,9 @@ impl Case {
         let (env, mut observer) = (SimulatedEnv::new(self.seed), observer.clone());
         let db = open(&disk, &env).unwrap();
         // The check runs before, during or after the background rollback of unfinished transactions.
-        env.settle(mix(&[self.seed, self.cut.0]) as usize % 40);
+        env.run_workers(mix(&[self.seed, self.cut.0]) as usize % 40);
         if Books::of(&db).is_ok() {
-            observer.settle(&db).unwrap();
+            observer.resolve_outcomes(&db).unwrap();
         }
         // The bank continues to work.
         Books::found(&db).unwrap();
@@ -117,13 +117,13 @@ impl Case {
                 transfer.step(&db, &mut tell).unwrap();
             }
             if transfer.gave_way() {
-                env.settle(20);
+                env.run_workers(20);
             }
             !transfer.gave_way()
         });
         assert!(done.is_some(), "no row is ever free");
-        env.settle(2000);
-        observer.settle(&db).unwrap();
+        env.run_workers(2000);
+        observer.resolve_outcomes(&db).unwrap();
         let metrics = db.metrics();
         assert_eq!((metrics.active_transactions, metrics.rollbacks_pending), (0, 0));
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
@@ -166,7 +166,7 @@ impl Life<'_> {
         while begun < transfers || clients.iter().any(Option::is_some) {
             match self.chance.random_range(0..40) {
                 0 => db.checkpoint().unwrap(),
-                1..6 => self.env.settle(6),
+                1..6 => self.env.run_workers(6),
                 n => {
                     let client = &mut clients[n % CLIENTS];
                     if let Some((number, transfer)) = client {
@@ -184,9 +184,9 @@ impl Life<'_> {
             }
             self.visit();
         }
-        self.env.settle(3000);
+        self.env.run_workers(3000);
         self.visit();
-        self.observer.clone().settle(&db).unwrap();
+        self.observer.clone().resolve_outcomes(&db).unwrap();
         drop(books);
         db.close().unwrap();
         self.visit();
@@ -257,7 +257,7 @@ fn a_case_is_read_as_it_is_written() {
 
 /// Runs new seeds until the time is over.
 #[test]
-#[ignore = "takes as long as it is told to"]
+#[ignore = "runs for a given time"]
 fn soak() {
     soak::soak("crash points of a bank", |seed, end| {
         enumerate(seed, 40 + seed % 160, 1 + seed % 5, Some(end))

@@ -6,7 +6,7 @@ use windfall::{Database, Result};
 
 use crate::{
     books::{Books, audit},
-    killed::{Judge, Killed, Kills, Work, say, work_until_killed},
+    killed::{Judge, KillableProcess, Kills, Work, say, work_until_killed},
     observer::Observer,
     transfer::{Known, Order, Transfer},
 };
@@ -19,7 +19,7 @@ const AUDITED: &str = "audited";
 #[test]
 #[ignore = "run, and killed, by the other tests"]
 fn child() -> Result<()> {
-    let Some(Killed { db, round, seed }) = Killed::open()? else { return Ok(()) };
+    let Some(KillableProcess { db, round, seed }) = KillableProcess::open()? else { return Ok(()) };
     Books::found(&db)?;
     let db = &db;
     let client = |client: u64| -> Work<'_> {
@@ -69,7 +69,11 @@ impl Judge for Listener {
         }
         self.unfinished += self.observer.unfinished();
         // The process may have been killed before the bank was created, and so before any transfer.
-        if self.observer.0.is_empty() && Books::of(db).is_err() { Ok(()) } else { self.observer.settle(db) }
+        if self.observer.0.is_empty() && Books::of(db).is_err() {
+            Ok(())
+        } else {
+            self.observer.resolve_outcomes(db)
+        }
     }
 
     fn sum_up(&self, rounds: u64) {
@@ -91,7 +95,7 @@ fn books_agree_after_kills() {
 }
 
 #[test]
-#[ignore = "takes as long as it is told to"]
+#[ignore = "runs for a given time"]
 fn soak() {
     KILLS.soak::<Listener>("kills of a bank");
 }

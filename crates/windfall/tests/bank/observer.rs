@@ -29,7 +29,7 @@ impl Observer {
     ///
     /// # Errors
     /// Those of the database. A wrong state is a panic.
-    pub(crate) fn settle(&mut self, db: &Database) -> Result<()> {
+    pub(crate) fn resolve_outcomes(&mut self, db: &Database) -> Result<()> {
         let found: BTreeMap<u64, Vec<u8>> =
             db.prepared().into_iter().map(|one| (of_xid(&one.xid).0, one.xid)).collect();
         for number in found.keys() {

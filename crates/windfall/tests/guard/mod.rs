@@ -66,7 +66,7 @@ impl Guard {
                     ));
                 }
                 if since.elapsed() > limit {
-                    end_process(&format!("it does not come to its end{AGAIN}{command}"));
+                    end_process(&format!("it does not end{AGAIN}{command}"));
                 }
             }
         });
@@ -105,8 +105,9 @@ fn all_under_way() -> String {
 
 /// Returns the case between the quotes of a command, as a failure prints it.
 pub(crate) fn read_back(command: &str) -> String {
-    let told = catch_unwind(|| Guard::new().run(command, || panic!("on purpose"))).expect_err("it panics");
-    let (_, command) = told.downcast_ref::<String>().expect("a text").split_once(AGAIN).expect("a command");
+    let payload = catch_unwind(|| Guard::new().run(command, || panic!("on purpose"))).expect_err("it panics");
+    let (_, command) =
+        payload.downcast_ref::<String>().expect("a text").split_once(AGAIN).expect("a command");
     command.split('\'').nth(1).expect("a case").to_owned()
 }
 

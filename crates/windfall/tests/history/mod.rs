@@ -149,7 +149,7 @@ impl Many {
                 None => drop(trx.table(table).delete(key)?),
             }
             if n % 2 == 1 {
-                env.settle(2);
+                env.run_workers(2);
             }
             if n + 1 == self.undone.end && !self.undone.is_empty() {
                 trx.rollback_to("here")?;
@@ -158,7 +158,7 @@ impl Many {
         if let Some(goes) = self.prepares {
             let xid = [&[u8::from(self.commits)][..], &env.random().to_le_bytes()].concat();
             trx.prepare(&xid)?;
-            env.settle(3);
+            env.run_workers(3);
             let done = if goes {
                 drop((trx, tables));
                 end_prepared(db, &xid)
@@ -530,7 +530,7 @@ impl Live {
             }
             Step::Checkpoint => db.checkpoint(),
             Step::Settle => {
-                env.settle(20);
+                env.run_workers(20);
                 Ok(())
             }
         }
@@ -576,7 +576,7 @@ impl Live {
     pub(crate) fn come_to_rest(&self) -> Result<Vec<String>> {
         let mut left = String::new();
         for _ in 0..30 {
-            self.env.settle(60);
+            self.env.run_workers(60);
             let (metrics, report) = (self.db.metrics(), self.db.check()?);
             if !report.findings.is_empty() {
                 return Ok(report.findings);

@@ -13,9 +13,9 @@ use super::{
 };
 
 /// A client that returns the answers of the script.
-struct Parrot(Answer);
+struct ScriptedClient(Answer);
 
-impl Client for Parrot {
+impl Client for ScriptedClient {
     fn call(&mut self, _: &Call) -> Answer {
         self.0.clone()
     }
@@ -26,11 +26,11 @@ impl Client for Parrot {
 }
 
 /// Returns the history that a script describes.
-fn told(script: &str, level: Level) -> History {
+fn history_of(script: &str, level: Level) -> History {
     let clock = Arc::new(AtomicU64::new(1));
-    let mut sessions: BTreeMap<usize, Recorder<Parrot>> = BTreeMap::new();
+    let mut sessions: BTreeMap<usize, Recorder<ScriptedClient>> = BTreeMap::new();
     for Line { session, call, answer, .. } in parse(script, level) {
-        let new = || Recorder::new(Parrot(Answer::Done), session, clock.clone());
+        let new = || Recorder::new(ScriptedClient(Answer::Done), session, clock.clone());
         let recorder = sessions.entry(session).or_insert_with(new);
         recorder.client().0 = answer.unwrap_or(Answer::Done);
         match call {
@@ -42,7 +42,7 @@ fn told(script: &str, level: Level) -> History {
 }
 
 fn kinds(script: &str, level: Level) -> Vec<Kind> {
-    let report = check(&told(script, level));
+    let report = check(&history_of(script, level));
     let mut kinds: Vec<Kind> = report.anomalies.iter().map(|anomaly| anomaly.kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -312,7 +312,7 @@ fn each_anomaly_is_found_at_the_levels_that_forbid_it() {
         for (level, expected) in Level::ALL.into_iter().zip(levels) {
             let found = kinds(script, level);
             if found != expected {
-                let report = check(&told(script, level));
+                let report = check(&history_of(script, level));
                 wrong.push(format!("{level}: {found:?} and not {expected:?} in\n{script}\n{report}"));
             }
         }
@@ -323,7 +323,7 @@ fn each_anomaly_is_found_at_the_levels_that_forbid_it() {
 /// A cycle is reported with its edges, and without the clock where it needs none.
 #[test]
 fn a_cycle_is_reported_in_words() {
-    let words = |script: &str, level: Level| check(&told(script, level)).to_string();
+    let words = |script: &str, level: Level| check(&history_of(script, level)).to_string();
     let script = "T1 begin\n T1 put 1=5\n T2 begin\n T2 read 1 -> waits\n T1 commit\n T2 goes on -> 1=5\n T2 read 1 -> nothing
                   T2 commit";
     let expected = "G-single, read skew: a cycle\n  \

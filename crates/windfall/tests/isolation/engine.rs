@@ -23,14 +23,14 @@ use windfall_sim::SimulatedDisk;
 use super::{
     changed_env,
     client::{Answer, Call, Change, Client, Level, Lock, Refusal, Row, Rows, Value},
-    patience::HANG,
+    time_limit::HANG,
 };
 
 /// Workers never pause, so purge reaches everything that it must not remove at once.
 #[derive(Debug)]
-struct Restless;
+struct WithoutPauses;
 
-impl changed_env::Change for Restless {
+impl changed_env::Change for WithoutPauses {
     fn step(&self, _name: &'static str, mut step: Step) -> Step {
         Box::new(move || match step() {
             Next::Idle(pause) => Next::Idle(pause.min(Duration::from_micros(500))),
@@ -50,7 +50,7 @@ pub(crate) fn database() -> Database {
         .log_size(4 << 20)
         .log_buffer_size(256 << 10)
         .lock_wait_timeout(HANG);
-    let env = Arc::new(changed_env::Changed { env: Arc::new(RealEnv::default()), change: Restless });
+    let env = Arc::new(changed_env::Changed { env: Arc::new(RealEnv::default()), change: WithoutPauses });
     let db = Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap();
     // Every write moves the row's index entries.
     let indexes = TableOptions::default()
@@ -298,11 +298,11 @@ impl Client for Watched {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             // No other call has been made since the other sessions were reported as waiting.
-            let mut told = self.waiting.lock().unwrap();
+            let mut known = self.waiting.lock().unwrap();
             let mut waits = self.db.lock_waits().into_iter().map(|wait| wait.trx);
-            self.waits = waits.find(|trx| !told.contains(trx));
+            self.waits = waits.find(|trx| !known.contains(trx));
             if let Some(trx) = self.waits {
-                told.insert(trx);
+                known.insert(trx);
                 return Answer::Waits;
             }
             assert!(start.elapsed() < HANG, "{call:?}: no answer, and no wait");

@@ -449,21 +449,21 @@ fn a_different_result_is_reported_with_its_line() {
         for level in Level::ALL {
             let lines = lines(script, level);
             for (n, line) in lines.iter().enumerate() {
-                let told = |change: &dyn Fn(&mut Vec<Line>)| {
+                let check_changed = |change: &dyn Fn(&mut Vec<Line>)| {
                     let mut lines = lines.clone();
                     change(&mut lines);
                     on_the_reference(&lines).expect_err(&format!("{name}, {level}: {:?}", line.text))
                 };
                 let other = Answer::Rows(vec![(77, vec![7])]);
-                let text = told(&|lines| lines[n].answer = Some(other.clone()));
+                let text = check_changed(&|lines| lines[n].answer = Some(other.clone()));
                 assert!(text.contains(&line.text), "{text}");
                 if matches!(line.answer, Some(Answer::Waits | Answer::Refused(_))) {
-                    let text = told(&|lines| lines[n].answer = None);
+                    let text = check_changed(&|lines| lines[n].answer = None);
                     assert!(text.contains(&line.text), "{text}");
                 }
                 // Without this line, the call continues although the script expects a wait, or waits forever.
                 if line.call.is_none() {
-                    told(&|lines| drop(lines.remove(n)));
+                    check_changed(&|lines| drop(lines.remove(n)));
                 }
             }
         }

@@ -19,12 +19,12 @@ mod guard;
 mod hermitage;
 mod history;
 mod load;
-#[path = "../patience/mod.rs"]
-mod patience;
 mod reference;
 mod script;
 #[path = "../soak/mod.rs"]
 mod soak;
+#[path = "../time_limit/mod.rs"]
+mod time_limit;
 
 use std::{
     env::var,
@@ -104,7 +104,7 @@ fn histories_of_the_engine_are_accepted() {
 
 /// Runs new histories of the engine until the time is over. The machine decides how its threads interleave.
 #[test]
-#[ignore = "takes as long as it is told to"]
+#[ignore = "runs for a given time"]
 fn soak() {
     soak::soak("transactions", |seed, _| {
         let luck = |n| mix(&[seed, n]) as usize;
@@ -140,7 +140,7 @@ fn one_case_again() {
 /// For correct histories and for histories with anomalies.
 #[test]
 fn the_time_of_a_check_grows_with_the_history_and_no_faster() {
-    let faults = [None, None, Some(Fault::ReadNotLocked), Some(Fault::WriteLockGoesEarly)];
+    let faults = [None, None, Some(Fault::ReadNotLocked), Some(Fault::WriteLockReleasedEarly)];
     for (shape, fault) in SHAPES.into_iter().cycle().zip(faults) {
         let transactions = if fault.is_none() { 100_000 } else { 30_000 };
         let time_of = |transactions| {
@@ -189,10 +189,10 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
     let (level, fault) = (Some(Level::Snapshot), Some(Fault::ViewTooNew));
     let cases = (0..20).map(|seed| Case { seed, shape: Shape::Lists, level, fault, transactions: 60 });
     let case = cases.into_iter().find(|case| !check(&case.history()).is_empty()).expect("it is found");
-    let told = fails(&case);
-    let (_, command) = told.split_once(AGAIN).expect("a command");
+    let message = fails(&case);
+    let (_, command) = message.split_once(AGAIN).expect("a command");
     let text = command.split('\'').nth(1).expect("a case");
     assert_eq!(command.trim(), case.command());
     // It is the same history to the last moment, and the same message.
-    assert_eq!(fails(&text.parse().unwrap()), told);
+    assert_eq!(fails(&text.parse().unwrap()), message);
 }

@@ -38,13 +38,13 @@ const SOAK_ROUNDS: u64 = 50;
 pub(crate) type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// The environment of a process that will be killed.
-pub(crate) struct Killed {
+pub(crate) struct KillableProcess {
     pub db: Database,
     pub round: u64,
     pub seed: u64,
 }
 
-impl Killed {
+impl KillableProcess {
     /// Opens the database if this process is such a child, otherwise returns `None`.
     pub(crate) fn open() -> Result<Option<Self>> {
         let (Ok(folder), Ok(round), Ok(seed)) = (var(FOLDER), var(ROUND), var(SEED)) else {

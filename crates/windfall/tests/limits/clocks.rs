@@ -23,9 +23,8 @@ use crate::{
     assert_sound,
     changed_env::{Change, Changed},
     guard::mix,
-    in_a_process_of_its_own,
-    patience::wait_until,
-    seed, sized,
+    in_a_process_of_its_own, seed, sized,
+    time_limit::wait_until,
 };
 
 pub(crate) const THREADS: &str = "clocks::no_thread_waits_for_a_clock_that_jumps_and_none_loops_for_ever";
@@ -238,10 +237,10 @@ fn run_history(seed: u64, jumps: Jumps) {
         }
         if chance.random_range(0..6) == 0 {
             world.advance(Duration::from_millis(chance.random_range(0..2000)));
-            world.settle(20);
+            world.run_workers(20);
         }
     }
-    world.settle(200);
+    world.run_workers(200);
     drop(db);
     let db = open(&disk.restart(Survive::Random(seed)), Arc::new(SimulatedEnv::new(seed)));
     for number in 0..4 {

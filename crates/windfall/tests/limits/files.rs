@@ -7,7 +7,7 @@ use windfall::{Database, FlushLog, IndexOptions, TableOptions};
 
 use crate::{
     Case, assert_sound, die, in_a_process_of_its_own, in_full, in_processes_on, is_a_stage, limit, memory,
-    patience::wait_until, sized, small, tell_less,
+    sized, small, tell_less, time_limit::wait_until,
 };
 
 pub(crate) const MANY_FILES: &str = "files::few_open_files_are_enough_for_ten_thousand_tables";

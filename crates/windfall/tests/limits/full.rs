@@ -18,8 +18,8 @@ use windfall::{
 };
 
 use crate::{
-    Case, assert_sound, check, die, guard::mix, in_processes_of_its_own, patience::HANG, seed, sized,
-    tell_less,
+    Case, assert_sound, check, die, guard::mix, in_processes_of_its_own, seed, sized, tell_less,
+    time_limit::HANG,
 };
 
 pub(crate) const FILE_SIZE: &str = "full::files_that_may_not_grow_and_then_may";

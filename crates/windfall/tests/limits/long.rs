@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use windfall::{Database, Error, FlushLog, Options, Result, Table, TableOptions, error::UsageError};
 
 use crate::{
-    Case, assert_sound, die, in_a_process_of_its_own, in_processes_of_its_own, memory, patience::wait_until,
-    sized,
+    Case, assert_sound, die, in_a_process_of_its_own, in_processes_of_its_own, memory, sized,
+    time_limit::wait_until,
 };
 
 pub(crate) const STREAMED: &str = "long::a_long_value_comes_and_goes";

@@ -163,12 +163,12 @@ fn a_size_beyond_the_memory_is_reported() {
         limit(Resource::As, 512 << 20);
         let refused = |options: Options, option: &str| {
             let error = Database::open(&case.folder, options).unwrap_err();
-            let told = error.to_string();
+            let text = error.to_string();
             assert!(
                 matches!(&error, Error::Usage(UsageError::Option { name, .. }) if *name == option),
                 "{error:?}"
             );
-            assert!(told.contains("bytes") && told.contains("choose less"), "{told}");
+            assert!(text.contains("bytes") && text.contains("choose less"), "{text}");
         };
         let pool = |bytes| small().buffer_pool_size(bytes);
         refused(pool(4 << 30), "buffer_pool_max_size");
@@ -184,13 +184,13 @@ fn a_size_beyond_the_memory_is_reported() {
         let length = 300 << 20;
         case.part("a value beyond the memory", || {
             table.put_stream(b"long", length, &mut std::io::Read::take(std::io::repeat(7), length)).unwrap();
-            let told = table.get(b"long").unwrap_err().to_string();
+            let text = table.get(b"long").unwrap_err().to_string();
             assert!(
-                told.contains("table t") && told.contains("bytes") && told.contains("read_stream"),
-                "{told}"
+                text.contains("table t") && text.contains("bytes") && text.contains("read_stream"),
+                "{text}"
             );
-            let told = table.rows().unwrap().find_map(Result::err).expect("it is not to be had").to_string();
-            assert!(told.contains("table t") && told.contains("read_stream"), "{told}");
+            let text = table.rows().unwrap().find_map(Result::err).expect("it is not to be had").to_string();
+            assert!(text.contains("table t") && text.contains("read_stream"), "{text}");
         });
         assert_eq!(table.read_stream(b"long", &mut std::io::sink()).unwrap(), Some(length));
         assert_eq!(table.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));

@@ -14,7 +14,7 @@ use windfall::{
     error::{SchemaError, UsageError},
 };
 
-use crate::{Case, assert_sound, in_a_process_of_its_own, patience::wait_until, seed, sized};
+use crate::{Case, assert_sound, in_a_process_of_its_own, seed, sized, time_limit::wait_until};
 
 pub(crate) const SMALL_POOL: &str = "pool::sixty_four_pages_are_enough_for_eight_threads";
 
@@ -44,7 +44,7 @@ impl io::Read for Broken {
 }
 
 #[derive(Default)]
-struct Told {
+struct Progress {
     stop: AtomicBool,
     calls: AtomicU64,
     rollbacks: AtomicU64,
@@ -55,7 +55,7 @@ struct Told {
 /// A thread with a table of its own, and the expected rows of that table.
 struct Worker<'a> {
     db: &'a Database,
-    told: &'a Told,
+    progress: &'a Progress,
     chance: StdRng,
     thread: u64,
     turn: u64,
@@ -88,11 +88,11 @@ impl Worker<'_> {
     /// Returns the result of a call that succeeded. The pool may be too small for all threads at the same time. Then
     /// the call returns an error, and nothing has changed.
     fn done<T>(&self, result: Result<T>) -> Option<T> {
-        self.told.calls.fetch_add(1, SeqCst);
+        self.progress.calls.fetch_add(1, SeqCst);
         match result {
             Ok(done) => Some(done),
             Err(Error::Usage(UsageError::PoolTooSmall { .. })) => {
-                self.told.refused.fetch_add(1, SeqCst);
+                self.progress.refused.fetch_add(1, SeqCst);
                 None
             }
             Err(error) => panic!("thread {}: {error}", self.thread),
@@ -177,7 +177,7 @@ impl Worker<'_> {
                 return;
             }
         }
-        self.told.rollbacks.fetch_add(1, SeqCst);
+        self.progress.rollbacks.fetch_add(1, SeqCst);
     }
 
     fn scan(&self) {
@@ -199,7 +199,7 @@ impl Worker<'_> {
     }
 
     fn run(mut self) -> (String, BTreeMap<Vec<u8>, Vec<u8>>) {
-        while !self.told.stop.load(SeqCst) {
+        while !self.progress.stop.load(SeqCst) {
             self.step();
         }
         (self.name(), self.rows)
@@ -211,14 +211,20 @@ fn sixty_four_pages_are_enough_for_eight_threads() {
     in_a_process_of_its_own(SMALL_POOL, |case| {
         let db = open(case);
         db.create_table("shared", TableOptions::default()).unwrap();
-        let told = Told::default();
+        let progress = Progress::default();
         let rows: Vec<_> = case.part("eight threads", || {
             thread::scope(|scope| {
                 let workers: Vec<_> = (0..THREADS)
                     .map(|thread| {
                         let chance = StdRng::seed_from_u64(seed() << 8 | thread);
-                        let mut worker =
-                            Worker { db: &db, told: &told, chance, thread, turn: 0, rows: BTreeMap::new() };
+                        let mut worker = Worker {
+                            db: &db,
+                            progress: &progress,
+                            chance,
+                            thread,
+                            turn: 0,
+                            rows: BTreeMap::new(),
+                        };
                         worker.turn = thread << 56;
                         db.create_table(&worker.name(), definition()).unwrap();
                         scope.spawn(|| worker.run())
@@ -226,14 +232,14 @@ fn sixty_four_pages_are_enough_for_eight_threads() {
                     .collect();
                 thread::sleep(Duration::from_secs(sized(6, 60)));
                 wait_until("work that means something", || {
-                    told.calls.load(SeqCst) > 200 && told.rollbacks.load(SeqCst) > 10
+                    progress.calls.load(SeqCst) > 200 && progress.rollbacks.load(SeqCst) > 10
                 });
-                told.stop.store(true, SeqCst);
+                progress.stop.store(true, SeqCst);
                 workers.into_iter().map(|worker| worker.join().unwrap()).collect()
             })
         });
         let [calls, rollbacks, refused] =
-            [&told.calls, &told.rollbacks, &told.refused].map(|count| count.load(SeqCst));
+            [&progress.calls, &progress.rollbacks, &progress.refused].map(|count| count.load(SeqCst));
         println!("    {calls} calls, {rollbacks} taken back, {refused} without a frame");
         // Eight threads with two or three latches each must not cause refusals.
         assert!(refused * 100 <= calls, "{refused} of {calls} calls found no frame");

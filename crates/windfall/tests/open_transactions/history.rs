@@ -4,7 +4,7 @@ use windfall::Isolation;
 
 use crate::counts::Counts;
 use crate::draw::draw;
-use crate::model::{Model, State, TableNo, TrxNo, Verdict, calls::Turns, choose, expect};
+use crate::model::{Model, State, TableNo, TrxNo, Verdict, calls::HeldLatches, choose, expect};
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Call, End, Move, Over, Party, Read, Shape, Step, Which, WriteMode};
 use crate::value::{KEYS, Value};
@@ -104,7 +104,7 @@ impl History {
             Step::Call { by, call } => {
                 let Some((me, call)) = self.resolve(by, call) else { return Ok(None) };
                 let outcome = self.world.call(by, call);
-                self.judge_call(me, call, &Turns::default(), &outcome)?;
+                self.judge_call(me, call, &HeldLatches::default(), &outcome)?;
             }
             Step::Statement { slot, ref calls, fails } => return self.statement(slot, calls, fails),
             Step::Nested { by, table, key, value, late, inner } => {
@@ -156,7 +156,7 @@ impl History {
                 self.counts.add("statement", ddl.name(), &outcome);
                 self.model.judge_statement(ddl, &outcome)?;
             }
-            Step::Settle(steps) => self.world.settle(steps.into()),
+            Step::Settle(steps) => self.world.run_workers(steps.into()),
             Step::Checkpoint => {
                 let outcome = self.world.checkpoint();
                 expect(&outcome, &[Outcome::Done])?;
@@ -207,7 +207,7 @@ impl History {
         Some((me, call))
     }
 
-    fn verdicts(&self, me: Option<TrxNo>, call: world::Call, turns: &Turns) -> Vec<Verdict> {
+    fn verdicts(&self, me: Option<TrxNo>, call: world::Call, turns: &HeldLatches) -> Vec<Verdict> {
         match call {
             world::Call::Write { table, key, value, mode } => {
                 self.model.write(me, (table, key), (mode, value), turns)
@@ -221,7 +221,7 @@ impl History {
         &mut self,
         me: Option<TrxNo>,
         call: world::Call,
-        turns: &Turns,
+        turns: &HeldLatches,
         outcome: &Outcome,
     ) -> Result<(), String> {
         let kind = match call {
@@ -287,7 +287,7 @@ impl History {
             return Ok(Some(()));
         }
         for (outcome, (me, call)) in outcomes.iter().zip(&calls) {
-            self.judge_call(*me, *call, &Turns::default(), outcome)?;
+            self.judge_call(*me, *call, &HeldLatches::default(), outcome)?;
         }
         let allowed = match outcomes.last().filter(|outcome| outcome.is_refused()) {
             Some(refused) => refused.clone(),
@@ -319,23 +319,23 @@ impl History {
             return Ok(None);
         }
         let late = late && value.length as usize > HEAD;
-        let (told, outcome) = self.world.nested(by, (table, key, value), late, (inner_by, inner));
-        if let Some(told) = told {
+        let (inner_outcome, outcome) = self.world.nested(by, (table, key, value), late, (inner_by, inner));
+        if let Some(inner_outcome) = inner_outcome {
             let turns = self.turns(table, key, value, late);
             let kind = if late { "call within, late" } else { "call within" };
-            self.count(other, kind, &told);
-            let effects = choose(self.verdicts(other, inner, &turns), &told)
+            self.count(other, kind, &inner_outcome);
+            let effects = choose(self.verdicts(other, inner, &turns), &inner_outcome)
                 .map_err(|what| format!("the call from within the source: {what}"))?;
             self.model.apply(other, effects);
         }
-        self.judge_call(me, outer, &Turns::default(), &outcome)?;
+        self.judge_call(me, outer, &HeldLatches::default(), &outcome)?;
         Ok(Some(()))
     }
 
-    /// Returns the key latches ([`Turns`]) that a write holds while its value is read.
-    fn turns(&self, table: TableNo, key: u8, value: Value, late: bool) -> Turns {
+    /// Returns the key latches ([`HeldLatches`]) that a write holds while its value is read.
+    fn turns(&self, table: TableNo, key: u8, value: Value, late: bool) -> HeldLatches {
         let known = &self.model.tables[table];
-        let mut turns = Turns { row: Some((known.rows, key)), uniques: Vec::new() };
+        let mut turns = HeldLatches { row: Some((known.rows, key)), uniques: Vec::new() };
         if let Some(tree) = known.index(Which::Unique).filter(|_| late) {
             let before = self.model.newest_value(table, key).map(|value| value.unique);
             if before != Some(value.unique) {
@@ -365,7 +365,7 @@ impl History {
             }
             self.model.slots[ending as usize] = None;
         }
-        self.judge_call(Some(me), call, &Turns::default(), &outcome)?;
+        self.judge_call(Some(me), call, &HeldLatches::default(), &outcome)?;
         Ok(Some(()))
     }
 
@@ -381,7 +381,7 @@ impl History {
             for key in 0..KEYS {
                 let call = world::Call::Get { table, key, read: Read::Get };
                 let outcome = self.world.call(None, call);
-                let effects = choose(self.verdicts(None, call, &Turns::default()), &outcome);
+                let effects = choose(self.verdicts(None, call, &HeldLatches::default()), &outcome);
                 effects.map_err(|what| format!("row {key} of table {table}: {what}"))?;
             }
             self.look_at(None, table)?;
@@ -438,7 +438,7 @@ impl History {
             if !self.world.rolls_back() {
                 break;
             }
-            self.world.settle(1);
+            self.world.run_workers(1);
         }
         if self.world.rolls_back() {
             return Err("a rollback in the background does not come to its end".into());

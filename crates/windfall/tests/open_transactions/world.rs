@@ -197,7 +197,7 @@ impl World {
 
     /// Executes a call. Returns its outcome, and the error if there is one.
     fn make(&self, by: Option<u8>, call: Call) -> (Outcome, Option<Error>) {
-        told(match (call, by) {
+        split_error(match (call, by) {
             (Call::Write { table, key, value, mode }, Some(slot)) => {
                 write(&self.table_in(slot, table), key, value, mode)
             }
@@ -237,10 +237,10 @@ impl World {
         late: bool,
         inner: (Option<u8>, Call),
     ) -> (Option<Outcome>, Outcome) {
-        let mut told = None;
+        let mut inner_outcome = None;
         let bytes = value.bytes();
         let done = {
-            let call = || told = Some(self.call(inner.0, inner.1));
+            let call = || inner_outcome = Some(self.call(inner.0, inner.1));
             let mut source = Source { bytes: &bytes, at: 0, late, call: Some(call) };
             let (key, length) = (key_bytes(key), bytes.len() as u64);
             match by {
@@ -248,7 +248,7 @@ impl World {
                 None => self.table(table).put_stream(&key, length, &mut source),
             }
         };
-        (told, Outcome::of(done, |()| Outcome::Done))
+        (inner_outcome, Outcome::of(done, |()| Outcome::Done))
     }
 
     /// Executes a call, while the transaction in slot `ending` ends at the call's next yield point. Also returns the
@@ -335,8 +335,8 @@ impl World {
         })
     }
 
-    pub(crate) fn settle(&self, steps: usize) {
-        self.env.settle(steps);
+    pub(crate) fn run_workers(&self, steps: usize) {
+        self.env.run_workers(steps);
     }
 
     pub(crate) fn checkpoint(&self) -> Outcome {
@@ -414,7 +414,7 @@ fn lock(table: &TxTable<'_>, key: Key, locking: Locking) -> Result<Outcome> {
     value.map(of_bytes)
 }
 
-fn told(result: Result<Outcome>) -> (Outcome, Option<Error>) {
+fn split_error(result: Result<Outcome>) -> (Outcome, Option<Error>) {
     match result {
         Ok(outcome) => (outcome, None),
         Err(error) => (Refusal::from(&error).into(), Some(error)),

@@ -30,22 +30,22 @@ pub(crate) fn soak(what: &str, net: impl Fn(u64, Instant) -> u64 + Sync) {
             }
         }
     };
-    let tell = || {
+    let report = || {
         let (seeds, cases) = (next.load(SeqCst) - seed, cases.load(SeqCst));
         println!("{:4} s: {cases} {what} in {seeds} histories", start.elapsed().as_secs());
     };
     thread::scope(|scope| {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut told = Instant::now();
+        let mut last_report = Instant::now();
         while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
             thread::sleep(Duration::from_millis(100));
-            if told.elapsed() > Duration::from_secs(5) {
-                told = Instant::now();
-                tell();
+            if last_report.elapsed() > Duration::from_secs(5) {
+                last_report = Instant::now();
+                report();
             }
         }
     });
-    tell();
+    report();
     assert!(!failed.load(SeqCst), "see above for the command that runs the case again");
 }

@@ -54,8 +54,8 @@ fn with_a_small_log(disk: &SimulatedDisk, env: &SimulatedEnv) -> Database {
     Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {}).unwrap()
 }
 
-fn settle(db: &Database, env: &SimulatedEnv) {
-    env.settle(2_000);
+fn run_until_idle(db: &Database, env: &SimulatedEnv) {
+    env.run_workers(2_000);
     let metrics = db.metrics();
     assert_eq!((metrics.rollbacks_pending, metrics.active_transactions), (0, 0));
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
@@ -91,7 +91,7 @@ fn a_list_shows_the_active_transactions_and_their_states() {
     let again = simulated(&disk, &env);
     let both = [TransactionState::RollingBack, TransactionState::Prepared(b"one".to_vec())];
     assert_eq!(states(&again), both);
-    env.settle(300);
+    env.run_workers(300);
     assert_eq!(states(&again), both[1..]);
     again.rollback_prepared(b"one").unwrap();
     assert_eq!(states(&again), []);
@@ -113,7 +113,7 @@ fn the_database_is_open_while_unfinished_transactions_are_rolled_back() {
     table.delete(b"new").unwrap();
     assert_eq!(db.metrics().rollbacks_pending, 0);
     assert!(is_as_before(&table));
-    settle(&db, &env);
+    run_until_idle(&db, &env);
     db.close().unwrap();
 }
 
@@ -132,7 +132,7 @@ fn an_index_waits_for_what_was_unfinished_in_its_table_alone() {
     assert_eq!(db.metrics().rollbacks_pending, 0);
     let count = db.table("t").unwrap().index("more").unwrap().range::<&[u8]>(..).unwrap().count();
     assert_eq!(count, usize::from(ROWS));
-    settle(&db, &env);
+    run_until_idle(&db, &env);
     db.close().unwrap();
 }
 
@@ -152,7 +152,7 @@ fn a_drop_and_a_truncation_wait_for_nothing_that_was_unfinished() {
             table.insert(b"new", b"row").unwrap();
             assert_eq!(table.rows().unwrap().count(), 1);
         }
-        settle(&db, &env);
+        run_until_idle(&db, &env);
         db.close().unwrap();
     }
 }
@@ -199,7 +199,7 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nothing_else() {
         let bad = 8 * 4096;
         disk.make_unreadable(file, bad);
         let db = simulated(&disk, &env);
-        env.settle(2_000);
+        env.run_workers(2_000);
         assert_eq!(db.metrics().rollbacks_pending, 1, "it went on without the page");
         let other = db.table("other").unwrap();
         let trx = begin(&db, Isolation::RepeatableRead);
@@ -211,8 +211,8 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nothing_else() {
         } else {
             disk.make_readable(file, bad);
         }
-        env.settle(5_000);
-        settle(&db, &env);
+        env.run_workers(5_000);
+        run_until_idle(&db, &env);
         assert!(drops || is_as_before(&db.table("t").unwrap()));
         db.close().unwrap();
     }
@@ -233,7 +233,7 @@ fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
     let pages = || undo.iter().flat_map(|file| (0..64).map(|page| (*file, page * 4096)));
     let db = with_a_small_log(&disk, &env);
     pages().for_each(|(file, offset)| disk.make_unreadable(file, offset));
-    env.settle(2_000);
+    env.run_workers(2_000);
     assert_eq!(db.metrics().rollbacks_pending, 1, "the search needs none of these pages");
     let other = db.table("other").unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
@@ -247,13 +247,13 @@ fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
     assert!(matches!(done, Err(Error::Transaction(TransactionError::RollingBack { .. }))), "{done:?}");
     assert_eq!(db.metrics().rollbacks_pending, 2);
     disk.full_from(None);
-    env.settle(10_000);
+    env.run_workers(10_000);
     assert_eq!(db.metrics().rollbacks_pending, 1, "it waits for the search");
     other.put(&[0, 0], &[1; 100]).unwrap();
     assert!(is_as_before(&other));
     pages().for_each(|(file, offset)| disk.make_readable(file, offset));
-    env.settle(10_000);
-    settle(&db, &env);
+    env.run_workers(10_000);
+    run_until_idle(&db, &env);
     assert!(is_as_before(&db.table("t").unwrap()));
 }
 
@@ -278,7 +278,7 @@ fn a_check_during_a_rollback_with_a_view_that_holds_up_purge_comes_to_an_end() {
         trx.rollback().unwrap();
         assert_eq!(reader.table(&other).get(&[0, 0]).unwrap(), Some(vec![1; 100]));
         drop(reader);
-        settle(&db, &env);
+        run_until_idle(&db, &env);
         assert!(is_as_before(&table));
     }
 }
@@ -298,7 +298,7 @@ fn a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock() {
     let report = db.check_live().unwrap();
     assert_eq!((report.findings, report.uncompared), (Vec::new(), Vec::new()));
     assert_eq!(db.metrics().rollbacks_pending, 0);
-    settle(&db, &env);
+    run_until_idle(&db, &env);
 }
 
 #[test]
@@ -352,20 +352,20 @@ fn what_a_full_disk_keeps_from_its_way_back_goes_on_when_there_is_room() {
             }
             Err(error) => panic!("seed {seed}: {error}"),
         }
-        env.settle(100);
+        env.run_workers(100);
         if seed % 3 == 0 {
             // A drop frees space, and waits for no rollback.
             db.drop_table("t").unwrap();
         }
         disk.full_from(None);
-        env.settle(3_000);
+        env.run_workers(3_000);
         if seed % 3 == 0 {
-            settle(&db, &env);
+            run_until_idle(&db, &env);
             continue;
         }
         table.put(&[0, 0], &[1; 100]).unwrap();
         assert!(is_as_before(&table), "seed {seed}");
-        settle(&db, &env);
+        run_until_idle(&db, &env);
         db.close().unwrap();
     }
     assert!(handed_over > 0, "{at_once} of 30 found room on a full disk");

@@ -265,7 +265,7 @@ fn a_wait_for_a_lock_gets_an_error_when_the_database_is_closed_or_stops() {
 /// the error.
 #[test]
 fn a_commit_that_the_disk_refuses_fails_all_active_transactions() {
-    for (seed, fault) in (0..).zip([Fault::SyncFails, Fault::Eio, Fault::WriteFails].repeat(4)) {
+    for (seed, fault) in (0..).zip([Fault::SyncFails, Fault::Fails, Fault::WriteFails].repeat(4)) {
         let (disk, env) = (SimulatedDisk::new(seed), Arc::new(RealEnv::default()));
         let options = options().lock_wait_timeout(Duration::MAX);
         let db = Database::open_on(Arc::new(disk.clone()), env.clone(), &options, &|_| {}).unwrap();

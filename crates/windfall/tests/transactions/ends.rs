@@ -229,12 +229,12 @@ fn after_a_crash_open_transactions_are_rolled_back_and_committed_ones_stay() {
         one.put(b"last", b"q2").unwrap();
         if seed % 3 == 0 {
             db.checkpoint().unwrap();
-            env.settle(50);
+            env.run_workers(50);
         }
         drop(two);
         second.commit().unwrap();
         if seed % 2 == 0 {
-            env.settle(100);
+            env.run_workers(100);
         }
         disk.crash();
         drop(one);

@@ -12,13 +12,13 @@ mod ends;
 mod guard;
 mod if_locked;
 mod index_only;
-#[path = "../patience/mod.rs"]
-mod patience;
 mod prepared;
 mod queue;
 mod reads;
 mod statements;
 mod temporary;
+#[path = "../time_limit/mod.rs"]
+mod time_limit;
 mod undo_limit;
 mod views;
 mod waits;
@@ -43,7 +43,7 @@ fn options() -> Options {
 /// Creates a database for real threads.
 fn database() -> Database {
     let env = Arc::new(RealEnv::default());
-    let options = options().lock_wait_timeout(patience::HANG);
+    let options = options().lock_wait_timeout(time_limit::HANG);
     Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap()
 }
 

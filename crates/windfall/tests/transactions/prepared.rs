@@ -62,7 +62,7 @@ fn it_does_nothing_more_and_ends_by_its_handle() {
         t.put(b"a", b"x1").unwrap();
         t.delete(b"b").unwrap();
     }
-    env.settle(300);
+    env.run_workers(300);
     assert_eq!(db.metrics().active_transactions, 0);
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
@@ -78,7 +78,7 @@ fn a_handle_that_goes_leaves_it_to_its_name() {
         trx.prepare(b"first").unwrap();
         let id = trx.id();
         drop(trx);
-        env.settle(100);
+        env.run_workers(100);
         let listed = db.prepared();
         assert_eq!((listed[0].id.0, listed[0].in_use), (id.unwrap(), false));
         // Its row stays locked, and so does its table.
@@ -252,7 +252,7 @@ fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back()
                 match draw(4) {
                     0 => db.checkpoint().unwrap(),
                     1 => drop(db.create_table(&format!("more {n}"), TableOptions::default()).unwrap()),
-                    _ => env.settle(draw(40) as usize),
+                    _ => env.run_workers(draw(40) as usize),
                 }
             });
             let (commits, by_name) = (draw(3) > 0, draw(2) == 0);
@@ -273,7 +273,7 @@ fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back()
                 }
             });
             turn(Known::Ended(commits), &mut || {
-                env.settle(draw(20) as usize);
+                env.run_workers(draw(20) as usize);
                 if draw(4) == 0 {
                     db.checkpoint().unwrap();
                 }
@@ -310,7 +310,7 @@ fn after_a_crash_its_rows_and_tables_are_locked_until_its_end() {
         let (disk, env) = (cut_when_prepared(), SimulatedEnv::new(2));
         let db = simulated(&disk, &env);
         db.set_lock_wait_timeout(core::time::Duration::from_millis(100));
-        env.settle(500);
+        env.run_workers(500);
         let id = db.prepared()[0].id;
         let refused = |what: &str, done: Result<(), Error>| match done {
             Err(Error::Lock(LockError::TimedOut { blockers, .. })) => {
@@ -376,7 +376,7 @@ fn a_full_disk_leaves_it_prepared_or_lets_it_go() {
         assert_eq!(other.prepare(b"first").is_err(), is_listed);
         drop(other);
         disk.full_from(None);
-        env.settle(2_000);
+        env.run_workers(2_000);
         if is_listed {
             db.rollback_prepared(b"first").unwrap();
         }
@@ -416,7 +416,7 @@ fn a_partly_rolled_back_transaction_is_not_prepared_any_more() {
                 db.commit_prepared(b"long").unwrap();
                 prepared += 1;
             } else {
-                env.settle(2_000);
+                env.run_workers(2_000);
                 not += 1;
             }
             let expected = if is_prepared { [2; 100] } else { [1; 100] };
@@ -438,7 +438,7 @@ fn judge(mut disk: SimulatedDisk, luck: u64, known: &BTreeMap<u8, Known>, what: 
         let env = SimulatedEnv::new(luck);
         let shared = (Arc::new(disk.clone()), Arc::new(env.clone()));
         if let Ok(db) = Database::open_on(shared.0, shared.1, &options(), &|_| {}) {
-            env.settle(20);
+            env.run_workers(20);
             drop(db);
         }
         disk = disk.restart(Survive::Random(luck ^ round));
@@ -476,7 +476,7 @@ fn judge(mut disk: SimulatedDisk, luck: u64, known: &BTreeMap<u8, Known>, what: 
         }
         assert_eq!(is_there(*n), turn % 2 == 0, "{what}: {n} has not ended as requested");
     }
-    env.settle(400);
+    env.run_workers(400);
     assert_eq!(db.metrics().active_transactions, 0, "{what}");
     for table in &tables {
         table.put(&[0], &[0, 250]).unwrap();

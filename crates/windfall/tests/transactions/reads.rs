@@ -60,7 +60,7 @@ impl Walks {
     }
 
     /// Asserts that both return these rows from here on, as far as they have not passed them.
-    fn assert_rest(self, rows: &[(Vec<u8>, Vec<u8>)], told: &str) {
+    fn assert_rest(self, rows: &[(Vec<u8>, Vec<u8>)], context: &str) {
         let Self { mut up, up_at, down, down_at } = self;
         let is_first = up_at.is_empty();
         let expected: Vec<_> = rows.iter().filter(|(key, _)| is_first || *key > up_at).cloned().collect();
@@ -68,16 +68,16 @@ impl Walks {
         while up.next().unwrap() {
             rest.push(up.row().map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap());
         }
-        assert_eq!(rest, expected, "{told}, upwards");
+        assert_eq!(rest, expected, "{context}, upwards");
         let mut back = Vec::new();
         while up.prev().unwrap() {
             back.push(up.row().map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap());
         }
         back.reverse();
-        assert_eq!(back, rows, "{told}, back again");
+        assert_eq!(back, rows, "{context}, back again");
         let is_below = |key: &Vec<u8>| down_at.as_ref().is_none_or(|at| key < at);
         let expected: Vec<_> = rows.iter().rev().filter(|(key, _)| is_below(key)).cloned().collect();
-        assert_eq!(down.rev().map(Result::unwrap).collect::<Vec<_>>(), expected, "{told}, downwards");
+        assert_eq!(down.rev().map(Result::unwrap).collect::<Vec<_>>(), expected, "{context}, downwards");
     }
 }
 
@@ -118,8 +118,8 @@ fn a_cursor_returns_nothing_that_was_rolled_back() {
                 walks = Some(Walks::new(&within, steps));
                 trx.rollback_to("here").unwrap();
             }
-            let told = format!("{level:?}, table {}, from step {steps}", table.name());
-            walks.unwrap().assert_rest(&before, &told);
+            let context = format!("{level:?}, table {}, from step {steps}", table.name());
+            walks.unwrap().assert_rest(&before, &context);
             trx.rollback().unwrap();
         }
     }

@@ -19,7 +19,7 @@ use windfall::{
     error::LockError,
 };
 
-use super::{begin, database, pairs, patience::HANG, rows, table};
+use super::{begin, database, pairs, rows, table, time_limit::HANG};
 
 type Statement = fn(&Database) -> Result<()>;
 
@@ -80,8 +80,8 @@ fn a_statement_that_has_timed_out_names_the_blocking_transaction() {
         let trx = begin(&db, Isolation::RepeatableRead);
         let within = trx.table(&table);
         within.put(b"a", b"x1").unwrap();
-        for patience in [Duration::ZERO, Duration::from_millis(30)] {
-            db.set_lock_wait_timeout(patience);
+        for lock_wait in [Duration::ZERO, Duration::from_millis(30)] {
+            db.set_lock_wait_timeout(lock_wait);
             let error = statement(&db).unwrap_err();
             let is_timeout = matches!(error, Error::Lock(LockError::TimedOut { .. } | LockError::Busy(_)));
             let text = error.to_string();
@@ -98,8 +98,8 @@ fn a_statement_that_has_timed_out_names_the_blocking_transaction() {
 /// Returns the errors of a change and of statements that wait for a transaction which has changed their table.
 fn refusals(db: &Database, table: &Table) -> Vec<String> {
     let mut texts = Vec::new();
-    for patience in [Duration::ZERO, Duration::from_millis(30)] {
-        db.set_lock_wait_timeout(patience);
+    for lock_wait in [Duration::ZERO, Duration::from_millis(30)] {
+        db.set_lock_wait_timeout(lock_wait);
         texts.push(table.put(b"a", b"y2").unwrap_err().to_string());
         texts.extend(STATEMENTS.map(|(_, statement)| statement(db).unwrap_err().to_string()));
     }
@@ -185,8 +185,8 @@ fn a_wait_of_a_thread_for_its_own_transaction_begins_with_a_warning() {
     // An insert into a locked range waits, too.
     assert!(trx.table(&table).range_for_share(&b"a"[..]..).unwrap().next().is_none());
     let warnings = Arc::new(AtomicUsize::new(0));
-    let refused = |patience| {
-        db.set_lock_wait_timeout(patience);
+    let refused = |lock_wait| {
+        db.set_lock_wait_timeout(lock_wait);
         let error =
             tracing::subscriber::with_default(Warnings(warnings.clone()), || table.insert(b"b", b"x1"));
         let text = error.unwrap_err().to_string();

@@ -20,7 +20,7 @@ use windfall::{
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
-use super::{begin, options, patience::wait_until};
+use super::{begin, options, time_limit::wait_until};
 
 const LIMIT: u64 = 1 << 20;
 /// An undo slice has 64 pages.
@@ -96,7 +96,7 @@ fn an_old_view_stops_changes_at_the_limit_until_it_ends() {
     assert!(other.put(b"row", b"2").is_err());
     view.rollback().unwrap();
     other.put(b"row", b"2").unwrap();
-    env.settle(200);
+    env.run_workers(200);
     assert!(db.metrics().undo_bytes <= 3 * SLICE, "{}", db.metrics().undo_bytes);
     // The limit also applies in the next process.
     drop((session, temporary, other, table));
@@ -152,7 +152,7 @@ fn the_oldest_view_is_ended() {
     put_until_ended(&db, &table, 4);
     let young = db.begin(TransactionOptions::default().consistent_snapshot());
     let newest = table.get(&key(1)).unwrap();
-    env.settle(500);
+    env.run_workers(500);
     // A read never silently misses what purge has removed, neither a version nor a row.
     assert!(
         is_ended(within.get(&key(1))) && is_ended(within.get(b"gone")) && is_ended(within.contains(b"none"))
@@ -199,7 +199,7 @@ fn a_strict_scan_ends_with_its_view() {
     let mut scan = strict.table(&other).range_for_update::<&[u8]>(..).unwrap();
     assert_eq!(scan.next().unwrap().unwrap(), (b"a".to_vec(), b"1".to_vec()));
     put_until_ended(&db, &table, 1);
-    env.settle(500);
+    env.run_workers(500);
     assert!(is_ended(scan.next().unwrap()));
 }
 
@@ -215,7 +215,7 @@ fn views_that_hold_nothing_up_stay_however_old_they_are() {
     }
     let young = snapshot();
     let seen = young.table(&table).get(&[0, 0]).unwrap();
-    env.settle(200);
+    env.run_workers(200);
     // The read views that stop purge are ended at once. The one that sees everything up to the purge position stays.
     put_until_ended(&db, &table, 20);
     assert!(old.iter().all(|trx| is_ended(trx.table(&table).get(&[0, 0]))));
@@ -416,8 +416,8 @@ fn a_wait_for_undo_is_interrupted_from_another_thread() {
             thread::sleep(Duration::from_millis(1));
         }
         assert!(db.interrupt(db.transactions()[0].id.0));
-        let told = waits.join().unwrap();
-        assert!(matches!(told, Err(Error::Lock(LockError::Interrupted))), "{told:?}");
+        let result = waits.join().unwrap();
+        assert!(matches!(result, Err(Error::Lock(LockError::Interrupted))), "{result:?}");
     });
 }
 
@@ -425,8 +425,8 @@ fn a_wait_for_undo_is_interrupted_from_another_thread() {
 fn a_limit_below_which_no_call_could_work_is_refused() {
     let (disk, env) = (SimulatedDisk::new(4), SimulatedEnv::new(4));
     let options = options().undo_limit(1000);
-    let told = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {});
-    assert!(told.unwrap_err().to_string().contains("undo_limit"));
+    let result = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {});
+    assert!(result.unwrap_err().to_string().contains("undo_limit"));
     let db = open(&disk, &env);
     assert!(db.set_undo_limit(Some(0)).unwrap_err().to_string().contains("undo_limit"));
     db.set_undo_limit(None).unwrap();

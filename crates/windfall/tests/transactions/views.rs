@@ -154,16 +154,16 @@ fn versions_that_no_view_sees_are_purged() {
         // The row comes back in a transaction that is rolled back.
         within.put(&[n], &[n % 5, n]).unwrap();
         if n % 50 == 0 {
-            env.settle(20);
+            env.run_workers(20);
         }
     }
     writer.rollback().unwrap();
-    env.settle(300);
+    env.run_workers(300);
     let marked = || db.check().unwrap().trees.iter().map(|tree| tree.deleted).sum::<u64>();
     assert_eq!(rows(&reader.table(&table)), before);
     assert!(marked() >= 200, "{} are kept for the view", marked());
     drop(reader);
-    env.settle(300);
+    env.run_workers(300);
     assert_eq!((rows(&table), marked()), (Vec::new(), 0));
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }

@@ -24,7 +24,7 @@ use super::{
 };
 
 /// The lock timeout of these tests, as in [`options`].
-const PATIENCE: Duration = Duration::from_secs(20);
+const LOCK_WAIT: Duration = Duration::from_secs(20);
 
 type Action = Box<dyn FnOnce() + Send>;
 
@@ -119,8 +119,8 @@ fn a_call_that_fails_after_a_wait_leaves_no_lock_that_it_would_not_have_without(
             );
             if commits {
                 for (key, value) in [(b"c", b"z1"), (b"a", b"z3")] {
-                    let told = third.table(&table).insert(key, value);
-                    assert!(is_duplicate(&told), "{name}, {level:?}: {told:?}");
+                    let result = third.table(&table).insert(key, value);
+                    assert!(is_duplicate(&result), "{name}, {level:?}: {result:?}");
                 }
                 third.table(&table).get_for_share(b"a").unwrap();
             }
@@ -206,17 +206,17 @@ fn the_waits_of_one_call_last_no_longer_together_than_one() {
             trx
         });
         let [first, second] = holders;
-        script.then(PATIENCE * 3 / 4, move || first.rollback().unwrap());
-        script.then(PATIENCE / 2, move || second.rollback().unwrap());
+        script.then(LOCK_WAIT * 3 / 4, move || first.rollback().unwrap());
+        script.then(LOCK_WAIT / 2, move || second.rollback().unwrap());
         let began = clock.now();
         let trx = begin(&db, Isolation::RepeatableRead);
         match call(&trx, &table) {
             Err(Error::Lock(LockError::TimedOut { waited, .. })) => {
-                assert_eq!(waited, PATIENCE, "{name}");
+                assert_eq!(waited, LOCK_WAIT, "{name}");
             }
             other => panic!("{name}: {other:?}"),
         }
-        assert_eq!(clock.now(), began + PATIENCE, "{name}");
+        assert_eq!(clock.now(), began + LOCK_WAIT, "{name}");
         // The next call has the full timeout again.
         call(&trx, &table).unwrap();
     }
@@ -286,10 +286,10 @@ fn the_time_of_a_statement_is_not_that_of_each_of_its_tables() {
         let trx = begin(&db, Isolation::RepeatableRead);
         trx.table(&db.create_table(name, TableOptions::default()).unwrap()).put(b"a", b"").unwrap();
         // Each transaction ends in time for its own table, but all of them together do not.
-        script.then(PATIENCE * 2 / 3, move || trx.commit().unwrap());
+        script.then(LOCK_WAIT * 2 / 3, move || trx.commit().unwrap());
     }
     let began = clock.now();
     let dropped = db.drop_tables(&names);
     assert!(matches!(dropped, Err(Error::Lock(LockError::TimedOut { .. }))), "{dropped:?}");
-    assert_eq!(clock.now().saturating_sub(began), PATIENCE);
+    assert_eq!(clock.now().saturating_sub(began), LOCK_WAIT);
 }

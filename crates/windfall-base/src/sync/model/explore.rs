@@ -117,25 +117,25 @@ pub fn explore(runs: usize, bugs: &[&str], scenario: impl Fn() + Clone + Send + 
     // Only the usual orders must find the bugs.
     if HAS_BUGS && planted.is_none() && other.is_none() {
         for bug in bugs {
-            prove(test, bug);
+            check_bug_is_found(test, bug);
         }
     }
 }
 
 /// Runs a test with a bug, and checks that it fails and that the schedule that it prints replays the failure.
-fn prove(test: &str, bug: &str) {
+fn check_bug_is_found(test: &str, bug: &str) {
     let found = with_bug(test, bug, None);
-    let told = said(&found);
-    let schedule = told.split_once(SCHEDULE[0]).and_then(|(_, rest)| rest.split_once(SCHEDULE[1]));
+    let output = output_of(&found);
+    let schedule = output.split_once(SCHEDULE[0]).and_then(|(_, rest)| rest.split_once(SCHEDULE[1]));
     let failed = !found.status.success();
     let Some((schedule, _)) = schedule.filter(|_| failed) else {
-        panic!("{test} does not find {bug}: {}\n{told}", found.status);
+        panic!("{test} does not find {bug}: {}\n{output}", found.status);
     };
     let again = with_bug(test, bug, Some(schedule));
     assert!(
-        !again.status.success() && place(&said(&again)) == place(&told),
-        "{test} finds {bug}, and its schedule does not replay that: {told}\nand again: {}",
-        said(&again)
+        !again.status.success() && place(&output_of(&again)) == place(&output),
+        "{test} finds {bug}, and its schedule does not replay that: {output}\nand again: {}",
+        output_of(&again)
     );
 }
 
@@ -152,11 +152,11 @@ fn with_bug(test: &str, bug: &str, schedule: Option<&str>) -> Output {
 }
 
 /// Returns the output of a test.
-fn said(test: &Output) -> String {
+fn output_of(test: &Output) -> String {
     String::from_utf8_lossy(&[&test.stdout[..], &test.stderr].concat()).into_owned()
 }
 
 /// Returns the place of the first panic.
-fn place(told: &str) -> Option<&str> {
-    told.split_once("panicked at ").and_then(|(_, rest)| rest.lines().next())
+fn place(output: &str) -> Option<&str> {
+    output.split_once("panicked at ").and_then(|(_, rest)| rest.lines().next())
 }

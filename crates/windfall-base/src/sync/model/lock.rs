@@ -26,26 +26,26 @@ const FOREVER: Duration = Duration::from_mins(30);
 const TURNS: usize = 4;
 
 /// A waiter's place in the parking lot, where it waits for its one wakeup.
-type Seat = Rc<BatchSemaphore>;
+type Waiter = Rc<BatchSemaphore>;
 
 std::thread_local! {
-    static LOT: RefCell<HashMap<usize, Vec<Seat>>> = RefCell::default();
+    static WAITERS: RefCell<HashMap<usize, Vec<Waiter>>> = RefCell::default();
 }
 
-fn sit_down(key: usize) -> Seat {
-    let seat = Rc::new(BatchSemaphore::new(0, Fairness::Unfair));
-    LOT.with_borrow_mut(|lot| lot.entry(key).or_default().push(seat.clone()));
-    seat
+fn enqueue(key: usize) -> Waiter {
+    let waiter = Rc::new(BatchSemaphore::new(0, Fairness::Unfair));
+    WAITERS.with_borrow_mut(|lot| lot.entry(key).or_default().push(waiter.clone()));
+    waiter
 }
 
-fn wait(seat: &BatchSemaphore) {
-    seat.acquire_blocking(1).expect("a seat is never closed");
+fn wait(waiter: &BatchSemaphore) {
+    waiter.acquire_blocking(1).expect("a seat is never closed");
 }
 
 /// Discards the waiters of a run that was cut off.
 pub(super) fn forget_waiters() {
     // A waiter may be on a stack that no longer exists: its seat must not be touched any more.
-    LOT.with_borrow_mut(|lot| lot.drain().for_each(|(_, seats)| core::mem::forget(seats)));
+    WAITERS.with_borrow_mut(|lot| lot.drain().for_each(|(_, waiters)| core::mem::forget(waiters)));
 }
 
 /// Waits for a wakeup, if `blocked` returns true.
@@ -54,15 +54,15 @@ pub(crate) fn park(key: usize, blocked: impl FnOnce() -> bool) {
     if current().is_none() {
         std::thread::yield_now();
     } else if still(blocked) {
-        wait(&sit_down(key));
+        wait(&enqueue(key));
     }
 }
 
 /// Wakes every thread that is parked under this key.
 pub(crate) fn unpark_all(key: usize) {
-    let seats = LOT.with_borrow_mut(|lot| lot.remove(&key));
-    for seat in seats.into_iter().flatten() {
-        seat.release(1);
+    let waiters = WAITERS.with_borrow_mut(|lot| lot.remove(&key));
+    for waiter in waiters.into_iter().flatten() {
+        waiter.release(1);
     }
 }
 
@@ -233,8 +233,8 @@ impl Condvar {
     /// Releases the mutex, waits, and takes the mutex again.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         if current().is_some() {
-            self.wait_outside(guard, |seat| {
-                wait(seat);
+            self.wait_outside(guard, |waiter| {
+                wait(waiter);
                 false
             });
         } else {
@@ -252,10 +252,10 @@ impl Condvar {
             return WaitTimeoutResult(false);
         }
         let turns = thread_rng().gen_range(0..TURNS);
-        let expired = self.wait_outside(guard, |seat| {
+        let expired = self.wait_outside(guard, |waiter| {
             let woken = |_| {
                 shuttle::thread::yield_now();
-                seat.available_permits() > 0
+                waiter.available_permits() > 0
             };
             !(0..turns).any(woken)
         });
@@ -263,17 +263,17 @@ impl Condvar {
     }
 
     /// Enters the parking lot, releases the mutex during the wait, and takes it again.
-    fn wait_outside<T>(&self, guard: &mut MutexGuard<'_, T>, wait: impl FnOnce(&Seat) -> bool) -> bool {
+    fn wait_outside<T>(&self, guard: &mut MutexGuard<'_, T>, wait: impl FnOnce(&Waiter) -> bool) -> bool {
         point();
         // The seat is taken first: from here on a notification finds this thread.
-        let seat = sit_down(key(self));
+        let waiter = enqueue(key(self));
         let mutex = parking_lot::MutexGuard::mutex(guard.held());
         guard.inner = None;
         unpark_all(guard.key);
-        let expired = wait(&seat);
-        LOT.with_borrow_mut(|lot| {
-            if let Some(seats) = lot.get_mut(&key(self)) {
-                seats.retain(|other| !Rc::ptr_eq(other, &seat));
+        let expired = wait(&waiter);
+        WAITERS.with_borrow_mut(|lot| {
+            if let Some(waiters) = lot.get_mut(&key(self)) {
+                waiters.retain(|other| !Rc::ptr_eq(other, &waiter));
             }
         });
         let mut again = take(guard.key, || mutex.try_lock(), || mutex.lock());

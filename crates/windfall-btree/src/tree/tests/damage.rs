@@ -129,8 +129,8 @@ fn a_leaf_whose_last_write_was_lost_is_reported() {
     for (page, now) in &merged {
         let (_, old) = before.iter().find(|(n, _)| n == page).unwrap();
         tree.store().damage(id(*page), |page| page.write(0, old));
-        let told = |n: &u64| tree.get_into(&key(*n), &mut Vec::new()).is_err();
-        let missed: Vec<u64> = (0..400).filter(told).collect();
+        let fails = |n: &u64| tree.get_into(&key(*n), &mut Vec::new()).is_err();
+        let missed: Vec<u64> = (0..400).filter(fails).collect();
         assert!(!missed.is_empty(), "page {page}");
         let mut mtr = tree.store().begin().unwrap();
         assert!(missed.iter().all(|n| tree.seek_for_change(&mut mtr, &key(*n), None).is_err()));
@@ -197,11 +197,11 @@ fn a_leaf_that_has_lost_its_split_is_reported_for_every_key() {
         }
         split += 1;
         put_back(&tree, page, &old);
-        let told = tree.check().unwrap_err().to_string();
-        assert!(told.contains(&format!("page {page}: its fences")), "{told}");
+        let error = tree.check().unwrap_err().to_string();
+        assert!(error.contains(&format!("page {page}: its fences")), "{error}");
         for key in &now.keys {
-            let told = tree.get_into(key, &mut Vec::new()).unwrap_err().to_string();
-            assert!(told.contains(&format!("page {page}:")), "{told}");
+            let error = tree.get_into(key, &mut Vec::new()).unwrap_err().to_string();
+            assert!(error.contains(&format!("page {page}:")), "{error}");
             let mut mtr = tree.store().begin().unwrap();
             assert!(tree.seek_for_change(&mut mtr, key, Some(3)).is_err());
         }
@@ -240,8 +240,8 @@ fn a_neighbour_that_has_lost_its_split_is_not_merged() {
     ];
     for damage in damages {
         damage();
-        let told = tree.maintain(&below[0]).unwrap_err().to_string();
-        assert!(told.contains(&format!("page {page}:")), "{told}");
+        let error = tree.maintain(&below[0]).unwrap_err().to_string();
+        assert!(error.contains(&format!("page {page}:")), "{error}");
         put_back(&tree, page, &now);
     }
     tree.maintain(&below[0]).unwrap();

@@ -42,7 +42,7 @@ fn a_number_comes_once_and_below_the_ceiling() {
         });
         let closer = {
             let numbers = numbers.clone();
-            spawn(move || numbers.settle().unwrap())
+            spawn(move || numbers.close().unwrap())
         };
         let taken: Vec<u64> = takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect();
         closer.join().unwrap();

@@ -8,7 +8,7 @@ use crate::{
         Durability,
         interleavings::{EMPTY, Prepared, make_header},
     },
-    checkpoint::{Checkpointer, interleavings::Nobody},
+    checkpoint::{Checkpointer, interleavings::NoTransactions},
     disk::Disk,
     health::Health,
     ids::Lsn,
@@ -30,7 +30,7 @@ fn the_low_water_mark_passes_no_file_without_a_record() {
         let pool = base.pool.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(pool.clone(), control);
-        checkpointer.recovered(Arc::new(Nobody));
+        checkpointer.recovered(Arc::new(NoTransactions));
         pool.attach(SpaceId::CATALOG, Durability::Logged);
         let system = Arc::new(SystemTree::new(pool.clone(), Arc::new(HashBudget::new(0))));
         let mut mtr = Mtr::begin(&pool).unwrap();

@@ -45,8 +45,8 @@ impl DirtySet {
     /// Moves a page back to `waiting`: the copy could not be written. `changed_since` is the LSN of the next change, if
     /// the page changed again meanwhile. The page is dirty since the earlier change now.
     pub(super) fn not_written(&mut self, page: PageNo, since: Lsn, changed_since: Option<Lsn>) {
-        let was_written = self.writing.remove(&(since, page));
-        debug_assert!(was_written, "{page:?} was not being written since {since:?}");
+        let was_writing = self.writing.remove(&(since, page));
+        debug_assert!(was_writing, "{page:?} was not being written since {since:?}");
         if let Some(later) = changed_since {
             debug_assert!(since <= later, "{page:?} changed again before the change that was copied");
             let was_waiting = self.waiting.remove(&(later, page));

@@ -42,7 +42,7 @@ use super::{
     arena::FrameNo,
     doublewrite::{Doublewrite, PAGES, words},
     frame::{DIRTY, UNVERIFIED, WRITING},
-    replace::PATIENCE,
+    replace::FRUITLESS_ROUNDS_MAX,
 };
 use crate::{
     disk::{Action, Completion, Disk, FileName, IoBuffer, Queue, Request},
@@ -61,14 +61,14 @@ const FREED_PER_ROUND: usize = 512;
 /// The maximum number of frames that the cleaner's clock hand passes in one round.
 const CLEANER_REACH: usize = 32_768;
 /// A round that fails counts as this number of fruitless rounds: a waiter gives up after a hundred of them.
-const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
+const FRUITLESS_FAILURE: u64 = FRUITLESS_ROUNDS_MAX / 100;
 /// A batch that writes nothing counts as this number of failures, because the next one may come that much later. A
 /// batch that is written in part counts as one failure.
 const FAILURES_PER_BATCH: u64 = 50;
 /// This number of failures in a row, in two seconds or less, is not a temporary problem.
 const FAILURES_IN_A_ROW: u64 = 20 * FAILURES_PER_BATCH;
 /// After this number of rounds without a write, the rest is left to the next checkpoint.
-const IDLE_ROUNDS_MOST: u64 = 1000;
+const IDLE_ROUNDS_MAX: u64 = 1000;
 /// The pause after such a round, except for the first ones.
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -568,8 +568,8 @@ impl BufferPool {
         );
         let disk = &*self.context.disk;
         let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
-        let youngest = copies.iter().filter(logged).map(|copy| copy.lsn).max();
-        if let Some(lsn) = youngest {
+        let newest_lsn = copies.iter().filter(logged).map(|copy| copy.lsn).max();
+        if let Some(lsn) = newest_lsn {
             self.context.log.sync_to(lsn)?;
         }
         // A mini-transaction that is left unfinished poisons the database before it releases its latches. A page copied
@@ -598,7 +598,7 @@ impl BufferPool {
             flusher
                 .doublewrite
                 .write(disk, &mut *flusher.queue, &pages, self.page_size)
-                .map_err(|error| self.unless_benign(error))?;
+                .map_err(|error| self.poison_if_unknown(error))?;
         }
         self.preallocate(&spaces, &pages);
         let requests = pages.into_iter().enumerate().filter(|(n, _)| !unwritten.contains_key(n));
@@ -617,7 +617,7 @@ impl BufferPool {
         );
         let first = (retried + (PAGES - flusher.torn.len()) / 2).min(requests.len());
         let second = requests.split_off(first);
-        let are_many = flusher.torn.len() >= TRIAL_WRITES_FROM;
+        let needs_trials = flusher.torn.len() >= TRIAL_WRITES_FROM;
         let mut failed = BTreeMap::new();
         for mut part in [requests, second] {
             if failed.range(retried..).next().is_some() {
@@ -625,7 +625,7 @@ impl BufferPool {
                 flusher.spare.extend(part.into_iter().map(|request| request.buffer));
                 break;
             }
-            if are_many {
+            if needs_trials {
                 let is_new = |request: &mut Request| request.token as usize >= retried;
                 let new: Vec<_> = part.extract_if(.., is_new).collect();
                 part.extend(self.trial_writes(flusher, new, copies, &mut unwritten, &mut failed));
@@ -646,7 +646,7 @@ impl BufferPool {
         for (n, (error, buffer)) in failed {
             unwritten.insert(n, Some(error));
             let copy = &copies[n];
-            if logged(&copy) && !self.is_whole_in_place(copy.id()) {
+            if logged(&copy) && !self.is_whole_in_file(copy.id()) {
                 flusher.torn.push(Torn { space: copy.space.clone(), page: copy.page, copy: buffer });
             } else {
                 flusher.spare.push(buffer);
@@ -698,7 +698,7 @@ impl BufferPool {
             let n = request.token as usize;
             if let Some((error, buffer)) = refused.remove(&n) {
                 flusher.spare.push(buffer);
-                if !matches!(error, DiskError::Panicked { .. }) && self.is_whole_in_place(copies[n].id()) {
+                if !matches!(error, DiskError::Panicked { .. }) && self.is_whole_in_file(copies[n].id()) {
                     unwritten.insert(n, Some(error));
                 } else {
                     failed.insert(n, (error, request.buffer));
@@ -716,7 +716,7 @@ impl BufferPool {
 
     /// Returns whether a page that could not be written is whole in its data file, or was never written there. Then it
     /// needs no copy.
-    fn is_whole_in_place(&self, id: PageId) -> bool {
+    fn is_whole_in_file(&self, id: PageId) -> bool {
         let words = page::blank(self.page_size);
         let found = Page::new(&words);
         let read = self.context.disk.read_page(FileName::Data(id.space), self.offset(id.page), found.words());
@@ -742,7 +742,7 @@ impl BufferPool {
 
     /// Poisons the database if the error leaves the content of the doublewrite file unknown: a failed sync, or a panic.
     /// Other failures have no lasting effect.
-    fn unless_benign(&self, error: DiskError) -> Error {
+    fn poison_if_unknown(&self, error: DiskError) -> Error {
         if error.is_sync_failure() || matches!(error, DiskError::Panicked { .. }) {
             self.context.health.poison(&error.to_string())
         } else {
@@ -763,9 +763,9 @@ impl BufferPool {
     pub fn flush_all(&self) -> Result<()> {
         let up_to = self.context.log.end();
         let mut idle = 0;
-        while self.oldest_dirty() < up_to && idle < IDLE_ROUNDS_MOST {
+        while self.oldest_dirty() < up_to && idle < IDLE_ROUNDS_MAX {
             idle = if self.flush(self.old_pages(up_to))? == 0 { idle + 1 } else { 0 };
-            if idle > IDLE_ROUNDS_MOST / 10 {
+            if idle > IDLE_ROUNDS_MAX / 10 {
                 // Another thread has a page latched, and may itself be waiting for something.
                 self.context.env.wait_for(&Event::new(), IDLE_PAUSE, &mut || false);
             }

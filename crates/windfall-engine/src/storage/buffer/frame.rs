@@ -127,7 +127,7 @@ impl Frame {
     }
 
     /// Counts a pass of the clock hand. Returns whether the page may be evicted.
-    pub fn tick(&self) -> bool {
+    pub fn pass_hand(&self) -> bool {
         let left = self.clock.load(Relaxed);
         if left > 0 {
             self.clock.store(left - 1, Relaxed);
@@ -142,7 +142,7 @@ mod tests {
 
     /// Returns how often the hand passes before the frame may be evicted.
     fn spared(frame: &Frame) -> usize {
-        (0..9).take_while(|_| !frame.tick()).count()
+        (0..9).take_while(|_| !frame.pass_hand()).count()
     }
 
     #[test]

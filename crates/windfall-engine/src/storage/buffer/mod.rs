@@ -373,7 +373,7 @@ impl BufferPool {
     /// tablespace that never had a page has neither frames nor a file. Returns whether this call dropped it.
     pub fn detach(&self, space: &Arc<Space>, lsn: Lsn) -> bool {
         let dropped = space.mark_dropped(lsn);
-        if dropped && space.is_known_permanently() {
+        if dropped && space.close_directory_entry() {
             self.reclaimer.push(space.clone());
         }
         dropped

@@ -37,7 +37,7 @@ const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
 /// The count of a chunk that was given up.
 const DEAD: u32 = u32::MAX;
 /// The maximum number of empty chunks that may be queued for the background worker.
-const WAITING_MOST: usize = 1024;
+const QUEUED_MAX: usize = 1024;
 /// The chunks that an eviction frees when it queues one beyond that limit: more than one, so that the queue becomes
 /// shorter.
 const FREED_ABOVE: usize = 2;
@@ -85,7 +85,7 @@ impl EmptyChunks {
         // reader that has found it before holds a guard, and this runs when those guards are gone. The chunk and the
         // queue may be sent to the thread that runs it.
         unsafe { guard.defer_unchecked(move || chunks.0.push(chunk.into_owned().into_box())) };
-        if self.0.len() > WAITING_MOST {
+        if self.0.len() > QUEUED_MAX {
             self.free_some(FREED_ABOVE);
         }
     }
@@ -576,13 +576,13 @@ mod tests {
             let _guard = crossbeam_epoch::pin();
             empty_chunks(&table, &chunks, count);
         };
-        empty(WAITING_MOST);
-        await_chunks(&chunks, WAITING_MOST);
+        empty(QUEUED_MAX);
+        await_chunks(&chunks, QUEUED_MAX);
         empty(FREED_ABOVE * 50 + 1);
-        await_chunks(&chunks, WAITING_MOST + FREED_ABOVE * 50 + 1);
+        await_chunks(&chunks, QUEUED_MAX + FREED_ABOVE * 50 + 1);
         empty(50);
-        assert_eq!(chunks.len(), WAITING_MOST + 1);
-        await_chunks(&chunks, WAITING_MOST + 1 + 50);
+        assert_eq!(chunks.len(), QUEUED_MAX + 1);
+        await_chunks(&chunks, QUEUED_MAX + 1 + 50);
     }
 
     #[test]

@@ -38,7 +38,7 @@ use crate::{
 const FOREGROUND_REACH: usize = 4096;
 /// The fruitless rounds of the cleaner in a row, some ten seconds, after which a waiter gives up: every frame is
 /// latched by waiters, or no page can be written.
-pub(super) const PATIENCE: u64 = 5_000;
+pub(super) const FRUITLESS_ROUNDS_MAX: u64 = 5_000;
 
 /// The maximum number of reserved frames.
 const RESERVED_MAX: usize = 8;
@@ -48,14 +48,14 @@ const CLEAN_LEFT: u64 = 8;
 
 thread_local! {
     /// Whether this thread may take reserved frames.
-    static FROM_KEPT: Cell<bool> = Cell::default();
+    static MAY_USE_RESERVED: Cell<bool> = Cell::default();
 }
 
 /// Runs a rollback, or work that makes room, with access to the reserved frames.
 pub fn with_reserved_frames<T>(run: impl FnOnce() -> T) -> T {
-    let before = FROM_KEPT.replace(true);
+    let before = MAY_USE_RESERVED.replace(true);
     let result = run();
-    FROM_KEPT.set(before);
+    MAY_USE_RESERVED.set(before);
     result
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Rounds {
     /// Rounds without effect. One round may count as several.
     fruitless: AtomicU64,
     /// The value of `fruitless` at the last round with effect.
-    at_fruit: AtomicU64,
+    fruitless_at_last_effect: AtomicU64,
     /// Frames that callers got, also between the rounds.
     handed_out: AtomicU64,
     /// The value of `handed_out` at the end of the last round.
@@ -78,9 +78,9 @@ impl Rounds {
     pub(super) fn end(&self, is_fruitful: bool, counts_as: u64) -> bool {
         debug_assert!(counts_as > 0, "a fruitless round counts as none");
         let handed_out = self.handed_out.load(Relaxed);
-        let none_was = self.handed_out_before.swap(handed_out, Relaxed) == handed_out;
-        if is_fruitful || !none_was {
-            self.at_fruit.store(self.fruitless.load(Relaxed), Release);
+        let none_handed_out = self.handed_out_before.swap(handed_out, Relaxed) == handed_out;
+        if is_fruitful || !none_handed_out {
+            self.fruitless_at_last_effect.store(self.fruitless.load(Relaxed), Release);
             return false;
         }
         self.fruitless.fetch_add(counts_as, Release);
@@ -88,9 +88,9 @@ impl Rounds {
     }
 
     /// Returns whether a caller that began to wait at this number of fruitless rounds should give up.
-    fn are_hopeless_since(&self, began: u64) -> bool {
-        let since = began.max(self.at_fruit.load(Acquire));
-        self.fruitless.load(Acquire) > since + PATIENCE
+    fn is_exhausted_since(&self, began: u64) -> bool {
+        let since = began.max(self.fruitless_at_last_effect.load(Acquire));
+        self.fruitless.load(Acquire) > since + FRUITLESS_ROUNDS_MAX
     }
 }
 
@@ -111,7 +111,7 @@ impl BufferPool {
     /// The same without a wait; `None` if no frame is available.
     pub(super) fn allocate_at_once(&self) -> Option<FrameNo> {
         let frame = self.find_frame();
-        if frame.is_some() && !FROM_KEPT.get() {
+        if frame.is_some() && !MAY_USE_RESERVED.get() {
             self.rounds.handed_out.fetch_add(1, Relaxed);
         }
         frame
@@ -125,19 +125,21 @@ impl BufferPool {
                     self.retire(frame);
                     continue;
                 }
-                self.ask_for_more();
+                self.wake_cleaner_if_short();
                 return Some(frame);
             }
             if self.reclaim_some() > 0 {
                 continue;
             }
-            return self.clock(&mut { FOREGROUND_REACH }, &mut |_| {}).inspect(|_| self.ask_for_more());
+            return self
+                .clock(&mut { FOREGROUND_REACH }, &mut |_| {})
+                .inspect(|_| self.wake_cleaner_if_short());
         }
     }
 
     /// Returns whether this thread may take one of the free frames.
     fn may_take_free(&self) -> bool {
-        FROM_KEPT.get() || self.free_frames() > self.reserved_frames()
+        MAY_USE_RESERVED.get() || self.free_frames() > self.reserved_frames()
     }
 
     /// Returns whether a clean page may be evicted for another one. A descent needs the parent while the child is read
@@ -145,7 +147,8 @@ impl BufferPool {
     fn has_clean_to_spare(&self) -> bool {
         let limit = self.limit.load(Relaxed);
         let not_clean = self.counters.dirty.load(Relaxed) + self.free_frames() as u64;
-        FROM_KEPT.get() || u64::from(limit).saturating_sub(not_clean) > u64::from(limit / 16).min(CLEAN_LEFT)
+        MAY_USE_RESERVED.get()
+            || u64::from(limit).saturating_sub(not_clean) > u64::from(limit / 16).min(CLEAN_LEFT)
     }
 
     /// Returns the number of reserved frames.
@@ -158,7 +161,7 @@ impl BufferPool {
         reserved
     }
 
-    fn ask_for_more(&self) {
+    fn wake_cleaner_if_short(&self) {
         if self.free_frames() < self.wanted_free() / 2 {
             self.cleaner_wake.notify();
         }
@@ -173,7 +176,7 @@ impl BufferPool {
     /// round `began`.
     fn wait_for_frame(&self, freed: u64, began: u64) -> Result<()> {
         self.counters.frame_waits.fetch_add(1, Relaxed);
-        let given_up = || self.rounds.are_hopeless_since(began);
+        let given_up = || self.rounds.is_exhausted_since(began);
         self.frame_waiters.fetch_add(1, SeqCst);
         self.cleaner_wake.notify();
         self.context.env.wait(&self.frame_freed, &mut || {
@@ -226,7 +229,7 @@ impl BufferPool {
             let frame = FrameNo((self.hand.fetch_add(1, AcqRel) % limit) as u32);
             work::count(Work::ListEntry);
             let descriptor = self.arena.frame(frame);
-            if descriptor.tag().space == SpaceId::NONE || !descriptor.tick() {
+            if descriptor.tag().space == SpaceId::NONE || !descriptor.pass_hand() {
                 continue;
             }
             if descriptor.is(DIRTY | WRITING) {
@@ -316,7 +319,10 @@ mod tests {
         let waits = pool.counters.frame_waits.load(Relaxed);
         pool.allocate().unwrap();
         assert_eq!(pool.counters.frame_waits.load(Relaxed), waits, "the caller waited for the cleaner");
-        assert!(pool.cleaner_wake.is_rung(), "every caller looks for frames itself while the cleaner sleeps");
+        assert!(
+            pool.cleaner_wake.is_notified(),
+            "every caller looks for frames itself while the cleaner sleeps"
+        );
     }
 
     #[test]

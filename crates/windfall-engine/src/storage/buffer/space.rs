@@ -46,14 +46,14 @@ pub enum FileState {
 /// The slot of a tablespace that is not in the pool's directory yet.
 const UNKNOWN: u32 = u32::MAX;
 /// The slot of a tablespace that was dropped before it was in the directory.
-const NEVER: u32 = u32::MAX - 1;
+const NEVER_ENTERED: u32 = u32::MAX - 1;
 
 /// The pool's state of a tablespace.
 #[derive(Debug)]
 pub struct Space {
     id: SpaceId,
     durability: Durability,
-    /// Its slot in the pool's directory, [`UNKNOWN`] or [`NEVER`].
+    /// Its slot in the pool's directory, [`UNKNOWN`] or [`NEVER_ENTERED`].
     slot: AtomicU32,
     /// The end of the group that dropped it, [`Lsn::MAX`] while it is live. Until that is durable, the file and the log
     /// that the tablespace needs are kept.
@@ -154,21 +154,21 @@ impl Space {
 
     /// Returns its slot in the pool's directory, once it has one.
     pub(super) fn slot(&self) -> Option<u32> {
-        Some(self.slot.load(Acquire)).filter(|slot| *slot < NEVER)
+        Some(self.slot.load(Acquire)).filter(|slot| *slot < NEVER_ENTERED)
     }
 
     /// Assigns it a slot, unless it was dropped before. For the directory, under its lock.
     pub(super) fn set_slot(&self, slot: u32) -> Result<()> {
-        assert!(slot < NEVER, "the directory has no slot {slot}");
+        assert!(slot < NEVER_ENTERED, "the directory has no slot {slot}");
         let set = self.slot.compare_exchange(UNKNOWN, slot, SeqCst, Relaxed);
         set.map(drop).map_err(|_| Error::TableDropped(Owner::Unknown))
     }
 
     /// Must be called after it was marked dropped: if it is not in the pool's directory, it is never entered from now
     /// on. Returns whether it is in the directory.
-    pub(super) fn is_known_permanently(&self) -> bool {
+    pub(super) fn close_directory_entry(&self) -> bool {
         assert!(self.is_dropped(), "tablespace {} is live, and may still be entered", self.id);
-        self.slot.compare_exchange(UNKNOWN, NEVER, SeqCst, Relaxed).is_err()
+        self.slot.compare_exchange(UNKNOWN, NEVER_ENTERED, SeqCst, Relaxed).is_err()
     }
 
     /// Returns the end of the group that dropped it.

@@ -56,7 +56,7 @@ impl Slot {
 /// An appending thread's hold of a slot. Dropping it declares that the pages of the appended groups are registered
 /// dirty.
 #[derive(Debug)]
-pub struct LogGroup<'a> {
+pub struct AppendSlot<'a> {
     log: &'a Log,
     slot: usize,
 }
@@ -64,7 +64,7 @@ pub struct LogGroup<'a> {
 impl Log {
     /// Begins to append. The caller must hold every latch that it needs; it appends, registers its pages dirty, and
     /// drops the guard.
-    pub fn begin_group(&self) -> LogGroup<'_> {
+    pub fn begin_group(&self) -> AppendSlot<'_> {
         let first = LAST.get();
         loop {
             for n in 0..SLOTS {
@@ -77,7 +77,7 @@ impl Log {
                 debug_assert!(bound != FREE, "a position is taken for the mark of a free slot");
                 if cell.compare_exchange(FREE, bound, SeqCst, SeqCst).is_ok() {
                     LAST.set(slot);
-                    return LogGroup { log: self, slot };
+                    return AppendSlot { log: self, slot };
                 }
             }
             self.env
@@ -117,7 +117,7 @@ impl Log {
     }
 }
 
-impl LogGroup<'_> {
+impl AppendSlot<'_> {
     /// Appends a group and returns its start and end. Nothing is durable yet. When the buffer is full, this call
     /// writes. An empty payload appends a marker, which no reader returns.
     ///
@@ -157,7 +157,7 @@ impl LogGroup<'_> {
     }
 }
 
-impl Drop for LogGroup<'_> {
+impl Drop for AppendSlot<'_> {
     fn drop(&mut self) {
         #[cfg(not(feature = "model"))]
         debug_assert!(

@@ -3,7 +3,7 @@
 //! run.
 
 use super::{
-    tests::{Group, Life, new_database, open_in, read},
+    tests::{Group, OpenLog, new_database, open_in, read},
     *,
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-fn open() -> Life {
+fn open() -> OpenLog {
     open_in(new_database(), Arc::new(ModelEnv::default()))
 }
 
@@ -38,7 +38,7 @@ fn an_acknowledged_commit_is_written_and_no_thread_waits_for_ever() {
             let (log, disk) = (life.log.clone(), life.disk.clone());
             spawn(move || {
                 let group = append(&log, &vec![n; len]);
-                log.commit(group.1, mode).unwrap();
+                log.await_flush(group.1, mode).unwrap();
                 // Crashes of the machine lose what is not synced, one of the process loses what is not written.
                 let crashes = if mode == FlushLog::Sync { 1..4 } else { 0..1 };
                 for crash in crashes {
@@ -67,11 +67,11 @@ fn what_is_written_during_a_sync_is_durable_with_the_next_one() {
         let (log, disk) = (life.log.clone(), life.disk.clone());
         let first = spawn(move || {
             let (_, end, _) = append(&log, &[1; 40]);
-            log.commit(end, FlushLog::Sync).unwrap();
+            log.await_flush(end, FlushLog::Sync).unwrap();
         });
         let group = append(&life.log, &[2; 40]);
-        life.log.commit(group.1, FlushLog::Write).unwrap();
-        life.log.commit(group.1, FlushLog::Sync).unwrap();
+        life.log.await_flush(group.1, FlushLog::Write).unwrap();
+        life.log.await_flush(group.1, FlushLog::Sync).unwrap();
         for crash in 1..4 {
             let found = read(&disk.crash(crash), None).unwrap().1;
             assert!(found.contains(&group), "acknowledged and lost: {:?} of {found:?}", group.0);
@@ -99,7 +99,7 @@ fn a_failing_sync_is_reported_to_every_commit_and_acknowledges_none() {
                     let appending = log.begin_group();
                     let appended = appending.append(&[n | round << 4; 40]);
                     drop(appending);
-                    let done = appended.and_then(|(_, end)| log.commit(end, FlushLog::Sync));
+                    let done = appended.and_then(|(_, end)| log.await_flush(end, FlushLog::Sync));
                     if done.is_err() {
                         refused.store(true, SeqCst);
                         assert!(log.health.is_poisoned(), "a commit was refused, and the database goes on");
@@ -141,7 +141,7 @@ fn a_reservation_is_kept_on_a_full_disk() {
         let threads = [1, 2].map(|n| {
             let (log, disk, given) = (life.log.clone(), life.disk.clone(), given.clone());
             spawn(move || {
-                let reservation = log.admit_space_maker(PROMISE).unwrap();
+                let reservation = log.admit_freeing(PROMISE).unwrap();
                 if given.fetch_add(1, SeqCst) == 1 {
                     disk.set_full(true);
                 }

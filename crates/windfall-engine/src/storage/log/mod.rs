@@ -64,13 +64,13 @@ use core::time::Duration;
 pub use control::{Control, ControlFile, FORMAT_VERSION};
 use crossbeam_utils::CachePadded;
 use frame::Seed;
-pub use group::LogGroup;
+pub use group::AppendSlot;
 pub use reader::LogReader;
 pub use record::{GroupReader, GroupWriter, Record};
 use ring::Ring;
 pub use segments::segment_of;
 use segments::{Geometry, Segments};
-use space::Obstacle;
+use space::Blocker;
 pub use space::{LogReservation, OVERHEAD};
 use writer::Writer;
 
@@ -228,11 +228,11 @@ pub struct Log {
     wake: Arc<Event>,
     checkpointer: OnceLock<Arc<Event>>,
     /// The error of the last attempt to prepare a segment ahead, if it failed.
-    unprepared: Obstacle,
+    unprepared: Blocker,
     /// The error that keeps pages from being written, if any: the low-water mark does not rise then.
-    unflushed: Obstacle,
+    unflushed: Blocker,
     /// The error that keeps created files from being recorded, if any: the low-water mark does not rise then either.
-    unrecorded: Obstacle,
+    unrecorded: Blocker,
     last_sync_at: AtomicU64,
     last_sync_took: AtomicU64,
     /// The longest sync since the last call of [`Log::take_longest_sync`].
@@ -245,17 +245,17 @@ pub struct Log {
 /// Returns the geometry of a database's log, after checking the control file for contradictions.
 fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
     // Far beyond what any log reaches: keeps sums of positions and lengths from overflowing.
-    let sane = |lsn: Lsn| lsn.0.is_multiple_of(frame::ALIGN) && lsn.0 < 1 << 62;
+    let is_possible = |lsn: Lsn| lsn.0.is_multiple_of(frame::ALIGN) && lsn.0 < 1 << 62;
     let size = control.segment_size;
-    let makes_sense = (64 << 10..=1 << 40).contains(&size)
+    let is_consistent = (64 << 10..=1 << 40).contains(&size)
         && size.is_multiple_of(frame::BLOCK as u64)
         && [control.low_water_mark, control.checkpoint, control.durable, control.incarnation_start]
             .into_iter()
-            .all(sane)
+            .all(is_possible)
         && control.low_water_mark <= control.durable.max(control.incarnation_start)
         && control.space_ceiling <= SpaceId::MAX.0
         && control.trx_ceiling <= TrxId::MAX.0;
-    if makes_sense {
+    if is_consistent {
         return Ok(Geometry::new(size));
     }
     let what = "the control record contradicts itself: restore the database from a backup".into();
@@ -345,9 +345,9 @@ impl Log {
             room: Event::new(),
             wake: Arc::new(Event::new()),
             checkpointer: OnceLock::new(),
-            unprepared: Obstacle::default(),
-            unflushed: Obstacle::default(),
-            unrecorded: Obstacle::default(),
+            unprepared: Blocker::default(),
+            unflushed: Blocker::default(),
+            unrecorded: Blocker::default(),
             last_sync_at: AtomicU64::new(now),
             last_sync_took: AtomicU64::new(0),
             longest_sync: AtomicU64::new(0),
@@ -378,7 +378,7 @@ impl Log {
     ///
     /// # Errors
     /// A failure poisons the database.
-    pub fn commit(&self, lsn: Lsn, mode: FlushLog) -> Result<()> {
+    pub fn await_flush(&self, lsn: Lsn, mode: FlushLog) -> Result<()> {
         match mode {
             FlushLog::Lazy => self.health.check(),
             FlushLog::Sync => self.sync_to(lsn),

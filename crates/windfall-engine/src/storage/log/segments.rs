@@ -260,9 +260,9 @@ impl Segments {
         assert!(again.is_none_or(|old| old < files.first), "a segment is recycled that may be needed");
         if let Err(error) = self.make(number, again) {
             // It may already have its new name.
-            self.throw_away(number, &error)?;
+            self.remove_unusable(number, &error)?;
             if let Some(old) = again
-                && !self.throw_away(old, &error)?
+                && !self.remove_unusable(old, &error)?
             {
                 files.retired.push(old);
             }
@@ -289,7 +289,7 @@ impl Segments {
     }
 
     /// Removes a file that could not be made a segment. Returns whether it is gone; it must be if its sync has failed.
-    fn throw_away(&self, number: u64, error: &DiskError) -> Result<bool> {
+    fn remove_unusable(&self, number: u64, error: &DiskError) -> Result<bool> {
         match self.disk.remove(FileName::Log(number)) {
             Ok(()) | Err(DiskError::Missing { .. }) => Ok(true),
             Err(stays) if error.is_sync_failure() => {

@@ -50,18 +50,18 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// The error that blocks the log, if any.
 #[derive(Debug)]
-pub(super) struct Obstacle {
+pub(super) struct Blocker {
     is_there: AtomicBool,
     error: Mutex<Option<Error>>,
 }
 
-impl Default for Obstacle {
+impl Default for Blocker {
     fn default() -> Self {
         Self { is_there: AtomicBool::new(false), error: Mutex::new(Rank::Leaf, None) }
     }
 }
 
-impl Obstacle {
+impl Blocker {
     fn is_there(&self) -> bool {
         self.is_there.load(SeqCst)
     }
@@ -99,7 +99,8 @@ impl LogReservation<'_> {
         Ok(())
     }
 
-    /// Leaves at most this much of it in force, for [`Log::take_up`], and releases the rest. Returns how much it left.
+    /// Leaves at most this much of it in force, for [`Log::attach_bytes`], and releases the rest. Returns how much it
+    /// left.
     pub fn leave(mut self, at_most: u64) -> u64 {
         let left = self.bytes.min(at_most);
         self.bytes -= left;
@@ -147,7 +148,7 @@ impl Log {
         let _ = self.checkpointer.set(wake);
     }
 
-    pub(super) fn press(&self) {
+    pub(super) fn wake_checkpointer_if_old(&self) {
         if self.pressure() >= 50
             && let Some(wake) = self.checkpointer.get()
         {
@@ -156,7 +157,7 @@ impl Log {
     }
 
     /// Takes over a reservation that [`LogReservation::leave`] left in force.
-    pub fn take_up(&self, bytes: u64) -> LogReservation<'_> {
+    pub fn attach_bytes(&self, bytes: u64) -> LogReservation<'_> {
         debug_assert!(bytes <= self.reserved_bytes(), "a reservation is taken up that was not left in force");
         LogReservation { log: self, bytes }
     }
@@ -182,7 +183,7 @@ impl Log {
         let bytes = bytes.min(self.size / 2);
         let room = || self.age() + bytes <= self.size;
         if room() {
-            self.slow_down();
+            self.throttle();
         } else {
             self.counts.waits.fetch_add(1, Relaxed);
             let before = self.env.now();
@@ -209,7 +210,7 @@ impl Log {
 
     /// Throttles operations before the log is full, each a little, so that the work that makes room keeps up and no
     /// operation waits for long.
-    fn slow_down(&self) {
+    fn throttle(&self) {
         let excess = || self.pressure().saturating_sub(CROWDED) as u32;
         if excess() > 0 {
             let pause = PAUSE_PER_PERCENT * excess();
@@ -231,15 +232,15 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::admit`], if the prepared segment is used up.
-    pub fn admit_space_maker(&self, bytes: u64) -> Result<LogReservation<'_>> {
+    pub fn admit_freeing(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.reserve_before(bytes, 0)
     }
 
-    /// As [`Log::admit_space_maker`], for rollback: half of the bytes kept for work that makes room remain for that
+    /// As [`Log::admit_freeing`], for rollback: half of the bytes kept for work that makes room remain for that
     /// work.
     ///
     /// # Errors
-    /// As [`Log::admit_space_maker`].
+    /// As [`Log::admit_freeing`].
     pub fn admit_rollback(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.reserve_before(bytes, KEPT / 2)
     }
@@ -309,7 +310,7 @@ impl Log {
         self.set_obstacle(&self.unrecorded, error);
     }
 
-    fn set_obstacle(&self, obstacle: &Obstacle, error: Option<Error>) {
+    fn set_obstacle(&self, obstacle: &Blocker, error: Option<Error>) {
         let is_there = error.is_some();
         obstacle.set(error);
         // The disappearance of an obstacle makes no room by itself, so waiters need no wakeup.
@@ -383,7 +384,7 @@ impl Log {
 
     /// Appends a marker and writes it. If there is no room for it, none is needed: it only strengthens the proof.
     fn mark(&self) -> Result<()> {
-        let Ok(_room) = self.admit_space_maker(MARKER) else { return self.health.check() };
+        let Ok(_room) = self.admit_freeing(MARKER) else { return self.health.check() };
         let (start, end) = self.begin_group().append(&[])?;
         debug_assert!(end.0 - start.0 == MARKER, "a marker is larger than its reservation");
         self.marked.fetch_max(end.0, SeqCst);

@@ -28,7 +28,7 @@ struct File {
 
 /// The outcome of syncs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Fate {
+enum SyncOutcome {
     #[default]
     Work,
     Fail,
@@ -47,7 +47,7 @@ struct State {
     history: Vec<Names>,
     next: u64,
     syncs: u64,
-    fate: Fate,
+    fate: SyncOutcome,
     /// Syncs block while this is set.
     slow_sync: bool,
     full: bool,
@@ -64,7 +64,7 @@ impl TestDisk {
     /// Returns the disk as found after the machine has stopped; with `seed` 0 after the process alone has.
     pub(super) fn crash(&self, seed: u64) -> Arc<Self> {
         let mut state = self.0.lock().clone();
-        (state.fate, state.full) = (Fate::Work, false);
+        (state.fate, state.full) = (SyncOutcome::Work, false);
         if seed != 0 {
             let mut chance = StdRng::seed_from_u64(seed);
             state.names = state.history[chance.random_range(0..state.history.len())].clone();
@@ -102,12 +102,12 @@ impl TestDisk {
     }
 
     pub(super) fn fail_sync(&self) {
-        self.0.lock().fate = Fate::Fail;
+        self.0.lock().fate = SyncOutcome::Fail;
     }
 
     #[cfg(feature = "model")]
     pub(super) fn lose_one_sync(&self) {
-        self.0.lock().fate = Fate::LoseOne;
+        self.0.lock().fate = SyncOutcome::LoseOne;
     }
 
     pub(super) fn set_slow_sync(&self, slow: bool) {
@@ -193,14 +193,14 @@ impl Disk for TestDisk {
         }
         let mut state = self.0.lock();
         let failed = || Err(DiskError::Full { action: IoOp::Sync, path: self.path(file) });
-        if state.fate == Fate::Fail {
+        if state.fate == SyncOutcome::Fail {
             return failed();
         }
         let is_log = file.folder() == Folder::Log;
         state.syncs += u64::from(is_log);
         #[cfg(feature = "model")]
-        if is_log && state.fate == Fate::LoseOne {
-            state.fate = Fate::Work;
+        if is_log && state.fate == SyncOutcome::LoseOne {
+            state.fate = SyncOutcome::Work;
             drop(state);
             self.with(file, |file| (file.lost, file.pending) = (true, Vec::new()))?;
             return failed();

@@ -44,14 +44,14 @@ pub(super) fn read(disk: &Arc<TestDisk>, from: Option<Lsn>) -> Result<(ControlFi
     Ok((file, groups, reader.end()))
 }
 
-pub(super) struct Life {
+pub(super) struct OpenLog {
     pub(super) disk: Arc<TestDisk>,
     control: ControlFile,
     pub(super) log: Arc<Log>,
     health: Health,
 }
 
-pub(super) fn open_in(disk: Arc<TestDisk>, env: Arc<dyn Env>) -> Life {
+pub(super) fn open_in(disk: Arc<TestDisk>, env: Arc<dyn Env>) -> OpenLog {
     let (mut control, _, end) = read(&disk, None).unwrap();
     let health = Health::new();
     let log = Log::open(disk.clone(), env, health.clone(), OPTIONS, &mut control, end).map(Arc::new).unwrap();
@@ -61,14 +61,14 @@ pub(super) fn open_in(disk: Arc<TestDisk>, env: Arc<dyn Env>) -> Life {
             log.wake_all_waiters();
         }
     });
-    Life { disk, control, log, health }
+    OpenLog { disk, control, log, health }
 }
 
-fn open(disk: Arc<TestDisk>) -> Life {
+fn open(disk: Arc<TestDisk>) -> OpenLog {
     open_in(disk, Arc::new(SimulatedEnv::new(1)))
 }
 
-impl Life {
+impl OpenLog {
     fn append(&self, payload: &[u8]) -> Group {
         let (start, end) = self.log.begin_group().append(payload).unwrap();
         (start, end, payload.to_vec())
@@ -278,7 +278,7 @@ fn threads_commit_together() {
                     assert!(log.append_low_water_mark() <= start, "not registered yet");
                     drop(group);
                     let mode = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy][usize::from(n % 3)];
-                    log.commit(end, mode).unwrap();
+                    log.await_flush(end, mode).unwrap();
                     assert!(mode != FlushLog::Sync || log.durable() >= end);
                     assert!(mode == FlushLog::Lazy || log.written() >= end);
                     mine.push((start, end, payload));
@@ -387,7 +387,7 @@ fn a_sync_serves_all_that_was_appended_before_it() {
     let life = open(new_database());
     let ends: Vec<Lsn> = (0..100).map(|n| life.append(&[n; 20]).1).collect();
     for end in ends {
-        life.log.commit(end, FlushLog::Sync).unwrap();
+        life.log.await_flush(end, FlushLog::Sync).unwrap();
     }
     assert_eq!(life.log.metrics().fsyncs, 1);
 }
@@ -437,8 +437,8 @@ fn a_commit_that_only_writes_does_not_wait_for_a_sync() {
         thread::sleep(Duration::from_millis(5));
         let groups: Vec<Group> = (0..20).map(|n| life.append(&[n; 300])).collect();
         let (log, ends) = (&life.log, groups.iter().map(|group| group.1).collect::<Vec<_>>());
-        let commits =
-            scope.spawn(move || ends.iter().try_for_each(|&end| log.commit(end, FlushLog::Write).map(drop)));
+        let commits = scope
+            .spawn(move || ends.iter().try_for_each(|&end| log.await_flush(end, FlushLog::Write).map(drop)));
         let patience = Instant::now() + Duration::from_mins(10);
         while !commits.is_finished() && Instant::now() < patience {
             thread::sleep(Duration::from_millis(1));
@@ -503,9 +503,9 @@ fn a_failing_sync_stops_the_database() {
         assert_eq!(durable > Lsn::ZERO, has_segment);
         let (_, end, _) = life.append(b"never acknowledged");
         life.disk.fail_sync();
-        assert!(matches!(life.log.commit(end, FlushLog::Sync), Err(Error::Poisoned(_))));
+        assert!(matches!(life.log.await_flush(end, FlushLog::Sync), Err(Error::Poisoned(_))));
         assert!(life.health.is_poisoned());
-        assert!(life.log.commit(end, FlushLog::Sync).is_err());
+        assert!(life.log.await_flush(end, FlushLog::Sync).is_err());
         assert!(life.log.begin_group().append(b"more").is_err());
         assert!(life.log.admit(1).is_err());
         assert_eq!(life.log.durable(), durable);
@@ -523,7 +523,7 @@ fn a_full_disk_refuses_new_operations_and_loses_nothing() {
     assert!(life.log.admit(100).unwrap_err().to_string().contains("full"));
     // Work in progress continues in the prepared segment.
     let (_, end, _) = life.append(&[2; 100]);
-    life.log.commit(end, FlushLog::Sync).unwrap();
+    life.log.await_flush(end, FlushLog::Sync).unwrap();
     life.disk.set_full(false);
     assert_eq!(life.log.step(), Next::Again);
     drop(life.log.admit(100).unwrap());
@@ -539,11 +539,11 @@ fn what_was_reserved_can_be_appended_when_the_disk_is_full() {
     // The prepared space is reserved already, except the part kept for work that makes room.
     assert!(log.reserve(SEGMENT).unwrap_err().to_string().contains("full"));
     assert!(reservation.extend(SEGMENT).is_err());
-    let room = log.admit_space_maker(1000).unwrap();
+    let room = log.admit_freeing(1000).unwrap();
     let mut appended = 0;
     while appended + 9000 <= 2 * large {
         let (start, end, _) = life.append(&[7; 8000]);
-        log.commit(end, FlushLog::Sync).unwrap();
+        log.await_flush(end, FlushLog::Sync).unwrap();
         appended += end.0 - start.0;
     }
     drop(reservation);
@@ -563,7 +563,7 @@ fn reservations_leave_log_for_work_that_makes_room() {
     life.disk.set_full(true);
     let reservations: Vec<_> = std::iter::from_fn(|| life.log.reserve(500).ok()).collect();
     assert!(!reservations.is_empty());
-    let drops: Vec<_> = (0..60).map(|_| life.log.admit_space_maker(1000).unwrap()).collect();
+    let drops: Vec<_> = (0..60).map(|_| life.log.admit_freeing(1000).unwrap()).collect();
     for _ in &drops {
         life.append(&[1; 900]);
     }
@@ -592,7 +592,7 @@ fn every_one_of_many_reservations_is_kept() {
                             for _ in 0..2 {
                                 let payload = vec![n as u8; bytes as usize - 100];
                                 let (_, end) = log.begin_group().append(&payload).unwrap();
-                                log.commit(end, FlushLog::Sync).unwrap();
+                                log.await_flush(end, FlushLog::Sync).unwrap();
                             }
                         }
                         refused
@@ -632,8 +632,8 @@ fn a_large_operation_waits_for_half_of_the_log() {
 
 #[test]
 fn a_wait_for_the_low_water_mark_gets_the_reason_for_it() {
-    type Obstacle = fn(&Life);
-    let obstacles: [(&str, Obstacle); 4] = [
+    type Blocker = fn(&OpenLog);
+    let obstacles: [(&str, Blocker); 4] = [
         ("pages", |life| life.log.set_unflushed(Some(UsageError::Other("pages".into()).into()))),
         ("records", |life| life.log.set_unrecorded(Some(UsageError::Other("records".into()).into()))),
         ("full", |life| {
@@ -647,9 +647,9 @@ fn a_wait_for_the_low_water_mark_gets_the_reason_for_it() {
         let life = Arc::new(open_in(new_database(), Arc::new(env.clone())));
         life.fill(120);
         let theirs = life.clone();
-        let told = life.beside(&env, move || obstacle(&theirs), |log| log.wait_for_room(1000));
-        let told = told.unwrap_err().to_string();
-        assert!(told.contains(what), "{what}: {told}");
+        let result = life.beside(&env, move || obstacle(&theirs), |log| log.wait_for_room(1000));
+        let result = result.unwrap_err().to_string();
+        assert!(result.contains(what), "{what}: {result}");
     }
 }
 
@@ -665,11 +665,11 @@ fn the_checkpointer_is_woken_once_half_of_the_log_is_in_use() {
     while life.log.pressure() < 48 {
         append();
     }
-    assert!(life.log.pressure() < 50 && !wake.is_rung(), "it is woken too early");
+    assert!(life.log.pressure() < 50 && !wake.is_notified(), "it is woken too early");
     while life.log.pressure() < 50 {
         append();
     }
-    assert!(wake.is_rung(), "no room is made before operations have to wait for it");
+    assert!(wake.is_notified(), "no room is made before operations have to wait for it");
 }
 
 #[test]
@@ -681,7 +681,7 @@ fn lazy_commits_are_synced_every_second() {
         Box::new(move || log.step())
     });
     let (_, end, _) = life.append(b"lazy");
-    life.log.commit(end, FlushLog::Lazy).unwrap();
+    life.log.await_flush(end, FlushLog::Lazy).unwrap();
     let pass = |millis| {
         env.advance(Duration::from_millis(millis));
         while env.step(None) {}

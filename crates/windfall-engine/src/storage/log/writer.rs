@@ -224,8 +224,8 @@ impl Log {
             self.expected.store(expected, SeqCst);
             self.arrival.wait_for(moment, || self.arrived.load(SeqCst) >= expected);
             self.expected.store(u64::MAX, SeqCst);
-            let in_vain = self.arrived.load(SeqCst) == before;
-            self.useless_waits.store(if in_vain { useless_waits.saturating_add(1) } else { 0 }, Relaxed);
+            let was_useless = self.arrived.load(SeqCst) == before;
+            self.useless_waits.store(if was_useless { useless_waits.saturating_add(1) } else { 0 }, Relaxed);
         }
     }
 
@@ -282,7 +282,7 @@ impl Log {
         if geometry.number(upto) != geometry.number(from) {
             self.wake.notify();
         }
-        self.press();
+        self.wake_checkpointer_if_old();
         Ok(())
     }
 

@@ -69,7 +69,7 @@ pub enum Phase {
     /// Finding the end of the log and the drops, in bytes of the log.
     Scan,
     /// Making durable what was written before the crash, in files.
-    Settle,
+    SyncFiles,
     /// Applying changes to pages, in bytes of the log.
     Replay,
 }
@@ -78,7 +78,7 @@ impl core::fmt::Display for Progress {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let what = match self.phase {
             Phase::Scan => "reading the log",
-            Phase::Settle => "syncing the data files",
+            Phase::SyncFiles => "syncing the data files",
             Phase::Replay => "applying the log",
         };
         match (self.done * 100).checked_div(self.total) {
@@ -195,7 +195,7 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
         Scan { space_ceiling: control.space_ceiling, trx_ceiling: control.trx_ceiling, ..Scan::default() };
     scan.note(disk, control)?;
     let mut reader = LogReader::new(disk.clone(), control, control.low_water_mark)?;
-    let mut told = control.low_water_mark.0;
+    let mut reported = control.low_water_mark.0;
     let mut last = None;
     while let Some((start, end, group)) = reader.next_group()? {
         let mut is_table = false;
@@ -222,8 +222,8 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                 Record::TrxEnd { trx, .. } => scan.end_trx(trx),
             }
         }
-        if end.0 - told > BATCH as u64 {
-            told = end.0;
+        if end.0 - reported > BATCH as u64 {
+            reported = end.0;
             progress(Progress { phase: Phase::Scan, done: end.0 - control.low_water_mark.0, total: 0 });
         }
     }
@@ -286,7 +286,7 @@ pub fn recover(
         })
         .collect();
     Doublewrite::remove_new(disk);
-    settle_files(disk, scan, &files, progress)?;
+    sync_changed_files(disk, scan, &files, progress)?;
     let lost = repair_torn_pages(pool, control.low_water_mark, scan, &files)?;
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
@@ -305,10 +305,15 @@ pub fn recover(
 /// and nothing else would sync it before the low-water mark of the log passes. Pages that were not durable have a
 /// change above the low-water mark, so the log names all these files. Must be called before anything is written: the
 /// doublewrite file may have the only whole copies of such pages.
-fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(Progress)) -> Result<()> {
+fn sync_changed_files(
+    disk: &dyn Disk,
+    scan: &Scan,
+    files: &Files,
+    progress: &dyn Fn(Progress),
+) -> Result<()> {
     let total = scan.changed.len() as u64;
     for (done, space) in (0..).zip(&scan.changed) {
-        progress(Progress { phase: Phase::Settle, done, total });
+        progress(Progress { phase: Phase::SyncFiles, done, total });
         if files.contains(space) {
             disk.sync(FileName::Data(*space))?;
         }

@@ -237,7 +237,7 @@ impl Run<'_> {
                 while pool.reclaim_step(&mut drop) {}
             }
             Step::Checkpoint => drop(self.base.checkpointer.checkpoint(false)?),
-            Step::Settle => self.base.env.settle(5),
+            Step::Settle => self.base.env.run_workers(5),
         }
         self.model = self.next.clone();
         Ok(())
@@ -447,8 +447,8 @@ fn an_invalid_record_is_reported_with_its_segment() {
     let (at, _) = log.begin_group().append(b"\xff no record").unwrap();
     log.sync_to(Lsn::MAX).unwrap();
     drop((base, space, log));
-    let told = Base::open(&disk.restart(Survive::Nothing), 1).err();
-    let Some(Error::Corrupt(CorruptError::Log { file, lsn, .. })) = told else { panic!("{told:?}") };
+    let error = Base::open(&disk.restart(Survive::Nothing), 1).err();
+    let Some(Error::Corrupt(CorruptError::Log { file, lsn, .. })) = error else { panic!("{error:?}") };
     assert_eq!((file, lsn), (disk.path(FileName::Log(1)), at));
 }
 
@@ -611,9 +611,9 @@ fn a_page_that_cannot_be_read_and_has_no_copy_is_named() {
     let disk = disk.restart(Survive::Nothing);
     disk.make_unreadable(FileName::Data(one.id()), PAGE_SIZE as u64);
     disk.remove(FileName::Doublewrite).unwrap();
-    let told = Base::open(&disk, 1).err().expect("it is opened without a page").to_string();
+    let error = Base::open(&disk, 1).err().expect("it is opened without a page").to_string();
     let file = disk.path(FileName::Data(one.id())).display().to_string();
-    assert!(told.contains(&file) && told.contains("page 1"), "{told}");
+    assert!(error.contains(&file) && error.contains("page 1"), "{error}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ const NAME: u64 = 64 << 10;
 /// With less free space than this, in percent, deletion is not throttled.
 const SHORT_PERCENT: u64 = 5;
 /// The number of new files of which a step reads the length.
-const LOOKS_PER_STEP: usize = 16;
+const LENGTHS_PER_STEP: usize = 16;
 
 #[derive(Debug)]
 struct PendingFile {
@@ -181,7 +181,7 @@ impl Deleter {
         self.look();
         let first = self.queue.lock().pop_front();
         let Some(mut pending_file) = first else {
-            self.rest();
+            self.sample_idle();
             return Next::Idle(IDLE);
         };
         let log = &self.pool.context().log;
@@ -198,7 +198,7 @@ impl Deleter {
                 self.gone.lock().push(pending_file.space);
                 let pending = self.pending.fetch_sub(1, SeqCst);
                 assert!(pending > 0, "a file is deleted that was not pending");
-                if self.pace.lock().is_a_piece(pending_file.left.unwrap_or(0)) {
+                if self.pace.lock().count_removed(pending_file.left.unwrap_or(0)) {
                     self.pause()
                 } else {
                     Next::Again
@@ -218,7 +218,7 @@ impl Deleter {
 
     /// Reads the lengths of some new files.
     fn look(&self) {
-        for _ in 0..LOOKS_PER_STEP {
+        for _ in 0..LENGTHS_PER_STEP {
             let first = self.arrived.lock().pop_front();
             let Some(mut pending_file) = first else { break };
             // If the length cannot be read now, it is read when the file is next in the queue.
@@ -277,17 +277,17 @@ impl Deleter {
 
     /// Chooses the next piece and the pause before it.
     fn pause(&self) -> Next {
-        let neighbours = self.neighbours();
+        let neighbours = self.sample_load();
         self.pace.lock().after(neighbours)
     }
 
     /// With nothing to delete: measures the usual time of the log's syncs.
-    fn rest(&self) {
-        let neighbours = self.neighbours();
-        self.pace.lock().rest(neighbours);
+    fn sample_idle(&self) {
+        let neighbours = self.sample_load();
+        self.pace.lock().sample_idle(neighbours);
     }
 
-    fn neighbours(&self) -> LoadSample {
+    fn sample_load(&self) -> LoadSample {
         let context = self.pool.context();
         LoadSample {
             longest_sync: context.log.take_longest_sync(),
@@ -304,7 +304,7 @@ impl Pace {
     }
 
     /// Counts a file of `bytes` bytes that was removed. Returns whether the files since the last pause make a piece.
-    fn is_a_piece(&mut self, bytes: u64) -> bool {
+    fn count_removed(&mut self, bytes: u64) -> bool {
         self.gone += bytes.max(NAME);
         self.gone >= self.piece
     }
@@ -335,7 +335,7 @@ impl Pace {
     }
 
     /// Measures the usual sync time, with nothing to delete.
-    fn rest(&mut self, neighbours: LoadSample) {
+    fn sample_idle(&mut self, neighbours: LoadSample) {
         self.piece = *PIECES.start();
         self.log_end = neighbours.log_end;
         let longest = neighbours.longest_sync;
@@ -424,7 +424,7 @@ mod tests {
         assert!(matches!(pace.after(synced(MS)), Next::Idle(PAUSE)));
         assert_eq!(pace.piece, *PIECES.start());
         assert!(*PIECES.start() as f64 / PAUSE.as_secs_f64() > 32e6);
-        (0..20).for_each(|_| pace.rest(synced(2 * MS)));
+        (0..20).for_each(|_| pace.sample_idle(synced(2 * MS)));
         for _ in 0..20 {
             assert!(matches!(pace.after(synced(2 * MS)), Next::Idle(PAUSE)));
         }
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn a_quiet_log_and_a_full_disk_mean_haste() {
         let mut pace = Pace::new();
-        pace.rest(synced(MS));
+        pace.sample_idle(synced(MS));
         let quiet = |now| LoadSample { now, ..LoadSample::default() };
         assert!(
             matches!(pace.after(quiet(MS)), Next::Idle(PAUSE)),
@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn a_slow_writer_is_a_writer() {
         let mut pace = Pace::new();
-        (0..20).for_each(|_| pace.rest(synced(2 * MS)));
+        (0..20).for_each(|_| pace.sample_idle(synced(2 * MS)));
         for look in 1..100 {
             let seen = LoadSample {
                 longest_sync: 2 * MS * (look % 2),
@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn a_log_that_grows_is_not_quiet() {
         let mut pace = Pace::new();
-        pace.rest(synced(MS));
+        pace.sample_idle(synced(MS));
         for end in 1..100 {
             let seen = LoadSample { log_end: Lsn(end.into()), now: 100 * MS * end, ..LoadSample::default() };
             assert!(matches!(pace.after(seen), Next::Idle(PAUSE)));
@@ -488,7 +488,7 @@ mod tests {
     #[test]
     fn small_files_go_as_many_at_a_time_as_make_a_piece() {
         let mut pace = Pace::new();
-        let count = |pace: &mut Pace, bytes| (1..1000).find(|_| pace.is_a_piece(bytes)).unwrap();
+        let count = |pace: &mut Pace, bytes| (1..1000).find(|_| pace.count_removed(bytes)).unwrap();
         assert_eq!(count(&mut pace, 0), *PIECES.start() / NAME);
         let _ = pace.after(synced(MS));
         assert_eq!(count(&mut pace, *PIECES.start() / 4), 4);

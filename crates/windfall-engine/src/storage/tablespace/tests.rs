@@ -177,12 +177,12 @@ fn what_is_no_map_is_neither_read_nor_written() {
         let mut mtr = Mtr::begin(&base.pool).unwrap();
         let refused = set_ceiling(&mut mtr, &base.space, 8).unwrap_err();
         drop(mtr);
-        let told = [
+        let errors = [
             refused,
             ceiling(&base.pool, &base.space).unwrap_err(),
             pages_in_use(&base.pool, &base.space).unwrap_err(),
         ];
-        for error in told {
+        for error in errors {
             assert!(error.to_string().contains("is not an allocation map"), "{error}");
         }
     }

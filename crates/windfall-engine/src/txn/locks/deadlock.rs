@@ -80,7 +80,7 @@ impl Table {
             let first = (0..cycle.len()).min_by_key(|at| cheapest(&cycle[*at]));
             cycle.rotate_left(first.unwrap_or_default());
             self.metrics.deadlocks += 1;
-            self.last_deadlock = Some(self.tell(&cycle));
+            self.last_deadlock = Some(self.describe(&cycle));
             self.stop(cycle[0], LockError::Deadlock(Blockers::new(cycle[1..].iter().copied())));
         }
     }
@@ -115,7 +115,7 @@ impl Table {
     }
 
     /// Reports what each transaction on a cycle waited for and held.
-    fn tell(&self, cycle: &[TrxId]) -> Deadlock {
+    fn describe(&self, cycle: &[TrxId]) -> Deadlock {
         let waits: Vec<(TrxId, &Wait)> =
             cycle.iter().filter_map(|trx| Some((*trx, self.owners.wait_of(*trx)?))).collect();
         let blocked = |n: usize, (trx, wait): (TrxId, &Wait)| {

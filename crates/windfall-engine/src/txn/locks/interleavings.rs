@@ -136,8 +136,11 @@ fn a_deadlock_is_broken_whichever_request_closes_it() {
                 u64::from(matches!(outcome, Err(LockError::Deadlock(_))))
             })
         });
-        let told: u64 = threads.map(|thread| thread.join().unwrap()).iter().sum();
-        assert!(told <= 1 && told == locks.metrics().deadlocks, "{told} transactions got a deadlock error");
+        let refused: u64 = threads.map(|thread| thread.join().unwrap()).iter().sum();
+        assert!(
+            refused <= 1 && refused == locks.metrics().deadlocks,
+            "{refused} transactions got a deadlock error"
+        );
     });
 }
 

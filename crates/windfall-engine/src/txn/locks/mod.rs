@@ -247,7 +247,7 @@ impl LockManager {
     /// Ends a transaction: releases all its locks, a bounded number of rows at a time, and grants them to the next
     /// waiters. From the start of the call on, its implicit locks are not made explicit any more.
     pub fn end(&self, me: &Arc<LockOwner>) {
-        while !self.step(|table| table.give_back(me, ROWS_PER_STEP)) {}
+        while !self.step(|table| table.release(me, ROWS_PER_STEP)) {}
     }
 
     /// Ends the wait of a transaction with [`LockError::Interrupted`]; or its next wait, if it does not wait and does

@@ -245,7 +245,7 @@ impl LockOwners {
     }
 
     /// Ends a wait with this outcome. It has left its queue already.
-    pub(super) fn settle(&mut self, trx: TrxId, outcome: Result<(), LockError>) {
+    pub(super) fn end_wait(&mut self, trx: TrxId, outcome: Result<(), LockError>) {
         debug_assert!(self.all.contains_key(&trx), "the wait of an unknown lock owner ends");
         if let Some(owner) = self.all.get_mut(&trx) {
             debug_assert!(owner.outcome.is_none(), "a wait has one outcome");
@@ -257,12 +257,12 @@ impl LockOwners {
     }
 
     /// Ends a wait by granting a lock in this tablespace.
-    pub(super) fn serve(&mut self, trx: TrxId, space: SpaceId) {
+    pub(super) fn grant(&mut self, trx: TrxId, space: SpaceId) {
         debug_assert!(
             self.wait_of(trx).is_some_and(|wait| wait.wanted.space() == space),
             "a lock is granted to an owner that waits for one there"
         );
-        self.settle(trx, Ok(()));
+        self.end_wait(trx, Ok(()));
         if let Some(owner) = self.all.get_mut(&trx) {
             owner.spaces.insert(space);
         }

@@ -124,13 +124,13 @@ impl Queue {
     }
 
     /// Releases the lock. Returns whether it was held.
-    pub(super) fn give_back(&mut self, trx: TrxId) -> bool {
+    pub(super) fn release(&mut self, trx: TrxId) -> bool {
         let found = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx);
         found.map(|at| self.holders.remove(at)).is_ok()
     }
 
     /// Downgrades the lock to this mode, if it is held in a stronger one. Returns whether it was.
-    pub(super) fn ease(&mut self, trx: TrxId, mode: TableMode) -> bool {
+    pub(super) fn downgrade(&mut self, trx: TrxId, mode: TableMode) -> bool {
         let held = self.held_by(trx);
         let is_stronger = held.cover(mode) && held != mode.into();
         if is_stronger && let Ok(at) = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx) {
@@ -140,7 +140,7 @@ impl Queue {
     }
 
     /// Grants the lock to all waiters that nothing blocks any more.
-    pub(super) fn serve(&mut self, mut served: impl FnMut(TrxId)) {
+    pub(super) fn grant(&mut self, mut served: impl FnMut(TrxId)) {
         let mut passed = Modes::default();
         let mut at = 0;
         while let Some(Waiter { trx, mode, place, yields }) = self.waiters.get(at).copied() {
@@ -218,9 +218,9 @@ mod tests {
 
     /// Returns the transactions that are granted the lock when this one has released it.
     fn served_after(queue: &mut Queue, n: u64) -> Vec<u64> {
-        assert!(queue.give_back(trx(n)));
+        assert!(queue.release(trx(n)));
         let mut served = Vec::new();
-        queue.serve(|trx| served.push(trx.0));
+        queue.grant(|trx| served.push(trx.0));
         served
     }
 
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(before, [trx(2)]);
         queue.leave(shared);
         let mut served = Vec::new();
-        queue.serve(|trx| served.push(trx.0));
+        queue.grant(|trx| served.push(trx.0));
         assert_eq!(served, [4]);
     }
 
@@ -263,7 +263,7 @@ mod tests {
         let mut queue = Queue::default();
         let serve = |queue: &mut Queue| {
             let mut served = Vec::new();
-            queue.serve(|trx| served.push(trx.0));
+            queue.grant(|trx| served.push(trx.0));
             served
         };
         assert!(queue.take(trx(1), IntentionExclusive));
@@ -305,12 +305,16 @@ mod tests {
         for (n, mode) in [(2, Shared), (3, Exclusive), (4, Shared)] {
             queue.join(trx(n), mode, n);
         }
-        assert!(queue.ease(trx(1), Shared) && !queue.ease(trx(1), Shared) && !queue.ease(trx(1), Exclusive));
+        assert!(
+            queue.downgrade(trx(1), Shared)
+                && !queue.downgrade(trx(1), Shared)
+                && !queue.downgrade(trx(1), Exclusive)
+        );
         let mut served = Vec::new();
-        queue.serve(|trx| served.push(trx.0));
+        queue.grant(|trx| served.push(trx.0));
         assert_eq!(served, [2], "the fourth waits behind the third");
         assert!(queue.held_by(trx(1)).cover(Shared) && !queue.held_by(trx(1)).cover(Exclusive));
-        assert!(!queue.ease(trx(5), Shared), "it holds nothing");
+        assert!(!queue.downgrade(trx(5), Shared), "it holds nothing");
         assert_eq!((served_after(&mut queue, 2), served_after(&mut queue, 1)), (vec![], vec![3]));
     }
 
@@ -329,7 +333,7 @@ mod tests {
         assert!(queue.take(trx(1), Exclusive));
         queue.hold(trx(2), Exclusive);
         assert!(!queue.take(trx(1), Exclusive) && !queue.take(trx(2), Shared));
-        assert!(queue.give_back(trx(1)) && queue.take(trx(2), Shared));
-        assert!(!queue.give_back(trx(1)), "it is given back once");
+        assert!(queue.release(trx(1)) && queue.take(trx(2), Shared));
+        assert!(!queue.release(trx(1)), "it is given back once");
     }
 }

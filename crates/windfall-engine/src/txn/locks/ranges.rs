@@ -15,7 +15,7 @@ fn reaches(to: Option<&Key>, key: &[u8]) -> bool {
     to.is_none_or(|to| **to >= *key)
 }
 
-fn told((from, to): (&Key, &Option<Key>)) -> KeyRange {
+fn to_range((from, to): (&Key, &Option<Key>)) -> KeyRange {
     KeyRange { from: from.clone(), to: to.clone() }
 }
 
@@ -64,7 +64,7 @@ impl Ranges {
 
     /// Returns the range that contains this key.
     pub(super) fn around(&self, key: &[u8]) -> Option<KeyRange> {
-        self.at(key).map(told)
+        self.at(key).map(to_range)
     }
 
     fn at(&self, key: &[u8]) -> Option<(&Key, &Option<Key>)> {
@@ -79,7 +79,7 @@ impl Ranges {
 
     /// Returns the ranges in key order.
     pub(super) fn iter(&self) -> impl Iterator<Item = KeyRange> {
-        self.0.iter().map(told)
+        self.0.iter().map(to_range)
     }
 }
 
@@ -129,8 +129,8 @@ mod tests {
         ] {
             ranges.lock(range(lower, upper).unwrap());
         }
-        let told: Vec<String> = ranges.iter().map(|range| range.to_string()).collect();
-        assert_eq!(told, ["from \"b\" to before \"f\"", "from \"h\" on"]);
+        let texts: Vec<String> = ranges.iter().map(|range| range.to_string()).collect();
+        assert_eq!(texts, ["from \"b\" to before \"f\"", "from \"h\" on"]);
         ranges.lock(range(Unbounded, Unbounded).unwrap());
         assert_eq!(ranges.len(), 1);
         assert_eq!(ranges.around(b"x").unwrap().to_string(), "from \"\" on");

@@ -154,14 +154,14 @@ impl Space {
     }
 
     fn serve_table(&mut self, owners: &mut LockOwners) {
-        self.table.serve(|trx| owners.serve(trx, self.id));
+        self.table.grant(|trx| owners.grant(trx, self.id));
     }
 
     fn serve_row(&mut self, key: &[u8], owners: &mut LockOwners) {
         let Some((key, queue)) = row(&mut self.rows, key) else { return };
-        queue.serve(|trx| {
+        queue.grant(|trx| {
             self.held.entry(trx).or_default().insert(key.clone());
-            owners.serve(trx, self.id);
+            owners.grant(trx, self.id);
         });
         if queue.is_empty() {
             let key = key.clone();
@@ -182,7 +182,7 @@ impl Space {
                 "a transaction in the list of inserters does not wait"
             );
             self.inserters.remove(&trx);
-            owners.settle(trx, Ok(()));
+            owners.end_wait(trx, Ok(()));
         }
     }
 
@@ -248,10 +248,10 @@ impl Space {
     ) {
         let Some((_, queue)) = row(&mut self.rows, key) else { return };
         if let Some(mode) = to {
-            if queue.ease(trx, mode.into()) {
+            if queue.downgrade(trx, mode.into()) {
                 self.serve_row(key, owners);
             }
-        } else if queue.give_back(trx) {
+        } else if queue.release(trx) {
             if let Some(held) = self.held.get_mut(&trx) {
                 let was_listed = held.remove(key);
                 debug_assert!(was_listed, "a row that is held is in the list of its holder");
@@ -265,7 +265,7 @@ impl Space {
 
     /// Releases the locks of a transaction here, at most `rows` row locks: the table lock last, because it covers the
     /// rows. Returns whether all are released.
-    pub(super) fn give_back(&mut self, trx: TrxId, rows: &mut usize, owners: &mut LockOwners) -> bool {
+    pub(super) fn release(&mut self, trx: TrxId, rows: &mut usize, owners: &mut LockOwners) -> bool {
         debug_assert!(
             !self.inserters.contains(&trx),
             "transaction {trx} releases its locks and waits to insert"
@@ -274,7 +274,7 @@ impl Space {
             self.serve_inserters(owners);
         }
         while let Some(key) = self.held.get_mut(&trx).and_then(BTreeSet::pop_first) {
-            let was_held = self.rows.get_mut(&key).is_some_and(|queue| queue.give_back(trx));
+            let was_held = self.rows.get_mut(&key).is_some_and(|queue| queue.release(trx));
             debug_assert!(was_held, "a transaction holds the rows in its list");
             self.serve_row(&key, owners);
             *rows = rows.saturating_sub(1);
@@ -283,7 +283,7 @@ impl Space {
             }
         }
         self.held.remove(&trx);
-        if self.table.give_back(trx) {
+        if self.table.release(trx) {
             self.serve_table(owners);
         }
         true

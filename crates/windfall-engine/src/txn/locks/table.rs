@@ -164,7 +164,7 @@ impl Table {
     pub(super) fn stop(&mut self, trx: TrxId, error: LockError) -> bool {
         let Some(wait) = self.owners.get_mut(trx).and_then(|owner| owner.wait.take()) else { return false };
         self.in_space(wait.wanted.space(), |space, owners| space.leave(trx, &wait, owners));
-        self.owners.settle(trx, Err(error));
+        self.owners.end_wait(trx, Err(error));
         true
     }
 
@@ -237,11 +237,11 @@ impl Table {
 
     /// Releases at most `rows` row locks of a transaction, and the locks that go with them. Returns whether it has none
     /// left.
-    pub(super) fn give_back(&mut self, me: &LockOwner, mut rows: usize) -> bool {
+    pub(super) fn release(&mut self, me: &LockOwner, mut rows: usize) -> bool {
         me.set_ended();
         let trx = me.id();
         while let Some(id) = self.owners.get(trx).and_then(|owner| owner.spaces.last().copied()) {
-            if !self.in_space(id, |space, owners| space.give_back(trx, &mut rows, owners)) {
+            if !self.in_space(id, |space, owners| space.release(trx, &mut rows, owners)) {
                 return false;
             }
             if let Some(owner) = self.owners.get_mut(trx) {

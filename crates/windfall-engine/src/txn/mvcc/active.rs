@@ -45,7 +45,7 @@ struct Running {
     /// Its first logged undo record.
     first: UndoPos,
     /// Purge has skipped some of its records.
-    left_behind: bool,
+    has_skipped_records: bool,
     /// The name by which it is prepared.
     prepared: Option<Arc<[u8]>>,
     ending: Ending,
@@ -239,7 +239,7 @@ impl Active {
         debug_assert!(!table.running.is_empty() || table.names == 0, "names are counted of no transaction");
         self.publish_oldest(&table, self.ids.next_trx());
         drop(table);
-        ended.map_or((false, None), |running| (running.left_behind, running.lock_owner))
+        ended.map_or((false, None), |running| (running.has_skipped_records, running.lock_owner))
     }
 
     /// Ids are assigned under the lock, so `next` is above all that have begun.
@@ -330,7 +330,7 @@ impl Active {
     pub(in crate::txn) fn note_skipped(&self, trx: TrxId) -> bool {
         match self.table.lock().running.get_mut(&trx) {
             Some(running) => {
-                running.left_behind = true;
+                running.has_skipped_records = true;
                 true
             }
             None => false,

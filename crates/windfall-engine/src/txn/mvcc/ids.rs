@@ -105,7 +105,7 @@ impl Ids {
         }
         // A log without space is reported before a ceiling is raised. The holder of the mutex does not wait for log
         // space, because drops need ids, too.
-        let _room = self.pool.context().log.admit_space_maker(RECORD)?;
+        let _room = self.pool.context().log.admit_freeing(RECORD)?;
         for counter in both {
             if counter.is_short() {
                 counter.ceiling.fetch_add(BLOCK, SeqCst);

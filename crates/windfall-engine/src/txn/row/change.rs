@@ -78,9 +78,9 @@ pub fn change<'e: 't, 't>(
         lock_owner.add_weight(1);
     }
     // If the rollback fails, the row is left partly changed.
-    let is_cut_off = done.is_err() && trx.has_changed_since(&start);
-    if is_cut_off {
-        transactions.rollbacks().note_cut_off(trx.id(), target.clustered.space().id());
+    let is_partly_changed = done.is_err() && trx.has_changed_since(&start);
+    if is_partly_changed {
+        transactions.rollbacks().note_partial_change(trx.id(), target.clustered.space().id());
     }
     match &done {
         // Before the key latch is released: the next call finds a row without unfinished changes.
@@ -98,8 +98,8 @@ pub fn change<'e: 't, 't>(
         Err(Stop::Failed(_)) if last => drop(trx.roll_back(RollbackCaller::Inside)?),
         Err(Stop::Failed(_)) => trx.roll_back_call(&start)?,
     }
-    if is_cut_off {
-        transactions.rollbacks().forget_cut_off(trx.id());
+    if is_partly_changed {
+        transactions.rollbacks().forget_partial_change(trx.id());
     }
     done
 }

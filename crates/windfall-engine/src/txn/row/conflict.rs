@@ -54,7 +54,7 @@ impl<E: Into<Error>> From<E> for Stop {
 }
 
 /// Waits until the call is no longer blocked. A lock that is acquired belongs to the transaction, which may
-/// [ease](Trx::ease_waits) it if the call fails.
+/// [ease](Trx::downgrade_waits) it if the call fails.
 ///
 /// # Errors
 /// [`LockError`](crate::error::LockError), [`TransactionError`](crate::error::TransactionError); a call from within
@@ -96,7 +96,11 @@ fn await_lock(trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<
 ///
 /// # Errors
 /// The failure of the attempt; those of [`await_lock`].
-pub fn settle<T>(trx: &mut Trx<'_>, attempted: Result<T, Stop>, waits: &mut Waits) -> Result<Option<T>> {
+pub fn result_or_wait<T>(
+    trx: &mut Trx<'_>,
+    attempted: Result<T, Stop>,
+    waits: &mut Waits,
+) -> Result<Option<T>> {
     match attempted {
         Ok(done) => Ok(Some(done)),
         Err(Stop::Failed(error)) => Err(error),

@@ -22,7 +22,7 @@ fn base(log_size: u64) -> Base {
     // Creates and records the files first: in a simulation a thread that waits for the log cannot do it.
     base.put(b"first", FIRST, Mode::Put).unwrap();
     base.checkpointer.checkpoint_all(false).unwrap();
-    env.settle(50);
+    env.run_workers(50);
     base.checkpointer.checkpoint_all(false).unwrap();
     base
 }

@@ -86,7 +86,7 @@ impl Run {
             Step::Many(changes, commit) => self.many(changes, *commit)?,
             Step::Beside(changes, commit) => self.beside(changes, *commit)?,
             Step::Checkpoint => drop(base.checkpointer.checkpoint(false)?),
-            Step::Settle => self.env.settle(6),
+            Step::Settle => self.env.run_workers(6),
             Step::Purge => drop(base.transactions.purge().step()?),
         }
         self.base.sync()?;
@@ -162,7 +162,7 @@ impl Run {
     /// truncated past the start of the transaction.
     fn pause(&self) -> Result<()> {
         self.base.sync()?;
-        self.env.settle(3);
+        self.env.run_workers(3);
         match self.env.random() % 6 {
             0 => drop(self.base.checkpointer.checkpoint(false)?),
             // Now only the checkpoint's own record names the transaction.
@@ -277,7 +277,7 @@ fn enumerate_script(seed: u64, script: &[Step], roomy: bool, every: u64) -> u64 
             survivor.crash_at(1 + operation % 47);
             let env = SimulatedEnv::new(seed);
             if let Ok(base) = Base::open(setup(&survivor, &env, roomy)) {
-                env.settle(10);
+                env.run_workers(10);
                 let _ = base.checkpointer.checkpoint(false);
             }
             check(&survivor.restart(survive), seed, roomy, &rows, &next, &what);

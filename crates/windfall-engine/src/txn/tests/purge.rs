@@ -427,10 +427,10 @@ fn a_writer_finds_its_slices_made() {
     for round in 3..9 {
         for n in 0..300 {
             if n % 50 == 0 {
-                streams.make_ahead().unwrap();
+                streams.create_next_slices().unwrap();
                 ahead += base.slices() - made;
                 made = base.slices();
-                streams.make_ahead().unwrap();
+                streams.create_next_slices().unwrap();
                 assert_eq!(base.slices(), made, "one is enough");
             }
             let before = work::so_far();

@@ -17,13 +17,13 @@
 //!   transaction was handed over meanwhile ([`are_clear_of`]).
 //! - A row change that was interrupted has some of its entries and not others. It belongs to a transaction that is
 //!   here, or to one that has failed to roll back completely. The failure is noted before the table's gate, or its
-//!   [`Space::check_lock`], is released ([`may_have_cut_off`]).
+//!   [`Space::check_lock`], is released ([`may_have_partial_change`]).
 //! - A rollback that cannot continue, because the disk is full or a page cannot be read, is retried from time to time,
 //!   and the others continue meanwhile. Closing the database leaves the remaining rollbacks to the next opening.
 //!
 //! [`Space::check_lock`]: crate::buffer::Space::check_lock
 //! [`are_clear_of`]: super::rollbacks::Rollbacks::are_clear_of
-//! [`may_have_cut_off`]: super::rollbacks::Rollbacks::may_have_cut_off
+//! [`may_have_partial_change`]: super::rollbacks::Rollbacks::may_have_partial_change
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -199,9 +199,9 @@ fn continue_rollback(transactions: &Transactions, trx: Suspended, mut from: Opti
 }
 
 /// Waits until no background rollback has changes left in a table, or those that have cannot continue.
-pub fn await_rollbacks_that_get_on(transactions: &Transactions, space: SpaceId, at_most: Duration) {
+pub fn await_progressing_rollbacks(transactions: &Transactions, space: SpaceId, at_most: Duration) {
     let env = &transactions.pool().context().env;
-    let is_over = || !transactions.rollbacks().gets_on(space);
+    let is_over = || !transactions.rollbacks().makes_progress(space);
     env.wait_unhindered(&transactions.rollbacks().moved, at_most, &mut || is_over());
 }
 

@@ -16,10 +16,10 @@
 //!   records that purge has not finished. Nothing of the table is logged while its gate is closed, so all these records
 //!   are below the ends that the streams have at that time.
 //! - The numbers of rows and entries differ if a row change was interrupted: by a crash, until it is rolled back, or by
-//!   a rollback that failed in the middle of a record. Both cases are recorded ([`Rollbacks::may_have_cut_off`]). An
-//!   open or a prepared transaction does not matter: each of its calls was complete.
+//! a rollback that failed in the middle of a record. Both cases are recorded ([`Rollbacks::may_have_partial_change`]).
+//! An open or a prepared transaction does not matter: each of its calls was complete.
 //!
-//! [`Rollbacks::may_have_cut_off`]: super::rollbacks::Rollbacks::may_have_cut_off
+//! [`Rollbacks::may_have_partial_change`]: super::rollbacks::Rollbacks::may_have_partial_change
 
 use super::manager::Transactions;
 use crate::buffer::Space;
@@ -69,6 +69,6 @@ pub fn with_table_quiesced<T>(
     );
     run(Quiesced {
         is_purged: ends.iter().all(|(stream, end)| stream.is_purged_of(table.id(), *end)),
-        has_whole_rows: !transactions.rollbacks().may_have_cut_off(table.id()),
+        has_whole_rows: !transactions.rollbacks().may_have_partial_change(table.id()),
     })
 }

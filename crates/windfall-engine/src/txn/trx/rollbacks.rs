@@ -30,7 +30,7 @@ pub struct Rollbacks {
     /// Signals that a rollback or a search has ended, or cannot continue.
     pub(super) moved: Event,
     /// The number of transactions with a partly applied row change.
-    cut_off: AtomicUsize,
+    partial_changes: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ pub(super) struct State {
     pub searches: VecDeque<Search>,
     pub waiting: VecDeque<Waiting>,
     /// Transactions with a partly applied row change, and its table.
-    pub cut_off: BTreeMap<TrxId, SpaceId>,
+    pub partial_changes: BTreeMap<TrxId, SpaceId>,
 }
 
 /// A search for the records of a stream's unfinished transactions.
@@ -88,7 +88,12 @@ impl Waiting {
 impl Rollbacks {
     pub(in crate::txn) fn new() -> Self {
         let state = Mutex::new(Rank::Leaf, State::default());
-        Self { state, wake: Arc::new(Event::new()), moved: Event::new(), cut_off: AtomicUsize::new(0) }
+        Self {
+            state,
+            wake: Arc::new(Event::new()),
+            moved: Event::new(),
+            partial_changes: AtomicUsize::new(0),
+        }
     }
 
     /// Returns the event that wakes the worker early.
@@ -138,7 +143,7 @@ impl Rollbacks {
     }
 
     /// Returns whether one of those that may have changed a table makes progress.
-    pub(super) fn gets_on(&self, space: SpaceId) -> bool {
+    pub(super) fn makes_progress(&self, space: SpaceId) -> bool {
         let state = self.state.lock();
         let mut waiting = state.waiting.iter().filter(|waiting| waiting.touched.contains(&space));
         state.searches.iter().any(|search| !search.failed) || waiting.any(|waiting| !waiting.failed)
@@ -146,22 +151,22 @@ impl Rollbacks {
 
     /// Notes that a transaction has changed a row of a table in part, or has rolled back such a change in part. The
     /// caller is still inside the table's gate, or keeps the table from being quiesced.
-    pub fn note_cut_off(&self, trx: TrxId, space: SpaceId) {
-        if self.state.lock().cut_off.insert(trx, space).is_none() {
-            self.cut_off.fetch_add(1, SeqCst);
+    pub fn note_partial_change(&self, trx: TrxId, space: SpaceId) {
+        if self.state.lock().partial_changes.insert(trx, space).is_none() {
+            self.partial_changes.fetch_add(1, SeqCst);
         }
     }
 
     /// Notes that the change is rolled back, or the transaction has ended.
-    pub(in crate::txn) fn forget_cut_off(&self, trx: TrxId) {
-        if self.cut_off.load(SeqCst) > 0 && self.state.lock().cut_off.remove(&trx).is_some() {
-            self.cut_off.fetch_sub(1, SeqCst);
+    pub(in crate::txn) fn forget_partial_change(&self, trx: TrxId) {
+        if self.partial_changes.load(SeqCst) > 0 && self.state.lock().partial_changes.remove(&trx).is_some() {
+            self.partial_changes.fetch_sub(1, SeqCst);
         }
     }
 
     /// Returns whether a row of this table may have a partly applied change that is still to be rolled back.
-    pub(in crate::txn) fn may_have_cut_off(&self, space: SpaceId) -> bool {
-        let is_cut_off = || self.state.lock().cut_off.values().any(|table| *table == space);
+    pub(in crate::txn) fn may_have_partial_change(&self, space: SpaceId) -> bool {
+        let is_cut_off = || self.state.lock().partial_changes.values().any(|table| *table == space);
         !self.blockers(space).is_empty() || is_cut_off()
     }
 

@@ -40,13 +40,13 @@ use crate::{
             Stream,
             record::UndoRecord,
             rollback::{LOG_OF_END, LOG_PER_ENTRY, RollbackSpace},
-            stream::{Place, Tail},
+            stream::{Appender, Place},
         },
     },
 };
 
 /// The divisor of the log size that limits the reservation of one transaction between its calls.
-const STANDING: u64 = 16;
+const RESERVATION_DIVISOR: u64 = 16;
 
 /// The requirements of an isolation level on changes.
 #[derive(Clone, Debug, Default)]
@@ -95,7 +95,7 @@ impl<'e> Trx<'e> {
         let bytes = core::mem::take(&mut state.reserved_bytes);
         let rollback_space =
             if state.rollback_log_bytes <= bytes { RollbackSpace::Ahead } else { RollbackSpace::PerRecord };
-        let reservation = (bytes > 0).then(|| transactions.log().take_up(bytes));
+        let reservation = (bytes > 0).then(|| transactions.log().attach_bytes(bytes));
         let (rules, waited_for) = (Rules::default(), SmallVec::new());
         Self {
             transactions,
@@ -115,7 +115,7 @@ impl<'e> Trx<'e> {
         debug_assert!(!self.ended, "a transaction is suspended after its end");
         self.ended = true;
         let mut state = core::mem::take(&mut self.state);
-        let most = self.transactions.log().size() / STANDING;
+        let most = self.transactions.log().size() / RESERVATION_DIVISOR;
         let kept = if state.rollback_log_bytes <= most { state.rollback_log_bytes } else { 0 };
         state.reserved_bytes = self.reservation.take().map_or(0, |reservation| reservation.leave(kept));
         state
@@ -228,7 +228,7 @@ impl<'e> Trx<'e> {
 
     /// The call has failed: of the locks that it has waited for it keeps only what it would hold without the wait. A
     /// lock that was waited for is exclusive, so that several waiters for one key do not all upgrade a shared lock.
-    pub fn ease_waits(&mut self) {
+    pub fn downgrade_waits(&mut self) {
         let Some(lock_owner) = &self.state.lock_owner else { return };
         for (row, held) in self.waited_for.drain(..) {
             self.transactions.lock_manager().downgrade_row(lock_owner, &row, held);
@@ -250,7 +250,7 @@ impl<'e> Trx<'e> {
     ///
     /// # Errors
     /// If the log accepts no more records.
-    pub fn tail<'t>(&mut self, temporary: Option<&'t Arc<Stream>>) -> Result<Tail<'t>>
+    pub fn tail<'t>(&mut self, temporary: Option<&'t Arc<Stream>>) -> Result<Appender<'t>>
     where
         'e: 't,
     {
@@ -274,7 +274,7 @@ impl<'e> Trx<'e> {
     ///
     /// # Errors
     /// I/O, a full disk; more transactions than a checkpoint can name.
-    pub fn reserve(&self, tail: &mut Tail<'_>, bytes: usize) -> Result<()> {
+    pub fn reserve(&self, tail: &mut Appender<'_>, bytes: usize) -> Result<()> {
         tail.reserve(bytes)?;
         if tail.durability() == Durability::Logged && self.previous(tail) == UndoPos::NONE {
             self.transactions.active().note_first(
@@ -287,7 +287,7 @@ impl<'e> Trx<'e> {
     }
 
     /// Returns the record before the next one in the stream of `tail`, which [`Trx::tail`] has returned.
-    pub fn previous(&self, tail: &Tail<'_>) -> UndoPos {
+    pub fn previous(&self, tail: &Appender<'_>) -> UndoPos {
         match tail.durability() {
             Durability::Logged => self.state.logged.map_or(UndoPos::NONE, |(_, last)| last),
             Durability::Temporary => {
@@ -303,7 +303,7 @@ impl<'e> Trx<'e> {
     pub fn write_undo(
         &mut self,
         mtr: &mut Mtr<'_>,
-        tail: &mut Tail<'_>,
+        tail: &mut Appender<'_>,
         place: Place,
         record: &[u8],
         table: SpaceId,
@@ -399,7 +399,7 @@ impl<'e> Trx<'e> {
     ///
     /// # Errors
     /// A full disk: it is still prepared.
-    pub fn revoke(&mut self) -> Result<Lsn> {
+    pub fn revoke_prepare(&mut self) -> Result<Lsn> {
         if !self.state.prepared {
             return Ok(Lsn::ZERO);
         }
@@ -450,13 +450,13 @@ impl<'e> Trx<'e> {
         if self.state.id == TrxId::NONE {
             return;
         }
-        self.transactions.rollbacks().forget_cut_off(self.state.id);
-        let (left_behind, lock_owner) = self.transactions.active().end(self.state.id);
+        self.transactions.rollbacks().forget_partial_change(self.state.id);
+        let (has_skipped_records, lock_owner) = self.transactions.active().end(self.state.id);
         // Waiters for its locks check whether it has ended.
         if let Some(lock_owner) = lock_owner {
             self.transactions.lock_manager().end(&lock_owner);
         }
-        if left_behind {
+        if has_skipped_records {
             let id = self.state.id;
             if let Some((stream, last)) = self.logged() {
                 stream.schedule_walk(id, last);

@@ -34,7 +34,7 @@ pub fn commit_prepared(transactions: &Transactions, name: &[u8]) -> Result<Lsn> 
 /// Those of [`Prepared::take`](super::prepared::Prepared::take). On a full disk the transaction continues to wait.
 pub fn roll_back_prepared(transactions: &Transactions, name: &[u8]) -> Result<(Lsn, Result<()>)> {
     let mut trx = Trx::resume(transactions, transactions.prepared().take(name)?);
-    let revoked = match trx.revoke() {
+    let revoked = match trx.revoke_prepare() {
         Ok(revoked) => revoked,
         Err(error) => {
             transactions.prepared().leave(name, trx.suspend());

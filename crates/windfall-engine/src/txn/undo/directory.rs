@@ -164,9 +164,9 @@ impl Streams {
     ///
     /// # Errors
     /// I/O, a full disk.
-    pub fn make_ahead(&self) -> Result<()> {
+    pub fn create_next_slices(&self) -> Result<()> {
         let _room = self.context.pool.context().log.admit(LOG_PER_STEP)?;
-        self.all().try_for_each(Stream::make_ahead)
+        self.all().try_for_each(Stream::create_next_slices)
     }
 
     /// Returns the stream of this number, which is created if it does not exist.

@@ -48,7 +48,7 @@ pub enum AtUndoLimit {
 /// The interval at which the progress of purge is checked.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The number of checks without progress after which purge counts as blocked.
-const FRUITLESS_MOST: u32 = 30;
+const MAX_IDLE_CHECKS: u32 = 30;
 
 /// The limit on undo, and the waits for it.
 #[derive(Debug)]
@@ -153,7 +153,7 @@ impl UndoLimit {
             LockTimeout::Forever => true,
         };
         let mut fruitless = 0;
-        while fruitless < FRUITLESS_MOST && may_wait(self.context.now().saturating_sub(began)) {
+        while fruitless < MAX_IDLE_CHECKS && may_wait(self.context.now().saturating_sub(began)) {
             drop(Held::take(Rank::Row));
             let (purged, met_quiesced) = self.purge.progress();
             self.context.purge_wake.notify();

@@ -35,7 +35,7 @@ use super::{
     chains,
     directory::Streams,
     position::byte_of,
-    purge_state::{DEFERRED_MOST, Outcome, PassedBy, State, Unpurged},
+    purge_state::{MAX_DEFERRED, Outcome, SkippedRecords, State, Unpurged},
     record::{Body, EntryChange, RowChange, Touch, UndoRecord},
     rollback::{carries, merge},
     stream::{Stored, Stream, UndoContext},
@@ -66,7 +66,7 @@ const SLICES_PER_STEP: usize = 64;
 /// The time between retries of records that were put aside.
 pub(in crate::txn) const ASIDE_PAUSE: Duration = Duration::from_secs(5);
 /// Rounds without progress after which the remaining records must be blocked by others.
-const FRUITLESS_MOST: usize = 20;
+const MAX_IDLE_CHECKS: usize = 20;
 /// Bytes of log that a step may need.
 const LOG_PER_STEP: u64 = 256 << 10;
 /// Bytes of log that the removal of a secondary entry may need.
@@ -161,7 +161,7 @@ impl Purge {
         stream.purge.state.lock().aside_due = Duration::ZERO;
         let mut idle = 0;
         let mut last = None;
-        while idle < FRUITLESS_MOST {
+        while idle < MAX_IDLE_CHECKS {
             let _room = self.context.log().admit(LOG_PER_STEP)?;
             let mut state = stream.purge.state.lock();
             let Stepped { more, cut } = self.purge_locked(stream, &mut state)?;
@@ -246,7 +246,7 @@ impl Purge {
         let before = state.at;
         let passed = self.pass(stream, &horizon, state, &mut left);
         debug_assert!(state.at >= before, "purge passes a stream in one direction");
-        debug_assert!(state.deferred.len() <= DEFERRED_MOST, "more records are deferred than are kept");
+        debug_assert!(state.deferred.len() <= MAX_DEFERRED, "more records are deferred than are kept");
         stream.purge.passed.store(state.at, Relaxed);
         *stream.purge.deferred_tables.lock() = state.quiesced.keys().copied().collect();
         passed?;
@@ -287,7 +287,7 @@ impl Purge {
             match outcome {
                 Outcome::Purged => {}
                 // It can be read again, and is treated like other records.
-                Outcome::Busy | Outcome::Cut if state.deferred.len() < DEFERRED_MOST => {
+                Outcome::Busy | Outcome::Cut if state.deferred.len() < MAX_DEFERRED => {
                     state.deferred.push(record);
                 }
                 Outcome::Quiesced => state.defer_quiesced(record),
@@ -307,7 +307,7 @@ impl Purge {
         left: &mut Left,
     ) -> Result<()> {
         while horizon.covers(*trx) && *next != UndoPos::NONE && left.records > 0 {
-            if state.deferred.len() >= DEFERRED_MOST {
+            if state.deferred.len() >= MAX_DEFERRED {
                 break;
             }
             left.records -= 1;
@@ -341,7 +341,7 @@ impl Purge {
                 self.met_quiesced.fetch_add(1, Relaxed);
                 continue;
             }
-            while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
+            while left.records > 0 && state.deferred.len() < MAX_DEFERRED {
                 let (next, last) = state.quiesced[&table].clone().into_inner();
                 let Some((at, stored)) = stream.next_record(next)?.filter(|(at, _)| *at <= last) else {
                     state.quiesced.remove(&table);
@@ -373,7 +373,7 @@ impl Purge {
     /// Continues the scan of the stream.
     fn pass(&self, stream: &Stream, horizon: &Snapshot, state: &mut State, left: &mut Left) -> Result<()> {
         let mut looked_at = None;
-        while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
+        while left.records > 0 && state.deferred.len() < MAX_DEFERRED {
             let end = stream.end();
             let slice = state.at / stream.slice_bytes();
             if looked_at.replace(slice) != Some(slice)
@@ -381,7 +381,7 @@ impl Purge {
                 && sealed.leaves_nothing
                 && horizon.covers_all_up_to(sealed.youngest)
             {
-                state.pass_over(slice, stream.slice_bytes(), sealed.youngest);
+                state.skip_if_locked(slice, stream.slice_bytes(), sealed.youngest);
                 continue;
             }
             let Some((at, stored)) = stream.next_record(state.at)? else {
@@ -403,7 +403,7 @@ impl Purge {
                     break;
                 }
             } else if self.active.note_skipped(trx) {
-                state.left.insert(trx, PassedBy { slices: slices.into(), tables: [table].into() });
+                state.left.insert(trx, SkippedRecords { slices: slices.into(), tables: [table].into() });
             } else {
                 // It has ended, and a reader may still need the versions before.
                 stream.purge.blocked_at.store(trx.0, Relaxed);

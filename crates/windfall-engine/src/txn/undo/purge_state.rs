@@ -22,9 +22,9 @@ use crate::{
 };
 
 /// The maximum number of records per stream that wait for a key latch.
-pub(super) const DEFERRED_MOST: usize = 256;
+pub(super) const MAX_DEFERRED: usize = 256;
 /// The maximum number of records per stream that are put aside because of an unreadable page.
-pub(super) const ASIDE_MOST: usize = 1024;
+pub(super) const MAX_ASIDE: usize = 1024;
 
 /// The progress of purge in a stream.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(super) struct State {
     /// Everything before was purged or is noted below.
     pub at: u64,
     /// Transactions with skipped records.
-    pub left: BTreeMap<TrxId, PassedBy>,
+    pub left: BTreeMap<TrxId, SkippedRecords>,
     /// Those of them that have ended, each with the next record to purge.
     pub walks: Vec<(TrxId, UndoPos)>,
     /// Records of rows with a busy key latch.
@@ -63,7 +63,7 @@ pub(super) struct State {
 
 /// The places of the skipped records of a transaction.
 #[derive(Debug, Default)]
-pub(super) struct PassedBy {
+pub(super) struct SkippedRecords {
     pub slices: BTreeSet<u64>,
     /// The tables of these records.
     pub tables: BTreeSet<SpaceId>,
@@ -145,8 +145,8 @@ impl StreamPurge {
         let end = end();
         assert!(state.at <= end, "purge has processed a stream up to {}, and it ends at {end}", state.at);
         assert!(self.passed.load(Relaxed) <= state.at, "purge reports more than it has processed");
-        assert!(state.deferred.len() <= DEFERRED_MOST, "more records are deferred than are kept");
-        assert!(state.aside.len() <= ASIDE_MOST, "more records are put aside than are kept");
+        assert!(state.deferred.len() <= MAX_DEFERRED, "more records are deferred than are kept");
+        assert!(state.aside.len() <= MAX_ASIDE, "more records are put aside than are kept");
         // The walk of a transaction may be ahead of the position.
         let deferred = state.unpurged().map(|record| record.at);
         let last = deferred.chain(state.quiesced.values().map(|range| *range.end())).max();
@@ -212,7 +212,7 @@ impl State {
     }
 
     /// Skips the slice at the current position, in which nothing is to be purged.
-    pub(super) fn pass_over(&mut self, slice: u64, slice_bytes: u64, youngest: TrxId) {
+    pub(super) fn skip_if_locked(&mut self, slice: u64, slice_bytes: u64, youngest: TrxId) {
         // A pending walk needs each record of its transaction to find the record before. There may be one here, which
         // may extend into the next slice.
         for (_, passed) in self.left.range_mut(..=youngest) {
@@ -257,11 +257,11 @@ impl State {
     }
 
     pub(super) fn put_aside(&mut self, record: Unpurged) {
-        if self.aside.len() == ASIDE_MOST {
+        if self.aside.len() == MAX_ASIDE {
             self.aside.pop_front();
         }
         self.aside.push_back(record);
-        debug_assert!(self.aside.len() <= ASIDE_MOST, "more records are put aside than are kept");
+        debug_assert!(self.aside.len() <= MAX_ASIDE, "more records are put aside than are kept");
     }
 }
 

@@ -4,9 +4,9 @@
 //! purge, and removed when their slice is dropped as a whole.
 //!
 //! **Invariants.** A position is never used twice. There is one appender at a time ([`Stream::lock`]). It locks the
-//! stream before any page, then latches the leaf, then the undo pages ([`Tail::prepare`], which may fail), and then
-//! applies the changes ([`Tail::write`], which cannot fail). The page after the page in use is formatted and empty, so
-//! a forward reader finds the end without requesting a page that was never created. After a restart, existing slices
+//! stream before any page, then latches the leaf, then the undo pages ([`Appender::prepare`], which may fail), and then
+//! applies the changes ([`Appender::write`], which cannot fail). The page after the page in use is formatted and empty,
+//! so a forward reader finds the end without requesting a page that was never created. After a restart, existing slices
 //! are no longer written, except to mark records as undone: the first append begins a new slice.
 //!
 //! The purge worker creates the next slice once the current one is half full. So no writer waits for the system tree,
@@ -138,7 +138,7 @@ pub struct Stream {
     /// The position up to which records are readable, or will be once a latch is released.
     end: AtomicU64,
     /// The summaries of full slices that this process has written.
-    sealed: Mutex<BTreeMap<u64, Sealed>>,
+    sealed: Mutex<BTreeMap<u64, SliceSummary>>,
     /// The state of purge in this stream.
     pub(super) purge: StreamPurge,
     /// The readers of a temporary stream.
@@ -153,12 +153,12 @@ struct End {
     /// The newest slice.
     newest: Option<(u64, Arc<Space>)>,
     /// The slice that is being written, and its summary.
-    open: Option<(u64, Sealed)>,
+    open: Option<(u64, SliceSummary)>,
 }
 
 /// The summary of a slice, for purge to skip it without reading it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sealed {
+pub(super) struct SliceSummary {
     /// The youngest transaction with a record in it.
     pub youngest: TrxId,
     /// Whether none of its records leaves anything to purge.
@@ -178,7 +178,7 @@ pub struct Stored {
 
 /// The right to append.
 #[derive(Debug)]
-pub struct Tail<'s> {
+pub struct Appender<'s> {
     stream: &'s Stream,
     end: MutexGuard<'s, End>,
 }
@@ -191,7 +191,7 @@ pub struct Place {
     /// Pages to be formatted.
     fresh: Vec<Slot>,
     /// Whether the record is the first one to reach a half of its slice.
-    enters: bool,
+    reaches_half: bool,
 }
 
 #[derive(Debug)]
@@ -256,7 +256,7 @@ impl Stream {
     }
 
     /// Returns the summary of a slice; `None` for one that is being written, or was written by another process.
-    pub(super) fn sealed(&self, slice: u64) -> Option<Sealed> {
+    pub(super) fn sealed(&self, slice: u64) -> Option<SliceSummary> {
         self.sealed.lock().get(&slice).copied()
     }
 
@@ -312,8 +312,8 @@ impl Stream {
     }
 
     /// Waits for the right to append. Must be called without a latch.
-    pub fn lock(&self) -> Tail<'_> {
-        Tail { stream: self, end: self.tail.lock() }
+    pub fn lock(&self) -> Appender<'_> {
+        Appender { stream: self, end: self.tail.lock() }
     }
 
     /// Returns whether no thread is appending.
@@ -325,8 +325,8 @@ impl Stream {
     /// meanwhile picks another stream. Must be called without a latch.
     ///
     /// # Errors
-    /// As [`Tail::reserve`].
-    pub(in crate::txn) fn make_ahead(&self) -> Result<()> {
+    /// As [`Appender::reserve`].
+    pub(in crate::txn) fn create_next_slices(&self) -> Result<()> {
         let Some(mut end) = self.tail.try_lock() else { return Ok(()) };
         let in_use = end.next / self.slice_bytes();
         let half_full = end.next % self.slice_bytes() >= self.slice_bytes() / 2;
@@ -615,7 +615,7 @@ impl Place {
     }
 }
 
-impl Tail<'_> {
+impl Appender<'_> {
     /// Returns the position of the next record.
     pub fn position(&self) -> UndoPos {
         self.stream.undo_pos(self.end.next)
@@ -659,8 +659,12 @@ impl Tail<'_> {
     /// I/O. The mini-transaction is unchanged then.
     pub fn prepare(&mut self, mtr: &mut Mtr<'_>, bytes: usize) -> Result<Place> {
         let stream = self.stream;
-        let mut place =
-            Place { at: self.end.next, pieces: Vec::with_capacity(1), fresh: Vec::new(), enters: false };
+        let mut place = Place {
+            at: self.end.next,
+            pieces: Vec::with_capacity(1),
+            fresh: Vec::new(),
+            reaches_half: false,
+        };
         let mut at = self.end.next;
         let mut left = HEAD + bytes;
         while left > 0 {
@@ -668,7 +672,7 @@ impl Tail<'_> {
             let space =
                 stream.space(slice).ok_or_else(|| stream.damaged(at, "its slice was not reserved"))?;
             let slot = mtr.latch(&space, page)?;
-            place.enters |= offset == 0 && u64::from(page.0).is_multiple_of(PAGES / 2);
+            place.reaches_half |= offset == 0 && u64::from(page.0).is_multiple_of(PAGES / 2);
             if (offset == 0 || at == BEGIN) && u64::from(page.0) + 1 < PAGES {
                 place.fresh.push(mtr.latch_fresh(&space, PageNo(page.0 + 1))?);
             }
@@ -690,7 +694,7 @@ impl Tail<'_> {
         let leaves_nothing = UndoRecord::leaves_nothing(record);
         let [first, last] = [at, self.end.next - 1].map(|at| at / self.stream.slice_bytes());
         for slice in first..=last {
-            let of = |seen: Sealed| Sealed {
+            let of = |seen: SliceSummary| SliceSummary {
                 youngest: seen.youngest.max(trx),
                 leaves_nothing: seen.leaves_nothing && leaves_nothing,
             };
@@ -701,7 +705,7 @@ impl Tail<'_> {
                         debug_assert!(full < slice, "slices are filled in order");
                         self.stream.sealed.lock().insert(full, seen);
                     }
-                    (slice, Sealed { youngest: trx, leaves_nothing })
+                    (slice, SliceSummary { youngest: trx, leaves_nothing })
                 }
             });
         }
@@ -741,7 +745,7 @@ impl Tail<'_> {
         );
         self.note(place.at, record);
         self.stream.end.store(self.end.next, Release);
-        if place.enters {
+        if place.reaches_half {
             // A full slice can be purged, or the next slice must be created.
             self.stream.context.purge_wake.notify();
         }

@@ -32,7 +32,7 @@ fn with_changes(db: &Database, env: &SimulatedEnv, names: &[&str], rows: u32) ->
         trx.table(&table).put(&key(0), &long(2)).unwrap();
         trx.table(&table).put(&key(0), &vec![2; 60_000]).unwrap();
     }
-    env.settle(1000);
+    env.run_workers(1000);
     trx
 }
 
@@ -47,7 +47,7 @@ fn a_check_after_a_check_knows_the_deferred_records() {
         let (table, entries) = (space(&db, "t"), index(&db, "t"));
         let report = check_with_hook(&db, "t", usize::MAX, || {
             trx.take().expect("it is one piece").commit().unwrap();
-            env.settle(1000);
+            env.run_workers(1000);
         });
         assert_eq!(report.findings, Vec::<String>::new());
         assert!(marked(&db, "t") == u64::from(MANY_ROWS) && !is_purged(&db, &table));
@@ -58,7 +58,7 @@ fn a_check_after_a_check_knows_the_deferred_records() {
         });
         let expected = if whole { (Some(0), 1) } else { (Some(u64::from(MANY_ROWS)), 0) };
         assert_eq!((seen, report.findings.len()), expected, "{:?}", report.findings);
-        env.settle(1000);
+        env.run_workers(1000);
         assert!(marked(&db, "t") == 0 && is_purged(&db, &table));
         assert_eq!(db.check_live().unwrap().findings.len(), 1);
     }
@@ -83,7 +83,7 @@ fn deferred_records_outlive_their_check_and_not_their_table() {
         let entries = index(&db, "t");
         check_with_hook(&db, "t", usize::MAX, || {
             trx.take().expect("it is one piece").commit().unwrap();
-            env.settle(1000);
+            env.run_workers(1000);
             assert!(is_purged(&db, &other) && marked_in(&entries) == u64::from(ROWS), "{end:?}");
             if end == End::Crashed {
                 disk = disk.restart(Survive::Everything);
@@ -104,7 +104,7 @@ fn deferred_records_outlive_their_check_and_not_their_table() {
             [other, table] = ["a", "t"].map(|name| space(&db, name));
             assert!(!is_purged(&db, &table));
         }
-        env.settle(3000);
+        env.run_workers(3000);
         assert!(is_purged(&db, &table) && is_purged(&db, &other), "{end:?}");
         let report = db.check().unwrap();
         assert_eq!(report.findings, Vec::<String>::new(), "{end:?}");
@@ -126,9 +126,9 @@ fn two_checks_defer_the_records_of_their_tables() {
         let [trx, before] = [(); 2].map(|()| begin(&db));
         change(&before, 1);
         before.commit().unwrap();
-        env.settle(1000);
+        env.run_workers(1000);
         change(&trx, 2);
-        env.settle(1000);
+        env.run_workers(1000);
         let mut trx = Some(trx);
         let entries = [first, second].map(|name| index(&db, name));
         let marked = || entries.each_ref().map(|tree| marked_in(tree));
@@ -136,14 +136,14 @@ fn two_checks_defer_the_records_of_their_tables() {
         check_with_hook(&db, first, usize::MAX, || {
             check_with_hook(&db, second, usize::MAX, || {
                 trx.take().expect("it is one piece").commit().unwrap();
-                env.settle(1000);
+                env.run_workers(1000);
                 assert_eq!(marked(), [u64::from(ROWS); 2]);
             });
-            env.settle(1000);
+            env.run_workers(1000);
             assert_eq!(marked(), [u64::from(ROWS), 0]);
             came += 1;
         });
-        env.settle(1000);
+        env.run_workers(1000);
         assert_eq!((marked(), came), ([0; 2], 1));
     }
 }
@@ -162,7 +162,7 @@ fn a_deferred_record_that_a_view_needs_is_kept() {
     other.put(b"row", &[1; 100]).unwrap();
     let [one, two] = [(); 2].map(|()| begin(&db));
     change(&one, b"a");
-    env.settle(500);
+    env.run_workers(500);
     // Purge stops at this read view.
     let old = view();
     other.put(b"row", &[2; 100]).unwrap();
@@ -175,16 +175,16 @@ fn a_deferred_record_that_a_view_needs_is_kept() {
     let entries = index(&db, "t");
     check_with_hook(&db, "t", PIECE, || {
         drop(old.take());
-        env.settle(500);
+        env.run_workers(500);
         assert_eq!(marked_in(&entries), 3);
     });
-    env.settle(500);
+    env.run_workers(500);
     assert_eq!(marked_in(&entries), 1, "two were read again");
     let within = young.table(&table);
     assert_eq!(within.get(b"b").unwrap(), Some(vec![1; 100]));
     assert_eq!(within.index("first").unwrap().get(&[1]).unwrap().count(), 1);
     young.commit().unwrap();
-    env.settle(500);
+    env.run_workers(500);
     assert_eq!(marked_in(&entries), 0);
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
@@ -362,7 +362,7 @@ impl World {
             33 => self.views.iter().for_each(|view| self.assert_sees(view)),
             34..37 => {
                 let most = self.draw(60);
-                self.env.settle(most);
+                self.env.run_workers(most);
             }
             37 if self.checked.len() < 2 => self.check(),
             _ => {}
@@ -391,7 +391,7 @@ impl World {
     }
 
     fn assert_settled(db: &Database, env: &SimulatedEnv, rows: &[Rows]) {
-        env.settle(2000);
+        env.run_workers(2000);
         let metrics = db.metrics();
         assert_eq!(metrics.history_bytes, 0);
         for (name, rows) in TABLES.iter().zip(rows) {
@@ -456,7 +456,7 @@ fn with_much_undo(db: &Database, env: &SimulatedEnv) -> Transaction {
     let [table, _] = ["t", "other"].map(|name| db.create_table(name, indexed()).unwrap());
     let trx = begin(db);
     fill(&trx.table(&table), || db.metrics().undo_bytes).unwrap();
-    env.settle(1000);
+    env.run_workers(1000);
     trx
 }
 
@@ -477,7 +477,7 @@ fn a_change_waits_at_the_limit_for_a_check_that_purge_has_met() {
     db.set_undo_limit(Some(LIMIT)).unwrap();
     check_with_hook(&db, "t", usize::MAX, || {
         trx.take().expect("it is one piece").commit().unwrap();
-        env.settle(1000);
+        env.run_workers(1000);
         for at_most in [0, 20] {
             let (done, waited) = put(at_most);
             assert!(is_full(done));
@@ -485,7 +485,7 @@ fn a_change_waits_at_the_limit_for_a_check_that_purge_has_met() {
         }
     });
     assert!(put(20).0.is_ok());
-    env.settle(1000);
+    env.run_workers(1000);
     assert!(db.metrics().undo_bytes < LIMIT);
     // A check that purge does not meet prolongs no wait.
     let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
@@ -508,7 +508,7 @@ fn the_error_at_the_limit_names_a_check_that_purge_waits_for() {
     let [other, last] = [db.table("other"), db.create_table("u", indexed())].map(Result::unwrap);
     last.put(b"row", b"1").unwrap();
     trx.as_ref().unwrap().table(&last).put(b"row", b"2").unwrap();
-    env.settle(1000);
+    env.run_workers(1000);
     let why = |at_most: u64| {
         let wait = TransactionOptions::default().lock_wait(Duration::from_secs(at_most));
         db.begin(wait).table(&other).put(b"row", b"1").unwrap_err().to_string()
@@ -518,7 +518,7 @@ fn the_error_at_the_limit_names_a_check_that_purge_waits_for() {
     check_with_hook(&db, "u", usize::MAX, || {
         check_with_hook(&db, "t", usize::MAX, || {
             trx.take().expect("it is one piece").commit().unwrap();
-            env.settle(1000);
+            env.run_workers(1000);
             for has_view in [false, true] {
                 let _view = has_view.then(view);
                 for at_most in [0, 5] {
@@ -533,7 +533,7 @@ fn the_error_at_the_limit_names_a_check_that_purge_waits_for() {
     // Purge has not reached the record since.
     let late = why(0);
     assert!(!late.contains(CHECK) && late.contains("purge is behind"), "{late}");
-    env.settle(1000);
+    env.run_workers(1000);
     let _view = view();
     assert!(is_full(fill(&other, || 0)));
     check_with_hook(&db, "t", usize::MAX, || {
@@ -553,17 +553,17 @@ fn a_view_is_ended_at_the_limit_during_a_check() {
     db.set_at_undo_limit(AtUndoLimit::EndOldestView);
     check_with_hook(&db, "t", usize::MAX, || {
         trx.take().expect("it is one piece").commit().unwrap();
-        env.settle(1000);
+        env.run_workers(1000);
         assert_eq!(marked_in(&entries), u64::from(ROWS), "the records are not deferred");
         let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
-        env.settle(100);
+        env.run_workers(100);
         let before = env.now();
         (0..3000_u32).for_each(|n| other.put(&key(n % 500), &[n as u8; 1000]).unwrap());
         let (ended, waited) = (db.metrics().views_ended, env.now().saturating_sub(before));
         assert!(ended == 1 && waited < Duration::from_secs(10), "{ended} views, {waited:?}");
         drop(view);
     });
-    env.settle(1000);
+    env.run_workers(1000);
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 

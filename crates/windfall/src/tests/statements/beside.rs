@@ -39,7 +39,7 @@ fn filled(db: &Database, rows: u64, long: u64) -> Result<Table> {
 }
 
 fn check(db: &Database, env: &SimulatedEnv, table: &Table, what: &str) {
-    env.settle(500);
+    env.run_workers(500);
     let rows = rows_of(table).unwrap();
     assert!(rows_by_index(table).unwrap() == rows, "{what}: rows and index disagree");
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
@@ -393,11 +393,11 @@ fn a_crash_during_transactions_leaves_the_index_whole_or_gone() {
                 assert!(built.is_err(), "{what}: it does not open");
                 continue;
             };
-            env.settle(500);
+            env.run_workers(500);
             for prepared in db.prepared() {
                 db.rollback_prepared(&prepared.xid).unwrap();
             }
-            env.settle(500);
+            env.run_workers(500);
             assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
             let Ok(table) = db.table("t") else { continue };
             if table.index("i").is_ok() {

@@ -42,14 +42,14 @@ const LAYERS: [(bool, Why); 8] = [
 ];
 
 pub(super) fn find(facts: &Facts<'_>, points: &Points, report: &mut Report) {
-    let mut told: FxHashSet<u32> = FxHashSet::default();
+    let mut reported: FxHashSet<u32> = FxHashSet::default();
     for (by_the_clock, widest) in LAYERS {
         let layer = Layer { widest, by_the_clock };
         for component in components(points, layer) {
-            if component.iter().any(|point| told.contains(point)) {
+            if component.iter().any(|point| reported.contains(point)) {
                 continue;
             }
-            told.extend(&component);
+            reported.extend(&component);
             let inside: FxHashSet<u32> = component.iter().copied().collect();
             let cycles = component.iter().take(STARTS);
             let cycles = cycles.filter_map(|start| cheapest(points, *start, &inside, layer));

@@ -22,7 +22,7 @@ use super::history::History;
 use facts::Facts;
 
 /// The number of anomalies of a kind that are reported in full, because one fault often causes many.
-const TOLD: usize = 5;
+const MAX_REPORTED: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -102,8 +102,8 @@ pub(crate) struct Report {
 
 impl Report {
     fn add(&mut self, kind: Kind, text: impl FnOnce() -> String) {
-        let told = self.anomalies.iter().filter(|anomaly| anomaly.kind == kind).count();
-        if told < TOLD {
+        let reported = self.anomalies.iter().filter(|anomaly| anomaly.kind == kind).count();
+        if reported < MAX_REPORTED {
             self.anomalies.push(Anomaly { kind, text: text() });
         }
     }

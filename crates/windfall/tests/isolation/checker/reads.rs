@@ -115,12 +115,13 @@ impl<'h> Check<'_, 'h, '_> {
     fn read(&mut self, known: &mut Known<'h>, read: Read, value: &'h [u64]) {
         let Read { transaction: n, step, key, lock, .. } = read;
         let transaction = self.facts.transaction(n);
-        let told = || format!("T{n} {} (T{n}: {transaction})", transaction.steps[step].what);
+        let description = || format!("T{n} {} (T{n}: {transaction})", transaction.steps[step].what);
         let level = transaction.level;
         if !known.own.is_empty() {
             let must = if known.gone { &[][..] } else { &known.own };
             let Some(before) = value.strip_suffix(must).filter(|_| !known.gone || value.is_empty()) else {
-                self.report.add(Kind::OwnWrite, || format!("key {key} must end with {must:?}: {}", told()));
+                self.report
+                    .add(Kind::OwnWrite, || format!("key {key} must end with {must:?}: {}", description()));
                 return;
             };
             if !self.facts.lists.contains(&key) {
@@ -128,7 +129,7 @@ impl<'h> Check<'_, 'h, '_> {
             }
             match known.held {
                 Some(held) if held != before => self.report.add(Kind::Unrepeatable, || {
-                    format!("below its own writes key {key} must be {held:?}: {}", told())
+                    format!("below its own writes key {key} must be {held:?}: {}", description())
                 }),
                 _ => known.held = Some(before),
             }
@@ -137,8 +138,9 @@ impl<'h> Check<'_, 'h, '_> {
         }
         let last = value.last().copied().unwrap_or(NOTHING);
         if self.facts.writes.get(&last).is_some_and(|write| write.transaction == n && write.key == key) {
-            self.report
-                .add(Kind::OwnWrite, || format!("it had not written {last} to key {key} yet: {}", told()));
+            self.report.add(Kind::OwnWrite, || {
+                format!("it had not written {last} to key {key} yet: {}", description())
+            });
             return;
         }
         let must = if is_held(level, lock) {
@@ -156,7 +158,8 @@ impl<'h> Check<'_, 'h, '_> {
         if let Some(must) = must
             && must != value
         {
-            self.report.add(Kind::Unrepeatable, || format!("key {key} must still be {must:?}: {}", told()));
+            self.report
+                .add(Kind::Unrepeatable, || format!("key {key} must still be {must:?}: {}", description()));
         }
         self.external(Read { version: last, ..read }, value, true);
     }
@@ -166,10 +169,10 @@ impl<'h> Check<'_, 'h, '_> {
         let Read { transaction: n, step, key, .. } = read;
         let facts = self.facts;
         let transaction = facts.transaction(n);
-        let told = || format!("T{n} {}", transaction.steps[step].what);
+        let description = || format!("T{n} {}", transaction.steps[step].what);
         let order = facts.orders.get(&key).copied().unwrap_or_default();
         let begins = order.starts_with(value);
-        if !begins && !facts.judge(key, value, self.report, &told) {
+        if !begins && !facts.judge(key, value, self.report, &description) {
             return;
         }
         // At this level everything else may be seen.
@@ -190,7 +193,10 @@ impl<'h> Check<'_, 'h, '_> {
             let writer = write.transaction;
             self.report.add(Kind::AbortedRead, || {
                 let what = facts.transaction(writer);
-                format!("T{writer}, which wrote {item}, did not commit, and {} (T{writer}: {what})", told())
+                format!(
+                    "T{writer}, which wrote {item}, did not commit, and {} (T{writer}: {what})",
+                    description()
+                )
             });
             return;
         }
@@ -200,12 +206,12 @@ impl<'h> Check<'_, 'h, '_> {
             let (writer, item) = (write.transaction, value.last().copied().unwrap_or(NOTHING));
             self.report.add(Kind::IntermediateRead, || {
                 let what = facts.transaction(writer);
-                format!("T{writer} wrote on after {item}, and {} (T{writer}: {what})", told())
+                format!("T{writer} wrote on after {item}, and {} (T{writer}: {what})", description())
             });
         }
         if !begins && facts.lists.contains(&key) {
             self.report.add(Kind::IncompatibleOrder, || {
-                format!("key {key} was {order:?} elsewhere, and {}", told())
+                format!("key {key} was {order:?} elsewhere, and {}", description())
             });
             return;
         }

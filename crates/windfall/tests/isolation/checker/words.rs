@@ -50,9 +50,9 @@ pub(super) fn cycle(facts: &Facts<'_>, points: &Points, cycle: &[Edge]) -> Strin
         let _ = write!(text, "\n  {} was before {}: {why}", name(from), name(to));
     }
     for n in transactions {
-        let told = facts.transaction(n).to_string();
-        let cut = told.chars().take(LONGEST).collect::<String>();
-        let _ = write!(text, "\n  T{n}: {cut}{}", if cut.len() < told.len() { " ..." } else { "" });
+        let line = facts.transaction(n).to_string();
+        let cut = line.chars().take(LONGEST).collect::<String>();
+        let _ = write!(text, "\n  T{n}: {cut}{}", if cut.len() < line.len() { " ..." } else { "" });
     }
     text
 }

@@ -35,13 +35,13 @@ pub(crate) enum Fault {
     /// A locking read locks nothing.
     ReadNotLocked,
     /// The lock of a written row is released before its transaction ends.
-    WriteLockGoesEarly,
+    WriteLockReleasedEarly,
     /// A row that has changed since the snapshot is overwritten.
     ChangeOverlooked,
     /// A write is based on the version in the read view.
     WriteFromTheView,
     /// A rollback does not restore a row.
-    AbortedWriteStays,
+    AbortedWriteKept,
     /// A commit loses the change of a row.
     WriteLost,
     /// A row of a commit becomes visible later than its other rows.
@@ -61,10 +61,10 @@ impl Fault {
         Self::VersionTooOld,
         Self::GapNotLocked,
         Self::ReadNotLocked,
-        Self::WriteLockGoesEarly,
+        Self::WriteLockReleasedEarly,
         Self::ChangeOverlooked,
         Self::WriteFromTheView,
-        Self::AbortedWriteStays,
+        Self::AbortedWriteKept,
         Self::WriteLost,
         Self::TornCommit,
         Self::AppendedTwice,
@@ -198,7 +198,7 @@ impl Database {
 
     fn rollback(&mut self, trx: TrxId) {
         let wrote = core::mem::take(&mut self.transactions[trx].wrote);
-        let stays = self.has(Fault::AbortedWriteStays);
+        let stays = self.has(Fault::AbortedWriteKept);
         for key in &wrote[usize::from(stays).min(wrote.len())..] {
             self.rows.get_mut(key).expect("it was written").retain(|version| version.trx != trx);
         }
@@ -351,7 +351,7 @@ impl Database {
             self.newest(key).and_then(|version| version.value.clone())
         };
         self.put(trx, key, Some(change(before.unwrap_or_default())));
-        if self.has(Fault::WriteLockGoesEarly) {
+        if self.has(Fault::WriteLockReleasedEarly) {
             self.locks.release_row(trx, key);
         }
         Ok(())

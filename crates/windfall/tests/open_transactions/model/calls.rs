@@ -3,20 +3,20 @@
 use windfall::Isolation;
 
 use super::locks::{Conflict, Lock, entry_pos, first_of, index_key, row_pos};
-use super::{Effect, Model, Path, Sight, TableNo, TreeId, TrxNo, Verdict};
+use super::{Effect, Model, Path, TableNo, TreeId, TrxNo, Verdict, Visibility};
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Locking, Read, Which, WriteMode};
 use crate::value::{KEYS, Key, Value};
 
 /// The key latches that a call holds while it reads its value from a source, from which another call is made.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct HeldLatches {
     pub row: Option<(TreeId, Key)>,
     /// Keys of unique indexes.
     pub uniques: Vec<(TreeId, u8)>,
 }
 
-impl Turns {
+impl HeldLatches {
     fn busy(&self) -> Refusal {
         if self.row.is_some() { Refusal::BusyWithin } else { Refusal::Busy }
     }
@@ -62,7 +62,7 @@ impl Model {
         me: Option<TrxNo>,
         (table, key): (TableNo, Key),
         (mode, value): (WriteMode, Value),
-        turns: &Turns,
+        turns: &HeldLatches,
     ) -> Vec<Verdict> {
         let mut path = Path::default();
         if let Some(refused) = self.begin_locking(me, table, true, &mut path) {
@@ -152,7 +152,7 @@ impl Model {
         me: Option<TrxNo>,
         (table, key): (TableNo, Key),
         (tree, unique): (TreeId, u8),
-        turns: &Turns,
+        turns: &HeldLatches,
         path: &mut Path,
     ) -> bool {
         let (rows, prefix, busy) = (self.tables[table].rows, first_of(unique), turns.busy());
@@ -198,7 +198,7 @@ impl Model {
         me: Option<TrxNo>,
         (table, key): (TableNo, Key),
         locking: Locking,
-        turns: &Turns,
+        turns: &HeldLatches,
     ) -> Vec<Verdict> {
         let mut path = Path::default();
         let (Some(trx), known) = (me, &self.tables[table]) else {
@@ -219,7 +219,7 @@ impl Model {
         me: Option<TrxNo>,
         (table, key): (TableNo, Key),
         locking: Locking,
-        turns: &Turns,
+        turns: &HeldLatches,
         mut path: Path,
         outcome: fn(Option<Value>) -> Outcome,
     ) -> Vec<Verdict> {
@@ -260,7 +260,7 @@ impl Model {
         me: Option<TrxNo>,
         (table, key): (TableNo, Key),
         read: Read,
-        turns: &Turns,
+        turns: &HeldLatches,
     ) -> Vec<Verdict> {
         let outcome: fn(Option<Value>) -> Outcome = match read {
             Read::Contains => |value| Outcome::Is(value.is_some()),
@@ -287,23 +287,23 @@ impl Model {
         }
         let view = me.filter(|_| keeps_view).and_then(|trx| self.trx(trx).view);
         let sight = match level {
-            _ if known.temporary => Sight::Newest,
-            Some(Isolation::ReadUncommitted) if read != Read::Stream => Sight::Newest,
-            _ => Sight::View { seq: view.unwrap_or(self.seq), own: me },
+            _ if known.temporary => Visibility::Newest,
+            Some(Isolation::ReadUncommitted) if read != Read::Stream => Visibility::Newest,
+            _ => Visibility::View { seq: view.unwrap_or(self.seq), own: me },
         };
-        if let Sight::View { .. } = sight
+        if let Visibility::View { .. } = sight
             && let Some(refused) = self.check_born(known.rows, view)
         {
             return path.end(refused);
         }
         match sight {
-            Sight::Newest => {
+            Visibility::Newest => {
                 for value in self.newest_of_all(table, key) {
                     path.may_end(outcome(value));
                 }
                 path.finish()
             }
-            Sight::View { .. } => path.end(outcome(self.visible(table, key, sight))),
+            Visibility::View { .. } => path.end(outcome(self.visible(table, key, sight))),
         }
     }
 }

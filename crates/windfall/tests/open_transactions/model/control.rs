@@ -176,6 +176,6 @@ impl Model {
             }
         }
         // After an opening all read views are newer than all trees.
-        self.born.values_mut().for_each(|born| *born = 0);
+        self.created_at.values_mut().for_each(|created_at| *created_at = 0);
     }
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use windfall::Isolation;
 
 use super::locks::{END, Pos, entry_pos, first_of, index_key, row_pos};
-use super::{Model, Seq, Sight, TableNo, TreeId, TrxNo, Undone};
+use super::{Model, Seq, TableNo, TreeId, TrxNo, Undone, Visibility};
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Locking, Over, Shape};
 use crate::value::{KEYS, Key, Value};
@@ -143,7 +143,7 @@ impl Model {
                 return self.newest_of_all(cursor.table, key);
             }
             let seq = cursor.view.unwrap_or(self.seq);
-            vec![self.visible(cursor.table, key, Sight::View { seq, own: cursor.me })]
+            vec![self.visible(cursor.table, key, Visibility::View { seq, own: cursor.me })]
         };
         (0..KEYS).map(|key| (key, of(key))).collect()
     }

@@ -99,9 +99,9 @@ impl Table {
     }
 }
 
-/// The versions that a transaction sees ([`Sight`] is its visibility rule).
+/// The versions that a transaction sees ([`Visibility`] is its visibility rule).
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Sight {
+pub(crate) enum Visibility {
     Newest,
     View { seq: Seq, own: Option<TrxNo> },
 }
@@ -205,7 +205,7 @@ impl Path {
 
 /// The slot has no transaction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Nobody;
+pub(crate) struct NoTransaction;
 
 pub(crate) struct Model {
     pub tables: Vec<Table>,
@@ -220,7 +220,7 @@ pub(crate) struct Model {
     versions: u64,
     trees: TreeId,
     /// When tables were created or truncated, and indexes created, by tree.
-    pub born: BTreeMap<TreeId, Seq>,
+    pub created_at: BTreeMap<TreeId, Seq>,
     /// Trees that were dropped.
     pub gone: BTreeSet<TreeId>,
     /// Versions that were rolled back since the log was last made durable: a crash may find them, and they are rolled
@@ -251,7 +251,7 @@ impl Model {
             seq: 0,
             versions: 0,
             trees: 0,
-            born: BTreeMap::new(),
+            created_at: BTreeMap::new(),
             gone: BTreeSet::new(),
             undone: Vec::new(),
             rolls_back: false,
@@ -268,9 +268,9 @@ impl Model {
     }
 
     /// Returns the owner of a call ([`Party`]), if its slot has a transaction.
-    pub(crate) fn party(&self, by: Party) -> Result<Option<TrxNo>, Nobody> {
+    pub(crate) fn party(&self, by: Party) -> Result<Option<TrxNo>, NoTransaction> {
         let Some(slot) = by else { return Ok(None) };
-        self.slots[slot as usize].map(Some).ok_or(Nobody)
+        self.slots[slot as usize].map(Some).ok_or(NoTransaction)
     }
 
     pub(crate) fn trx(&self, trx: TrxNo) -> &Trx {
@@ -296,7 +296,7 @@ impl Model {
 
     fn new_tree(&mut self) -> TreeId {
         self.trees += 1;
-        self.born.insert(self.trees, self.seq);
+        self.created_at.insert(self.trees, self.seq);
         self.trees
     }
 
@@ -330,8 +330,8 @@ impl Model {
         self.newest(table, key).and_then(|version| version.value)
     }
 
-    pub(crate) fn visible(&self, table: TableNo, key: Key, sight: Sight) -> Option<Value> {
-        let Sight::View { seq, own } = sight else { return self.newest_value(table, key) };
+    pub(crate) fn visible(&self, table: TableNo, key: Key, sight: Visibility) -> Option<Value> {
+        let Visibility::View { seq, own } = sight else { return self.newest_value(table, key) };
         let sees = |version: &&Version| {
             let is_old = matches!(self.trx(version.trx).state, State::Committed(at) if at <= seq);
             Some(version.trx) == own || is_old
@@ -404,7 +404,7 @@ impl Model {
 
     /// Refuses a tree that is newer than the read view.
     pub(crate) fn check_born(&self, tree: TreeId, view: Option<Seq>) -> Option<Refusal> {
-        (view? < self.born[&tree]).then_some(Refusal::TableChanged)
+        (view? < self.created_at[&tree]).then_some(Refusal::TableChanged)
     }
 
     pub(crate) fn apply(&mut self, me: Option<TrxNo>, effects: Vec<Effect>) {

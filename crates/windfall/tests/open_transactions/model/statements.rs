@@ -124,7 +124,7 @@ impl Model {
             }
             Ddl::Truncate { name } => {
                 let table = self.names[&name];
-                self.trees_go(table);
+                self.drop_trees(table);
                 let rows = self.new_tree();
                 let indexes = self.tables[table].indexes.clone();
                 let indexes = indexes.into_iter().map(|(which, _)| (which, self.new_tree())).collect();
@@ -165,7 +165,7 @@ impl Model {
         }
         if temporary {
             // A temporary table is never too new for a read view.
-            self.born.extend(indexes.iter().map(|(_, tree)| (*tree, 0)).chain([(rows, 0)]));
+            self.created_at.extend(indexes.iter().map(|(_, tree)| (*tree, 0)).chain([(rows, 0)]));
         }
         let versions = BTreeMap::new();
         let table = Table { temporary, is_dropped: false, has_handle: true, rows, indexes, versions };
@@ -173,7 +173,7 @@ impl Model {
         self.tables.len() - 1
     }
 
-    fn trees_go(&mut self, table: TableNo) {
+    fn drop_trees(&mut self, table: TableNo) {
         let table = &self.tables[table];
         self.gone.extend(table.indexes.iter().map(|(_, tree)| *tree).chain([table.rows]));
     }
@@ -185,7 +185,7 @@ impl Model {
     }
 
     pub(crate) fn forget_table(&mut self, table: TableNo) {
-        self.trees_go(table);
+        self.drop_trees(table);
         self.tables[table].is_dropped = true;
         self.tables[table].versions.clear();
     }

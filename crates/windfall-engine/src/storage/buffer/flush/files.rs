@@ -136,7 +136,7 @@ impl BufferPool {
             group.push(&Record::FileMade { space: space.id() });
         }
         // If there is no log space for the record, the batch has failed and is written again.
-        let _room = self.context.log.admit_space_maker(group.log_bytes())?;
+        let _room = self.context.log.admit_freeing(group.log_bytes())?;
         let appending = self.context.log.begin_group();
         let (start, _) = appending.append(group.bytes())?;
         let mut files = self.files.lock();

@@ -32,7 +32,7 @@ fn clean_concurrently(base: &Base, running: &AtomicU64, threads: [shuttle::threa
 #[test]
 fn no_thread_takes_a_page_for_another() {
     let prepared = Prepared::new();
-    explore(8000, &["LookWithoutTag", "LatchWithoutTag"], move || {
+    explore(8000, &["ReadWithoutTag", "LatchWithoutTag"], move || {
         let base = prepared.open(3);
         let running = Arc::new(AtomicU64::new(2));
         let threads = [0, 1].map(|n| {

@@ -101,7 +101,7 @@ fn rot(disk: &Arc<TestDisk>) {
     disk.write(FileName::Control, newest as u64 * 4096 + 50, &[byte]).unwrap();
 }
 
-fn tells_of_the_control_file(disk: &Arc<TestDisk>) {
+fn assert_names_control_file(disk: &Arc<TestDisk>) {
     let error = read(disk, None).map(drop).expect_err("something was lost").to_string();
     assert!(error.contains("windfall.control") && error.contains("backup"), "{error}");
 }
@@ -128,7 +128,7 @@ fn an_older_record_never_hides_what_a_later_incarnation_logged() {
         life.log.sync_to(life.log.end()).unwrap();
         let disk = life.disk.crash(2);
         rot(&disk);
-        tells_of_the_control_file(&disk);
+        assert_names_control_file(&disk);
     }
 }
 
@@ -172,7 +172,7 @@ fn an_older_record_whose_log_is_gone_is_reported_as_such() {
             let _ = life.log.step();
         }
         rot(&life.disk);
-        tells_of_the_control_file(&life.disk);
+        assert_names_control_file(&life.disk);
     }
 }
 
@@ -180,7 +180,7 @@ fn an_older_record_whose_log_is_gone_is_reported_as_such() {
 fn a_database_that_could_not_be_made_is_none() {
     for operation in 1..20 {
         let disk = SimulatedDisk::new(1);
-        disk.fail_at(operation, Fault::Eio);
+        disk.fail_at(operation, Fault::Fails);
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
         let made = || {
             let control =

@@ -11,7 +11,7 @@ use windfall_sim::{SimulatedDisk, Survive};
 use super::*;
 /// What a history had done when it was interrupted.
 #[derive(Clone, Default)]
-struct Told {
+struct Acknowledged {
     /// Every group that was appended, from the last incarnation's low-water mark on.
     appended: Vec<Group>,
     /// All groups that end at or below this were acknowledged as durable.
@@ -32,17 +32,17 @@ fn recover(disk: &Arc<SimulatedDisk>) -> Result<(ControlFile, Vec<Group>, Lsn, L
 }
 
 /// Two incarnations: the first makes segments and retires some, is closed or not; the second recycles segments.
-fn history(disk: &Arc<SimulatedDisk>, told: &mut Told, close: bool) -> Result<()> {
+fn history(disk: &Arc<SimulatedDisk>, acknowledged: &mut Acknowledged, close: bool) -> Result<()> {
     for life in 0..2u8 {
         let (mut control, _, end, log) = recover(disk)?;
-        told.durable = told.durable.max(end);
+        acknowledged.durable = acknowledged.durable.max(end);
         for round in 0..7u8 {
             for n in 0..24u16 {
                 let len = if n % 6 == 0 { 2500 } else { 40 + usize::from(n) * 13 };
                 let payload = vec![life << 6 ^ round << 2 ^ n as u8; len];
                 // What is appended may reach the disk even if appending ends in an error.
                 let start = log.end();
-                told.appended.push((start, Lsn(start.0 + span(len) as u64), payload.clone()));
+                acknowledged.appended.push((start, Lsn(start.0 + span(len) as u64), payload.clone()));
                 log.begin_group().append(&payload)?;
             }
             if round % 3 == 1 {
@@ -50,10 +50,10 @@ fn history(disk: &Arc<SimulatedDisk>, told: &mut Told, close: bool) -> Result<()
             } else {
                 log.sync_to(Lsn::MAX)?;
             }
-            told.durable = told.durable.max(log.durable());
+            acknowledged.durable = acknowledged.durable.max(log.durable());
             if round % 2 == 1 {
                 let (low_water_mark, durable) =
-                    (told.appended.iter().rfind(|g| g.1 <= log.durable()), log.durable());
+                    (acknowledged.appended.iter().rfind(|g| g.1 <= log.durable()), log.durable());
                 let low_water_mark = low_water_mark.map_or(Lsn::ZERO, |group| group.0);
                 control.update(|control| {
                     (control.low_water_mark, control.durable) = (low_water_mark, durable);
@@ -64,7 +64,7 @@ fn history(disk: &Arc<SimulatedDisk>, told: &mut Told, close: bool) -> Result<()
         }
         if close {
             let end = log.finish()?;
-            told.durable = end;
+            acknowledged.durable = end;
             control.update(|control| (control.durable, control.clean) = (end, true))?;
         }
     }
@@ -78,14 +78,21 @@ fn made() -> Arc<SimulatedDisk> {
     Arc::new(disk.restart(Survive::Nothing))
 }
 
-fn judge(told: &Told, control: &Control, groups: &[Group], end: Lsn, context: &str) {
-    let from =
-        told.appended.iter().position(|g| g.0 == control.low_water_mark).unwrap_or(told.appended.len());
+fn judge(acknowledged: &Acknowledged, control: &Control, groups: &[Group], end: Lsn, context: &str) {
+    let from = acknowledged
+        .appended
+        .iter()
+        .position(|g| g.0 == control.low_water_mark)
+        .unwrap_or(acknowledged.appended.len());
     let from = if control.low_water_mark == Lsn::ZERO { 0 } else { from };
-    let expected = &told.appended[from..];
+    let expected = &acknowledged.appended[from..];
     assert!(groups.len() <= expected.len() && groups == &expected[..groups.len()], "{context}: not a prefix");
-    assert!(end >= told.durable, "{context}: the log ends at {end}, acknowledged was {}", told.durable);
-    let kept = expected.iter().filter(|group| group.1 <= told.durable).count();
+    assert!(
+        end >= acknowledged.durable,
+        "{context}: the log ends at {end}, acknowledged was {}",
+        acknowledged.durable
+    );
+    let kept = expected.iter().filter(|group| group.1 <= acknowledged.durable).count();
     assert!(groups.len() >= kept, "{context}: {} of {kept} acknowledged groups", groups.len());
 }
 
@@ -93,14 +100,14 @@ fn judge(told: &Told, control: &Control, groups: &[Group], end: Lsn, context: &s
 fn every_operation_may_be_the_last() {
     for close in [false, true] {
         let disk = made();
-        history(&disk, &mut Told::default(), close).unwrap();
+        history(&disk, &mut Acknowledged::default(), close).unwrap();
         let operations = disk.operations();
         assert!(operations > 60, "{operations} operations are no history");
         for at in 1..=operations {
             let disk = made();
-            let mut told = Told::default();
+            let mut acknowledged = Acknowledged::default();
             disk.crash_at(at);
-            assert!(history(&disk, &mut told, close).is_err());
+            assert!(history(&disk, &mut acknowledged, close).is_err());
             for survive in [
                 Survive::Nothing,
                 Survive::Everything,
@@ -116,11 +123,11 @@ fn every_operation_may_be_the_last() {
                     let _ = recover(&left);
                     let left = Arc::new(left.restart(Survive::Random(at + again)));
                     let (control, groups, end, _) = recover(&left).expect(&context);
-                    judge(&told, control.control(), &groups, end, &context);
+                    judge(&acknowledged, control.control(), &groups, end, &context);
                 }
                 let left = Arc::new(disk.restart(survive));
                 let (control, groups, end, log) = recover(&left).expect(&context);
-                judge(&told, control.control(), &groups, end, &context);
+                judge(&acknowledged, control.control(), &groups, end, &context);
                 // And the log continues from there.
                 let (start, _) = log.begin_group().append(b"after the crash").unwrap();
                 assert_eq!(start, end);

@@ -188,8 +188,8 @@ fn an_opening_that_is_cut_off_leaves_every_page() {
                     disk.crash_at(disk.operations() + operation);
                     has_crashed |= Base::open(&disk, 1).and_then(|base| base.pool.flush_all()).is_err();
                     let found = Base::open(&disk.restart(Survive::Random(seed)), 1);
-                    let told = found.map(|base| pages_are(&base, [7, 8]));
-                    assert!(matches!(told, Ok(Ok(()))), "operation {operation}, seed {seed}: {told:?}");
+                    let result = found.map(|base| pages_are(&base, [7, 8]));
+                    assert!(matches!(result, Ok(Ok(()))), "operation {operation}, seed {seed}: {result:?}");
                 }
                 if !has_crashed {
                     break;

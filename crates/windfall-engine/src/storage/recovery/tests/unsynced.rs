@@ -246,7 +246,7 @@ fn an_opening_that_relies_on_no_copy_makes_no_new_file() {
     raise_low_water_mark(&base);
     drop(base);
     for (disk, is_made) in [(crashed, true), (disk.restart(Survive::Nothing), false)] {
-        disk.fail_always_on(FileName::NewDoublewrite, Fault::Eio);
+        disk.fail_always_on(FileName::NewDoublewrite, Fault::Fails);
         let error = Base::open(&disk, 1).err().map(|error| error.to_string());
         assert_eq!(error.is_some_and(|error| error.contains("windfall.doublewrite.new")), is_made);
         disk.clear_faults();

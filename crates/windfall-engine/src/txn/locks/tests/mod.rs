@@ -17,12 +17,12 @@ const SPACE: SpaceId = SpaceId(20);
 const OTHER: SpaceId = SpaceId(21);
 
 /// A lock table without threads: the outcome of a wait is queried later.
-struct Desk {
+struct TestLocks {
     locks: Arc<LockManager>,
     env: SimulatedEnv,
 }
 
-impl Desk {
+impl TestLocks {
     fn new() -> Self {
         let env = SimulatedEnv::new(1);
         Self { locks: Arc::new(LockManager::new(Arc::new(env.clone()))), env }

@@ -169,7 +169,7 @@ impl Model {
 
 /// The lock table, the model, and the current lock owner of each transaction of the model.
 struct Pair {
-    desk: Desk,
+    desk: TestLocks,
     model: Model,
     lock_owners: Vec<Arc<LockOwner>>,
     next: u64,
@@ -190,7 +190,7 @@ fn wanted(want: Want) -> LockRequest {
 
 impl Pair {
     fn new() -> Self {
-        let desk = Desk::new();
+        let desk = TestLocks::new();
         let lock_owners = (0..LOCK_OWNERS).map(|n| desk.locks.lock_owner(TrxId(n))).collect();
         Self { desk, model: Model::default(), lock_owners, next: LOCK_OWNERS }
     }
@@ -348,14 +348,14 @@ impl Pair {
 
     fn compare(&mut self) {
         for (trx, expected) in core::mem::take(&mut self.model.outcomes) {
-            let told = match self.desk.outcome(&self.lock_owners[trx as usize]) {
+            let outcome = match self.desk.outcome(&self.lock_owners[trx as usize]) {
                 None => "waits",
                 Some(Ok(())) => "served",
                 Some(Err(LockError::Deadlock(_))) => "deadlock",
                 Some(Err(LockError::Interrupted)) => "interrupted",
                 Some(Err(_)) => "expired",
             };
-            assert_eq!(told, expected, "lock owner {trx}");
+            assert_eq!(outcome, expected, "lock owner {trx}");
         }
         let lock_owner = |trx: TrxId| self.number(trx);
         let held = self.desk.locks.listing().into_iter().filter_map(|held| match held.lock {

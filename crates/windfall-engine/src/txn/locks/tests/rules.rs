@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_lock_conflicts_with_those_of_others_only() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
     assert!(desk.ask(a, shared("k")), "what is held is not waited for");
@@ -19,7 +19,7 @@ fn a_lock_conflicts_with_those_of_others_only() {
 
 #[test]
 fn tables_are_locked_in_four_modes() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b] = &desk.lock_owners();
     for one in TableMode::ALL {
         for other in TableMode::ALL {
@@ -45,7 +45,7 @@ fn tables_are_locked_in_four_modes() {
 
 #[test]
 fn waiting_requests_are_granted_in_the_order_of_arrival() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c, d, e] = &desk.lock_owners();
     assert!(desk.ask(a, exclusive("k")));
     assert!(!desk.ask(b, shared("k")) && !desk.ask(c, shared("k")) && !desk.ask(d, exclusive("k")));
@@ -64,7 +64,7 @@ fn waiting_requests_are_granted_in_the_order_of_arrival() {
 
 #[test]
 fn an_upgrade_is_granted_before_requests_without_a_lock() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
     assert!(!desk.ask(c, exclusive("k")) && !desk.ask(a, exclusive("k")));
@@ -81,7 +81,7 @@ fn an_upgrade_is_granted_before_requests_without_a_lock() {
 
 #[test]
 fn two_upgrades_of_one_row_are_a_deadlock() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
     assert!(!desk.ask(a, exclusive("k")) && !desk.ask(b, exclusive("k")));
@@ -96,7 +96,7 @@ fn two_upgrades_of_one_row_are_a_deadlock() {
 
 #[test]
 fn the_lightest_transaction_of_a_deadlock_is_the_victim() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     a.add_weight(5);
     c.add_weight(7);
@@ -114,14 +114,14 @@ fn the_lightest_transaction_of_a_deadlock_is_the_victim() {
     assert_eq!(deadlock.victim(), Some(TrxId(2)));
     let weights: Vec<(u64, u64)> = deadlock.cycle.iter().map(|b| (b.trx.0, b.weight)).collect();
     assert_eq!(weights, [(2, 2), (3, 8), (1, 6)]);
-    let told = "a cycle of 3 transactions, of which the first was rolled back:\n  \
+    let summary = "a cycle of 3 transactions, of which the first was rolled back:\n  \
                 transaction 2 (weight 2) waited for row \"c\" of tablespace 20, shared, behind transaction 3, \
                 which held row \"c\" of tablespace 20, exclusive\n  \
                 transaction 3 (weight 8) waited for row \"a\" of tablespace 20, exclusive, behind transaction 1, \
                 which held row \"a\" of tablespace 20, exclusive\n  \
                 transaction 1 (weight 6) waited for row \"b\" of tablespace 20, exclusive, behind transaction 2, \
                 which held row \"b\" of tablespace 20, exclusive";
-    assert_eq!(deadlock.to_string(), told);
+    assert_eq!(deadlock.to_string(), summary);
     desk.locks.end(b);
     assert!(desk.was_served(a));
     desk.locks.end(a);
@@ -131,7 +131,7 @@ fn the_lightest_transaction_of_a_deadlock_is_the_victim() {
 
 #[test]
 fn a_deadlock_may_involve_the_order_of_a_queue() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && desk.ask(c, exclusive("l")));
     assert!(!desk.ask(b, exclusive("k")), "it waits for the first");
@@ -139,8 +139,8 @@ fn a_deadlock_may_involve_the_order_of_a_queue() {
     assert!(!desk.ask(a, shared("l")), "and the first for the third");
     assert!(matches!(desk.outcome(b), Some(Err(LockError::Deadlock(_)))), "it has nothing to lose");
     assert!(desk.was_served(c), "no request is before it any more");
-    let told = desk.locks.last_deadlock().unwrap().to_string();
-    assert!(told.contains("behind transaction 2, which stood before it"), "{told}");
+    let summary = desk.locks.last_deadlock().unwrap().to_string();
+    assert!(summary.contains("behind transaction 2, which stood before it"), "{summary}");
     desk.locks.end(c);
     assert!(desk.was_served(a));
     desk.close(all);
@@ -148,7 +148,7 @@ fn a_deadlock_may_involve_the_order_of_a_queue() {
 
 #[test]
 fn every_deadlock_that_a_wait_closes_is_broken() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     a.add_weight(10);
     assert!(desk.ask(a, exclusive("a")));
@@ -168,7 +168,7 @@ fn every_deadlock_that_a_wait_closes_is_broken() {
 
 #[test]
 fn the_lock_of_a_writer_is_made_explicit_until_it_ends() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b] = &desk.lock_owners();
     assert!(desk.locks.may_write(None, SPACE, b"k"));
     assert!(desk.locks.make_explicit(a, name(SPACE, "k")) && desk.locks.make_explicit(a, name(SPACE, "k")));
@@ -182,7 +182,7 @@ fn the_lock_of_a_writer_is_made_explicit_until_it_ends() {
 
 #[test]
 fn a_request_too_late_for_a_writer_is_released_or_waits() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [writer, late] = &desk.lock_owners();
     // It is granted the row although another transaction has written it already, and finds that out when it reads the
     // row.
@@ -203,7 +203,7 @@ fn a_request_too_late_for_a_writer_is_released_or_waits() {
 
 #[test]
 fn a_lock_that_is_made_explicit_may_cause_a_deadlock() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(b, exclusive("b")) && desk.ask(c, shared("k")));
     assert!(!desk.ask(b, exclusive("k")), "it waits for the third");
@@ -222,7 +222,7 @@ fn a_lock_that_is_made_explicit_may_cause_a_deadlock() {
 
 #[test]
 fn a_writer_in_the_queue_for_its_own_row_stands_before_the_others() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [late, other, writer] = &desk.lock_owners();
     assert!(
         desk.ask(late, exclusive("k"))
@@ -240,7 +240,7 @@ fn a_writer_in_the_queue_for_its_own_row_stands_before_the_others() {
 
 #[test]
 fn a_range_keeps_the_inserts_of_others_out() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     let range = |me, from: &str, to: &str| {
         desk.locks.lock_range(me, SPACE, Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes()));
@@ -264,7 +264,7 @@ fn a_range_keeps_the_inserts_of_others_out() {
 
 #[test]
 fn inserts_wait_for_ranges_and_not_for_each_other() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     desk.locks.lock_range(a, SPACE, Bound::Unbounded, Bound::Included(b"m"));
     assert!(!desk.ask(b, insert("k")) && desk.ask(c, insert("n")) && !desk.ask(c, insert("k")));
@@ -279,7 +279,7 @@ fn inserts_wait_for_ranges_and_not_for_each_other() {
 
 #[test]
 fn two_inserts_into_two_locked_ranges_are_a_deadlock() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b] = &desk.lock_owners();
     for lock_owner in [a, b] {
         desk.locks.lock_range(lock_owner, SPACE, Bound::Included(b"b"), Bound::Included(b"d"));
@@ -287,9 +287,9 @@ fn two_inserts_into_two_locked_ranges_are_a_deadlock() {
     b.add_weight(1);
     assert!(!desk.ask(a, insert("c")) && !desk.ask(b, insert("c")));
     assert!(matches!(desk.outcome(a), Some(Err(LockError::Deadlock(_)))) && desk.outcome(b).is_none());
-    let told = desk.locks.last_deadlock().unwrap().to_string();
-    assert!(told.contains("waited for key \"c\" of tablespace 20, to insert it"), "{told}");
-    assert!(told.contains("held keys from \"b\" to before \"d\\x00\" of tablespace 20"), "{told}");
+    let summary = desk.locks.last_deadlock().unwrap().to_string();
+    assert!(summary.contains("waited for key \"c\" of tablespace 20, to insert it"), "{summary}");
+    assert!(summary.contains("held keys from \"b\" to before \"d\\x00\" of tablespace 20"), "{summary}");
     desk.locks.end(a);
     assert!(desk.was_served(b));
     desk.close(all);
@@ -297,7 +297,7 @@ fn two_inserts_into_two_locked_ranges_are_a_deadlock() {
 
 #[test]
 fn a_row_may_be_given_back_before_the_end() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b] = &desk.lock_owners();
     assert!(desk.ask(a, exclusive("k")) && desk.ask(a, exclusive("l")) && !desk.ask(b, exclusive("k")));
     desk.locks.release_row(b, &name(SPACE, "k"));
@@ -309,7 +309,7 @@ fn a_row_may_be_given_back_before_the_end() {
 
 #[test]
 fn what_is_held_and_waited_for_is_listed() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     assert!(
         desk.ask(a, LockRequest::Table(SPACE, TableMode::IntentionExclusive))
@@ -321,10 +321,10 @@ fn what_is_held_and_waited_for_is_listed() {
     assert!(!desk.ask(b, shared("k\n")));
     desk.env.advance(MILLISECOND);
     assert!(!desk.ask(c, exclusive("k\n")));
-    let told: Vec<String> =
+    let summary: Vec<String> =
         desk.locks.listing().iter().map(|held| format!("{}: {}", held.trx, held.lock)).collect();
     assert_eq!(
-        told,
+        summary,
         [
             "1: table of tablespace 20, intention exclusive",
             "2: row \"j\" of tablespace 20, shared",
@@ -333,9 +333,9 @@ fn what_is_held_and_waited_for_is_listed() {
         ]
     );
     let waits = desk.locks.waits();
-    let told = |waiting: &Waiting| (waiting.trx.0, waiting.since, waiting.behind.ids().to_vec());
+    let summary = |waiting: &Waiting| (waiting.trx.0, waiting.since, waiting.behind.ids().to_vec());
     let expected = [(2, MILLISECOND, ids(&[1])), (3, 2 * MILLISECOND, ids(&[1, 2]))];
-    assert_eq!(waits.iter().map(told).collect::<Vec<_>>(), expected);
+    assert_eq!(waits.iter().map(summary).collect::<Vec<_>>(), expected);
     assert_eq!(waits[0].lock, Lock::Row(name(SPACE, "k\n"), RowMode::Shared));
     let metrics = desk.locks.metrics();
     assert_eq!((metrics.held, metrics.waiting, metrics.waits), (4, 2, 2));
@@ -349,7 +349,7 @@ fn what_is_held_and_waited_for_is_listed() {
 
 #[test]
 fn an_end_gives_back_any_number_of_rows() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     let rows = 3 * ROWS_PER_STEP + 1;
     let row = |n: usize| exclusive(&format!("{n:04}"));
@@ -358,7 +358,7 @@ fn an_end_gives_back_any_number_of_rows() {
     }
     assert!(desk.ask(a, LockRequest::Table(OTHER, TableMode::Exclusive)));
     assert!(!desk.ask(b, row(0)) && !desk.ask(c, row(rows - 1)));
-    assert!(!desk.locks.step(|table| table.give_back(a, ROWS_PER_STEP)), "one step is not all");
+    assert!(!desk.locks.step(|table| table.release(a, ROWS_PER_STEP)), "one step is not all");
     assert!(desk.was_served(b) && desk.outcome(c).is_none());
     assert!(!desk.locks.make_explicit(a, name(SPACE, "new")), "it has begun to end");
     desk.locks.end(a);

@@ -137,7 +137,7 @@ fn a_storm_leaves_no_locks() {
 #[test]
 fn a_long_chain_of_waits_is_searched_once() {
     const MANY: u64 = 1000;
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let lock_owners: Vec<_> = (0..2 * MANY).map(|n| desk.locks.lock_owner(TrxId(n + 1))).collect();
     let row = |n: u64| exclusive(&format!("{n:04}"));
     for n in 0..MANY {

@@ -9,7 +9,7 @@ const TABLE: LockRequest = LockRequest::Table(SPACE, TableMode::IntentionExclusi
 /// The timeout of the wait.
 const AT_MOST: Duration = Duration::from_secs(1000);
 
-impl Desk {
+impl TestLocks {
     /// Waits for the table in turns, and calls `between` at each interval.
     fn in_turns(
         &self,
@@ -28,7 +28,7 @@ impl Desk {
 #[test]
 fn a_wait_in_turns_is_served_although_others_wait_for_nothing() {
     for longest in [Duration::ZERO, MILLISECOND, Duration::from_secs(1)] {
-        let desk = Desk::new();
+        let desk = TestLocks::new();
         let [me] = &desk.lock_owners();
         let (mut next, mut refused) = (2, 0);
         let mut come = || {
@@ -57,7 +57,7 @@ fn a_wait_in_turns_is_served_although_others_wait_for_nothing() {
 /// The transaction that it waits for waits for a later one: it is the victim, and starts again.
 #[test]
 fn a_wait_in_turns_that_is_a_deadlock_victim_starts_again() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [me, old, new] = &desk.lock_owners();
     let row = LockRequest::Row(name(OTHER, "k"), RowMode::Exclusive);
     assert!(desk.ask(old, TABLE) && desk.ask(new, row.clone()));
@@ -89,7 +89,7 @@ fn a_wait_in_turns_that_is_a_deadlock_victim_starts_again() {
 /// While there is more to do it calls `between` again at once.
 #[test]
 fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [me, old] = &desk.lock_owners();
     assert!(desk.ask(old, TABLE));
     let (mut looks, mut slept) = (0, Duration::ZERO);
@@ -110,7 +110,7 @@ fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
 /// A panic in `between` ends the wait: its lock owner can be ended, and no request waits for it.
 #[test]
 fn a_panic_during_a_wait_in_turns_ends_it() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [me, old, new] = &desk.lock_owners();
     assert!(desk.ask(old, TABLE));
     let caught = catch_unwind(AssertUnwindSafe(|| {

@@ -17,7 +17,7 @@ fn until_waiting(locks: &LockManager, number: u64) {
 
 #[test]
 fn a_wait_ends_with_its_time_in_a_simulation() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")));
     let began = desk.env.now();
@@ -56,7 +56,7 @@ fn a_wait_ends_with_its_time_on_a_real_clock() {
 
 #[test]
 fn a_request_after_one_that_has_timed_out_is_granted() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && !desk.ask(b, exclusive("k")) && !desk.ask(c, shared("k")));
     let now = desk.env.now();
@@ -68,7 +68,7 @@ fn a_request_after_one_that_has_timed_out_is_granted() {
 
 #[test]
 fn a_background_step_may_end_a_wait_in_a_simulation() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let all @ [a, b] = &desk.lock_owners();
     assert!(desk.ask(a, exclusive("k")));
     let (locks, holder) = (desk.locks.clone(), a.clone());
@@ -84,7 +84,7 @@ fn a_background_step_may_end_a_wait_in_a_simulation() {
 #[test]
 #[should_panic(expected = "a wait that no background step can end")]
 fn a_wait_without_end_is_found_in_a_simulation() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let [a, b] = &desk.lock_owners();
     assert!(desk.ask(a, exclusive("k")));
     let _ = desk.locks.acquire(b, exclusive("k"), LockTimeout::Forever);
@@ -94,7 +94,7 @@ fn a_wait_without_end_is_found_in_a_simulation() {
 #[cfg(debug_assertions)]
 #[should_panic(expected = "Row taken while Page is held")]
 fn no_thread_waits_for_a_lock_under_a_latch() {
-    let desk = Desk::new();
+    let desk = TestLocks::new();
     let [a, b] = &desk.lock_owners();
     assert!(desk.ask(a, exclusive("k")));
     let _latch = Held::take(Rank::Page);

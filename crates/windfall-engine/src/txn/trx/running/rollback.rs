@@ -134,7 +134,7 @@ impl Trx<'_> {
         let mut pos = match (*from, self.logged()) {
             (Some(pos), _) => pos,
             (None, logged) => {
-                self.revoke()?;
+                self.revoke_prepare()?;
                 // No check examines temporary tables.
                 self.roll_back_temporary(&Savepoint::default(), RollbackCaller::Outside, &|_, _| {})?;
                 logged.map_or(UndoPos::NONE, |(_, last)| last)
@@ -158,7 +158,7 @@ impl Trx<'_> {
     }
 
     fn roll_back_all(&mut self, caller: RollbackCaller) -> Result<Lsn> {
-        self.revoke()?;
+        self.revoke_prepare()?;
         self.roll_back_after(&Savepoint::default(), caller, &|_, _| {})?;
         self.log_end_of_rollback()
     }
@@ -254,7 +254,9 @@ impl Trx<'_> {
             at,
             &record,
         )
-        .inspect_err(|_| self.transactions.rollbacks().note_cut_off(self.state.id, record.body.table()))?;
+        .inspect_err(|_| {
+            self.transactions.rollbacks().note_partial_change(self.state.id, record.body.table())
+        })?;
         Ok(Some(record.previous))
     }
 }

@@ -119,7 +119,7 @@ fn the_background_waits_for_room_in_its_own_table_alone() {
     change(&db, &here, 0..60);
     (0..60).for_each(|n| there.table(&other).update(&row(n), &value(900, false)).unwrap());
     let (mut both, seen) = (Some((here, there)), Arc::new(AtomicBool::new(false)));
-    let (handle, world, files, told) = (db.clone(), env.clone(), disk.clone(), seen.clone());
+    let (handle, world, files, was_seen) = (db.clone(), env.clone(), disk.clone(), seen.clone());
     let built = build(&db, true, move |place| {
         if place != 20 {
             return;
@@ -139,10 +139,10 @@ fn the_background_waits_for_room_in_its_own_table_alone() {
         let building = table.inner.look(|schema| schema.building.clone()).unwrap();
         (0..12u8).for_each(|n| crate::txn::Follower::note(&*building, &[n], None, Some(&[n; 9])));
         assert!(is_full(&table) && handle.metrics().rollbacks_pending == 2);
-        world.settle(2_000);
+        world.run_workers(2_000);
         assert_eq!(handle.metrics().rollbacks_pending, 1, "the other one has nothing to do with the index");
         assert!(building.bytes() < 1_000, "{} bytes are noted", building.bytes());
-        told.store(true, SeqCst);
+        was_seen.store(true, SeqCst);
     });
     built.unwrap();
     assert!(seen.load(SeqCst) && db.metrics().rollbacks_pending == 0);
@@ -533,7 +533,7 @@ fn a_statement_whose_time_is_over_between_two_waits_has_timed_out() {
             }
             // The first wait is for the background rollback. Here the rollback ends, and the timeout expires.
             if place == 2 * rows as usize + 2 {
-                world.settle(2_000);
+                world.run_workers(2_000);
                 assert_eq!(handle.metrics().rollbacks_pending, 0);
                 world.advance(at_most);
             }

@@ -12,16 +12,16 @@ mod case;
 mod guard;
 #[path = "../history/mod.rs"]
 mod history;
-mod net;
 #[path = "../soak/mod.rs"]
 mod soak;
+mod suite;
 
 use std::{collections::BTreeMap, env::var, panic::catch_unwind};
 
 use case::{Case, History, VARIABLE};
 use guard::{AGAIN, mix};
 use history::{Model, files, open, verify};
-use net::{Suite, left};
+use suite::{Suite, left};
 use windfall::{
     Database, FlushLog, IndexOptions, TableOptions,
     disk::{Disk, FileName, Folder},
@@ -35,16 +35,16 @@ const ORDERS: u64 = 3;
 
 /// Crashes these histories at every operation, in five ways.
 fn enumerate(seeds: core::ops::Range<u64>, steps: usize, mode: FlushLog, before: u32, at_least: u64) {
-    let mut net = Suite::new(verify);
+    let mut suite = Suite::new(verify);
     for seed in seeds {
-        net.cut(History { seed, steps, mode, before, high: false }, 1, ORDERS);
+        suite.crash_everywhere(History { seed, steps, mode, before, high: false }, 1, ORDERS);
     }
-    told(&net, at_least);
+    assert_enough(&suite, at_least);
 }
 
-fn told(net: &Suite, at_least: u64) {
-    let Suite { operations, of_recoveries, groups, cases, .. } = net;
-    let points = net.crash_points();
+fn assert_enough(suite: &Suite, at_least: u64) {
+    let Suite { operations, of_recoveries, groups, cases, .. } = suite;
+    let points = suite.crash_points();
     println!(
         "{points} crash points: {operations} operations of histories, {of_recoveries} of recoveries, {groups} ends of groups; \
          {cases} disks looked at"
@@ -53,17 +53,17 @@ fn told(net: &Suite, at_least: u64) {
 }
 
 #[test]
-fn first_lives_are_cut_at_every_operation() {
+fn first_runs_crash_at_every_operation() {
     enumerate(101..103, 390, FlushLog::Sync, 0, 4000);
 }
 
 #[test]
-fn later_lives_are_cut_at_every_operation() {
+fn later_runs_crash_at_every_operation() {
     enumerate(200..202, 380, FlushLog::Sync, 2, 4000);
 }
 
 #[test]
-fn lives_of_high_trees_are_cut_at_every_other_operation() {
+fn runs_with_high_trees_crash_at_every_other_operation() {
     let history = History { seed: 600, steps: 380, mode: FlushLog::Sync, before: 1, high: true };
     // The trees must become high, and low again.
     let mut heights: BTreeMap<String, Vec<u32>> = BTreeMap::new();
@@ -81,35 +81,41 @@ fn lives_of_high_trees_are_cut_at_every_other_operation() {
     let falls =
         |heights: &Vec<u32>| heights.iter().skip_while(|height| **height < 3).any(|height| *height == 1);
     assert!(heights.values().any(falls), "{heights:?}");
-    let mut net = Suite::new(verify);
-    net.cut(history, 2, ORDERS);
-    told(&net, 2400);
+    let mut suite = Suite::new(verify);
+    suite.crash_everywhere(history, 2, ORDERS);
+    assert_enough(&suite, 2400);
 }
 
 #[test]
-fn lives_of_lazy_commits_are_cut_at_every_operation() {
+fn runs_with_lazy_commits_crash_at_every_operation() {
     enumerate(300..301, 300, FlushLog::Lazy, 1, 800);
     enumerate(301..302, 300, FlushLog::Write, 1, 1200);
 }
 
 #[test]
-fn recoveries_are_cut_at_every_operation() {
-    let mut net = Suite::new(verify);
+fn recoveries_crash_at_every_operation() {
+    let mut suite = Suite::new(verify);
     for seed in 400..406 {
         let (mode, before) = (MODES[seed as usize % 3], seed as u32 % 2);
-        net.cut_recoveries(History { seed, steps: 120, mode, before, high: false }, 61);
+        suite.crash_recoveries(History { seed, steps: 120, mode, before, high: false }, 61);
     }
-    told(&net, 1200);
+    assert_enough(&suite, 1200);
 }
 
 #[test]
-fn lives_are_cut_between_the_groups_of_a_write() {
-    let mut net = Suite::new(verify);
+fn runs_crash_between_the_groups_of_a_write() {
+    let mut suite = Suite::new(verify);
     for seed in 500..511 {
         let mode = [FlushLog::Sync, FlushLog::Sync, FlushLog::Lazy][seed as usize % 3];
-        net.cut_groups(History { seed, steps: 300, mode, before: seed as u32 % 2, high: seed >= 509 });
+        suite.crash_between_groups(History {
+            seed,
+            steps: 300,
+            mode,
+            before: seed as u32 % 2,
+            high: seed >= 509,
+        });
     }
-    told(&net, 2000);
+    assert_enough(&suite, 2000);
 }
 
 /// A crash may interrupt a row change after some of its entries are written. Until it is rolled back, that is no
@@ -134,9 +140,9 @@ fn a_check_at_once_after_an_opening_finds_nothing() {
     let mut unfinished = 0;
     for (seed, end) in (2..).zip(&ends[before..]) {
         for check in [Database::check_live as Check, Database::check] {
-            let cut = left.survivor(Survive::Everything);
-            files::end_log(&cut, *end);
-            let live = open(&cut, seed).unwrap();
+            let crashed = left.survivor(Survive::Everything);
+            files::end_log(&crashed, *end);
+            let live = open(&crashed, seed).unwrap();
             unfinished += live.db.metrics().rollbacks_pending;
             let report = check(&live.db).unwrap();
             assert_eq!(report.findings, Vec::<String>::new(), "cut at {end}");
@@ -161,7 +167,7 @@ fn one_case_again() {
 
 /// Runs new histories until the time is over.
 #[test]
-#[ignore = "takes as long as it is told to"]
+#[ignore = "runs for a given time"]
 fn soak() {
     soak::soak("crash points", |seed, end| {
         let luck = |n| mix(&[seed, n]);
@@ -172,15 +178,15 @@ fn soak() {
             before: luck(3) as u32 % 4,
             high: luck(5).is_multiple_of(4),
         };
-        let mut net = Suite::new(verify);
-        net.until = Some(end);
+        let mut suite = Suite::new(verify);
+        suite.until = Some(end);
         match luck(4) % 8 {
-            0 => net.cut_recoveries(history, 31),
-            1 => net.cut_groups(history),
+            0 => suite.crash_recoveries(history, 31),
+            1 => suite.crash_between_groups(history),
             // Many histories with few crash points find other bugs than few histories with a crash at every operation.
-            n => net.cut(history, 1 + n * 3, ORDERS),
+            n => suite.crash_everywhere(history, 1 + n * 3, ORDERS),
         }
-        net.crash_points()
+        suite.crash_points()
     });
 }
 
@@ -221,20 +227,24 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
         let (mode, high) = (MODES[seed as usize % 3], seed > 3);
         let history =
             History { seed, steps: if high { 340 } else { 200 }, mode, before: seed as u32 % 2, high };
-        let told = text(&mut || {
-            let mut net = Suite::new(judge);
-            if seed % 3 == 0 { net.cut_groups(history) } else { net.cut(history, 1, 2) }
+        let message = text(&mut || {
+            let mut suite = Suite::new(judge);
+            if seed % 3 == 0 {
+                suite.crash_between_groups(history)
+            } else {
+                suite.crash_everywhere(history, 1, 2)
+            }
         });
-        let (_, command) = told.split_once(AGAIN).expect("a command");
+        let (_, command) = message.split_once(AGAIN).expect("a command");
         let case = Case::of_command(command).unwrap();
         assert_eq!(case.history, history);
         assert_eq!(case.command(), command.trim());
         assert_eq!(case.group.is_some(), seed % 3 == 0);
         // The disk is the same to the last byte, and so is the message.
-        assert_eq!(text(&mut || Suite::new(judge).again(&case)), told);
+        assert_eq!(text(&mut || Suite::new(judge).again(&case)), message);
         let mut same = 0;
-        history.run(case.cuts[0].0..=case.cuts[0].0, &mut |_, cut, _| {
-            same += usize::from(told.contains(&format!("bytes: {:x}\n", digest(&left(cut, &case)))));
+        history.run(case.crashes[0].0..=case.crashes[0].0, &mut |_, crashed, _| {
+            same += usize::from(message.contains(&format!("bytes: {:x}\n", digest(&left(crashed, &case)))));
         });
         assert_eq!(same, 1);
     }
@@ -244,10 +254,10 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
 fn a_case_is_read_as_it_is_written() {
     let history = History { seed: 7, steps: 40, mode: FlushLog::Write, before: 3, high: true };
     let ways = [Survive::Nothing, Survive::Everything, Survive::Random(u64::MAX)];
-    let case = Case { history, cuts: (1..).zip(ways).collect(), group: Some(4096) };
+    let case = Case { history, crashes: (1..).zip(ways).collect(), group: Some(4096) };
     assert_eq!(case.to_string().parse(), Ok(case.clone()));
     assert_eq!(Case::of_command(&case.command()), Ok(case));
-    for wrong in ["seed", "seed=x", "cut=5", "cut=5:x", "mode=Never", "trees=low", "colour=red"] {
+    for wrong in ["seed", "seed=x", "crash=5", "crash=5:x", "mode=Never", "trees=low", "colour=red"] {
         assert!(wrong.parse::<Case>().is_err(), "{wrong}");
     }
 }

@@ -20,7 +20,7 @@ pub(crate) type Visit<'a> = &'a mut dyn FnMut(u64, &SimulatedDisk, &[Model]);
 pub(crate) type Judge = fn(&SimulatedDisk, u64, &[Model], &str);
 
 /// The outcome of one run of the database, from its first open to its crash or end.
-struct Life {
+struct RunState {
     /// The final state if it is certain, otherwise all states that are possible.
     may: Vec<Model>,
     operations: u64,
@@ -28,20 +28,20 @@ struct Life {
 
 impl History {
     /// Returns the script of a run. Runs before the last are shorter.
-    pub(crate) fn script(&self, life: u32) -> Vec<Step> {
-        let steps = if life < self.before { self.steps.min(150) } else { self.steps };
+    pub(crate) fn script(&self, run: u32) -> Vec<Step> {
+        let steps = if run < self.before { self.steps.min(150) } else { self.steps };
         let script = if self.high { script_of_high_trees } else { script };
-        script(self.seed ^ u64::from(life) << 32, steps)
+        script(self.seed ^ u64::from(run) << 32, steps)
     }
 
     /// Executes the runs before the last, each to its crash. Returns the disk and the possible states at the start of
     /// the last.
-    fn grow_up(&self) -> (SimulatedDisk, Vec<Model>) {
+    fn run_earlier(&self) -> (SimulatedDisk, Vec<Model>) {
         let (mut disk, mut may) = (SimulatedDisk::new(self.seed), vec![Model::default()]);
-        for life in 0..self.before {
-            let luck = mix(&[self.seed, u64::from(life), 1]);
+        for run in 0..self.before {
+            let luck = mix(&[self.seed, u64::from(run), 1]);
             disk.crash_at(20 + luck % 300);
-            may = self.live(&disk, life, may, &mut |_, _, _| {}).may;
+            may = self.run_and_crash(&disk, run, may, &mut |_, _, _| {}).may;
             let survive =
                 [Survive::Nothing, Survive::Everything, Survive::Random(luck)][(luck >> 32) as usize % 3];
             disk = disk.restart(survive);
@@ -50,25 +50,31 @@ impl History {
     }
 
     /// Executes the last run and visits the crashes at these operations. Returns the number of operations.
-    pub(crate) fn run(&self, cuts: core::ops::RangeInclusive<u64>, visit: Visit<'_>) -> u64 {
-        let (disk, may) = self.grow_up();
-        disk.record_crash_points(cuts);
-        self.live(&disk, self.before, may, visit).operations
+    pub(crate) fn run(&self, crashes: core::ops::RangeInclusive<u64>, visit: Visit<'_>) -> u64 {
+        let (disk, may) = self.run_earlier();
+        disk.record_crash_points(crashes);
+        self.run_and_crash(&disk, self.before, may, visit).operations
     }
 
     /// Executes one run, which a crash of the disk may end. The possible states are first the one that was acknowledged
     /// as durable, then the state after each later step. The last is the state that the step in progress would have
     /// made.
-    fn live(&self, disk: &SimulatedDisk, life: u32, mut may: Vec<Model>, visit: Visit<'_>) -> Life {
+    fn run_and_crash(
+        &self,
+        disk: &SimulatedDisk,
+        run: u32,
+        mut may: Vec<Model>,
+        visit: Visit<'_>,
+    ) -> RunState {
         let mut visit_all = |may: &[Model]| {
-            for (operation, cut) in disk.take_crash_points() {
-                visit(operation, &cut, may);
+            for (operation, crashed) in disk.take_crash_points() {
+                visit(operation, &crashed, may);
             }
         };
-        let script = self.script(life);
+        let script = self.script(run);
         let mut live: Option<Live> = None;
         let mut model = Model::default();
-        let reopen = 60 + mix(&[self.seed, u64::from(life), 2]) as usize % 60;
+        let reopen = 60 + mix(&[self.seed, u64::from(run), 2]) as usize % 60;
         for (n, step) in script.iter().enumerate() {
             if n % reopen == reopen - 1
                 && let Some(open) = live.take()
@@ -86,7 +92,7 @@ impl History {
                 match opened {
                     Ok(opened) => {
                         opened.db.set_flush_log_at_trx_commit(self.mode);
-                        if n == 0 && life == 0 {
+                        if n == 0 && run == 0 {
                             // A database that does not exist yet is empty.
                         } else {
                             match observe(&opened.db) {
@@ -143,35 +149,35 @@ impl History {
                 Err(error) => assert!(disk.is_crashed(), "closing at the end: {error}"),
             }
         }
-        Life { may, operations: disk.operations() }
+        RunState { may, operations: disk.operations() }
     }
 }
 
 /// Opens what a crash has left, lets the workers run, and closes: all that a recovery does.
 fn recover(disk: &SimulatedDisk, seed: u64) {
     if let Ok(live) = open(disk, seed) {
-        live.env.settle(40);
+        live.env.run_workers(40);
         let _ = live.close();
     }
 }
 
 /// Returns the disk that the crashes of a case leave. `cut` is the disk at its first crash.
-pub(crate) fn left(cut: &SimulatedDisk, case: &Case) -> SimulatedDisk {
-    left_by(cut, case).0
+pub(crate) fn left(crashed: &SimulatedDisk, case: &Case) -> SimulatedDisk {
+    left_by(crashed, case).0
 }
 
 /// As [`left`], and also returns how many of the later crashes were reached before the end of their recovery.
-fn left_by(cut: &SimulatedDisk, case: &Case) -> (SimulatedDisk, u64) {
+fn left_by(crashed: &SimulatedDisk, case: &Case) -> (SimulatedDisk, u64) {
     let mut came = 0;
-    let mut disk = cut.restart(case.cuts[0].1);
+    let mut disk = crashed.restart(case.crashes[0].1);
     if let Some(group) = case.group {
         files::end_log(&disk, group);
     }
-    for (operation, survive) in &case.cuts[1..] {
+    for (operation, survive) in &case.crashes[1..] {
         disk.record_crash_points(*operation..=*operation);
         recover(&disk, case.history.seed);
         // A recovery that ends before its crash point leaves its final state.
-        let next = disk.take_crash_points().pop().map(|(_, cut)| cut);
+        let next = disk.take_crash_points().pop().map(|(_, crashed)| crashed);
         came += u64::from(next.is_some());
         disk = next.unwrap_or_else(|| disk.clone()).restart(*survive);
     }
@@ -179,8 +185,8 @@ fn left_by(cut: &SimulatedDisk, case: &Case) -> (SimulatedDisk, u64) {
 }
 
 /// Returns the number of operations of a recovery from this state.
-pub(crate) fn operations_of_recovery(cut: &SimulatedDisk, case: &Case) -> u64 {
-    let disk = left(cut, case);
+pub(crate) fn operations_of_recovery(crashed: &SimulatedDisk, case: &Case) -> u64 {
+    let disk = left(crashed, case);
     recover(&disk, case.history.seed);
     disk.operations()
 }
@@ -211,9 +217,9 @@ impl Suite {
     }
 
     /// Judges a case with its first crash at `cut`. Returns how many of the later crashes were reached.
-    fn judge(&mut self, cut: &SimulatedDisk, may: &[Model], case: &Case) -> u64 {
+    fn judge(&mut self, crashed: &SimulatedDisk, may: &[Model], case: &Case) -> u64 {
         let came = self.guard.run(&case.command(), || {
-            let (disk, came) = left_by(cut, case);
+            let (disk, came) = left_by(crashed, case);
             (self.judge)(&disk, case.history.seed, may, &case.to_string());
             came
         });
@@ -223,10 +229,10 @@ impl Suite {
 
     /// Crashes a history at every n-th operation (`every`). At each, nothing survives, then everything, then `random`
     /// times a random part. In some of these the recovery is crashed, and in some of those the next recovery, too.
-    pub(crate) fn cut(&mut self, history: History, every: u64, random: u64) {
-        self.visit(history, every, |net, operation, cut, may| {
-            net.operations += 1;
-            net.cut_at(history, operation, cut, may, random);
+    pub(crate) fn crash_everywhere(&mut self, history: History, every: u64, random: u64) {
+        self.visit(history, every, |suite, operation, crashed, may| {
+            suite.operations += 1;
+            suite.crash_at(history, operation, crashed, may, random);
         });
     }
 
@@ -237,48 +243,59 @@ impl Suite {
         every: u64,
         mut at: impl FnMut(&mut Self, u64, &SimulatedDisk, &[Model]),
     ) {
-        let (guard, whole) = (self.guard.clone(), Case { history, cuts: Vec::new(), group: None });
+        let (guard, whole) = (self.guard.clone(), Case { history, crashes: Vec::new(), group: None });
         guard.run(&whole.command(), || {
-            history.run(1..=u64::MAX, &mut |operation, cut, may| {
+            history.run(1..=u64::MAX, &mut |operation, crashed, may| {
                 if in_time(self.until) && operation % every == history.seed % every {
-                    at(self, operation, cut, may);
+                    at(self, operation, crashed, may);
                 }
             })
         });
     }
 
-    fn cut_at(&mut self, history: History, operation: u64, cut: &SimulatedDisk, may: &[Model], random: u64) {
+    fn crash_at(
+        &mut self,
+        history: History,
+        operation: u64,
+        crashed: &SimulatedDisk,
+        may: &[Model],
+        random: u64,
+    ) {
         let luck = |n: u64| mix(&[history.seed, operation, n]);
         let random = (0..random).map(|n| Survive::Random(luck(n)));
         for (n, survive) in [Survive::Nothing, Survive::Everything].into_iter().chain(random).enumerate() {
             let luck = luck(100 + n as u64);
-            let mut cuts = vec![(operation, survive)];
+            let mut crashes = vec![(operation, survive)];
             if luck.is_multiple_of(3) {
-                cuts.push((1 + (luck >> 8) % 60, Survive::Random(luck >> 4)));
+                crashes.push((1 + (luck >> 8) % 60, Survive::Random(luck >> 4)));
                 if (luck / 3).is_multiple_of(4) {
-                    cuts.push((1 + (luck >> 16) % 40, Survive::Random(luck >> 5)));
+                    crashes.push((1 + (luck >> 16) % 40, Survive::Random(luck >> 5)));
                 }
             }
-            self.of_recoveries += self.judge(cut, may, &Case { history, cuts, group: None });
+            self.of_recoveries += self.judge(crashed, may, &Case { history, crashes, group: None });
         }
     }
 
     /// Crashes every n-th recovery at each of its operations.
-    pub(crate) fn cut_recoveries(&mut self, history: History, every: u64) {
-        self.visit(history, every, |net, operation, cut, may| {
-            net.operations += 1;
+    pub(crate) fn crash_recoveries(&mut self, history: History, every: u64) {
+        self.visit(history, every, |suite, operation, crashed, may| {
+            suite.operations += 1;
             let luck = mix(&[history.seed, operation]);
             let ways = [Survive::Nothing, Survive::Everything, Survive::Random(luck)];
             let first = (operation, ways[luck as usize % 3]);
-            let case = Case { history, cuts: vec![first], group: None };
+            let case = Case { history, crashes: vec![first], group: None };
             // The command that repeats a failure here has a crash point that is never reached.
-            let whole = Case { cuts: vec![first, (u64::MAX, Survive::Everything)], ..case.clone() };
-            let operations = net.guard.run(&whole.command(), || operations_of_recovery(cut, &case));
-            let until = net.until;
+            let whole = Case { crashes: vec![first, (u64::MAX, Survive::Everything)], ..case.clone() };
+            let operations = suite.guard.run(&whole.command(), || operations_of_recovery(crashed, &case));
+            let until = suite.until;
             for again in (1..=operations).take_while(|_| in_time(until)) {
-                net.of_recoveries += 1;
+                suite.of_recoveries += 1;
                 for survive in [Survive::Nothing, Survive::Everything, Survive::Random(luck ^ again)] {
-                    net.judge(cut, may, &Case { cuts: vec![first, (again, survive)], ..case.clone() });
+                    suite.judge(
+                        crashed,
+                        may,
+                        &Case { crashes: vec![first, (again, survive)], ..case.clone() },
+                    );
                 }
             }
         });
@@ -286,16 +303,16 @@ impl Suite {
 
     /// Crashes a history after each group that was written together with the next one. If one thread logs several
     /// groups and writes them at once, another thread may have written the first of them alone.
-    pub(crate) fn cut_groups(&mut self, history: History) {
+    pub(crate) fn crash_between_groups(&mut self, history: History) {
         // What is in the log before the first operation was durable long ago.
         let mut end = u64::MAX;
-        self.visit(history, 1, |net, operation, cut, may| {
-            let ends = files::group_ends(&cut.survivor(Survive::Everything));
+        self.visit(history, 1, |suite, operation, crashed, may| {
+            let ends = files::group_ends(&crashed.survivor(Survive::Everything));
             let new = ends.iter().filter(|group| **group > end);
             for group in new.filter(|group| Some(*group) != ends.last()) {
-                net.groups += 1;
-                let cuts = vec![(operation, Survive::Everything)];
-                net.judge(cut, may, &Case { history, cuts, group: Some(*group) });
+                suite.groups += 1;
+                let crashes = vec![(operation, Survive::Everything)];
+                suite.judge(crashed, may, &Case { history, crashes, group: Some(*group) });
             }
             end = ends.last().copied().unwrap_or_default();
         });
@@ -308,12 +325,12 @@ impl Suite {
 
     /// Runs one case again. A case without a crash is its whole history.
     pub(crate) fn again(&mut self, case: &Case) {
-        let at = case.cuts.first().map_or(0, |(operation, _)| *operation);
-        let mut found = case.cuts.is_empty();
+        let at = case.crashes.first().map_or(0, |(operation, _)| *operation);
+        let mut found = case.crashes.is_empty();
         self.guard.clone().run(&case.command(), || {
-            case.history.run(at..=at, &mut |_, cut, may| {
+            case.history.run(at..=at, &mut |_, crashed, may| {
                 found = true;
-                self.judge(cut, may, case);
+                self.judge(crashed, may, case);
             })
         });
         assert!(found, "the history has fewer operations");

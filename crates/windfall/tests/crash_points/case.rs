@@ -22,14 +22,14 @@ pub(crate) struct History {
 }
 
 /// A crash point: before or during this disk operation, and what survives.
-pub(crate) type Cut = (u64, Survive);
+pub(crate) type CrashPoint = (u64, Survive);
 
 /// A history and its crashes. The first crash interrupts the history, each later one the recovery from the previous
 /// crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub history: History,
-    pub cuts: Vec<Cut>,
+    pub crashes: Vec<CrashPoint>,
     /// The log position at which the log of the first crash is truncated: the end of one of the groups of a write.
     pub group: Option<u64>,
 }
@@ -44,8 +44,8 @@ impl fmt::Display for Case {
         if let Some(group) = self.group {
             write!(f, " group={group}")?;
         }
-        for (operation, survive) in &self.cuts {
-            write!(f, " cut={operation}:{survive}")?;
+        for (operation, survive) in &self.crashes {
+            write!(f, " crash={operation}:{survive}")?;
         }
         Ok(())
     }
@@ -57,7 +57,7 @@ impl FromStr for Case {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut case = Self {
             history: History { seed: 0, steps: 0, mode: FlushLog::Sync, before: 0, high: false },
-            cuts: Vec::new(),
+            crashes: Vec::new(),
             group: None,
         };
         for part in text.split_whitespace() {
@@ -74,11 +74,11 @@ impl FromStr for Case {
                     let mode = modes.into_iter().find(|mode| format!("{mode:?}") == value);
                     case.history.mode = mode.ok_or_else(|| format!("{part:?} is none of {modes:?}"))?;
                 }
-                "cut" => {
+                "crash" => {
                     let (operation, survive) = value
                         .split_once(':')
-                        .ok_or_else(|| format!("{part:?} is no cut=OPERATION:SURVIVE"))?;
-                    case.cuts.push((number(operation)?, survive.parse()?));
+                        .ok_or_else(|| format!("{part:?} is no crash=OPERATION:SURVIVE"))?;
+                    case.crashes.push((number(operation)?, survive.parse()?));
                 }
                 _ => return Err(format!("{part:?} is unknown")),
             }
@@ -91,7 +91,7 @@ impl Case {
     /// Returns the command that runs it again.
     pub(crate) fn command(&self) -> String {
         format!(
-            "{VARIABLE}='{self}' cargo test -p windfall --test cuts -- --exact --ignored --nocapture one_case_again"
+            "{VARIABLE}='{self}' cargo test -p windfall --test crash_points -- --exact --ignored --nocapture one_case_again"
         )
     }
 
