@@ -4,10 +4,10 @@
 //! locked. It runs each call, which waits for locks outside the gate and then starts again.
 //!
 //! **Invariants.** One call at a time: a second call meanwhile is refused, even one of the same thread. No call waits
-//! for a lock inside a table's gate: a blocked call leaves the gate first ([`RowCall::settle`]). A table is locked
-//! before its first change or locking read, so a DDL statement on the table finds all transactions that use it. A
-//! deadlock rolls back the transaction, any other lock error only the call. The lock timeout bounds all waits of a call
-//! together. An interrupt applies to the call or statement in progress when it arrives, and to no later one.
+//! for a lock inside a table's gate: a blocked call leaves the gate first ([`RowCall::result_or_wait`]). A table is
+//! locked before its first change or locking read, so a DDL statement on the table finds all transactions that use it.
+//! A deadlock rolls back the transaction, any other lock error only the call. The lock timeout bounds all waits of a
+//! call together. An interrupt applies to the call or statement in progress when it arrives, and to no later one.
 //!
 //! The end of a statement or of the transaction waits for a call of another thread. Only a thread that is in no call,
 //! of any transaction or table, waits for it: such a thread holds nothing that the other call could be waiting for.

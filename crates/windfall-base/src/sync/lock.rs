@@ -80,11 +80,9 @@ mod order {
 
     pub(super) fn take(rank: Rank, try_only: bool) {
         // While a panic unwinds, its own message must not be replaced by another one.
-        if std::thread::panicking() {
-            return;
-        }
+        let is_checked = !try_only && !std::thread::panicking();
         HELD.with_borrow_mut(|held| {
-            if let Some(top) = held.iter().max().filter(|_| !try_only) {
+            if let Some(top) = held.iter().max().filter(|_| is_checked) {
                 // Page latches nest among themselves in an order of their own.
                 assert!(
                     *top < rank || (*top == Rank::Page && rank == Rank::Page),
@@ -358,6 +356,27 @@ mod tests {
         assert!(panics(&|| drop(a.lock())), "Session was taken while Leaf is held");
         drop(held);
         drop(a.lock());
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_lock_that_is_taken_while_a_panic_unwinds_leaves_the_other_ranks() {
+        struct LockOnDrop<'a>(&'a Mutex<i32>);
+        impl Drop for LockOnDrop<'_> {
+            fn drop(&mut self) {
+                drop(self.0.lock());
+            }
+        }
+        let [lower, held, other] = [Rank::Session, Rank::Leaf, Rank::Leaf].map(|rank| Mutex::new(rank, 1));
+        let panics = |run: &dyn Fn()| catch_unwind(AssertUnwindSafe(run)).is_err();
+        let guard = held.lock();
+        assert!(panics(&|| {
+            let _locks = LockOnDrop(&other);
+            panic!("on purpose");
+        }));
+        assert!(panics(&|| drop(lower.lock())), "Session was taken while Leaf is held");
+        drop(guard);
+        drop(lower.lock());
     }
 
     #[test]

@@ -230,9 +230,9 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
         let message = text(&mut || {
             let mut suite = Suite::new(judge);
             if seed % 3 == 0 {
-                suite.crash_between_groups(history)
+                suite.crash_between_groups(history);
             } else {
-                suite.crash_everywhere(history, 1, 2)
+                suite.crash_everywhere(history, 1, 2);
             }
         });
         let (_, command) = message.split_once(AGAIN).expect("a command");

@@ -255,7 +255,7 @@ impl Trx<'_> {
             &record,
         )
         .inspect_err(|_| {
-            self.transactions.rollbacks().note_partial_change(self.state.id, record.body.table())
+            self.transactions.rollbacks().note_partial_change(self.state.id, record.body.table());
         })?;
         Ok(Some(record.previous))
     }
