@@ -17,7 +17,8 @@
 //!   are below the ends that the streams have at that time.
 //! - The numbers of rows and entries differ if a row change was interrupted: by a crash, until it is rolled back, or by
 //!   a rollback that failed in the middle of a record. Both cases are recorded
-//!   ([`Rollbacks::may_have_partial_change`]). An open or a prepared transaction does not matter: each of its calls was complete.
+//!   ([`Rollbacks::may_have_partial_change`]). An open or a prepared transaction does not matter: each of its calls
+//!   was complete.
 //!
 //! [`Rollbacks::may_have_partial_change`]: super::rollbacks::Rollbacks::may_have_partial_change
 
