@@ -16,7 +16,8 @@ export CARGO_INCREMENTAL=0
 
 # models ARGUMENTS...: the model checks, in the copy of the source that has planted bugs, which they must find.
 models() {
-    (cd target/mutation && cargo test -p windfall-engine -p windfall-base --features model --lib "$@")
+    cargo run --quiet -p windfall-mutation >/dev/null
+    (cd target/mutation && WINDFALL_MODEL_BUGS=1 cargo test -p windfall-engine -p windfall-base --features model --lib "$@")
 }
 
 times=()
@@ -99,7 +100,9 @@ run "format" cargo fmt --all --check
 # The feature adds tests: one look sees it all.
 run "lints" cargo clippy --workspace --all-targets --features windfall/model -- -D warnings
 # As a release is built: without debug assertions, and without what the tests ask for.
-run "lints of the product" cargo clippy --release -p windfall -p windfall-base -p windfall-btree -p windfall-engine -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
+run "lints of the product" cargo clippy --release -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
+# The library alone: the command enables features of it.
+run "lints of the library" cargo clippy --release -p windfall -p windfall-base -p windfall-btree -p windfall-engine -- -D warnings
 # And without the lab, which a build may leave out.
 run "lints without the lab" cargo clippy -p windfall-cli --no-default-features -- -D warnings
 run "documentation" documentation

@@ -73,7 +73,7 @@ pub struct Seen {
     /// The instructions between each pair of marks.
     pub instructions: Vec<u64>,
     /// The calls among them of code of the program itself, whose target is in a register or behind a pointer in a
-    /// register, as that of a trait object is. Only counted on x86-64; zero elsewhere.
+    /// register, as that of a trait object is. Only counted on x86-64; empty elsewhere.
     pub indirect_calls: Vec<u64>,
     /// The system calls between each pair of marks.
     pub system_calls: Vec<SystemCalls>,
@@ -146,15 +146,22 @@ fn is_before_indirect_call(pid: Pid, place: u64) -> io::Result<bool> {
     }
 }
 
-/// Returns whether an instruction is a call with a target in a register or behind a pointer in one: opcode FF /2,
-/// except with a pointer at a fixed distance from the instruction, which is the table of shared libraries.
+/// Returns whether an instruction is a call with a target in a register or behind a pointer in one (opcode FF /2), or a
+/// jump with a target behind a pointer in one (FF /4), which is a call at the end of a function. A pointer at a fixed
+/// distance from the instruction is that of a shared library, and one with an index is that of a `match`.
 #[cfg(target_arch = "x86_64")]
 fn is_indirect_call(code: [u8; 8]) -> bool {
     // A prefix REX extends the numbers of registers.
     let at = usize::from(code[0] & 0xf0 == 0x40);
-    let (opcode, operand) = (code[at], code[at + 1]);
+    let [opcode, operand, index] = [code[at], code[at + 1], code[at + 2]];
+    let (is_register, has_index) = (operand >> 6 == 3, operand & 7 == 4 && index >> 3 & 7 != 4);
     let is_fixed = operand & 0xc7 == 0x05;
-    opcode == 0xff && operand >> 3 & 7 == 2 && !is_fixed
+    opcode == 0xff
+        && match operand >> 3 & 7 {
+            2 => !is_fixed,
+            4 => !is_register && !is_fixed && !has_index,
+            _ => false,
+        }
 }
 
 /// Returns the addresses of the code of the child's program, without its shared libraries.
@@ -169,7 +176,12 @@ fn own_code(pid: Pid) -> io::Result<Vec<Range<u64>>> {
         let (from, to) = line.split_once(' ')?.0.split_once('-')?;
         Some(u64::from_str_radix(from, 16).ok()?..u64::from_str_radix(to, 16).ok()?)
     };
-    Ok(code.filter_map(range).collect())
+    let code: Vec<Range<u64>> = code.filter_map(range).collect();
+    if code.is_empty() {
+        Err(io::Error::other("the code of the child's program is not found"))
+    } else {
+        Ok(code)
+    }
 }
 
 /// Returns the system call that a child is about to enter; none if it has just left one.
@@ -308,9 +320,9 @@ impl Traced {
                         self.system_calls.push(SystemCalls::new());
                     } else {
                         self.instructions.push(0);
-                        self.indirect_calls.push(0);
                         #[cfg(target_arch = "x86_64")]
                         {
+                            self.indirect_calls.push(0);
                             (self.own_code, self.is_before_call) = (own_code(pid)?, false);
                         }
                     }
@@ -433,6 +445,11 @@ mod tests {
             &[0xff, 0x54, 0x24, 8],
         ];
         assert!(indirect.into_iter().all(call));
+        // jmp [rax + 0x18]; jmp [r11 + 0x20]; jmp [rcx].
+        let tail: [&[u8]; 3] = [&[0xff, 0x60, 0x18], &[0x41, 0xff, 0x63, 0x20], &[0xff, 0x21]];
+        assert!(tail.into_iter().all(call));
+        // jmp [rax + rcx * 8]: the table of a match.
+        assert!(!call(&[0xff, 0x24, 0xc8]));
         // call of a relative address; call [rip + 0x1234]; jmp rax; inc eax; push [rax].
         let others: [&[u8]; 5] = [
             &[0xe8, 1, 2, 3, 4],

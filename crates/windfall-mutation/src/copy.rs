@@ -17,8 +17,17 @@ use crate::{Bug, Change, bugs};
 const MODULE: &str = include_str!("../template/planted.rs");
 /// The crate that has the module.
 const BASE: &str = "crates/windfall-base/";
-/// The entries of the workspace's folder that are not copied.
-const SKIPPED: [&str; 2] = ["target", ".git"];
+/// What is copied of the workspace's folder: what a build reads. Databases of demos and benchmarks may lie beside it.
+const COPIED: [&str; 8] = [
+    ".cargo",
+    "Cargo.lock",
+    "Cargo.toml",
+    "README.md",
+    "clippy.toml",
+    "crates",
+    "rust-toolchain.toml",
+    "rustfmt.toml",
+];
 
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
@@ -31,6 +40,9 @@ pub fn plant(workspace: &Path, copy: &Path) -> io::Result<Vec<Bug>> {
     let bugs = bugs();
     let mut files = Files::new();
     read(workspace, Path::new(""), &mut files)?;
+    if let Some(path) = files.iter().find_map(|(path, bytes)| asks_for_a_bug(path, bytes).then_some(path)) {
+        return Err(io::Error::other(format!("{} asks for a planted bug: only diffs do", path.display())));
+    }
     for (bug, change) in bugs.iter().flat_map(|bug| bug.changes.iter().map(move |change| (bug, change))) {
         apply(&mut files, change)
             .map_err(|wrong| io::Error::other(format!("{}: {wrong}: adapt the bug to the code", bug.name)))?;
@@ -38,7 +50,7 @@ pub fn plant(workspace: &Path, copy: &Path) -> io::Result<Vec<Bug>> {
     let names: Vec<&str> = bugs.iter().map(|bug| &*bug.name).collect();
     let module = MODULE.replace("&[&str] = &[]", &format!("&[&str] = &{names:?}"));
     files.insert(format!("{BASE}src/planted.rs").into(), module.into());
-    for change in in_base() {
+    for change in in_base(&names) {
         apply(&mut files, &change).map_err(io::Error::other)?;
     }
     let target = workspace.join("target");
@@ -52,7 +64,7 @@ pub fn plant(workspace: &Path, copy: &Path) -> io::Result<Vec<Bug>> {
 }
 
 /// Returns the changes that make the module known, and let the models look for the bugs that they name.
-fn in_base() -> [Change; 2] {
+fn in_base(names: &[&str]) -> [Change; 2] {
     let change = |file: &str, old: &str, new: &str| Change {
         file: format!("{BASE}src/{file}"),
         old: old.into(),
@@ -61,8 +73,20 @@ fn in_base() -> [Change; 2] {
     let module = "pub mod sync;\n";
     [
         change("lib.rs", module, &format!("/// Planted bugs.\npub mod planted;\n{module}")),
-        change("sync/model/explore.rs", "const HAS_BUGS: bool = false;\n", "const HAS_BUGS: bool = true;\n"),
+        change(
+            "sync/model/explore.rs",
+            "const BUGS: &[&str] = &[];\n",
+            &format!("const BUGS: &[&str] = &{names:?};\n"),
+        ),
     ]
+}
+
+/// Returns whether a file of a crate, other than this one, asks for a planted bug: the product must have no trace of
+/// them.
+fn asks_for_a_bug(path: &Path, bytes: &[u8]) -> bool {
+    let is_of_this = path.starts_with("crates/windfall-mutation");
+    let is_source = path.extension().is_some_and(|extension| extension == "rs");
+    is_source && !is_of_this && bytes.windows(9).any(|word| word == b"planted!(")
 }
 
 /// Returns the change that gives the packages of the copy the next version. In a target folder that two workspaces
@@ -99,7 +123,7 @@ fn read(workspace: &Path, folder: &Path, files: &mut Files) -> io::Result<()> {
     for entry in fs::read_dir(workspace.join(folder))? {
         let entry = entry?;
         let path = folder.join(entry.file_name());
-        if SKIPPED.iter().any(|skipped| path == Path::new(skipped)) {
+        if folder == Path::new("") && !COPIED.iter().any(|copied| path == Path::new(copied)) {
             continue;
         }
         if entry.file_type()?.is_dir() {
@@ -142,12 +166,21 @@ mod tests {
         }
         let manifest = fs::read_to_string(folder.path().join("Cargo.toml")).unwrap();
         assert!(!manifest.contains(&format!("version = \"{}\"", env!("CARGO_PKG_VERSION"))));
+        assert!(!folder.path().join("target").exists() && !folder.path().join(".git").exists());
         let [kept, gone] = ["Cargo.toml", "crates/gone.rs"].map(|name| folder.path().join(name));
         fs::write(&gone, "").unwrap();
         let modified = || fs::metadata(&kept).unwrap().modified().unwrap();
         let before = modified();
         plant(&workspace, folder.path()).unwrap();
         assert!(modified() == before && !gone.exists());
+    }
+
+    #[test]
+    fn only_the_diffs_ask_for_bugs() {
+        let asks = |path: &str| asks_for_a_bug(Path::new(path), b"if planted!(A) {");
+        assert!(asks("crates/windfall-base/src/lib.rs"));
+        assert!(!asks("crates/windfall-mutation/src/lib.rs") && !asks("crates/a.diff"));
+        assert!(!asks_for_a_bug(Path::new("crates/a.rs"), b"bugs are planted"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use core::time::Duration;
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
+    os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
@@ -195,10 +196,13 @@ fn run(
         None if output.contains("it does not end") => "it does not end".into(),
         None => format!("{status}"),
     };
-    // A failure is a failed test, or the end of the process by a signal or its watchdog. Anything else is an error of
-    // this suite.
+    // A failure is a failed test, or the end of the process by a signal of its own or by its watchdog. Anything else,
+    // such as a signal from outside, is an error of this suite.
     let failed = panic.is_some() && output.contains("test result: FAILED");
-    let ended = !status.success() && !output.contains("test result: ");
+    let is_of_its_own =
+        |signal| [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGTRAP].contains(&signal);
+    let ended =
+        !status.success() && !output.contains("test result: ") && status.signal().is_none_or(is_of_its_own);
     assert!(status.success() || failed || ended, "{suite:?} with {bug:?} ends strangely:\n{output}");
     Outcome { passed: status.success(), what, seconds }
 }
@@ -306,11 +310,17 @@ fn a_scenario_names_each_bug_that_is_left_to_the_models() {
 }
 
 #[test]
-fn the_documentation_names_no_bug_that_does_not_exist() {
+fn the_documentation_counts_the_bugs_and_names_none_that_does_not_exist() {
     let text = fs::read_to_string(workspace().join("docs/testing.md")).unwrap();
     let (_, section) = text.split_once("\n## The mutation suite\n").expect("a section on this suite");
     let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
-    let names: BTreeSet<String> = bugs().into_iter().map(|bug| bug.name).collect();
+    let bugs = bugs();
+    let is_of_models = |bug: &&Bug| bug.found_by.iter().any(|suite| matches!(suite, Suite::Model(_)));
+    let models = bugs.iter().filter(is_of_models);
+    let (left, both) = (models.clone().count(), models.filter(|bug| bug.found_by.len() > 1).count());
+    let counts = format!("{} bugs, of which {left} are left to models, and {both} of these", bugs.len());
+    assert!(section.split_whitespace().collect::<Vec<_>>().join(" ").contains(&counts), "it says: {counts}");
+    let names: BTreeSet<String> = bugs.into_iter().map(|bug| bug.name).collect();
     let quoted = section.split('`').skip(1).step_by(2);
     let unknown: Vec<&str> = quoted
         .filter(|word| word.starts_with(char::is_uppercase) && word.chars().any(char::is_lowercase))

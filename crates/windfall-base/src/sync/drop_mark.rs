@@ -4,7 +4,10 @@
 //! waits are counted: `windfall bench` and `windfall demo` show that there are none. Without the feature a mark has no
 //! size, and its functions do nothing.
 //!
-//! **Invariants.** A mark is set while its lock is held from inside a drop, and only then.
+//! **Invariants.** The mark of a lock or latch is set while it is held from inside a drop, and only then. That of a
+//! gate says how it was closed last, and is read while it is closed.
+
+use core::marker::PhantomData;
 
 #[cfg(feature = "drop-waits")]
 use super::machine::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -20,11 +23,19 @@ pub struct DropMark(#[cfg(feature = "drop-waits")] AtomicU32);
 
 /// Marks a lock as held from inside a drop, as long as it is held.
 #[derive(Debug)]
-pub(super) struct Marked<'a>(Option<&'a DropMark>);
+pub(super) struct Marked<'a> {
+    #[cfg(feature = "drop-waits")]
+    mark: Option<&'a DropMark>,
+    _lock: PhantomData<&'a DropMark>,
+}
 
 /// Marks a lock as shared from inside a drop, as long as it is shared.
 #[derive(Debug)]
-pub(super) struct MarkedShared<'a>(Option<&'a DropMark>);
+pub(super) struct MarkedShared<'a> {
+    #[cfg(feature = "drop-waits")]
+    mark: Option<&'a DropMark>,
+    _lock: PhantomData<&'a DropMark>,
+}
 
 impl DropMark {
     /// Returns a mark that is held by no dropping thread.
@@ -112,14 +123,22 @@ impl DropMark {
     #[inline]
     pub(super) fn mark(&self) -> Marked<'_> {
         self.taken();
-        Marked(Self::is_marking().then_some(self))
+        Marked {
+            #[cfg(feature = "drop-waits")]
+            mark: Self::is_marking().then_some(self),
+            _lock: PhantomData,
+        }
     }
 
     /// As [`DropMark::shared`], until the guard is dropped, be it after the drop.
     #[inline]
     pub(super) fn mark_shared(&self) -> MarkedShared<'_> {
         self.shared();
-        MarkedShared(Self::is_marking().then_some(self))
+        MarkedShared {
+            #[cfg(feature = "drop-waits")]
+            mark: Self::is_marking().then_some(self),
+            _lock: PhantomData,
+        }
     }
 
     /// Counts a wait that this thread is about to begin.
@@ -131,19 +150,21 @@ impl DropMark {
     }
 }
 
+#[cfg(feature = "drop-waits")]
 impl Drop for Marked<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(mark) = self.0 {
+        if let Some(mark) = self.mark {
             mark.store(0);
         }
     }
 }
 
+#[cfg(feature = "drop-waits")]
 impl Drop for MarkedShared<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(mark) = self.0 {
+        if let Some(mark) = self.mark {
             mark.add(u32::MAX);
         }
     }

@@ -250,7 +250,6 @@ impl HashIndex for TreeHash {
         };
         let len = table.entries.len();
         debug_assert!(u16::try_from(slot).is_ok(), "a slot's number does not fit a hint");
-
         let entry = hash >> 48 << 48 | u64::from(slot as u16) << 32 | u64::from(leaf.0);
         table.entries[hash as usize & (len - 1)].store(entry, Relaxed);
         // The lowest bits choose the entry: use others, or only the fills of some entries would be counted.

@@ -87,7 +87,6 @@ impl FileRecords {
             .map(|space| Change::put(file_key(*space), vec![]))
             .collect();
         changes.extend(gone.iter().map(|space| Change::remove(file_key(*space))));
-        let recorded = || made.iter().for_each(|space| self.pool.file_recorded(*space));
         if !changes.is_empty() {
             // The low-water mark waits for these records: waiting for it here would be a self-deadlock.
             let _room = self.pool.context().log.admit_now(LOG_PER_BATCH)?;
@@ -99,7 +98,9 @@ impl FileRecords {
             );
             mtr.commit()?;
         }
-        recorded();
+        for space in &made {
+            self.pool.file_recorded(*space);
+        }
         self.gone.truncate(self.gone.len() - gone.len());
         if made.len() == most_made || gone.len() == BATCH {
             return Ok(Next::Again);

@@ -22,9 +22,10 @@ use shuttle::{
     thread::JoinHandle,
 };
 
-/// Whether this source has planted bugs. The copy that the mutation suite makes has them, and this constant is `true`
-/// there.
-const HAS_BUGS: bool = false;
+/// The planted bugs that this source has: none, except in the copy that the mutation suite makes.
+const BUGS: &[&str] = &[];
+/// Requires that the source has planted bugs, so that a run that is to prove the scenarios cannot run elsewhere.
+const PROVE: &str = "WINDFALL_MODEL_BUGS";
 /// The bug of this process.
 const BUG: &str = "WINDFALL_BUG";
 /// Multiplies the usual number of runs.
@@ -91,11 +92,17 @@ pub fn explore(runs: usize, bugs: &[&str], scenario: impl Fn() + Clone + Send + 
     let test = test_of(&scenario);
     let advice = Advice(test);
     let planted = env::var(BUG).ok();
-    let has_it = planted.is_none() || HAS_BUGS;
+    let is_to_have_bugs = planted.is_some() || env::var_os(PROVE).is_some();
     assert!(
-        has_it,
+        !is_to_have_bugs || !BUGS.is_empty(),
         "this source has no planted bugs: `cargo run -p windfall-mutation` makes a copy that has"
     );
+    for bug in bugs {
+        assert!(
+            BUGS.is_empty() || BUGS.contains(bug),
+            "{test} names {bug}, and there is no bug of this name"
+        );
+    }
     if let Some(bug) = &planted {
         assert!(bugs.contains(&&**bug), "{bug} is none of {bugs:?}, which {test} is for");
     }
@@ -115,7 +122,7 @@ pub fn explore(runs: usize, bugs: &[&str], scenario: impl Fn() + Clone + Send + 
     }
     drop(advice);
     // Only the usual orders must find the bugs.
-    if HAS_BUGS && planted.is_none() && other.is_none() {
+    if !BUGS.is_empty() && planted.is_none() && other.is_none() {
         for bug in bugs {
             check_bug_is_found(test, bug);
         }

@@ -265,8 +265,12 @@ impl ControlFile {
             "the log goes back to an earlier incarnation"
         );
         debug_assert!(
-            control.space_ceiling >= before.space_ceiling && control.trx_ceiling >= before.trx_ceiling,
-            "a ceiling falls, and ids would be assigned twice"
+            control.space_ceiling >= before.space_ceiling,
+            "the ceiling of tablespace ids falls, and ids would be assigned twice"
+        );
+        debug_assert!(
+            control.trx_ceiling >= before.trx_ceiling,
+            "the ceiling of transaction ids falls, and ids would be assigned twice"
         );
         // No real database writes this often: only a forged sequence number is that large.
         let sequence = self.sequence.checked_add(1);

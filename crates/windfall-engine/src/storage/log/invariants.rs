@@ -1,6 +1,6 @@
 //! Checks of the log's invariants, for simulations.
 //!
-//! **Purpose.** See `engine::invariants`.
+//! **Purpose.** As `buffer::invariants`, which calls them.
 //!
 //! **Invariants.** Positions are read from the lowest to the highest, and they only grow: so what is read later is at
 //! least what it was when the earlier one was read.

@@ -504,7 +504,12 @@ fn replay(
             progress(Progress { phase: Phase::Replay, done: end.0 - control.low_water_mark.0, total });
         }
     }
-    assert!(reader.end() == scan.end, "the log was replayed to another end than the one that was found");
+    if reader.end() != scan.end {
+        // The device returns other bytes than when the log was scanned.
+        return Err(
+            damage(disk.as_ref(), control, reader.end(), "it was whole here when it was scanned").into()
+        );
+    }
     replay.apply()?;
     assert!(replay.pages.is_empty() && replay.bytes.is_empty(), "changes were collected and not applied");
     progress(Progress { phase: Phase::Replay, done: total, total });

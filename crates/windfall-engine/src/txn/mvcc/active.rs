@@ -396,7 +396,6 @@ impl Active {
     fn look(&self, table: &Table) -> Snapshot {
         let high = self.ids.next_trx();
         let active: Vec<TrxId> = table.running.keys().copied().collect();
-
         Snapshot { low: active.first().copied().unwrap_or(high), high, active }
     }
 
