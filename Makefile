@@ -12,7 +12,7 @@ demo: ## drop tables under load and watch: terminal table and report.html (ARGS=
 test: ## format, lints, docs, licences, every test (QUICK=1: an answer within minutes, of what takes seconds)
 	@QUICK="$(QUICK)" bash scripts/test.sh
 
-soak: ## the nets of the tests with ever new seeds (ARGS="--seconds 3600 --nets crash")
+soak: ## the test suites with ever new seeds (ARGS="--seconds 3600 --suites crash")
 	@bash scripts/soak.sh $(ARGS)
 
 mutants: ## how many small changes of the code the tests notice, of a sample (SECONDS=600, goes on where it was)
