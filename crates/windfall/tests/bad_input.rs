@@ -152,7 +152,7 @@ fn a_control_file_that_is_none() {
         let crc = crc32c::crc32c(&slot[..4092]);
         slot[4092..].copy_from_slice(&crc.to_le_bytes());
     }
-    opened(&newer, &["version 99", "knows version 1", "open it with"]);
+    opened(&newer, &["version 99", "reads version 1", "open it with"]);
     // The older copy may be damaged: a torn write leaves that. Without the newer copy the database does not open,
     // because the log may be truncated already.
     let mut opened = 0;
