@@ -37,14 +37,14 @@ macro_rules! redb {
 type Keys = U64<heed::byteorder::BigEndian>;
 
 /// LMDB, through `heed`.
-pub struct Lmdb {
+pub(super) struct Lmdb {
     env: heed::Env,
     rows: heed::Database<Keys, Bytes>,
 }
 
 impl Lmdb {
     /// Creates and fills a database.
-    pub fn load(path: &Path, count: u64) -> Result<Self> {
+    pub(super) fn load(path: &Path, count: u64) -> Result<Self> {
         fs::create_dir_all(path)?;
         let mut options = EnvOpenOptions::new();
         options.map_size(((count * 320) as usize + (64 << 20)).next_multiple_of(4096));
@@ -62,7 +62,7 @@ impl Lmdb {
     }
 
     /// Returns a reader by key.
-    pub fn reads(&self) -> Result<Read<'_>> {
+    pub(super) fn reads(&self) -> Result<Read<'_>> {
         let transaction = lmdb!(self.env.clone().static_read_txn())?;
         let rows = self.rows;
         Ok(Box::new(move |key| Ok(lmdb!(rows.get(&transaction, &u64::from_be_bytes(key)))?.map(sum))))
@@ -70,13 +70,13 @@ impl Lmdb {
 }
 
 /// redb.
-pub struct Redb(redb::Database);
+pub(super) struct Redb(redb::Database);
 
 const ROWS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("rows");
 
 impl Redb {
     /// Creates and fills a database, with a cache of `cache` bytes.
-    pub fn load(path: &Path, count: u64, cache: u64) -> Result<Self> {
+    pub(super) fn load(path: &Path, count: u64, cache: u64) -> Result<Self> {
         let db = redb!(redb::Builder::new().set_cache_size(cache as usize).create(path))?;
         for from in (0..count).step_by(1_000_000) {
             let write = redb!(db.begin_write())?;
@@ -92,7 +92,7 @@ impl Redb {
     }
 
     /// Returns a reader by key.
-    pub fn reads(&self) -> Result<Read<'_>> {
+    pub(super) fn reads(&self) -> Result<Read<'_>> {
         let rows = redb!(redb!(self.0.begin_read())?.open_table(ROWS))?;
         Ok(Box::new(move |key| {
             let value = redb!(redb::ReadableTable::get(&rows, u64::from_be_bytes(key)))?;

@@ -26,14 +26,14 @@ fn failed(error: rusqlite::Error) -> Failure {
 }
 
 /// A database of `SQLite`.
-pub struct Sqlite {
+pub(super) struct Sqlite {
     file: PathBuf,
     rows: u32,
 }
 
 impl Sqlite {
     /// Creates and fills a database.
-    pub fn load(folder: &Path, rows: u32, seed: u64) -> Result<Self> {
+    pub(super) fn load(folder: &Path, rows: u32, seed: u64) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let this = Self { file: folder.join("sbtest.sqlite"), rows };
         let mut connection = this.connect()?.0;
@@ -51,7 +51,7 @@ impl Sqlite {
     }
 
     /// Opens a connection, one per thread.
-    pub fn connect(&self) -> Result<Connected> {
+    pub(super) fn connect(&self) -> Result<Connected> {
         let connection = Connection::open(&self.file).map_err(failed)?;
         connection.busy_timeout(Duration::from_mins(1)).map_err(failed)?;
         let cache = u64::from(self.rows) / 2 + 65_536;
@@ -65,7 +65,7 @@ impl Sqlite {
 }
 
 /// A connection, and the number of rows.
-pub struct Connected(Connection, u32);
+pub(super) struct Connected(Connection, u32);
 
 fn insert(connection: &Connection, id: u32, row: &[u8]) -> rusqlite::Result<()> {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
