@@ -73,7 +73,7 @@ pub struct Seen {
     /// The instructions between each pair of marks.
     pub instructions: Vec<u64>,
     /// The calls among them of code of the program itself, whose target is in a register or behind a pointer in a
-    /// register, as that of a trait object is. Only counted on x86-64; empty elsewhere.
+    /// register, as that of a trait object is. Only counted by [`run_counting_calls`], and on x86-64; empty elsewhere.
     pub indirect_calls: Vec<u64>,
     /// The system calls between each pair of marks.
     pub system_calls: Vec<SystemCalls>,
@@ -209,6 +209,22 @@ fn call_before(pid: Pid) -> io::Result<Option<Call>> {
 /// # Errors
 /// The child cannot be run or traced, has failed, or has set no mark; the error text says which.
 pub fn run(command: &mut Command) -> io::Result<Seen> {
+    trace(command, Traced::default())
+}
+
+/// As [`run`], and counts the indirect calls among the instructions: each step takes longer.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn run_counting_calls(command: &mut Command) -> io::Result<Seen> {
+    #[cfg(target_arch = "x86_64")]
+    let traced = Traced { counts_calls: true, ..Traced::default() };
+    #[cfg(not(target_arch = "x86_64"))]
+    let traced = Traced::default();
+    trace(command, traced)
+}
+
+fn trace(command: &mut Command, mut traced: Traced) -> io::Result<Seen> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let trace_me = || {
         // SAFETY: this request has no further argument.
@@ -220,7 +236,6 @@ pub fn run(command: &mut Command) -> io::Result<Seen> {
     let cannot = |e| io::Error::other(format!("a child cannot be stepped: {e}"));
     let mut child = KillOnDrop(child.map_err(cannot)?);
     let pid = Pid::from_child(&child.0);
-    let mut traced = Traced::default();
     let mut ended = None;
     let heard = child.read_output_while(|| {
         ended = Some(traced.follow(pid)?);
@@ -246,6 +261,8 @@ struct Traced {
     /// The instruction address after the last step.
     #[cfg(target_arch = "x86_64")]
     at: u64,
+    #[cfg(target_arch = "x86_64")]
+    counts_calls: bool,
     /// Whether the next instruction is an indirect call.
     #[cfg(target_arch = "x86_64")]
     is_before_call: bool,
@@ -281,12 +298,9 @@ impl Traced {
                 #[cfg(target_arch = "x86_64")]
                 let is_done = {
                     let place = place(pid)?;
-                    let is_called =
-                        self.is_before_call && self.own_code.iter().any(|code| code.contains(&place));
-                    if let Some(calls) = self.indirect_calls.last_mut() {
-                        *calls += u64::from(is_called);
+                    if self.counts_calls {
+                        self.count_call(pid, place)?;
                     }
-                    self.is_before_call = is_before_indirect_call(pid, place)?;
                     self.has_gone_on(place)
                 };
                 // No instruction repeats itself on these processors.
@@ -321,7 +335,7 @@ impl Traced {
                     } else {
                         self.instructions.push(0);
                         #[cfg(target_arch = "x86_64")]
-                        {
+                        if self.counts_calls {
                             self.indirect_calls.push(0);
                             (self.own_code, self.is_before_call) = (own_code(pid)?, false);
                         }
@@ -330,6 +344,17 @@ impl Traced {
             },
         }
         Ok(0)
+    }
+
+    /// Counts an indirect call if the last step made one. `place` is the address of the next instruction.
+    #[cfg(target_arch = "x86_64")]
+    fn count_call(&mut self, pid: Pid, place: u64) -> io::Result<()> {
+        let is_called = self.is_before_call && self.own_code.iter().any(|code| code.contains(&place));
+        if let Some(calls) = self.indirect_calls.last_mut() {
+            *calls += u64::from(is_called);
+        }
+        self.is_before_call = is_before_indirect_call(pid, place)?;
+        Ok(())
     }
 
     /// Returns whether the last step completed an instruction, and was not a round of one that repeats itself.

@@ -80,7 +80,7 @@ fn count(bench: &mut Bench, hash: bool, with: &str) -> Result<()> {
     if bench.options.quick {
         command.arg("--quick");
     }
-    let seen = stepped::run(&mut command)?;
+    let seen = stepped::run_counting_calls(&mut command)?;
     let ([instructions, _], [calls, control]) = (&seen.instructions[..], &seen.indirect_calls[..]) else {
         return Err(Failure::said("the reads were not seen, or this processor's calls are not known"));
     };
