@@ -31,12 +31,31 @@ const COPIED: [&str; 8] = [
 
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
+/// Makes the copy of this workspace in its target folder, as [`plant`] does. Returns its folder, and the bugs.
+///
+/// # Errors
+/// Those of [`plant`].
+pub fn plant_in_target() -> io::Result<(PathBuf, Vec<Bug>)> {
+    let workspace = workspace()?;
+    let copy = workspace.join("target/mutation");
+    let bugs = plant(&workspace, &copy)?;
+    Ok((copy, bugs))
+}
+
+/// Returns the folder of the workspace that this package belongs to.
+///
+/// # Errors
+/// The folder is gone.
+pub fn workspace() -> io::Result<PathBuf> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()
+}
+
 /// Makes a copy of a workspace with all bugs in it, or brings it up to date. A build in the copy uses the target folder
 /// of the workspace, and shares the compiled dependencies with it. Returns the bugs.
 ///
 /// # Errors
 /// I/O; a change whose text is not in its file exactly once.
-pub fn plant(workspace: &Path, copy: &Path) -> io::Result<Vec<Bug>> {
+fn plant(workspace: &Path, copy: &Path) -> io::Result<Vec<Bug>> {
     let bugs = bugs();
     let mut files = Files::new();
     read(workspace, Path::new(""), &mut files)?;
@@ -157,7 +176,7 @@ mod tests {
 
     #[test]
     fn every_bug_fits_the_source_and_what_is_up_to_date_is_left_alone() {
-        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let workspace = workspace().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let bugs = plant(&workspace, folder.path()).unwrap();
         for bug in &bugs {

@@ -1,9 +1,9 @@
 //! Planted bugs: small changes of the engine's source, each of which a test suite must notice.
 //!
 //! **Purpose.** A test that cannot fail proves nothing. The files in `bugs` describe plausible mistakes as changes of
-//! the source: a missing step, two steps in the wrong order, a missing check. [`plant`] makes a copy of the workspace
-//! that contains all of them, each behind a condition, so that one build serves for all; the environment variable
-//! [`VARIABLE`] names the bug that a process has. `tests/mutation_suite.rs` runs the test suites in that copy.
+//! the source: a missing step, two steps in the wrong order, a missing check. [`plant_in_target`] makes a copy of the
+//! workspace that contains all of them, each behind a condition, so that one build serves for all; the environment
+//! variable [`VARIABLE`] names the bug that a process has. `tests/mutation_suite.rs` runs the test suites in that copy.
 //!
 //! **Invariants.** The product has no trace of a bug: the changes are made in the copy alone. The text that a change
 //! replaces is in its file exactly once, so a change of the engine that a bug depends on is noticed. A bug is present
@@ -27,7 +27,7 @@
 
 mod copy;
 
-pub use copy::plant;
+pub use copy::{plant_in_target, workspace};
 
 /// The environment variable that names the bug of a process.
 pub const VARIABLE: &str = "WINDFALL_BUG";

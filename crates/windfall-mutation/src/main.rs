@@ -4,14 +4,12 @@
 //!
 //! **Invariants.** Those of the library.
 
-use std::{io, path::Path};
+use std::io;
 
-use windfall_mutation::{VARIABLE, plant};
+use windfall_mutation::{VARIABLE, plant_in_target};
 
 fn main() -> io::Result<()> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
-    let copy = workspace.join("target/mutation");
-    let bugs = plant(&workspace, &copy)?;
+    let (copy, bugs) = plant_in_target()?;
     let bug = &bugs[0];
     println!(
         "{} has {} planted bugs, which crates/windfall-mutation/bugs lists.",

@@ -22,7 +22,7 @@ use std::{
     time::Instant,
 };
 
-use windfall_mutation::{Bug, Suite, VARIABLE, bugs, plant};
+use windfall_mutation::{Bug, Suite, VARIABLE, bugs, plant_in_target, workspace};
 
 /// The packages with unit tests, and that of the fuzz targets.
 const PACKAGES: [&str; 5] =
@@ -42,19 +42,10 @@ const FUZZ_PROGRAM: &str = "held";
 const FUZZ_TEST: &str = "no_input_that_is_known_and_no_mutant_of_one_breaks_a_target";
 const FUZZ_TARGET: &str = "WINDFALL_FUZZ_TARGET";
 
-/// The workspace that this package belongs to.
-fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
 /// Returns the copy of the workspace that has the bugs.
 fn copy() -> &'static Path {
     static COPY: OnceLock<PathBuf> = OnceLock::new();
-    COPY.get_or_init(|| {
-        let copy = workspace().join("target/mutation");
-        plant(&workspace(), &copy).unwrap();
-        copy
-    })
+    COPY.get_or_init(|| plant_in_target().unwrap().0)
 }
 
 /// The bug of this run, if it is for one alone.
@@ -76,7 +67,7 @@ fn chosen_bugs() -> Vec<(String, Suite)> {
 fn package_of(path: &str) -> &'static str {
     let module = path.split(['/', ':']).next().unwrap_or_default();
     let has = |package: &&str| {
-        let src = workspace().join("crates").join(package).join("src");
+        let src = workspace().unwrap().join("crates").join(package).join("src");
         src.join(module).exists() || src.join(format!("{module}.rs")).exists()
     };
     PACKAGES.into_iter().rev().find(has).unwrap_or("windfall")
@@ -301,7 +292,7 @@ fn bugs_of_locks_are_found_by_many_histories() {
 fn a_scenario_names_each_bug_that_is_left_to_the_models() {
     for (bug, suite) in chosen_bugs() {
         let Suite::Model(path) = suite else { continue };
-        let src = workspace().join("crates").join(package_of(&path)).join("src");
+        let src = workspace().unwrap().join("crates").join(package_of(&path)).join("src");
         let [file, folder] = [src.join(format!("{path}.rs")), src.join(&path).join("interleavings.rs")];
         let is_file = path.contains("interleavings") && file.exists();
         let text = fs::read_to_string(if is_file { file } else { folder }).unwrap();
@@ -311,7 +302,7 @@ fn a_scenario_names_each_bug_that_is_left_to_the_models() {
 
 #[test]
 fn the_documentation_counts_the_bugs_and_names_none_that_does_not_exist() {
-    let text = fs::read_to_string(workspace().join("docs/testing.md")).unwrap();
+    let text = fs::read_to_string(workspace().unwrap().join("docs/testing.md")).unwrap();
     let (_, section) = text.split_once("\n## The mutation suite\n").expect("a section on this suite");
     let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
     let bugs = bugs();
