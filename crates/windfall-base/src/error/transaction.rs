@@ -55,7 +55,7 @@ pub enum TransactionError {
     },
     /// The read view was ended, because the undo log had exceeded its limit: `AtUndoLimit::EndOldestView`.
     #[error(
-        "the read view was ended, because it was the oldest and undo had exceeded undo_limit: begin anew, or \
+        "the read view was ended, because it was the oldest and undo had exceeded undo_limit: begin again, or \
          raise the limit"
     )]
     ViewEnded,

@@ -113,13 +113,13 @@ impl DropMark {
         }
     }
 
-    /// Marks what a thread has taken which may release it after the drop, or clears the mark of the last holder.
+    /// Marks what this thread has closed, if it is inside a drop, or clears the mark of the last closer.
     #[inline]
     pub(super) fn set_by_this_thread(&self) {
         self.store(u32::from(Self::is_marking()));
     }
 
-    /// As [`DropMark::taken`], until the guard is dropped, be it after the drop.
+    /// As [`DropMark::taken`], until the guard is dropped, even if that is after the drop.
     #[inline]
     pub(super) fn mark(&self) -> Marked<'_> {
         self.taken();
@@ -130,7 +130,7 @@ impl DropMark {
         }
     }
 
-    /// As [`DropMark::shared`], until the guard is dropped, be it after the drop.
+    /// As [`DropMark::shared`], until the guard is dropped, even if that is after the drop.
     #[inline]
     pub(super) fn mark_shared(&self) -> MarkedShared<'_> {
         self.shared();

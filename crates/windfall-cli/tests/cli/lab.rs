@@ -11,7 +11,7 @@ fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
     for words in ["X4", "flush-list-ahi", "detach", "lab.html", "lab.json"] {
         assert!(printed.out.contains(words), "{words}: {}", printed.out);
     }
-    assert!(printed.err.contains("x4: lru-scan"), "each run is told: {}", printed.err);
+    assert!(printed.err.contains("x4: lru-scan"), "each run is printed: {}", printed.err);
     let mut left: Vec<_> =
         fs::read_dir(place.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();

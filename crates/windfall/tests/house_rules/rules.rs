@@ -118,7 +118,7 @@ pub(crate) fn traces(text: &str) -> Found {
     let mut found = Vec::new();
     for (n, line) in text.lines().enumerate() {
         for trace in folders.iter().chain(&words).map(|t| t.concat()) {
-            // `/usr/work/` and `snow-farm-` begin with another word.
+            // A longer path or word that ends in one of them is another one.
             let begins =
                 |at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "-_.}".contains(c));
             if line.match_indices(&trace).any(|(at, _)| begins(at)) {
