@@ -240,7 +240,9 @@ impl SystemTree {
             mtr.logged() - logged <= changes.iter().map(Change::log_bytes).sum(),
             "the changes take more of the log than was reserved for them"
         );
-        self.sparse.push(sparse.into_iter().map(|at| core::mem::take(&mut changes[at].key)).collect());
+        if !sparse.is_empty() {
+            self.sparse.push(sparse.into_iter().map(|at| core::mem::take(&mut changes[at].key)).collect());
+        }
         Ok(())
     }
 
