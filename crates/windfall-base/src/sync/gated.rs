@@ -47,6 +47,7 @@ impl<T> fmt::Debug for Gated<T> {
 
 impl<T> Gated<T> {
     /// Returns a value protected by an open gate.
+    #[inline]
     pub fn new(value: T) -> Self {
         Self { gate: Gate::new(), value: UnsafeCell::new(value), lock: Mutex::new(Rank::Leaf, ()) }
     }
@@ -70,6 +71,11 @@ impl<T> Gated<T> {
         let _lock = self.lock.lock();
         // SAFETY: the value is replaced only under the lock.
         look(unsafe { &*self.value.get() })
+    }
+
+    /// Returns the value, for the only owner of the gate.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
     }
 
     fn check(&self, closed: &Closed<'_>) {

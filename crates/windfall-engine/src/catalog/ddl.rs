@@ -76,6 +76,21 @@ pub struct DropReport {
     pub lsn: Lsn,
 }
 
+impl DropReport {
+    /// Runs a statement that drops trees, and reports it with the work of this thread.
+    fn of(statement: impl FnOnce() -> Result<Dropped>) -> Result<Self> {
+        let (dropped, work) = work::in_drop(statement);
+        dropped.map(|Dropped { trees, lsn }| Self { trees, work, lsn })
+    }
+}
+
+/// What a statement has dropped.
+struct Dropped {
+    trees: usize,
+    /// The end of its group in the log.
+    lsn: Lsn,
+}
+
 /// A statement that is in the log but not yet in memory. If a panic keeps it from being finished, the database is
 /// poisoned, because memory and log disagree from then on.
 #[derive(Debug)]
@@ -210,7 +225,7 @@ impl Catalog {
             return Err(self.system.damaged("a table's record is damaged"));
         };
         let schema = self.schema(record, attach)?;
-        self.names.enter(name, Arc::new(Table::new(schema, self.hashed.load(SeqCst))));
+        self.names.enter(name, Table::new(schema, self.hashed.load(SeqCst)));
         Ok(())
     }
 
@@ -332,7 +347,7 @@ impl Catalog {
     /// Returns whether transactions have locked any of these tables.
     fn are_locked(&self, tables: &[&Table]) -> bool {
         let locks = self.transactions.lock_manager();
-        tables.iter().any(|table| locks.is_table_locked(table.space()))
+        locks.is_any_table_locked(tables.iter().map(|table| table.space()))
     }
 
     /// Waits for the transactions that have locked tables under this statement's metadata lock, and then locks these
@@ -503,7 +518,7 @@ impl Catalog {
         schema.trees().for_each(|tree| tree.space().set_created_at(created_at));
         let (_, unfinished) = self.change(&mut [Change::put(record_key(name), record)], &[], mode)?;
         let hashed = self.hashed.load(SeqCst);
-        let table = Arc::new(Table::new(schema, hashed));
+        let table = Table::new(schema, hashed);
         self.pause();
         metadata_lock.set(name, Some(table.clone()));
         drop(metadata_lock);
@@ -536,12 +551,11 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
     pub fn drop_tables(&self, names: &[&str], options: DdlOptions) -> Result<DropReport> {
-        let (result, work) = work::in_drop(|| self.drop_locked(names, options));
-        result.map(|report| DropReport { work, ..report })
+        DropReport::of(|| self.drop_locked(names, options))
     }
 
-    fn drop_locked(&self, names: &[&str], options: DdlOptions) -> Result<DropReport> {
-        let mut metadata_lock = self.lock_names(names, options)?;
+    fn drop_locked(&self, names: &[&str], options: DdlOptions) -> Result<Dropped> {
+        let metadata_lock = self.lock_names(names, options)?;
         if let Some((name, _)) = metadata_lock.tables().find(|(_, table)| table.is_none()) {
             return Err(no_table(name).into());
         }
@@ -550,30 +564,26 @@ impl Catalog {
         let mut all = SmallVec::<[&Table; 1]>::with_capacity(metadata_lock.tables().count());
         all.extend(tables().map(|table| &**table));
         let (closed, lock) = self.close(&metadata_lock, &all, options)?;
-        let spaces = || {
-            let schemas = tables().zip(&closed).map(|(table, closed)| table.closed_schema(closed));
-            schemas.flat_map(TableSchema::trees).map(|tree| tree.space())
-        };
-        let mut ids = SmallVec::<[SpaceId; FEW]>::with_capacity(spaces().count());
-        ids.extend(spaces().map(|space| space.id()));
+        let schemas = || all.iter().zip(&closed).map(|(table, closed)| table.closed_schema(closed));
+        let trees = || schemas().flat_map(TableSchema::trees);
+        let mut ids = SmallVec::<[SpaceId; FEW]>::with_capacity(
+            schemas().map(|schema| 1 + schema.secondaries.len()).sum(),
+        );
+        trees().for_each(|tree| ids.push(tree.space().id()));
         let mut changes = SmallVec::<[Change; 1]>::with_capacity(all.len());
         changes.extend(metadata_lock.tables().map(|(name, _)| Change::remove(record_key(name))));
         assert!(changes.len() == all.len(), "a drop removes one record per table");
         // If this fails, nothing has changed, or the database is poisoned.
         let (lsn, unfinished) = self.change(&mut changes, &ids, options.flush)?;
-        for space in spaces() {
-            self.pool.detach(space, lsn);
-        }
-        debug_assert!(spaces().all(|space| space.is_dropped()), "a tree of a dropped table is in use");
+        trees().for_each(|tree| _ = self.pool.detach(tree.space(), lsn));
+        debug_assert!(trees().all(|tree| tree.space().is_dropped()), "a tree of a dropped table is in use");
         tables().for_each(|table| table.gate().close_permanently());
-        tables().for_each(|table| self.retired.table(table.clone()));
         drop((closed, all));
-        metadata_lock.set_all_gone();
-        drop(metadata_lock);
+        metadata_lock.remove_tables(|table| self.retired.table(table));
         // A transaction that waits for the table then finds it dropped.
         drop(lock);
         unfinished.finished();
-        Ok(DropReport { trees: ids.len(), lsn, ..DropReport::default() })
+        Ok(Dropped { trees: ids.len(), lsn })
     }
 
     /// Truncates a table: it gets new tablespaces, and the old ones are dropped.
@@ -581,7 +591,7 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
     pub fn truncate_table(&self, name: &str, options: DdlOptions) -> Result<DropReport> {
-        let (result, work) = work::in_drop(|| {
+        DropReport::of(|| {
             self.change_schema(name, options, |record| {
                 record.clustered = self.transactions.ids().space()?;
                 for index in &mut record.indexes {
@@ -589,8 +599,7 @@ impl Catalog {
                 }
                 Ok(())
             })
-        });
-        result.map(|report| DropReport { work, ..report })
+        })
     }
 
     /// Changes a table's record while its gate is closed. Trees that the record no longer names are dropped; trees that
@@ -600,7 +609,7 @@ impl Catalog {
         name: &str,
         options: DdlOptions,
         change: impl FnOnce(&mut TableRecord) -> Result<()>,
-    ) -> Result<DropReport> {
+    ) -> Result<Dropped> {
         let metadata_lock = self.lock_names(&[name], options)?;
         let table = metadata_lock.table(name).ok_or_else(|| no_table(name))?;
         // The metadata lock keeps other statements away: the definition does not change.
@@ -642,7 +651,7 @@ impl Catalog {
         let old = table.change_schema(closed, TableSchema { record, clustered, secondaries, building: None });
         self.retired.schema(old);
         unfinished.finished();
-        Ok(DropReport { trees: dropped.len(), lsn, ..DropReport::default() })
+        Ok(Dropped { trees: dropped.len(), lsn })
     }
 
     /// Renames a table.
@@ -694,15 +703,14 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError`] for the names; errors of the log.
     pub fn drop_index(&self, name: &str, index: &str, options: DdlOptions) -> Result<DropReport> {
-        let (result, work) = work::in_drop(|| {
+        DropReport::of(|| {
             self.change_schema(name, options, |record| {
                 let place = record.indexes.iter().position(|other| *other.name == *index);
                 let missing = || SchemaError::NoIndex { table: name.into(), index: index.into() };
                 record.indexes.remove(place.ok_or_else(missing)?);
                 Ok(())
             })
-        });
-        result.map(|report| DropReport { work, ..report })
+        })
     }
 
     /// Drops trees that no record has ever named.
@@ -726,7 +734,7 @@ impl Catalog {
         let record = self.new_record(definition)?;
         let space = &mut |id| Ok(Arc::new(Space::new(id, Durability::Temporary)));
         let schema = self.schema(record, space)?;
-        Ok(Arc::new(Table::new(schema, self.hashed.load(SeqCst))))
+        Ok(Table::new(schema, self.hashed.load(SeqCst)))
     }
 
     /// Drops a temporary table: no record, no log. The first call passes it to the background to be freed; each call

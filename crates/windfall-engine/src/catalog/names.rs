@@ -329,9 +329,10 @@ impl<'a> MetadataLock<'a> {
         self.held.iter().map(|(name, table)| (*name, table.as_ref()))
     }
 
-    /// Sets all locked names to mean nothing.
-    pub(super) fn set_all_gone(&mut self) {
+    /// Sets all locked names to mean nothing, and releases the lock. Passes on the tables that they meant.
+    pub(super) fn remove_tables(mut self, removed: impl FnMut(Arc<Table>)) {
         self.held.iter_mut().for_each(|(_, table)| *table = None);
+        self.publish(removed);
     }
 
     /// Sets the name to mean a table that had another name before.
@@ -347,8 +348,9 @@ impl<'a> MetadataLock<'a> {
     }
 }
 
-impl Drop for MetadataLock<'_> {
-    fn drop(&mut self) {
+impl MetadataLock<'_> {
+    /// Publishes the meanings of the names, and unlocks them. Passes on the tables that the names meant before.
+    fn publish(&mut self, mut before: impl FnMut(Arc<Table>)) {
         // All names are published together, for a listing.
         let mut moves = self.moves.then(|| self.names.moves.lock());
         if let Some(moves) = moves.as_mut().filter(|moves| !moves.listings.is_empty()) {
@@ -357,22 +359,30 @@ impl Drop for MetadataLock<'_> {
         }
         for (name, table) in self.held.drain(..) {
             let mut shard = self.names.shard(name).lock();
-            let before = if table.is_some() {
+            let entry = if table.is_some() {
                 let entry = shard.get_mut(name).expect("the name is claimed");
                 Some(core::mem::replace(entry, Entry { table, mark: Mark::Free }))
             } else {
                 shard.remove(name)
             };
+            // The caller may free the table, which must not happen under the mutex.
+            drop(shard);
             debug_assert!(
-                before.as_ref().is_some_and(|entry| entry.mark != Mark::Free),
+                entry.as_ref().is_some_and(|entry| entry.mark != Mark::Free),
                 "a statement gives {name} a meaning and has not locked it"
             );
-            // This may be the last handle of the table: its memory is not freed under the mutex.
-            drop(shard);
-            drop(before);
+            entry.and_then(|entry| entry.table).map(&mut before);
         }
         drop(moves);
         self.names.decided.notify_ordered();
+    }
+}
+
+impl Drop for MetadataLock<'_> {
+    fn drop(&mut self) {
+        if !self.held.is_empty() {
+            self.publish(drop);
+        }
     }
 }
 
@@ -440,11 +450,11 @@ mod tests {
         let clustered = tree.space().id();
         let record = TableRecord { id: 1, version: 1, clustered, metadata: Vec::new(), indexes: Vec::new() };
         let schema = TableSchema { record, clustered: tree.clone(), secondaries: Vec::new(), building: None };
-        Arc::new(Table::new(schema, false))
+        Table::new(schema, false)
     }
 
     fn drop_table(names: &Names, name: &str) {
-        names.lock_names(&[name], None).unwrap().set_all_gone();
+        names.lock_names(&[name], None).unwrap().remove_tables(drop);
     }
 
     #[test]

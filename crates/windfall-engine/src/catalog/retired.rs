@@ -3,6 +3,10 @@
 //! **Purpose.** The memory of a table (its record, its trees and their hash indexes) is freed in the background, and
 //! not by the statement that drops the table, nor by the thread that has the last handle.
 //!
+//! One case is freed at once: a table of one tree that has never had a page, and to which nothing else refers. It is a
+//! few small blocks, whatever the database holds. An allocator that keeps what a thread frees for the same thread
+//! creates the next table in the same memory, and does not wait for the background at the lock of an arena.
+//!
 //! **Invariants.** An item here has no name. A dropped tree is in exactly one item, and an item contains no tree that
 //! is still in use. So each item is the only owner of its trees once all handles are gone; until then the item is kept,
 //! so that no handle is the last owner. Hash indexes are freed at once, even if handles to the trees are left: they are
@@ -70,6 +74,19 @@ impl Item {
     }
 }
 
+impl TableSchema {
+    /// Returns whether its memory is a few small blocks that nothing else owns: its only tree has never had a page.
+    fn is_small_and_alone(&self) -> bool {
+        self.secondaries.is_empty() && is_small_and_alone(&self.clustered)
+    }
+}
+
+/// Returns whether a dropped tree has never had a page, and nothing else owns it.
+fn is_small_and_alone(tree: &Arc<Tree>) -> bool {
+    let space = tree.space();
+    Arc::strong_count(tree) == 1 && Arc::strong_count(space) == 1 && space.never_entered()
+}
+
 /// All that was taken out of use and is not freed yet.
 #[derive(Debug)]
 pub(super) struct Retired {
@@ -85,13 +102,19 @@ impl Default for Retired {
 
 impl Retired {
     /// Takes over a table that was dropped.
-    pub(super) fn table(&self, table: Arc<Table>) {
-        self.arrived.push(Item::Table(table));
+    pub(super) fn table(&self, mut table: Arc<Table>) {
+        let alone = Arc::get_mut(&mut table);
+        if !alone.is_some_and(|table| table.own_schema().is_small_and_alone()) {
+            self.arrived.push(Item::Table(table));
+        }
     }
 
     /// Takes over the old schema of a table that was changed. References to trees that are still in use are dropped
     /// here.
     pub(super) fn schema(&self, schema: TableSchema) {
+        if schema.clustered.space().is_dropped() && schema.is_small_and_alone() {
+            return;
+        }
         let TableSchema { record, clustered, secondaries: mut trees, .. } = schema;
         trees.push(clustered);
         trees.retain(|tree| tree.space().is_dropped());

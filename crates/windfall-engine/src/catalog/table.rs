@@ -75,16 +75,16 @@ pub type Call<'a> = Entered<'a, TableSchema>;
 
 impl Table {
     /// Makes a table with this schema.
-    pub fn new(schema: TableSchema, hashed: bool) -> Self {
+    pub fn new(schema: TableSchema, hashed: bool) -> Arc<Self> {
         assert!(schema.is_of_its_record(), "the trees of a table are those of its record");
         if hashed {
             schema.trees().for_each(|tree| tree.hash().switch(true));
         }
-        Self {
+        Arc::new(Self {
             schema: Gated::new(schema),
             hashed: AtomicBool::new(hashed),
             numbers: AutoIncrement::default(),
-        }
+        })
     }
 
     /// Turns the hash indexes of its present and future trees on or off.
@@ -146,6 +146,11 @@ impl Table {
     #[inline]
     pub fn space(&self) -> SpaceId {
         self.look(|schema| schema.clustered.space().id())
+    }
+
+    /// Returns the current schema, for the only owner of the table.
+    pub(super) fn own_schema(&mut self) -> &TableSchema {
+        self.schema.get_mut()
     }
 
     /// Returns a copy of the current schema.

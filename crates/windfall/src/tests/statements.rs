@@ -542,3 +542,36 @@ fn what_was_taken_out_of_use_is_freed_in_the_background_when_nothing_has_it() {
     drop((temporary, session));
     assert_eq!(settle(), 0);
 }
+
+#[test]
+fn a_table_that_never_had_a_page_is_freed_by_its_drop_if_nothing_has_it() {
+    let (db, _) = open(&SimulatedDisk::new(1), 1).unwrap();
+    let catalog = &db.engine().catalog;
+    let retired_by = |statement: &dyn Fn()| {
+        let before = catalog.retired_count();
+        statement();
+        catalog.retired_count() - before
+    };
+    let drop_table = || _ = db.drop_table("t").unwrap();
+    let truncate = || _ = db.truncate_table("t").unwrap();
+    let create = || db.create_table("t", TableOptions::default()).unwrap();
+    drop(create());
+    assert_eq!((retired_by(&truncate), retired_by(&drop_table)), (0, 0), "nothing has it");
+    let table = create();
+    assert_eq!(retired_by(&drop_table), 1, "a handle has the table");
+    drop(table);
+    let cursor = create().cursor().unwrap();
+    assert_eq!(
+        (retired_by(&truncate), retired_by(&drop_table)),
+        (1, 1),
+        "a cursor has the old tree and the table"
+    );
+    drop(cursor);
+    create().insert(b"k", b"v").unwrap();
+    assert_eq!((retired_by(&truncate), retired_by(&drop_table)), (1, 0), "the old tree has a page");
+    let indexed = TableOptions::default().index("i", IndexOptions::on_value(0..8));
+    drop(db.create_table("t", indexed).unwrap());
+    assert_eq!(retired_by(&drop_table), 1, "it has several trees");
+    while catalog.free_step() {}
+    assert_eq!(catalog.retired_count(), 0);
+}

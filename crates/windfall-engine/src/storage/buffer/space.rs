@@ -171,6 +171,11 @@ impl Space {
         self.slot.compare_exchange(UNKNOWN, NEVER_ENTERED, SeqCst, Relaxed).is_err()
     }
 
+    /// Returns whether it was dropped before it was in the directory: it has never had a page in memory.
+    pub fn never_entered(&self) -> bool {
+        self.slot.load(Acquire) == NEVER_ENTERED
+    }
+
     /// Returns the end of the group that dropped it.
     pub fn drop_lsn(&self) -> Lsn {
         Lsn(self.dropped.load(SeqCst))

@@ -223,10 +223,13 @@ impl LockManager {
         self.rows.is_none() || self.table.lock().may_share(me, space, key)
     }
 
-    /// Returns whether any transaction has a lock on this table, in any mode, or waits for one. While no table is
-    /// locked it costs a fence and a load.
-    pub fn is_table_locked(&self, space: SpaceId) -> bool {
-        !self.tables.is_none() && self.table.lock().is_table_locked(space)
+    /// Returns whether any transaction has a lock on one of these tables, in any mode, or waits for one. While no table
+    /// is locked it costs a fence and a load, whatever the number of tables.
+    pub fn is_any_table_locked(&self, mut spaces: impl Iterator<Item = SpaceId>) -> bool {
+        !self.tables.is_none() && {
+            let table = self.table.lock();
+            spaces.any(|space| table.is_table_locked(space))
+        }
     }
 
     /// Returns the mode in which a transaction holds a row, if it does.

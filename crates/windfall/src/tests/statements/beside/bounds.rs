@@ -464,7 +464,8 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
             building.note(&noted.to_be_bytes(), None, Some(&value(noted, false)));
             left -= 1;
         }
-        let (is_open, count) = (!transactions.lock_manager().is_table_locked(space), building.count());
+        let (is_open, count) =
+            (!transactions.lock_manager().is_any_table_locked([space].into_iter()), building.count());
         let mut seen = last_seen.lock();
         *seen = (if is_open { round } else { seen.0 }, count);
     });
