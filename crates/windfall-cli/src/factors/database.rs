@@ -29,7 +29,7 @@ use crate::{
 const OPEN_FILES: usize = 16;
 /// The timeout for the background work of drops.
 const SETTLES: Duration = Duration::from_mins(2);
-/// The polling interval for it.
+/// The polling interval of such a wait.
 const LOOKS: Duration = Duration::from_millis(2);
 /// The time without log records after which the background counts as idle: the worker that merges pages of the system
 /// tree pauses for less.

@@ -1,4 +1,4 @@
-//! The process that measures a factor, and is traced for it.
+//! The process that measures a factor, and is traced meanwhile.
 //!
 //! **Purpose.** Executes statements alternately on three sides, which are databases with different amounts of the
 //! factor. Each statement is timed and counted, or single-stepped, or traced. At the end, tables with much of the
