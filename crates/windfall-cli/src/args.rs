@@ -28,11 +28,11 @@ pub(crate) struct Args {
 /// The command.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Drop tables under load and watch: a table on the terminal, and report.html.
+    /// Drop tables under load and measure the effect: prints a table, and writes report.html.
     Demo(DemoArgs),
     /// Measure what the project claims.
     Bench(BenchArgs),
-    /// Run the historical experiments on this machine: every way a server ever dropped a table; writes lab.html.
+    /// Run the historical experiments on this machine, with the drops of several server versions; writes lab.html.
     #[cfg(feature = "lab")]
     Lab(LabArgs),
     /// Create an empty table (and the database, if there is none).
@@ -102,7 +102,7 @@ pub(crate) struct CreateArgs {
 pub(crate) struct LoadArgs {
     /// The table to load into.
     pub table: String,
-    /// The file; `-` or nothing is standard input.
+    /// The file; `-`, or no file, means standard input.
     pub file: Option<PathBuf>,
     /// The column that is the key [default: the first]. Keys are ordered by their bytes.
     #[arg(long, value_name = "COLUMN")]
@@ -191,7 +191,7 @@ pub(crate) struct DemoArgs {
     /// Rows of the table that the clients work on.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
     pub rows: u32,
-    /// The buffer pool, such as 512m or 4g [default: 3g, or half of the memory if that is less].
+    /// The size of the buffer pool, such as 512m or 4g [default: 3g, or half of the memory if that is less].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub pool: Option<u64>,
     /// The size of the one big table that is dropped [default: 1g, or a third of the pool if that is less].
@@ -220,7 +220,7 @@ pub(crate) struct BenchArgs {
     /// The benchmark.
     #[arg(value_enum)]
     pub name: BenchName,
-    /// Small sizes and short times: shows that the benchmark runs, proves nothing; no bound is enforced.
+    /// Small sizes and short times: only shows that the benchmark runs; no bound is enforced.
     #[arg(long)]
     pub quick: bool,
     /// The folder of the databases while it runs [default: windfall-bench, which is removed afterwards].
@@ -316,7 +316,7 @@ pub(crate) struct LabArgs {
     /// `compare`: two results, each a lab.json; `draw`: one.
     #[arg(value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
-    /// `draw`: only these, each an experiment such as x1, or a drawing such as x1-stalls, or a table: x1-table.
+    /// `draw`: only these: an experiment such as x1, a drawing such as x1-stalls, or a table such as x1-table.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub only: Vec<String>,
     /// The size of the experiments.
@@ -371,9 +371,9 @@ pub(crate) enum LabName {
 #[cfg(feature = "lab")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LabScale {
-    /// Shows that they run, in seconds; proves nothing.
+    /// Only shows that they run; takes seconds.
     Quick,
-    /// For 2 cores, 24 GiB and ten minutes.
+    /// For 2 cores and 24 GiB of memory; takes ten minutes.
     Default,
     /// As published: hours.
     Full,

@@ -16,7 +16,7 @@ use crate::{
 /// The first bytes of the metadata of a table that has rows as its values.
 const MARK: &[u8] = b"rows\x01";
 
-/// The maximum number of columns besides the key, which is that of fields in a row.
+/// The maximum number of columns besides the key: the maximum number of fields in a row.
 const MOST: usize = u16::MAX as usize;
 
 /// The maximum bytes of a row.
@@ -25,7 +25,7 @@ const LONGEST: usize = u32::MAX as usize;
 /// Returns the fields of a row, or `None` if the bytes are not a row.
 pub(crate) fn fields(value: &[u8]) -> Option<Vec<&[u8]>> {
     let fields: Vec<&[u8]> = (0..row::count(value)).map(|n| row::field(value, n)).collect::<Option<_>>()?;
-    // The format has no room for bytes that belong to no field.
+    // Every byte of a row belongs to its header or to a field.
     let length = 2 + 4 * fields.len() + fields.iter().map(|f| f.len()).sum::<usize>();
     (length == value.len()).then_some(fields)
 }

@@ -5,7 +5,7 @@
 //! themselves are in the crate `windfall-lab`, except for X9, which is [`factors`].
 //!
 //! **Invariants.** Jobs run one at a time. The servers' files are removed, whatever ends the run. A failed job ends the
-//! run, because half an experiment allows no comparison.
+//! run, because an incomplete experiment allows no comparison.
 
 use std::{
     cell::Cell,

@@ -37,12 +37,12 @@ pub(crate) struct Sweeper {
 }
 
 impl Sweeper {
-    /// Starts to watch files and folders that are removed with all their content, and folders that are then removed if
-    /// they are empty, while a lock on a file is held.
+    /// Starts the waiting process, which removes `all` with their content, and then those folders of `if_empty` that
+    /// are empty. It holds `lock` until then.
     pub(crate) fn watch(all: Vec<PathBuf>, if_empty: Vec<PathBuf>, lock: Option<&File>) -> Self {
         let what = SweepArgs { all, if_empty };
-        // Without the process the only difference is that files of a killed one remain. A unit test is another program,
-        // which has no `sweep` command.
+        // If it cannot be started, the only difference is that files of a killed process remain. A unit test is another
+        // program, which has no `sweep` command.
         let waiting = if cfg!(test) { None } else { start(&what, lock).ok() };
         Self { what, waiting, ended: false }
     }

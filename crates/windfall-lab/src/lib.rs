@@ -5,7 +5,7 @@
 //! the mutexes and the global hash index of the servers of 2005 to 2021. Each policy removes a dropped table from the
 //! pool as one of those servers did.
 //!
-//! **Invariants.** None of this is in the engine: `windfall` does not know this crate. A module imports only from
+//! **Invariants.** None of this is in the engine: `windfall` does not depend on this crate. A module imports only from
 //! modules before it in this list: [`watch`], [`pool`], [`system`], [`policy`], [`results`], [`server`], [`seam`],
 //! [`workload`], [`experiment`], [`report`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,7 +1,7 @@
 //! Results of experiments, as data.
 //!
-//! **Purpose.** One format for all uses: the output of `--json`, the input of a report, and the comparison of two
-//! runs. A child process answers with a part of it.
+//! **Purpose.** One format for all uses: the output of `--json`, the input of a report, and the comparison of two runs.
+//! A child process prints a part of it.
 //!
 //! **Invariants.** Times are nanoseconds unless a name says otherwise. Nothing here is computed from published
 //! figures: those belong to the report.
@@ -467,7 +467,7 @@ pub struct X6Run {
     pub used_bytes: Vec<u64>,
 }
 
-/// X7: a table is dropped that has all its pages in the hash index.
+/// X7: a table is dropped whose pages are all in the hash index.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct X7 {
     /// Client threads, which read another table.

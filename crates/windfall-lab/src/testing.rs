@@ -33,14 +33,14 @@ pub(crate) fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
         if start.elapsed() > Duration::from_mins(10) {
-            eprintln!("{what}: that does not come");
+            eprintln!("{what}: not within ten minutes");
             process::abort();
         }
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Sets a flag when it is dropped, also by a panic: threads that work until it is set do not go on without their test.
+/// Sets a flag when it is dropped, also by a panic: threads that work until it is set end with their test.
 pub(crate) struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

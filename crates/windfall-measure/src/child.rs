@@ -42,7 +42,7 @@ impl KillOnDrop {
                 // Killing the child ends its streams.
                 let _ = self.0.kill();
             }
-            let lost = |_| Err(io::Error::other("what a child has said is lost"));
+            let lost = |_| Err(io::Error::other("the output of a child is lost"));
             let [answer, said] = streams.map(|stream| stream.join().unwrap_or_else(lost));
             Ok((answer?, said?, done?))
         })

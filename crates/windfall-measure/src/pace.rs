@@ -1,7 +1,7 @@
 //! Arrival times of calls.
 //!
-//! **Purpose.** An open-loop load: call times are drawn in advance, as of independent clients, and a slow call does not
-//! delay the next one. So a stall shows in the latency of every call that it delays (no coordinated omission).
+//! **Purpose.** An open-loop load: call times are drawn in advance, as if the clients were independent, and a slow call
+//! does not delay the next one. So a stall shows in the latency of every call that it delays (no coordinated omission).
 //!
 //! **Invariants.** The intervals between two calls are exponentially distributed.
 

@@ -10,7 +10,7 @@ use std::{hint::black_box, time::Duration};
 
 use crate::Usage;
 
-/// Rounds between two readings of the clock while the speed is measured: some milliseconds.
+/// Iterations between two readings of the clock while the speed is measured: some milliseconds.
 const BLOCK: u64 = 4 << 20;
 /// Number of speed measurements; the fastest counts, because other threads can only slow it down.
 const TIMES: usize = 5;

@@ -6,8 +6,8 @@
 //!
 //! **Invariants.** Only the thread that sets marks is traced: the child's main thread. Outside its marks it runs at
 //! full speed. The cost of a mark is measured by the child's first pair of marks of each kind, with nothing between,
-//! and is subtracted. An instruction that repeats itself, such as a string copy on x86-64, is one step per round and
-//! counts once. A child is killed when this process ends.
+//! and is subtracted. An instruction that repeats itself, such as a string copy on x86-64, takes one step per iteration
+//! and counts once. A child is killed when this process ends.
 
 #[cfg(target_arch = "x86_64")]
 use core::ops::Range;
@@ -72,8 +72,9 @@ pub type SystemCalls = BTreeMap<Call, u64>;
 pub struct Seen {
     /// The instructions between each pair of marks.
     pub instructions: Vec<u64>,
-    /// The calls among them of code of the program itself, whose target is in a register or behind a pointer in a
-    /// register, as that of a trait object is. Only counted by [`run_counting_calls`], and on x86-64; empty elsewhere.
+    /// The indirect calls among them to code of the program itself: the target is in a register, or in memory at an
+    /// address in a register, as for a trait object. Only counted by [`run_counting_calls`], and on x86-64; empty
+    /// elsewhere.
     pub indirect_calls: Vec<u64>,
     /// The system calls between each pair of marks.
     pub system_calls: Vec<SystemCalls>,
@@ -132,7 +133,7 @@ fn place(pid: Pid) -> io::Result<u64> {
 #[cfg(target_arch = "x86_64")]
 fn is_before_indirect_call(pid: Pid, place: u64) -> io::Result<bool> {
     // SAFETY: the request reads the memory of the tracee, a child of this process, and writes no memory of this
-    // process. The call returns any word, -1 as well: the error number tells an error.
+    // process. The request may return any word, -1 included: only the error number shows an error.
     let (word, error) = unsafe {
         *libc::__errno_location() = 0;
         let word = libc::ptrace(libc::PTRACE_PEEKTEXT, pid.as_raw_pid(), place, 0);
@@ -146,9 +147,10 @@ fn is_before_indirect_call(pid: Pid, place: u64) -> io::Result<bool> {
     }
 }
 
-/// Returns whether an instruction is a call with a target in a register or behind a pointer in one (opcode FF /2), or a
-/// jump with a target behind a pointer in one (FF /4), which is a call at the end of a function. A pointer at a fixed
-/// distance from the instruction is that of a shared library, and one with an index is that of a `match`.
+/// Returns whether an instruction is a call whose target is in a register, or in memory at an address in a register
+/// (opcode FF /2), or a jump whose target is in memory at such an address (FF /4), which is a tail call. Not counted
+/// are targets at an address relative to the instruction, which belong to shared libraries, and jumps with an index,
+/// which belong to a `match`.
 #[cfg(target_arch = "x86_64")]
 fn is_indirect_call(code: [u8; 8]) -> bool {
     // A prefix REX extends the numbers of registers.
@@ -357,7 +359,7 @@ impl Traced {
         Ok(())
     }
 
-    /// Returns whether the last step completed an instruction, and was not a round of one that repeats itself.
+    /// Returns whether the last step completed an instruction, and was not an iteration of one that repeats itself.
     #[cfg(target_arch = "x86_64")]
     fn has_gone_on(&mut self, place: u64) -> bool {
         mem::replace(&mut self.at, place) != place

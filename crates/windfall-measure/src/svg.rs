@@ -262,7 +262,7 @@ impl Panel {
         let _ = writeln!(self.body, r#"<path class="{class}" d="{path}"><title>{hint}</title></path>"#);
     }
 
-    /// Draws text next to a point, on the side where there is room.
+    /// Draws text next to a point, on the side where it fits.
     pub fn label(&mut self, (x, y): (f64, f64), class: &str, text: &str) {
         let (x, y) = (self.x.at(x), self.y.at(y));
         // The approximate width of the text.

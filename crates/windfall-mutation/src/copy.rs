@@ -13,11 +13,12 @@ use std::{
 
 use crate::{Bug, Change, bugs};
 
-/// What the copy of `windfall-base` has in addition.
+/// The module that is added to the copy of `windfall-base`.
 const MODULE: &str = include_str!("../template/planted.rs");
-/// The crate that has the module.
+/// The crate that gets the module.
 const BASE: &str = "crates/windfall-base/";
-/// What is copied of the workspace's folder: what a build reads. Databases of demos and benchmarks may lie beside it.
+/// The parts of the workspace's folder that are copied: those that a build reads. Databases of demos and benchmarks may
+/// be next to them.
 const COPIED: [&str; 8] = [
     ".cargo",
     "Cargo.lock",
@@ -82,7 +83,7 @@ fn plant(workspace: &Path, copy: &Path) -> io::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-/// Returns the changes that make the module known, and let the models look for the bugs that they name.
+/// Returns the changes that declare the module, and let the models search for the bugs that they name.
 fn in_base(names: &[&str]) -> [Change; 2] {
     let change = |file: &str, old: &str, new: &str| Change {
         file: format!("{BASE}src/{file}"),
@@ -109,8 +110,8 @@ fn asks_for_a_bug(path: &Path, bytes: &[u8]) -> bool {
 }
 
 /// Returns the change that gives the packages of the copy the next version. In a target folder that two workspaces
-/// share, Cargo distinguishes their packages by name and version, and not by path: it would take what was built of the
-/// one for the other.
+/// share, Cargo distinguishes their packages by name and version, and not by path: it would use the build output of one
+/// for the other.
 fn version(files: &Files) -> Result<Change, String> {
     const FILE: &str = "Cargo.toml";
     let manifest = files.get(Path::new(FILE)).and_then(|bytes| str::from_utf8(bytes).ok());
@@ -121,7 +122,7 @@ fn version(files: &Files) -> Result<Change, String> {
     Ok(Change { file: FILE.into(), old: format!("{line}\n"), new })
 }
 
-/// Makes a change. The macro is that of `windfall-base`, by its path.
+/// Applies a change. The macro `planted!` gets its path in `windfall-base`.
 fn apply(files: &mut Files, change: &Change) -> Result<(), String> {
     let Change { file, old, new } = change;
     let bytes = files.get_mut(Path::new(file)).ok_or_else(|| format!("there is no {file}"))?;

@@ -6,8 +6,8 @@
 //! variable [`VARIABLE`] names the bug that a process has. `tests/mutation_suite.rs` runs the test suites in that copy.
 //!
 //! **Invariants.** The product has no trace of a bug: the changes are made in the copy alone. The text that a change
-//! replaces is in its file exactly once, so a change of the engine that a bug depends on is noticed. A bug is present
-//! only when the variable names it; without it, the copy behaves as the product does.
+//! replaces is in its file exactly once, so a change of the engine's source that a bug depends on is detected. A bug is
+//! present only when the variable names it; without it, the copy behaves as the product does.
 //!
 //! A file in `bugs` is a list of entries, separated by an empty line:
 //!

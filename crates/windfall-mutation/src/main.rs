@@ -1,6 +1,6 @@
 //! The command that makes the copy of the workspace with the planted bugs.
 //!
-//! **Purpose.** Makes the copy and prints how to run a test in it, with one of the bugs.
+//! **Purpose.** Makes the copy, and prints the command that runs a test in it with one of the bugs.
 //!
 //! **Invariants.** Those of the library.
 

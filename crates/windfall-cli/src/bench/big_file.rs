@@ -4,9 +4,10 @@
 //! clients' performance until the last block is free is compared with that without a deletion.
 //!
 //! **Invariants.** The tables grow by alternating inserts, so that their files are interleaved on disk. The longest gap
-//! is compared with that of an equal time after the deletion. The speed of a deletion without load is compared with the
-//! fastest one under load. The speed with little free space is not measured here, because a file system would have to
-//! be filled; a test in `tablespace/deletion.rs` covers it: `a_quiet_log_and_a_full_disk_mean_haste`.
+//! (time without a finished commit) is compared with that of an equal time after the deletion. The speed of a deletion
+//! without load is compared with the fastest one under load. The speed with little free space is not measured here,
+//! because a file system would have to be filled; a test in `tablespace/deletion.rs` covers it:
+//! `a_quiet_log_and_a_full_disk_mean_haste`.
 
 use std::{
     fs,
@@ -126,12 +127,12 @@ fn extents(bench: &mut Bench, path: &Path) -> Result<()> {
         let text = String::from_utf8_lossy(&o.stdout).into_owned();
         text.rsplit(": ").next()?.split(' ').next()?.parse::<u64>().ok()
     });
-    let unknown = || "unknown: filefrag (e2fsprogs) is not there, or cannot say".into();
+    let unknown = || "unknown: filefrag (e2fsprogs) is not installed, or failed".into();
     bench.fact("largest file, extents", count.map_or_else(unknown, Value::from));
     Ok(())
 }
 
-/// Waits until the file of a dropped table is deleted, that is, until more than `before` files are.
+/// Waits until the file of a dropped table is deleted: until more than `before` files have been deleted.
 fn wait_deleted(db: &Database, before: u64) -> Result<()> {
     let start = Instant::now();
     while db.metrics().files_deleted <= before {
@@ -143,7 +144,7 @@ fn wait_deleted(db: &Database, before: u64) -> Result<()> {
     Ok(())
 }
 
-/// Measurements before the drop, until the last block was free, and in an equal time afterwards.
+/// Measurements before the drop, from then until the last block was free, and in an equal time afterwards.
 struct Seen {
     commits: [f64; 3],
     reads: [f64; 3],
@@ -155,7 +156,7 @@ struct Seen {
 fn under_load(db: &Database, table: &Table, victim: &str, before: Duration) -> Result<Seen> {
     let stop = AtomicBool::new(false);
     let start = Instant::now();
-    // The cells of an hour would be large: the time line is cut off at this length.
+    // A time line of an hour would take much memory, so it ends at this length.
     let most = before * 2 + Duration::from_mins(10);
     thread::scope(|scope| {
         let clients = scope.spawn(|| {

@@ -222,7 +222,7 @@ fn calls_between(trace: &str) -> Vec<Vec<String>> {
     drops
 }
 
-/// Counts the instructions of a drop with pools of very different sizes, which are reserved and not touched.
+/// Counts the instructions of a drop with pools of very different sizes, whose memory is reserved and not touched.
 fn instructions(bench: &mut Bench) -> Result<()> {
     let pools = bench.size(&[64 * MB, 8 * GB, 450 * GB][..], &[16 * MB, 64 * MB]);
     let mut counts = Vec::new();

@@ -4,12 +4,12 @@
 //! effects on other clients with windows without drops.
 //!
 //! **Invariants.** The bound is [`flat::FLAT`] for all figures, with much in the table and with much in another table,
-//! except for time with much in another table ([`flat::FLAT_TIME_BESIDE`]). A figure that cannot keep it has its own
-//! bound, documented in README's limits. For times there are two claims: the mean of the smaller half is within the
-//! bound, and a rank test of all times finds them no longer than it allows. The effects on other clients are compared
-//! by rank tests, too: readers and writers over all factors together, because their load is the same with each, and the
-//! longer gap of both per factor. Where each factor makes a claim, the significance level is divided by their number
-//! (Bonferroni).
+//! except for time with much in another table ([`flat::FLAT_TIME_BESIDE`]). A figure that cannot meet this bound has
+//! its own, documented in README's limits. For times there are two claims: the mean of the smaller half of the times is
+//! within the bound, and a rank test of all times finds them no longer than the bound allows. The effects on other
+//! clients are compared by rank tests, too: readers and writers over all factors together, because their load is the
+//! same with each, and the longer gap of both per factor. Where each factor makes a claim, the significance level is
+//! divided by their number (Bonferroni).
 
 use windfall_measure::{
     Scale,
@@ -148,8 +148,8 @@ fn most<'a>(factors: impl IntoIterator<Item = &'a Factor>, figure: Figure) -> f6
 }
 
 /// Compares the effects on other clients. Of each window the longer gap of the two clients counts: the thread that
-/// drops or spins, and those of the background, share the processor of one of them, and the system decides which. The
-/// two are shown apart.
+/// drops or spins, and the background threads, share the processor of one of the clients, and the scheduler decides
+/// which one. The gaps of the two are shown separately.
 fn others(bench: &mut Bench, measured: &[Factor]) {
     for (who, gaps) in ["readers", "writers"].into_iter().zip(flat::together(measured)) {
         for (kind, gaps) in [("without drops", &gaps.without), ("with drops", &gaps.with)] {

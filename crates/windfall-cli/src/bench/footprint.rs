@@ -3,11 +3,11 @@
 //! **Purpose.** The resident memory besides the pages of a full pool: descriptors, page tables, dirty sets, free lists,
 //! and everything else that the engine keeps in memory, its buffers and its tables. Hash indexes have their own budget.
 //!
-//! **Invariants.** The pool is full when it is measured, half with one table and half with many, and was dirty. One
-//! claim is about the engine's own sum for its pool. The other is about the resident memory of the whole process as the
-//! system reports it, minus that before the database was opened and minus the frames: it misses nothing. Buffers of
-//! fixed size, above all the log's of 16 MiB, count fully; with a smaller pool their share is larger. The hash indexes
-//! are built afterwards.
+//! **Invariants.** The pool is full when it is measured, half of it with one table and half with many, and its pages
+//! have been dirty. One claim is about the engine's own sum for its pool. The other is about the resident memory of the
+//! whole process as the system reports it, minus that before the database was opened and minus the frames: it misses
+//! nothing. Buffers of fixed size, above all the log's of 16 MiB, count fully; with a smaller pool their share is
+//! larger. The hash indexes are built afterwards.
 
 use windfall_measure::{Random, resident_bytes, resident_of_mapping};
 

@@ -1,20 +1,21 @@
 //! `bench foreground`: the effect of a drop on other clients.
 //!
-//! **Purpose.** Clients call at times fixed in advance (an open loop at 60 % of the engine's capacity), so that a stall
-//! shows in every call that it delays. The 100 ms after each drop are compared with equal windows without a drop. First
-//! the calls are separate reads and updates, then transactions of both.
+//! **Purpose.** Clients make calls at times fixed in advance (an open-loop load of 60 % of the engine's capacity), so
+//! that a stall shows in every call that it delays. The 100 ms after each drop are compared with equal windows without
+//! a drop. First the calls are separate reads and updates, then transactions of both.
 //!
 //! **Invariants.** A latency counts from the scheduled start of the call. Runs with and without drops alternate. "No
-//! difference" means a rank test over windows at a significance level of 1 %: of their p99, of their longest gap, and
-//! of the longest gap at the drop itself. The last is needed because in 100 ms a busy machine often preempts for longer
-//! than a short stall, but seldom in the first millisecond. The sensitivity of the test is a claim, too: in a third
-//! kind of windows every client is stalled at the drop, for 1 ms unless `--plant-hold-us` says otherwise, and the test
-//! must find these different from those without drops.
+//! difference" means a rank test over windows at a significance level of 1 %: of their p99, of their longest gap (time
+//! without a finished call), and of the longest gap at the drop itself. The last is needed because in 100 ms a busy
+//! machine often preempts a client for longer than a short stall lasts, but seldom in the first millisecond. The
+//! sensitivity of the test is a claim, too: in a third kind of windows every client is stalled at the drop (a planted
+//! hold), for 1 ms unless `--plant-hold-us` sets another time, and the test must find these windows different from
+//! those without drops.
 //!
 //! **What is counted as a wait.** Waits of other threads for any lock or latch that the dropping thread holds, and for
 //! the gate of a table that it truncates or drops an index from, of which there are none here. Not counted are waits
-//! for the very table or name that is dropped, and those for the log: a thread that waits for a dropping thread which
-//! writes the log for a group would otherwise have to write it itself. Their time is in the latencies all the same.
+//! for the table or the name that is dropped, and waits for the log: a thread that waits for a dropping thread that
+//! writes the log for a group commit would otherwise have to write it itself. The latencies include these waits, too.
 
 use std::{
     hint::black_box,
@@ -40,8 +41,8 @@ use crate::{
 const WINDOW: Duration = Duration::from_millis(100);
 /// The interval at the drop.
 const NEAR: Duration = Duration::from_millis(1);
-/// The shortest gap in that interval that counts as a stall: half of what must be found. A shorter gap is no more than
-/// the processor time of the drop itself.
+/// The shortest gap in that interval that counts as a stall: half of the planted hold of 1 ms. A shorter gap is no more
+/// than the processor time of the drop itself.
 const HOLD: Duration = Duration::from_micros(500);
 /// The period of the windows.
 const PERIOD: Duration = Duration::from_millis(250);

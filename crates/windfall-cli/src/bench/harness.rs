@@ -3,7 +3,7 @@
 //! **Purpose.** A temporary folder, claims with their bounds, facts, and the output as text or JSON.
 //!
 //! **Invariants.** The exit code is 0 if every claim holds, 1 if one does not, 2 if a part failed; the other parts are
-//! measured and reported all the same. In a quick run the bounds are not enforced. A benchmark without a claim fails.
+//! measured and reported nevertheless. In a quick run the bounds are not enforced. A benchmark without a claim fails.
 
 use std::{
     fs,

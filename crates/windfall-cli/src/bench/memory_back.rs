@@ -34,7 +34,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     db.checkpoint()?;
     fixture::close(db)?;
 
-    // Room for two tables; the third one must get its frames elsewhere.
+    // The pool holds two tables; the third one must get its frames elsewhere.
     let db = Setup::with_pool(2 * size + size / 8).commit(Commit::Write).open(&path)?;
     let per_page = db.metrics().page_size / fixture::ROW;
     bench.say("reading into free frames");

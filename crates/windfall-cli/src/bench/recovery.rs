@@ -39,7 +39,8 @@ fn setup(quick: bool) -> Setup {
     Setup::with_pool(if quick { 64 * MB } else { 8192 * MB })
 }
 
-/// Runs the benchmark: with a sync per commit, and with a write, which is a much fuller load and survives a kill, too.
+/// Runs the benchmark with a sync per commit, and with only a write per commit: that load is much higher, and written
+/// commits survive a kill, too.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
     for name in [SYNCED, WRITTEN] {
         kill_and_open(bench, name)?;

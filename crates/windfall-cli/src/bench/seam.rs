@@ -2,13 +2,13 @@
 //!
 //! **Purpose.** The tree is generic over traits, so that the classic pools of the lab can be used under it. The product
 //! must pay nothing for that: the compiler generates the tree's code for the engine's pool, in which each call of the
-//! pool is direct or inlined. That is a property of the compiled code, and is examined there: cached point reads are
-//! single-stepped, with the hash index and without, and their indirect calls are counted, and their instructions. A
-//! call of a trait object is an indirect call: the same child makes some, which must be counted.
+//! pool is direct or inlined. That is a property of the compiled code, so the benchmark examines this code: it
+//! single-steps cached point reads, with the hash index and without, and counts their indirect calls and their
+//! instructions. As a control, the same child calls a trait object, which is an indirect call and must be counted.
 //!
 //! **Invariants.** The reads are of random keys that exist, after the table and the hash index were warmed. The counts
-//! do not depend on the machine's pace; those of instructions depend on the compiler, so their bounds leave a tenth. A
-//! call that is no longer inlined, or a run-time choice between pools, shows in these alone.
+//! do not depend on the speed of the machine. Those of instructions depend on the compiler, so their bounds leave a
+//! tenth. A call that is no longer inlined, or a choice between pools at run time, shows in the instructions alone.
 
 use std::{env, hint::black_box, path::Path, process::Command};
 
@@ -29,9 +29,9 @@ use crate::{
 
 /// Number of reads that are counted, normal and quick.
 const COUNTED: [usize; 2] = [200, 2];
-/// Calls of a trait object, which must be counted as indirect calls.
+/// Number of calls of a trait object, which must be counted as indirect calls.
 const CONTROL: u64 = 100;
-/// The most instructions of a read, without the hash index and with it.
+/// The maximum number of instructions of a read, without the hash index and with it.
 const INSTRUCTIONS: [f64; 2] = [2600.0, 1800.0];
 
 /// Something that is called through a trait object.
@@ -82,7 +82,7 @@ fn count(bench: &mut Bench, hash: bool, with: &str) -> Result<()> {
     }
     let seen = stepped::run_counting_calls(&mut command)?;
     let ([instructions, _], [calls, control]) = (&seen.instructions[..], &seen.indirect_calls[..]) else {
-        return Err(Failure::said("the reads were not seen, or this processor's calls are not known"));
+        return Err(Failure::said("the reads were not seen, or indirect calls cannot be counted here"));
     };
     if *control != CONTROL {
         return Err(Failure::said(format!("{control} of {CONTROL} calls of a trait object were seen")));

@@ -1,11 +1,11 @@
 //! The effect of undo truncation on other clients, in `bench transactions`.
 //!
-//! **Purpose.** A read view keeps 4 GB of undo. When it ends, purge frees one undo segment slice after another, each in
-//! the way in which a drop frees a table. Clients call meanwhile as in `foreground`: the windows in which undo is freed
-//! are compared with those before and after, in which none is.
+//! **Purpose.** A read view keeps 4 GB of undo. When it ends, purge frees one undo slice after another, each as a drop
+//! frees a table. Clients make calls meanwhile as in `foreground`: the windows in which undo is freed are compared with
+//! those before and after, in which none is.
 //!
-//! **Invariants.** The clients, windows and rank test are the same as there. The table that is changed is not the
-//! clients' table, and no key changes.
+//! **Invariants.** The clients, the windows and the rank test are those of `foreground`. The table that is changed is
+//! not the clients' table, and no key changes.
 
 use std::time::{Duration, Instant};
 

@@ -1,13 +1,13 @@
 //! The effect of a long-lived read view on other clients, in `bench transactions`.
 //!
-//! **Purpose.** Two threads update rows as fast as they can while a transaction that has read something stays open. It
-//! keeps undo: measured are the slowdown of the updates, the memory, and the time until the undo is purged after the
-//! view has ended.
+//! **Purpose.** Two threads update rows as fast as they can while a transaction that has read something stays open. Its
+//! read view keeps undo from purge. The benchmark measures the slowdown of the updates, the memory, and the time until
+//! the undo is purged after the view has ended.
 //!
 //! **Invariants.** The rate with the view is compared with that before it, in one run. The load continues after the
-//! view has ended: purge must be faster than the load. The pool has room for all entries that the load leaves in the
-//! trees during the view: if they were on disk, load and purge alike would wait for reads. Updates of a column without
-//! an index change no key, others do.
+//! view has ended: purge must be faster than the load. The pool holds all entries that the load leaves in the trees
+//! while the view exists: if they were on disk, both load and purge would wait for reads. An update of a column without
+//! an index changes no index key, an update of `k` does.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},

@@ -3,8 +3,8 @@
 //! **Purpose.** Parses a file with a header: the columns, then a key and a value for each line.
 //!
 //! **Invariants.** Any bytes are accepted. A line is either a row with exactly the fields of the header and a key, or
-//! bad and reported with its number. An unclosed quote is detected, however much it includes. The memory for a line is
-//! bounded.
+//! bad and reported with its number. An unclosed quote is detected, however many lines it spans. The memory for a line
+//! is bounded.
 
 use std::io::{self, Read};
 
@@ -17,8 +17,8 @@ use crate::{
     output,
 };
 
-/// A sentinel line that is appended to the input: an unclosed quote includes it, and is detected by that. It contains
-/// no delimiter. A file may contain such a line itself, but no line of its own ends as far as the appended one.
+/// A sentinel line that is appended to the input: a field with an unclosed quote extends over it, and is detected by
+/// that. It contains no delimiter. A file may contain such a line itself, but that line ends within the input.
 const END: &[u8] = b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8";
 
 /// The line break before and after the sentinel.

@@ -108,7 +108,7 @@ impl<E: Into<Failure>> From<E> for Failed {
     }
 }
 
-/// Ends a failed load, and returns the failure with what remains of it.
+/// Ends a failed load. Returns the failure, and which rows remain.
 fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Failure {
     // Makes the result durable before it is reported.
     engine::set_commit(db, Commit::Sync);

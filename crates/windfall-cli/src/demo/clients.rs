@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Each client works independently, and records every call, including the commit.
 //!
-//! **Invariants.** A call is inside a drop window if any part of it is. Conflicts of two clients at a row are normal:
+//! **Invariants.** A call is inside a drop window if any part of it is. Conflicts of two clients on a row are normal:
 //! one waits for the other. In a deadlock one of them is the victim and rolls back, which is counted.
 
 use std::{

@@ -6,16 +6,16 @@
 //! **Invariants.** Both windows belong to one run of the same load, and their order alternates between runs. The load
 //! does not run while a table is created. The second window begins when all background work of the first one's drop is
 //! done. In a window without a drop other threads use the same processor time as the statement, the background work
-//! during it and the background work after it in a window, in the same order, without a system call in each. The
-//! reason: if clients keep all processors busy, any work costs them a time slice of the scheduler, which is not the
-//! effect to measure here. The work after the statement begins at a random moment of the half window after it: the
-//! workers of the background wake up by a clock, and a thread that is woken by another one stays on its processor. That
-//! time is measured when nothing else runs, and is in the result.
+//! during it and the background work after it in a window, in the same order, each without a system call. The reason:
+//! if clients keep all processors busy, any work costs them a time slice of the scheduler, which is not the effect to
+//! measure here. The work after the statement begins at a random moment of the half window after it: background workers
+//! are woken by timers, and a thread that is woken by another one stays on its processor. That time is measured when
+//! nothing else runs, and is in the result.
 //!
 //! The log is synced half a window before each window, because a commit waits for a sync in the kernel, for
-//! milliseconds: the periodic sync, a second after the last one, is in no window, and chance does not decide which
-//! window has it. Directly after the statement it is synced again, in both windows: the deletion of a file begins when
-//! the drop is durable, and is in the window with the drop. So is the sync of what a drop has logged.
+//! milliseconds: the periodic sync, a second after the last one, is then in no window. Directly after the statement it
+//! is synced again, in both windows: the deletion of a file begins when the drop is durable, and is in the window with
+//! the drop. So is the sync of what a drop has logged.
 //!
 //! Waits on the dropping thread are those of the reader and the writer: a statement on many tables changes their
 //! records at once, and the worker that maintains the system tree may wait for that.
@@ -45,11 +45,11 @@ use crate::{
 /// The mean interval between two calls of a client.
 const READS: Duration = Duration::from_micros(20);
 const WRITES: Duration = Duration::from_micros(50);
-/// Time lines grow without a copy up to this length: the deletion of a large file is between the windows.
+/// Time lines grow without a copy up to this length, because the deletion of a large file is between the windows.
 const LOAD: Duration = Duration::from_secs(3);
-/// The clients are the first and the second source of random numbers; this is that of the background work.
+/// The stream of random numbers of the background work; the clients have the streams 0 and 1.
 const BACKGROUND: u64 = 2;
-/// Maximum number of drops without a load, by which the cost of a drop is measured.
+/// Maximum number of drops without a load, which measure the cost of a drop.
 const ALONE_MOST: u32 = 3;
 /// The number of windows before each such drop in which nothing runs.
 const IDLE: u32 = 5;
@@ -156,7 +156,7 @@ fn windows(
     let mut begins = [window, window * 3];
     let (over, running) = (AtomicBool::new(false), [AtomicBool::new(false), AtomicBool::new(false)]);
     let with = (seed % 2) as usize;
-    // What was logged before the load is not for a sync within it.
+    // What was logged before the load must not be synced during it.
     side.db.flush_log()?;
     let start = Instant::now();
     let client = |client_number: u64, interval: Duration| {

@@ -29,14 +29,14 @@ use crate::{
 const OPEN_FILES: usize = 16;
 /// The timeout for the background work of drops.
 const SETTLES: Duration = Duration::from_mins(2);
-/// The polling interval for it.
+/// The polling interval of such a wait.
 const LOOKS: Duration = Duration::from_millis(2);
 /// The time without log records after which the background counts as idle: the worker that merges pages of the system
 /// tree pauses for less.
 const QUIET: Duration = Duration::from_millis(15);
 /// The maximum bytes of undo that the creation of small tables leaves.
 const LITTLE_HISTORY: u64 = 64 << 10;
-/// Rounds of artificial work per unit of the factor.
+/// Iterations of the artificial work per unit of the factor.
 const PLANTED: u64 = 200;
 /// Rows of the table that other clients read and write.
 pub(super) const OTHERS: u64 = 10_000;
@@ -46,7 +46,7 @@ pub(super) struct Side {
     pub db: Database,
     pub factor: FactorKind,
     pub amount: u64,
-    /// The amount in other tables than the dropped one.
+    /// The amount in tables other than the dropped one.
     pub beside: u64,
     plant: Option<Plant>,
     /// A table that is not dropped.

@@ -1,18 +1,19 @@
-//! The process that measures a factor, and is traced for it.
+//! The process that measures a factor, and is traced meanwhile.
 //!
-//! **Purpose.** Executes statements alternately on three sides, each timed and counted, or single-stepped, or traced;
-//! then those with much under a load of other clients.
+//! **Purpose.** Executes statements alternately on three sides, which are databases with different amounts of the
+//! factor. Each statement is timed and counted, or single-stepped, or traced. At the end, tables with much of the
+//! factor are dropped under a load of other clients.
 //!
-//! **Invariants.** The first side has little; the others also have much, one in another table than the dropped one, the
-//! other in the dropped table. Those two do the same work. Each creates a table with little and one with much, first
-//! the one to be dropped, so that it has the same age on either side. The same work precedes each statement, the last
-//! of it a read of its table. So the creation of much leaves the same traces in the processor's caches, in the log and
-//! in the pool of both, and the only difference is which of the two tables is dropped. The order of the sides changes
-//! from round to round, and none begins before the background work of the previous drops is done. After each statement
-//! a small table is dropped, which must cost the same whatever was dropped before it. The drop of a group leaves
-//! nothing else in the processor's caches: the sides on which one table was dropped read as much memory before the
-//! next drop, which on the side with the group follows at once. The statements run on the main thread, because only
-//! that is traced.
+//! **Invariants.** The first side has little of the factor; the others also have much of it, one in a table other than
+//! the dropped one, the other in the dropped table. Those two do the same work. Each creates a table with little and
+//! one with much, first the one to be dropped, so that it has the same age on either side. The same work precedes each
+//! statement, the last of it a read of its table. So the creation of the large amount leaves the same traces in the
+//! processor's caches, in the log and in the pool of both, and the only difference is which of the two tables is
+//! dropped. The order of the sides changes from round to round, and none begins before the background work of the
+//! previous drops is done. After each statement a small table is dropped, which must cost the same whatever was dropped
+//! before it. The drop of a group leaves nothing else in the processor's caches: the sides on which one table was
+//! dropped read as much memory before the next drop, which on the side with the group follows at once. The statements
+//! run on the main thread, because only that is traced.
 
 use std::{hint::black_box, path::Path};
 
@@ -142,7 +143,7 @@ fn round(
         for n in ORDERS[turn % ORDERS.len()] {
             let side = &mut sides[n];
             let next = Victim::small(side)?;
-            // Long before a statement that is timed: a list of much fills the processor's caches.
+            // Long before the timed statement, because reading a large amount fills the processor's caches.
             note_seen(answer, n, side);
             let mut small = Vec::new();
             // Their number varies, because the engine's queues allocate blocks of 31 entries: otherwise the same

@@ -40,8 +40,8 @@ use crate::{
 };
 
 /// The time that a statement which is neither answered nor known to wait may delay the others, while some session waits
-/// for a lock: it may wait for that session by something that is not a lock. An interactive user wants the
-/// prompt back; a script must take the same course on a busy machine.
+/// for a lock: it may wait for that session in another way. At a terminal the time is short, so that the prompt
+/// returns; for a script it is long, so that the script takes the same course on a busy machine.
 const ANSWER_WAIT: Duration = Duration::from_millis(300);
 const ANSWER_WAIT_OF_SCRIPTS: Duration = Duration::from_secs(10);
 
@@ -424,7 +424,7 @@ fn help(form: Option<&Form>) -> Answer {
         grid.line([form.word, form.does]);
     }
     let notes = "Quotes '...' and \"...\" hold a word with blanks, or any bytes by \\n \\t \\\\ \\' \\\" \\xHH. `help WORD` \
-                 tells the form.\n\
-                 Ctrl-C throws a line away, and amid a statement it ends the shell.";
+                 shows its form.\n\
+                 Ctrl-C discards a line; while a statement is under way it ends the shell.";
     Answer::said(grid.text() + notes, json!({ "help": FORMS.iter().map(object).collect::<Vec<_>>() }))
 }

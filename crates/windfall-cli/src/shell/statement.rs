@@ -138,25 +138,21 @@ pub(super) const FORMS: &[Form] = &[
          [nowait | wait SECONDS]",
         "begins a transaction; without one each statement is a transaction of its own",
     ),
-    form(
-        "commit",
-        "[prepared XID]",
-        "makes all of the transaction stay, or of the prepared one of that name",
-    ),
+    form("commit", "[prepared XID]", "commits the transaction, or the prepared transaction of that name"),
     form(
         "rollback",
         "[to NAME | prepared XID]",
-        "rolls back the transaction, or its changes since a savepoint, or the prepared one of that name",
+        "rolls back the transaction, its changes since a savepoint, or the prepared transaction of that name",
     ),
-    form("savepoint", "NAME", "marks a place in the transaction"),
-    form("release", "NAME", "forgets a savepoint"),
+    form("savepoint", "NAME", "sets a savepoint in the transaction"),
+    form("release", "NAME", "removes a savepoint, and keeps the changes since it"),
     form(
         "prepare",
         "XID",
-        "leaves the transaction to be committed or rolled back by this name, also after a crash",
+        "prepares the transaction, to be committed or rolled back by this name, also after a crash",
     ),
     form("get", "TABLE KEY [for share|update [nowait | skip locked]]", "reads a row"),
-    form("put", "TABLE KEY FIELD...", "writes a row, in the place of the one with this key"),
+    form("put", "TABLE KEY FIELD...", "writes a row, and replaces an existing row with this key"),
     form("insert", "TABLE KEY FIELD...", "writes a new row"),
     form("delete", "TABLE KEY", "deletes a row"),
     form(
@@ -170,11 +166,7 @@ pub(super) const FORMS: &[Form] = &[
     form("rename", "TABLE to TABLE", "gives a table another name"),
     form("tables", "", "lists the tables"),
     form("transactions", "", "lists the transactions that have changed or locked something"),
-    form(
-        "views",
-        "",
-        "lists the snapshots that somebody reads from, the oldest first: purge leaves alone what they see",
-    ),
+    form("views", "", "lists the read views, the oldest first: purge keeps the versions that they may need"),
     form(
         "locks",
         "",
@@ -189,11 +181,11 @@ pub(super) const FORMS: &[Form] = &[
     form("deadlock", "", "shows the latest deadlock"),
     form("prepared", "", "lists the transactions that are prepared"),
     form("status", "", "shows how many transactions, locks, waits and deadlocks there are and were"),
-    form("session", "NAME", "goes to the session of this name, and makes it if there is none"),
+    form("session", "NAME", "switches to the session of this name; creates it if there is none"),
     form("sessions", "", "lists the sessions, with their transactions and what they wait for"),
     form("wait", "", "waits until no statement of any session is under way"),
     form("help", "[WORD]", "lists the statements, or describes one"),
-    form("quit", "", "ends; what is open is rolled back"),
+    form("quit", "", "ends the shell; open transactions are rolled back"),
 ];
 
 impl Form {

@@ -1,5 +1,5 @@
-//! Runs every benchmark in its quick form and checks the format of its output. Its measurements prove nothing, so that
-//! only the counts are checked.
+//! Runs every benchmark in its quick form and checks the format of its output. The times of a quick run prove nothing,
+//! so only the counts are checked.
 
 use std::{
     fs,
@@ -171,7 +171,7 @@ fn create_drop() {
 
 #[test]
 fn foreground_finds_a_planted_hold() {
-    // On a machine with other load, the 1 ms of a real run would need as many windows as that has.
+    // On a machine with other load, a hold of 1 ms would be found only with the many windows of a real run.
     holds(&quick("foreground", &["--plant-hold-us", "10000"]), "planted-hold-is-flagged");
 }
 

@@ -35,7 +35,7 @@ impl Load {
         pipe.write_all(text.as_bytes()).unwrap();
         let start = Instant::now();
         while ioctl_fionread(&*pipe).unwrap() > 0 {
-            assert!(start.elapsed() < Duration::from_mins(10), "nobody reads");
+            assert!(start.elapsed() < Duration::from_mins(10), "the load does not read");
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! **Purpose.** The experiment of June 2012: 30 tables of 1,000 rows are created beforehand. 8 threads of sysbench's
 //! read/write mix work on one table of 20 million rows, all in memory, with 315,000 pages in the pool of which some
-//! 100,000 are dirty. Every 30 s a table is dropped, for 15 minutes. The requests of the article's readers are here,
-//! too: a baseline without drops for each system, other ratios of the LRU list to the flush list, and several
-//! instances.
+//! 100,000 are dirty. Every 30 s a table is dropped, for 15 minutes. The requests of the article's readers are
+//! implemented, too: a baseline without drops for each system, other ratios of the LRU list to the flush list, and
+//! several instances.
 //!
 //! **Invariants.** The baseline is measured in the same process: phases with drops and without alternate, so that both
 //! have the same tables, the same pages in the pool, and the same disk. The clients' pages are real; those that fill

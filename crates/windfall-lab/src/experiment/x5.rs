@@ -27,8 +27,8 @@ const LRU_TO_FLUSH: u64 = 10;
 const BESIDE: u64 = 20_000;
 const LOG: u64 = 256 << 20;
 const THREADS: u32 = 4;
-/// The rounds, where 100 tables take milliseconds. The median counts, because the time of a single round depends on
-/// the disk.
+/// The number of rounds where 100 tables take only milliseconds. The result is the median, because the time of a single
+/// round depends on the disk.
 const ROUNDS: u32 = 40;
 /// Rows of a table that is looked up: more than fit in a page, so that the tree has leaves below its root.
 const ROWS: u32 = 120;

@@ -96,7 +96,7 @@ impl Scene for &Job {
         let partition = |n: usize| server.create(&format!("p{n}"), false);
         let first = (0..KEPT as usize).map(partition).collect::<Result<VecDeque<_>>>()?;
         let (time, inserted) = (AtomicU64::new(0), AtomicU64::new(0));
-        // The dropped partitions have rows, from the first one on.
+        // Every dropped partition has rows, including the first one.
         for partition in &first {
             let mut end = windfall_base::ids::Lsn::ZERO;
             for _ in 0..self.rows_before {
@@ -109,7 +109,7 @@ impl Scene for &Job {
         let mut all = first;
         let client = |_: &mut _, recorder: &mut load::Recorder<'_>| {
             server.log().wait_for_room(0)?;
-            // Held while rows are inserted: a partition is not dropped under them.
+            // Held while rows are inserted, so that their partition is not dropped meanwhile.
             let newest = newest.read();
             let mut end = windfall_base::ids::Lsn::ZERO;
             for _ in 0..BATCH {

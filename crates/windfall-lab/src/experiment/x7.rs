@@ -1,4 +1,4 @@
-//! X7: a table is dropped that has all its pages in the hash index.
+//! X7: a table is dropped whose pages are all in the hash index.
 //!
 //! **Purpose.** The stall that is still reported (bugs 107308, 113312): a table that was read a lot is dropped while
 //! other threads read another one, through the same hash index.

@@ -116,7 +116,7 @@ impl Scene for &Job {
             let dropped = server.drop_table(&big)?;
             while server.is_deleting() {
                 if start.elapsed() > TIME_LIMIT {
-                    return Err(UsageError::Other("the file of the dropped table does not go".into()).into());
+                    return Err(UsageError::Other("the dropped table's file is not deleted".into()).into());
                 }
                 thread::sleep(Duration::from_millis(2));
             }

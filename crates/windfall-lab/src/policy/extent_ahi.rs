@@ -12,11 +12,12 @@
 //!    of the flush list and of the free list are held per page.
 //!
 //! This is done after the change of the dictionary, and not under its mutex. 5.6.13 and 5.7 have the same steps, but
-//! there both scans hold the buffer pool mutex, and all of it the mutex of the dictionary: those versions are not
-//! here.
+//! there both scans hold the buffer pool mutex, and the whole drop holds the mutex of the dictionary: the lab does not
+//! have those versions.
 //!
 //! A look-up needs only the latch of the page hash; a thread that reads a page in, makes one young or needs a frame
-//! waits for the scans. The cost is the number of pages in the pool, for tables of any size, as the article says.
+//! waits for the scans. The cost is proportional to the number of pages in the pool, for tables of any size, as the
+//! article says.
 //!
 //! Source: the changelog of 5.6.13 (bug 69316), and "A 250x improvement to tablespace truncation in `MySQL` Server
 //! 8.0.23".

@@ -9,7 +9,7 @@
 //!    are removed here.)
 //! 4. If a page was in use: releases the mutex, waits 20 ms, and begins again.
 //!
-//! The cost is the number of pages in the pool, once or twice, whatever the size of the table.
+//! The cost is one or two scans of all pages in the pool, whatever the size of the table.
 //!
 //! Source: `buf_LRU_invalidate_tablespace`. Bug 56332 describes its second scan, and the article on Lazy Drop Table of
 //! June 2012 its mutex.

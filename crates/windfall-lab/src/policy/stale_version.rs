@@ -5,9 +5,9 @@
 //! **Invariants.** The steps:
 //! 1. The tablespace has a new version, or is gone; no list is scanned. A page with the old version is stale: readers
 //!    do not see it, eviction treats it as free, the cleaner drops it unwritten.
-//! 2. With the hash index on, if any page of the table is hashed: for each instance, scans the LRU list under its
-//!    mutex for the hashed pages of the tablespace, in batches of 1,024, each page of which is looked up, latched and
-//!    unhashed.
+//! 2. With the hash index on, if any page of the table is hashed: for each instance, scans the LRU list under its mutex
+//!    for the hashed pages of the tablespace, in batches of 1,024; each page of a batch is looked up and latched, and
+//!    its hash entries are removed.
 //!
 //! A truncation keeps the tablespace and its file's name.
 //!

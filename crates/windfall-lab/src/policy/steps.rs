@@ -71,14 +71,14 @@ impl AddAssign for Steps {
 }
 
 impl Steps {
-    /// Counts a page that was unhashed.
+    /// Counts a page whose hash entries were removed.
     pub fn count_unhashed(&mut self, entries: u64) {
         self.unhashed += u64::from(entries > 0);
         self.hash_entries += entries;
     }
 
-    /// Scans the LRU list, which the caller holds, and frees every page of the tablespace. Returns whether none was in
-    /// use. Locks for parts that the mutex of the list does not guard are taken per page.
+    /// Scans the LRU list, whose lock the caller holds, and frees every page of the tablespace. Returns whether none
+    /// was in use. Locks for parts that the mutex of the list does not guard are taken per page.
     pub fn free_pages(
         &mut self,
         pool: &ClassicPool,
@@ -169,8 +169,8 @@ impl Steps {
         pool.frames()[frame as usize].unpin();
     }
 
-    /// Scans the LRU list of an instance and removes the hash entries of the tablespace's pages. They are collected in
-    /// batches, for which the list is released; after each batch the scan begins again.
+    /// Scans the LRU list of an instance and removes the hash entries of the tablespace's pages. The pages are
+    /// collected in batches. The list's lock is released while a batch is processed; after that the scan begins again.
     pub fn unhash_by_lru(&mut self, pool: &ClassicPool, instance: &Instance, space: &Space) {
         loop {
             let mut batch = Vec::new();

@@ -3,7 +3,7 @@
 //! **Purpose.** Checks that a reader never gets a row of another incarnation of a table than the one that it accessed,
 //! and that the pool is consistent afterwards, with every policy.
 //!
-//! **Invariants.** Each client has its own keys, and knows their values: in the table that stays, and in the
+//! **Invariants.** Each client has its own keys, and a model of their values in the table that stays and in the
 //! incarnation on which it worked last. The pool is smaller than either table.
 
 use std::{
@@ -38,7 +38,7 @@ const CLIENTS: u64 = 3;
 const KEYS: u64 = 400;
 /// The number of drops or truncations.
 const ROUNDS: u64 = 10;
-/// Client rounds before each of them.
+/// Iterations of the clients before each of them.
 const CALLS: u64 = 500;
 
 type Model = BTreeMap<[u8; 16], Vec<u8>>;
@@ -59,7 +59,7 @@ struct Stage<'a> {
     goes: Mutex<Arc<Incarnation>>,
     /// The number of times that a client found an incarnation gone.
     refused: AtomicU64,
-    /// Client rounds: one operation on the table that stays, then several on the other.
+    /// Iterations of the clients: one operation on the table that stays, then several on the other.
     calls: AtomicU64,
     over: AtomicBool,
 }
@@ -156,7 +156,7 @@ impl Stage<'_> {
         *self.goes.lock() = Arc::new(Incarnation { number, space, tree });
     }
 
-    /// Waits until the clients have done more rounds.
+    /// Waits until the clients have done more iterations.
     fn await_clients(&self) {
         let before = self.calls.load(Relaxed);
         wait_until("the clients work", || self.calls.load(Relaxed) >= before + CALLS);

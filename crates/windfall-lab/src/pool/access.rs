@@ -245,7 +245,7 @@ impl ClassicPool {
         descriptor.set_tag(id, handle.version(), state);
         descriptor.pin();
         instance.pages.insert(&self.frames, frame);
-        // A page that is created, and not read in, is in use.
+        // A page that is created, not read in, enters at the young end: it is in use.
         instance.lru.insert(&self.frames, frame, access == Access::Point && state & IO == 0);
         drop((latched, held));
         let pin = Pin { pool: self, frame };
@@ -306,7 +306,8 @@ impl ClassicPool {
         self.give_when_unpinned(instance, frame);
     }
 
-    /// Called when a look-up of the hash index failed and a descent found the leaf, which the caller has pinned.
+    /// Counts that the hash index could have found this leaf, and adds the leaf to it if that is due. Called after a
+    /// descent that followed a failed look-up in the index; the caller has pinned the leaf.
     pub(super) fn could_be_hashed(&self, handle: &Handle, leaf: PageNo) {
         let frame = LAST.get();
         let descriptor = &self.frames[frame as usize];

@@ -100,7 +100,7 @@ impl ClassicPool {
         Ok(vec![cleaner, writer])
     }
 
-    /// Runs one round of the cleaner. Returns whether there is more to do.
+    /// Runs one step of the cleaner. Returns whether there is more to do.
     ///
     /// # Errors
     /// A page cannot be written.

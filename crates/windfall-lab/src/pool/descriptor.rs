@@ -129,7 +129,7 @@ impl Descriptor {
     #[inline]
     pub fn unpin(&self) {
         let before = self.pins.fetch_sub(1, AcqRel);
-        debug_assert!(before > 0, "a frame was unpinned that nobody has pinned");
+        debug_assert!(before > 0, "a frame that is not pinned was unpinned");
     }
 
     /// Returns whether the frame is pinned.
@@ -138,7 +138,7 @@ impl Descriptor {
         self.pins.load(Acquire) > 0
     }
 
-    /// Returns the start of the log that the page's file lacks: `oldest_modification` in `InnoDB`.
+    /// Returns the LSN of the oldest change that is not in the page's file: `oldest_modification` in `InnoDB`.
     pub fn oldest(&self) -> Lsn {
         Lsn(self.oldest.load(Relaxed))
     }

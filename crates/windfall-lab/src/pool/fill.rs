@@ -25,7 +25,7 @@ use super::{
 };
 use crate::watch::Purpose;
 
-/// Pages that are entered under one hold of the lists.
+/// Pages that are entered before the locks of the lists are released.
 const BATCH: u64 = 10_000;
 /// Tables that own the pages.
 const TABLES: u64 = 100;

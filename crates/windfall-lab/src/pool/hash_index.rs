@@ -1,8 +1,8 @@
 //! The global adaptive hash index: one table over all trees, under one latch.
 //!
 //! **Purpose.** Works like that of `InnoDB`: a page is hashed, with all its keys at once, when the index could have
-//! saved enough look-ups in it. Searches share the latch, changes hold it exclusively. An entry names a frame, and so
-//! must be removed before the frame holds another page: a drop pays for that when the hash index is on.
+//! answered enough look-ups in it. Searches share the latch, changes hold it exclusively. An entry refers to a frame,
+//! and so must be removed before the frame holds another page: a drop pays for that when the hash index is on.
 //!
 //! **Invariants.** A frame's [`hashed`](super::descriptor::Descriptor::hashed) counts the entries that point to it. It
 //! is changed under the latch, and is zero when the frame is freed. A page's keys are read under a latch on the page,
@@ -20,8 +20,8 @@ use windfall_btree::{
 use super::descriptor::Descriptor;
 use crate::watch::{Purpose, Report, RwLock};
 
-/// A page is hashed when the index could have helped for one record in this many, as `BTR_SEARCH_PAGE_BUILD_LIMIT`
-/// says.
+/// A page is hashed when the index could have answered one look-up per this many records:
+/// `BTR_SEARCH_PAGE_BUILD_LIMIT`.
 const BUILD_PART: u32 = 16;
 /// The minimum number of such look-ups.
 const BUILD_LEAST: u32 = 8;

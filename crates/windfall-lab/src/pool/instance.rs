@@ -1,6 +1,6 @@
 //! An instance of the pool: a share of the frames, with its own lists and locks.
 //!
-//! **Purpose.** `innodb_buffer_pool_instances`: the locks of one instance are never waited for in another. [`Era`]
+//! **Purpose.** `innodb_buffer_pool_instances`: an access to one instance never waits for the locks of another. [`Era`]
 //! defines which lock guards which part; this module acquires the locks.
 //!
 //! **Invariants.** Locks are taken in the order of [`Lock`], instance by instance. Under a latch of the page hash
@@ -65,7 +65,8 @@ impl<'a> Holding<'a> {
         }
     }
 
-    /// Latches a page's part of the page hash exclusively, unless a mutex guards the page hash, which is then held.
+    /// Latches a page's part of the page hash exclusively, unless a mutex guards the page hash: the caller must then
+    /// hold it.
     pub fn latch_page(&self, id: PageId) -> Option<WriteGuard<'a, ()>> {
         match self.instance.era.lock_of(Part::Pages) {
             Lock::PageHash => Some(self.instance.latch_of(id).write(self.purpose)),
@@ -82,12 +83,12 @@ fn mutex_of(era: Era, part: Part) -> Option<Lock> {
     Some(era.lock_of(part)).filter(|lock| *lock != Lock::PageHash)
 }
 
-/// The page hash, held for a look-up.
+/// The lock of the page hash, held for a look-up.
 #[expect(dead_code, reason = "guards are held, not read")]
 enum Looking<'a> {
-    /// Held by the mutex of the instance.
+    /// The mutex of the instance.
     Mutex(Guard<'a, ()>),
-    /// Held by a shared latch.
+    /// A latch of the page hash, shared.
     Latch(ReadGuard<'a, ()>),
 }
 
@@ -129,7 +130,7 @@ impl Instance {
         &self.latches[self.pages.bucket(id) & (self.latches.len() - 1)]
     }
 
-    /// Acquires a page's part of the page hash for a look-up.
+    /// Acquires the lock of a page's part of the page hash for a look-up.
     #[inline]
     fn look(&self, id: PageId, purpose: Purpose) -> Looking<'_> {
         match self.era.lock_of(Part::Pages) {

@@ -209,7 +209,7 @@ impl Lru {
 pub struct Flush {
     newest: Link,
     oldest: Link,
-    /// The frame of that block that is next to the other pages.
+    /// The oldest frame of that block: the one next to the other pages.
     unchanged: Link,
     length: AtomicU32,
 }
@@ -245,7 +245,8 @@ impl Flush {
         self.oldest.get()
     }
 
-    /// Inserts a frame by its [`Descriptor::oldest`]. Groups of the log end in almost the order in which they began.
+    /// Inserts a frame by its [`Descriptor::oldest`]. Log groups end almost in the order in which they began, so the
+    /// search is short.
     pub fn insert(&self, frames: &[Descriptor], frame: u32) {
         let lsn = frames[frame as usize].oldest();
         let (mut newer, mut older) = (None, self.newest.get());
@@ -295,7 +296,7 @@ impl Flush {
         self.from_oldest(frames).take_while(|&frame| frames[frame as usize].oldest() < Lsn::MAX)
     }
 
-    /// Returns the start of the log that is not yet in the files; [`Lsn::MAX`] if nothing is missing.
+    /// Returns the LSN of the oldest change that is not in the files; [`Lsn::MAX`] if there is none.
     pub fn oldest_change(&self, frames: &[Descriptor]) -> Lsn {
         self.oldest.get().map_or(Lsn::MAX, |frame| frames[frame as usize].oldest())
     }

@@ -14,15 +14,15 @@
 //! Locks are taken in this order:
 //! 1. Page latches, in the order that the tree defines. After them the allocation lock of a tree, and after that the
 //!    latch of the allocated page. If a dead page of an older version is in its place, the thread waits until that page
-//!    has no users. These take locks of their own version's trees alone, and their next access is refused.
+//!    has no users. The users take locks of their own version's trees alone, and their next access is refused.
 //! 2. At a commit, the position of its group in the log.
 //! 3. The lock of the thread that writes pages.
 //! 4. The mutexes of one instance, in the order of [`Lock`](era::Lock).
 //! 5. One of the following, under which nothing else is taken: a latch of the page hash, the latch of the hash index,
 //!    the lock of the table of tablespaces, the lock of a tablespace's map of pages.
 //!
-//! A holder of a lock of 2 to 5 never waits for a page latch: it tries the latch, and skips the page if the latch is
-//! taken.
+//! A thread that holds a lock of 2 to 5 never waits for a page latch: it tries the latch, and skips the page if the
+//! latch is taken.
 //!
 //! Not implemented: a doublewrite file and recovery. The pool survives no crash, and no experiment needs that.
 

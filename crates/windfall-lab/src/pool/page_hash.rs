@@ -40,7 +40,7 @@ impl PageHash {
         at
     }
 
-    /// Adds a frame with its tag already set.
+    /// Adds a frame, whose tag must be set.
     pub fn insert(&self, frames: &[Descriptor], frame: u32) {
         let descriptor = &frames[frame as usize];
         let bucket = &self.buckets[self.bucket(descriptor.tag())];
@@ -48,7 +48,7 @@ impl PageHash {
         bucket.set(Some(frame));
     }
 
-    /// Removes a frame with its tag still set.
+    /// Removes a frame, whose tag must still be set.
     pub fn remove(&self, frames: &[Descriptor], frame: u32) {
         let descriptor = &frames[frame as usize];
         let mut link = &self.buckets[self.bucket(descriptor.tag())];

@@ -3,13 +3,14 @@
 //! **Purpose.** One tablespace is one file, and holds one tree or several: a tablespace of several tables assigns each
 //! of its trees a range of page numbers.
 //!
-//! **Invariants.** A [`Tree`](windfall_btree::tree::Tree) knows its own page numbers and its own id; the pool knows the
-//! number in the file. A handle belongs to a *version* of its tablespace: a truncation that keeps the tablespace
+//! **Invariants.** A [`Tree`](windfall_btree::tree::Tree) uses its own page numbers and its own id; the pool uses the
+//! page numbers in the file. A handle belongs to a *version* of its tablespace: a truncation that keeps the tablespace
 //! creates a new one, and handles of the old one are refused. Pages that were freed become reusable when their
 //! mini-transaction has released its latches. A thread that reads or writes a page announces the I/O first and then
 //! checks whether the tablespace still exists. A drop marks the tablespace first and then waits for the announced I/O.
 //!
-//! The map of pages in use is only in memory: a lab is not opened twice. 64 pages, one word of the map, are an extent.
+//! The map of pages in use is only in memory: the lab never opens its files again. 64 pages, one word of the map, are
+//! an extent.
 
 use core::{
     fmt,
@@ -242,7 +243,7 @@ impl Handle {
         PageId { space: self.tree, page }
     }
 
-    /// Whether the tree has no page.
+    /// Returns whether the tree has no page.
     pub fn is_empty(&self) -> bool {
         let trees = self.space.trees.lock();
         trees.get(self.number as usize).is_none_or(|(_, pages)| !pages.was_used)

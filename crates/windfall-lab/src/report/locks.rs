@@ -37,13 +37,13 @@ pub(super) fn what(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Lookup => "find a page",
         Purpose::Young => "make a page young",
-        Purpose::Dirty => "note a changed page",
-        Purpose::Search => "ask the hash index",
+        Purpose::Dirty => "add a dirty page",
+        Purpose::Search => "search the hash index",
         Purpose::Hash => "change the hash index",
         Purpose::Load => "take a frame",
         Purpose::Flush => "write pages",
         Purpose::Dictionary => "change the dictionary",
-        Purpose::Drop => "forget a dropped table",
+        Purpose::Drop => "remove a dropped table",
     }
 }
 
@@ -149,7 +149,7 @@ pub(super) fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
         ],
         drawings,
         caption: format!(
-            "A circle far right of its square is a lock that a drop holds longer than anybody else does. At the end of a \
+            "A circle far right of its square is a lock that a drop holds longer than any other thread does. At the end of a \
              line: the dropper / others. {}{none}",
             ends("Longest hold of the dropper", &longest, time)
         ),

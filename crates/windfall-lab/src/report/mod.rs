@@ -101,7 +101,7 @@ pub fn page(results: &Results) -> String {
     let mut policies: Vec<PolicyName> = systems.iter().map(|s| s.policy).collect();
     policies.dedup();
     let mut body = format!(
-        "<header>\n<p class=\"brand\">Windfall {} lab</p>\n<h1>What a DROP TABLE did to everybody else</h1>\n<p \
+        "<header>\n<p class=\"brand\">Windfall {} lab</p>\n<h1>What a DROP TABLE did to all other clients</h1>\n<p \
          class=\"lead\">The buffer pools of {}, as far as a drop goes: the same tree, rows and clients above each, on one \
          machine, in one run.</p>\n</header>\n",
         escape(&results.version),

@@ -211,7 +211,7 @@ fn caption(runs: &[Both<'_>], names: Names, what: What, words: Words<'_>) -> Str
             let quiet = of(&|r| r.without.map(stall));
             let quiet = ends(&format!("The same {}", words.baseline), &quiet, time);
             let text = format!(
-                "{same}The longest gap that began in each {each}, by factors of ten; a drop that stalls everybody \
+                "{same}The longest gap that began in each {each}, by factors of ten; a drop that stalls all clients \
                  has a peak at its line. {with} {quiet}"
             );
             let of = |at: bool| -> Vec<String> {

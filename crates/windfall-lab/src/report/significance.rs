@@ -1,4 +1,4 @@
-//! A test whether clients can distinguish a drop from no drop.
+//! A test of whether the windows after drops differ from windows without drops.
 //!
 //! **Purpose.** Compares the 100 ms after each drop of X1 with the same times without drops, by rank: longest gap,
 //! p99.99, and rate.

@@ -1,7 +1,7 @@
 //! X1: the effect of drops on clients.
 //!
-//! **Purpose.** Shows queries per second, gaps, latencies, and the settings that readers of the article requested;
-//! with every run its baseline.
+//! **Purpose.** Shows queries per second, gaps, latencies, and the settings that readers of the article requested; each
+//! run with its baseline.
 //!
 //! **Invariants.** The graphs of all systems are of one setting, which is named; the others are in the comparison of
 //! settings.
@@ -227,7 +227,7 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
             ("dot with circle".into(), "under way in the 100 ms after a drop".into()),
             ("dot hollow triangle".into(), "all of the run with drops".into()),
             ("dot none square".into(), "run without drops".into()),
-            ("stall".into(), "longest stall of everybody".into()),
+            ("stall".into(), "longest stall of all clients".into()),
         ],
         drawings,
         caption: format!(

@@ -6,7 +6,7 @@
 //! **Invariants.** A drop follows `row_drop_table_for_mysql`: the tablespace refuses its handles, the table is removed
 //! from the dictionary, the policy removes its pages from the pool, the dropping thread deletes the file, and the log
 //! is made as durable as for a commit. Up to 5.7 all of that is done under the mutex of the dictionary, since 8.0 only
-//! the second step. A file is deleted when no page of it is being read or written.
+//! the first two steps. A file is deleted when no page of it is being read or written.
 
 use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -163,7 +163,7 @@ impl Server for Classic {
         let workers = pool.spawn(&*env)?;
         let space = Self::new_space(&pool, SpaceId::CATALOG, false)?;
         let dictionary = Self::tree_in(&pool, &space, SpaceId(2))?;
-        let dictionary = Arc::into_inner(dictionary).expect("nobody else has it yet");
+        let dictionary = Arc::into_inner(dictionary).expect("no other reference exists yet");
         Ok(Self {
             pool,
             policy,

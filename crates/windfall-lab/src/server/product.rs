@@ -1,7 +1,7 @@
 //! Windfall as a server of the lab.
 //!
-//! **Purpose.** [`Product`]: the unmodified engine, with its own catalog, log, cleaner and deleter. Only the rows are
-//! written to the trees directly, as on the other servers.
+//! **Purpose.** [`Product`]: the unmodified engine, with its own catalog, log, page cleaner and file deletion. Only the
+//! rows are written to the trees directly, as on the other servers.
 //!
 //! **Invariants.** Statements are the engine's own. The folder is used once and never opened again, so it does no harm
 //! that its rows have no transactions.

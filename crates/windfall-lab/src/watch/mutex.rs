@@ -17,7 +17,7 @@ pub struct Mutex<T> {
     inner: parking_lot::Mutex<T>,
 }
 
-guard!(mut Guard, MutexGuard, "What [`Mutex::lock`] gives.", |sign: &HolderName, _: Option<Hold>| sign
+guard!(mut Guard, MutexGuard, "A guard of [`Mutex::lock`].", |sign: &HolderName, _: Option<Hold>| sign
     .leave_alone());
 
 impl<T> Mutex<T> {

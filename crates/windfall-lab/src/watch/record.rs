@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Totals of holds and waits by role and purpose.
 //!
-//! **Invariants.** Bounded: there are as many totals as combinations of role and purpose.
+//! **Invariants.** Bounded: there is one total of holds per combination of role and purpose, and at most one of waits
+//! per pair of such combinations.
 
 use std::{collections::BTreeMap, time::Duration};
 

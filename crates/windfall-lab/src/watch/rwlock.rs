@@ -17,7 +17,7 @@ pub struct RwLock<T> {
 guard!(
     ReadGuard,
     RwLockReadGuard,
-    "What [`RwLock::read`] gives.",
+    "A guard of [`RwLock::read`].",
     |sign: &HolderName, hold: Option<Hold>| {
         if hold.is_some_and(|hold| !hold.who.purpose().is_brief()) {
             sign.leave();
@@ -27,7 +27,7 @@ guard!(
 guard!(
     mut WriteGuard,
     RwLockWriteGuard,
-    "What [`RwLock::write`] gives.",
+    "A guard of [`RwLock::write`].",
     |sign: &HolderName, _: Option<Hold>| {
         sign.leave_alone();
     }

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use super::record::LockOwner;
 
-/// In a word with a name: one holder that has written its name and not cleared it.
+/// One holder that has written its name and not cleared it: the count in the word is above the 8 bits of the name.
 const ONE: u32 = 1 << 8;
 
 /// The names.

@@ -1,6 +1,6 @@
 //! A run of clients, with statements during it.
 //!
-//! **Purpose.** Clients work for a time, and one thread makes statements at times that were fixed before. The recorded
+//! **Purpose.** Clients work for a time, and one thread executes statements at times fixed in advance. The recorded
 //! queries become a [`Load`]: one for the phases with statements, and one for those without, if there are any.
 //!
 //! **Invariants.** Each client records into its own instruments. Phases alternate while the clients continue, and the
@@ -43,15 +43,15 @@ pub struct Plan {
     pub length: Duration,
     /// The times of the statements, from the start of the phase.
     pub marks: Vec<Duration>,
-    /// The phases: whether statements are made in them.
+    /// For each phase, whether statements are executed in it.
     pub phases: Vec<bool>,
     /// The seed of the random numbers.
     pub seed: u64,
 }
 
 impl Plan {
-    /// Creates a plan with one phase and a statement after each `pause`. The first one is made after that time, and
-    /// the last one has its window within the phase.
+    /// Creates a plan with one phase and a statement after each `pause`. The first one is executed after that time, and
+    /// the window of the last one is within the phase.
     pub fn every(threads: u32, length: Duration, pause: Duration, seed: u64) -> Self {
         let last = length.saturating_sub(2 * WINDOW);
         let marks = (1..u32::MAX).map(|n| pause * n).take_while(|&at| at <= last).collect();
@@ -187,7 +187,7 @@ impl<'a> Recorder<'a> {
 /// The work of one client: called again and again.
 pub type Client<'a> = dyn Fn(&mut Random, &mut Recorder<'_>) -> Result<()> + Sync + 'a;
 
-/// Makes one statement, by its number, in phases with statements. It calls its second argument at the start of the
+/// Executes one statement, by its number, in phases with statements. It calls its second argument at the start of the
 /// measured part, which opens the window; everything before that is preparation. Returns `None` if it has dropped
 /// nothing.
 pub type Statement<'a> = dyn FnMut(usize, &dyn Fn()) -> Result<Option<Dropped>> + Send + 'a;

@@ -3,8 +3,8 @@
 //! **Purpose.** A transaction is 10 point reads, 4 ranges of 100 rows, an update of the indexed column and one of
 //! another column, a delete and an insert of the same row, and the commit.
 //!
-//! **Invariants.** Rows and index agree: a client holds a lock on a row while it changes the row. There is no
-//! rollback, and a lock is never waited for longer than a query takes.
+//! **Invariants.** Rows and index agree: a client holds a lock on a row while it changes the row. There is no rollback,
+//! and a lock is held for at most two queries: a delete, and the insert of the same row.
 
 use std::{hint::black_box, sync::Arc};
 

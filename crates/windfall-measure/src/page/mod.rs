@@ -29,12 +29,12 @@ pub fn page(title: &str, body: &str) -> String {
     html
 }
 
-/// A graph: its title, its key, its drawing in both widths, its caption.
+/// A graph: its title, its key (legend), its drawing in both widths, its caption.
 #[derive(Debug)]
 pub struct Graph {
     /// The title.
     pub title: String,
-    /// Classes and their meaning.
+    /// The key (legend): classes and their meaning.
     pub key: Vec<(String, String)>,
     /// The drawings, for a wide and for a narrow screen.
     pub drawings: [Drawing; 2],

@@ -79,7 +79,7 @@ impl Multiples<'_> {
                 }
                 end = end.max(panel.bottom() + BELOW);
                 if n + 1 == cells.len() {
-                    // Only once, where there is room for it.
+                    // Only once, where it fits.
                     let right = columns.min(cells.len()) as f64 * each - self.right;
                     panel.text(right, end + 6.0, "end", "tick", self.unit);
                 }
@@ -90,7 +90,7 @@ impl Multiples<'_> {
     }
 }
 
-/// Returns the heading, without the part after its colon if there is no room for that.
+/// Returns the heading, without the part after its colon if the whole does not fit.
 fn fitting(heading: &str, room: f64) -> &str {
     // The approximate width of the drawn text.
     let width = heading.chars().count() as f64 * 7.5;
