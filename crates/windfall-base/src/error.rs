@@ -46,7 +46,7 @@ pub enum Error {
     #[error(transparent)]
     Transaction(#[from] TransactionError),
     /// The table or index of this handle was dropped, or truncated since an iterator on it began.
-    #[error("{0} was dropped: open the table again to see what has its name now")]
+    #[error("{0} was dropped or truncated: open the table again to see what has its name now")]
     TableDropped(Owner),
     /// An earlier failure left the state on disk unknown; nothing further is written or acknowledged.
     #[error("the database stopped after an earlier failure ({0}): close it and open it again to recover")]

@@ -1,7 +1,8 @@
 //! The base of every layer of the storage engine Windfall.
 //!
 //! **Purpose.** Typed identifiers, keys and rows, errors, synchronisation, memory, and the environment of the engine
-//! (clock, randomness, workers, files). Nothing here depends on the format of a page.
+//! (clock, randomness, workers, files). Nothing here depends on the format of a page. Errors, ranks of locks and kinds
+//! of work are lists for all layers: they name things of the layers above, and use nothing of them.
 //!
 //! **Invariants.** Each module states its own. This crate is not a public API: `windfall` re-exports what users need.
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,8 +1,8 @@
 //! The engine behind Windfall, for the crate `windfall`, which is its API.
 //!
-//! **Purpose.** Pages between the log and the disk (`storage`), transactions, the catalog, and the assembly of an open
-//! database (`engine`). They form layers: a module imports only from layers below its own (ARCHITECTURE.md lists them,
-//! lowest first).
+//! **Purpose.** Pages between the log and the disk (`storage`), transactions (`txn`), tables and DDL (`catalog`),
+//! checkpoints, options, and the assembly of an open database (`engine`). They form layers: a module imports only from
+//! layers below its own (ARCHITECTURE.md lists them, lowest first).
 //!
 //! **Invariants.** docs/invariants.md lists them, each with the tests that check it. This crate is not a public API.
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -362,9 +362,9 @@ impl Database {
         Ok(tables)
     }
 
-    /// Drops a table. Waits for transactions that have locked the table ([`Database::statements_wait`]) and for row
-    /// calls in progress. From now on, calls on its handles return
-    /// [`Error::TableDropped`](crate::error::Error::TableDropped).
+    /// Drops a table. Waits for transactions that have locked the table ([`Database::statements_wait`]), by a change or
+    /// a locking read, and for row calls in progress. Plain readers, cursors and read views do not delay it. From now
+    /// on, calls on its handles return [`Error::TableDropped`](crate::error::Error::TableDropped).
     ///
     /// # Errors
     /// There is no table of this name; transactions on it have not ended in time
@@ -385,7 +385,10 @@ impl Database {
         Ok(report)
     }
 
-    /// Removes all rows of a table, at the cost of a drop. Waits as [`Database::drop_table`] does.
+    /// Removes all rows of a table, at the cost of a drop. Waits as [`Database::drop_table`] does. Handles of the table
+    /// remain valid. A cursor or range that began before returns
+    /// [`Error::TableDropped`](crate::error::Error::TableDropped), and a read with an older view
+    /// [`TransactionError::TableChanged`](crate::error::TransactionError::TableChanged).
     ///
     /// # Errors
     /// As [`Database::drop_table`].

@@ -73,7 +73,7 @@ metrics! {
     files_deleted_bytes counter "Bytes of these.",
     files_pending gauge "Dropped tables' files that wait to be deleted.",
     files_pending_bytes gauge "Bytes of these files, as far as their lengths have been read.",
-    drops_pending gauge "Dropped trees with frames that are not freed yet.",
+    drops_pending gauge "Dropped trees that the reclaimer has not finished: frames to free, or a file to pass on.",
     tables gauge "Tables.",
     catalog_height gauge "Levels of the tree with the records of tables: a drop descends through them.",
     active_transactions gauge "Active transactions.",

@@ -173,12 +173,14 @@ impl Transaction {
 
     /// Commits the transaction. When this call returns, the commit is as durable as `flush_log_at_trx_commit` says. A
     /// step of a range or cursor of the transaction on another thread is part of it: the commit waits for that step.
-    /// [`Database::interrupt`] ends a lock wait of that step.
+    /// [`Database::interrupt`] ends a lock wait of that step. Other transactions see the changes before they are
+    /// durable.
     ///
     /// # Errors
     /// An earlier error has rolled the transaction back. The log accepts no more records: the database has then
-    /// stopped, and the next opening decides whether the transaction is committed. A prepared transaction that cannot
-    /// be committed because the disk is full stays prepared.
+    /// stopped, and the next opening decides whether the transaction is committed. A transaction with more undo than
+    /// log is reserved for cannot be committed while the disk is full: it is rolled back; a prepared one stays
+    /// prepared.
     ///
     /// [`TransactionError::Busy`] if a call of the transaction is in progress, and the commit comes from within a call
     /// (a source, or an output that a value is written to), which must not wait. The transaction then rolls back when

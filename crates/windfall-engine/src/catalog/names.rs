@@ -172,7 +172,7 @@ impl Names {
         &self.shards[hash as usize % SHARDS]
     }
 
-    /// Returns the table of this name. Waits while a statement has claimed the name. A thread inside a gate, for which
+    /// Returns the table of this name. Waits while a statement has locked the name. A thread inside a gate, for which
     /// the statement may be waiting, gets the old meaning.
     pub(super) fn get(&self, name: &str) -> Option<Arc<Table>> {
         let mut found = None;
@@ -298,14 +298,14 @@ impl<'a> MetadataLock<'a> {
     fn mark(&self, mark: Mark) {
         for (name, _) in &self.held {
             let mut shard = self.names.shard(name).lock();
-            let entry = shard.get_mut(*name).expect("the name is claimed");
+            let entry = shard.get_mut(*name).expect("the name is locked");
             debug_assert!(entry.mark != Mark::Free, "a statement's name is free to others");
             entry.mark = mark;
         }
     }
 
     fn place(&self, name: &str) -> usize {
-        self.held.binary_search_by(|(held, _)| (*held).cmp(name)).expect("the name was claimed")
+        self.held.binary_search_by(|(held, _)| (*held).cmp(name)).expect("the name is locked")
     }
 
     /// Returns the table of a locked name.
@@ -360,7 +360,7 @@ impl MetadataLock<'_> {
         for (name, table) in self.held.drain(..) {
             let mut shard = self.names.shard(name).lock();
             let entry = if table.is_some() {
-                let entry = shard.get_mut(name).expect("the name is claimed");
+                let entry = shard.get_mut(name).expect("the name is locked");
                 Some(core::mem::replace(entry, Entry { table, mark: Mark::Free }))
             } else {
                 shard.remove(name)

@@ -95,8 +95,18 @@ fn named_functions(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2).filter(is_name)
 }
 
+/// Returns the last parts of the names of tests that commands with `--exact` give, in the blocks of commands.
+fn tests_run_by_name(text: &str) -> impl Iterator<Item = &str> {
+    let commands = text.lines().filter(|line| line.starts_with("$ ") && line.contains(" --exact "));
+    commands.filter_map(|line| {
+        let command = line.split("  #").next().unwrap_or_default();
+        let mut arguments = command.split(" -- ").nth(1)?.split_whitespace();
+        arguments.rfind(|argument| !argument.starts_with("--"))?.rsplit("::").next()
+    })
+}
+
 #[test]
-fn every_test_that_holds_an_invariant_exists() {
+fn every_test_that_a_document_names_exists() {
     let files = project_files();
     let functions: HashSet<&str> = files
         .iter()
@@ -104,10 +114,20 @@ fn every_test_that_holds_an_invariant_exists() {
         .flat_map(|(_, text)| text.split("fn ").skip(1))
         .filter_map(|text| text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next())
         .collect();
-    let (_, document) =
+    let (_, invariants) =
         files.iter().find(|(path, _)| path == "docs/invariants.md").expect("the list of the invariants");
-    let named: Vec<&str> = named_functions(document).collect();
+    let named: Vec<&str> = named_functions(invariants).collect();
     assert!(named.len() > 150, "only {} names are found in the list", named.len());
     let missing: Vec<&&str> = named.iter().filter(|name| !functions.contains(*name)).collect();
     assert!(missing.is_empty(), "docs/invariants.md names tests that do not exist: {missing:?}");
+    let mut count = 0;
+    for (path, text) in
+        files.iter().filter(|(path, _)| Path::new(path).extension().is_some_and(|e| e == "md"))
+    {
+        for name in tests_run_by_name(text).filter(|name| *name != "NAME") {
+            count += 1;
+            assert!(functions.contains(name), "{path} runs a test that does not exist: {name}");
+        }
+    }
+    assert!(count >= 4, "only {count} commands that run one test are found");
 }

@@ -721,6 +721,6 @@ pub struct Occupancy {
     pub dirty: usize,
     /// Frames that still hold pages of dropped tablespaces: they are reused next.
     pub dropped: usize,
-    /// Dropped tablespaces that still have frames to free.
+    /// Dropped tablespaces that the reclaimer has not finished.
     pub dropped_pending: usize,
 }

@@ -1,4 +1,4 @@
-//! Crash recovery: everything between a crash and the first operation.
+//! Crash recovery of the pages. `engine::open` has the order of a whole opening.
 //!
 //! **Purpose.** Brings the pages up to the end of the log: finds the end, collects the drops, repairs torn pages, and
 //! replays changes (redo). The transaction layer rolls unfinished transactions back in the background, from the list
@@ -25,9 +25,9 @@
 //! - A page that only the earlier of two batches contains is not kept if it is whole in its place: it was durable there
 //!   before the later batch began, and only the same bytes have been written over it.
 //! - Such pages take at most a quarter of the pool and half of a batch. More of them are an error, too.
-//! - If the low-water mark has passed a page's copy, the page is corrupted in its place, or its tablespace was dropped:
-//!   the file of a drop below the low-water mark may still exist. So it makes its tablespace a lost one, and is kept
-//!   like the others.
+//! - A copy below the low-water mark cannot bring its page up to date. Either the page is damaged, or its tablespace
+//!   was dropped below the mark and only the file is left. So the tablespace is recorded as lost, which is an error
+//!   only if a record names it. The page stays in memory like the others.
 //!
 //! After such an error every copy that is needed is where it was, or in each batch that was written since.
 

@@ -28,7 +28,7 @@ impl Visibility<'_> {
         }
     }
 
-    /// Refuses a tree that was created, or truncated, by a transaction that is not visible.
+    /// Refuses a tree that was created, or truncated, after the view was: the stamp of its creation is not visible.
     ///
     /// # Errors
     /// [`TransactionError::TableChanged`].

@@ -418,10 +418,12 @@ impl<'e> Trx<'e> {
         mtr.commit()
     }
 
-    /// Commits. Returns the LSN to wait for; [`Lsn::ZERO`] if nothing was logged.
+    /// Commits: other transactions see the changes when this returns, before they are durable. Returns the LSN to wait
+    /// for; [`Lsn::ZERO`] if nothing was logged.
     ///
     /// # Errors
-    /// If the log accepts no more records: the transaction has not ended then.
+    /// If the log accepts no more records, or the disk is full and no log was reserved ahead: the transaction has not
+    /// ended then.
     pub fn commit(&mut self) -> Result<Lsn> {
         let end = match self.logged() {
             Some(_) => {

@@ -178,12 +178,12 @@ impl BufferPool {
         self.files.lock().forget(space);
     }
 
-    /// Records that recovery found a log record of the file, and no record in the catalog.
+    /// Adds a file of which recovery has found a log record, and no file record in the system tree.
     pub fn file_was_made(&self, space: SpaceId, lsn: Lsn) {
         self.files.lock().note(space, lsn);
     }
 
-    /// Returns whether a dropped tablespace has a file to delete. After this call none will be created.
+    /// Returns the state of the file of a dropped tablespace. After this call none will be created.
     pub fn file_of_dropped(&self, space: &Space) -> FileState {
         assert!(space.is_dropped(), "the file of tablespace {}, which is live, may be deleted", space.id());
         let _deciding = self.files.lock();
