@@ -31,7 +31,7 @@ pub mod units;
 mod usage;
 
 pub use child::KillOnDrop;
-pub use compare::chance_of_larger;
+pub use compare::p_value;
 pub use grid::Grid;
 pub use latency::{Latency, PERCENTILES};
 pub use machine::{Machine, resident_bytes, resident_of_mapping};

@@ -17,7 +17,7 @@ use windfall_measure::{
 };
 
 use super::{
-    foreground::CHANCE,
+    foreground::SIGNIFICANCE_LEVEL,
     harness::{Bench, Bound},
 };
 use crate::{
@@ -55,12 +55,12 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     for factor in &measured {
         flat_figures(bench, factor);
         let bound = factor.time_bound();
-        let chances = factor.statements.iter().map(|statement| statement.chance(bound));
+        let p_values = factor.statements.iter().map(|statement| statement.p_value(bound));
         let statements = factor.statements.len();
-        let shared = CHANCE / (statements * measured.len()) as f64;
+        let shared = SIGNIFICANCE_LEVEL / (statements * measured.len()) as f64;
         bench.claim(
             format!("{}-time-chance-of-no-longer", factor.id),
-            chances.fold(1.0, f64::min),
+            p_values.fold(1.0, f64::min),
             Bound::AtLeast(shared),
         );
         if let Some((_, [little, much])) = factor.seen {
@@ -160,13 +160,13 @@ fn others(bench: &mut Bench, measured: &[Factor]) {
     }
     let [readers, writers] = flat::together(measured);
     let all = readers.longer(&writers);
-    bench.claim("factors-others-chance-of-equal-gap", all.chance(), Bound::AtLeast(CHANCE));
+    bench.claim("factors-others-chance-of-equal-gap", all.p_value(), Bound::AtLeast(SIGNIFICANCE_LEVEL));
     for factor in measured {
         let gaps = factor.others.readers.longer(&factor.others.writers);
-        let shared = CHANCE / measured.len() as f64;
+        let shared = SIGNIFICANCE_LEVEL / measured.len() as f64;
         bench.claim(
             format!("{}-others-chance-of-equal-gap", factor.id),
-            gaps.chance(),
+            gaps.p_value(),
             Bound::AtLeast(shared),
         );
         let longest = flat::largest(&gaps.with) / flat::largest(&all.without);

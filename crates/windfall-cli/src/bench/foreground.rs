@@ -25,7 +25,7 @@ use std::{
 };
 
 use windfall::TransactionOptions;
-use windfall_measure::{Latency, Pace, Random, Timeline, chance_of_larger, median};
+use windfall_measure::{Latency, Pace, Random, Timeline, median, p_value};
 
 use super::{
     fixture::{self, MB},
@@ -49,7 +49,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// The share of the capacity that is used.
 const LOAD: f64 = 0.6;
 /// Probabilities below this are a significant difference.
-pub(super) const CHANCE: f64 = 0.01;
+pub(super) const SIGNIFICANCE_LEVEL: f64 = 0.01;
 
 /// Runs the benchmark.
 pub(super) fn run(bench: &mut Bench) {
@@ -142,19 +142,23 @@ fn beside(bench: &mut Bench, load: Load) -> Result<()> {
     }
     bench.fact(load.in_words("windows of each kind"), with.p99.len());
     bench.fact(load.in_words("planted hold, µs"), bench.options.plant_hold_us);
-    let chances = |of: &Windows| {
+    let p_values = |of: &Windows| {
         [(&without.p99, &of.p99), (&without.gap, &of.gap), (&without.hold, &of.hold)]
-            .map(|(without, of)| chance_of_larger(without, of))
+            .map(|(without, of)| p_value(without, of))
     };
-    let [p99, gap, hold] = chances(with);
-    bench.claim(load.of("chance-of-equal-p99"), p99, Bound::AtLeast(CHANCE));
-    bench.claim(load.of("chance-of-equal-gap"), gap, Bound::AtLeast(CHANCE));
-    bench.claim(load.of("chance-of-equal-gap-at-the-drop"), hold, Bound::AtLeast(CHANCE));
-    let [p99, gap, hold] = chances(held);
+    let [p99, gap, hold] = p_values(with);
+    bench.claim(load.of("chance-of-equal-p99"), p99, Bound::AtLeast(SIGNIFICANCE_LEVEL));
+    bench.claim(load.of("chance-of-equal-gap"), gap, Bound::AtLeast(SIGNIFICANCE_LEVEL));
+    bench.claim(load.of("chance-of-equal-gap-at-the-drop"), hold, Bound::AtLeast(SIGNIFICANCE_LEVEL));
+    let [p99, gap, hold] = p_values(held);
     bench.fact(load.in_words("with a planted hold: chance of equal p99"), p99);
     bench.fact(load.in_words("with a planted hold: chance of equal gap"), gap);
     bench.fact(load.in_words("with a planted hold: chance of equal gap at the drop"), hold);
-    bench.claim(load.of("planted-hold-is-flagged"), p99.min(gap).min(hold), Bound::AtMost(CHANCE));
+    bench.claim(
+        load.of("planted-hold-is-flagged"),
+        p99.min(gap).min(hold),
+        Bound::AtMost(SIGNIFICANCE_LEVEL),
+    );
     bench.claim(load.of("waits-on-dropping-threads"), waits as f64, Bound::AtMost(0.0));
     fixture::close(db)
 }

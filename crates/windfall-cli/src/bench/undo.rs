@@ -10,11 +10,11 @@
 use std::time::{Duration, Instant};
 
 use windfall::{Transaction, TransactionOptions};
-use windfall_measure::{chance_of_larger, median};
+use windfall_measure::{median, p_value};
 
 use super::{
     fixture::{self, GB, MB},
-    foreground::{CHANCE, Field, Load, Windows},
+    foreground::{Field, Load, SIGNIFICANCE_LEVEL, Windows},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -80,8 +80,8 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     for (name, still, going) in [("p99", &still.p99, &going.p99), ("gap", &still.gap, &going.gap)] {
         bench.claim(
             format!("undo-truncation-chance-of-equal-{name}"),
-            chance_of_larger(still, going),
-            Bound::AtLeast(CHANCE),
+            p_value(still, going),
+            Bound::AtLeast(SIGNIFICANCE_LEVEL),
         );
     }
     drop((table, changed));

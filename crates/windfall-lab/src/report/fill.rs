@@ -14,7 +14,7 @@ use windfall_measure::{
 use super::{
     draw::{Bottom, Cell, Curve, Curves, Multiples, decades},
     published,
-    ranking::{self, Here, ends},
+    ranking::{self, Measured, ends},
     section::Section,
     style::{self, Names, axis_rate, axis_time, axis_times, decimals, gigabytes},
 };
@@ -59,10 +59,10 @@ pub(super) fn section(x2: &X2) -> Section {
     if let Some(pages) = x2.runs.iter().map(|r| r.pages).max() {
         section.bookkeeping(&format!("The pool is filled with up to {} pages of bookkeeping", count(pages)));
     }
-    let here: Vec<Here> = x2
+    let here: Vec<Measured> = x2
         .runs
         .iter()
-        .map(|r| Here { system: r.system, setting: gigabytes(r.fill_gb), time: r.drop_ns as f64 })
+        .map(|r| Measured { system: r.system, setting: gigabytes(r.fill_gb), time: r.drop_ns as f64 })
         .collect();
     let pairs = ranking::pairs(&published::X2, &here);
     ranking::part(&mut section, "Published ratios beside ours", published::X2_SOURCE, &pairs);

@@ -19,7 +19,7 @@ use super::{
     locks,
     over_time::{self, Both, What, Words},
     published,
-    ranking::{self, Here, ends},
+    ranking::{self, Measured, ends},
     section::Section,
     significance,
     style::{self, Names, axis_time, decimals},
@@ -147,10 +147,10 @@ pub(super) fn section(x1: &X1) -> Section {
 }
 
 fn published_stalls(section: &mut Section, shown: &[Both<'_>]) {
-    let here: Vec<Here> = shown
+    let here: Vec<Measured> = shown
         .iter()
         .filter_map(|r| {
-            Some(Here { system: r.system, setting: "longest stall".into(), time: r.with?.longest_ns() })
+            Some(Measured { system: r.system, setting: "longest stall".into(), time: r.with?.longest_ns() })
         })
         .collect();
     let pairs = ranking::pairs(&published::X1, &here);
