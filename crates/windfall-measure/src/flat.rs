@@ -395,7 +395,7 @@ pub fn value(figure: Figure, value: f64) -> String {
 }
 
 /// The headings of the table of effects on other clients, without the first, which is the factor.
-pub const NOTICED: [&str; 9] = [
+pub const EFFECTS: [&str; 9] = [
     ">windows",
     ">readers",
     ">with drop",
@@ -407,9 +407,9 @@ pub const NOTICED: [&str; 9] = [
     ">drop takes",
 ];
 
-/// Returns the effects of drops with much of the factor on other clients, in the order of [`NOTICED`]: the median of
+/// Returns the effects of drops with much of the factor on other clients, in the order of [`EFFECTS`]: the median of
 /// the longest gaps, the same in windows with a drop, and the longest of these.
-pub fn noticed_of(factor: &Factor) -> Option<Vec<String>> {
+pub fn effects_of(factor: &Factor) -> Option<Vec<String>> {
     let Others { readers, writers, waits_on_drops, drop_ns } = &factor.others;
     if readers.with.is_empty() {
         return None;
@@ -422,10 +422,10 @@ pub fn noticed_of(factor: &Factor) -> Option<Vec<String>> {
 }
 
 /// Returns the table of effects on other clients: a line per factor.
-pub fn noticed(factors: &[Factor]) -> Grid {
-    let mut grid = Grid::new(["factor"].into_iter().chain(NOTICED));
+pub fn effects_on_clients(factors: &[Factor]) -> Grid {
+    let mut grid = Grid::new(["factor"].into_iter().chain(EFFECTS));
     for factor in factors {
-        if let Some(cells) = noticed_of(factor) {
+        if let Some(cells) = effects_of(factor) {
             grid.line([factor.id.clone()].into_iter().chain(cells));
         }
     }
@@ -555,7 +555,7 @@ mod tests {
         let text = ratios(&all).text();
         assert_eq!(text.lines().count(), 5, "{text}");
         assert!(text.contains("3.00×") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
-        let text = noticed(&all).text();
+        let text = effects_on_clients(&all).text();
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.contains("200 µs") && text.trim_end().ends_with("3.00 µs"), "{text}");
         let [readers, writers] = together(&all);

@@ -39,7 +39,7 @@ pub use pace::Pace;
 pub use random::Random;
 pub use scale::Scale;
 pub use spin::Spin;
-pub use timeline::{Gap, STRETCH, Timeline};
+pub use timeline::{GRAPH_INTERVAL, Gap, Timeline};
 pub use usage::Usage;
 
 /// Returns the median of some numbers; 0 if there are none.

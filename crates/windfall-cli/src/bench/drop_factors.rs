@@ -43,7 +43,7 @@ const WAITS_OF_A_KIND: f64 = 2.0;
 /// The minimum ratio of a factor's amount in a database with much of it to that in one with little.
 const SEEN: f64 = 10.0;
 /// The maximum ratio of the longest gap with a drop to the longest gap of all windows without one.
-const LONGEST: f64 = 2.0;
+const MAX_GAP_RATIO: f64 = 2.0;
 
 /// Runs this part.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
@@ -114,7 +114,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         }
     }
     bench.table("what the cost of a drop does not depend on", flat::costs(&measured));
-    bench.table("what others noticed of drops with much", flat::noticed(&measured));
+    bench.table("what others noticed of drops with much", flat::effects_on_clients(&measured));
     bench.fact("factors", serde_json::to_value(&measured)?);
     Ok(())
 }
@@ -170,7 +170,7 @@ fn others(bench: &mut Bench, measured: &[Factor]) {
             Bound::AtLeast(shared),
         );
         let longest = flat::largest(&gaps.with) / flat::largest(&all.without);
-        bench.claim(format!("{}-others-longest-gap", factor.id), longest, Bound::AtMost(LONGEST));
+        bench.claim(format!("{}-others-longest-gap", factor.id), longest, Bound::AtMost(MAX_GAP_RATIO));
     }
     let waits = measured.iter().map(|factor| factor.others.waits_on_drops).sum::<u64>();
     bench.claim("factors-waits-on-dropping-threads", waits as f64, Bound::AtMost(0.0));

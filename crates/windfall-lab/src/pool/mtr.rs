@@ -1,4 +1,4 @@
-//! Mtr-transactions on the classic pool.
+//! Mini-transactions on the classic pool.
 //!
 //! **Purpose.** Latches pages and logs their changes as one group: implements [`MiniTransaction`].
 //!

@@ -147,7 +147,7 @@ pub(super) fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     };
     Some(Graph {
         title: "Who held which lock, and how long".into(),
-        key: vec![
+        legend: vec![
             ("dot with circle".into(), "longest hold of the dropping thread".into()),
             ("dot hollow square".into(), "longest hold of all others".into()),
             ("dot none triangle".into(), "longest wait of another thread for the dropper".into()),

@@ -84,7 +84,7 @@ fn by_setting(title: &str, unit: &str, caption: &str, lines: &[Line], names: Nam
     .draw(&rows);
     Some(Graph {
         title: title.to_owned(),
-        key: Vec::new(),
+        legend: Vec::new(),
         drawings,
         caption: format!("{caption} {}", said.join(" ")),
     })

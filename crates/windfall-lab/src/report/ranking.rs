@@ -169,7 +169,7 @@ fn graph(title: &str, source: &str, pairs: &[Pair]) -> Option<Graph> {
     .draw(&rows);
     Some(Graph {
         title: title.to_owned(),
-        key: vec![
+        legend: vec![
             ("dot hollow square".into(), format!("published: {source}")),
             ("dot with circle".into(), "measured here".into()),
         ],

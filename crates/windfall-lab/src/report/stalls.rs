@@ -223,7 +223,7 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     let near = of(&|l| l.latency_near.p99_us * 1e3, false);
     Some(Graph {
         title: "How long queries took".into(),
-        key: vec![
+        legend: vec![
             ("dot with circle".into(), "under way in the 100 ms after a drop".into()),
             ("dot hollow triangle".into(), "all of the run with drops".into()),
             ("dot none square".into(), "run without drops".into()),
@@ -325,7 +325,7 @@ fn by_setting(
     let (first, last) = (&places[0].1, &places[places.len() - 1].1);
     Some(Graph {
         title: title.to_owned(),
-        key: vec![
+        legend: vec![
             ("dot with circle".into(), "longest stall".into()),
             ("dot hollow triangle".into(), "p99.99 of all queries".into()),
         ],

@@ -50,7 +50,7 @@ pub fn text(results: &Results) -> String {
             let title = "X9: what the cost of a drop does not depend on (Windfall; cost with much to cost with little)";
             (title, flat::ratios(&x.factors))
         }),
-        r.x9.as_ref().map(|x| ("X9: what others noticed of drops with much", flat::noticed(&x.factors))),
+        r.x9.as_ref().map(|x| ("X9: what others noticed of drops with much", flat::effects_on_clients(&x.factors))),
     ];
     for (title, grid) in tables.into_iter().flatten() {
         let _ = writeln!(text, "{title}\n\n{}", grid.text());

@@ -21,7 +21,7 @@ use std::{
 };
 
 use windfall_base::error::{Result, UsageError};
-use windfall_measure::{Latency, Random, STRETCH, Timeline};
+use windfall_measure::{GRAPH_INTERVAL, Latency, Random, Timeline};
 
 use crate::{
     results::{Load, LockSeen, Mark, Window},
@@ -75,7 +75,7 @@ impl Plan {
 
     /// Returns the duration of a run if no statement takes longer than its phase.
     fn about(&self) -> Duration {
-        (self.length + PAUSE + STRETCH) * self.phases.len() as u32
+        (self.length + PAUSE + GRAPH_INTERVAL) * self.phases.len() as u32
     }
 }
 
@@ -306,8 +306,8 @@ fn run_phases<S: Server>(
         }
         let last = phase.windows.last().map_or(0, |opened| opened + ns(WINDOW));
         let end = last.max(from_ns + ns(plan.length)).max(shared.now());
-        // A whole number of stretches, so that the next phase begins with one.
-        phase.to_ns = from_ns + (end - from_ns).next_multiple_of(ns(STRETCH));
+        // A whole number of intervals, so that the next phase begins with one.
+        phase.to_ns = from_ns + (end - from_ns).next_multiple_of(ns(GRAPH_INTERVAL));
         sleep_until(shared, phase.to_ns);
         shared.kind.store(OUTSIDE, Relaxed);
         phase.locks = server.locks();
