@@ -17,10 +17,10 @@ use crate::{
 const MARK: &[u8] = b"rows\x01";
 
 /// The maximum number of columns besides the key: the maximum number of fields in a row.
-const MOST: usize = u16::MAX as usize;
+const MAX_COLUMNS: usize = u16::MAX as usize;
 
 /// The maximum bytes of a row.
-const LONGEST: usize = u32::MAX as usize;
+const MAX_ROW_BYTES: usize = u32::MAX as usize;
 
 /// Returns the fields of a row, or `None` if the bytes are not a row.
 pub(crate) fn fields(value: &[u8]) -> Option<Vec<&[u8]>> {
@@ -32,7 +32,7 @@ pub(crate) fn fields(value: &[u8]) -> Option<Vec<&[u8]>> {
 
 /// Encodes several fields as one value; `None` if they exceed the limits of a row.
 pub(crate) fn encode(fields: &[&[u8]]) -> Option<Vec<u8>> {
-    let fits = fields.len() <= MOST && fields.iter().map(|f| f.len()).sum::<usize>() <= LONGEST;
+    let fits = fields.len() <= MAX_COLUMNS && fields.iter().map(|f| f.len()).sum::<usize>() <= MAX_ROW_BYTES;
     fits.then(|| row::encode(fields))
 }
 
@@ -75,8 +75,9 @@ impl Columns {
     /// There are too many columns.
     pub(crate) fn to_metadata(&self) -> Result<Vec<u8>> {
         let names: Vec<&[u8]> = self.names().map(str::as_bytes).collect();
-        let names = encode(&names)
-            .ok_or_else(|| Failure::said(format!("{} columns are too many: at most {MOST}", names.len())))?;
+        let names = encode(&names).ok_or_else(|| {
+            Failure::message(format!("{} columns are too many: at most {MAX_COLUMNS}", names.len()))
+        })?;
         Ok([MARK, &names].concat())
     }
 
@@ -107,7 +108,7 @@ mod tests {
         }
         assert_eq!(fields(&[&row[..], b"more"].concat()), None);
         assert_eq!(fields(&[0xff; 16]), None);
-        assert_eq!(encode(&vec![&b""[..]; MOST + 1]), None);
+        assert_eq!(encode(&vec![&b""[..]; MAX_COLUMNS + 1]), None);
     }
 
     #[test]

@@ -252,16 +252,16 @@ impl DropWork {
     }
 
     /// Returns the sum of all counts except those of memory.
-    pub(crate) fn but_memory(&self) -> u64 {
+    pub(crate) fn all_except_memory(&self) -> u64 {
         self.outside_catalog()
-            + self.calls_but_log()
+            + self.calls_except_log()
             + (self.catalog_frames + self.catalog_latches + self.locks)
             + (self.log_writes + self.log_syncs)
             + (self.waits + self.wakes)
     }
 
     /// Returns the calls for files and for memory mappings, other than writing and syncing the log.
-    pub(crate) fn calls_but_log(&self) -> u64 {
+    pub(crate) fn calls_except_log(&self) -> u64 {
         self.reads + self.writes + self.syncs + self.file_calls + self.map_calls
     }
 }

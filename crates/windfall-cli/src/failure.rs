@@ -23,13 +23,13 @@ pub(crate) enum Failure {
     /// A signal ended the command cleanly; the text says what remains.
     Stopped(Signal, String),
     /// Any other failure, in words.
-    Said(String),
+    Message(String),
 }
 
 impl Failure {
     /// Returns a failure in words.
-    pub(crate) fn said(what: impl Into<String>) -> Self {
-        Self::Said(what.into())
+    pub(crate) fn message(what: impl Into<String>) -> Self {
+        Self::Message(what.into())
     }
 
     /// Returns the exit code.
@@ -50,7 +50,7 @@ impl fmt::Display for Failure {
             Self::Answer(e) => format!("the answer cannot be written: {e}"),
             Self::System(e) => e.to_string(),
             Self::Stopped(signal, left) => format!("stopped by {}; {left}", signal.name()),
-            Self::Said(what) => what.clone(),
+            Self::Message(what) => what.clone(),
         };
         // One failure is one line, whatever is quoted in it.
         f.write_str(&line.replace(['\n', '\r'], " "))

@@ -24,9 +24,9 @@ use signal_hook::{
 const BY_SIGNAL: u8 = 128;
 
 /// The number of the received signal; there is one set of handlers per process.
-static CAME: AtomicUsize = AtomicUsize::new(0);
+static SIGNAL: AtomicUsize = AtomicUsize::new(0);
 /// Whether a signal has been received.
-static HAS_COME: AtomicBool = AtomicBool::new(false);
+static RECEIVED: AtomicBool = AtomicBool::new(false);
 
 /// A signal that has been received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub(crate) struct Signal(u8);
 
 impl Signal {
     /// Returns the received signal, if any.
-    pub(crate) fn come() -> Option<Self> {
-        let number = CAME.load(SeqCst);
+    pub(crate) fn received() -> Option<Self> {
+        let number = SIGNAL.load(SeqCst);
         (number != 0).then_some(Self(number as u8))
     }
 
@@ -75,9 +75,9 @@ impl Interrupt {
         for signal in [SIGINT, SIGTERM] {
             let number = signal as u8;
             // The handlers run in this order: at the first signal the first handler finds the flag unset.
-            flag::register_conditional_shutdown(signal, Signal(number).code().into(), &HAS_COME)?;
-            flag::register_usize(signal, &CAME, number.into())?;
-            flag::register(signal, &HAS_COME)?;
+            flag::register_conditional_shutdown(signal, Signal(number).code().into(), &RECEIVED)?;
+            flag::register_usize(signal, &SIGNAL, number.into())?;
+            flag::register(signal, &RECEIVED)?;
             low_level::pipe::register(signal, self.wake.try_clone()?)?;
         }
         Ok(())

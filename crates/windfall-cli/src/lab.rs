@@ -35,10 +35,10 @@ use crate::{
 /// Executes the command.
 pub(crate) fn run(options: &LabArgs, json: bool) -> Result<ExitCode> {
     if let Some(folder) = &options.child {
-        return play(folder);
+        return run_job(folder);
     }
     if let Some(name) = options.only.first().filter(|_| options.what != LabName::Draw) {
-        return Err(Failure::said(format!("--only {name}: only `windfall lab draw` takes it")));
+        return Err(Failure::message(format!("--only {name}: only `windfall lab draw` takes it")));
     }
     match options.what {
         LabName::Compare => return compare(options, json),
@@ -46,7 +46,7 @@ pub(crate) fn run(options: &LabArgs, json: bool) -> Result<ExitCode> {
         _ => (),
     }
     if let Some(path) = options.results.first() {
-        return Err(Failure::said(format!(
+        return Err(Failure::message(format!(
             "{}: only `windfall lab compare` and `windfall lab draw` take results",
             path.display()
         )));
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &LabArgs, json: bool) -> Result<ExitCode> {
 fn written(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
     let path = folder.join(name);
     fs::write(&path, text).map_err(|e| {
-        Failure::said(format!("{} cannot be written: {e}; give another --out", path.display()))
+        Failure::message(format!("{} cannot be written: {e}; give another --out", path.display()))
     })?;
     Ok(path)
 }
@@ -79,10 +79,10 @@ fn written(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
 /// Reads a stored result.
 fn read(path: &Path) -> Result<Results> {
     let text = fs::read_to_string(path).map_err(|e| {
-        Failure::said(format!("{} cannot be read: {e}; give a lab.json of `windfall lab`", path.display()))
+        Failure::message(format!("{} cannot be read: {e}; give a lab.json of `windfall lab`", path.display()))
     })?;
     serde_json::from_str(&text).map_err(|e| {
-        Failure::said(format!(
+        Failure::message(format!(
             "{} is no result of `windfall lab`, or one of another version: {e}; run it again",
             path.display()
         ))
@@ -90,11 +90,11 @@ fn read(path: &Path) -> Result<Results> {
 }
 
 /// Executes a job in a child process: the job is read from standard input, the outcome is written to standard output.
-fn play(folder: &Path) -> Result<ExitCode> {
+fn run_job(folder: &Path) -> Result<ExitCode> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;
     let job: Job = serde_json::from_str(&text)?;
-    let outcome = job.play(folder).map_err(Failure::Engine)?;
+    let outcome = job.run(folder).map_err(Failure::Engine)?;
     output::print(&(serde_json::to_string(&outcome)? + "\n"))?;
     // Exiting the process frees the server's memory faster.
     process::exit(0);
@@ -102,12 +102,12 @@ fn play(folder: &Path) -> Result<ExitCode> {
 
 fn compare(options: &LabArgs, json: bool) -> Result<ExitCode> {
     let [one, two] = &options.results[..] else {
-        return Err(Failure::said(
+        return Err(Failure::message(
             "compare takes two results: windfall lab compare before/lab.json after/lab.json",
         ));
     };
     if json {
-        return Err(Failure::said("compare is for people: the two files are the JSON"));
+        return Err(Failure::message("compare is for people: the two files are the JSON"));
     }
     let names = [one, two].map(|path| path.display().to_string());
     output::print(&report::compare(&read(one)?, &read(two)?, [&names[0], &names[1]]))?;
@@ -117,7 +117,7 @@ fn compare(options: &LabArgs, json: bool) -> Result<ExitCode> {
 /// Writes the graphs and tables of a result as files.
 fn draw(options: &LabArgs, json: bool) -> Result<ExitCode> {
     let [path] = &options.results[..] else {
-        return Err(Failure::said("draw takes one result: windfall lab draw windfall-lab/lab.json"));
+        return Err(Failure::message("draw takes one result: windfall lab draw windfall-lab/lab.json"));
     };
     let results = read(path)?;
     let mut drawings = report::drawings(&results);
@@ -129,7 +129,7 @@ fn draw(options: &LabArgs, json: bool) -> Result<ExitCode> {
     };
     if let Some(only) = options.only.iter().find(|only| !drawings.iter().any(|d| has(d, only))) {
         let names: Vec<String> = drawings.iter().map(name).collect();
-        return Err(Failure::said(format!(
+        return Err(Failure::message(format!(
             "{} has no drawing {}; it has {}, and `windfall lab all` measures what there is",
             path.display(),
             output::quoted(only.as_bytes()),
@@ -138,13 +138,13 @@ fn draw(options: &LabArgs, json: bool) -> Result<ExitCode> {
     }
     drawings.retain(|d| options.only.is_empty() || options.only.iter().any(|only| has(d, only)));
     if drawings.is_empty() {
-        return Err(Failure::said(format!(
+        return Err(Failure::message(format!(
             "{} has nothing to draw: no run is in it; `windfall lab all` makes one that has",
             path.display()
         )));
     }
     fs::create_dir_all(&options.out).map_err(|e| {
-        Failure::said(format!("{} cannot be made: {e}; give another --out", options.out.display()))
+        Failure::message(format!("{} cannot be made: {e}; give another --out", options.out.display()))
     })?;
     let mut paths = Vec::new();
     for (name, svg) in &drawings {
@@ -189,9 +189,9 @@ fn measure(options: &LabArgs) -> Result<Results> {
     };
     let usual = Path::new(TMPFS);
     let folder = options.tmpfs.as_deref().unwrap_or(usual);
-    let wrong = unfit(Ground::of(folder));
+    let wrong = unfit(FolderInfo::of(folder));
     if let (Some(given), Some(wrong)) = (&options.tmpfs, &wrong) {
-        return Err(Failure::said(refused(given, usual, wrong)));
+        return Err(Failure::message(refused(given, usual, wrong)));
     }
     let tmpfs = wrong.is_none().then(|| folder.to_owned());
     let jobs_with = |tmpfs: Option<PathBuf>| -> (Setting, Vec<(Experiment, Job)>) {
@@ -213,7 +213,7 @@ fn measure(options: &LabArgs) -> Result<Results> {
     let mut outcomes = Vec::new();
     for (n, (experiment, job)) in jobs.iter().enumerate() {
         progress.at(n, &format!("{}: {}", experiment.text(), job.in_words()));
-        outcomes.push(scratch.play(job, n)?);
+        outcomes.push(scratch.run_job(job, n)?);
     }
     let (done, at) = (jobs.len(), Cell::new(0));
     let say = |what: &str| progress.at(done + at.replace(at.get() + 1), &format!("x9: {what}"));
@@ -238,14 +238,14 @@ const TMPFS: &str = "/dev/shm";
 const IN_MEMORY: u64 = 512 << 20;
 
 /// The file system of a folder.
-struct Ground {
+struct FolderInfo {
     /// The type of the file system, with its options.
     file_system: String,
     /// Free bytes.
     free: u64,
 }
 
-impl Ground {
+impl FolderInfo {
     /// Returns none if it is not a folder.
     fn of(folder: &Path) -> Option<Self> {
         let stat = rustix::fs::statvfs(folder).ok().filter(|_| folder.is_dir())?;
@@ -255,8 +255,8 @@ impl Ground {
 
 /// Returns what is wrong with a folder for the runs in memory, if anything. A ramfs has no limit, and does not report
 /// its free space.
-fn unfit(folder: Option<Ground>) -> Option<String> {
-    let Some(Ground { file_system, free }) = folder else { return Some("is no folder".into()) };
+fn unfit(folder: Option<FolderInfo>) -> Option<String> {
+    let Some(FolderInfo { file_system, free }) = folder else { return Some("is no folder".into()) };
     let is = |kind| file_system.starts_with(kind);
     if !is("tmpfs") && !is("ramfs") {
         Some(format!("is on {file_system}, not in memory"))
@@ -326,7 +326,7 @@ impl Scratch {
             Sweeper::watch([disk.clone()].into_iter().chain(memory.clone()).collect(), Vec::new(), None);
         for folder in [Some(&disk), memory.as_ref()].into_iter().flatten() {
             fs::create_dir_all(folder).map_err(|e| {
-                Failure::said(format!(
+                Failure::message(format!(
                     "{} cannot be made: {e}; give another --out or --tmpfs",
                     folder.display()
                 ))
@@ -336,14 +336,15 @@ impl Scratch {
     }
 
     /// Executes a job in its own process.
-    fn play(&self, job: &Job, number: usize) -> Result<Outcome> {
+    fn run_job(&self, job: &Job, number: usize) -> Result<Outcome> {
         let parent = if job.tmpfs().is_some() { self.memory.as_ref() } else { None };
         let folder = parent.unwrap_or(&self.disk).join(number.to_string());
         fs::create_dir_all(&folder)?;
         let mut command = Command::new(env::current_exe()?);
         command.args(["lab", "all", "--child"]).arg(&folder);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let failed = |what: &str| Failure::said(format!("the run `{}` has failed: {what}", job.in_words()));
+        let failed =
+            |what: &str| Failure::message(format!("the run `{}` has failed: {what}", job.in_words()));
         let mut child = KillOnDrop(command.spawn()?);
         let mut input = child.0.stdin.take().ok_or_else(|| failed("it has no input"))?;
         input.write_all(serde_json::to_string(job)?.as_bytes())?;
@@ -424,7 +425,8 @@ mod tests {
 
     #[test]
     fn a_folder_in_memory_has_to_be_in_memory_and_to_have_room() {
-        let on = |file_system: &str, free| unfit(Some(Ground { file_system: file_system.to_owned(), free }));
+        let on =
+            |file_system: &str, free| unfit(Some(FolderInfo { file_system: file_system.to_owned(), free }));
         assert_eq!(on("tmpfs (rw)", IN_MEMORY), None);
         assert_eq!(on("ramfs (rw)", 0), None);
         let bad = [
@@ -440,7 +442,7 @@ mod tests {
             }
         }
         let folder = tempfile::tempdir().unwrap();
-        assert!(Ground::of(folder.path()).is_some_and(|ground| ground.free > 0));
-        assert!(Ground::of(&folder.path().join("none")).is_none());
+        assert!(FolderInfo::of(folder.path()).is_some_and(|info| info.free > 0));
+        assert!(FolderInfo::of(&folder.path().join("none")).is_none());
     }
 }

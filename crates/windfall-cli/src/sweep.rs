@@ -26,7 +26,7 @@ const TRIES: u32 = 100;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The message to the waiting process to keep the folders that may be empty.
-const STAY: &[u8] = b"stay";
+const KEEP_FOLDERS: &[u8] = b"stay";
 
 /// Files and folders that are removed at the end.
 #[derive(Debug)]
@@ -51,10 +51,10 @@ impl Sweeper {
     /// `if_empty` stay, because results are written there.
     pub(crate) fn end(mut self) -> io::Result<()> {
         self.what.if_empty.clear();
-        self.sweep(STAY)
+        self.sweep(KEEP_FOLDERS)
     }
 
-    fn sweep(&mut self, last_words: &[u8]) -> io::Result<()> {
+    fn sweep(&mut self, message: &[u8]) -> io::Result<()> {
         self.ended = true;
         let Some(mut waiting) = self.waiting.take() else { return remove(&self.what) };
         if !matches!(waiting.try_wait(), Ok(None)) {
@@ -62,7 +62,7 @@ impl Sweeper {
             return remove(&self.what);
         }
         if let Some(mut stdin) = waiting.stdin.take() {
-            stdin.write_all(last_words)?;
+            stdin.write_all(message)?;
         }
         if waiting.wait()?.success() { Ok(()) } else { Err(io::Error::other("not all of it can be removed")) }
     }
@@ -97,9 +97,9 @@ fn start(what: &SweepArgs, lock: Option<&File>) -> io::Result<Child> {
 /// Runs the waiting process.
 pub(crate) fn wait(what: &SweepArgs) -> ExitCode {
     // Reading ends when the first process closes its end. A process that ends normally may have sent a message.
-    let mut last_words = Vec::new();
-    let _ = io::stdin().read_to_end(&mut last_words);
-    let if_empty = if last_words == STAY { Vec::new() } else { what.if_empty.clone() };
+    let mut message = Vec::new();
+    let _ = io::stdin().read_to_end(&mut message);
+    let if_empty = if message == KEEP_FOLDERS { Vec::new() } else { what.if_empty.clone() };
     let what = SweepArgs { all: what.all.clone(), if_empty };
     for _ in 0..TRIES {
         if remove(&what).is_ok() {

@@ -62,7 +62,7 @@ fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 ///
 /// # Errors
 /// I/O errors of the file system; an archive that cannot be read.
-pub fn packed(target: &Target) -> io::Result<Vec<Input>> {
+pub fn corpus_inputs(target: &Target) -> io::Result<Vec<Input>> {
     let path = archive(target);
     let Some(file) = found(File::open(&path))? else { return Ok(Vec::new()) };
     let mut inputs = Vec::new();
@@ -80,7 +80,7 @@ pub fn packed(target: &Target) -> io::Result<Vec<Input>> {
 ///
 /// # Errors
 /// I/O errors of the file system.
-pub fn kept(target: &Target) -> io::Result<Vec<Input>> {
+pub fn regression_inputs(target: &Target) -> io::Result<Vec<Input>> {
     let Some(entries) = found(fs::read_dir(regressions().join(target.name)))? else { return Ok(Vec::new()) };
     let mut inputs = Vec::new();
     for entry in entries {
@@ -95,10 +95,10 @@ pub fn kept(target: &Target) -> io::Result<Vec<Input>> {
 ///
 /// # Errors
 /// I/O errors of the file system.
-pub fn known(target: &Target) -> io::Result<Vec<Input>> {
+pub fn all_inputs(target: &Target) -> io::Result<Vec<Input>> {
     let seeds = (0..).zip((target.seeds)());
     let mut inputs: Vec<Input> = seeds.map(|(n, bytes)| Input { name: format!("seed {n}"), bytes }).collect();
-    inputs.extend(packed(target)?);
-    inputs.extend(kept(target)?);
+    inputs.extend(corpus_inputs(target)?);
+    inputs.extend(regression_inputs(target)?);
     Ok(inputs)
 }

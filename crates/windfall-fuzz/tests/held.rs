@@ -16,7 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall_fuzz::{Input, Mutator, Target, corpus, kept, known, packed, regressions, target, targets};
+use windfall_fuzz::{
+    Input, Mutator, Target, all_inputs, corpus, corpus_inputs, regression_inputs, regressions, target,
+    targets,
+};
 
 /// Number of mutants per target, over all its inputs.
 const MUTANTS: usize = 40_000;
@@ -127,7 +130,7 @@ fn holds(target: &'static Target, name: &str, bytes: &[u8], at: &At) -> bool {
 
 /// Runs a target over all its inputs, and over mutants. Returns the number of inputs, or `None` if one failed.
 fn run(target: &'static Target, at: &At) -> Option<usize> {
-    let inputs = known(target).expect("the inputs can be read");
+    let inputs = all_inputs(target).expect("the inputs can be read");
     for Input { name, bytes } in &inputs {
         if !holds(target, name, bytes, at) {
             return None;
@@ -249,7 +252,8 @@ fn every_kept_input_is_a_targets() {
             let path = entry.expect("an entry").path();
             let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
             let target = target(name).unwrap_or_else(|| panic!("{} is not of a target", path.display()));
-            let inputs = if path.is_dir() { kept(target) } else { packed(target) }.expect("inputs");
+            let inputs = if path.is_dir() { regression_inputs(target) } else { corpus_inputs(target) }
+                .expect("inputs");
             assert!(!inputs.is_empty(), "{} has no input", path.display());
         }
     }

@@ -7,7 +7,7 @@
 //! figures: those belong to the report.
 
 use serde::{Deserialize, Serialize};
-use windfall_measure::{Gap, Latency, Machine, STRETCH, Timeline, flat::Factor};
+use windfall_measure::{GRAPH_INTERVAL, Gap, Latency, Machine, Timeline, flat::Factor};
 
 use crate::{
     policy::Steps,
@@ -188,11 +188,12 @@ pub struct Window {
 pub struct Load {
     /// The duration of the load.
     pub length_ns: u64,
-    /// The duration of a stretch: the time that each value of `rates` and `gaps_ns` covers.
-    pub stretch_ns: u64,
-    /// Queries per second in each stretch.
+    /// The length of an interval: the time that each value of `rates` and `gaps_ns` covers.
+    #[serde(rename = "stretch_ns")]
+    pub interval_ns: u64,
+    /// Queries per second in each interval.
     pub rates: Vec<f64>,
-    /// The longest time without a finished query that began in each stretch.
+    /// The longest time without a finished query that began in each interval.
     pub gaps_ns: Vec<f64>,
     /// The longest time without a finished query in the whole load.
     pub longest_gap: Gap,
@@ -213,8 +214,8 @@ pub struct Load {
 impl Load {
     /// Creates an empty load with these query latencies.
     pub fn new(latency: &Latency) -> Self {
-        let stretch_ns = STRETCH.as_nanos() as u64;
-        Self { stretch_ns, latency: latency.into(), ..Self::default() }
+        let interval_ns = GRAPH_INTERVAL.as_nanos() as u64;
+        Self { interval_ns, latency: latency.into(), ..Self::default() }
     }
 
     /// Appends the next phase of the load.
@@ -223,8 +224,8 @@ impl Load {
         if gap.length_ns > self.longest_gap.length_ns {
             self.longest_gap = Gap { from_ns: self.length_ns + gap.from_ns, ..gap };
         }
-        self.rates.extend(line.rates(STRETCH));
-        self.gaps_ns.extend(line.gap_per(STRETCH));
+        self.rates.extend(line.rates(GRAPH_INTERVAL));
+        self.gaps_ns.extend(line.gap_per(GRAPH_INTERVAL));
         self.queries += line.count();
         self.marks.extend(marks.iter().map(|mark| Mark { at_ns: self.length_ns + mark.at_ns, ..*mark }));
         for seen in locks {

@@ -23,7 +23,7 @@ use windfall_btree::tree::Tree;
 use windfall_sim::SimulatedDisk;
 
 use crate::{
-    pool::{ClassicPool, Ground, PoolOptions, Space, TreeHash, descriptor::DIRTY},
+    pool::{ClassicPool, Context, PoolOptions, Space, TreeHash, descriptor::DIRTY},
     server::rows,
 };
 
@@ -52,7 +52,7 @@ impl Drop for SetOnDrop<'_> {
 pub(crate) fn pool(options: PoolOptions) -> (SimulatedDisk, Arc<ClassicPool>) {
     let disk = SimulatedDisk::new(1);
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    let context = Ground::new(shared, Arc::new(RealEnv::default()), options.page_size, 64 << 20).unwrap();
+    let context = Context::new(shared, Arc::new(RealEnv::default()), options.page_size, 64 << 20).unwrap();
     (disk, Arc::new(ClassicPool::new(context, options).unwrap()))
 }
 

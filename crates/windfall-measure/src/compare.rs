@@ -5,8 +5,8 @@
 //! **Invariants.** The result is the p-value: the probability of a difference at least this large if there is no real
 //! difference.
 
-/// Returns the probability that `after` is this much larger than `before` by chance; 1 for groups of fewer than 8.
-pub fn chance_of_larger(before: &[f64], after: &[f64]) -> f64 {
+/// Returns the probability that `after` is this much larger than `before` by accident; 1 for groups of fewer than 8.
+pub fn p_value(before: &[f64], after: &[f64]) -> f64 {
     if before.len() < 8 || after.len() < 8 {
         return 1.0;
     }
@@ -57,17 +57,17 @@ mod tests {
 
     #[test]
     fn the_tail_of_the_normal_distribution() {
-        for (z, chance) in [(0.0, 0.5), (1.645, 0.05), (2.326, 0.01), (-1.645, 0.95)] {
-            assert!((upper_tail(z) - chance).abs() < 1e-4, "{z}");
+        for (z, tail) in [(0.0, 0.5), (1.645, 0.05), (2.326, 0.01), (-1.645, 0.95)] {
+            assert!((upper_tail(z) - tail).abs() < 1e-4, "{z}");
         }
     }
 
     #[test]
     fn equal_groups_are_not_distinguished_and_a_shift_is_found() {
-        assert!(chance_of_larger(&draw(100, 1, 0.0), &draw(100, 2, 0.0)) > 0.01);
-        assert!(chance_of_larger(&draw(100, 1, 0.0), &draw(100, 2, 0.3)) < 0.001);
-        assert!(chance_of_larger(&draw(100, 1, 0.3), &draw(100, 2, 0.0)) > 0.99);
-        assert!(chance_of_larger(&[1.0; 50], &[1.0; 50]) > 0.4, "nothing but ties");
-        assert!(chance_of_larger(&[1.0; 3], &[9.0; 3]) >= 1.0, "too few");
+        assert!(p_value(&draw(100, 1, 0.0), &draw(100, 2, 0.0)) > 0.01);
+        assert!(p_value(&draw(100, 1, 0.0), &draw(100, 2, 0.3)) < 0.001);
+        assert!(p_value(&draw(100, 1, 0.3), &draw(100, 2, 0.0)) > 0.99);
+        assert!(p_value(&[1.0; 50], &[1.0; 50]) > 0.4, "nothing but ties");
+        assert!(p_value(&[1.0; 3], &[9.0; 3]) >= 1.0, "too few");
     }
 }

@@ -12,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Grid, chance_of_larger, median,
+    Grid, median, p_value,
     units::{count, short, time, times},
 };
 
@@ -104,7 +104,7 @@ impl Figure {
     /// mean of the smaller half of times, the median of other counts. The larger half of times contains the delays by
     /// other threads and by the machine: of 42 times of 3 µs each, the medians of two equal sides differ by 4 to 11 %
     /// (standard error), these means by 2 to 5 %. A cost that only some statements have is in the larger half;
-    /// [`Statement::chance`] tests all times.
+    /// [`Statement::p_value`] tests all times.
     ///
     /// Instructions are treated as times if the statement `requests_memory`: the larger half contains the work of the
     /// allocator on its lists. A truncation takes 9,700 instructions and up to 5,000 more for its 11 requests, with
@@ -196,10 +196,10 @@ impl Statement {
 
     /// Returns the probability that the times on the side with more are this much longer by chance, if their true ratio
     /// to those on the side with less is `times`.
-    pub fn chance(&self, times: f64) -> f64 {
+    pub fn p_value(&self, times: f64) -> f64 {
         let [less, more] = &self.times;
         let allowed: Vec<f64> = less.iter().map(|time| time * times).collect();
-        chance_of_larger(&allowed, more)
+        p_value(&allowed, more)
     }
 }
 
@@ -232,8 +232,8 @@ impl Gaps {
     }
 
     /// Returns the probability that the gaps with a drop are this much longer by chance.
-    pub fn chance(&self) -> f64 {
-        chance_of_larger(&self.without, &self.with)
+    pub fn p_value(&self) -> f64 {
+        p_value(&self.without, &self.with)
     }
 }
 
@@ -395,7 +395,7 @@ pub fn value(figure: Figure, value: f64) -> String {
 }
 
 /// The headings of the table of effects on other clients, without the first, which is the factor.
-pub const NOTICED: [&str; 9] = [
+pub const EFFECTS: [&str; 9] = [
     ">windows",
     ">readers",
     ">with drop",
@@ -407,9 +407,9 @@ pub const NOTICED: [&str; 9] = [
     ">drop takes",
 ];
 
-/// Returns the effects of drops with much of the factor on other clients, in the order of [`NOTICED`]: the median of
+/// Returns the effects of drops with much of the factor on other clients, in the order of [`EFFECTS`]: the median of
 /// the longest gaps, the same in windows with a drop, and the longest of these.
-pub fn noticed_of(factor: &Factor) -> Option<Vec<String>> {
+pub fn effects_of(factor: &Factor) -> Option<Vec<String>> {
     let Others { readers, writers, waits_on_drops, drop_ns } = &factor.others;
     if readers.with.is_empty() {
         return None;
@@ -422,10 +422,10 @@ pub fn noticed_of(factor: &Factor) -> Option<Vec<String>> {
 }
 
 /// Returns the table of effects on other clients: a line per factor.
-pub fn noticed(factors: &[Factor]) -> Grid {
-    let mut grid = Grid::new(["factor"].into_iter().chain(NOTICED));
+pub fn effects_on_clients(factors: &[Factor]) -> Grid {
+    let mut grid = Grid::new(["factor"].into_iter().chain(EFFECTS));
     for factor in factors {
-        if let Some(cells) = noticed_of(factor) {
+        if let Some(cells) = effects_of(factor) {
             grid.line([factor.id.clone()].into_iter().chain(cells));
         }
     }
@@ -537,7 +537,7 @@ mod tests {
     #[test]
     fn times_may_be_so_many_times_as_long() {
         let statement = &factor().statements[0];
-        assert!(statement.chance(1.1) < 0.001 && statement.chance(1.3) > 0.99);
+        assert!(statement.p_value(1.1) < 0.001 && statement.p_value(1.3) > 0.99);
         let gaps = |with: &[f64]| Gaps { without: vec![1.0; 2], with: with.to_vec() };
         assert_eq!(gaps(&[1.0, 4.0]).longer(&gaps(&[2.0, 3.0])), gaps(&[2.0, 4.0]));
         let cost = Cost { figure: Figure::Waits, alone: 0.0, small: 1.0, large: 2.0 };
@@ -555,11 +555,11 @@ mod tests {
         let text = ratios(&all).text();
         assert_eq!(text.lines().count(), 5, "{text}");
         assert!(text.contains("3.00×") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
-        let text = noticed(&all).text();
+        let text = effects_on_clients(&all).text();
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.contains("200 µs") && text.trim_end().ends_with("3.00 µs"), "{text}");
         let [readers, writers] = together(&all);
         assert_eq!((readers.with.len(), writers.without.len()), (18, 18));
-        assert!(readers.chance() > 0.4 && writers.chance() < 0.001);
+        assert!(readers.p_value() > 0.4 && writers.p_value() < 0.001);
     }
 }

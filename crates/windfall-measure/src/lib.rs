@@ -31,7 +31,7 @@ pub mod units;
 mod usage;
 
 pub use child::KillOnDrop;
-pub use compare::chance_of_larger;
+pub use compare::p_value;
 pub use grid::Grid;
 pub use latency::{Latency, PERCENTILES};
 pub use machine::{Machine, resident_bytes, resident_of_mapping};
@@ -39,7 +39,7 @@ pub use pace::Pace;
 pub use random::Random;
 pub use scale::Scale;
 pub use spin::Spin;
-pub use timeline::{Gap, STRETCH, Timeline};
+pub use timeline::{GRAPH_INTERVAL, Gap, Timeline};
 pub use usage::Usage;
 
 /// Returns the median of some numbers; 0 if there are none.

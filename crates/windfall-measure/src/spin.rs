@@ -18,7 +18,7 @@ const TIMES: usize = 5;
 /// Work of a known speed.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
-    rounds_per_ns: f64,
+    iterations_per_ns: f64,
 }
 
 impl Spin {
@@ -26,19 +26,19 @@ impl Spin {
     pub fn measured() -> Self {
         let speed = |_| {
             let before = Usage::of_this_thread();
-            rounds(BLOCK);
+            iterate(BLOCK);
             BLOCK as f64 / Usage::of_this_thread().since(before).time_ns.max(1) as f64
         };
-        Self { rounds_per_ns: (0..TIMES).map(speed).fold(0.0, f64::max) }
+        Self { iterations_per_ns: (0..TIMES).map(speed).fold(0.0, f64::max) }
     }
 
     /// Works for this processor time, by the measured speed.
     pub fn work(self, time: Duration) {
-        rounds((time.as_nanos() as f64 * self.rounds_per_ns) as u64);
+        iterate((time.as_nanos() as f64 * self.iterations_per_ns) as u64);
     }
 }
 
-fn rounds(count: u64) {
+fn iterate(count: u64) {
     let mut value = 1_u64;
     for round in 0..count {
         value = black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round));

@@ -120,23 +120,23 @@ fn ptrace_request(request: libc::c_uint, pid: Pid, number: libc::c_long) -> io::
 
 /// Returns the address of the child's next instruction.
 #[cfg(target_arch = "x86_64")]
-fn place(pid: Pid) -> io::Result<u64> {
+fn instruction_address(pid: Pid) -> io::Result<u64> {
     let offset = mem::offset_of!(libc::user, regs) + mem::offset_of!(libc::user_regs_struct, rip);
     // SAFETY: the request reads a register of the tracee, a child of this process, and writes no memory of this
     // process.
-    let place = unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, pid.as_raw_pid(), offset, 0) };
+    let address = unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, pid.as_raw_pid(), offset, 0) };
     // No instruction begins at the last address.
-    if place == -1 { Err(io::Error::last_os_error()) } else { Ok(place.cast_unsigned()) }
+    if address == -1 { Err(io::Error::last_os_error()) } else { Ok(address.cast_unsigned()) }
 }
 
 /// Returns whether the child's next instruction is an indirect call.
 #[cfg(target_arch = "x86_64")]
-fn is_before_indirect_call(pid: Pid, place: u64) -> io::Result<bool> {
+fn is_before_indirect_call(pid: Pid, address: u64) -> io::Result<bool> {
     // SAFETY: the request reads the memory of the tracee, a child of this process, and writes no memory of this
     // process. The request may return any word, -1 included: only the error number shows an error.
     let (word, error) = unsafe {
         *libc::__errno_location() = 0;
-        let word = libc::ptrace(libc::PTRACE_PEEKTEXT, pid.as_raw_pid(), place, 0);
+        let word = libc::ptrace(libc::PTRACE_PEEKTEXT, pid.as_raw_pid(), address, 0);
         (word, *libc::__errno_location())
     };
     match error {
@@ -257,9 +257,9 @@ fn trace(command: &mut Command, mut traced: Traced) -> io::Result<Seen> {
 /// The state of a trace and its counts; the first count of each kind is that of the mark itself.
 #[derive(Debug, Default)]
 struct Traced {
-    begun: bool,
-    inside: Option<Count>,
-    together: Option<PinnedToOneProcessor>,
+    started: bool,
+    counting: Option<Count>,
+    pinned: Option<PinnedToOneProcessor>,
     /// The instruction address after the last step.
     #[cfg(target_arch = "x86_64")]
     at: u64,
@@ -283,7 +283,7 @@ impl Traced {
             };
             let Some(signal) = status.stopping_signal() else { return Ok(status) };
             let pass_on = self.stopped(pid, signal)?;
-            let on = match self.inside {
+            let on = match self.counting {
                 None => libc::PTRACE_CONT,
                 Some(Count::Instructions) => libc::PTRACE_SINGLESTEP,
                 Some(Count::SystemCalls) => libc::PTRACE_SYSCALL,
@@ -295,15 +295,15 @@ impl Traced {
     /// Handles a stop of the child. Returns the signal to deliver, or 0.
     fn stopped(&mut self, pid: Pid, signal: i32) -> io::Result<i32> {
         const AT_CALL: i32 = libc::SIGTRAP | 0x80;
-        match (signal, self.inside) {
+        match (signal, self.counting) {
             (libc::SIGTRAP, Some(Count::Instructions)) => {
                 #[cfg(target_arch = "x86_64")]
                 let is_done = {
-                    let place = place(pid)?;
+                    let address = instruction_address(pid)?;
                     if self.counts_calls {
-                        self.count_call(pid, place)?;
+                        self.count_call(pid, address)?;
                     }
-                    self.has_gone_on(place)
+                    self.completed_instruction(address)
                 };
                 // No instruction repeats itself on these processors.
                 #[cfg(not(target_arch = "x86_64"))]
@@ -317,21 +317,21 @@ impl Traced {
                     *calls.entry(call).or_default() += 1;
                 }
             }
-            (libc::SIGTRAP, _) if !self.begun => {
+            (libc::SIGTRAP, _) if !self.started => {
                 // The child is at its first instruction.
                 let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
                 ptrace_request(libc::PTRACE_SETOPTIONS, pid, options.into())?;
-                self.begun = true;
+                self.started = true;
             }
             _ => match Count::of(signal) {
                 None => return Ok(signal),
-                count if self.inside == count => {
-                    self.inside = None;
-                    self.together = None;
+                count if self.counting == count => {
+                    self.counting = None;
+                    self.pinned = None;
                 }
                 count => {
-                    self.inside = count;
-                    self.together = PinnedToOneProcessor::on_one_processor(pid);
+                    self.counting = count;
+                    self.pinned = PinnedToOneProcessor::on_one_processor(pid);
                     if count == Some(Count::SystemCalls) {
                         self.system_calls.push(SystemCalls::new());
                     } else {
@@ -348,21 +348,21 @@ impl Traced {
         Ok(0)
     }
 
-    /// Counts an indirect call if the last step made one. `place` is the address of the next instruction.
+    /// Counts an indirect call if the last step made one. `address` is the address of the next instruction.
     #[cfg(target_arch = "x86_64")]
-    fn count_call(&mut self, pid: Pid, place: u64) -> io::Result<()> {
-        let is_called = self.is_before_call && self.own_code.iter().any(|code| code.contains(&place));
+    fn count_call(&mut self, pid: Pid, address: u64) -> io::Result<()> {
+        let is_called = self.is_before_call && self.own_code.iter().any(|code| code.contains(&address));
         if let Some(calls) = self.indirect_calls.last_mut() {
             *calls += u64::from(is_called);
         }
-        self.is_before_call = is_before_indirect_call(pid, place)?;
+        self.is_before_call = is_before_indirect_call(pid, address)?;
         Ok(())
     }
 
     /// Returns whether the last step completed an instruction, and was not an iteration of one that repeats itself.
     #[cfg(target_arch = "x86_64")]
-    fn has_gone_on(&mut self, place: u64) -> bool {
-        mem::replace(&mut self.at, place) != place
+    fn completed_instruction(&mut self, address: u64) -> bool {
+        mem::replace(&mut self.at, address) != address
     }
 
     /// Returns the counts without the cost of the marks themselves.
@@ -451,7 +451,7 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     fn an_instruction_that_repeats_itself_counts_once() {
         let mut traced = Traced::default();
-        let steps = [10, 12, 12, 12, 12, 14, 10, 12, 14].map(|place| traced.has_gone_on(place));
+        let steps = [10, 12, 12, 12, 12, 14, 10, 12, 14].map(|address| traced.completed_instruction(address));
         assert_eq!(steps.iter().filter(|is_done| **is_done).count(), 6);
     }
 

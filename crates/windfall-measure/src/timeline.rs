@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 /// The interval that one point of a graph represents.
-pub const STRETCH: Duration = Duration::from_millis(100);
+pub const GRAPH_INTERVAL: Duration = Duration::from_millis(100);
 /// The length of a cell.
 const CELL_NS: u64 = 250_000;
 
@@ -114,9 +114,9 @@ impl Timeline {
         self.cells[cell(from_ns)..cell(to_ns).max(cell(from_ns))].iter().map(|c| u64::from(c.count)).sum()
     }
 
-    /// Returns the operations per second in each interval of length `stretch`.
-    pub fn rates(&self, stretch: Duration) -> Vec<f64> {
-        let cells = (stretch.as_nanos() as u64 / CELL_NS).max(1) as usize;
+    /// Returns the operations per second in each interval of length `interval`.
+    pub fn rates(&self, interval: Duration) -> Vec<f64> {
+        let cells = (interval.as_nanos() as u64 / CELL_NS).max(1) as usize;
         let per_second = |part: &[Cell]| {
             let seconds = (part.len() as u64 * CELL_NS) as f64 / 1e9;
             part.iter().map(|c| f64::from(c.count)).sum::<f64>() / seconds
@@ -149,12 +149,12 @@ impl Timeline {
         self.gaps().filter(overlaps).max_by_key(|g| g.length_ns).unwrap_or_default()
     }
 
-    /// Returns the longest gap that begins in each interval of length `stretch`, in nanoseconds.
-    pub fn gap_per(&self, stretch: Duration) -> Vec<f64> {
-        let stretch_ns = stretch.as_nanos() as u64;
-        let mut longest = vec![0.0; self.length_ns.div_ceil(stretch_ns) as usize];
+    /// Returns the longest gap that begins in each interval of length `interval`, in nanoseconds.
+    pub fn gap_per(&self, interval: Duration) -> Vec<f64> {
+        let interval_ns = interval.as_nanos() as u64;
+        let mut longest = vec![0.0; self.length_ns.div_ceil(interval_ns) as usize];
         for gap in self.gaps() {
-            if let Some(at) = longest.get_mut((gap.from_ns / stretch_ns) as usize) {
+            if let Some(at) = longest.get_mut((gap.from_ns / interval_ns) as usize) {
                 *at = f64::max(*at, gap.length_ns as f64);
             }
         }

@@ -60,7 +60,7 @@ fn plant(workspace: &Path, copy: &Path) -> io::Result<Vec<Bug>> {
     let bugs = bugs();
     let mut files = Files::new();
     read(workspace, Path::new(""), &mut files)?;
-    if let Some(path) = files.iter().find_map(|(path, bytes)| asks_for_a_bug(path, bytes).then_some(path)) {
+    if let Some(path) = files.iter().find_map(|(path, bytes)| uses_planted(path, bytes).then_some(path)) {
         return Err(io::Error::other(format!("{} asks for a planted bug: only diffs do", path.display())));
     }
     for (bug, change) in bugs.iter().flat_map(|bug| bug.changes.iter().map(move |change| (bug, change))) {
@@ -103,7 +103,7 @@ fn in_base(names: &[&str]) -> [Change; 2] {
 
 /// Returns whether a file of a crate, other than this one, asks for a planted bug: the product must have no trace of
 /// them.
-fn asks_for_a_bug(path: &Path, bytes: &[u8]) -> bool {
+fn uses_planted(path: &Path, bytes: &[u8]) -> bool {
     let is_of_this = path.starts_with("crates/windfall-mutation");
     let is_source = path.extension().is_some_and(|extension| extension == "rs");
     is_source && !is_of_this && bytes.windows(9).any(|word| word == b"planted!(")
@@ -197,10 +197,10 @@ mod tests {
 
     #[test]
     fn only_the_diffs_ask_for_bugs() {
-        let asks = |path: &str| asks_for_a_bug(Path::new(path), b"if planted!(A) {");
-        assert!(asks("crates/windfall-base/src/lib.rs"));
-        assert!(!asks("crates/windfall-mutation/src/lib.rs") && !asks("crates/a.diff"));
-        assert!(!asks_for_a_bug(Path::new("crates/a.rs"), b"bugs are planted"));
+        let uses = |path: &str| uses_planted(Path::new(path), b"if planted!(A) {");
+        assert!(uses("crates/windfall-base/src/lib.rs"));
+        assert!(!uses("crates/windfall-mutation/src/lib.rs") && !uses("crates/a.diff"));
+        assert!(!uses_planted(Path::new("crates/a.rs"), b"bugs are planted"));
     }
 
     #[test]

@@ -38,7 +38,7 @@ const READ: u64 = 100_000;
 /// The next row that a client inserts, across all runs, so that it is always a new one.
 static NEXT: AtomicU64 = AtomicU64::new(READ);
 /// The timeout for a deletion, after which the benchmark fails.
-const PATIENCE: Duration = Duration::from_hours(1);
+const TIMEOUT: Duration = Duration::from_hours(1);
 
 /// Runs the benchmark.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
@@ -60,18 +60,18 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         }
         let handle = if open { "open" } else { "closed" };
         bench.say(&format!("dropping {} MB under load, file handle {handle}", size / MB));
-        let seen = under_load(&db, &table, &name, bench.seconds(10.0, 0.5))?;
+        let measured = under_load(&db, &table, &name, bench.seconds(10.0, 0.5))?;
         let id = format!("{}-mb-{handle}", size / MB);
-        let seconds = seen.deletion.as_secs_f64();
-        bench.fact(format!("{id}: commits per second before"), seen.commits[0]);
-        bench.fact(format!("{id}: commits per second during the deletion"), seen.commits[1]);
-        bench.fact(format!("{id}: longest gap during, ms"), seen.gap[1] / 1e6);
-        bench.fact(format!("{id}: longest gap in an equal time after, ms"), seen.gap[2] / 1e6);
-        bench.fact(format!("{id}: the drop itself, ms"), seen.drop_call.as_secs_f64() * 1e3);
+        let seconds = measured.deletion.as_secs_f64();
+        bench.fact(format!("{id}: commits per second before"), measured.commits[0]);
+        bench.fact(format!("{id}: commits per second during the deletion"), measured.commits[1]);
+        bench.fact(format!("{id}: longest gap during, ms"), measured.gap[1] / 1e6);
+        bench.fact(format!("{id}: longest gap in an equal time after, ms"), measured.gap[2] / 1e6);
+        bench.fact(format!("{id}: the drop itself, ms"), measured.drop_call.as_secs_f64() * 1e3);
         bench.fact(format!("{id}: deletion, s"), seconds);
-        bench.claim(format!("{id}-commits"), seen.commits[1] / seen.commits[0], Bound::AtLeast(0.9));
-        bench.claim(format!("{id}-reads"), seen.reads[1] / seen.reads[0], Bound::AtLeast(0.9));
-        bench.claim(format!("{id}-gap"), seen.gap[1] / seen.gap[2].max(1.0), Bound::AtMost(2.0));
+        bench.claim(format!("{id}-commits"), measured.commits[1] / measured.commits[0], Bound::AtLeast(0.9));
+        bench.claim(format!("{id}-reads"), measured.reads[1] / measured.reads[0], Bound::AtLeast(0.9));
+        bench.claim(format!("{id}-gap"), measured.gap[1] / measured.gap[2].max(1.0), Bound::AtMost(2.0));
         let rate = *size as f64 / 1e6 / seconds;
         bench.claim(format!("{id}-megabytes-per-second"), rate, Bound::AtLeast(32.0));
         loaded = loaded.max(rate);
@@ -136,8 +136,8 @@ fn extents(bench: &mut Bench, path: &Path) -> Result<()> {
 fn wait_deleted(db: &Database, before: u64) -> Result<()> {
     let start = Instant::now();
     while db.metrics().files_deleted <= before {
-        if start.elapsed() > PATIENCE {
-            return Err(Failure::said("the files of the dropped table are not deleted after an hour"));
+        if start.elapsed() > TIMEOUT {
+            return Err(Failure::message("the files of the dropped table are not deleted after an hour"));
         }
         thread::sleep(Duration::from_millis(2));
     }
@@ -145,7 +145,7 @@ fn wait_deleted(db: &Database, before: u64) -> Result<()> {
 }
 
 /// Measurements before the drop, from then until the last block was free, and in an equal time afterwards.
-struct Seen {
+struct Measured {
     commits: [f64; 3],
     reads: [f64; 3],
     gap: [f64; 3],
@@ -153,7 +153,7 @@ struct Seen {
     deletion: Duration,
 }
 
-fn under_load(db: &Database, table: &Table, victim: &str, before: Duration) -> Result<Seen> {
+fn under_load(db: &Database, table: &Table, victim: &str, before: Duration) -> Result<Measured> {
     let stop = AtomicBool::new(false);
     let start = Instant::now();
     // A time line of an hour would take much memory, so it ends at this length.
@@ -183,7 +183,7 @@ fn under_load(db: &Database, table: &Table, victim: &str, before: Duration) -> R
         }
         stop.store(true, Relaxed);
         let end = start.elapsed();
-        let lines = clients.join().map_err(|_| Failure::said("a client panicked"))??;
+        let lines = clients.join().map_err(|_| Failure::message("a client panicked"))??;
         let (from, drop_call, to) = times?;
         let mut writes = Timeline::new(most);
         lines[..WRITERS].iter().for_each(|l| writes.add(l));
@@ -191,7 +191,7 @@ fn under_load(db: &Database, table: &Table, victim: &str, before: Duration) -> R
         let spans = [(0, ns(from)), (ns(from), ns(to)), (ns(to), ns(end))];
         let rate =
             |line: &Timeline, (a, b): (u64, u64)| line.count_within(a, b) as f64 / ((b - a) as f64 / 1e9);
-        Ok(Seen {
+        Ok(Measured {
             commits: spans.map(|s| rate(&writes, s)),
             reads: spans.map(|s| rate(&lines[WRITERS], s)),
             gap: spans.map(|(a, b)| writes.longest_gap_within(a, b).length_ns as f64),

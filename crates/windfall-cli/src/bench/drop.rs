@@ -108,13 +108,13 @@ fn counted(bench: &mut Bench) -> Result<()> {
     bench.claim("latches-outside-catalog", most.latches as f64, Bound::AtMost(0.0));
     bench.claim("list-entries", most.list_entries as f64, Bound::AtMost(0.0));
     bench.claim("catalog-pages", most.catalog_frames as f64, Bound::AtMost((height + 2) as f64));
-    bench.claim("file-system-calls-but-log", most.calls_but_log() as f64, Bound::AtMost(0.0));
+    bench.claim("file-system-calls-but-log", most.calls_except_log() as f64, Bound::AtMost(0.0));
     Ok(())
 }
 
 /// Runs a child process: `calls`, `instructions:BYTES OF THE POOL`, or a part of a factor.
 pub(super) fn child(part: &str, options: &BenchArgs) -> Result<()> {
-    let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
+    let dir = options.dir.as_deref().ok_or_else(|| Failure::message("a child needs --dir"))?;
     if factors::is_part(part) {
         return factors::child(part, dir, options.seed, options.plant_cost);
     }
@@ -148,7 +148,7 @@ pub(super) fn child(part: &str, options: &BenchArgs) -> Result<()> {
 }
 
 /// Returns the arguments of a child that executes a part.
-fn play(bench: &Bench, part: &str, dir: &Path) -> Vec<OsString> {
+fn child_arguments(bench: &Bench, part: &str, dir: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = ["bench", "drop", "--child", part, "--dir"].map(Into::into).into();
     arguments.push(dir.into());
     if bench.options.quick {
@@ -163,7 +163,7 @@ fn all_seen(how: &str, bench: &Bench, seen: usize) -> Result<()> {
     if seen == drops as usize {
         return Ok(());
     }
-    Err(Failure::said(format!("{how} has seen {seen} drops instead of {drops}")))
+    Err(Failure::message(format!("{how} has seen {seen} drops instead of {drops}")))
 }
 
 /// Counts the system calls of drops by `strace`.
@@ -172,7 +172,10 @@ fn system_calls(bench: &mut Bench) -> Result<()> {
     let (trace, dir) = (bench.database("strace.txt"), bench.database("strace"));
     let output = trace.display().to_string();
     let mut command = Command::new("strace");
-    command.args(["-f", "-qq", "-o", &output]).arg(env::current_exe()?).args(play(bench, "calls", &dir));
+    command
+        .args(["-f", "-qq", "-o", &output])
+        .arg(env::current_exe()?)
+        .args(child_arguments(bench, "calls", &dir));
     let done = match command.stdout(Stdio::null()).stderr(Stdio::piped()).output() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             bench.missing("system-calls-but-log", "strace is not installed: apt-get install strace");
@@ -183,7 +186,7 @@ fn system_calls(bench: &mut Bench) -> Result<()> {
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
         let last = said.lines().last().unwrap_or_default();
-        return Err(Failure::said(format!("the benchmark failed under strace ({}): {last}", done.status)));
+        return Err(Failure::message(format!("the benchmark failed under strace ({}): {last}", done.status)));
     }
     let calls = calls_between(&fs::read_to_string(&trace)?);
     all_seen("strace", bench, calls.len())?;
@@ -230,7 +233,7 @@ fn instructions(bench: &mut Bench) -> Result<()> {
         bench.say(&format!("instructions of a drop, step by step, pool of {} MB", pool / MB));
         let dir = bench.database("stepped");
         let mut command = Command::new(env::current_exe()?);
-        command.args(play(bench, &format!("instructions:{pool}"), &dir));
+        command.args(child_arguments(bench, &format!("instructions:{pool}"), &dir));
         let drops: Vec<f64> =
             stepped::run(&mut command)?.instructions.into_iter().map(|n| n as f64).collect();
         all_seen("stepping", bench, drops.len())?;

@@ -17,7 +17,7 @@ use windfall_measure::{
 };
 
 use super::{
-    foreground::CHANCE,
+    foreground::SIGNIFICANCE_LEVEL,
     harness::{Bench, Bound},
 };
 use crate::{
@@ -43,7 +43,7 @@ const WAITS_OF_A_KIND: f64 = 2.0;
 /// The minimum ratio of a factor's amount in a database with much of it to that in one with little.
 const SEEN: f64 = 10.0;
 /// The maximum ratio of the longest gap with a drop to the longest gap of all windows without one.
-const LONGEST: f64 = 2.0;
+const MAX_GAP_RATIO: f64 = 2.0;
 
 /// Runs this part.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
@@ -55,12 +55,12 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     for factor in &measured {
         flat_figures(bench, factor);
         let bound = factor.time_bound();
-        let chances = factor.statements.iter().map(|statement| statement.chance(bound));
+        let p_values = factor.statements.iter().map(|statement| statement.p_value(bound));
         let statements = factor.statements.len();
-        let shared = CHANCE / (statements * measured.len()) as f64;
+        let shared = SIGNIFICANCE_LEVEL / (statements * measured.len()) as f64;
         bench.claim(
             format!("{}-time-chance-of-no-longer", factor.id),
-            chances.fold(1.0, f64::min),
+            p_values.fold(1.0, f64::min),
             Bound::AtLeast(shared),
         );
         if let Some((_, [little, much])) = factor.seen {
@@ -114,7 +114,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         }
     }
     bench.table("what the cost of a drop does not depend on", flat::costs(&measured));
-    bench.table("what others noticed of drops with much", flat::noticed(&measured));
+    bench.table("what others noticed of drops with much", flat::effects_on_clients(&measured));
     bench.fact("factors", serde_json::to_value(&measured)?);
     Ok(())
 }
@@ -160,17 +160,17 @@ fn others(bench: &mut Bench, measured: &[Factor]) {
     }
     let [readers, writers] = flat::together(measured);
     let all = readers.longer(&writers);
-    bench.claim("factors-others-chance-of-equal-gap", all.chance(), Bound::AtLeast(CHANCE));
+    bench.claim("factors-others-chance-of-equal-gap", all.p_value(), Bound::AtLeast(SIGNIFICANCE_LEVEL));
     for factor in measured {
         let gaps = factor.others.readers.longer(&factor.others.writers);
-        let shared = CHANCE / measured.len() as f64;
+        let shared = SIGNIFICANCE_LEVEL / measured.len() as f64;
         bench.claim(
             format!("{}-others-chance-of-equal-gap", factor.id),
-            gaps.chance(),
+            gaps.p_value(),
             Bound::AtLeast(shared),
         );
         let longest = flat::largest(&gaps.with) / flat::largest(&all.without);
-        bench.claim(format!("{}-others-longest-gap", factor.id), longest, Bound::AtMost(LONGEST));
+        bench.claim(format!("{}-others-longest-gap", factor.id), longest, Bound::AtMost(MAX_GAP_RATIO));
     }
     let waits = measured.iter().map(|factor| factor.others.waits_on_drops).sum::<u64>();
     bench.claim("factors-waits-on-dropping-threads", waits as f64, Bound::AtMost(0.0));

@@ -12,7 +12,7 @@ use windfall_measure::{median, quantile};
 use super::{
     fixture::{self, GB, MB},
     harness::{Bench, Bound},
-    sharing::{Alone, THREADS},
+    sharing::{SingleThread, THREADS},
 };
 use crate::{
     args::Commit,
@@ -136,25 +136,25 @@ fn group(bench: &mut Bench) -> Result<()> {
 
 /// Drops durably with eight threads, which share their syncs.
 fn together(bench: &mut Bench) -> Result<()> {
-    let (each, alone) = bench.size((200, 100), (10, 5));
+    let (each, count) = bench.size((200, 100), (10, 5));
     bench.say("eight threads drop durably");
     let db = Setup::with_pool(256 * MB).commit(Commit::Lazy).open(&bench.database("together"))?;
     for n in 0..THREADS * each {
         fixture::used(&db, &format!("t_{n}"), 10)?;
     }
-    for n in 0..2 * alone {
+    for n in 0..2 * count {
         fixture::used(&db, &format!("alone_{n}"), 10)?;
     }
     let drop_table = |name: &str| -> Result<()> {
         db.drop_table(name)?;
         Ok(())
     };
-    let alone = Alone::measure(&db, alone, |n| drop_table(&format!("alone_{n}")))?;
+    let single_thread = SingleThread::measure(&db, count, |n| drop_table(&format!("alone_{n}")))?;
     let before = db.metrics().log_syncs;
     fixture::threads(THREADS, |t| {
         (t * each..(t + 1) * each).try_for_each(|n| drop_table(&format!("t_{n}")))
     })?;
     let syncs = db.metrics().log_syncs - before;
-    alone.judge(bench, "syncs-per-drop-8-threads", "drop", syncs, (THREADS * each) as u64);
+    single_thread.compare(bench, "syncs-per-drop-8-threads", "drop", syncs, (THREADS * each) as u64);
     fixture::close(db)
 }

@@ -80,7 +80,7 @@ pub(super) fn threads<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> +
             })
             .collect();
         let join = |t: thread::ScopedJoinHandle<'_, Result<T>>| {
-            t.join().map_err(|_| Failure::said("a thread of the benchmark panicked")).flatten()
+            t.join().map_err(|_| Failure::message("a thread of the benchmark panicked")).flatten()
         };
         // Every thread is waited for, also after a failure.
         threads.into_iter().map(join).collect::<Vec<_>>().into_iter().collect()

@@ -64,6 +64,6 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
 /// Returns the resident bytes besides the frames of a pool, minus those from before.
 fn beside(pool: u64, before: u64) -> Result<u64> {
     let frames = resident_of_mapping(pool)
-        .ok_or_else(|| Failure::said("the system does not say what is resident of the pool"))?;
+        .ok_or_else(|| Failure::message("the system does not say what is resident of the pool"))?;
     Ok(resident_bytes().saturating_sub(before).saturating_sub(frames))
 }

@@ -25,7 +25,7 @@ use std::{
 };
 
 use windfall::TransactionOptions;
-use windfall_measure::{Latency, Pace, Random, Timeline, chance_of_larger, median};
+use windfall_measure::{Latency, Pace, Random, Timeline, median, p_value};
 
 use super::{
     fixture::{self, MB},
@@ -43,18 +43,18 @@ const WINDOW: Duration = Duration::from_millis(100);
 const NEAR: Duration = Duration::from_millis(1);
 /// The shortest gap in that interval that counts as a stall: half of the planted hold of 1 ms. A shorter gap is no more
 /// than the processor time of the drop itself.
-const HOLD: Duration = Duration::from_micros(500);
+const SHORTEST_STALL: Duration = Duration::from_micros(500);
 /// The period of the windows.
 const PERIOD: Duration = Duration::from_millis(250);
 /// The share of the capacity that is used.
 const LOAD: f64 = 0.6;
 /// Probabilities below this are a significant difference.
-pub(super) const CHANCE: f64 = 0.01;
+pub(super) const SIGNIFICANCE_LEVEL: f64 = 0.01;
 
 /// Runs the benchmark.
 pub(super) fn run(bench: &mut Bench) {
-    bench.part("calls", |bench| beside(bench, Load::Calls));
-    bench.part("transactions", |bench| beside(bench, Load::Transactions));
+    bench.part("calls", |bench| measure(bench, Load::Calls));
+    bench.part("transactions", |bench| measure(bench, Load::Transactions));
 }
 
 /// The load of the clients.
@@ -84,7 +84,7 @@ impl Load {
 }
 
 /// Measures the effects under this load.
-fn beside(bench: &mut Bench, load: Load) -> Result<()> {
+fn measure(bench: &mut Bench, load: Load) -> Result<()> {
     let rows = bench.size(1_000_000, 20_000);
     let db = Setup::with_pool(2048 * MB)
         .commit(Commit::Lazy)
@@ -94,16 +94,16 @@ fn beside(bench: &mut Bench, load: Load) -> Result<()> {
     let table = fixture::small(&db, "rows", rows)?;
     engine::set_commit(&db, Commit::Write);
     let threads = bench.machine().cores.max(2);
-    let field = Field {
+    let setting = Setting {
         db: &db,
         table: &table,
         load,
         rows,
         threads,
-        hold: Duration::from_micros(bench.options.plant_hold_us),
+        planted_hold: Duration::from_micros(bench.options.plant_hold_us),
     };
-    let kinds = [Kind::Without, Kind::Drops, Kind::Held];
-    let interval = field.interval(bench)?;
+    let kinds = [Kind::Without, Kind::Drops, Kind::Stalled];
+    let interval = setting.interval(bench)?;
     bench.fact(load.in_words("threads"), threads);
 
     let (turns, windows) = bench.size((10, 20), (3, 8));
@@ -117,44 +117,48 @@ fn beside(bench: &mut Bench, load: Load) -> Result<()> {
             }
         }
         for (n, (kind, seen)) in kinds.into_iter().zip(&mut seen).enumerate() {
-            let drops = |window, hold_up: &dyn Fn()| {
+            let drops = |window, stall: &dyn Fn()| {
                 match kind {
                     Kind::Without => return Ok(()),
                     Kind::Drops => {}
-                    Kind::Held => hold_up(),
+                    Kind::Stalled => stall(),
                 }
                 db.drop_table(&kind.victim(window))?;
                 Ok(())
             };
-            seen.extend(field.turn(interval, windows, turn + 1_000 * n as u32, drops)?);
+            seen.extend(setting.turn(interval, windows, turn + 1_000 * n as u32, drops)?);
         }
     }
     let waits = db.metrics().drop_waits - waits;
-    let [without, with, held] = &seen;
-    for (name, of) in [("without drops", without), ("with drops", with), ("with a planted hold", held)] {
+    let [without, with, stalled] = &seen;
+    for (name, of) in [("without drops", without), ("with drops", with), ("with a planted hold", stalled)] {
         let name = load.in_words(name);
         of.report(bench, &name);
-        let holds = of.hold.iter().filter(|hold| **hold > 0.0).count();
+        let stalls = of.gap_at_drop.iter().filter(|gap| **gap > 0.0).count();
         bench.fact(
             format!("{name}: windows with a gap of 0.5 ms at the drop, share"),
-            holds as f64 / of.hold.len() as f64,
+            stalls as f64 / of.gap_at_drop.len() as f64,
         );
     }
     bench.fact(load.in_words("windows of each kind"), with.p99.len());
     bench.fact(load.in_words("planted hold, µs"), bench.options.plant_hold_us);
-    let chances = |of: &Windows| {
-        [(&without.p99, &of.p99), (&without.gap, &of.gap), (&without.hold, &of.hold)]
-            .map(|(without, of)| chance_of_larger(without, of))
+    let p_values = |of: &Windows| {
+        [(&without.p99, &of.p99), (&without.gap, &of.gap), (&without.gap_at_drop, &of.gap_at_drop)]
+            .map(|(without, of)| p_value(without, of))
     };
-    let [p99, gap, hold] = chances(with);
-    bench.claim(load.of("chance-of-equal-p99"), p99, Bound::AtLeast(CHANCE));
-    bench.claim(load.of("chance-of-equal-gap"), gap, Bound::AtLeast(CHANCE));
-    bench.claim(load.of("chance-of-equal-gap-at-the-drop"), hold, Bound::AtLeast(CHANCE));
-    let [p99, gap, hold] = chances(held);
+    let [p99, gap, gap_at_drop] = p_values(with);
+    bench.claim(load.of("chance-of-equal-p99"), p99, Bound::AtLeast(SIGNIFICANCE_LEVEL));
+    bench.claim(load.of("chance-of-equal-gap"), gap, Bound::AtLeast(SIGNIFICANCE_LEVEL));
+    bench.claim(load.of("chance-of-equal-gap-at-the-drop"), gap_at_drop, Bound::AtLeast(SIGNIFICANCE_LEVEL));
+    let [p99, gap, gap_at_drop] = p_values(stalled);
     bench.fact(load.in_words("with a planted hold: chance of equal p99"), p99);
     bench.fact(load.in_words("with a planted hold: chance of equal gap"), gap);
-    bench.fact(load.in_words("with a planted hold: chance of equal gap at the drop"), hold);
-    bench.claim(load.of("planted-hold-is-flagged"), p99.min(gap).min(hold), Bound::AtMost(CHANCE));
+    bench.fact(load.in_words("with a planted hold: chance of equal gap at the drop"), gap_at_drop);
+    bench.claim(
+        load.of("planted-hold-is-flagged"),
+        p99.min(gap).min(gap_at_drop),
+        Bound::AtMost(SIGNIFICANCE_LEVEL),
+    );
     bench.claim(load.of("waits-on-dropping-threads"), waits as f64, Bound::AtMost(0.0));
     fixture::close(db)
 }
@@ -167,13 +171,13 @@ enum Kind {
     /// A table is dropped at its beginning.
     Drops,
     /// The same, and every client is stalled.
-    Held,
+    Stalled,
 }
 
 impl Kind {
     /// Returns the name of the table that is dropped in a window.
     fn victim(self, window: u32) -> String {
-        format!("{}_{window}", if matches!(self, Self::Held) { "held" } else { "small" })
+        format!("{}_{window}", if matches!(self, Self::Stalled) { "stalled" } else { "small" })
     }
 }
 
@@ -183,14 +187,14 @@ pub(super) struct Windows {
     pub p99: Vec<f64>,
     pub gap: Vec<f64>,
     /// The longest gap near the drop; 0 if it was too short for a stall.
-    hold: Vec<f64>,
+    gap_at_drop: Vec<f64>,
 }
 
 impl Windows {
     pub(super) fn extend(&mut self, other: Self) {
         self.p99.extend(other.p99);
         self.gap.extend(other.gap);
-        self.hold.extend(other.hold);
+        self.gap_at_drop.extend(other.gap_at_drop);
     }
 
     pub(super) fn report(&self, bench: &mut Bench, name: &str) {
@@ -202,16 +206,16 @@ impl Windows {
 }
 
 /// The setting of a measurement.
-pub(super) struct Field<'a> {
+pub(super) struct Setting<'a> {
     pub db: &'a Database,
     pub table: &'a Table,
     pub load: Load,
     pub rows: u64,
     pub threads: usize,
-    pub hold: Duration,
+    pub planted_hold: Duration,
 }
 
-impl Field<'_> {
+impl Setting<'_> {
     /// Executes one call or transaction.
     fn call(&self, random: &mut Random) -> Result<()> {
         let value = [random.bits() as u8; 100];
@@ -264,7 +268,7 @@ impl Field<'_> {
         mut at: impl FnMut(u32, &dyn Fn()) -> Result<()> + Send,
     ) -> Result<Windows> {
         let length = PERIOD * (windows + 1);
-        let (start, stop, held) = (Instant::now(), AtomicBool::new(false), AtomicU64::new(0));
+        let (start, stop, stalled_until) = (Instant::now(), AtomicBool::new(false), AtomicU64::new(0));
         let now = || start.elapsed().as_nanos() as u64;
         let window_at = |n: u32| (PERIOD * (n + 1)).as_nanos() as u64;
         let (records, dropped) = thread::scope(|scope| {
@@ -274,13 +278,14 @@ impl Field<'_> {
                     thread::sleep(Duration::from_nanos(window_at(n).saturating_sub(now())));
                     begun.push(now());
                     if !stop.load(Relaxed) {
-                        at(n, &|| held.store(now() + self.hold.as_nanos() as u64, Relaxed))?;
+                        at(n, &|| stalled_until.store(now() + self.planted_hold.as_nanos() as u64, Relaxed))?;
                     }
                 }
                 Ok(begun)
             });
             let records = fixture::threads(self.threads, |t| {
-                let client = Client { field: self, interval, length, windows, start, held: &held };
+                let client =
+                    Client { setting: self, interval, length, windows, start, stalled_until: &stalled_until };
                 let record = client.run(Random::new(u64::from(seed), t as u64));
                 if record.is_err() {
                     stop.store(true, Relaxed);
@@ -289,7 +294,7 @@ impl Field<'_> {
             });
             (records, dropper.join())
         });
-        let begun = dropped.map_err(|_| Failure::said("the dropping thread panicked"))??;
+        let begun = dropped.map_err(|_| Failure::message("the dropping thread panicked"))??;
         let mut together = Windows::default();
         let records = records?;
         let mut timeline = Timeline::new(length);
@@ -307,7 +312,11 @@ impl Field<'_> {
             together.p99.push(times.percentile(99.0) as f64);
             together.gap.push(gap(window_at(n), WINDOW) as f64);
             let near = gap(begun, NEAR);
-            together.hold.push(if near < HOLD.as_nanos() as u64 { 0.0 } else { near as f64 });
+            together.gap_at_drop.push(if near < SHORTEST_STALL.as_nanos() as u64 {
+                0.0
+            } else {
+                near as f64
+            });
         }
         Ok(together)
     }
@@ -315,12 +324,12 @@ impl Field<'_> {
 
 /// A client with a schedule.
 struct Client<'a> {
-    field: &'a Field<'a>,
+    setting: &'a Setting<'a>,
     interval: Duration,
     length: Duration,
     windows: u32,
     start: Instant,
-    held: &'a AtomicU64,
+    stalled_until: &'a AtomicU64,
 }
 
 /// The records of a client.
@@ -343,8 +352,8 @@ impl Client<'_> {
                 return Ok(record);
             }
             pace.wait_until(due);
-            pace.wait_until(self.held.load(Relaxed));
-            self.field.call(&mut random)?;
+            pace.wait_until(self.stalled_until.load(Relaxed));
+            self.setting.call(&mut random)?;
             let end = pace.now();
             record.timeline.finished(end);
             let within = due.checked_sub(period).filter(|since| since % period < window);

@@ -83,7 +83,7 @@ impl Bench {
         let made = parent.ancestors().take_while(missing).map(Path::to_path_buf).collect();
         let folder = parent.join(format!("{}-{}", options.name.text(), process::id()));
         fs::create_dir_all(&folder).map_err(|e| {
-            Failure::said(format!("{} cannot be made: {e}; give another --dir", folder.display()))
+            Failure::message(format!("{} cannot be made: {e}; give another --dir", folder.display()))
         })?;
         Ok(Self {
             options: options.clone(),
@@ -160,7 +160,7 @@ impl Bench {
     pub(super) fn end(self, json: bool) -> Result<ExitCode> {
         let name = self.options.name.text();
         if self.claims.is_empty() && !self.options.quick {
-            return Err(Failure::said(format!("bench {name} has measured nothing")));
+            return Err(Failure::message(format!("bench {name} has measured nothing")));
         }
         if json {
             let claims: Vec<Value> = self
@@ -287,7 +287,7 @@ mod tests {
         let mut bench = begin(folder.path(), &["--quick"]);
         bench.part("first", |bench| {
             bench.claim("holds", 1.0, Bound::AtMost(1.0));
-            Err(Failure::said("no more"))
+            Err(Failure::message("no more"))
         });
         bench.part("second", |bench| {
             bench.claim("holds, too", 1.0, Bound::AtMost(1.0));

@@ -71,7 +71,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     bench.fact("pool, bytes", pool);
 
     let (turns, time) = bench.size((5, Duration::from_secs(10)), (2, Duration::from_millis(100)));
-    let victims = engine::data_writes_of_this_thread();
+    let client_writes = engine::data_writes_of_this_thread();
     for (id, updates) in [("reads", 0), ("mix", 50)] {
         let mut rates = vec![Vec::new(); stores.len()];
         for turn in 0..turns {
@@ -91,8 +91,8 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
             }
         }
     }
-    let victims = engine::data_writes_of_this_thread() - victims;
-    bench.claim("dirty-pages-written-by-clients", victims as f64, Bound::AtMost(0.0));
+    let client_writes = engine::data_writes_of_this_thread() - client_writes;
+    bench.claim("dirty-pages-written-by-clients", client_writes as f64, Bound::AtMost(0.0));
     ours.into_iter().try_for_each(|(db, _)| fixture::close(db))
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(name) = options.only.first().filter(|_| options.name != BenchName::Drop) {
-        return Err(Failure::said(format!("--only {name}: only `windfall bench drop` takes it")));
+        return Err(Failure::message(format!("--only {name}: only `windfall bench drop` takes it")));
     }
     let mut bench = Bench::begin(options)?;
     match options.name {

@@ -17,7 +17,7 @@ use super::rows::{Read, Store, row, sum};
 use crate::failure::{Failure, Result};
 
 fn failed(name: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Failure {
-    move |e| Failure::said(format!("{name}: {e}"))
+    move |e| Failure::message(format!("{name}: {e}"))
 }
 
 /// Converts any error of LMDB.

@@ -28,7 +28,8 @@ fn reads(read: &mut Read<'_>, rows: u64, time: Duration, seed: u64) -> Result<f6
     let mut total = 0_u64;
     let rate = rate(time, || {
         let found = read(random.below(rows).to_be_bytes())?;
-        total = total.wrapping_add(found.ok_or_else(|| Failure::said("a row that was loaded is missing"))?);
+        total =
+            total.wrapping_add(found.ok_or_else(|| Failure::message("a row that was loaded is missing"))?);
         Ok(())
     })?;
     std::hint::black_box(total);
@@ -110,7 +111,7 @@ fn agree(engines: &mut [(&str, Read<'_>)], rows: u64) -> Result<()> {
         let (key, value) = row(id);
         for (name, read) in &mut *engines {
             if read(key)? != Some(sum(&value)) {
-                return Err(Failure::said(format!("{name} gives another value for row {id}")));
+                return Err(Failure::message(format!("{name} gives another value for row {id}")));
             }
         }
     }

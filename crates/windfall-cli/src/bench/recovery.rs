@@ -61,7 +61,7 @@ fn kill_and_open(bench: &mut Bench, name: &str) -> Result<()> {
         command.arg("--quick");
     }
     let mut child = KillOnDrop(command.stdout(Stdio::piped()).spawn()?);
-    let said = child.0.stdout.take().ok_or_else(|| Failure::said("the child has no output"))?;
+    let said = child.0.stdout.take().ok_or_else(|| Failure::message("the child has no output"))?;
     let reader = thread::spawn(move || {
         let lines = BufReader::new(said).lines().map_while(std::io::Result::ok);
         lines.fold(vec![0; WRITERS], |last: Vec<u64>, line| {
@@ -71,10 +71,10 @@ fn kill_and_open(bench: &mut Bench, name: &str) -> Result<()> {
     });
     thread::sleep(time);
     if let Some(status) = child.0.try_wait()? {
-        return Err(Failure::said(format!("the writing process ended by itself: {status}")));
+        return Err(Failure::message(format!("the writing process ended by itself: {status}")));
     }
     drop(child);
-    let acknowledged = reader.join().map_err(|_| Failure::said("the reading thread panicked"))?;
+    let acknowledged = reader.join().map_err(|_| Failure::message("the reading thread panicked"))?;
 
     bench.say("opening");
     let start = Instant::now();
@@ -103,7 +103,7 @@ fn inserted(thread: usize, n: u64) -> [u8; 8] {
 
 /// Runs the process that is killed: every thread inserts and updates as fast as it can.
 pub(super) fn child(part: &str, options: &BenchArgs) -> Result<()> {
-    let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
+    let dir = options.dir.as_deref().ok_or_else(|| Failure::message("a child needs --dir"))?;
     let db = setup(options.quick).commit(Commit::Lazy).open(dir)?;
     let rows = if options.quick { ROWS / 100 } else { ROWS };
     let table = fixture::small(&db, "rows", rows)?;

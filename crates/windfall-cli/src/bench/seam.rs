@@ -65,7 +65,7 @@ fn read(cached: &Cached, rows: u32, count: usize, random: &mut Random) -> Result
     for _ in 0..count {
         let key = random.below(u64::from(rows)).to_be_bytes();
         let found = cached.get(&key, &mut value).map_err(Failure::Engine)?;
-        found.ok_or_else(|| Failure::said("a row that was loaded is missing"))?;
+        found.ok_or_else(|| Failure::message("a row that was loaded is missing"))?;
         sum = sum.wrapping_add(u64::from(value[0]));
     }
     Ok(sum)
@@ -82,10 +82,10 @@ fn count(bench: &mut Bench, hash: bool, with: &str) -> Result<()> {
     }
     let seen = stepped::run_counting_calls(&mut command)?;
     let ([instructions, _], [calls, control]) = (&seen.instructions[..], &seen.indirect_calls[..]) else {
-        return Err(Failure::said("the reads were not seen, or indirect calls cannot be counted here"));
+        return Err(Failure::message("the reads were not seen, or indirect calls cannot be counted here"));
     };
     if *control != CONTROL {
-        return Err(Failure::said(format!("{control} of {CONTROL} calls of a trait object were seen")));
+        return Err(Failure::message(format!("{control} of {CONTROL} calls of a trait object were seen")));
     }
     bench.claim(format!("{with}-indirect-calls"), *calls as f64 / counted as f64, Bound::AtMost(0.0));
     let most = INSTRUCTIONS[usize::from(hash)];
@@ -95,11 +95,11 @@ fn count(bench: &mut Bench, hash: bool, with: &str) -> Result<()> {
 
 /// Runs a child process: `plain` or `hashed`.
 pub(super) fn child(with: &str, options: &BenchArgs) -> Result<()> {
-    let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
+    let dir = options.dir.as_deref().ok_or_else(|| Failure::message("a child needs --dir"))?;
     let hash = match with {
         "plain" => false,
         "hashed" => true,
-        _ => return Err(Failure::said(format!("there is no part {with}"))),
+        _ => return Err(Failure::message(format!("there is no part {with}"))),
     };
     let rows: u32 = if options.quick { 20_000 } else { 200_000 };
     std::fs::create_dir_all(dir)?;

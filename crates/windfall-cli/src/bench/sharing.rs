@@ -23,14 +23,14 @@ pub(super) const THREADS: usize = 8;
 
 /// The cost of a commit with a single thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Alone {
+pub(super) struct SingleThread {
     /// A commit that is only written, in microseconds.
     written_us: f64,
     /// The additional time of the sync, in microseconds.
     sync_us: f64,
 }
 
-impl Alone {
+impl SingleThread {
     /// Measures `count` commits of each kind, each with its own number. From then on commits are synced.
     pub(super) fn measure(db: &Database, count: usize, commit: impl Fn(usize) -> Result<()>) -> Result<Self> {
         let (mut written, mut synced) = (Vec::new(), Vec::new());
@@ -55,7 +55,7 @@ impl Alone {
     }
 
     /// Compares the syncs of eight threads with their commits, or records why that shows nothing here.
-    pub(super) fn judge(self, bench: &mut Bench, id: &str, what: &str, syncs: u64, commits: u64) {
+    pub(super) fn compare(self, bench: &mut Bench, id: &str, what: &str, syncs: u64, commits: u64) {
         let Self { written_us, sync_us } = self;
         bench.fact(format!("a {what} that is written, 1 thread, median µs"), written_us);
         bench.fact(format!("a sync of the log for a {what}, 1 thread, median µs"), sync_us);
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn nothing_is_claimed_of_a_disk_whose_syncs_are_over_at_once() {
-        let can_share = |written_us, sync_us| Alone { written_us, sync_us }.can_share();
+        let can_share = |written_us, sync_us| SingleThread { written_us, sync_us }.can_share();
         assert!(can_share(20.0, 1000.0) && can_share(20.0, 160.0));
         assert!(!can_share(20.0, 159.0) && !can_share(20.0, 0.0));
     }

@@ -22,7 +22,7 @@ use crate::{
 };
 
 fn failed(error: rusqlite::Error) -> Failure {
-    Failure::said(format!("sqlite: {error}"))
+    Failure::message(format!("sqlite: {error}"))
 }
 
 /// A database of `SQLite`.

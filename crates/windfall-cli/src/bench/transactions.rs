@@ -19,7 +19,7 @@ use windfall_measure::{Random, median};
 use super::{
     fixture::{self, MB},
     harness::{Bench, Bound, rate},
-    sharing::{Alone, THREADS},
+    sharing::{SingleThread, THREADS},
     undo, views,
 };
 use crate::{
@@ -84,8 +84,8 @@ fn commits(bench: &mut Bench) -> Result<()> {
         trx.table(&table).put(&[thread as u64, id].map(u64::to_be_bytes).concat(), &fixture::SMALL)?;
         Ok(trx.commit()?)
     };
-    let (each, alone) = bench.size((2_000_u64, 200), (50, 10));
-    let alone = Alone::measure(&db, alone, |n| put(THREADS, n as u64))?;
+    let (each, count) = bench.size((2_000_u64, 200), (50, 10));
+    let single_thread = SingleThread::measure(&db, count, |n| put(THREADS, n as u64))?;
     let before = db.metrics().log_syncs;
     let start = Instant::now();
     fixture::threads(THREADS, |thread| (0..each).try_for_each(|id| put(thread, id)))?;
@@ -93,7 +93,7 @@ fn commits(bench: &mut Bench) -> Result<()> {
     bench.fact("commits by 8 threads", commits);
     bench.fact("syncs of the log for them", syncs);
     bench.fact("commits per second", commits as f64 / start.elapsed().as_secs_f64());
-    alone.judge(bench, "syncs-per-commit-of-8-threads", "commit", syncs, commits);
+    single_thread.compare(bench, "syncs-per-commit-of-8-threads", "commit", syncs, commits);
     drop(table);
     fixture::close(db)
 }

@@ -10,11 +10,11 @@
 use std::time::{Duration, Instant};
 
 use windfall::{Transaction, TransactionOptions};
-use windfall_measure::{chance_of_larger, median};
+use windfall_measure::{median, p_value};
 
 use super::{
     fixture::{self, GB, MB},
-    foreground::{CHANCE, Field, Load, Windows},
+    foreground::{Load, SIGNIFICANCE_LEVEL, Setting, Windows},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
 const CHANGED: u64 = 20_000;
 
 /// The timeout of the truncation.
-const PATIENCE: Duration = Duration::from_mins(5);
+const TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Runs this part.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
@@ -37,9 +37,9 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let (table, changed) = (fixture::small(&db, "rows", rows)?, fixture::table(&db, "changed")?);
     fixture::rows(&changed, 0, CHANGED)?;
     engine::set_commit(&db, Commit::Write);
-    let (threads, hold) = (bench.machine().cores.max(2), Duration::ZERO);
-    let field = Field { db: &db, table: &table, load: Load::Calls, rows, threads, hold };
-    let interval = field.interval(bench)?;
+    let (threads, planted_hold) = (bench.machine().cores.max(2), Duration::ZERO);
+    let setting = Setting { db: &db, table: &table, load: Load::Calls, rows, threads, planted_hold };
+    let interval = setting.interval(bench)?;
     let (turns, windows) = bench.size((3, 20), (1, 4));
     let (mut still, mut going, mut gone) = (Windows::default(), Windows::default(), Vec::new());
     for turn in 0..turns {
@@ -59,17 +59,17 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         engine::set_commit(&db, Commit::Write);
         db.checkpoint()?;
         let nothing = |_, _: &dyn Fn()| Ok(());
-        still.extend(field.turn(interval, windows, 3 * turn, nothing)?);
+        still.extend(setting.turn(interval, windows, 3 * turn, nothing)?);
         let (begin, mut view) = (Instant::now(), Some(view));
-        let is_there = || db.metrics().undo_bytes > usual + undo / 16 && begin.elapsed() < PATIENCE;
+        let is_there = || db.metrics().undo_bytes > usual + undo / 16 && begin.elapsed() < TIMEOUT;
         while view.is_some() || is_there() {
             // The first window begins with the end of the view.
-            going.extend(field.turn(interval, 4, 3 * turn + 1, |_, _| {
+            going.extend(setting.turn(interval, 4, 3 * turn + 1, |_, _| {
                 Ok(view.take().map_or(Ok(()), Transaction::commit)?)
             })?);
         }
         gone.push(begin.elapsed().as_secs_f64());
-        still.extend(field.turn(interval, windows, 3 * turn + 2, nothing)?);
+        still.extend(setting.turn(interval, windows, 3 * turn + 2, nothing)?);
     }
     for (name, of) in [("nothing goes", &still), ("undo goes", &going)] {
         bench.fact(format!("{name}: windows"), of.p99.len());
@@ -80,8 +80,8 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     for (name, still, going) in [("p99", &still.p99, &going.p99), ("gap", &still.gap, &going.gap)] {
         bench.claim(
             format!("undo-truncation-chance-of-equal-{name}"),
-            chance_of_larger(still, going),
-            Bound::AtLeast(CHANCE),
+            p_value(still, going),
+            Bound::AtLeast(SIGNIFICANCE_LEVEL),
         );
     }
     drop((table, changed));

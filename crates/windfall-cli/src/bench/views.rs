@@ -31,47 +31,50 @@ use crate::{
 /// Number of threads that update.
 const THREADS: usize = 2;
 /// The interval at which the size of undo is sampled.
-const LOOK: Duration = Duration::from_millis(250);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Seconds until the undo must be purged if no key has changed.
-const GONE: f64 = 5.0;
+const PURGED_WITHIN: f64 = 5.0;
 
 /// Runs this part.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let rows = bench.size(200_000, 2_000);
     let (db, table) = load(bench, "views", rows, bench.size(4 * GB, 256 * MB))?;
-    let field = Field { db: &db, table: &table, rows };
+    let setting = Setting { db: &db, table: &table, rows };
     for changes_keys in [false, true] {
         let what = if changes_keys { "keys change" } else { "no key changes" };
         bench.say(&format!("beside an old view, {what}"));
-        let seen = field.hold(bench, changes_keys)?;
-        bench.fact(format!("{what}: updates per second before the view"), seen.before);
-        bench.fact(format!("{what}: updates per second beside it"), seen.beside);
-        bench.fact(format!("{what}: undo beside it, bytes"), seen.kept);
-        bench.fact(format!("{what}: memory in addition to the pool that came with it, bytes"), seen.memory);
-        bench.fact(format!("{what}: seconds until its undo was gone"), seen.gone);
+        let measured = setting.measure_with_view(bench, changes_keys)?;
+        bench.fact(format!("{what}: updates per second before the view"), measured.before);
+        bench.fact(format!("{what}: updates per second beside it"), measured.beside);
+        bench.fact(format!("{what}: undo beside it, bytes"), measured.kept);
+        bench.fact(
+            format!("{what}: memory in addition to the pool that came with it, bytes"),
+            measured.memory,
+        );
+        bench.fact(format!("{what}: seconds until its undo was gone"), measured.purged_after);
         let id = if changes_keys { "keys-change" } else { "no-key-changes" };
         bench.claim(
             format!("throughput-beside-old-view-{id}"),
-            seen.beside / seen.before,
+            measured.beside / measured.before,
             Bound::AtLeast(0.8),
         );
         bench.claim(
             format!("memory-beside-old-view-over-pool-{id}"),
-            seen.memory / seen.pool,
+            measured.memory / measured.pool,
             Bound::AtMost(0.01),
         );
         if changes_keys {
-            bench.claim("purge-over-garbage", seen.purge_over_garbage, Bound::AtLeast(1.5));
-            bench.claim("undo-rises-while-purged", seen.rises, Bound::AtMost(0.0));
+            bench.claim("purge-over-garbage", measured.purge_over_garbage, Bound::AtLeast(1.5));
+            bench.claim("undo-rises-while-purged", measured.rises, Bound::AtMost(0.0));
         } else {
-            bench.claim("seconds-until-undo-is-gone", seen.gone, Bound::AtMost(GONE));
+            bench.claim("seconds-until-undo-is-gone", measured.purged_after, Bound::AtMost(PURGED_WITHIN));
         }
     }
     drop(table);
     fixture::close(db)
 }
 
-struct Field<'a> {
+struct Setting<'a> {
     db: &'a Database,
     table: &'a Table,
     rows: u32,
@@ -79,18 +82,18 @@ struct Field<'a> {
 
 /// Measurements during a view and after it.
 #[derive(Debug, Default)]
-struct Seen {
+struct Measured {
     before: f64,
     beside: f64,
     pool: f64,
     kept: f64,
     memory: f64,
-    gone: f64,
+    purged_after: f64,
     purge_over_garbage: f64,
     rises: f64,
 }
 
-impl Field<'_> {
+impl Setting<'_> {
     /// Updates random rows, each in its own transaction, until `stop` is set.
     fn update(&self, changes_keys: bool, seed: u64, stop: &AtomicBool, done: &AtomicU64) -> Result<()> {
         let mut random = Random::new(seed, 7);
@@ -109,7 +112,7 @@ impl Field<'_> {
         Ok(())
     }
 
-    fn hold(&self, bench: &Bench, changes_keys: bool) -> Result<Seen> {
+    fn measure_with_view(&self, bench: &Bench, changes_keys: bool) -> Result<Measured> {
         let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
             let clients: Vec<_> = (0..THREADS)
@@ -121,13 +124,13 @@ impl Field<'_> {
                     })
                 })
                 .collect();
-            let seen = self.watch(bench, &stop, &done);
+            let measured = self.watch(bench, &stop, &done);
             stop.store(true, Relaxed);
             let joined = clients.into_iter().map(|client| {
-                client.join().map_err(|_| Failure::said("an updating thread panicked")).flatten()
+                client.join().map_err(|_| Failure::message("an updating thread panicked")).flatten()
             });
             joined.collect::<Vec<_>>().into_iter().collect::<Result<()>>()?;
-            seen
+            measured
         })
     }
 
@@ -138,43 +141,45 @@ impl Field<'_> {
         (done.load(Relaxed) - before) as f64 / start.elapsed().as_secs_f64()
     }
 
-    fn watch(&self, bench: &Bench, stop: &AtomicBool, done: &AtomicU64) -> Result<Seen> {
+    fn watch(&self, bench: &Bench, stop: &AtomicBool, done: &AtomicU64) -> Result<Measured> {
         let undo = || self.db.metrics().undo_bytes as f64;
         let pool = self.db.metrics().pool_frames * self.db.metrics().page_size;
         // Without the pool, which fills up over time in any case.
         let resident = || resident_bytes().saturating_sub(resident_of_mapping(pool).unwrap_or(0)) as f64;
         // The pool must reach a steady state, too.
         thread::sleep(bench.seconds(5.0, 0.1));
-        let mut seen = Seen { before: Self::rate(done, bench.seconds(15.0, 0.2)), ..Seen::default() };
-        seen.pool = pool as f64;
+        let mut measured =
+            Measured { before: Self::rate(done, bench.seconds(15.0, 0.2)), ..Measured::default() };
+        measured.pool = pool as f64;
         let (usual, memory) = (undo(), resident());
 
         let view = self.db.begin(TransactionOptions::default().read_only());
         view.table(self.table).get(&sbtest::key(1))?;
         let held = Instant::now();
-        seen.beside = Self::rate(done, bench.seconds(60.0, 0.5));
-        seen.kept = undo() - usual;
-        seen.memory = (resident() - memory).max(0.0);
+        measured.beside = Self::rate(done, bench.seconds(60.0, 0.5));
+        measured.kept = undo() - usual;
+        measured.memory = (resident() - memory).max(0.0);
         // The undo that the load generates per second.
-        let garbage = seen.kept / held.elapsed().as_secs_f64();
+        let garbage = measured.kept / held.elapsed().as_secs_f64();
         view.commit()?;
 
         let (end, most) = (Instant::now(), bench.seconds(300.0, 2.0));
         let mut last = undo();
         // The undo that the load generates between two samples, and the slices that it has just begun, do not count as
         // a rise.
-        let step = garbage * LOOK.as_secs_f64() + (THREADS as u64 * self.db.metrics().page_size * 64) as f64;
+        let step = garbage * SAMPLE_INTERVAL.as_secs_f64()
+            + (THREADS as u64 * self.db.metrics().page_size * 64) as f64;
         while end.elapsed() < most && !stop.load(Relaxed) {
-            thread::sleep(LOOK);
+            thread::sleep(SAMPLE_INTERVAL);
             let now = undo();
-            seen.rises += f64::from(u8::from(now > last + step));
+            measured.rises += f64::from(u8::from(now > last + step));
             last = now;
             if now <= usual + step {
                 break;
             }
         }
-        seen.gone = end.elapsed().as_secs_f64();
-        seen.purge_over_garbage = 1.0 + (seen.kept / seen.gone) / garbage.max(1.0);
-        Ok(seen)
+        measured.purged_after = end.elapsed().as_secs_f64();
+        measured.purge_over_garbage = 1.0 + (measured.kept / measured.purged_after) / garbage.max(1.0);
+        Ok(measured)
     }
 }

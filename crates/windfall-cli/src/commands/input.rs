@@ -39,11 +39,11 @@ impl Input {
             }
             Some(path) => {
                 let name = path.display().to_string();
-                let failed = |e| Failure::said(format!("{name} cannot be read: {e}"));
+                let failed = |e| Failure::message(format!("{name} cannot be read: {e}"));
                 let file = File::open(path).map_err(failed)?;
                 let about = file.metadata().map_err(failed)?;
                 if about.is_dir() {
-                    return Err(Failure::said(format!("{name} is a folder: give a CSV or TSV file")));
+                    return Err(Failure::message(format!("{name} is a folder: give a CSV or TSV file")));
                 }
                 (file, about.is_file().then_some(about.len()), name)
             }
@@ -74,7 +74,7 @@ impl Input {
 impl Read for Input {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         self.interrupt.wait_for(&self.file)?;
-        if Signal::come().is_some() {
+        if Signal::received().is_some() {
             return Err(io::Error::other("stopped by a signal"));
         }
         let read = self.file.read(out)?;

@@ -112,8 +112,8 @@ impl<R: Read> Lines<R> {
         records.read()?;
         // Without a header, the first line is the missing one.
         let number = if records.is_end() { 1 } else { records.number };
-        let (columns, key_at) = columns_of(&records.line, records.is_behind(), key)
-            .map_err(|e| Failure::said(format!("{name}, line {number} (the header): {e}")))?;
+        let (columns, key_at) = columns_of(&records.line, records.is_beyond_input(), key)
+            .map_err(|e| Failure::message(format!("{name}, line {number} (the header): {e}")))?;
         records.is_header = false;
         records.reader.get_mut().get_mut().0.limit = longest;
         Ok(Self { records, columns, key_at })
@@ -145,7 +145,7 @@ impl<R: Read> Lines<R> {
     fn row(&self) -> Line<'_> {
         let line = &self.records.line;
         // A record beyond the input is the sentinel, or is within a quote.
-        if self.records.is_behind() {
+        if self.records.is_beyond_input() {
             return Line::Bad("a quote is opened in it and never closed".to_owned());
         }
         let expected = self.columns.others.len() + 1;
@@ -168,14 +168,18 @@ impl<R: Read> Lines<R> {
 
 /// Returns the columns of a header, and the position of the key. A header that extends beyond the input is missing, or
 /// has an unclosed quote.
-fn columns_of(header: &csv::ByteRecord, is_behind: bool, key: Option<&str>) -> Result<(Columns, usize)> {
-    if is_behind && *header != [END][..] {
-        return Err(Failure::said("a quote is opened in it and never closed"));
+fn columns_of(
+    header: &csv::ByteRecord,
+    is_beyond_input: bool,
+    key: Option<&str>,
+) -> Result<(Columns, usize)> {
+    if is_beyond_input && *header != [END][..] {
+        return Err(Failure::message("a quote is opened in it and never closed"));
     }
     let mut names = Vec::new();
-    for field in header.iter().filter(|_| !is_behind) {
+    for field in header.iter().filter(|_| !is_beyond_input) {
         let text = str::from_utf8(field).map_err(|_| {
-            Failure::said(
+            Failure::message(
                 "it is not text in UTF-8: give a CSV or TSV file, in that encoding and not compressed",
             )
         })?;
@@ -204,13 +208,13 @@ impl<R: Read> Records<R> {
     }
 
     /// Returns whether the last record extends beyond the input and the line break appended to it.
-    fn is_behind(&self) -> bool {
+    fn is_beyond_input(&self) -> bool {
         self.reader.position().byte() > self.input().total + 1
     }
 
     /// Returns whether the last record is exactly the sentinel.
     fn is_end(&self) -> bool {
-        self.is_behind() && self.line == [END][..]
+        self.is_beyond_input() && self.line == [END][..]
     }
 
     /// Reads the next record; returns false at the end. It fails if the record is too long: empty lines before it count
@@ -230,7 +234,7 @@ impl<R: Read> Records<R> {
         if length > self.input().limit {
             return Err(self.too_long());
         }
-        read.map_err(|e| Failure::said(format!("{}: {e}", self.name)))
+        read.map_err(|e| Failure::message(format!("{}: {e}", self.name)))
     }
 
     /// Computes the number of the first line: the current line minus the line breaks in the record, and minus its own
@@ -246,7 +250,7 @@ impl<R: Read> Records<R> {
     fn too_long(&self) -> Failure {
         let Self { name, number, is_header, .. } = self;
         let size = units::bytes(self.input().limit as f64);
-        Failure::said(if *is_header {
+        Failure::message(if *is_header {
             format!(
                 "{name}, line {number} (the header): it is longer than {size}: give a CSV or TSV file that begins with the \
                  names of the columns"

@@ -57,7 +57,7 @@ pub(super) fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode
         lines.input().finish();
         match ended.and_then(|()| Ok(db.checkpoint()?)) {
             Ok(()) => Ok(loaded),
-            Err(why) => Err(give_up(db, &options.table, made, loaded.rows, why)),
+            Err(why) => Err(abort(db, &options.table, made, loaded.rows, why)),
         }
     })?;
     report(json, &options.table, &columns, &loaded)?;
@@ -73,13 +73,13 @@ fn table_for(db: &Database, name: &str, columns: &Columns, file: &str) -> Result
         Err(other) => Err(other.into()),
         Ok(table) => match Columns::from_metadata(&table.metadata()) {
             Some(has) if has == *columns => Ok((table, false)),
-            Some(has) => Err(Failure::said(format!(
+            Some(has) => Err(Failure::message(format!(
                 "{name} has {}, and {file} has {}: give a file with the same header (--key and --delimiter say how to \
                  read it), or load into another table",
                 described(&has),
                 described(columns)
             ))),
-            None => Err(Failure::said(format!(
+            None => Err(Failure::message(format!(
                 "{name} has no column names, so it was not made by `windfall`: load into another table"
             ))),
         },
@@ -109,7 +109,7 @@ impl<E: Into<Failure>> From<E> for Failed {
 }
 
 /// Ends a failed load. Returns the failure, and which rows remain.
-fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Failure {
+fn abort(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Failure {
     // Makes the result durable before it is reported.
     engine::set_commit(db, Commit::Sync);
     let left = if made {
@@ -127,9 +127,9 @@ fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Fa
         }
     };
     match why {
-        Failed::Line(why) => Failure::said(format!("{why}; {left} (--skip-bad leaves bad lines out)")),
+        Failed::Line(why) => Failure::message(format!("{why}; {left} (--skip-bad leaves bad lines out)")),
         Failed::Other(Failure::Stopped(signal, _)) => Failure::Stopped(signal, left),
-        Failed::Other(why) => Failure::said(format!("{why}; {left}")),
+        Failed::Other(why) => Failure::message(format!("{why}; {left}")),
     }
 }
 
@@ -143,7 +143,7 @@ fn rows(
     loop {
         let next = lines.next();
         // A signal that has interrupted a wait for input has also made the read fail.
-        if let Some(signal) = Signal::come() {
+        if let Some(signal) = Signal::received() {
             return Err(Failure::Stopped(signal, String::new()).into());
         }
         let Some((number, line)) = next? else { return Ok(()) };

@@ -57,7 +57,7 @@ fn with_database<T>(
     commit: Commit,
     work: impl FnOnce(&Database) -> Result<T>,
 ) -> Result<T> {
-    let said = |what: String| Err(Failure::said(what));
+    let said = |what: String| Err(Failure::message(what));
     let shown = path.display();
     let none = format!(
         "there is no database in {shown}: give its folder with --db, or make one with `windfall create`"

@@ -25,7 +25,7 @@ pub(super) fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> 
     let key = options.key.as_bytes();
     let Some(value) = value else {
         let (key, table) = (&options.key, &options.table);
-        return Err(Failure::said(format!(
+        return Err(Failure::message(format!(
             "{table} has no row with key {key}: `windfall scan {table}` lists what it has"
         )));
     };
@@ -96,7 +96,7 @@ fn scan_csv(table: &Table, columns: Option<&Columns>, options: &ScanArgs) -> Res
     let mut out = csv::WriterBuilder::new().flexible(true).from_writer(output::out());
     let failed = |e: csv::Error| match e.into_kind() {
         csv::ErrorKind::Io(e) => Failure::Answer(e),
-        other => Failure::said(format!("{other:?}")),
+        other => Failure::message(format!("{other:?}")),
     };
     let names: Vec<&str> = columns.map_or_else(|| vec!["key", "value"], |c| c.names().collect());
     out.write_record(&names).map_err(failed)?;

@@ -23,7 +23,7 @@ use crate::{
 pub(crate) fn printable(what: &str, name: &str) -> Result<()> {
     if name.contains(char::is_control) {
         let name = output::quoted(name.as_bytes());
-        return Err(Failure::said(format!(
+        return Err(Failure::message(format!(
             "the {what} \"{name}\" has a tab or another control character in it"
         )));
     }
@@ -37,18 +37,18 @@ pub(crate) fn columns<'a>(names: impl IntoIterator<Item = &'a str>, key: Option<
     let mut seen = HashSet::new();
     for name in &names {
         if name.is_empty() {
-            return Err(Failure::said("a column has no name: give every column one"));
+            return Err(Failure::message("a column has no name: give every column one"));
         }
         if !seen.insert(name) {
             let name = output::quoted(name.as_bytes());
-            return Err(Failure::said(format!("two columns are named {name}: rename one of them")));
+            return Err(Failure::message(format!("two columns are named {name}: rename one of them")));
         }
         printable("column name", name)?;
     }
     let at = match key {
         None => 0,
         Some(key) => names.iter().position(|n| n == key.trim()).ok_or_else(|| {
-            Failure::said(format!(
+            Failure::message(format!(
                 "there is no column {} to be the key: the columns are {}",
                 output::quoted(key.as_bytes()),
                 output::listed(&names)
@@ -57,7 +57,7 @@ pub(crate) fn columns<'a>(names: impl IntoIterator<Item = &'a str>, key: Option<
     };
     let mut others = names;
     if others.is_empty() {
-        return Err(Failure::said("there are no columns: give at least the key's"));
+        return Err(Failure::message("there are no columns: give at least the key's"));
     }
     Ok(Columns { key: others.remove(at), others })
 }
@@ -157,7 +157,7 @@ pub(crate) fn truncate(db: &Path, json: bool, table: &str) -> Result<ExitCode> {
 pub(crate) fn once_each(tables: &[String]) -> Result<Vec<&str>> {
     let names: Vec<&str> = tables.iter().map(String::as_str).collect();
     if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-        return Err(Failure::said(format!("{} is named twice: name each table once", twice.1)));
+        return Err(Failure::message(format!("{} is named twice: name each table once", twice.1)));
     }
     Ok(names)
 }

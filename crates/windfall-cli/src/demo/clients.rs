@@ -53,7 +53,7 @@ pub(crate) struct Record {
     /// Latencies of the other calls, by kind.
     pub outside: [Latency; KINDS.len()],
     /// Transactions that were rolled back after a deadlock or a lock timeout.
-    pub gave_way: u64,
+    pub rolled_back: u64,
 }
 
 impl Record {
@@ -63,7 +63,7 @@ impl Record {
             timeline: Timeline::new(length),
             inside: Default::default(),
             outside: Default::default(),
-            gave_way: 0,
+            rolled_back: 0,
         }
     }
 
@@ -76,7 +76,7 @@ impl Record {
         for (mine, theirs) in self.outside.iter_mut().zip(&other.outside) {
             mine.add(theirs);
         }
-        self.gave_way += other.gave_way;
+        self.rolled_back += other.rolled_back;
     }
 }
 
@@ -102,7 +102,7 @@ impl<'a> Client<'a> {
     pub(crate) fn run(mut self) -> Result<Record> {
         while !self.recorder.shared.stop.load(Relaxed) {
             let committed = self.mix.transaction(&mut self.random, &mut self.recorder)?;
-            self.recorder.record.gave_way += u64::from(!committed);
+            self.recorder.record.rolled_back += u64::from(!committed);
         }
         Ok(self.recorder.record)
     }

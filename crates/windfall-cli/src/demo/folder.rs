@@ -33,14 +33,15 @@ pub(super) struct Folder {
 impl Folder {
     /// Creates the folder, or takes it over from an earlier demo.
     pub(super) fn make(path: &Path, keep: bool) -> Result<Self> {
-        let failed = |e| Failure::said(format!("{} cannot be used: {e}; give another --out", path.display()));
+        let failed =
+            |e| Failure::message(format!("{} cannot be used: {e}; give another --out", path.display()));
         let made = if path.exists() { Vec::new() } else { vec![path.to_path_buf()] };
         fs::create_dir_all(path).map_err(failed)?;
         let (mark, database) = (path.join(MARK), path.join("database"));
         let known = mark.exists();
         if database.exists() && !known {
             let database = database.display();
-            return Err(Failure::said(format!(
+            return Err(Failure::message(format!(
                 "{database} is there and was not made by a demo: give another --out"
             )));
         }
@@ -48,7 +49,7 @@ impl Folder {
             let file =
                 File::options().write(true).create(true).truncate(false).open(&mark).map_err(failed)?;
             flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-                Failure::said(format!("another demo is running in {}: give another --out", path.display()))
+                Failure::message(format!("another demo is running in {}: give another --out", path.display()))
             })?;
             // A demo that ends may have removed the file before it was locked here; another demo may then lock a new
             // one.
@@ -79,7 +80,7 @@ impl Folder {
             Some(sweeper) => sweeper.end(),
             None => fs::remove_file(self.path.join(MARK)),
         };
-        cleared.map_err(|e| Failure::said(format!("{} cannot be cleared: {e}", self.path.display())))
+        cleared.map_err(|e| Failure::message(format!("{} cannot be cleared: {e}", self.path.display())))
     }
 }
 

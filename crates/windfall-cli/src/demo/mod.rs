@@ -62,7 +62,8 @@ pub(crate) fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
     let value = summary.json();
     let page = options.out.join("report.html");
     let written = |path: &std::path::Path, text: String| {
-        fs::write(path, text).map_err(|e| Failure::said(format!("{} cannot be written: {e}", path.display())))
+        fs::write(path, text)
+            .map_err(|e| Failure::message(format!("{} cannot be written: {e}", path.display())))
     };
     written(&page, report::page(&summary))?;
     written(&options.out.join("report.json"), serde_json::to_string_pretty(&value)? + "\n")?;
@@ -96,21 +97,21 @@ impl Sizes {
         let pool = options.pool.unwrap_or_else(|| (3 << 30).min(machine.memory / 2).max(64 << 20));
         let big = options.big_table.unwrap_or_else(|| (1 << 30).min(pool / 3));
         if big > pool / 2 {
-            return Err(Failure::said(format!(
+            return Err(Failure::message(format!(
                 "a big table of {} is not fully cached in a pool of {}: give a --big-table of at most half the --pool",
                 units::bytes(big as f64),
                 units::bytes(pool as f64)
             )));
         }
         if !(0.2..=3600.0).contains(&options.drop_every) {
-            return Err(Failure::said("--drop-every: give from 0.2 to 3600 seconds"));
+            return Err(Failure::message("--drop-every: give from 0.2 to 3600 seconds"));
         }
         let run_seconds = options.seconds as f64 / 2.0;
         let last = run_seconds - TAIL.as_secs_f64();
         let marks: Vec<f64> =
             (1..=u32::MAX).map(|n| f64::from(n) * options.drop_every).take_while(|&at| at < last).collect();
         if marks.is_empty() {
-            return Err(Failure::said(format!(
+            return Err(Failure::message(format!(
                 "in runs of {run_seconds} s there is no drop every {} s: give more --seconds or a smaller --drop-every",
                 options.drop_every
             )));
@@ -199,7 +200,7 @@ fn load(db: &Database, options: &DemoArgs, sizes: &Sizes, progress: &Progress) -
             progress.at(done.load(Relaxed));
             thread::sleep(Duration::from_millis(50));
         }
-        let panicked = |_| Failure::said("a loading thread panicked");
+        let panicked = |_| Failure::message("a loading thread panicked");
         let table = table.join().map_err(panicked).flatten()?;
         let big = big.join().map_err(panicked).flatten()?;
         Ok((table, big))

@@ -177,12 +177,12 @@ pub(crate) fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
         let mut record = Record::new(plan.length);
         let mut failure = None;
         for client in clients {
-            match client.join().map_err(|_| Failure::said("a client of the demo panicked")).flatten() {
+            match client.join().map_err(|_| Failure::message("a client of the demo panicked")).flatten() {
                 Ok(part) => record.add(&part),
                 Err(e) => failure = Some(e),
             }
         }
-        let dropped = dropper.join().map_err(|_| Failure::said("the dropping thread panicked")).flatten();
+        let dropped = dropper.join().map_err(|_| Failure::message("the dropping thread panicked")).flatten();
         failure.map_or(Ok((record, dropped)), Err)
     })?;
     let (windows, drops) = dropped?;

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use windfall_measure::{
-    Latency, Machine, PERCENTILES, STRETCH, median,
+    GRAPH_INTERVAL, Latency, Machine, PERCENTILES, median,
     units::{bytes, count, short, things, time},
 };
 
@@ -169,16 +169,16 @@ fn phase_json(phase: &Phase) -> Value {
         "calls": timeline.count(),
         "calls_per_second": phase.rate(),
         "calls_per_second_in_windows": phase.rate_inside(),
-        "calls_per_second_each_100_ms": timeline.rates(STRETCH),
+        "calls_per_second_each_100_ms": timeline.rates(GRAPH_INTERVAL),
         "longest_gap_ms_each_100_ms":
-            timeline.gap_per(STRETCH).iter().map(|ns| ns / 1e6).collect::<Vec<_>>(),
+            timeline.gap_per(GRAPH_INTERVAL).iter().map(|ns| ns / 1e6).collect::<Vec<_>>(),
         "longest_gap": timeline.longest_gap(),
         "longest_gap_in_windows_ns": phase.longest_in_windows(),
         "windows_ns": phase.windows,
         "latency": { "inside": phase.inside().json(), "outside": phase.outside().json(), "by_kind": kinds },
         "drops": phase.drops,
         "waits_of_others_during_drops": phase.waits,
-        "transactions_that_gave_way": phase.record.gave_way,
+        "transactions_that_gave_way": phase.record.rolled_back,
         "pool": phase.pool,
     })
 }

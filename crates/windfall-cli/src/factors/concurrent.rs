@@ -60,7 +60,7 @@ struct Taken {
     /// Of the dropping thread during the statement.
     statement: Duration,
     /// Of other threads during the statement.
-    beside: Duration,
+    other_threads: Duration,
     /// Of all threads from then until the end of the window. The deletion of a large file begins in it, and continues
     /// after it, slowly.
     after: Duration,
@@ -68,7 +68,7 @@ struct Taken {
 
 impl Taken {
     fn total(self) -> Duration {
-        self.statement + self.beside + self.after
+        self.statement + self.other_threads + self.after
     }
 
     /// Returns the one with the median total.
@@ -81,7 +81,7 @@ impl Taken {
     fn minus(self, other: Self) -> Self {
         Self {
             statement: self.statement.saturating_sub(other.statement),
-            beside: self.beside.saturating_sub(other.beside),
+            other_threads: self.other_threads.saturating_sub(other.other_threads),
             after: self.after.saturating_sub(other.after),
         }
     }
@@ -90,7 +90,7 @@ impl Taken {
 /// Drops the tables of all rounds under a load.
 pub(super) fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     let window = Duration::from_millis(scale.pick(10, 50, 50));
-    let rounds = side.factor.rounds(scale).beside;
+    let rounds = side.factor.rounds(scale).concurrent;
 
     let mut drops = Vec::new();
     for _ in 0..rounds.min(ALONE_MOST) {
@@ -100,11 +100,11 @@ pub(super) fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     }
     let mut taken = Taken::middle(drops);
     if taken.statement.is_zero() {
-        return Err(Failure::said("no processor time of a drop could be measured"));
+        return Err(Failure::message("no processor time of a drop could be measured"));
     }
     let mut others = Others { drop_ns: taken.total().as_nanos() as u64, ..Others::default() };
     // One thread does the work of all, and must be done when the window ends.
-    taken.after = taken.after.min((window / 2).saturating_sub(taken.statement + taken.beside));
+    taken.after = taken.after.min((window / 2).saturating_sub(taken.statement + taken.other_threads));
     let spin = Spin::measured();
     for n in 0..rounds {
         let mut victim = Victim::make(side, Kind::Drop)?;
@@ -127,11 +127,11 @@ fn taken(side: &Side, victim: &mut Victim, window: Duration) -> Result<Taken> {
         let in_all = Usage::of_this_process().since(all).time();
         Ok::<_, Failure>(Taken {
             statement,
-            beside: until_then.saturating_sub(statement),
+            other_threads: until_then.saturating_sub(statement),
             after: in_all.saturating_sub(until_then),
         })
     };
-    side.await_rest()?;
+    side.wait_until_idle()?;
     side.db.flush_log()?;
     let idle = (0..IDLE).map(|_| used_in_window(&mut || Ok(()))).collect::<Result<_>>()?;
     let dropped = used_in_window(&mut || {
@@ -189,7 +189,7 @@ fn windows(
         let (step, steps) = mpsc::channel();
         let pause = window.mul_f64(Random::new(seed, BACKGROUND).unit() / 2.0);
         scope.spawn(move || {
-            for (pause, part) in [(Duration::ZERO, taken.beside), (pause, taken.after)] {
+            for (pause, part) in [(Duration::ZERO, taken.other_threads), (pause, taken.after)] {
                 if steps.recv().is_ok() {
                     thread::sleep(pause);
                     spin.work(part);
@@ -224,7 +224,7 @@ fn windows(
                 side.db.flush_log()?;
                 thread::sleep((start + begins[n] + window).saturating_duration_since(Instant::now()));
                 if n == 0 {
-                    side.gone()?;
+                    side.wait_until_freed()?;
                     begins[1] = begins[1].max(start.elapsed() + window);
                 }
             }
@@ -233,7 +233,7 @@ fn windows(
         let dropped = run();
         over.store(true, Relaxed);
         drop(step);
-        let panicked = |_| Err(Failure::said("a client has panicked"));
+        let panicked = |_| Err(Failure::message("a client has panicked"));
         (clients.map(|client| client.join().unwrap_or_else(panicked)), dropped)
     });
     dropped?;

@@ -28,12 +28,12 @@ use crate::{
 /// The maximum number of open data files: low enough that a few more evict one.
 const OPEN_FILES: usize = 16;
 /// The timeout for the background work of drops.
-const SETTLES: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 /// The polling interval of such a wait.
-const LOOKS: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The time without log records after which the background counts as idle: the worker that merges pages of the system
 /// tree pauses for less.
-const QUIET: Duration = Duration::from_millis(15);
+const IDLE_AFTER: Duration = Duration::from_millis(15);
 /// The maximum bytes of undo that the creation of small tables leaves.
 const LITTLE_HISTORY: u64 = 64 << 10;
 /// Iterations of the artificial work per unit of the factor.
@@ -47,7 +47,7 @@ pub(super) struct Side {
     pub factor: FactorKind,
     pub amount: u64,
     /// The amount in tables other than the dropped one.
-    pub beside: u64,
+    pub in_other_table: u64,
     plant: Option<Plant>,
     /// A table that is not dropped.
     pub others: Table,
@@ -59,10 +59,10 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// Opens a database, with `amount` of the factor in the dropped table and `beside` in another one.
+    /// Opens a database, with `amount` of the factor in the dropped table and `in_other_table` in another one.
     pub(super) fn open(
         factor: FactorKind,
-        [amount, beside]: [u64; 2],
+        [amount, in_other_table]: [u64; 2],
         scale: Scale,
         plant: Option<Plant>,
         path: &Path,
@@ -81,9 +81,18 @@ impl Side {
         // Only hash indexes of dropped tables are counted.
         others.set_hash_index(false);
         let hashed_before = db.metrics().hash_index_bytes;
-        let mut side =
-            Self { db, factor, amount, beside, plant, others, hashed_before, names: 0, path: path.into() };
-        side.surround()?;
+        let mut side = Self {
+            db,
+            factor,
+            amount,
+            in_other_table,
+            plant,
+            others,
+            hashed_before,
+            names: 0,
+            path: path.into(),
+        };
+        side.create_environment()?;
         Ok(side)
     }
 
@@ -93,8 +102,8 @@ impl Side {
         format!("t{:08}", self.names)
     }
 
-    fn surround(&mut self) -> Result<()> {
-        let around = self.amount.max(self.beside);
+    fn create_environment(&mut self) -> Result<()> {
+        let around = self.amount.max(self.in_other_table);
         match self.factor {
             FactorKind::Catalog => {
                 for _ in 0..around {
@@ -161,7 +170,7 @@ impl Side {
     }
 
     /// Waits until all background work of drops is done: frames, files and hash indexes of dropped tables are freed.
-    pub(super) fn gone(&self) -> Result<()> {
+    pub(super) fn wait_until_freed(&self) -> Result<()> {
         let mut hashed = None;
         wait_until("what was dropped is still being freed", || {
             let metrics = self.db.metrics();
@@ -170,22 +179,23 @@ impl Side {
         })
     }
 
-    /// Waits as [`Side::gone`] does, and until nothing has been logged for some time, while no client writes.
-    pub(super) fn await_rest(&self) -> Result<()> {
-        self.gone()?;
+    /// Waits as [`Side::wait_until_freed`] does, and until nothing has been logged for some time, while no client
+    /// writes.
+    pub(super) fn wait_until_idle(&self) -> Result<()> {
+        self.wait_until_freed()?;
         let (mut groups, mut since) = (None, Instant::now());
         wait_until("the background still logs what it does", || {
             let logged = self.db.metrics().log_groups;
             if groups.replace(logged) != Some(logged) {
                 since = Instant::now();
             }
-            since.elapsed() >= QUIET
+            since.elapsed() >= IDLE_AFTER
         })
     }
 
-    /// Waits as [`Side::gone`] does, and until no table has a hash index and no undo remains to be purged.
-    pub(super) fn wait_all_purged(&self) -> Result<()> {
-        self.gone()?;
+    /// Waits as [`Side::wait_until_freed`] does, and until no table has a hash index and no undo remains to be purged.
+    pub(super) fn wait_until_purged(&self) -> Result<()> {
+        self.wait_until_freed()?;
         wait_until("a hash index or undo of a table that is gone is still there", || {
             let metrics = self.db.metrics();
             metrics.hash_index_bytes <= self.hashed_before && metrics.history_bytes < LITTLE_HISTORY
@@ -197,7 +207,7 @@ impl Side {
         let amount = match self.plant.filter(|plant| plants.contains(plant)) {
             None => return,
             Some(Plant::Owned | Plant::Next) => self.amount,
-            Some(Plant::Around) => self.amount.max(self.beside),
+            Some(Plant::Around) => self.amount.max(self.in_other_table),
         };
         for round in 0..amount * PLANTED {
             black_box(round);
@@ -219,10 +229,10 @@ impl Side {
 fn wait_until(not_yet: &str, mut is_done: impl FnMut() -> bool) -> Result<()> {
     let start = Instant::now();
     while !is_done() {
-        if start.elapsed() > SETTLES {
-            return Err(Failure::said(format!("{not_yet} after {} s", SETTLES.as_secs())));
+        if start.elapsed() > TIMEOUT {
+            return Err(Failure::message(format!("{not_yet} after {} s", TIMEOUT.as_secs())));
         }
-        thread::sleep(LOOKS);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

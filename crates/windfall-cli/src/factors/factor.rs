@@ -71,7 +71,7 @@ pub(crate) struct Rounds {
     /// Rounds with traced system calls.
     pub traced: u32,
     /// Rounds with concurrent readers and writers: with much only.
-    pub beside: u32,
+    pub concurrent: u32,
 }
 
 impl FactorKind {
@@ -131,7 +131,7 @@ impl FactorKind {
         }
         let unknown = |name: &String| {
             let all: Vec<&str> = Self::ALL.into_iter().map(Self::id).collect();
-            Failure::said(format!("--only {}: choose from {}", quoted(name.as_bytes()), all.join(", ")))
+            Failure::message(format!("--only {}: choose from {}", quoted(name.as_bytes()), all.join(", ")))
         };
         names.iter().map(|name| Self::named(name).ok_or_else(|| unknown(name))).collect()
     }
@@ -295,7 +295,7 @@ impl FactorKind {
             FactorKind::OpenFile,
             FactorKind::ClosedFile,
         ];
-        let [timed, stepped, traced, beside] = match (scale, MADE_SLOWLY.contains(&self)) {
+        let [timed, stepped, traced, concurrent] = match (scale, MADE_SLOWLY.contains(&self)) {
             (Scale::Quick, _) => [1, 1, 1, 1],
             (Scale::Default, false) => [12, 1, 1, 4],
             (Scale::Default, true) => [6, 1, 1, 2],
@@ -315,7 +315,7 @@ impl FactorKind {
             Self::Group => stepped.min(3),
             _ => stepped,
         };
-        Rounds { timed, stepped, traced, beside }
+        Rounds { timed, stepped, traced, concurrent }
     }
 }
 
@@ -335,9 +335,9 @@ mod tests {
             // the runs with other clients begin with a drop.
             let rounds = factor.rounds(Scale::Full);
             assert!(rounds.timed % 6 == 0 && rounds.stepped % 3 == 0, "{factor:?}: {rounds:?}");
-            assert!(rounds.beside % 2 == 0, "{factor:?}: {rounds:?}");
+            assert!(rounds.concurrent % 2 == 0, "{factor:?}: {rounds:?}");
             // With fewer windows no rank test could reach the required significance.
-            assert!(rounds.timed >= 24 && rounds.beside >= 16, "{factor:?}: {rounds:?}");
+            assert!(rounds.timed >= 24 && rounds.concurrent >= 16, "{factor:?}: {rounds:?}");
         }
         assert_eq!(FactorKind::Indexes.each(Kind::DropIndex, 0), 2.0);
         assert_eq!(FactorKind::Indexes.each(Kind::Drop, 60), 61.0);

@@ -71,7 +71,7 @@ pub(crate) fn measure(
         measured.extend(thread::scope(|scope| {
             let measure = |&factor| scope.spawn(move || one(factor, folder, scale, seed, plant, &|_| ()));
             let all: Vec<_> = some.iter().map(measure).collect();
-            let panicked = |_| Err(Failure::said("a thread that measures has panicked"));
+            let panicked = |_| Err(Failure::message("a thread that measures has panicked"));
             all.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect::<Vec<_>>()
         }));
     }
@@ -100,14 +100,17 @@ fn one(
     if let Some(name) = plant.as_ref().and_then(ValueEnum::to_possible_value) {
         command.args(["--plant-cost", name.get_name()]);
     }
-    let failed = |e: &dyn std::fmt::Display| Failure::said(format!("factor {}: {e}", factor.id()));
+    let failed = |e: &dyn std::fmt::Display| Failure::message(format!("factor {}: {e}", factor.id()));
     let seen = stepped::run(&mut command).map_err(|e| failed(&e))?;
     let answer: Answer = serde_json::from_str(&seen.answer).map_err(|e| failed(&e))?;
     fs::remove_dir_all(&dir)?;
     // What is around a table is in both databases with much: only the first has little.
     let compared = if factor.is_around() { [0, 1] } else { [1, 2] };
     let statements = statements(&answer, &seen, compared).ok_or_else(|| {
-        Failure::said(format!("factor {}: not every statement was seen: {answer:?}, {seen:?}", factor.id()))
+        Failure::message(format!(
+            "factor {}: not every statement was seen: {answer:?}, {seen:?}",
+            factor.id()
+        ))
     })?;
     Ok(Factor {
         id: factor.id().into(),
@@ -131,7 +134,9 @@ pub(crate) fn is_part(part: &str) -> bool {
 pub(crate) fn child(part: &str, folder: &Path, seed: u64, plant: Option<Plant>) -> Result<()> {
     let named = part.strip_prefix(CHILD).and_then(|part| part.split_once(':'));
     let known = named.and_then(|(scale, id)| Some((Scale::named(scale)?, FactorKind::named(id)?)));
-    let Some((scale, factor)) = known else { return Err(Failure::said(format!("there is no part {part}"))) };
+    let Some((scale, factor)) = known else {
+        return Err(Failure::message(format!("there is no part {part}")));
+    };
     let answer = rounds::run(factor, scale, folder, seed, plant)?;
     output::print(&(serde_json::to_string(&answer)? + "\n"))?;
     process::exit(0);
@@ -163,10 +168,10 @@ fn statements(answer: &Answer, seen: &Seen, compared: [usize; 2]) -> Option<Vec<
         let values = |figure, side| match figure {
             Figure::Instructions => of(&answer.stepped, &seen.instructions, side),
             Figure::SystemCalls => of(&answer.traced, &calls, side),
-            Figure::Calls => sample(|s| s.work.calls_but_log(), side),
+            Figure::Calls => sample(|s| s.work.calls_except_log(), side),
             Figure::Waits => sample(|s| s.work.waits, side),
             Figure::PageFaults => sample(|s| s.page_faults, side),
-            Figure::Work => sample(|s| s.work.but_memory(), side),
+            Figure::Work => sample(|s| s.work.all_except_memory(), side),
             Figure::Allocations => sample(|s| s.work.allocations, side),
             Figure::Allocated => sample(|s| s.work.allocated_bytes, side),
             Figure::Frees => sample(|s| s.work.frees, side),

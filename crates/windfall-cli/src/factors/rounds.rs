@@ -78,7 +78,7 @@ pub(super) struct Answer {
 
 /// The kind of a measurement.
 #[derive(Clone, Copy)]
-enum Look {
+enum Method {
     Timed,
     Stepped,
     Traced,
@@ -103,17 +103,18 @@ pub(super) fn run(
         mark(count);
     }
     let rounds = factor.rounds(scale);
-    let looks = [(Look::Timed, rounds.timed), (Look::Stepped, rounds.stepped), (Look::Traced, rounds.traced)];
+    let methods =
+        [(Method::Timed, rounds.timed), (Method::Stepped, rounds.stepped), (Method::Traced, rounds.traced)];
     let before = scale.pick(1, 20, 30);
     let tables = if factor.is_group() { large } else { 0 };
     let memory = vec![1; tables as usize * READ_A_TABLE];
     let mut turn = 0;
     for (n, kinds) in factor.statements().iter().enumerate() {
-        for (look, times) in looks {
+        for (method, times) in methods {
             // In a quick run single-stepping the first list is enough.
-            let skipped = matches!(look, Look::Stepped) && scale == Scale::Quick && n > 0;
+            let skipped = matches!(method, Method::Stepped) && scale == Scale::Quick && n > 0;
             for _ in 0..if skipped { 0 } else { times } {
-                round(&mut answer, &mut sides, kinds, look, (before, turn), &memory)?;
+                round(&mut answer, &mut sides, kinds, method, (before, turn), &memory)?;
                 turn += 1;
             }
         }
@@ -127,7 +128,7 @@ fn round(
     answer: &mut Answer,
     sides: &mut [Side; SIDES],
     kinds: &[Kind],
-    look: Look,
+    method: Method,
     (before, turn): (u32, usize),
     memory: &[u8],
 ) -> Result<()> {
@@ -154,10 +155,10 @@ fn round(
             for victim in &small {
                 statement(side, kind, &victim.names())?;
             }
-            if !matches!(look, Look::Timed) {
+            if !matches!(method, Method::Timed) {
                 // A commit writes pending log records of the background, and the background worker excludes other
                 // threads.
-                side.await_rest()?;
+                side.wait_until_idle()?;
                 side.db.flush_log()?;
                 note_seen(answer, n, side);
                 // glibc sorts the freed memory at a request that finds no fitting piece, 60 instructions per piece.
@@ -169,21 +170,21 @@ fn round(
             counterparts[n].release();
             let names = victims[n].names();
             black_box(side.db.table(names[0])?.get(&0_u64.to_be_bytes())?);
-            measured(answer, look, (kind.text(), each), n, || {
+            measured(answer, method, (kind.text(), each), n, || {
                 side.planted(&[Plant::Owned, Plant::Around]);
                 statement(side, kind, &names)
             })?;
             if n < SIDES - 1 {
                 memory.iter().step_by(CACHE_LINE).for_each(|byte| _ = black_box(*byte));
             }
-            measured(answer, look, (NEXT, [1.0; SIDES]), n, || {
+            measured(answer, method, (NEXT, [1.0; SIDES]), n, || {
                 side.planted(&[Plant::Next]);
                 statement(side, Kind::Drop, &next.names())
             })?;
             for victim in small {
                 victim.remove(side, Some(kind))?;
             }
-            side.await_rest()?;
+            side.wait_until_idle()?;
         }
     }
     let last = kinds[kinds.len() - 1];
@@ -207,7 +208,7 @@ fn note_seen(answer: &mut Answer, n: usize, side: &Side) {
 /// Runs a statement of a side and measures it.
 fn measured(
     answer: &mut Answer,
-    look: Look,
+    method: Method,
     (name, each): (&str, [f64; SIDES]),
     n: usize,
     statement: impl FnOnce() -> windfall::Result<DropReport>,
@@ -217,13 +218,13 @@ fn measured(
         answer.timed.push(Timed { name: name.into(), each, samples: Default::default() });
         answer.timed.len() - 1
     });
-    match look {
-        Look::Timed => answer.timed[number].samples[n].push(timed(statement)?),
-        Look::Stepped => {
+    match method {
+        Method::Timed => answer.timed[number].samples[n].push(timed(statement)?),
+        Method::Stepped => {
             answer.stepped.push((number, n));
             marked(Count::Instructions, statement)?;
         }
-        Look::Traced => {
+        Method::Traced => {
             answer.traced.push((number, n));
             marked(Count::SystemCalls, statement)?;
         }

@@ -41,13 +41,13 @@ pub(super) struct Victim {
 impl Victim {
     /// Creates a victim, after all traces of the previous one are gone.
     pub(super) fn make(side: &mut Side, kind: Kind) -> Result<Self> {
-        side.wait_all_purged()?;
+        side.wait_until_purged()?;
         Self::with(side, kind, side.amount)
     }
 
     /// Creates its counterpart, which stays until the statement is over.
     pub(super) fn counterpart(side: &mut Side, kind: Kind) -> Result<Self> {
-        Self::with(side, kind, side.beside)
+        Self::with(side, kind, side.in_other_table)
     }
 
     fn with(side: &mut Side, kind: Kind, n: u64) -> Result<Self> {
@@ -190,7 +190,7 @@ fn hash(side: &Side, name: &str, bytes: u64) -> Result<()> {
         // A background thread may do the growth.
         thread::sleep(Duration::from_millis(1));
     }
-    Err(Failure::said(format!("a hash index of {bytes} bytes has not grown")))
+    Err(Failure::message(format!("a hash index of {bytes} bytes has not grown")))
 }
 
 /// Reads all rows once, with one thread per processor.
@@ -206,7 +206,7 @@ fn read_all(table: &Table, rows: u64) -> Result<()> {
     thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|t| scope.spawn(move || part(t))).collect();
         let mut done = vec![part(0)];
-        let panicked = |_| Err(Failure::said("a thread that reads has panicked"));
+        let panicked = |_| Err(Failure::message("a thread that reads has panicked"));
         done.extend(others.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)));
         done.into_iter().collect()
     })

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use windfall_measure::{
-    Latency, PERCENTILES, STRETCH, median,
+    GRAPH_INTERVAL, Latency, PERCENTILES, median,
     page::Graph,
     svg::{Drawing, Panel, Scale, Shape, Width, round_up},
     units::{bytes, count, short, time},
@@ -63,8 +63,8 @@ fn short_seconds(s: f64) -> String {
 }
 
 /// Returns the interval that one point of a line represents.
-fn stretch(length: Duration) -> Duration {
-    let least = STRETCH;
+fn interval(length: Duration) -> Duration {
+    let least = GRAPH_INTERVAL;
     let points = (length.as_millis() / least.as_millis()) as u64;
     least * points.div_ceil(POINTS).max(1) as u32
 }
@@ -83,7 +83,7 @@ fn drop_lines(panel: &mut Panel, phase: &Phase) {
     }
 }
 
-fn drop_key(summary: &Summary) -> Vec<(String, String)> {
+fn drop_legend(summary: &Summary) -> Vec<(String, String)> {
     vec![
         (
             "drop".into(),
@@ -94,21 +94,21 @@ fn drop_key(summary: &Summary) -> Vec<(String, String)> {
 }
 
 /// Returns the values of intervals as a step line.
-fn steps(values: &[f64], stretch: Duration) -> impl Iterator<Item = (f64, f64)> {
-    let s = stretch.as_secs_f64();
+fn steps(values: &[f64], interval: Duration) -> impl Iterator<Item = (f64, f64)> {
+    let s = interval.as_secs_f64();
     values.iter().enumerate().flat_map(move |(n, &v)| [(n as f64 * s, v), ((n + 1) as f64 * s, v)])
 }
 
 /// Draws the values of intervals, with the area below them.
-fn curve(panel: &mut Panel, values: &[f64], stretch: Duration, with: bool) {
-    let points: Vec<_> = steps(values, stretch).map(|(x, y)| (x, 0.0, y)).collect();
+fn curve(panel: &mut Panel, values: &[f64], interval: Duration, with: bool) {
+    let points: Vec<_> = steps(values, interval).map(|(x, y)| (x, 0.0, y)).collect();
     panel.area(if with { "fill with" } else { "fill without" }, &points);
-    panel.line(if with { "line with" } else { "line without" }, steps(values, stretch));
+    panel.line(if with { "line with" } else { "line without" }, steps(values, interval));
 }
 
 fn rate(summary: &Summary) -> Graph {
-    let stretch = stretch(summary.drops.length);
-    let rates = |p: &Phase| p.record.timeline.rates(stretch);
+    let interval = interval(summary.drops.length);
+    let rates = |p: &Phase| p.record.timeline.rates(interval);
     let most = rates(&summary.drops).into_iter().chain(rates(&summary.baseline)).fold(1.0, f64::max);
     let y = Scale::linear(0.0, round_up(most * 1.08));
     let about = "Calls per second over time, with drops and without";
@@ -117,11 +117,11 @@ fn rate(summary: &Summary) -> Graph {
             if v >= 1000.0 { format!("{}k/s", short_seconds(v / 1000.0)) } else { format!("{v:.0}/s") }
         });
         let values = rates(phase);
-        curve(panel, &values, stretch, with);
+        curve(panel, &values, interval, with);
         drop_lines(panel, phase);
         let gap = phase.record.timeline.longest_gap();
         let at = gap.from_ns as f64 / 1e9;
-        let top = values.get((at / stretch.as_secs_f64()) as usize).copied().unwrap_or(0.0);
+        let top = values.get((at / interval.as_secs_f64()) as usize).copied().unwrap_or(0.0);
         let text = format!("longest stall {}", time(gap.length_ns as f64));
         panel.vertical("stall-line", at, &text);
         panel.mark(Shape::Arrow, "stall", (at, top), &format!("{text}, from {at:.2} s"));
@@ -130,13 +130,13 @@ fn rate(summary: &Summary) -> Graph {
     let (with, without) = (summary.drops.rate(), summary.baseline.rate());
     Graph {
         title: "Calls per second".into(),
-        key: drop_key(summary),
+        legend: drop_legend(summary),
         drawings,
         caption: format!(
             "Calls that all {} clients finished, in each {}. A stall would be a notch below a vertical line. With drops \
              {} calls per second, in the {} ms after a drop {}; without drops {}, in the same windows {}.",
             summary.options.threads,
-            time(stretch.as_nanos() as f64),
+            time(interval.as_nanos() as f64),
             short(with),
             crate::demo::clients::WINDOW.as_millis(),
             short(summary.drops.rate_inside()),
@@ -147,9 +147,9 @@ fn rate(summary: &Summary) -> Graph {
 }
 
 fn gaps(summary: &Summary) -> Graph {
-    let stretch = stretch(summary.drops.length);
+    let interval = interval(summary.drops.length);
     let of = |p: &Phase| -> Vec<f64> {
-        p.record.timeline.gap_per(stretch).into_iter().map(|ns| ns / 1e6).collect()
+        p.record.timeline.gap_per(interval).into_iter().map(|ns| ns / 1e6).collect()
     };
     let most = of(&summary.drops).into_iter().chain(of(&summary.baseline)).fold(0.1, f64::max);
     let y = Scale::linear(0.0, round_up(most * 1.12));
@@ -157,7 +157,7 @@ fn gaps(summary: &Summary) -> Graph {
     let drawings = above_each_other(about, summary, y, |panel, phase, with| {
         panel.left_axis(|v| format!("{} ms", short_number(v)));
         let values = of(phase);
-        curve(panel, &values, stretch, with);
+        curve(panel, &values, interval, with);
         drop_lines(panel, phase);
         let gap = phase.record.timeline.longest_gap();
         let (at, long) = (gap.from_ns as f64 / 1e9, gap.length_ns as f64 / 1e6);
@@ -168,12 +168,12 @@ fn gaps(summary: &Summary) -> Graph {
     let near = summary.drops.longest_in_windows();
     Graph {
         title: "The longest time in which no client finished anything".into(),
-        key: drop_key(summary),
+        legend: drop_legend(summary),
         drawings,
         caption: format!(
             "The longest gap that began in each {}. If drops held up the clients, the peaks would stand at the vertical \
              lines. Longest: {} with drops ({} in the windows after drops), {} without.",
-            time(stretch.as_nanos() as f64),
+            time(interval.as_nanos() as f64),
             time(longest(&summary.drops) as f64),
             time(near as f64),
             time(longest(&summary.baseline) as f64),
@@ -223,7 +223,7 @@ fn latency(summary: &Summary) -> Graph {
         |l: &Latency| format!("{} and {}", time(l.percentile(99.0) as f64), time(l.percentile(99.9) as f64));
     Graph {
         title: "How long calls took".into(),
-        key: lines
+        legend: lines
             .iter()
             .rev()
             .map(|&(class, _, name, _)| (dot_class(class).into(), name.to_owned()))
@@ -293,7 +293,7 @@ fn drop_times(summary: &Summary) -> Graph {
     let page = summary.page_size as f64;
     Graph {
         title: "How long the drops took".into(),
-        key: vec![
+        legend: vec![
             (
                 "dot with circle".into(),
                 format!("a table of {} rows", short(f64::from(summary.options.small_rows))),
@@ -360,7 +360,7 @@ fn pool(summary: &Summary) -> Graph {
     let after = at(before_big).map_or(0.0, usable);
     Graph {
         title: "What the buffer pool held".into(),
-        key: [
+        legend: [
             ("fill free", "free"),
             ("fill dropped", "pages of dropped tables, taken before any live page"),
             ("fill clean", "clean pages"),

@@ -16,31 +16,31 @@ use crate::{
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// A message, as text and as JSON.
-    Said(String, Map<String, Value>),
+    Message(String, Map<String, Value>),
     /// Rows of a table.
     Rows { columns: Option<Columns>, rows: Vec<(Vec<u8>, Vec<u8>)> },
 }
 
 impl Answer {
     /// Returns a message. Its JSON is an object.
-    pub(crate) fn said(text: impl Into<String>, object: Value) -> Self {
+    pub(crate) fn message(text: impl Into<String>, object: Value) -> Self {
         let object = match object {
             Value::Object(object) => object,
             other => Map::from_iter([("answer".to_owned(), other)]),
         };
-        Self::Said(text.into(), object)
+        Self::Message(text.into(), object)
     }
 
     /// Returns a list under a name, which is a grid as text; `none` is the text of an empty list.
     pub(crate) fn list(name: &str, none: &str, grid: &Grid, list: Vec<Value>) -> Self {
         let text = if list.is_empty() { none.to_owned() } else { grid.text() };
-        Self::said(text, json!({ name: list }))
+        Self::message(text, json!({ name: list }))
     }
 
     /// Returns the text, without the last line break.
     pub(crate) fn text(&self) -> String {
         let text = match self {
-            Self::Said(text, _) => text.clone(),
+            Self::Message(text, _) => text.clone(),
             Self::Rows { rows, .. } if rows.is_empty() => "no rows".into(),
             Self::Rows { columns, rows } => {
                 let names: Vec<String> = columns.as_ref().map_or_else(
@@ -64,7 +64,7 @@ impl Answer {
     /// Returns the JSON object.
     pub(crate) fn object(self) -> Map<String, Value> {
         match self {
-            Self::Said(_, object) => object,
+            Self::Message(_, object) => object,
             Self::Rows { columns, rows } => {
                 let rows = rows.iter().map(|(key, value)| columns::object(columns.as_ref(), key, value));
                 Map::from_iter([("rows".to_owned(), rows.collect())])

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The longest line that is not from a terminal.
-const LONGEST: usize = 16 << 20;
+const MAX_LINE_BYTES: usize = 16 << 20;
 
 /// Maximum number of lines in the history.
 const HISTORY: usize = 1_000;
@@ -148,11 +148,11 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> Result<()> {
     let spawned = thread::Builder::new().name("input".into()).spawn(run);
     spawned
         .map(drop)
-        .map_err(|error| Failure::said(format!("the system starts no thread for the input: {error}")))
+        .map_err(|error| Failure::message(format!("the system starts no thread for the input: {error}")))
 }
 
 fn of_editor(error: ReadlineError) -> Failure {
-    Failure::said(format!("the terminal cannot be used: {error}"))
+    Failure::message(format!("the terminal cannot be used: {error}"))
 }
 
 /// Reads lines directly.
@@ -160,11 +160,11 @@ fn lines(asked: Receiver<String>, events: &Sender<Event>) {
     let mut input = io::stdin().lock();
     for _ in asked {
         let mut line = Vec::new();
-        let given = match input.by_ref().take(LONGEST as u64).read_until(b'\n', &mut line) {
+        let given = match input.by_ref().take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut line) {
             Err(error) => Given::Failed(format!("standard input cannot be read: {error}")),
             Ok(0) => Given::End,
-            Ok(LONGEST) if !line.ends_with(b"\n") => {
-                Given::Failed(format!("the line is longer than {}", units::bytes(LONGEST as f64)))
+            Ok(MAX_LINE_BYTES) if !line.ends_with(b"\n") => {
+                Given::Failed(format!("the line is longer than {}", units::bytes(MAX_LINE_BYTES as f64)))
             }
             Ok(_) => match String::from_utf8(line) {
                 Ok(line) => Given::Line(line),

@@ -28,7 +28,7 @@ pub(crate) use self::statement::fuzz;
 use self::{
     answer::Answer,
     input::{Given, Input},
-    sessions::{Seat, Sessions},
+    sessions::{SessionNo, Sessions},
     statement::{FORMS, Form, Show, Statement},
 };
 use crate::{
@@ -46,7 +46,7 @@ const ANSWER_WAIT: Duration = Duration::from_millis(300);
 const ANSWER_WAIT_OF_SCRIPTS: Duration = Duration::from_secs(10);
 
 /// The interval at which waits are polled, at first and at most.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
 /// An event of the shell.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) enum Event {
     /// The requested line has arrived.
     Given(Given),
     /// A session has finished its statement.
-    Answered(Seat, Result<Answer, String>),
+    Answered(SessionNo, Result<Answer, String>),
     /// A signal was received.
     Signal(Signal),
 }
@@ -70,7 +70,7 @@ pub(crate) fn run(db: &Database, json: bool, keep_going: bool) -> Result<ExitCod
     let signals = send.clone();
     thread::Builder::new().name("signals".into()).spawn(move || {
         if interrupt.wait().is_ok()
-            && let Some(signal) = Signal::come()
+            && let Some(signal) = Signal::received()
         {
             let _ = signals.send(Event::Signal(signal));
         }
@@ -127,7 +127,7 @@ impl Shell<'_> {
             match said {
                 Ok(None) => {}
                 Ok(Some(Statement::Quit)) => return,
-                Ok(Some(statement)) => self.obey(statement),
+                Ok(Some(statement)) => self.execute(statement),
                 Err(why) => self.reply(Err(why)),
             }
         }
@@ -163,18 +163,18 @@ impl Shell<'_> {
                         }
                     };
                 }
-                Ok(other) => self.take(other),
+                Ok(other) => self.handle(other),
                 Err(_) => return None,
             }
         }
         None
     }
 
-    fn take(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
-            Event::Answered(seat, answer) => {
-                let line = self.sessions.answered(seat);
-                self.print_answer(seat, line, answer);
+            Event::Answered(session_no, answer) => {
+                let line = self.sessions.answered(session_no);
+                self.print_answer(session_no, line, answer);
             }
             Event::Signal(signal) => self.signal = Some(signal),
             // No line is requested at this time.
@@ -182,27 +182,27 @@ impl Shell<'_> {
         }
     }
 
-    fn obey(&mut self, statement: Statement) {
-        let seat = self.sessions.current();
+    fn execute(&mut self, statement: Statement) {
+        let session_no = self.sessions.current();
         let answer = match statement {
             Statement::Work(work) => match self.sessions.give(work, self.line) {
-                Ok(()) => return self.finish_waiting(seat),
-                Err(why) => return self.print_answer(seat, self.line, Err(why)),
+                Ok(()) => return self.wait_for_answer(session_no),
+                Err(why) => return self.print_answer(session_no, self.line, Err(why)),
             },
             Statement::Show(what) => Ok(self.show(what)),
             Statement::Interrupt(name) => self.interrupt(&name),
-            Statement::Session(name) => self.go_to(&name).map_err(|failure| failure.to_string()),
+            Statement::Session(name) => self.switch_to(&name).map_err(|failure| failure.to_string()),
             Statement::Wait => {
                 while self.sessions.are_busy() && !self.is_over() {
                     match self.events.recv() {
-                        Ok(event) => self.take(event),
+                        Ok(event) => self.handle(event),
                         Err(_) => return,
                     }
                 }
                 if self.is_over() {
                     return;
                 }
-                Ok(Answer::said("no statement is under way", json!({ "waited": true })))
+                Ok(Answer::message("no statement is under way", json!({ "waited": true })))
             }
             Statement::Help(form) => Ok(help(form)),
             Statement::Quit => return,
@@ -211,7 +211,7 @@ impl Shell<'_> {
     }
 
     fn show(&mut self, what: Show) -> Answer {
-        self.sessions.look(&self.db.lock_waits());
+        self.sessions.update_waits(&self.db.lock_waits());
         let names = |trx| self.sessions.owner(trx);
         match what {
             Show::Transactions => show::transactions(self.db, &names),
@@ -227,10 +227,10 @@ impl Shell<'_> {
 
     fn interrupt(&mut self, name: &str) -> std::result::Result<Answer, String> {
         let waits = self.db.lock_waits();
-        self.sessions.look(&waits);
+        self.sessions.update_waits(&waits);
         let wait = waits.iter().find(|wait| self.sessions.owner(wait.trx).as_deref() == Some(name));
         if wait.is_some_and(|wait| self.db.interrupt(wait.trx.0)) {
-            return Ok(Answer::said(
+            return Ok(Answer::message(
                 format!("session {name} is interrupted"),
                 json!({ "interrupted": name }),
             ));
@@ -238,29 +238,29 @@ impl Shell<'_> {
         Err(format!("there is no session {name} that waits for a lock: `waits` lists those that do"))
     }
 
-    fn go_to(&mut self, name: &str) -> Result<Answer> {
+    fn switch_to(&mut self, name: &str) -> Result<Answer> {
         printable("name of a session", name)?;
         if name.is_empty() {
-            return Err(Failure::said("a session has a name: give it one"));
+            return Err(Failure::message("a session has a name: give it one"));
         }
-        let made = self.sessions.go_to(name)?;
+        let made = self.sessions.switch_to(name)?;
         let text = if made { format!("session {name} is new") } else { format!("session {name}") };
-        Ok(Answer::said(text, json!({ "made": made })))
+        Ok(Answer::message(text, json!({ "made": made })))
     }
 
     /// Waits until the given statement is answered, or known to wait for a lock; then for a moment for other statements
     /// that may continue because of it. Their answers are printed after its answer, if they arrive soon.
-    fn finish_waiting(&mut self, given: Seat) {
-        let (start, mut pause) = (Instant::now(), LOOKS.0);
+    fn wait_for_answer(&mut self, given: SessionNo) {
+        let (start, mut pause) = (Instant::now(), POLL_INTERVALS.0);
         let mut held = Vec::new();
         while !self.is_over() {
             let waits = self.db.lock_waits();
-            self.sessions.look(&waits);
+            self.sessions.update_waits(&waits);
             let patient = start.elapsed() < self.answer_wait();
-            let runs = self.sessions.running().any(|seat| seat == given);
+            let runs = self.sessions.running().any(|session_no| session_no == given);
             if !runs || !patient {
                 for event in held.drain(..) {
-                    self.take(event);
+                    self.handle(event);
                 }
             }
             // If no session waits for a lock, a script waits for its statement without a limit.
@@ -269,27 +269,29 @@ impl Shell<'_> {
                 break;
             }
             match self.events.recv_timeout(pause) {
-                Ok(event @ Event::Answered(seat, _)) if seat != given && runs && patient => held.push(event),
-                Ok(event) => self.take(event),
-                Err(RecvTimeoutError::Timeout) => pause = LOOKS.1.min(pause * 2),
+                Ok(event @ Event::Answered(session_no, _)) if session_no != given && runs && patient => {
+                    held.push(event);
+                }
+                Ok(event) => self.handle(event),
+                Err(RecvTimeoutError::Timeout) => pause = POLL_INTERVALS.1.min(pause * 2),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         for event in held {
-            self.take(event);
+            self.handle(event);
         }
-        for (seat, line, behind) in self.sessions.newly_waiting() {
-            let name = self.sessions.name(seat);
-            let text = format!("session {name} waits for {behind}");
-            let object = Answer::said("", json!({ "waits_for": show::ids(&behind) })).object();
-            self.say(seat, line, text, object);
+        for (session_no, line, blockers) in self.sessions.newly_waiting() {
+            let name = self.sessions.name(session_no);
+            let text = format!("session {name} waits for {blockers}");
+            let object = Answer::message("", json!({ "waits_for": show::ids(&blockers) })).object();
+            self.say(session_no, line, text, object);
         }
     }
 
     /// Prints the result of a session's work.
-    fn print_answer(&mut self, seat: Seat, line: u64, answer: Result<Answer, String>) {
-        let whose = self.sessions.name_among(seat).map(str::to_owned);
-        self.print_answer_of(seat, line, whose.as_deref(), answer);
+    fn print_answer(&mut self, session_no: SessionNo, line: u64, answer: Result<Answer, String>) {
+        let whose = self.sessions.name_among(session_no).map(str::to_owned);
+        self.print_answer_of(session_no, line, whose.as_deref(), answer);
     }
 
     /// Prints the shell's own answer to a line.
@@ -299,13 +301,13 @@ impl Shell<'_> {
 
     fn print_answer_of(
         &mut self,
-        seat: Seat,
+        session_no: SessionNo,
         line: u64,
         whose: Option<&str>,
         answer: Result<Answer, String>,
     ) {
         match answer {
-            Ok(answer) if self.json => self.say(seat, line, String::new(), answer.object()),
+            Ok(answer) if self.json => self.say(session_no, line, String::new(), answer.object()),
             Ok(answer) => {
                 let text = answer.text();
                 let text = match whose {
@@ -313,7 +315,7 @@ impl Shell<'_> {
                     Some(name) if text.contains('\n') => format!("{name}:\n{text}"),
                     Some(name) => format!("{name}: {text}"),
                 };
-                self.say(seat, line, text, Map::new());
+                self.say(session_no, line, text, Map::new());
             }
             Err(why) => {
                 self.failed = true;
@@ -325,15 +327,15 @@ impl Shell<'_> {
                     }
                 }
                 let object = Map::from_iter([("error".to_owned(), Value::from(&why[..]))]);
-                self.say(seat, line, format!("error: {whose}{why}"), object);
+                self.say(session_no, line, format!("error: {whose}{why}"), object);
             }
         }
     }
 
     /// Prints a message, as text or as JSON.
-    fn say(&mut self, seat: Seat, line: u64, text: String, mut object: Map<String, Value>) {
+    fn say(&mut self, session_no: SessionNo, line: u64, text: String, mut object: Map<String, Value>) {
         if self.json {
-            object.insert("session".into(), self.sessions.name(seat).into());
+            object.insert("session".into(), self.sessions.name(session_no).into());
             object.insert("line".into(), line.into());
             self.print(format!("{}\n", Value::Object(object)));
         } else {
@@ -353,34 +355,34 @@ impl Shell<'_> {
         loop {
             let open = self.sessions.take_idle();
             let ended = open.is_empty();
-            for (seat, transaction) in open {
+            for (session_no, transaction) in open {
                 let name =
-                    self.sessions.name_among(seat).map_or_else(String::new, |name| format!("{name}: "));
+                    self.sessions.name_among(session_no).map_or_else(String::new, |name| format!("{name}: "));
                 match transaction.rollback() {
                     Ok(()) => {
-                        let object = Answer::said("", json!({ "rolled_back": true })).object();
+                        let object = Answer::message("", json!({ "rolled_back": true })).object();
                         self.say(
-                            seat,
+                            session_no,
                             self.line,
                             format!("{name}the open transaction is rolled back"),
                             object,
                         );
                     }
-                    Err(error) => self.print_answer(seat, self.line, Err(error.to_string())),
+                    Err(error) => self.print_answer(session_no, self.line, Err(error.to_string())),
                 }
             }
             if !self.await_running() && ended {
                 break;
             }
         }
-        for (seat, behind) in self.sessions.busy() {
-            let why = match behind {
-                Some(behind) => format!(
-                    "its statement still waits for {behind}: it is given up, and rolled back when the database opens again"
+        for (session_no, blockers) in self.sessions.busy() {
+            let why = match blockers {
+                Some(blockers) => format!(
+                    "its statement still waits for {blockers}: it is given up, and rolled back when the database opens again"
                 ),
                 None => "its statement is still under way: whether it was done shows when the database is opened again".into(),
             };
-            self.print_answer(seat, self.line, Err(why));
+            self.print_answer(session_no, self.line, Err(why));
         }
     }
 
@@ -397,17 +399,17 @@ impl Shell<'_> {
         loop {
             while let Ok(event) = self.events.try_recv() {
                 answered = true;
-                self.take(event);
+                self.handle(event);
             }
             let waits = self.db.lock_waits();
-            self.sessions.look(&waits);
+            self.sessions.update_waits(&waits);
             let patient = start.elapsed() < self.answer_wait() || (waits.is_empty() && self.signal.is_none());
             if !patient || self.sessions.running().next().is_none() {
                 return answered;
             }
-            if let Ok(event) = self.events.recv_timeout(LOOKS.1) {
+            if let Ok(event) = self.events.recv_timeout(POLL_INTERVALS.1) {
                 answered = true;
-                self.take(event);
+                self.handle(event);
             }
         }
     }
@@ -417,7 +419,10 @@ impl Shell<'_> {
 fn help(form: Option<&Form>) -> Answer {
     let object = |form: &Form| json!({ "form": form.text(), "does": form.does });
     if let Some(form) = form {
-        return Answer::said(format!("{}\n  {}", form.text(), form.does), json!({ "help": [object(form)] }));
+        return Answer::message(
+            format!("{}\n  {}", form.text(), form.does),
+            json!({ "help": [object(form)] }),
+        );
     }
     let mut grid = Grid::new(["statement", "what it does"]);
     for form in FORMS {
@@ -426,5 +431,5 @@ fn help(form: Option<&Form>) -> Answer {
     let notes = "Quotes '...' and \"...\" hold a word with blanks, or any bytes by \\n \\t \\\\ \\' \\\" \\xHH. `help WORD` \
                  shows its form.\n\
                  Ctrl-C discards a line; while a statement is under way it ends the shell.";
-    Answer::said(grid.text() + notes, json!({ "help": FORMS.iter().map(object).collect::<Vec<_>>() }))
+    Answer::message(grid.text() + notes, json!({ "help": FORMS.iter().map(object).collect::<Vec<_>>() }))
 }

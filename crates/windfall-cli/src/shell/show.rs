@@ -57,7 +57,7 @@ pub(super) fn waits(db: &Database, names: Names<'_>) -> Answer {
 /// Returns the most recent deadlock.
 pub(super) fn deadlock(db: &Database) -> Answer {
     let Some(Deadlock { cycle, .. }) = db.last_deadlock() else {
-        return Answer::said("there was no deadlock", json!({ "deadlock": null }));
+        return Answer::message("there was no deadlock", json!({ "deadlock": null }));
     };
     let mut lines = Vec::new();
     let mut list = Vec::new();
@@ -83,7 +83,7 @@ pub(super) fn deadlock(db: &Database) -> Answer {
     }
     let victim = cycle.first().map(|blocked| blocked.trx);
     lines.extend(victim.map(|trx| format!("transaction {trx} was rolled back")));
-    Answer::said(lines.join("\n"), json!({ "deadlock": list, "gave_way": victim.map(|trx| trx.0) }))
+    Answer::message(lines.join("\n"), json!({ "deadlock": list, "gave_way": victim.map(|trx| trx.0) }))
 }
 
 /// Returns the prepared transactions.
@@ -161,7 +161,7 @@ pub(super) fn status(db: &Database) -> Answer {
         grid.line([name.to_owned(), shown(value)]);
     }
     let object = lines.iter().map(|(name, value, _)| ((*name).to_owned(), Value::from(*value)));
-    Answer::said(grid.text(), json!({ "status": Value::Object(object.collect()) }))
+    Answer::message(grid.text(), json!({ "status": Value::Object(object.collect()) }))
 }
 
 /// Returns the numbers of the transactions that block a wait.

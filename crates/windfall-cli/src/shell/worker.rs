@@ -3,7 +3,7 @@
 //! **Purpose.** Executes the work of one session, one statement after the other, in its transaction if one is open.
 //!
 //! **Invariants.** Every statement is answered, also one that panics. A transaction that was ended by an error is
-//! removed, and the answer says so. An answer with rows takes no more memory than [`LONGEST`] allows.
+//! removed, and the answer says so. An answer with rows takes no more memory than [`MAX_ANSWER_BYTES`] allows.
 
 use std::{
     ops::Bound,
@@ -32,11 +32,11 @@ use crate::{
 };
 
 /// The maximum bytes of keys and values in an answer.
-const LONGEST: usize = 64 << 20;
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// The transaction of a session, if one is open: the thread works in it, and other threads may read its state.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Place(Arc<RwLock<Option<Transaction>>>);
+pub(super) struct SessionTransaction(Arc<RwLock<Option<Transaction>>>);
 
 /// The visible state of a session's transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +47,9 @@ pub(super) struct Open {
     pub isolation: Isolation,
 }
 
-impl Place {
+impl SessionTransaction {
     /// Returns the state of the open transaction; none while it is being ended.
-    pub(super) fn look(&self) -> Option<Open> {
+    pub(super) fn state(&self) -> Option<Open> {
         let inner = match self.0.try_read() {
             Ok(inner) => inner,
             Err(TryLockError::Poisoned(inner)) => inner.into_inner(),
@@ -76,13 +76,13 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct Worker {
     db: Database,
-    place: Place,
+    transaction: SessionTransaction,
 }
 
 impl Worker {
-    /// Returns a worker for the transaction of this place.
-    pub(super) fn new(db: Database, place: Place) -> Self {
-        Self { db, place }
+    /// Returns a worker that works in this transaction.
+    pub(super) fn new(db: Database, transaction: SessionTransaction) -> Self {
+        Self { db, transaction }
     }
 
     /// Executes a statement.
@@ -91,7 +91,7 @@ impl Worker {
     /// Errors of the library, with a note if the transaction is over.
     pub(super) fn run(&self, work: Work) -> Result<Answer, String> {
         let done = catch_unwind(AssertUnwindSafe(|| self.answer(work))).unwrap_or_else(|_| {
-            Err(Failure::said("the statement has panicked, which is a bug: please report it"))
+            Err(Failure::message("the statement has panicked, which is a bug: please report it"))
         });
         let over = self.drop_if_ended();
         done.map_err(
@@ -102,10 +102,10 @@ impl Worker {
     /// Removes a transaction that was ended by an error. Returns whether there was one.
     fn drop_if_ended(&self) -> bool {
         // An empty statement has no effect, but it fails if the transaction is over.
-        let asked = self.place.read().as_ref().map(|trx| trx.atomically(|| Ok(())));
+        let asked = self.transaction.read().as_ref().map(|trx| trx.atomically(|| Ok(())));
         let over = matches!(asked, Some(Err(Error::Transaction(TransactionError::RolledBack(_)))));
         if over {
-            drop(self.place.take());
+            drop(self.transaction.take());
         }
         over
     }
@@ -116,28 +116,28 @@ impl Worker {
             Work::Begin(begin) => self.begin(&begin)?,
             Work::Commit => {
                 ended(self.taken()?.commit())?;
-                Answer::said("committed", json!({ "committed": true }))
+                Answer::message("committed", json!({ "committed": true }))
             }
             Work::Rollback => {
                 ended(self.taken()?.rollback())?;
-                Answer::said("rolled back", json!({ "rolled_back": true }))
+                Answer::message("rolled back", json!({ "rolled_back": true }))
             }
             Work::Savepoint(name) => {
                 self.with(|trx| trx.savepoint(&name))?;
-                Answer::said(format!("savepoint {name}"), json!({ "savepoint": name }))
+                Answer::message(format!("savepoint {name}"), json!({ "savepoint": name }))
             }
             Work::RollbackTo(name) => {
                 self.with(|trx| trx.rollback_to(&name))?;
-                Answer::said(format!("rolled back to {name}"), json!({ "rolled_back_to": name }))
+                Answer::message(format!("rolled back to {name}"), json!({ "rolled_back_to": name }))
             }
             Work::Release(name) => {
                 self.with(|trx| trx.release(&name))?;
-                Answer::said(format!("released {name}"), json!({ "released": name }))
+                Answer::message(format!("released {name}"), json!({ "released": name }))
             }
             Work::Prepare(xid) => {
                 self.with(|trx| trx.prepare(&xid))?;
                 // Without its handle it can be ended by its name.
-                drop(self.place.take());
+                drop(self.transaction.take());
                 about("prepared as", "prepared", &xid)
             }
             Work::CommitPrepared(xid) => {
@@ -154,7 +154,7 @@ impl Worker {
                 let deleted = self.table(&table, None, |table, in_trx, _| {
                     Ok(in_trx.map_or_else(|| table.delete(&key), |in_trx| in_trx.delete(&key))?)
                 })?;
-                Answer::said(if deleted { "deleted" } else { "no row" }, json!({ "deleted": deleted }))
+                Answer::message(if deleted { "deleted" } else { "no row" }, json!({ "deleted": deleted }))
             }
             Work::Scan(scan) => self.scan(scan)?,
             Work::Create { table, columns } => self.create(&table, &columns)?,
@@ -162,29 +162,29 @@ impl Worker {
                 let names = once_each(&tables)?;
                 self.outside("drop")?;
                 db.drop_tables(&names)?;
-                Answer::said(format!("dropped {}", names.join(", ")), json!({ "dropped": names }))
+                Answer::message(format!("dropped {}", names.join(", ")), json!({ "dropped": names }))
             }
             Work::Truncate(table) => {
                 self.outside("truncate")?;
                 db.truncate_table(&table)?;
-                Answer::said(format!("truncated {table}"), json!({ "truncated": table }))
+                Answer::message(format!("truncated {table}"), json!({ "truncated": table }))
             }
             Work::Rename { from, to } => {
                 printable("table name", &to)?;
                 self.outside("rename")?;
                 db.rename_table(&from, &to)?;
-                Answer::said(format!("renamed {from} to {to}"), json!({ "renamed": from, "to": to }))
+                Answer::message(format!("renamed {from} to {to}"), json!({ "renamed": from, "to": to }))
             }
             Work::Tables => {
                 let listing = Listing::of(db)?;
-                Answer::said(listing.text(), listing.json())
+                Answer::message(listing.text(), listing.json())
             }
         })
     }
 
     fn begin(&self, begin: &Begin) -> Result<Answer> {
-        if self.place.read().is_some() {
-            return Err(Failure::said(
+        if self.transaction.read().is_some() {
+            return Err(Failure::message(
                 "a transaction is open: `commit` it or `rollback` first, or use another session",
             ));
         }
@@ -199,25 +199,25 @@ impl Worker {
         if let Some(wait) = begin.wait {
             options = options.lock_wait(wait);
         }
-        self.place.put(self.db.begin(options));
+        self.transaction.put(self.db.begin(options));
         let level = level(isolation);
-        Ok(Answer::said(format!("begun, {level}"), json!({ "begun": level })))
+        Ok(Answer::message(format!("begun, {level}"), json!({ "begun": level })))
     }
 
     /// Removes and returns the transaction, to end it.
     fn taken(&self) -> Result<Transaction> {
-        self.place.take().ok_or_else(none_open)
+        self.transaction.take().ok_or_else(none_open)
     }
 
     /// Calls `run` with the transaction.
     fn with<T>(&self, run: impl FnOnce(&Transaction) -> windfall::Result<T>) -> Result<T> {
-        Ok(run(self.place.read().as_ref().ok_or_else(none_open)?)?)
+        Ok(run(self.transaction.read().as_ref().ok_or_else(none_open)?)?)
     }
 
     /// Rejects a statement that cannot be part of a transaction.
     fn outside(&self, word: &str) -> Result<()> {
-        if self.place.read().is_some() {
-            return Err(Failure::said(format!(
+        if self.transaction.read().is_some() {
+            return Err(Failure::message(format!(
                 "`{word}` is no part of a transaction: `commit` or `rollback` first, or use another session"
             )));
         }
@@ -231,9 +231,9 @@ impl Worker {
         lock: Option<RowLock>,
         run: impl FnOnce(&Table, Option<TxTable<'_>>, Option<Columns>) -> Result<T>,
     ) -> Result<T> {
-        let open = self.place.read();
+        let open = self.transaction.read();
         if lock.is_some() && open.is_none() {
-            return Err(Failure::said("a lock lasts as long as a transaction: `begin` one first"));
+            return Err(Failure::message("a lock lasts as long as a transaction: `begin` one first"));
         }
         let table = self.db.table(name)?;
         let columns = Columns::from_metadata(&table.metadata());
@@ -261,7 +261,7 @@ impl Worker {
                 None => store(table, key, &value, replace),
             }?;
             let word = if replace { "put" } else { "inserted" };
-            Ok(Answer::said(word, json!({ word: true })))
+            Ok(Answer::message(word, json!({ word: true })))
         })
     }
 
@@ -288,10 +288,10 @@ impl Worker {
             {
                 let (key, value) = row?;
                 length += key.len() + value.len();
-                if length > LONGEST {
-                    return Err(Failure::said(format!(
+                if length > MAX_ANSWER_BYTES {
+                    return Err(Failure::message(format!(
                         "the rows have more than {}: give a limit, or use `windfall scan`, which prints any number",
-                        units::bytes(LONGEST as f64)
+                        units::bytes(MAX_ANSWER_BYTES as f64)
                     )));
                 }
                 rows.push((key, value));
@@ -305,7 +305,7 @@ impl Worker {
         let columns = schema::columns(columns.iter().map(String::as_str), None)?;
         self.outside("create")?;
         self.db.create_table(table, engine::with_metadata(columns.to_metadata()?))?;
-        Ok(Answer::said(
+        Ok(Answer::message(
             format!("created {table} (key: {})", columns.key),
             json!({ "created": table, "key": columns.key, "columns": columns.others }),
         ))
@@ -322,7 +322,7 @@ fn value(table: &str, columns: Option<&Columns>, fields: &[Vec<u8>]) -> Result<V
     let given = units::things(fields.len() as u64, "field");
     match (columns, fields) {
         (None, [value]) => Ok(value.clone()),
-        (None, _) => Err(Failure::said(format!(
+        (None, _) => Err(Failure::message(format!(
             "{table} has no columns, for it was not made by `windfall`: give the key and one value, not {given}"
         ))),
         (Some(columns), _) => {
@@ -330,26 +330,27 @@ fn value(table: &str, columns: Option<&Columns>, fields: &[Vec<u8>]) -> Result<V
                 let (key, others) = (output::quoted(columns.key.as_bytes()), output::listed(&columns.others));
                 let then =
                     if others.is_empty() { "and nothing else".into() } else { format!("then {others}") };
-                return Err(Failure::said(format!(
+                return Err(Failure::message(format!(
                     "{table} takes the key {key}, {then}: after the key there are {given}"
                 )));
             }
             let fields: Vec<&[u8]> = fields.iter().map(Vec::as_slice).collect();
-            columns::encode(&fields).ok_or_else(|| Failure::said("the row is too long: it has at most 4 GiB"))
+            columns::encode(&fields)
+                .ok_or_else(|| Failure::message("the row is too long: it has at most 4 GiB"))
         }
     }
 }
 
 /// Converts the result of ending a transaction, which is over also if that fails.
 fn ended(done: windfall::Result<()>) -> Result<()> {
-    done.map_err(|error| Failure::said(format!("{error}; the transaction is over")))
+    done.map_err(|error| Failure::message(format!("{error}; the transaction is over")))
 }
 
 fn none_open() -> Failure {
-    Failure::said("no transaction is open: `begin` one first")
+    Failure::message("no transaction is open: `begin` one first")
 }
 
 /// Returns the answer about a prepared transaction.
 fn about(text: &str, name: &str, xid: &[u8]) -> Answer {
-    Answer::said(format!("{text} {}", output::text(xid)), json!({ name: output::value(xid) }))
+    Answer::message(format!("{text} {}", output::text(xid)), json!({ name: output::value(xid) }))
 }

@@ -8,13 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::Place;
+use crate::Folder;
 
 /// Runs a benchmark and checks the format of its output.
 #[track_caller]
 fn quick(name: &str, more: &[&str]) -> serde_json::Value {
-    let place = Place::new();
-    let printed = place.call(&[&["--json", "bench", name, "--quick"], more].concat());
+    let folder = Folder::new();
+    let printed = folder.call(&[&["--json", "bench", name, "--quick"], more].concat());
     assert_eq!(printed.code, 0, "a quick run shows that it runs: {}", printed.err);
     let json = printed.json();
     assert_eq!((&json["bench"], &json["quick"]), (&name.into(), &true.into()));
@@ -28,7 +28,7 @@ fn quick(name: &str, more: &[&str]) -> serde_json::Value {
         let holds = if claim["relation"] == "<=" { value <= bound } else { value >= bound };
         assert_eq!(claim["holds"], holds, "{claim}");
     }
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "a benchmark cleans up");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "a benchmark cleans up");
     json
 }
 
@@ -155,13 +155,13 @@ fn a_cost_that_grows_with_what_there_is_is_found() {
 fn one_factor_of_a_drop_can_be_had_alone() {
     let json = quick("drop", &["--only", "handles,cursors"]);
     assert_eq!(json["facts"]["factors"].as_array().unwrap().len(), 2);
-    let printed = Place::new().call(&["bench", "drop", "--quick", "--only", "nonsense"]);
+    let printed = Folder::new().call(&["bench", "drop", "--quick", "--only", "nonsense"]);
     assert!(
         printed.code == 2 && printed.out.contains("nonsense") && printed.out.contains("hash-index"),
         "{}",
         printed.out
     );
-    Place::new().call(&["bench", "read", "--only", "rows"]).refused(&["--only rows", "windfall bench drop"]);
+    Folder::new().call(&["bench", "read", "--only", "rows"]).refused(&["--only rows", "windfall bench drop"]);
 }
 
 #[test]
@@ -221,20 +221,20 @@ fn transactions() {
 }
 
 /// Puts a failing tool of that name before the real one in the search path.
-fn break_tool(place: &Place, name: &str) -> String {
-    let folder = place.path().join("tools");
-    fs::create_dir(&folder).unwrap();
-    let tool = folder.join(name);
+fn break_tool(folder: &Folder, name: &str) -> String {
+    let tools = folder.path().join("tools");
+    fs::create_dir(&tools).unwrap();
+    let tool = tools.join(name);
     fs::write(&tool, "#!/bin/sh\necho 'it is broken' >&2\nexit 3\n").unwrap();
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
-    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+    format!("{}:{}", tools.display(), std::env::var("PATH").unwrap())
 }
 
 #[test]
 fn a_part_that_fails_leaves_the_others_standing() {
-    let place = Place::new();
-    let path = break_tool(&place, "strace");
-    let printed = place.command(&["--json", "bench", "drop", "--quick"]).env("PATH", path).output().unwrap();
+    let folder = Folder::new();
+    let path = break_tool(&folder, "strace");
+    let printed = folder.command(&["--json", "bench", "drop", "--quick"]).env("PATH", path).output().unwrap();
     let printed = crate::printed(&printed);
     assert_eq!(printed.code, 2, "{}", printed.err);
     let json = printed.json();
@@ -250,16 +250,16 @@ fn a_part_that_fails_leaves_the_others_standing() {
 
 #[test]
 fn a_benchmark_that_is_killed_leaves_no_files() {
-    let place = Place::new();
-    let mut child = place.command(&["bench", "footprint", "--dir", "a/b"]).spawn().unwrap();
-    let database = place.path().join(format!("a/b/footprint-{}/footprint/windfall.control", child.id()));
+    let folder = Folder::new();
+    let mut child = folder.command(&["bench", "footprint", "--dir", "a/b"]).spawn().unwrap();
+    let database = folder.path().join(format!("a/b/footprint-{}/footprint/windfall.control", child.id()));
     while !database.exists() {
         thread::sleep(Duration::from_millis(5));
     }
     child.kill().unwrap();
     child.wait().unwrap();
     let start = Instant::now();
-    while place.path().join("a").exists() {
+    while folder.path().join("a").exists() {
         assert!(start.elapsed() < Duration::from_mins(10), "the folder is still there");
         thread::sleep(Duration::from_millis(20));
     }
@@ -267,6 +267,6 @@ fn a_benchmark_that_is_killed_leaves_no_files() {
 
 #[test]
 fn people_get_a_table() {
-    let printed = Place::new().call(&["bench", "footprint", "--quick"]);
+    let printed = Folder::new().call(&["bench", "footprint", "--quick"]);
     assert!(printed.out.contains("claim") && printed.out.contains("too small to prove"), "{}", printed.out);
 }

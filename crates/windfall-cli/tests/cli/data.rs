@@ -2,35 +2,35 @@
 
 use serde_json::json;
 
-use crate::Place;
+use crate::Folder;
 
 const CITIES: &str = "id,city,people\n1,Oslo,709000\n2,\"Brno, CZ\",400000\n3,Ύδρα,1900\n";
 
-fn cities() -> Place {
-    let place = Place::new();
-    place.file("cities.csv", CITIES);
-    place.call(&["load", "cities", "cities.csv"]).served();
-    place
+fn cities() -> Folder {
+    let folder = Folder::new();
+    folder.file("cities.csv", CITIES);
+    folder.call(&["load", "cities", "cities.csv"]).served();
+    folder
 }
 
 #[test]
 fn rows_of_a_file_can_be_read_back() {
-    let place = Place::new();
-    place.file("cities.csv", CITIES);
-    let printed = place.call(&["load", "cities", "cities.csv"]).served();
+    let folder = Folder::new();
+    folder.file("cities.csv", CITIES);
+    let printed = folder.call(&["load", "cities", "cities.csv"]).served();
     assert_eq!(printed.out, "loaded 3 rows into cities (key: id)\n");
-    let printed = place.call(&["get", "cities", "2"]).served();
+    let printed = folder.call(&["get", "cities", "2"]).served();
     assert_eq!(printed.out, "column  value\nid      2\ncity    Brno, CZ\npeople  400000\n");
-    let printed = place.call(&["--json", "get", "cities", "3"]).served();
+    let printed = folder.call(&["--json", "get", "cities", "3"]).served();
     assert_eq!(printed.json(), json!({ "id": "3", "city": "Ύδρα", "people": "1900" }));
-    assert_eq!(place.call(&["scan", "cities"]).served().out, CITIES);
+    assert_eq!(folder.call(&["scan", "cities"]).served().out, CITIES);
 }
 
 #[test]
 fn a_scan_has_ends_a_limit_and_two_directions() {
-    let place = cities();
+    let folder = cities();
     let ids = |arguments: &[&str]| -> Vec<String> {
-        let printed = place.call(&[&["--json", "scan", "cities"], arguments].concat()).served();
+        let printed = folder.call(&[&["--json", "scan", "cities"], arguments].concat()).served();
         printed.json().as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(ids(&[]), ["1", "2", "3"]);
@@ -45,140 +45,140 @@ fn a_scan_has_ends_a_limit_and_two_directions() {
 
 #[test]
 fn any_column_can_be_the_key_and_lines_can_come_over_a_pipe() {
-    let place = Place::new();
+    let folder = Folder::new();
     let printed =
-        place.feed(&["--json", "load", "t", "-", "--key", "b", "--delimiter", "tab"], "a\tb\nx\t2\ny\t1\n");
+        folder.feed(&["--json", "load", "t", "-", "--key", "b", "--delimiter", "tab"], "a\tb\nx\t2\ny\t1\n");
     assert_eq!(
         printed.served().json(),
         json!({ "table": "t", "key": "b", "columns": ["a"], "rows": 2, "skipped": 0 })
     );
-    assert_eq!(place.call(&["scan", "t"]).served().out, "b,a\n1,y\n2,x\n");
-    place.file("more.tsv", "a\tb\nz\t3\n");
-    place.call(&["load", "t", "more.tsv", "--key", "b"]).served();
-    assert_eq!(place.call(&["scan", "t", "--from", "3"]).served().out, "b,a\n3,z\n");
+    assert_eq!(folder.call(&["scan", "t"]).served().out, "b,a\n1,y\n2,x\n");
+    folder.file("more.tsv", "a\tb\nz\t3\n");
+    folder.call(&["load", "t", "more.tsv", "--key", "b"]).served();
+    assert_eq!(folder.call(&["scan", "t", "--from", "3"]).served().out, "b,a\n3,z\n");
 }
 
 #[test]
 fn a_table_lives_from_create_to_drop() {
-    let place = Place::new();
-    place.call(&["create", "t", "--columns", "a,b,c", "--key", "b"]).served();
-    place.call(&["create", "u", "--columns", "x"]).served();
-    let printed = place.call(&["tables"]).served();
+    let folder = Folder::new();
+    folder.call(&["create", "t", "--columns", "a,b,c", "--key", "b"]).served();
+    folder.call(&["create", "u", "--columns", "x"]).served();
+    let printed = folder.call(&["tables"]).served();
     assert_eq!(
         printed.out,
         "table  file  indexes  key  columns\nt       0 B  -        b    a, c\nu       0 B  -        x    -\n"
     );
-    place.feed(&["load", "t", "--key", "b"], "a,b,c\n1,2,3\n").served();
-    place.call(&["truncate", "t"]).served();
-    assert_eq!(place.call(&["scan", "t"]).served().out, "b,a,c\n");
-    let printed = place.call(&["--json", "drop", "t", "u"]).served();
+    folder.feed(&["load", "t", "--key", "b"], "a,b,c\n1,2,3\n").served();
+    folder.call(&["truncate", "t"]).served();
+    assert_eq!(folder.call(&["scan", "t"]).served().out, "b,a,c\n");
+    let printed = folder.call(&["--json", "drop", "t", "u"]).served();
     assert_eq!(printed.json()["dropped"], json!(["t", "u"]));
-    assert_eq!(place.call(&["tables"]).served().out, "no tables\n");
-    assert_eq!(place.call(&["--json", "tables"]).served().json(), json!({ "tables": [] }));
+    assert_eq!(folder.call(&["tables"]).served().out, "no tables\n");
+    assert_eq!(folder.call(&["--json", "tables"]).served().json(), json!({ "tables": [] }));
 }
 
 #[test]
 fn a_group_is_dropped_wholly_or_not_at_all() {
-    let place = cities();
-    place.call(&["drop", "cities", "nowhere"]).refused(&["nowhere"]);
-    assert_eq!(place.call(&["scan", "cities"]).served().out, CITIES);
+    let folder = cities();
+    folder.call(&["drop", "cities", "nowhere"]).refused(&["nowhere"]);
+    assert_eq!(folder.call(&["scan", "cities"]).served().out, CITIES);
 }
 
 #[test]
 fn a_bad_line_is_named_by_its_number() {
-    let place = Place::new();
+    let folder = Folder::new();
     let bad = "id,name\n1,one\n2\n3,three\n1,again\n,none\n";
-    let printed = place.feed(&["load", "t"], bad);
+    let printed = folder.feed(&["load", "t"], bad);
     printed.refused(&["line 3", "1 field,", "header has 2", "nothing was loaded"]);
-    place.call(&["get", "t", "1"]).refused(&["no table t"]);
+    folder.call(&["get", "t", "1"]).refused(&["no table t"]);
 
-    let printed = place.feed(&["load", "t", "--skip-bad"], bad).served();
+    let printed = folder.feed(&["load", "t", "--skip-bad"], bad).served();
     assert_eq!(printed.out, "loaded 2 rows into t (key: id), left out 3 bad lines\n");
     for what in
         ["line 3: it has 1 field,", "line 5: the key 1 is there already", "line 6: its key (id) is empty"]
     {
         assert!(printed.err.contains(what), "{what}: {}", printed.err);
     }
-    assert_eq!(place.call(&["scan", "t"]).served().out, "id,name\n1,one\n3,three\n");
+    assert_eq!(folder.call(&["scan", "t"]).served().out, "id,name\n1,one\n3,three\n");
 
     // The table existed before: the rows above the bad line stay.
-    let printed = place.feed(&["load", "t"], "id,name\n4,four\n3,other\n");
+    let printed = folder.feed(&["load", "t"], "id,name\n4,four\n3,other\n");
     printed.refused(&["line 3", "the key 3 is there already", "the row before it is loaded"]);
-    let printed = place.feed(&["load", "t"], "id,name\n5,five\n6,six\n3,other\n");
+    let printed = folder.feed(&["load", "t"], "id,name\n5,five\n6,six\n3,other\n");
     printed.refused(&["line 4", "2 rows before it are loaded"]);
-    place.feed(&["load", "t"], "id,name\n3,other\n").refused(&["line 2", "nothing was loaded"]);
-    assert_eq!(place.call(&["get", "t", "4", "--json"]).served().json()["name"], "four");
-    place.feed(&["load", "t", "--replace"], "id,name\n3,other\n").served();
-    assert_eq!(place.call(&["get", "t", "3", "--json"]).served().json()["name"], "other");
+    folder.feed(&["load", "t"], "id,name\n3,other\n").refused(&["line 2", "nothing was loaded"]);
+    assert_eq!(folder.call(&["get", "t", "4", "--json"]).served().json()["name"], "four");
+    folder.feed(&["load", "t", "--replace"], "id,name\n3,other\n").served();
+    assert_eq!(folder.call(&["get", "t", "3", "--json"]).served().json()["name"], "other");
 }
 
 #[test]
 fn line_numbers_count_the_lines_within_quotes() {
-    let place = Place::new();
-    let printed = place.feed(&["load", "t"], "id,text\n1,\"two\nlines\"\n2,a,b\n");
+    let folder = Folder::new();
+    let printed = folder.feed(&["load", "t"], "id,text\n1,\"two\nlines\"\n2,a,b\n");
     printed.refused(&["line 4", "3 fields"]);
-    place.feed(&["load", "t"], "id,text\n1,\"two\nlines\"\n").served();
+    folder.feed(&["load", "t"], "id,text\n1,\"two\nlines\"\n").served();
     assert_eq!(
-        place.call(&["get", "t", "1"]).served().out,
+        folder.call(&["get", "t", "1"]).served().out,
         "column  value\nid      1\ntext    two\\nlines\n"
     );
 }
 
 #[test]
 fn a_quote_that_is_never_closed_swallows_no_lines() {
-    let place = Place::new();
+    let folder = Folder::new();
     let cut = "id,text\n1,one\n2,\"two\n3,three\n";
-    place.feed(&["load", "t"], cut).refused(&["line 3", "never closed", "nothing was loaded"]);
-    let printed = place.feed(&["load", "t", "--skip-bad"], cut).served();
+    folder.feed(&["load", "t"], cut).refused(&["line 3", "never closed", "nothing was loaded"]);
+    let printed = folder.feed(&["load", "t", "--skip-bad"], cut).served();
     assert_eq!(printed.out, "loaded 1 row into t (key: id), left out 1 bad line\n");
-    place.feed(&["load", "u"], "\"id,text\n1,one\n").refused(&["line 1", "never closed"]);
+    folder.feed(&["load", "u"], "\"id,text\n1,one\n").refused(&["line 1", "never closed"]);
     // The last line needs no line break, and a quote within a field is a character.
-    place.feed(&["load", "u"], "id,text\n1,\"one\"").served();
-    place.feed(&["load", "u"], "id,text\n2,5\" pipe").served();
-    assert_eq!(place.call(&["scan", "u"]).served().out, "id,text\n1,one\n2,\"5\"\" pipe\"\n");
-    assert_eq!(place.feed(&["load", "v"], "id,text").served().out, "loaded 0 rows into v (key: id)\n");
+    folder.feed(&["load", "u"], "id,text\n1,\"one\"").served();
+    folder.feed(&["load", "u"], "id,text\n2,5\" pipe").served();
+    assert_eq!(folder.call(&["scan", "u"]).served().out, "id,text\n1,one\n2,\"5\"\" pipe\"\n");
+    assert_eq!(folder.feed(&["load", "v"], "id,text").served().out, "loaded 0 rows into v (key: id)\n");
 }
 
 #[test]
 fn files_of_other_systems_are_read() {
-    let place = Place::new();
-    place.file("t.csv", "\u{feff}\"id\", name \r\n1,one\r\n2,\"t\r\nwo\"\r\n");
-    place.call(&["load", "t", "t.csv"]).served();
-    assert_eq!(place.call(&["scan", "t"]).served().out, "id,name\n1,one\n2,\"t\r\nwo\"\n");
+    let folder = Folder::new();
+    folder.file("t.csv", "\u{feff}\"id\", name \r\n1,one\r\n2,\"t\r\nwo\"\r\n");
+    folder.call(&["load", "t", "t.csv"]).served();
+    assert_eq!(folder.call(&["scan", "t"]).served().out, "id,name\n1,one\n2,\"t\r\nwo\"\n");
 }
 
 #[test]
 fn blanks_around_the_names_of_columns_do_not_count() {
-    let place = Place::new();
-    place.call(&["create", "t", "--columns", "a, b"]).served();
-    place.feed(&["load", "t"], "a,b\n-1,x\n").served();
-    assert_eq!(place.call(&["--json", "get", "t", "-1"]).served().json(), json!({ "a": "-1", "b": "x" }));
-    assert_eq!(place.call(&["scan", "t", "--from", "-1", "--to", "-2"]).served().out, "a,b\n-1,x\n");
+    let folder = Folder::new();
+    folder.call(&["create", "t", "--columns", "a, b"]).served();
+    folder.feed(&["load", "t"], "a,b\n-1,x\n").served();
+    assert_eq!(folder.call(&["--json", "get", "t", "-1"]).served().json(), json!({ "a": "-1", "b": "x" }));
+    assert_eq!(folder.call(&["scan", "t", "--from", "-1", "--to", "-2"]).served().out, "a,b\n-1,x\n");
 }
 
 #[test]
 fn bytes_that_are_no_text_survive() {
-    let place = Place::new();
-    place.file("bytes.csv", b"id,raw\n1,\xff\xfe\n");
-    place.call(&["load", "t", "bytes.csv"]).served();
-    assert_eq!(place.call(&["--json", "get", "t", "1"]).served().json()["raw"], json!({ "hex": "fffe" }));
-    assert!(place.call(&["get", "t", "1"]).served().out.contains("\\xff\\xfe"));
+    let folder = Folder::new();
+    folder.file("bytes.csv", b"id,raw\n1,\xff\xfe\n");
+    folder.call(&["load", "t", "bytes.csv"]).served();
+    assert_eq!(folder.call(&["--json", "get", "t", "1"]).served().json()["raw"], json!({ "hex": "fffe" }));
+    assert!(folder.call(&["get", "t", "1"]).served().out.contains("\\xff\\xfe"));
 }
 
 #[test]
 fn long_values_survive() {
-    let place = Place::new();
+    let folder = Folder::new();
     let long = "x".repeat(3_000_000);
-    place.feed(&["load", "t"], &format!("id,text\n1,{long}\n")).served();
-    assert_eq!(place.call(&["--json", "get", "t", "1"]).served().json()["text"], json!(long));
+    folder.feed(&["load", "t"], &format!("id,text\n1,{long}\n")).served();
+    assert_eq!(folder.call(&["--json", "get", "t", "1"]).served().json()["text"], json!(long));
 }
 
 #[test]
 fn a_sound_database_is_called_sound() {
-    let place = cities();
-    let printed = place.call(&["check"]).served();
+    let folder = cities();
+    let printed = folder.call(&["check"]).served();
     assert!(printed.out.starts_with("sound: "), "{}", printed.out);
-    let printed = place.call(&["--json", "check"]).served();
+    let printed = folder.call(&["--json", "check"]).served();
     assert_eq!(printed.json()["sound"], true);
     assert_eq!(printed.json()["findings"], json!([]));
     assert!(printed.json()["checked"]["pages"].as_u64() > Some(0), "{}", printed.out);

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::Place;
+use crate::Folder;
 
 const SMALL: [&str; 17] = [
     "demo",
@@ -29,18 +29,18 @@ const SMALL: [&str; 17] = [
 
 #[test]
 fn a_demo_leaves_a_report() {
-    let place = Place::new();
-    let printed = place.call(&SMALL).served();
+    let folder = Folder::new();
+    let printed = folder.call(&SMALL).served();
     for words in
         ["longest time without a finished call", "with drops", "counted work of the drops", "report.html"]
     {
         assert!(printed.out.contains(words), "{words}: {}", printed.out);
     }
     let left: Vec<_> =
-        fs::read_dir(place.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        fs::read_dir(folder.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "the report and its numbers, nothing else: {left:?}");
 
-    let page = fs::read_to_string(place.path().join("out/report.html")).unwrap();
+    let page = fs::read_to_string(folder.path().join("out/report.html")).unwrap();
     assert_eq!(page.matches("<svg class=\"wide\"").count(), 5);
     assert_eq!(page.matches("<svg class=\"narrow\"").count(), 5);
     assert_eq!(page.matches("<figcaption>").count(), 5);
@@ -54,8 +54,8 @@ fn a_demo_leaves_a_report() {
 
 #[test]
 fn the_numbers_of_a_demo_hang_together() {
-    let place = Place::new();
-    let printed = place.call(&[&SMALL[..], &["--json"]].concat()).served();
+    let folder = Folder::new();
+    let printed = folder.call(&[&SMALL[..], &["--json"]].concat()).served();
     let json = printed.json();
     let (with, without) = (&json["with_drops"], &json["without_drops"]);
     let drops = with["drops"].as_array().unwrap();
@@ -87,15 +87,15 @@ fn the_numbers_of_a_demo_hang_together() {
 
 #[test]
 fn an_interrupted_demo_leaves_no_files() {
-    let place = Place::new();
-    let mut child = place.command(&["demo", "--pool", "64m", "--rows", "100000"]).spawn().unwrap();
-    while !place.path().join("windfall-demo/database/windfall.control").exists() {
+    let folder = Folder::new();
+    let mut child = folder.command(&["demo", "--pool", "64m", "--rows", "100000"]).spawn().unwrap();
+    while !folder.path().join("windfall-demo/database/windfall.control").exists() {
         thread::sleep(Duration::from_millis(5));
     }
     child.kill().unwrap();
     child.wait().unwrap();
     let start = Instant::now();
-    while place.path().join("windfall-demo").exists() {
+    while folder.path().join("windfall-demo").exists() {
         assert!(start.elapsed() < Duration::from_mins(10), "the folder is still there");
         thread::sleep(Duration::from_millis(20));
     }

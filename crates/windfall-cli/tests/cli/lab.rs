@@ -2,25 +2,25 @@
 
 use std::fs;
 
-use crate::Place;
+use crate::Folder;
 
 #[test]
 fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
-    let place = Place::new();
-    let printed = place.call(&["lab", "x4", "--scale", "quick", "--out", "out"]).served();
+    let folder = Folder::new();
+    let printed = folder.call(&["lab", "x4", "--scale", "quick", "--out", "out"]).served();
     for words in ["X4", "flush-list-ahi", "detach", "lab.html", "lab.json"] {
         assert!(printed.out.contains(words), "{words}: {}", printed.out);
     }
     assert!(printed.err.contains("x4: lru-scan"), "each run is printed: {}", printed.err);
     let mut left: Vec<_> =
-        fs::read_dir(place.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        fs::read_dir(folder.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["lab.html", "lab.json"], "the servers' files are gone");
-    let page = fs::read_to_string(place.path().join("out/lab.html")).unwrap();
+    let page = fs::read_to_string(folder.path().join("out/lab.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && !page.contains("<script"));
     assert!(page.contains("windfall lab x4 --scale quick --seed 1 --out out"));
     let figures: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(place.path().join("out/lab.json")).unwrap()).unwrap();
+        serde_json::from_str(&fs::read_to_string(folder.path().join("out/lab.json")).unwrap()).unwrap();
     let runs = figures["x4"]["runs"].as_array().unwrap();
     let walked = |policy: &str| {
         let of = runs.iter().filter(|run| run["system"]["policy"] == policy);
@@ -30,35 +30,35 @@ fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
     assert_eq!((walked("flush-list"), walked("detach")), (0, 0));
     assert!(figures.get("x1").is_none());
 
-    let compared = place.call(&["lab", "compare", "out/lab.json", "out/lab.json"]).served();
+    let compared = folder.call(&["lab", "compare", "out/lab.json", "out/lab.json"]).served();
     assert!(compared.out.contains("out/lab.json") && compared.out.contains("detach"), "{}", compared.out);
 
-    let drawn = place.call(&["lab", "draw", "out/lab.json", "--out", "drawn/here"]).served();
+    let drawn = folder.call(&["lab", "draw", "out/lab.json", "--out", "drawn/here"]).served();
     assert_eq!(drawn.out, "drawn/here/x4-published.svg\ndrawn/here/x4-times.svg\ndrawn/here/x4-table.md\n");
-    let table = fs::read_to_string(place.path().join("drawn/here/x4-table.md")).unwrap();
+    let table = fs::read_to_string(folder.path().join("drawn/here/x4-table.md")).unwrap();
     assert!(table.starts_with("<!-- x4: scale quick -->\n| | ") && table.contains("| `detach` |"), "{table}");
-    let svg = fs::read_to_string(place.path().join("drawn/here/x4-times.svg")).unwrap();
+    let svg = fs::read_to_string(folder.path().join("drawn/here/x4-times.svg")).unwrap();
     assert!(svg.starts_with("<svg xmlns=") && svg.contains("prefers-color-scheme: dark"));
     assert!(svg.contains("detach") && svg.contains("scale quick, seed 1"), "whose it is, and from where");
-    let one = place.call(&["lab", "draw", "out/lab.json", "--only", "x4-times", "--json"]).served();
+    let one = folder.call(&["lab", "draw", "out/lab.json", "--only", "x4-times", "--json"]).served();
     assert_eq!(one.json(), serde_json::json!(["windfall-lab/x4-times.svg"]));
-    assert_eq!(fs::read_dir(place.path().join("windfall-lab")).unwrap().count(), 1);
-    let both = place.call(&["lab", "draw", "out/lab.json", "--only", "x4", "--out", "drawn"]).served();
+    assert_eq!(fs::read_dir(folder.path().join("windfall-lab")).unwrap().count(), 1);
+    let both = folder.call(&["lab", "draw", "out/lab.json", "--only", "x4", "--out", "drawn"]).served();
     assert_eq!(both.out.lines().count(), 3);
 
-    place.call(&["lab", "draw", "out/lab.json", "--only", "x4,x1"]).refused(&[
+    folder.call(&["lab", "draw", "out/lab.json", "--only", "x4,x1"]).refused(&[
         "out/lab.json",
         "x1",
         "x4-times",
     ]);
-    place.file("file", "");
-    place.call(&["lab", "draw", "out/lab.json", "--out", "file"]).refused(&["file", "--out"]);
-    fs::create_dir_all(place.path().join("taken/x4-times.svg")).unwrap();
-    place.call(&["lab", "draw", "out/lab.json", "--out", "taken"]).refused(&["x4-times.svg", "--out"]);
+    folder.file("file", "");
+    folder.call(&["lab", "draw", "out/lab.json", "--out", "file"]).refused(&["file", "--out"]);
+    fs::create_dir_all(folder.path().join("taken/x4-times.svg")).unwrap();
+    folder.call(&["lab", "draw", "out/lab.json", "--out", "taken"]).refused(&["x4-times.svg", "--out"]);
     let mut empty = figures;
     empty["x4"]["runs"] = serde_json::json!([]);
-    place.file("empty.json", empty.to_string());
-    place.call(&["lab", "draw", "empty.json"]).refused(&[
+    folder.file("empty.json", empty.to_string());
+    folder.call(&["lab", "draw", "empty.json"]).refused(&[
         "empty.json",
         "nothing to draw",
         "windfall lab all",
@@ -67,35 +67,35 @@ fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
 
 #[test]
 fn what_the_cost_of_a_drop_does_not_depend_on_is_in_the_report() {
-    let place = Place::new();
-    let printed = place.call(&["lab", "x9", "--scale", "quick", "--out", "out"]).served();
+    let folder = Folder::new();
+    let printed = folder.call(&["lab", "x9", "--scale", "quick", "--out", "out"]).served();
     assert!(printed.out.contains("X9") && printed.out.contains("closed-file"), "{}", printed.out);
     let mut left: Vec<_> =
-        fs::read_dir(place.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        fs::read_dir(folder.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["lab.html", "lab.json"]);
-    let page = fs::read_to_string(place.path().join("out/lab.html")).unwrap();
+    let page = fs::read_to_string(folder.path().join("out/lab.html")).unwrap();
     assert!(page.contains("<section id=\"x9\">") && page.contains("windfall lab x9 --scale quick"));
     let figures: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(place.path().join("out/lab.json")).unwrap()).unwrap();
+        serde_json::from_str(&fs::read_to_string(folder.path().join("out/lab.json")).unwrap()).unwrap();
     assert_eq!(figures["x9"]["factors"].as_array().unwrap().len(), 17);
     assert!(figures.get("x1").is_none());
 }
 
 #[test]
 fn what_the_lab_cannot_do_is_said() {
-    let place = Place::new();
-    place.file("other.json", "{}");
-    place.call(&["lab", "compare", "other.json"]).refused(&["compare takes two results"]);
-    place.call(&["lab", "compare", "other.json", "none.json"]).refused(&["other.json", "no result"]);
-    place.call(&["lab", "compare", "none.json", "other.json"]).refused(&["none.json", "cannot be read"]);
-    place.call(&["lab", "draw"]).refused(&["draw takes one result"]);
-    place.call(&["lab", "draw", "other.json"]).refused(&["other.json", "no result", "run it again"]);
-    place.call(&["lab", "draw", "none.json"]).refused(&["none.json", "cannot be read", "lab.json"]);
-    place.call(&["lab", "x2", "--only", "x2"]).refused(&["--only x2", "windfall lab draw"]);
-    let missing = place.call(&["lab", "x3", "--scale", "quick", "--tmpfs", "missing"]);
+    let folder = Folder::new();
+    folder.file("other.json", "{}");
+    folder.call(&["lab", "compare", "other.json"]).refused(&["compare takes two results"]);
+    folder.call(&["lab", "compare", "other.json", "none.json"]).refused(&["other.json", "no result"]);
+    folder.call(&["lab", "compare", "none.json", "other.json"]).refused(&["none.json", "cannot be read"]);
+    folder.call(&["lab", "draw"]).refused(&["draw takes one result"]);
+    folder.call(&["lab", "draw", "other.json"]).refused(&["other.json", "no result", "run it again"]);
+    folder.call(&["lab", "draw", "none.json"]).refused(&["none.json", "cannot be read", "lab.json"]);
+    folder.call(&["lab", "x2", "--only", "x2"]).refused(&["--only x2", "windfall lab draw"]);
+    let missing = folder.call(&["lab", "x3", "--scale", "quick", "--tmpfs", "missing"]);
     missing.refused(&["missing", "--tmpfs", "/dev/shm"]);
-    place.call(&["lab", "x2", "other.json"]).refused(&["other.json", "only `windfall lab compare`"]);
-    place.file("file", "");
-    place.call(&["lab", "x2", "--scale", "quick", "--out", "file"]).refused(&["file", "--out"]);
+    folder.call(&["lab", "x2", "other.json"]).refused(&["other.json", "only `windfall lab compare`"]);
+    folder.file("file", "");
+    folder.call(&["lab", "x2", "--scale", "quick", "--out", "file"]).refused(&["file", "--out"]);
 }

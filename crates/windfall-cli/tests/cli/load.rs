@@ -14,16 +14,17 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 
-use crate::{Place, Printed};
+use crate::{Folder, Printed};
 
 /// A load that reads from a pipe, step by step.
 struct Load(Child);
 
 impl Load {
     /// Starts a load, which has created its table and read these rows.
-    fn begin(place: &Place, arguments: &[&str], rows: &str) -> Self {
-        let mut load =
-            Self(place.command(&[&["load", "t"], arguments].concat()).stdin(Stdio::piped()).spawn().unwrap());
+    fn begin(folder: &Folder, arguments: &[&str], rows: &str) -> Self {
+        let mut load = Self(
+            folder.command(&[&["load", "t"], arguments].concat()).stdin(Stdio::piped()).spawn().unwrap(),
+        );
         load.send("id,name\n");
         load.send(rows);
         load
@@ -49,10 +50,10 @@ impl Load {
 
 #[test]
 fn a_load_whose_checkpoint_fails_is_a_failed_load() {
-    let place = Place::new();
-    let (data, aside) = (place.path().join("db/data"), place.path().join("aside"));
+    let folder = Folder::new();
+    let (data, aside) = (folder.path().join("db/data"), folder.path().join("aside"));
     let fail = |rows: &str| {
-        let load = Load::begin(&place, &[], rows);
+        let load = Load::begin(&folder, &[], rows);
         fs::rename(&data, &aside).unwrap();
         let printed = load.end();
         fs::create_dir_all(&data).unwrap();
@@ -62,23 +63,23 @@ fn a_load_whose_checkpoint_fails_is_a_failed_load() {
     };
     // The load created the table, and drops it.
     fail("1,one\n2,two\n").refused(&["db/data", "nothing was loaded"]);
-    place.call(&["get", "t", "1"]).refused(&["no table t"]);
-    place.feed(&["load", "t"], "id,name\n1,one\n").served();
+    folder.call(&["get", "t", "1"]).refused(&["no table t"]);
+    folder.feed(&["load", "t"], "id,name\n1,one\n").served();
     // The table existed before: the rows that are reported as loaded are there.
-    place.call(&["drop", "t"]).served();
-    place.call(&["create", "t", "--columns", "id,name"]).served();
+    folder.call(&["drop", "t"]).served();
+    folder.call(&["create", "t", "--columns", "id,name"]).served();
     let name = "x".repeat(300);
     let rows = (10_000..30_000).map(|id| format!("{id},{name}")).collect::<Vec<_>>().join("\n") + "\n";
     fail(&rows).refused(&["db/data", "the 20,000 rows before it are loaded"]);
-    assert!(place.call(&["scan", "t"]).served().out == format!("id,name\n{rows}"), "some are missing");
-    place.call(&["check"]).served();
+    assert!(folder.call(&["scan", "t"]).served().out == format!("id,name\n{rows}"), "some are missing");
+    folder.call(&["check"]).served();
 }
 
 #[test]
 fn an_interrupted_load_is_a_failed_load() {
-    let place = Place::new();
+    let folder = Folder::new();
     let interrupt = |rows, signal| {
-        let mut load = Load::begin(&place, &[], rows);
+        let mut load = Load::begin(&folder, &[], rows);
         // A load that has read the beginning of a line has finished those before, and waits for the rest, which is
         // never sent.
         load.send("3,th");
@@ -93,23 +94,23 @@ fn an_interrupted_load_is_a_failed_load() {
         (printed.code, printed.err.as_str()),
         (130, "windfall: stopped by SIGINT; nothing was loaded\n")
     );
-    place.call(&["get", "t", "1"]).refused(&["no table t"]);
+    folder.call(&["get", "t", "1"]).refused(&["no table t"]);
     // The table existed before: the rows that are reported as loaded are there.
-    place.call(&["create", "t", "--columns", "id,name"]).served();
+    folder.call(&["create", "t", "--columns", "id,name"]).served();
     let printed = interrupt("1,one\n2,two\n", Signal::TERM);
     assert_eq!(
         (printed.code, printed.err.as_str()),
         (143, "windfall: stopped by SIGTERM; the 2 rows before it are loaded\n")
     );
-    assert_eq!(place.call(&["scan", "t"]).served().out, "id,name\n1,one\n2,two\n");
-    place.call(&["check"]).served();
+    assert_eq!(folder.call(&["scan", "t"]).served().out, "id,name\n1,one\n2,two\n");
+    folder.call(&["check"]).served();
 }
 
 #[test]
 fn a_load_is_interrupted_between_two_rows() {
-    let place = Place::new();
-    place.call(&["create", "t", "--columns", "id,name"]).served();
-    let mut load = Load::begin(&place, &[], "1,one\n");
+    let folder = Folder::new();
+    folder.call(&["create", "t", "--columns", "id,name"]).served();
+    let mut load = Load::begin(&folder, &[], "1,one\n");
     let mut pipe = load.0.stdin.take().unwrap();
     // Endless rows: the load never waits for input.
     let (more, taken) = mpsc::channel();
@@ -127,7 +128,7 @@ fn a_load_is_interrupted_between_two_rows() {
     let printed = crate::printed(&load.0.wait_with_output().unwrap());
     assert!(writer.join().unwrap().is_some(), "it has read on");
     assert_eq!(printed.code, 130, "{}", printed.err);
-    let stay = place.call(&["scan", "t"]).served().out.lines().count() - 1;
+    let stay = folder.call(&["scan", "t"]).served().out.lines().count() - 1;
     let digits: String = printed.err.chars().filter(char::is_ascii_digit).collect();
     assert_eq!(digits, stay.to_string(), "{}", printed.err);
 }

@@ -55,9 +55,9 @@ impl Printed {
 }
 
 /// A folder with or without a database.
-struct Place(TempDir);
+struct Folder(TempDir);
 
-impl Place {
+impl Folder {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }

@@ -8,17 +8,17 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{Place, Printed};
+use crate::{Folder, Printed};
 
 /// Creates a database with a table of two rows.
-pub(crate) fn people() -> Place {
-    let place = Place::new();
-    place.call(&["create", "people", "--columns", "name,town"]).served();
-    place.feed(&["load", "people"], "name,town\nada,London\nbob,Oslo\n").served();
-    place
+pub(crate) fn people() -> Folder {
+    let folder = Folder::new();
+    folder.call(&["create", "people", "--columns", "name,town"]).served();
+    folder.feed(&["load", "people"], "name,town\nada,London\nbob,Oslo\n").served();
+    folder
 }
 
-impl Place {
+impl Folder {
     pub(crate) fn shell(&self, script: &str) -> Printed {
         self.feed(&["shell"], script)
     }
@@ -60,8 +60,8 @@ fn numbered(lines: &[&str]) -> Vec<String> {
 
 #[test]
 fn rows_are_written_and_read() {
-    let place = people();
-    place.says(
+    let folder = people();
+    folder.says(
         "# a comment, and a line with nothing\n\n\
          put people 'eve \\'x\\'' \"a\\tb\"\n\
          insert people cat Rome # behind a statement\n\
@@ -94,13 +94,13 @@ fn rows_are_written_and_read() {
             "no rows",
         ],
     );
-    assert_eq!(place.call(&["--json", "get", "people", "eve 'x'"]).served().json()["town"], "a\tb");
+    assert_eq!(folder.call(&["--json", "get", "people", "eve 'x'"]).served().json()["town"], "a\tb");
 }
 
 #[test]
 fn tables_come_and_go() {
-    let place = people();
-    place.says(
+    let folder = people();
+    folder.says(
         "create k id\nput k 1\nscan k\ncreate t id, a ,b\nrename t to u\ntruncate people\nscan people\ndrop k u\ntables\n",
         &[
             "created k (key: id)",
@@ -121,8 +121,8 @@ fn tables_come_and_go() {
 
 #[test]
 fn one_session_waits_and_goes_on_after_the_commit_of_another() {
-    let place = people();
-    place.says(
+    let folder = people();
+    folder.says(
         "begin\nput people ada Paris\n\
          session b\nget people ada\nput people ada Turin\nsessions\nwaits\n\
          session main\nget people ada\ncommit\nget people ada\n\
@@ -162,8 +162,8 @@ fn one_session_waits_and_goes_on_after_the_commit_of_another() {
 
 #[test]
 fn statements_of_three_sessions_are_distinguished() {
-    let place = people();
-    let (printed, objects) = place.objects(
+    let folder = people();
+    let (printed, objects) = folder.objects(
         &[],
         "begin\nput people ada 1\nsession b\nput people ada 2\nsession c\ntruncate people\nsession d\nput people ada 4\n\
          sessions\nsession main\ncommit\nwait\n",
@@ -189,8 +189,8 @@ fn statements_of_three_sessions_are_distinguished() {
 
 #[test]
 fn a_deadlock_ends_one_transaction_and_says_so() {
-    let place = people();
-    let printed = place.feed(
+    let folder = people();
+    let printed = folder.feed(
         &["shell", "--keep-going"],
         "begin\nput people ada 1\n\
          session b\nbegin\nput people bob 2\nput people ada 2\n\
@@ -229,8 +229,8 @@ fn a_deadlock_ends_one_transaction_and_says_so() {
 
 #[test]
 fn a_wait_is_interrupted() {
-    let place = people();
-    let printed = place.feed(
+    let folder = people();
+    let printed = folder.feed(
         &["shell", "--keep-going"],
         "begin\nput people ada 1\nsession b\nbegin\nput people bob 2\nput people ada 2\nsession main\ninterrupt b\nwait\n\
          interrupt b\ninterrupt\nsession b\ncommit\n",
@@ -262,8 +262,8 @@ fn a_wait_is_interrupted() {
 
 #[test]
 fn a_part_of_a_transaction_is_rolled_back() {
-    let place = people();
-    place.says(
+    let folder = people();
+    folder.says(
         "begin snapshot\nput people ada 1\nsavepoint s\nput people ada 2\nsavepoint u\ndelete people bob\nrollback to s\n\
          get people ada\nrelease s\nscan people\nrollback\nget people ada\n",
         &[
@@ -292,8 +292,8 @@ fn a_part_of_a_transaction_is_rolled_back() {
 
 #[test]
 fn a_prepared_transaction_waits_for_another_run() {
-    let place = people();
-    place.says(
+    let folder = people();
+    folder.says(
         "begin\nput people ada 1\nprepare 'x \\x00'\nprepared\nsession b\nbegin\nput people bob 2\nprepare y\nsessions\n",
         &[
             "begun, repeatable read",
@@ -311,11 +311,11 @@ fn a_prepared_transaction_waits_for_another_run() {
         ],
     );
     // The row is still locked, and a wait for it is abandoned at the end of the script.
-    let printed = place.shell("put people ada 3\n");
+    let printed = folder.shell("put people ada 3\n");
     assert_eq!((printed.code, printed.err.lines().count()), (1, 1), "{}", printed.err);
     assert!(printed.err.contains("its statement still waits for transaction"), "{}", printed.err);
     assert!(printed.out.starts_with("session main waits for transaction "), "{}", printed.out);
-    place.says(
+    folder.says(
         "commit prepared 'x \\x00'\nrollback prepared y\nprepared\nscan people\n",
         &[
             "committed x \\u{0}",
@@ -331,9 +331,9 @@ fn a_prepared_transaction_waits_for_another_run() {
 
 #[test]
 fn what_is_open_at_the_end_is_rolled_back() {
-    let place = people();
+    let folder = people();
     for end in ["", "quit\nput people bob 9\n"] {
-        place.says(
+        folder.says(
             &format!("begin\nput people ada 1\nsession b\nput people ada 2\nsession c\nbegin\n{end}"),
             &[
                 "begun, repeatable read",
@@ -348,20 +348,20 @@ fn what_is_open_at_the_end_is_rolled_back() {
                 "b: put",
             ],
         );
-        let printed = place.shell("scan people\nput people ada London\n").served();
+        let printed = folder.shell("scan people\nput people ada London\n").served();
         assert_eq!(printed.out, "name  town\nada   2\nbob   Oslo\n2 rows\nput\n");
     }
-    assert_eq!(place.call(&["--json", "check"]).served().json()["sound"], true);
+    assert_eq!(folder.call(&["--json", "check"]).served().json()["sound"], true);
 }
 
 #[test]
 fn a_script_stops_at_the_first_failure_unless_it_is_to_go_on() {
-    let place = people();
+    let folder = people();
     let script = "begin\nput people ada 1\nput nowhere 1 2\nput people bob 1\ncommit\nnonsense\n";
-    let printed = place.shell(script);
+    let printed = folder.shell(script);
     assert_eq!((printed.code, &printed.err[..]), (1, "windfall: line 3: there is no table nowhere\n"));
     assert_eq!(printed.out, "begun, repeatable read\nput\nthe open transaction is rolled back\n");
-    let printed = place.feed(&["shell", "--keep-going"], script);
+    let printed = folder.feed(&["shell", "--keep-going"], script);
     assert_eq!(printed.code, 1);
     assert_eq!(
         printed.err,
@@ -370,7 +370,7 @@ fn a_script_stops_at_the_first_failure_unless_it_is_to_go_on() {
     );
     assert_eq!(printed.out, "begun, repeatable read\nput\nput\ncommitted\n");
     // A failure of a statement that had to wait is reported with its line.
-    let printed = place.shell(
+    let printed = folder.shell(
         "begin\nput people ada 1\nsession b\nbegin snapshot consistent snapshot\nput people ada 2\nsession main\ncommit\n\
          put people bob 3\n",
     );
@@ -389,7 +389,7 @@ fn a_script_stops_at_the_first_failure_unless_it_is_to_go_on() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let place = people();
+    let folder = people();
     let lines = [
         ("commit", "no transaction is open"),
         ("rollback", "no transaction is open"),
@@ -444,7 +444,7 @@ fn what_cannot_be_is_refused() {
         ("get people ada", "session b: its last statement is still under way, which waits for transaction"),
     ];
     let script: Vec<&str> = lines.iter().map(|(line, _)| *line).collect();
-    let printed = place.feed(&["shell", "--keep-going"], &script.join("\n"));
+    let printed = folder.feed(&["shell", "--keep-going"], &script.join("\n"));
     assert_eq!(printed.code, 1, "{}", printed.err);
     let mut err: Vec<&str> = printed.err.lines().collect();
     for (n, (line, what)) in lines.iter().enumerate().filter(|(_, (_, what))| !what.is_empty()) {
@@ -454,14 +454,14 @@ fn what_cannot_be_is_refused() {
         assert!(said.contains(what), "{line}: {what:?} is not in {said}");
     }
     assert!(err.is_empty(), "refused, too: {err:?}");
-    assert_eq!(place.shell("scan people\n").served().out, "name  town\nada   2\nbob   Oslo\n2 rows\n");
+    assert_eq!(folder.shell("scan people\n").served().out, "name  town\nada   2\nbob   Oslo\n2 rows\n");
 }
 
 #[test]
 fn lines_that_are_no_lines() {
-    let place = people();
+    let folder = people();
     let feed = |bytes: &[u8]| {
-        let mut child = place.command(&["shell", "--keep-going"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = folder.command(&["shell", "--keep-going"]).stdin(Stdio::piped()).spawn().unwrap();
         let mut pipe = child.stdin.take().unwrap();
         let bytes = bytes.to_vec();
         // The shell may end before it has read everything.
@@ -484,8 +484,8 @@ fn lines_that_are_no_lines() {
 
 #[test]
 fn transactions_and_views_are_listed() {
-    let place = people();
-    let (printed, objects) = place.objects(
+    let folder = people();
+    let (printed, objects) = folder.objects(
         &[],
         "begin\nget people ada\ntransactions\nviews\nput people ada 1\nsession b\nbegin\nput people bob 2\nprepare b1\n\
          transactions\nviews\nsession main\ncommit\nviews\nrollback prepared b1\ntransactions\n",
@@ -507,15 +507,15 @@ fn transactions_and_views_are_listed() {
 
 #[test]
 fn a_shell_makes_no_database() {
-    let place = Place::new();
-    place.call(&["shell"]).refused(&["no database in db", "--db"]);
-    assert!(!place.path().join("db").exists());
+    let folder = Folder::new();
+    folder.call(&["shell"]).refused(&["no database in db", "--db"]);
+    assert!(!folder.path().join("db").exists());
 }
 
 #[test]
 fn programs_get_one_object_a_line() {
-    let place = people();
-    let (printed, objects) = place.objects(
+    let folder = people();
+    let (printed, objects) = folder.objects(
         &["--keep-going"],
         "begin serializable\nget people ada\nput people '\\xff' x\nnonsense\ncommit\nscan people from c\nget people no\n\
          sessions\nprepared\ndeadlock\nlocks\nwaits\nstatus\nhelp wait\ntables\nsession b\nbegin\n",
@@ -555,8 +555,8 @@ fn programs_get_one_object_a_line() {
 
 #[test]
 fn locks_and_numbers_are_shown() {
-    let place = people();
-    let printed = place
+    let folder = people();
+    let printed = folder
         .shell("begin\nget people ada for update\nscan people from b for share\nlocks\nstatus\nhelp\nhelp Scan\n")
         .served();
     for what in [
@@ -579,9 +579,9 @@ pub(crate) fn signal(process: u32, name: &str) {
 
 #[test]
 fn a_signal_ends_it_in_good_order() {
-    let place = people();
+    let folder = people();
     for (name, code) in [("TERM", 143), ("INT", 130)] {
-        let mut child = place.command(&["shell"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = folder.command(&["shell"]).stdin(Stdio::piped()).spawn().unwrap();
         let mut pipe = child.stdin.take().unwrap();
         pipe.write_all(b"begin\nput people ada 1\n").unwrap();
         let mut out = child.stdout.take().unwrap();
@@ -596,19 +596,19 @@ fn a_signal_ends_it_in_good_order() {
         assert_eq!(printed.err, format!("windfall: stopped by SIG{name}; what was open is rolled back\n"));
         drop(pipe);
     }
-    assert_eq!(place.shell("get people ada\n").served().out, "name  town\nada   London\n1 row\n");
+    assert_eq!(folder.shell("get people ada\n").served().out, "name  town\nada   London\n1 row\n");
 }
 
 #[test]
 fn a_table_of_a_program_takes_raw_values() {
-    let place = Place::new();
+    let folder = Folder::new();
     let options = windfall::Options::default().buffer_pool_size(16 << 20);
-    let db = windfall::Database::open(place.path().join("db"), options).unwrap();
+    let db = windfall::Database::open(folder.path().join("db"), options).unwrap();
     db.create_table("raw", windfall::TableOptions::default()).unwrap();
     db.close().unwrap();
-    place.says("put raw k 'a b'\nget raw k\n", &["put", "key value", "k a b", "1 row"]);
+    folder.says("put raw k 'a b'\nget raw k\n", &["put", "key value", "k a b", "1 row"]);
     for fields in ["", "a b"] {
-        let printed = place.shell(&format!("put raw k {fields}\n"));
+        let printed = folder.shell(&format!("put raw k {fields}\n"));
         assert_eq!(printed.code, 1);
         assert!(
             printed.err.contains("line 1: raw has no columns") && printed.err.contains("one value"),
@@ -620,13 +620,13 @@ fn a_table_of_a_program_takes_raw_values() {
 
 #[test]
 fn an_answer_has_a_longest_length() {
-    let place = Place::new();
+    let folder = Folder::new();
     let long = "x".repeat(8 << 20);
     let rows: String = (1..=9).map(|n| n.to_string() + "," + &long + "\n").collect();
-    place.feed(&["load", "t"], &("id,text\n".to_owned() + &rows)).served();
-    let printed = place.shell("scan t\n");
+    folder.feed(&["load", "t"], &("id,text\n".to_owned() + &rows)).served();
+    let printed = folder.shell("scan t\n");
     assert_eq!((printed.code, &printed.out[..]), (1, ""));
     assert!(printed.err.contains("more than 64.0 MiB: give a limit"), "{}", printed.err);
-    let printed = place.shell("scan t limit 1\n").served();
+    let printed = folder.shell("scan t limit 1\n").served();
     assert!(printed.out.len() > 8 << 20);
 }

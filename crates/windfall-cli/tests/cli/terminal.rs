@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    Place,
+    Folder,
     shell::{people, signal},
 };
 
@@ -25,7 +25,7 @@ struct Terminal {
 
 impl Terminal {
     /// Returns `None` if there is no program that creates one.
-    fn open(place: &Place, state: &Path) -> Option<Self> {
+    fn open(folder: &Folder, state: &Path) -> Option<Self> {
         let works = Command::new("script").arg("--version").output().is_ok_and(|o| o.status.success());
         if !works {
             eprintln!("skipped: `script` of util-linux, which makes a pseudo-terminal, is not here");
@@ -37,7 +37,7 @@ impl Terminal {
         );
         let mut child = Command::new("script")
             .args(["--quiet", "--return", "--flush", "--command", &shell, "/dev/null"])
-            .current_dir(place.path())
+            .current_dir(folder.path())
             .envs([("TERM", "xterm"), ("XDG_STATE_HOME", state.to_str().unwrap())])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -86,9 +86,9 @@ impl Terminal {
 
 #[test]
 fn people_get_a_prompt_and_a_history() {
-    let place = people();
+    let folder = people();
     let state = tempfile::tempdir().unwrap();
-    let Some(mut terminal) = Terminal::open(&place, state.path()) else { return };
+    let Some(mut terminal) = Terminal::open(&folder, state.path()) else { return };
     terminal.sees("windfall> ");
     terminal.types("begin\r");
     terminal.sees("begun, repeatable read");
@@ -120,12 +120,12 @@ fn people_get_a_prompt_and_a_history() {
     terminal.types("\x04");
     terminal.sees("main: the open transaction is rolled back");
     assert_eq!(terminal.ends(), 0);
-    assert_eq!(place.shell("get people ada\n").served().out, "name  town\nada   Rome\n1 row\n");
+    assert_eq!(folder.shell("get people ada\n").served().out, "name  town\nada   Rome\n1 row\n");
 
     let kept = fs::read_to_string(state.path().join("windfall/history")).unwrap();
     assert!(kept.contains("\nput people ada Rome\n") && !kept.contains("nowhere"), "{kept}");
     // The next shell has the history: the second line from the end is `commit`.
-    let mut terminal = Terminal::open(&place, state.path()).unwrap();
+    let mut terminal = Terminal::open(&folder, state.path()).unwrap();
     terminal.sees("windfall> ");
     terminal.types("\x1b[A\x1b[A\r");
     terminal.sees("error: no transaction is open");
@@ -136,9 +136,9 @@ fn people_get_a_prompt_and_a_history() {
 
 #[test]
 fn an_answer_comes_above_the_line_that_is_being_edited() {
-    let place = people();
+    let folder = people();
     let state = tempfile::tempdir().unwrap();
-    let Some(mut terminal) = Terminal::open(&place, state.path()) else { return };
+    let Some(mut terminal) = Terminal::open(&folder, state.path()) else { return };
     terminal.sees("windfall> ");
     terminal.types("begin\rput people ada Paris\rsession b\rbegin wait 1\rput people ada Rome\r");
     terminal.sees("session b waits for transaction");
@@ -156,10 +156,10 @@ fn an_answer_comes_above_the_line_that_is_being_edited() {
 
 #[test]
 fn without_a_place_for_the_history_it_works_and_says_so() {
-    let place = people();
+    let folder = people();
     let state = tempfile::tempdir().unwrap();
     fs::write(state.path().join("windfall"), "a file where the folder should be").unwrap();
-    let Some(mut terminal) = Terminal::open(&place, state.path()) else { return };
+    let Some(mut terminal) = Terminal::open(&folder, state.path()) else { return };
     terminal.sees("the history is not kept: ");
     terminal.sees("windfall> ");
     terminal.types("get people ada\r");
@@ -171,9 +171,9 @@ fn without_a_place_for_the_history_it_works_and_says_so() {
 
 #[test]
 fn a_signal_within_a_line_leaves_the_terminal_as_it_was() {
-    let place = people();
+    let folder = people();
     let state = tempfile::tempdir().unwrap();
-    let Some(mut terminal) = Terminal::open(&place, state.path()) else { return };
+    let Some(mut terminal) = Terminal::open(&folder, state.path()) else { return };
     let before = terminal.sees("\r\n");
     terminal.sees("pid ");
     let process = terminal.sees("\r\n").trim().parse().unwrap();

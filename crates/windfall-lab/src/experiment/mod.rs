@@ -173,16 +173,16 @@ impl Job {
     ///
     /// # Errors
     /// Errors of the server.
-    pub fn play(&self, folder: &Path) -> Result<Outcome> {
+    pub fn run(&self, folder: &Path) -> Result<Outcome> {
         Ok(match self {
-            Self::X1(job) => Outcome::X1(Box::new(job.play(folder)?)),
-            Self::X2(job) => Outcome::X2(job.play(folder)?),
-            Self::X3(job) => Outcome::X3(job.play(folder)?),
-            Self::X4(job) => Outcome::X4(job.play(folder)?),
-            Self::X5(job) => Outcome::X5(job.play(folder)?),
-            Self::X6(job) => Outcome::X6(job.play(folder)?),
-            Self::X7(job) => Outcome::X7(job.play(folder)?),
-            Self::X8(job) => Outcome::X8(job.play(folder)?),
+            Self::X1(job) => Outcome::X1(Box::new(job.run(folder)?)),
+            Self::X2(job) => Outcome::X2(job.run(folder)?),
+            Self::X3(job) => Outcome::X3(job.run(folder)?),
+            Self::X4(job) => Outcome::X4(job.run(folder)?),
+            Self::X5(job) => Outcome::X5(job.run(folder)?),
+            Self::X6(job) => Outcome::X6(job.run(folder)?),
+            Self::X7(job) => Outcome::X7(job.run(folder)?),
+            Self::X8(job) => Outcome::X8(job.run(folder)?),
         })
     }
 }
@@ -204,18 +204,18 @@ pub fn gather(results: &mut Results, setting: &Setting, outcomes: Vec<Outcome>) 
 }
 
 /// Work on a server of any type.
-trait Scene {
-    type Shown;
+trait ServerWork {
+    type Output;
 
-    fn play<S: Server>(self, server: &S) -> Result<Self::Shown>;
+    fn run_on<S: Server>(self, server: &S) -> Result<Self::Output>;
 }
 
-/// Starts the server of a system and runs the scene on it.
-fn on<T: Scene>(start: &Start<'_>, scene: T) -> Result<T::Shown> {
+/// Starts the server of a system and runs the work on it.
+fn start_and_run<T: ServerWork>(start: &Start<'_>, work: T) -> Result<T::Output> {
     if start.system.policy == PolicyName::Detach {
-        scene.play(&Product::start(start)?)
+        work.run_on(&Product::start(start)?)
     } else {
-        scene.play(&Classic::start(start)?)
+        work.run_on(&Classic::start(start)?)
     }
 }
 
@@ -226,7 +226,7 @@ fn drop_by_threads(
     next: impl Fn() -> Result<Option<Dropped>> + Sync,
 ) -> Result<(Latency, Dropped)> {
     let work = || {
-        watch::play(Role::Dropper);
+        watch::set_role(Role::Dropper);
         let (mut times, mut all) = (Latency::default(), Dropped::default());
         while let Some(dropped) = next()? {
             times.record(ns(dropped.took));

@@ -14,29 +14,30 @@ fn setting() -> Setting {
     Setting { scale: Scale::Quick, seed: 1, tmpfs: Some(std::env::temp_dir()) }
 }
 
-fn play(experiment: Experiment) -> Vec<Outcome> {
+fn run_jobs(experiment: Experiment) -> Vec<Outcome> {
     let mut jobs = experiment.jobs(&setting());
     assert!(!jobs.is_empty());
     // One of each kind of job: the others are the same with other numbers.
     if experiment == Experiment::X1 {
         jobs.truncate(9);
     }
-    let play = |job: &Job| {
+    let run = |job: &Job| {
         let folder = TempDir::new().unwrap();
         // A job is passed to its process as text.
         let text = serde_json::to_string(job).unwrap();
         let read: Job = serde_json::from_str(&text).unwrap();
         assert_eq!(&read, job);
-        let outcome = read.play(folder.path()).unwrap_or_else(|e| panic!("{}: {e}", job.in_words()));
+        let outcome = read.run(folder.path()).unwrap_or_else(|e| panic!("{}: {e}", job.in_words()));
         let answer = serde_json::to_string(&outcome).unwrap();
         serde_json::from_str(&answer).unwrap()
     };
-    jobs.iter().map(play).collect()
+    jobs.iter().map(run).collect()
 }
 
 #[test]
 fn x2_to_x5_count_what_the_policies_walk() {
-    for outcome in [Experiment::X2, Experiment::X3, Experiment::X4, Experiment::X5].into_iter().flat_map(play)
+    for outcome in
+        [Experiment::X2, Experiment::X3, Experiment::X4, Experiment::X5].into_iter().flat_map(run_jobs)
     {
         let (system, filled, drops, steps) = match outcome {
             Outcome::X2(run) => (run.system, run.pages, run.ended_ns.len() as u64, run.steps),
@@ -77,7 +78,8 @@ fn x2_to_x5_count_what_the_policies_walk() {
 
 #[test]
 fn x1_x6_x7_and_x8_show_a_load_and_its_statements() {
-    for outcome in [Experiment::X1, Experiment::X6, Experiment::X7, Experiment::X8].into_iter().flat_map(play)
+    for outcome in
+        [Experiment::X1, Experiment::X6, Experiment::X7, Experiment::X8].into_iter().flat_map(run_jobs)
     {
         let (system, load, drops) = match outcome {
             Outcome::X1(run) => {
@@ -118,7 +120,7 @@ fn x1_x6_x7_and_x8_show_a_load_and_its_statements() {
 fn outcomes_are_gathered_by_experiment() {
     let machine = windfall_measure::Machine::of(Path::new("."));
     let mut results = Results::new(machine, Scale::Quick.text(), 1);
-    let outcomes = play(Experiment::X4);
+    let outcomes = run_jobs(Experiment::X4);
     let count = outcomes.len();
     gather(&mut results, &setting(), outcomes);
     assert_eq!(results.x4.map(|x4| x4.runs.len()), Some(count));

@@ -20,13 +20,13 @@ use serde::{Deserialize, Serialize};
 use windfall_base::error::Result;
 use windfall_engine::log::FlushLog;
 
-use super::{Scale, Scene, Setting, on};
+use super::{Scale, ServerWork, Setting, start_and_run};
 use crate::{
     results::{X1, X1Run},
     server::{Server, Start, rows},
     system::{PolicyName, System},
     workload::{
-        load::{self, Plan, Shown},
+        load::{self, Plan, RunResult},
         oltp::Oltp,
     },
 };
@@ -36,7 +36,7 @@ const VICTIM_ROWS: u32 = 1_000;
 /// Rows per page of the clients' table, approximately.
 const ROWS_PER_PAGE: u64 = 70;
 /// Pages in addition to those wanted: for the dropped tables, and free ones.
-const BESIDE: u64 = 20_000;
+const SPARE_PAGES: u64 = 20_000;
 /// Commits and drops are written, and synced once a second: the comparison is about memory.
 const FLUSH: FlushLog = FlushLog::Write;
 
@@ -127,18 +127,24 @@ impl Job {
         format!("{}, {}:1", self.system, self.lru_to_flush)
     }
 
-    pub fn play(&self, folder: &Path) -> Result<X1Run> {
-        on(
-            &Start { system: self.system, folder, pages: self.pages + BESIDE, log: self.log, flush: FLUSH },
+    pub fn run(&self, folder: &Path) -> Result<X1Run> {
+        start_and_run(
+            &Start {
+                system: self.system,
+                folder,
+                pages: self.pages + SPARE_PAGES,
+                log: self.log,
+                flush: FLUSH,
+            },
             self,
         )
     }
 }
 
-impl Scene for &Job {
-    type Shown = X1Run;
+impl ServerWork for &Job {
+    type Output = X1Run;
 
-    fn play<S: Server>(self, server: &S) -> Result<X1Run> {
+    fn run_on<S: Server>(self, server: &S) -> Result<X1Run> {
         let oltp = Oltp::load(server, "sbtest_20m", self.rows, self.seed)?;
         server.flush()?;
         oltp.warm()?;
@@ -161,7 +167,7 @@ impl Scene for &Job {
 
         let client =
             |random: &mut _, recorder: &mut load::Recorder<'_>| oltp.transaction(server, random, recorder);
-        let Shown { without, with, .. } = load::run(server, &plan, &client, &mut |n, begins| {
+        let RunResult { without, with, .. } = load::run(server, &plan, &client, &mut |n, begins| {
             begins();
             server.drop_table(&victims[n]).map(Some)
         })?;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use windfall_base::error::Result;
 use windfall_engine::log::FlushLog;
 
-use super::{Scale, Scene, Setting, ns, on, pages_of_gb};
+use super::{Scale, ServerWork, Setting, ns, pages_of_gb, start_and_run};
 use crate::{
     results::{X2, X2Run},
     server::{Server, Start},
@@ -21,7 +21,7 @@ use crate::{
 /// One filled page in this many is dirty.
 const LRU_TO_FLUSH: u64 = 10;
 /// Pages in addition to the fill.
-const BESIDE: u64 = 20_000;
+const SPARE_PAGES: u64 = 20_000;
 const LOG: u64 = 256 << 20;
 
 /// A run.
@@ -55,12 +55,12 @@ impl Job {
         format!("{}, {} GB filled", self.system, self.fill_gb)
     }
 
-    pub fn play(&self, folder: &Path) -> Result<X2Run> {
-        on(
+    pub fn run(&self, folder: &Path) -> Result<X2Run> {
+        start_and_run(
             &Start {
                 system: self.system,
                 folder,
-                pages: pages_of_gb(self.fill_gb) + BESIDE,
+                pages: pages_of_gb(self.fill_gb) + SPARE_PAGES,
                 log: LOG,
                 flush: FlushLog::Sync,
             },
@@ -69,10 +69,10 @@ impl Job {
     }
 }
 
-impl Scene for &Job {
-    type Shown = X2Run;
+impl ServerWork for &Job {
+    type Output = X2Run;
 
-    fn play<S: Server>(self, server: &S) -> Result<X2Run> {
+    fn run_on<S: Server>(self, server: &S) -> Result<X2Run> {
         let pages = pages_of_gb(self.fill_gb);
         server.fill(pages, pages / LRU_TO_FLUSH, self.seed)?;
         let start = Instant::now();

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use windfall_base::error::Result;
 use windfall_engine::log::FlushLog;
 
-use super::{Scale, Scene, Setting, drop_by_threads, ns, on};
+use super::{Scale, ServerWork, Setting, drop_by_threads, ns, start_and_run};
 use crate::{
     results::{X3, X3Run},
     server::{Server, Start},
@@ -72,15 +72,18 @@ impl Job {
         format!("{}, {} tables, {} threads, {}", self.system, self.tables, self.threads, self.on())
     }
 
-    pub fn play(&self, folder: &Path) -> Result<X3Run> {
-        on(&Start { system: self.system, folder, pages: POOL, log: LOG, flush: FlushLog::Sync }, self)
+    pub fn run(&self, folder: &Path) -> Result<X3Run> {
+        start_and_run(
+            &Start { system: self.system, folder, pages: POOL, log: LOG, flush: FlushLog::Sync },
+            self,
+        )
     }
 }
 
-impl Scene for &Job {
-    type Shown = X3Run;
+impl ServerWork for &Job {
+    type Output = X3Run;
 
-    fn play<S: Server>(self, server: &S) -> Result<X3Run> {
+    fn run_on<S: Server>(self, server: &S) -> Result<X3Run> {
         let start = Instant::now();
         let tables =
             (0..self.tables).map(|n| server.create(&format!("ts_{n}"), false)).collect::<Result<Vec<_>>>()?;

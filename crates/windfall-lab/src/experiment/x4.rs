@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use windfall_base::error::Result;
 use windfall_engine::log::FlushLog;
 
-use super::{Scale, Scene, Setting, ns, on, pages_of_gb};
+use super::{Scale, ServerWork, Setting, ns, pages_of_gb, start_and_run};
 use crate::{
     results::{X4, X4Run},
     server::{Dropped, Server, Start},
@@ -25,7 +25,7 @@ const EMPTY_POOL: u64 = 32_768;
 const LOG: u64 = 256 << 20;
 /// One filled page in this many is dirty.
 const LRU_TO_FLUSH: u64 = 10;
-const BESIDE: u64 = 20_000;
+const SPARE_PAGES: u64 = 20_000;
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,12 +83,12 @@ impl Job {
         format!("{}, {pool}, {}", self.system, self.on())
     }
 
-    pub fn play(&self, folder: &Path) -> Result<X4Run> {
-        on(
+    pub fn run(&self, folder: &Path) -> Result<X4Run> {
+        start_and_run(
             &Start {
                 system: self.system,
                 folder,
-                pages: pages_of_gb(self.fill_gb) + EMPTY_POOL.max(BESIDE),
+                pages: pages_of_gb(self.fill_gb) + EMPTY_POOL.max(SPARE_PAGES),
                 log: LOG,
                 flush: FlushLog::Sync,
             },
@@ -97,10 +97,10 @@ impl Job {
     }
 }
 
-impl Scene for &Job {
-    type Shown = X4Run;
+impl ServerWork for &Job {
+    type Output = X4Run;
 
-    fn play<S: Server>(self, server: &S) -> Result<X4Run> {
+    fn run_on<S: Server>(self, server: &S) -> Result<X4Run> {
         let pages = pages_of_gb(self.fill_gb);
         if pages > 0 {
             server.fill(pages, pages / LRU_TO_FLUSH, self.seed)?;

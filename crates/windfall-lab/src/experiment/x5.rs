@@ -15,7 +15,7 @@ use windfall_base::error::Result;
 use windfall_engine::log::FlushLog;
 use windfall_measure::{Latency, median};
 
-use super::{Scale, Scene, Setting, drop_by_threads, ns, on, pages_of_gb};
+use super::{Scale, ServerWork, Setting, drop_by_threads, ns, pages_of_gb, start_and_run};
 use crate::{
     results::{X5, X5Run},
     server::{Dropped, Server, Start, Table, rows},
@@ -24,7 +24,7 @@ use crate::{
 
 /// One filled page in this many is dirty: the article's load is mostly clean.
 const LRU_TO_FLUSH: u64 = 10;
-const BESIDE: u64 = 20_000;
+const SPARE_PAGES: u64 = 20_000;
 const LOG: u64 = 256 << 20;
 const THREADS: u32 = 4;
 /// The number of rounds where 100 tables take only milliseconds. The result is the median, because the time of a single
@@ -90,12 +90,12 @@ impl Job {
         format!("{}, a pool of {} GB", self.system, self.pool_gb)
     }
 
-    pub fn play(&self, folder: &Path) -> Result<X5Run> {
-        on(
+    pub fn run(&self, folder: &Path) -> Result<X5Run> {
+        start_and_run(
             &Start {
                 system: self.system,
                 folder,
-                pages: pages_of_gb(self.pool_gb) + BESIDE,
+                pages: pages_of_gb(self.pool_gb) + SPARE_PAGES,
                 log: LOG,
                 flush: FlushLog::Sync,
             },
@@ -116,10 +116,10 @@ fn use_table<S: Server>(table: &Table<S::Store>) -> Result<()> {
     Ok(())
 }
 
-impl Scene for &Job {
-    type Shown = X5Run;
+impl ServerWork for &Job {
+    type Output = X5Run;
 
-    fn play<S: Server>(self, server: &S) -> Result<X5Run> {
+    fn run_on<S: Server>(self, server: &S) -> Result<X5Run> {
         let pages = pages_of_gb(self.pool_gb);
         server.fill(pages, pages / LRU_TO_FLUSH, self.seed)?;
         let [lru_entries, flush_entries] = server.entries();

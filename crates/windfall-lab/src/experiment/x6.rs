@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use windfall_base::error::Result;
 use windfall_engine::log::FlushLog;
 
-use super::{Scale, Scene, Setting, on, pages_of_gb};
+use super::{Scale, ServerWork, Setting, pages_of_gb, start_and_run};
 use crate::{
     results::{X6, X6Run},
     server::{Server, Start, rows},
     system::{PolicyName, System},
-    workload::load::{self, Plan, Shown},
+    workload::load::{self, Plan, RunResult},
 };
 
 const THREADS: u32 = 4;
@@ -73,8 +73,8 @@ impl Job {
         format!("{}, {}", self.system, if self.drops { "drops" } else { "no drops" })
     }
 
-    pub fn play(&self, folder: &Path) -> Result<X6Run> {
-        on(
+    pub fn run(&self, folder: &Path) -> Result<X6Run> {
+        start_and_run(
             &Start {
                 system: self.system,
                 folder,
@@ -87,10 +87,10 @@ impl Job {
     }
 }
 
-impl Scene for &Job {
-    type Shown = X6Run;
+impl ServerWork for &Job {
+    type Output = X6Run;
 
-    fn play<S: Server>(self, server: &S) -> Result<X6Run> {
+    fn run_on<S: Server>(self, server: &S) -> Result<X6Run> {
         let pages = pages_of_gb(self.fill_gb);
         server.fill(pages, pages / LRU_TO_FLUSH, self.seed)?;
         let partition = |n: usize| server.create(&format!("p{n}"), false);
@@ -122,7 +122,7 @@ impl Scene for &Job {
         let every = Duration::from_secs_f64(self.every_s);
         let plan = Plan::every(THREADS, Duration::from_secs_f64(self.seconds), every, self.seed);
         let mut used_bytes = vec![server.used_bytes(all.make_contiguous())?];
-        let Shown { with: load, .. } = load::run(server, &plan, &client, &mut |n, begins| {
+        let RunResult { with: load, .. } = load::run(server, &plan, &client, &mut |n, begins| {
             let next = partition(KEPT as usize + n)?;
             *newest.write() = Arc::clone(&next);
             all.push_back(next);

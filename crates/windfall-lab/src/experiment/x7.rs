@@ -12,12 +12,12 @@ use windfall_base::error::Result;
 use windfall_engine::log::FlushLog;
 use windfall_measure::Random;
 
-use super::{Scale, Scene, Setting, on};
+use super::{Scale, ServerWork, Setting, start_and_run};
 use crate::{
     results::{X7, X7Run},
     server::{Server, Start, Table, rows},
     system::{PolicyName, System},
-    workload::load::{self, Plan, Shown},
+    workload::load::{self, Plan, RunResult},
 };
 
 const THREADS: u32 = 4;
@@ -73,9 +73,9 @@ impl Job {
         format!("{}, {} rows", self.system, self.rows)
     }
 
-    pub fn play(&self, folder: &Path) -> Result<X7Run> {
+    pub fn run(&self, folder: &Path) -> Result<X7Run> {
         let pages = u64::from(self.rows + STAYS) / 60 + 10_000;
-        on(&Start { system: self.system, folder, pages, log: LOG, flush: FlushLog::Sync }, self)
+        start_and_run(&Start { system: self.system, folder, pages, log: LOG, flush: FlushLog::Sync }, self)
     }
 }
 
@@ -102,10 +102,10 @@ fn look_up_all<S: Server>(table: &Table<S::Store>, count: u32) -> Result<()> {
     Ok(())
 }
 
-impl Scene for &Job {
-    type Shown = X7Run;
+impl ServerWork for &Job {
+    type Output = X7Run;
 
-    fn play<S: Server>(self, server: &S) -> Result<X7Run> {
+    fn run_on<S: Server>(self, server: &S) -> Result<X7Run> {
         let (stays, goes) = (server.create("stays", false)?, server.create("goes", false)?);
         for (table, count) in [(&stays, STAYS), (&goes, self.rows)] {
             load_table(server, table, count)?;
@@ -121,7 +121,7 @@ impl Scene for &Job {
         };
         let length = Duration::from_secs_f64(self.seconds);
         let plan = Plan { marks: vec![length / 2], ..Plan::every(THREADS, length, length, self.seed) };
-        let Shown { with: load, .. } = load::run(server, &plan, &client, &mut |_, begins| {
+        let RunResult { with: load, .. } = load::run(server, &plan, &client, &mut |_, begins| {
             begins();
             server.drop_table(&goes).map(Some)
         })?;

@@ -17,12 +17,12 @@ use serde::{Deserialize, Serialize};
 use windfall_base::error::{Result, UsageError};
 use windfall_engine::log::FlushLog;
 
-use super::{Scene, Setting, ns, on};
+use super::{ServerWork, Setting, ns, start_and_run};
 use crate::{
     results::{X8, X8Run},
     server::{PAGE_SIZE, Server, Start, Table, rows},
     system::{PolicyName, System},
-    workload::load::{self, Plan, Shown},
+    workload::load::{self, Plan, RunResult},
 };
 
 const THREADS: u32 = 8;
@@ -72,8 +72,11 @@ impl Job {
         format!("{}, a file of {} MB", self.system, self.file_bytes >> 20)
     }
 
-    pub fn play(&self, folder: &Path) -> Result<X8Run> {
-        on(&Start { system: self.system, folder, pages: POOL, log: LOG, flush: FlushLog::Sync }, self)
+    pub fn run(&self, folder: &Path) -> Result<X8Run> {
+        start_and_run(
+            &Start { system: self.system, folder, pages: POOL, log: LOG, flush: FlushLog::Sync },
+            self,
+        )
     }
 
     fn load_file<S: Server>(&self, server: &S, table: &Table<S::Store>) -> Result<()> {
@@ -92,10 +95,10 @@ impl Job {
     }
 }
 
-impl Scene for &Job {
-    type Shown = X8Run;
+impl ServerWork for &Job {
+    type Output = X8Run;
 
-    fn play<S: Server>(self, server: &S) -> Result<X8Run> {
+    fn run_on<S: Server>(self, server: &S) -> Result<X8Run> {
         let (small, big) = (server.create("commits", false)?, server.create("big", false)?);
         self.load_file(server, &big)?;
         let number = AtomicU64::new(0);
@@ -110,7 +113,7 @@ impl Scene for &Job {
         let before = Duration::from_secs_f64(self.seconds);
         let plan = Plan { marks: vec![before], ..Plan::every(THREADS, before + BEHIND, before, self.seed) };
         let mut gone_after = Duration::ZERO;
-        let Shown { with: load, last, .. } = load::run(server, &plan, &client, &mut |_, begins| {
+        let RunResult { with: load, last, .. } = load::run(server, &plan, &client, &mut |_, begins| {
             begins();
             let start = Instant::now();
             let dropped = server.drop_table(&big)?;

@@ -43,15 +43,15 @@ impl DropPolicy for ExtentAhi {
         false
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
+    fn remove_tablespace(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
         let mut steps = Steps::default();
         if pool.hash_index().is_on() {
             for page in space.extents().into_iter().flatten() {
-                steps.unhash_page(pool, PageId { space: space.id, page });
+                steps.remove_hash_entries_of(pool, PageId { space: space.id, page });
             }
         }
         for instance in pool.instances() {
-            steps.unflush(pool, instance, space.id);
+            steps.remove_dirty(pool, instance, space.id);
             while !sweep(pool, instance, space, &mut steps) {
                 steps.wait_for_users();
             }
@@ -62,6 +62,6 @@ impl DropPolicy for ExtentAhi {
 
 /// Scans an instance's LRU list. Returns whether no page was in use.
 pub(super) fn sweep(pool: &ClassicPool, instance: &Instance, space: &Space, steps: &mut Steps) -> bool {
-    let mut held = instance.hold(&[Part::Lru], Purpose::Drop);
+    let mut held = instance.lock(&[Part::Lru], Purpose::Drop);
     steps.free_pages(pool, instance, &mut held, space.id)
 }

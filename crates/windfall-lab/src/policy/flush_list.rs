@@ -28,9 +28,9 @@ impl DropPolicy for FlushList {
         Era::Mysql55
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
+    fn remove_tablespace(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
         let mut steps = Steps::default();
-        pool.instances().iter().for_each(|instance| steps.unflush(pool, instance, space.id));
+        pool.instances().iter().for_each(|instance| steps.remove_dirty(pool, instance, space.id));
         steps
     }
 }

@@ -26,11 +26,11 @@ impl DropPolicy for FlushListAhi {
         Era::Mysql56
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
+    fn remove_tablespace(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
         let mut steps = Steps::default();
         for instance in pool.instances() {
-            steps.unhash_by_lru(pool, instance, space);
-            steps.unflush(pool, instance, space.id);
+            steps.remove_hash_entries_by_lru(pool, instance, space);
+            steps.remove_dirty(pool, instance, space.id);
         }
         steps
     }

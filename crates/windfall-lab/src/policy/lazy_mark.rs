@@ -46,13 +46,13 @@ impl DropPolicy for LazyMark {
         Era::Xtradb
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space, trees: &[SpaceId]) -> Steps {
+    fn remove_tablespace(&self, pool: &ClassicPool, space: &Space, trees: &[SpaceId]) -> Steps {
         if !self.on.load(Relaxed) {
-            return FlushList.forget(pool, space, trees);
+            return FlushList.remove_tablespace(pool, space, trees);
         }
         let mut steps = Steps::default();
         for instance in pool.instances() {
-            let _held = instance.hold(&[Part::Lru], Purpose::Drop);
+            let _held = instance.lock(&[Part::Lru], Purpose::Drop);
             for frame in instance.lru.from_oldest(pool.frames()) {
                 steps.lru_walked += 1;
                 let descriptor = &pool.frames()[frame as usize];
@@ -69,7 +69,7 @@ impl DropPolicy for LazyMark {
                 if descriptor.space() == space.id && descriptor.hashed.load(Relaxed) > 0 {
                     drop(shared);
                     steps.released += 1;
-                    steps.unhash_page(pool, descriptor.tag());
+                    steps.remove_hash_entries_of(pool, descriptor.tag());
                     shared = pool.hash_index().share(Purpose::Drop);
                 }
             }

@@ -38,7 +38,7 @@ impl DropPolicy for LruScan {
         self.era
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
+    fn remove_tablespace(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
         let mut steps = Steps::default();
         for instance in pool.instances() {
             while !self.sweep(pool, instance, space, &mut steps) {
@@ -51,13 +51,13 @@ impl DropPolicy for LruScan {
 
 impl LruScan {
     fn sweep(&self, pool: &ClassicPool, instance: &Instance, space: &Space, steps: &mut Steps) -> bool {
-        let mut held = instance.hold(&[Part::Lru], Purpose::Drop);
+        let mut held = instance.lock(&[Part::Lru], Purpose::Drop);
         if self.scans == 2 {
             for frame in instance.lru.from_oldest(pool.frames()) {
                 steps.lru_walked += 1;
                 let descriptor = &pool.frames()[frame as usize];
                 if descriptor.space() == space.id && descriptor.hashed.load(Relaxed) > 0 {
-                    steps.count_unhashed(pool.try_unhash(frame));
+                    steps.count_unhashed(pool.try_remove_hash_entries(frame));
                 }
             }
         }

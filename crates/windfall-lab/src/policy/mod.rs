@@ -67,7 +67,7 @@ pub trait DropPolicy: Send + Sync + Debug {
 
     /// Removes a tablespace that is dropped or was truncated in place, and the trees that it had, from the pool. Waits
     /// for pages of it that are in use. Returns the counted steps.
-    fn forget(&self, pool: &ClassicPool, space: &Space, trees: &[SpaceId]) -> Steps;
+    fn remove_tablespace(&self, pool: &ClassicPool, space: &Space, trees: &[SpaceId]) -> Steps;
 
     /// Returns whether this is done under the mutex of the dictionary, which every statement takes.
     fn holds_dictionary(&self) -> bool {

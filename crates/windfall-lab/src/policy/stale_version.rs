@@ -33,11 +33,13 @@ impl DropPolicy for StaleVersion {
         false
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space, trees: &[SpaceId]) -> Steps {
+    fn remove_tablespace(&self, pool: &ClassicPool, space: &Space, trees: &[SpaceId]) -> Steps {
         let mut steps = Steps::default();
         let hash = pool.hash_index();
-        if hash.is_on() && trees.iter().any(|&tree| hash.knows(tree)) {
-            pool.instances().iter().for_each(|instance| steps.unhash_by_lru(pool, instance, space));
+        if hash.is_on() && trees.iter().any(|&tree| hash.has_entries_of(tree)) {
+            pool.instances()
+                .iter()
+                .for_each(|instance| steps.remove_hash_entries_by_lru(pool, instance, space));
         }
         steps
     }

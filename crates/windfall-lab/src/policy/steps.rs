@@ -16,7 +16,7 @@ use crate::{
         ClassicPool, Space,
         descriptor::{DIRTY, IO},
         era::Part,
-        instance::{Holding, Instance},
+        instance::{HeldLocks, Instance},
     },
     watch::Purpose,
 };
@@ -25,7 +25,7 @@ use crate::{
 /// `BUF_LRU_DROP_SEARCH_SIZE`.
 pub(super) const BATCH: usize = 1024;
 /// The wait before the next scan if a page was in use, as in `InnoDB`.
-const AGAIN: Duration = Duration::from_millis(20);
+const RETRY_WAIT: Duration = Duration::from_millis(20);
 
 /// The counted work of a drop in the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ impl Steps {
         &mut self,
         pool: &ClassicPool,
         instance: &Instance,
-        held: &mut Holding<'_>,
+        held: &mut HeldLocks<'_>,
         space: SpaceId,
     ) -> bool {
         let mut all = true;
@@ -93,9 +93,9 @@ impl Steps {
                 continue;
             }
             if pool.evict(instance, held, frame) {
-                self.count_unhashed(pool.unhash(frame, Purpose::Drop));
-                pool.give_frame_under(instance, held, frame);
-                held.without(Part::Free);
+                self.count_unhashed(pool.remove_hash_entries(frame, Purpose::Drop));
+                pool.free_frame_under(instance, held, frame);
+                held.release(Part::Free);
                 self.freed += 1;
             } else {
                 all = false;
@@ -107,14 +107,14 @@ impl Steps {
     /// Counts a repetition and sleeps, so that the users of a page can release it.
     pub fn wait_for_users(&mut self) {
         self.repeated += 1;
-        thread::sleep(AGAIN);
+        thread::sleep(RETRY_WAIT);
     }
 
     /// Removes the dirty pages of the tablespace from an instance's flush list, in batches, with a pause after each.
-    pub fn unflush(&mut self, pool: &ClassicPool, instance: &Instance, space: SpaceId) {
+    pub fn remove_dirty(&mut self, pool: &ClassicPool, instance: &Instance, space: SpaceId) {
         let frames = pool.frames();
         loop {
-            let mut held = hold_flush(instance);
+            let mut held = lock_lists(instance);
             let mut at = instance.flush.oldest();
             let (mut removed, mut all) = (0, true);
             while let Some(frame) = at {
@@ -142,7 +142,7 @@ impl Steps {
                     drop(held);
                     self.released += 1;
                     thread::yield_now();
-                    held = hold_flush(instance);
+                    held = lock_lists(instance);
                     removed = 0;
                     let is_there = frames[next as usize].is(DIRTY) && frames[next as usize].oldest() == since;
                     frames[next as usize].unpin();
@@ -160,22 +160,22 @@ impl Steps {
     }
 
     /// Looks a page up. If it has entries in the hash index, removes them under the page's exclusive latch.
-    pub fn unhash_page(&mut self, pool: &ClassicPool, id: PageId) {
+    pub fn remove_hash_entries_of(&mut self, pool: &ClassicPool, id: PageId) {
         self.looked_up += 1;
         let Some(frame) = pool.instance_of(id).pin(pool.frames(), id, Purpose::Drop) else { return };
         if pool.frames()[frame as usize].hashed.load(Relaxed) > 0 {
-            self.count_unhashed(pool.unhash_latched(frame));
+            self.count_unhashed(pool.remove_hash_entries_under_latch(frame));
         }
         pool.frames()[frame as usize].unpin();
     }
 
     /// Scans the LRU list of an instance and removes the hash entries of the tablespace's pages. The pages are
     /// collected in batches. The list's lock is released while a batch is processed; after that the scan begins again.
-    pub fn unhash_by_lru(&mut self, pool: &ClassicPool, instance: &Instance, space: &Space) {
+    pub fn remove_hash_entries_by_lru(&mut self, pool: &ClassicPool, instance: &Instance, space: &Space) {
         loop {
             let mut batch = Vec::new();
             {
-                let _held = instance.hold(&[Part::Lru], Purpose::Drop);
+                let _held = instance.lock(&[Part::Lru], Purpose::Drop);
                 for frame in instance.lru.from_oldest(pool.frames()) {
                     self.lru_walked += 1;
                     let descriptor = &pool.frames()[frame as usize];
@@ -189,7 +189,7 @@ impl Steps {
             }
             let is_last = batch.len() < BATCH;
             for id in batch {
-                self.unhash_page(pool, id);
+                self.remove_hash_entries_of(pool, id);
             }
             if is_last {
                 return;
@@ -200,8 +200,8 @@ impl Steps {
 }
 
 /// Acquires the pool mutex, if one guards the LRU list, or the LRU list mutex, and then the mutex of the flush list.
-fn hold_flush(instance: &Instance) -> Holding<'_> {
-    let mut held = instance.hold(&[Part::Lru], Purpose::Drop);
-    held.also(Part::Flush);
+fn lock_lists(instance: &Instance) -> HeldLocks<'_> {
+    let mut held = instance.lock(&[Part::Lru], Purpose::Drop);
+    held.acquire(Part::Flush);
     held
 }

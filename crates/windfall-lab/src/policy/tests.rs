@@ -49,7 +49,7 @@ fn all() -> impl Iterator<Item = (PolicyName, Box<dyn DropPolicy>)> {
 }
 
 /// A pool with a table that stays and one that is dropped.
-struct Stage {
+struct Fixture {
     disk: SimulatedDisk,
     pool: Arc<ClassicPool>,
     stays: Tree<ClassicPool>,
@@ -71,7 +71,7 @@ fn key(n: u32) -> [u8; 4] {
     n.to_be_bytes()
 }
 
-impl Stage {
+impl Fixture {
     /// Creates the pool; the table to be dropped has about this many leaves.
     fn new(policy: &dyn DropPolicy, hash_index: bool, instances: usize, leaves: u32) -> Self {
         let options = PoolOptions {
@@ -131,7 +131,7 @@ impl Stage {
         self.pool.reset_locks();
         self.space.mark_dropped();
         let start = Instant::now();
-        let steps = policy.forget(&self.pool, &self.space, &self.space.trees());
+        let steps = policy.remove_tablespace(&self.pool, &self.space, &self.space.trees());
         let took = start.elapsed();
         self.pool.detach(&self.space);
         self.disk.remove(FileName::Data(self.space.id)).unwrap();
@@ -156,12 +156,12 @@ fn lru_scan_walks_the_whole_list_under_the_pool_mutex() {
     for (scans, instances) in [(1, 1), (2, 1), (2, 4)] {
         for hash_index in [false, true] {
             let policy = LruScan { scans, era: Era::Mysql55 };
-            let stage = Stage::new(&policy, hash_index, instances, 200);
-            stage.dirty(70);
-            stage.hash(30);
-            let (before, [pages, dirty]) = (stage.seen(), stage.lists());
+            let fixture = Fixture::new(&policy, hash_index, instances, 200);
+            fixture.dirty(70);
+            fixture.hash(30);
+            let (before, [pages, dirty]) = (fixture.seen(), fixture.lists());
             assert!(before.dirty >= 70 && (before.hashed >= 30) == hash_index, "{before:?}");
-            let (steps, took) = stage.drop_by(&policy);
+            let (steps, took) = fixture.drop_by(&policy);
             let expected = Steps {
                 lru_walked: u64::from(scans) * pages,
                 freed: before.resident,
@@ -170,12 +170,12 @@ fn lru_scan_walks_the_whole_list_under_the_pool_mutex() {
                 ..Steps::default()
             };
             assert_eq!(steps, expected);
-            assert_eq!(stage.seen(), Seen::default());
-            assert_eq!(stage.lists(), [pages - before.resident, dirty - before.dirty]);
-            let (count, longest, together) = stage.held("buffer pool");
+            assert_eq!(fixture.seen(), Seen::default());
+            assert_eq!(fixture.lists(), [pages - before.resident, dirty - before.dirty]);
+            let (count, longest, together) = fixture.held("buffer pool");
             assert_eq!(count, instances as u64, "each instance's mutex is held once");
             assert!(longest <= together && together <= took, "{together:?} of {took:?}");
-            check_pool(&stage.pool);
+            check_pool(&fixture.pool);
         }
     }
 }
@@ -184,11 +184,11 @@ fn lru_scan_walks_the_whole_list_under_the_pool_mutex() {
 fn lazy_mark_flags_and_frees_nothing() {
     for hash_index in [false, true] {
         let policy = LazyMark::default();
-        let stage = Stage::new(&policy, hash_index, 2, 200);
-        stage.dirty(70);
-        stage.hash(30);
-        let (before, lists) = (stage.seen(), stage.lists());
-        let (steps, _) = stage.drop_by(&policy);
+        let fixture = Fixture::new(&policy, hash_index, 2, 200);
+        fixture.dirty(70);
+        fixture.hash(30);
+        let (before, lists) = (fixture.seen(), fixture.lists());
+        let (steps, _) = fixture.drop_by(&policy);
         let expected = Steps {
             lru_walked: lists[0],
             flagged: before.resident,
@@ -200,16 +200,16 @@ fn lazy_mark_flags_and_frees_nothing() {
             ..Steps::default()
         };
         assert_eq!(steps, expected);
-        let after = stage.seen();
+        let after = fixture.seen();
         assert_eq!((after.resident, after.marked), (before.resident, before.resident));
-        assert_eq!((stage.lists(), after.hash_entries), (lists, 0));
-        assert_eq!((stage.held("buffer pool").0, stage.held("LRU list").0), (0, 2));
+        assert_eq!((fixture.lists(), after.hash_entries), (lists, 0));
+        assert_eq!((fixture.held("buffer pool").0, fixture.held("LRU list").0), (0, 2));
         // Shared between any two hashed pages, and taken exclusively for each.
-        assert_eq!(stage.held("hash index").0, if hash_index { 2 * before.hashed + 1 } else { 0 });
+        assert_eq!(fixture.held("hash index").0, if hash_index { 2 * before.hashed + 1 } else { 0 });
         // The cleaner finds the dirty ones.
-        stage.pool.flush_all().unwrap();
-        assert_eq!(stage.seen().resident, before.resident - before.dirty);
-        check_pool(&stage.pool);
+        fixture.pool.flush_all().unwrap();
+        assert_eq!(fixture.seen().resident, before.resident - before.dirty);
+        check_pool(&fixture.pool);
     }
 }
 
@@ -217,21 +217,21 @@ fn lazy_mark_flags_and_frees_nothing() {
 fn lazy_mark_is_switched_while_the_server_runs() {
     let policy = LazyMark::default();
     policy.switch(false);
-    let stage = Stage::new(&policy, false, 1, 50);
-    stage.dirty(20);
-    let dirty = stage.seen().dirty;
-    let (steps, _) = stage.drop_by(&policy);
+    let fixture = Fixture::new(&policy, false, 1, 50);
+    fixture.dirty(20);
+    let dirty = fixture.seen().dirty;
+    let (steps, _) = fixture.drop_by(&policy);
     assert_eq!((steps.lru_walked, steps.flagged, steps.unflushed), (0, 0, dirty));
 }
 
 #[test]
 fn flush_list_pauses_after_each_batch() {
-    let stage = Stage::new(&FlushList, true, 1, 2_600);
-    stage.dirty(2_600);
-    stage.hash(30);
-    let (before, lists) = (stage.seen(), stage.lists());
+    let fixture = Fixture::new(&FlushList, true, 1, 2_600);
+    fixture.dirty(2_600);
+    fixture.hash(30);
+    let (before, lists) = (fixture.seen(), fixture.lists());
     assert!(before.dirty >= 2_600 && before.dirty < 3 * BATCH as u64, "{before:?}");
-    let (steps, took) = stage.drop_by(&FlushList);
+    let (steps, took) = fixture.drop_by(&FlushList);
     let expected = Steps {
         flush_walked: lists[1],
         unflushed: before.dirty,
@@ -239,25 +239,25 @@ fn flush_list_pauses_after_each_batch() {
         ..Steps::default()
     };
     assert_eq!(steps, expected);
-    let after = stage.seen();
+    let after = fixture.seen();
     assert_eq!((after.resident, after.dirty), (before.resident, 0));
     assert_eq!(after.hash_entries, before.hash_entries, "nothing looks for them");
     for lock in ["buffer pool", "flush list"] {
-        let (count, longest, _) = stage.held(lock);
+        let (count, longest, _) = fixture.held(lock);
         assert_eq!(count, steps.released + 1, "{lock}");
         assert!(longest < took, "{lock}: {longest:?} of {took:?}");
     }
-    check_pool(&stage.pool);
+    check_pool(&fixture.pool);
 }
 
 #[test]
 fn flush_list_ahi_walks_the_lru_list_first() {
     for (hash_index, leaves) in [(false, 0), (true, 0), (true, 30)] {
-        let stage = Stage::new(&FlushListAhi, hash_index, 2, 200);
-        stage.dirty(70);
-        stage.hash(leaves);
-        let (before, lists) = (stage.seen(), stage.lists());
-        let (steps, _) = stage.drop_by(&FlushListAhi);
+        let fixture = Fixture::new(&FlushListAhi, hash_index, 2, 200);
+        fixture.dirty(70);
+        fixture.hash(leaves);
+        let (before, lists) = (fixture.seen(), fixture.lists());
+        let (steps, _) = fixture.drop_by(&FlushListAhi);
         let expected = Steps {
             lru_walked: lists[0],
             flush_walked: lists[1],
@@ -268,18 +268,18 @@ fn flush_list_ahi_walks_the_lru_list_first() {
             ..Steps::default()
         };
         assert_eq!((steps, before.hashed > 0), (expected, leaves > 0));
-        assert_eq!(stage.seen(), Seen { resident: before.resident, ..Seen::default() });
-        assert_eq!(stage.held("buffer pool").0, 4, "for either walk of either instance");
+        assert_eq!(fixture.seen(), Seen { resident: before.resident, ..Seen::default() });
+        assert_eq!(fixture.held("buffer pool").0, 4, "for either walk of either instance");
     }
 }
 
 #[test]
 fn flush_list_ahi_restarts_its_walk_after_each_batch() {
-    let stage = Stage::new(&FlushListAhi, true, 1, 1_500);
-    stage.hash(1_500);
-    let (before, [pages, _]) = (stage.seen(), stage.lists());
+    let fixture = Fixture::new(&FlushListAhi, true, 1, 1_500);
+    fixture.hash(1_500);
+    let (before, [pages, _]) = (fixture.seen(), fixture.lists());
     assert!(before.hashed > BATCH as u64 && before.hashed < 2 * BATCH as u64, "{before:?}");
-    let (steps, _) = stage.drop_by(&FlushListAhi);
+    let (steps, _) = fixture.drop_by(&FlushListAhi);
     assert_eq!((steps.released, steps.unhashed, steps.looked_up), (1, before.hashed, before.hashed));
     assert!(steps.lru_walked > pages && steps.lru_walked < 2 * pages, "{} of {pages}", steps.lru_walked);
 }
@@ -287,12 +287,12 @@ fn flush_list_ahi_restarts_its_walk_after_each_batch() {
 #[test]
 fn extent_ahi_asks_for_each_page_and_walks_both_lists() {
     for hash_index in [false, true] {
-        let stage = Stage::new(&ExtentAhi, hash_index, 2, 200);
-        stage.dirty(70);
-        stage.hash(30);
-        let (before, lists) = (stage.seen(), stage.lists());
-        let in_use: usize = stage.space.extents().iter().map(Vec::len).sum();
-        let (steps, took) = stage.drop_by(&ExtentAhi);
+        let fixture = Fixture::new(&ExtentAhi, hash_index, 2, 200);
+        fixture.dirty(70);
+        fixture.hash(30);
+        let (before, lists) = (fixture.seen(), fixture.lists());
+        let in_use: usize = fixture.space.extents().iter().map(Vec::len).sum();
+        let (steps, took) = fixture.drop_by(&ExtentAhi);
         let expected = Steps {
             lru_walked: lists[0],
             flush_walked: lists[1],
@@ -304,44 +304,44 @@ fn extent_ahi_asks_for_each_page_and_walks_both_lists() {
             ..Steps::default()
         };
         assert_eq!(steps, expected);
-        assert_eq!(stage.seen(), Seen::default());
-        let (count, longest, together) = stage.held("LRU list");
+        assert_eq!(fixture.seen(), Seen::default());
+        let (count, longest, together) = fixture.held("LRU list");
         assert_eq!(count, 4, "for either walk of either instance");
         assert!(longest <= together && together <= took, "{together:?} of {took:?}");
-        assert_eq!((stage.held("flush list").0, stage.held("buffer pool").0), (2, 0));
+        assert_eq!((fixture.held("flush list").0, fixture.held("buffer pool").0), (2, 0));
         // Each freed page is removed from the page hash; with the hash index each page in use is looked up.
-        assert_eq!(stage.held("page hash").0, expected.looked_up + before.resident);
-        assert_eq!(stage.held("free list").0, before.resident, "for a moment each");
-        assert!(stage.held("free list").1 < longest);
-        check_pool(&stage.pool);
+        assert_eq!(fixture.held("page hash").0, expected.looked_up + before.resident);
+        assert_eq!(fixture.held("free list").0, before.resident, "for a moment each");
+        assert!(fixture.held("free list").1 < longest);
+        check_pool(&fixture.pool);
     }
 }
 
 /// A change in progress at the time of the drop makes a page dirty after the scan of the flush list.
 #[test]
 fn extent_ahi_frees_pages_that_became_dirty_meanwhile() {
-    let stage = Stage::new(&ExtentAhi, false, 2, 200);
-    stage.dirty(70);
-    let (before, [pages, dirty]) = (stage.seen(), stage.lists());
-    stage.space.mark_dropped();
+    let fixture = Fixture::new(&ExtentAhi, false, 2, 200);
+    fixture.dirty(70);
+    let (before, [pages, dirty]) = (fixture.seen(), fixture.lists());
+    fixture.space.mark_dropped();
     let mut steps = Steps::default();
-    for instance in stage.pool.instances() {
-        assert!(sweep(&stage.pool, instance, &stage.space, &mut steps));
+    for instance in fixture.pool.instances() {
+        assert!(sweep(&fixture.pool, instance, &fixture.space, &mut steps));
     }
     assert!(before.dirty >= 70, "{before:?}");
     assert_eq!(steps, Steps { lru_walked: pages, freed: before.resident, ..Steps::default() });
-    assert_eq!(stage.lists(), [pages - before.resident, dirty - before.dirty]);
-    check_pool(&stage.pool);
+    assert_eq!(fixture.lists(), [pages - before.resident, dirty - before.dirty]);
+    check_pool(&fixture.pool);
 }
 
 #[test]
 fn stale_version_scans_for_hashed_pages_only() {
     for (hash_index, leaves) in [(false, 0), (true, 0), (true, 30)] {
-        let stage = Stage::new(&StaleVersion, hash_index, 2, 200);
-        stage.dirty(70);
-        stage.hash(leaves);
-        let (before, lists) = (stage.seen(), stage.lists());
-        let (steps, _) = stage.drop_by(&StaleVersion);
+        let fixture = Fixture::new(&StaleVersion, hash_index, 2, 200);
+        fixture.dirty(70);
+        fixture.hash(leaves);
+        let (before, lists) = (fixture.seen(), fixture.lists());
+        let (steps, _) = fixture.drop_by(&StaleVersion);
         let expected = Steps {
             lru_walked: if leaves > 0 { lists[0] } else { 0 },
             looked_up: before.hashed,
@@ -350,9 +350,9 @@ fn stale_version_scans_for_hashed_pages_only() {
             ..Steps::default()
         };
         assert_eq!((steps, before.hashed > 0), (expected, leaves > 0));
-        assert_eq!(stage.held("buffer pool").0 + stage.held("flush list").0, 0);
-        assert_eq!(stage.held("LRU list").0, if leaves > 0 { 2 } else { 0 });
-        assert_eq!((stage.seen().resident, stage.lists()), (before.resident, lists));
+        assert_eq!(fixture.held("buffer pool").0 + fixture.held("flush list").0, 0);
+        assert_eq!(fixture.held("LRU list").0, if leaves > 0 { 2 } else { 0 });
+        assert_eq!((fixture.seen().resident, fixture.lists()), (before.resident, lists));
     }
 }
 
@@ -362,29 +362,29 @@ fn stale_version_scans_for_hashed_pages_only() {
 fn no_dropped_page_is_served_or_written() {
     for (name, policy) in all() {
         for hash_index in [false, true] {
-            let stage = Stage::new(&*policy, hash_index, 2, 1_500);
-            stage.dirty(300);
-            stage.hash(200);
-            stage.drop_by(&*policy);
-            let asked = stage.goes.get_into(&key(1), &mut Vec::new());
+            let fixture = Fixture::new(&*policy, hash_index, 2, 1_500);
+            fixture.dirty(300);
+            fixture.hash(200);
+            fixture.drop_by(&*policy);
+            let asked = fixture.goes.get_into(&key(1), &mut Vec::new());
             assert!(matches!(asked, Err(Error::TableDropped(_))), "{name}: {asked:?}");
-            let asked = stage.pool.read(stage.goes.space(), PageNo::ROOT, Access::Point);
+            let asked = fixture.pool.read(fixture.goes.space(), PageNo::ROOT, Access::Point);
             assert!(matches!(asked, Err(Error::TableDropped(_))), "{name}");
             // The next table, with pages of the same numbers, fills the pool more than once.
-            let next = tree(&stage.pool, &new_space(&stage.pool, 31), 102);
+            let next = tree(&fixture.pool, &new_space(&fixture.pool, 31), 102);
             for n in 0..24_000 {
                 put(&next, &key(n), &[5; 1000]);
                 if n % 500 == 0 {
-                    stage.pool.clean().unwrap();
+                    fixture.pool.clean().unwrap();
                 }
             }
-            stage.pool.flush_all().unwrap();
+            fixture.pool.flush_all().unwrap();
             (0..24_000)
                 .step_by(7)
                 .for_each(|n| assert_eq!(get(&next, &key(n)), Some(vec![5; 1000]), "{name}"));
-            (0..3_000).step_by(7).for_each(|n| assert!(get(&stage.stays, &key(n)).is_some(), "{name}"));
-            assert_eq!(stage.seen(), Seen::default(), "{name}");
-            check_pool(&stage.pool);
+            (0..3_000).step_by(7).for_each(|n| assert!(get(&fixture.stays, &key(n)).is_some(), "{name}"));
+            assert_eq!(fixture.seen(), Seen::default(), "{name}");
+            check_pool(&fixture.pool);
         }
     }
 }
@@ -392,63 +392,64 @@ fn no_dropped_page_is_served_or_written() {
 #[test]
 fn a_truncated_tablespace_has_none_of_its_old_pages() {
     for hash_index in [false, true] {
-        let stage = Stage::new(&StaleVersion, hash_index, 1, 300);
-        stage.dirty(100);
-        stage.hash(50);
-        let hashed = stage.seen().hash_entries;
-        let trees = stage.space.renew();
-        let steps = StaleVersion.forget(&stage.pool, &stage.space, &trees);
+        let fixture = Fixture::new(&StaleVersion, hash_index, 1, 300);
+        fixture.dirty(100);
+        fixture.hash(50);
+        let hashed = fixture.seen().hash_entries;
+        let trees = fixture.space.renew();
+        let steps = StaleVersion.remove_tablespace(&fixture.pool, &fixture.space, &trees);
         assert_eq!((steps.hash_entries, hashed > 0), (hashed, hash_index));
-        let before = stage.seen();
+        let before = fixture.seen();
         assert!(before.resident >= 300, "{before:?}");
-        assert!(matches!(stage.goes.get_into(&key(1), &mut Vec::new()), Err(Error::TableDropped(_))));
-        let anew = tree(&stage.pool, &stage.space, 102);
+        assert!(matches!(fixture.goes.get_into(&key(1), &mut Vec::new()), Err(Error::TableDropped(_))));
+        let anew = tree(&fixture.pool, &fixture.space, 102);
         (0..300).step_by(2).for_each(|n| put(&anew, &key(n), &[6; 1000]));
         for n in 0..900 {
             let expected = (n < 300 && n % 2 == 0).then(|| vec![6; 1000]);
             assert_eq!(get(&anew, &key(n)), expected);
         }
-        stage.pool.flush_all().unwrap();
+        fixture.pool.flush_all().unwrap();
         assert_eq!(anew.check().unwrap().entries, 150);
-        check_pool(&stage.pool);
+        check_pool(&fixture.pool);
     }
 }
 
 #[test]
 fn a_page_in_use_is_waited_for() {
     let policy = LruScan { scans: 2, era: Era::Mysql51 };
-    let stage = Stage::new(&policy, false, 1, 20);
-    let reading = stage.pool.read(stage.goes.space(), PageNo::ROOT, Access::Point).unwrap();
-    stage.pool.reset_locks();
-    stage.space.mark_dropped();
+    let fixture = Fixture::new(&policy, false, 1, 20);
+    let reading = fixture.pool.read(fixture.goes.space(), PageNo::ROOT, Access::Point).unwrap();
+    fixture.pool.reset_locks();
+    fixture.space.mark_dropped();
     thread::scope(|scope| {
-        let dropping = scope.spawn(|| policy.forget(&stage.pool, &stage.space, &stage.space.trees()));
+        let dropping =
+            scope.spawn(|| policy.remove_tablespace(&fixture.pool, &fixture.space, &fixture.space.trees()));
         // Each sweep takes the mutex of the pool once.
-        wait_until("the pool is swept again", || stage.held("buffer pool").0 > 1 || dropping.is_finished());
+        wait_until("the pool is swept again", || fixture.held("buffer pool").0 > 1 || dropping.is_finished());
         let has_waited = !dropping.is_finished();
         drop(reading);
         assert!(has_waited, "the page was in use");
         let steps = dropping.join().unwrap();
         assert!(steps.repeated > 0, "{steps:?}");
     });
-    assert_eq!(stage.seen(), Seen::default());
+    assert_eq!(fixture.seen(), Seen::default());
 }
 
 #[test]
 fn one_drop_takes_all_trees_of_a_tablespace() {
     for (name, policy) in all() {
-        let stage = Stage::new(&*policy, true, 1, 20);
-        let other = tree(&stage.pool, &stage.space, 200);
+        let fixture = Fixture::new(&*policy, true, 1, 20);
+        let other = tree(&fixture.pool, &fixture.space, 200);
         (0..300).for_each(|n| put(&other, &key(n), &[7; 1000]));
         (0..300).flat_map(|n| [n; 20]).for_each(|n| assert!(get(&other, &key(n)).is_some()));
-        let before = stage.seen();
+        let before = fixture.seen();
         assert!(before.resident > 120 && before.hashed >= 100, "{before:?}");
-        let (steps, _) = stage.drop_by(&*policy);
-        for tree in [&stage.goes, &other] {
+        let (steps, _) = fixture.drop_by(&*policy);
+        for tree in [&fixture.goes, &other] {
             assert!(matches!(tree.get_into(&key(1), &mut Vec::new()), Err(Error::TableDropped(_))));
         }
         let left_to_eviction = name == PolicyName::FlushList;
         assert_eq!(steps.hash_entries, if left_to_eviction { 0 } else { before.hash_entries });
-        assert!(!stage.pool.hash_index().knows(SpaceId(200)) || left_to_eviction, "{name}");
+        assert!(!fixture.pool.hash_index().has_entries_of(SpaceId(200)) || left_to_eviction, "{name}");
     }
 }

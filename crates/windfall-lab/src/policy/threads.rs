@@ -37,9 +37,9 @@ const CLIENTS: u64 = 3;
 /// Keys of a client in each table.
 const KEYS: u64 = 400;
 /// The number of drops or truncations.
-const ROUNDS: u64 = 10;
+const DROPS: u64 = 10;
 /// Iterations of the clients before each of them.
-const CALLS: u64 = 500;
+const ITERATIONS_BEFORE: u64 = 500;
 
 type Model = BTreeMap<[u8; 16], Vec<u8>>;
 
@@ -51,7 +51,7 @@ struct Incarnation {
 }
 
 /// The state that all threads share.
-struct Stage<'a> {
+struct Shared<'a> {
     policy: &'a dyn DropPolicy,
     disk: SimulatedDisk,
     pool: Arc<ClassicPool>,
@@ -60,7 +60,7 @@ struct Stage<'a> {
     /// The number of times that a client found an incarnation gone.
     refused: AtomicU64,
     /// Iterations of the clients: one operation on the table that stays, then several on the other.
-    calls: AtomicU64,
+    iterations: AtomicU64,
     over: AtomicBool,
 }
 
@@ -104,7 +104,7 @@ fn work(on: &Incarnation, client: u64, model: &mut Model, state: &mut u64) -> Re
     Ok(())
 }
 
-impl Stage<'_> {
+impl Shared<'_> {
     /// Works until the end of the test. Returns the model of the table that stays, and the number and the model of the
     /// last incarnation of the other.
     fn client(&self, client: u64) -> (Model, u64, Model) {
@@ -113,7 +113,7 @@ impl Stage<'_> {
         let mut number = 0;
         while !self.over.load(Relaxed) {
             work(&self.stays, client, &mut staying, &mut state).unwrap();
-            self.calls.fetch_add(1, Relaxed);
+            self.iterations.fetch_add(1, Relaxed);
             let on = self.goes.lock().clone();
             if on.number != number {
                 (number, going) = (on.number, Model::new());
@@ -139,13 +139,13 @@ impl Stage<'_> {
         let number = old.number + 1;
         let space = if in_place {
             let trees = old.space.renew();
-            self.policy.forget(&self.pool, &old.space, &trees);
+            self.policy.remove_tablespace(&self.pool, &old.space, &trees);
             self.await_io(&old.space);
             self.disk.truncate(FileName::Data(old.space.id), 0).unwrap();
             old.space.clone()
         } else {
             old.space.mark_dropped();
-            self.policy.forget(&self.pool, &old.space, &old.space.trees());
+            self.policy.remove_tablespace(&self.pool, &old.space, &old.space.trees());
             self.await_io(&old.space);
             self.pool.detach(&old.space);
             self.disk.remove(FileName::Data(old.space.id)).unwrap();
@@ -158,8 +158,8 @@ impl Stage<'_> {
 
     /// Waits until the clients have done more iterations.
     fn await_clients(&self) {
-        let before = self.calls.load(Relaxed);
-        wait_until("the clients work", || self.calls.load(Relaxed) >= before + CALLS);
+        let before = self.iterations.load(Relaxed);
+        wait_until("the clients work", || self.iterations.load(Relaxed) >= before + ITERATIONS_BEFORE);
     }
 
     fn await_io(&self, space: &Space) {
@@ -181,7 +181,7 @@ fn check<'a>(on: &Incarnation, models: impl Iterator<Item = &'a Model>) {
     assert_eq!(on.tree.check().unwrap().entries, all.len() as u64);
 }
 
-fn play(name: PolicyName, policy: &dyn DropPolicy, hash_index: bool) {
+fn drop_concurrently(name: PolicyName, policy: &dyn DropPolicy, hash_index: bool) {
     let options = PoolOptions {
         era: policy.era(),
         instances: 1 + usize::from(hash_index),
@@ -197,25 +197,25 @@ fn play(name: PolicyName, policy: &dyn DropPolicy, hash_index: bool) {
         Incarnation { number, space, tree }
     };
     let (stays, goes) = (table(20, 0), Mutex::new(Arc::new(table(21, 1))));
-    let (refused, calls, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-    let stage = Stage { policy, disk, stays, goes, refused, calls, over, pool: pool.clone() };
+    let (refused, iterations, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let shared = Shared { policy, disk, stays, goes, refused, iterations, over, pool: pool.clone() };
     let workers = pool.spawn(&RealEnv::default()).unwrap();
     let known: Vec<_> = thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|n| {
                 scope.spawn({
-                    let stage = &stage;
-                    move || stage.client(n)
+                    let shared = &shared;
+                    move || shared.client(n)
                 })
             })
             .collect();
-        let over = SetOnDrop(&stage.over);
-        watch::play(Role::Dropper);
-        for round in 0..ROUNDS {
-            stage.await_clients();
-            stage.renew(policy.truncates_in_place() && round % 2 == 0);
+        let over = SetOnDrop(&shared.over);
+        watch::set_role(Role::Dropper);
+        for n in 0..DROPS {
+            shared.await_clients();
+            shared.renew(policy.truncates_in_place() && n % 2 == 0);
         }
-        stage.await_clients();
+        shared.await_clients();
         wait_until("pages are evicted, and some are hashed", || {
             let is_hashed = pool.hash_index().built() > 0 || !hash_index;
             is_hashed && pool.counters.evictions.load(Relaxed) > 100
@@ -225,9 +225,9 @@ fn play(name: PolicyName, policy: &dyn DropPolicy, hash_index: bool) {
     });
     drop(workers);
     pool.context().health.check().unwrap();
-    check(&stage.stays, known.iter().map(|(staying, ..)| staying));
-    let last = stage.goes.lock().clone();
-    assert_eq!(last.number, 1 + ROUNDS);
+    check(&shared.stays, known.iter().map(|(staying, ..)| staying));
+    let last = shared.goes.lock().clone();
+    assert_eq!(last.number, 1 + DROPS);
     let of_last = known.iter().filter(|(_, number, _)| *number == last.number);
     check(&last, of_last.map(|(.., going)| going));
     assert_eq!(pool.hash_index().built() > 0, hash_index, "{name}");
@@ -240,7 +240,7 @@ fn tables_are_dropped_during_reads_writes_and_cleaning() {
     for name in PolicyName::ALL {
         for hash_index in [false, true] {
             if let Some(policy) = of(name) {
-                play(name, &*policy, hash_index);
+                drop_concurrently(name, &*policy, hash_index);
             }
         }
     }

@@ -26,7 +26,7 @@ use super::{
     ClassicPool, Handle,
     descriptor::{IO, UNVERIFIED},
     era::Part,
-    space::Announced,
+    space::PendingIo,
 };
 use crate::watch::Purpose;
 
@@ -182,7 +182,7 @@ impl ClassicPool {
         loop {
             if let Some(pin) = self.find(handle, page)? {
                 if access == Access::Point {
-                    self.use_of(handle.in_file(page), pin.frame);
+                    self.make_young_if_due(handle.in_file(page), pin.frame);
                 }
                 return Ok(pin);
             }
@@ -213,10 +213,10 @@ impl ClassicPool {
 
     /// Moves a page to the front of the LRU list if that is due.
     #[inline]
-    fn use_of(&self, id: PageId, frame: u32) {
+    fn make_young_if_due(&self, id: PageId, frame: u32) {
         let instance = self.instance_of(id);
         if instance.lru.is_to_be_made_young(&self.frames[frame as usize]) {
-            let _held = instance.hold(&[Part::Lru], Purpose::Young);
+            let _held = instance.lock(&[Part::Lru], Purpose::Young);
             // The read of the page may have failed, and the page was removed again.
             if self.frames[frame as usize].tag() == id {
                 instance.lru.make_young(&self.frames, frame);
@@ -230,16 +230,16 @@ impl ClassicPool {
         self.context.health.check()?;
         let id = handle.in_file(page);
         let instance = self.instance_of(id);
-        let frame = self.take_frame(instance)?;
+        let frame = self.allocate_frame(instance)?;
         let descriptor = &self.frames[frame as usize];
         // No other thread can hold it.
         self.latch(frame).exclusive();
-        let held = instance.hold(&[Part::Lru], Purpose::Load);
+        let held = instance.lock(&[Part::Lru], Purpose::Load);
         let latched = held.latch_page(id);
         if instance.pages.find(&self.frames, id).is_some() {
             drop((latched, held));
             self.latch(frame).release_unchanged();
-            self.give_frame(instance, frame);
+            self.free_frame(instance, frame);
             return Ok(None);
         }
         descriptor.set_tag(id, handle.version(), state);
@@ -261,7 +261,7 @@ impl ClassicPool {
     /// Reads a page in, unless another thread is doing so.
     #[cold]
     fn load(&self, handle: &Handle, page: PageNo, access: Access) -> Result<()> {
-        let announced = Announced::new(handle.space.clone());
+        let pending_io = PendingIo::new(handle.space.clone());
         let Some(pin) = self.enter(handle, page, access, IO | UNVERIFIED)? else { return Ok(()) };
         let id = handle.in_file(page);
         let file = FileName::Data(id.space);
@@ -274,7 +274,7 @@ impl ClassicPool {
         self.counters.reads.fetch_add(1, Relaxed);
         self.frames[pin.frame as usize].clear(IO);
         pin.latch().release_changed();
-        drop(announced);
+        drop(pending_io);
         Ok(())
     }
 
@@ -290,7 +290,7 @@ impl ClassicPool {
     fn abandon(&self, pin: Pin<'_>, id: PageId) {
         let instance = self.instance_of(id);
         let descriptor = &self.frames[pin.frame as usize];
-        let held = instance.hold(&[Part::Lru], Purpose::Load);
+        let held = instance.lock(&[Part::Lru], Purpose::Load);
         let latched = held.latch_page(id);
         // The drop may have removed it already.
         if descriptor.tag() == id {
@@ -303,19 +303,19 @@ impl ClassicPool {
         let frame = pin.frame;
         drop(pin);
         // Threads that wait for the latch hold pins: the frame is freed when the last pin is released.
-        self.give_when_unpinned(instance, frame);
+        self.free_when_unpinned(instance, frame);
     }
 
     /// Counts that the hash index could have found this leaf, and adds the leaf to it if that is due. Called after a
     /// descent that followed a failed look-up in the index; the caller has pinned the leaf.
-    pub(super) fn could_be_hashed(&self, handle: &Handle, leaf: PageNo) {
+    pub(super) fn hash_if_due(&self, handle: &Handle, leaf: PageNo) {
         let frame = LAST.get();
         let descriptor = &self.frames[frame as usize];
         if descriptor.tag() != handle.in_file(leaf) {
             return;
         }
         let page = self.page(frame);
-        if self.hash.could_have_helped(descriptor, Node::new(page).count()) && self.latch(frame).try_share() {
+        if self.hash.count_missed_help(descriptor, Node::new(page).count()) && self.latch(frame).try_share() {
             self.hash.build(&self.frames, frame, page);
             self.latch(frame).unshare();
         }

@@ -25,7 +25,7 @@ use super::{
     era::Part,
     instance::Instance,
     replace::SEARCHED,
-    space::Announced,
+    space::PendingIo,
 };
 use crate::watch::{self, Purpose, Role};
 
@@ -62,7 +62,7 @@ impl Flusher {
 struct Writing<'a> {
     pin: Pin<'a>,
     lsn: Lsn,
-    announced: Announced,
+    pending_io: PendingIo,
 }
 
 impl ClassicPool {
@@ -85,7 +85,7 @@ impl ClassicPool {
             env.spawn("log", Kind::Service, wake, health.watch("log", Box::new(move || log.step())))?;
         let pool = self.clone();
         let step = move || {
-            watch::play(Role::Cleaner);
+            watch::set_role(Role::Cleaner);
             match pool.clean() {
                 Ok(true) => Next::Again,
                 Ok(false) => Next::Idle(PAUSE),
@@ -107,7 +107,7 @@ impl ClassicPool {
     pub fn clean(&self) -> Result<bool> {
         let mut more = false;
         for instance in &self.instances {
-            more |= self.make_free(instance)?;
+            more |= self.refill_free_list(instance)?;
             let percent = u64::from(self.options.dirty_percent);
             let most = u64::from(instance.lru.len()) * percent / 100;
             let is_old = self.context.log.pressure() >= OLD_PERCENT;
@@ -125,7 +125,7 @@ impl ClassicPool {
     /// A page cannot be written.
     pub fn flush_all(&self) -> Result<()> {
         let is_left = |instance: &Instance| {
-            let _held = instance.hold(&[Part::Flush], Purpose::Flush);
+            let _held = instance.lock(&[Part::Flush], Purpose::Flush);
             instance.flush.changed(&self.frames).next().is_some()
         };
         for instance in &self.instances {
@@ -147,7 +147,7 @@ impl ClassicPool {
         // one. The mark does not pass the durable LSN either, because no reader could start beyond it.
         let appending = log.append_low_water_mark().min(log.durable());
         let oldest = self.instances.iter().map(|instance| {
-            let _held = instance.hold(&[Part::Flush], Purpose::Flush);
+            let _held = instance.lock(&[Part::Flush], Purpose::Flush);
             instance.flush.oldest_change(&self.frames)
         });
         log.raise_low_water_mark(oldest.fold(appending, Lsn::min));
@@ -159,12 +159,12 @@ impl ClassicPool {
 
     /// Evicts and writes pages from the old end of the LRU list until enough frames are free. Returns whether there is
     /// more to do.
-    fn make_free(&self, instance: &Instance) -> Result<bool> {
+    fn refill_free_list(&self, instance: &Instance) -> Result<bool> {
         let reserve = Self::reserve(instance);
         let mut freed = 0;
         while (instance.free.len() as usize) < reserve && freed < BATCH {
             let Some(frame) = self.evict_one(instance, SEARCHED) else { break };
-            self.give_frame(instance, frame);
+            self.free_frame(instance, frame);
             freed += 1;
         }
         if instance.free.len() as usize >= reserve {
@@ -177,9 +177,9 @@ impl ClassicPool {
     /// write.
     pub(super) fn write_for_a_frame(&self, instance: &Instance) -> Result<bool> {
         let one = {
-            let mut held = instance.hold(&[Part::Lru], Purpose::Flush);
-            held.also(Part::Flush);
-            self.pins(instance.lru.from_oldest(&self.frames), 1)
+            let mut held = instance.lock(&[Part::Lru], Purpose::Flush);
+            held.acquire(Part::Flush);
+            self.pin_dirty(instance.lru.from_oldest(&self.frames), 1)
         };
         Ok(self.write(instance, one)? > 0)
     }
@@ -187,9 +187,9 @@ impl ClassicPool {
     /// Writes dirty pages from the old end of the LRU list.
     fn write_at_end(&self, instance: &Instance, depth: usize) -> Result<usize> {
         let pins = {
-            let mut held = instance.hold(&[Part::Lru], Purpose::Flush);
-            held.also(Part::Flush);
-            self.pins(instance.lru.from_oldest(&self.frames).take(depth), BATCH)
+            let mut held = instance.lock(&[Part::Lru], Purpose::Flush);
+            held.acquire(Part::Flush);
+            self.pin_dirty(instance.lru.from_oldest(&self.frames).take(depth), BATCH)
         };
         self.write(instance, pins)
     }
@@ -197,15 +197,15 @@ impl ClassicPool {
     /// Writes the pages with the oldest changes.
     fn write_oldest(&self, instance: &Instance) -> Result<usize> {
         let pins = {
-            let _held = instance.hold(&[Part::Flush], Purpose::Flush);
-            self.pins(instance.flush.changed(&self.frames), BATCH)
+            let _held = instance.lock(&[Part::Flush], Purpose::Flush);
+            self.pin_dirty(instance.flush.changed(&self.frames), BATCH)
         };
         self.write(instance, pins)
     }
 
     /// Pins dirty pages without I/O in progress, and marks them as being written. Must be called with the flush list's
     /// lock.
-    fn pins(&self, frames: impl Iterator<Item = u32>, most: usize) -> Vec<Pin<'_>> {
+    fn pin_dirty(&self, frames: impl Iterator<Item = u32>, most: usize) -> Vec<Pin<'_>> {
         let writable = |&frame: &u32| {
             let descriptor = &self.frames[frame as usize];
             descriptor.is(DIRTY) && !descriptor.is(IO | SYNTHETIC)
@@ -229,10 +229,10 @@ impl ClassicPool {
                 descriptor.clear(IO);
                 continue;
             }
-            let announced = self.space(descriptor.space()).map(Announced::new);
-            if let Some(announced) = announced.filter(|_| !self.is_dead(pin.frame)) {
+            let pending_io = self.space(descriptor.space()).map(PendingIo::new);
+            if let Some(pending_io) = pending_io.filter(|_| !self.is_dead(pin.frame)) {
                 let lsn = pin.page().lsn();
-                writing.push(Writing { pin, lsn, announced });
+                writing.push(Writing { pin, lsn, pending_io });
             } else {
                 pin.latch().unshare();
                 descriptor.clear(IO);
@@ -243,7 +243,7 @@ impl ClassicPool {
             self.free_dead(*frame, *id);
         }
         let written = self.write_out(&mut flusher, &writing);
-        let _held = instance.hold(&[Part::Flush], Purpose::Flush);
+        let _held = instance.lock(&[Part::Flush], Purpose::Flush);
         for Writing { pin, .. } in &writing {
             let descriptor = &self.frames[pin.frame as usize];
             if written.is_ok() {
@@ -276,7 +276,7 @@ impl ClassicPool {
             }
         }
         result?;
-        let files: BTreeSet<SpaceId> = writing.iter().map(|w| w.announced.space().id).collect();
+        let files: BTreeSet<SpaceId> = writing.iter().map(|w| w.pending_io.space().id).collect();
         for file in files {
             self.context.disk.sync(FileName::Data(file))?;
         }

@@ -38,7 +38,13 @@ impl ClassicPool {
     ///
     /// # Errors
     /// There are not enough free frames.
-    pub fn pretend(&self, new_id: impl Fn() -> SpaceId, pages: u64, dirty: u64, seed: u64) -> Result<()> {
+    pub fn add_bookkeeping_pages(
+        &self,
+        new_id: impl Fn() -> SpaceId,
+        pages: u64,
+        dirty: u64,
+        seed: u64,
+    ) -> Result<()> {
         let tables: Vec<Arc<Space>> = (0..TABLES).map(|_| Space::new(new_id(), false)).collect();
         for table in &tables {
             self.attach(table);
@@ -52,9 +58,9 @@ impl ClassicPool {
         let mut orders: Vec<[Vec<u32>; 2]> = self.instances.iter().map(|_| Default::default()).collect();
         for first in (0..pages).step_by(BATCH as usize) {
             let mut held: Vec<_> =
-                self.instances.iter().map(|i| i.hold(&[Part::Lru], Purpose::Load)).collect();
+                self.instances.iter().map(|i| i.lock(&[Part::Lru], Purpose::Load)).collect();
             for held in &mut held {
-                held.also(Part::Free);
+                held.acquire(Part::Free);
             }
             for n in first..pages.min(first + BATCH) {
                 let ((id, version), is_dirty) = (number(n), is_dirty(n));
@@ -80,9 +86,9 @@ impl ClassicPool {
             let mut random = Random::new(seed, STREAM + at as u64);
             shuffle(all, &mut random);
             shuffle(changed, &mut random);
-            let mut held = instance.hold(&[Part::Lru], Purpose::Load);
+            let mut held = instance.lock(&[Part::Lru], Purpose::Load);
             instance.lru.extend(&self.frames, all);
-            held.also(Part::Flush);
+            held.acquire(Part::Flush);
             for &frame in &*changed {
                 instance.flush.insert(&self.frames, frame);
             }
@@ -119,7 +125,7 @@ mod tests {
         let (_, pool) = pool(options);
         let next = Cell::new(1_000);
         let new_id = || SpaceId(next.replace(next.get() + 1));
-        pool.pretend(new_id, 9_000, 3_000, seed).unwrap();
+        pool.add_bookkeeping_pages(new_id, 9_000, 3_000, seed).unwrap();
         pool
     }
 
@@ -157,14 +163,14 @@ mod tests {
             }
         }
         let left = |pool: &ClassicPool| {
-            let pretended = pool.frames().iter().filter(|d| d.is(SYNTHETIC) && d.is(DIRTY));
-            (pretended.count() as u64, pool.occupancy()[1])
+            let synthetic = pool.frames().iter().filter(|d| d.is(SYNTHETIC) && d.is(DIRTY));
+            (synthetic.count() as u64, pool.occupancy()[1])
         };
         assert!(left(&pool).0 < 3_000, "they have become old as the others do");
         // They are neither waited for nor written: they have no files. And they do not hold back the log.
         pool.flush_all().unwrap();
-        let (pretended, dirty) = left(&pool);
-        assert_eq!((pretended, pretended > 1_000), (dirty, true));
+        let (synthetic, dirty) = left(&pool);
+        assert_eq!((synthetic, synthetic > 1_000), (dirty, true));
         assert!(pool.context().log.low_water_mark() > low_water_mark);
         (0..12_000_u32)
             .step_by(11)
@@ -175,7 +181,7 @@ mod tests {
     #[test]
     fn more_than_fits_is_refused() {
         let pool = filled(1);
-        let error = pool.pretend(|| SpaceId(5_000), 1_001, 0, 1).unwrap_err();
+        let error = pool.add_bookkeeping_pages(|| SpaceId(5_000), 1_001, 0, 1).unwrap_err();
         assert!(error.to_string().contains("do not fit"), "{error}");
     }
 }

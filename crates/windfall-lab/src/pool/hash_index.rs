@@ -125,7 +125,7 @@ impl HashIndex {
     }
 
     /// Returns whether the index has an entry of a tree.
-    pub fn knows(&self, tree: SpaceId) -> bool {
+    pub fn has_entries_of(&self, tree: SpaceId) -> bool {
         self.latch.read(Purpose::Search).of_tree.contains_key(&tree)
     }
 
@@ -146,7 +146,7 @@ impl HashIndex {
     }
 
     /// Counts a look-up that found its leaf by a descent. Returns whether the page is due to be hashed.
-    pub fn could_have_helped(&self, descriptor: &Descriptor, records: usize) -> bool {
+    pub fn count_missed_help(&self, descriptor: &Descriptor, records: usize) -> bool {
         if descriptor.hashed.load(Relaxed) > 0 {
             return false;
         }

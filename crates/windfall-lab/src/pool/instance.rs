@@ -41,15 +41,15 @@ pub struct Instance {
 
 /// The held locks of an instance.
 #[derive(Debug)]
-pub struct Holding<'a> {
+pub struct HeldLocks<'a> {
     instance: &'a Instance,
     purpose: Purpose,
     guards: [Option<Guard<'a, ()>>; MUTEXES.len()],
 }
 
-impl<'a> Holding<'a> {
+impl<'a> HeldLocks<'a> {
     /// Acquires the lock of another part as well, unless it is held.
-    pub fn also(&mut self, part: Part) {
+    pub fn acquire(&mut self, part: Part) {
         let Some(lock) = mutex_of(self.instance.era, part) else { return };
         let at = lock as usize;
         if self.guards[at].is_none() {
@@ -59,7 +59,7 @@ impl<'a> Holding<'a> {
     }
 
     /// Releases the lock of a part, unless that is the mutex of the instance, which also guards other parts.
-    pub fn without(&mut self, part: Part) {
+    pub fn release(&mut self, part: Part) {
         if let Some(lock) = mutex_of(self.instance.era, part).filter(|lock| *lock != Lock::Pool) {
             self.guards[lock as usize] = None;
         }
@@ -85,7 +85,7 @@ fn mutex_of(era: Era, part: Part) -> Option<Lock> {
 
 /// The lock of the page hash, held for a look-up.
 #[expect(dead_code, reason = "guards are held, not read")]
-enum Looking<'a> {
+enum LookupGuard<'a> {
     /// The mutex of the instance.
     Mutex(Guard<'a, ()>),
     /// A latch of the page hash, shared.
@@ -116,14 +116,14 @@ impl Instance {
     }
 
     /// Acquires the locks of these parts.
-    pub fn hold(&self, parts: &[Part], purpose: Purpose) -> Holding<'_> {
-        let mut holding = Holding { instance: self, purpose, guards: [const { None }; MUTEXES.len()] };
+    pub fn lock(&self, parts: &[Part], purpose: Purpose) -> HeldLocks<'_> {
+        let mut held = HeldLocks { instance: self, purpose, guards: [const { None }; MUTEXES.len()] };
         for (at, lock) in MUTEXES.into_iter().enumerate() {
             if parts.iter().any(|&part| self.era.lock_of(part) == lock) {
-                holding.guards[at] = Some(self.mutexes[at].lock(purpose));
+                held.guards[at] = Some(self.mutexes[at].lock(purpose));
             }
         }
-        holding
+        held
     }
 
     fn latch_of(&self, id: PageId) -> &RwLock<()> {
@@ -132,17 +132,17 @@ impl Instance {
 
     /// Acquires the lock of a page's part of the page hash for a look-up.
     #[inline]
-    fn look(&self, id: PageId, purpose: Purpose) -> Looking<'_> {
+    fn lock_for_lookup(&self, id: PageId, purpose: Purpose) -> LookupGuard<'_> {
         match self.era.lock_of(Part::Pages) {
-            Lock::PageHash => Looking::Latch(self.latch_of(id).read(purpose)),
-            lock => Looking::Mutex(self.mutexes[lock as usize].lock(purpose)),
+            Lock::PageHash => LookupGuard::Latch(self.latch_of(id).read(purpose)),
+            lock => LookupGuard::Mutex(self.mutexes[lock as usize].lock(purpose)),
         }
     }
 
     /// Finds the frame of a page and pins it.
     #[inline]
     pub fn pin(&self, frames: &[Descriptor], id: PageId, purpose: Purpose) -> Option<u32> {
-        let _looking = self.look(id, purpose);
+        let _locked = self.lock_for_lookup(id, purpose);
         let frame = self.pages.find(frames, id)?;
         frames[frame as usize].pin();
         Some(frame)

@@ -210,7 +210,7 @@ pub struct Flush {
     newest: Link,
     oldest: Link,
     /// The oldest frame of that block: the one next to the other pages.
-    unchanged: Link,
+    oldest_synthetic: Link,
     length: AtomicU32,
 }
 
@@ -250,11 +250,11 @@ impl Flush {
     pub fn insert(&self, frames: &[Descriptor], frame: u32) {
         let lsn = frames[frame as usize].oldest();
         let (mut newer, mut older) = (None, self.newest.get());
-        match self.unchanged.get() {
-            Some(unchanged) if lsn < Lsn::MAX => {
-                (newer, older) = (Some(unchanged), frames[unchanged as usize].flush[OLDER].get());
+        match self.oldest_synthetic.get() {
+            Some(synthetic) if lsn < Lsn::MAX => {
+                (newer, older) = (Some(synthetic), frames[synthetic as usize].flush[OLDER].get());
             }
-            None if lsn == Lsn::MAX => self.unchanged.set(Some(frame)),
+            None if lsn == Lsn::MAX => self.oldest_synthetic.set(Some(frame)),
             _ => {}
         }
         while let Some(other) = older.filter(|&other| frames[other as usize].oldest() > lsn) {
@@ -277,8 +277,8 @@ impl Flush {
     pub fn remove(&self, frames: &[Descriptor], frame: u32) {
         let [newer, older] = &frames[frame as usize].flush;
         let (newer, older) = (newer.get(), older.get());
-        if self.unchanged.get() == Some(frame) {
-            self.unchanged.set(newer);
+        if self.oldest_synthetic.get() == Some(frame) {
+            self.oldest_synthetic.set(newer);
         }
         match newer {
             Some(newer) => frames[newer as usize].flush[OLDER].set(older),

@@ -50,7 +50,7 @@ use descriptor::{DELETED, Descriptor};
 pub use era::Era;
 use hash_index::HashIndex;
 use instance::Instance;
-pub use mtr::Mini;
+pub use mtr::Mtr;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 pub use space::{Handle, Space};
@@ -75,7 +75,7 @@ use crate::watch::Report;
 
 /// The environment of the pool: disk, log and health.
 #[derive(Clone, Debug)]
-pub struct Ground {
+pub struct Context {
     /// The files.
     pub disk: Arc<dyn Disk>,
     /// The redo log.
@@ -84,7 +84,7 @@ pub struct Ground {
     pub health: Health,
 }
 
-impl Ground {
+impl Context {
     /// Creates a new log of this size, in bytes, on a disk without files.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ pub struct Counters {
 /// The pool.
 #[derive(Debug)]
 pub struct ClassicPool {
-    context: Ground,
+    context: Context,
     options: PoolOptions,
     arena: Arena,
     frames: Box<[Descriptor]>,
@@ -154,7 +154,7 @@ impl ClassicPool {
     ///
     /// # Errors
     /// The address space cannot be reserved.
-    pub fn new(context: Ground, options: PoolOptions) -> Result<Self> {
+    pub fn new(context: Context, options: PoolOptions) -> Result<Self> {
         let arena = Arena::new(options.frames, options.page_size)?;
         let share = |n: usize| (options.frames * n / options.instances) as u32;
         let instances = (0..options.instances).map(|n| Instance::new(options.era, share(n)..share(n + 1)));
@@ -174,7 +174,7 @@ impl ClassicPool {
     }
 
     /// Returns the environment of the pool.
-    pub fn context(&self) -> &Ground {
+    pub fn context(&self) -> &Context {
         &self.context
     }
 
@@ -303,7 +303,7 @@ impl Hints for TreeHash {
     }
 
     fn note(&self, _hash: u64, leaf: PageNo, _slot: usize) {
-        self.pool.could_be_hashed(&self.handle, leaf);
+        self.pool.hash_if_due(&self.handle, leaf);
     }
 }
 
@@ -312,7 +312,7 @@ impl PageStore for ClassicPool {
     type Hash = TreeHash;
     type Reading<'a> = Reading<'a>;
     type Shared<'a> = Shared<'a>;
-    type MiniTransaction<'a> = Mini<'a>;
+    type MiniTransaction<'a> = Mtr<'a>;
 
     fn page_size(&self) -> usize {
         self.options.page_size
@@ -335,7 +335,7 @@ impl PageStore for ClassicPool {
         self.latch_shared(handle, page, access)
     }
 
-    fn begin(&self) -> Result<Mini<'_>> {
-        Mini::begin(self)
+    fn begin(&self) -> Result<Mtr<'_>> {
+        Mtr::begin(self)
     }
 }

@@ -21,7 +21,7 @@ use super::{ClassicPool, Handle, Reading, access::Pin, descriptor::DIRTY, era::P
 use crate::watch::Purpose;
 
 #[derive(Debug)]
-struct Memo<'a> {
+struct MtrPage<'a> {
     pin: Pin<'a>,
     handle: Handle,
     page: PageNo,
@@ -30,16 +30,16 @@ struct Memo<'a> {
 
 /// A mini-transaction.
 #[derive(Debug)]
-pub struct Mini<'a> {
+pub struct Mtr<'a> {
     pool: &'a ClassicPool,
-    pages: SmallVec<[Option<Memo<'a>>; 4]>,
+    pages: SmallVec<[Option<MtrPage<'a>>; 4]>,
     group: GroupWriter,
     applied: bool,
     /// Pages that become free at the end.
     freed: Vec<(Handle, PageNo)>,
 }
 
-impl<'a> Mini<'a> {
+impl<'a> Mtr<'a> {
     pub(super) fn begin(pool: &'a ClassicPool) -> Result<Self> {
         pool.context.health.check()?;
         let group = GroupWriter::default();
@@ -47,25 +47,25 @@ impl<'a> Mini<'a> {
     }
 
     fn keep(&mut self, handle: &Handle, page: PageNo, pin: Pin<'a>) -> Latched {
-        self.pages.push(Some(Memo { pin, handle: handle.clone(), page, changed: false }));
+        self.pages.push(Some(MtrPage { pin, handle: handle.clone(), page, changed: false }));
         Latched(self.pages.len() - 1)
     }
 
-    fn memo(&self, page: Latched) -> &Memo<'a> {
+    fn mtr_page(&self, page: Latched) -> &MtrPage<'a> {
         self.pages[page.0].as_ref().expect("the page is latched")
     }
 
     /// Releases all latches, and then frees pages.
     fn release(&mut self) {
-        for memo in self.pages.drain(..).flatten() {
-            if memo.changed {
-                memo.pin.latch().release_changed();
+        for mtr_page in self.pages.drain(..).flatten() {
+            if mtr_page.changed {
+                mtr_page.pin.latch().release_changed();
             } else {
-                memo.pin.latch().release_unchanged();
+                mtr_page.pin.latch().release_unchanged();
             }
         }
         for (handle, page) in self.freed.drain(..) {
-            handle.give_page(page);
+            handle.free_page(page);
         }
     }
 }
@@ -106,7 +106,7 @@ impl Rehash<'_> {
     }
 }
 
-impl<'a> MiniTransaction<'a, ClassicPool> for Mini<'a> {
+impl<'a> MiniTransaction<'a, ClassicPool> for Mtr<'a> {
     type Freeing = Latched;
 
     fn reserve(&mut self, _: &Handle, _: u64) -> Result<()> {
@@ -116,8 +116,9 @@ impl<'a> MiniTransaction<'a, ClassicPool> for Mini<'a> {
 
     fn latch(&mut self, handle: &Handle, page: PageNo) -> Result<Latched> {
         let id = handle.in_file(page);
-        let is_it =
-            |memo: &Option<Memo<'_>>| memo.as_ref().is_some_and(|memo| memo.handle.in_file(memo.page) == id);
+        let is_it = |mtr_page: &Option<MtrPage<'_>>| {
+            mtr_page.as_ref().is_some_and(|mtr_page| mtr_page.handle.in_file(mtr_page.page) == id)
+        };
         if let Some(at) = self.pages.iter().position(is_it) {
             return Ok(Latched(at));
         }
@@ -137,30 +138,30 @@ impl<'a> MiniTransaction<'a, ClassicPool> for Mini<'a> {
     }
 
     fn unlatch(&mut self, page: Latched) {
-        let memo = self.pages[page.0].take().expect("the page is latched");
-        assert!(!memo.changed, "a changed page is latched to the commit");
-        memo.pin.latch().release_unchanged();
+        let mtr_page = self.pages[page.0].take().expect("the page is latched");
+        assert!(!mtr_page.changed, "a changed page is latched to the commit");
+        mtr_page.pin.latch().release_unchanged();
     }
 
     fn page(&self, page: Latched) -> Page<'_> {
-        self.memo(page).pin.page()
+        self.mtr_page(page).pin.page()
     }
 
     fn page_no(&self, page: Latched) -> PageNo {
-        self.memo(page).page
+        self.mtr_page(page).page
     }
 
     fn apply(&mut self, page: Latched, op: &PageOp<'_>) {
-        let memo = self.pages[page.0].as_mut().expect("the page is latched");
-        let (frame, content) = (memo.pin.frame, memo.pin.page());
+        let mtr_page = self.pages[page.0].as_mut().expect("the page is latched");
+        let (frame, content) = (mtr_page.pin.frame, mtr_page.pin.page());
         let hashed = self.pool.is_hashed(frame);
         let rehash = Rehash { pool: self.pool, frame, page: content };
         if hashed {
             rehash.before(op);
         }
-        memo.changed = true;
+        mtr_page.changed = true;
         self.applied = true;
-        let id = memo.handle.in_tree(memo.page);
+        let id = mtr_page.handle.in_tree(mtr_page.page);
         if let Err(what) = op.apply(content, id) {
             let what = format!("{id}: {what}: {op:?}");
             self.pool.context.health.poison(&what);
@@ -169,7 +170,7 @@ impl<'a> MiniTransaction<'a, ClassicPool> for Mini<'a> {
         if hashed {
             rehash.after(op);
         }
-        if !memo.handle.space.temporary {
+        if !mtr_page.handle.space.temporary {
             self.group.page(id, op);
         }
     }
@@ -199,11 +200,11 @@ impl<'a> MiniTransaction<'a, ClassicPool> for Mini<'a> {
         let logged = !self.group.is_empty();
         let (start, end) =
             if logged { appending.append(self.group.bytes())? } else { (log.end(), Lsn::ZERO) };
-        for memo in self.pages.iter().flatten().filter(|memo| memo.changed) {
-            if !memo.handle.space.temporary {
-                memo.pin.page().set_lsn(end);
+        for mtr_page in self.pages.iter().flatten().filter(|mtr_page| mtr_page.changed) {
+            if !mtr_page.handle.space.temporary {
+                mtr_page.pin.page().set_lsn(end);
             }
-            self.pool.mark_dirty(memo.pin.frame, start);
+            self.pool.mark_dirty(mtr_page.pin.frame, start);
         }
         drop(appending);
         self.applied = false;
@@ -224,16 +225,16 @@ impl ClassicPool {
             return;
         }
         let instance = self.instance_of(descriptor.tag());
-        let _held = instance.hold(&[Part::Flush], Purpose::Dirty);
+        let _held = instance.lock(&[Part::Flush], Purpose::Dirty);
         descriptor.set_oldest(since);
         descriptor.set(DIRTY);
         instance.flush.insert(&self.frames, frame);
     }
 }
 
-impl Drop for Mini<'_> {
+impl Drop for Mtr<'_> {
     fn drop(&mut self) {
-        let lives = |memo: &Memo<'_>| memo.changed && memo.handle.is_live();
+        let lives = |mtr_page: &MtrPage<'_>| mtr_page.changed && mtr_page.handle.is_live();
         if self.applied && self.pages.iter().flatten().any(lives) {
             self.pool.context.health.poison("a change of several pages was left unfinished");
         }

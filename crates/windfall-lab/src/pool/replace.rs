@@ -15,7 +15,7 @@ use super::{
     ClassicPool,
     descriptor::{DELETED, DIRTY, IO, SYNTHETIC},
     era::Part,
-    instance::{Holding, Instance},
+    instance::{HeldLocks, Instance},
 };
 use crate::watch::Purpose;
 
@@ -27,10 +27,10 @@ const FRAME_WAIT: Duration = Duration::from_millis(10);
 
 impl ClassicPool {
     /// Returns a frame that is in no list.
-    pub(super) fn take_frame(&self, instance: &Instance) -> Result<u32> {
+    pub(super) fn allocate_frame(&self, instance: &Instance) -> Result<u32> {
         loop {
             let free = {
-                let _held = instance.hold(&[Part::Free], Purpose::Load);
+                let _held = instance.lock(&[Part::Free], Purpose::Load);
                 instance.free.pop(&self.frames)
             };
             if let Some(frame) = free {
@@ -50,12 +50,12 @@ impl ClassicPool {
 
     /// Evicts one of the `searched` oldest pages that need not be written.
     pub(super) fn evict_one(&self, instance: &Instance, searched: usize) -> Option<u32> {
-        let mut held = instance.hold(&[Part::Lru], Purpose::Load);
+        let mut held = instance.lock(&[Part::Lru], Purpose::Load);
         let oldest = instance.lru.from_oldest(&self.frames).take(searched);
         for frame in oldest {
             if self.evict(instance, &mut held, frame) {
                 drop(held);
-                self.unhash(frame, Purpose::Hash);
+                self.remove_hash_entries(frame, Purpose::Hash);
                 return Some(frame);
             }
         }
@@ -64,8 +64,8 @@ impl ClassicPool {
 
     /// Evicts a page if possible: it must be unused, and clean, dead or bookkeeping only. Before and after the call,
     /// the caller holds the LRU list's lock, and none of a part that has a separate lock. The entries in the hash
-    /// index remain: [`ClassicPool::unhash`] removes them.
-    pub(crate) fn evict(&self, instance: &Instance, held: &mut Holding<'_>, frame: u32) -> bool {
+    /// index remain: [`ClassicPool::remove_hash_entries`] removes them.
+    pub(crate) fn evict(&self, instance: &Instance, held: &mut HeldLocks<'_>, frame: u32) -> bool {
         let descriptor = &self.frames[frame as usize];
         let mut is_dirty = descriptor.is(DIRTY);
         let is_to_be_written = is_dirty && !descriptor.is(SYNTHETIC) && !self.is_dead(frame);
@@ -73,13 +73,13 @@ impl ClassicPool {
             return false;
         }
         if is_dirty {
-            held.also(Part::Flush);
+            held.acquire(Part::Flush);
         }
         let latched = held.latch_page(descriptor.tag());
         // From here on the page cannot be pinned. Since the first check it may have been pinned, changed or written.
         if descriptor.is_pinned() || !is_dirty && descriptor.is(DIRTY) {
             drop(latched);
-            held.without(Part::Flush);
+            held.release(Part::Flush);
             return false;
         }
         is_dirty = descriptor.is(DIRTY);
@@ -90,56 +90,56 @@ impl ClassicPool {
         if is_dirty {
             instance.flush.remove(&self.frames, frame);
         }
-        held.without(Part::Flush);
+        held.release(Part::Flush);
         descriptor.clear(DIRTY | DELETED);
         self.counters.evictions.fetch_add(1, Relaxed);
         true
     }
 
     /// Removes the hash entries of an evicted page, and clears the descriptor.
-    pub(crate) fn unhash(&self, frame: u32, purpose: Purpose) -> u64 {
+    pub(crate) fn remove_hash_entries(&self, frame: u32, purpose: Purpose) -> u64 {
         let removed = self.hash.drop_page(&self.frames, frame, self.page(frame), purpose);
         self.frames[frame as usize].clear_tag();
         removed
     }
 
     /// Adds a frame to the free list.
-    pub(crate) fn give_frame(&self, instance: &Instance, frame: u32) {
+    pub(crate) fn free_frame(&self, instance: &Instance, frame: u32) {
         {
-            let _held = instance.hold(&[Part::Free], Purpose::Load);
+            let _held = instance.lock(&[Part::Free], Purpose::Load);
             instance.free.push(&self.frames, frame);
         }
         self.notify_freed();
     }
 
     /// Adds a frame to the free list that is in no list and may still be pinned for a short time.
-    pub(super) fn give_when_unpinned(&self, instance: &Instance, frame: u32) {
+    pub(super) fn free_when_unpinned(&self, instance: &Instance, frame: u32) {
         while self.frames[frame as usize].is_pinned() {
             std::thread::yield_now();
         }
-        self.give_frame(instance, frame);
+        self.free_frame(instance, frame);
     }
 
     /// Adds a frame to the free list that the caller has just evicted, under the locks that it holds.
-    pub(crate) fn give_frame_under(&self, instance: &Instance, held: &mut Holding<'_>, frame: u32) {
-        held.also(Part::Free);
+    pub(crate) fn free_frame_under(&self, instance: &Instance, held: &mut HeldLocks<'_>, frame: u32) {
+        held.acquire(Part::Free);
         instance.free.push(&self.frames, frame);
         self.notify_freed();
     }
 
     /// Removes the hash entries of a pinned page under its latch.
-    pub(crate) fn unhash_latched(&self, frame: u32) -> u64 {
+    pub(crate) fn remove_hash_entries_under_latch(&self, frame: u32) -> u64 {
         self.latch(frame).exclusive();
-        self.unhash_and_unlatch(frame)
+        self.remove_hash_entries_and_unlatch(frame)
     }
 
-    /// As [`ClassicPool::unhash_latched`], for a caller that holds the pool mutex, and so must not wait for a latch:
-    /// does nothing if the latch is taken.
-    pub(crate) fn try_unhash(&self, frame: u32) -> u64 {
-        if self.latch(frame).try_exclusive() { self.unhash_and_unlatch(frame) } else { 0 }
+    /// As [`ClassicPool::remove_hash_entries_under_latch`], for a caller that holds the pool mutex, and so must
+    /// not wait for a latch: does nothing if the latch is taken.
+    pub(crate) fn try_remove_hash_entries(&self, frame: u32) -> u64 {
+        if self.latch(frame).try_exclusive() { self.remove_hash_entries_and_unlatch(frame) } else { 0 }
     }
 
-    fn unhash_and_unlatch(&self, frame: u32) -> u64 {
+    fn remove_hash_entries_and_unlatch(&self, frame: u32) -> u64 {
         let removed = self.hash.drop_page(&self.frames, frame, self.page(frame), Purpose::Drop);
         self.latch(frame).release_unchanged();
         removed
@@ -148,7 +148,7 @@ impl ClassicPool {
     /// Frees a dead page that was found. Returns whether the page is gone: `false` while it is in use.
     pub(super) fn free_dead(&self, frame: u32, id: PageId) -> bool {
         let instance = self.instance_of(id);
-        let mut held = instance.hold(&[Part::Lru], Purpose::Load);
+        let mut held = instance.lock(&[Part::Lru], Purpose::Load);
         // Another thread may have evicted the page: it leaves the page hash before its tag is cleared. While the LRU
         // list's lock is held it stays in the page hash.
         let is_there = {
@@ -162,8 +162,8 @@ impl ClassicPool {
             return false;
         }
         drop(held);
-        self.unhash(frame, Purpose::Hash);
-        self.give_frame(instance, frame);
+        self.remove_hash_entries(frame, Purpose::Hash);
+        self.free_frame(instance, frame);
         true
     }
 }

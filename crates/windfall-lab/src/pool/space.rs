@@ -86,7 +86,7 @@ pub struct Space {
     version: AtomicU32,
     dropped: AtomicBool,
     trees: Mutex<Vec<(SpaceId, Pages)>>,
-    /// Pages of the tablespace with I/O announced.
+    /// Pages of the tablespace with pending I/O.
     io: AtomicU32,
 }
 
@@ -161,7 +161,7 @@ impl Space {
         (0..).zip(trees.iter()).flat_map(|(number, (_, pages))| of(number, pages)).collect()
     }
 
-    /// Returns whether no I/O is announced.
+    /// Returns whether no I/O is pending.
     pub fn is_quiet(&self) -> bool {
         self.io.load(SeqCst) == 0
     }
@@ -170,9 +170,9 @@ impl Space {
 /// An announced read or write of a page of a tablespace. After the announcement the thread checks whether the
 /// tablespace still exists.
 #[derive(Debug)]
-pub struct Announced(Arc<Space>);
+pub struct PendingIo(Arc<Space>);
 
-impl Announced {
+impl PendingIo {
     /// Announces the I/O.
     pub fn new(space: Arc<Space>) -> Self {
         space.io.fetch_add(1, SeqCst);
@@ -185,7 +185,7 @@ impl Announced {
     }
 }
 
-impl Drop for Announced {
+impl Drop for PendingIo {
     fn drop(&mut self) {
         self.0.io.fetch_sub(1, SeqCst);
     }
@@ -256,9 +256,9 @@ impl Handle {
     /// # Errors
     /// The tree is gone or full, or `enter` fails.
     pub fn allocate<T>(&self, near: PageNo, enter: impl FnOnce(PageNo) -> Result<T>) -> Result<(PageNo, T)> {
-        let _one_by_one = self.allocation.lock();
+        let _allocating = self.allocation.lock();
         let page = self.take_page(near)?;
-        let entered = enter(page).inspect_err(|_| self.give_page(page))?;
+        let entered = enter(page).inspect_err(|_| self.free_page(page))?;
         let mut trees = self.space.trees.lock();
         if let Some((_, pages)) = trees.get_mut(self.number as usize).filter(|_| self.is_live()) {
             pages.was_used = true;
@@ -280,7 +280,7 @@ impl Handle {
     }
 
     /// Frees a page.
-    pub fn give_page(&self, page: PageNo) {
+    pub fn free_page(&self, page: PageNo) {
         let mut trees = self.space.trees.lock();
         if self.is_live() {
             let (_, pages) = &mut trees[self.number as usize];
@@ -306,7 +306,7 @@ mod tests {
         assert_ne!(one.in_file(PageNo(7)), two.in_file(PageNo(7)));
         let extents = space.extents();
         assert_eq!(extents.iter().map(Vec::len).collect::<Vec<_>>(), [64, 37, 2]);
-        one.give_page(PageNo(50));
+        one.free_page(PageNo(50));
         assert_eq!(one.take_page(PageNo(80)).unwrap(), PageNo(101));
         assert_eq!(one.take_page(PageNo(0)).unwrap(), PageNo(50));
     }

@@ -129,7 +129,7 @@ fn in_use(x6: &X6, names: Names) -> Option<Graph> {
     .draw(&cells);
     Some(Graph {
         title: "Bytes in use by all partitions".into(),
-        key: vec![
+        legend: vec![
             ("dot with circle".into(), "with drops".into()),
             ("dot none square".into(), "without".into()),
         ],
@@ -192,7 +192,7 @@ pub(super) fn x7_section(x7: &X7) -> Section {
             "times",
             Some(Graph {
                 title: "How long the drop took, and how long the clients stood".into(),
-                key: vec![
+                legend: vec![
                     ("dot with circle".into(), "time of the drop".into()),
                     (
                         "dot hollow square".into(),
@@ -289,27 +289,27 @@ fn around(x8: &X8, names: Names) -> Option<Graph> {
     let (mut kept, mut gone_after) = (Vec::new(), Vec::new());
     for run in &x8.runs {
         let at = run.load.marks.first().map_or(0.0, |m| m.at_ns as f64 / 1e9);
-        let stretch = run.load.stretch_ns as f64 / 1e9;
-        let skip = (((at + from) / stretch.max(1e-9)).ceil().max(0.0)) as usize;
+        let interval = run.load.interval_ns as f64 / 1e9;
+        let skip = (((at + from) / interval.max(1e-9)).ceil().max(0.0)) as usize;
         let shown: Vec<f64> = run
             .load
             .rates
             .iter()
             .copied()
             .enumerate()
-            .filter(|(n, _)| *n >= skip && (*n as f64) * stretch < at + to)
+            .filter(|(n, _)| *n >= skip && (*n as f64) * interval < at + to)
             .map(|(_, v)| v)
             .collect();
-        let (values, stretch_shown) =
-            thinned(&shown, stretch, |part| part.iter().sum::<f64>() / part.len().max(1) as f64);
-        let start = skip as f64 * stretch - at;
+        let (values, interval_shown) =
+            thinned(&shown, interval, |part| part.iter().sum::<f64>() / part.len().max(1) as f64);
+        let start = skip as f64 * interval - at;
         let gone = run.gone_after_ns as f64 / 1e9;
         kept.push((names.label(run.system), run.rate_during / run.rate_before * 100.0));
         gone_after.push((names.label(run.system), run.gone_after_ns as f64));
         let class = style::class(run.system.policy);
         let said = format!("gone after {}", time(run.gone_after_ns as f64));
         let draw = move |panel: &mut Panel| {
-            curve(panel, class, &values, start, stretch_shown);
+            curve(panel, class, &values, start, interval_shown);
             panel.vertical("drop", 0.0, "the drop begins");
             panel.vertical("gone", gone, &said);
             panel.label((gone, f64::MAX), "note", &said);
@@ -332,7 +332,7 @@ fn around(x8: &X8, names: Names) -> Option<Graph> {
     .draw(&cells);
     Some(Graph {
         title: "Commits per second around the drop".into(),
-        key: vec![
+        legend: vec![
             ("drop".into(), "the drop begins".into()),
             ("gone".into(), "the file is gone from the disk".into()),
         ],

@@ -73,15 +73,15 @@ pub(super) fn section(x9: &X9) -> Section {
          windows that begin with a drop of a table that has much, and in windows of the same load without one, in which \
          other threads take as much processor time as the drop and the background behind it:",
     );
-    let noticed = x9.factors.iter().filter_map(|factor| {
+    let effects = x9.factors.iter().filter_map(|factor| {
         let mut line = vec![factor.what.clone()];
-        line.extend(flat::noticed_of(factor)?);
+        line.extend(flat::effects_of(factor)?);
         Some(line)
     });
-    let noticed: Vec<_> = noticed.collect();
-    if !noticed.is_empty() {
-        let heads = flat::NOTICED.map(|head| head.trim_start_matches('>'));
-        section.html(&table(&[&[""], &heads[..]].concat(), noticed));
+    let effects: Vec<_> = effects.collect();
+    if !effects.is_empty() {
+        let heads = flat::EFFECTS.map(|head| head.trim_start_matches('>'));
+        section.html(&table(&[&[""], &heads[..]].concat(), effects));
     }
     section
 }

@@ -14,7 +14,7 @@ use windfall_measure::{
 use super::{
     draw::{Bottom, Cell, Curve, Curves, Multiples, decades},
     published,
-    ranking::{self, Here, ends},
+    ranking::{self, Measured, ends},
     section::Section,
     style::{self, Names, axis_rate, axis_time, axis_times, decimals, gigabytes},
 };
@@ -59,10 +59,10 @@ pub(super) fn section(x2: &X2) -> Section {
     if let Some(pages) = x2.runs.iter().map(|r| r.pages).max() {
         section.bookkeeping(&format!("The pool is filled with up to {} pages of bookkeeping", count(pages)));
     }
-    let here: Vec<Here> = x2
+    let here: Vec<Measured> = x2
         .runs
         .iter()
-        .map(|r| Here { system: r.system, setting: gigabytes(r.fill_gb), time: r.drop_ns as f64 })
+        .map(|r| Measured { system: r.system, setting: gigabytes(r.fill_gb), time: r.drop_ns as f64 })
         .collect();
     let pairs = ranking::pairs(&published::X2, &here);
     ranking::part(&mut section, "Published ratios beside ours", published::X2_SOURCE, &pairs);
@@ -124,7 +124,7 @@ fn growth(x2: &X2, names: Names) -> Option<Graph> {
     .draw(panels);
     Some(Graph {
         title: "How it grows with the fill".into(),
-        key: Vec::new(),
+        legend: Vec::new(),
         drawings,
         caption: format!(
             "The time of each system as a multiple of its own at {}. A time that is proportional to the fill ends at {}. \
@@ -170,7 +170,7 @@ fn absolute(x2: &X2, names: Names) -> Option<Graph> {
         .collect();
     Some(Graph {
         title: format!("The time to drop {} tables here", count(u64::from(x2.tables))),
-        key: Vec::new(),
+        legend: Vec::new(),
         drawings: both_axes("Time to drop all tables by fill", &fills, "GB filled", curves),
         caption: format!(
             "The same times on both axes; the second goes by factors of ten. {}",
@@ -199,11 +199,11 @@ pub(super) fn both_axes(about: &str, gigabytes_set: &[f64], unit: &str, curves: 
     ])
 }
 
-/// Returns the tables dropped per second, in stretches of the run.
+/// Returns the tables dropped per second, in intervals of the run.
 fn rates(run: &X2Run) -> Vec<(f64, f64)> {
     let ended = &run.ended_ns;
     let Some(&end) = ended.last().filter(|&&end| end > 0) else { return Vec::new() };
-    // Each stretch has the same number of tables: its rate is exact, even if the drops differ.
+    // Each interval has the same number of tables: its rate is exact, even if the drops differ.
     let each = ended.len().div_ceil(BINS).max(1);
     let mut from = 0;
     let mut points = Vec::new();
@@ -264,12 +264,12 @@ fn over_time(x2: &X2, names: Names) -> Option<Graph> {
         unit: "of the time until the last table was dropped",
     }
     .draw(&cells);
-    let key = fills.iter().enumerate().map(|(n, &gb)| {
+    let legend = fills.iter().enumerate().map(|(n, &gb)| {
         (format!("dot none {}", shapes[n % shapes.len()].name()), format!("{} filled", gigabytes(gb)))
     });
     Some(Graph {
         title: "Tables dropped per second, over time".into(),
-        key: key.collect(),
+        legend: legend.collect(),
         drawings,
         caption: format!(
             "All panels have the same left scale, by factors of ten; each line goes from the first to the last drop of its \

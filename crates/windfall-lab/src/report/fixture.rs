@@ -89,19 +89,19 @@ fn percentiles(random: &mut Random, count: u64, worst_ms: f64) -> Percentiles {
 pub(super) fn load(system: System, seconds: f64, marks_s: &[f64], rate: f64, factor: f64) -> Load {
     let mut random = Random::new(7, system.policy as u64 + marks_s.len() as u64);
     let stall_ns = stall(system) * factor * MS;
-    let stretch = 0.1;
+    let interval = 0.1;
     let mut rates = Vec::new();
     let mut gaps = Vec::new();
     let (mut longest, mut at) = (0.0, 0.0);
-    for n in 0..(seconds / stretch) as u32 {
-        let from = f64::from(n) * stretch;
-        let mark = marks_s.iter().copied().find(|&m| m >= from && m < from + stretch);
+    for n in 0..(seconds / interval) as u32 {
+        let from = f64::from(n) * interval;
+        let mark = marks_s.iter().copied().find(|&m| m >= from && m < from + interval);
         let hit = mark.is_some();
         let mut gap = 0.5 * MS + random.unit() * 1.2 * MS;
         let mut now = rate * (0.93 + 0.1 * random.unit());
         if hit {
             gap += stall_ns * (0.8 + 0.2 * random.unit());
-            now *= (1.0 - stall_ns / 1e9 / stretch).max(0.02);
+            now *= (1.0 - stall_ns / 1e9 / interval).max(0.02);
         }
         if gap > longest {
             (longest, at) = (gap, mark.unwrap_or(from));
@@ -120,7 +120,7 @@ pub(super) fn load(system: System, seconds: f64, marks_s: &[f64], rate: f64, fac
     let windows: Vec<Window> = windows.collect();
     Load {
         length_ns: (seconds * 1e9) as u64,
-        stretch_ns: (stretch * 1e9) as u64,
+        interval_ns: (interval * 1e9) as u64,
         rates,
         gaps_ns: gaps,
         longest_gap: Gap { from_ns: (at * 1e9) as u64, length_ns: longest as u64 },

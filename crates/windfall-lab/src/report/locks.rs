@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Returns the name of a role.
-pub(super) fn who(role: Role) -> &'static str {
+pub(super) fn role_name(role: Role) -> &'static str {
     match role {
         Role::Client => "clients",
         Role::Dropper => "the dropper",
@@ -33,7 +33,7 @@ pub(super) fn who(role: Role) -> &'static str {
 }
 
 /// Returns the name of a purpose.
-pub(super) fn what(purpose: Purpose) -> &'static str {
+pub(super) fn purpose_name(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Lookup => "find a page",
         Purpose::Young => "make a page young",
@@ -87,7 +87,12 @@ pub(super) fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
             let mut marks = Vec::new();
             if let Some(held) = sum.others {
                 let ns = held.times.longest_ns as f64;
-                let hint = format!("{} to {}: longest {}", who(held.role), what(held.purpose), time(ns));
+                let hint = format!(
+                    "{} to {}: longest {}",
+                    role_name(held.role),
+                    purpose_name(held.purpose),
+                    time(ns)
+                );
                 marks.push(Mark { value: ns, shape: Shape::Square, class: "dot hollow".into(), hint });
             }
             if sum.waited > 0 {
@@ -97,7 +102,7 @@ pub(super) fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
             }
             if let Some(held) = sum.dropper {
                 let ns = held.times.longest_ns as f64;
-                let hint = format!("the dropper to {}: longest {}", what(held.purpose), time(ns));
+                let hint = format!("the dropper to {}: longest {}", purpose_name(held.purpose), time(ns));
                 marks.push(Mark {
                     value: ns,
                     shape: Shape::Circle,
@@ -142,7 +147,7 @@ pub(super) fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     };
     Some(Graph {
         title: "Who held which lock, and how long".into(),
-        key: vec![
+        legend: vec![
             ("dot with circle".into(), "longest hold of the dropping thread".into()),
             ("dot hollow square".into(), "longest hold of all others".into()),
             ("dot none triangle".into(), "longest wait of another thread for the dropper".into()),
@@ -164,8 +169,8 @@ pub(super) fn tables(section: &mut Section, runs: &[Both<'_>], names: Names) {
                 let share = h.times.total_ns as f64 / load.length_ns.max(1) as f64 * 100.0;
                 vec![
                     lock.name.clone(),
-                    who(h.role).into(),
-                    what(h.purpose).into(),
+                    role_name(h.role).into(),
+                    purpose_name(h.purpose).into(),
                     count(h.times.count),
                     time(h.times.total_ns as f64),
                     format!("{}%", short(share)),
@@ -177,9 +182,9 @@ pub(super) fn tables(section: &mut Section, runs: &[Both<'_>], names: Names) {
             lock.waits.iter().map(|w| {
                 vec![
                     lock.name.clone(),
-                    who(w.role).into(),
-                    what(w.purpose).into(),
-                    format!("{}, to {}", who(w.holder), what(w.held_for)),
+                    role_name(w.role).into(),
+                    purpose_name(w.purpose).into(),
+                    format!("{}, to {}", role_name(w.holder), purpose_name(w.held_for)),
                     count(w.times.count),
                     time(w.times.total_ns as f64),
                     time(w.times.longest_ns as f64),

@@ -12,7 +12,7 @@ use windfall_measure::{
 use super::{
     draw::{Row, Rows, decades},
     published::{self, Published},
-    ranking::{self, Here, ends, mark},
+    ranking::{self, Measured, ends, mark},
     section::Section,
     style::{self, Names, axis_time, gigabytes},
 };
@@ -84,7 +84,7 @@ fn by_setting(title: &str, unit: &str, caption: &str, lines: &[Line], names: Nam
     .draw(&rows);
     Some(Graph {
         title: title.to_owned(),
-        key: Vec::new(),
+        legend: Vec::new(),
         drawings,
         caption: format!("{caption} {}", said.join(" ")),
     })
@@ -106,9 +106,9 @@ pub(super) fn x3_section(x3: &X3) -> Section {
     // names none.
     let by_one = || x3.runs.iter().filter(|r| r.threads == 1);
     let tables = by_one().map(|r| r.tables).min_by_key(|n| n.abs_diff(published::X3_TABLES)).unwrap_or(0);
-    let here: Vec<Here> = by_one()
+    let here: Vec<Measured> = by_one()
         .filter(|r| r.tables == tables)
-        .map(|r| Here { system: r.system, setting: r.on.clone(), time: r.drop_ns as f64 })
+        .map(|r| Measured { system: r.system, setting: r.on.clone(), time: r.drop_ns as f64 })
         .collect();
     let figures =
         ["disk", "tmpfs"].map(|setting| published::X3.map(|figure| Published { setting, ..figure }));
@@ -178,10 +178,10 @@ pub(super) fn x4_section(x4: &X4) -> Section {
     );
     let names = Names::of(x4.runs.iter().map(|r| r.system));
     section.setting(names.hash_said());
-    let here: Vec<Here> = x4
+    let here: Vec<Measured> = x4
         .runs
         .iter()
-        .map(|r| Here { system: r.system, setting: x4_setting(r), time: r.each_loop() })
+        .map(|r| Measured { system: r.system, setting: x4_setting(r), time: r.each_loop() })
         .collect();
     let pairs = ranking::pairs(&published::X4, &here);
     let title = "Published ratios beside ours, with nothing filled";

@@ -200,7 +200,7 @@ fn legend(policies: &[PolicyName]) -> String {
         let _ = writeln!(
             html,
             "<tr><th scope=\"row\">{}{policy}</th><td>{} ({})</td><td>{}</td></tr>",
-            swatch(&style::key(policy)),
+            swatch(&style::legend_class(policy)),
             policy.version(),
             policy.year(),
             escape(policy.in_words())

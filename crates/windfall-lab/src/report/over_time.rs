@@ -3,7 +3,7 @@
 //! **Purpose.** Draws rates and gaps of a load: per system one panel with the statements and one without, on one
 //! scale.
 //!
-//! **Invariants.** A stretch of a thinned line has the mean of its rates, and the longest of its gaps.
+//! **Invariants.** An interval of a thinned line has the mean of its rates, and the longest of its gaps.
 
 use windfall_measure::{
     page::Graph,
@@ -83,15 +83,15 @@ pub(super) fn rate(load: &Load) -> f64 {
 }
 
 fn values(load: &Load, what: What) -> (Vec<f64>, f64) {
-    let stretch = load.stretch_ns as f64 / 1e9;
+    let interval = load.interval_ns as f64 / 1e9;
     match what {
-        What::Rates => thinned(&load.rates, stretch, mean),
-        What::Gaps => thinned(&load.gaps_ns, stretch, most),
+        What::Rates => thinned(&load.rates, interval, mean),
+        What::Gaps => thinned(&load.gaps_ns, interval, most),
     }
 }
 
 /// Draws lines at the starts of the statements, and the longest stall.
-pub(super) fn marks(panel: &mut Panel, load: &Load, values: &[f64], stretch_s: f64) {
+pub(super) fn marks(panel: &mut Panel, load: &Load, values: &[f64], interval_s: f64) {
     for (n, mark) in load.marks.iter().enumerate() {
         let at = mark.at_ns as f64 / 1e9;
         let hint = format!("{at:.2} s: number {} took {}", n + 1, time(mark.took_ns as f64));
@@ -99,7 +99,7 @@ pub(super) fn marks(panel: &mut Panel, load: &Load, values: &[f64], stretch_s: f
     }
     let gap = load.longest_gap;
     let at = gap.from_ns as f64 / 1e9;
-    let top = values.get((at / stretch_s.max(1e-9)) as usize).copied().unwrap_or(0.0);
+    let top = values.get((at / interval_s.max(1e-9)) as usize).copied().unwrap_or(0.0);
     let text = format!("longest stall {}", time(gap.length_ns as f64));
     panel.vertical("stall-line", at, &text);
     panel.mark(Shape::Arrow, "stall", (at, top), &format!("{text}, from {at:.2} s"));
@@ -120,7 +120,7 @@ pub(super) fn graph(runs: &[Both<'_>], what: What, words: Words<'_>) -> Option<G
     };
     let paired = runs.iter().any(|r| r.with.is_some() && r.without.is_some());
     let cell = |heading: String, class: &'static str, load: &'_ Load| {
-        let (load, (values, stretch)) = (load.clone(), values(load, what));
+        let (load, (values, interval)) = (load.clone(), values(load, what));
         let is_thinned = what == What::Rates && values.len() < load.rates.len();
         let low = if is_thinned { thinned(&load.rates, 1.0, least).0 } else { Vec::new() };
         Cell {
@@ -128,9 +128,9 @@ pub(super) fn graph(runs: &[Both<'_>], what: What, words: Words<'_>) -> Option<G
             x,
             y,
             draw: Box::new(move |panel: &mut Panel| {
-                curve(panel, class, &values, 0.0, stretch);
-                lowest(panel, class, &low, stretch);
-                marks(panel, &load, &values, stretch);
+                curve(panel, class, &values, 0.0, interval);
+                lowest(panel, class, &low, interval);
+                marks(panel, &load, &values, interval);
             }),
         }
     };
@@ -156,7 +156,7 @@ pub(super) fn graph(runs: &[Both<'_>], what: What, words: Words<'_>) -> Option<G
     .draw(&cells);
     Some(Graph {
         title: words.title.to_owned(),
-        key: vec![
+        legend: vec![
             ("drop".into(), words.mark.to_owned()),
             ("stall".into(), format!("the longest time in which no {} finished", words.things)),
         ],
@@ -174,8 +174,8 @@ fn caption(runs: &[Both<'_>], names: Names, what: What, words: Words<'_>) -> Str
     } else {
         ""
     };
-    let stretch = runs.iter().flat_map(Both::loads).map(|l| values(l, what).1).fold(0.0, f64::max);
-    let each = time(stretch * 1e9);
+    let interval = runs.iter().flat_map(Both::loads).map(|l| values(l, what).1).fold(0.0, f64::max);
+    let each = time(interval * 1e9);
     match what {
         What::Rates => {
             let kept = of(&|r| {

@@ -23,11 +23,11 @@ use super::{
 use crate::system::{PolicyName, System};
 
 /// Two times that differ by less than this factor count as equal.
-const ALIKE: f64 = 1.1;
+const EQUAL_WITHIN: f64 = 1.1;
 
 /// A time that was measured here.
 #[derive(Clone, Debug)]
-pub(super) struct Here {
+pub(super) struct Measured {
     /// The measured system.
     pub system: System,
     /// The setting, named as in the published figures.
@@ -59,19 +59,19 @@ pub(super) enum Verdict {
     /// The opposite order.
     Reverse,
     /// Published as different, equal here.
-    AlikeHere,
+    EqualHere,
     /// Published as equal, different here.
-    AlikePublished,
+    EqualPublished,
 }
 
 impl Pair {
     /// Returns the result of the comparison.
     pub(super) fn verdict(&self) -> Verdict {
-        let here_alike = self.here < ALIKE && self.here > 1.0 / ALIKE;
-        match (self.published < ALIKE, here_alike) {
+        let equal_here = self.here < EQUAL_WITHIN && self.here > 1.0 / EQUAL_WITHIN;
+        match (self.published < EQUAL_WITHIN, equal_here) {
             (true, true) => Verdict::Same,
-            (true, false) => Verdict::AlikePublished,
-            (false, true) => Verdict::AlikeHere,
+            (true, false) => Verdict::EqualPublished,
+            (false, true) => Verdict::EqualHere,
             (false, false) if self.here > 1.0 => Verdict::Same,
             (false, false) => Verdict::Reverse,
         }
@@ -86,7 +86,7 @@ impl Pair {
 }
 
 /// Returns all pairs of published figures that were both measured here.
-pub(super) fn pairs(published: &[Published], here: &[Here]) -> Vec<Pair> {
+pub(super) fn pairs(published: &[Published], here: &[Measured]) -> Vec<Pair> {
     let find = |policy: PolicyName, setting: &str, hash_index: bool| {
         let of = here.iter().filter(|h| h.system.policy == policy && h.system.hash_index == hash_index);
         let of = of.filter(|h| h.setting == setting && h.time > 0.0);
@@ -169,7 +169,7 @@ fn graph(title: &str, source: &str, pairs: &[Pair]) -> Option<Graph> {
     .draw(&rows);
     Some(Graph {
         title: title.to_owned(),
-        key: vec![
+        legend: vec![
             ("dot hollow square".into(), format!("published: {source}")),
             ("dot with circle".into(), "measured here".into()),
         ],
@@ -212,8 +212,8 @@ pub(super) fn differences(pairs: &[Pair]) -> String {
                     times(1.0 / pair.here)
                 )
             }
-            Verdict::AlikeHere => format!("alike here ({})", times(pair.here)),
-            Verdict::AlikePublished => format!("not alike here ({})", times(pair.here)),
+            Verdict::EqualHere => format!("alike here ({})", times(pair.here)),
+            Verdict::EqualPublished => format!("not alike here ({})", times(pair.here)),
         };
         let hash = if pair.hash_index { ", hash index on" } else { "" };
         let _ = writeln!(
@@ -223,7 +223,7 @@ pub(super) fn differences(pairs: &[Pair]) -> String {
                 "{}, {}{hash}: published as {}, {said}.",
                 pair.names(),
                 pair.slow.setting,
-                if pair.published < ALIKE {
+                if pair.published < EQUAL_WITHIN {
                     format!("alike ({})", times(pair.published))
                 } else {
                     format!("{} to 1", times(pair.published))

@@ -112,7 +112,7 @@ fn times_by_pool(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
     let from = pools.first().copied().unwrap_or(0.0);
     Some(Graph {
         title: format!("The time to make and drop 100 tables, {}", hash_said(hash_index)),
-        key: Vec::new(),
+        legend: Vec::new(),
         drawings,
         caption: format!(
             "The same times on both axes; the second goes by factors of ten. {} {}",
@@ -180,7 +180,7 @@ fn ratio(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
     };
     Some(Graph {
         title: format!("extent-ahi as a multiple of what came after it, {}", hash_said(hash_index)),
-        key: Vec::new(),
+        legend: Vec::new(),
         drawings,
         caption: format!(
             "Published: up to {} between MySQL 8.0.22 and 8.0.23. Here extent-ahi takes {}.{verdict}",

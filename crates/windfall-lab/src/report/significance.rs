@@ -3,16 +3,16 @@
 //! **Purpose.** Compares the 100 ms after each drop of X1 with the same times without drops, by rank: longest gap,
 //! p99.99, and rate.
 //!
-//! **Invariants.** A probability below [`CHANCE`] is a difference, and with few windows nothing is claimed. The
-//! windows of both kinds are from one process, in alternating phases.
+//! **Invariants.** A probability below [`SIGNIFICANCE_LEVEL`] is a difference, and with few windows nothing is
+//! claimed. The windows of both kinds are from one process, in alternating phases.
 
-use windfall_measure::{Grid, chance_of_larger};
+use windfall_measure::{Grid, p_value};
 
 use super::{section::Section, style::full};
 use crate::results::{Load, Window, X1, X1Run};
 
 /// Probabilities below this are a difference.
-const CHANCE: f64 = 0.01;
+const SIGNIFICANCE_LEVEL: f64 = 0.01;
 /// With fewer windows of a kind than this nothing is compared.
 const FEWEST: usize = 8;
 
@@ -22,22 +22,23 @@ const HEADINGS: [&str; 6] = ["system", ">windows", ">longest gap", ">p99.99", ">
 /// A system compared with its baseline: the probabilities that windows with a drop would be this much worse by
 /// accident.
 #[derive(Clone, Copy, Debug)]
-struct Likeness<'a> {
+struct Comparison<'a> {
     run: &'a X1Run,
     /// The probabilities for the longest gap, for p99.99 and for the rate.
-    chances: [f64; 3],
+    p_values: [f64; 3],
 }
 
-impl<'a> Likeness<'a> {
+impl<'a> Comparison<'a> {
     /// Compares a run with its baseline; `None` if there are too few windows.
     fn of(run: &'a X1Run) -> Option<Self> {
         let is_enough = run.with.windows.len().min(run.without.windows.len()) >= FEWEST;
-        let chance = |of: fn(&Window) -> f64| {
+        let compare = |of: fn(&Window) -> f64| {
             let values = |load: &Load| load.windows.iter().map(of).collect::<Vec<f64>>();
-            chance_of_larger(&values(&run.without), &values(&run.with))
+            p_value(&values(&run.without), &values(&run.with))
         };
-        let chances = || [chance(|w| w.gap_ns as f64), chance(|w| w.p9999_ns as f64), chance(|w| -w.rate)];
-        is_enough.then(|| Self { run, chances: chances() })
+        let p_values =
+            || [compare(|w| w.gap_ns as f64), compare(|w| w.p9999_ns as f64), compare(|w| -w.rate)];
+        is_enough.then(|| Self { run, p_values: p_values() })
     }
 
     /// Returns the system, with the ratio of the LRU list to the flush list.
@@ -46,25 +47,25 @@ impl<'a> Likeness<'a> {
     }
 
     /// Returns whether a drop shows in one of the three values.
-    fn is_distinguished(&self) -> bool {
-        self.chances.iter().any(|&chance| chance < CHANCE)
+    fn differs(&self) -> bool {
+        self.p_values.iter().any(|&p_value| p_value < SIGNIFICANCE_LEVEL)
     }
 }
 
 /// Returns all systems that have enough windows.
-fn all(x1: &X1) -> impl Iterator<Item = Likeness<'_>> {
-    x1.runs.iter().filter_map(Likeness::of)
+fn all(x1: &X1) -> impl Iterator<Item = Comparison<'_>> {
+    x1.runs.iter().filter_map(Comparison::of)
 }
 
 /// Returns a line per system.
 fn lines(x1: &X1) -> Vec<Vec<String>> {
-    let chance = |chance: f64| if chance < 0.001 { "< 0.001".into() } else { format!("{chance:.3}") };
-    let line = |like: Likeness<'_>| {
-        let windows = like.run.with.windows.len();
-        let distinguished = if like.is_distinguished() { "yes" } else { "no" };
-        let mut line = vec![like.name(), windows.to_string()];
-        line.extend(like.chances.map(chance));
-        line.push(distinguished.into());
+    let text = |p_value: f64| if p_value < 0.001 { "< 0.001".into() } else { format!("{p_value:.3}") };
+    let line = |comparison: Comparison<'_>| {
+        let windows = comparison.run.with.windows.len();
+        let differs = if comparison.differs() { "yes" } else { "no" };
+        let mut line = vec![comparison.name(), windows.to_string()];
+        line.extend(comparison.p_values.map(text));
+        line.push(differs.into());
         line
     };
     all(x1).map(line).collect()
@@ -91,8 +92,8 @@ pub(super) fn part(section: &mut Section, x1: &X1) {
 
 /// Returns the result in a sentence.
 fn said(x1: &X1) -> String {
-    let names = |distinguished: bool| -> Vec<String> {
-        all(x1).filter(|like| like.is_distinguished() == distinguished).map(|like| like.name()).collect()
+    let names = |differs: bool| -> Vec<String> {
+        all(x1).filter(|c| c.differs() == differs).map(|c| c.name()).collect()
     };
     let sentence = |text: &str, names: Vec<String>| {
         if names.is_empty() { String::new() } else { format!("{text} {}. ", names.join(", ")) }

@@ -19,7 +19,7 @@ use super::{
     locks,
     over_time::{self, Both, What, Words},
     published,
-    ranking::{self, Here, ends},
+    ranking::{self, Measured, ends},
     section::Section,
     significance,
     style::{self, Names, axis_time, decimals},
@@ -147,10 +147,10 @@ pub(super) fn section(x1: &X1) -> Section {
 }
 
 fn published_stalls(section: &mut Section, shown: &[Both<'_>]) {
-    let here: Vec<Here> = shown
+    let here: Vec<Measured> = shown
         .iter()
         .filter_map(|r| {
-            Some(Here { system: r.system, setting: "longest stall".into(), time: r.with?.longest_ns() })
+            Some(Measured { system: r.system, setting: "longest stall".into(), time: r.with?.longest_ns() })
         })
         .collect();
     let pairs = ranking::pairs(&published::X1, &here);
@@ -223,7 +223,7 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     let near = of(&|l| l.latency_near.p99_us * 1e3, false);
     Some(Graph {
         title: "How long queries took".into(),
-        key: vec![
+        legend: vec![
             ("dot with circle".into(), "under way in the 100 ms after a drop".into()),
             ("dot hollow triangle".into(), "all of the run with drops".into()),
             ("dot none square".into(), "run without drops".into()),
@@ -325,7 +325,7 @@ fn by_setting(
     let (first, last) = (&places[0].1, &places[places.len() - 1].1);
     Some(Graph {
         title: title.to_owned(),
-        key: vec![
+        legend: vec![
             ("dot with circle".into(), "longest stall".into()),
             ("dot hollow triangle".into(), "p99.99 of all queries".into()),
         ],

@@ -32,8 +32,8 @@ pub(super) fn dot(policy: PolicyName) -> String {
     format!("dot own {}", class(policy))
 }
 
-/// Returns the classes of a policy's mark in a key; the last one is the shape.
-pub(super) fn key(policy: PolicyName) -> String {
+/// Returns the classes of a policy's mark in a legend; the last one is the shape.
+pub(super) fn legend_class(policy: PolicyName) -> String {
     format!("{} {}", dot(policy), shape(policy).name())
 }
 

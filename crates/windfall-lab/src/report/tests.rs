@@ -11,7 +11,7 @@ use super::{
     compare, drawings,
     fixture::{all, empty, load},
     page, published,
-    ranking::{Here, Verdict, differences, pairs},
+    ranking::{Measured, Verdict, differences, pairs},
     tables, text,
 };
 use crate::{
@@ -268,7 +268,7 @@ fn one_system_of_each_is_shown() {
 
 #[test]
 fn an_order_that_does_not_show_is_said_to() {
-    let here = |policy, time| Here { system: System::of(policy), setting: "longest stall".into(), time };
+    let here = |policy, time| Measured { system: System::of(policy), setting: "longest stall".into(), time };
     let as_published =
         [here(PolicyName::LruScan, 58.0), here(PolicyName::FlushList, 12.0), here(PolicyName::LazyMark, 9.0)];
     let found = pairs(&published::X1, &as_published);
@@ -285,7 +285,7 @@ fn an_order_that_does_not_show_is_said_to() {
     assert_eq!(html.matches("Does not reproduce").count(), 1);
     assert!(html.contains("the other way round here: lazy-mark takes 2.00× as long"), "{html}");
     let alike = [here(PolicyName::LruScan, 10.0), here(PolicyName::FlushList, 9.9)];
-    assert_eq!(pairs(&published::X1, &alike)[0].verdict(), Verdict::AlikeHere);
+    assert_eq!(pairs(&published::X1, &alike)[0].verdict(), Verdict::EqualHere);
     assert!(pairs(&published::X1, &[here(PolicyName::LruScan, 0.0)]).is_empty(), "no time, no ratio");
 }
 

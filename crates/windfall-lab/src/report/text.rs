@@ -22,7 +22,7 @@ use super::{
 use crate::results::{Load, Results, X1, X2, X3, X4, X5, X6, X7, X8};
 
 /// The title of the second table of X1.
-const LIKENESS: &str = "X1: chances that the 100 ms after a drop would be this much worse by accident";
+const COMPARISON: &str = "X1: chances that the 100 ms after a drop would be this much worse by accident";
 /// The maximum width of a line.
 pub(super) const WIDTH: usize = 100;
 
@@ -32,7 +32,7 @@ pub fn text(results: &Results) -> String {
     let r = results;
     let tables = [
         r.x1.as_ref().map(|x| (x1_title(x), x1(x))),
-        r.x1.as_ref().and_then(|x| Some((LIKENESS, significance::grid(x)?))),
+        r.x1.as_ref().and_then(|x| Some((COMPARISON, significance::grid(x)?))),
         r.x2.as_ref().map(|x| {
             ("X2: dropping all tables, by how full the pool is (pages are bookkeeping alone)", x2(x))
         }),
@@ -50,7 +50,7 @@ pub fn text(results: &Results) -> String {
             let title = "X9: what the cost of a drop does not depend on (Windfall; cost with much to cost with little)";
             (title, flat::ratios(&x.factors))
         }),
-        r.x9.as_ref().map(|x| ("X9: what others noticed of drops with much", flat::noticed(&x.factors))),
+        r.x9.as_ref().map(|x| ("X9: what others noticed of drops with much", flat::effects_on_clients(&x.factors))),
     ];
     for (title, grid) in tables.into_iter().flatten() {
         let _ = writeln!(text, "{title}\n\n{}", grid.text());

@@ -26,7 +26,7 @@ use windfall_engine::log::{FlushLog, Log};
 use super::{Dropped, PAGE_SIZE, Server, Start, Table, rows};
 use crate::{
     policy::{self, DropPolicy},
-    pool::{ClassicPool, Ground, PoolOptions, Space, TreeHash},
+    pool::{ClassicPool, Context, PoolOptions, Space, TreeHash},
     results::LockSeen,
     watch::{self, Purpose, Report},
 };
@@ -43,7 +43,7 @@ pub struct Classic {
     policy: Box<dyn DropPolicy>,
     dictionary: Tree<ClassicPool>,
     /// `dict_sys->mutex`.
-    statement: watch::Mutex<()>,
+    dictionary_mutex: watch::Mutex<()>,
     next_id: AtomicU64,
     flush: FlushLog,
     _workers: Vec<Worker>,
@@ -92,7 +92,7 @@ impl Classic {
     /// Drops a tablespace with the tables of these names.
     fn drop_space(&self, space: &Arc<Space>, names: &[&str]) -> Result<Dropped> {
         let start = Instant::now();
-        let mut serial = Some(self.statement.lock(Purpose::Dictionary));
+        let mut serial = Some(self.dictionary_mutex.lock(Purpose::Dictionary));
         space.mark_dropped();
         let mut end = windfall_base::ids::Lsn::ZERO;
         if !space.temporary {
@@ -103,7 +103,7 @@ impl Classic {
         if !self.policy.holds_dictionary() {
             serial = None;
         }
-        let steps = self.policy.forget(&self.pool, space, &space.trees());
+        let steps = self.policy.remove_tablespace(&self.pool, space, &space.trees());
         self.forget_file(space)?;
         self.commit(end)?;
         drop(serial);
@@ -129,7 +129,7 @@ impl Classic {
 
     /// Creates several tables in one tablespace.
     fn together(&self, names: &[String], temporary: bool) -> Result<Vec<Made>> {
-        let _serial = self.statement.lock(Purpose::Dictionary);
+        let _serial = self.dictionary_mutex.lock(Purpose::Dictionary);
         let space = Self::new_space(&self.pool, self.new_id(), temporary)?;
         let tables =
             names.iter().map(|name| self.table_in(&space, name, false)).collect::<Result<Vec<_>>>()?;
@@ -147,7 +147,7 @@ impl Server for Classic {
         let direct = RealDiskOptions::default();
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(start.folder, direct)?);
         let env = Arc::new(RealEnv::default());
-        let context = Ground::new(disk, env.clone(), PAGE_SIZE, start.log)?;
+        let context = Context::new(disk, env.clone(), PAGE_SIZE, start.log)?;
         let policy = policy::of(start.system.policy).ok_or_else(|| {
             windfall_base::error::UsageError::Other(format!("{} has no classic pool", start.system).into())
         })?;
@@ -168,7 +168,7 @@ impl Server for Classic {
             pool,
             policy,
             dictionary,
-            statement: watch::Mutex::new("dictionary", ()),
+            dictionary_mutex: watch::Mutex::new("dictionary", ()),
             next_id: AtomicU64::new(SpaceId::FIRST.0),
             flush: start.flush,
             _workers: workers,
@@ -184,7 +184,7 @@ impl Server for Classic {
     }
 
     fn create(&self, name: &str, indexed: bool) -> Result<Made> {
-        let _serial = self.statement.lock(Purpose::Dictionary);
+        let _serial = self.dictionary_mutex.lock(Purpose::Dictionary);
         let space = Self::new_space(&self.pool, self.new_id(), false)?;
         let table = self.table_in(&space, name, indexed)?;
         self.enter(core::slice::from_ref(&table))?;
@@ -232,7 +232,7 @@ impl Server for Classic {
         let start = Instant::now();
         let space = Self::space_of(table);
         let trees = space.renew();
-        let steps = self.policy.forget(&self.pool, space, &trees);
+        let steps = self.policy.remove_tablespace(&self.pool, space, &trees);
         self.await_io(space);
         let file = FileName::Data(space.id);
         self.pool.context().disk.truncate(file, FIRST_PAGES * PAGE_SIZE as u64)?;
@@ -242,7 +242,7 @@ impl Server for Classic {
     }
 
     fn fill(&self, pages: u64, dirty: u64, seed: u64) -> Result<()> {
-        self.pool.pretend(|| self.new_id(), pages, dirty, seed)
+        self.pool.add_bookkeeping_pages(|| self.new_id(), pages, dirty, seed)
     }
 
     fn entries(&self) -> [u64; 2] {
@@ -274,7 +274,7 @@ impl Server for Classic {
 
     fn locks(&self) -> Vec<LockSeen> {
         let mut by_name: BTreeMap<&str, Vec<Report>> = BTreeMap::new();
-        for report in self.pool.lock_reports().into_iter().chain([self.statement.report()]) {
+        for report in self.pool.lock_reports().into_iter().chain([self.dictionary_mutex.report()]) {
             by_name.entry(report.name).or_default().push(report);
         }
         let seen = by_name.into_iter().map(|(name, reports)| LockSeen::of(name, &reports));
@@ -283,7 +283,7 @@ impl Server for Classic {
 
     fn reset_locks(&self) {
         self.pool.reset_locks();
-        self.statement.reset();
+        self.dictionary_mutex.reset();
     }
 }
 

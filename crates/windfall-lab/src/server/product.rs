@@ -43,7 +43,7 @@ pub struct Product {
     /// Temporary tables by name: they are not in the catalog.
     temporary: Mutex<HashMap<String, Arc<catalog::Table>>>,
     /// Dropped tablespaces, the files of which may still exist.
-    going: Mutex<Vec<SpaceId>>,
+    pending_deletions: Mutex<Vec<SpaceId>>,
     filled: AtomicU64,
     flush: FlushLog,
 }
@@ -67,17 +67,17 @@ fn dropped(start: Instant, report: &DropReport) -> Dropped {
 }
 
 impl Product {
-    fn terms(&self) -> DdlOptions {
+    fn ddl_options(&self) -> DdlOptions {
         DdlOptions { flush: self.flush, until: None }
     }
 
     fn drop_all(&self, tables: &[&Table<BufferPool>]) -> Result<Dropped> {
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
         let start = Instant::now();
-        let report = self.engine.catalog.drop_tables(&names, self.terms())?;
+        let report = self.engine.catalog.drop_tables(&names, self.ddl_options())?;
         let dropped = dropped(start, &report);
         let trees = tables.iter().flat_map(|table| table.trees());
-        self.going.lock().extend(trees.map(|tree| tree.space().id()));
+        self.pending_deletions.lock().extend(trees.map(|tree| tree.space().id()));
         Ok(dropped)
     }
 }
@@ -104,7 +104,7 @@ impl Server for Product {
             engine,
             disk,
             temporary: Mutex::default(),
-            going: Mutex::default(),
+            pending_deletions: Mutex::default(),
             filled: AtomicU64::new(0),
             flush: start.flush,
         })
@@ -119,7 +119,7 @@ impl Server for Product {
     }
 
     fn create(&self, name: &str, indexed: bool) -> Result<Made> {
-        Ok(made(name, &*self.engine.catalog.create_table(name, &definition(indexed), self.terms())?))
+        Ok(made(name, &*self.engine.catalog.create_table(name, &definition(indexed), self.ddl_options())?))
     }
 
     fn create_together(&self, names: &[String]) -> Result<Vec<Made>> {
@@ -160,7 +160,7 @@ impl Server for Product {
 
     fn truncate(&self, table: &Table<BufferPool>) -> Result<(Made, Dropped)> {
         let start = Instant::now();
-        let report = self.engine.catalog.truncate_table(&table.name, self.terms())?;
+        let report = self.engine.catalog.truncate_table(&table.name, self.ddl_options())?;
         let dropped = dropped(start, &report);
         Ok((made(&table.name, &*self.engine.catalog.table(&table.name)?), dropped))
     }
@@ -200,7 +200,7 @@ impl Server for Product {
     }
 
     fn is_deleting(&self) -> bool {
-        let mut left = self.going.lock();
+        let mut left = self.pending_deletions.lock();
         left.retain(|space| !matches!(self.disk.len(FileName::Data(*space)), Ok(None)));
         !left.is_empty()
     }

@@ -23,8 +23,8 @@ use crate::{
 const PAGES: u64 = 4_000;
 
 /// A test that runs on every system.
-trait Scene {
-    fn play<S: Server>(&self, system: System, server: &S);
+trait SystemTest {
+    fn run<S: Server>(&self, system: System, server: &S);
 
     fn on_all(&self) {
         for policy in PolicyName::ALL {
@@ -33,9 +33,9 @@ trait Scene {
                 let folder = TempDir::new().unwrap();
                 let start = start(system, folder.path());
                 if policy == PolicyName::Detach {
-                    self.play(system, &Product::start(&start).unwrap());
+                    self.run(system, &Product::start(&start).unwrap());
                 } else {
-                    self.play(system, &Classic::start(&start).unwrap());
+                    self.run(system, &Classic::start(&start).unwrap());
                 }
             }
         }
@@ -77,8 +77,8 @@ fn await_files<S: Server>(server: &S, most: u64, what: &str) {
 
 struct Drops;
 
-impl Scene for Drops {
-    fn play<S: Server>(&self, system: System, server: &S) {
+impl SystemTest for Drops {
+    fn run<S: Server>(&self, system: System, server: &S) {
         let stays = server.create("stays", true).unwrap();
         fill(server, &stays, 2_000);
         server.flush().unwrap();
@@ -106,8 +106,8 @@ fn a_dropped_table_is_refused_and_its_file_goes() {
 
 struct Truncates;
 
-impl Scene for Truncates {
-    fn play<S: Server>(&self, system: System, server: &S) {
+impl SystemTest for Truncates {
+    fn run<S: Server>(&self, system: System, server: &S) {
         let mut table = server.create("t", true).unwrap();
         // An undo tablespace is written in ascending order and truncated again and again.
         for round in 1..=3_u32 {
@@ -135,8 +135,8 @@ fn a_truncated_table_is_empty_and_its_old_handle_refused() {
 
 struct Groups;
 
-impl Scene for Groups {
-    fn play<S: Server>(&self, system: System, server: &S) {
+impl SystemTest for Groups {
+    fn run<S: Server>(&self, system: System, server: &S) {
         let names = |prefix: &str, count: u32| -> Vec<String> {
             (0..count).map(|n| format!("{prefix}{n}")).collect()
         };
@@ -176,8 +176,8 @@ fn partitions_tablespaces_and_sessions_go_with_all_their_tables() {
 
 struct Filled;
 
-impl Scene for Filled {
-    fn play<S: Server>(&self, system: System, server: &S) {
+impl SystemTest for Filled {
+    fn run<S: Server>(&self, system: System, server: &S) {
         server.fill(3_000, 1_000, 7).unwrap();
         let [pages, dirty] = server.entries();
         assert!(pages >= 3_000, "{system}: {pages}");
@@ -204,8 +204,8 @@ fn a_filled_pool_is_walked_by_policies_that_walk_lists() {
 
 struct Hashed;
 
-impl Scene for Hashed {
-    fn play<S: Server>(&self, system: System, server: &S) {
+impl SystemTest for Hashed {
+    fn run<S: Server>(&self, system: System, server: &S) {
         let goes = server.create("goes", false).unwrap();
         fill(server, &goes, 1_000);
         // Otherwise the cleaner may be about to write all of it, and find its pages before the drop does.
@@ -231,8 +231,8 @@ fn hashed_tables_are_unhashed_by_policies_that_have_to() {
 
 struct Watched;
 
-impl Scene for Watched {
-    fn play<S: Server>(&self, system: System, server: &S) {
+impl SystemTest for Watched {
+    fn run<S: Server>(&self, system: System, server: &S) {
         let goes = server.create("goes", false).unwrap();
         fill(server, &goes, 100);
         server.reset_locks();

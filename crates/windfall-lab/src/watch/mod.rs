@@ -14,10 +14,10 @@
 //! reads the holder of the lock. The interval doubles each time, so the cost is small compared to the wait. Each wakeup
 //! costs the thread its place in the queue of waiters; there are thirteen in the first second.
 
+mod holder_name;
 mod mutex;
 mod record;
 mod rwlock;
-mod sign;
 
 use std::{
     cell::Cell,
@@ -26,12 +26,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use holder_name::HolderName;
 pub use mutex::{Guard, Mutex};
 pub use record::{Held, Report, Times, Waited};
-use record::{KINDS, LockOwner, Record};
+use record::{KINDS, Record, RoleAndPurpose};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 use serde::{Deserialize, Serialize};
-use sign::HolderName;
 
 /// One brief hold in this many is timed.
 pub const SAMPLED: u64 = 64;
@@ -107,7 +107,7 @@ thread_local! {
 }
 
 /// Sets the role of the calling thread from now on.
-pub fn play(role: Role) {
+pub fn set_role(role: Role) {
     ROLE.set(role);
 }
 
@@ -130,7 +130,7 @@ fn weight(purpose: Purpose, waited: bool) -> Option<u64> {
 /// A hold that is being timed.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
-    who: LockOwner,
+    holder: RoleAndPurpose,
     since: Duration,
     weight: u64,
     /// The wait before the hold.
@@ -140,7 +140,7 @@ struct Hold {
 /// A wait that is over.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
-    holder: LockOwner,
+    holder: RoleAndPurpose,
     took: Duration,
 }
 
@@ -148,20 +148,20 @@ struct Wait {
 #[derive(Debug)]
 struct Stats {
     name: &'static str,
-    sign: HolderName,
+    holder_name: HolderName,
     record: parking_lot::Mutex<Record>,
 }
 
 impl Stats {
     fn new(name: &'static str) -> Self {
-        Self { name, sign: HolderName::default(), record: parking_lot::Mutex::default() }
+        Self { name, holder_name: HolderName::default(), record: parking_lot::Mutex::default() }
     }
 
     /// Acquires the lock, at once or by attempts with a timeout. Returns the hold if it must be timed.
     #[inline]
     fn take<G>(
         &self,
-        who: LockOwner,
+        owner: RoleAndPurpose,
         at_once: impl Fn() -> Option<G>,
         within: impl Fn(Duration) -> Option<G>,
     ) -> (G, Option<Hold>) {
@@ -169,8 +169,8 @@ impl Stats {
             Some(inner) => (inner, None),
             None => self.wait(at_once, within, now),
         };
-        let weight = weight(who.purpose(), wait.is_some());
-        (inner, weight.map(|weight| Hold { who, since: now(), weight, wait }))
+        let weight = weight(owner.purpose(), wait.is_some());
+        (inner, weight.map(|weight| Hold { holder: owner, since: now(), weight, wait }))
     }
 
     #[cold]
@@ -184,41 +184,41 @@ impl Stats {
         // The holder may be about to write its name, or to release the lock.
         let mut spins = 0..SPINS;
         let mut got = None;
-        while got.is_none() && self.sign.holder().is_none() && spins.next().is_some() {
+        while got.is_none() && self.holder_name.holder().is_none() && spins.next().is_some() {
             hint::spin_loop();
             got = at_once();
         }
-        let (mut had_it, mut stretch) = ([Duration::ZERO; KINDS], LOOK);
+        let (mut held_by, mut timeout) = ([Duration::ZERO; KINDS], LOOK);
         let inner = loop {
             if let Some(inner) = got {
                 break inner;
             }
-            let (holder, since) = (self.sign.holder(), now());
-            got = within(stretch);
+            let (holder, since) = (self.holder_name.holder(), now());
+            got = within(timeout);
             if let Some(holder) = holder {
-                had_it[usize::from(holder.0)] += now().saturating_sub(since);
+                held_by[usize::from(holder.0)] += now().saturating_sub(since);
             }
-            stretch *= 2;
+            timeout *= 2;
         };
         let longest = (0..)
-            .map(LockOwner)
-            .zip(had_it)
+            .map(RoleAndPurpose)
+            .zip(held_by)
             .max_by_key(|(_, time)| *time)
             .filter(|(_, time)| !time.is_zero());
         // If no holder was seen, it was a brief one: the last to take the lock, because this thread has not written
         // its name yet.
-        let holder = longest.map_or_else(|| self.sign.last(), |(holder, _)| holder);
+        let holder = longest.map_or_else(|| self.holder_name.last(), |(holder, _)| holder);
         (inner, Some(Wait { holder, took: now().saturating_sub(start) }))
     }
 
     /// Records a hold, and the wait before it, after the lock was released.
     #[inline]
-    fn note(&self, hold: Hold, took: Duration) {
+    fn record_hold(&self, hold: Hold, took: Duration) {
         // The record's own lock is held for a moment only, and never by a thread that waits for the instrumented lock.
         let mut record = self.record.lock();
-        record.held(hold.who, hold.weight, took);
+        record.held(hold.holder, hold.weight, took);
         if let Some(wait) = hold.wait {
-            record.waited(hold.who, wait.holder, wait.took);
+            record.waited(hold.holder, wait.holder, wait.took);
         }
     }
 
@@ -238,7 +238,7 @@ macro_rules! guard {
         #[doc = $doc]
         #[derive(Debug)]
         pub struct $name<'a, T> {
-            notes: &'a Stats,
+            stats: &'a Stats,
             /// `None` only while the guard is being dropped.
             inner: Option<parking_lot::$inner<'a, T>>,
             hold: Option<Hold>,
@@ -256,10 +256,10 @@ macro_rules! guard {
             #[inline]
             fn drop(&mut self) {
                 let took = self.hold.map(|hold| now().saturating_sub(hold.since));
-                ($leave)(&self.notes.sign, self.hold);
+                ($leave)(&self.stats.holder_name, self.hold);
                 drop(self.inner.take());
                 if let (Some(hold), Some(took)) = (self.hold, took) {
-                    self.notes.note(hold, took);
+                    self.stats.record_hold(hold, took);
                 }
             }
         }
@@ -286,19 +286,19 @@ mod tests {
     /// which ends with the release, is the longest one, but shorter than the total time of another holder.
     #[test]
     fn a_wait_for_several_holders_names_the_one_with_the_longest_part() {
-        let notes = Stats::new("pool");
+        let stats = Stats::new("pool");
         let others = [Purpose::Drop, Purpose::Drop, Purpose::Flush, Purpose::Drop, Purpose::Load];
         let (clock, tried) = (Cell::new(Duration::from_secs(7)), RefCell::new(Vec::new()));
-        let sign = |purpose| notes.sign.enter_alone(LockOwner::this(purpose));
+        let enter = |purpose| stats.holder_name.enter_alone(RoleAndPurpose::this(purpose));
         let within = |time: Duration| {
             let mut tried = tried.borrow_mut();
             tried.push(time);
             let next = others.get(tried.len());
             clock.set(clock.get() + if next.is_some() { time } else { time * 9 / 16 });
-            next.copied().map(sign).is_none().then_some(())
+            next.copied().map(enter).is_none().then_some(())
         };
-        sign(others[0]);
-        let ((), wait) = notes.wait(|| None, within, || clock.get());
+        enter(others[0]);
+        let ((), wait) = stats.wait(|| None, within, || clock.get());
         let wait = wait.unwrap();
         // One, two and eight units belong to the drop, four to another holder, and nine to the last one.
         assert_eq!(wait.holder.purpose(), Purpose::Drop);

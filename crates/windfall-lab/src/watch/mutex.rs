@@ -8,22 +8,22 @@ use core::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::{Hold, Purpose, Report, Stats, guard, now, record::LockOwner, sign::HolderName};
+use super::{Hold, Purpose, Report, Stats, guard, holder_name::HolderName, now, record::RoleAndPurpose};
 
 /// A mutex that records its holds and waits.
 #[derive(Debug)]
 pub struct Mutex<T> {
-    notes: Stats,
+    stats: Stats,
     inner: parking_lot::Mutex<T>,
 }
 
-guard!(mut Guard, MutexGuard, "A guard of [`Mutex::lock`].", |sign: &HolderName, _: Option<Hold>| sign
+guard!(mut Guard, MutexGuard, "A guard of [`Mutex::lock`].", |name: &HolderName, _: Option<Hold>| name
     .leave_alone());
 
 impl<T> Mutex<T> {
     /// Creates a mutex with this name.
     pub fn new(name: &'static str, value: T) -> Self {
-        Self { notes: Stats::new(name), inner: parking_lot::Mutex::new(value) }
+        Self { stats: Stats::new(name), inner: parking_lot::Mutex::new(value) }
     }
 
     /// Waits for the mutex.
@@ -39,20 +39,20 @@ impl<T> Mutex<T> {
         purpose: Purpose,
         within: impl Fn(Duration) -> Option<MutexGuard<'a, T>>,
     ) -> Guard<'a, T> {
-        let who = LockOwner::this(purpose);
-        let (inner, hold) = self.notes.take(who, || self.inner.try_lock(), within);
-        self.notes.sign.enter_alone(who);
-        Guard { notes: &self.notes, inner: Some(inner), hold }
+        let owner = RoleAndPurpose::this(purpose);
+        let (inner, hold) = self.stats.take(owner, || self.inner.try_lock(), within);
+        self.stats.holder_name.enter_alone(owner);
+        Guard { stats: &self.stats, inner: Some(inner), hold }
     }
 
     /// Returns the recorded holds and waits.
     pub fn report(&self) -> Report {
-        self.notes.report()
+        self.stats.report()
     }
 
     /// Discards the recorded holds and waits.
     pub fn reset(&self) {
-        self.notes.reset();
+        self.stats.reset();
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
     use std::{sync::mpsc, thread};
 
     use super::{
-        super::{Role, Waited, play},
+        super::{Role, Waited, set_role},
         *,
     };
 
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_wait_names_the_holder_and_his_purpose() {
         let mutex = Mutex::new("pool", ());
-        play(Role::Dropper);
+        set_role(Role::Dropper);
         let guard = mutex.lock(Purpose::Drop);
         let wait = wait_of(&mutex, |_| {
             // The minimum hold time that the test checks.
@@ -112,11 +112,11 @@ mod tests {
         drop(mutex.lock(Purpose::Drop));
         let taken = mutex.inner.lock();
         let wait = wait_of(&mutex, |tried| {
-            mutex.notes.sign.enter_alone(LockOwner::this(Purpose::Flush));
+            mutex.stats.holder_name.enter_alone(RoleAndPurpose::this(Purpose::Flush));
             // The next attempt may have begun before that, but not the one after it.
             tried.try_iter().for_each(drop);
             (0..2).for_each(|_| tried.recv().unwrap());
-            mutex.notes.sign.leave_alone();
+            mutex.stats.holder_name.leave_alone();
             drop(taken);
         });
         assert_eq!(wait.held_for, Purpose::Flush);

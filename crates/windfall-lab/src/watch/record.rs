@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{Purpose, ROLE, Role};
 
-/// The number of values of [`LockOwner`].
+/// The number of values of [`RoleAndPurpose`].
 pub(super) const KINDS: usize = Role::ALL.len() * Purpose::ALL.len();
 
 /// The role and the purpose of a lock holder or waiter, as one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LockOwner(pub u8);
+pub(super) struct RoleAndPurpose(pub u8);
 
-impl LockOwner {
+impl RoleAndPurpose {
     pub(super) fn this(purpose: Purpose) -> Self {
         Self((ROLE.get() as usize * Purpose::ALL.len() + purpose as usize) as u8)
     }
@@ -122,27 +122,27 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn held(&mut self, who: LockOwner, weight: u64, took: Duration) {
+    pub(super) fn held(&mut self, holder: RoleAndPurpose, weight: u64, took: Duration) {
         let holds = self.holds.get_or_insert_with(|| Box::new([Times::default(); KINDS]));
-        holds[usize::from(who.0)].add(weight, took);
+        holds[usize::from(holder.0)].add(weight, took);
     }
 
-    pub(super) fn waited(&mut self, who: LockOwner, holder: LockOwner, took: Duration) {
-        self.waits.entry((who.0, holder.0)).or_default().add(1, took);
+    pub(super) fn waited(&mut self, waiter: RoleAndPurpose, holder: RoleAndPurpose, took: Duration) {
+        self.waits.entry((waiter.0, holder.0)).or_default().add(1, took);
     }
 
     pub(super) fn report(&self, name: &'static str) -> Report {
-        let holds = self.holds.iter().flat_map(|holds| (0..).map(LockOwner).zip(holds.iter()));
-        let held = |(who, times): (LockOwner, &Times)| Held {
-            role: who.role(),
-            purpose: who.purpose(),
+        let holds = self.holds.iter().flat_map(|holds| (0..).map(RoleAndPurpose).zip(holds.iter()));
+        let held = |(holder, times): (RoleAndPurpose, &Times)| Held {
+            role: holder.role(),
+            purpose: holder.purpose(),
             times: *times,
         };
-        let waited = |(&(who, holder), times): (&(u8, u8), &Times)| Waited {
-            role: LockOwner(who).role(),
-            purpose: LockOwner(who).purpose(),
-            holder: LockOwner(holder).role(),
-            held_for: LockOwner(holder).purpose(),
+        let waited = |(&(waiter, holder), times): (&(u8, u8), &Times)| Waited {
+            role: RoleAndPurpose(waiter).role(),
+            purpose: RoleAndPurpose(waiter).purpose(),
+            holder: RoleAndPurpose(holder).role(),
+            held_for: RoleAndPurpose(holder).purpose(),
             times: *times,
         };
         Report {

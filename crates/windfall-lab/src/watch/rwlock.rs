@@ -5,12 +5,12 @@
 //! **Invariants.** An exclusive holder writes its name into the lock, and so does a shared holder with a purpose that
 //! is not brief.
 
-use super::{Hold, Purpose, Report, Stats, guard, now, record::LockOwner, sign::HolderName};
+use super::{Hold, Purpose, Report, Stats, guard, holder_name::HolderName, now, record::RoleAndPurpose};
 
 /// A read-write lock that records its holds and waits.
 #[derive(Debug)]
 pub struct RwLock<T> {
-    notes: Stats,
+    stats: Stats,
     inner: parking_lot::RwLock<T>,
 }
 
@@ -18,9 +18,9 @@ guard!(
     ReadGuard,
     RwLockReadGuard,
     "A guard of [`RwLock::read`].",
-    |sign: &HolderName, hold: Option<Hold>| {
-        if hold.is_some_and(|hold| !hold.who.purpose().is_brief()) {
-            sign.leave();
+    |name: &HolderName, hold: Option<Hold>| {
+        if hold.is_some_and(|hold| !hold.holder.purpose().is_brief()) {
+            name.leave();
         }
     }
 );
@@ -28,48 +28,48 @@ guard!(
     mut WriteGuard,
     RwLockWriteGuard,
     "A guard of [`RwLock::write`].",
-    |sign: &HolderName, _: Option<Hold>| {
-        sign.leave_alone();
+    |name: &HolderName, _: Option<Hold>| {
+        name.leave_alone();
     }
 );
 
 impl<T> RwLock<T> {
     /// Creates a lock with this name.
     pub fn new(name: &'static str, value: T) -> Self {
-        Self { notes: Stats::new(name), inner: parking_lot::RwLock::new(value) }
+        Self { stats: Stats::new(name), inner: parking_lot::RwLock::new(value) }
     }
 
     /// Waits until the lock can be shared.
     #[inline]
     pub fn read(&self, purpose: Purpose) -> ReadGuard<'_, T> {
-        let who = LockOwner::this(purpose);
+        let owner = RoleAndPurpose::this(purpose);
         let (inner, hold) =
-            self.notes.take(who, || self.inner.try_read(), |time| self.inner.try_read_for(time));
+            self.stats.take(owner, || self.inner.try_read(), |time| self.inner.try_read_for(time));
         if purpose.is_brief() {
-            self.notes.sign.pass(who);
+            self.stats.holder_name.pass(owner);
         } else {
-            self.notes.sign.enter(who);
+            self.stats.holder_name.enter(owner);
         }
-        ReadGuard { notes: &self.notes, inner: Some(inner), hold }
+        ReadGuard { stats: &self.stats, inner: Some(inner), hold }
     }
 
     /// Waits for exclusive access.
     pub fn write(&self, purpose: Purpose) -> WriteGuard<'_, T> {
-        let who = LockOwner::this(purpose);
+        let owner = RoleAndPurpose::this(purpose);
         let (inner, hold) =
-            self.notes.take(who, || self.inner.try_write(), |time| self.inner.try_write_for(time));
-        self.notes.sign.enter_alone(who);
-        WriteGuard { notes: &self.notes, inner: Some(inner), hold }
+            self.stats.take(owner, || self.inner.try_write(), |time| self.inner.try_write_for(time));
+        self.stats.holder_name.enter_alone(owner);
+        WriteGuard { stats: &self.stats, inner: Some(inner), hold }
     }
 
     /// Returns the recorded holds and waits.
     pub fn report(&self) -> Report {
-        self.notes.report()
+        self.stats.report()
     }
 
     /// Discards the recorded holds and waits.
     pub fn reset(&self) {
-        self.notes.reset();
+        self.stats.reset();
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use std::{sync::mpsc, thread, time::Duration};
 
     use super::{
-        super::{Role, play},
+        super::{Role, set_role},
         *,
     };
     use crate::testing::wait_until;
@@ -95,7 +95,7 @@ mod tests {
         let (held, is_held) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(|| {
-                play(Role::Dropper);
+                set_role(Role::Dropper);
                 let shared = lock.read(Purpose::Drop);
                 held.send(()).unwrap();
                 await_writer(&lock);

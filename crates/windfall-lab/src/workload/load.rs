@@ -21,7 +21,7 @@ use std::{
 };
 
 use windfall_base::error::{Result, UsageError};
-use windfall_measure::{Latency, Random, STRETCH, Timeline};
+use windfall_measure::{GRAPH_INTERVAL, Latency, Random, Timeline};
 
 use crate::{
     results::{Load, LockSeen, Mark, Window},
@@ -66,7 +66,7 @@ impl Plan {
 
     /// Returns the number of statements in all phases.
     pub fn statements(&self) -> usize {
-        self.marks.len() * self.phases.iter().filter(|&&made| made).count()
+        self.marks.len() * self.phases.iter().filter(|&&has_statements| has_statements).count()
     }
 
     fn windows(&self) -> usize {
@@ -75,18 +75,18 @@ impl Plan {
 
     /// Returns the duration of a run if no statement takes longer than its phase.
     fn about(&self) -> Duration {
-        (self.length + PAUSE + STRETCH) * self.phases.len() as u32
+        (self.length + PAUSE + GRAPH_INTERVAL) * self.phases.len() as u32
     }
 }
 
 /// The kind of a query outside of the phases.
-const BESIDE: u64 = 2;
+const OUTSIDE: u64 = 2;
 
 /// The state that the threads of a run share.
 #[derive(Debug)]
 struct Shared {
     start: Instant,
-    /// The kind of the current phase: 1 with statements, 0 without, or [`BESIDE`].
+    /// The kind of the current phase: 1 with statements, 0 without, or [`OUTSIDE`].
     kind: AtomicU64,
     /// The window that opened last.
     window: AtomicUsize,
@@ -99,7 +99,7 @@ impl Shared {
     fn new(plan: &Plan) -> Self {
         Self {
             start: Instant::now(),
-            kind: AtomicU64::new(BESIDE),
+            kind: AtomicU64::new(OUTSIDE),
             window: AtomicUsize::new(0),
             opened: (0..plan.windows()).map(|_| AtomicU64::new(u64::MAX)).collect(),
             stop: AtomicBool::new(false),
@@ -194,7 +194,7 @@ pub type Statement<'a> = dyn FnMut(usize, &dyn Fn()) -> Result<Option<Dropped>> 
 
 /// The record of a phase.
 struct Phase {
-    made: bool,
+    has_statements: bool,
     from_ns: u64,
     to_ns: u64,
     /// The opening times of its windows.
@@ -205,7 +205,7 @@ struct Phase {
 
 /// The results of a run.
 #[derive(Debug)]
-pub struct Shown {
+pub struct RunResult {
     /// The phases with statements.
     pub with: Load,
     /// The phases without statements.
@@ -223,7 +223,7 @@ pub fn run<S: Server>(
     plan: &Plan,
     client: &Client<'_>,
     statement: &mut Statement<'_>,
-) -> Result<Shown> {
+) -> Result<RunResult> {
     let shared = &Shared::new(plan);
     let (recorded, phases) = thread::scope(|scope| {
         let clients: Vec<_> = (0..plan.threads)
@@ -243,8 +243,8 @@ pub fn run<S: Server>(
             })
             .collect();
         let phases = scope.spawn(move || {
-            watch::play(Role::Dropper);
-            let phases = play_phases(server, plan, shared, statement);
+            watch::set_role(Role::Dropper);
+            let phases = run_phases(server, plan, shared, statement);
             shared.stop.store(true, Relaxed);
             phases
         });
@@ -259,7 +259,7 @@ pub fn run<S: Server>(
     let phases = phases.map_err(panicked).flatten()?;
     let last = phases.last().map(|phase| sum.timeline.part(phase.from_ns, phase.to_ns));
     let last = last.ok_or_else(|| UsageError::Other("a run has a phase".into()))?;
-    Ok(Shown {
+    Ok(RunResult {
         with: summarise(plan, &sum, &phases, true),
         without: summarise(plan, &sum, &phases, false),
         last,
@@ -267,20 +267,20 @@ pub fn run<S: Server>(
 }
 
 /// Runs the phases, one after the other.
-fn play_phases<S: Server>(
+fn run_phases<S: Server>(
     server: &S,
     plan: &Plan,
     shared: &Shared,
     statement: &mut Statement<'_>,
 ) -> Result<Vec<Phase>> {
-    let (mut phases, mut made) = (Vec::new(), 0);
+    let (mut phases, mut executed) = (Vec::new(), 0);
     for (number, &has_statements) in plan.phases.iter().enumerate() {
         sleep_until(shared, shared.now() + ns(PAUSE));
         server.reset_locks();
         let from_ns = shared.now();
         shared.kind.store(has_statements.into(), Relaxed);
         let mut phase = Phase {
-            made: has_statements,
+            has_statements,
             from_ns,
             to_ns: 0,
             windows: Vec::new(),
@@ -293,8 +293,8 @@ fn play_phases<S: Server>(
             let opened = Cell::new(None);
             let open = || opened.set(Some(shared.open(window)));
             if has_statements && !shared.stop.load(Relaxed) {
-                let dropped = statement(made, &open)?;
-                made += 1;
+                let dropped = statement(executed, &open)?;
+                executed += 1;
                 if let (Some(at_ns), Some(Dropped { steps, took })) = (opened.get(), dropped) {
                     phase.marks.push(Mark { at_ns: at_ns - from_ns, took_ns: ns(took), steps });
                 }
@@ -306,10 +306,10 @@ fn play_phases<S: Server>(
         }
         let last = phase.windows.last().map_or(0, |opened| opened + ns(WINDOW));
         let end = last.max(from_ns + ns(plan.length)).max(shared.now());
-        // A whole number of stretches, so that the next phase begins with one.
-        phase.to_ns = from_ns + (end - from_ns).next_multiple_of(ns(STRETCH));
+        // A whole number of intervals, so that the next phase begins with one.
+        phase.to_ns = from_ns + (end - from_ns).next_multiple_of(ns(GRAPH_INTERVAL));
         sleep_until(shared, phase.to_ns);
-        shared.kind.store(BESIDE, Relaxed);
+        shared.kind.store(OUTSIDE, Relaxed);
         phase.locks = server.locks();
         phases.push(phase);
     }
@@ -317,10 +317,12 @@ fn play_phases<S: Server>(
 }
 
 /// Returns the load of the phases of a kind, as one run in which they follow each other.
-fn summarise(plan: &Plan, sum: &Recorder<'_>, phases: &[Phase], made: bool) -> Load {
-    let mut load = Load::new(&sum.kinds[usize::from(made)]);
+fn summarise(plan: &Plan, sum: &Recorder<'_>, phases: &[Phase], has_statements: bool) -> Load {
+    let mut load = Load::new(&sum.kinds[usize::from(has_statements)]);
     let mut near = Latency::default();
-    for (number, phase) in phases.iter().enumerate().filter(|(_, phase)| phase.made == made) {
+    for (number, phase) in
+        phases.iter().enumerate().filter(|(_, phase)| phase.has_statements == has_statements)
+    {
         let line = sum.timeline.part(phase.from_ns, phase.to_ns);
         let windows = phase.windows.iter().zip(&sum.windows[number * plan.marks.len()..]);
         for (&opened, times) in windows {
@@ -405,9 +407,9 @@ mod tests {
         let pause = Duration::from_millis(200);
         let plan = Plan::every(CLIENTS, 2 * pause + pause, pause, 1).in_turns(2);
         assert_eq!((plan.marks.len(), plan.statements()), (2, 4));
-        let mut made = Vec::new();
-        let shown = run(&server, &plan, &client, &mut |n, begins| {
-            made.push(n);
+        let mut executed = Vec::new();
+        let result = run(&server, &plan, &client, &mut |n, begins| {
+            executed.push(n);
             // Enough look-ups that some are timed.
             (0..2 * SAMPLED).try_for_each(|_| rows::get(&table.rows, b"key").map(drop))?;
             // All clients are in the middle of a query when the window opens.
@@ -423,8 +425,8 @@ mod tests {
             drop(closed);
             Ok(Some(Dropped { took: STALL, ..Dropped::default() }))
         });
-        let Shown { with, without, last } = shown.unwrap();
-        assert_eq!(made, [0, 1, 2, 3]);
+        let RunResult { with, without, last } = result.unwrap();
+        assert_eq!(executed, [0, 1, 2, 3]);
         assert_eq!((with.marks.len(), with.windows.len()), (4, 4));
         assert_eq!((without.marks.len(), without.windows.len()), (0, 4));
         assert!(with.windows.iter().zip(&with.marks).all(|(window, mark)| window.at_ns == mark.at_ns));
@@ -457,24 +459,28 @@ mod tests {
             vec![LockSeen { name: "pool".into(), holds: vec![held], waits: Vec::new() }]
         };
         let mut phases = Vec::new();
-        for (number, &made) in plan.phases.iter().enumerate() {
+        for (number, &has_statements) in plan.phases.iter().enumerate() {
             let from_ns = number as u64 * 1000 * MS;
             let windows: Vec<u64> = plan.marks.iter().map(|&at| from_ns + ns(at)).collect();
             for (n, &at_ns) in windows.iter().enumerate() {
                 shared.open_at(number * plan.marks.len() + n, at_ns);
                 // After the start of each window: twenty queries in phases without statements, in others as many as
                 // the number of the phase.
-                for query in 1..=if made { number as u64 } else { 20 } {
+                for query in 1..=if has_statements { number as u64 } else { 20 } {
                     let start = at_ns + query * 3 * MS;
-                    recorder.record(start, made.into(), start + MS, made.into());
+                    recorder.record(start, has_statements.into(), start + MS, has_statements.into());
                 }
             }
-            let marks =
-                if made { vec![Mark { at_ns: 0, took_ns: 1, steps: Steps::default() }] } else { Vec::new() };
-            let locks = lookups_of(if made { 3 } else { 5 });
-            phases.push(Phase { made, from_ns, to_ns: from_ns + 600 * MS, windows, marks, locks });
+            let marks = if has_statements {
+                vec![Mark { at_ns: 0, took_ns: 1, steps: Steps::default() }]
+            } else {
+                Vec::new()
+            };
+            let locks = lookups_of(if has_statements { 3 } else { 5 });
+            phases.push(Phase { has_statements, from_ns, to_ns: from_ns + 600 * MS, windows, marks, locks });
         }
-        let [without, with] = [false, true].map(|made| summarise(&plan, &recorder, &phases, made));
+        let [without, with] =
+            [false, true].map(|has_statements| summarise(&plan, &recorder, &phases, has_statements));
         assert_eq!((without.queries, with.queries), (2 * 2 * 20, 2 + 2 * 3));
         assert_eq!((without.marks.len(), with.marks.len()), (0, 2));
         assert_eq!((lookups(&without), lookups(&with)), (2 * 5, 2 * 3));
@@ -498,7 +504,7 @@ mod tests {
         let counts = |recorder: &Recorder<'_>| -> Vec<u64> {
             recorder.kinds.iter().chain(&recorder.windows).map(Latency::count).collect()
         };
-        recorder.record(10 * MS, BESIDE, 11 * MS, BESIDE);
+        recorder.record(10 * MS, OUTSIDE, 11 * MS, OUTSIDE);
         assert_eq!(counts(&recorder), [0, 0, 0, 0, 0], "no phase, no window");
         shared.open_at(0, 20 * MS);
         recorder.record(15 * MS, 1, 25 * MS, 1);

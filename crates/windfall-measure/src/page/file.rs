@@ -1,6 +1,6 @@
 //! A graph as a file of its own.
 //!
-//! **Purpose.** A graph with its key and caption as one SVG file, for documents that embed pictures but no markup.
+//! **Purpose.** A graph with its legend and caption as one SVG file, for documents that embed pictures but no markup.
 //!
 //! **Invariants.** The file loads nothing, and is readable on light and dark backgrounds. It contains its title, its
 //! caption and the source of its figures, because a picture is copied without the page around it.
@@ -15,15 +15,15 @@ use crate::{
 
 /// The margin around everything.
 const MARGIN: f64 = 16.0;
-/// The distance between a sample and its text, and between two entries of the key.
+/// The distance between a sample and its text, and between two entries of the legend.
 const BESIDE: f64 = 6.0;
 const APART: f64 = 20.0;
-/// The line heights of the key, of the caption, and of the source.
-const KEY: f64 = 23.0;
+/// The line heights of the legend, of the caption, and of the source.
+const LEGEND: f64 = 23.0;
 const CAPTION: f64 = 20.0;
 const FROM: f64 = 18.0;
-/// The approximate width of a character in the key, the caption and the source, with a wide font.
-const IN_KEY: f64 = 7.9;
+/// The approximate width of a character in the legend, the caption and the source, with a wide font.
+const IN_LEGEND: f64 = 7.9;
 const IN_CAPTION: f64 = 7.8;
 const IN_FROM: f64 = 6.7;
 
@@ -42,12 +42,12 @@ impl Graph {
         text(&mut body, left, y + 14.0, "title", &self.title);
         y += 30.0;
         let mut x = 0.0;
-        for (class, name) in &self.key {
-            let names = lines(name, IN_KEY);
+        for (class, name) in &self.legend {
+            let names = lines(name, IN_LEGEND);
             let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-            let width = sample_width + longest as f64 * IN_KEY;
+            let width = sample_width + longest as f64 * IN_LEGEND;
             if x > 0.0 && x + width > inner {
-                (x, y) = (0.0, y + KEY);
+                (x, y) = (0.0, y + LEGEND);
             }
             let at = left + x;
             let _ = writeln!(
@@ -61,7 +61,7 @@ impl Graph {
             }
             x += width + APART;
         }
-        y += if self.key.is_empty() { 0.0 } else { KEY };
+        y += if self.legend.is_empty() { 0.0 } else { LEGEND };
         let _ = write!(body, "<g transform=\"translate({MARGIN} {y:.1})\">\n{}</g>\n", drawing.body());
         y += drawing.height() + 10.0;
         for line in lines(&self.caption, IN_CAPTION) {
@@ -102,8 +102,8 @@ mod tests {
         let many = "words and ".repeat(40);
         let graph = Graph {
             title: "a < b".into(),
-            key: (0..9)
-                .map(|n| ("dot with circle".into(), format!("entry {n} of a long key")))
+            legend: (0..9)
+                .map(|n| ("dot with circle".into(), format!("entry {n} of a long legend")))
                 .chain([("dot with".into(), many.clone())])
                 .collect(),
             drawings,
@@ -128,7 +128,7 @@ mod tests {
         let mut lines = 0;
         for part in file.split("<text ").skip(1) {
             let words = part.split(['>', '<']).nth(1).unwrap();
-            let each = if part.contains("\"key\"") { IN_KEY } else { IN_CAPTION };
+            let each = if part.contains("\"key\"") { IN_LEGEND } else { IN_CAPTION };
             assert!(number(part, " x") + words.len() as f64 * each <= width, "{words}");
             assert!(number(part, " y") < height);
             lines += usize::from(part.contains("\"caption\""));
@@ -137,6 +137,6 @@ mod tests {
         let entries = file.split("<g class=\"swatch\" transform=\"translate(").skip(1);
         let rows: std::collections::BTreeSet<&str> =
             entries.map(|part| part.split([' ', ')']).nth(1).unwrap()).collect();
-        assert!(rows.len() > 1, "a long key has several lines");
+        assert!(rows.len() > 1, "a long legend has several lines");
     }
 }

@@ -29,13 +29,13 @@ pub fn page(title: &str, body: &str) -> String {
     html
 }
 
-/// A graph: its title, its key (legend), its drawing in both widths, its caption.
+/// A graph: its title, its legend, its drawing in both widths, its caption.
 #[derive(Debug)]
 pub struct Graph {
     /// The title.
     pub title: String,
-    /// The key (legend): classes and their meaning.
-    pub key: Vec<(String, String)>,
+    /// The legend: classes and their meaning.
+    pub legend: Vec<(String, String)>,
     /// The drawings, for a wide and for a narrow screen.
     pub drawings: [Drawing; 2],
     /// The caption: what to see in the graph.
@@ -43,11 +43,11 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Returns the graph with its key and its caption as HTML.
+    /// Returns the graph with its legend and its caption as HTML.
     pub fn figure(&self) -> String {
-        let key = if self.key.is_empty() { String::new() } else { key(&self.key) };
+        let legend = if self.legend.is_empty() { String::new() } else { legend(&self.legend) };
         format!(
-            "<figure>\n{key}{}{}<figcaption>{}</figcaption>\n</figure>\n",
+            "<figure>\n{legend}{}{}<figcaption>{}</figcaption>\n</figure>\n",
             self.drawings[0].in_page(),
             self.drawings[1].in_page(),
             escape(&self.caption)
@@ -55,8 +55,8 @@ impl Graph {
     }
 }
 
-/// Returns the key of some classes as HTML.
-pub fn key(entries: &[(String, String)]) -> String {
+/// Returns the legend of some classes as HTML.
+pub fn legend(entries: &[(String, String)]) -> String {
     let mut html = String::from("<ul class=\"key\">");
     for (class, text) in entries {
         let _ = write!(html, "<li>{}{}</li>", swatch(class), escape(text));
@@ -153,7 +153,7 @@ mod tests {
     fn a_page_loads_nothing_and_no_text_becomes_markup() {
         let graph = Graph {
             title: "t".into(),
-            key: vec![("dot with circle".into(), "<b>".into())],
+            legend: vec![("dot with circle".into(), "<b>".into())],
             drawings: [Width::Wide, Width::Narrow].map(|width| Drawing::new(width, 10.0, "<u>", [])),
             caption: "a < b".into(),
         };

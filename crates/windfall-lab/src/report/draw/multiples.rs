@@ -97,31 +97,31 @@ fn fitting(heading: &str, room: f64) -> &str {
     heading.split_once(": ").filter(|_| width > room).map_or(heading, |(name, _)| name)
 }
 
-/// Joins several values into one, and returns the new values with the length of their stretch.
-pub(crate) fn thinned(values: &[f64], stretch_s: f64, join: fn(&[f64]) -> f64) -> (Vec<f64>, f64) {
+/// Joins several values into one, and returns the new values with the length of their interval.
+pub(crate) fn thinned(values: &[f64], interval_s: f64, join: fn(&[f64]) -> f64) -> (Vec<f64>, f64) {
     let each = values.len().div_ceil(POINTS).max(1);
-    (values.chunks(each).map(join).collect(), stretch_s * each as f64)
+    (values.chunks(each).map(join).collect(), interval_s * each as f64)
 }
 
-/// Returns the values of stretches of time as a step line.
-fn steps(values: &[f64], from_s: f64, stretch_s: f64) -> impl Iterator<Item = (f64, f64)> {
+/// Returns the values of intervals of time as a step line.
+fn steps(values: &[f64], from_s: f64, interval_s: f64) -> impl Iterator<Item = (f64, f64)> {
     values.iter().enumerate().flat_map(move |(n, &v)| {
-        let at = from_s + n as f64 * stretch_s;
-        [(at, v), (at + stretch_s, v)]
+        let at = from_s + n as f64 * interval_s;
+        [(at, v), (at + interval_s, v)]
     })
 }
 
-/// Draws the values of stretches of time, with the area below them.
-pub(crate) fn curve(panel: &mut Panel, class: &str, values: &[f64], from_s: f64, stretch_s: f64) {
+/// Draws the values of intervals of time, with the area below them.
+pub(crate) fn curve(panel: &mut Panel, class: &str, values: &[f64], from_s: f64, interval_s: f64) {
     if values.is_empty() {
         return;
     }
-    let points: Vec<_> = steps(values, from_s, stretch_s).map(|(x, y)| (x, 0.0, y)).collect();
+    let points: Vec<_> = steps(values, from_s, interval_s).map(|(x, y)| (x, 0.0, y)).collect();
     panel.area(&format!("fill own {class}"), &points);
-    panel.line(&format!("line own plain {class}"), steps(values, from_s, stretch_s));
+    panel.line(&format!("line own plain {class}"), steps(values, from_s, interval_s));
 }
 
 /// Draws the minimum values, where [`curve`] draws means.
-pub(crate) fn lowest(panel: &mut Panel, class: &str, values: &[f64], stretch_s: f64) {
-    panel.line(&format!("line own low {class}"), steps(values, 0.0, stretch_s));
+pub(crate) fn lowest(panel: &mut Panel, class: &str, values: &[f64], interval_s: f64) {
+    panel.line(&format!("line own low {class}"), steps(values, 0.0, interval_s));
 }
