@@ -27,7 +27,7 @@ use super::{
 use crate::{
     args::{BenchArgs, Commit},
     engine::{self, DropWork, Setup},
-    factors,
+    factors::{self, FactorKind},
     failure::{Failure, Result},
 };
 
@@ -41,14 +41,11 @@ const END: &str = "windfall-drop-ends";
 
 /// Runs the benchmark.
 pub(super) fn run(bench: &mut Bench) {
-    if !bench.options.only.is_empty() {
-        return bench.part("factors", drop_factors::run);
-    }
     bench.part("counted-work", counted);
     bench.part("system-calls-but-log", system_calls);
     bench.part("instructions-flat", instructions);
     drop_latency::run(bench);
-    bench.part("factors", drop_factors::run);
+    bench.part_in_pieces("factors", &FactorKind::ALL.map(FactorKind::id), drop_factors::run);
 }
 
 /// Counts the work with the pool empty, partly full and full; of small tables and of the one that fills it; dirty and

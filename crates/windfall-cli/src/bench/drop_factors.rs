@@ -48,7 +48,7 @@ const MAX_GAP_RATIO: f64 = 2.0;
 /// Runs this part.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let scale = bench.size(Scale::Full, Scale::Quick);
-    let asked = FactorKind::of(&bench.options.only)?;
+    let asked = FactorKind::among(&bench.options.only);
     let folder = bench.database("factors");
     let (seed, plant) = (bench.options.seed, bench.options.plant_cost);
     let measured = factors::measure(&asked, &folder, scale, seed, plant, &|what| bench.say(what))?;

@@ -18,7 +18,7 @@ use windfall_measure::{Machine, units};
 use crate::{
     args::BenchArgs,
     failure::{Failure, Result},
-    output::{self, Grid},
+    output::{self, Grid, quoted},
     sweep::Sweeper,
 };
 
@@ -73,6 +73,8 @@ pub(super) struct Bench {
     facts: Vec<(String, Value)>,
     tables: Vec<(String, Grid)>,
     failed: bool,
+    /// The names of the parts, while these are listed and not measured.
+    listed: Option<Vec<String>>,
 }
 
 impl Bench {
@@ -95,6 +97,7 @@ impl Bench {
             facts: Vec::new(),
             tables: Vec::new(),
             failed: false,
+            listed: None,
         })
     }
 
@@ -146,8 +149,43 @@ impl Bench {
         }
     }
 
-    /// Measures a part. If it fails, the result lacks this part only.
+    /// Refuses a name of `--only` that is none of the parts. `parts` calls [`Bench::part`] for each of them.
+    pub(super) fn check_only(&mut self, parts: impl FnOnce(&mut Self)) -> Result<()> {
+        if self.options.only.is_empty() {
+            return Ok(());
+        }
+        self.listed = Some(Vec::new());
+        parts(self);
+        let known = self.listed.take().unwrap_or_default();
+        match self.options.only.iter().find(|name| !known.contains(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let (name, known) = (quoted(name.as_bytes()), known.join(", "));
+                Err(Failure::message(format!("--only {name}: choose from {known}")))
+            }
+        }
+    }
+
+    /// Measures a part, unless `--only` names others. If it fails, the result lacks this part only.
     pub(super) fn part(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> Result<()>) {
+        self.part_in_pieces(name, &[], measure);
+    }
+
+    /// As [`Bench::part`], for a part that consists of pieces: `--only` may name some of these.
+    pub(super) fn part_in_pieces(
+        &mut self,
+        name: &str,
+        pieces: &[&str],
+        measure: impl FnOnce(&mut Self) -> Result<()>,
+    ) {
+        let mut names = pieces.iter().chain([&name]);
+        if let Some(listed) = &mut self.listed {
+            return listed.extend(names.map(|&name| name.to_owned()));
+        }
+        let only = &self.options.only;
+        if !only.is_empty() && !names.any(|name| only.iter().any(|asked| asked == name)) {
+            return;
+        }
         if let Err(failure) = measure(self) {
             self.say(&format!("{name} failed: {failure}"));
             self.fact(name, format!("failed: {failure}"));

@@ -36,7 +36,7 @@ use std::process::ExitCode;
 
 use crate::{
     args::{BenchArgs, BenchName},
-    failure::{Failure, Result},
+    failure::Result,
 };
 use harness::Bench;
 
@@ -51,23 +51,26 @@ pub(crate) fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(name) = options.only.first().filter(|_| options.name != BenchName::Drop) {
-        return Err(Failure::message(format!("--only {name}: only `windfall bench drop` takes it")));
-    }
     let mut bench = Bench::begin(options)?;
-    match options.name {
-        BenchName::Drop => drop::run(&mut bench),
-        BenchName::CreateDrop => create_drop::run(&mut bench),
-        BenchName::Foreground => foreground::run(&mut bench),
+    bench.check_only(parts)?;
+    parts(&mut bench);
+    bench.end(json)
+}
+
+/// Measures the parts of a benchmark.
+fn parts(bench: &mut Bench) {
+    match bench.options.name {
+        BenchName::Drop => drop::run(bench),
+        BenchName::CreateDrop => create_drop::run(bench),
+        BenchName::Foreground => foreground::run(bench),
         BenchName::BigFile => bench.part("big-file", big_file::run),
         BenchName::MemoryBack => bench.part("memory-back", memory_back::run),
         BenchName::Read => bench.part("read", read::run),
         BenchName::LargerThanMemory => bench.part("larger-than-memory", larger_than_memory::run),
         BenchName::Recovery => bench.part("recovery", recovery::run),
         BenchName::Footprint => bench.part("footprint", footprint::run),
-        BenchName::Transactions => transactions::run(&mut bench),
+        BenchName::Transactions => transactions::run(bench),
         #[cfg(feature = "lab")]
-        BenchName::Seam => seam::run(&mut bench),
+        BenchName::Seam => seam::run(bench),
     }
-    bench.end(json)
 }

@@ -37,7 +37,7 @@ const IDLE_AFTER: Duration = Duration::from_millis(15);
 /// The maximum bytes of undo that the creation of small tables leaves.
 const LITTLE_HISTORY: u64 = 64 << 10;
 /// Iterations of the artificial work per unit of the factor.
-const PLANTED: u64 = 200;
+const PLANTED: u64 = 80;
 /// Rows of the table that other clients read and write.
 pub(super) const OTHERS: u64 = 10_000;
 

@@ -12,11 +12,6 @@ use windfall_measure::{
     units::{bytes, count},
 };
 
-use crate::{
-    failure::{Failure, Result},
-    output::quoted,
-};
-
 /// A factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FactorKind {
@@ -124,16 +119,10 @@ impl FactorKind {
         Self::ALL.into_iter().find(|factor| factor.id() == id)
     }
 
-    /// Returns the factors of these names; all if there are none.
-    pub(crate) fn of(names: &[String]) -> Result<Vec<Self>> {
-        if names.is_empty() {
-            return Ok(Self::ALL.into());
-        }
-        let unknown = |name: &String| {
-            let all: Vec<&str> = Self::ALL.into_iter().map(Self::id).collect();
-            Failure::message(format!("--only {}: choose from {}", quoted(name.as_bytes()), all.join(", ")))
-        };
-        names.iter().map(|name| Self::named(name).ok_or_else(|| unknown(name))).collect()
+    /// Returns the factors among these names; all if there are none.
+    pub(crate) fn among(names: &[String]) -> Vec<Self> {
+        let asked: Vec<Self> = names.iter().filter_map(|name| Self::named(name)).collect();
+        if asked.is_empty() { Self::ALL.into() } else { asked }
     }
 
     /// Returns its description.

@@ -68,7 +68,7 @@ fn the_numbers_of_a_demo_hang_together() {
         let latency = |part: &str| run["latency"][part]["count"].as_u64().unwrap();
         let recorded = latency("inside") + latency("outside");
         // Calls that end after the end of the run have a latency, and are not part of the time line.
-        assert!(calls > 0 && recorded >= calls && recorded - calls < 1_000, "{calls} {recorded}");
+        assert!(calls > 0 && recorded >= calls && recorded < 2 * calls, "{calls} {recorded}");
         assert!(!run["pool"].as_array().unwrap().is_empty());
         let total = (64 << 20) / json["page_size"].as_u64().unwrap();
         for sample in run["pool"].as_array().unwrap() {
