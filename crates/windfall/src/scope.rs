@@ -522,12 +522,10 @@ pub(crate) struct RunningTrx<'c> {
 }
 
 impl RunningTrx<'_> {
-    /// Locks a table, once, until the transaction ends.
+    /// Locks a table that is not locked yet, until the transaction ends.
     fn lock_table(&mut self, space: SpaceId, mode: TableMode) -> Result<()> {
         let Self { scope, inner, trx, .. } = self;
-        if inner.has_locked(space, mode) {
-            return Ok(());
-        }
+        debug_assert!(!inner.has_locked(space, mode), "a table that is locked is locked again");
         let lock_owner = trx.lock_owner()?;
         // Inside the gate of another table, no table lock is waited for.
         let lock_timeout = if is_inside() { LockTimeout::NoWait } else { scope.lock_timeout() };
@@ -595,7 +593,9 @@ impl<'c> RowCall<'c> {
         created_at: impl FnOnce() -> Result<TrxId>,
         owner: impl FnOnce() -> Owner,
     ) -> Result<()> {
-        self.trx.lock_table(space, mode)?;
+        if !self.trx.inner.has_locked(space, mode) {
+            self.trx.lock_table(space, mode)?;
+        }
         self.trx.scope.check_known(self.trx.inner, created_at, owner)
     }
 
