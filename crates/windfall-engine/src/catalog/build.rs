@@ -335,7 +335,7 @@ impl<'a> IndexFiller<'a> {
             background::await_rollbacks(transactions, space, left(), &mut || self.keep_up())
                 .map_err(in_all)?;
             let lock = transactions
-                .lock_table_in_turns(space, TableMode::Shared, left(), &mut || self.keep_up())
+                .lock_table_in_turns(space, left(), &mut || self.keep_up())
                 .map_err(in_all)?;
             self.settle_the_rest()?;
             let closed = table.gate().close();
