@@ -120,13 +120,28 @@ impl Rollbacks {
         debug_assert!(waiting.id != TrxId::NONE, "a transaction with changes has an id");
         let mut state = self.state.lock();
         debug_assert!(
-            state.waiting.iter().all(|known| known.id != waiting.id),
+            state.waiting.back().is_none_or(|last| last.id != waiting.id),
             "transaction {} is handed over twice",
             waiting.id
         );
         state.waiting.push_back(waiting);
         drop(state);
         self.wake.notify();
+    }
+
+    /// Checks that a transaction is here once.
+    ///
+    /// # Panics
+    /// An invariant is violated.
+    #[cfg(any(test, feature = "testing"))]
+    pub(in crate::txn) fn check_invariants(&self) {
+        let Some(state) = self.state.try_lock() else { return };
+        let searched = state.searches.iter().flat_map(|search| search.found.keys().copied());
+        let mut all: Vec<_> = searched.chain(state.waiting.iter().map(|waiting| waiting.id)).collect();
+        all.sort_unstable();
+        let number = all.len();
+        all.dedup();
+        assert!(all.len() == number, "a transaction is handed over twice");
     }
 
     /// Returns whether no transaction here has changes left in a table.
