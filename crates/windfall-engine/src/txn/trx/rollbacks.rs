@@ -166,10 +166,16 @@ impl Rollbacks {
 
     /// Notes that a transaction has changed a row of a table in part, or has rolled back such a change in part. The
     /// caller is still inside the table's gate, or keeps the table from being quiesced.
-    pub fn note_partial_change(&self, trx: TrxId, space: SpaceId) {
+    pub(in crate::txn) fn note_partial_change(&self, trx: TrxId, space: SpaceId) {
         if self.state.lock().partial_changes.insert(trx, space).is_none() {
             self.partial_changes.fetch_add(1, SeqCst);
         }
+    }
+
+    /// As a rollback that has failed in the middle of a change: the rest of it is left to the end of the transaction.
+    #[cfg(feature = "testing")]
+    pub fn cut_off(&self, trx: TrxId, space: SpaceId) {
+        self.note_partial_change(trx, space);
     }
 
     /// Notes that the change is rolled back, or the transaction has ended.
