@@ -203,11 +203,13 @@ impl Scope {
         if let Phase::Prepared(xid) = before {
             self.engine.transactions.prepared().remove(&xid);
         }
-        self.release_all(inner);
+        self.discard_state(inner);
         done
     }
 
-    fn release_all(&self, inner: &mut Inner) {
+    /// Drops what a transaction that has ended has for its reads and rollbacks, and purges what it has left in
+    /// temporary tables.
+    fn discard_state(&self, inner: &mut Inner) {
         inner.view = None;
         inner.savepoints.clear();
         for undo in inner.sessions.drain(..) {
@@ -368,7 +370,7 @@ impl Scope {
                 Ok(_) => Phase::Committed,
                 Err(error) => Phase::RolledBack(error.to_string().into()),
             };
-            self.release_all(inner);
+            self.discard_state(inner);
             end
         })?;
         self.await_log(end, mode)
@@ -565,7 +567,7 @@ impl Drop for RunningTrx<'_> {
         if let Some(error) = trx.broken() {
             inner.phase = Phase::RolledBack(format!("a part of it could not be rolled back: {error}").into());
             drop(trx);
-            scope.release_all(inner);
+            scope.discard_state(inner);
             return;
         }
         inner.trx = trx.suspend();

@@ -582,7 +582,7 @@ impl BufferPool {
         }
         let mut spaces: Spaces<'_> = copies.iter().map(|copy| (copy.space.id(), &copy.space)).collect();
         let mut unwritten = Unwritten::new();
-        for (id, error) in self.make_files(&spaces) {
+        for (id, error) in self.create_files(&spaces) {
             spaces.remove(&id);
             let of_it = copies.iter().enumerate().filter(|(_, copy)| copy.space.id() == id);
             unwritten.extend(of_it.map(|(n, _)| (n, Some(error.clone()))));

@@ -338,7 +338,7 @@ impl Active {
     }
 
     /// Returns the transactions with logged undo, each with its first record.
-    pub fn snapshot(&self) -> Vec<(TrxId, UndoPos)> {
+    pub fn first_records(&self) -> Vec<(TrxId, UndoPos)> {
         Self::logged(&self.table.lock())
     }
 

@@ -175,7 +175,7 @@ impl Base {
             }
         }
         checkpointer.recovered(transactions.clone());
-        background::roll_back_unfinished(&transactions)?;
+        background::schedule_unfinished(&transactions)?;
         while background::rollback_step(&transactions) {}
         let (pool2, system2) = (pool.clone(), system.clone());
         let record = move || {

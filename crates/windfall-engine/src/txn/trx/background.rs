@@ -60,9 +60,9 @@ const LOOKS_PER_STEP: usize = 1024;
 ///
 /// # Errors
 /// Damage, I/O.
-pub fn roll_back_unfinished(transactions: &Transactions) -> Result<()> {
+pub fn schedule_unfinished(transactions: &Transactions) -> Result<()> {
     let mut searches: BTreeMap<u8, Search> = BTreeMap::new();
-    for (trx, first) in transactions.active().snapshot() {
+    for (trx, first) in transactions.active().first_records() {
         let Some(stream) = transactions.streams().of(first) else {
             let what = format!(
                 "undo position {} of the unfinished transaction {} is in no undo stream",

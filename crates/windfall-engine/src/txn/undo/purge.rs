@@ -242,7 +242,7 @@ impl Purge {
         debug_assert!(state.at >= before, "purge passes a stream in one direction");
         debug_assert!(state.deferred.len() <= MAX_DEFERRED, "more records are deferred than are kept");
         stream.purge.passed.store(state.at, Relaxed);
-        *stream.purge.deferred_tables.lock() = state.quiesced.keys().copied().collect();
+        *stream.purge.quiesced_tables.lock() = state.quiesced.keys().copied().collect();
         passed?;
         let dropped = Self::drop_slices(stream, state)?;
         let more = left.records == 0 || left.pages == 0 || dropped == SLICES_PER_STEP;
@@ -375,7 +375,7 @@ impl Purge {
                 && sealed.leaves_nothing
                 && horizon.covers_all_up_to(sealed.youngest)
             {
-                state.skip_if_locked(slice, stream.slice_bytes(), sealed.youngest);
+                state.skip_slice(slice, stream.slice_bytes(), sealed.youngest);
                 continue;
             }
             let Some((at, stored)) = stream.next_record(state.at)? else {
