@@ -671,6 +671,7 @@ impl Catalog {
         let (_, statement) = self.change(&mut changes, &[], options.flush)?;
         metadata_lock.set(from, None);
         metadata_lock.set_moved(to, table);
+        drop(metadata_lock);
         statement.finished();
         Ok(())
     }
@@ -694,6 +695,7 @@ impl Catalog {
         let (_, statement) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], options.flush)?;
         metadata_lock.set_moved(a, table_b);
         metadata_lock.set_moved(b, table_a);
+        drop(metadata_lock);
         statement.finished();
         Ok(())
     }
