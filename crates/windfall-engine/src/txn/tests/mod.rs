@@ -6,6 +6,7 @@ mod crash;
 mod frames;
 mod model;
 mod obstacles;
+mod own;
 mod purge;
 mod reservations;
 mod threads;
