@@ -172,9 +172,10 @@ impl Checkpointer {
     /// Returns the LSN up to which changes must be written now.
     fn old_up_to(&self) -> Lsn {
         let log = &self.pool.context().log;
-        let end = log.end();
         let now = self.pool.context().env.now();
         let mut earlier = self.earlier.lock();
+        let end = log.end();
+        debug_assert!(earlier.before <= earlier.last && earlier.last <= end, "the end of the log moves back");
         if now.saturating_sub(earlier.at) >= QUIET_AFTER / 2 {
             *earlier = Earlier { at: now, before: earlier.last, last: end };
         }

@@ -221,6 +221,7 @@ impl Deleter {
         for _ in 0..LENGTHS_PER_STEP {
             let first = self.arrived.lock().pop_front();
             let Some(mut pending_file) = first else { break };
+            debug_assert!(pending_file.left.is_none(), "the bytes of a file are counted twice");
             // If the length cannot be read now, it is read when the file is next in the queue.
             pending_file.left =
                 self.pool.context().disk.len(FileName::Data(pending_file.space)).ok().flatten();

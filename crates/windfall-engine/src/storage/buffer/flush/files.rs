@@ -139,6 +139,11 @@ impl BufferPool {
         let _room = self.context.log.admit_freeing(group.log_bytes())?;
         let appending = self.context.log.begin_group();
         let (start, _) = appending.append(group.bytes())?;
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            self.context.log.low_water_mark() <= start,
+            "the log is cut off above the record of a file that the catalog does not have"
+        );
         let mut files = self.files.lock();
         for space in new {
             files.note(space.id(), start);
