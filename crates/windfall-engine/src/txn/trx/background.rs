@@ -149,7 +149,13 @@ fn search_on(transactions: &Transactions, mut search: Search, again: Duration) {
         search.due = again;
     }
     let failed = search.failed;
-    transactions.rollbacks().state.lock().searches[0] = search;
+    let mut state = transactions.rollbacks().state.lock();
+    debug_assert!(
+        state.searches.front().is_some_and(|front| front.stream == search.stream),
+        "the progress of a search is noted for another one"
+    );
+    state.searches[0] = search;
+    drop(state);
     if failed {
         transactions.rollbacks().moved.notify();
     }

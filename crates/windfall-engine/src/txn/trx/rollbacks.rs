@@ -181,7 +181,8 @@ impl Rollbacks {
     /// Notes that the change is rolled back, or the transaction has ended.
     pub(in crate::txn) fn forget_partial_change(&self, trx: TrxId) {
         if self.partial_changes.load(SeqCst) > 0 && self.state.lock().partial_changes.remove(&trx).is_some() {
-            self.partial_changes.fetch_sub(1, SeqCst);
+            let before = self.partial_changes.fetch_sub(1, SeqCst);
+            debug_assert!(before > 0, "a partly applied change of transaction {trx} was not counted");
         }
     }
 

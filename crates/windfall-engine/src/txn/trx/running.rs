@@ -38,6 +38,7 @@ use crate::{
         mvcc::ReadView,
         undo::{
             Stream,
+            position::byte_of,
             record::UndoRecord,
             rollback::{LOG_OF_END, LOG_PER_ENTRY, RollbackSpace},
             stream::{Appender, Place},
@@ -94,6 +95,11 @@ impl<'e> Trx<'e> {
     /// Resumes a suspended transaction.
     pub fn resume(transactions: &'e Transactions, mut state: Suspended) -> Self {
         let bytes = core::mem::take(&mut state.reserved_bytes);
+        debug_assert!(
+            bytes <= state.rollback_log_bytes,
+            "more log stays reserved for transaction {} than its rollback needs",
+            state.id
+        );
         let rollback_space =
             if state.rollback_log_bytes <= bytes { RollbackSpace::Ahead } else { RollbackSpace::PerRecord };
         let reservation = (bytes > 0).then(|| transactions.log().attach_bytes(bytes));
@@ -114,6 +120,7 @@ impl<'e> Trx<'e> {
     /// much.
     pub fn suspend(mut self) -> Suspended {
         debug_assert!(!self.disarmed, "a transaction is suspended after its end, or twice");
+        debug_assert!(self.broken.is_none(), "a transaction goes on and could not roll back a part of it");
         self.disarmed = true;
         let mut state = core::mem::take(&mut self.state);
         let most = self.transactions.log().size() / RESERVATION_DIVISOR;
@@ -335,6 +342,11 @@ impl<'e> Trx<'e> {
             }
         };
         let last = last.expect("the tail was given by this transaction");
+        debug_assert!(
+            byte_of(*last) < byte_of(pos),
+            "the records of transaction {} in a stream do not follow each other",
+            self.state.id
+        );
         if *last == UndoPos::NONE && tail.durability() == Durability::Logged {
             mtr.record(&Record::TrxBegin { trx: self.state.id, first: pos });
         }
@@ -424,6 +436,7 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// If the log accepts no more records: the transaction has not ended then.
     pub fn commit(&mut self) -> Result<Lsn> {
+        assert!(self.broken.is_none(), "a transaction commits and could not roll back a part of it");
         let end = match self.logged() {
             Some(_) => {
                 let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;

@@ -152,6 +152,7 @@ impl Purge {
     /// # Errors
     /// Damage, I/O, no log space.
     pub(in crate::txn) fn catch_up(&self, stream: &Stream, table: SpaceId, before: u64) -> Result<()> {
+        debug_assert!(before <= stream.end(), "purge is to reach a position that the stream does not have");
         stream.purge.state.lock().aside_due = Duration::ZERO;
         let mut idle = 0;
         let mut last = None;

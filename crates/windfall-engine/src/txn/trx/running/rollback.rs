@@ -58,6 +58,7 @@ impl Trx<'_> {
 
     /// As [`Trx::rollback`], for a caller that keeps the transaction.
     pub(in crate::txn) fn roll_back_whole(&mut self, caller: RollbackCaller) -> Result<Lsn> {
+        debug_assert!(!self.disarmed, "transaction {} is rolled back after its end", self.state.id);
         match buffer::with_reserved_frames(|| self.undo_all_records(caller)) {
             Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
             done => {
@@ -101,6 +102,11 @@ impl Trx<'_> {
         debug_assert!(
             savepoint.records < self.state.records,
             "transaction {} is rolled back to a later state",
+            self.state.id
+        );
+        debug_assert!(
+            savepoint.temporary.len() <= self.state.temporary.len(),
+            "transaction {} has lost a stream since a savepoint",
             self.state.id
         );
         self.state.rolled_back += 1;
