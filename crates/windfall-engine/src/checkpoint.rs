@@ -7,8 +7,8 @@
 //! **Invariants.** The low-water mark is the minimum of four LSNs. The first is read first: the start of the oldest
 //! group with pages that are not all registered dirty. The others are: the oldest change of a page that is not durable
 //! in its data file; the log record of the oldest data file that has no catalog record yet; the limit that transactions
-//! set ([`Unfinished::note`]). The record of unfinished transactions is logged at or above the low-water mark, and is
-//! durable before the control file records the mark. The log is truncated only afterwards.
+//! set ([`TransactionNotes::note`]). The record of unfinished transactions is logged at or above the low-water mark,
+//! and is durable before the control file records the mark. The log is truncated only afterwards.
 
 #[cfg(all(test, feature = "model"))]
 pub(crate) mod interleavings;
@@ -42,8 +42,8 @@ const QUIET_AFTER: Duration = Duration::from_secs(30);
 /// In a quiet database, fewer bytes of log than this are not worth a checkpoint.
 const QUIET_LOG_BYTES: u64 = 4096;
 
-/// What a checkpoint needs from the transactions.
-pub trait Unfinished: Send + Sync {
+/// What a checkpoint notes of the transactions.
+pub trait TransactionNotes: Send + Sync {
     /// Appends the record of unfinished transactions. Returns the LSN that limits the low-water mark because of them.
     fn note(&self, group: &mut GroupWriter) -> Lsn;
 
@@ -56,7 +56,7 @@ pub struct Checkpointer {
     pool: Arc<BufferPool>,
     control: Mutex<ControlFile>,
     /// The transactions. Not set while recovery replays the log: until then there is no checkpoint.
-    unfinished: OnceLock<Arc<dyn Unfinished>>,
+    transactions: OnceLock<Arc<dyn TransactionNotes>>,
     /// The log's end some time ago, to find pages that have been dirty for long.
     earlier: Mutex<Earlier>,
     /// The time of the last checkpoint, and the log's end after its record.
@@ -90,7 +90,7 @@ impl Checkpointer {
         Self {
             pool,
             control: Mutex::new(Rank::Checkpoint, control),
-            unfinished: OnceLock::new(),
+            transactions: OnceLock::new(),
             earlier: Mutex::new(Rank::Leaf, Earlier { at: Duration::ZERO, before: Lsn::ZERO, last: end }),
             last: Mutex::new(Rank::Leaf, (Duration::ZERO, end)),
             made: AtomicU64::new(0),
@@ -100,8 +100,8 @@ impl Checkpointer {
 
     /// Must be called with the transactions when recovery has replayed everything: from then on the low-water mark may
     /// rise.
-    pub fn recovered(&self, unfinished: Arc<dyn Unfinished>) {
-        let is_first = self.unfinished.set(unfinished).is_ok();
+    pub fn recovered(&self, transactions: Arc<dyn TransactionNotes>) {
+        let is_first = self.transactions.set(transactions).is_ok();
         assert!(is_first, "recovery has ended twice, and checkpoints use the earlier transactions");
     }
 
@@ -120,12 +120,12 @@ impl Checkpointer {
     pub fn checkpoint(&self, clean: bool) -> Result<Lsn> {
         let mut control = self.control.lock();
         let log = &self.pool.context().log;
-        let Some(unfinished) = self.unfinished.get() else { return Ok(log.low_water_mark()) };
+        let Some(transactions) = self.transactions.get() else { return Ok(log.low_water_mark()) };
         let low_water_mark = self.low_water_mark();
         let system = self.pool.space(SpaceId::CATALOG);
-        let system_made = system.is_some_and(|space| space.file() == FileState::Made);
+        let system_made = system.is_some_and(|space| space.file() == FileState::Durable);
         let mut group = GroupWriter::default();
-        let ending = unfinished.note(&mut group);
+        let ending = transactions.note(&mut group);
         let low_water_mark = low_water_mark.min(ending);
         // A checkpoint makes room in the log, so it is admitted without a wait.
         let _room = log.admit_freeing(group.log_bytes())?;
@@ -134,7 +134,7 @@ impl Checkpointer {
         assert!(control.control().durable <= start, "the durable position moves back");
         log.sync_to(end)?;
         assert!(end <= log.durable(), "the record of unfinished transactions is not durable");
-        let (space_ceiling, trx_ceiling) = unfinished.ceilings();
+        let (space_ceiling, trx_ceiling) = transactions.ceilings();
         control.update(|control| {
             control.low_water_mark = low_water_mark.max(control.low_water_mark);
             control.checkpoint = start;
@@ -172,9 +172,10 @@ impl Checkpointer {
     /// Returns the LSN up to which changes must be written now.
     fn old_up_to(&self) -> Lsn {
         let log = &self.pool.context().log;
-        let end = log.end();
         let now = self.pool.context().env.now();
         let mut earlier = self.earlier.lock();
+        let end = log.end();
+        debug_assert!(earlier.before <= earlier.last && earlier.last <= end, "the end of the log moves back");
         if now.saturating_sub(earlier.at) >= QUIET_AFTER / 2 {
             *earlier = Earlier { at: now, before: earlier.last, last: end };
         }
@@ -256,7 +257,7 @@ impl Checkpointer {
     }
 }
 
-impl Unfinished for Transactions {
+impl TransactionNotes for Transactions {
     fn note(&self, group: &mut GroupWriter) -> Lsn {
         Self::note(self, group)
     }

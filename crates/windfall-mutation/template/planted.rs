@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 /// The names of all bugs, which the mutation suite fills in.
-const NAMES: &[&str] = &[];
+pub(crate) const NAMES: &[&str] = &[];
 
 /// Returns whether a bug is the one of this process.
 #[macro_export]

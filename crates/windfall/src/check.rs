@@ -191,7 +191,7 @@ fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<Space
     for id in named {
         let file = FileName::Data(*id);
         let Some(space) = engine.pool.space(*id) else { continue };
-        if space.file() == FileState::Made && engine.disk.len(file)?.is_none() && !space.is_dropped() {
+        if space.file() == FileState::Durable && engine.disk.len(file)?.is_none() && !space.is_dropped() {
             report.finding(format!("{} is missing", engine.disk.path(file).display()));
         }
     }

@@ -203,11 +203,13 @@ impl Scope {
         if let Phase::Prepared(xid) = before {
             self.engine.transactions.prepared().remove(&xid);
         }
-        self.release_all(inner);
+        self.discard_state(inner);
         done
     }
 
-    fn release_all(&self, inner: &mut Inner) {
+    /// Drops what a transaction that has ended has for its reads and rollbacks, and purges what it has left in
+    /// temporary tables.
+    fn discard_state(&self, inner: &mut Inner) {
         inner.view = None;
         inner.savepoints.clear();
         for undo in inner.sessions.drain(..) {
@@ -368,7 +370,7 @@ impl Scope {
                 Ok(_) => Phase::Committed,
                 Err(error) => Phase::RolledBack(error.to_string().into()),
             };
-            self.release_all(inner);
+            self.discard_state(inner);
             end
         })?;
         self.await_log(end, mode)
@@ -522,12 +524,10 @@ pub(crate) struct RunningTrx<'c> {
 }
 
 impl RunningTrx<'_> {
-    /// Locks a table, once, until the transaction ends.
+    /// Locks a table that is not locked yet, until the transaction ends.
     fn lock_table(&mut self, space: SpaceId, mode: TableMode) -> Result<()> {
         let Self { scope, inner, trx, .. } = self;
-        if inner.has_locked(space, mode) {
-            return Ok(());
-        }
+        debug_assert!(!inner.has_locked(space, mode), "a table that is locked is locked again");
         let lock_owner = trx.lock_owner()?;
         // Inside the gate of another table, no table lock is waited for.
         let lock_timeout = if is_inside() { LockTimeout::NoWait } else { scope.lock_timeout() };
@@ -562,12 +562,16 @@ impl Drop for RunningTrx<'_> {
             // The phase is `RolledBack` already, and the transaction rolls back when it is dropped.
             return;
         }
+        debug_assert!(
+            matches!(inner.phase, Phase::RolledBack(_)),
+            "another call has gone on with a transaction that was taken out of its state"
+        );
         scope.id.store(trx.id().0, SeqCst);
         let trx = core::mem::replace(trx, Trx::new(&scope.engine.transactions));
         if let Some(error) = trx.broken() {
             inner.phase = Phase::RolledBack(format!("a part of it could not be rolled back: {error}").into());
             drop(trx);
-            scope.release_all(inner);
+            scope.discard_state(inner);
             return;
         }
         inner.trx = trx.suspend();
@@ -595,7 +599,9 @@ impl<'c> RowCall<'c> {
         created_at: impl FnOnce() -> Result<TrxId>,
         owner: impl FnOnce() -> Owner,
     ) -> Result<()> {
-        self.trx.lock_table(space, mode)?;
+        if !self.trx.inner.has_locked(space, mode) {
+            self.trx.lock_table(space, mode)?;
+        }
         self.trx.scope.check_known(self.trx.inner, created_at, owner)
     }
 

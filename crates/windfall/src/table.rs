@@ -220,7 +220,7 @@ impl<A: Access> Table<A> {
         key: &[u8],
         edit: &mut Edit<'_>,
     ) -> Result<Option<bool>, Stop> {
-        let space = self.lock_rows(call, TableMode::IntentionExclusive)?;
+        let space = self.lock_table(call, TableMode::IntentionExclusive)?;
         let trx = call.attempt()?;
         self.inside(|target| {
             if target.clustered.space().id() != space {
@@ -230,9 +230,9 @@ impl<A: Access> Table<A> {
         })?
     }
 
-    /// Locks the table whose rows a call changes or locks. Returns the tablespace that is locked, which a truncation
-    /// may have replaced before.
-    fn lock_rows(&self, call: &mut RowCall<'_>, mode: TableMode) -> Result<SpaceId> {
+    /// Locks the table, for a call that changes or locks its rows. Returns the tablespace that is locked, which a
+    /// truncation may have replaced before.
+    fn lock_table(&self, call: &mut RowCall<'_>, mode: TableMode) -> Result<SpaceId> {
         let space = self.inner.space();
         if self.undo.is_none() {
             let created_at = || Ok(self.inner.enter()?.clustered.space().created_at());
@@ -269,7 +269,7 @@ impl<A: Access> Table<A> {
         whole: bool,
         value: &mut Vec<u8>,
     ) -> Result<Option<bool>, Stop> {
-        let space = self.lock_rows(call, intention(lock.mode))?;
+        let space = self.lock_table(call, intention(lock.mode))?;
         let trx = call.attempt()?;
         let entered = self.inner.enter()?;
         if entered.clustered.space().id() != space {

@@ -77,7 +77,9 @@ impl Cache {
     fn get(&mut self, name: FileName) -> Option<Arc<File>> {
         self.clock += 1;
         let entry = self.files.get_mut(&name)?;
-        if self.by_use.remove(&entry.used).is_some() {
+        let was_listed = self.by_use.remove(&entry.used).is_some();
+        debug_assert!(was_listed == self.limit.is_some(), "a cached handle was not in the order of use");
+        if was_listed {
             self.by_use.insert(self.clock, name);
         }
         entry.used = self.clock;

@@ -10,8 +10,9 @@
 use core::marker::PhantomData;
 
 #[cfg(feature = "drop-waits")]
-use super::machine::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use super::machine::atomic::{AtomicU64, Ordering::Relaxed};
 use super::work::{self, Work};
+use number::Number;
 
 /// How often threads outside a drop waited for what a dropping thread held.
 #[cfg(feature = "drop-waits")]
@@ -19,7 +20,62 @@ static WAITS_ON_DROPS: AtomicU64 = AtomicU64::new(0);
 
 /// The number of threads that hold a lock or latch from inside a drop. Each lock and latch has one.
 #[derive(Debug, Default)]
-pub struct DropMark(#[cfg(feature = "drop-waits")] AtomicU32);
+pub struct DropMark(Number);
+
+#[cfg(feature = "drop-waits")]
+mod number {
+    use super::super::machine::atomic::{AtomicU32, Ordering::Relaxed};
+
+    /// A number of threads.
+    #[derive(Debug, Default)]
+    pub(super) struct Number(AtomicU32);
+
+    impl Number {
+        pub(super) const fn new() -> Self {
+            Self(AtomicU32::new(0))
+        }
+
+        #[inline]
+        pub(super) fn store(&self, number: u32) {
+            self.0.store(number, Relaxed);
+        }
+
+        #[inline]
+        pub(super) fn add(&self, number: u32) {
+            self.0.fetch_add(number, Relaxed);
+        }
+
+        #[inline]
+        pub(super) fn is_zero(&self) -> bool {
+            self.0.load(Relaxed) == 0
+        }
+    }
+}
+
+#[cfg(not(feature = "drop-waits"))]
+mod number {
+    /// No number: it takes no room and is always zero.
+    #[derive(Debug, Default)]
+    pub(super) struct Number;
+
+    #[expect(clippy::unused_self, reason = "there is no number")]
+    impl Number {
+        pub(super) const fn new() -> Self {
+            Self
+        }
+
+        #[inline]
+        pub(super) fn store(&self, _: u32) {}
+
+        #[inline]
+        pub(super) fn add(&self, _: u32) {}
+
+        #[inline]
+        pub(super) fn is_zero(&self) -> bool {
+            true
+        }
+    }
+}
 
 /// Marks a lock as held from inside a drop, as long as it is held.
 #[derive(Debug)]
@@ -40,10 +96,7 @@ pub(super) struct MarkedShared<'a> {
 impl DropMark {
     /// Returns a mark that is held by no dropping thread.
     pub const fn new() -> Self {
-        Self(
-            #[cfg(feature = "drop-waits")]
-            AtomicU32::new(0),
-        )
+        Self(Number::new())
     }
 
     /// Returns whether this thread marks what it holds.
@@ -52,32 +105,10 @@ impl DropMark {
         cfg!(feature = "drop-waits") && work::is_dropping()
     }
 
-    #[cfg_attr(not(feature = "drop-waits"), expect(clippy::unused_self, reason = "there is no number"))]
-    #[inline]
-    fn store(&self, holders: u32) {
-        #[cfg(feature = "drop-waits")]
-        self.0.store(holders, Relaxed);
-        #[cfg(not(feature = "drop-waits"))]
-        let _ = holders;
-    }
-
-    #[cfg_attr(not(feature = "drop-waits"), expect(clippy::unused_self, reason = "there is no number"))]
-    #[inline]
-    fn add(&self, holders: u32) {
-        #[cfg(feature = "drop-waits")]
-        self.0.fetch_add(holders, Relaxed);
-        #[cfg(not(feature = "drop-waits"))]
-        let _ = holders;
-    }
-
     /// Returns whether a dropping thread holds the lock, or held it a moment ago.
-    #[cfg_attr(not(feature = "drop-waits"), expect(clippy::unused_self, reason = "there is no number"))]
     #[inline]
     pub(super) fn is_set(&self) -> bool {
-        #[cfg(feature = "drop-waits")]
-        return self.0.load(Relaxed) > 0;
-        #[cfg(not(feature = "drop-waits"))]
-        false
+        !self.0.is_zero()
     }
 
     /// Marks a lock that this thread has taken, if it is inside a drop. No other thread has the lock or writes the mark
@@ -85,7 +116,7 @@ impl DropMark {
     #[inline]
     pub(super) fn taken(&self) {
         if Self::is_marking() {
-            self.store(1);
+            self.0.store(1);
         }
     }
 
@@ -93,7 +124,7 @@ impl DropMark {
     #[inline]
     pub(super) fn shared(&self) {
         if Self::is_marking() {
-            self.add(1);
+            self.0.add(1);
         }
     }
 
@@ -101,7 +132,7 @@ impl DropMark {
     #[inline]
     pub(super) fn given(&self) {
         if Self::is_marking() {
-            self.store(0);
+            self.0.store(0);
         }
     }
 
@@ -109,14 +140,14 @@ impl DropMark {
     #[inline]
     pub(super) fn unshared(&self) {
         if Self::is_marking() {
-            self.add(u32::MAX);
+            self.0.add(u32::MAX);
         }
     }
 
     /// Marks what this thread has closed, if it is inside a drop, or clears the mark of the last closer.
     #[inline]
     pub(super) fn set_by_this_thread(&self) {
-        self.store(u32::from(Self::is_marking()));
+        self.0.store(u32::from(Self::is_marking()));
     }
 
     /// As [`DropMark::taken`], until the guard is dropped, even if that is after the drop.
@@ -155,7 +186,7 @@ impl Drop for Marked<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(mark) = self.mark {
-            mark.store(0);
+            mark.0.store(0);
         }
     }
 }
@@ -165,7 +196,7 @@ impl Drop for MarkedShared<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(mark) = self.mark {
-            mark.add(u32::MAX);
+            mark.0.add(u32::MAX);
         }
     }
 }

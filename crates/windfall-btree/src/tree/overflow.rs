@@ -269,12 +269,18 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     /// that is detected before anything has changed.
     ///
     /// # Errors
-    /// Those of the store; [`UsageError::ValueTooLong`]. The chain can then only be freed.
+    /// Those of the store; [`UsageError::ValueTooLong`]. The chain can then only be freed, and every further call fails
+    /// with [`UsageError::Incomplete`].
     pub fn write(&mut self, chunk: &[u8]) -> Result<()> {
-        let was_incomplete = core::mem::replace(&mut self.is_incomplete, true);
+        self.check_complete()?;
+        self.is_incomplete = true;
         self.append(chunk)?;
-        self.is_incomplete = was_incomplete;
+        self.is_incomplete = false;
         Ok(())
+    }
+
+    fn check_complete(&self) -> Result<()> {
+        if self.is_incomplete { Err(UsageError::Incomplete.into()) } else { Ok(()) }
     }
 
     fn append(&mut self, mut chunk: &[u8]) -> Result<()> {
@@ -300,9 +306,7 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     /// # Errors
     /// [`UsageError::Incomplete`] if a call of [`OverflowWriter::write`] has failed; those of the store.
     pub fn finish(mut self) -> Result<(OverflowRef, Lsn)> {
-        if self.is_incomplete {
-            return Err(UsageError::Incomplete.into());
-        }
+        self.check_complete()?;
         let lsn = if self.pending.is_empty() { Lsn::ZERO } else { self.flush()? };
         debug_assert_eq!(
             u64::from(self.place) + 1,

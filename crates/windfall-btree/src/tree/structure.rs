@@ -506,14 +506,18 @@ impl<S: PageStore> Tree<S> {
     /// Merges two neighbours. `None` if they do not fit one page with a reserve.
     fn try_merge(&self, [left, right]: [Node<'_>; 2]) -> Result<Option<Merged>> {
         debug_assert_eq!(left.level(), right.level(), "nodes of two levels are merged");
-        if left.live_words() + right.live_words() > left.capacity() {
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        left.lower_into(&mut lower);
+        let upper = right.upper_into(&mut upper).then_some(upper);
+        // The prefix of the merged node is no longer than that of either, so no record takes fewer words than now.
+        let least = left.live_words() + right.live_words() + fence_words(&lower, upper.as_deref());
+        let reserve = if left.count() == 0 || right.count() == 0 { 0 } else { left.capacity() / 8 };
+        // Most merges that have no room are refused here, before the checks of both nodes.
+        if least + reserve > left.capacity() {
             return Ok(None);
         }
         self.check_node(left)?;
         self.check_node(right)?;
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        left.lower_into(&mut lower);
-        let upper = right.upper_into(&mut upper).then_some(upper);
         let (mut end, mut start) = (Vec::new(), Vec::new());
         debug_assert!(
             left.upper_into(&mut end) && {
@@ -527,7 +531,7 @@ impl<S: PageStore> Tree<S> {
         list.push_node(right, 0, right.count());
         let prefix = prefix_of(&lower, upper.as_deref());
         let words = list.words(left.is_leaf(), prefix) + fence_words(&lower, upper.as_deref());
-        let reserve = if left.count() == 0 || right.count() == 0 { 0 } else { left.capacity() / 8 };
+        debug_assert!(least <= words, "a merged node takes fewer words than its two parts");
         if words + reserve > left.capacity() {
             return Ok(None);
         }

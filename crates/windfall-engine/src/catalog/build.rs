@@ -138,7 +138,7 @@ impl Catalog {
         let bounds = self.bounds();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), bounds.most, env));
         let _following = self.transactions.followers().follow(table.space(), building.clone());
-        let unfinished = self.unfinished();
+        let statement = self.unfinished_statement();
         let mut closed = table.gate().close();
         drop(
             table.change_schema(&mut closed, TableSchema { building: Some(building.clone()), ..old.clone() }),
@@ -178,7 +178,7 @@ impl Catalog {
         drop(closed);
         // Notes and deferred entries may be many: they are freed while no call waits at the gate.
         drop(filler);
-        unfinished.finished();
+        statement.finished();
         if added.is_err()
             && let Err(error) = self.discard(&[&tree])
         {
@@ -334,9 +334,8 @@ impl<'a> IndexFiller<'a> {
             self.settle_undecided()?;
             background::await_rollbacks(transactions, space, left(), &mut || self.keep_up())
                 .map_err(in_all)?;
-            let lock = transactions
-                .lock_table_in_turns(space, TableMode::Shared, left(), &mut || self.keep_up())
-                .map_err(in_all)?;
+            let lock =
+                transactions.lock_table_in_turns(space, left(), &mut || self.keep_up()).map_err(in_all)?;
             self.settle_the_rest()?;
             let closed = table.gate().close();
             // A rollback of a call outside of transactions may have been handed to the background just now.
@@ -379,6 +378,7 @@ impl<'a> IndexFiller<'a> {
         self.settle_undecided()?;
         let left = self.deferred.take().entries;
         assert!(left.is_empty(), "the rows of {} entries may still be rolled back", left.len());
+        debug_assert!(self.building.count() == 0, "changes are noted that the new index does not have");
         Ok(())
     }
 

@@ -93,7 +93,7 @@ impl Building {
     }
 
     /// Takes all current notes.
-    pub fn take(&self) -> BTreeSet<Vec<u8>> {
+    pub(super) fn take(&self) -> BTreeSet<Vec<u8>> {
         self.take_some(usize::MAX)
     }
 
@@ -120,12 +120,12 @@ impl Building {
     }
 
     /// Returns the number of notes.
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.notes.lock().len()
     }
 
     /// Returns the bytes of notes.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }
 
@@ -141,7 +141,7 @@ impl Building {
     }
 
     /// Returns whether a change of a row should wait for room.
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.bytes() >= self.limit.load(Relaxed) && !self.ended.load(SeqCst)
     }
 
@@ -150,16 +150,33 @@ impl Building {
         self.env.wait(&self.room, &mut || !self.is_full());
     }
 
-    /// Returns whether a change of a row is waiting for room.
-    #[cfg(feature = "testing")]
-    pub fn is_room_awaited(&self) -> bool {
-        self.room.has_waiters()
-    }
-
     /// Ends the notes: the tree is filled, or the build has failed.
     pub(super) fn end(&self) {
         self.ended.store(true, SeqCst);
         self.room.notify();
+    }
+}
+
+#[cfg(feature = "testing")]
+impl Building {
+    /// Takes all current notes, which are not settled then.
+    pub fn lose_notes(&self) -> BTreeSet<Vec<u8>> {
+        self.take()
+    }
+
+    /// Returns the number of notes.
+    pub fn noted(&self) -> usize {
+        self.count()
+    }
+
+    /// Returns the bytes of notes. Takes no lock.
+    pub fn noted_bytes(&self) -> usize {
+        self.bytes()
+    }
+
+    /// Returns whether a change of a row is waiting for room.
+    pub fn is_room_awaited(&self) -> bool {
+        self.room.has_waiters()
     }
 }
 

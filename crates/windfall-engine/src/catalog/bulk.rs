@@ -9,7 +9,7 @@
 
 use crate::{
     buffer::BufferPool,
-    error::{Error, Owner, Result, SchemaError},
+    error::{Error, Owner, Result, SchemaError, UsageError},
     log::{LogReservation, OVERHEAD},
     mtr::Mtr,
     page::EntryHeader,
@@ -51,32 +51,44 @@ pub(super) struct Load<'t> {
     tree: &'t Tree,
     /// `None` before the first entry.
     loader: Option<BulkLoader<'t, BufferPool>>,
+    /// Whether an entry could not be appended.
+    is_incomplete: bool,
 }
 
 impl<'t> Load<'t> {
     /// Begins to load a tree, which must be empty.
     pub(super) fn new(tree: &'t Tree) -> Self {
-        Self { tree, loader: None }
+        Self { tree, loader: None, is_incomplete: false }
     }
 
     /// Appends an entry. Its key must be greater than all before.
     ///
     /// # Errors
-    /// A key or value that is too long; a full disk, I/O.
+    /// A key or value that is too long; a full disk, I/O. After any of them the tree lacks an entry, and every further
+    /// call fails with [`UsageError::Incomplete`].
     pub(super) fn push(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
+        self.check_complete()?;
+        self.is_incomplete = true;
         let _room = admit(self.tree.store(), key.len() + value.len())?;
         let loader = match self.loader.take() {
             Some(loader) => loader,
             None => self.tree.bulk_load(FILL)?,
         };
-        self.loader.insert(loader).push(key, header, value)
+        self.loader.insert(loader).push(key, header, value)?;
+        self.is_incomplete = false;
+        Ok(())
+    }
+
+    fn check_complete(&self) -> Result<()> {
+        if self.is_incomplete { Err(UsageError::Incomplete.into()) } else { Ok(()) }
     }
 
     /// Writes the last pages.
     ///
     /// # Errors
-    /// A full disk, I/O.
+    /// [`UsageError::Incomplete`] if an entry could not be appended; a full disk, I/O.
     pub(super) fn finish(self) -> Result<()> {
+        self.check_complete()?;
         self.loader.map_or(Ok(()), |loader| loader.finish().map(drop))
     }
 }
@@ -112,10 +124,30 @@ mod tests {
     use crate::{
         disk::FileName,
         engine::test_engine::{create_table, open},
-        error::UsageError,
         options::Options,
         sync::Arc,
     };
+
+    #[test]
+    fn a_load_that_lacks_an_entry_is_not_finished() {
+        let disk = SimulatedDisk::new(1);
+        let options = Options::default().page_size(4096).buffer_pool_size(128 * 4096).log_size(64 << 20);
+        let engine = open(&disk, Arc::new(SimulatedEnv::new(1)), &options);
+        let tree = create_table(&engine, "t").look(|schema| schema.clustered.clone());
+        let refused = |done: Result<()>| matches!(done, Err(Error::Usage(UsageError::Incomplete)));
+        let mut load = Load::new(&tree);
+        load.push(b"a", EntryHeader::default(), b"").unwrap();
+        assert!(load.push(&[b'b'; 4096], EntryHeader::default(), b"").is_err());
+        assert!(refused(load.push(b"c", EntryHeader::default(), b"")));
+        assert!(refused(load.finish()), "it lacks an entry");
+        let mut load = Load::new(&tree);
+        load.push(b"a", EntryHeader::default(), b"").unwrap();
+        load.finish().unwrap();
+        // The tree is not empty any more: the load does not even begin.
+        let mut load = Load::new(&tree);
+        assert!(load.push(b"b", EntryHeader::default(), b"").is_err());
+        assert!(refused(load.finish()), "it has no entry at all");
+    }
 
     #[test]
     fn neither_a_load_nor_a_value_is_finished_after_a_failed_write() {
@@ -136,6 +168,7 @@ mod tests {
         let failed = (0..10_000).find_map(|n| push(n).err()).unwrap();
         assert!(failed.to_string().contains("doublewrite"), "{failed}");
         disk.clear_faults();
+        assert!(matches!(writer.write(&[7]), Err(Error::Usage(UsageError::Incomplete))));
         assert!(matches!(push(10_000), Err(Error::Usage(UsageError::Incomplete))));
         let refused = |error: Option<Error>| matches!(error, Some(Error::Usage(UsageError::Incomplete)));
         assert!(refused(writer.finish().err()), "the reference of a cut value");

@@ -91,20 +91,20 @@ struct Dropped {
     lsn: Lsn,
 }
 
-/// A statement that is in the log but not yet in memory. If a panic keeps it from being finished, the database is
-/// poisoned, because memory and log disagree from then on.
+/// A statement that is to be finished in memory: it is in the log, or row calls note for it what they change. If a
+/// panic keeps it from being finished, the database is poisoned, because memory is not what it should be from then on.
 #[derive(Debug)]
 #[must_use = "the database is poisoned unless the statement is finished"]
-pub(super) struct Unfinished<'a>(&'a Health);
+pub(super) struct UnfinishedStatement<'a>(&'a Health);
 
-impl Unfinished<'_> {
+impl UnfinishedStatement<'_> {
     /// Marks the statement as finished.
     pub(super) fn finished(self) {
         core::mem::forget(self);
     }
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for UnfinishedStatement<'_> {
     fn drop(&mut self) {
         self.0.poison("a statement was left unfinished");
     }
@@ -374,7 +374,7 @@ impl Catalog {
         left.unwrap_or_else(|| self.transactions.lock_wait())
     }
 
-    fn log_commit(&self, end: Lsn, mode: FlushLog) -> Result<()> {
+    fn await_log(&self, end: Lsn, mode: FlushLog) -> Result<()> {
         self.pool.context().log.await_flush(end, mode)
     }
 
@@ -396,8 +396,8 @@ impl Catalog {
         self.making.lock().clone()
     }
 
-    pub(super) fn unfinished(&self) -> Unfinished<'_> {
-        Unfinished(&self.pool.context().health)
+    pub(super) fn unfinished_statement(&self) -> UnfinishedStatement<'_> {
+        UnfinishedStatement(&self.pool.context().health)
     }
 
     /// Changes records as one group, together with the drop record of `dropped`, and waits for the log.
@@ -406,7 +406,7 @@ impl Catalog {
         changes: &mut [Change],
         dropped: &[SpaceId],
         mode: FlushLog,
-    ) -> Result<(Lsn, Unfinished<'_>)> {
+    ) -> Result<(Lsn, UnfinishedStatement<'_>)> {
         let log = &self.pool.context().log;
         // All of it is one group: whether it fits must be known before the first page is changed.
         let dropping = size_of_val(dropped) + size_of::<Lsn>();
@@ -436,8 +436,8 @@ impl Catalog {
         // Logged but not yet durable: tests run background steps here, to find any that should have waited for
         // durability.
         self.pool.context().env.yield_point();
-        self.log_commit(end, mode)?;
-        Ok((end, self.unfinished()))
+        self.await_log(end, mode)?;
+        Ok((end, self.unfinished_statement()))
     }
 
     fn new_record(&self, definition: &TableDefinition) -> Result<TableRecord> {
@@ -516,13 +516,13 @@ impl Catalog {
         );
         let created_at = self.transactions.stamp()?;
         schema.trees().for_each(|tree| tree.space().set_created_at(created_at));
-        let (_, unfinished) = self.change(&mut [Change::put(record_key(name), record)], &[], mode)?;
+        let (_, statement) = self.change(&mut [Change::put(record_key(name), record)], &[], mode)?;
         let hashed = self.hashed.load(SeqCst);
         let table = Table::new(schema, hashed);
         self.pause();
         metadata_lock.set(name, Some(table.clone()));
         drop(metadata_lock);
-        unfinished.finished();
+        statement.finished();
         // A switch of all tables did not find this one, because it was not visible yet.
         let now = self.hashed.load(SeqCst);
         if now != hashed {
@@ -574,15 +574,18 @@ impl Catalog {
         changes.extend(metadata_lock.tables().map(|(name, _)| Change::remove(record_key(name))));
         assert!(changes.len() == all.len(), "a drop removes one record per table");
         // If this fails, nothing has changed, or the database is poisoned.
-        let (lsn, unfinished) = self.change(&mut changes, &ids, options.flush)?;
-        trees().for_each(|tree| _ = self.pool.detach(tree.space(), lsn));
+        let (lsn, statement) = self.change(&mut changes, &ids, options.flush)?;
+        trees().for_each(|tree| {
+            let is_first = self.pool.detach(tree.space(), lsn);
+            debug_assert!(is_first, "tablespace {} is dropped twice", tree.space().id());
+        });
         debug_assert!(trees().all(|tree| tree.space().is_dropped()), "a tree of a dropped table is in use");
         tables().for_each(|table| table.gate().close_permanently());
         drop((closed, all));
         metadata_lock.remove_tables(|table| self.retired.table(table));
         // A transaction that waits for the table then finds it dropped.
         drop(lock);
-        unfinished.finished();
+        statement.finished();
         Ok(Dropped { trees: ids.len(), lsn })
     }
 
@@ -632,7 +635,7 @@ impl Catalog {
             .filter(|id| !record.spaces().any(|named| named == *id))
             .collect();
         let created_at = self.transactions.stamp()?;
-        let (lsn, unfinished) =
+        let (lsn, statement) =
             self.change(&mut [Change::put(record_key(name), record.encode())], &dropped, options.flush)?;
         let kept = |id| table.closed_schema(closed).trees().find(|tree| tree.space().id() == id).cloned();
         let new = |id| {
@@ -646,11 +649,17 @@ impl Catalog {
         self.pause();
         // Detached before it leaves the table schema: until it is dropped it belongs to the table.
         for tree in table.closed_schema(closed).trees().filter(|tree| dropped.contains(&tree.space().id())) {
-            self.pool.detach(tree.space(), lsn);
+            let is_first = self.pool.detach(tree.space(), lsn);
+            debug_assert!(is_first, "tablespace {} is dropped twice", tree.space().id());
         }
-        let old = table.change_schema(closed, TableSchema { record, clustered, secondaries, building: None });
+        let schema = TableSchema { record, clustered, secondaries, building: None };
+        assert!(
+            schema.trees().all(|tree| !tree.space().is_dropped()),
+            "a table gets a tree that was dropped"
+        );
+        let old = table.change_schema(closed, schema);
         self.retired.schema(old);
-        unfinished.finished();
+        statement.finished();
         Ok(Dropped { trees: dropped.len(), lsn })
     }
 
@@ -668,10 +677,11 @@ impl Catalog {
         let _lock = self.lock_out(&metadata_lock, &[&*table], options)?;
         let record = table.look(|schema| schema.record.encode());
         let mut changes = [Change::remove(record_key(from)), Change::put(record_key(to), record)];
-        let (_, unfinished) = self.change(&mut changes, &[], options.flush)?;
+        let (_, statement) = self.change(&mut changes, &[], options.flush)?;
         metadata_lock.set(from, None);
         metadata_lock.set_moved(to, table);
-        unfinished.finished();
+        drop(metadata_lock);
+        statement.finished();
         Ok(())
     }
 
@@ -691,10 +701,11 @@ impl Catalog {
         let put = |name: &str, table: &Table| {
             Change::put(record_key(name), table.look(|schema| schema.record.encode()))
         };
-        let (_, unfinished) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], options.flush)?;
+        let (_, statement) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], options.flush)?;
         metadata_lock.set_moved(a, table_b);
         metadata_lock.set_moved(b, table_a);
-        unfinished.finished();
+        drop(metadata_lock);
+        statement.finished();
         Ok(())
     }
 
@@ -721,7 +732,8 @@ impl Catalog {
         mtr.record(&Record::Drop { spaces: spaces.into() });
         let end = mtr.commit()?;
         for tree in trees {
-            self.pool.detach(tree.space(), end);
+            let is_first = self.pool.detach(tree.space(), end);
+            debug_assert!(is_first, "tablespace {} is dropped twice", tree.space().id());
         }
         Ok(())
     }

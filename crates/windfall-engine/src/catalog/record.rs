@@ -128,6 +128,11 @@ impl TableRecord {
             }
         }
         debug_assert_eq!(out.len(), length, "the length of a record was computed wrong");
+        debug_assert!(
+            Self::decode(&out).as_ref() == Some(self),
+            "the record of table {} would be read back as another one",
+            self.id
+        );
         out
     }
 

@@ -33,7 +33,7 @@ const LSN: u64 = 16;
 /// No transactions: a checkpoint finds none unfinished.
 pub(crate) struct NoTransactions;
 
-impl Unfinished for NoTransactions {
+impl TransactionNotes for NoTransactions {
     fn note(&self, _: &mut GroupWriter) -> Lsn {
         Lsn::MAX
     }

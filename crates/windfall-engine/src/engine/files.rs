@@ -81,6 +81,12 @@ impl FileRecords {
         let most_gone = if self.pool.context().log.pressure() < CROWDED { BATCH } else { 0 };
         let gone: Vec<SpaceId> = self.gone.iter().rev().take(most_gone).copied().collect();
         let is_live = |space: &SpaceId| self.pool.space(*space).is_some_and(|space| !space.is_dropped());
+        // In a model, a look at a tablespace would be a step of its schedule.
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            gone.iter().all(|space| !is_live(space)),
+            "the record of a file is removed, and its tablespace is in use"
+        );
         let mut changes: Vec<Change> = made
             .iter()
             .filter(|space| is_live(space))

@@ -243,7 +243,7 @@ impl Engine {
             options.hash_index,
             &mut |space| attacher.attach(space),
         )?;
-        pool.log_files_made()?;
+        pool.sync_created_files()?;
         // From here on there is work that requests room in the log, which may be full.
         checkpointer.recovered(transactions.clone());
         let leftovers = Leftovers::of(&scan, &attacher);
@@ -270,7 +270,7 @@ impl Engine {
         engine.transactions.set_lock_wait(options.lock_wait_timeout);
         engine.transactions.undo_limit().set(options.undo_limit);
         engine.transactions.undo_limit().set_policy(options.at_undo_limit);
-        background::roll_back_unfinished(&engine.transactions)?;
+        background::schedule_unfinished(&engine.transactions)?;
         engine.spawn_changers()?;
         Ok(engine)
     }

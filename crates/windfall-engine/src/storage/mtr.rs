@@ -238,6 +238,10 @@ impl<'a> Mtr<'a> {
         let (start, end) =
             if logged { appending.append(self.group.bytes())? } else { (log.end(), Lsn::ZERO) };
         debug_assert!(logged || !self.recorded, "a record was added that is not in the group");
+        debug_assert!(
+            self.reservation.as_ref().is_none_or(|room| self.group.bytes().len() as u64 <= room.bytes()),
+            "a long change logs more than it has reserved"
+        );
         debug_assert!(!logged || start < end, "the group ends where it starts");
         #[cfg(not(feature = "model"))]
         debug_assert!(

@@ -22,13 +22,14 @@ impl Transactions {
         self.pool().context().env.at_yield_points(Box::new(check));
     }
 
-    /// Checks the table of active transactions, the lock table, and the progress of purge.
+    /// Checks the table of active transactions, the lock table, the background rollbacks, and the progress of purge.
     ///
     /// # Panics
     /// An invariant is violated.
     fn check_invariants(&self) {
         self.active().check_invariants();
         self.lock_manager().check_invariants();
+        self.rollbacks().check_invariants();
         for stream in self.streams().all() {
             stream.check_invariants();
         }

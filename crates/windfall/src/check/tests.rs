@@ -409,7 +409,7 @@ fn what_a_failed_rollback_has_cut_off_is_no_damage() {
     let trx = begin(&db);
     trx.table(&table).put(b"row", &[2; 100]).unwrap();
     let trx_id = crate::ids::TrxId(trx.id().unwrap());
-    transactions.rollbacks().note_partial_change(trx_id, id);
+    transactions.rollbacks().cut_off(trx_id, id);
     for check in [Database::check, Database::check_live] {
         assert_eq!(check(&db).unwrap().uncompared, ["t"]);
     }

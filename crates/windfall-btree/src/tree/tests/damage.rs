@@ -248,6 +248,44 @@ fn a_neighbour_that_has_lost_its_split_is_not_merged() {
     confirm(&tree);
 }
 
+/// The check of two nodes costs as much as the merge itself: it is made only if the merge has room.
+#[test]
+fn nodes_are_checked_for_a_merge_and_not_for_one_without_room() {
+    let tree = some_tree();
+    let first = leaf_of(&tree, &0u64.to_be_bytes());
+    let upper = image(&tree, first).upper.unwrap();
+    let next = leaves(&tree).into_iter().find(|page| image(&tree, *page).lower == upper).unwrap();
+    let keep = |page: PageNo, number: usize| {
+        for key in &image(&tree, page).keys[number..] {
+            let mut mtr = tree.store().begin().unwrap();
+            tree.seek_for_change(&mut mtr, key, None).unwrap().remove(&mut mtr);
+            mtr.commit().unwrap();
+        }
+    };
+    let damage = || {
+        tree.store().damage(id(next), |page| {
+            page.set_u64(slot(page, 0), page.u64(slot(page, 0)) ^ 1 << 63);
+        });
+    };
+    let is_merged = || !leaves(&tree).contains(&next);
+    // Both fit one page, but not with the reserve of an eighth.
+    keep(first, 16);
+    keep(next, 34);
+    damage();
+    tree.maintain(&[]).unwrap();
+    damage();
+    assert!(!is_merged());
+    keep(next, 20);
+    damage();
+    let error = tree.maintain(&[]).unwrap_err().to_string();
+    assert!(error.contains(&format!("page {next}: a slot's head is not that of its key")), "{error}");
+    damage();
+    assert!(!is_merged());
+    tree.maintain(&[]).unwrap();
+    assert!(is_merged());
+    confirm(&tree);
+}
+
 #[test]
 fn the_root_takes_over_no_page_that_is_not_its_child() {
     let tree = some_tree();

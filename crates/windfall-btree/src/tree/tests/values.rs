@@ -16,6 +16,7 @@ use crate::{
     tree::{
         OverflowRef, PageSet, Tree,
         hash::{HashBudget, TreeHash},
+        overflow::VALUE_LIMIT,
         store::{HashIndex as _, MiniTransaction, PageStore},
         testpool::TestPool,
     },
@@ -53,6 +54,22 @@ pub(super) fn free(tree: &Tree<TestPool>, value: OverflowRef, at_once: usize) {
 
 pub(super) fn refer(tree: &Tree<TestPool>, key: &[u8], value: OverflowRef) {
     put(tree, key, EntryHeader { flags: EntryHeader::OVERFLOW, ..header(1) }, &value.to_bytes());
+}
+
+/// The value is longer than a test can write, and is refused before a byte of it is read.
+#[test]
+fn nothing_follows_a_part_of_a_value_that_was_refused() {
+    let tree = tree(4096);
+    let mut mtr = tree.store().begin().unwrap();
+    let mut writer = tree.begin_overflow(&mut mtr, 9).unwrap();
+    mtr.commit().unwrap();
+    writer.write(b"begin").unwrap();
+    let refused = writer.write(&vec![0; VALUE_LIMIT as usize]);
+    assert!(matches!(refused, Err(Error::Usage(UsageError::ValueTooLong { .. }))), "{refused:?}");
+    let refused = writer.write(b"end");
+    assert!(matches!(refused, Err(Error::Usage(UsageError::Incomplete))), "{refused:?}");
+    let refused = writer.finish();
+    assert!(matches!(refused, Err(Error::Usage(UsageError::Incomplete))), "{refused:?}");
 }
 
 proptest! {

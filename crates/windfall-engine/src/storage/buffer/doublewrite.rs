@@ -189,6 +189,10 @@ impl Doublewrite {
                     && page.bytes()[24..28] == id.page.0.to_le_bytes(),
                 "the copy that is listed as {id} is of another page"
             );
+            debug_assert!(
+                page.bytes()[..4] == crc32c::crc32c(&page.bytes()[4..page_size]).to_le_bytes(),
+                "the copy of {id} has no checksum, and would not be found whole"
+            );
             let copy = HEADER + n * page_size;
             bytes[copy..copy + page_size].copy_from_slice(&page.bytes()[..page_size]);
         }

@@ -136,15 +136,18 @@ impl Flusher {
     /// Failed writes go to `failed` with their copies.
     fn write(&mut self, requests: Vec<Request>, failed: &mut BTreeMap<usize, (DiskError, IoBuffer)>) {
         debug_assert!(self.queue.pending() == 0, "pages are written while others are still under way");
+        let mut left = requests.len();
         self.queue.submit(requests);
         while self.queue.pending() > 0 {
             for Completion { token, result, buffer } in self.queue.complete(true) {
+                left -= 1;
                 match result {
                     Err(error) => drop(failed.insert(token as usize, (error, buffer))),
                     Ok(()) => self.spare.push(buffer),
                 }
             }
         }
+        assert!(left == 0, "the outcome of {left} writes is unknown");
     }
 
     /// Records which files fail. `copies` are the pages that were tried and had not been torn before.
@@ -582,7 +585,7 @@ impl BufferPool {
         }
         let mut spaces: Spaces<'_> = copies.iter().map(|copy| (copy.space.id(), &copy.space)).collect();
         let mut unwritten = Unwritten::new();
-        for (id, error) in self.make_files(&spaces) {
+        for (id, error) in self.create_files(&spaces) {
             spaces.remove(&id);
             let of_it = copies.iter().enumerate().filter(|(_, copy)| copy.space.id() == id);
             unwritten.extend(of_it.map(|(n, _)| (n, Some(error.clone()))));
@@ -654,6 +657,10 @@ impl BufferPool {
         }
         assert!(flusher.torn.len() <= PAGES, "{} torn pages are more than a batch", flusher.torn.len());
         debug_assert!(
+            flusher.torn.iter().all(|torn| torn.space.durability() == Durability::Logged),
+            "a page of a temporary table takes room in every batch"
+        );
+        debug_assert!(
             flusher.torn.iter().map(Torn::id).collect::<BTreeSet<_>>().len() == flusher.torn.len(),
             "a torn page has two copies, and one of them is outdated"
         );
@@ -675,6 +682,7 @@ impl BufferPool {
         unwritten: &mut Unwritten,
         failed: &mut BTreeMap<usize, (DiskError, IoBuffer)>,
     ) -> Vec<Request> {
+        let unanswered = requests.len() + unwritten.len() + failed.len();
         let mut trials = Vec::new();
         for &Request { token, file, offset, .. } in &requests {
             let mut buffer = flusher.spare.pop().unwrap_or_else(|| IoBuffer::new(self.page_size));
@@ -711,6 +719,10 @@ impl BufferPool {
                 tried.push(request);
             }
         }
+        debug_assert!(
+            tried.len() + unwritten.len() + failed.len() == unanswered,
+            "a page with a trial write is neither written nor reported"
+        );
         tried
     }
 

@@ -125,6 +125,11 @@ impl BufferPool {
                     self.retire(frame);
                     continue;
                 }
+                #[cfg(not(feature = "model"))]
+                debug_assert!(
+                    self.arena.frame(frame).tag().space == SpaceId::NONE,
+                    "{frame:?} was free and holds a page"
+                );
                 self.wake_cleaner_if_short();
                 return Some(frame);
             }

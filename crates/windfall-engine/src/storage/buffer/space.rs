@@ -40,7 +40,7 @@ pub enum FileState {
     /// It was created; name and content may not be durable yet.
     Created,
     /// It is durable, and the log has a record of that.
-    Made,
+    Durable,
 }
 
 /// The slot of a tablespace that is not in the pool's directory yet.
@@ -186,7 +186,7 @@ impl Space {
         match self.file.load(Acquire) {
             0 => FileState::None,
             1 => FileState::Created,
-            _ => FileState::Made,
+            _ => FileState::Durable,
         }
     }
 

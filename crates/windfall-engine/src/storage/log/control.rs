@@ -157,6 +157,10 @@ impl ControlFile {
     /// # Errors
     /// Errors of the disk; no database exists then.
     pub fn create(disk: Arc<dyn Disk>, health: Health, control: Control) -> Result<Self> {
+        debug_assert!(
+            Control::decode(&control.encode(0)).is_ok_and(|(_, back)| back == control),
+            "the first record would be read back as another one"
+        );
         let file = FileName::NewControl;
         disk.create(file)?;
         for sequence in 0..2 {

@@ -140,6 +140,11 @@ impl AppendSlot<'_> {
             log.slots[self.slot].bound.load(Relaxed) <= start.0,
             "the group begins below the bound of its slot"
         );
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            log.written.load(SeqCst) <= start.0,
+            "the log is written beyond a frame that is not complete"
+        );
         let needed = Lsn(end.0.saturating_sub(log.ring.capacity()));
         if log.written.load(SeqCst) < needed.0 {
             log.counts.full.fetch_add(1, Relaxed);

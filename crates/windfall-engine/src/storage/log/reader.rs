@@ -95,6 +95,7 @@ impl LogReader {
     /// Ends at the end that another reader has found: nothing above it is examined.
     #[must_use]
     pub fn up_to(mut self, end: Lsn) -> Self {
+        debug_assert!(self.at <= end, "the log is read up to a position before its beginning");
         self.stop = Some(end);
         self
     }

@@ -99,6 +99,11 @@ impl LogReservation<'_> {
         Ok(())
     }
 
+    /// Returns the number of bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Leaves at most this much of it in force, for [`Log::attach_bytes`], and releases the rest. Returns how much it
     /// left.
     pub fn leave(mut self, at_most: u64) -> u64 {

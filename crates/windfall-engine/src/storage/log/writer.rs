@@ -293,7 +293,10 @@ impl Log {
         // In a model, a load would be a step of its schedule.
         #[cfg(not(feature = "model"))]
         debug_assert!(self.durable.load(SeqCst) <= *written, "the log is durable beyond what is written");
-        debug_assert!(!segments.is_empty(), "what was written is in no segment that is synced");
+        debug_assert!(
+            segments.last() == Some(&self.segments.geometry().number(Lsn(written - 1))),
+            "the log is synced up to {written}, and not the segment of its last byte"
+        );
         debug_assert!(*arrived >= served, "fewer requests have arrived than were served");
         // What is written from here on is for the next sync, however long this one takes.
         self.last_sync_at.store(self.env.now().as_nanos() as u64, Relaxed);

@@ -631,7 +631,7 @@ pub fn attach_file(pool: &BufferPool, space: &Arc<Space>, exists: bool, made: Op
             if lsn > Lsn::ZERO {
                 pool.file_was_made(space.id(), lsn);
             }
-            space.set_file(FileState::Made);
+            space.set_file(FileState::Durable);
         }
         // It was created, perhaps not durably: the next flush makes it durable and records it.
         (true, None) => space.set_file(FileState::Created),

@@ -13,7 +13,7 @@ use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv, Survive};
 use super::{attach_file, recover, scan};
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
-    checkpoint::{Checkpointer, Unfinished},
+    checkpoint::{Checkpointer, TransactionNotes},
     disk::{Disk, FileName, Folder},
     env::{Env, Kind, Worker},
     error::{CorruptError, Error, Result},
@@ -31,7 +31,7 @@ const FRAMES: usize = 64;
 
 struct NoTransactions;
 
-impl Unfinished for NoTransactions {
+impl TransactionNotes for NoTransactions {
     fn note(&self, _group: &mut GroupWriter) -> Lsn {
         Lsn::MAX
     }

@@ -47,6 +47,7 @@ pub fn ceiling(pool: &BufferPool, space: &Arc<Space>) -> Result<u64> {
 /// When the tablespace is dropped; damage, I/O. Nothing was changed then.
 pub fn set_ceiling(mtr: &mut Mtr<'_>, space: &Arc<Space>, ceiling: u64) -> Result<()> {
     debug_assert!(mtr.latched(space.id()).next().is_none(), "the latch on the header is not the only one");
+    assert!(ceiling > 0, "the ceiling of tablespace {} is that of a table without numbers", space.id());
     space.check_live()?;
     let header = mtr.latch(space, PageNo::HEADER)?;
     check_header(mtr.id(header), mtr.page(header))?;

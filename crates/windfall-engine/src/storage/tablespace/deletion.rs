@@ -221,6 +221,7 @@ impl Deleter {
         for _ in 0..LENGTHS_PER_STEP {
             let first = self.arrived.lock().pop_front();
             let Some(mut pending_file) = first else { break };
+            debug_assert!(pending_file.left.is_none(), "the bytes of a file are counted twice");
             // If the length cannot be read now, it is read when the file is next in the queue.
             pending_file.left =
                 self.pool.context().disk.len(FileName::Data(pending_file.space)).ok().flatten();
@@ -254,23 +255,23 @@ impl Deleter {
         assert!(PIECES.contains(&piece), "a piece of {piece} bytes");
         if left > piece {
             if is_gone(disk.truncate(file, left - piece))? {
-                self.bytes_left(left);
+                self.count_gone(left);
                 return Ok(true);
             }
             self.deleted_bytes.fetch_add(piece, Relaxed);
-            self.bytes_left(piece);
+            self.count_gone(piece);
             pending_file.left = Some(left - piece);
             return Ok(false);
         }
         if !is_gone(disk.remove(file))? {
             self.deleted_bytes.fetch_add(left, Relaxed);
         }
-        self.bytes_left(left);
+        self.count_gone(left);
         Ok(true)
     }
 
     /// Counts bytes that are not pending any more.
-    fn bytes_left(&self, bytes: u64) {
+    fn count_gone(&self, bytes: u64) {
         let pending = self.pending_bytes.fetch_sub(bytes, Relaxed);
         assert!(pending >= bytes, "{bytes} bytes are gone, and {pending} were pending");
     }

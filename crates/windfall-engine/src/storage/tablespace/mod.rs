@@ -301,6 +301,7 @@ pub fn free(mtr: &mut Mtr<'_>, space: &Space, freeing: Freeing) {
         no.0.wrapping_sub(mtr.id(map).page.0) < pages_a_map(mtr.pool().page_size()),
         "{no:?} is freed in the map of another group"
     );
+    debug_assert!(page != map, "{no:?} is an allocation map, and is freed");
     set_bit(mtr, map, no.0 % pages_a_map(mtr.pool().page_size()), false);
     mtr.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });
     space.lower_free_hint(no.0);

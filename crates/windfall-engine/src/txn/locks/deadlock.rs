@@ -108,6 +108,10 @@ impl Table {
                     cycle.push(*before);
                 }
                 cycle.reverse();
+                debug_assert!(
+                    cycle[0] == root,
+                    "transaction {root} is not on the cycle that was found for it"
+                );
                 return Some(cycle);
             }
         }

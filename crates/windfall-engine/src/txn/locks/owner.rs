@@ -270,6 +270,12 @@ impl LockOwners {
 
     /// Returns the lock owners that must be woken.
     pub(super) fn take_woken(&mut self) -> Vec<Arc<LockOwner>> {
-        mem::take(&mut self.woken)
+        let woken = mem::take(&mut self.woken);
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            woken.iter().all(|lock_owner| lock_owner.is_settled()),
+            "a lock owner is woken that waits again"
+        );
+        woken
     }
 }

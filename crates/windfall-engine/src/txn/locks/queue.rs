@@ -108,7 +108,9 @@ impl Queue {
     /// either case.
     pub(super) fn set_yielding(&mut self, place: Place, yields: bool) {
         let at = self.position(place);
-        if let Some(waiter) = self.waiters.get_mut(at).filter(|w| w.place == place) {
+        let waiter = self.waiters.get_mut(at).filter(|w| w.place == place);
+        debug_assert!(waiter.is_some(), "a request that yields is at its place");
+        if let Some(waiter) = waiter {
             waiter.yields = yields;
         }
     }

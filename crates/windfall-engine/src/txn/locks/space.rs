@@ -249,6 +249,10 @@ impl Space {
         let Some((_, queue)) = row(&mut self.rows, key) else { return };
         if let Some(mode) = to {
             if queue.downgrade(trx, mode.into()) {
+                debug_assert!(
+                    self.held.get(&trx).is_some_and(|held| held.contains(key)),
+                    "a row is downgraded that is not in the list of its holder"
+                );
                 self.serve_row(key, owners);
             }
         } else if queue.release(trx) {

@@ -135,12 +135,17 @@ impl Table {
     }
 
     /// Sets whether later requests overtake one that waits for a table. Returns the transactions that it waits for.
+    ///
+    /// No cycle is closed when it no longer yields. It is a shared request of an owner without locks, so a later one
+    /// that begins to wait for it is for a writer of rows, or exclusive; and such a request waits already for all that
+    /// a shared one waits for, or for one that does.
     pub(super) fn set_yielding(&mut self, me: TrxId, yields: bool) -> Blockers {
         if let Some((space, place)) = self.owners.wait_of(me).map(|wait| (wait.wanted.space(), wait.place)) {
+            debug_assert!(
+                self.owners.get(me).is_some_and(|owner| owner.spaces.is_empty()),
+                "transaction {me} has locks and yields: its next turn may close a cycle"
+            );
             self.in_space(space, |space, owners| space.set_yielding(place, yields, owners));
-            if !yields {
-                self.break_cycles(me);
-            }
         }
         self.blockers(me)
     }

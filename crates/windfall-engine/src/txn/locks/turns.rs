@@ -55,8 +55,9 @@ impl Drop for WaitUnderWay<'_> {
 }
 
 impl LockManager {
-    /// Acquires a table lock. The wait blocks others in turns only, each no longer than `longest`, or 50 ms if that is
-    /// more. Meanwhile it calls `between` repeatedly: again at once if it returns `true`, because it has more to do.
+    /// Acquires a shared table lock for an owner that has no other lock. The wait blocks others in turns only, each no
+    /// longer than `longest`, or 50 ms if that is more. Meanwhile it calls `between` repeatedly: again at once if it
+    /// returns `true`, because it has more to do.
     ///
     /// # Errors
     /// As [`LockManager::acquire`], except for a deadlock; errors of `between`.
@@ -64,12 +65,11 @@ impl LockManager {
         &self,
         me: &Arc<LockOwner>,
         space: SpaceId,
-        mode: TableMode,
         at_most: Duration,
         longest: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
-        let wanted = LockRequest::Table(space, mode);
+        let wanted = LockRequest::Table(space, TableMode::Shared);
         let taken = self.step(|table| table.take(me, &wanted));
         if taken.is_ok() || at_most.is_zero() {
             return Ok(taken?);

@@ -245,7 +245,12 @@ impl Active {
     /// Ids are assigned under the lock, so `next` is above all that have begun.
     fn publish_oldest(&self, table: &Table, next: TrxId) {
         let oldest = table.running.first_key_value().map_or(next, |(trx, _)| *trx);
-        if self.oldest.load(Relaxed) != oldest.0 {
+        let before = self.oldest.load(Relaxed);
+        debug_assert!(
+            before <= oldest.0,
+            "transaction {oldest} is active, and all below {before} have ended"
+        );
+        if before != oldest.0 {
             self.oldest.store(oldest.0, Release);
         }
     }
@@ -338,7 +343,7 @@ impl Active {
     }
 
     /// Returns the transactions with logged undo, each with its first record.
-    pub fn snapshot(&self) -> Vec<(TrxId, UndoPos)> {
+    pub fn first_records(&self) -> Vec<(TrxId, UndoPos)> {
         Self::logged(&self.table.lock())
     }
 
@@ -396,6 +401,10 @@ impl Active {
     fn look(&self, table: &Table) -> Snapshot {
         let high = self.ids.next_trx();
         let active: Vec<TrxId> = table.running.keys().copied().collect();
+        debug_assert!(
+            active.last().is_none_or(|last| *last < high),
+            "a transaction is active, and its id is still to be assigned"
+        );
         Snapshot { low: active.first().copied().unwrap_or(high), high, active }
     }
 
@@ -478,7 +487,8 @@ impl Active {
             && !oldest.get().horizon.covers(trx)
         {
             // Purge searches for read views under this lock.
-            oldest.get().is_ended.store(true, SeqCst);
+            let was_ended = oldest.get().is_ended.swap(true, SeqCst);
+            debug_assert!(!was_ended, "a view was ended, and still keeps versions from purge");
             oldest.remove();
             ended += 1;
         }

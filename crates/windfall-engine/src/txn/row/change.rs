@@ -89,13 +89,13 @@ pub fn change<'e: 't, 't>(
         Err(Stop::Blocked(_)) => match trx.roll_back_call(&kept) {
             // A rollback outside of the gate would not be reported to observers of the table.
             Err(error) if last => {
-                trx.roll_back(RollbackCaller::Inside)?;
+                trx.roll_back_whole(RollbackCaller::Inside)?;
                 // The transaction has ended: the call must not wait and continue in it.
                 done = Err(Stop::Failed(error));
             }
             rolled_back => rolled_back?,
         },
-        Err(Stop::Failed(_)) if last => drop(trx.roll_back(RollbackCaller::Inside)?),
+        Err(Stop::Failed(_)) if last => drop(trx.roll_back_whole(RollbackCaller::Inside)?),
         Err(Stop::Failed(_)) => trx.roll_back_call(&start)?,
     }
     if is_partly_changed {
@@ -203,7 +203,7 @@ fn change_secondary(
         }
     }
     if last {
-        trx.log_end(&mut mtr);
+        trx.append_trx_end(&mut mtr);
     }
     Ok(mtr.commit()?)
 }

@@ -184,7 +184,7 @@ impl<'t> ClusteredChange<'_, 't> {
         }
         trx.write_undo(&mut mtr, &mut tail, place, &record, tree.space().id(), plan.planned.len());
         if last && plan.planned.is_empty() {
-            trx.log_end(&mut mtr);
+            trx.append_trx_end(&mut mtr);
         }
         debug_assert!(mtr.logged() <= group, "{} bytes of a group of {group}", mtr.logged());
         Ok(Attempt::Changed(version, mtr.commit()?))

@@ -35,9 +35,13 @@ fn a_long_value_that_finds_no_frame_has_changed_nothing() {
     let base = base(64);
     let tree = &base.clustered;
     tree.ensure_root().unwrap();
-    let mut mtr = Mtr::begin(&base.pool).unwrap();
-    let mut writer = tree.begin_overflow(&mut mtr, 77).unwrap();
-    mtr.commit().unwrap();
+    let begin = |stamp| {
+        let mut mtr = Mtr::begin(&base.pool).unwrap();
+        let writer = tree.begin_overflow(&mut mtr, stamp).unwrap();
+        mtr.commit().unwrap();
+        writer
+    };
+    let mut writer = begin(77);
     let space = pages(&base, 64, Durability::Temporary);
     let value: Vec<u8> = (0..40_000u32).map(|n| (n / 7) as u8).collect();
     let mut chunks = value.chunks(10_000);
@@ -47,16 +51,24 @@ fn a_long_value_that_finds_no_frame_has_changed_nothing() {
     for held in (50..64).rev() {
         let latches: Vec<_> =
             (1..=held).map_while(|n| base.pool.share(&space, PageNo(n), Access::Point).ok()).collect();
+        let mut has_failed = false;
         while let Some(bytes) = chunk {
             if let Err(error) = as_another_thread(|| writer.write(bytes)) {
                 assert!(error.to_string().contains("too small"), "{error}");
-                failures += 1;
+                has_failed = true;
                 break;
             }
             chunk = chunks.next();
         }
         drop(latches);
         base.pool.context().health.check().unwrap();
+        if has_failed {
+            // The value can only be written again from its beginning.
+            failures += 1;
+            writer = begin(77 + failures);
+            chunks = value.chunks(10_000);
+            chunk = chunks.next();
+        }
     }
     assert!(failures > 0, "there was always a frame");
 }

@@ -6,6 +6,7 @@ mod crash;
 mod frames;
 mod model;
 mod obstacles;
+mod own;
 mod purge;
 mod reservations;
 mod threads;
@@ -175,7 +176,7 @@ impl Base {
             }
         }
         checkpointer.recovered(transactions.clone());
-        background::roll_back_unfinished(&transactions)?;
+        background::schedule_unfinished(&transactions)?;
         while background::rollback_step(&transactions) {}
         let (pool2, system2) = (pool.clone(), system.clone());
         let record = move || {

@@ -60,9 +60,9 @@ const LOOKS_PER_STEP: usize = 1024;
 ///
 /// # Errors
 /// Damage, I/O.
-pub fn roll_back_unfinished(transactions: &Transactions) -> Result<()> {
+pub fn schedule_unfinished(transactions: &Transactions) -> Result<()> {
     let mut searches: BTreeMap<u8, Search> = BTreeMap::new();
-    for (trx, first) in transactions.active().snapshot() {
+    for (trx, first) in transactions.active().first_records() {
         let Some(stream) = transactions.streams().of(first) else {
             let what = format!(
                 "undo position {} of the unfinished transaction {} is in no undo stream",
@@ -149,7 +149,13 @@ fn search_on(transactions: &Transactions, mut search: Search, again: Duration) {
         search.due = again;
     }
     let failed = search.failed;
-    transactions.rollbacks().state.lock().searches[0] = search;
+    let mut state = transactions.rollbacks().state.lock();
+    debug_assert!(
+        state.searches.front().is_some_and(|front| front.stream == search.stream),
+        "the progress of a search is noted for another one"
+    );
+    state.searches[0] = search;
+    drop(state);
     if failed {
         transactions.rollbacks().moved.notify();
     }

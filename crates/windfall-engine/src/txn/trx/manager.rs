@@ -281,23 +281,21 @@ impl Transactions {
         }
     }
 
-    /// Locks a table for a statement that blocks others only in short intervals. Each interval lasts at most a quarter
-    /// of the lock timeout, or 50 ms if that is more, as in [`LockManager::acquire_yielding`].
+    /// Locks a table in shared mode for a statement that blocks others only in short intervals. Each interval lasts at
+    /// most a quarter of the lock timeout, or 50 ms if that is more, as in [`LockManager::acquire_yielding`].
     ///
     /// # Errors
     /// As [`Transactions::lock_tables`]; errors of `between`.
     pub fn lock_table_in_turns(
         &self,
         space: SpaceId,
-        mode: TableMode,
         at_most: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<StatementLock<'_>> {
         let lock_owner = self.lock_manager.lock_owner(self.active.number()?);
         let lock = StatementLock { locks: &self.lock_manager, lock_owner };
         let longest = self.lock_wait() / 4;
-        let taken =
-            self.lock_manager.acquire_yielding(&lock.lock_owner, space, mode, at_most, longest, between);
+        let taken = self.lock_manager.acquire_yielding(&lock.lock_owner, space, at_most, longest, between);
         self.stop_reason(taken)?;
         Ok(lock)
     }

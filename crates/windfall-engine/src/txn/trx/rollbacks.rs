@@ -120,13 +120,28 @@ impl Rollbacks {
         debug_assert!(waiting.id != TrxId::NONE, "a transaction with changes has an id");
         let mut state = self.state.lock();
         debug_assert!(
-            state.waiting.iter().all(|known| known.id != waiting.id),
+            state.waiting.back().is_none_or(|last| last.id != waiting.id),
             "transaction {} is handed over twice",
             waiting.id
         );
         state.waiting.push_back(waiting);
         drop(state);
         self.wake.notify();
+    }
+
+    /// Checks that a transaction is here once.
+    ///
+    /// # Panics
+    /// An invariant is violated.
+    #[cfg(any(test, feature = "testing"))]
+    pub(in crate::txn) fn check_invariants(&self) {
+        let Some(state) = self.state.try_lock() else { return };
+        let searched = state.searches.iter().flat_map(|search| search.found.keys().copied());
+        let mut all: Vec<_> = searched.chain(state.waiting.iter().map(|waiting| waiting.id)).collect();
+        all.sort_unstable();
+        let number = all.len();
+        all.dedup();
+        assert!(all.len() == number, "a transaction is handed over twice");
     }
 
     /// Returns whether no transaction here has changes left in a table.
@@ -151,16 +166,23 @@ impl Rollbacks {
 
     /// Notes that a transaction has changed a row of a table in part, or has rolled back such a change in part. The
     /// caller is still inside the table's gate, or keeps the table from being quiesced.
-    pub fn note_partial_change(&self, trx: TrxId, space: SpaceId) {
+    pub(in crate::txn) fn note_partial_change(&self, trx: TrxId, space: SpaceId) {
         if self.state.lock().partial_changes.insert(trx, space).is_none() {
             self.partial_changes.fetch_add(1, SeqCst);
         }
     }
 
+    /// As a rollback that has failed in the middle of a change: the rest of it is left to the end of the transaction.
+    #[cfg(feature = "testing")]
+    pub fn cut_off(&self, trx: TrxId, space: SpaceId) {
+        self.note_partial_change(trx, space);
+    }
+
     /// Notes that the change is rolled back, or the transaction has ended.
     pub(in crate::txn) fn forget_partial_change(&self, trx: TrxId) {
         if self.partial_changes.load(SeqCst) > 0 && self.state.lock().partial_changes.remove(&trx).is_some() {
-            self.partial_changes.fetch_sub(1, SeqCst);
+            let before = self.partial_changes.fetch_sub(1, SeqCst);
+            debug_assert!(before > 0, "a partly applied change of transaction {trx} was not counted");
         }
     }
 

@@ -38,6 +38,7 @@ use crate::{
         mvcc::ReadView,
         undo::{
             Stream,
+            position::byte_of,
             record::UndoRecord,
             rollback::{LOG_OF_END, LOG_PER_ENTRY, RollbackSpace},
             stream::{Appender, Place},
@@ -62,7 +63,8 @@ pub struct Rules {
 pub struct Trx<'e> {
     transactions: &'e Transactions,
     state: Suspended,
-    ended: bool,
+    /// Nothing is rolled back when it is dropped: it has ended, or its state is with another owner.
+    disarmed: bool,
     rollback_space: RollbackSpace,
     /// Why a partial rollback has failed: the transaction must roll back as a whole.
     broken: Option<Error>,
@@ -81,7 +83,7 @@ impl<'e> Trx<'e> {
         Self {
             transactions,
             state,
-            ended: false,
+            disarmed: false,
             rules: Rules::default(),
             waited_for: SmallVec::new(),
             rollback_space: RollbackSpace::Ahead,
@@ -93,6 +95,11 @@ impl<'e> Trx<'e> {
     /// Resumes a suspended transaction.
     pub fn resume(transactions: &'e Transactions, mut state: Suspended) -> Self {
         let bytes = core::mem::take(&mut state.reserved_bytes);
+        debug_assert!(
+            bytes <= state.rollback_log_bytes,
+            "more log stays reserved for transaction {} than its rollback needs",
+            state.id
+        );
         let rollback_space =
             if state.rollback_log_bytes <= bytes { RollbackSpace::Ahead } else { RollbackSpace::PerRecord };
         let reservation = (bytes > 0).then(|| transactions.log().attach_bytes(bytes));
@@ -100,7 +107,7 @@ impl<'e> Trx<'e> {
         Self {
             transactions,
             state,
-            ended: false,
+            disarmed: false,
             rules,
             waited_for,
             rollback_space,
@@ -112,8 +119,9 @@ impl<'e> Trx<'e> {
     /// Suspends the transaction, to be resumed. The log reserved for its rollback stays reserved, unless it is too
     /// much.
     pub fn suspend(mut self) -> Suspended {
-        debug_assert!(!self.ended, "a transaction is suspended after its end");
-        self.ended = true;
+        debug_assert!(!self.disarmed, "a transaction is suspended after its end, or twice");
+        debug_assert!(self.broken.is_none(), "a transaction goes on and could not roll back a part of it");
+        self.disarmed = true;
         let mut state = core::mem::take(&mut self.state);
         let most = self.transactions.log().size() / RESERVATION_DIVISOR;
         let kept = if state.rollback_log_bytes <= most { state.rollback_log_bytes } else { 0 };
@@ -309,7 +317,7 @@ impl<'e> Trx<'e> {
         table: SpaceId,
         entries: usize,
     ) {
-        debug_assert!(!self.ended, "transaction {} writes undo after its end", self.state.id);
+        debug_assert!(!self.disarmed, "transaction {} writes undo after its end", self.state.id);
         debug_assert!(!self.state.prepared, "transaction {} writes undo and is prepared", self.state.id);
         debug_assert!(
             UndoRecord::decode(record)
@@ -334,6 +342,11 @@ impl<'e> Trx<'e> {
             }
         };
         let last = last.expect("the tail was given by this transaction");
+        debug_assert!(
+            byte_of(*last) < byte_of(pos),
+            "the records of transaction {} in a stream do not follow each other",
+            self.state.id
+        );
         if *last == UndoPos::NONE && tail.durability() == Durability::Logged {
             mtr.record(&Record::TrxBegin { trx: self.state.id, first: pos });
         }
@@ -358,7 +371,7 @@ impl<'e> Trx<'e> {
     }
 
     /// Logs the end in the mini-transaction that makes the last change. [`Trx::end`] follows its commit.
-    pub fn log_end(&self, mtr: &mut Mtr<'_>) {
+    pub fn append_trx_end(&self, mtr: &mut Mtr<'_>) {
         if let Some((stream, _)) = self.logged() {
             if let Some(ending) = &self.state.ending {
                 ending.announce(self.transactions.log().end());
@@ -374,7 +387,7 @@ impl<'e> Trx<'e> {
     /// A full disk, or more names than a checkpoint can note: the transaction continues as if this had not been called.
     pub fn prepare(&mut self, name: &Arc<[u8]>) -> Result<Lsn> {
         debug_assert!(
-            !self.ended && !self.state.prepared,
+            !self.disarmed && !self.state.prepared,
             "a transaction is prepared twice, or after its end"
         );
         self.ensure_id()?;
@@ -425,6 +438,7 @@ impl<'e> Trx<'e> {
     /// If the log accepts no more records, or the disk is full and no log was reserved ahead: the transaction has not
     /// ended then.
     pub fn commit(&mut self) -> Result<Lsn> {
+        assert!(self.broken.is_none(), "a transaction commits and could not roll back a part of it");
         let end = match self.logged() {
             Some(_) => {
                 let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
@@ -441,14 +455,14 @@ impl<'e> Trx<'e> {
             return Ok(Lsn::ZERO);
         }
         let mut mtr = Mtr::begin(self.transactions.pool())?;
-        self.log_end(&mut mtr);
+        self.append_trx_end(&mut mtr);
         mtr.commit()
     }
 
     /// Ends the transaction, which has logged its end if it had to.
     pub(in crate::txn) fn end(&mut self) {
-        debug_assert!(!self.ended, "transaction {} ends twice", self.state.id);
-        self.ended = true;
+        debug_assert!(!self.disarmed, "transaction {} ends twice", self.state.id);
+        self.disarmed = true;
         if self.state.id == TrxId::NONE {
             return;
         }
@@ -493,9 +507,9 @@ impl<'e> Trx<'e> {
 
 impl Drop for Trx<'_> {
     fn drop(&mut self) {
-        if !self.ended {
+        if !self.disarmed {
             // A failure is reported to callers that wait for its rows, or has stopped the database.
-            let _ = self.roll_back(RollbackCaller::Outside);
+            let _ = self.roll_back_whole(RollbackCaller::Outside);
         }
     }
 }

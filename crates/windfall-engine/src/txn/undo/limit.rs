@@ -191,8 +191,8 @@ impl UndoLimit {
         let transaction = self.active.listing().into_iter().find(|info| info.has_changes);
         let transaction = transaction.map(|info| format!("transaction {}, {}", info.id, age(info.age)));
         let view = self.active.views().first().map(|view| format!("a view, {}", age(view.age)));
-        let mut deferred_tables = self.streams.all().flat_map(|stream| stream.purge.deferred_tables());
-        let waits_for_check = deferred_tables.any(|table| self.purge.is_quiesced(table));
+        let mut quiesced_tables = self.streams.all().flat_map(|stream| stream.purge.quiesced_tables());
+        let waits_for_check = quiesced_tables.any(|table| self.purge.is_quiesced(table));
         let check = waits_for_check.then(|| "a check of a table, which ends by itself".into());
         let keeps: Vec<String> = transaction.into_iter().chain(view).chain(check).collect();
         if keeps.is_empty() { "nothing old, purge is behind".into() } else { keeps.join("; ").into() }

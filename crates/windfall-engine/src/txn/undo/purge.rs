@@ -101,7 +101,6 @@ pub struct Purge {
     key_latches: Arc<KeyLatches>,
     /// The number of times that it has found a table quiesced.
     met_quiesced: AtomicU64,
-    slices_dropped: AtomicU64,
     /// The number of records that it has finished, and of parts of chains that it has freed.
     purged: AtomicU64,
 }
@@ -114,13 +113,8 @@ impl Purge {
         active: Arc<Active>,
         key_latches: Arc<KeyLatches>,
     ) -> Self {
-        let (met_quiesced, slices_dropped, purged) = Default::default();
-        Self { context, streams, active, key_latches, met_quiesced, slices_dropped, purged }
-    }
-
-    /// Returns the number of undo slices dropped since the database was opened.
-    pub fn slices_dropped(&self) -> u64 {
-        self.slices_dropped.load(Relaxed)
+        let (met_quiesced, purged) = Default::default();
+        Self { context, streams, active, key_latches, met_quiesced, purged }
     }
 
     /// Returns two counters of progress: of finished records and parts of chains, and of tables that were found
@@ -158,6 +152,7 @@ impl Purge {
     /// # Errors
     /// Damage, I/O, no log space.
     pub(in crate::txn) fn catch_up(&self, stream: &Stream, table: SpaceId, before: u64) -> Result<()> {
+        debug_assert!(before <= stream.end(), "purge is to reach a position that the stream does not have");
         stream.purge.state.lock().aside_due = Duration::ZERO;
         let mut idle = 0;
         let mut last = None;
@@ -248,9 +243,9 @@ impl Purge {
         debug_assert!(state.at >= before, "purge passes a stream in one direction");
         debug_assert!(state.deferred.len() <= MAX_DEFERRED, "more records are deferred than are kept");
         stream.purge.passed.store(state.at, Relaxed);
-        *stream.purge.deferred_tables.lock() = state.quiesced.keys().copied().collect();
+        *stream.purge.quiesced_tables.lock() = state.quiesced.keys().copied().collect();
         passed?;
-        let dropped = self.drop_slices(stream, state)?;
+        let dropped = Self::drop_slices(stream, state)?;
         let more = left.records == 0 || left.pages == 0 || dropped == SLICES_PER_STEP;
         Ok(Stepped { more, cut: left.cut })
     }
@@ -381,7 +376,7 @@ impl Purge {
                 && sealed.leaves_nothing
                 && horizon.covers_all_up_to(sealed.youngest)
             {
-                state.skip_if_locked(slice, stream.slice_bytes(), sealed.youngest);
+                state.skip_slice(slice, stream.slice_bytes(), sealed.youngest);
                 continue;
             }
             let Some((at, stored)) = stream.next_record(state.at)? else {
@@ -414,7 +409,7 @@ impl Purge {
         Ok(())
     }
 
-    fn drop_slices(&self, stream: &Stream, state: &State) -> Result<usize> {
+    fn drop_slices(stream: &Stream, state: &State) -> Result<usize> {
         let passed = state.at / stream.slice_bytes();
         let mut candidates = stream.slices();
         candidates.retain(|(slice, _)| *slice < passed);
@@ -431,7 +426,6 @@ impl Purge {
                     "a slice with a record that is still to be purged was dropped"
                 );
                 dropped += 1;
-                self.slices_dropped.fetch_add(1, Relaxed);
             }
         }
         Ok(dropped)

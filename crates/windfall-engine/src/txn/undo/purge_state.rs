@@ -37,8 +37,8 @@ pub(in crate::txn) struct StreamPurge {
     /// The transaction at which purge is blocked: it has ended, but a read view may still need the versions before its
     /// own. [`TrxId::NONE`] if there is none.
     pub(super) blocked_at: AtomicU64,
-    /// The tables with records deferred for a check, as of the end of the last step.
-    pub(super) deferred_tables: Mutex<Vec<SpaceId>>,
+    /// The tables that were quiesced when purge came to records of them, as of the end of the last step.
+    pub(super) quiesced_tables: Mutex<Vec<SpaceId>>,
 }
 
 #[derive(Debug, Default)]
@@ -103,13 +103,13 @@ impl StreamPurge {
     pub(in crate::txn) fn new(at: u64) -> Self {
         let state = State { at, ..State::default() };
         let (passed, blocked_at) = (AtomicU64::new(at), AtomicU64::new(TrxId::NONE.0));
-        let deferred_tables = Mutex::new(Rank::Leaf, Vec::new());
+        let quiesced_tables = Mutex::new(Rank::Leaf, Vec::new());
         Self {
             state: Mutex::new(Rank::Purge, state),
             ended: SegQueue::new(),
             passed,
             blocked_at,
-            deferred_tables,
+            quiesced_tables,
         }
     }
 
@@ -119,9 +119,10 @@ impl StreamPurge {
         Some(TrxId(self.blocked_at.load(Relaxed))).filter(|trx| *trx != TrxId::NONE)
     }
 
-    /// Returns the tables with records deferred for a check, which may have ended since. Does not wait for a step.
-    pub(in crate::txn) fn deferred_tables(&self) -> Vec<SpaceId> {
-        self.deferred_tables.lock().clone()
+    /// Returns the tables that were quiesced when purge came to records of them. The check may have ended since. Does
+    /// not wait for a step.
+    pub(in crate::txn) fn quiesced_tables(&self) -> Vec<SpaceId> {
+        self.quiesced_tables.lock().clone()
     }
 
     /// Returns whether no record of a table before this position is still to be purged, or can still be rolled back.
@@ -212,7 +213,7 @@ impl State {
     }
 
     /// Skips the slice at the current position, in which nothing is to be purged.
-    pub(super) fn skip_if_locked(&mut self, slice: u64, slice_bytes: u64, youngest: TrxId) {
+    pub(super) fn skip_slice(&mut self, slice: u64, slice_bytes: u64, youngest: TrxId) {
         // A pending walk needs each record of its transaction to find the record before. There may be one here, which
         // may extend into the next slice.
         for (_, passed) in self.left.range_mut(..=youngest) {

@@ -78,7 +78,7 @@ pub(in crate::txn) fn log_for(context: &UndoContext, record: &UndoRecord) -> Res
 ///
 /// # Errors
 /// Damage, I/O; it may be repeated.
-pub(in crate::txn) fn roll_back(
+pub(in crate::txn) fn undo(
     context: &UndoContext,
     followers: &Followers,
     stream: &Stream,
@@ -93,13 +93,11 @@ pub(in crate::txn) fn roll_back(
         Body::Row { space, key, change, touches } => {
             for touch in touches.iter().rev() {
                 if let Some(tree) = context.tree(touch.space) {
-                    unless_dropped(roll_back_touch(&tree, version, touch))?;
+                    unless_dropped(undo_touch(&tree, version, touch))?;
                 }
             }
             let done = match context.tree(*space).map(Tree::with_log_reserved) {
-                Some(tree) => {
-                    unless_dropped(roll_back_row(followers, &tree, version, key, change, stream, at))?
-                }
+                Some(tree) => unless_dropped(undo_row(followers, &tree, version, key, change, stream, at))?,
                 None => false,
             };
             if !done {
@@ -140,7 +138,7 @@ pub(in crate::txn) fn merge(tree: &Tree, key: &[u8]) {
     }
 }
 
-fn roll_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
+fn undo_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
     let mut mtr = Mtr::begin(tree.store())?;
     let mut located = tree.seek_for_change(&mut mtr, &touch.key, None)?;
     if !carries(located.header(), version) {
@@ -161,7 +159,7 @@ fn roll_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<b
 }
 
 /// Restores the clustered entry and marks the record, in one mini-transaction; then notifies the follower of the table.
-fn roll_back_row(
+fn undo_row(
     followers: &Followers,
     tree: &Tree,
     version: EntryHeader,

@@ -467,6 +467,7 @@ impl Stream {
     /// # Errors
     /// I/O. The mini-transaction is unchanged then.
     pub(in crate::txn) fn latch_mark(&self, mtr: &mut Mtr<'_>, at: u64) -> Result<(Slot, PageOp<'static>)> {
+        debug_assert!(at < self.end(), "a record is marked that the stream does not have");
         let (slice, page, offset) = self.locate(at + 4);
         let space =
             self.space(slice).ok_or_else(|| self.damaged(at, "the slice of a record in use is gone"))?;
@@ -715,6 +716,7 @@ impl Appender<'_> {
     pub fn write(&mut self, mtr: &mut Mtr<'_>, place: Place, record: &[u8]) -> UndoPos {
         debug_assert!(place.at == self.end.next, "a record is written at the end of its stream");
         debug_assert!(self.stream.end() == place.at, "readers see the end of the stream");
+        debug_assert!(HEAD + record.len() <= LONGEST, "a record would be read back as damaged");
         let mut bytes = Vec::with_capacity(HEAD + record.len());
         bytes.extend_from_slice(&((HEAD + record.len()) as u32).to_le_bytes());
         bytes.push(0);

@@ -3,7 +3,7 @@
 //! **Purpose.** Before a batch is written, missing files of its tablespaces are created, and large files grow. After it
 //! the files are synced, and new files are recorded in the log.
 //!
-//! **Invariants.** A tablespace's file is created at the first flush. It is [`FileState::Made`] when its name and
+//! **Invariants.** A tablespace's file is created at the first flush. It is [`FileState::Durable`] when its name and
 //! content are durable and its log record is appended. One lock guards the decisions whether a tablespace gets a file,
 //! and whether a dropped one has a file to delete. So no file is created after [`BufferPool::file_of_dropped`].
 
@@ -55,7 +55,7 @@ impl Files {
 
 impl BufferPool {
     /// Creates the files of tablespaces that have none. Returns those that cannot be created, with the error.
-    pub(super) fn make_files(&self, spaces: &Spaces<'_>) -> BTreeMap<SpaceId, DiskError> {
+    pub(super) fn create_files(&self, spaces: &Spaces<'_>) -> BTreeMap<SpaceId, DiskError> {
         let mut unmade = BTreeMap::new();
         if spaces.values().all(|space| space.file() != FileState::None) {
             return unmade;
@@ -139,10 +139,15 @@ impl BufferPool {
         let _room = self.context.log.admit_freeing(group.log_bytes())?;
         let appending = self.context.log.begin_group();
         let (start, _) = appending.append(group.bytes())?;
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            self.context.log.low_water_mark() <= start,
+            "the log is cut off above the record of a file that the catalog does not have"
+        );
         let mut files = self.files.lock();
         for space in new {
             files.note(space.id(), start);
-            space.set_file(FileState::Made);
+            space.set_file(FileState::Durable);
         }
         drop(files);
         drop(appending);
@@ -154,7 +159,7 @@ impl BufferPool {
     ///
     /// # Errors
     /// A failing sync poisons the database.
-    pub fn log_files_made(&self) -> Result<()> {
+    pub fn sync_created_files(&self) -> Result<()> {
         let created: Vec<_> =
             self.spaces().into_iter().filter(|space| space.file() == FileState::Created).collect();
         for some in created.chunks(SPACES_PER_ROUND) {

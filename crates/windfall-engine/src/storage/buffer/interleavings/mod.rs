@@ -106,7 +106,7 @@ impl Prepared {
         let disk = self.disk.restart(Survive::Everything);
         let control = ControlFile::open(Arc::new(disk.clone()), Health::new()).unwrap();
         let base = base(disk, control, self.end, frames);
-        base.spaces.iter().for_each(|space| space.set_file(FileState::Made));
+        base.spaces.iter().for_each(|space| space.set_file(FileState::Durable));
         base
     }
 }

@@ -1,5 +1,7 @@
 //! Each rule by itself.
 
+use std::thread;
+
 use super::*;
 
 #[test]
@@ -292,6 +294,42 @@ fn two_inserts_into_two_locked_ranges_are_a_deadlock() {
     assert!(summary.contains("held keys from \"b\" to before \"d\\x00\" of tablespace 20"), "{summary}");
     desk.locks.end(a);
     assert!(desk.was_served(b));
+    desk.close(all);
+}
+
+/// Such a call probably waits until its timeout: it may have been meant to be part of that transaction.
+#[test]
+fn a_call_outside_of_transactions_learns_of_a_holder_of_its_own_thread() {
+    let desk = TestLocks::new();
+    let all @ [own, other, me] = &desk.lock_owners();
+    own.begin_call(desk.locks.begin_call());
+    thread::scope(|scope| {
+        scope.spawn(|| other.begin_call(desk.locks.begin_call())).join().unwrap();
+    });
+    assert!(desk.ask(own, shared("a")) && desk.ask(other, shared("a")) && desk.ask(other, shared("b")));
+    desk.locks.lock_range(own, SPACE, Bound::Included(b"m"), Bound::Unbounded);
+    let named = |wanted| match desk.try_now(me, wanted) {
+        Err(LockError::Busy(blockers)) => blockers.own(),
+        taken => panic!("{taken:?}"),
+    };
+    assert_eq!(named(exclusive("a")), Some(own.id()), "it holds the row beside another one");
+    assert_eq!(named(insert("z")), Some(own.id()), "it holds the range");
+    assert_eq!(named(exclusive("b")), None, "the holder made its last call on another thread");
+    assert!(!desk.ask(own, exclusive("b")));
+    assert_eq!(named(exclusive("b")), None, "it only waits for the row");
+    assert!(desk.locks.interrupt_wait(own.id()) && desk.outcome(own).is_some());
+    // A wait that has timed out says the same.
+    assert!(!desk.ask(me, exclusive("a")));
+    let now = desk.env.now();
+    match desk.locks.step(|table| table.end_wait(me, now, now)) {
+        Err(LockError::TimedOut { blockers, .. }) => assert_eq!(blockers.own(), Some(own.id())),
+        outcome => panic!("{outcome:?}"),
+    }
+    own.forget_thread();
+    assert_eq!(named(exclusive("a")), None, "its transaction accepts no more calls");
+    own.begin_call(desk.locks.begin_call());
+    me.begin_call(desk.locks.begin_call());
+    assert_eq!(named(exclusive("a")), None, "a call of a transaction is part of that one");
     desk.close(all);
 }
 

@@ -1,7 +1,7 @@
 //! The rollback of a transaction, as a whole or in part.
 //!
 //! **Purpose.** Reads the records of a transaction from the last to the first and undoes each of them
-//! (`undo::rollback`).
+//! (`undo::rollback`). A transaction, or a part of it, is *rolled back*; a record is *undone*.
 //!
 //! **Invariants.** It may be interrupted and restarted at any point. The records that were undone stay in the chain of
 //! the transaction, marked: a later rollback skips them, and purge visits them for what they have left. A rollback that
@@ -53,11 +53,13 @@ impl Trx<'_> {
     /// # Errors
     /// The failure that stops it: unless the database has stopped, the rollback continues in the background.
     pub fn rollback(mut self) -> Result<Lsn> {
-        self.roll_back(RollbackCaller::Outside)
+        self.roll_back_whole(RollbackCaller::Outside)
     }
 
-    pub(in crate::txn) fn roll_back(&mut self, caller: RollbackCaller) -> Result<Lsn> {
-        match buffer::with_reserved_frames(|| self.roll_back_all(caller)) {
+    /// As [`Trx::rollback`], for a caller that keeps the transaction.
+    pub(in crate::txn) fn roll_back_whole(&mut self, caller: RollbackCaller) -> Result<Lsn> {
+        debug_assert!(!self.disarmed, "transaction {} is rolled back after its end", self.state.id);
+        match buffer::with_reserved_frames(|| self.undo_all_records(caller)) {
             Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
             done => {
                 self.end();
@@ -68,7 +70,7 @@ impl Trx<'_> {
 
     /// Hands the transaction over to the background.
     fn hand_over(&mut self, error: &Error) -> Error {
-        self.ended = true;
+        self.disarmed = true;
         self.reservation = None;
         let id = self.state.id;
         tracing::warn!(trx = id.0, %error, "a transaction could not be rolled back at once");
@@ -85,15 +87,15 @@ impl Trx<'_> {
     /// # Errors
     /// The failure that stops it; the transaction is [broken](Trx::broken) then.
     pub fn roll_back_to(&mut self, savepoint: &Savepoint) -> Result<()> {
-        self.roll_back_since(savepoint, RollbackCaller::Outside)
+        self.roll_back_part(savepoint, RollbackCaller::Outside)
     }
 
     /// The same for the changes of a call that is still inside its gate.
     pub(in crate::txn) fn roll_back_call(&mut self, savepoint: &Savepoint) -> Result<()> {
-        self.roll_back_since(savepoint, RollbackCaller::Inside)
+        self.roll_back_part(savepoint, RollbackCaller::Inside)
     }
 
-    fn roll_back_since(&mut self, savepoint: &Savepoint, caller: RollbackCaller) -> Result<()> {
+    fn roll_back_part(&mut self, savepoint: &Savepoint, caller: RollbackCaller) -> Result<()> {
         if !self.has_changed_since(savepoint) {
             return Ok(());
         }
@@ -102,12 +104,17 @@ impl Trx<'_> {
             "transaction {} is rolled back to a later state",
             self.state.id
         );
+        debug_assert!(
+            savepoint.temporary.len() <= self.state.temporary.len(),
+            "transaction {} has lost a stream since a savepoint",
+            self.state.id
+        );
         self.state.rolled_back += 1;
         let lock_owner = self.lock_owner()?;
         let keep = |space: SpaceId, key: &[u8]| {
             self.transactions.lock_manager().make_explicit(&lock_owner, RowName { space, key: key.into() });
         };
-        let done = buffer::with_reserved_frames(|| self.roll_back_after(savepoint, caller, &keep));
+        let done = buffer::with_reserved_frames(|| self.undo_records_after(savepoint, caller, &keep));
         self.broken = done.as_ref().err().cloned();
         done
     }
@@ -119,7 +126,7 @@ impl Trx<'_> {
         from: &mut Option<UndoPos>,
         records: usize,
     ) -> (Option<Suspended>, Result<RollbackStep>) {
-        match buffer::with_reserved_frames(|| self.roll_back_some(from, records)) {
+        match buffer::with_reserved_frames(|| self.undo_some_records(from, records)) {
             Ok(None) => {
                 self.end();
                 (None, Ok(RollbackStep::Advanced))
@@ -130,13 +137,17 @@ impl Trx<'_> {
     }
 
     /// Returns the outcome of the step, unless the rollback is complete.
-    fn roll_back_some(&mut self, from: &mut Option<UndoPos>, records: usize) -> Result<Option<RollbackStep>> {
+    fn undo_some_records(
+        &mut self,
+        from: &mut Option<UndoPos>,
+        records: usize,
+    ) -> Result<Option<RollbackStep>> {
         let mut pos = match (*from, self.logged()) {
             (Some(pos), _) => pos,
             (None, logged) => {
                 self.revoke_prepare()?;
                 // No check examines temporary tables.
-                self.roll_back_temporary(&Savepoint::default(), RollbackCaller::Outside, &|_, _| {})?;
+                self.undo_temporary_records(&Savepoint::default(), RollbackCaller::Outside, &|_, _| {})?;
                 logged.map_or(UndoPos::NONE, |(_, last)| last)
             }
         };
@@ -145,7 +156,7 @@ impl Trx<'_> {
                 if pos == UndoPos::NONE {
                     break;
                 }
-                let previous = self.roll_back_one(stream, pos, RollbackCaller::Background, &|_, _| {})?;
+                let previous = self.undo_record(stream, pos, RollbackCaller::Background, &|_, _| {})?;
                 let Some(previous) = previous else { return Ok(Some(RollbackStep::Blocked)) };
                 (pos, *from) = (previous, Some(previous));
             }
@@ -157,9 +168,9 @@ impl Trx<'_> {
         Ok(None)
     }
 
-    fn roll_back_all(&mut self, caller: RollbackCaller) -> Result<Lsn> {
+    fn undo_all_records(&mut self, caller: RollbackCaller) -> Result<Lsn> {
         self.revoke_prepare()?;
-        self.roll_back_after(&Savepoint::default(), caller, &|_, _| {})?;
+        self.undo_records_after(&Savepoint::default(), caller, &|_, _| {})?;
         self.log_end_of_rollback()
     }
 
@@ -171,23 +182,23 @@ impl Trx<'_> {
         self.end_on_its_own()
     }
 
-    /// Rolls back to a savepoint, the last record first. `keep` is called with each row before it is rolled back. The
-    /// records stay in the chain of the transaction: purge visits them for what they have left.
-    fn roll_back_after(
+    /// Undoes the records after a savepoint, the last one first. `keep` is called with each row before its record is
+    /// undone. The records stay in the chain of the transaction: purge visits them for what they have left.
+    fn undo_records_after(
         &self,
         savepoint: &Savepoint,
         caller: RollbackCaller,
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<()> {
-        self.roll_back_temporary(savepoint, caller, keep)?;
+        self.undo_temporary_records(savepoint, caller, keep)?;
         let Some((stream, mut pos)) = self.logged() else { return Ok(()) };
         while pos != savepoint.logged && pos != UndoPos::NONE {
-            pos = self.roll_back_one(stream, pos, caller, keep)?.expect("only the background does not wait");
+            pos = self.undo_record(stream, pos, caller, keep)?.expect("only the background does not wait");
         }
         Ok(())
     }
 
-    fn roll_back_temporary(
+    fn undo_temporary_records(
         &self,
         savepoint: &Savepoint,
         caller: RollbackCaller,
@@ -197,7 +208,7 @@ impl Trx<'_> {
             let first = savepoint.temporary.get(n).copied().unwrap_or_default();
             let mut pos = *last;
             while pos != first && pos != UndoPos::NONE {
-                pos = match self.roll_back_one(stream, pos, caller, keep) {
+                pos = match self.undo_record(stream, pos, caller, keep) {
                     // The session of these tables has ended, and the tables are dropped.
                     Err(Error::TableDropped(_)) => break,
                     previous => previous?.expect("it waits while the table is quiesced"),
@@ -209,7 +220,7 @@ impl Trx<'_> {
 
     /// Undoes one record, unless it is gone or was undone before. Returns the record before it. Returns `None` if the
     /// worker would have to wait because the table is quiesced or its follower has no room.
-    fn roll_back_one(
+    fn undo_record(
         &self,
         stream: &Stream,
         pos: UndoPos,
@@ -247,16 +258,10 @@ impl Trx<'_> {
         let asks = self.rollback_space != RollbackSpace::Ahead && stream.durability() == Durability::Logged;
         let bytes = if asks { rollback::log_for(self.transactions.undo_context(), &record)? } else { 0 };
         let _room = if asks { self.rollback_space.room(self.transactions.log(), bytes)? } else { None };
-        rollback::roll_back(
-            self.transactions.undo_context(),
-            self.transactions.followers(),
-            stream,
-            at,
-            &record,
-        )
-        .inspect_err(|_| {
-            self.transactions.rollbacks().note_partial_change(self.state.id, record.body.table());
-        })?;
+        rollback::undo(self.transactions.undo_context(), self.transactions.followers(), stream, at, &record)
+            .inspect_err(|_| {
+                self.transactions.rollbacks().note_partial_change(self.state.id, record.body.table());
+            })?;
         Ok(Some(record.previous))
     }
 }

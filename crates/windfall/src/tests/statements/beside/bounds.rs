@@ -17,6 +17,7 @@ use crate::{
         work::{self, Work},
     },
     tests::statements::{index, open, options, row, rows_by_index, rows_of},
+    txn::Follower,
 };
 
 /// Builds an index on table `t`, and calls `act` at each point of the build.
@@ -34,7 +35,7 @@ fn change(db: &Database, trx: &Transaction, rows: impl Iterator<Item = u64>) {
 }
 
 fn is_full(table: &Table) -> bool {
-    table.inner.look(|schema| schema.building.as_ref().is_some_and(|building| building.is_full()))
+    table.inner.look(|schema| schema.building.as_ref().is_some_and(|building| Follower::is_full(&**building)))
 }
 
 /// Changes and rollbacks that are faster than the index build wait for room, and continue when there is some.
@@ -94,7 +95,7 @@ fn changes_that_are_faster_than_the_index_build_wait_for_room() {
                     assert!(!is_over.load(SeqCst), "{what}: it does not wait");
                     thread::yield_now();
                 }
-                let bytes = building.bytes();
+                let bytes = building.noted_bytes();
                 assert!((most..most + 300).contains(&bytes), "{what}: {bytes} bytes are noted");
             });
             built.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -137,11 +138,12 @@ fn the_background_waits_for_room_in_its_own_table_alone() {
         }
         let table = handle.table("t").unwrap();
         let building = table.inner.look(|schema| schema.building.clone()).unwrap();
-        (0..12u8).for_each(|n| crate::txn::Follower::note(&*building, &[n], None, Some(&[n; 9])));
+        (0..12u8).for_each(|n| Follower::note(&*building, &[n], None, Some(&[n; 9])));
         assert!(is_full(&table) && handle.metrics().rollbacks_pending == 2);
         world.run_workers(2_000);
         assert_eq!(handle.metrics().rollbacks_pending, 1, "the other one has nothing to do with the index");
-        assert!(building.bytes() < 1_000, "{} bytes are noted", building.bytes());
+        let bytes = building.noted_bytes();
+        assert!(bytes < 1_000, "{bytes} bytes are noted");
         was_seen.store(true, SeqCst);
     });
     built.unwrap();
@@ -459,13 +461,13 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
         }
         let building = handle.inner.look(|schema| schema.building.clone()).unwrap();
         let mut left = come(round);
-        while left > 0 && !building.is_full() {
+        while left > 0 && !Follower::is_full(&*building) {
             noted += 1;
             building.note(&noted.to_be_bytes(), None, Some(&value(noted, false)));
             left -= 1;
         }
         let (is_open, count) =
-            (!transactions.lock_manager().is_any_table_locked([space].into_iter()), building.count());
+            (!transactions.lock_manager().is_any_table_locked([space].into_iter()), building.noted());
         let mut seen = last_seen.lock();
         *seen = (if is_open { round } else { seen.0 }, count);
     });
@@ -583,7 +585,7 @@ fn an_index_is_refused_for_the_first_reason() {
             assert_eq!(handle.metrics().rollbacks_pending, 1);
             // There is nothing to settle then, so settling does not find out that the database has stopped.
             let building = rows_of_trx.inner.look(|schema| schema.building.clone()).unwrap();
-            assert!(!building.take().is_empty());
+            assert!(!building.lose_notes().is_empty());
             drop(handle.engine().pool.context().health.poison("the log cannot be written"));
             world.advance(PATIENT);
         }
