@@ -374,7 +374,7 @@ impl Scope {
         self.await_log(end, mode)
     }
 
-    fn await_log(&self, end: Lsn, mode: FlushLog) -> Result<()> {
+    fn await_log(&self, end: Option<Lsn>, mode: FlushLog) -> Result<()> {
         self.engine.await_log(end, mode)?;
         self.engine.env.yield_point();
         Ok(())

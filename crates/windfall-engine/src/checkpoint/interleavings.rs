@@ -76,7 +76,7 @@ fn a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss() {
         let dropper = run(|base| {
             let end = base.change(0, PAGES[0]).unwrap();
             let (_, dropped) = base.pool.context().log.begin_group().append(&[1; 8]).unwrap();
-            base.pool.detach(&base.spaces[0], dropped);
+            base.pool.detach(&base.spaces[0], Some(dropped));
             while base.pool.reclaim_step(&mut |_| {}) {}
             (end, dropped)
         });
@@ -149,7 +149,7 @@ fn what_has_ended_is_not_found_unfinished() {
         pool.files_to_record(16).into_iter().for_each(|space| pool.file_recorded(space));
         let worker = spawn(move || checkpointer.checkpoint(false).unwrap());
         let id = trx.id();
-        let end = trx.commit().unwrap();
+        let end = trx.commit().unwrap().unwrap();
         pool.context().log.sync_to(end).unwrap();
         let look = || {
             let disk: Arc<dyn Disk> = Arc::new(base.disk.survivor(Survive::Nothing));

@@ -190,18 +190,22 @@ impl<'a> MiniTransaction<'a, ClassicPool> for Mini<'a> {
         self.freed.push((handle.clone(), self.page_no(page)));
     }
 
-    fn commit(mut self) -> Result<Lsn> {
+    fn commit(mut self) -> Result<Option<Lsn>> {
         if !self.applied {
-            return Ok(Lsn::ZERO);
+            return Ok(None);
         }
         let log = &self.pool.context.log;
         let appending = log.begin_group();
         let logged = !self.group.is_empty();
-        let (start, end) =
-            if logged { appending.append(self.group.bytes())? } else { (log.end(), Lsn::ZERO) };
+        let (start, end) = if logged {
+            let (start, end) = appending.append(self.group.bytes())?;
+            (start, Some(end))
+        } else {
+            (log.end(), None)
+        };
         for memo in self.pages.iter().flatten().filter(|memo| memo.changed) {
             if !memo.handle.space.temporary {
-                memo.pin.page().set_lsn(end);
+                memo.pin.page().set_lsn(end.expect("a change of a logged page is in the group"));
             }
             self.pool.mark_dirty(memo.pin.frame, start);
         }

@@ -380,12 +380,12 @@ impl BufferPool {
 
     /// Forgets the torn pages of dropped tablespaces.
     fn forget_dropped(&self, flusher: &mut Flusher) -> Result<()> {
-        let dropped = flusher.torn.iter().filter(|torn| torn.space.is_dropped());
-        if let Some(lsn) = dropped.map(|torn| torn.space.drop_lsn()).max() {
-            // If a crash undoes the drop, its pages must be whole.
+        // If a crash undoes a drop, its pages must be whole.
+        if let Some(lsn) = flusher.torn.iter().filter_map(|torn| torn.space.drop_lsn()).max() {
             self.context.log.sync_to(lsn)?;
-            flusher.torn.retain(|torn| torn.space.drop_lsn() > lsn);
         }
+        let durable = self.context.log.durable();
+        flusher.torn.retain(|torn| !torn.space.is_durably_dropped(durable));
         Ok(())
     }
 

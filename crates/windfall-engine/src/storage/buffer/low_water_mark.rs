@@ -109,7 +109,7 @@ impl LowWaterMark {
     /// dropped, leaves the list: `None`.
     fn oldest_of(space: &Space, durable: Lsn, key: Lsn) -> Option<Lsn> {
         let dirty = space.dirty.lock();
-        let oldest = dirty.oldest().filter(|_| !(space.is_dropped() && space.drop_lsn() <= durable));
+        let oldest = dirty.oldest().filter(|_| !space.is_durably_dropped(durable));
         debug_assert!(
             oldest.is_none_or(|oldest| key <= oldest),
             "the log may be cut off above a change of tablespace {} that is not on disk",
@@ -195,7 +195,7 @@ mod tests {
         write(&spaces[0], PageNo(1), Lsn(100));
         assert_eq!(low_water_mark.oldest(Lsn(0), Lsn::MAX), Lsn(101));
         // A tablespace is left out once its drop is durable.
-        spaces[1].mark_dropped(Lsn(500));
+        spaces[1].mark_dropped(Some(Lsn(500)));
         assert_eq!(low_water_mark.oldest(Lsn(499), Lsn::MAX), Lsn(101));
         assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Lsn(102));
         assert_eq!(

@@ -368,10 +368,11 @@ impl BufferPool {
         self.directory.all()
     }
 
-    /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop. Nothing in the pool
-    /// is visited. The frames are reused from now on, and the file is deleted once the log is durable up to `lsn`. A
-    /// tablespace that never had a page has neither frames nor a file. Returns whether this call dropped it.
-    pub fn detach(&self, space: &Arc<Space>, lsn: Lsn) -> bool {
+    /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop, if it was logged.
+    /// Nothing in the pool is visited. The frames are reused from now on, and the file is deleted once the log is
+    /// durable up to `lsn`. A tablespace that never had a page has neither frames nor a file. Returns whether this call
+    /// dropped it.
+    pub fn detach(&self, space: &Arc<Space>, lsn: Option<Lsn>) -> bool {
         let dropped = space.mark_dropped(lsn);
         if dropped && space.close_directory_entry() {
             self.reclaimer.push(space.clone());

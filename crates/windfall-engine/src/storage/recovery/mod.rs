@@ -453,7 +453,7 @@ fn space_of(pool: &BufferPool, scan: &Scan, files: &Files, id: SpaceId) -> Resul
         return Ok(space);
     }
     let space = pool.attach(id, Durability::Logged);
-    attach_file(pool, &space, files.contains(&id), scan.made.get(&id).copied())?;
+    attach_file(pool, &space, files.contains(&id), scan.made.get(&id).copied().map(FileRecord::Log))?;
     Ok(space)
 }
 
@@ -616,19 +616,32 @@ impl Replay<'_> {
     }
 }
 
-/// Records what is known of a tablespace's file. `made` is the LSN at which the log records its creation, or zero when
-/// a record of the system tree does.
+/// Where it is recorded that a tablespace's file was created durably.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileRecord {
+    /// In the log, at this LSN.
+    Log(Lsn),
+    /// In the system tree, or, for the file of that tree, in the control file.
+    Permanent,
+}
+
+/// Records what is known of a tablespace's file: whether it exists, and what records that it was made.
 ///
 /// # Errors
 /// [`DiskError::Missing`] when it was created and does not exist.
-pub fn attach_file(pool: &BufferPool, space: &Arc<Space>, exists: bool, made: Option<Lsn>) -> Result<()> {
+pub fn attach_file(
+    pool: &BufferPool,
+    space: &Arc<Space>,
+    exists: bool,
+    made: Option<FileRecord>,
+) -> Result<()> {
     match (exists, made) {
         (false, Some(_)) => {
             let path = pool.context().disk.path(FileName::Data(space.id()));
             return Err(DiskError::Missing { path }.into());
         }
-        (true, Some(lsn)) => {
-            if lsn > Lsn::ZERO {
+        (true, Some(record)) => {
+            if let FileRecord::Log(lsn) = record {
                 pool.file_was_made(space.id(), lsn);
             }
             space.set_file(FileState::Made);

@@ -108,7 +108,7 @@ impl Base {
     }
 
     fn commit(&self, mtr: Mtr<'_>) -> Result<()> {
-        let end = mtr.commit()?;
+        let end = mtr.commit()?.unwrap();
         self.pool.context().log.sync_to(end)
     }
 }
@@ -231,9 +231,9 @@ impl Run<'_> {
                 self.dropped.push(id);
                 let mut mtr = Mtr::begin(&pool)?;
                 mtr.record(&Record::Drop { spaces: vec![SpaceId(id)].into() });
-                let end = mtr.commit()?;
+                let end = mtr.commit()?.unwrap();
                 pool.context().log.sync_to(end)?;
-                pool.detach(&space, end);
+                pool.detach(&space, Some(end));
                 while pool.reclaim_step(&mut drop) {}
             }
             Step::Checkpoint => drop(self.base.checkpointer.checkpoint(false)?),
@@ -362,7 +362,7 @@ fn a_drop_under_the_hands_of_purge_does_not_stop_the_database() {
     let first = mtr.latch(&space, PageNo(1)).unwrap();
     let first = tablespace::prepare_free(&mut mtr, &space, first).unwrap();
     tablespace::free(&mut mtr, &space, first);
-    base.pool.detach(&space, Lsn::ZERO);
+    base.pool.detach(&space, None);
     assert!(mtr.latch(&space, PageNo(2)).is_err());
     drop(mtr);
     assert!(base.pool.context().health.check().is_ok());
@@ -768,8 +768,8 @@ fn a_full_log_makes_the_deleter_sync_a_drop() {
     base.checkpointer.checkpoint_all(false).unwrap();
     let mut mtr = Mtr::begin(pool).unwrap();
     mtr.record(&Record::Drop { spaces: vec![space.id()].into() });
-    let dropped = mtr.commit().unwrap();
-    pool.detach(&space, dropped);
+    let dropped = mtr.commit().unwrap().unwrap();
+    pool.detach(&space, Some(dropped));
     while pool.reclaim_step(&mut |space| deleter.push(&space)) {}
 
     let _ = deleter.step();

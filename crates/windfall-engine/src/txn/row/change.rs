@@ -43,9 +43,16 @@ use crate::{
     },
 };
 
+/// A row was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The LSN after the change, unless its table is temporary.
+    pub end: Option<Lsn>,
+}
+
 /// Changes a row. With `last` the end of the transaction is logged with the last change, and the transaction has then
-/// ended; it has also ended if the change fails. Returns the LSN after the change; `None` if there was no row to
-/// delete, in which case nothing is logged.
+/// ended; it has also ended if the change fails. Returns `None` if there was no row to delete, in which case nothing is
+/// logged.
 ///
 /// If the call fails its changes are rolled back. A blocked call keeps a long value that it has written, in `edit`.
 ///
@@ -61,7 +68,7 @@ pub fn change<'e: 't, 't>(
     key: &[u8],
     edit: &mut Edit<'_>,
     last: bool,
-) -> Result<Option<Lsn>, Stop> {
+) -> Result<Option<Changed>, Stop> {
     let transactions = trx.transactions();
     if target.durability() == Durability::Logged && !transactions.undo_limit().has_room() {
         return Err(Stop::Blocked(Blocked::Undo));
@@ -112,7 +119,7 @@ fn try_change<'e: 't, 't>(
     edit: &mut Edit<'_>,
     last: bool,
     kept: &mut Savepoint,
-) -> Result<Option<Lsn>, Stop> {
+) -> Result<Option<Changed>, Stop> {
     let tree = target.clustered;
     check_length(tree, key, || target.owner())?;
     let length = edit.length();
@@ -170,16 +177,16 @@ fn try_change<'e: 't, 't>(
         trx.transactions().undo_context().failpoint.pass()?;
         end = change_secondary(trx, planned, version, last && n + 1 == count)?;
     }
-    Ok(Some(end))
+    Ok(Some(Changed { end }))
 }
 
-/// Changes a secondary entry. Returns the LSN.
+/// Changes a secondary entry. Returns the LSN, if that was logged.
 fn change_secondary(
     trx: &Trx<'_>,
     planned: &Planned<'_>,
     version: EntryHeader,
     last: bool,
-) -> Result<Lsn, Stop> {
+) -> Result<Option<Lsn>, Stop> {
     let Planned { tree, touch } = planned;
     debug_assert!(tree.space().id() == touch.space, "undo names the tree that is changed");
     let mut mtr = Mtr::begin(tree.store())?;

@@ -66,18 +66,19 @@ enum Obstacle {
 
 /// The outcome of an attempt.
 enum Attempt {
-    /// The entry has this version now, and the log ends here.
-    Changed(EntryHeader, Lsn),
+    /// The entry has this version now. The LSN after its group, if it was logged.
+    Changed(EntryHeader, Option<Lsn>),
     Stopped(Obstacle),
 }
 
 impl<'t> ClusteredChange<'_, 't> {
-    /// Changes the entry. Returns the new version and the LSN; `None` if there is no row to delete.
+    /// Changes the entry. Returns the new version, and the LSN if it was logged; `None` if there is no row
+    /// to delete.
     pub(super) fn apply<'e: 't>(
         &self,
         trx: &mut Trx<'e>,
         plan: &mut Plan<'_>,
-    ) -> Result<Option<(EntryHeader, Lsn)>, Stop> {
+    ) -> Result<Option<(EntryHeader, Option<Lsn>)>, Stop> {
         loop {
             match self.attempt(trx, plan)? {
                 Attempt::Changed(version, end) => return Ok(Some((version, end))),

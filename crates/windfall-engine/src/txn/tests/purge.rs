@@ -401,7 +401,7 @@ fn rows_of_a_dropped_table_are_passed_over() {
     let long = vec![7; 5000];
     change(&mut trx, &target, b"x", Some(&long)).unwrap();
     for tree in [&base.clustered, &base.unique, &base.plain] {
-        base.pool.detach(tree.space(), base.pool.context().log.end());
+        base.pool.detach(tree.space(), Some(base.pool.context().log.end()));
     }
     trx.rollback().unwrap();
     base.purge_all();

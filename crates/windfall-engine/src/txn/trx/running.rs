@@ -368,18 +368,18 @@ impl<'e> Trx<'e> {
     }
 
     /// Prepares the transaction: from now on it survives a crash, by this name, and no more changes are allowed.
-    /// Returns the LSN to wait for; [`Lsn::ZERO`] if it has logged nothing, and so has nothing to lose.
+    /// Returns the LSN to wait for; `None` if it has logged nothing, and so has nothing to lose.
     ///
     /// # Errors
     /// A full disk, or more names than a checkpoint can note: the transaction continues as if this had not been called.
-    pub fn prepare(&mut self, name: &Arc<[u8]>) -> Result<Lsn> {
+    pub fn prepare(&mut self, name: &Arc<[u8]>) -> Result<Option<Lsn>> {
         debug_assert!(
             !self.ended && !self.state.prepared,
             "a transaction is prepared twice, or after its end"
         );
         self.ensure_id()?;
         if self.logged().is_none() {
-            return Ok(Lsn::ZERO);
+            return Ok(None);
         }
         let log = self.transactions.log();
         // Log to prepare and to revoke that.
@@ -394,14 +394,14 @@ impl<'e> Trx<'e> {
     }
 
     /// Revokes the prepare, because a transaction that is partly rolled back must not be committed after a crash.
-    /// Returns the LSN up to which the log must be durable so that recovery does not find it prepared; [`Lsn::ZERO`] if
-    /// it was not.
+    /// Returns the LSN up to which the log must be durable so that recovery does not find it prepared; `None` if it was
+    /// not.
     ///
     /// # Errors
     /// A full disk: it is still prepared.
-    pub fn revoke_prepare(&mut self) -> Result<Lsn> {
+    pub fn revoke_prepare(&mut self) -> Result<Option<Lsn>> {
         if !self.state.prepared {
-            return Ok(Lsn::ZERO);
+            return Ok(None);
         }
         let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
         // This comes first: a checkpoint that reads the table in between relies on the record, which is above its
@@ -412,31 +412,31 @@ impl<'e> Trx<'e> {
         Ok(end)
     }
 
-    fn log_prepared(&self, name: &[u8]) -> Result<Lsn> {
+    fn log_prepared(&self, name: &[u8]) -> Result<Option<Lsn>> {
         let mut mtr = Mtr::begin(self.transactions.pool())?;
         mtr.record(&Record::TrxPrepare { trx: self.state.id, xid: name.into() });
         mtr.commit()
     }
 
-    /// Commits. Returns the LSN to wait for; [`Lsn::ZERO`] if nothing was logged.
+    /// Commits. Returns the LSN to wait for, unless nothing was logged.
     ///
     /// # Errors
     /// If the log accepts no more records: the transaction has not ended then.
-    pub fn commit(&mut self) -> Result<Lsn> {
+    pub fn commit(&mut self) -> Result<Option<Lsn>> {
         let end = match self.logged() {
             Some(_) => {
                 let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
                 self.end_on_its_own()?
             }
-            None => Lsn::ZERO,
+            None => None,
         };
         self.end();
         Ok(end)
     }
 
-    fn end_on_its_own(&self) -> Result<Lsn> {
+    fn end_on_its_own(&self) -> Result<Option<Lsn>> {
         if self.logged().is_none() {
-            return Ok(Lsn::ZERO);
+            return Ok(None);
         }
         let mut mtr = Mtr::begin(self.transactions.pool())?;
         self.log_end(&mut mtr);

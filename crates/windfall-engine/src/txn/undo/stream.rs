@@ -36,7 +36,7 @@ use super::{position::undo_pos, purge_state::StreamPurge, readers::Readers, reco
 use crate::{
     buffer::{BufferPool, Durability, SharedPage, Space},
     error::{CorruptError, Error, Owner, Result},
-    ids::{Lsn, PageNo, SpaceId, TrxId, UndoPos},
+    ids::{PageNo, SpaceId, TrxId, UndoPos},
     log::{Log, Record},
     mtr::{Mtr, Slot},
     page::{Access, PageOp, PageType},
@@ -487,7 +487,7 @@ impl Stream {
                 _ => return Ok(false),
             }
         };
-        let mut end = Lsn::ZERO;
+        let mut end = None;
         let mut changes = [Change::remove(key_of(self.number, slice))];
         if self.durability == Durability::Logged {
             let mut mtr = Mtr::begin(&self.context.pool)?;
@@ -520,7 +520,7 @@ impl Stream {
             Durability::Logged => self.register(slice, &space),
         });
         if made.is_err() {
-            let mut end = Lsn::ZERO;
+            let mut end = None;
             if self.durability == Durability::Logged
                 && let Ok(mut mtr) = Mtr::begin(&context.pool)
             {
@@ -602,7 +602,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         if self.durability == Durability::Temporary {
             for space in self.slices.lock().values() {
-                self.context.pool.detach(space, Lsn::ZERO);
+                self.context.pool.detach(space, None);
             }
         }
     }

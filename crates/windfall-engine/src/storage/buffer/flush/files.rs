@@ -118,7 +118,9 @@ impl BufferPool {
                 Ok(()) => {}
                 // As for a page that could not be written: the drop must be durable, and then the file is not needed.
                 Err(_) if space.is_dropped() => {
-                    self.context.log.sync_to(space.drop_lsn())?;
+                    if let Some(lsn) = space.drop_lsn() {
+                        self.context.log.sync_to(lsn)?;
+                    }
                     continue;
                 }
                 Err(error) => return Err(poison(error)),

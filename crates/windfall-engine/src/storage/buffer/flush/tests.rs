@@ -17,7 +17,7 @@ use crate::{
 fn what_was_dropped_gets_no_file() {
     let (disk, pool) = new_pool(64);
     let [dropped, live] = [100, 101].map(|id| pool.attach(SpaceId(id), Durability::Logged));
-    pool.detach(&dropped, Lsn::ZERO);
+    pool.detach(&dropped, None);
     pool.make_files(&[&dropped, &live].map(|space| (space.id(), space)).into());
     let exists = |space: &Space| disk.len(FileName::Data(space.id())).unwrap().is_some();
     assert_eq!((exists(&dropped), exists(&live)), (false, true));

@@ -48,15 +48,15 @@ pub(in crate::txn) enum RollbackStep {
 }
 
 impl Trx<'_> {
-    /// Rolls back the whole transaction. Returns the LSN after it.
+    /// Rolls back the whole transaction. Returns the LSN after it, unless nothing was logged.
     ///
     /// # Errors
     /// The failure that stops it: unless the database has stopped, the rollback continues in the background.
-    pub fn rollback(mut self) -> Result<Lsn> {
+    pub fn rollback(mut self) -> Result<Option<Lsn>> {
         self.roll_back(RollbackCaller::Outside)
     }
 
-    pub(in crate::txn) fn roll_back(&mut self, caller: RollbackCaller) -> Result<Lsn> {
+    pub(in crate::txn) fn roll_back(&mut self, caller: RollbackCaller) -> Result<Option<Lsn>> {
         match buffer::with_reserved_frames(|| self.roll_back_all(caller)) {
             Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
             done => {
@@ -157,15 +157,15 @@ impl Trx<'_> {
         Ok(None)
     }
 
-    fn roll_back_all(&mut self, caller: RollbackCaller) -> Result<Lsn> {
+    fn roll_back_all(&mut self, caller: RollbackCaller) -> Result<Option<Lsn>> {
         self.revoke_prepare()?;
         self.roll_back_after(&Savepoint::default(), caller, &|_, _| {})?;
         self.log_end_of_rollback()
     }
 
-    fn log_end_of_rollback(&self) -> Result<Lsn> {
+    fn log_end_of_rollback(&self) -> Result<Option<Lsn>> {
         if self.logged().is_none() {
-            return Ok(Lsn::ZERO);
+            return Ok(None);
         }
         let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
         self.end_on_its_own()
