@@ -18,7 +18,7 @@ use crate::{
     env::{Env, Kind, Worker},
     error::{CorruptError, Error, Result},
     health::Health,
-    ids::{Lsn, PageNo, SpaceId},
+    ids::{Lsn, PageNo, SpaceId, TrxId, UndoPos},
     log::{Control, ControlFile, GroupWriter, Log, LogOptions, Record},
     mtr::Mtr,
     page::{PageOp, PageType},
@@ -776,7 +776,7 @@ fn a_full_log_makes_the_deleter_sync_a_drop() {
     assert!(log.durable() < dropped, "a log with room is not synced for a drop");
     while log.pressure() < 50 {
         let mut group = GroupWriter::default();
-        group.push(&Record::TrxTable { active: vec![Default::default(); 500] });
+        group.push(&Record::TrxTable { active: vec![(TrxId(1), UndoPos(8)); 500] });
         log.begin_group().append(group.bytes()).unwrap();
     }
     let _ = deleter.step();
