@@ -291,9 +291,7 @@ impl<A: Access> Table<A> {
                 Some(_) => {
                     transactions.versions().get_in(&call.clustered, key, Visibility::Newest, whole, value)
                 }
-                None => {
-                    transactions.versions().get_committed(&call.clustered, key, TrxId::NONE, whole, value)
-                }
+                None => transactions.versions().get_committed(&call.clustered, key, None, whole, value),
             }),
         };
         found.map_err(|error| self.with_owner(error))
@@ -447,9 +445,7 @@ impl<A: Access> Table<A> {
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
         match self.scope()? {
-            None => {
-                self.stream_out(key, Arc::new(self.engine.transactions.versions().view()), TrxId::NONE, out)
-            }
+            None => self.stream_out(key, Arc::new(self.engine.transactions.versions().view()), None, out),
             // The whole read is one call of the transaction, so `out` can make none in it: a rollback to a savepoint
             // could remove the very version that is being read, if the transaction has written it.
             Some(scope) => scope.call(|inner| {
@@ -466,7 +462,7 @@ impl<A: Access> Table<A> {
         &self,
         key: &[u8],
         view: Arc<ReadView>,
-        own: TrxId,
+        own: Option<TrxId>,
         out: &mut dyn io::Write,
     ) -> Result<Option<u64>> {
         let undo = self.undo.as_ref();

@@ -137,7 +137,7 @@ fn what_has_ended_is_not_found_unfinished() {
         let mut tail = trx.tail(None).unwrap();
         let body = Body::Overflow { space: SpaceId(7), first: PageNo(3) };
         let mut record = Vec::new();
-        UndoRecord { trx: trx.id(), previous: trx.previous(&tail), body }.encode(&mut record);
+        UndoRecord { trx: trx.id().unwrap(), previous: trx.previous(&tail), body }.encode(&mut record);
         trx.reserve(&mut tail, record.len()).unwrap();
         let mut mtr = Mtr::begin(&pool).unwrap();
         let place = tail.prepare(&mut mtr, record.len()).unwrap();
@@ -148,7 +148,7 @@ fn what_has_ended_is_not_found_unfinished() {
         pool.flush_all().unwrap();
         pool.files_to_record(16).into_iter().for_each(|space| pool.file_recorded(space));
         let worker = spawn(move || checkpointer.checkpoint(false).unwrap());
-        let id = trx.id();
+        let id = trx.id().unwrap();
         let end = trx.commit().unwrap().unwrap();
         pool.context().log.sync_to(end).unwrap();
         let look = || {

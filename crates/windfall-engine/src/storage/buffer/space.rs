@@ -64,7 +64,7 @@ pub struct Space {
     /// durable, the file and the log that the tablespace needs are kept.
     dropped: AtomicU64,
     file: AtomicU8,
-    /// The stamp of its creation: an older read view does not see it.
+    /// The stamp of its creation: an older read view does not see it. Zero is no stamp.
     created_at: AtomicU64,
     /// Whether it has any page: an empty tree has none.
     has_pages: AtomicBool,
@@ -86,15 +86,15 @@ pub struct Space {
 }
 
 impl Space {
-    /// Returns the stamp of its creation; [`TrxId::NONE`] is before all read views.
+    /// Returns the stamp of its creation; without one, it was created before all read views.
     #[inline]
-    pub fn created_at(&self) -> TrxId {
-        TrxId(self.created_at.load(Acquire))
+    pub fn created_at(&self) -> Option<TrxId> {
+        Some(self.created_at.load(Acquire)).filter(|stamp| *stamp != 0).map(TrxId)
     }
 
     /// Sets the stamp of its creation. Must be called before any thread can find it.
-    pub fn set_created_at(&self, stamp: TrxId) {
-        self.created_at.store(stamp.0, Release);
+    pub fn set_created_at(&self, stamp: Option<TrxId>) {
+        self.created_at.store(stamp.map_or(0, |stamp| stamp.0), Release);
     }
 
     /// Returns a tablespace without pages and file.
@@ -105,7 +105,7 @@ impl Space {
             slot: AtomicU32::new(UNKNOWN),
             dropped: AtomicU64::new(LIVE),
             file: AtomicU8::new(FileState::None as u8),
-            created_at: AtomicU64::new(TrxId::NONE.0),
+            created_at: AtomicU64::new(0),
             has_pages: AtomicBool::new(false),
             free_hint: AtomicU32::new(0),
             map_groups: AtomicU32::new(0),

@@ -156,7 +156,7 @@ impl Active {
                 let mut table = self.table.lock();
                 if let Some(trx) = self.ids.try_trx() {
                     let running = Running { since, ending: ending.clone(), ..Running::default() };
-                    debug_assert!(trx != TrxId::NONE, "zero is the id of no transaction");
+                    debug_assert!(trx.0 != 0, "zero is the id of no transaction");
                     debug_assert!(
                         trx < self.ids.next_trx(),
                         "ids grow: the next one is above all that were assigned"
@@ -260,15 +260,15 @@ impl Active {
         trx >= self.oldest() && self.table.lock().running.contains_key(&trx)
     }
 
-    /// Reads an entry until its version is final: its writer is `me`, or had ended before the entry was read. The check
-    /// must come first: a writer that ends after the read may have rolled back, and the version that was read is then
-    /// gone.
+    /// Reads an entry until its version is final: its writer is `me`, if that has an id, or had ended before the entry
+    /// was read. The check must come first: a writer that ends after the read may have rolled back, and the version
+    /// that was read is then gone.
     ///
     /// # Errors
     /// Those of `read`.
     pub fn read_final(
         &self,
-        me: TrxId,
+        me: Option<TrxId>,
         mut read: impl FnMut() -> Result<Option<EntryHeader>>,
     ) -> Result<CurrentVersion> {
         let mut ended = None;
@@ -278,7 +278,7 @@ impl Active {
             let Some(writer) = header.map(|header| header.trx) else {
                 return Ok(CurrentVersion::Final(None));
             };
-            if writer < oldest || writer == me || ended == Some(writer) {
+            if writer < oldest || Some(writer) == me || ended == Some(writer) {
                 return Ok(CurrentVersion::Final(header));
             }
             if self.is_active(writer) {
@@ -317,13 +317,12 @@ impl Active {
         }
     }
 
-    /// Returns an id for an event at this moment, which existing read views do not see; [`TrxId::NONE`] if there are
-    /// none.
+    /// Returns an id for an event at this moment, which existing read views do not see; `None` if there are none.
     ///
     /// # Errors
     /// If the log accepts no more records.
-    pub(in crate::txn) fn stamp(&self) -> Result<TrxId> {
-        if self.table.lock().pins.is_empty() { Ok(TrxId::NONE) } else { self.number() }
+    pub(in crate::txn) fn stamp(&self) -> Result<Option<TrxId>> {
+        if self.table.lock().pins.is_empty() { Ok(None) } else { self.number().map(Some) }
     }
 
     /// Notes that purge skips a record of an active transaction. Returns `false` if it is not active.

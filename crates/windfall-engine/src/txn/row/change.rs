@@ -85,9 +85,9 @@ pub fn change<'e: 't, 't>(
         lock_owner.add_weight(1);
     }
     // If the rollback fails, the row is left partly changed.
-    let is_partly_changed = done.is_err() && trx.has_changed_since(&start);
-    if is_partly_changed {
-        transactions.rollbacks().note_partial_change(trx.id(), target.clustered.space().id());
+    let partly_changed_by = if done.is_err() && trx.has_changed_since(&start) { trx.id() } else { None };
+    if let Some(id) = partly_changed_by {
+        transactions.rollbacks().note_partial_change(id, target.clustered.space().id());
     }
     match &done {
         // Before the key latch is released: the next call finds a row without unfinished changes.
@@ -105,8 +105,8 @@ pub fn change<'e: 't, 't>(
         Err(Stop::Failed(_)) if last => drop(trx.roll_back(RollbackCaller::Inside)?),
         Err(Stop::Failed(_)) => trx.roll_back_call(&start)?,
     }
-    if is_partly_changed {
-        transactions.rollbacks().forget_partial_change(trx.id());
+    if let Some(id) = partly_changed_by {
+        transactions.rollbacks().forget_partial_change(id);
     }
     done
 }
@@ -141,7 +141,7 @@ fn try_change<'e: 't, 't>(
         };
         if let Some(header) = header {
             trx.check_unchanged(header, || target.owner())?;
-            plan.ended_writer = header.trx;
+            plan.ended_writer = Some(header.trx);
         }
         if !is_wanted(trx, target, key, edit.mode(), is_live(header))? {
             return Ok(None);

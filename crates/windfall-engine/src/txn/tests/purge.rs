@@ -14,7 +14,7 @@ use crate::{
     buffer::Durability,
     disk::FileName,
     error::UsageError,
-    ids::{PageNo, TrxId},
+    ids::PageNo,
     store::Tree,
     sync::{
         Arc, as_another_thread,
@@ -291,7 +291,7 @@ fn a_pin_keeps_versions_and_a_reader_its_value() {
     let mut model = Rows::from([(key(1).to_vec(), value(2))]);
     base.put(&key(1), &value(1), Mode::Insert).unwrap();
     let view = base.transactions.versions().view();
-    let visibility = Visibility::View(&view, TrxId::NONE);
+    let visibility = Visibility::View(&view, None);
     let mut reader =
         base.transactions.versions().open_value(&base.clustered, &key(1), visibility).unwrap().unwrap();
     base.put(&key(1), &value(2), Mode::Update).unwrap();

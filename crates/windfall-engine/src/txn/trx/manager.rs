@@ -230,11 +230,11 @@ impl Transactions {
         self.active.ended()
     }
 
-    /// Returns a number for an event at this moment, which existing read views do not see.
+    /// Returns a number for an event at this moment, which existing read views do not see; `None` if there are none.
     ///
     /// # Errors
     /// If the log accepts no more records.
-    pub fn stamp(&self) -> Result<TrxId> {
+    pub fn stamp(&self) -> Result<Option<TrxId>> {
         self.active.stamp()
     }
 

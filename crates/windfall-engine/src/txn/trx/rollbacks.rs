@@ -80,8 +80,9 @@ pub(super) struct Waiting {
 
 impl Waiting {
     pub(super) fn new(trx: Suspended) -> Self {
+        let id = trx.id().expect("a transaction with changes has an id");
         let touched = trx.touched().to_vec();
-        Self { id: trx.id(), trx: Some(trx), from: None, touched, due: Duration::ZERO, failed: false }
+        Self { id, trx: Some(trx), from: None, touched, due: Duration::ZERO, failed: false }
     }
 }
 
@@ -117,7 +118,6 @@ impl Rollbacks {
     /// Hands over a transaction that could not be rolled back at once.
     pub(in crate::txn) fn add(&self, trx: Suspended) {
         let waiting = Waiting::new(trx);
-        debug_assert!(waiting.id != TrxId::NONE, "a transaction with changes has an id");
         let mut state = self.state.lock();
         debug_assert!(
             state.waiting.iter().all(|known| known.id != waiting.id),

@@ -150,14 +150,14 @@ impl<'e> Trx<'e> {
         Ok(true)
     }
 
-    /// Returns its id; [`TrxId::NONE`] while it has neither written nor locked.
-    pub fn id(&self) -> TrxId {
-        self.state.id
+    /// Returns its id; `None` while it has neither written nor locked.
+    pub fn id(&self) -> Option<TrxId> {
+        self.state.id()
     }
 
-    /// Returns its id, if it has one.
-    pub(in crate::txn) fn known_id(&self) -> Option<TrxId> {
-        Some(self.state.id).filter(|id| *id != TrxId::NONE)
+    /// Returns its id, which it has because it has written, or is about to.
+    pub(in crate::txn) fn writer_id(&self) -> TrxId {
+        self.id().expect("a transaction that writes has an id")
     }
 
     /// Refuses to replace a version that a strict read view does not see.
@@ -167,7 +167,7 @@ impl<'e> Trx<'e> {
         owner: impl FnOnce() -> Owner,
     ) -> Result<()> {
         match &self.rules.strict {
-            Some(view) if header.trx != self.state.id && !view.sees(header.trx) => {
+            Some(view) if Some(header.trx) != self.id() && !view.sees(header.trx) => {
                 Err(TransactionError::Changed(owner()).into())
             }
             _ => Ok(()),
@@ -187,12 +187,12 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// If the log accepts no more records.
     pub fn ensure_id(&mut self) -> Result<TrxId> {
-        if self.state.id == TrxId::NONE {
-            let all = self.transactions;
-            let (id, ending) = all.active().begin()?;
-            (self.state.id, self.state.ending) = (id, Some(ending));
+        if let Some(id) = self.id() {
+            return Ok(id);
         }
-        Ok(self.state.id)
+        let (id, ending) = self.transactions.active().begin()?;
+        self.state.identity = Some((id, ending));
+        Ok(id)
     }
 
     /// Returns its lock owner.
@@ -278,7 +278,7 @@ impl<'e> Trx<'e> {
         tail.reserve(bytes)?;
         if tail.durability() == Durability::Logged && self.previous(tail) == UndoPos::NONE {
             self.transactions.active().note_first(
-                self.state.id,
+                self.writer_id(),
                 tail.position(),
                 notes_most(self.transactions.pool()),
             )?;
@@ -309,13 +309,13 @@ impl<'e> Trx<'e> {
         table: SpaceId,
         entries: usize,
     ) {
-        debug_assert!(!self.ended, "transaction {} writes undo after its end", self.state.id);
-        debug_assert!(!self.state.prepared, "transaction {} writes undo and is prepared", self.state.id);
+        let id = self.writer_id();
+        debug_assert!(!self.ended, "transaction {id} writes undo after its end");
+        debug_assert!(!self.state.prepared, "transaction {id} writes undo and is prepared");
         debug_assert!(
             UndoRecord::decode(record)
-                .is_ok_and(|made| (made.trx, made.previous) == (self.state.id, self.previous(tail))),
-            "the record is no part of the chain of transaction {}",
-            self.state.id
+                .is_ok_and(|made| (made.trx, made.previous) == (id, self.previous(tail))),
+            "the record is no part of the chain of transaction {id}"
         );
         // Usually it is the table of the record before.
         let touched = &mut self.state.touched;
@@ -335,7 +335,7 @@ impl<'e> Trx<'e> {
         };
         let last = last.expect("the tail was given by this transaction");
         if *last == UndoPos::NONE && tail.durability() == Durability::Logged {
-            mtr.record(&Record::TrxBegin { trx: self.state.id, first: pos });
+            mtr.record(&Record::TrxBegin { trx: id, first: pos });
         }
         *last = pos;
         if tail.durability() == Durability::Logged {
@@ -359,11 +359,9 @@ impl<'e> Trx<'e> {
 
     /// Logs the end in the mini-transaction that makes the last change. [`Trx::end`] follows its commit.
     pub fn log_end(&self, mtr: &mut Mtr<'_>) {
-        if let Some((stream, _)) = self.logged() {
-            if let Some(ending) = &self.state.ending {
-                ending.announce(self.transactions.log().end());
-            }
-            mtr.record(&Record::TrxEnd { trx: self.state.id, stream: stream.number() });
+        if let (Some((stream, _)), Some((id, ending))) = (self.logged(), &self.state.identity) {
+            ending.announce(self.transactions.log().end());
+            mtr.record(&Record::TrxEnd { trx: *id, stream: stream.number() });
         }
     }
 
@@ -377,7 +375,7 @@ impl<'e> Trx<'e> {
             !self.ended && !self.state.prepared,
             "a transaction is prepared twice, or after its end"
         );
-        self.ensure_id()?;
+        let id = self.ensure_id()?;
         if self.logged().is_none() {
             return Ok(None);
         }
@@ -387,8 +385,8 @@ impl<'e> Trx<'e> {
         self.reserve_log(LOG_OF_END)?;
         self.extend_rollback_space(LOG_OF_END);
         let most = notes_most(self.transactions.pool());
-        self.transactions.active().set_prepared(self.state.id, Some(name), most)?;
-        let end = self.log_prepared(name)?;
+        self.transactions.active().set_prepared(id, Some(name), most)?;
+        let end = self.log_prepared(id, name)?;
         self.state.prepared = true;
         Ok(end)
     }
@@ -403,18 +401,19 @@ impl<'e> Trx<'e> {
         if !self.state.prepared {
             return Ok(None);
         }
+        let id = self.writer_id();
         let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
         // This comes first: a checkpoint that reads the table in between relies on the record, which is above its
         // low-water mark.
-        self.transactions.active().set_prepared(self.state.id, None, 0)?;
-        let end = self.log_prepared(&[])?;
+        self.transactions.active().set_prepared(id, None, 0)?;
+        let end = self.log_prepared(id, &[])?;
         self.state.prepared = false;
         Ok(end)
     }
 
-    fn log_prepared(&self, name: &[u8]) -> Result<Option<Lsn>> {
+    fn log_prepared(&self, trx: TrxId, name: &[u8]) -> Result<Option<Lsn>> {
         let mut mtr = Mtr::begin(self.transactions.pool())?;
-        mtr.record(&Record::TrxPrepare { trx: self.state.id, xid: name.into() });
+        mtr.record(&Record::TrxPrepare { trx, xid: name.into() });
         mtr.commit()
     }
 
@@ -445,19 +444,16 @@ impl<'e> Trx<'e> {
 
     /// Ends the transaction, which has logged its end if it had to.
     pub(in crate::txn) fn end(&mut self) {
-        debug_assert!(!self.ended, "transaction {} ends twice", self.state.id);
+        debug_assert!(!self.ended, "transaction {:?} ends twice", self.id());
         self.ended = true;
-        if self.state.id == TrxId::NONE {
-            return;
-        }
-        self.transactions.rollbacks().forget_partial_change(self.state.id);
-        let (has_skipped_records, lock_owner) = self.transactions.active().end(self.state.id);
+        let Some(id) = self.id() else { return };
+        self.transactions.rollbacks().forget_partial_change(id);
+        let (has_skipped_records, lock_owner) = self.transactions.active().end(id);
         // Waiters for its locks check whether it has ended.
         if let Some(lock_owner) = lock_owner {
             self.transactions.lock_manager().end(&lock_owner);
         }
         if has_skipped_records {
-            let id = self.state.id;
             if let Some((stream, last)) = self.logged() {
                 stream.schedule_walk(id, last);
             }
@@ -471,10 +467,11 @@ impl<'e> Trx<'e> {
     /// Releases its locks except those on what it has changed.
     pub fn release_unchanged(&mut self) {
         self.state.lock_owner = None;
-        let before = self.transactions.release_locks(self.state.id);
+        let Some(id) = self.id() else { return };
+        let before = self.transactions.release_locks(id);
         // The interrupt was not delivered yet.
         if before.is_some_and(|lock_owner| lock_owner.take_interrupt()) {
-            self.transactions.interrupt(self.state.id);
+            self.transactions.interrupt(id);
         }
     }
 

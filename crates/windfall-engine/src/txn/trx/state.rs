@@ -20,13 +20,12 @@ use crate::{
 /// A transaction between two calls: the state that is needed to continue it or to roll it back.
 #[derive(Debug, Default)]
 pub struct Suspended {
-    pub(super) id: TrxId,
+    /// Its id, once it has written or locked anything, and where it announces that it is about to log its end.
+    pub(super) identity: Option<(TrxId, Ending)>,
     /// The stream of its logged records, and the last of them ([`UndoPos::NONE`] if none is written yet).
     pub(super) logged: Option<(u8, UndoPos)>,
     /// The same for the streams of temporary tables.
     pub(super) temporary: SmallVec<[(Arc<Stream>, UndoPos); 1]>,
-    /// Where it announces that it is about to log its end.
-    pub(super) ending: Option<Ending>,
     /// The number of records that it has written.
     pub(super) records: u64,
     /// The number of partial rollbacks.
@@ -56,10 +55,9 @@ impl Suspended {
         prepared: bool,
     ) -> Self {
         let logged = (last != UndoPos::NONE).then(|| (stream_of(last), last));
-        let ending = active.ending(id);
-        debug_assert!(ending.is_some(), "transaction {id} is unfinished and not active");
-        let touched = touched.into_iter().collect();
-        Self { id, logged, ending, rollback_log_bytes: u64::MAX, touched, prepared, ..Self::default() }
+        let ending = active.ending(id).expect("an unfinished transaction is active");
+        let (identity, touched) = (Some((id, ending)), touched.into_iter().collect());
+        Self { identity, logged, rollback_log_bytes: u64::MAX, touched, prepared, ..Self::default() }
     }
 
     /// Returns the tables that it has changed, by their clustered trees, except temporary ones.
@@ -67,9 +65,9 @@ impl Suspended {
         &self.touched
     }
 
-    /// Returns its id; [`TrxId::NONE`] while it has neither written nor locked.
-    pub fn id(&self) -> TrxId {
-        self.id
+    /// Returns its id; `None` while it has neither written nor locked.
+    pub fn id(&self) -> Option<TrxId> {
+        self.identity.as_ref().map(|(id, _)| *id)
     }
 
     /// Returns the number of partial rollbacks.

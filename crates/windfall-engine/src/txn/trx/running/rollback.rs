@@ -70,7 +70,7 @@ impl Trx<'_> {
     fn hand_over(&mut self, error: &Error) -> Error {
         self.ended = true;
         self.reservation = None;
-        let id = self.state.id;
+        let id = self.writer_id();
         tracing::warn!(trx = id.0, %error, "a transaction could not be rolled back at once");
         let mut state = core::mem::take(&mut self.state);
         state.lock_owner = None;
@@ -99,8 +99,8 @@ impl Trx<'_> {
         }
         debug_assert!(
             savepoint.records < self.state.records,
-            "transaction {} is rolled back to a later state",
-            self.state.id
+            "transaction {:?} is rolled back to a later state",
+            self.id()
         );
         self.state.rolled_back += 1;
         let lock_owner = self.lock_owner()?;
@@ -255,7 +255,7 @@ impl Trx<'_> {
             &record,
         )
         .inspect_err(|_| {
-            self.transactions.rollbacks().note_partial_change(self.state.id, record.body.table());
+            self.transactions.rollbacks().note_partial_change(self.writer_id(), record.body.table());
         })?;
         Ok(Some(record.previous))
     }
