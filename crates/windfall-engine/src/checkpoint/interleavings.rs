@@ -34,8 +34,8 @@ const LSN: u64 = 16;
 pub(crate) struct NoTransactions;
 
 impl Unfinished for NoTransactions {
-    fn note(&self, _: &mut GroupWriter) -> Lsn {
-        Lsn::MAX
+    fn note(&self, _: &mut GroupWriter) -> Option<Lsn> {
+        None
     }
 
     fn ceilings(&self) -> (u64, u64) {

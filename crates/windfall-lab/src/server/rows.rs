@@ -4,10 +4,7 @@
 //!
 //! **Invariants.** Entries carry no transaction id: every reader sees them.
 
-use windfall_base::{
-    error::Result,
-    ids::{Lsn, TrxId, UndoPos},
-};
+use windfall_base::{error::Result, ids::Lsn};
 use windfall_btree::{
     page::EntryHeader,
     tree::{
@@ -17,7 +14,7 @@ use windfall_btree::{
 };
 
 /// The header of all entries.
-pub const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: UndoPos::NONE };
+pub const HEADER: EntryHeader = EntryHeader::UNVERSIONED;
 
 /// Inserts a row, or replaces it. Returns the LSN, if it was logged.
 ///

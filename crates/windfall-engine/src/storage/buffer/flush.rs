@@ -763,7 +763,7 @@ impl BufferPool {
     pub fn flush_all(&self) -> Result<()> {
         let up_to = self.context.log.end();
         let mut idle = 0;
-        while self.oldest_dirty() < up_to && idle < IDLE_ROUNDS_MAX {
+        while self.oldest_dirty().is_some_and(|oldest| oldest < up_to) && idle < IDLE_ROUNDS_MAX {
             idle = if self.flush(self.old_pages(up_to))? == 0 { idle + 1 } else { 0 };
             if idle > IDLE_ROUNDS_MAX / 10 {
                 // Another thread has a page latched, and may itself be waiting for something.

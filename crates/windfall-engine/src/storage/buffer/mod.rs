@@ -681,8 +681,9 @@ impl BufferPool {
         u64::from(page.0) * self.page_size as u64
     }
 
-    /// Returns the LSN of the oldest page change that is only in the log, or an LSN a little below it.
-    pub fn oldest_dirty(&self) -> Lsn {
+    /// Returns the LSN of the oldest page change that is only in the log, or an LSN a little below it; `None` if there
+    /// is none.
+    pub fn oldest_dirty(&self) -> Option<Lsn> {
         let registered = self.registered();
         self.low_water_mark.oldest(self.context.log.durable(), registered)
     }

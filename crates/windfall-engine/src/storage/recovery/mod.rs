@@ -634,7 +634,7 @@ impl Replay<'_> {
         // Dirty from the first change on, whether replayed or not: what is read may not be durable, if a sync has
         // failed. So a page that was already up to date is rewritten, too, before the low-water mark of the log
         // passes.
-        let since = changes.first().map_or(Lsn::MAX, |(start, ..)| *start);
+        let Some(&(since, ..)) = changes.first() else { return Ok(()) };
         // The LSN as found: a group may change a page several times, and all its changes carry one LSN.
         let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };
         for (_, end, at) in changes.iter().filter(|(_, end, _)| *end > found) {

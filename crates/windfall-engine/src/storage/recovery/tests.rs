@@ -32,8 +32,8 @@ const FRAMES: usize = 64;
 struct NoTransactions;
 
 impl Unfinished for NoTransactions {
-    fn note(&self, _group: &mut GroupWriter) -> Lsn {
-        Lsn::MAX
+    fn note(&self, _group: &mut GroupWriter) -> Option<Lsn> {
+        None
     }
 
     fn ceilings(&self) -> (u64, u64) {
@@ -636,7 +636,7 @@ fn a_torn_page_that_is_latched_stays_whole_in_the_doublewrite_file() {
     let crashed = disk.survivor(Survive::Everything);
     drop(latched);
     base.pool.flush_all().unwrap();
-    assert_eq!(base.pool.oldest_dirty(), Lsn::MAX);
+    assert_eq!(base.pool.oldest_dirty(), None);
     pages_are(&Base::open(&crashed, 1).unwrap(), [7, 8]).unwrap();
 }
 

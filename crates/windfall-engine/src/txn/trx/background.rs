@@ -31,12 +31,12 @@ use std::collections::BTreeMap;
 use super::{
     manager::Transactions,
     rollbacks::{Found, Next, Search, Waiting},
-    running::{RollbackStep, Trx},
+    running::{RollbackFrom, RollbackStep, Trx},
     state::Suspended,
 };
 use crate::{
     error::{Blockers, LockError, Result},
-    ids::{SpaceId, TrxId, UndoPos},
+    ids::{SpaceId, TrxId},
     sync::Arc,
     txn::{
         locks::{LockRequest, LockTimeout, TableMode},
@@ -164,7 +164,7 @@ fn look(transactions: &Transactions, search: &mut Search) -> Result<bool> {
         let next = stream.next_record(search.at)?.filter(|(at, _)| *at < search.end);
         let Some((at, stored)) = next else { return Ok(true) };
         if let Some(found) = search.found.get_mut(&stream.trx_of(at, &stored)?) {
-            found.last = stream.undo_pos(at);
+            found.last = Some(stream.undo_pos(at));
             found.touched.insert(stream.decode(at, &stored)?.body.table());
         }
         search.at = stored.next;
@@ -173,7 +173,7 @@ fn look(transactions: &Transactions, search: &mut Search) -> Result<bool> {
 }
 
 /// Continues the rollback of the transaction at the front.
-fn continue_rollback(transactions: &Transactions, trx: Suspended, mut from: Option<UndoPos>, now: Duration) {
+fn continue_rollback(transactions: &Transactions, trx: Suspended, mut from: RollbackFrom, now: Duration) {
     let (left, done) = Trx::resume(transactions, trx).continue_rollback(&mut from, RECORDS_PER_STEP);
     let mut state = transactions.rollbacks().state.lock();
     // Others were only added after it.

@@ -128,8 +128,8 @@ impl Transactions {
     }
 
     /// Appends the unfinished transactions to a checkpoint's group. Returns the LSN that the checkpoint's low-water
-    /// mark must not exceed. The other parts of the low-water mark were read before.
-    pub fn note(&self, group: &mut GroupWriter) -> Lsn {
+    /// mark must not exceed because of them, if any. The other parts of the low-water mark were read before.
+    pub fn note(&self, group: &mut GroupWriter) -> Option<Lsn> {
         let (Noted { active, prepared }, limit) = self.active.note();
         if !active.is_empty() {
             group.push(&Record::TrxTable { active });

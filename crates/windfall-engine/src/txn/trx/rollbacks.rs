@@ -12,7 +12,7 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::state::Suspended;
+use super::{running::RollbackFrom, state::Suspended};
 use crate::{
     ids::{SpaceId, TrxId, UndoPos},
     sync::{
@@ -56,7 +56,8 @@ pub(super) struct Search {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
-    pub last: UndoPos,
+    /// Its last record, once the search has found one.
+    pub last: Option<UndoPos>,
     /// The clustered trees of the tables with changes.
     pub touched: BTreeSet<SpaceId>,
     /// The name by which it is prepared.
@@ -68,8 +69,8 @@ pub(super) struct Waiting {
     pub id: TrxId,
     /// `None` while the worker processes it.
     pub trx: Option<Suspended>,
-    /// The record at which it continues; `None` before it has begun.
-    pub from: Option<UndoPos>,
+    /// Where it continues.
+    pub from: RollbackFrom,
     /// The tables that it has changed.
     pub touched: Vec<SpaceId>,
     /// The next step runs no earlier than this.
@@ -82,7 +83,7 @@ impl Waiting {
     pub(super) fn new(trx: Suspended) -> Self {
         let id = trx.id().expect("a transaction with changes has an id");
         let touched = trx.touched().to_vec();
-        Self { id, trx: Some(trx), from: None, touched, due: Duration::ZERO, failed: false }
+        Self { id, trx: Some(trx), from: RollbackFrom::Begin, touched, due: Duration::ZERO, failed: false }
     }
 }
 
@@ -194,5 +195,5 @@ impl Rollbacks {
 /// What the worker does next.
 pub(super) enum Next {
     Search(Search),
-    Transaction(Suspended, Option<UndoPos>),
+    Transaction(Suspended, RollbackFrom),
 }

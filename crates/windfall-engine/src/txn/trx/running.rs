@@ -18,7 +18,7 @@
 
 mod rollback;
 
-pub(in crate::txn) use rollback::{RollbackCaller, RollbackStep};
+pub(in crate::txn) use rollback::{RollbackCaller, RollbackFrom, RollbackStep};
 use smallvec::SmallVec;
 
 use super::{
@@ -257,13 +257,13 @@ impl<'e> Trx<'e> {
         let transactions = self.transactions;
         if let Some(stream) = temporary {
             if !self.state.temporary.iter().any(|(known, _)| Arc::ptr_eq(known, stream)) {
-                self.state.temporary.push((stream.clone(), UndoPos::NONE));
+                self.state.temporary.push((stream.clone(), None));
             }
             self.ensure_id()?;
             return Ok(stream.lock());
         }
         let (number, _) =
-            *self.state.logged.get_or_insert_with(|| (transactions.streams().pick().number(), UndoPos::NONE));
+            *self.state.logged.get_or_insert_with(|| (transactions.streams().pick().number(), None));
         let tail = transactions.streams().get(number.into()).lock();
         self.ensure_id()?;
         Ok(tail)
@@ -276,7 +276,7 @@ impl<'e> Trx<'e> {
     /// I/O, a full disk; more transactions than a checkpoint can name.
     pub fn reserve(&self, tail: &mut Appender<'_>, bytes: usize) -> Result<()> {
         tail.reserve(bytes)?;
-        if tail.durability() == Durability::Logged && self.previous(tail) == UndoPos::NONE {
+        if tail.durability() == Durability::Logged && self.previous(tail).is_none() {
             self.transactions.active().note_first(
                 self.writer_id(),
                 tail.position(),
@@ -286,13 +286,14 @@ impl<'e> Trx<'e> {
         Ok(())
     }
 
-    /// Returns the record before the next one in the stream of `tail`, which [`Trx::tail`] has returned.
-    pub fn previous(&self, tail: &Appender<'_>) -> UndoPos {
+    /// Returns the record before the next one in the stream of `tail`, which [`Trx::tail`] has returned; `None` if the
+    /// next one is the first.
+    pub fn previous(&self, tail: &Appender<'_>) -> Option<UndoPos> {
         match tail.durability() {
-            Durability::Logged => self.state.logged.map_or(UndoPos::NONE, |(_, last)| last),
+            Durability::Logged => self.state.logged.and_then(|(_, last)| last),
             Durability::Temporary => {
                 let known = self.state.temporary.iter().find(|(stream, _)| tail.is_of(stream));
-                known.map_or(UndoPos::NONE, |(_, last)| *last)
+                known.and_then(|(_, last)| *last)
             }
         }
     }
@@ -334,10 +335,10 @@ impl<'e> Trx<'e> {
             }
         };
         let last = last.expect("the tail was given by this transaction");
-        if *last == UndoPos::NONE && tail.durability() == Durability::Logged {
+        if last.is_none() && tail.durability() == Durability::Logged {
             mtr.record(&Record::TrxBegin { trx: id, first: pos });
         }
-        *last = pos;
+        *last = Some(pos);
         if tail.durability() == Durability::Logged {
             let end = if self.state.rollback_log_bytes == 0 { LOG_OF_END } else { 0 };
             self.state.rollback_log_bytes +=
@@ -353,8 +354,8 @@ impl<'e> Trx<'e> {
 
     /// Returns its logged stream and the last record there, if it has written one.
     fn logged(&self) -> Option<(&'e Stream, UndoPos)> {
-        let (number, last) = self.state.logged.filter(|(_, last)| *last != UndoPos::NONE)?;
-        Some((self.transactions.streams().get(number.into()), last))
+        let (number, last) = self.state.logged?;
+        Some((self.transactions.streams().get(number.into()), last?))
     }
 
     /// Logs the end in the mini-transaction that makes the last change. [`Trx::end`] follows its commit.
@@ -458,7 +459,9 @@ impl<'e> Trx<'e> {
                 stream.schedule_walk(id, last);
             }
             for (stream, last) in &self.state.temporary {
-                stream.schedule_walk(id, *last);
+                if let Some(last) = last {
+                    stream.schedule_walk(id, *last);
+                }
             }
             self.transactions.purge().wake().notify();
         }

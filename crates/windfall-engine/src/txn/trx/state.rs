@@ -22,10 +22,10 @@ use crate::{
 pub struct Suspended {
     /// Its id, once it has written or locked anything, and where it announces that it is about to log its end.
     pub(super) identity: Option<(TrxId, Ending)>,
-    /// The stream of its logged records, and the last of them ([`UndoPos::NONE`] if none is written yet).
-    pub(super) logged: Option<(u8, UndoPos)>,
+    /// The stream of its logged records, and the last of them, once one is written.
+    pub(super) logged: Option<(u8, Option<UndoPos>)>,
     /// The same for the streams of temporary tables.
-    pub(super) temporary: SmallVec<[(Arc<Stream>, UndoPos); 1]>,
+    pub(super) temporary: SmallVec<[(Arc<Stream>, Option<UndoPos>); 1]>,
     /// The number of records that it has written.
     pub(super) records: u64,
     /// The number of partial rollbacks.
@@ -45,16 +45,16 @@ pub struct Suspended {
 }
 
 impl Suspended {
-    /// Returns a transaction that recovery has found unfinished, with its last record and the tables that it has
-    /// changed. The log that its rollback needs is unknown.
+    /// Returns a transaction that recovery has found unfinished, with its last record, if one was found, and the tables
+    /// that it has changed. The log that its rollback needs is unknown.
     pub(in crate::txn) fn found(
         active: &Active,
         id: TrxId,
-        last: UndoPos,
+        last: Option<UndoPos>,
         touched: impl IntoIterator<Item = SpaceId>,
         prepared: bool,
     ) -> Self {
-        let logged = (last != UndoPos::NONE).then(|| (stream_of(last), last));
+        let logged = last.map(|pos| (stream_of(pos), last));
         let ending = active.ending(id).expect("an unfinished transaction is active");
         let (identity, touched) = (Some((id, ending)), touched.into_iter().collect());
         Self { identity, logged, rollback_log_bytes: u64::MAX, touched, prepared, ..Self::default() }
@@ -89,7 +89,7 @@ impl Suspended {
     /// Returns the current position in its undo.
     pub fn savepoint(&self) -> Savepoint {
         Savepoint {
-            logged: self.logged.map_or(UndoPos::NONE, |(_, last)| last),
+            logged: self.logged.and_then(|(_, last)| last),
             temporary: self.temporary.iter().map(|(_, last)| *last).collect(),
             records: self.records,
         }
@@ -99,7 +99,7 @@ impl Suspended {
 /// A position in a transaction's undo: the changes after it can be rolled back.
 #[derive(Clone, Debug, Default)]
 pub struct Savepoint {
-    pub(super) logged: UndoPos,
-    pub(super) temporary: SmallVec<[UndoPos; 1]>,
+    pub(super) logged: Option<UndoPos>,
+    pub(super) temporary: SmallVec<[Option<UndoPos>; 1]>,
     pub(super) records: u64,
 }

@@ -60,7 +60,7 @@ const USED: usize = 28;
 const FIRST: usize = 30;
 const DATA: usize = 32;
 
-/// The start of a stream: position 0 of stream 0 would be [`UndoPos::NONE`].
+/// The start of a stream: position 0 of stream 0 would be the word that stands for no position.
 const BEGIN: u64 = 8;
 
 /// Bytes of the length and the state before each record.

@@ -38,6 +38,23 @@ pub(in crate::txn) enum RollbackCaller {
     Background,
 }
 
+/// Where the rollback of a transaction continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::txn) enum RollbackFrom {
+    /// Nothing was undone.
+    Begin,
+    /// At this logged record.
+    Record(UndoPos),
+    /// All records are undone, and the end is still to be logged.
+    End,
+}
+
+/// A record was undone, or had been before.
+struct Undone {
+    /// The record before it.
+    previous: Option<UndoPos>,
+}
+
 /// The outcome of a step of a rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::txn) enum RollbackStep {
@@ -112,11 +129,11 @@ impl Trx<'_> {
         done
     }
 
-    /// Rolls back up to `records` records, from `from` or from the last record on. Returns no transaction once it has
-    /// ended; otherwise returns the transaction, which continues at the new `from`.
+    /// Rolls back up to `records` records. Returns no transaction once it has ended; otherwise returns the transaction,
+    /// which continues at the new `from`.
     pub(in crate::txn) fn continue_rollback(
         mut self,
-        from: &mut Option<UndoPos>,
+        from: &mut RollbackFrom,
         records: usize,
     ) -> (Option<Suspended>, Result<RollbackStep>) {
         match buffer::with_reserved_frames(|| self.roll_back_some(from, records)) {
@@ -130,27 +147,27 @@ impl Trx<'_> {
     }
 
     /// Returns the outcome of the step, unless the rollback is complete.
-    fn roll_back_some(&mut self, from: &mut Option<UndoPos>, records: usize) -> Result<Option<RollbackStep>> {
-        let mut pos = match (*from, self.logged()) {
-            (Some(pos), _) => pos,
-            (None, logged) => {
+    fn roll_back_some(&mut self, from: &mut RollbackFrom, records: usize) -> Result<Option<RollbackStep>> {
+        let mut pos = match *from {
+            RollbackFrom::Record(pos) => Some(pos),
+            RollbackFrom::End => None,
+            RollbackFrom::Begin => {
                 self.revoke_prepare()?;
                 // No check examines temporary tables.
                 self.roll_back_temporary(&Savepoint::default(), RollbackCaller::Outside, &|_, _| {})?;
-                logged.map_or(UndoPos::NONE, |(_, last)| last)
+                self.logged().map(|(_, last)| last)
             }
         };
         if let Some((stream, _)) = self.logged() {
             for _ in 0..records {
-                if pos == UndoPos::NONE {
-                    break;
-                }
-                let previous = self.roll_back_one(stream, pos, RollbackCaller::Background, &|_, _| {})?;
-                let Some(previous) = previous else { return Ok(Some(RollbackStep::Blocked)) };
-                (pos, *from) = (previous, Some(previous));
+                let Some(at) = pos else { break };
+                let undone = self.roll_back_one(stream, at, RollbackCaller::Background, &|_, _| {})?;
+                let Some(Undone { previous }) = undone else { return Ok(Some(RollbackStep::Blocked)) };
+                pos = previous;
+                *from = previous.map_or(RollbackFrom::End, RollbackFrom::Record);
             }
         }
-        if pos != UndoPos::NONE {
+        if pos.is_some() {
             return Ok(Some(RollbackStep::Advanced));
         }
         self.log_end_of_rollback()?;
@@ -180,9 +197,11 @@ impl Trx<'_> {
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<()> {
         self.roll_back_temporary(savepoint, caller, keep)?;
-        let Some((stream, mut pos)) = self.logged() else { return Ok(()) };
-        while pos != savepoint.logged && pos != UndoPos::NONE {
-            pos = self.roll_back_one(stream, pos, caller, keep)?.expect("only the background does not wait");
+        let Some((stream, last)) = self.logged() else { return Ok(()) };
+        let mut next = Some(last);
+        while let Some(pos) = next.filter(|_| next != savepoint.logged) {
+            let undone = self.roll_back_one(stream, pos, caller, keep)?;
+            next = undone.expect("only the background does not wait").previous;
         }
         Ok(())
     }
@@ -194,33 +213,34 @@ impl Trx<'_> {
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<()> {
         for (n, (stream, last)) in self.state.temporary.iter().enumerate() {
-            let first = savepoint.temporary.get(n).copied().unwrap_or_default();
-            let mut pos = *last;
-            while pos != first && pos != UndoPos::NONE {
-                pos = match self.roll_back_one(stream, pos, caller, keep) {
+            let first = savepoint.temporary.get(n).copied().flatten();
+            let mut next = *last;
+            while let Some(pos) = next.filter(|_| next != first) {
+                next = match self.roll_back_one(stream, pos, caller, keep) {
                     // The session of these tables has ended, and the tables are dropped.
                     Err(Error::TableDropped(_)) => break,
-                    previous => previous?.expect("it waits while the table is quiesced"),
+                    undone => undone?.expect("it waits while the table is quiesced").previous,
                 };
             }
         }
         Ok(())
     }
 
-    /// Undoes one record, unless it is gone or was undone before. Returns the record before it. Returns `None` if the
-    /// worker would have to wait because the table is quiesced or its follower has no room.
+    /// Undoes one record, unless it is gone or was undone before. Returns `None` if the worker would have to wait
+    /// because the table is quiesced or its follower has no room.
     fn roll_back_one(
         &self,
         stream: &Stream,
         pos: UndoPos,
         caller: RollbackCaller,
         keep: &dyn Fn(SpaceId, &[u8]),
-    ) -> Result<Option<UndoPos>> {
+    ) -> Result<Option<Undone>> {
         let at = byte_of(pos);
-        let Some(stored) = stream.record(at)? else { return Ok(Some(UndoPos::NONE)) };
+        let Some(stored) = stream.record(at)? else { return Ok(Some(Undone { previous: None })) };
         let record = stream.decode(at, &stored)?;
+        let undone = Undone { previous: record.previous };
         if stored.rolled_back {
-            return Ok(Some(record.previous));
+            return Ok(Some(undone));
         }
         if let Body::Row { space, .. } = &record.body
             && let Some(follower) = self.transactions.followers().of(*space)
@@ -257,6 +277,6 @@ impl Trx<'_> {
         .inspect_err(|_| {
             self.transactions.rollbacks().note_partial_change(self.writer_id(), record.body.table());
         })?;
-        Ok(Some(record.previous))
+        Ok(Some(undone))
     }
 }
