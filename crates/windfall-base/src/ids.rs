@@ -60,27 +60,20 @@ pub struct PageId {
     pub page: PageNo,
 }
 
-/// A transaction id. Every index entry stores 48 bits of it; zero means that the entry was committed before every
-/// existing read view.
+/// A transaction id, at least 1. Every index entry stores 48 bits of it; zero there means that the entry was committed
+/// before every existing read view.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TrxId(pub u64);
 
 impl TrxId {
-    /// The transaction of entries that every reader sees.
-    pub const NONE: Self = Self(0);
     /// The largest id that an entry header holds.
     pub const MAX: Self = Self((1 << 48) - 1);
 }
 
-/// The position of an undo record: the undo stream in the upper 8 bits, below it the byte position in that unbounded
-/// stream.
+/// The position of an undo record, which is not zero: the undo stream in the upper 8 bits, below it the byte position
+/// in that unbounded stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct UndoPos(pub u64);
-
-impl UndoPos {
-    /// No undo record.
-    pub const NONE: Self = Self(0);
-}
 
 macro_rules! show {
     ($($name:ident $prefix:literal),*) => {$(
@@ -127,7 +120,6 @@ mod tests {
         assert!(SpaceId::NONE < SpaceId::CATALOG && SpaceId::CATALOG < SpaceId::FIRST);
         assert!(PageNo::HEADER < PageNo::ROOT && PageNo::ROOT < PageNo::NONE);
         assert_eq!([Lsn::ZERO, Lsn::MAX].iter().min(), Some(&Lsn::ZERO));
-        assert_eq!((TrxId::default(), UndoPos::default()), (TrxId::NONE, UndoPos::NONE));
         assert_eq!(TrxId::MAX.0.checked_ilog2(), Some(47));
     }
 }

@@ -44,8 +44,9 @@ const QUIET_LOG_BYTES: u64 = 4096;
 
 /// What a checkpoint notes of the transactions.
 pub trait TransactionNotes: Send + Sync {
-    /// Appends the record of unfinished transactions. Returns the LSN that limits the low-water mark because of them.
-    fn note(&self, group: &mut GroupWriter) -> Lsn;
+    /// Appends the record of unfinished transactions. Returns the LSN that limits the low-water mark because of
+    /// them, if any.
+    fn note(&self, group: &mut GroupWriter) -> Option<Lsn>;
 
     /// Returns upper bounds of the tablespace ids and the transaction ids assigned so far: all are below these.
     fn ceilings(&self) -> (u64, u64);
@@ -109,7 +110,8 @@ impl Checkpointer {
     fn low_water_mark(&self) -> Lsn {
         // First the groups that are being appended: a page that one of them dirties later is at or above this LSN.
         let appending = self.pool.context().log.append_low_water_mark();
-        appending.min(self.pool.oldest_dirty()).min(self.pool.files_low_water_mark())
+        let others = [self.pool.oldest_dirty(), self.pool.files_low_water_mark()];
+        others.into_iter().flatten().fold(appending, Ord::min)
     }
 
     /// Makes a checkpoint, unless recovery is still under way. Returns the low-water mark. `clean` says that nothing
@@ -126,7 +128,7 @@ impl Checkpointer {
         let system_made = system.is_some_and(|space| space.file() == FileState::Durable);
         let mut group = GroupWriter::default();
         let ending = transactions.note(&mut group);
-        let low_water_mark = low_water_mark.min(ending);
+        let low_water_mark = ending.map_or(low_water_mark, |ending| low_water_mark.min(ending));
         // A checkpoint makes room in the log, so it is admitted without a wait.
         let _room = log.admit_freeing(group.log_bytes())?;
         let (start, end) = log.begin_group().append(group.bytes())?;
@@ -258,7 +260,7 @@ impl Checkpointer {
 }
 
 impl TransactionNotes for Transactions {
-    fn note(&self, group: &mut GroupWriter) -> Lsn {
+    fn note(&self, group: &mut GroupWriter) -> Option<Lsn> {
         Self::note(self, group)
     }
 

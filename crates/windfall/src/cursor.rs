@@ -245,18 +245,18 @@ impl Cursor {
         }
         let takes_new_view = self.view.is_none() || matches!(to, Move::To(_)) && !self.settled;
         let (scope, lock) = match self.reader.clone() {
-            Reader::Session(None) => return self.find_seen(to, TrxId::NONE, wanted),
+            Reader::Session(None) => return self.find_seen(to, None, wanted),
             Reader::Session(Some(scope)) => {
                 return scope.call(|inner| {
                     self.discard_rolled_back(inner)?;
-                    self.find_seen(to, TrxId::NONE, wanted)
+                    self.find_seen(to, None, wanted)
                 });
             }
             Reader::Alone => {
                 if takes_new_view {
                     self.take_view(self.engine.transactions.versions().view().into());
                 }
-                return self.find_seen(to, TrxId::NONE, wanted);
+                return self.find_seen(to, None, wanted);
             }
             Reader::InTransaction(scope, lock) => (scope, lock),
         };
@@ -326,7 +326,12 @@ impl Cursor {
         self.view = Some(view);
     }
 
-    fn find_seen(&mut self, to: Move<'_>, own: TrxId, wanted: &dyn Fn(&[u8]) -> bool) -> Result<bool> {
+    fn find_seen(
+        &mut self,
+        to: Move<'_>,
+        own: Option<TrxId>,
+        wanted: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<bool> {
         // During this call the table schema cannot change. If the tree was dropped before, its tablespace is marked so.
         let call = self.table.enter()?;
         self.tree.space().check_live()?;

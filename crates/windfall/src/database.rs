@@ -381,7 +381,7 @@ impl Database {
     pub fn drop_tables(&self, names: &[&str]) -> Result<DropReport> {
         self.engine.check_open()?;
         let report = self.engine.catalog.drop_tables(names, self.ddl_options())?;
-        debug!(tables = ?names, trees = report.trees, lsn = report.lsn.0, "dropped");
+        debug!(tables = ?names, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "dropped");
         Ok(report)
     }
 
@@ -395,7 +395,7 @@ impl Database {
     pub fn truncate_table(&self, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
         let report = self.engine.catalog.truncate_table(name, self.ddl_options())?;
-        debug!(table = name, trees = report.trees, lsn = report.lsn.0, "truncated");
+        debug!(table = name, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "truncated");
         Ok(report)
     }
 
@@ -450,7 +450,7 @@ impl Database {
     pub fn drop_index(&self, table: &str, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
         let report = self.engine.catalog.drop_index(table, name, self.ddl_options())?;
-        debug!(table, index = name, lsn = report.lsn.0, "index dropped");
+        debug!(table, index = name, lsn = report.lsn.map(|lsn| lsn.0), "index dropped");
         Ok(report)
     }
 

@@ -76,7 +76,7 @@ pub(crate) struct Scope {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: TransactionOptions,
     inner: Mutex<Inner>,
-    /// The transaction's id; readable also while a call is in progress.
+    /// The transaction's id, zero while it has none; readable also while a call is in progress.
     id: AtomicU64,
     /// Set when the handle is dropped.
     abandoned: AtomicBool,
@@ -164,7 +164,7 @@ impl Scope {
             waited: Duration::ZERO,
         };
         let inner = Mutex::new(Rank::Scope, inner);
-        Self { engine, options, inner, id: AtomicU64::new(TrxId::NONE.0), abandoned: AtomicBool::new(false) }
+        Self { engine, options, inner, id: AtomicU64::new(0), abandoned: AtomicBool::new(false) }
     }
 
     /// Runs a call, or a part of one.
@@ -304,11 +304,11 @@ impl Scope {
     pub(crate) fn check_known(
         &self,
         inner: &Inner,
-        created_at: impl FnOnce() -> Result<TrxId>,
+        created_at: impl FnOnce() -> Result<Option<TrxId>>,
         owner: impl FnOnce() -> Owner,
     ) -> Result<()> {
         match self.strict_view(inner) {
-            Some(view) => Visibility::View(view, TrxId::NONE).check_known(created_at()?, owner),
+            Some(view) => Visibility::View(view, None).check_known(created_at()?, owner),
             None => Ok(()),
         }
     }
@@ -329,8 +329,12 @@ impl Scope {
 
 impl Scope {
     /// Returns the transaction's id, if it has one.
-    pub(crate) fn id(&self) -> Option<u64> {
-        Some(self.id.load(SeqCst)).filter(|id| *id != TrxId::NONE.0)
+    pub(crate) fn id(&self) -> Option<TrxId> {
+        Some(self.id.load(SeqCst)).filter(|id| *id != 0).map(TrxId)
+    }
+
+    fn set_id(&self, id: Option<TrxId>) {
+        self.id.store(id.map_or(0, |id| id.0), SeqCst);
     }
 
     /// Refuses a change or lock in a read-only transaction.
@@ -376,7 +380,7 @@ impl Scope {
         self.await_log(end, mode)
     }
 
-    fn await_log(&self, end: Lsn, mode: FlushLog) -> Result<()> {
+    fn await_log(&self, end: Option<Lsn>, mode: FlushLog) -> Result<()> {
         self.engine.await_log(end, mode)?;
         self.engine.env.yield_point();
         Ok(())
@@ -566,7 +570,7 @@ impl Drop for RunningTrx<'_> {
             matches!(inner.phase, Phase::RolledBack(_)),
             "another call has gone on with a transaction that was taken out of its state"
         );
-        scope.id.store(trx.id().0, SeqCst);
+        scope.set_id(trx.id());
         let trx = core::mem::replace(trx, Trx::new(&scope.engine.transactions));
         if let Some(error) = trx.broken() {
             inner.phase = Phase::RolledBack(format!("a part of it could not be rolled back: {error}").into());
@@ -596,7 +600,7 @@ impl<'c> RowCall<'c> {
         &mut self,
         space: SpaceId,
         mode: TableMode,
-        created_at: impl FnOnce() -> Result<TrxId>,
+        created_at: impl FnOnce() -> Result<Option<TrxId>>,
         owner: impl FnOnce() -> Owner,
     ) -> Result<()> {
         if !self.trx.inner.has_locked(space, mode) {
@@ -723,7 +727,7 @@ impl Inner {
     }
 
     /// Returns the transaction's id, if it has one.
-    pub(crate) fn own(&self) -> TrxId {
+    pub(crate) fn own(&self) -> Option<TrxId> {
         self.trx.id()
     }
 

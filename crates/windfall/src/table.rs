@@ -15,7 +15,7 @@ use crate::{
     cursor::{Cursor, Reader, intention},
     engine::Engine,
     error::{Error, LockError, Owner, Result, SchemaError, TransactionError, UsageError},
-    ids::{Lsn, SpaceId, TrxId},
+    ids::{SpaceId, TrxId},
     index::Index,
     range::{Bounds, Range},
     scope::{Inner, RowCall, RowLock, Scope, TableKind},
@@ -170,13 +170,13 @@ impl<A: Access> Table<A> {
             let changed = scope.call(|inner| self.change_in_transaction(scope, inner, key, &mut edit));
             return changed.map_err(|error| self.with_owner(error));
         }
-        let end = self.change_alone(key, &mut edit).map_err(|error| self.with_owner(error))?;
-        self.engine.await_log(end.unwrap_or_default(), self.engine.flush_log())?;
+        let changed = self.change_alone(key, &mut edit).map_err(|error| self.with_owner(error))?;
+        self.engine.await_log(changed.and_then(|changed| changed.end), self.engine.flush_log())?;
         self.engine.env.yield_point();
-        Ok(end.is_some())
+        Ok(changed.is_some())
     }
 
-    fn change_alone(&self, key: &[u8], edit: &mut Edit<'_>) -> Result<Option<Lsn>> {
+    fn change_alone(&self, key: &[u8], edit: &mut Edit<'_>) -> Result<Option<row::Changed>> {
         let mut trx = Trx::new(&self.engine.transactions);
         let mut waits = Waits::new(LockTimeout::of(self.engine.lock_wait()));
         loop {
@@ -185,8 +185,8 @@ impl<A: Access> Table<A> {
                 // The call has changed nothing yet, and starts again as if it had not waited.
                 Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
                 done => {
-                    if let Some(end) = done? {
-                        return Ok(end);
+                    if let Some(changed) = done? {
+                        return Ok(changed);
                     }
                 }
             }
@@ -226,7 +226,7 @@ impl<A: Access> Table<A> {
             if target.clustered.space().id() != space {
                 return Ok(None);
             }
-            row::change(trx, target, key, edit, false).map(|end| Some(end.is_some()))
+            row::change(trx, target, key, edit, false).map(|changed| Some(changed.is_some()))
         })?
     }
 
@@ -291,9 +291,7 @@ impl<A: Access> Table<A> {
                 Some(_) => {
                     transactions.versions().get_in(&call.clustered, key, Visibility::Newest, whole, value)
                 }
-                None => {
-                    transactions.versions().get_committed(&call.clustered, key, TrxId::NONE, whole, value)
-                }
+                None => transactions.versions().get_committed(&call.clustered, key, None, whole, value),
             }),
         };
         found.map_err(|error| self.with_owner(error))
@@ -447,9 +445,7 @@ impl<A: Access> Table<A> {
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
         match self.scope()? {
-            None => {
-                self.stream_out(key, Arc::new(self.engine.transactions.versions().view()), TrxId::NONE, out)
-            }
+            None => self.stream_out(key, Arc::new(self.engine.transactions.versions().view()), None, out),
             // The whole read is one call of the transaction, so `out` can make none in it: a rollback to a savepoint
             // could remove the very version that is being read, if the transaction has written it.
             Some(scope) => scope.call(|inner| {
@@ -466,7 +462,7 @@ impl<A: Access> Table<A> {
         &self,
         key: &[u8],
         view: Arc<ReadView>,
-        own: TrxId,
+        own: Option<TrxId>,
         out: &mut dyn io::Write,
     ) -> Result<Option<u64>> {
         let undo = self.undo.as_ref();

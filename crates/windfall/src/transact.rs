@@ -163,7 +163,7 @@ impl Transaction {
     /// Returns the id that lists of locks and error messages show; `None` while the transaction has neither changed nor
     /// locked anything.
     pub fn id(&self) -> Option<u64> {
-        self.scope.id()
+        self.scope.id().map(|id| id.0)
     }
 
     /// Returns the isolation level.

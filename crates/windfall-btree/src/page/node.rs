@@ -127,6 +127,9 @@ impl EntryHeader {
     /// The value is a reference to an overflow chain.
     pub const OVERFLOW: u16 = 2;
 
+    /// The header of an entry without versions, which every reader sees.
+    pub const UNVERSIONED: Self = Self { trx: TrxId(0), flags: 0, undo: UndoPos(0) };
+
     /// Creates the header of an ordinary version.
     pub fn new(trx: TrxId, undo: UndoPos) -> Self {
         Self { trx, flags: 0, undo }

@@ -42,7 +42,8 @@ pub struct BulkLoader<'t, S: PageStore> {
     levels: Vec<Level>,
     fill_percent: usize,
     last_page: PageNo,
-    lsn: Lsn,
+    /// The LSN after the last group, once one was logged.
+    lsn: Option<Lsn>,
     /// Whether a node could not be written: its entries are lost.
     is_incomplete: bool,
 }
@@ -70,7 +71,7 @@ impl<S: PageStore> Tree<S> {
             levels: vec![Level::default()],
             fill_percent: fill_percent.clamp(1, 100),
             last_page: PageNo::ROOT,
-            lsn: Lsn::ZERO,
+            lsn: None,
             is_incomplete: false,
         })
     }
@@ -186,12 +187,13 @@ impl<S: PageStore> BulkLoader<'_, S> {
         Ok(())
     }
 
-    /// Writes the remaining nodes, the root last. Returns the LSN after the last group.
+    /// Writes the remaining nodes, the root last. Returns the LSN after the last group,
+    /// if anything was logged.
     ///
     /// # Errors
     /// [`UsageError::Incomplete`] after an error of the store; [`UsageError::NotEmpty`] if entries have been put into
     /// the tree meanwhile; those of the store.
-    pub fn finish(mut self) -> Result<Lsn> {
+    pub fn finish(mut self) -> Result<Option<Lsn>> {
         self.check_complete()?;
         let room = (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8;
         let mut level = 0;
@@ -211,7 +213,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         }
     }
 
-    fn build_root(self, level: u8, list: &NodeList) -> Result<Lsn> {
+    fn build_root(self, level: u8, list: &NodeList) -> Result<Option<Lsn>> {
         debug_assert!(level == 0 || list.len() > 1, "an inner root has a single child");
         if list.is_empty() {
             return Ok(self.lsn);

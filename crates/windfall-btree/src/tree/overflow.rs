@@ -301,13 +301,13 @@ impl<S: PageStore> OverflowWriter<'_, S> {
         Ok(())
     }
 
-    /// Writes the remaining bytes, and returns the reference and the LSN after the last group.
+    /// Writes the remaining bytes. Returns the reference, and the LSN after the group of these bytes if there was one.
     ///
     /// # Errors
     /// [`UsageError::Incomplete`] if a call of [`OverflowWriter::write`] has failed; those of the store.
-    pub fn finish(mut self) -> Result<(OverflowRef, Lsn)> {
+    pub fn finish(mut self) -> Result<(OverflowRef, Option<Lsn>)> {
         self.check_complete()?;
-        let lsn = if self.pending.is_empty() { Lsn::ZERO } else { self.flush()? };
+        let lsn = if self.pending.is_empty() { None } else { self.flush()? };
         debug_assert_eq!(
             u64::from(self.place) + 1,
             self.length.div_ceil(capacity(self.tree.store.page_size()) as u64).max(1),
@@ -317,7 +317,7 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     }
 
     /// Writes the pending bytes, at most a page. Everything that can fail comes before the first change.
-    fn flush(&mut self) -> Result<Lsn> {
+    fn flush(&mut self) -> Result<Option<Lsn>> {
         let tree = self.tree;
         debug_assert!(!self.pending.is_empty(), "a page of a chain is written without a byte");
         debug_assert!(

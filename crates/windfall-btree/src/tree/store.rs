@@ -164,9 +164,9 @@ pub trait MiniTransaction<'a, S: PageStore> {
     fn free(&mut self, space: &S::Space, freeing: Self::Freeing);
 
     /// Writes the changes to the log as one group, marks the pages dirty, and releases all latches. Returns the LSN
-    /// after the group, which is durable once the log is durable up to it; [`Lsn::ZERO`] if nothing was changed.
+    /// after the group, which is durable once the log is durable up to it; `None` if nothing was logged.
     ///
     /// # Errors
     /// If the log accepts no more groups; the database is then poisoned.
-    fn commit(self) -> Result<Lsn>;
+    fn commit(self) -> Result<Option<Lsn>>;
 }

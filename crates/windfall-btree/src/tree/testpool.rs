@@ -321,10 +321,13 @@ impl TestMini<'_> {
         self.pages[page.0].as_ref().expect("the page is latched")
     }
 
-    fn release(&mut self, lsn: Lsn) {
+    /// Releases the latches. `lsn` becomes the last change of the changed pages, if they were logged.
+    fn release(&mut self, lsn: Option<Lsn>) {
         for held in self.pages.drain(..).flatten() {
             if held.changed {
-                Page::new(&held.frame.words).set_lsn(lsn);
+                if let Some(lsn) = lsn {
+                    Page::new(&held.frame.words).set_lsn(lsn);
+                }
                 held.frame.version.fetch_add(1, Release);
             } else {
                 held.frame.version.fetch_sub(1, Release);
@@ -426,7 +429,7 @@ impl<'a> MiniTransaction<'a, TestPool> for TestMini<'a> {
         self.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });
     }
 
-    fn commit(mut self) -> Result<Lsn> {
+    fn commit(mut self) -> Result<Option<Lsn>> {
         let lsn = self.pool.wait(|state| {
             state.lsn += u64::from(self.changed);
             if !self.log.is_empty() {
@@ -434,14 +437,14 @@ impl<'a> MiniTransaction<'a, TestPool> for TestMini<'a> {
             }
             Some(Lsn(state.lsn))
         });
-        self.release(lsn);
-        Ok(if self.changed { lsn } else { Lsn::ZERO })
+        self.release(Some(lsn));
+        Ok(self.changed.then_some(lsn))
     }
 }
 
 impl Drop for TestMini<'_> {
     fn drop(&mut self) {
         // Changes that were not committed were not logged either: a replay detects them.
-        self.release(Lsn::ZERO);
+        self.release(None);
     }
 }

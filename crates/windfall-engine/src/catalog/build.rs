@@ -60,7 +60,7 @@ use super::{
 };
 use crate::{
     error::{CorruptError, Error, LockError, Owner, Result, SchemaError, UsageError},
-    ids::{SpaceId, TrxId},
+    ids::SpaceId,
     log::{FlushLog, LogReservation},
     mtr::Mtr,
     page::EntryHeader,
@@ -612,7 +612,7 @@ impl<'a> IndexFiller<'a> {
             header = value::get_indexed(self.rows, row, &mut value)?;
             Ok(header)
         };
-        let current = self.catalog.transactions.active().read_final(TrxId::NONE, &mut read)?;
+        let current = self.catalog.transactions.active().read_final(None, &mut read)?;
         let is_settled = matches!(current, CurrentVersion::Final(_));
         let is_live = header.is_some_and(|header| !header.is_deleted());
         if !is_live || self.index.key.key_of(&value) != index_key {

@@ -72,8 +72,8 @@ pub struct DropReport {
     pub trees: usize,
     /// The work of the calling thread, from the first access to the catalog to the last push.
     pub work: Counts,
-    /// The LSN after the drop's group in the log; zero for a temporary table, because its drop is not logged.
-    pub lsn: Lsn,
+    /// The LSN after the drop's group in the log; `None` for a temporary table, because its drop is not logged.
+    pub lsn: Option<Lsn>,
 }
 
 impl DropReport {
@@ -88,7 +88,7 @@ impl DropReport {
 struct Dropped {
     trees: usize,
     /// The end of its group in the log.
-    lsn: Lsn,
+    lsn: Option<Lsn>,
 }
 
 /// A statement that is to be finished in memory: it is in the log, or row calls note for it what they change. If a
@@ -374,8 +374,8 @@ impl Catalog {
         left.unwrap_or_else(|| self.transactions.lock_wait())
     }
 
-    fn await_log(&self, end: Lsn, mode: FlushLog) -> Result<()> {
-        self.pool.context().log.await_flush(end, mode)
+    fn await_log(&self, end: Option<Lsn>, mode: FlushLog) -> Result<()> {
+        end.map_or(Ok(()), |end| self.pool.context().log.await_flush(end, mode))
     }
 
     /// Records that a statement is filling these tablespaces, which no record names, until the returned value is
@@ -406,7 +406,7 @@ impl Catalog {
         changes: &mut [Change],
         dropped: &[SpaceId],
         mode: FlushLog,
-    ) -> Result<(Lsn, UnfinishedStatement<'_>)> {
+    ) -> Result<(Option<Lsn>, UnfinishedStatement<'_>)> {
         let log = &self.pool.context().log;
         // All of it is one group: whether it fits must be known before the first page is changed.
         let dropping = size_of_val(dropped) + size_of::<Lsn>();
@@ -755,7 +755,7 @@ impl Catalog {
         let (trees, work) = work::in_drop(|| {
             table.gate().close_permanently();
             let (trees, dropped) = table.look(|schema| {
-                let detach = |tree: &Arc<Tree>| self.pool.detach(tree.space(), Lsn::ZERO);
+                let detach = |tree: &Arc<Tree>| self.pool.detach(tree.space(), None);
                 (schema.trees().count(), schema.trees().map(detach).fold(false, core::ops::BitOr::bitor))
             });
             if dropped {
@@ -763,6 +763,6 @@ impl Catalog {
             }
             trees
         });
-        DropReport { trees, work, lsn: Lsn::ZERO }
+        DropReport { trees, work, lsn: None }
     }
 }

@@ -14,7 +14,7 @@ use super::bulk::duplicate_key;
 use crate::{
     buffer::{BufferPool, Durability},
     error::Result,
-    ids::{Lsn, SpaceId},
+    ids::SpaceId,
     page::EntryHeader,
     store::Tree,
     sync::Arc,
@@ -61,7 +61,7 @@ struct Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.pool.detach(self.tree.space(), Lsn::ZERO);
+        self.pool.detach(self.tree.space(), None);
     }
 }
 

@@ -34,8 +34,8 @@ const LSN: u64 = 16;
 pub(crate) struct NoTransactions;
 
 impl TransactionNotes for NoTransactions {
-    fn note(&self, _: &mut GroupWriter) -> Lsn {
-        Lsn::MAX
+    fn note(&self, _: &mut GroupWriter) -> Option<Lsn> {
+        None
     }
 
     fn ceilings(&self) -> (u64, u64) {
@@ -76,7 +76,7 @@ fn a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss() {
         let dropper = run(|base| {
             let end = base.change(0, PAGES[0]).unwrap();
             let (_, dropped) = base.pool.context().log.begin_group().append(&[1; 8]).unwrap();
-            base.pool.detach(&base.spaces[0], dropped);
+            base.pool.detach(&base.spaces[0], Some(dropped));
             while base.pool.reclaim_step(&mut |_| {}) {}
             (end, dropped)
         });
@@ -137,7 +137,7 @@ fn what_has_ended_is_not_found_unfinished() {
         let mut tail = trx.tail(None).unwrap();
         let body = Body::Overflow { space: SpaceId(7), first: PageNo(3) };
         let mut record = Vec::new();
-        UndoRecord { trx: trx.id(), previous: trx.previous(&tail), body }.encode(&mut record);
+        UndoRecord { trx: trx.id().unwrap(), previous: trx.previous(&tail), body }.encode(&mut record);
         trx.reserve(&mut tail, record.len()).unwrap();
         let mut mtr = Mtr::begin(&pool).unwrap();
         let place = tail.prepare(&mut mtr, record.len()).unwrap();
@@ -148,8 +148,8 @@ fn what_has_ended_is_not_found_unfinished() {
         pool.flush_all().unwrap();
         pool.files_to_record(16).into_iter().for_each(|space| pool.file_recorded(space));
         let worker = spawn(move || checkpointer.checkpoint(false).unwrap());
-        let id = trx.id();
-        let end = trx.commit().unwrap();
+        let id = trx.id().unwrap();
+        let end = trx.commit().unwrap().unwrap();
         pool.context().log.sync_to(end).unwrap();
         let look = || {
             let disk: Arc<dyn Disk> = Arc::new(base.disk.survivor(Survive::Nothing));

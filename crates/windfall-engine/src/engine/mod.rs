@@ -106,14 +106,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until the log is durable up to this position, as the mode demands; does nothing at [`Lsn::ZERO`], when
-    /// nothing was logged.
+    /// Waits until the log is durable up to this position, as the mode demands. Does nothing if nothing was logged.
     ///
     /// # Errors
     /// When the log cannot be written; the database has stopped then.
     #[inline]
-    pub fn await_log(&self, end: Lsn, mode: FlushLog) -> Result<()> {
-        if end > Lsn::ZERO { self.log.await_flush(end, mode) } else { Ok(()) }
+    pub fn await_log(&self, end: Option<Lsn>, mode: FlushLog) -> Result<()> {
+        end.map_or(Ok(()), |end| self.log.await_flush(end, mode))
     }
 
     /// Returns the lock timeout of a call.

@@ -224,25 +224,29 @@ impl<'a> Mtr<'a> {
     }
 
     /// Commits: appends one group to the log, marks the pages dirty and releases all latches. Returns the LSN after the
-    /// group, or [`Lsn::ZERO`] when there was nothing to log.
+    /// group, unless there was nothing to log.
     ///
     /// # Errors
     /// When the log accepts no more groups; the database is poisoned then.
-    pub fn commit(mut self) -> Result<Lsn> {
+    pub fn commit(mut self) -> Result<Option<Lsn>> {
         if !self.applied {
-            return Ok(Lsn::ZERO);
+            return Ok(None);
         }
         let log = &self.pool.context().log;
         let appending = log.begin_group();
         let logged = !self.group.is_empty();
-        let (start, end) =
-            if logged { appending.append(self.group.bytes())? } else { (log.end(), Lsn::ZERO) };
+        let (start, end) = if logged {
+            let (start, end) = appending.append(self.group.bytes())?;
+            debug_assert!(start < end, "the group ends where it starts");
+            (start, Some(end))
+        } else {
+            (log.end(), None)
+        };
         debug_assert!(logged || !self.recorded, "a record was added that is not in the group");
         debug_assert!(
             self.reservation.as_ref().is_none_or(|room| self.group.bytes().len() as u64 <= room.bytes()),
             "a long change logs more than it has reserved"
         );
-        debug_assert!(!logged || start < end, "the group ends where it starts");
         #[cfg(not(feature = "model"))]
         debug_assert!(
             self.pages.iter().flatten().all(|memo| memo.page.id() == memo.id),
@@ -250,6 +254,7 @@ impl<'a> Mtr<'a> {
         );
         for memo in self.pages.iter_mut().flatten().filter(|memo| memo.page.is_changed()) {
             if memo.space.durability() == Durability::Logged {
+                let end = end.expect("a change of a logged page is in the group");
                 #[cfg(not(feature = "model"))]
                 debug_assert!(
                     memo.page.page().lsn() < end,

@@ -127,7 +127,7 @@ impl<'a> store::MiniTransaction<'a, BufferPool> for Mtr<'a> {
         tablespace::free(self, space, freeing);
     }
 
-    fn commit(self) -> Result<Lsn> {
+    fn commit(self) -> Result<Option<Lsn>> {
         Mtr::commit(self)
     }
 }

@@ -30,7 +30,7 @@ use smallvec::SmallVec;
 use crate::{
     buffer::BufferPool,
     error::{CorruptError, Error, Owner, Result},
-    ids::{SpaceId, TrxId, UndoPos},
+    ids::SpaceId,
     memory,
     mtr::Mtr,
     page::EntryHeader,
@@ -50,7 +50,7 @@ pub const UNDO: u8 = b'u';
 pub const FILE: u8 = b'f';
 
 /// The header of records: every reader sees them.
-const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: UndoPos::NONE };
+const HEADER: EntryHeader = EntryHeader::UNVERSIONED;
 
 /// The maximum number of log bytes of a record's change, besides its key and value.
 const CHANGE: usize = 48;

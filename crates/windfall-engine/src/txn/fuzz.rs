@@ -54,7 +54,7 @@ pub fn undo_seeds() -> Vec<Vec<u8>> {
         .into_iter()
         .map(|body| {
             let mut bytes = Vec::new();
-            UndoRecord { trx: TrxId(5), previous: UndoPos(8), body }.encode(&mut bytes);
+            UndoRecord { trx: TrxId(5), previous: Some(UndoPos(8)), body }.encode(&mut bytes);
             bytes
         })
         .collect()

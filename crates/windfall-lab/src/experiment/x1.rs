@@ -154,7 +154,7 @@ impl ServerWork for &Job {
         let mut victims = Vec::new();
         for n in 0..plan.statements() {
             let table = server.create(&format!("victim_{n}"), false)?;
-            let mut end = windfall_base::ids::Lsn::ZERO;
+            let mut end = None;
             for row in 0..VICTIM_ROWS {
                 end = rows::put(&table.rows, &row.to_be_bytes(), &[b'v'; 60])?;
             }

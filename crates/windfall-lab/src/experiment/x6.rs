@@ -98,7 +98,7 @@ impl ServerWork for &Job {
         let (time, inserted) = (AtomicU64::new(0), AtomicU64::new(0));
         // Every dropped partition has rows, including the first one.
         for partition in &first {
-            let mut end = windfall_base::ids::Lsn::ZERO;
+            let mut end = None;
             for _ in 0..self.rows_before {
                 let key = time.fetch_add(1, Relaxed).to_be_bytes();
                 end = rows::put(&partition.rows, &key, &[b't'; VALUE])?;
@@ -111,7 +111,7 @@ impl ServerWork for &Job {
             server.log().wait_for_room(0)?;
             // Held while rows are inserted, so that their partition is not dropped meanwhile.
             let newest = newest.read();
-            let mut end = windfall_base::ids::Lsn::ZERO;
+            let mut end = None;
             for _ in 0..BATCH {
                 let key = time.fetch_add(1, Relaxed).to_be_bytes();
                 end = recorder.query(|| rows::put(&newest.rows, &key, &[b't'; VALUE]))?;

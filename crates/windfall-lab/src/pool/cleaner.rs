@@ -146,11 +146,11 @@ impl ClassicPool {
         // The groups in progress are read first: a page that one of them dirties later has an LSN at or above this
         // one. The mark does not pass the durable LSN either, because no reader could start beyond it.
         let appending = log.append_low_water_mark().min(log.durable());
-        let oldest = self.instances.iter().map(|instance| {
+        let oldest = self.instances.iter().filter_map(|instance| {
             let _held = instance.lock(&[Part::Flush], Purpose::Flush);
             instance.flush.oldest_change(&self.frames)
         });
-        log.raise_low_water_mark(oldest.fold(appending, Lsn::min));
+        log.raise_low_water_mark(oldest.fold(appending, Ord::min));
     }
 
     fn reserve(instance: &Instance) -> usize {

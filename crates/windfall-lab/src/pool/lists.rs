@@ -296,9 +296,9 @@ impl Flush {
         self.from_oldest(frames).take_while(|&frame| frames[frame as usize].oldest() < Lsn::MAX)
     }
 
-    /// Returns the LSN of the oldest change that is not in the files; [`Lsn::MAX`] if there is none.
-    pub fn oldest_change(&self, frames: &[Descriptor]) -> Lsn {
-        self.oldest.get().map_or(Lsn::MAX, |frame| frames[frame as usize].oldest())
+    /// Returns the LSN of the oldest change that is not in the files; `None` if there is none.
+    pub fn oldest_change(&self, frames: &[Descriptor]) -> Option<Lsn> {
+        self.oldest.get().map(|frame| frames[frame as usize].oldest()).filter(|lsn| *lsn < Lsn::MAX)
     }
 }
 
@@ -434,10 +434,10 @@ mod tests {
         flush.remove(&frames, 1);
         flush.remove(&frames, 5);
         flush.remove(&frames, 4);
-        assert_eq!((order(), flush.oldest_change(&frames)), (vec![2, 3], Lsn(20)));
+        assert_eq!((order(), flush.oldest_change(&frames)), (vec![2, 3], Some(Lsn(20))));
         flush.remove(&frames, 2);
         flush.remove(&frames, 3);
-        assert!(flush.is_empty() && flush.oldest_change(&frames) == Lsn::MAX);
+        assert!(flush.is_empty() && flush.oldest_change(&frames).is_none());
     }
 
     #[test]
@@ -458,9 +458,9 @@ mod tests {
         for frame in [1, 2, 3, 10, 12] {
             flush.remove(&frames, frame);
         }
-        assert_eq!((order(), flush.oldest_change(&frames)), (vec![11, 13, 14], Lsn::MAX));
+        assert_eq!((order(), flush.oldest_change(&frames)), (vec![11, 13, 14], None));
         enter(4, Lsn(40));
-        assert_eq!((order(), flush.oldest_change(&frames)), (vec![4, 11, 13, 14], Lsn(40)));
+        assert_eq!((order(), flush.oldest_change(&frames)), (vec![4, 11, 13, 14], Some(Lsn(40))));
         for frame in [11, 13, 14] {
             flush.remove(&frames, frame);
         }

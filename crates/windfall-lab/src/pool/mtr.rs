@@ -191,18 +191,22 @@ impl<'a> MiniTransaction<'a, ClassicPool> for Mtr<'a> {
         self.freed.push((handle.clone(), self.page_no(page)));
     }
 
-    fn commit(mut self) -> Result<Lsn> {
+    fn commit(mut self) -> Result<Option<Lsn>> {
         if !self.applied {
-            return Ok(Lsn::ZERO);
+            return Ok(None);
         }
         let log = &self.pool.context.log;
         let appending = log.begin_group();
         let logged = !self.group.is_empty();
-        let (start, end) =
-            if logged { appending.append(self.group.bytes())? } else { (log.end(), Lsn::ZERO) };
+        let (start, end) = if logged {
+            let (start, end) = appending.append(self.group.bytes())?;
+            (start, Some(end))
+        } else {
+            (log.end(), None)
+        };
         for mtr_page in self.pages.iter().flatten().filter(|mtr_page| mtr_page.changed) {
             if !mtr_page.handle.space.temporary {
-                mtr_page.pin.page().set_lsn(end);
+                mtr_page.pin.page().set_lsn(end.expect("a change of a logged page is in the group"));
             }
             self.pool.mark_dirty(mtr_page.pin.frame, start);
         }

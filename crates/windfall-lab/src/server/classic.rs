@@ -82,7 +82,7 @@ impl Classic {
 
     /// Adds tables to the dictionary, durably.
     fn enter(&self, tables: &[Made]) -> Result<()> {
-        let mut end = windfall_base::ids::Lsn::ZERO;
+        let mut end = None;
         for table in tables {
             end = rows::put(&self.dictionary, table.name.as_bytes(), b"table")?;
         }
@@ -94,7 +94,7 @@ impl Classic {
         let start = Instant::now();
         let mut serial = Some(self.dictionary_mutex.lock(Purpose::Dictionary));
         space.mark_dropped();
-        let mut end = windfall_base::ids::Lsn::ZERO;
+        let mut end = None;
         if !space.temporary {
             for name in names {
                 end = rows::remove(&self.dictionary, name.as_bytes())?;

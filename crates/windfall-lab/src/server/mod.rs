@@ -180,11 +180,12 @@ pub trait Server: Send + Sync + Sized + 'static {
     /// Returns the durability that commits and statements wait for.
     fn flush_log(&self) -> FlushLog;
 
-    /// Waits until the log up to this position is as durable as the server's setting demands.
+    /// Waits until the log up to this position is as durable as the server's setting demands. Does nothing if nothing
+    /// was logged.
     ///
     /// # Errors
     /// Errors of the disk.
-    fn commit(&self, lsn: Lsn) -> Result<()> {
-        if lsn > Lsn::ZERO { self.log().await_flush(lsn, self.flush_log()) } else { Ok(()) }
+    fn commit(&self, end: Option<Lsn>) -> Result<()> {
+        end.map_or(Ok(()), |end| self.log().await_flush(end, self.flush_log()))
     }
 }

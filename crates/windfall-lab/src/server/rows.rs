@@ -4,10 +4,7 @@
 //!
 //! **Invariants.** Entries carry no transaction id: every reader sees them.
 
-use windfall_base::{
-    error::Result,
-    ids::{Lsn, TrxId, UndoPos},
-};
+use windfall_base::{error::Result, ids::Lsn};
 use windfall_btree::{
     page::EntryHeader,
     tree::{
@@ -17,13 +14,13 @@ use windfall_btree::{
 };
 
 /// The header of all entries.
-pub const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: UndoPos::NONE };
+pub const HEADER: EntryHeader = EntryHeader::UNVERSIONED;
 
-/// Inserts a row, or replaces it.
+/// Inserts a row, or replaces it. Returns the LSN, if it was logged.
 ///
 /// # Errors
 /// Errors of the tree.
-pub fn put<S: PageStore>(tree: &Tree<S>, key: &[u8], value: &[u8]) -> Result<Lsn> {
+pub fn put<S: PageStore>(tree: &Tree<S>, key: &[u8], value: &[u8]) -> Result<Option<Lsn>> {
     let mut mtr = tree.store().begin()?;
     let mut place = tree.seek_for_change(&mut mtr, key, Some(value.len()))?;
     match place.header() {
@@ -33,16 +30,16 @@ pub fn put<S: PageStore>(tree: &Tree<S>, key: &[u8], value: &[u8]) -> Result<Lsn
     mtr.commit()
 }
 
-/// Removes a row, if it is there.
+/// Removes a row, if it is there. Returns the LSN, if that was logged.
 ///
 /// # Errors
 /// Errors of the tree.
-pub fn remove<S: PageStore>(tree: &Tree<S>, key: &[u8]) -> Result<Lsn> {
+pub fn remove<S: PageStore>(tree: &Tree<S>, key: &[u8]) -> Result<Option<Lsn>> {
     let mut mtr = tree.store().begin()?;
     let place = tree.seek_for_change(&mut mtr, key, None)?;
     if place.header().is_none() {
         place.release(&mut mtr);
-        return Ok(Lsn::ZERO);
+        return Ok(None);
     }
     let is_underfull = place.remove(&mut mtr);
     let end = mtr.commit()?;

@@ -8,7 +8,7 @@
 use std::{path::Path, time::Duration};
 
 use tempfile::TempDir;
-use windfall_base::{error::Error, ids::Lsn};
+use windfall_base::error::Error;
 use windfall_engine::log::FlushLog;
 
 use super::{Dropped, PAGE_SIZE, Server, Start, Table, classic::Classic, product::Product, rows};
@@ -51,7 +51,7 @@ fn key(n: u32) -> [u8; 4] {
 }
 
 fn fill<S: Server>(server: &S, table: &Table<S::Store>, count: u32) {
-    let mut end = Lsn::ZERO;
+    let mut end = None;
     for n in 0..count {
         end = rows::put(&table.rows, &key(n), &[n as u8; 500]).unwrap();
         if let Some(index) = &table.index {

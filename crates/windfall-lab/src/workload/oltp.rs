@@ -127,10 +127,10 @@ impl<S: Server> Oltp<S> {
     }
 
     /// Changes a row, and its entry in the index if `k` has changed.
-    fn change(&self, id: u32, how: impl FnOnce(&mut [u8])) -> Result<Lsn> {
+    fn change(&self, id: u32, how: impl FnOnce(&mut [u8])) -> Result<Option<Lsn>> {
         let _locked = self.lock(id).lock();
         let key = sbtest::key(id);
-        let Some(mut row) = rows::get(&self.table.rows, &key)? else { return Ok(Lsn::ZERO) };
+        let Some(mut row) = rows::get(&self.table.rows, &key)? else { return Ok(None) };
         let before = sbtest::k(&row);
         how(&mut row);
         let end = rows::put(&self.table.rows, &key, &row)?;
@@ -141,16 +141,16 @@ impl<S: Server> Oltp<S> {
         rows::put(index, &index_key(sbtest::k(&row), id), b"")
     }
 
-    fn delete(&self, id: u32) -> Result<Lsn> {
+    fn delete(&self, id: u32) -> Result<Option<Lsn>> {
         let key = sbtest::key(id);
-        let Some(row) = rows::get(&self.table.rows, &key)? else { return Ok(Lsn::ZERO) };
+        let Some(row) = rows::get(&self.table.rows, &key)? else { return Ok(None) };
         if let Some(index) = &self.table.index {
             rows::remove(index, &index_key(sbtest::k(&row), id))?;
         }
         rows::remove(&self.table.rows, &key)
     }
 
-    fn insert(&self, id: u32, row: &[u8]) -> Result<Lsn> {
+    fn insert(&self, id: u32, row: &[u8]) -> Result<Option<Lsn>> {
         let end = rows::put(&self.table.rows, &sbtest::key(id), row)?;
         let Some(index) = &self.table.index else { return Ok(end) };
         rows::put(index, &index_key(sbtest::k(row), id), b"")

@@ -44,7 +44,7 @@ pub(super) struct Pieces<'a> {
     /// The number of pieces so far.
     so_far: u32,
     /// The log's end when the first piece began: pages changed later may look inconsistent although they are correct.
-    since: Lsn,
+    since: Option<Lsn>,
     /// The time for which the last piece blocked other work.
     held: Duration,
     /// Whether in all pieces so far no version waited for purge, and no transaction could roll back.
@@ -91,7 +91,7 @@ impl<'a> Pieces<'a> {
             piece,
             trees,
             so_far: 0,
-            since: Lsn::ZERO,
+            since: None,
             held: Duration::ZERO,
             purged: true,
             #[cfg(test)]
@@ -137,7 +137,7 @@ impl<'a> Pieces<'a> {
         debug_assert!(self.suspects.is_empty(), "the suspects of the last piece were not reported");
         self.purged &= rest.is_purged;
         if self.so_far == 0 {
-            self.since = self.engine.log.end();
+            self.since = Some(self.engine.log.end());
             let begun = |(_, tree): &(Owner, &Tree)| (tree.space().id(), Stage::Walk(Walk::default()));
             self.trees = trees.iter().map(begun).collect();
         }
@@ -292,7 +292,7 @@ impl<'a> Pieces<'a> {
                     let page = shared.page();
                     // A page of a long value may belong to an older version.
                     let is_needed = is_lost && !purged && page.page_type() == PageType::Overflow as u8;
-                    page.lsn() <= self.since && !is_needed
+                    self.since.is_some_and(|since| page.lsn() <= since) && !is_needed
                 }
                 Err(_) => self.so_far == 1 && !space.is_dropped(),
             };

@@ -481,7 +481,7 @@ fn no_statement_makes_a_file_look_unowned() {
     let lost = db.engine.transactions.ids().space().unwrap();
     let attached = db.engine.pool.attach(lost, Durability::Logged);
     assert_eq!(unowned(&db.engine, vec![lost], || {}), [lost]);
-    db.engine.pool.detach(&attached, crate::ids::Lsn::ZERO);
+    db.engine.pool.detach(&attached, None);
 }
 
 fn engine_files(engine: &Engine) -> Vec<SpaceId> {

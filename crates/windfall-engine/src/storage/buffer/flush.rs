@@ -383,12 +383,12 @@ impl BufferPool {
 
     /// Forgets the torn pages of dropped tablespaces.
     fn forget_dropped(&self, flusher: &mut Flusher) -> Result<()> {
-        let dropped = flusher.torn.iter().filter(|torn| torn.space.is_dropped());
-        if let Some(lsn) = dropped.map(|torn| torn.space.drop_lsn()).max() {
-            // If a crash undoes the drop, its pages must be whole.
+        // If a crash undoes a drop, its pages must be whole.
+        if let Some(lsn) = flusher.torn.iter().filter_map(|torn| torn.space.drop_lsn()).max() {
             self.context.log.sync_to(lsn)?;
-            flusher.torn.retain(|torn| torn.space.drop_lsn() > lsn);
         }
+        let durable = self.context.log.durable();
+        flusher.torn.retain(|torn| !torn.space.is_durably_dropped(durable));
         Ok(())
     }
 
@@ -775,7 +775,7 @@ impl BufferPool {
     pub fn flush_all(&self) -> Result<()> {
         let up_to = self.context.log.end();
         let mut idle = 0;
-        while self.oldest_dirty() < up_to && idle < IDLE_ROUNDS_MAX {
+        while self.oldest_dirty().is_some_and(|oldest| oldest < up_to) && idle < IDLE_ROUNDS_MAX {
             idle = if self.flush(self.old_pages(up_to))? == 0 { idle + 1 } else { 0 };
             if idle > IDLE_ROUNDS_MAX / 10 {
                 // Another thread has a page latched, and may itself be waiting for something.

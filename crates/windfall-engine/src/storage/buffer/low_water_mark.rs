@@ -86,9 +86,9 @@ impl LowWaterMark {
     }
 
     /// Returns the LSN of the oldest change of a page that is not durable in its data file, or `registered` if that is
-    /// lower; [`Lsn::MAX`] when there is none. `durable` is the LSN up to which the log is durable. Every change below
+    /// lower; `None` when there is none. `durable` is the LSN up to which the log is durable. Every change below
     /// `registered` must have been registered before the call.
-    pub(super) fn oldest(&self, durable: Lsn, registered: Lsn) -> Lsn {
+    pub(super) fn oldest(&self, durable: Lsn, registered: Lsn) -> Option<Lsn> {
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
         while let Some((key, space)) = heap.pop() {
@@ -97,19 +97,19 @@ impl LowWaterMark {
                 None => {}
                 Some(lsn) if lsn <= key => {
                     heap.push(key, space);
-                    return key;
+                    return Some(key);
                 }
                 Some(lsn) => heap.push(lsn, space),
             }
         }
-        Lsn::MAX
+        None
     }
 
     /// Returns the tablespace's oldest LSN; `key` is its key in the heap. A tablespace that is clean, or durably
     /// dropped, leaves the list: `None`.
     fn oldest_of(space: &Space, durable: Lsn, key: Lsn) -> Option<Lsn> {
         let dirty = space.dirty.lock();
-        let oldest = dirty.oldest().filter(|_| !(space.is_dropped() && space.drop_lsn() <= durable));
+        let oldest = dirty.oldest().filter(|_| !space.is_durably_dropped(durable));
         debug_assert!(
             oldest.is_none_or(|oldest| key <= oldest),
             "the log may be cut off above a change of tablespace {} that is not on disk",
@@ -182,22 +182,22 @@ mod tests {
         let low_water_mark = LowWaterMark::default();
         let spaces: Vec<_> =
             (0..4).map(|n| Arc::new(Space::new(SpaceId(20 + n), Durability::Logged))).collect();
-        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn::MAX), Lsn::MAX);
+        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn::MAX), None);
         for (n, space) in spaces.iter().enumerate() {
             low_water_mark.page_dirtied(space, PageNo(1), Lsn(100 + n as u64));
             low_water_mark.page_dirtied(space, PageNo(2), Lsn(200 + n as u64));
         }
-        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn::MAX), Lsn(100));
+        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn::MAX), Some(Lsn(100)));
         let write = |space: &Space, page, lsn| {
             space.dirty.lock().start_writing(page, lsn);
             space.dirty.lock().written(page, lsn);
         };
         write(&spaces[0], PageNo(1), Lsn(100));
-        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn::MAX), Lsn(101));
+        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn::MAX), Some(Lsn(101)));
         // A tablespace is left out once its drop is durable.
-        spaces[1].mark_dropped(Lsn(500));
-        assert_eq!(low_water_mark.oldest(Lsn(499), Lsn::MAX), Lsn(101));
-        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Lsn(102));
+        spaces[1].mark_dropped(Some(Lsn(500)));
+        assert_eq!(low_water_mark.oldest(Lsn(499), Lsn::MAX), Some(Lsn(101)));
+        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Some(Lsn(102)));
         assert_eq!(
             low_water_mark
                 .oldest_spaces(Lsn(150), 9, Lsn(500), Lsn::MAX)
@@ -211,11 +211,11 @@ mod tests {
             write(space, PageNo(1), Lsn(100 + n as u64));
             write(space, PageNo(2), Lsn(200 + n as u64));
         }
-        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Lsn(200));
+        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Some(Lsn(200)));
         write(&spaces[0], PageNo(2), Lsn(200));
-        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Lsn::MAX);
+        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), None);
         low_water_mark.page_dirtied(&spaces[2], PageNo(1), Lsn(900));
-        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Lsn(900));
+        assert_eq!(low_water_mark.oldest(Lsn(500), Lsn::MAX), Some(Lsn(900)));
     }
 
     #[test]
@@ -225,10 +225,10 @@ mod tests {
         let (late, other) = (space(20), space(21));
         // The group at 100 is slow: the one at 200 registers its page first, and a check comes in between.
         low_water_mark.page_dirtied(&late, PageNo(2), Lsn(200));
-        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn(100)), Lsn(100));
+        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn(100)), Some(Lsn(100)));
         assert_eq!(low_water_mark.oldest_spaces(Lsn(300), 9, Lsn(0), Lsn(100)).len(), 1);
         low_water_mark.page_dirtied(&late, PageNo(1), Lsn(100));
         low_water_mark.page_dirtied(&other, PageNo(1), Lsn(150));
-        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn(300)), Lsn(100));
+        assert_eq!(low_water_mark.oldest(Lsn(0), Lsn(300)), Some(Lsn(100)));
     }
 }

@@ -368,10 +368,11 @@ impl BufferPool {
         self.directory.all()
     }
 
-    /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop. Nothing in the pool
-    /// is visited. The frames are reused from now on, and the file is deleted once the log is durable up to `lsn`. A
-    /// tablespace that never had a page has neither frames nor a file. Returns whether this call dropped it.
-    pub fn detach(&self, space: &Arc<Space>, lsn: Lsn) -> bool {
+    /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop, if it was logged.
+    /// Nothing in the pool is visited. The frames are reused from now on, and the file is deleted once the log is
+    /// durable up to `lsn`. A tablespace that never had a page has neither frames nor a file. Returns whether this call
+    /// dropped it.
+    pub fn detach(&self, space: &Arc<Space>, lsn: Option<Lsn>) -> bool {
         let dropped = space.mark_dropped(lsn);
         if dropped && space.close_directory_entry() {
             self.reclaimer.push(space.clone());
@@ -680,8 +681,9 @@ impl BufferPool {
         u64::from(page.0) * self.page_size as u64
     }
 
-    /// Returns the LSN of the oldest page change that is only in the log, or an LSN a little below it.
-    pub fn oldest_dirty(&self) -> Lsn {
+    /// Returns the LSN of the oldest page change that is only in the log, or an LSN a little below it; `None` if there
+    /// is none.
+    pub fn oldest_dirty(&self) -> Option<Lsn> {
         let registered = self.registered();
         self.low_water_mark.oldest(self.context.log.durable(), registered)
     }

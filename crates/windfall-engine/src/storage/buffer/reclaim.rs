@@ -332,7 +332,7 @@ mod tests {
                 latched.mark_dirty(&space, Lsn(1));
             }
         }
-        pool.detach(&space, Lsn::ZERO);
+        pool.detach(&space, None);
         space
     }
 
@@ -393,7 +393,7 @@ mod tests {
         }
         space.pages.drain(PageNo(0), usize::MAX, &crossbeam_epoch::pin(), |_, _| true);
         drop(pool.latch_for_format(&space, PageNo(1)).unwrap());
-        pool.detach(&space, Lsn::ZERO);
+        pool.detach(&space, None);
         let steps = || core::iter::from_fn(|| pool.reclaim_step(&mut |_| {}).then_some(())).count();
         // One step for the frame, one for the directory, three for the dirty set. The page table stays as long as there
         // is a handle.
@@ -430,7 +430,7 @@ mod tests {
         let space = pool.attach(SpaceId(100), Durability::Temporary);
         (0..20).for_each(|page| drop(pool.latch_for_format(&space, PageNo(page)).unwrap()));
         let latched = pool.share(&space, PageNo(7), Access::Point).unwrap();
-        pool.detach(&space, Lsn::ZERO);
+        pool.detach(&space, None);
         let drain = || {
             while pool.reclaim_step(&mut |_| panic!("it has no file")) {}
             (space.resident(), pool.reclaimer.pending())
@@ -445,7 +445,7 @@ mod tests {
         let (_, pool) = new_pool(64);
         let known = dropped(&pool, 100, 5, 0);
         let unknown = Arc::new(Space::new(SpaceId(101), Durability::Temporary));
-        pool.detach(&unknown, Lsn::ZERO);
+        pool.detach(&unknown, None);
         for (space, pages) in [(&known, 5), (&unknown, 0)] {
             let come = pool.install(space, PageNo(9), Access::Point);
             assert!(matches!(come, Err(Error::TableDropped(_))));

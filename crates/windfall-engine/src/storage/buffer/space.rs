@@ -48,6 +48,11 @@ const UNKNOWN: u32 = u32::MAX;
 /// The slot of a tablespace that was dropped before it was in the directory.
 const NEVER_ENTERED: u32 = u32::MAX - 1;
 
+/// The mark of a tablespace that was not dropped.
+const LIVE: u64 = u64::MAX;
+/// The mark of a tablespace with a drop that is not in the log. No group ends at this LSN.
+const UNLOGGED: u64 = 0;
+
 /// The pool's state of a tablespace.
 #[derive(Debug)]
 pub struct Space {
@@ -55,11 +60,11 @@ pub struct Space {
     durability: Durability,
     /// Its slot in the pool's directory, [`UNKNOWN`] or [`NEVER_ENTERED`].
     slot: AtomicU32,
-    /// The end of the group that dropped it, [`Lsn::MAX`] while it is live. Until that is durable, the file and the log
-    /// that the tablespace needs are kept.
+    /// The end of the group that dropped it, [`UNLOGGED`] if the drop was not logged, or [`LIVE`]. Until that is
+    /// durable, the file and the log that the tablespace needs are kept.
     dropped: AtomicU64,
     file: AtomicU8,
-    /// The stamp of its creation: an older read view does not see it.
+    /// The stamp of its creation: an older read view does not see it. Zero is no stamp.
     created_at: AtomicU64,
     /// Whether it has any page: an empty tree has none.
     has_pages: AtomicBool,
@@ -81,15 +86,15 @@ pub struct Space {
 }
 
 impl Space {
-    /// Returns the stamp of its creation; [`TrxId::NONE`] is before all read views.
+    /// Returns the stamp of its creation; without one, it was created before all read views.
     #[inline]
-    pub fn created_at(&self) -> TrxId {
-        TrxId(self.created_at.load(Acquire))
+    pub fn created_at(&self) -> Option<TrxId> {
+        Some(self.created_at.load(Acquire)).filter(|stamp| *stamp != 0).map(TrxId)
     }
 
     /// Sets the stamp of its creation. Must be called before any thread can find it.
-    pub fn set_created_at(&self, stamp: TrxId) {
-        self.created_at.store(stamp.0, Release);
+    pub fn set_created_at(&self, stamp: Option<TrxId>) {
+        self.created_at.store(stamp.map_or(0, |stamp| stamp.0), Release);
     }
 
     /// Returns a tablespace without pages and file.
@@ -98,9 +103,9 @@ impl Space {
             id,
             durability,
             slot: AtomicU32::new(UNKNOWN),
-            dropped: AtomicU64::new(Lsn::MAX.0),
+            dropped: AtomicU64::new(LIVE),
             file: AtomicU8::new(FileState::None as u8),
-            created_at: AtomicU64::new(TrxId::NONE.0),
+            created_at: AtomicU64::new(0),
             has_pages: AtomicBool::new(false),
             free_hint: AtomicU32::new(0),
             map_groups: AtomicU32::new(0),
@@ -134,7 +139,7 @@ impl Space {
     /// Returns whether it was dropped.
     #[inline]
     pub fn is_dropped(&self) -> bool {
-        self.drop_lsn() != Lsn::MAX
+        self.dropped.load(SeqCst) != LIVE
     }
 
     /// Returns an error if it was dropped.
@@ -146,10 +151,11 @@ impl Space {
         if self.is_dropped() { Err(Error::TableDropped(Owner::Unknown)) } else { Ok(()) }
     }
 
-    /// Marks it dropped by the group that ends at `lsn`. Returns whether this call did.
-    pub(super) fn mark_dropped(&self, lsn: Lsn) -> bool {
-        assert!(lsn < Lsn::MAX, "tablespace {} is dropped with the mark of a live one", self.id);
-        self.dropped.compare_exchange(Lsn::MAX.0, lsn.0, SeqCst, Relaxed).is_ok()
+    /// Marks it dropped by the group that ends at `lsn`, if that was logged. Returns whether this call did.
+    pub(super) fn mark_dropped(&self, lsn: Option<Lsn>) -> bool {
+        let mark = lsn.map_or(UNLOGGED, |lsn| lsn.0);
+        assert!(mark < LIVE, "tablespace {} is dropped with the mark of a live one", self.id);
+        self.dropped.compare_exchange(LIVE, mark, SeqCst, Relaxed).is_ok()
     }
 
     /// Returns its slot in the pool's directory, once it has one.
@@ -176,9 +182,14 @@ impl Space {
         self.slot.load(Acquire) == NEVER_ENTERED
     }
 
-    /// Returns the end of the group that dropped it.
-    pub fn drop_lsn(&self) -> Lsn {
-        Lsn(self.dropped.load(SeqCst))
+    /// Returns the end of the group that dropped it; `None` while it is live, and if its drop is not in the log.
+    pub fn drop_lsn(&self) -> Option<Lsn> {
+        Some(self.dropped.load(SeqCst)).filter(|mark| ![LIVE, UNLOGGED].contains(mark)).map(Lsn)
+    }
+
+    /// Returns whether it was dropped, and no crash undoes that if the log is durable up to `durable`.
+    pub(super) fn is_durably_dropped(&self, durable: Lsn) -> bool {
+        self.dropped.load(SeqCst) <= durable.0
     }
 
     /// Returns the state of its file.
@@ -292,8 +303,14 @@ mod tests {
         assert!(size_of::<Space>() <= 256, "{} bytes", size_of::<Space>());
         let space = Space::new(SpaceId(99), Durability::Logged);
         assert!(space.check_live().is_ok());
-        assert!(space.mark_dropped(Lsn(5)) && !space.mark_dropped(Lsn(9)));
-        assert_eq!(space.drop_lsn(), Lsn(5), "a second drop changes nothing");
+        assert!(!space.is_durably_dropped(Lsn(9)) && space.drop_lsn().is_none());
+        assert!(space.mark_dropped(Some(Lsn(5))) && !space.mark_dropped(Some(Lsn(9))));
+        assert_eq!(space.drop_lsn(), Some(Lsn(5)), "a second drop changes nothing");
+        assert!(!space.is_durably_dropped(Lsn(4)) && space.is_durably_dropped(Lsn(5)));
         assert!(matches!(space.check_live(), Err(Error::TableDropped(_))));
+        let temporary = Space::new(SpaceId(100), Durability::Temporary);
+        assert!(temporary.mark_dropped(None) && !temporary.mark_dropped(None));
+        assert!(temporary.is_dropped() && temporary.drop_lsn().is_none());
+        assert!(temporary.is_durably_dropped(Lsn::ZERO), "a crash leaves nothing of it");
     }
 }

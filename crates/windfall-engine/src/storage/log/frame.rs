@@ -62,7 +62,7 @@ impl Header {
         let mut header = Self { len, crc: 0, lsn, incarnation, lag };
         header.crc = header.sum(seed, payload);
         debug_assert!(header.payload() == payload.len(), "the header states another length");
-        debug_assert!(header.durable() <= durable.min(lsn), "the header states more than was durable");
+        debug_assert!(header.durable() <= Some(durable.min(lsn)), "the header states more than was durable");
         header
     }
 
@@ -101,12 +101,9 @@ impl Header {
         span(self.payload())
     }
 
-    /// Returns the position up to which the log was durable when the frame was made.
-    pub(super) fn durable(&self) -> Lsn {
-        if self.lag == NO_STATEMENT {
-            return Lsn::ZERO;
-        }
-        Lsn(self.lsn.0.saturating_sub(u64::from(self.lag) * ALIGN))
+    /// Returns the position up to which the log was durable when the frame was made, if the frame states it.
+    pub(super) fn durable(&self) -> Option<Lsn> {
+        (self.lag != NO_STATEMENT).then(|| Lsn(self.lsn.0.saturating_sub(u64::from(self.lag) * ALIGN)))
     }
 
     /// Returns whether these bytes, header and padding included, are the complete, valid frame.
@@ -173,7 +170,7 @@ mod tests {
             prop_assert!(header.holds(seed, &bytes));
             prop_assert!(!header.holds(Seed::new(&[8; 16]), &bytes));
             let known = header.durable();
-            prop_assert!(known == durable || (known == Lsn::ZERO && lsn.0 - durable.0 >= 8 * u64::from(u32::MAX)));
+            prop_assert!(known == Some(durable) || (known.is_none() && lsn.0 - durable.0 >= 8 * u64::from(u32::MAX)));
             let bit = flip.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(!Header::decode(&bytes).is_some_and(|h| h.lsn == lsn && h.holds(seed, &bytes)));

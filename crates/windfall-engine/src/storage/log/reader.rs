@@ -260,7 +260,7 @@ impl LogReader {
                 for from in candidates(window, at) {
                     let lsn = Lsn(at.0 + from as u64);
                     let Some(header) = Header::decode(&window[from..]) else { continue };
-                    let proves = header.durable() > self.at || blocked && lsn < end;
+                    let proves = header.durable() > Some(self.at) || blocked && lsn < end;
                     let later = header.incarnation > self.incarnation;
                     if !later && (header.incarnation < self.incarnation || !proves) {
                         continue;
@@ -271,7 +271,7 @@ impl LogReader {
                         if later {
                             return Err(self.outdated(lsn).into());
                         }
-                        return Ok(Some(header.durable().max(lsn)));
+                        return Ok(header.durable().max(Some(lsn)));
                     }
                 }
                 at.0 += CHUNK as u64;

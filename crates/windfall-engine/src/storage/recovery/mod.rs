@@ -123,7 +123,9 @@ impl Scan {
             return Ok(());
         }
         for record in GroupReader::new(group) {
-            match record.map_err(|what| damage(disk.as_ref(), control, start, what))? {
+            let record = record.map_err(|what| damage(disk.as_ref(), control, start, what))?;
+            self.check_transactions(&record).map_err(|what| damage(disk.as_ref(), control, start, &what))?;
+            match record {
                 Record::TrxTable { active } => self.unfinished.extend(active),
                 Record::TrxPrepare { trx, xid } => self.prepare(trx, &xid),
                 _ => {}
@@ -131,6 +133,38 @@ impl Scan {
         }
         self.count();
         Ok(())
+    }
+
+    /// Checks that the transactions which a record names have ids that were assigned before, and undo to roll back.
+    /// The record of a ceiling is durable before the first id below it is used, and a checkpoint reads its ceiling
+    /// after the list of transactions.
+    fn check_transactions(&self, record: &Record<'_>) -> Result<(), String> {
+        let is_assigned = |trx: TrxId| (1..self.trx_ceiling).contains(&trx.0);
+        let check = |name: &str, trx: TrxId, first: Option<UndoPos>| {
+            if !is_assigned(trx) {
+                let last = self.trx_ceiling.saturating_sub(1);
+                return Err(format!(
+                    "its record {name} names transaction {trx}, and all ids assigned before are from 1 to {last}"
+                ));
+            }
+            match first {
+                Some(UndoPos(0)) => {
+                    Err(format!("its record {name} names transaction {trx} without its first undo record"))
+                }
+                _ => Ok(()),
+            }
+        };
+        match record {
+            Record::TrxBegin { trx, first } => check("TrxBegin", *trx, Some(*first)),
+            Record::TrxTable { active } => {
+                active.iter().try_for_each(|(trx, first)| check("TrxTable", *trx, Some(*first)))
+            }
+            Record::TrxPrepare { trx, .. } => check("TrxPrepare", *trx, None),
+            Record::TrxEnd { trx, .. } => check("TrxEnd", *trx, None),
+            Record::Page { .. } | Record::Drop { .. } | Record::FileMade { .. } | Record::Ceilings { .. } => {
+                Ok(())
+            }
+        }
     }
 
     /// Records a drop: nothing else is kept of a dropped tablespace.
@@ -186,7 +220,8 @@ fn damage(disk: &dyn Disk, control: &Control, lsn: Lsn, what: &str) -> CorruptEr
 /// Reads the log from the low-water mark to its end. It keeps only the transactions that are unfinished at the same
 /// time, however many there are in the log: those that the checkpoint has recorded are read first, and from the
 /// low-water mark on a transaction is removed at its end record. The checkpoint records a transaction only if its end
-/// was not logged below the low-water mark. A dropped tablespace takes one bit ([`SpaceSet`]).
+/// was not logged below the low-water mark. A transaction with an id that was not assigned before is damage. A dropped
+/// tablespace takes one bit ([`SpaceSet`]).
 ///
 /// # Errors
 /// [`CorruptError::Log`], I/O.
@@ -200,7 +235,9 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     while let Some((start, end, group)) = reader.next_group()? {
         let mut is_table = false;
         for record in GroupReader::new(group) {
-            match record.map_err(|what| damage(disk.as_ref(), control, start, what))? {
+            let record = record.map_err(|what| damage(disk.as_ref(), control, start, what))?;
+            scan.check_transactions(&record).map_err(|what| damage(disk.as_ref(), control, start, &what))?;
+            match record {
                 Record::Drop { spaces } => spaces.iter().for_each(|space| scan.drop_space(*space)),
                 Record::FileMade { space } => scan.file_made(space, start),
                 Record::Ceilings { space, trx } => {
@@ -453,7 +490,7 @@ fn space_of(pool: &BufferPool, scan: &Scan, files: &Files, id: SpaceId) -> Resul
         return Ok(space);
     }
     let space = pool.attach(id, Durability::Logged);
-    attach_file(pool, &space, files.contains(&id), scan.made.get(&id).copied())?;
+    attach_file(pool, &space, files.contains(&id), scan.made.get(&id).copied().map(FileRecord::Log))?;
     Ok(space)
 }
 
@@ -597,7 +634,7 @@ impl Replay<'_> {
         // Dirty from the first change on, whether replayed or not: what is read may not be durable, if a sync has
         // failed. So a page that was already up to date is rewritten, too, before the low-water mark of the log
         // passes.
-        let since = changes.first().map_or(Lsn::MAX, |(start, ..)| *start);
+        let Some(&(since, ..)) = changes.first() else { return Ok(()) };
         // The LSN as found: a group may change a page several times, and all its changes carry one LSN.
         let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };
         for (_, end, at) in changes.iter().filter(|(_, end, _)| *end > found) {
@@ -616,19 +653,32 @@ impl Replay<'_> {
     }
 }
 
-/// Records what is known of a tablespace's file. `made` is the LSN at which the log records its creation, or zero when
-/// a record of the system tree does.
+/// Where it is recorded that a tablespace's file was created durably.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileRecord {
+    /// In the log, at this LSN.
+    Log(Lsn),
+    /// In the system tree, or, for the file of that tree, in the control file.
+    Permanent,
+}
+
+/// Records what is known of a tablespace's file: whether it exists, and what records that it was made.
 ///
 /// # Errors
 /// [`DiskError::Missing`] when it was created and does not exist.
-pub fn attach_file(pool: &BufferPool, space: &Arc<Space>, exists: bool, made: Option<Lsn>) -> Result<()> {
+pub fn attach_file(
+    pool: &BufferPool,
+    space: &Arc<Space>,
+    exists: bool,
+    made: Option<FileRecord>,
+) -> Result<()> {
     match (exists, made) {
         (false, Some(_)) => {
             let path = pool.context().disk.path(FileName::Data(space.id()));
             return Err(DiskError::Missing { path }.into());
         }
-        (true, Some(lsn)) => {
-            if lsn > Lsn::ZERO {
+        (true, Some(record)) => {
+            if let FileRecord::Log(lsn) = record {
                 pool.file_was_made(space.id(), lsn);
             }
             space.set_file(FileState::Durable);

@@ -18,7 +18,7 @@ use crate::{
     env::{Env, Kind, Worker},
     error::{CorruptError, Error, Result},
     health::Health,
-    ids::{Lsn, PageNo, SpaceId},
+    ids::{Lsn, PageNo, SpaceId, TrxId, UndoPos},
     log::{Control, ControlFile, GroupWriter, Log, LogOptions, Record},
     mtr::Mtr,
     page::{PageOp, PageType},
@@ -32,8 +32,8 @@ const FRAMES: usize = 64;
 struct NoTransactions;
 
 impl TransactionNotes for NoTransactions {
-    fn note(&self, _group: &mut GroupWriter) -> Lsn {
-        Lsn::MAX
+    fn note(&self, _group: &mut GroupWriter) -> Option<Lsn> {
+        None
     }
 
     fn ceilings(&self) -> (u64, u64) {
@@ -108,7 +108,7 @@ impl Base {
     }
 
     fn commit(&self, mtr: Mtr<'_>) -> Result<()> {
-        let end = mtr.commit()?;
+        let end = mtr.commit()?.unwrap();
         self.pool.context().log.sync_to(end)
     }
 }
@@ -231,9 +231,9 @@ impl Run<'_> {
                 self.dropped.push(id);
                 let mut mtr = Mtr::begin(&pool)?;
                 mtr.record(&Record::Drop { spaces: vec![SpaceId(id)].into() });
-                let end = mtr.commit()?;
+                let end = mtr.commit()?.unwrap();
                 pool.context().log.sync_to(end)?;
-                pool.detach(&space, end);
+                pool.detach(&space, Some(end));
                 while pool.reclaim_step(&mut drop) {}
             }
             Step::Checkpoint => drop(self.base.checkpointer.checkpoint(false)?),
@@ -362,7 +362,7 @@ fn a_drop_under_the_hands_of_purge_does_not_stop_the_database() {
     let first = mtr.latch(&space, PageNo(1)).unwrap();
     let first = tablespace::prepare_free(&mut mtr, &space, first).unwrap();
     tablespace::free(&mut mtr, &space, first);
-    base.pool.detach(&space, Lsn::ZERO);
+    base.pool.detach(&space, None);
     assert!(mtr.latch(&space, PageNo(2)).is_err());
     drop(mtr);
     assert!(base.pool.context().health.check().is_ok());
@@ -636,7 +636,7 @@ fn a_torn_page_that_is_latched_stays_whole_in_the_doublewrite_file() {
     let crashed = disk.survivor(Survive::Everything);
     drop(latched);
     base.pool.flush_all().unwrap();
-    assert_eq!(base.pool.oldest_dirty(), Lsn::MAX);
+    assert_eq!(base.pool.oldest_dirty(), None);
     pages_are(&Base::open(&crashed, 1).unwrap(), [7, 8]).unwrap();
 }
 
@@ -768,15 +768,15 @@ fn a_full_log_makes_the_deleter_sync_a_drop() {
     base.checkpointer.checkpoint_all(false).unwrap();
     let mut mtr = Mtr::begin(pool).unwrap();
     mtr.record(&Record::Drop { spaces: vec![space.id()].into() });
-    let dropped = mtr.commit().unwrap();
-    pool.detach(&space, dropped);
+    let dropped = mtr.commit().unwrap().unwrap();
+    pool.detach(&space, Some(dropped));
     while pool.reclaim_step(&mut |space| deleter.push(&space)) {}
 
     let _ = deleter.step();
     assert!(log.durable() < dropped, "a log with room is not synced for a drop");
     while log.pressure() < 50 {
         let mut group = GroupWriter::default();
-        group.push(&Record::TrxTable { active: vec![Default::default(); 500] });
+        group.push(&Record::TrxTable { active: vec![(TrxId(1), UndoPos(8)); 500] });
         log.begin_group().append(group.bytes()).unwrap();
     }
     let _ = deleter.step();

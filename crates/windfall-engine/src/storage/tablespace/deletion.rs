@@ -49,8 +49,8 @@ const LENGTHS_PER_STEP: usize = 16;
 #[derive(Debug)]
 struct PendingFile {
     space: SpaceId,
-    /// The LSN of its drop; zero where recovery found a file without a record.
-    dropped: Lsn,
+    /// The LSN of its drop, if that was logged: recovery may have found a file without a record.
+    dropped: Option<Lsn>,
     /// The bytes that are left, once the length was read.
     left: Option<u64>,
 }
@@ -135,7 +135,7 @@ impl Deleter {
         #[cfg(not(feature = "model"))]
         debug_assert!(
             space.durability() == Durability::Temporary
-                || space.drop_lsn() > Lsn::ZERO
+                || space.drop_lsn().is_some()
                 || self.pool.context().health.is_poisoned(),
             "the file of tablespace {} is to be deleted, and its drop is not in the log",
             space.id()
@@ -149,7 +149,7 @@ impl Deleter {
             self.pool.space(space).is_none_or(|space| space.is_dropped()),
             "the file of tablespace {space}, which is in use, is to be deleted"
         );
-        self.take_over(PendingFile { space, dropped: Lsn::ZERO, left: None });
+        self.take_over(PendingFile { space, dropped: None, left: None });
     }
 
     fn take_over(&self, pending_file: PendingFile) {
@@ -185,9 +185,9 @@ impl Deleter {
             return Next::Idle(IDLE);
         };
         let log = &self.pool.context().log;
-        if pending_file.dropped > log.durable() {
+        if let Some(dropped) = pending_file.dropped.filter(|dropped| *dropped > log.durable()) {
             // If the log is under pressure, it needs this drop to be durable: it is synced now.
-            let synced = log.pressure() < 50 || log.sync_to(pending_file.dropped).is_ok();
+            let synced = log.pressure() < 50 || log.sync_to(dropped).is_ok();
             self.queue.lock().push_back(pending_file);
             return Next::Idle(if synced { PAUSE } else { IDLE });
         }
@@ -234,7 +234,7 @@ impl Deleter {
     fn cut(&self, pending_file: &mut PendingFile) -> Result<bool, DiskError> {
         #[cfg(not(feature = "model"))]
         assert!(
-            pending_file.dropped <= self.pool.context().log.durable(),
+            pending_file.dropped <= Some(self.pool.context().log.durable()),
             "the file of tablespace {} is deleted before its drop is durable",
             pending_file.space
         );

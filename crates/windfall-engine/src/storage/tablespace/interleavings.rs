@@ -34,8 +34,8 @@ fn a_file_is_deleted_after_its_drop_and_not_created_again() {
             let base = base.clone();
             spawn(move || {
                 let (_, dropped) = base.pool.context().log.begin_group().append(&[1; 8]).unwrap();
-                base.pool.detach(&base.spaces[0], dropped);
-                base.pool.detach(&empty, dropped);
+                base.pool.detach(&base.spaces[0], Some(dropped));
+                base.pool.detach(&empty, Some(dropped));
                 let new = base.pool.attach(NEW, Durability::Logged);
                 make_header(&base.pool, &new).unwrap();
                 dropped

@@ -138,7 +138,7 @@ fn what_is_not_in_use_cannot_be_freed() {
     let error = base.free(page).unwrap_err().to_string();
     assert!(error.contains("page 1 is freed and was not in use"), "{error}");
     let other = base.pool.attach(SpaceId(21), Durability::Logged);
-    base.pool.detach(&base.space, crate::ids::Lsn(1));
+    base.pool.detach(&base.space, Some(crate::ids::Lsn(1)));
     let mut mtr = Mtr::begin(&base.pool).unwrap();
     assert!(allocate(&mut mtr, &base.space, PageType::Leaf, 0, PageNo::ROOT).is_err());
     assert!(pages_in_use(&base.pool, &other).unwrap().is_empty());

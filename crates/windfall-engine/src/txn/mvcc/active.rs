@@ -42,8 +42,8 @@ use crate::{
 struct Running {
     /// When it got its id, or the database was opened.
     since: Duration,
-    /// Its first logged undo record.
-    first: UndoPos,
+    /// Its first logged undo record, once it has one.
+    first: Option<UndoPos>,
     /// Purge has skipped some of its records.
     has_skipped_records: bool,
     /// The name by which it is prepared.
@@ -62,13 +62,16 @@ pub(in crate::txn) struct Noted {
     pub prepared: Vec<(TrxId, Arc<[u8]>)>,
 }
 
-/// The end of the log when a transaction was about to log its own end; [`Lsn::MAX`] before that.
+/// The end of the log when a transaction was about to log its own end; [`NOT_ENDING`] before that.
 #[derive(Clone, Debug)]
 pub(in crate::txn) struct Ending(Arc<AtomicU64>);
 
+/// No log ends here.
+const NOT_ENDING: u64 = u64::MAX;
+
 impl Default for Ending {
     fn default() -> Self {
-        Self(Arc::new(AtomicU64::new(Lsn::MAX.0)))
+        Self(Arc::new(AtomicU64::new(NOT_ENDING)))
     }
 }
 
@@ -76,6 +79,10 @@ impl Ending {
     /// Announces that the transaction is about to append its `TrxEnd`.
     pub(in crate::txn) fn announce(&self, log_end: Lsn) {
         self.0.store(log_end.0, SeqCst);
+    }
+
+    fn announced(&self) -> Option<Lsn> {
+        Some(self.0.load(SeqCst)).filter(|end| *end != NOT_ENDING).map(Lsn)
     }
 }
 
@@ -156,7 +163,7 @@ impl Active {
                 let mut table = self.table.lock();
                 if let Some(trx) = self.ids.try_trx() {
                     let running = Running { since, ending: ending.clone(), ..Running::default() };
-                    debug_assert!(trx != TrxId::NONE, "zero is the id of no transaction");
+                    debug_assert!(trx.0 != 0, "zero is the id of no transaction");
                     debug_assert!(
                         trx < self.ids.next_trx(),
                         "ids grow: the next one is above all that were assigned"
@@ -172,6 +179,7 @@ impl Active {
 
     /// Enters a transaction that recovery has found unfinished, and the name it is prepared by.
     pub(in crate::txn) fn resume(&self, trx: TrxId, first: UndoPos, prepared: Option<Arc<[u8]>>) {
+        let first = Some(first);
         let running = Running { since: self.env.now(), first, prepared, ..Running::default() };
         let mut table = self.table.lock();
         table.names += running.log_of_name();
@@ -194,7 +202,7 @@ impl Active {
         let running = table.running.get_mut(&trx);
         debug_assert!(running.is_some(), "a transaction that writes undo is active");
         if let Some(running) = running {
-            running.first = first;
+            running.first = Some(first);
         }
         Ok(())
     }
@@ -265,15 +273,15 @@ impl Active {
         trx >= self.oldest() && self.table.lock().running.contains_key(&trx)
     }
 
-    /// Reads an entry until its version is final: its writer is `me`, or had ended before the entry was read. The check
-    /// must come first: a writer that ends after the read may have rolled back, and the version that was read is then
-    /// gone.
+    /// Reads an entry until its version is final: its writer is `me`, if that has an id, or had ended before the entry
+    /// was read. The check must come first: a writer that ends after the read may have rolled back, and the version
+    /// that was read is then gone.
     ///
     /// # Errors
     /// Those of `read`.
     pub fn read_final(
         &self,
-        me: TrxId,
+        me: Option<TrxId>,
         mut read: impl FnMut() -> Result<Option<EntryHeader>>,
     ) -> Result<CurrentVersion> {
         let mut ended = None;
@@ -283,7 +291,7 @@ impl Active {
             let Some(writer) = header.map(|header| header.trx) else {
                 return Ok(CurrentVersion::Final(None));
             };
-            if writer < oldest || writer == me || ended == Some(writer) {
+            if writer < oldest || Some(writer) == me || ended == Some(writer) {
                 return Ok(CurrentVersion::Final(header));
             }
             if self.is_active(writer) {
@@ -322,13 +330,12 @@ impl Active {
         }
     }
 
-    /// Returns an id for an event at this moment, which existing read views do not see; [`TrxId::NONE`] if there are
-    /// none.
+    /// Returns an id for an event at this moment, which existing read views do not see; `None` if there are none.
     ///
     /// # Errors
     /// If the log accepts no more records.
-    pub(in crate::txn) fn stamp(&self) -> Result<TrxId> {
-        if self.table.lock().pins.is_empty() { Ok(TrxId::NONE) } else { self.number() }
+    pub(in crate::txn) fn stamp(&self) -> Result<Option<TrxId>> {
+        if self.table.lock().pins.is_empty() { Ok(None) } else { self.number().map(Some) }
     }
 
     /// Notes that purge skips a record of an active transaction. Returns `false` if it is not active.
@@ -348,8 +355,7 @@ impl Active {
     }
 
     fn logged(table: &Table) -> Vec<(TrxId, UndoPos)> {
-        let logged = table.running.iter().filter(|(_, running)| running.first != UndoPos::NONE);
-        logged.map(|(trx, running)| (*trx, running.first)).collect()
+        table.running.iter().filter_map(|(trx, running)| Some((*trx, running.first?))).collect()
     }
 
     /// Returns where a transaction announces its end.
@@ -357,17 +363,18 @@ impl Active {
         self.table.lock().running.get(&trx).map(|running| running.ending.clone())
     }
 
-    /// Returns what a checkpoint logs, and an LSN below which none of these transactions has logged its end.
-    pub(in crate::txn) fn note(&self) -> (Noted, Lsn) {
+    /// Returns what a checkpoint logs, and an LSN below which none of these transactions has logged its end; `None` if
+    /// none is about to.
+    pub(in crate::txn) fn note(&self) -> (Noted, Option<Lsn>) {
         let table = self.table.lock();
         let active = Self::logged(&table);
-        let prepared = table.running.iter().filter(|(_, running)| running.first != UndoPos::NONE);
+        let prepared = table.running.iter().filter(|(_, running)| running.first.is_some());
         let prepared =
             prepared.filter_map(|(trx, running)| Some((*trx, running.prepared.clone()?))).collect();
         // The rest of the low-water mark was read before: a transaction with an end below it had announced that end by
         // then.
-        let ending = table.running.values().map(|running| Lsn(running.ending.0.load(SeqCst)));
-        (Noted { active, prepared }, ending.min().unwrap_or(Lsn::MAX))
+        let ending = table.running.values().filter_map(|running| running.ending.announced()).min();
+        (Noted { active, prepared }, ending)
     }
 
     /// Checks that no active transaction is below [`Active::oldest`], and that the ids, the names and the pins are
@@ -420,7 +427,7 @@ impl Active {
         let info = |(id, running): (&TrxId, &Running)| TransactionInfo {
             id: *id,
             age: now.saturating_sub(running.since),
-            has_changes: running.first != UndoPos::NONE,
+            has_changes: running.first.is_some(),
             state: match &running.prepared {
                 Some(name) => TransactionState::Prepared(name.to_vec()),
                 None => TransactionState::Open,
@@ -508,33 +515,34 @@ mod tests {
     fn a_checkpoint_learns_of_ends_under_way_and_a_horizon_covers_what_ended() {
         let base = Base::open(Setup::simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1))).unwrap();
         let active = Active::new(base.transactions.ids().clone(), Arc::new(SimulatedEnv::new(1)));
-        for (trx, first) in [(5, 50), (7, 70), (9, 0)] {
+        for (trx, first) in [(5, 50), (7, 70), (9, 90)] {
             active.resume(TrxId(trx), UndoPos(first), None);
         }
         // The third has written to temporary tables only.
+        active.table.lock().running.get_mut(&TrxId(9)).unwrap().first = None;
         let all = vec![(TrxId(5), UndoPos(50)), (TrxId(7), UndoPos(70))];
         let noted = |active: &[_]| Noted { active: active.to_vec(), prepared: Vec::new() };
-        assert_eq!(active.note(), (noted(&all), Lsn::MAX));
+        assert_eq!(active.note(), (noted(&all), None));
         let ending = active.ending(TrxId(5)).unwrap();
         ending.announce(Lsn(800));
         active.ending(TrxId(7)).unwrap().announce(Lsn(900));
-        assert_eq!(active.note(), (noted(&all), Lsn(800)));
+        assert_eq!(active.note(), (noted(&all), Some(Lsn(800))));
         assert!(!active.end(TrxId(5)).0);
         assert_eq!(active.oldest(), TrxId(7));
-        assert_eq!(active.note(), (noted(&all[1..]), Lsn(900)));
+        assert_eq!(active.note(), (noted(&all[1..]), Some(Lsn(900))));
         // A name takes room in the checkpoint's record, and a transaction without logged undo is not in it.
         let name: Arc<[u8]> = b"name"[..].into();
         assert!(active.set_prepared(TrxId(7), Some(&name), 51).is_err());
         active.set_prepared(TrxId(7), Some(&name), 52).unwrap();
         active.set_prepared(TrxId(9), Some(&name), 72).unwrap();
         let both = Noted { prepared: vec![(TrxId(7), name)], ..noted(&all[1..]) };
-        assert_eq!(active.note(), (both, Lsn(900)));
+        assert_eq!(active.note(), (both, Some(Lsn(900))));
         // The transactions that recovery has found may be more than a smaller log buffer allows.
         let refused = active.opened(71).unwrap_err().to_string();
         assert!(refused.contains("log_buffer_size"), "{refused}");
         active.opened(72).unwrap();
         active.set_prepared(TrxId(7), None, 0).unwrap();
-        assert_eq!(active.note(), (noted(&all[1..]), Lsn(900)));
+        assert_eq!(active.note(), (noted(&all[1..]), Some(Lsn(900))));
         assert!(active.note_skipped(TrxId(7)) && !active.note_skipped(TrxId(5)));
 
         let horizon = Snapshot { low: TrxId(5), high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };

@@ -118,7 +118,7 @@ impl Ids {
         }
         let mut mtr = Mtr::begin(&self.pool)?;
         mtr.record(&Record::Ceilings { space, trx });
-        let end = mtr.commit()?;
+        let end = mtr.commit()?.expect("a record is logged");
         self.pool.context().log.sync_to(end)?;
         #[cfg(not(feature = "model"))]
         assert!(

@@ -15,8 +15,8 @@ use crate::{
 pub enum Visibility<'v> {
     /// The current versions, regardless of the transaction that made them and of its end.
     Newest,
-    /// The versions that a read view sees, and those of this transaction.
-    View(&'v ReadView, TrxId),
+    /// The versions that a read view sees, and those of this transaction, once it has an id.
+    View(&'v ReadView, Option<TrxId>),
 }
 
 impl Visibility<'_> {
@@ -24,16 +24,21 @@ impl Visibility<'_> {
     pub fn sees(&self, trx: TrxId) -> bool {
         match self {
             Self::Newest => true,
-            Self::View(view, own) => view.sees(trx) || trx == *own && trx != TrxId::NONE,
+            Self::View(view, own) => view.sees(trx) || Some(trx) == *own,
         }
     }
 
-    /// Refuses a tree that was created, or truncated, after the view was: the stamp of its creation is not visible.
+    /// Refuses a tree that was created, or truncated, after the view was: the stamp of its creation is not visible. A
+    /// tree without a stamp is older than all views.
     ///
     /// # Errors
     /// [`TransactionError::TableChanged`].
-    pub fn check_known(&self, created_at: TrxId, owner: impl FnOnce() -> Owner) -> Result<()> {
-        if self.sees(created_at) { Ok(()) } else { Err(TransactionError::TableChanged(owner()).into()) }
+    pub fn check_known(&self, created_at: Option<TrxId>, owner: impl FnOnce() -> Owner) -> Result<()> {
+        if created_at.is_none_or(|stamp| self.sees(stamp)) {
+            Ok(())
+        } else {
+            Err(TransactionError::TableChanged(owner()).into())
+        }
     }
 
     /// Returns the result of a read, if its view was valid up to the end of the read: [`ReadView::held`].

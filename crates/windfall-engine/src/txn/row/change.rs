@@ -43,9 +43,16 @@ use crate::{
     },
 };
 
+/// A row was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The LSN after the change, unless its table is temporary.
+    pub end: Option<Lsn>,
+}
+
 /// Changes a row. With `last` the end of the transaction is logged with the last change, and the transaction has then
-/// ended; it has also ended if the change fails. Returns the LSN after the change; `None` if there was no row to
-/// delete, in which case nothing is logged.
+/// ended; it has also ended if the change fails. Returns `None` if there was no row to delete, in which case nothing is
+/// logged.
 ///
 /// If the call fails its changes are rolled back. A blocked call keeps a long value that it has written, in `edit`.
 ///
@@ -61,7 +68,7 @@ pub fn change<'e: 't, 't>(
     key: &[u8],
     edit: &mut Edit<'_>,
     last: bool,
-) -> Result<Option<Lsn>, Stop> {
+) -> Result<Option<Changed>, Stop> {
     let transactions = trx.transactions();
     if target.durability() == Durability::Logged && !transactions.undo_limit().has_room() {
         return Err(Stop::Blocked(Blocked::Undo));
@@ -78,9 +85,9 @@ pub fn change<'e: 't, 't>(
         lock_owner.add_weight(1);
     }
     // If the rollback fails, the row is left partly changed.
-    let is_partly_changed = done.is_err() && trx.has_changed_since(&start);
-    if is_partly_changed {
-        transactions.rollbacks().note_partial_change(trx.id(), target.clustered.space().id());
+    let partly_changed_by = if done.is_err() && trx.has_changed_since(&start) { trx.id() } else { None };
+    if let Some(id) = partly_changed_by {
+        transactions.rollbacks().note_partial_change(id, target.clustered.space().id());
     }
     match &done {
         // Before the key latch is released: the next call finds a row without unfinished changes.
@@ -98,8 +105,8 @@ pub fn change<'e: 't, 't>(
         Err(Stop::Failed(_)) if last => drop(trx.roll_back_whole(RollbackCaller::Inside)?),
         Err(Stop::Failed(_)) => trx.roll_back_call(&start)?,
     }
-    if is_partly_changed {
-        transactions.rollbacks().forget_partial_change(trx.id());
+    if let Some(id) = partly_changed_by {
+        transactions.rollbacks().forget_partial_change(id);
     }
     done
 }
@@ -112,7 +119,7 @@ fn try_change<'e: 't, 't>(
     edit: &mut Edit<'_>,
     last: bool,
     kept: &mut Savepoint,
-) -> Result<Option<Lsn>, Stop> {
+) -> Result<Option<Changed>, Stop> {
     let tree = target.clustered;
     check_length(tree, key, || target.owner())?;
     let length = edit.length();
@@ -134,7 +141,7 @@ fn try_change<'e: 't, 't>(
         };
         if let Some(header) = header {
             trx.check_unchanged(header, || target.owner())?;
-            plan.ended_writer = header.trx;
+            plan.ended_writer = Some(header.trx);
         }
         if !is_wanted(trx, target, key, edit.mode(), is_live(header))? {
             return Ok(None);
@@ -170,16 +177,16 @@ fn try_change<'e: 't, 't>(
         trx.transactions().undo_context().failpoint.pass()?;
         end = change_secondary(trx, planned, version, last && n + 1 == count)?;
     }
-    Ok(Some(end))
+    Ok(Some(Changed { end }))
 }
 
-/// Changes a secondary entry. Returns the LSN.
+/// Changes a secondary entry. Returns the LSN, if that was logged.
 fn change_secondary(
     trx: &Trx<'_>,
     planned: &Planned<'_>,
     version: EntryHeader,
     last: bool,
-) -> Result<Lsn, Stop> {
+) -> Result<Option<Lsn>, Stop> {
     let Planned { tree, touch } = planned;
     debug_assert!(tree.space().id() == touch.space, "undo names the tree that is changed");
     let mut mtr = Mtr::begin(tree.store())?;

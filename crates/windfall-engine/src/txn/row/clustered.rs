@@ -66,18 +66,19 @@ enum Obstacle {
 
 /// The outcome of an attempt.
 enum Attempt {
-    /// The entry has this version now, and the log ends here.
-    Changed(EntryHeader, Lsn),
+    /// The entry has this version now. The LSN after its group, if it was logged.
+    Changed(EntryHeader, Option<Lsn>),
     Stopped(Obstacle),
 }
 
 impl<'t> ClusteredChange<'_, 't> {
-    /// Changes the entry. Returns the new version and the LSN; `None` if there is no row to delete.
+    /// Changes the entry. Returns the new version, and the LSN if it was logged; `None` if there is no row
+    /// to delete.
     pub(super) fn apply<'e: 't>(
         &self,
         trx: &mut Trx<'e>,
         plan: &mut Plan<'_>,
-    ) -> Result<Option<(EntryHeader, Lsn)>, Stop> {
+    ) -> Result<Option<(EntryHeader, Option<Lsn>)>, Stop> {
         loop {
             match self.attempt(trx, plan)? {
                 Attempt::Changed(version, end) => return Ok(Some((version, end))),
@@ -95,11 +96,11 @@ impl<'t> ClusteredChange<'_, 't> {
         let (target, key) = (self.target, self.key);
         match obstacle {
             Obstacle::WriterUnknown(header) => {
-                if header.trx != trx.id() && trx.transactions().active().is_active(header.trx) {
+                if Some(header.trx) != trx.id() && trx.transactions().active().is_active(header.trx) {
                     return Err(blocked_by(header.trx, target.clustered, key));
                 }
                 trx.check_unchanged(header, || target.owner())?;
-                plan.ended_writer = header.trx;
+                plan.ended_writer = Some(header.trx);
                 Ok(true)
             }
             Obstacle::Locked => {
@@ -120,6 +121,7 @@ impl<'t> ClusteredChange<'_, 't> {
         let tree = target.clustered;
         let touches: Vec<Touch> = plan.planned.iter().map(|planned| planned.touch.clone()).collect();
         let mut tail = trx.tail(target.temporary)?;
+        let id = trx.writer_id();
         trx.reserve(&mut tail, UndoRecord::row_bound(key.len(), tree.inline_limit(), &touches))?;
         let mut mtr = Mtr::begin(tree.store())?;
         let mut located = tree.seek_for_change(&mut mtr, key, new.map(|new| new.bytes.len()))?;
@@ -133,7 +135,7 @@ impl<'t> ClusteredChange<'_, 't> {
         // A lock may have been taken since the check without a latch: a rollback of a version locks the row first. An
         // insert that finds a row writes nothing.
         let writes = !live || mode != Some(Mode::Insert);
-        if writes && header.is_none_or(|header| header.trx != trx.id()) && !may_write(trx, tree, key) {
+        if writes && header.is_none_or(|header| header.trx != id) && !may_write(trx, tree, key) {
             return Ok(Attempt::Stopped(Obstacle::Locked));
         }
         if !live && check_gap(trx, tree, key).is_err() || !fits(mode, live) {
@@ -161,7 +163,7 @@ impl<'t> ClusteredChange<'_, 't> {
         }
         let body = Body::Row { space: tree.space().id(), key: key.to_vec(), change, touches };
         let mut record = Vec::new();
-        UndoRecord { trx: trx.id(), previous: trx.previous(&tail), body }.encode(&mut record);
+        UndoRecord { trx: id, previous: trx.previous(&tail), body }.encode(&mut record);
         let place = tail.prepare(&mut mtr, record.len())?;
         // The undo record names every touched entry: with many indexes or long keys that may be much.
         let stored = new.map_or(0, |new| new.bytes.len());
@@ -169,7 +171,7 @@ impl<'t> ClusteredChange<'_, 't> {
         if target.durability() == Durability::Logged {
             mtr.check_may_log(group)?;
         }
-        let version = EntryHeader::new(trx.id(), tail.position());
+        let version = EntryHeader::new(id, tail.position());
         match (new, header) {
             (None, header) => {
                 let flags = header.map_or(0, |header| header.flags) | EntryHeader::DELETED;
@@ -194,6 +196,6 @@ impl<'t> ClusteredChange<'_, 't> {
 /// Returns whether a version may be replaced: its writer has ended, or is this transaction, and a strict read view sees
 /// it. This needs no lock. `false` may also mean that this is unknown; it must then be determined without a latch.
 fn may_replace(trx: &Trx<'_>, plan: &Plan<'_>, header: EntryHeader) -> bool {
-    let has_ended = || header.trx < trx.transactions().active().oldest() || header.trx == trx.id();
-    header.trx == plan.ended_writer || trx.rules.strict.is_none() && has_ended()
+    let has_ended = || header.trx < trx.transactions().active().oldest() || Some(header.trx) == trx.id();
+    Some(header.trx) == plan.ended_writer || trx.rules.strict.is_none() && has_ended()
 }

@@ -70,7 +70,7 @@ fn await_lock(trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<
             return Err(UsageError::WaitInCall { owner: Owner::Unknown, holder }.into());
         }
         Blocked::Writer(holder, row, mode) => {
-            debug_assert!(holder != trx.id(), "a transaction does not wait for itself");
+            debug_assert!(Some(holder) != trx.id(), "a transaction does not wait for itself");
             let holder = transactions.active().lock_owner(holder, locks);
             // The holder may end at this point: a yield point, so that a simulation can schedule that.
             transactions.pool().context().env.yield_point();

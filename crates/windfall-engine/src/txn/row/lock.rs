@@ -82,7 +82,7 @@ pub(super) fn is_shared_duplicate(
     mode: Option<Mode>,
 ) -> Result<bool> {
     let (transactions, space) = (trx.transactions(), tree.space().id());
-    if mode != Some(Mode::Insert) || !transactions.lock_manager().may_share(trx.known_id(), space, key) {
+    if mode != Some(Mode::Insert) || !transactions.lock_manager().may_share(trx.id(), space, key) {
         return Ok(false);
     }
     let found = transactions.active().read_final(trx.id(), || tree.get_into(key, &mut Vec::new()))?;
@@ -91,12 +91,12 @@ pub(super) fn is_shared_duplicate(
 
 /// Returns whether no other transaction has locked the row or the index key.
 pub(super) fn may_write(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> bool {
-    trx.transactions().lock_manager().may_write(trx.known_id(), tree.space().id(), key)
+    trx.transactions().lock_manager().may_write(trx.id(), tree.space().id(), key)
 }
 
 /// Checks that no other transaction has locked the gap into which a new entry goes.
 pub(super) fn check_gap(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
-    if trx.transactions().lock_manager().may_insert(trx.known_id(), tree.space().id(), key) {
+    if trx.transactions().lock_manager().may_insert(trx.id(), tree.space().id(), key) {
         Ok(())
     } else {
         Err(Stop::Blocked(Blocked::Range(name_of(tree, key))))

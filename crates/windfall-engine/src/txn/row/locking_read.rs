@@ -56,7 +56,7 @@ pub fn read_locked(
         return Ok(false);
     };
     // A row that this transaction has changed is locked already.
-    if header.trx != trx.id() {
+    if Some(header.trx) != trx.id() {
         lock_row(trx, tree, key, mode)?;
     }
     Ok(!whole || value::resolve(tree, key, header, out)?)

@@ -68,7 +68,7 @@ fn write_chain<'e: 't, 't>(
     let body = Body::Overflow { space: tree.space().id(), first: writer.first() };
     let previous = trx.previous(&tail);
     let mut record = Vec::with_capacity(UndoRecord::OVERFLOW_LENGTH);
-    UndoRecord { trx: trx.id(), previous, body }.encode(&mut record);
+    UndoRecord { trx: trx.writer_id(), previous, body }.encode(&mut record);
     trx.write_undo(&mut mtr, &mut tail, place, &record, target.clustered.space().id(), 0);
     mtr.commit()?;
     drop(tail);

@@ -19,7 +19,7 @@ mod plan;
 pub mod secondary;
 mod target;
 
-pub use change::change;
+pub use change::{Changed, change};
 pub use conflict::{Blocked, Stop, result_or_wait};
 pub use edit::{Edit, Mode, Value};
 pub use locking_read::{has_left, lock_range, read_locked};

@@ -47,7 +47,7 @@ pub(super) struct Plan<'t> {
     /// The log for page splits during a rollback to a longer value is reserved.
     pub has_log_for_splits: bool,
     /// A transaction that has ended; its version may be replaced.
-    pub ended_writer: TrxId,
+    pub ended_writer: Option<TrxId>,
 }
 
 impl Plan<'_> {

@@ -33,7 +33,7 @@ use crate::{
     ids::{Lsn, SpaceId, TrxId},
     log::{Control, ControlFile, Log, LogOptions, Record},
     mtr::Mtr,
-    recovery::{Recovered, attach_file, recover, scan},
+    recovery::{FileRecord, Recovered, attach_file, recover, scan},
     store::Tree,
     sync::{Arc, Event, Mutex, Rank, atomic::Ordering::Relaxed},
     system::{Change, FILE, SystemTree},
@@ -133,7 +133,7 @@ impl Base {
             let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
             // The log no longer contains the creation of its file, but a record in this file does.
             let exists = files.contains(&SpaceId::CATALOG);
-            attach_file(&pool, &space, exists, exists.then_some(Lsn::ZERO))?;
+            attach_file(&pool, &space, exists, exists.then_some(FileRecord::Permanent))?;
         }
         let budget = Arc::new(HashBudget::new(0));
         let system = Arc::new(SystemTree::new(pool.clone(), budget.clone()));
@@ -148,7 +148,12 @@ impl Base {
                 return Ok(space);
             }
             let space = pool.attach(id, Durability::Logged);
-            attach_file(&pool, &space, files.contains(&id), made.contains(&id).then_some(Lsn::ZERO))?;
+            attach_file(
+                &pool,
+                &space,
+                files.contains(&id),
+                made.contains(&id).then_some(FileRecord::Permanent),
+            )?;
             Ok(space)
         };
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(found.space_ceiling), TrxId(found.trx_ceiling)));
@@ -230,11 +235,11 @@ impl Base {
         }
     }
 
-    pub(super) fn put(&self, key: &[u8], value: &[u8], mode: Mode) -> Result<Lsn> {
+    pub(super) fn put(&self, key: &[u8], value: &[u8], mode: Mode) -> Result<Option<Lsn>> {
         self.transactions.write(&self.target(&self.secondaries()), key, Value::Bytes(value), mode)
     }
 
-    pub(super) fn delete(&self, key: &[u8]) -> Result<Option<Lsn>> {
+    pub(super) fn delete(&self, key: &[u8]) -> Result<Option<row::Changed>> {
         self.transactions.delete(&self.target(&self.secondaries()), key)
     }
 
@@ -389,16 +394,16 @@ impl Transactions {
         key: &[u8],
         value: Value<'_>,
         mode: Mode,
-    ) -> Result<Lsn> {
-        Ok(self.alone(target, key, Edit::write(value, mode))?.unwrap_or_default())
+    ) -> Result<Option<Lsn>> {
+        Ok(self.alone(target, key, Edit::write(value, mode))?.and_then(|changed| changed.end))
     }
 
-    /// Deletes a row, as a transaction of its own.
-    pub(super) fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<Lsn>> {
+    /// Deletes a row, as a transaction of its own. Returns whether there was one, with the LSN.
+    pub(super) fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<row::Changed>> {
         self.alone(target, key, Edit::delete())
     }
 
-    fn alone(&self, target: &RowTarget<'_>, key: &[u8], mut edit: Edit<'_>) -> Result<Option<Lsn>> {
+    fn alone(&self, target: &RowTarget<'_>, key: &[u8], mut edit: Edit<'_>) -> Result<Option<row::Changed>> {
         let mut trx = Trx::new(self);
         loop {
             match unblocked(&mut trx, |trx| row::change(trx, target, key, &mut edit, true)) {

@@ -37,7 +37,7 @@ fn a_blocked_call_of_a_transaction_that_has_ended_fails() {
             Err(Stop::Failed(error)) if fails => assert!(error.to_string().contains("failpoint"), "{error}"),
             done => panic!("{done:?}"),
         }
-        assert_eq!(base.transactions.active().is_active(trx.id()), !fails);
+        assert_eq!(base.transactions.active().is_active(trx.id().unwrap()), !fails);
         assert!(!base.transactions.rollbacks().may_have_partial_change(base.clustered.space().id()));
         base.compare(&[(b"a".to_vec(), b"11x".to_vec())].into()).unwrap();
     }

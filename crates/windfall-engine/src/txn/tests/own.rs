@@ -23,9 +23,9 @@ fn put(base: &Base, trx: &mut Trx<'_>, key: &[u8], value: &[u8]) {
 fn seen(base: &Base, key: &[u8], own: TrxId) -> Option<Vec<u8>> {
     let versions = base.transactions.versions();
     let (mut value, mut in_view) = (Vec::new(), Vec::new());
-    let found = versions.get_committed(&base.clustered, key, own, true, &mut value).unwrap();
+    let found = versions.get_committed(&base.clustered, key, Some(own), true, &mut value).unwrap();
     let view = versions.view();
-    let visibility = Visibility::View(&view, own);
+    let visibility = Visibility::View(&view, Some(own));
     let is_there = versions.get_in(&base.clustered, key, visibility, true, &mut in_view).unwrap();
     assert_eq!((is_there, is_there.then_some(&in_view)), (found, found.then_some(&value)));
     found.then_some(value)
@@ -34,7 +34,7 @@ fn seen(base: &Base, key: &[u8], own: TrxId) -> Option<Vec<u8>> {
 /// Returns the writer of the newest version, or the transaction that has not ended and has written it.
 fn writer(base: &Base, key: &[u8], me: TrxId) -> Result<Option<TrxId>, TrxId> {
     let read = || base.clustered.get_into(key, &mut Vec::new());
-    match base.transactions.active().read_final(me, read).unwrap() {
+    match base.transactions.active().read_final(Some(me), read).unwrap() {
         CurrentVersion::Final(header) => Ok(header.map(|header| header.trx)),
         CurrentVersion::Unfinished(writer) => Err(writer),
     }
@@ -49,7 +49,7 @@ fn a_change_is_seen_by_its_own_transaction_alone() {
     // The second value is in overflow pages.
     for value in [b"22x".to_vec(), [&b"22x"[..], &vec![7; 20_000]].concat()] {
         put(&base, &mut trx, b"a", &value);
-        let own = trx.id();
+        let own = trx.writer_id();
         assert_eq!(seen(&base, b"a", own), Some(value));
         assert_eq!(seen(&base, b"a", theirs), Some(b"11x".to_vec()));
         assert_eq!(writer(&base, b"a", own), Ok(Some(own)));
@@ -64,7 +64,7 @@ fn what_a_transaction_has_rolled_back_it_sees_no_more() {
     let mut trx = Trx::new(&base.transactions);
     let start = trx.savepoint();
     put(&base, &mut trx, b"a", b"22x");
-    let (own, savepoint) = (trx.id(), trx.savepoint());
+    let (own, savepoint) = (trx.writer_id(), trx.savepoint());
     put(&base, &mut trx, b"a", b"33x");
     put(&base, &mut trx, b"b", b"44x");
     trx.roll_back_to(&savepoint).unwrap();
@@ -82,7 +82,7 @@ fn a_place_that_others_have_used_again_is_not_its_own() {
     let mut trx = Trx::new(&base.transactions);
     let start = trx.savepoint();
     put(&base, &mut trx, b"b", b"22x");
-    let own = trx.id();
+    let own = trx.writer_id();
     trx.roll_back_to(&start).unwrap();
     trx.release_unchanged();
     // Another row in the slot of the leaf, and then the same key.
@@ -95,5 +95,5 @@ fn a_place_that_others_have_used_again_is_not_its_own() {
     let mut other = Trx::new(&base.transactions);
     put(&base, &mut other, b"b", b"55x");
     assert_eq!(seen(&base, b"b", own), Some(b"44x".to_vec()));
-    assert_eq!(writer(&base, b"b", own), Err(other.id()));
+    assert_eq!(writer(&base, b"b", own), Err(other.writer_id()));
 }

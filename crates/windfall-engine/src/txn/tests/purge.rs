@@ -14,7 +14,7 @@ use crate::{
     buffer::Durability,
     disk::FileName,
     error::UsageError,
-    ids::{PageNo, TrxId},
+    ids::PageNo,
     store::Tree,
     sync::{
         Arc, as_another_thread,
@@ -290,7 +290,7 @@ fn a_pin_keeps_versions_and_a_reader_its_value() {
     let mut model = Rows::from([(key(1).to_vec(), value(2))]);
     base.put(&key(1), &value(1), Mode::Insert).unwrap();
     let view = base.transactions.versions().view();
-    let visibility = Visibility::View(&view, TrxId::NONE);
+    let visibility = Visibility::View(&view, None);
     let mut reader =
         base.transactions.versions().open_value(&base.clustered, &key(1), visibility).unwrap().unwrap();
     base.put(&key(1), &value(2), Mode::Update).unwrap();
@@ -400,7 +400,7 @@ fn rows_of_a_dropped_table_are_passed_over() {
     let long = vec![7; 5000];
     change(&mut trx, &target, b"x", Some(&long)).unwrap();
     for tree in [&base.clustered, &base.unique, &base.plain] {
-        base.pool.detach(tree.space(), base.pool.context().log.end());
+        base.pool.detach(tree.space(), Some(base.pool.context().log.end()));
     }
     trx.rollback().unwrap();
     base.purge_all();

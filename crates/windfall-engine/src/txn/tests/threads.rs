@@ -60,7 +60,7 @@ fn an_interrupt_outlives_a_deadlock() {
     let [mut holder, mut trx] = [Trx::new(&base.transactions), Trx::new(&base.transactions)];
     change(&mut holder, &target, b"row", Some(b"1234")).unwrap();
     change(&mut trx, &target, b"other", Some(b"5678")).unwrap();
-    assert!(base.transactions.interrupt(trx.id()));
+    assert!(base.transactions.interrupt(trx.id().unwrap()));
     trx.release_unchanged();
     let again = change(&mut trx, &target, b"row", Some(b"9012"));
     assert!(matches!(again, Err(Error::Lock(LockError::Interrupted))), "{again:?}");

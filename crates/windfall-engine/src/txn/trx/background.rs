@@ -31,12 +31,12 @@ use std::collections::BTreeMap;
 use super::{
     manager::Transactions,
     rollbacks::{Found, Next, Search, Waiting},
-    running::{RollbackStep, Trx},
+    running::{RollbackFrom, RollbackStep, Trx},
     state::Suspended,
 };
 use crate::{
     error::{Blockers, LockError, Result},
-    ids::{SpaceId, TrxId, UndoPos},
+    ids::{SpaceId, TrxId},
     sync::Arc,
     txn::{
         locks::{LockRequest, LockTimeout, TableMode},
@@ -109,9 +109,11 @@ fn resume_prepared(transactions: &Transactions, id: TrxId, name: &Arc<[u8]>, fou
         transactions.lock_manager().acquire(&lock_owner, wanted, LockTimeout::NoWait)?;
     }
     let touched = found.touched.iter().copied();
-    transactions
-        .prepared()
-        .found(name, Suspended::found(transactions.active(), id, found.last, touched, true))
+    transactions.prepared().found(
+        name,
+        id,
+        Suspended::found(transactions.active(), id, found.last, touched, true),
+    )
 }
 
 /// Runs one step of the worker. Returns whether more work can be done at once.
@@ -168,7 +170,7 @@ fn look(transactions: &Transactions, search: &mut Search) -> Result<bool> {
         let next = stream.next_record(search.at)?.filter(|(at, _)| *at < search.end);
         let Some((at, stored)) = next else { return Ok(true) };
         if let Some(found) = search.found.get_mut(&stream.trx_of(at, &stored)?) {
-            found.last = stream.undo_pos(at);
+            found.last = Some(stream.undo_pos(at));
             found.touched.insert(stream.decode(at, &stored)?.body.table());
         }
         search.at = stored.next;
@@ -177,14 +179,17 @@ fn look(transactions: &Transactions, search: &mut Search) -> Result<bool> {
 }
 
 /// Continues the rollback of the transaction at the front.
-fn continue_rollback(transactions: &Transactions, trx: Suspended, mut from: Option<UndoPos>, now: Duration) {
-    let id = trx.id();
+fn continue_rollback(transactions: &Transactions, trx: Suspended, mut from: RollbackFrom, now: Duration) {
     let (left, done) = Trx::resume(transactions, trx).continue_rollback(&mut from, RECORDS_PER_STEP);
     let mut state = transactions.rollbacks().state.lock();
     // Others were only added after it.
     let waiting = state.waiting.front_mut().expect("it is the first one");
-    debug_assert!(waiting.id == id, "the transaction that the worker rolls back is the first one");
+    let id = waiting.id;
     debug_assert!(waiting.trx.is_none(), "a transaction is with the worker, or it waits");
+    debug_assert!(
+        left.as_ref().is_none_or(|trx| trx.id() == Some(id)),
+        "the transaction that the worker rolls back is the first one"
+    );
     if left.is_none() {
         state.waiting.pop_front();
         drop(state);

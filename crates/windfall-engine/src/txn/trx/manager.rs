@@ -128,8 +128,8 @@ impl Transactions {
     }
 
     /// Appends the unfinished transactions to a checkpoint's group. Returns the LSN that the checkpoint's low-water
-    /// mark must not exceed. The other parts of the low-water mark were read before.
-    pub fn note(&self, group: &mut GroupWriter) -> Lsn {
+    /// mark must not exceed because of them, if any. The other parts of the low-water mark were read before.
+    pub fn note(&self, group: &mut GroupWriter) -> Option<Lsn> {
         let (Noted { active, prepared }, limit) = self.active.note();
         if !active.is_empty() {
             group.push(&Record::TrxTable { active });
@@ -230,11 +230,11 @@ impl Transactions {
         self.active.ended()
     }
 
-    /// Returns a number for an event at this moment, which existing read views do not see.
+    /// Returns a number for an event at this moment, which existing read views do not see; `None` if there are none.
     ///
     /// # Errors
     /// If the log accepts no more records.
-    pub fn stamp(&self) -> Result<TrxId> {
+    pub fn stamp(&self) -> Result<Option<TrxId>> {
         self.active.stamp()
     }
 

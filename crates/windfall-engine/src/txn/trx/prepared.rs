@@ -76,12 +76,12 @@ impl Prepared {
         Ok(())
     }
 
-    /// Enters a transaction that recovery has found.
+    /// Enters transaction `id`, which recovery has found.
     ///
     /// # Errors
     /// [`TransactionError::NameTaken`].
-    pub(in crate::txn) fn found(&self, name: &Arc<[u8]>, trx: Suspended) -> Result<()> {
-        self.enter(name, trx.id())?;
+    pub(in crate::txn) fn found(&self, name: &Arc<[u8]>, id: TrxId, trx: Suspended) -> Result<()> {
+        self.enter(name, id)?;
         self.leave(name, trx);
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Prepared {
         debug_assert!(table.contains_key(name), "a prepared transaction is returned under an unknown name");
         if let Some(entry) = table.get_mut(name) {
             debug_assert!(entry.waiting.is_none(), "a prepared transaction has one possessor");
-            debug_assert!(entry.id == trx.id(), "a name gets another transaction than it was given to");
+            debug_assert!(Some(entry.id) == trx.id(), "a name gets another transaction than it was given to");
             entry.waiting = Some(trx);
         }
     }

@@ -12,7 +12,7 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::state::Suspended;
+use super::{running::RollbackFrom, state::Suspended};
 use crate::{
     ids::{SpaceId, TrxId, UndoPos},
     sync::{
@@ -56,7 +56,8 @@ pub(super) struct Search {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
-    pub last: UndoPos,
+    /// Its last record, once the search has found one.
+    pub last: Option<UndoPos>,
     /// The clustered trees of the tables with changes.
     pub touched: BTreeSet<SpaceId>,
     /// The name by which it is prepared.
@@ -68,8 +69,8 @@ pub(super) struct Waiting {
     pub id: TrxId,
     /// `None` while the worker processes it.
     pub trx: Option<Suspended>,
-    /// The record at which it continues; `None` before it has begun.
-    pub from: Option<UndoPos>,
+    /// Where it continues.
+    pub from: RollbackFrom,
     /// The tables that it has changed.
     pub touched: Vec<SpaceId>,
     /// The next step runs no earlier than this.
@@ -80,8 +81,9 @@ pub(super) struct Waiting {
 
 impl Waiting {
     pub(super) fn new(trx: Suspended) -> Self {
+        let id = trx.id().expect("a transaction with changes has an id");
         let touched = trx.touched().to_vec();
-        Self { id: trx.id(), trx: Some(trx), from: None, touched, due: Duration::ZERO, failed: false }
+        Self { id, trx: Some(trx), from: RollbackFrom::Begin, touched, due: Duration::ZERO, failed: false }
     }
 }
 
@@ -117,7 +119,6 @@ impl Rollbacks {
     /// Hands over a transaction that could not be rolled back at once.
     pub(in crate::txn) fn add(&self, trx: Suspended) {
         let waiting = Waiting::new(trx);
-        debug_assert!(waiting.id != TrxId::NONE, "a transaction with changes has an id");
         let mut state = self.state.lock();
         debug_assert!(
             state.waiting.back().is_none_or(|last| last.id != waiting.id),
@@ -216,5 +217,5 @@ impl Rollbacks {
 /// What the worker does next.
 pub(super) enum Next {
     Search(Search),
-    Transaction(Suspended, Option<UndoPos>),
+    Transaction(Suspended, RollbackFrom),
 }

@@ -18,7 +18,7 @@
 
 mod rollback;
 
-pub(in crate::txn) use rollback::{RollbackCaller, RollbackStep};
+pub(in crate::txn) use rollback::{RollbackCaller, RollbackFrom, RollbackStep};
 use smallvec::SmallVec;
 
 use super::{
@@ -97,8 +97,8 @@ impl<'e> Trx<'e> {
         let bytes = core::mem::take(&mut state.reserved_bytes);
         debug_assert!(
             bytes <= state.rollback_log_bytes,
-            "more log stays reserved for transaction {} than its rollback needs",
-            state.id
+            "more log stays reserved for transaction {:?} than its rollback needs",
+            state.id()
         );
         let rollback_space =
             if state.rollback_log_bytes <= bytes { RollbackSpace::Ahead } else { RollbackSpace::PerRecord };
@@ -158,14 +158,14 @@ impl<'e> Trx<'e> {
         Ok(true)
     }
 
-    /// Returns its id; [`TrxId::NONE`] while it has neither written nor locked.
-    pub fn id(&self) -> TrxId {
-        self.state.id
+    /// Returns its id; `None` while it has neither written nor locked.
+    pub fn id(&self) -> Option<TrxId> {
+        self.state.id()
     }
 
-    /// Returns its id, if it has one.
-    pub(in crate::txn) fn known_id(&self) -> Option<TrxId> {
-        Some(self.state.id).filter(|id| *id != TrxId::NONE)
+    /// Returns its id, which it has because it has written, or is about to.
+    pub(in crate::txn) fn writer_id(&self) -> TrxId {
+        self.id().expect("a transaction that writes has an id")
     }
 
     /// Refuses to replace a version that a strict read view does not see.
@@ -175,7 +175,7 @@ impl<'e> Trx<'e> {
         owner: impl FnOnce() -> Owner,
     ) -> Result<()> {
         match &self.rules.strict {
-            Some(view) if header.trx != self.state.id && !view.sees(header.trx) => {
+            Some(view) if Some(header.trx) != self.id() && !view.sees(header.trx) => {
                 Err(TransactionError::Changed(owner()).into())
             }
             _ => Ok(()),
@@ -195,12 +195,12 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// If the log accepts no more records.
     pub fn ensure_id(&mut self) -> Result<TrxId> {
-        if self.state.id == TrxId::NONE {
-            let all = self.transactions;
-            let (id, ending) = all.active().begin()?;
-            (self.state.id, self.state.ending) = (id, Some(ending));
+        if let Some(id) = self.id() {
+            return Ok(id);
         }
-        Ok(self.state.id)
+        let (id, ending) = self.transactions.active().begin()?;
+        self.state.identity = Some((id, ending));
+        Ok(id)
     }
 
     /// Returns its lock owner.
@@ -265,13 +265,13 @@ impl<'e> Trx<'e> {
         let transactions = self.transactions;
         if let Some(stream) = temporary {
             if !self.state.temporary.iter().any(|(known, _)| Arc::ptr_eq(known, stream)) {
-                self.state.temporary.push((stream.clone(), UndoPos::NONE));
+                self.state.temporary.push((stream.clone(), None));
             }
             self.ensure_id()?;
             return Ok(stream.lock());
         }
         let (number, _) =
-            *self.state.logged.get_or_insert_with(|| (transactions.streams().pick().number(), UndoPos::NONE));
+            *self.state.logged.get_or_insert_with(|| (transactions.streams().pick().number(), None));
         let tail = transactions.streams().get(number.into()).lock();
         self.ensure_id()?;
         Ok(tail)
@@ -284,9 +284,9 @@ impl<'e> Trx<'e> {
     /// I/O, a full disk; more transactions than a checkpoint can name.
     pub fn reserve(&self, tail: &mut Appender<'_>, bytes: usize) -> Result<()> {
         tail.reserve(bytes)?;
-        if tail.durability() == Durability::Logged && self.previous(tail) == UndoPos::NONE {
+        if tail.durability() == Durability::Logged && self.previous(tail).is_none() {
             self.transactions.active().note_first(
-                self.state.id,
+                self.writer_id(),
                 tail.position(),
                 notes_most(self.transactions.pool()),
             )?;
@@ -294,13 +294,14 @@ impl<'e> Trx<'e> {
         Ok(())
     }
 
-    /// Returns the record before the next one in the stream of `tail`, which [`Trx::tail`] has returned.
-    pub fn previous(&self, tail: &Appender<'_>) -> UndoPos {
+    /// Returns the record before the next one in the stream of `tail`, which [`Trx::tail`] has returned; `None` if the
+    /// next one is the first.
+    pub fn previous(&self, tail: &Appender<'_>) -> Option<UndoPos> {
         match tail.durability() {
-            Durability::Logged => self.state.logged.map_or(UndoPos::NONE, |(_, last)| last),
+            Durability::Logged => self.state.logged.and_then(|(_, last)| last),
             Durability::Temporary => {
                 let known = self.state.temporary.iter().find(|(stream, _)| tail.is_of(stream));
-                known.map_or(UndoPos::NONE, |(_, last)| *last)
+                known.and_then(|(_, last)| *last)
             }
         }
     }
@@ -317,13 +318,13 @@ impl<'e> Trx<'e> {
         table: SpaceId,
         entries: usize,
     ) {
-        debug_assert!(!self.disarmed, "transaction {} writes undo after its end", self.state.id);
-        debug_assert!(!self.state.prepared, "transaction {} writes undo and is prepared", self.state.id);
+        let id = self.writer_id();
+        debug_assert!(!self.disarmed, "transaction {id} writes undo after its end");
+        debug_assert!(!self.state.prepared, "transaction {id} writes undo and is prepared");
         debug_assert!(
             UndoRecord::decode(record)
-                .is_ok_and(|made| (made.trx, made.previous) == (self.state.id, self.previous(tail))),
-            "the record is no part of the chain of transaction {}",
-            self.state.id
+                .is_ok_and(|made| (made.trx, made.previous) == (id, self.previous(tail))),
+            "the record is no part of the chain of transaction {id}"
         );
         // Usually it is the table of the record before.
         let touched = &mut self.state.touched;
@@ -343,14 +344,13 @@ impl<'e> Trx<'e> {
         };
         let last = last.expect("the tail was given by this transaction");
         debug_assert!(
-            byte_of(*last) < byte_of(pos),
-            "the records of transaction {} in a stream do not follow each other",
-            self.state.id
+            last.is_none_or(|last| byte_of(last) < byte_of(pos)),
+            "the records of transaction {id} in a stream do not follow each other"
         );
-        if *last == UndoPos::NONE && tail.durability() == Durability::Logged {
-            mtr.record(&Record::TrxBegin { trx: self.state.id, first: pos });
+        if last.is_none() && tail.durability() == Durability::Logged {
+            mtr.record(&Record::TrxBegin { trx: id, first: pos });
         }
-        *last = pos;
+        *last = Some(pos);
         if tail.durability() == Durability::Logged {
             let end = if self.state.rollback_log_bytes == 0 { LOG_OF_END } else { 0 };
             self.state.rollback_log_bytes +=
@@ -366,33 +366,31 @@ impl<'e> Trx<'e> {
 
     /// Returns its logged stream and the last record there, if it has written one.
     fn logged(&self) -> Option<(&'e Stream, UndoPos)> {
-        let (number, last) = self.state.logged.filter(|(_, last)| *last != UndoPos::NONE)?;
-        Some((self.transactions.streams().get(number.into()), last))
+        let (number, last) = self.state.logged?;
+        Some((self.transactions.streams().get(number.into()), last?))
     }
 
     /// Logs the end in the mini-transaction that makes the last change. [`Trx::end`] follows its commit.
     pub fn append_trx_end(&self, mtr: &mut Mtr<'_>) {
-        if let Some((stream, _)) = self.logged() {
-            if let Some(ending) = &self.state.ending {
-                ending.announce(self.transactions.log().end());
-            }
-            mtr.record(&Record::TrxEnd { trx: self.state.id, stream: stream.number() });
+        if let (Some((stream, _)), Some((id, ending))) = (self.logged(), &self.state.identity) {
+            ending.announce(self.transactions.log().end());
+            mtr.record(&Record::TrxEnd { trx: *id, stream: stream.number() });
         }
     }
 
     /// Prepares the transaction: from now on it survives a crash, by this name, and no more changes are allowed.
-    /// Returns the LSN to wait for; [`Lsn::ZERO`] if it has logged nothing, and so has nothing to lose.
+    /// Returns the LSN to wait for; `None` if it has logged nothing, and so has nothing to lose.
     ///
     /// # Errors
     /// A full disk, or more names than a checkpoint can note: the transaction continues as if this had not been called.
-    pub fn prepare(&mut self, name: &Arc<[u8]>) -> Result<Lsn> {
+    pub fn prepare(&mut self, name: &Arc<[u8]>) -> Result<Option<Lsn>> {
         debug_assert!(
             !self.disarmed && !self.state.prepared,
             "a transaction is prepared twice, or after its end"
         );
-        self.ensure_id()?;
+        let id = self.ensure_id()?;
         if self.logged().is_none() {
-            return Ok(Lsn::ZERO);
+            return Ok(None);
         }
         let log = self.transactions.log();
         // Log to prepare and to revoke that.
@@ -400,59 +398,60 @@ impl<'e> Trx<'e> {
         self.reserve_log(LOG_OF_END)?;
         self.extend_rollback_space(LOG_OF_END);
         let most = notes_most(self.transactions.pool());
-        self.transactions.active().set_prepared(self.state.id, Some(name), most)?;
-        let end = self.log_prepared(name)?;
+        self.transactions.active().set_prepared(id, Some(name), most)?;
+        let end = self.log_prepared(id, name)?;
         self.state.prepared = true;
         Ok(end)
     }
 
     /// Revokes the prepare, because a transaction that is partly rolled back must not be committed after a crash.
-    /// Returns the LSN up to which the log must be durable so that recovery does not find it prepared; [`Lsn::ZERO`] if
-    /// it was not.
+    /// Returns the LSN up to which the log must be durable so that recovery does not find it prepared; `None` if it was
+    /// not.
     ///
     /// # Errors
     /// A full disk: it is still prepared.
-    pub fn revoke_prepare(&mut self) -> Result<Lsn> {
+    pub fn revoke_prepare(&mut self) -> Result<Option<Lsn>> {
         if !self.state.prepared {
-            return Ok(Lsn::ZERO);
+            return Ok(None);
         }
+        let id = self.writer_id();
         let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
         // This comes first: a checkpoint that reads the table in between relies on the record, which is above its
         // low-water mark.
-        self.transactions.active().set_prepared(self.state.id, None, 0)?;
-        let end = self.log_prepared(&[])?;
+        self.transactions.active().set_prepared(id, None, 0)?;
+        let end = self.log_prepared(id, &[])?;
         self.state.prepared = false;
         Ok(end)
     }
 
-    fn log_prepared(&self, name: &[u8]) -> Result<Lsn> {
+    fn log_prepared(&self, trx: TrxId, name: &[u8]) -> Result<Option<Lsn>> {
         let mut mtr = Mtr::begin(self.transactions.pool())?;
-        mtr.record(&Record::TrxPrepare { trx: self.state.id, xid: name.into() });
+        mtr.record(&Record::TrxPrepare { trx, xid: name.into() });
         mtr.commit()
     }
 
     /// Commits: other transactions see the changes when this returns, before they are durable. Returns the LSN to wait
-    /// for; [`Lsn::ZERO`] if nothing was logged.
+    /// for, unless nothing was logged.
     ///
     /// # Errors
     /// If the log accepts no more records, or the disk is full and no log was reserved ahead: the transaction has not
     /// ended then.
-    pub fn commit(&mut self) -> Result<Lsn> {
+    pub fn commit(&mut self) -> Result<Option<Lsn>> {
         assert!(self.broken.is_none(), "a transaction commits and could not roll back a part of it");
         let end = match self.logged() {
             Some(_) => {
                 let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
                 self.end_on_its_own()?
             }
-            None => Lsn::ZERO,
+            None => None,
         };
         self.end();
         Ok(end)
     }
 
-    fn end_on_its_own(&self) -> Result<Lsn> {
+    fn end_on_its_own(&self) -> Result<Option<Lsn>> {
         if self.logged().is_none() {
-            return Ok(Lsn::ZERO);
+            return Ok(None);
         }
         let mut mtr = Mtr::begin(self.transactions.pool())?;
         self.append_trx_end(&mut mtr);
@@ -461,24 +460,23 @@ impl<'e> Trx<'e> {
 
     /// Ends the transaction, which has logged its end if it had to.
     pub(in crate::txn) fn end(&mut self) {
-        debug_assert!(!self.disarmed, "transaction {} ends twice", self.state.id);
+        debug_assert!(!self.disarmed, "transaction {:?} ends twice", self.id());
         self.disarmed = true;
-        if self.state.id == TrxId::NONE {
-            return;
-        }
-        self.transactions.rollbacks().forget_partial_change(self.state.id);
-        let (has_skipped_records, lock_owner) = self.transactions.active().end(self.state.id);
+        let Some(id) = self.id() else { return };
+        self.transactions.rollbacks().forget_partial_change(id);
+        let (has_skipped_records, lock_owner) = self.transactions.active().end(id);
         // Waiters for its locks check whether it has ended.
         if let Some(lock_owner) = lock_owner {
             self.transactions.lock_manager().end(&lock_owner);
         }
         if has_skipped_records {
-            let id = self.state.id;
             if let Some((stream, last)) = self.logged() {
                 stream.schedule_walk(id, last);
             }
             for (stream, last) in &self.state.temporary {
-                stream.schedule_walk(id, *last);
+                if let Some(last) = last {
+                    stream.schedule_walk(id, *last);
+                }
             }
             self.transactions.purge().wake().notify();
         }
@@ -487,10 +485,11 @@ impl<'e> Trx<'e> {
     /// Releases its locks except those on what it has changed.
     pub fn release_unchanged(&mut self) {
         self.state.lock_owner = None;
-        let before = self.transactions.release_locks(self.state.id);
+        let Some(id) = self.id() else { return };
+        let before = self.transactions.release_locks(id);
         // The interrupt was not delivered yet.
         if before.is_some_and(|lock_owner| lock_owner.take_interrupt()) {
-            self.transactions.interrupt(self.state.id);
+            self.transactions.interrupt(id);
         }
     }
 

@@ -20,13 +20,12 @@ use crate::{
 /// A transaction between two calls: the state that is needed to continue it or to roll it back.
 #[derive(Debug, Default)]
 pub struct Suspended {
-    pub(super) id: TrxId,
-    /// The stream of its logged records, and the last of them ([`UndoPos::NONE`] if none is written yet).
-    pub(super) logged: Option<(u8, UndoPos)>,
+    /// Its id, once it has written or locked anything, and where it announces that it is about to log its end.
+    pub(super) identity: Option<(TrxId, Ending)>,
+    /// The stream of its logged records, and the last of them, once one is written.
+    pub(super) logged: Option<(u8, Option<UndoPos>)>,
     /// The same for the streams of temporary tables.
-    pub(super) temporary: SmallVec<[(Arc<Stream>, UndoPos); 1]>,
-    /// Where it announces that it is about to log its end.
-    pub(super) ending: Option<Ending>,
+    pub(super) temporary: SmallVec<[(Arc<Stream>, Option<UndoPos>); 1]>,
     /// The number of records that it has written.
     pub(super) records: u64,
     /// The number of partial rollbacks.
@@ -46,20 +45,19 @@ pub struct Suspended {
 }
 
 impl Suspended {
-    /// Returns a transaction that recovery has found unfinished, with its last record and the tables that it has
-    /// changed. The log that its rollback needs is unknown.
+    /// Returns a transaction that recovery has found unfinished, with its last record, if one was found, and the tables
+    /// that it has changed. The log that its rollback needs is unknown.
     pub(in crate::txn) fn found(
         active: &Active,
         id: TrxId,
-        last: UndoPos,
+        last: Option<UndoPos>,
         touched: impl IntoIterator<Item = SpaceId>,
         prepared: bool,
     ) -> Self {
-        let logged = (last != UndoPos::NONE).then(|| (stream_of(last), last));
-        let ending = active.ending(id);
-        debug_assert!(ending.is_some(), "transaction {id} is unfinished and not active");
-        let touched = touched.into_iter().collect();
-        Self { id, logged, ending, rollback_log_bytes: u64::MAX, touched, prepared, ..Self::default() }
+        let logged = last.map(|pos| (stream_of(pos), last));
+        let ending = active.ending(id).expect("an unfinished transaction is active");
+        let (identity, touched) = (Some((id, ending)), touched.into_iter().collect());
+        Self { identity, logged, rollback_log_bytes: u64::MAX, touched, prepared, ..Self::default() }
     }
 
     /// Returns the tables that it has changed, by their clustered trees, except temporary ones.
@@ -67,9 +65,9 @@ impl Suspended {
         &self.touched
     }
 
-    /// Returns its id; [`TrxId::NONE`] while it has neither written nor locked.
-    pub fn id(&self) -> TrxId {
-        self.id
+    /// Returns its id; `None` while it has neither written nor locked.
+    pub fn id(&self) -> Option<TrxId> {
+        self.identity.as_ref().map(|(id, _)| *id)
     }
 
     /// Returns the number of partial rollbacks.
@@ -91,7 +89,7 @@ impl Suspended {
     /// Returns the current position in its undo.
     pub fn savepoint(&self) -> Savepoint {
         Savepoint {
-            logged: self.logged.map_or(UndoPos::NONE, |(_, last)| last),
+            logged: self.logged.and_then(|(_, last)| last),
             temporary: self.temporary.iter().map(|(_, last)| *last).collect(),
             records: self.records,
         }
@@ -101,7 +99,7 @@ impl Suspended {
 /// A position in a transaction's undo: the changes after it can be rolled back.
 #[derive(Clone, Debug, Default)]
 pub struct Savepoint {
-    pub(super) logged: UndoPos,
-    pub(super) temporary: SmallVec<[UndoPos; 1]>,
+    pub(super) logged: Option<UndoPos>,
+    pub(super) temporary: SmallVec<[Option<UndoPos>; 1]>,
     pub(super) records: u64,
 }

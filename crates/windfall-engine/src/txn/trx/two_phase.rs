@@ -8,12 +8,12 @@
 use super::{manager::Transactions, running::Trx};
 use crate::{error::Result, ids::Lsn};
 
-/// Commits a transaction that waits. Returns the LSN to wait for; [`Lsn::ZERO`] if nothing was logged.
+/// Commits a transaction that waits. Returns the LSN to wait for, unless nothing was logged.
 ///
 /// # Errors
 /// Those of [`Prepared::take`](super::prepared::Prepared::take). If the log accepts no more records, the transaction
 /// continues to wait.
-pub fn commit_prepared(transactions: &Transactions, name: &[u8]) -> Result<Lsn> {
+pub fn commit_prepared(transactions: &Transactions, name: &[u8]) -> Result<Option<Lsn>> {
     let mut trx = Trx::resume(transactions, transactions.prepared().take(name)?);
     match trx.commit() {
         Ok(end) => {
@@ -28,11 +28,11 @@ pub fn commit_prepared(transactions: &Transactions, name: &[u8]) -> Result<Lsn> 
 }
 
 /// Rolls back a transaction that waits. Returns the LSN up to which the log must be durable so that recovery does not
-/// find it prepared, and the result of the rollback.
+/// find it prepared (`None` if it was not logged), and the result of the rollback.
 ///
 /// # Errors
 /// Those of [`Prepared::take`](super::prepared::Prepared::take). On a full disk the transaction continues to wait.
-pub fn roll_back_prepared(transactions: &Transactions, name: &[u8]) -> Result<(Lsn, Result<()>)> {
+pub fn roll_back_prepared(transactions: &Transactions, name: &[u8]) -> Result<(Option<Lsn>, Result<()>)> {
     let mut trx = Trx::resume(transactions, transactions.prepared().take(name)?);
     let revoked = match trx.revoke_prepare() {
         Ok(revoked) => revoked,

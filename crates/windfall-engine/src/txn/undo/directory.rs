@@ -15,7 +15,7 @@ use super::{
 use crate::{
     buffer::{Durability, Space},
     error::Result,
-    ids::{Lsn, SpaceId, UndoPos},
+    ids::{SpaceId, UndoPos},
     sync::{
         Arc, OnceLock,
         atomic::{
@@ -95,7 +95,7 @@ impl Streams {
         debug_assert!(stream.durability() == Durability::Temporary, "logged undo is dropped by purge");
         for (_, id) in stream.slices() {
             if let Some(space) = self.context.pool.space(id) {
-                self.context.pool.detach(&space, Lsn::ZERO);
+                self.context.pool.detach(&space, None);
             }
         }
     }

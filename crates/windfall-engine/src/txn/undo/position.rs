@@ -3,7 +3,7 @@
 //! **Purpose.** A position names a byte of a stream: the stream's number is its highest byte, the rest is the position
 //! in that stream.
 //!
-//! **Invariants.** A position is never used twice, and zero ([`UndoPos::NONE`]) is no position of a record.
+//! **Invariants.** A position is never used twice, and zero is no position of a record.
 
 use crate::ids::UndoPos;
 

@@ -223,18 +223,18 @@ impl Purge {
         let horizon = self.horizon_of(stream);
         let mut left = Left { records: RECORDS_PER_STEP, pages: PAGES_PER_STEP, cut: None };
         for _ in 0..stream.purge.ended.len() {
-            state.walks.extend(stream.purge.ended.pop());
+            state.walks.extend(stream.purge.ended.pop().map(|(trx, last)| (trx, Some(last))));
         }
         self.retry_deferred(stream, state, &mut left)?;
         self.retry_aside(stream, state, &mut left)?;
         let mut walks = core::mem::take(&mut state.walks);
         let walked =
             walks.iter_mut().try_for_each(|walk| self.walk(stream, &horizon, state, walk, &mut left));
-        for (trx, _) in walks.extract_if(.., |(_, at)| *at == UndoPos::NONE) {
+        for (trx, _) in walks.extract_if(.., |(_, next)| next.is_none()) {
             state.left.remove(&trx);
         }
         let needed = walks.iter().map(|(trx, _)| *trx).find(|trx| !horizon.covers(*trx));
-        stream.purge.blocked_at.store(needed.unwrap_or(TrxId::NONE).0, Relaxed);
+        stream.purge.set_blocked_at(needed);
         state.walks = walks;
         walked?;
         self.purge_quiesced(stream, &horizon, state, &mut left)?;
@@ -298,17 +298,17 @@ impl Purge {
         stream: &Stream,
         horizon: &Snapshot,
         state: &mut State,
-        (trx, next): &mut (TrxId, UndoPos),
+        (trx, next): &mut (TrxId, Option<UndoPos>),
         left: &mut Left,
     ) -> Result<()> {
-        while horizon.covers(*trx) && *next != UndoPos::NONE && left.records > 0 {
+        while let Some(pos) = next.filter(|_| horizon.covers(*trx) && left.records > 0) {
             if state.deferred.len() >= MAX_DEFERRED {
                 break;
             }
             left.records -= 1;
-            let at = byte_of(*next);
+            let at = byte_of(pos);
             let Some(stored) = stream.record(at)? else {
-                *next = UndoPos::NONE;
+                *next = None;
                 break;
             };
             let record = stream.decode(at, &stored)?;
@@ -401,7 +401,7 @@ impl Purge {
                 state.left.insert(trx, SkippedRecords { slices: slices.into(), tables: [table].into() });
             } else {
                 // It has ended, and a reader may still need the versions before.
-                stream.purge.blocked_at.store(trx.0, Relaxed);
+                stream.purge.set_blocked_at(Some(trx));
                 break;
             }
             state.at = stored.next;

@@ -35,8 +35,8 @@ pub(in crate::txn) struct StreamPurge {
     /// The position up to which purge has processed the stream, for readers without the lock.
     pub(super) passed: AtomicU64,
     /// The transaction at which purge is blocked: it has ended, but a read view may still need the versions before its
-    /// own. [`TrxId::NONE`] if there is none.
-    pub(super) blocked_at: AtomicU64,
+    /// own. Zero if there is none.
+    blocked_at: AtomicU64,
     /// The tables that were quiesced when purge came to records of them, as of the end of the last step.
     pub(super) quiesced_tables: Mutex<Vec<SpaceId>>,
 }
@@ -47,8 +47,8 @@ pub(super) struct State {
     pub at: u64,
     /// Transactions with skipped records.
     pub left: BTreeMap<TrxId, SkippedRecords>,
-    /// Those of them that have ended, each with the next record to purge.
-    pub walks: Vec<(TrxId, UndoPos)>,
+    /// Those of them that have ended, each with the next record to purge, until there is none left.
+    pub walks: Vec<(TrxId, Option<UndoPos>)>,
     /// Records of rows with a busy key latch.
     pub deferred: Vec<Unpurged>,
     /// Per table that was quiesced: the range from its first record that was skipped meanwhile to the last.
@@ -80,7 +80,7 @@ pub(super) struct Unpurged {
 #[derive(PartialEq, Eq)]
 pub(super) struct Progress {
     at: u64,
-    walks: Vec<(TrxId, UndoPos)>,
+    walks: Vec<(TrxId, Option<UndoPos>)>,
     unpurged: usize,
     quiesced: Vec<RangeInclusive<u64>>,
 }
@@ -102,7 +102,7 @@ pub(super) enum Outcome {
 impl StreamPurge {
     pub(in crate::txn) fn new(at: u64) -> Self {
         let state = State { at, ..State::default() };
-        let (passed, blocked_at) = (AtomicU64::new(at), AtomicU64::new(TrxId::NONE.0));
+        let (passed, blocked_at) = (AtomicU64::new(at), AtomicU64::new(0));
         let quiesced_tables = Mutex::new(Rank::Leaf, Vec::new());
         Self {
             state: Mutex::new(Rank::Purge, state),
@@ -116,7 +116,11 @@ impl StreamPurge {
     /// Returns the transaction at which read views block purge. If purge has moved on since, all views see that
     /// transaction.
     pub(in crate::txn) fn blocked_at(&self) -> Option<TrxId> {
-        Some(TrxId(self.blocked_at.load(Relaxed))).filter(|trx| *trx != TrxId::NONE)
+        Some(self.blocked_at.load(Relaxed)).filter(|trx| *trx != 0).map(TrxId)
+    }
+
+    pub(super) fn set_blocked_at(&self, trx: Option<TrxId>) {
+        self.blocked_at.store(trx.map_or(0, |trx| trx.0), Relaxed);
     }
 
     /// Returns the tables that were quiesced when purge came to records of them. The check may have ended since. Does
@@ -134,7 +138,6 @@ impl StreamPurge {
 
     /// Schedules the walk of a transaction that purge had skipped and that has ended.
     pub(in crate::txn) fn schedule_walk(&self, trx: TrxId, last: UndoPos) {
-        debug_assert!(trx != TrxId::NONE, "a transaction with skipped records has an id");
         self.ended.push((trx, last));
     }
 
@@ -252,7 +255,7 @@ impl State {
 
     /// Returns whether the walk of this record's transaction has yet to reach it.
     pub(super) fn is_to_be_walked(&self, trx: TrxId, at: u64) -> bool {
-        let has_come_to = |next: UndoPos| next != UndoPos::NONE && at <= byte_of(next);
+        let has_come_to = |next: Option<UndoPos>| next.is_some_and(|next| at <= byte_of(next));
         self.left.contains_key(&trx)
             && self.walks.iter().find(|(walker, _)| *walker == trx).is_none_or(|(_, next)| has_come_to(*next))
     }

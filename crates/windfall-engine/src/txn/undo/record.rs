@@ -100,7 +100,7 @@ pub struct UndoRecord {
     /// The transaction that made the change.
     pub trx: TrxId,
     /// The transaction's record before this one.
-    pub previous: UndoPos,
+    pub previous: Option<UndoPos>,
     /// The content.
     pub body: Body,
 }
@@ -236,7 +236,7 @@ impl UndoRecord {
             Body::Overflow { space, .. } => (OVERFLOW, space),
         };
         out.push(kind);
-        for word in [self.trx.0, self.previous.0, space.0] {
+        for word in [self.trx.0, self.previous.map_or(0, |previous| previous.0), space.0] {
             out.extend_from_slice(&word.to_le_bytes());
         }
         match &self.body {
@@ -281,7 +281,7 @@ impl UndoRecord {
         let mut fields = Fields(bytes);
         let kind = fields.u8()?;
         let trx = TrxId(fields.u64()?);
-        let previous = UndoPos(fields.u64()?);
+        let previous = Some(UndoPos(fields.u64()?)).filter(|previous| previous.0 != 0);
         let space = SpaceId(fields.u64()?);
         let body = if kind == OVERFLOW {
             Body::Overflow { space, first: PageNo(fields.u32()?) }
@@ -359,8 +359,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_come_back(trx in any::<u64>(), previous in any::<u64>(), body in body()) {
-            let record = UndoRecord { trx: TrxId(trx), previous: UndoPos(previous), body };
+        fn records_come_back(trx in any::<u64>(), previous in prop_oneof![Just(0), any::<u64>()], body in body()) {
+            let previous = Some(UndoPos(previous)).filter(|previous| previous.0 != 0);
+            let record = UndoRecord { trx: TrxId(trx), previous, body };
             let mut bytes = Vec::new();
             record.encode(&mut bytes);
             let bound = match &record.body {

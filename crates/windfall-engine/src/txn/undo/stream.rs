@@ -36,7 +36,7 @@ use super::{position::undo_pos, purge_state::StreamPurge, readers::Readers, reco
 use crate::{
     buffer::{BufferPool, Durability, SharedPage, Space},
     error::{CorruptError, Error, Owner, Result},
-    ids::{Lsn, PageNo, SpaceId, TrxId, UndoPos},
+    ids::{PageNo, SpaceId, TrxId, UndoPos},
     log::{Log, Record},
     mtr::{Mtr, Slot},
     page::{Access, PageOp, PageType},
@@ -60,7 +60,7 @@ const USED: usize = 28;
 const FIRST: usize = 30;
 const DATA: usize = 32;
 
-/// The start of a stream: position 0 of stream 0 would be [`UndoPos::NONE`].
+/// The start of a stream: position 0 of stream 0 would be the word that stands for no position.
 const BEGIN: u64 = 8;
 
 /// Bytes of the length and the state before each record.
@@ -488,7 +488,7 @@ impl Stream {
                 _ => return Ok(false),
             }
         };
-        let mut end = Lsn::ZERO;
+        let mut end = None;
         let mut changes = [Change::remove(key_of(self.number, slice))];
         if self.durability == Durability::Logged {
             let mut mtr = Mtr::begin(&self.context.pool)?;
@@ -521,7 +521,7 @@ impl Stream {
             Durability::Logged => self.register(slice, &space),
         });
         if made.is_err() {
-            let mut end = Lsn::ZERO;
+            let mut end = None;
             if self.durability == Durability::Logged
                 && let Ok(mut mtr) = Mtr::begin(&context.pool)
             {
@@ -603,7 +603,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         if self.durability == Durability::Temporary {
             for space in self.slices.lock().values() {
-                self.context.pool.detach(space, Lsn::ZERO);
+                self.context.pool.detach(space, None);
             }
         }
     }

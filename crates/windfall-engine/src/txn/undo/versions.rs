@@ -47,7 +47,7 @@ impl Versions {
         ReadView::new(&self.active)
     }
 
-    /// Reads the last committed value of a row, or the value that this transaction has written, and replaces the
+    /// Reads the last committed value of a row, or the value that transaction `own` has written, and replaces the
     /// content of `out`. Returns `false` if there is no such row. Without `whole`, a value in overflow pages is not
     /// read.
     ///
@@ -57,14 +57,14 @@ impl Versions {
         &self,
         tree: &Tree,
         key: &[u8],
-        own: TrxId,
+        own: Option<TrxId>,
         whole: bool,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         // Before the entry is read: the versions of all transactions that have ended by now are final.
         let oldest = self.active.oldest();
         let Some(header) = tree.get_into(key, out)? else { return Ok(false) };
-        if header.trx < oldest || header.trx == own {
+        if header.trx < oldest || Some(header.trx) == own {
             if header.is_deleted() || !header.is_overflow() || !whole {
                 return Ok(!header.is_deleted());
             }

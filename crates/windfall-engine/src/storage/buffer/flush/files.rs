@@ -48,8 +48,8 @@ impl Files {
         }
     }
 
-    fn low_water_mark(&self) -> Lsn {
-        self.by_lsn.first().map_or(Lsn::MAX, |(lsn, _)| *lsn)
+    fn low_water_mark(&self) -> Option<Lsn> {
+        self.by_lsn.first().map(|(lsn, _)| *lsn)
     }
 }
 
@@ -118,7 +118,9 @@ impl BufferPool {
                 Ok(()) => {}
                 // As for a page that could not be written: the drop must be durable, and then the file is not needed.
                 Err(_) if space.is_dropped() => {
-                    self.context.log.sync_to(space.drop_lsn())?;
+                    if let Some(lsn) = space.drop_lsn() {
+                        self.context.log.sync_to(lsn)?;
+                    }
                     continue;
                 }
                 Err(error) => return Err(poison(error)),
@@ -168,8 +170,8 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Returns the LSN of the oldest log record of a file that has no record in the catalog yet.
-    pub fn files_low_water_mark(&self) -> Lsn {
+    /// Returns the LSN of the oldest log record of a file that has no record in the catalog yet, if there is one.
+    pub fn files_low_water_mark(&self) -> Option<Lsn> {
         self.files.lock().low_water_mark()
     }
 
@@ -203,16 +205,16 @@ mod tests {
     #[test]
     fn the_low_water_mark_of_files_is_the_oldest_that_is_not_recorded() {
         let mut files = Files::default();
-        assert_eq!(files.low_water_mark(), Lsn::MAX);
+        assert_eq!(files.low_water_mark(), None);
         for (space, lsn) in [(7, 300), (3, 200), (9, 100), (3, 250)] {
             files.note(SpaceId(space), Lsn(lsn));
         }
-        assert_eq!(files.low_water_mark(), Lsn(100));
+        assert_eq!(files.low_water_mark(), Some(Lsn(100)));
         files.forget(SpaceId(9));
         files.forget(SpaceId(9));
-        assert_eq!(files.low_water_mark(), Lsn(250));
+        assert_eq!(files.low_water_mark(), Some(Lsn(250)));
         files.forget(SpaceId(3));
         files.forget(SpaceId(7));
-        assert_eq!((files.low_water_mark(), files.by_lsn.len()), (Lsn::MAX, 0));
+        assert_eq!((files.low_water_mark(), files.by_lsn.len()), (None, 0));
     }
 }

@@ -17,7 +17,7 @@ use crate::{
 fn what_was_dropped_gets_no_file() {
     let (disk, pool) = new_pool(64);
     let [dropped, live] = [100, 101].map(|id| pool.attach(SpaceId(id), Durability::Logged));
-    pool.detach(&dropped, Lsn::ZERO);
+    pool.detach(&dropped, None);
     pool.create_files(&[&dropped, &live].map(|space| (space.id(), space)).into());
     let exists = |space: &Space| disk.len(FileName::Data(space.id())).unwrap().is_some();
     assert_eq!((exists(&dropped), exists(&live)), (false, true));
@@ -81,7 +81,7 @@ fn all_is_written_once_writes_succeed(disk: &SimulatedDisk, pool: &BufferPool) {
     disk.clear_faults();
     pool.flush_all().unwrap();
     assert!(pool.spaces().iter().all(|space| space.dirty.lock().waiting() == 0));
-    assert_eq!((pool.oldest_dirty(), pool.flusher.lock().torn.len()), (Lsn::MAX, 0));
+    assert_eq!((pool.oldest_dirty(), pool.flusher.lock().torn.len()), (None, 0));
 }
 
 #[test]
@@ -248,5 +248,5 @@ fn a_page_that_was_written_has_no_copy_among_the_torn_ones() {
     assert_eq!(pool.flusher.lock().torn.len(), 1);
     pool.flush(wanted).unwrap();
     pool.flush_all().unwrap();
-    assert_eq!((pool.oldest_dirty(), pool.flusher.lock().torn.len()), (Lsn::MAX, 0));
+    assert_eq!((pool.oldest_dirty(), pool.flusher.lock().torn.len()), (None, 0));
 }

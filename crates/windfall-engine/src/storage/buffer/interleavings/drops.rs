@@ -40,7 +40,7 @@ fn drop_under_load(base: Base) {
         spawn(move || role(&base, &finished))
     };
     let threads = [
-        run(|base, _| assert!(base.pool.detach(&base.spaces[0], Lsn(8)))),
+        run(|base, _| assert!(base.pool.detach(&base.spaces[0], Some(Lsn(8))))),
         run(|base, _| {
             let [space, other] = &base.spaces;
             let ahead = [(space.clone(), PAGES[2]), (other.clone(), PAGES[2])];
@@ -69,7 +69,7 @@ fn drop_under_load(base: Base) {
     let _ = base.pool.flush_all();
     base.pool.flush([]).unwrap();
     base.pool.flush_all().unwrap();
-    assert_eq!(base.pool.oldest_dirty(), Lsn::MAX);
+    assert_eq!(base.pool.oldest_dirty(), None);
     base.audit();
 }
 
@@ -124,7 +124,7 @@ fn a_drain_takes_no_frame_that_has_gone_on() {
             let base = base.clone();
             spawn(move || base.look(1, PAGES[0]).unwrap())
         };
-        base.pool.detach(&base.spaces[0], Lsn(8));
+        base.pool.detach(&base.spaces[0], Some(Lsn(8)));
         base.reclaim(&AtomicU64::new(0));
         user.join().unwrap();
         while base.reclaim(&AtomicU64::new(0)) {}
@@ -145,13 +145,13 @@ fn the_flusher_takes_no_page_for_another() {
             let base = base.clone();
             spawn(move || drop(base.pool.clean_step(Lsn::MAX)))
         };
-        base.pool.detach(&base.spaces[0], Lsn(8));
+        base.pool.detach(&base.spaces[0], Some(Lsn(8)));
         let finished = AtomicU64::new(0);
         while base.reclaim(&finished) {}
         base.change(1, PAGES[1]).unwrap();
         cleaner.join().unwrap();
         base.pool.flush_all().unwrap();
-        assert_eq!(base.pool.oldest_dirty(), Lsn::MAX, "a change is not written");
+        assert_eq!(base.pool.oldest_dirty(), None, "a change is not written");
         while base.reclaim(&finished) {}
         base.audit();
     });
@@ -171,7 +171,7 @@ fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
             let (base, space) = (base.clone(), space.clone());
             spawn(move || make_header(&base.pool, &space).map(drop).or_else(dropped).unwrap())
         };
-        base.pool.detach(&space, Lsn(8));
+        base.pool.detach(&space, Some(Lsn(8)));
         while base.pool.reclaim_step(&mut |_| panic!("it has no file")) {}
         user.join().unwrap();
         while base.pool.reclaim_step(&mut |_| panic!("it has no file")) {}
@@ -196,7 +196,7 @@ fn no_file_is_created_after_the_deleter_has_asked() {
             let base = base.clone();
             spawn(move || base.pool.clean_step(Lsn::MAX).unwrap())
         };
-        base.pool.detach(&space, Lsn(8));
+        base.pool.detach(&space, Some(Lsn(8)));
         let mut to_delete = 0;
         while base.pool.reclaim_step(&mut |_| to_delete += 1) {}
         cleaner.join().unwrap();
@@ -228,7 +228,7 @@ fn what_could_not_be_synced_is_missed_until_the_drop_is_durable() {
         // The log is stopped if the sync has failed before the drop.
         let dropped = base.pool.context().log.begin_group().append(&[1; 8]).ok().map(|(_, dropped)| dropped);
         if let Some(dropped) = dropped {
-            base.pool.detach(&base.spaces[0], dropped);
+            base.pool.detach(&base.spaces[0], Some(dropped));
         }
         if let Some((failures, durable)) = cleaner.join().unwrap()
             && failures > 0

@@ -142,7 +142,7 @@ impl Base {
         let slot = mtr.latch(&self.spaces[space], page)?;
         assert!(is_page(mtr.page(slot), mtr.id(slot)), "another page is latched for {}", mtr.id(slot));
         mtr.apply(slot, &PageOp::Write { at: 128, bytes: &[9; 8] });
-        mtr.commit()
+        Ok(mtr.commit()?.expect("it is logged"))
     }
 
     /// After all pages were written: checks that every frame is held by one page of one live tablespace or is in the

@@ -5,14 +5,18 @@
 //! **Invariants.** The logs are written directly, one group per record.
 
 use super::*;
-use crate::{
-    ids::{TrxId, UndoPos},
-    recovery::Scan,
-};
+use crate::recovery::Scan;
+
+/// The ceiling of transaction ids as of the checkpoint.
+const CEILING: u64 = 100_000;
 
 /// Returns what recovery finds in a log with these records: before the checkpoint, in its record, and after it. The
 /// low-water mark stays at the beginning.
 pub(super) fn scanned(before: &[Record<'_>], noted: &[Record<'_>], behind: &[Record<'_>]) -> Scan {
+    try_scan(before, noted, behind).unwrap()
+}
+
+fn try_scan(before: &[Record<'_>], noted: &[Record<'_>], behind: &[Record<'_>]) -> Result<Scan> {
     let disk = SimulatedDisk::new(1);
     let base = Base::open(&disk, 1).unwrap();
     let log = base.pool.context().log.clone();
@@ -34,8 +38,8 @@ pub(super) fn scanned(before: &[Record<'_>], noted: &[Record<'_>], behind: &[Rec
     drop((base, log));
     let shared: Arc<dyn Disk> = Arc::new(disk.next_process());
     let control = ControlFile::open(shared.clone(), Health::new()).unwrap();
-    let control = Control { checkpoint, durable, ..control.control().clone() };
-    scan(&shared, &control, &|_| {}).unwrap()
+    let control = Control { checkpoint, durable, trx_ceiling: CEILING, ..control.control().clone() };
+    scan(&shared, &control, &|_| {})
 }
 
 fn begin(trx: u64) -> Record<'static> {
@@ -48,6 +52,10 @@ fn end(trx: u64) -> Record<'static> {
 
 fn prepare(trx: u64, xid: &'static [u8]) -> Record<'static> {
     Record::TrxPrepare { trx: TrxId(trx), xid: xid.into() }
+}
+
+fn raised(ceiling: u64) -> Record<'static> {
+    Record::Ceilings { space: SpaceId(100), trx: TrxId(ceiling) }
 }
 
 fn table(active: &[u64]) -> Record<'static> {
@@ -85,4 +93,45 @@ fn what_a_checkpoint_has_noted_may_be_outdated_when_it_is_logged() {
     assert_eq!(unfinished, [(2, 20), (4, 40), (6, 60)]);
     let prepared: Vec<_> = found.prepared.iter().map(|(trx, name)| (trx.0, &name[..])).collect();
     assert_eq!(prepared, [(2, &b"two"[..])]);
+}
+
+#[test]
+fn a_transaction_with_an_id_that_was_not_assigned_is_damage() {
+    for name in ["TrxBegin", "TrxPrepare", "TrxEnd", "TrxTable"] {
+        let names = |trx: u64| match name {
+            "TrxBegin" => begin(trx),
+            "TrxPrepare" => prepare(trx, b"x"),
+            "TrxEnd" => end(trx),
+            _ => table(&[3, trx]),
+        };
+        let refused = |before: &[Record<'_>], noted: &[Record<'_>], ceiling: u64, trx: u64| {
+            let error = try_scan(before, noted, &[]).unwrap_err();
+            assert!(matches!(error, Error::Corrupt(CorruptError::Log { .. })), "{error}");
+            let what = format!(
+                "its record {name} names transaction {trx}, and all ids assigned before are from 1 to {}",
+                ceiling - 1
+            );
+            assert!(error.to_string().contains(&what), "{error}");
+        };
+        let none = [table(&[])];
+        for trx in [0, CEILING, TrxId::MAX.0] {
+            refused(&[names(trx)], &none, CEILING, trx);
+            refused(&[], &[names(trx)], CEILING, trx);
+        }
+        // A ceiling counts from its record on.
+        assert!(try_scan(&[names(CEILING - 1)], &[names(CEILING - 1)], &[]).is_ok());
+        assert!(try_scan(&[raised(CEILING + 10), names(CEILING + 9)], &none, &[]).is_ok());
+        refused(&[raised(CEILING + 10), names(CEILING + 10)], &none, CEILING + 10, CEILING + 10);
+        refused(&[names(CEILING), raised(CEILING + 10)], &none, CEILING, CEILING);
+    }
+}
+
+#[test]
+fn an_unfinished_transaction_without_an_undo_record_is_damage() {
+    let begun = Record::TrxBegin { trx: TrxId(9), first: UndoPos(0) };
+    let noted = Record::TrxTable { active: vec![(TrxId(8), UndoPos(80)), (TrxId(9), UndoPos(0))] };
+    for (before, noted) in [(vec![begun], vec![table(&[])]), (vec![], vec![noted])] {
+        let error = try_scan(&before, &noted, &[]).unwrap_err().to_string();
+        assert!(error.contains("names transaction 9 without its first undo record"), "{error}");
+    }
 }

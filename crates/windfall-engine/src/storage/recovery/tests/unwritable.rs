@@ -104,7 +104,7 @@ fn a_file_that_takes_no_writes_keeps_no_database_closed() {
         let (disk, what) = (left(how), format!("{how:?}, {fault:?}"));
         let base = open_failing(&disk, fault, FRAMES).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_pages(&base, [7, 8], &what);
-        let needed = base.pool.oldest_dirty();
+        let needed = base.pool.oldest_dirty().unwrap();
         for value in 9..13 {
             write_other(&base, value).unwrap_or_else(|error| panic!("{what}: {error}"));
         }
@@ -127,7 +127,7 @@ fn a_file_that_takes_no_writes_keeps_no_database_closed() {
         // Once the file accepts writes, the page is durable in its place.
         disk.clear_faults();
         base.pool.flush_all().unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert_eq!(base.pool.oldest_dirty(), Lsn::MAX, "{what}");
+        assert_eq!(base.pool.oldest_dirty(), None, "{what}");
         drop(base);
         let disk = disk.restart(Survive::Nothing);
         disk.remove(FileName::Doublewrite).unwrap();
@@ -329,7 +329,7 @@ fn a_page_whose_tablespace_is_dropped_is_kept_until_the_drop_is_durable() {
         }
         raise_low_water_mark(&base);
         base.pool.flush_all().unwrap();
-        assert_eq!(base.pool.oldest_dirty(), Lsn::MAX, "something is kept of it");
+        assert_eq!(base.pool.oldest_dirty(), None, "something is kept of it");
         drop(base);
         let base = open_failing(&disk.restart(Survive::Nothing), fault, FRAMES).unwrap();
         values_are(&base, 41, &[PageNo(1)], 11, "after the drop");

@@ -38,6 +38,23 @@ pub(in crate::txn) enum RollbackCaller {
     Background,
 }
 
+/// Where the rollback of a transaction continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::txn) enum RollbackFrom {
+    /// Nothing was undone.
+    Begin,
+    /// At this logged record.
+    Record(UndoPos),
+    /// All records are undone, and the end is still to be logged.
+    End,
+}
+
+/// A record was undone, or had been before.
+struct Undone {
+    /// The record before it.
+    previous: Option<UndoPos>,
+}
+
 /// The outcome of a step of a rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::txn) enum RollbackStep {
@@ -48,17 +65,17 @@ pub(in crate::txn) enum RollbackStep {
 }
 
 impl Trx<'_> {
-    /// Rolls back the whole transaction. Returns the LSN after it.
+    /// Rolls back the whole transaction. Returns the LSN after it, unless nothing was logged.
     ///
     /// # Errors
     /// The failure that stops it: unless the database has stopped, the rollback continues in the background.
-    pub fn rollback(mut self) -> Result<Lsn> {
+    pub fn rollback(mut self) -> Result<Option<Lsn>> {
         self.roll_back_whole(RollbackCaller::Outside)
     }
 
     /// As [`Trx::rollback`], for a caller that keeps the transaction.
-    pub(in crate::txn) fn roll_back_whole(&mut self, caller: RollbackCaller) -> Result<Lsn> {
-        debug_assert!(!self.disarmed, "transaction {} is rolled back after its end", self.state.id);
+    pub(in crate::txn) fn roll_back_whole(&mut self, caller: RollbackCaller) -> Result<Option<Lsn>> {
+        debug_assert!(!self.disarmed, "transaction {:?} is rolled back after its end", self.id());
         match buffer::with_reserved_frames(|| self.undo_all_records(caller)) {
             Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
             done => {
@@ -72,7 +89,7 @@ impl Trx<'_> {
     fn hand_over(&mut self, error: &Error) -> Error {
         self.disarmed = true;
         self.reservation = None;
-        let id = self.state.id;
+        let id = self.writer_id();
         tracing::warn!(trx = id.0, %error, "a transaction could not be rolled back at once");
         let mut state = core::mem::take(&mut self.state);
         state.lock_owner = None;
@@ -101,13 +118,13 @@ impl Trx<'_> {
         }
         debug_assert!(
             savepoint.records < self.state.records,
-            "transaction {} is rolled back to a later state",
-            self.state.id
+            "transaction {:?} is rolled back to a later state",
+            self.id()
         );
         debug_assert!(
             savepoint.temporary.len() <= self.state.temporary.len(),
-            "transaction {} has lost a stream since a savepoint",
-            self.state.id
+            "transaction {:?} has lost a stream since a savepoint",
+            self.id()
         );
         self.state.rolled_back += 1;
         let lock_owner = self.lock_owner()?;
@@ -119,11 +136,11 @@ impl Trx<'_> {
         done
     }
 
-    /// Rolls back up to `records` records, from `from` or from the last record on. Returns no transaction once it has
-    /// ended; otherwise returns the transaction, which continues at the new `from`.
+    /// Rolls back up to `records` records. Returns no transaction once it has ended; otherwise returns the transaction,
+    /// which continues at the new `from`.
     pub(in crate::txn) fn continue_rollback(
         mut self,
-        from: &mut Option<UndoPos>,
+        from: &mut RollbackFrom,
         records: usize,
     ) -> (Option<Suspended>, Result<RollbackStep>) {
         match buffer::with_reserved_frames(|| self.undo_some_records(from, records)) {
@@ -137,46 +154,42 @@ impl Trx<'_> {
     }
 
     /// Returns the outcome of the step, unless the rollback is complete.
-    fn undo_some_records(
-        &mut self,
-        from: &mut Option<UndoPos>,
-        records: usize,
-    ) -> Result<Option<RollbackStep>> {
-        let mut pos = match (*from, self.logged()) {
-            (Some(pos), _) => pos,
-            (None, logged) => {
+    fn undo_some_records(&mut self, from: &mut RollbackFrom, records: usize) -> Result<Option<RollbackStep>> {
+        let mut pos = match *from {
+            RollbackFrom::Record(pos) => Some(pos),
+            RollbackFrom::End => None,
+            RollbackFrom::Begin => {
                 self.revoke_prepare()?;
                 // No check examines temporary tables.
                 self.undo_temporary_records(&Savepoint::default(), RollbackCaller::Outside, &|_, _| {})?;
-                logged.map_or(UndoPos::NONE, |(_, last)| last)
+                self.logged().map(|(_, last)| last)
             }
         };
         if let Some((stream, _)) = self.logged() {
             for _ in 0..records {
-                if pos == UndoPos::NONE {
-                    break;
-                }
-                let previous = self.undo_record(stream, pos, RollbackCaller::Background, &|_, _| {})?;
-                let Some(previous) = previous else { return Ok(Some(RollbackStep::Blocked)) };
-                (pos, *from) = (previous, Some(previous));
+                let Some(at) = pos else { break };
+                let undone = self.undo_record(stream, at, RollbackCaller::Background, &|_, _| {})?;
+                let Some(Undone { previous }) = undone else { return Ok(Some(RollbackStep::Blocked)) };
+                pos = previous;
+                *from = previous.map_or(RollbackFrom::End, RollbackFrom::Record);
             }
         }
-        if pos != UndoPos::NONE {
+        if pos.is_some() {
             return Ok(Some(RollbackStep::Advanced));
         }
         self.log_end_of_rollback()?;
         Ok(None)
     }
 
-    fn undo_all_records(&mut self, caller: RollbackCaller) -> Result<Lsn> {
+    fn undo_all_records(&mut self, caller: RollbackCaller) -> Result<Option<Lsn>> {
         self.revoke_prepare()?;
         self.undo_records_after(&Savepoint::default(), caller, &|_, _| {})?;
         self.log_end_of_rollback()
     }
 
-    fn log_end_of_rollback(&self) -> Result<Lsn> {
+    fn log_end_of_rollback(&self) -> Result<Option<Lsn>> {
         if self.logged().is_none() {
-            return Ok(Lsn::ZERO);
+            return Ok(None);
         }
         let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
         self.end_on_its_own()
@@ -191,9 +204,11 @@ impl Trx<'_> {
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<()> {
         self.undo_temporary_records(savepoint, caller, keep)?;
-        let Some((stream, mut pos)) = self.logged() else { return Ok(()) };
-        while pos != savepoint.logged && pos != UndoPos::NONE {
-            pos = self.undo_record(stream, pos, caller, keep)?.expect("only the background does not wait");
+        let Some((stream, last)) = self.logged() else { return Ok(()) };
+        let mut next = Some(last);
+        while let Some(pos) = next.filter(|_| next != savepoint.logged) {
+            let undone = self.undo_record(stream, pos, caller, keep)?;
+            next = undone.expect("only the background does not wait").previous;
         }
         Ok(())
     }
@@ -205,33 +220,34 @@ impl Trx<'_> {
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<()> {
         for (n, (stream, last)) in self.state.temporary.iter().enumerate() {
-            let first = savepoint.temporary.get(n).copied().unwrap_or_default();
-            let mut pos = *last;
-            while pos != first && pos != UndoPos::NONE {
-                pos = match self.undo_record(stream, pos, caller, keep) {
+            let first = savepoint.temporary.get(n).copied().flatten();
+            let mut next = *last;
+            while let Some(pos) = next.filter(|_| next != first) {
+                next = match self.undo_record(stream, pos, caller, keep) {
                     // The session of these tables has ended, and the tables are dropped.
                     Err(Error::TableDropped(_)) => break,
-                    previous => previous?.expect("it waits while the table is quiesced"),
+                    undone => undone?.expect("it waits while the table is quiesced").previous,
                 };
             }
         }
         Ok(())
     }
 
-    /// Undoes one record, unless it is gone or was undone before. Returns the record before it. Returns `None` if the
-    /// worker would have to wait because the table is quiesced or its follower has no room.
+    /// Undoes one record, unless it is gone or was undone before. Returns `None` if the worker would have to wait
+    /// because the table is quiesced or its follower has no room.
     fn undo_record(
         &self,
         stream: &Stream,
         pos: UndoPos,
         caller: RollbackCaller,
         keep: &dyn Fn(SpaceId, &[u8]),
-    ) -> Result<Option<UndoPos>> {
+    ) -> Result<Option<Undone>> {
         let at = byte_of(pos);
-        let Some(stored) = stream.record(at)? else { return Ok(Some(UndoPos::NONE)) };
+        let Some(stored) = stream.record(at)? else { return Ok(Some(Undone { previous: None })) };
         let record = stream.decode(at, &stored)?;
+        let undone = Undone { previous: record.previous };
         if stored.rolled_back {
-            return Ok(Some(record.previous));
+            return Ok(Some(undone));
         }
         if let Body::Row { space, .. } = &record.body
             && let Some(follower) = self.transactions.followers().of(*space)
@@ -260,8 +276,8 @@ impl Trx<'_> {
         let _room = if asks { self.rollback_space.room(self.transactions.log(), bytes)? } else { None };
         rollback::undo(self.transactions.undo_context(), self.transactions.followers(), stream, at, &record)
             .inspect_err(|_| {
-                self.transactions.rollbacks().note_partial_change(self.state.id, record.body.table());
+                self.transactions.rollbacks().note_partial_change(self.writer_id(), record.body.table());
             })?;
-        Ok(Some(record.previous))
+        Ok(Some(undone))
     }
 }
