@@ -562,6 +562,10 @@ impl Drop for RunningTrx<'_> {
             // The phase is `RolledBack` already, and the transaction rolls back when it is dropped.
             return;
         }
+        debug_assert!(
+            matches!(inner.phase, Phase::RolledBack(_)),
+            "another call has gone on with a transaction that was taken out of its state"
+        );
         scope.id.store(trx.id().0, SeqCst);
         let trx = core::mem::replace(trx, Trx::new(&scope.engine.transactions));
         if let Some(error) = trx.broken() {

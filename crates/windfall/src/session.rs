@@ -76,7 +76,9 @@ impl Session {
     pub fn scratch(&self) -> Result<Scratch> {
         self.engine.check_open()?;
         let table = self.engine.catalog.temporary_table(&TableOptions::default().definition)?;
-        self.undo.scratches.lock().insert(table.look(|schema| schema.record.id), table.clone());
+        let id = table.look(|schema| schema.record.id);
+        let before = self.undo.scratches.lock().insert(id, table.clone());
+        assert!(before.is_none(), "two scratch trees of a session have the id {id}");
         let undo = self.undo.clone();
         Ok(Scratch {
             undo: undo.clone(),

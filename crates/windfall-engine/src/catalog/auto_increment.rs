@@ -125,8 +125,10 @@ impl AutoIncrement {
         let _room = is_logged.then(|| log.admit(OVERHEAD)).transpose()?;
         let mut counting = self.counting.lock();
         self.initialize(&mut counting, tree)?;
-        let end = to(self.next.load(SeqCst))?;
-        if end > self.ceiling.load(SeqCst) {
+        let (next, below) = (self.next.load(SeqCst), self.ceiling.load(SeqCst));
+        debug_assert!(next <= below, "numbers up to {next} were allocated above the ceiling {below}");
+        let end = to(next)?;
+        if end > below {
             let ceiling = end.saturating_add(end.clamp(LEAST, MOST));
             write(tree, ceiling)?;
             self.ceiling.store(ceiling, SeqCst);
@@ -148,6 +150,8 @@ impl AutoIncrement {
             }
             Durability::Temporary => (1, u64::MAX),
         };
+        #[cfg(not(feature = "model"))]
+        debug_assert!(self.next.load(SeqCst) == 0, "numbers were allocated before the first one was known");
         self.ceiling.store(ceiling, SeqCst);
         self.next.store(next, SeqCst);
         *counting = AutoIncrementState::Of(tree.clone());

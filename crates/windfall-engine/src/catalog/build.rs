@@ -378,6 +378,7 @@ impl<'a> IndexFiller<'a> {
         self.settle_undecided()?;
         let left = self.deferred.take().entries;
         assert!(left.is_empty(), "the rows of {} entries may still be rolled back", left.len());
+        debug_assert!(self.building.count() == 0, "changes are noted that the new index does not have");
         Ok(())
     }
 

@@ -575,7 +575,10 @@ impl Catalog {
         assert!(changes.len() == all.len(), "a drop removes one record per table");
         // If this fails, nothing has changed, or the database is poisoned.
         let (lsn, statement) = self.change(&mut changes, &ids, options.flush)?;
-        trees().for_each(|tree| _ = self.pool.detach(tree.space(), lsn));
+        trees().for_each(|tree| {
+            let is_first = self.pool.detach(tree.space(), lsn);
+            debug_assert!(is_first, "tablespace {} is dropped twice", tree.space().id());
+        });
         debug_assert!(trees().all(|tree| tree.space().is_dropped()), "a tree of a dropped table is in use");
         tables().for_each(|table| table.gate().close_permanently());
         drop((closed, all));
@@ -646,9 +649,15 @@ impl Catalog {
         self.pause();
         // Detached before it leaves the table schema: until it is dropped it belongs to the table.
         for tree in table.closed_schema(closed).trees().filter(|tree| dropped.contains(&tree.space().id())) {
-            self.pool.detach(tree.space(), lsn);
+            let is_first = self.pool.detach(tree.space(), lsn);
+            debug_assert!(is_first, "tablespace {} is dropped twice", tree.space().id());
         }
-        let old = table.change_schema(closed, TableSchema { record, clustered, secondaries, building: None });
+        let schema = TableSchema { record, clustered, secondaries, building: None };
+        assert!(
+            schema.trees().all(|tree| !tree.space().is_dropped()),
+            "a table gets a tree that was dropped"
+        );
+        let old = table.change_schema(closed, schema);
         self.retired.schema(old);
         statement.finished();
         Ok(Dropped { trees: dropped.len(), lsn })
@@ -723,7 +732,8 @@ impl Catalog {
         mtr.record(&Record::Drop { spaces: spaces.into() });
         let end = mtr.commit()?;
         for tree in trees {
-            self.pool.detach(tree.space(), end);
+            let is_first = self.pool.detach(tree.space(), end);
+            debug_assert!(is_first, "tablespace {} is dropped twice", tree.space().id());
         }
         Ok(())
     }

@@ -225,7 +225,9 @@ impl Names {
 
     /// Adds a table with a record that was found when the database was opened.
     pub(super) fn enter(&self, name: &str, table: Arc<Table>) {
-        self.shard(name).lock().insert(name.into(), Entry { table: Some(table), mark: Mark::Free });
+        let entry = Entry { table: Some(table), mark: Mark::Free };
+        let before = self.shard(name).lock().insert(name.into(), entry);
+        assert!(before.is_none(), "two records have the name {name}");
     }
 
     /// Returns the number of names, locked ones included.
@@ -351,6 +353,13 @@ impl<'a> MetadataLock<'a> {
 impl MetadataLock<'_> {
     /// Publishes the meanings of the names, and unlocks them. Passes on the tables that the names meant before.
     fn publish(&mut self, mut before: impl FnMut(Arc<Table>)) {
+        debug_assert!(
+            !self.moves || {
+                let named = || self.held.iter().filter_map(|(_, table)| table.as_ref());
+                named().all(|table| named().filter(|other| Arc::ptr_eq(table, other)).count() == 1)
+            },
+            "a table that is renamed gets two names"
+        );
         // All names are published together, for a listing.
         let mut moves = self.moves.then(|| self.names.moves.lock());
         if let Some(moves) = moves.as_mut().filter(|moves| !moves.listings.is_empty()) {

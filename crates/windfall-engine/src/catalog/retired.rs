@@ -103,6 +103,10 @@ impl Default for Retired {
 impl Retired {
     /// Takes over a table that was dropped.
     pub(super) fn table(&self, mut table: Arc<Table>) {
+        debug_assert!(
+            table.look(|schema| schema.trees().all(|tree| tree.space().is_dropped())),
+            "a table is to be freed, and a tree of it is in use"
+        );
         let alone = Arc::get_mut(&mut table);
         if !alone.is_some_and(|table| table.own_schema().is_small_and_alone()) {
             self.arrived.push(Item::Table(table));
@@ -118,6 +122,7 @@ impl Retired {
         let TableSchema { record, clustered, secondaries: mut trees, .. } = schema;
         trees.push(clustered);
         trees.retain(|tree| tree.space().is_dropped());
+        debug_assert!(!trees.is_empty(), "a schema is to be freed that has lost no tree");
         self.arrived.push(Item::TableSchema(Box::new(OldSchema { _record: record, trees })));
     }
 

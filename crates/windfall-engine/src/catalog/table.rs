@@ -177,6 +177,10 @@ impl Table {
     pub(super) fn change_schema(&self, closed: &mut Closed<'_>, schema: TableSchema) -> TableSchema {
         assert!(closed.is_of(self.gate()), "a table's gate is closed while its schema is replaced");
         assert!(schema.is_of_its_record(), "the trees of a new schema are those of its record");
+        debug_assert!(
+            schema.building.iter().all(|filled| schema.trees().all(|tree| !Arc::ptr_eq(tree, filled.tree()))),
+            "a tree that is still being filled is read as an index"
+        );
         let (id, version, now) = (schema.record.id, schema.record.version, schema.record.clustered);
         let before = self.schema.replace(closed, schema);
         debug_assert!(before.record.id == id, "a table gets the schema of another one");
