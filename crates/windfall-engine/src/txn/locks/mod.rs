@@ -226,10 +226,7 @@ impl LockManager {
     /// Returns whether any transaction has a lock on one of these tables, in any mode, or waits for one. While no table
     /// is locked it costs a fence and a load, whatever the number of tables.
     pub fn is_any_table_locked(&self, mut spaces: impl Iterator<Item = SpaceId>) -> bool {
-        !self.tables.is_none() && {
-            let table = self.table.lock();
-            spaces.any(|space| table.is_table_locked(space))
-        }
+        !self.tables.is_none() && spaces.any(|space| self.table.lock().is_table_locked(space))
     }
 
     /// Returns the mode in which a transaction holds a row, if it does.
