@@ -128,9 +128,13 @@ impl TableRecord {
             }
         }
         debug_assert_eq!(out.len(), length, "the length of a record was computed wrong");
+        // Without a request for memory: a truncation makes a bounded number of them.
         debug_assert!(
-            Self::decode(&out).as_ref() == Some(self),
-            "the record of table {} would be read back as another one",
+            self.indexes.iter().enumerate().all(|(n, index)| {
+                let is_other = |other: &IndexRecord| other.space != index.space && other.name != index.name;
+                index.space != self.clustered && self.indexes[..n].iter().all(is_other)
+            }),
+            "the record of table {} names a tree or an index twice, and would be refused as damaged",
             self.id
         );
         out
