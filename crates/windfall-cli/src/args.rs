@@ -232,7 +232,7 @@ pub(crate) struct BenchArgs {
     /// `foreground`: the length of the artificial stall that checks the sensitivity of the measurement.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 1_000)]
     pub plant_hold_us: u64,
-    /// Measure only these parts, which are named as their claims. `drop`: also factors, which are what the cost of a
+    /// Measure only these parts; a wrong name lists them. `drop`: also factors, which are what the cost of a
     /// drop must not depend on, such as rows.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub only: Vec<String>,

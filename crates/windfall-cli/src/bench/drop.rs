@@ -45,7 +45,7 @@ pub(super) fn run(bench: &mut Bench) {
     bench.part("system-calls-but-log", system_calls);
     bench.part("instructions-flat", instructions);
     drop_latency::run(bench);
-    bench.part_in_pieces("factors", &FactorKind::ALL.map(FactorKind::id), drop_factors::run);
+    bench.part_in_pieces(FactorKind::PART, &FactorKind::ALL.map(FactorKind::id), drop_factors::run);
 }
 
 /// Counts the work with the pool empty, partly full and full; of small tables and of the one that fills it; dirty and

@@ -70,6 +70,8 @@ pub(crate) struct Rounds {
 }
 
 impl FactorKind {
+    /// The name of the part of `bench drop` that measures them.
+    pub(crate) const PART: &str = "factors";
     /// All factors.
     pub(crate) const ALL: [Self; 17] = [
         Self::Rows,
@@ -119,10 +121,12 @@ impl FactorKind {
         Self::ALL.into_iter().find(|factor| factor.id() == id)
     }
 
-    /// Returns the factors among these names; all if there are none.
+    /// Returns the factors among these names; all for no name, and for that of the part.
     pub(crate) fn among(names: &[String]) -> Vec<Self> {
-        let asked: Vec<Self> = names.iter().filter_map(|name| Self::named(name)).collect();
-        if asked.is_empty() { Self::ALL.into() } else { asked }
+        if names.is_empty() || names.iter().any(|name| name == Self::PART) {
+            return Self::ALL.into();
+        }
+        names.iter().filter_map(|name| Self::named(name)).collect()
     }
 
     /// Returns its description.

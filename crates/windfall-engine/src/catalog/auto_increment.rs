@@ -158,7 +158,8 @@ impl AutoIncrement {
         Ok(())
     }
 
-    /// Resets the numbers after a truncation, when the table has a new, empty tree. The gate must be closed.
+    /// Resets the numbers after a truncation, when the table has a new, empty tree, or after a drop, and releases the
+    /// tree. The gate must be closed.
     pub(super) fn restart(&self) {
         // In the common case no number was requested.
         if self.next.load(SeqCst) == 0 {

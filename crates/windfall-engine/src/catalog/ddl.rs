@@ -581,6 +581,7 @@ impl Catalog {
         });
         debug_assert!(trees().all(|tree| tree.space().is_dropped()), "a tree of a dropped table is in use");
         tables().for_each(|table| table.gate().close_permanently());
+        tables().for_each(|table| table.numbers().restart());
         drop((closed, all));
         metadata_lock.remove_tables(|table| self.retired.table(table));
         // A transaction that waits for the table then finds it dropped.
@@ -759,6 +760,7 @@ impl Catalog {
                 (schema.trees().count(), schema.trees().map(detach).fold(false, core::ops::BitOr::bitor))
             });
             if dropped {
+                table.numbers().restart();
                 self.retired.table(table.clone());
             }
             trees

@@ -542,6 +542,14 @@ fn what_was_taken_out_of_use_is_freed_in_the_background_when_nothing_has_it() {
     assert_eq!(settle(), 1);
     drop((temporary, session));
     assert_eq!(settle(), 0);
+
+    // The numbers of a table refer to its tree.
+    made("with numbers").next_number().unwrap();
+    db.drop_table("with numbers").unwrap();
+    let session = db.session();
+    session.create_temporary_table("t", options()).unwrap().next_number().unwrap();
+    session.drop_temporary_table("t").unwrap();
+    assert_eq!(settle(), 0, "its numbers keep a table that was dropped");
 }
 
 #[test]

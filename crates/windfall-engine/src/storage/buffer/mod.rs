@@ -11,7 +11,7 @@
 //!
 //! A read: [`BufferPool::read`] looks up the tablespace's [`page_table`], notes the frame's version and checks its tag.
 //! On a miss, `load` takes a frame ([`replace`]), latches and tags it, enters it into the page table and reads the page
-//! while other threads wait at the latch. A drop: [`BufferPool::detach`], which is one store and one push.
+//! while other threads wait at the latch. A drop: [`BufferPool::detach`], which is two compare-and-swaps and one push.
 
 pub mod arena;
 mod directory;
@@ -368,10 +368,10 @@ impl BufferPool {
         self.directory.all()
     }
 
-    /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop, if it was logged.
-    /// Nothing in the pool is visited. The frames are reused from now on, and the file is deleted once the log is
-    /// durable up to `lsn`. A tablespace that never had a page has neither frames nor a file. Returns whether this call
-    /// dropped it.
+    /// Drops a tablespace: two compare-and-swaps and one push. `lsn` is the end of the group that logged the drop, if
+    /// it was logged. Nothing in the pool is visited. The frames are reused from now on, and the file is deleted once
+    /// the log is durable up to `lsn`. A tablespace that never had a page has neither frames nor a file. Returns
+    /// whether this call dropped it.
     pub fn detach(&self, space: &Arc<Space>, lsn: Option<Lsn>) -> bool {
         let dropped = space.mark_dropped(lsn);
         if dropped && space.close_directory_entry() {
