@@ -10,7 +10,7 @@
 //! next key.
 
 use super::{
-    Tree,
+    Parts, Tree,
     store::{Access, MiniTransaction, PageStore, Reading},
     structure::separator,
 };
@@ -44,8 +44,8 @@ pub struct BulkLoader<'t, S: PageStore> {
     last_page: PageNo,
     /// The LSN after the last group, once one was logged.
     lsn: Option<Lsn>,
-    /// Whether a node could not be written: its entries are lost.
-    is_incomplete: bool,
+    /// If a node could not be written, its entries are lost.
+    nodes: Parts,
 }
 
 impl<S: PageStore> Tree<S> {
@@ -72,7 +72,7 @@ impl<S: PageStore> Tree<S> {
             fill_percent: fill_percent.clamp(1, 100),
             last_page: PageNo::ROOT,
             lsn: None,
-            is_incomplete: false,
+            nodes: Parts::default(),
         })
     }
 }
@@ -88,24 +88,20 @@ impl<S: PageStore> BulkLoader<'_, S> {
     /// `KeyTooLong`, `ValueTooLong`, [`UsageError::KeysMustAscend`]: the load goes on without the entry. Those of the
     /// store: the load can only be abandoned, and every further call fails with [`UsageError::Incomplete`].
     pub fn push(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
-        self.check_complete()?;
+        self.nodes.check()?;
         self.tree.check_key(key)?;
         self.tree.check_inline(value.len())?;
         let list = &self.levels[0].list;
         if !list.is_empty() && list.key(list.len() - 1) >= key {
             return Err(UsageError::KeysMustAscend.into());
         }
-        self.is_incomplete = true;
+        self.nodes.begin()?;
         self.ensure_room(0, key)?;
-        self.is_incomplete = false;
+        self.nodes.end();
         let level = &mut self.levels[0];
         level.list.push_leaf(key, header, value);
         level.words += level.list.words_of(true, level.prefix, level.list.len() - 1);
         Ok(())
-    }
-
-    fn check_complete(&self) -> Result<()> {
-        if self.is_incomplete { Err(UsageError::Incomplete.into()) } else { Ok(()) }
     }
 
     /// Ensures that an entry with this key can be appended on a level.
@@ -194,7 +190,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
     /// [`UsageError::Incomplete`] after an error of the store; [`UsageError::NotEmpty`] if entries have been put into
     /// the tree meanwhile; those of the store.
     pub fn finish(mut self) -> Result<Option<Lsn>> {
-        self.check_complete()?;
+        self.nodes.check()?;
         let room = (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8;
         let mut level = 0;
         loop {

@@ -28,6 +28,7 @@ pub mod hash;
 mod load;
 pub mod overflow;
 mod page_set;
+mod parts;
 pub mod store;
 mod structure;
 #[cfg(any(test, feature = "fuzz"))]
@@ -41,6 +42,7 @@ pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use page_set::PageSet;
+pub use parts::Parts;
 pub use structure::{PendingMerges, split_log_limit};
 
 use crate::{

@@ -35,7 +35,7 @@
 use core::ops::Deref;
 
 use super::{
-    Tree,
+    Parts, Tree,
     store::{Access, MiniTransaction, PageStore, Reading, Shared},
 };
 use crate::{
@@ -146,8 +146,7 @@ pub struct OverflowWriter<'t, S: PageStore> {
     length: u64,
     /// Bytes not written to a page yet.
     pending: Vec<u8>,
-    /// Whether a part of the value could not be written.
-    is_incomplete: bool,
+    chunks: Parts,
 }
 
 impl<S: PageStore> Tree<S> {
@@ -176,7 +175,7 @@ impl<S: PageStore> Tree<S> {
             place: 0,
             length: 0,
             pending: Vec::new(),
-            is_incomplete: false,
+            chunks: Parts::default(),
         })
     }
 
@@ -272,15 +271,10 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     /// Those of the store; [`UsageError::ValueTooLong`]. The chain can then only be freed, and every further call fails
     /// with [`UsageError::Incomplete`].
     pub fn write(&mut self, chunk: &[u8]) -> Result<()> {
-        self.check_complete()?;
-        self.is_incomplete = true;
+        self.chunks.begin()?;
         self.append(chunk)?;
-        self.is_incomplete = false;
+        self.chunks.end();
         Ok(())
-    }
-
-    fn check_complete(&self) -> Result<()> {
-        if self.is_incomplete { Err(UsageError::Incomplete.into()) } else { Ok(()) }
     }
 
     fn append(&mut self, mut chunk: &[u8]) -> Result<()> {
@@ -306,7 +300,7 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     /// # Errors
     /// [`UsageError::Incomplete`] if a call of [`OverflowWriter::write`] has failed; those of the store.
     pub fn finish(mut self) -> Result<(OverflowRef, Option<Lsn>)> {
-        self.check_complete()?;
+        self.chunks.check()?;
         let lsn = if self.pending.is_empty() { None } else { self.flush()? };
         debug_assert_eq!(
             u64::from(self.place) + 1,

@@ -9,12 +9,12 @@
 
 use crate::{
     buffer::BufferPool,
-    error::{Error, Owner, Result, SchemaError, UsageError},
+    error::{Error, Owner, Result, SchemaError},
     log::{LogReservation, OVERHEAD},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    tree::{BulkLoader, OverflowRef},
+    tree::{BulkLoader, OverflowRef, Parts},
 };
 
 /// Bytes of entries that are sorted in memory at a time.
@@ -51,44 +51,38 @@ pub(super) struct Load<'t> {
     tree: &'t Tree,
     /// `None` before the first entry.
     loader: Option<BulkLoader<'t, BufferPool>>,
-    /// Whether an entry could not be appended.
-    is_incomplete: bool,
+    entries: Parts,
 }
 
 impl<'t> Load<'t> {
     /// Begins to load a tree, which must be empty.
     pub(super) fn new(tree: &'t Tree) -> Self {
-        Self { tree, loader: None, is_incomplete: false }
+        Self { tree, loader: None, entries: Parts::default() }
     }
 
     /// Appends an entry. Its key must be greater than all before.
     ///
     /// # Errors
     /// A key or value that is too long; a full disk, I/O. After any of them the tree lacks an entry, and every further
-    /// call fails with [`UsageError::Incomplete`].
+    /// call fails with [`Incomplete`](crate::error::UsageError::Incomplete).
     pub(super) fn push(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
-        self.check_complete()?;
-        self.is_incomplete = true;
+        self.entries.begin()?;
         let _room = admit(self.tree.store(), key.len() + value.len())?;
         let loader = match self.loader.take() {
             Some(loader) => loader,
             None => self.tree.bulk_load(FILL)?,
         };
         self.loader.insert(loader).push(key, header, value)?;
-        self.is_incomplete = false;
+        self.entries.end();
         Ok(())
-    }
-
-    fn check_complete(&self) -> Result<()> {
-        if self.is_incomplete { Err(UsageError::Incomplete.into()) } else { Ok(()) }
     }
 
     /// Writes the last pages.
     ///
     /// # Errors
-    /// [`UsageError::Incomplete`] if an entry could not be appended; a full disk, I/O.
+    /// [`Incomplete`](crate::error::UsageError::Incomplete) if an entry could not be appended; a full disk, I/O.
     pub(super) fn finish(self) -> Result<()> {
-        self.check_complete()?;
+        self.entries.check()?;
         self.loader.map_or(Ok(()), |loader| loader.finish().map(drop))
     }
 }
@@ -98,7 +92,7 @@ impl<'t> Load<'t> {
 ///
 /// # Errors
 /// A value that is too long; a full disk, I/O.
-pub(super) fn write_chain(tree: &Tree, number: u64, value: &[u8]) -> Result<OverflowRef> {
+pub(super) fn load_chain(tree: &Tree, number: u64, value: &[u8]) -> Result<OverflowRef> {
     debug_assert!(number < LOADED, "the number of a chain reaches into the base of stamps");
     let pool = tree.store();
     let mut writer = {
@@ -124,6 +118,7 @@ mod tests {
     use crate::{
         disk::FileName,
         engine::test_engine::{create_table, open},
+        error::UsageError,
         options::Options,
         sync::Arc,
     };
@@ -133,7 +128,7 @@ mod tests {
         let disk = SimulatedDisk::new(1);
         let options = Options::default().page_size(4096).buffer_pool_size(128 * 4096).log_size(64 << 20);
         let engine = open(&disk, Arc::new(SimulatedEnv::new(1)), &options);
-        let tree = create_table(&engine, "t").look(|schema| schema.clustered.clone());
+        let tree = create_table(&engine, "t").with_schema(|schema| schema.clustered.clone());
         let refused = |done: Result<()>| matches!(done, Err(Error::Usage(UsageError::Incomplete)));
         let mut load = Load::new(&tree);
         load.push(b"a", EntryHeader::default(), b"").unwrap();
@@ -155,7 +150,7 @@ mod tests {
         let options = Options::default().page_size(4096).buffer_pool_size(128 * 4096).log_size(64 << 20);
         let engine = open(&disk, Arc::new(SimulatedEnv::new(1)), &options);
         let [tree, other] =
-            ["t", "u"].map(|name| create_table(&engine, name).look(|schema| schema.clustered.clone()));
+            ["t", "u"].map(|name| create_table(&engine, name).with_schema(|schema| schema.clustered.clone()));
         let mut mtr = Mtr::begin(&engine.pool).unwrap();
         let mut writer = tree.begin_overflow(&mut mtr, 77).unwrap();
         mtr.commit().unwrap();
