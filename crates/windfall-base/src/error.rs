@@ -132,7 +132,7 @@ impl Owner {
     #[doc(hidden)]
     pub fn tree(&self, space: SpaceId) -> String {
         match self {
-            Self::Unknown if space == SpaceId::CATALOG => "the system tree".to_owned(),
+            Self::Unknown if space == SpaceId::SYSTEM => "the system tree".to_owned(),
             Self::Unknown => format!("tablespace {space}"),
             known => format!("{known}, tablespace {space}"),
         }
@@ -701,7 +701,7 @@ mod tests {
         let of = |space| CorruptError::Structure { owner: Owner::Unknown, space, what: "torn".into() };
         let error = Error::from(of(space));
         assert!(error.to_string().starts_with("tablespace 7: torn; restore"), "{error}");
-        assert!(of(SpaceId::CATALOG).to_string().starts_with("the system tree: torn"));
+        assert!(of(SpaceId::SYSTEM).to_string().starts_with("the system tree: torn"));
         let named = error.of(|of| {
             assert_eq!(of, Some(space));
             Owner::Table("t".into())

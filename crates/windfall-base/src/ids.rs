@@ -18,15 +18,15 @@ impl Lsn {
     pub const MAX: Self = Self(u64::MAX);
 }
 
-/// A tablespace incarnation. Zero is no tablespace; [`SpaceId::CATALOG`] is the catalog's tablespace.
+/// A tablespace incarnation. Zero is no tablespace; [`SpaceId::SYSTEM`] is the system tablespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SpaceId(pub u64);
 
 impl SpaceId {
     /// No tablespace: the tag of a free frame.
     pub const NONE: Self = Self(0);
-    /// The tablespace of the catalog tree, the only one that every database has.
-    pub const CATALOG: Self = Self(1);
+    /// The tablespace of the system tree, the only one that every database has.
+    pub const SYSTEM: Self = Self(1);
     /// The first id that is assigned to a user tablespace; the ids below are the engine's.
     pub const FIRST: Self = Self(16);
     /// The largest id that is assigned.
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn what_is_none_is_no_id() {
         // These values are distinguished by their order, and by what the formats reserve.
-        assert!(SpaceId::NONE < SpaceId::CATALOG && SpaceId::CATALOG < SpaceId::FIRST);
+        assert!(SpaceId::NONE < SpaceId::SYSTEM && SpaceId::SYSTEM < SpaceId::FIRST);
         assert!(PageNo::HEADER < PageNo::ROOT && PageNo::ROOT < PageNo::NONE);
         assert_eq!([Lsn::ZERO, Lsn::MAX].iter().min(), Some(&Lsn::ZERO));
         assert_eq!(TrxId::MAX.0.checked_ilog2(), Some(47));

@@ -83,7 +83,7 @@ impl core::fmt::Debug for Checkpointer {
 
 impl Checkpointer {
     /// Returns a checkpointer over an open control file. The low-water mark stays where it is until
-    /// [`Checkpointer::recovered`]: changes that recovery has not replayed yet are in no dirty set.
+    /// [`Checkpointer::end_recovery`]: changes that recovery has not replayed yet are in no dirty set.
     pub fn new(pool: Arc<BufferPool>, control: ControlFile) -> Self {
         let end = pool.context().log.end();
         let wake = Arc::new(Event::new());
@@ -101,7 +101,7 @@ impl Checkpointer {
 
     /// Must be called with the transactions when recovery has replayed everything: from then on the low-water mark may
     /// rise.
-    pub fn recovered(&self, transactions: Arc<dyn TransactionNotes>) {
+    pub fn end_recovery(&self, transactions: Arc<dyn TransactionNotes>) {
         let is_first = self.transactions.set(transactions).is_ok();
         assert!(is_first, "recovery has ended twice, and checkpoints use the earlier transactions");
     }
@@ -124,7 +124,7 @@ impl Checkpointer {
         let log = &self.pool.context().log;
         let Some(transactions) = self.transactions.get() else { return Ok(log.low_water_mark()) };
         let low_water_mark = self.low_water_mark();
-        let system = self.pool.space(SpaceId::CATALOG);
+        let system = self.pool.space(SpaceId::SYSTEM);
         let system_made = system.is_some_and(|space| space.file() == FileState::Durable);
         let mut group = GroupWriter::default();
         let ending = transactions.note(&mut group);

@@ -112,7 +112,7 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     Catalog::check_outside()?;
     let mut report = CheckReport::default();
     engine.checkpointer.checkpoint_all(false)?;
-    let mut named = BTreeSet::from([SpaceId::CATALOG]);
+    let mut named = BTreeSet::from([SpaceId::SYSTEM]);
     Pieces::new(engine, piece).run(&mut report, |pieces, report| {
         let rest = Quiesced { is_purged: true, has_whole_rows: true };
         engine.system.with_writers_excluded(|tree| {
@@ -212,7 +212,7 @@ fn unowned(engine: &Engine, mut files: Vec<SpaceId>, mut between: impl FnMut()) 
     let tables = engine.catalog.tables();
     let named: BTreeSet<SpaceId> = tables
         .iter()
-        .flat_map(|(_, table)| table.look(|schema| schema.spaces().collect::<Vec<_>>()))
+        .flat_map(|(_, table)| table.with_schema(|schema| schema.spaces().collect::<Vec<_>>()))
         .collect();
     files.retain(|id| !named.contains(id));
     between();

@@ -216,7 +216,7 @@ impl Database {
     /// Returns the DDL options of a statement that begins now.
     pub(crate) fn ddl_options(&self) -> DdlOptions {
         let until = self.statement_wait.map(|at_most| self.engine.env.now().saturating_add(at_most));
-        DdlOptions { flush: self.engine.flush_log(), until }
+        DdlOptions { flush: self.engine.flush_mode(), until }
     }
 
     /// Begins a session, which can have temporary tables.
@@ -243,7 +243,7 @@ impl Database {
     pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
         let end = two_phase::commit_prepared(&self.engine.transactions, xid)?;
-        self.engine.await_log(end, self.engine.flush_log())
+        self.engine.await_log(end, self.engine.flush_mode())
     }
 
     /// Rolls back a prepared transaction that no longer has a handle. When this call returns, the rollback is as
@@ -256,7 +256,7 @@ impl Database {
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
         let (revoked, done) = two_phase::roll_back_prepared(&self.engine.transactions, xid)?;
-        self.engine.await_log(revoked, self.engine.flush_log())?;
+        self.engine.await_log(revoked, self.engine.flush_mode())?;
         done
     }
 
@@ -456,7 +456,7 @@ impl Database {
 
     /// Returns the mode that decides when commits become durable.
     pub fn flush_log_at_trx_commit(&self) -> FlushLog {
-        self.engine.flush_log()
+        self.engine.flush_mode()
     }
 
     /// Changes the mode that decides when commits become durable, beginning with the next commit.

@@ -70,7 +70,8 @@ fn is_in_call() -> bool {
     CALLS.get() > 0 || is_inside()
 }
 
-/// A transaction between its calls.
+/// What all calls of a transaction share: its options, and, under the mutex that each call holds, its phase, view,
+/// savepoints and locked tables, and the [`Suspended`] transaction, which the call resumes as a [`Trx`].
 #[derive(Debug)]
 pub(crate) struct Scope {
     pub(crate) engine: Arc<Engine>,
@@ -416,7 +417,7 @@ impl Scope {
             Ok((revoked?, self.roll_back_because(inner, "it was asked to".into())))
         })?;
         // After a crash the coordinator must not find the transaction prepared again.
-        self.await_log(revoked, self.engine.flush_log())?;
+        self.await_log(revoked, self.engine.flush_mode())?;
         done
     }
 

@@ -76,7 +76,7 @@ impl Session {
     pub fn scratch(&self) -> Result<Scratch> {
         self.engine.check_open()?;
         let table = self.engine.catalog.temporary_table(&TableOptions::default().definition)?;
-        let id = table.look(|schema| schema.record.id);
+        let id = table.with_schema(|schema| schema.record.id);
         let before = self.undo.scratches.lock().insert(id, table.clone());
         assert!(before.is_none(), "two scratch trees of a session have the id {id}");
         let undo = self.undo.clone();
@@ -143,7 +143,7 @@ impl Drop for Scratch {
         }
         self.table.engine.catalog.drop_temporary(&self.table.inner);
         // Not earlier: the session's end waits for the calls on the trees in this map, which need the session's undo.
-        self.undo.scratches.lock().remove(&self.table.inner.look(|schema| schema.record.id));
+        self.undo.scratches.lock().remove(&self.table.inner.with_schema(|schema| schema.record.id));
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
         let table = session.create_temporary_table("t", TableOptions::default()).unwrap();
         table.put(b"row", &vec![1; 100_000]).unwrap();
         let pages = || {
-            let space = table.inner.look(|schema| schema.clustered.space().clone());
+            let space = table.inner.with_schema(|schema| schema.clustered.space().clone());
             crate::tablespace::pages_in_use(&table.engine.pool, &space).unwrap().len()
         };
         let before = pages();

@@ -87,7 +87,7 @@ impl Table {
     /// If `hash_index_memory` has no room for it, or the hash index is off.
     #[cfg(feature = "lab")]
     pub fn simulate_hash_index(&self, bytes: u64) {
-        let trees: Vec<_> = self.inner.look(|schema| schema.trees().cloned().collect());
+        let trees: Vec<_> = self.inner.with_schema(|schema| schema.trees().cloned().collect());
         for tree in trees {
             tree.hash().pretend(bytes);
         }
@@ -102,21 +102,21 @@ impl<A: Access> Table<A> {
 
     /// Returns the bytes that were stored with the table when it was created.
     pub fn metadata(&self) -> Vec<u8> {
-        self.inner.look(|schema| schema.record.metadata.clone())
+        self.inner.with_schema(|schema| schema.record.metadata.clone())
     }
 
     /// Returns the length of the longest key of a table without indexes, in bytes. With an index, the row's key and the
     /// index key share one entry, which has the same limit: together they may have at most 2 bytes less, and one byte
     /// less for each zero byte of the index key. Longer keys are refused when they are written.
     pub fn key_limit(&self) -> usize {
-        self.inner.look(|schema| schema.clustered.key_limit())
+        self.inner.with_schema(|schema| schema.clustered.key_limit())
     }
 
     /// Adds the name of the table, or of its index, to an error of a call.
     #[cold]
     pub(crate) fn with_owner(&self, error: Error) -> Error {
         error.of(|space| {
-            let index = self.inner.look(|schema| {
+            let index = self.inner.with_schema(|schema| {
                 let index = schema.record.indexes.iter().find(|index| Some(index.space) == space);
                 index.map(|index| index.name.clone())
             });
@@ -171,7 +171,7 @@ impl<A: Access> Table<A> {
             return changed.map_err(|error| self.with_owner(error));
         }
         let changed = self.change_alone(key, &mut edit).map_err(|error| self.with_owner(error))?;
-        self.engine.await_log(changed.and_then(|changed| changed.end), self.engine.flush_log())?;
+        self.engine.await_log(changed.and_then(|changed| changed.end), self.engine.flush_mode())?;
         self.engine.env.yield_point();
         Ok(changed.is_some())
     }

@@ -189,7 +189,7 @@ impl Transaction {
     /// [`Database::interrupt`]: crate::Database::interrupt
     /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
     pub fn commit(self) -> Result<()> {
-        let mode = self.scope.engine.flush_log();
+        let mode = self.scope.engine.flush_mode();
         self.commit_with(mode)
     }
 
@@ -229,7 +229,7 @@ impl Transaction {
     /// ([`Transaction::atomically`]), which may still fail. The transaction then goes on as if this had not been
     /// called.
     pub fn prepare(&self, xid: &[u8]) -> Result<()> {
-        self.prepare_with(xid, self.scope.engine.flush_log())
+        self.prepare_with(xid, self.scope.engine.flush_mode())
     }
 
     /// As [`Transaction::prepare`], but with this durability.

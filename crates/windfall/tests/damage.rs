@@ -294,7 +294,7 @@ struct Allowed {
 /// tree.
 fn is_shared(disk: &SimulatedDisk, files: &[FileName]) -> bool {
     files.iter().any(|file| match file {
-        FileName::Data(space) => *space == SpaceId::CATALOG || !files::is_tree(disk, space.0),
+        FileName::Data(space) => *space == SpaceId::SYSTEM || !files::is_tree(disk, space.0),
         _ => true,
     })
 }

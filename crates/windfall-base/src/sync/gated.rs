@@ -66,11 +66,11 @@ impl<T> Gated<T> {
         Some(Entered { value, _inside: inside })
     }
 
-    /// Reads the value from outside the gate, under the lock; `look` must be short.
-    pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+    /// Reads the value from outside the gate, under the lock; `read` must be short.
+    pub fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
         let _lock = self.lock.lock();
         // SAFETY: the value is replaced only under the lock.
-        look(unsafe { &*self.value.get() })
+        read(unsafe { &*self.value.get() })
     }
 
     /// Returns the value, for the only owner of the gate.
@@ -118,7 +118,7 @@ mod tests {
                         assert_eq!(*pair, (first, second), "it changed meanwhile");
                         last = first;
                         drop(pair);
-                        assert!(gated.look(|(first, second)| first == second));
+                        assert!(gated.with(|(first, second)| first == second));
                     }
                 });
             }

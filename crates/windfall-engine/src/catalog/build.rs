@@ -125,7 +125,7 @@ impl Catalog {
         let mut named = old.record.clone();
         named.indexes.push(record.clone());
         self.check_length(name, named.encode().len())?;
-        metadata_lock.keep();
+        metadata_lock.show();
         let lock_timeout = self.wait_left(options);
         if lock_timeout.is_zero() {
             // A statement with a zero timeout does not begin what it could not finish without a wait.

@@ -320,7 +320,7 @@ impl Catalog {
     ///
     /// The names remain visible during a wait. In the common case there is no such transaction, and the only cost is a
     /// check.
-    fn close<'c, 't>(
+    fn close_gates<'c, 't>(
         &'c self,
         metadata_lock: &MetadataLock<'_>,
         tables: &[&'t Table],
@@ -361,7 +361,7 @@ impl Catalog {
         if !self.are_locked(tables) {
             return Ok(None);
         }
-        metadata_lock.keep();
+        metadata_lock.show();
         let spaces = tables.iter().map(|table| table.space());
         let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive, self.wait_left(options))?;
         metadata_lock.hide();
@@ -372,10 +372,6 @@ impl Catalog {
     pub(super) fn wait_left(&self, options: DdlOptions) -> Duration {
         let left = options.until.map(|until| until.saturating_sub(self.pool.context().env.now()));
         left.unwrap_or_else(|| self.transactions.lock_wait())
-    }
-
-    fn await_log(&self, end: Option<Lsn>, mode: FlushLog) -> Result<()> {
-        end.map_or(Ok(()), |end| self.pool.context().log.await_flush(end, mode))
     }
 
     /// Records that a statement is filling these tablespaces, which no record names, until the returned value is
@@ -436,7 +432,7 @@ impl Catalog {
         // Logged but not yet durable: tests run background steps here, to find any that should have waited for
         // durability.
         self.pool.context().env.yield_point();
-        self.await_log(end, mode)?;
+        self.pool.context().log.await_flush(end, mode)?;
         Ok((end, self.unfinished_statement()))
     }
 
@@ -551,10 +547,10 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError::NoTable`]; errors of the log.
     pub fn drop_tables(&self, names: &[&str], options: DdlOptions) -> Result<DropReport> {
-        DropReport::of(|| self.drop_locked(names, options))
+        DropReport::of(|| self.try_drop_tables(names, options))
     }
 
-    fn drop_locked(&self, names: &[&str], options: DdlOptions) -> Result<Dropped> {
+    fn try_drop_tables(&self, names: &[&str], options: DdlOptions) -> Result<Dropped> {
         let metadata_lock = self.lock_names(names, options)?;
         if let Some((name, _)) = metadata_lock.tables().find(|(_, table)| table.is_none()) {
             return Err(no_table(name).into());
@@ -563,7 +559,7 @@ impl Catalog {
         // The lists have their final capacity: the work per table of a group does not depend on the number of tables.
         let mut all = SmallVec::<[&Table; 1]>::with_capacity(metadata_lock.tables().count());
         all.extend(tables().map(|table| &**table));
-        let (closed, lock) = self.close(&metadata_lock, &all, options)?;
+        let (closed, lock) = self.close_gates(&metadata_lock, &all, options)?;
         let schemas = || all.iter().zip(&closed).map(|(table, closed)| table.closed_schema(closed));
         let trees = || schemas().flat_map(TableSchema::trees);
         let mut ids = SmallVec::<[SpaceId; FEW]>::with_capacity(
@@ -575,10 +571,7 @@ impl Catalog {
         assert!(changes.len() == all.len(), "a drop removes one record per table");
         // If this fails, nothing has changed, or the database is poisoned.
         let (lsn, statement) = self.change(&mut changes, &ids, options.flush)?;
-        trees().for_each(|tree| {
-            let is_first = self.pool.detach(tree.space(), lsn);
-            debug_assert!(is_first, "tablespace {} is dropped twice", tree.space().id());
-        });
+        trees().for_each(|tree| self.detach(tree, lsn));
         debug_assert!(trees().all(|tree| tree.space().is_dropped()), "a tree of a dropped table is in use");
         tables().for_each(|table| table.gate().close_permanently());
         tables().for_each(|table| table.numbers().restart());
@@ -617,10 +610,10 @@ impl Catalog {
         let metadata_lock = self.lock_names(&[name], options)?;
         let table = metadata_lock.table(name).ok_or_else(|| no_table(name))?;
         // The metadata lock keeps other statements away: the definition does not change.
-        let mut record = table.look(|schema| schema.record.clone());
+        let mut record = table.with_schema(|schema| schema.record.clone());
         change(&mut record)?;
         record.version += 1;
-        let (mut closed, _lock) = self.close(&metadata_lock, &[&**table], options)?;
+        let (mut closed, _lock) = self.close_gates(&metadata_lock, &[&**table], options)?;
         let closed = closed.first_mut().expect("one was closed");
         assert!(
             record.id == table.closed_schema(closed).record.id,
@@ -649,10 +642,8 @@ impl Catalog {
         let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
         self.pause();
         // Detached before it leaves the table schema: until it is dropped it belongs to the table.
-        for tree in table.closed_schema(closed).trees().filter(|tree| dropped.contains(&tree.space().id())) {
-            let is_first = self.pool.detach(tree.space(), lsn);
-            debug_assert!(is_first, "tablespace {} is dropped twice", tree.space().id());
-        }
+        let unnamed = |tree: &&Arc<Tree>| dropped.contains(&tree.space().id());
+        table.closed_schema(closed).trees().filter(unnamed).for_each(|tree| self.detach(tree, lsn));
         let schema = TableSchema { record, clustered, secondaries, building: None };
         assert!(
             schema.trees().all(|tree| !tree.space().is_dropped()),
@@ -676,7 +667,7 @@ impl Catalog {
             return Err(SchemaError::TableExists(to.into()).into());
         }
         let _lock = self.lock_out(&metadata_lock, &[&*table], options)?;
-        let record = table.look(|schema| schema.record.encode());
+        let record = table.with_schema(|schema| schema.record.encode());
         let mut changes = [Change::remove(record_key(from)), Change::put(record_key(to), record)];
         let (_, statement) = self.change(&mut changes, &[], options.flush)?;
         metadata_lock.set(from, None);
@@ -700,7 +691,7 @@ impl Catalog {
         let _lock = self.lock_out(&metadata_lock, &[&*table_a, &*table_b], options)?;
         assert!(!Arc::ptr_eq(&table_a, &table_b), "a table has one name");
         let put = |name: &str, table: &Table| {
-            Change::put(record_key(name), table.look(|schema| schema.record.encode()))
+            Change::put(record_key(name), table.with_schema(|schema| schema.record.encode()))
         };
         let (_, statement) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], options.flush)?;
         metadata_lock.set_moved(a, table_b);
@@ -732,11 +723,14 @@ impl Catalog {
         let mut mtr = Mtr::begin(&self.pool)?;
         mtr.record(&Record::Drop { spaces: spaces.into() });
         let end = mtr.commit()?;
-        for tree in trees {
-            let is_first = self.pool.detach(tree.space(), end);
-            debug_assert!(is_first, "tablespace {} is dropped twice", tree.space().id());
-        }
+        trees.iter().for_each(|tree| self.detach(tree, end));
         Ok(())
+    }
+
+    /// Detaches the tablespace of a tree from the pool, once its drop is logged.
+    fn detach(&self, tree: &Tree, lsn: Option<Lsn>) {
+        let is_first = self.pool.detach(tree.space(), lsn);
+        debug_assert!(is_first, "tablespace {} is dropped twice", tree.space().id());
     }
 
     /// Makes a table without a name or a record. It exists as long as its owner holds it.
@@ -755,7 +749,7 @@ impl Catalog {
     pub fn drop_temporary(&self, table: &Arc<Table>) -> DropReport {
         let (trees, work) = work::in_drop(|| {
             table.gate().close_permanently();
-            let (trees, dropped) = table.look(|schema| {
+            let (trees, dropped) = table.with_schema(|schema| {
                 let detach = |tree: &Arc<Tree>| self.pool.detach(tree.space(), None);
                 (schema.trees().count(), schema.trees().map(detach).fold(false, core::ops::BitOr::bitor))
             });

@@ -12,7 +12,7 @@
 //! latch held.
 
 use super::{
-    bulk::{Load, duplicate_key, shown, write_chain},
+    bulk::{Load, duplicate_key, load_chain, shown},
     ddl::{Catalog, SpacesBeingFilled, TableDefinition, new_space},
     ddl_options::DdlOptions,
     record::IndexRecord,
@@ -107,7 +107,7 @@ impl Catalog {
         options: DdlOptions,
     ) -> Result<Arc<Table>> {
         let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, options)?;
-        metadata_lock.keep();
+        metadata_lock.show();
         let schema = self.schema(record, &mut |space| Ok(new_space(space)))?;
         let mut unnamed = Unnamed::new(self, schema.clone());
         TableLoader::new(self, name, &schema).fill(rows, order)?;
@@ -220,7 +220,7 @@ impl<'a> TableLoader<'a> {
         if value.len() <= tree.inline_limit() {
             return Ok(Stored { bytes: value, is_long: false });
         }
-        let chain = write_chain(tree, self.chains, &value)?;
+        let chain = load_chain(tree, self.chains, &value)?;
         self.chains += 1;
         Ok(Stored { bytes: chain.to_bytes().to_vec(), is_long: true })
     }

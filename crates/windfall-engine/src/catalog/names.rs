@@ -35,7 +35,7 @@ enum Mark {
     /// A statement holds the metadata lock, and lookups of the name wait.
     Locked,
     /// A statement holds the metadata lock, and lookups of the name find its old meaning.
-    Kept,
+    Shown,
 }
 
 /// The meaning of a name, or its meaning before the metadata lock.
@@ -212,7 +212,7 @@ impl Names {
         for name in sorted {
             if !metadata_lock.take(name) {
                 // The wait may be as long as an index build: the names that are already locked stay visible meanwhile.
-                metadata_lock.keep();
+                metadata_lock.show();
                 waited = true;
                 metadata_lock.wait_and_take(name, until)?;
             }
@@ -316,8 +316,8 @@ impl<'a> MetadataLock<'a> {
     }
 
     /// Keeps the names visible with their old meanings. Other statements wait nevertheless.
-    pub(super) fn keep(&self) {
-        self.mark(Mark::Kept);
+    pub(super) fn show(&self) {
+        self.mark(Mark::Shown);
         self.names.decided.notify_ordered();
     }
 

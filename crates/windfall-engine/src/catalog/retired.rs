@@ -49,7 +49,7 @@ struct OldSchema {
 }
 
 impl Item {
-    fn free_hash_indexes(&self) {
+    fn give_up_hash_indexes(&self) {
         let give_up = |tree: &Arc<Tree>| {
             debug_assert!(tree.space().is_dropped(), "a tree that is in use was taken out of it");
             if tree.hash().is_on() {
@@ -57,7 +57,7 @@ impl Item {
             }
         };
         match self {
-            Self::Table(table) => table.look(|schema| schema.trees().for_each(give_up)),
+            Self::Table(table) => table.with_schema(|schema| schema.trees().for_each(give_up)),
             Self::TableSchema(old) => old.trees.iter().for_each(give_up),
         }
     }
@@ -67,7 +67,7 @@ impl Item {
         let alone = |tree: &Arc<Tree>| Arc::strong_count(tree) == 1;
         match self {
             Self::Table(table) => {
-                Arc::strong_count(table) == 1 && table.look(|schema| schema.trees().all(alone))
+                Arc::strong_count(table) == 1 && table.with_schema(|schema| schema.trees().all(alone))
             }
             Self::TableSchema(old) => old.trees.iter().all(alone),
         }
@@ -104,7 +104,7 @@ impl Retired {
     /// Takes over a table that was dropped.
     pub(super) fn table(&self, mut table: Arc<Table>) {
         debug_assert!(
-            table.look(|schema| schema.trees().all(|tree| tree.space().is_dropped())),
+            table.with_schema(|schema| schema.trees().all(|tree| tree.space().is_dropped())),
             "a table is to be freed, and a tree of it is in use"
         );
         let alone = Arc::get_mut(&mut table);
@@ -129,7 +129,7 @@ impl Retired {
     /// One background step. Returns whether there may be more to do at once.
     pub(super) fn free_step(&self) -> bool {
         let arrived: Vec<Item> = core::iter::from_fn(|| self.arrived.pop()).take(A_STEP).collect();
-        arrived.iter().for_each(Item::free_hash_indexes);
+        arrived.iter().for_each(Item::give_up_hash_indexes);
         let more = arrived.len() == A_STEP;
         let mut waiting = self.waiting.lock();
         waiting.extend(arrived);

@@ -99,7 +99,8 @@ impl Table {
         loop {
             fence(SeqCst);
             let on = self.hashed.load(SeqCst);
-            let trees: SmallVec<[Arc<Tree>; 4]> = self.look(|schema| schema.trees().cloned().collect());
+            let trees: SmallVec<[Arc<Tree>; 4]> =
+                self.with_schema(|schema| schema.trees().cloned().collect());
             for tree in trees.iter().filter(|tree| tree.hash().is_on() != on) {
                 tree.hash().switch(on);
             }
@@ -138,14 +139,14 @@ impl Table {
 
     /// Reads the current schema; it may be replaced a moment later.
     #[inline]
-    pub fn look<R>(&self, look: impl FnOnce(&TableSchema) -> R) -> R {
-        self.schema.look(look)
+    pub fn with_schema<R>(&self, read: impl FnOnce(&TableSchema) -> R) -> R {
+        self.schema.with(read)
     }
 
     /// Returns the tablespace of its rows, which identifies the table in table locks.
     #[inline]
     pub fn space(&self) -> SpaceId {
-        self.look(|schema| schema.clustered.space().id())
+        self.with_schema(|schema| schema.clustered.space().id())
     }
 
     /// Returns the current schema, for the only owner of the table.
@@ -155,7 +156,7 @@ impl Table {
 
     /// Returns a copy of the current schema.
     pub fn schema(&self) -> TableSchema {
-        self.look(TableSchema::clone)
+        self.with_schema(TableSchema::clone)
     }
 
     /// Returns its auto-increment values, for a call inside the gate.

@@ -65,7 +65,7 @@ fn a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss() {
         let log = base.pool.context().log.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(base.pool.clone(), control);
-        checkpointer.recovered(Arc::new(NoTransactions));
+        checkpointer.end_recovery(Arc::new(NoTransactions));
         let before = log.end();
         let first = base.change(1, PAGES[0]).unwrap();
         let length = first.0 - before.0;
@@ -125,14 +125,14 @@ fn what_has_ended_is_not_found_unfinished() {
         let (pool, disk) = (base.pool.clone(), Arc::new(base.disk.clone()));
         let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(pool.clone(), control);
-        pool.attach(SpaceId::CATALOG, Durability::Logged);
+        pool.attach(SpaceId::SYSTEM, Durability::Logged);
         let system = Arc::new(SystemTree::new(pool.clone(), Arc::new(HashBudget::new(0))));
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(1000), TrxId(1000)));
         let mut attach = |id| Ok(pool.attach(id, Durability::Logged));
         let transactions =
             Transactions::open(pool.clone(), system, ids, &BTreeMap::new(), &BTreeMap::new(), &mut attach);
         let transactions = Arc::new(transactions.unwrap());
-        checkpointer.recovered(transactions.clone());
+        checkpointer.end_recovery(transactions.clone());
         let mut trx = Trx::new(&transactions);
         let mut tail = trx.tail(None).unwrap();
         let body = Body::Overflow { space: SpaceId(7), first: PageNo(3) };
@@ -176,7 +176,7 @@ fn no_segment_is_used_again_that_the_control_file_still_needs() {
         let log = base.pool.context().log.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(base.pool.clone(), control);
-        checkpointer.recovered(Arc::new(NoTransactions));
+        checkpointer.end_recovery(Arc::new(NoTransactions));
         // Fills the first segment: it must be below the next low-water mark.
         while segment_of(SEGMENT, log.end()) == 0 {
             log.begin_group().append(&[1; 9000]).unwrap();

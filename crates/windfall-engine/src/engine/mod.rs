@@ -79,15 +79,15 @@ pub struct Engine {
     outcome: OnceLock<Result<()>>,
     ended: Event,
     /// Stopped first: the workers that change something.
-    changers: Mutex<Vec<Worker>>,
+    stopped_first: Mutex<Vec<Worker>>,
     /// Stopped last: the workers for which the others may wait.
-    servers: Mutex<Vec<Worker>>,
+    stopped_last: Mutex<Vec<Worker>>,
 }
 
 impl Engine {
     /// Returns when commits become durable.
     #[inline]
-    pub fn flush_log(&self) -> FlushLog {
+    pub fn flush_mode(&self) -> FlushLog {
         FlushLog::try_from(self.flush_log.load(SeqCst)).unwrap_or_default()
     }
 
@@ -112,7 +112,7 @@ impl Engine {
     /// When the log cannot be written; the database has stopped then.
     #[inline]
     pub fn await_log(&self, end: Option<Lsn>, mode: FlushLog) -> Result<()> {
-        end.map_or(Ok(()), |end| self.log.await_flush(end, mode))
+        self.log.await_flush(end, mode)
     }
 
     /// Returns the lock timeout of a call.
@@ -133,11 +133,11 @@ impl Engine {
         self.pool.context().health.check()
     }
 
-    fn spawn_changers(&self) -> Result<()> {
-        let mut changers = Vec::new();
+    fn spawn_background_workers(&self) -> Result<()> {
+        let mut workers = Vec::new();
         let health = &self.pool.context().health;
         let mut spawn = |name, kind, wake, step| {
-            changers.push(self.env.spawn(name, kind, wake, health.watch(name, step))?);
+            workers.push(self.env.spawn(name, kind, wake, health.watch(name, step))?);
             Ok::<_, Error>(())
         };
         let (pool, deleter) = (self.pool.clone(), self.deleter.clone());
@@ -200,7 +200,7 @@ impl Engine {
             if background::rollback_step(&transactions) { Next::Again } else { Next::Idle(ROLLBACK_PAUSE) }
         };
         spawn("rollback", Kind::Client, wake, Box::new(roll_back))?;
-        *self.changers.lock() = changers;
+        *self.stopped_first.lock() = workers;
         Ok(())
     }
 
@@ -231,14 +231,14 @@ impl Engine {
         // Threads that wait for purge, or for a lock, would never be woken.
         self.transactions.undo_limit().set(None);
         self.transactions.end_lock_waits();
-        let mut changers = core::mem::take(&mut *self.changers.lock());
+        let mut workers = core::mem::take(&mut *self.stopped_first.lock());
         // The last one first: purge waits for room in the log, which may depend on the worker for file records.
-        while let Some(changer) = changers.pop() {
-            drop(changer);
+        while let Some(worker) = workers.pop() {
+            drop(worker);
         }
         let result = self.shut();
-        let servers = core::mem::take(&mut *self.servers.lock());
-        drop(servers);
+        let workers = core::mem::take(&mut *self.stopped_last.lock());
+        drop(workers);
         // Calls still in progress end here: another process may open the database now.
         self.pool.context().health.close();
         self.pool.quiesce();

@@ -210,10 +210,10 @@ impl Engine {
         #[cfg(any(test, feature = "testing"))]
         pool.check_at_yield_points();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
-        let mut servers = Vec::from(checkpointer.spawn(&*env)?);
+        let mut stopped_last = Vec::from(checkpointer.spawn(&*env)?);
         let writer = log.clone();
         let step = pool.context().health.watch("log", Box::new(move || writer.step()));
-        servers.push(env.spawn("log", Kind::Service, log.wake(), step)?);
+        stopped_last.push(env.spawn("log", Kind::Service, log.wake(), step)?);
 
         let recovered = recovery::recover(&pool, &opened, &scan, progress)?;
         let budget = Arc::new(HashBudget::new(options.hash_memory()));
@@ -245,7 +245,7 @@ impl Engine {
         )?;
         pool.sync_created_files()?;
         // From here on there is work that requests room in the log, which may be full.
-        checkpointer.recovered(transactions.clone());
+        checkpointer.end_recovery(transactions.clone());
         let leftovers = Leftovers::of(&scan, &attacher);
         drop_unnamed(&pool, &system, &deleter, &attacher)?;
         let engine = Self {
@@ -264,14 +264,14 @@ impl Engine {
             closed: AtomicBool::new(false),
             outcome: OnceLock::new(),
             ended: Event::new(),
-            changers: Mutex::new(Rank::Leaf, Vec::new()),
-            servers: Mutex::new(Rank::Leaf, servers),
+            stopped_first: Mutex::new(Rank::Leaf, Vec::new()),
+            stopped_last: Mutex::new(Rank::Leaf, stopped_last),
         };
         engine.transactions.set_lock_wait(options.lock_wait_timeout);
         engine.transactions.undo_limit().set(options.undo_limit);
         engine.transactions.undo_limit().set_policy(options.at_undo_limit);
         background::schedule_unfinished(&engine.transactions)?;
-        engine.spawn_changers()?;
+        engine.spawn_background_workers()?;
         Ok(engine)
     }
 }
@@ -288,9 +288,9 @@ fn system_tree<'a>(
     let made = scan.made.keys().copied().collect();
     let mut attacher = Attacher { pool, files, made, named: BTreeSet::new(), lost };
     if made_before {
-        attacher.made.insert(SpaceId::CATALOG);
+        attacher.made.insert(SpaceId::SYSTEM);
     }
-    attacher.attach(SpaceId::CATALOG)?;
+    attacher.attach(SpaceId::SYSTEM)?;
     let system = Arc::new(SystemTree::new(pool.clone(), budget.clone()));
     let mut damaged = false;
     system.scan(&[FILE], &mut |key, _| {

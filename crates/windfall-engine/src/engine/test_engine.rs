@@ -24,14 +24,14 @@ pub fn open(disk: &SimulatedDisk, env: Arc<dyn Env>, options: &Options) -> Engin
 
 /// Creates a table without indexes.
 pub fn create_table(engine: &Engine, name: &str) -> Arc<Table> {
-    let options = DdlOptions { flush: engine.flush_log(), until: None };
+    let options = DdlOptions { flush: engine.flush_mode(), until: None };
     engine.catalog.create_table(name, &TableDefinition::default(), options).unwrap()
 }
 
 /// Creates a table with a page, so that it gets a file.
 pub fn create_table_with_page(engine: &Engine, name: &str) {
     let table = create_table(engine, name);
-    let tree = table.look(|schema| schema.clustered.clone());
+    let tree = table.with_schema(|schema| schema.clustered.clone());
     let mut mtr = Mtr::begin(&engine.pool).unwrap();
     let slot = mtr.latch_first(tree.space()).unwrap().expect("no page yet");
     mtr.apply(slot, &PageOp::Format { kind: PageType::Map, level: 0 });
@@ -43,7 +43,7 @@ pub fn create_table_with_page(engine: &Engine, name: &str) {
 pub fn lone_tree() -> (Arc<Tree>, Engine) {
     let options = Options::default().page_size(4096).buffer_pool_size(256 * 4096).log_size(4 << 20);
     let engine = open(&SimulatedDisk::new(1), Arc::new(SimulatedEnv::new(1)), &options);
-    let tree = create_table(&engine, "t").look(|schema| schema.clustered.clone());
+    let tree = create_table(&engine, "t").with_schema(|schema| schema.clustered.clone());
     (tree, engine)
 }
 

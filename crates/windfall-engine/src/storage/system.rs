@@ -1,6 +1,6 @@
 //! The system tree: the metadata of the database.
 //!
-//! **Purpose.** Keys and values in the tablespace [`SpaceId::CATALOG`], for the layers above: tables, undo slices,
+//! **Purpose.** Keys and values in the tablespace [`SpaceId::SYSTEM`], for the layers above: tables, undo slices,
 //! files.
 //!
 //! **Invariants.** A change of records is atomic: changes are redo-only and belong to one group of the log, whatever
@@ -147,7 +147,7 @@ impl SystemTree {
     /// Returns the system tree in its tablespace, which must be in the pool's directory.
     pub fn new(pool: Arc<BufferPool>, budget: Arc<HashBudget>) -> Self {
         let space =
-            pool.space(SpaceId::CATALOG).expect("the system tablespace is attached before anything else");
+            pool.space(SpaceId::SYSTEM).expect("the system tablespace is attached before anything else");
         Self {
             tree: Tree::new(pool, space, TreeHash::new(budget)),
             writing: Mutex::new(Rank::System, ()),
@@ -162,7 +162,7 @@ impl SystemTree {
 
     /// Returns the error for a damaged record in this tree.
     pub fn damaged(&self, what: &str) -> Error {
-        CorruptError::Structure { owner: Owner::Unknown, space: SpaceId::CATALOG, what: what.into() }.into()
+        CorruptError::Structure { owner: Owner::Unknown, space: SpaceId::SYSTEM, what: what.into() }.into()
     }
 
     /// Returns a record's value.
@@ -202,7 +202,7 @@ impl SystemTree {
         let mut values = changes.iter().filter_map(|change| change.value.as_ref());
         values.try_for_each(|value| self.tree.check_inline(value.len()))?;
         debug_assert!(
-            mtr.latched(SpaceId::CATALOG).next().is_none(),
+            mtr.latched(SpaceId::SYSTEM).next().is_none(),
             "a mini-transaction has latched pages of the system tree before its change"
         );
         let _turn = self.writing.lock();

@@ -161,7 +161,7 @@ impl Server for Classic {
         };
         let pool = Arc::new(ClassicPool::new(context, options)?);
         let workers = pool.spawn(&*env)?;
-        let space = Self::new_space(&pool, SpaceId::CATALOG, false)?;
+        let space = Self::new_space(&pool, SpaceId::SYSTEM, false)?;
         let dictionary = Self::tree_in(&pool, &space, SpaceId(2))?;
         let dictionary = Arc::into_inner(dictionary).expect("no other reference exists yet");
         Ok(Self {
@@ -179,7 +179,7 @@ impl Server for Classic {
         &self.pool.context().log
     }
 
-    fn flush_log(&self) -> FlushLog {
+    fn flush_mode(&self) -> FlushLog {
         self.flush
     }
 

@@ -178,7 +178,7 @@ pub trait Server: Send + Sync + Sized + 'static {
     fn reset_locks(&self);
 
     /// Returns the durability that commits and statements wait for.
-    fn flush_log(&self) -> FlushLog;
+    fn flush_mode(&self) -> FlushLog;
 
     /// Waits until the log up to this position is as durable as the server's setting demands. Does nothing if nothing
     /// was logged.
@@ -186,6 +186,6 @@ pub trait Server: Send + Sync + Sized + 'static {
     /// # Errors
     /// Errors of the disk.
     fn commit(&self, end: Option<Lsn>) -> Result<()> {
-        end.map_or(Ok(()), |end| self.log().await_flush(end, self.flush_log()))
+        self.log().await_flush(end, self.flush_mode())
     }
 }

@@ -114,7 +114,7 @@ impl Server for Product {
         &self.engine.log
     }
 
-    fn flush_log(&self) -> FlushLog {
+    fn flush_mode(&self) -> FlushLog {
         self.flush
     }
 

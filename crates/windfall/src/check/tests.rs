@@ -487,5 +487,5 @@ fn no_statement_makes_a_file_look_unowned() {
 fn engine_files(engine: &Engine) -> Vec<SpaceId> {
     let files = engine.disk.list(Folder::Data).unwrap();
     let data = |file| if let FileName::Data(id) = file { Some(id) } else { None };
-    files.into_iter().filter_map(data).filter(|id| *id != SpaceId::CATALOG).collect()
+    files.into_iter().filter_map(data).filter(|id| *id != SpaceId::SYSTEM).collect()
 }

@@ -80,7 +80,7 @@ fn assert_rest(db: &Database, env: &SimulatedEnv, disk: &SimulatedDisk, what: &s
         }
     }
     let mut named: BTreeSet<_> = db.engine().transactions.streams().spaces().into_iter().collect();
-    named.insert(crate::ids::SpaceId::CATALOG);
+    named.insert(crate::ids::SpaceId::SYSTEM);
     for (_, table) in db.engine().catalog.tables() {
         named.extend(table.schema().record.spaces());
     }

@@ -154,7 +154,7 @@ fn build_during_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mute
             let changes = &mut *acting.lock();
             let noted = table
                 .inner
-                .look(|schema| schema.building.as_ref().map_or(0, |building| building.noted_bytes()));
+                .with_schema(|schema| schema.building.as_ref().map_or(0, |building| building.noted_bytes()));
             assert!(noted < notes.saturating_add(2_000), "a change of a row would wait: {noted}");
             for _ in 0..changes.chance.random() % 3 {
                 // After a crash nothing works, and the statement must find that out itself.
@@ -333,7 +333,7 @@ fn a_table_with_an_ambiguous_index_from_before_can_be_used() -> Result<()> {
     };
     let table =
         db.create_table("t", TableOptions::default().index("both", IndexOptions::on_field(0).unique()))?;
-    let mut record = table.inner.look(|schema| schema.record.clone());
+    let mut record = table.inner.with_schema(|schema| schema.record.clone());
     record.indexes[0].key = fields(&[0, 1]);
     db.engine().catalog.replace_record("t", &record)?;
     drop((table, db));
@@ -362,7 +362,7 @@ fn a_table_with_an_ambiguous_index_from_before_can_be_used() -> Result<()> {
 }
 
 fn hashed(table: &Table) -> Vec<bool> {
-    table.inner.look(|schema| schema.trees().map(|tree| tree.hash().is_on()).collect())
+    table.inner.with_schema(|schema| schema.trees().map(|tree| tree.hash().is_on()).collect())
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
     let trees: Vec<u64> = aside.check().unwrap().trees.iter().map(|tree| tree.space).collect();
     drop(aside);
     let undo = disk.list(Folder::Data).unwrap().into_iter().filter(
-        |file| matches!(file, FileName::Data(space) if *space != SpaceId::CATALOG && !trees.contains(&space.0)),
+        |file| matches!(file, FileName::Data(space) if *space != SpaceId::SYSTEM && !trees.contains(&space.0)),
     );
     let undo: Vec<FileName> = undo.collect();
     assert!(!undo.is_empty());

@@ -30,8 +30,8 @@ fn the_low_water_mark_passes_no_file_without_a_record() {
         let pool = base.pool.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(pool.clone(), control);
-        checkpointer.recovered(Arc::new(NoTransactions));
-        pool.attach(SpaceId::CATALOG, Durability::Logged);
+        checkpointer.end_recovery(Arc::new(NoTransactions));
+        pool.attach(SpaceId::SYSTEM, Durability::Logged);
         let system = Arc::new(SystemTree::new(pool.clone(), Arc::new(HashBudget::new(0))));
         let mut mtr = Mtr::begin(&pool).unwrap();
         system.change(&mut mtr, &mut [Change::put(b"x".to_vec(), vec![])]).unwrap();
@@ -55,7 +55,7 @@ fn the_low_water_mark_passes_no_file_without_a_record() {
             let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
             let found = scan(&disk, control.control(), &|_| {}).unwrap();
             // The only change of the system tree above the low-water mark is the record.
-            let is_known = found.made.contains_key(&EMPTY) || found.changed.contains(&SpaceId::CATALOG);
+            let is_known = found.made.contains_key(&EMPTY) || found.changed.contains(&SpaceId::SYSTEM);
             assert!(
                 is_known,
                 "the low-water mark {:?} passes a file without a record",

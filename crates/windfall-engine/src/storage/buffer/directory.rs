@@ -18,16 +18,16 @@ use crate::{
 
 /// The directory.
 #[derive(Debug)]
-pub(super) struct Directory(RwLock<Tables>);
+pub(super) struct Directory(RwLock<Slots>);
 
 #[derive(Debug, Default)]
-struct Tables {
+struct Slots {
     slots: Vec<Option<Arc<Space>>>,
     unused: Vec<u32>,
     by_id: FxHashMap<SpaceId, u32>,
 }
 
-impl Tables {
+impl Slots {
     fn check_slots(&self) {
         assert!(
             self.by_id.len() + self.unused.len() == self.slots.len(),
@@ -38,7 +38,7 @@ impl Tables {
 
 impl Default for Directory {
     fn default() -> Self {
-        Self(RwLock::new(Rank::Spaces, Tables::default()))
+        Self(RwLock::new(Rank::Spaces, Slots::default()))
     }
 }
 
@@ -52,39 +52,39 @@ impl Directory {
     }
 
     fn enter(&self, space: &Arc<Space>) -> Result<u32> {
-        let mut tables = self.0.write();
+        let mut slots = self.0.write();
         if let Some(slot) = space.slot() {
             return Ok(slot);
         }
-        let slot = tables.unused.last().map_or(tables.slots.len(), |slot| *slot as usize);
+        let slot = slots.unused.last().map_or(slots.slots.len(), |slot| *slot as usize);
         space.set_slot(slot as u32)?;
-        if tables.unused.pop().is_none() {
-            tables.slots.push(None);
+        if slots.unused.pop().is_none() {
+            slots.slots.push(None);
         }
-        assert!(tables.slots[slot].is_none(), "slot {slot} is assigned to a second tablespace");
-        tables.slots[slot] = Some(space.clone());
-        let earlier = tables.by_id.insert(space.id(), slot as u32);
+        assert!(slots.slots[slot].is_none(), "slot {slot} is assigned to a second tablespace");
+        slots.slots[slot] = Some(space.clone());
+        let earlier = slots.by_id.insert(space.id(), slot as u32);
         assert!(earlier.is_none(), "tablespace {} was entered twice", space.id());
-        tables.check_slots();
+        slots.check_slots();
         Ok(slot as u32)
     }
 
     /// Removes tablespaces.
     pub(super) fn remove(&self, spaces: &[Arc<Space>]) {
-        let mut tables = self.0.write();
+        let mut slots = self.0.write();
         for space in spaces {
             assert!(space.is_dropped(), "tablespace {} leaves the directory and was not dropped", space.id());
-            if let Some(slot) = tables.by_id.remove(&space.id()) {
-                let removed = tables.slots[slot as usize].take();
+            if let Some(slot) = slots.by_id.remove(&space.id()) {
+                let removed = slots.slots[slot as usize].take();
                 assert!(
                     removed.is_some_and(|removed| Arc::ptr_eq(&removed, space)),
                     "slot {slot} does not hold tablespace {}",
                     space.id()
                 );
-                tables.unused.push(slot);
+                slots.unused.push(slot);
             }
         }
-        tables.check_slots();
+        slots.check_slots();
     }
 
     /// Returns the tablespace of a frame's tag.
@@ -94,8 +94,8 @@ impl Directory {
 
     /// Returns the tablespace with this id.
     pub(super) fn get(&self, id: SpaceId) -> Option<Arc<Space>> {
-        let tables = self.0.read();
-        let found = tables.slots[*tables.by_id.get(&id)? as usize].clone();
+        let slots = self.0.read();
+        let found = slots.slots[*slots.by_id.get(&id)? as usize].clone();
         debug_assert!(
             found.as_ref().is_some_and(|space| space.id() == id),
             "the slot of tablespace {id} holds another one"

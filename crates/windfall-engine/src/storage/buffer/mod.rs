@@ -275,7 +275,7 @@ impl Drop for ExclusivePage<'_> {
 }
 
 fn count_access(space: SpaceId, latch: bool) {
-    let catalog = space == SpaceId::CATALOG;
+    let catalog = space == SpaceId::SYSTEM;
     work::count(if catalog { Work::CatalogFrame } else { Work::Frame });
     if latch {
         work::count(if catalog { Work::CatalogLatch } else { Work::Latch });

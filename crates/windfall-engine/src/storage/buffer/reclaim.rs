@@ -57,15 +57,15 @@ pub(super) struct Reclaimer {
     /// The number of dropped tablespaces that still have frames, to be read without a lock.
     pending: AtomicUsize,
     /// The number of dropped tablespaces that were not yet handed over to have their files deleted.
-    unfinished: AtomicUsize,
+    not_handed_over: AtomicUsize,
     /// The frames that the pending tablespaces still hold, as of the last check of each.
     frames: AtomicUsize,
     /// The dirty ones among these frames, without those of tablespaces in the inbox.
     dirty: AtomicUsize,
     /// Tablespaces with all frames freed.
-    finished: SegQueue<Arc<Space>>,
+    without_frames: SegQueue<Arc<Space>>,
     /// Their memory that is still to be freed.
-    leaving: Mutex<PendingFree>,
+    memory_to_free: Mutex<PendingFree>,
     /// Emptied chunks of page tables that are in use.
     pub empty_chunks: Arc<EmptyChunks>,
 }
@@ -122,11 +122,11 @@ impl Default for Reclaimer {
             inbox: SegQueue::new(),
             queue: Mutex::new(Rank::Pool, VecDeque::new()),
             pending: AtomicUsize::new(0),
-            unfinished: AtomicUsize::new(0),
+            not_handed_over: AtomicUsize::new(0),
             frames: AtomicUsize::new(0),
             dirty: AtomicUsize::new(0),
-            finished: SegQueue::new(),
-            leaving: Mutex::new(Rank::Leaf, PendingFree::default()),
+            without_frames: SegQueue::new(),
+            memory_to_free: Mutex::new(Rank::Leaf, PendingFree::default()),
             empty_chunks: Arc::default(),
         }
     }
@@ -137,7 +137,7 @@ impl Reclaimer {
     /// the background step, which checks by itself from time to time.
     pub(super) fn push(&self, space: Arc<Space>) {
         assert!(space.is_dropped(), "tablespace {} is to be reclaimed and was not dropped", space.id());
-        self.unfinished.fetch_add(1, SeqCst);
+        self.not_handed_over.fetch_add(1, SeqCst);
         self.pending.fetch_add(1, Relaxed);
         let frames = space.resident() as usize;
         self.frames.fetch_add(frames, Relaxed);
@@ -154,7 +154,7 @@ impl Reclaimer {
     /// are new, their dirty frames are counted later.
     pub(super) fn pending_frames(&self) -> (usize, usize, usize) {
         self.take_in(&mut self.queue.lock());
-        (self.unfinished.load(SeqCst), self.frames.load(Relaxed), self.dirty.load(Relaxed))
+        (self.not_handed_over.load(SeqCst), self.frames.load(Relaxed), self.dirty.load(Relaxed))
     }
 
     fn take_in(&self, queue: &mut VecDeque<Dropped>) {
@@ -211,7 +211,7 @@ impl BufferPool {
                 debug_assert!(counted >= dropped.dirty, "dirty frames that were dropped were not counted");
                 let pending = reclaimer.pending.fetch_sub(1, Relaxed);
                 assert!(pending > 0, "a dropped tablespace that has lost its frames was not pending");
-                reclaimer.finished.push(dropped.space);
+                reclaimer.without_frames.push(dropped.space);
             } else {
                 busy += 1;
                 queue.push_back(dropped);
@@ -270,13 +270,13 @@ impl BufferPool {
     }
 
     /// Runs one background step: frees frames, and some of the memory of tablespaces without frames and of emptied
-    /// chunks. Tablespaces with a file are passed to `finished`. Returns whether there may be more to do.
-    pub fn reclaim_step(&self, finished: &mut dyn FnMut(Arc<Space>)) -> bool {
+    /// chunks. Tablespaces with a file are passed to `take_file`. Returns whether there may be more to do.
+    pub fn reclaim_step(&self, take_file: &mut dyn FnMut(Arc<Space>)) -> bool {
         let reclaimed = self.reclaim_some() > 0;
-        let popped = core::iter::from_fn(|| self.reclaimer.finished.pop());
+        let popped = core::iter::from_fn(|| self.reclaimer.without_frames.pop());
         let spaces: Vec<Arc<Space>> = popped.take(SPACES_PER_STEP).collect();
         // In each step, so that freeing does not wait for arrivals to end.
-        let freed = self.reclaimer.leaving.lock().free_some();
+        let freed = self.reclaimer.memory_to_free.lock().free_some();
         // Chunks that readers could still be in are queued when the epoch advances.
         crossbeam_epoch::pin().flush();
         let freed = self.reclaimer.empty_chunks.free_some(CHUNKS_PER_STEP) > 0 || freed;
@@ -290,15 +290,15 @@ impl BufferPool {
             // as long as it has handles.
             let dirty = core::mem::take(&mut *space.dirty.lock());
             if self.file_of_dropped(&space) != FileState::None {
-                finished(space.clone());
+                take_file(space.clone());
             }
-            let unfinished = self.reclaimer.unfinished.fetch_sub(1, SeqCst);
-            assert!(unfinished > 0, "tablespace {} is finished twice", space.id());
-            let mut leaving = self.reclaimer.leaving.lock();
+            let not_handed_over = self.reclaimer.not_handed_over.fetch_sub(1, SeqCst);
+            assert!(not_handed_over > 0, "tablespace {} is finished twice", space.id());
+            let mut memory_to_free = self.reclaimer.memory_to_free.lock();
             if !dirty.is_empty() {
-                leaving.dirty.push_back(dirty);
+                memory_to_free.dirty.push_back(dirty);
             }
-            leaving.spaces.push_back(space);
+            memory_to_free.spaces.push_back(space);
         }
         true
     }
@@ -398,10 +398,10 @@ mod tests {
         // One step for the frame, one for the directory, three for the dirty set. The page table stays as long as there
         // is a handle.
         assert_eq!(steps(), 2 + 3);
-        assert_eq!(pool.reclaimer.leaving.lock().spaces.len(), 1);
+        assert_eq!(pool.reclaimer.memory_to_free.lock().spaces.len(), 1);
         drop(space);
         assert_eq!(steps(), 2);
-        assert_eq!(pool.reclaimer.leaving.lock().spaces.len(), 0);
+        assert_eq!(pool.reclaimer.memory_to_free.lock().spaces.len(), 0);
     }
 
     #[test]

@@ -374,11 +374,15 @@ impl Log {
         Lsn(self.durable.load(SeqCst))
     }
 
-    /// Waits until a commit is written or durable, as `mode` requires; `lsn` is the end of its last group.
+    /// Waits until a commit is written or durable, as `mode` requires; `end` is the end of its last group. Does nothing
+    /// if nothing was logged.
     ///
     /// # Errors
     /// A failure poisons the database.
-    pub fn await_flush(&self, lsn: Lsn, mode: FlushLog) -> Result<()> {
+    pub fn await_flush(&self, end: impl Into<Option<Lsn>>, mode: FlushLog) -> Result<()> {
+        let Some(lsn) = end.into() else {
+            return Ok(());
+        };
         match mode {
             FlushLog::Lazy => self.health.check(),
             FlushLog::Sync => self.sync_to(lsn),

@@ -17,6 +17,15 @@
 //! of a change includes what its rollback appends, and lasts until the change has ended: rollback requests nothing.
 //! Long data, the pages of long values and of nodes that are split or merged, is reserved for each mini-transaction
 //! separately.
+//!
+//! | request | waits for the low-water mark | bytes beyond the reservations that must remain |
+//! | --- | --- | --- |
+//! | [`Log::admit`]: a change | yes | [`KEPT`] |
+//! | [`Log::admit_now`]: small work on which the low-water mark depends | no | [`KEPT`] |
+//! | [`Log::reserve`]: more, for an admitted change | no | [`KEPT`] |
+//! | [`Log::try_reserve`]: the same, under a latch | no, and makes no segment | [`KEPT`] |
+//! | [`Log::admit_rollback`]: rollback | no | half of [`KEPT`] |
+//! | [`Log::admit_freeing`]: drops, checkpoints | no | none |
 
 use core::time::Duration;
 

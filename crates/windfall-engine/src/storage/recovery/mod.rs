@@ -114,7 +114,7 @@ pub struct Scan {
 
 impl Scan {
     /// Adds the transactions that the control file's checkpoint has recorded.
-    fn note(&mut self, disk: &Arc<dyn Disk>, control: &Control) -> Result<()> {
+    fn read_checkpoint(&mut self, disk: &Arc<dyn Disk>, control: &Control) -> Result<()> {
         // Nothing is read that the checkpoint did not make durable.
         let mut reader = LogReader::new(disk.clone(), control, control.checkpoint)?.up_to(control.durable);
         let Some((start, _, group)) = reader.next_group()? else { return Ok(()) };
@@ -127,7 +127,7 @@ impl Scan {
             self.check_transactions(&record).map_err(|what| damage(disk.as_ref(), control, start, &what))?;
             match record {
                 Record::TrxTable { active } => self.unfinished.extend(active),
-                Record::TrxPrepare { trx, xid } => self.prepare(trx, &xid),
+                Record::TrxPrepare { trx, xid } => self.trx_prepared(trx, &xid),
                 _ => {}
             }
         }
@@ -188,13 +188,13 @@ impl Scan {
         }
     }
 
-    fn begin(&mut self, trx: TrxId, first: UndoPos) {
+    fn trx_begun(&mut self, trx: TrxId, first: UndoPos) {
         self.unfinished.insert(trx, first);
         self.count();
     }
 
     /// Records that a transaction is prepared under this XID, or, if it is empty, no longer prepared.
-    fn prepare(&mut self, trx: TrxId, xid: &[u8]) {
+    fn trx_prepared(&mut self, trx: TrxId, xid: &[u8]) {
         if xid.is_empty() {
             self.prepared.remove(&trx);
         } else {
@@ -228,7 +228,7 @@ fn damage(disk: &dyn Disk, control: &Control, lsn: Lsn, what: &str) -> CorruptEr
 pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)) -> Result<Scan> {
     let mut scan =
         Scan { space_ceiling: control.space_ceiling, trx_ceiling: control.trx_ceiling, ..Scan::default() };
-    scan.note(disk, control)?;
+    scan.read_checkpoint(disk, control)?;
     let mut reader = LogReader::new(disk.clone(), control, control.low_water_mark)?;
     let mut reported = control.low_water_mark.0;
     let mut last = None;
@@ -253,9 +253,9 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                 // The checkpoint's table was read before, and may name transactions that ended before it was logged. An
                 // older one may name transactions with an end below the low-water mark.
                 Record::TrxTable { .. } => is_table = true,
-                Record::TrxPrepare { trx, xid } if !is_table => scan.prepare(trx, &xid),
+                Record::TrxPrepare { trx, xid } if !is_table => scan.trx_prepared(trx, &xid),
                 Record::TrxPrepare { .. } => {}
-                Record::TrxBegin { trx, first } => scan.begin(trx, first),
+                Record::TrxBegin { trx, first } => scan.trx_begun(trx, first),
                 Record::TrxEnd { trx, .. } => scan.end_trx(trx),
             }
         }

@@ -103,7 +103,7 @@ impl Base {
         if let Some(error) = lost.into_values().next() {
             return Err(error);
         }
-        checkpointer.recovered(Arc::new(NoTransactions));
+        checkpointer.end_recovery(Arc::new(NoTransactions));
         Ok(Self { env, pool, checkpointer, _workers: workers })
     }
 

@@ -178,7 +178,7 @@ impl Deleter {
         if self.pool.context().health.is_poisoned() {
             return Next::Idle(IDLE);
         }
-        self.look();
+        self.read_lengths();
         let first = self.queue.lock().pop_front();
         let Some(mut pending_file) = first else {
             self.sample_idle();
@@ -217,7 +217,7 @@ impl Deleter {
     }
 
     /// Reads the lengths of some new files.
-    fn look(&self) {
+    fn read_lengths(&self) {
         for _ in 0..LENGTHS_PER_STEP {
             let first = self.arrived.lock().pop_front();
             let Some(mut pending_file) = first else { break };
@@ -278,14 +278,14 @@ impl Deleter {
 
     /// Chooses the next piece and the pause before it.
     fn pause(&self) -> Next {
-        let neighbours = self.sample_load();
-        self.pace.lock().after(neighbours)
+        let load = self.sample_load();
+        self.pace.lock().after(load)
     }
 
     /// With nothing to delete: measures the usual time of the log's syncs.
     fn sample_idle(&self) {
-        let neighbours = self.sample_load();
-        self.pace.lock().sample_idle(neighbours);
+        let load = self.sample_load();
+        self.pace.lock().sample_idle(load);
     }
 
     fn sample_load(&self) -> LoadSample {
@@ -311,14 +311,14 @@ impl Pace {
     }
 
     /// Chooses the next piece and the pause, after a piece.
-    fn after(&mut self, neighbours: LoadSample) -> Next {
+    fn after(&mut self, load: LoadSample) -> Next {
         self.gone = 0;
-        let sync = neighbours.longest_sync;
-        let writes = core::mem::replace(&mut self.log_end, neighbours.log_end) != neighbours.log_end;
+        let sync = load.longest_sync;
+        let writes = core::mem::replace(&mut self.log_end, load.log_end) != load.log_end;
         let is_quiet = sync.is_zero() && !writes;
-        self.quiet_since = is_quiet.then(|| self.quiet_since.unwrap_or(neighbours.now));
-        let quiet_for = self.quiet_since.map_or(Duration::ZERO, |since| neighbours.now.saturating_sub(since));
-        if neighbours.short_of_space || quiet_for >= QUIET {
+        self.quiet_since = is_quiet.then(|| self.quiet_since.unwrap_or(load.now));
+        let quiet_for = self.quiet_since.map_or(Duration::ZERO, |since| load.now.saturating_sub(since));
+        if load.short_of_space || quiet_for >= QUIET {
             self.piece = (self.piece * 2).min(*PIECES.end());
             return Next::Again;
         }
@@ -336,10 +336,10 @@ impl Pace {
     }
 
     /// Measures the usual sync time, with nothing to delete.
-    fn sample_idle(&mut self, neighbours: LoadSample) {
+    fn sample_idle(&mut self, load: LoadSample) {
         self.piece = *PIECES.start();
-        self.log_end = neighbours.log_end;
-        let longest = neighbours.longest_sync;
+        self.log_end = load.log_end;
+        let longest = load.longest_sync;
         if !longest.is_zero() {
             self.usual = if self.usual.is_zero() { longest } else { (self.usual * 7 + longest) / 8 };
         }

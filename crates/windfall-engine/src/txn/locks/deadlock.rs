@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry};
 
 use rustc_hash::FxBuildHasher;
 
-use super::{mode::TableMode, owner::Wait, request::Lock, table::Table};
+use super::{mode::TableMode, owner::Wait, request::Lock, table::LockTable};
 use crate::{
     error::{Blockers, LockError},
     ids::{SpaceId, TrxId},
@@ -67,7 +67,7 @@ impl fmt::Display for Deadlock {
     }
 }
 
-impl Table {
+impl LockTable {
     /// Ends waits until no cycle contains this transaction.
     pub(super) fn break_cycles(&mut self, root: TrxId) {
         while let Some(mut cycle) = self.cycle(root) {
@@ -141,7 +141,7 @@ impl Table {
 
 /// A search for a cycle.
 struct Search<'a> {
-    table: &'a Table,
+    table: &'a LockTable,
     root: TrxId,
     /// For each transaction that was found, one that waits for it.
     found_by: HashMap<TrxId, TrxId, FxBuildHasher>,

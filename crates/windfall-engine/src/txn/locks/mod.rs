@@ -68,7 +68,7 @@ use crate::{
     },
 };
 use space::Counts;
-use table::Table;
+use table::LockTable;
 
 /// Rows released per step, so that the end of a transaction with a million row locks does not block others.
 const ROWS_PER_STEP: usize = 256;
@@ -108,7 +108,7 @@ fn warn_of_own(taken: &Result<(), LockError>) {
 /// The lock table of a database.
 #[derive(Debug)]
 pub struct LockManager {
-    table: Mutex<Table>,
+    table: Mutex<LockTable>,
     /// Locked rows.
     rows: Published,
     /// Transactions with range locks, summed over all tablespaces.
@@ -123,7 +123,7 @@ pub struct LockManager {
 impl LockManager {
     /// Returns a table without locks.
     pub fn new(env: Arc<dyn Env>) -> Self {
-        let table = Mutex::new(Rank::Leaf, Table::default());
+        let table = Mutex::new(Rank::Leaf, LockTable::default());
         let (rows, ranges, tables, interrupts) = Default::default();
         Self { table, rows, ranges, tables, interrupts, env }
     }
@@ -134,7 +134,7 @@ impl LockManager {
     }
 
     /// Runs a step, publishes the counts, and wakes the lock owners of the waits that it has ended.
-    fn step<T>(&self, step: impl FnOnce(&mut Table) -> T) -> T {
+    fn step<T>(&self, step: impl FnOnce(&mut LockTable) -> T) -> T {
         let mut table = self.table.lock();
         let result = step(&mut table);
         self.publish(table.counts());
@@ -278,7 +278,7 @@ impl LockManager {
     /// [`LockError::Interrupted`], as does every later request that would have to wait. Takes the mutex of the lock
     /// table.
     pub fn stop(&self) {
-        self.step(Table::stop_all);
+        self.step(LockTable::stop_all);
     }
 
     /// Returns whether waits are stopped.

@@ -4,8 +4,8 @@
 //!
 //! **Invariants.** A tablespace without locks has no entry. The counts are the sums over the tablespaces. Between two
 //! steps there is no deadlock: each transaction that begins to wait, or that is granted a lock while it waits, is
-//! checked for a cycle ([`Table::break_cycles`]). A new range needs no such check: its owner does not wait, and every
-//! member of a cycle does.
+//! checked for a cycle ([`LockTable::break_cycles`]). A new range needs no such check: its owner does not wait, and
+//! every member of a cycle does.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use crate::{
 
 /// The lock table.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct LockTable {
     pub(super) spaces: BTreeMap<SpaceId, Space>,
     pub(super) owners: LockOwners,
     pub(super) last_deadlock: Option<Deadlock>,
@@ -37,7 +37,7 @@ pub(super) struct Table {
     is_stopped: bool,
 }
 
-impl Table {
+impl LockTable {
     /// Runs a step on a tablespace.
     fn in_space<T>(&mut self, id: SpaceId, step: impl FnOnce(&mut Space, &mut LockOwners) -> T) -> T {
         let space = self.spaces.entry(id).or_insert_with(|| Space::new(id));

@@ -95,7 +95,7 @@ struct Pinned {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ActiveTable {
     running: BTreeMap<TrxId, Running>,
     pins: BTreeMap<u64, Pinned>,
     next_pin: u64,
@@ -117,7 +117,7 @@ impl Pinned {
     }
 }
 
-impl Table {
+impl ActiveTable {
     /// Refuses more transactions than a checkpoint can log.
     fn check_room(&self, more: usize, most: usize) -> Result<()> {
         let bytes = LOG_OF_ONE * self.running.len() + self.names + more;
@@ -136,7 +136,7 @@ const LOG_OF_ONE: usize = 16;
 pub struct Active {
     ids: Arc<Ids>,
     env: Arc<dyn Env>,
-    table: Mutex<Table>,
+    table: Mutex<ActiveTable>,
     oldest: AtomicU64,
 }
 
@@ -152,7 +152,12 @@ pub enum CurrentVersion {
 impl Active {
     /// Returns a table without transactions, which assigns these ids.
     pub(in crate::txn) fn new(ids: Arc<Ids>, env: Arc<dyn Env>) -> Self {
-        Self { ids, env, table: Mutex::new(Rank::Transactions, Table::default()), oldest: AtomicU64::new(0) }
+        Self {
+            ids,
+            env,
+            table: Mutex::new(Rank::Transactions, ActiveTable::default()),
+            oldest: AtomicU64::new(0),
+        }
     }
 
     /// Begins a transaction, which has no logged undo yet.
@@ -251,7 +256,7 @@ impl Active {
     }
 
     /// Ids are assigned under the lock, so `next` is above all that have begun.
-    fn publish_oldest(&self, table: &Table, next: TrxId) {
+    fn publish_oldest(&self, table: &ActiveTable, next: TrxId) {
         let oldest = table.running.first_key_value().map_or(next, |(trx, _)| *trx);
         let before = self.oldest.load(Relaxed);
         debug_assert!(
@@ -354,7 +359,7 @@ impl Active {
         Self::logged(&self.table.lock())
     }
 
-    fn logged(table: &Table) -> Vec<(TrxId, UndoPos)> {
+    fn logged(table: &ActiveTable) -> Vec<(TrxId, UndoPos)> {
         table.running.iter().filter_map(|(trx, running)| Some((*trx, running.first?))).collect()
     }
 
@@ -405,7 +410,7 @@ impl Active {
         self.table.lock().running.len()
     }
 
-    fn look(&self, table: &Table) -> Snapshot {
+    fn snapshot_of(&self, table: &ActiveTable) -> Snapshot {
         let high = self.ids.next_trx();
         let active: Vec<TrxId> = table.running.keys().copied().collect();
         debug_assert!(
@@ -452,13 +457,13 @@ impl Active {
         let table = self.table.lock();
         match table.pins.first_key_value() {
             Some((_, oldest)) => oldest.horizon.clone(),
-            None => Arc::new(self.look(&table)),
+            None => Arc::new(self.snapshot_of(&table)),
         }
     }
 
     /// Returns the transactions that have ended by now, regardless of read views.
     pub(in crate::txn) fn ended(&self) -> Snapshot {
-        self.look(&self.table.lock())
+        self.snapshot_of(&self.table.lock())
     }
 
     /// Pins the versions that the transactions ended by now have made. Returns their snapshot, the number of the pin,
@@ -468,7 +473,7 @@ impl Active {
         let mut table = self.table.lock();
         let number = table.next_pin;
         table.next_pin += 1;
-        let (horizon, is_ended) = (Arc::new(self.look(&table)), Arc::new(AtomicBool::new(false)));
+        let (horizon, is_ended) = (Arc::new(self.snapshot_of(&table)), Arc::new(AtomicBool::new(false)));
         let pinned = Pinned { horizon: horizon.clone(), since, is_ended: is_ended.clone() };
         debug_assert!(
             table.pins.last_key_value().is_none_or(|(_, last)| last.horizon.high <= horizon.high),

@@ -19,7 +19,7 @@ use crate::{
 /// The number of first bytes of a value that index keys are made of.
 pub const INDEXED: usize = 64 << 10;
 
-pub(in crate::txn) fn chain_of(tree: &Tree, stored: &[u8]) -> Result<OverflowRef> {
+pub(in crate::txn) fn overflow_ref(tree: &Tree, stored: &[u8]) -> Result<OverflowRef> {
     OverflowRef::from_bytes(stored).ok_or_else(|| {
         let what = "a reference to an overflow chain makes no sense".into();
         CorruptError::Structure { owner: Owner::Unknown, space: tree.space().id(), what }.into()
@@ -102,7 +102,7 @@ fn long_value(
 /// # Errors
 /// Damage, I/O; a chain that is gone.
 pub(in crate::txn) fn follow(tree: &Tree, out: &mut Vec<u8>, window: Option<usize>) -> Result<()> {
-    let mut reader = tree.read_overflow(chain_of(tree, out)?);
+    let mut reader = tree.read_overflow(overflow_ref(tree, out)?);
     out.clear();
     let Some(window) = window else { return reader.read_to_end(out) };
     out.resize(window, 0);

@@ -24,7 +24,7 @@ use super::{
     conflict::{Blocked, Stop},
     edit::Edit,
     lock::{blocked_by, check_gap, is_live, is_shared_duplicate, may_write, name_of},
-    long_value::{chain_of, wait_for_log},
+    long_value::{ensure_chain, wait_for_log_space},
     plan::{self, Plan, Planned, check_length, is_wanted},
     target::RowTarget,
 };
@@ -73,7 +73,7 @@ pub fn change<'e: 't, 't>(
     if target.durability() == Durability::Logged && !transactions.undo_limit().has_room() {
         return Err(Stop::Blocked(Blocked::Undo));
     }
-    wait_for_log(transactions, target, edit.length())?;
+    wait_for_log_space(transactions, target, edit.length())?;
     let latches = transactions.key_latches();
     // One call at a time reads and changes the row.
     let mut latch = latches.latch_in_call(latches.name(target.clustered.space().id(), key))?;
@@ -159,7 +159,7 @@ fn try_change<'e: 't, 't>(
         trx.reserve_log(plan.log_bytes(target, key))?;
     }
     let stored = if long {
-        let reference = chain_of(trx, target, edit)?.to_bytes();
+        let reference = ensure_chain(trx, target, edit)?.to_bytes();
         *kept = trx.savepoint();
         Some(Cow::Owned(reference.to_vec()))
     } else {

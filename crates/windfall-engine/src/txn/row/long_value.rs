@@ -26,7 +26,11 @@ use crate::{
 const CHUNK: usize = 64 << 10;
 
 /// Waits for log space for the first bytes of a value, if the table is logged.
-pub(super) fn wait_for_log(transactions: &Transactions, target: &RowTarget<'_>, bytes: u64) -> Result<()> {
+pub(super) fn wait_for_log_space(
+    transactions: &Transactions,
+    target: &RowTarget<'_>,
+    bytes: u64,
+) -> Result<()> {
     match target.durability() {
         Durability::Logged => transactions.log().wait_for_room(2 * bytes.min(CHUNK as u64) + OVERHEAD),
         Durability::Temporary => Ok(()),
@@ -34,7 +38,7 @@ pub(super) fn wait_for_log(transactions: &Transactions, target: &RowTarget<'_>, 
 }
 
 /// Returns the overflow chain of a long value, which is written unless it was before.
-pub(super) fn chain_of<'e: 't, 't>(
+pub(super) fn ensure_chain<'e: 't, 't>(
     trx: &mut Trx<'e>,
     target: &RowTarget<'t>,
     edit: &mut Edit<'_>,
@@ -75,7 +79,7 @@ fn write_chain<'e: 't, 't>(
     // Between pieces the thread may have to wait for log space: it holds only the key latch of the row.
     let transactions = trx.transactions();
     let mut write = |chunk: &[u8]| {
-        wait_for_log(transactions, target, chunk.len() as u64)?;
+        wait_for_log_space(transactions, target, chunk.len() as u64)?;
         writer.write(chunk)
     };
     for chunk in edit.known().unwrap_or_default().chunks(CHUNK) {

@@ -129,10 +129,10 @@ impl Base {
         if let Some(error) = lost.into_values().next() {
             return Err(error);
         }
-        if pool.space(SpaceId::CATALOG).is_none() {
-            let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
+        if pool.space(SpaceId::SYSTEM).is_none() {
+            let space = pool.attach(SpaceId::SYSTEM, Durability::Logged);
             // The log no longer contains the creation of its file, but a record in this file does.
-            let exists = files.contains(&SpaceId::CATALOG);
+            let exists = files.contains(&SpaceId::SYSTEM);
             attach_file(&pool, &space, exists, exists.then_some(FileRecord::Permanent))?;
         }
         let budget = Arc::new(HashBudget::new(0));
@@ -141,7 +141,7 @@ impl Base {
         system.scan(&[FILE], &mut |key, _| {
             made.insert(SpaceId(u64::from_be_bytes(key[1..].try_into().unwrap())))
         })?;
-        let mut named = HashSet::from([SpaceId::CATALOG]);
+        let mut named = HashSet::from([SpaceId::SYSTEM]);
         let mut attach = |id: SpaceId| -> Result<Arc<Space>> {
             named.insert(id);
             if let Some(space) = pool.space(id) {
@@ -180,7 +180,7 @@ impl Base {
                 pool.detach(space, end);
             }
         }
-        checkpointer.recovered(transactions.clone());
+        checkpointer.end_recovery(transactions.clone());
         background::schedule_unfinished(&transactions)?;
         while background::rollback_step(&transactions) {}
         let (pool2, system2) = (pool.clone(), system.clone());

@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 
 use super::{
     manager::Transactions,
-    rollbacks::{Found, Next, Search, Waiting},
+    rollbacks::{Found, Next, PendingRollback, Search},
     running::{RollbackFrom, RollbackStep, Trx},
     state::Suspended,
 };
@@ -132,7 +132,7 @@ fn search_on(transactions: &Transactions, mut search: Search, again: Duration) {
     let looked = look(transactions, &mut search);
     if looked.as_ref().is_ok_and(|is_over| *is_over) {
         let found = search.found.into_iter().map(|(id, Found { last, touched, .. })| {
-            Waiting::new(Suspended::found(transactions.active(), id, last, touched, false))
+            PendingRollback::new(Suspended::found(transactions.active(), id, last, touched, false))
         });
         let found: Vec<_> = found.collect();
         let mut state = transactions.rollbacks().state.lock();

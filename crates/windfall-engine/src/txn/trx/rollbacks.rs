@@ -36,7 +36,7 @@ pub struct Rollbacks {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub searches: VecDeque<Search>,
-    pub waiting: VecDeque<Waiting>,
+    pub waiting: VecDeque<PendingRollback>,
     /// Transactions with a partly applied row change, and its table.
     pub partial_changes: BTreeMap<TrxId, SpaceId>,
 }
@@ -65,7 +65,7 @@ pub(super) struct Found {
 }
 
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingRollback {
     pub id: TrxId,
     /// `None` while the worker processes it.
     pub trx: Option<Suspended>,
@@ -79,7 +79,7 @@ pub(super) struct Waiting {
     pub failed: bool,
 }
 
-impl Waiting {
+impl PendingRollback {
     pub(super) fn new(trx: Suspended) -> Self {
         let id = trx.id().expect("a transaction with changes has an id");
         let touched = trx.touched().to_vec();
@@ -118,7 +118,7 @@ impl Rollbacks {
 
     /// Hands over a transaction that could not be rolled back at once.
     pub(in crate::txn) fn add(&self, trx: Suspended) {
-        let waiting = Waiting::new(trx);
+        let waiting = PendingRollback::new(trx);
         let mut state = self.state.lock();
         debug_assert!(
             state.waiting.back().is_none_or(|last| last.id != waiting.id),

@@ -441,7 +441,7 @@ impl<'e> Trx<'e> {
         let end = match self.logged() {
             Some(_) => {
                 let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
-                self.end_on_its_own()?
+                self.append_end_group()?
             }
             None => None,
         };
@@ -449,7 +449,7 @@ impl<'e> Trx<'e> {
         Ok(end)
     }
 
-    fn end_on_its_own(&self) -> Result<Option<Lsn>> {
+    fn append_end_group(&self) -> Result<Option<Lsn>> {
         if self.logged().is_none() {
             return Ok(None);
         }

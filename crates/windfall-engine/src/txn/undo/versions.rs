@@ -25,7 +25,7 @@ use crate::{
     tree::overflow::OverflowReader,
     txn::mvcc::{
         Active, ReadView, Visibility,
-        value::{self, RowReader, chain_of, follow},
+        value::{self, RowReader, follow, overflow_ref},
     },
 };
 
@@ -151,7 +151,7 @@ impl Versions {
             return Ok(None);
         };
         Ok(Some(if header.is_overflow() {
-            RowReader::Chain(OverflowReader::new(tree.clone(), chain_of(tree, &value)?))
+            RowReader::Chain(OverflowReader::new(tree.clone(), overflow_ref(tree, &value)?))
         } else {
             RowReader::Inline { value, at: 0 }
         }))

@@ -202,7 +202,7 @@ impl Pair {
     /// Returns whether the lock table has chosen this one as a deadlock victim.
     fn gave_way(&self, trx: u64) -> bool {
         let me = self.lock_owners[trx as usize].id();
-        let is_told = |table: &mut Table| {
+        let is_told = |table: &mut LockTable| {
             let outcome = table.owners.get(me).and_then(|owner| owner.outcome.as_ref());
             matches!(outcome, Some(Err(LockError::Deadlock(_))))
         };

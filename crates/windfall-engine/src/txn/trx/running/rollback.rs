@@ -192,7 +192,7 @@ impl Trx<'_> {
             return Ok(None);
         }
         let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
-        self.end_on_its_own()
+        self.append_end_group()
     }
 
     /// Undoes the records after a savepoint, the last one first. `keep` is called with each row before its record is

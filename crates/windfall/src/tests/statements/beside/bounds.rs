@@ -35,7 +35,9 @@ fn change(db: &Database, trx: &Transaction, rows: impl Iterator<Item = u64>) {
 }
 
 fn is_full(table: &Table) -> bool {
-    table.inner.look(|schema| schema.building.as_ref().is_some_and(|building| Follower::is_full(&**building)))
+    table
+        .inner
+        .with_schema(|schema| schema.building.as_ref().is_some_and(|building| Follower::is_full(&**building)))
 }
 
 /// Changes and rollbacks that are faster than the index build wait for room, and continue when there is some.
@@ -89,7 +91,7 @@ fn changes_that_are_faster_than_the_index_build_wait_for_room() {
                 if place != 10 {
                     return;
                 }
-                let building = handle.inner.look(|schema| schema.building.clone()).unwrap();
+                let building = handle.inner.with_schema(|schema| schema.building.clone()).unwrap();
                 begin.send(()).unwrap();
                 while !building.is_room_awaited() {
                     assert!(!is_over.load(SeqCst), "{what}: it does not wait");
@@ -137,7 +139,7 @@ fn the_background_waits_for_room_in_its_own_table_alone() {
             );
         }
         let table = handle.table("t").unwrap();
-        let building = table.inner.look(|schema| schema.building.clone()).unwrap();
+        let building = table.inner.with_schema(|schema| schema.building.clone()).unwrap();
         (0..12u8).for_each(|n| Follower::note(&*building, &[n], None, Some(&[n; 9])));
         assert!(is_full(&table) && handle.metrics().rollbacks_pending == 2);
         world.run_workers(2_000);
@@ -459,7 +461,7 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
         if round == 0 {
             return;
         }
-        let building = handle.inner.look(|schema| schema.building.clone()).unwrap();
+        let building = handle.inner.with_schema(|schema| schema.building.clone()).unwrap();
         let mut left = come(round);
         while left > 0 && !Follower::is_full(&*building) {
             noted += 1;
@@ -584,7 +586,7 @@ fn an_index_is_refused_for_the_first_reason() {
         if place == 2 * rows as usize + 2 {
             assert_eq!(handle.metrics().rollbacks_pending, 1);
             // There is nothing to settle then, so settling does not find out that the database has stopped.
-            let building = rows_of_trx.inner.look(|schema| schema.building.clone()).unwrap();
+            let building = rows_of_trx.inner.with_schema(|schema| schema.building.clone()).unwrap();
             assert!(!building.lose_notes().is_empty());
             drop(handle.engine().pool.context().health.poison("the log cannot be written"));
             world.advance(PATIENT);
