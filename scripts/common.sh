@@ -118,10 +118,10 @@ has_tool() {
     PATH="$tools/bin:$PATH" cargo "${1#cargo-}" --version 2>/dev/null | grep -q "^$1 "
 }
 
-# install_tool NAME VERSION: takes minutes. What an interrupted build has made serves the next.
+# install_tool NAME VERSION [OPTION...]: takes minutes. What an interrupted build has made serves the next.
 install_tool() {
     mkdir -p "$tools"
-    cargo install --quiet --locked "$1@$2" --root "$tools" --target-dir "$tools/build-$1" && rm -rf "$tools/build-$1"
+    cargo install --quiet --locked "$1@$2" "${@:3}" --root "$tools" --target-dir "$tools/build-$1" && rm -rf "$tools/build-$1"
 }
 
 # need_tool NAME VERSION: installs it unless it is there, and has cargo find it.

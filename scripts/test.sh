@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that has to hold before a change is merged. The tests come last, so that their verdict is the last thing
-# on the screen; the times of the stages before them are printed just above.
+# on the screen. They run in several parts beside each other, because hardly a test program keeps all cores busy to its
+# end; the output of each part follows when all have ended.
 #
 # With QUICK=1 only the format, the lints, the unit tests and the test programs that take seconds: an answer within
 # minutes after a change. It replaces no full run.
@@ -14,22 +15,25 @@ deny_version=0.20.2
 # Everything is built once: what would make the next build quicker takes more room than all the rest.
 export CARGO_INCREMENTAL=0
 
-# models ARGUMENTS...: the model checks, in the copy of the source that has planted bugs, which they must find.
+# models ARGUMENTS...: the model checks, in the copy of the source that has planted bugs, which they must find. The build
+# of the mutation suite has made it.
 models() {
-    cargo run --quiet -p windfall-mutation >/dev/null
     (cd target/mutation && WINDFALL_MODEL_BUGS=1 cargo test -p windfall-engine -p windfall-base --features model --lib "$@")
 }
 
 times=()
 stage=
 deny_build=
+# The parts of the tests: the process of each by its name, and the folder of their output.
+declare -A parts=()
+outputs=$PWD/target/test-output
 
 cleanup() {
-    local code=$?
-    # An install that nothing waits for any more would go on after us.
-    if [[ -n $deny_build ]]; then
-        kill -- "-$deny_build" 2>/dev/null || true
-    fi
+    local code=$? job
+    # What nothing waits for any more would go on after us.
+    for job in $deny_build "${parts[@]}"; do
+        kill -- "-$job" 2>/dev/null || true
+    done
     if [[ $code != 0 && -n $stage ]]; then
         printf '\nFAILED: %s\n' "$stage" >&2
     fi
@@ -57,7 +61,9 @@ start_deny_build() {
     say "installing cargo-deny $deny_version into target/tools (in the background)"
     mkdir -p "$tools"
     set -m
-    (renice -n 10 "$BASHPID" >/dev/null && install_tool cargo-deny "$deny_version") >"$tools/install.log" 2>&1 </dev/null &
+    # Without optimisation it is built in half the time, and runs for a second.
+    (renice -n 10 "$BASHPID" >/dev/null && CARGO_PROFILE_DEV_DEBUG=0 install_tool cargo-deny "$deny_version" --debug) \
+        >"$tools/install.log" 2>&1 </dev/null &
     deny_build=$!
     set +m
 }
@@ -82,6 +88,67 @@ documentation() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 }
 
+# start_part NAME COMMAND...: begins a part of the tests. Its output goes to a file; the screen gets the lines that say
+# how far it is, and what fails.
+start_part() {
+    local name=$1
+    shift
+    set -m
+    ("$@" 2>&1 | tee "$outputs/$name" | grep --line-buffered -E '^ +Running |^test result: |FAILED|panicked at' |
+        sed -u "s/^ */$name: /" || exit "${PIPESTATUS[0]}") </dev/null &
+    parts[$name]=$!
+    set +m
+}
+
+# Waits for all parts, and prints the output of each, those that failed last.
+await_parts() {
+    local name passed=() failed=()
+    for name in "${!parts[@]}"; do
+        if wait "${parts[$name]}"; then
+            passed+=("$name")
+        else
+            failed+=("$name")
+        fi
+        unset "parts[$name]"
+    done
+    for name in "${passed[@]}" "${failed[@]}"; do
+        say "output of $name"
+        cat "$outputs/$name"
+    done
+    ((${#failed[@]} == 0)) || fail "failed: ${failed[*]}"
+}
+
+# clippy_as_released ARGUMENTS...: the profile differs from that of a release in nothing that the source can see, and the
+# dependencies are those of the tests.
+clippy_as_released() {
+    local settings=() package
+    for package in crates/*; do
+        settings+=(--config "profile.dev.package.${package##*/}.debug-assertions=false")
+    done
+    cargo clippy "$@" "${settings[@]}" -- -D warnings
+}
+
+build() {
+    cargo test --workspace --exclude windfall-mutation --no-run 2>&1 | tee "$outputs/build"
+}
+
+# The programs of the workspace, in parts that take about as long. None is left out: as many run as were built.
+tests() {
+    local all=(cargo test --workspace --exclude windfall-mutation --no-fail-fast)
+    start_part mutation cargo test -p windfall-mutation --no-fail-fast -- --nocapture
+    start_part programs-a-to-h "${all[@]}" --test '[a-h]*'
+    start_part programs-from-i "${all[@]}" --test '[!a-h]*'
+    start_part units "${all[@]}" --lib --bins
+    start_part models models --quiet -- interleavings::
+    start_part examples-in-documentation "${all[@]}" --doc
+    await_parts
+    local built run
+    built=$(grep -c '^  Executable ' "$outputs/build")
+    run=$(cat "$outputs"/programs-* "$outputs/units" | grep -c '^     Running ')
+    [[ $built == "$run" ]] || fail "$built test programs were built, and $run have run"
+}
+
+mkdir -p "$outputs"
 rust_parts=(fmt clippy)
 need_rust
 if [[ ${QUICK:-} == 1 ]]; then
@@ -100,26 +167,27 @@ run "format" cargo fmt --all --check
 # The feature adds tests: one look sees it all.
 run "lints" cargo clippy --workspace --all-targets --features windfall/model -- -D warnings
 # As a release is built: without debug assertions, and without what the tests ask for.
-run "lints of the product" cargo clippy --release -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
+run "lints of the product" clippy_as_released -p windfall-measure -p windfall-lab -p windfall-cli
 # The library alone: the command enables features of it.
-run "lints of the library" cargo clippy --release -p windfall -p windfall-base -p windfall-btree -p windfall-engine -- -D warnings
+run "lints of the library" clippy_as_released -p windfall -p windfall-base -p windfall-btree -p windfall-engine
 # And without the lab, which a build may leave out, but with the engines that the benchmarks compare with: the C code of
 # two of them is in their packages.
 run "lints without the lab" cargo clippy -p windfall-cli --no-default-features --features peers -- -D warnings
 run "documentation" documentation
-run "build of the tests" cargo test --workspace --no-run
+run "build of the tests" build
 # The test suites, in the copy of the source that has planted bugs.
 run "build of the mutation suite" cargo test --quiet -p windfall-mutation --test mutation_suite -- --exact the_suites_are_built
 run "build of the models" models --no-run
 # The tests start when nothing else competes with them.
 run "wait for cargo-deny" await_deny_build
 run "licences" licences
-run "mutation suite" cargo test -p windfall-mutation -- --nocapture
 need_tests models --quiet -- interleavings::
-run "models" models -- interleavings::
 
 say "passed so far"
 printf '%s\n' "${times[@]}"
 printf '%5d s  together\n' "$SECONDS"
 
-run "tests" cargo test --workspace --exclude windfall-mutation
+run "tests" tests
+say "passed"
+printf '%s\n' "${times[@]}"
+printf '%5d s  together\n' "$SECONDS"

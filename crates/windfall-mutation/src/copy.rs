@@ -79,6 +79,7 @@ fn plant(workspace: &Path, copy: &Path) -> io::Result<Vec<Bug>> {
     files.insert(".cargo/config.toml".into(), config.into());
     let next_version = version(&files).map_err(io::Error::other)?;
     apply(&mut files, &next_version).map_err(io::Error::other)?;
+    lock(&mut files, &next_version);
     write(copy, &files)?;
     Ok(bugs)
 }
@@ -120,6 +121,18 @@ fn version(files: &Files) -> Result<Change, String> {
     let next = parts.and_then(|(rest, last)| Some(format!("{rest}.{}\"\n", last.parse::<u64>().ok()? + 1)));
     let (Some(line), Some(new)) = (line, next) else { return Err(format!("{FILE} has no version")) };
     Ok(Change { file: FILE.into(), old: format!("{line}\n"), new })
+}
+
+/// Changes the version in the lock file, too: otherwise Cargo does, and the copy is never up to date. Only packages of
+/// the workspace have no source.
+fn lock(files: &mut Files, version: &Change) {
+    let Some(bytes) = files.get_mut(Path::new("Cargo.lock")) else { return };
+    let text = String::from_utf8_lossy(bytes);
+    let mut entries: Vec<String> = text.split("\n\n").map(str::to_owned).collect();
+    for entry in entries.iter_mut().filter(|entry| !entry.contains("\nsource = ")) {
+        *entry = entry.replace(version.old.trim_end(), version.new.trim_end());
+    }
+    *bytes = entries.join("\n\n").into();
 }
 
 /// Applies a change. The macro `planted!` gets its path in `windfall-base`.
@@ -185,7 +198,12 @@ mod tests {
             assert!(text.contains(&format!("::planted!({})", bug.name)), "{}", bug.name);
         }
         let manifest = fs::read_to_string(folder.path().join("Cargo.toml")).unwrap();
-        assert!(!manifest.contains(&format!("version = \"{}\"", env!("CARGO_PKG_VERSION"))));
+        let version = format!("version = \"{}\"", env!("CARGO_PKG_VERSION"));
+        assert!(!manifest.contains(&version));
+        let lock = fs::read_to_string(folder.path().join("Cargo.lock")).unwrap();
+        let is_own = |entry: &&str| entry.contains("name = \"windfall");
+        let mut own = lock.split("\n\n").filter(is_own);
+        assert!(own.clone().count() > 5 && !own.any(|entry| entry.contains(&version)));
         assert!(!folder.path().join("target").exists() && !folder.path().join(".git").exists());
         let [kept, gone] = ["Cargo.toml", "crates/gone.rs"].map(|name| folder.path().join(name));
         fs::write(&gone, "").unwrap();

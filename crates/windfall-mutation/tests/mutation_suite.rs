@@ -1,8 +1,8 @@
 //! The mutation suite: each planted bug makes the test suites fail that must notice it.
 //!
-//! It runs the tests of `make test` unchanged, in the copy of the source that has the bugs. They are built once, before
-//! any time limit starts, and each runs in a process of its own: with each bug its suites must fail, and without any
-//! bug they must pass. Bugs that are left to a model are proven in the run of that model. Here they are counted, and
+//! It runs the tests of `make test`, in the copy of the source that has the bugs. They are built once, before any time
+//! limit starts, and each runs in a process of its own: with each bug its suites must fail, and without any bug they
+//! must pass. Bugs that are left to a model are proven in the run of that model. Here they are counted, and
 //! where another suite finds them as reliably, it must fail, too. With `WINDFALL_BUG` only that bug runs.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
@@ -28,9 +28,10 @@ use windfall_mutation::{Bug, Suite, VARIABLE, bugs, plant_in_target, workspace};
 const PACKAGES: [&str; 5] =
     ["windfall", "windfall-base", "windfall-btree", "windfall-engine", "windfall-fuzz"];
 
-/// Fixed seeds for the suites that draw other cases in each run. They do not determine when a process is killed, or
-/// which thread comes first.
-const SEEDS: [(&str, &str); 2] = [("KILL_SEED", "1"), ("CONCURRENT_SEED", "1")];
+/// Fixed seeds for the suites that draw other cases in each run, which do not determine when a process is killed, or
+/// which thread comes first; and fewer cases than in `make test`, which must be enough to find the bugs.
+const SETTINGS: [(&str, &str); 3] =
+    [("KILL_SEED", "1"), ("CONCURRENT_SEED", "1"), ("WINDFALL_ISOLATION_SEEDS", "10")];
 
 /// Longer than the slowest suite takes: a suite that does not end has failed, too.
 const TIME_LIMIT: Duration = Duration::from_mins(5);
@@ -145,7 +146,7 @@ fn run(
     let (out, err) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
     let mut command = Command::new(&programs[&program]);
     command.arg(filter).current_dir(folder_of(suite)).env("RUST_BACKTRACE", "0").env_remove(VARIABLE);
-    command.envs(SEEDS);
+    command.envs(SETTINGS);
     if let Suite::Fuzz(target) = suite {
         command.env(FUZZ_TARGET, target);
     }
@@ -201,7 +202,7 @@ fn run(
 /// Returns the command that runs it again.
 fn command(suite: &Suite, bug: Option<&str>) -> String {
     let bug = bug.map_or(String::new(), |bug| format!("{VARIABLE}={bug} "));
-    let seeds = SEEDS.map(|(name, seed)| format!("{name}={seed}")).join(" ");
+    let settings = SETTINGS.map(|(name, seed)| format!("{name}={seed}")).join(" ");
     let test = match suite {
         Suite::Tests { target, filter } => format!("-p windfall --test {target} -- {filter}"),
         Suite::Units(filter) => format!("-p {} --lib -- {filter}", package_of(filter)),
@@ -210,7 +211,7 @@ fn command(suite: &Suite, bug: Option<&str>) -> String {
     };
     let target =
         if let Suite::Fuzz(target) = suite { format!("{FUZZ_TARGET}={target} ") } else { String::new() };
-    format!("cd {} && {seeds} {target}{bug}cargo test {test}", copy().display())
+    format!("cd {} && {settings} {target}{bug}cargo test {test}", copy().display())
 }
 
 /// The build stage of `make test` runs this: the next test then finds the programs built.

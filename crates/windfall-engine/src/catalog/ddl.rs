@@ -723,7 +723,9 @@ impl Catalog {
         let mut mtr = Mtr::begin(&self.pool)?;
         mtr.record(&Record::Drop { spaces: spaces.into() });
         let end = mtr.commit()?;
-        trees.iter().for_each(|tree| self.detach(tree, end));
+        for tree in trees {
+            self.detach(tree, end);
+        }
         Ok(())
     }
 

@@ -18,16 +18,16 @@ use crate::{
 
 /// The directory.
 #[derive(Debug)]
-pub(super) struct Directory(RwLock<Slots>);
+pub(super) struct Directory(RwLock<Entries>);
 
 #[derive(Debug, Default)]
-struct Slots {
+struct Entries {
     slots: Vec<Option<Arc<Space>>>,
     unused: Vec<u32>,
     by_id: FxHashMap<SpaceId, u32>,
 }
 
-impl Slots {
+impl Entries {
     fn check_slots(&self) {
         assert!(
             self.by_id.len() + self.unused.len() == self.slots.len(),
@@ -38,7 +38,7 @@ impl Slots {
 
 impl Default for Directory {
     fn default() -> Self {
-        Self(RwLock::new(Rank::Spaces, Slots::default()))
+        Self(RwLock::new(Rank::Spaces, Entries::default()))
     }
 }
 
@@ -52,39 +52,39 @@ impl Directory {
     }
 
     fn enter(&self, space: &Arc<Space>) -> Result<u32> {
-        let mut slots = self.0.write();
+        let mut entries = self.0.write();
         if let Some(slot) = space.slot() {
             return Ok(slot);
         }
-        let slot = slots.unused.last().map_or(slots.slots.len(), |slot| *slot as usize);
+        let slot = entries.unused.last().map_or(entries.slots.len(), |slot| *slot as usize);
         space.set_slot(slot as u32)?;
-        if slots.unused.pop().is_none() {
-            slots.slots.push(None);
+        if entries.unused.pop().is_none() {
+            entries.slots.push(None);
         }
-        assert!(slots.slots[slot].is_none(), "slot {slot} is assigned to a second tablespace");
-        slots.slots[slot] = Some(space.clone());
-        let earlier = slots.by_id.insert(space.id(), slot as u32);
+        assert!(entries.slots[slot].is_none(), "slot {slot} is assigned to a second tablespace");
+        entries.slots[slot] = Some(space.clone());
+        let earlier = entries.by_id.insert(space.id(), slot as u32);
         assert!(earlier.is_none(), "tablespace {} was entered twice", space.id());
-        slots.check_slots();
+        entries.check_slots();
         Ok(slot as u32)
     }
 
     /// Removes tablespaces.
     pub(super) fn remove(&self, spaces: &[Arc<Space>]) {
-        let mut slots = self.0.write();
+        let mut entries = self.0.write();
         for space in spaces {
             assert!(space.is_dropped(), "tablespace {} leaves the directory and was not dropped", space.id());
-            if let Some(slot) = slots.by_id.remove(&space.id()) {
-                let removed = slots.slots[slot as usize].take();
+            if let Some(slot) = entries.by_id.remove(&space.id()) {
+                let removed = entries.slots[slot as usize].take();
                 assert!(
                     removed.is_some_and(|removed| Arc::ptr_eq(&removed, space)),
                     "slot {slot} does not hold tablespace {}",
                     space.id()
                 );
-                slots.unused.push(slot);
+                entries.unused.push(slot);
             }
         }
-        slots.check_slots();
+        entries.check_slots();
     }
 
     /// Returns the tablespace of a frame's tag.
@@ -94,8 +94,8 @@ impl Directory {
 
     /// Returns the tablespace with this id.
     pub(super) fn get(&self, id: SpaceId) -> Option<Arc<Space>> {
-        let slots = self.0.read();
-        let found = slots.slots[*slots.by_id.get(&id)? as usize].clone();
+        let entries = self.0.read();
+        let found = entries.slots[*entries.by_id.get(&id)? as usize].clone();
         debug_assert!(
             found.as_ref().is_some_and(|space| space.id() == id),
             "the slot of tablespace {id} holds another one"

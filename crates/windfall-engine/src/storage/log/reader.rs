@@ -313,6 +313,8 @@ impl LogReader {
     }
 }
 
+static ZEROS: [u8; BLOCK + HEADER] = [0; BLOCK + HEADER];
+
 /// Returns where in these bytes, which begin at `at`, a frame may begin: its LSN is in its header. Most of what lies
 /// above the end of the log was never written, and a block of zeros holds none.
 fn candidates(window: &[u8], at: Lsn) -> impl Iterator<Item = usize> {
@@ -320,7 +322,7 @@ fn candidates(window: &[u8], at: Lsn) -> impl Iterator<Item = usize> {
     let blocks = (0..starts).step_by(BLOCK).filter(move |block| {
         // The field of a header that begins in this block may be in the next one.
         let block = &window[*block..(block + BLOCK + HEADER).min(window.len())];
-        block.iter().fold(0, |any, byte| any | byte) != 0
+        *block != ZEROS[..block.len()]
     });
     blocks.flat_map(move |block| (block..(block + BLOCK).min(starts)).step_by(8)).filter(move |from| {
         let lsn = at.0 + *from as u64;
