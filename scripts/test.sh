@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that has to hold before a change is merged. The tests come last, so that their verdict is the last thing
-# on the screen. They run in several parts beside each other, because hardly a test program keeps all cores busy to its
-# end; the output of each part follows when all have ended.
+# on the screen. They run in several parts beside each other, because hardly any test program keeps all cores busy to
+# its end; the output of each part follows when all have ended.
 #
 # With QUICK=1 only the format, the lints, the unit tests and the test programs that take seconds: an answer within
 # minutes after a change. It replaces no full run.
@@ -14,6 +14,8 @@ deny_version=0.20.2
 
 # Everything is built once: what would make the next build quicker takes more room than all the rest.
 export CARGO_INCREMENTAL=0
+# What Cargo prints is counted below.
+export CARGO_TERM_COLOR=never CARGO_TERM_QUIET=false CARGO_TERM_VERBOSE=false
 
 # models ARGUMENTS...: the model checks, in the copy of the source that has planted bugs, which they must find. The build
 # of the mutation suite has made it.
@@ -130,24 +132,28 @@ clippy_as_released() {
 
 build() {
     cargo test --workspace --exclude windfall-mutation --no-run 2>&1 | tee "$outputs/build"
+    cargo test --quiet -p windfall-mutation --no-run
 }
 
-# The programs of the workspace, in parts that take about as long. None is left out: as many run as were built.
+# The parts take about as long. No program of the product's packages is left out: as many run as were built.
 tests() {
     local all=(cargo test --workspace --exclude windfall-mutation --no-fail-fast)
     start_part mutation cargo test -p windfall-mutation --no-fail-fast -- --nocapture
-    start_part programs-a-to-h "${all[@]}" --test '[a-h]*'
-    start_part programs-from-i "${all[@]}" --test '[!a-h]*'
+    start_part programs-a-to-c "${all[@]}" --test '[a-c]*'
+    start_part programs-d-to-h "${all[@]}" --test '[d-h]*'
+    start_part programs-i "${all[@]}" --test 'i*'
+    start_part programs-from-j "${all[@]}" --test '[!a-i]*'
     start_part units "${all[@]}" --lib --bins
     start_part models models --quiet -- interleavings::
     start_part examples-in-documentation "${all[@]}" --doc
     await_parts
     local built run
-    built=$(grep -c '^  Executable ' "$outputs/build")
-    run=$(cat "$outputs"/programs-* "$outputs/units" | grep -c '^     Running ')
+    built=$(grep -c '^  Executable ' "$outputs/build") || true
+    run=$(cat "$outputs"/programs-* "$outputs/units" | grep -c '^     Running ') || true
     [[ $built == "$run" ]] || fail "$built test programs were built, and $run have run"
 }
 
+rm -rf "$outputs"
 mkdir -p "$outputs"
 rust_parts=(fmt clippy)
 need_rust

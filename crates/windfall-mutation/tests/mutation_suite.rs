@@ -28,13 +28,13 @@ use windfall_mutation::{Bug, Suite, VARIABLE, bugs, plant_in_target, workspace};
 const PACKAGES: [&str; 5] =
     ["windfall", "windfall-base", "windfall-btree", "windfall-engine", "windfall-fuzz"];
 
-/// Fixed seeds for the suites that draw other cases in each run, which do not determine when a process is killed, or
-/// which thread comes first; and fewer cases than in `make test`, which must be enough to find the bugs.
+/// Fixed seeds for the suites that draw other cases in each run. They do not determine when a process is killed, or
+/// which thread comes first. And fewer cases than in `make test`: they must be enough to find the bugs.
 const SETTINGS: [(&str, &str); 3] =
     [("KILL_SEED", "1"), ("CONCURRENT_SEED", "1"), ("WINDFALL_ISOLATION_SEEDS", "10")];
 
-/// Longer than the slowest suite takes: a suite that does not end has failed, too.
-const TIME_LIMIT: Duration = Duration::from_mins(5);
+/// Longer than the slowest suite takes beside other tests: a suite that does not end has failed, too.
+const TIME_LIMIT: Duration = Duration::from_mins(15);
 /// On a busy machine the limit is this factor times the duration of the same suite without a bug, if that is more.
 const SLOWER: f64 = 20.0;
 

@@ -70,8 +70,8 @@ fn is_in_call() -> bool {
     CALLS.get() > 0 || is_inside()
 }
 
-/// What all calls of a transaction share: its options, and, under the mutex that each call holds, its phase, view,
-/// savepoints and locked tables, and the [`Suspended`] transaction, which the call resumes as a [`Trx`].
+/// What all calls of a transaction share: its options, and, under the mutex that each call holds, among others its
+/// phase, view, savepoints and locked tables, and the [`Suspended`] transaction, which the call resumes as a [`Trx`].
 #[derive(Debug)]
 pub(crate) struct Scope {
     pub(crate) engine: Arc<Engine>,

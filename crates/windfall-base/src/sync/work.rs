@@ -15,11 +15,11 @@ use super::machine::thread_local;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Work {
-    /// A frame of the catalog was accessed.
+    /// A frame of the system tablespace, which has the catalog's records, was accessed.
     CatalogFrame,
     /// Any other frame was accessed.
     Frame,
-    /// A latch on a page of the catalog was taken.
+    /// A latch on a page of the system tablespace was taken.
     CatalogLatch,
     /// A latch on any other page was taken.
     Latch,

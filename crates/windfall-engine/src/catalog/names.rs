@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** A statement takes the metadata locks on all names that it uses, in order, before it changes
 //! anything. A lookup of a locked name waits for the outcome, unless the statement itself still waits for another name,
-//! or keeps its names visible while it works. No mutex is held while the statement works: a metadata lock is a mark. A
+//! or shows its names while it works. No mutex is held while the statement works: a metadata lock is a mark. A
 //! shard's mutex is held only for a lookup in its map.
 //!
 //! A listing goes from shard to shard, and could miss a table that is renamed from a shard not yet read to a shard
@@ -315,7 +315,7 @@ impl<'a> MetadataLock<'a> {
         self.held[self.place(name)].1.as_ref()
     }
 
-    /// Keeps the names visible with their old meanings. Other statements wait nevertheless.
+    /// Shows the names with their old meanings. Other statements wait nevertheless.
     pub(super) fn show(&self) {
         self.mark(Mark::Shown);
         self.names.decided.notify_ordered();

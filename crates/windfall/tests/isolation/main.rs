@@ -42,6 +42,9 @@ use history::History;
 use load::Shape;
 use reference::Fault;
 
+/// The variable with the number of the engine's histories of each kind.
+const COUNT: &str = "WINDFALL_ISOLATION_SEEDS";
+
 const SHAPES: [Shape; 2] = [Shape::Lists, Shape::Registers];
 
 #[test]
@@ -89,17 +92,17 @@ fn history_of_the_engine(shape: Shape, levels: &[Level], seed: u64) -> History {
 }
 
 /// With transactions of each level, and of all levels together, the clients see only what their levels allow.
-/// `WINDFALL_ISOLATION_SEEDS` is the number of histories of each kind.
 #[test]
 fn histories_of_the_engine_are_accepted() {
-    let seeds = var("WINDFALL_ISOLATION_SEEDS").map_or(60, |seeds| seeds.parse().unwrap());
+    let seeds = var(COUNT).map_or(60, |seeds| seeds.parse().unwrap());
     let levels = Level::ALL.map(|level| vec![level]).into_iter().chain([Level::ALL.to_vec()]);
     let kinds: Vec<_> = levels.flat_map(|levels| SHAPES.map(|shape| (levels.clone(), shape))).collect();
     // A history of each kind comes first: what is wrong with one level is found early.
     for seed in 0..seeds {
         for (levels, shape) in &kinds {
-            let again = "cargo test -p windfall --test isolation -- histories_of_the_engine";
-            let history = Guard::new().run(again, || history_of_the_engine(*shape, levels, seed));
+            let again =
+                format!("{COUNT}={seeds} cargo test -p windfall --test isolation -- histories_of_the_engine");
+            let history = Guard::new().run(&again, || history_of_the_engine(*shape, levels, seed));
             let report = check(&history);
             assert!(report.is_empty(), "{levels:?}, {shape:?}, seed {seed}: {report}");
         }

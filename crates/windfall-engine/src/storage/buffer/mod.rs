@@ -275,10 +275,10 @@ impl Drop for ExclusivePage<'_> {
 }
 
 fn count_access(space: SpaceId, latch: bool) {
-    let catalog = space == SpaceId::SYSTEM;
-    work::count(if catalog { Work::CatalogFrame } else { Work::Frame });
+    let is_system = space == SpaceId::SYSTEM;
+    work::count(if is_system { Work::CatalogFrame } else { Work::Frame });
     if latch {
-        work::count(if catalog { Work::CatalogLatch } else { Work::Latch });
+        work::count(if is_system { Work::CatalogLatch } else { Work::Latch });
     }
 }
 
@@ -723,6 +723,6 @@ pub struct Occupancy {
     pub dirty: usize,
     /// Frames that still hold pages of dropped tablespaces: they are reused next.
     pub dropped: usize,
-    /// Dropped tablespaces that the reclaimer has not finished.
+    /// Dropped tablespaces that the reclaimer has not handed over.
     pub dropped_pending: usize,
 }

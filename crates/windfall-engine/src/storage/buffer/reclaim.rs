@@ -293,7 +293,7 @@ impl BufferPool {
                 take_file(space.clone());
             }
             let not_handed_over = self.reclaimer.not_handed_over.fetch_sub(1, SeqCst);
-            assert!(not_handed_over > 0, "tablespace {} is finished twice", space.id());
+            assert!(not_handed_over > 0, "tablespace {} is handed over twice", space.id());
             let mut memory_to_free = self.reclaimer.memory_to_free.lock();
             if !dirty.is_empty() {
                 memory_to_free.dirty.push_back(dirty);

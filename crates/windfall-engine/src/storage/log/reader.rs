@@ -313,6 +313,7 @@ impl LogReader {
     }
 }
 
+/// What a block that was never written contains.
 static ZEROS: [u8; BLOCK + HEADER] = [0; BLOCK + HEADER];
 
 /// Returns where in these bytes, which begin at `at`, a frame may begin: its LSN is in its header. Most of what lies

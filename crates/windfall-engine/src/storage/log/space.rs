@@ -18,14 +18,14 @@
 //! Long data, the pages of long values and of nodes that are split or merged, is reserved for each mini-transaction
 //! separately.
 //!
-//! | request | waits for the low-water mark | bytes beyond the reservations that must remain |
+//! | request | waits for the low-water mark | bytes that must be left beyond the reservations |
 //! | --- | --- | --- |
-//! | [`Log::admit`]: a change | yes | [`KEPT`] |
+//! | [`Log::admit`]: changes, loads, purge | yes | [`KEPT`] |
 //! | [`Log::admit_now`]: small work on which the low-water mark depends | no | [`KEPT`] |
-//! | [`Log::reserve`]: more, for an admitted change | no | [`KEPT`] |
-//! | [`Log::try_reserve`]: the same, under a latch | no, and makes no segment | [`KEPT`] |
-//! | [`Log::admit_rollback`]: rollback | no | half of [`KEPT`] |
-//! | [`Log::admit_freeing`]: drops, checkpoints | no | none |
+//! | [`Log::reserve`]: more, for an operation that was admitted | no | [`KEPT`] |
+//! | [`Log::try_reserve`]: the same, if the segments are prepared | no | [`KEPT`] |
+//! | [`Log::admit_rollback`]: rollback without a reservation, if [`Log::admit`] has failed | no | half of [`KEPT`] |
+//! | [`Log::admit_freeing`]: drops, checkpoints, records of what is done already | no | none |
 
 use core::time::Duration;
 

@@ -18,10 +18,10 @@ fn dropped(error: Error) -> Result<()> {
 
 impl Base {
     /// Runs a background step.
-    fn reclaim(&self, finished: &AtomicU64) -> bool {
+    fn reclaim(&self, handed_over: &AtomicU64) -> bool {
         self.pool.reclaim_step(&mut |space| {
             assert_eq!(space.id(), SPACES[0]);
-            finished.fetch_add(1, Relaxed);
+            handed_over.fetch_add(1, Relaxed);
         })
     }
 }
@@ -34,10 +34,10 @@ fn drop_under_load(base: Base) {
     base.change(1, first).unwrap();
     // Nothing else in the scenario waits for the log.
     base.pool.context().log.sync_to(Lsn::MAX).unwrap();
-    let finished = Arc::new(AtomicU64::new(0));
+    let handed_over = Arc::new(AtomicU64::new(0));
     let run = |role: fn(&Base, &AtomicU64)| {
-        let (base, finished) = (base.clone(), finished.clone());
-        spawn(move || role(&base, &finished))
+        let (base, handed_over) = (base.clone(), handed_over.clone());
+        spawn(move || role(&base, &handed_over))
     };
     let threads = [
         run(|base, _| assert!(base.pool.detach(&base.spaces[0], Some(Lsn(8))))),
@@ -49,10 +49,10 @@ fn drop_under_load(base: Base) {
                 base.look(0, page).or_else(dropped).unwrap();
             }
         }),
-        run(|base, finished| {
-            base.reclaim(finished);
+        run(|base, handed_over| {
+            base.reclaim(handed_over);
             base.change(1, PAGES[1]).unwrap();
-            base.reclaim(finished);
+            base.reclaim(handed_over);
         }),
         run(|base, _| drop(base.pool.clean_step(Lsn::MAX))),
     ];
@@ -61,8 +61,8 @@ fn drop_under_load(base: Base) {
     }
     base.look(1, second).unwrap();
     base.look(1, far).unwrap();
-    while base.reclaim(&finished) {}
-    assert_eq!(finished.load(Relaxed), 1, "the dropped tablespace is handed over once");
+    while base.reclaim(&handed_over) {}
+    assert_eq!(handed_over.load(Relaxed), 1, "the dropped tablespace is handed over once");
     assert!(base.pool.space(SPACES[0]).is_none() && base.pool.reclaimer.pending() == 0);
     // Pages with a failed write are written now; dropped pages do not hold down the low-water mark. The fault may not
     // have occurred yet.
@@ -146,13 +146,13 @@ fn the_flusher_takes_no_page_for_another() {
             spawn(move || drop(base.pool.clean_step(Lsn::MAX)))
         };
         base.pool.detach(&base.spaces[0], Some(Lsn(8)));
-        let finished = AtomicU64::new(0);
-        while base.reclaim(&finished) {}
+        let handed_over = AtomicU64::new(0);
+        while base.reclaim(&handed_over) {}
         base.change(1, PAGES[1]).unwrap();
         cleaner.join().unwrap();
         base.pool.flush_all().unwrap();
         assert_eq!(base.pool.oldest_dirty(), None, "a change is not written");
-        while base.reclaim(&finished) {}
+        while base.reclaim(&handed_over) {}
         base.audit();
     });
 }
