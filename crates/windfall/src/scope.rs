@@ -4,7 +4,7 @@
 //! locked. It runs each call, which waits for locks outside the gate and then starts again.
 //!
 //! **Invariants.** One call at a time: a second call meanwhile is refused, even one of the same thread. No call waits
-//! for a lock inside a table's gate: a blocked call leaves the gate first ([`RowCall::result_or_wait`]). A table is
+//! for a lock inside a table's gate: a blocked call leaves the gate first ([`RowCall::run`]). A table is
 //! locked before its first change or locking read, so a DDL statement on the table finds all transactions that use it.
 //! A deadlock rolls back the transaction, any other lock error only the call. The lock timeout bounds all waits of a
 //! call together. An interrupt applies to the call or statement in progress when it arrives, and to no later one.
@@ -610,6 +610,23 @@ impl<'c> RowCall<'c> {
         self.trx.scope.check_known(self.trx.inner, created_at, owner)
     }
 
+    /// Runs the call: repeats the attempt until it has an outcome. An attempt that was blocked is repeated after a
+    /// wait; one that returns `None`, because the table was truncated, at once.
+    ///
+    /// # Errors
+    /// Those of the attempt; lock errors.
+    pub(crate) fn run<T>(
+        mut self,
+        mut attempt: impl FnMut(&mut Self) -> Result<Option<T>, Stop>,
+    ) -> Result<T> {
+        loop {
+            let attempted = attempt(&mut self);
+            if let Some(done) = self.result_or_wait(attempted)? {
+                return Ok(done);
+            }
+        }
+    }
+
     /// Begins an attempt. Returns the transaction.
     ///
     /// # Errors
@@ -620,8 +637,8 @@ impl<'c> RowCall<'c> {
     }
 
     /// Handles the outcome of an attempt. If the attempt was blocked, waits for the locks. Returns `None` if the call
-    /// must make another attempt: this one was blocked, or has returned `None` because the table was truncated.
-    pub(crate) fn result_or_wait<T>(&mut self, attempted: Result<Option<T>, Stop>) -> Result<Option<T>> {
+    /// must make another attempt.
+    fn result_or_wait<T>(&mut self, attempted: Result<Option<T>, Stop>) -> Result<Option<T>> {
         let RunningTrx { inner, trx, .. } = &mut self.trx;
         // Check after the attempt as well, whatever its result: once the view is ended, a row that is missing may have
         // been purged.
@@ -629,7 +646,7 @@ impl<'c> RowCall<'c> {
             (Ok(_) | Err(Stop::Failed(_)), Err(ended)) => Err(ended),
             (attempted, _) => {
                 let mut waits = Waits::after(inner.waited, self.lock_timeout);
-                let done = row::result_or_wait(trx, attempted, &mut waits);
+                let done = row::wait_if_blocked(trx, attempted, &mut waits);
                 inner.waited = waits.so_far();
                 done.map(Option::flatten)
             }

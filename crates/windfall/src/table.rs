@@ -181,7 +181,7 @@ impl<A: Access> Table<A> {
         let mut waits = Waits::new(LockTimeout::of(self.engine.lock_wait()));
         loop {
             let attempted = self.inside(|target| row::change(&mut trx, target, key, edit, true))?;
-            match row::result_or_wait(&mut trx, attempted, &mut waits) {
+            match row::wait_if_blocked(&mut trx, attempted, &mut waits) {
                 // The call has changed nothing yet, and starts again as if it had not waited.
                 Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
                 done => {
@@ -204,13 +204,8 @@ impl<A: Access> Table<A> {
         if let Some(undo) = &self.undo {
             inner.uses(undo);
         }
-        let mut call = scope.row_call(inner, self.kind(), scope.lock_timeout());
-        loop {
-            let attempted = self.try_change(&mut call, key, edit);
-            if let Some(is_changed) = call.result_or_wait(attempted)? {
-                return Ok(is_changed);
-            }
-        }
+        let call = scope.row_call(inner, self.kind(), scope.lock_timeout());
+        call.run(|call| self.try_change(call, key, edit))
     }
 
     /// Attempts a change in a transaction. Returns `None` if the table was truncated before it was locked.
@@ -251,13 +246,8 @@ impl<A: Access> Table<A> {
         whole: bool,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        let mut call = scope.row_call(inner, self.kind(), lock.lock_timeout(scope));
-        loop {
-            let attempted = self.try_get_locked(&mut call, key, lock, whole, value);
-            if let Some(is_there) = call.result_or_wait(attempted)? {
-                return Ok(is_there);
-            }
-        }
+        let call = scope.row_call(inner, self.kind(), lock.lock_timeout(scope));
+        call.run(|call| self.try_get_locked(call, key, lock, whole, value))
     }
 
     /// Attempts a locking read. Returns `None` if the table was truncated before it was locked.

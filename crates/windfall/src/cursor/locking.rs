@@ -112,15 +112,8 @@ impl Cursor {
                 found = self.step_locked(scope, inner, on)?;
                 continue;
             }
-            let mut call = scope.row_call(inner, TableKind::Shared, lock.lock_timeout(scope));
-            let is_there = loop {
-                let attempted = self.try_read_locked(&mut call, lock);
-                if let Some(is_there) = call.result_or_wait(attempted.map(Some))? {
-                    break is_there;
-                }
-            };
-            drop(call);
-            if is_there {
+            let call = scope.row_call(inner, TableKind::Shared, lock.lock_timeout(scope));
+            if call.run(|call| self.try_read_locked(call, lock).map(Some))? {
                 self.at = At::CopiedRow;
                 return Ok(true);
             }

@@ -96,7 +96,7 @@ fn await_lock(trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<
 ///
 /// # Errors
 /// The failure of the attempt; those of [`await_lock`].
-pub fn result_or_wait<T>(
+pub fn wait_if_blocked<T>(
     trx: &mut Trx<'_>,
     attempted: Result<T, Stop>,
     waits: &mut Waits,

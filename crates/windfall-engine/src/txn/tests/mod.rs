@@ -354,7 +354,7 @@ fn unblocked<T>(trx: &mut Trx<'_>, mut attempt: impl FnMut(&mut Trx<'_>) -> Resu
     loop {
         let attempted = attempt(trx);
         let lock_timeout = LockTimeout::AtMost(Duration::from_mins(10));
-        if let Some(done) = row::result_or_wait(trx, attempted, &mut Waits::new(lock_timeout))? {
+        if let Some(done) = row::wait_if_blocked(trx, attempted, &mut Waits::new(lock_timeout))? {
             return Ok(done);
         }
     }
