@@ -276,7 +276,7 @@ pub enum DiskError {
         /// The file.
         path: PathBuf,
     },
-    /// The folder was released, and another process may have opened it since.
+    /// The folder was released, and another process may have opened it since: no operation will succeed.
     #[error("the database is closed")]
     Released,
     /// A thread that carries out requests has panicked: the outcome of the request is unknown.
@@ -285,9 +285,6 @@ pub enum DiskError {
         /// The panic's message.
         what: Arc<str>,
     },
-    /// The simulated disk has crashed: nothing works until the machine is "restarted".
-    #[error("the simulated disk has crashed")]
-    Crashed,
 }
 
 impl DiskError {

@@ -41,12 +41,12 @@ const MAPPED: usize = 512 << 10;
 pub const fn queue_block_is_small<T>() -> bool {
     // `BLOCK_CAP` of crossbeam, and the bytes that an entry takes in addition to its item.
     const ENTRIES: usize = 31;
-    const AN_ENTRY: usize = 8;
+    const ENTRY_BYTES: usize = 8;
     // In each block: the pointer to the next block.
     const NEXT: usize = 8;
     // The largest request, in bytes, for which glibc does not consolidate.
     const SMALL: usize = 1000;
-    ENTRIES * (size_of::<T>() + AN_ENTRY) + NEXT <= SMALL
+    ENTRIES * (size_of::<T>() + ENTRY_BYTES) + NEXT <= SMALL
 }
 
 /// Stores bytes into the first words, little-endian; the words after them become zero.

@@ -34,7 +34,7 @@ const OLD_PERCENT: u64 = 40;
 /// A checkpoint is made when the low-water mark can rise by this part of the log's size, in percent.
 const STEP_PERCENT: u64 = 5;
 /// The pause of an idle worker between two checks.
-const PAUSE: Duration = Duration::from_millis(100);
+const IDLE_PAUSE: Duration = Duration::from_millis(100);
 /// The pause of a worker while operations wait for it, or will soon wait.
 const SHORT_PAUSE: Duration = Duration::from_millis(2);
 /// Changes older than this are written even when the log has room, so that a quiet database is soon clean.
@@ -200,17 +200,17 @@ impl Checkpointer {
     pub fn clean_step(&self) -> Next {
         if self.pool.context().health.is_poisoned() {
             self.pool.notify_freed();
-            return Next::Idle(PAUSE);
+            return Next::Idle(IDLE_PAUSE);
         }
         match self.pool.clean_step(self.old_up_to()) {
             Ok(true) => {
                 self.wake.notify();
                 Next::Again
             }
-            Ok(false) => Next::Idle(if self.pool.is_waited_for() { SHORT_PAUSE } else { PAUSE }),
+            Ok(false) => Next::Idle(if self.pool.is_waited_for() { SHORT_PAUSE } else { IDLE_PAUSE }),
             Err(error) => {
                 tracing::warn!(%error, "dirty pages could not be written: they stay in memory and in the log");
-                Next::Idle(PAUSE)
+                Next::Idle(IDLE_PAUSE)
             }
         }
     }
@@ -220,7 +220,7 @@ impl Checkpointer {
         let log = &self.pool.context().log;
         if self.pool.context().health.is_poisoned() {
             log.wake_all_waiters();
-            return Next::Idle(PAUSE);
+            return Next::Idle(IDLE_PAUSE);
         }
         if log.pressure() >= OLD_PERCENT {
             self.pool.cleaner_wake.notify();
@@ -232,7 +232,7 @@ impl Checkpointer {
             80..95 => 1,
             _ => 0,
         };
-        let pause = if step == STEP_PERCENT { PAUSE } else { SHORT_PAUSE };
+        let pause = if step == STEP_PERCENT { IDLE_PAUSE } else { SHORT_PAUSE };
         let due = rise > 0 && rise >= log.size() / 100 * step;
         if !due && !self.is_quiet() {
             return Next::Idle(pause);

@@ -56,7 +56,7 @@ use crate::{
 use pieces::Pieces;
 
 /// The number of pages that one piece of a live check examines while calls on the table wait.
-pub(crate) const PIECE: usize = 256;
+pub(crate) const CHECK_PAGES_PER_STEP: usize = 256;
 
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::path::Path;
 use tracing::{debug, info};
 
 use crate::{
-    buffer::SMALLEST,
+    buffer::MIN_FRAMES,
     catalog::{DdlOptions, DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
     check::{self, CheckReport},
     disk::Disk,
@@ -490,8 +490,8 @@ impl Database {
     pub fn set_buffer_pool_size(&self, bytes: u64) -> Result<()> {
         let frames = bytes / self.engine.pool.page_size() as u64;
         let frames = usize::try_from(frames).unwrap_or(usize::MAX);
-        if frames < SMALLEST {
-            let what = format!("{bytes} bytes are too few: give it at least {SMALLEST} pages").into();
+        if frames < MIN_FRAMES {
+            let what = format!("{bytes} bytes are too few: give it at least {MIN_FRAMES} pages").into();
             return Err(UsageError::Option { name: "buffer_pool_size", what }.into());
         }
         self.engine.pool.resize(frames)?;
@@ -545,7 +545,7 @@ impl Database {
     /// As [`Database::check`].
     pub fn check_live(&self) -> Result<CheckReport> {
         self.engine.check_open()?;
-        check::check(&self.engine, check::PIECE)
+        check::check(&self.engine, check::CHECK_PAGES_PER_STEP)
     }
 
     /// Returns counters and gauges of the database.

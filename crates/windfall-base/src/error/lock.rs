@@ -46,7 +46,7 @@ fn timed_out(blockers: &Blockers) -> String {
     format!("it is held or requested by {blockers}; try again when that has ended, or wait longer{hint}")
 }
 
-/// The transactions that blocked a request, at most [`Blockers::MOST`] of them; empty if a statement blocked it.
+/// The transactions that blocked a request, at most [`Blockers::MAX_NAMED`] of them; empty if a statement blocked it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blockers {
     ids: Arc<[TrxId]>,
@@ -55,14 +55,14 @@ pub struct Blockers {
 
 impl Blockers {
     /// The maximum number of transactions named: a longer list does not help the reader.
-    pub const MOST: usize = 8;
+    pub const MAX_NAMED: usize = 8;
 
-    /// Keeps the first distinct ids, up to [`Blockers::MOST`]: the caller passes holders before waiters.
+    /// Keeps the first distinct ids, up to [`Blockers::MAX_NAMED`]: the caller passes holders before waiters.
     #[doc(hidden)]
     pub fn new(transactions: impl IntoIterator<Item = TrxId>) -> Self {
         let mut first = Vec::new();
         for trx in transactions {
-            if first.len() == Self::MOST {
+            if first.len() == Self::MAX_NAMED {
                 break;
             }
             if !first.contains(&trx) {
@@ -126,7 +126,7 @@ mod tests {
         let of = |ids: &[u64]| Blockers::new(ids.iter().map(|id| TrxId(*id)));
         assert_eq!(of(&[7]).to_string(), "transaction 7");
         assert_eq!(of(&[7, 9, 7, 8]).to_string(), "transactions 7, 9 and 8");
-        assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).ids().len(), Blockers::MOST);
+        assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).ids().len(), Blockers::MAX_NAMED);
         let error = LockError::TimedOut { blockers: of(&[7, 9]), waited: Duration::from_secs(2) };
         let text = error.to_string();
         assert!(text.contains("transactions 7 and 9") && text.contains("2s"), "{text}");

@@ -86,7 +86,7 @@ impl PageType {
 
 /// Bytes of a page that are copied out for its checksum at a time: a multiple of 768, because the CRC code processes
 /// three streams of 256 bytes in parallel.
-const PIECE: usize = 4 * 768;
+const CHECKSUM_PIECE_BYTES: usize = 4 * 768;
 
 impl Page<'_> {
     /// Returns the page type's number.
@@ -130,13 +130,13 @@ impl Page<'_> {
 
     /// Computes the checksum of the current content.
     pub fn checksum(self) -> u32 {
-        let mut piece = [0; PIECE];
+        let mut piece = [0; CHECKSUM_PIECE_BYTES];
         // After the checksum itself, up to the first whole word.
         self.read(0, &mut piece[..8]);
         let mut crc = crc32c::crc32c(&piece[4..8]);
         let mut at = 8;
         while at < self.len() {
-            let piece = &mut piece[..(self.len() - at).min(PIECE)];
+            let piece = &mut piece[..(self.len() - at).min(CHECKSUM_PIECE_BYTES)];
             self.read(at, piece);
             crc = crc32c::crc32c_append(crc, piece);
             at += piece.len();

@@ -39,7 +39,7 @@ const GROWTH: usize = 4;
 /// One of this many fills is counted, chosen by the hash, so that readers do not contend for the counter.
 const COUNTED: u64 = 16;
 /// Bytes that one step frees: about 50 us of system time.
-const FREED_PER_STEP: usize = 1 << 20;
+const FREED_BYTES_PER_STEP: usize = 1 << 20;
 
 /// The memory budget of all hash indexes of a database, and the tables that wait to be freed.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl HashBudget {
         pin().flush();
         let mut freeing = self.freeing.lock();
         let Some(mut table) = freeing.take().or_else(|| self.retired.pop()) else { return false };
-        let freed = table.entries.free_some(FREED_PER_STEP);
+        let freed = table.entries.free_some(FREED_BYTES_PER_STEP);
         debug_assert!(freed > 0, "a table without memory waits to be freed");
         self.give_back(freed as u64);
         *freeing = (!table.entries.is_empty()).then_some(table);
@@ -347,7 +347,7 @@ mod tests {
             assert_eq!(budget.used(), 8 << 18);
             let steps: Vec<u64> =
                 core::iter::from_fn(|| (budget.used() > 0).then(|| freed_in_a_step(&budget))).collect();
-            assert_eq!(steps, [FREED_PER_STEP as u64; 2]);
+            assert_eq!(steps, [FREED_BYTES_PER_STEP as u64; 2]);
         }
     }
 

@@ -23,7 +23,7 @@ use super::ddl::Catalog;
 use crate::{
     buffer::Durability,
     error::{Error, Owner, Result, UsageError},
-    log::OVERHEAD,
+    log::LOG_OVERHEAD_BYTES,
     mtr::Mtr,
     store::Tree,
     sync::{
@@ -34,9 +34,9 @@ use crate::{
 };
 
 /// The ceiling rises by as much as was allocated so far, but by at least this.
-const LEAST: u64 = 8;
+const MIN_CEILING_STEP: u64 = 8;
 /// The maximum of that rise: one log group per this many rows is little compared with the log records of the rows.
-const MOST: u64 = 128;
+const MAX_CEILING_STEP: u64 = 128;
 
 /// The state of the allocation.
 #[derive(Debug)]
@@ -122,14 +122,14 @@ impl AutoIncrement {
         let is_logged = tree.space().durability() == Durability::Logged;
         // The reservation comes first: a thread that holds the mutex must not wait for room in the log.
         let log = &tree.store().context().log;
-        let _room = is_logged.then(|| log.admit(OVERHEAD)).transpose()?;
+        let _room = is_logged.then(|| log.admit(LOG_OVERHEAD_BYTES)).transpose()?;
         let mut counting = self.counting.lock();
         self.initialize(&mut counting, tree)?;
         let (next, below) = (self.next.load(SeqCst), self.ceiling.load(SeqCst));
         debug_assert!(next <= below, "numbers up to {next} were allocated above the ceiling {below}");
         let end = to(next)?;
         if end > below {
-            let ceiling = end.saturating_add(end.clamp(LEAST, MOST));
+            let ceiling = end.saturating_add(end.clamp(MIN_CEILING_STEP, MAX_CEILING_STEP));
             write(tree, ceiling)?;
             self.ceiling.store(ceiling, SeqCst);
         }
@@ -187,7 +187,7 @@ impl AutoIncrement {
         if next == ceiling || tree.space().is_dropped() {
             return Ok(());
         }
-        let _room = tree.store().context().log.admit_freeing(OVERHEAD)?;
+        let _room = tree.store().context().log.admit_freeing(LOG_OVERHEAD_BYTES)?;
         write(&tree, next)
     }
 }

@@ -50,8 +50,8 @@ use core::{cell::RefCell, time::Duration};
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{
-    building::{Building, MOST, NOTE},
-    bulk::{self, Load, PIECE},
+    building::{Building, NOTE_OVERHEAD_BYTES, NOTES_LIMIT_BYTES},
+    bulk::{self, Load, SORT_BUFFER_BYTES},
     ddl::{Catalog, IndexDefinition, check_index, new_space, no_table, record_key},
     ddl_options::DdlOptions,
     record::{IndexRecord, TableRecord},
@@ -85,9 +85,9 @@ const ROUNDS: usize = 20;
 const NO_PROGRESS: usize = 2;
 /// About this many notes may be left to settle while the gate is closed. Also the number of notes that are settled at a
 /// time, and between two checks of a wait.
-const FEW: usize = 256;
+const NOTES_PER_CHECK: usize = 256;
 /// The lowest limit of notes, in bytes, beyond which a change of a row waits.
-const LEAST: usize = 16 << 10;
+const MIN_NOTES_LIMIT_BYTES: usize = 16 << 10;
 
 /// Memory bounds, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,8 @@ pub(super) struct Bounds {
 
 impl Bounds {
     /// The bounds outside of tests.
-    pub(super) const FULL: Self = Self { entries: PIECE, notes: MOST / 2, most: MOST };
+    pub(super) const FULL: Self =
+        Self { entries: SORT_BUFFER_BYTES, notes: NOTES_LIMIT_BYTES / 2, most: NOTES_LIMIT_BYTES };
 }
 
 impl Catalog {
@@ -249,7 +250,7 @@ struct Deferred {
 impl Deferred {
     fn put(&mut self, entry: &[u8]) {
         if !self.entries.contains(entry) {
-            self.bytes += entry.len() + NOTE;
+            self.bytes += entry.len() + NOTE_OVERHEAD_BYTES;
             let entry: Arc<[u8]> = entry.into();
             self.order.push_back(entry.clone());
             self.entries.insert(entry);
@@ -263,7 +264,7 @@ impl Deferred {
         let next = self.order.pop_front()?;
         let was_there = self.entries.remove(&next);
         debug_assert!(was_there, "an entry in the order is deferred");
-        self.bytes -= next.len() + NOTE;
+        self.bytes -= next.len() + NOTE_OVERHEAD_BYTES;
         debug_assert!(!self.entries.is_empty() || self.bytes == 0, "bytes are counted of no deferred entry");
         Some(next)
     }
@@ -304,7 +305,7 @@ impl<'a> IndexFiller<'a> {
             let settled = self.settle_noted()?;
             in_vain = if settled < fewest { 0 } else { in_vain + 1 };
             fewest = fewest.min(settled);
-            if settled <= FEW || in_vain == NO_PROGRESS {
+            if settled <= NOTES_PER_CHECK || in_vain == NO_PROGRESS {
                 break;
             }
         }
@@ -350,7 +351,7 @@ impl<'a> IndexFiller<'a> {
     fn keep_up(&self) -> Result<bool> {
         self.catalog.pool.context().health.check()?;
         self.catalog.pause();
-        Ok(self.settle_some(FEW)? == FEW)
+        Ok(self.settle_some(NOTES_PER_CHECK)? == NOTES_PER_CHECK)
     }
 
     /// Settles deferred entries, and notes until they are few. Transactions wait meanwhile.
@@ -362,10 +363,10 @@ impl<'a> IndexFiller<'a> {
         // calls are.
         let mut limit = self.bounds.most;
         for _ in 0..ROUNDS {
-            limit = (limit / 8).max(LEAST);
+            limit = (limit / 8).max(MIN_NOTES_LIMIT_BYTES);
             self.building.limit(limit.min(self.bounds.most));
             self.catalog.pause();
-            if self.settle_noted()? <= FEW {
+            if self.settle_noted()? <= NOTES_PER_CHECK {
                 break;
             }
         }
@@ -491,9 +492,9 @@ impl<'a> IndexFiller<'a> {
         loop {
             // The notes are taken in small batches: taken notes no longer count towards the limit, so more may be
             // noted.
-            let some = self.settle_some(FEW)?;
+            let some = self.settle_some(NOTES_PER_CHECK)?;
             settled += some;
-            if some < FEW || settled >= noted {
+            if some < NOTES_PER_CHECK || settled >= noted {
                 return Ok(settled);
             }
         }
@@ -698,7 +699,7 @@ mod tests {
             let seen: BTreeSet<_> = (from..from + there).map(|n: u32| look_again(n.to_be_bytes())).collect();
             assert!(entries(1000).all(|entry| seen.contains(&entry[..])), "{from}: some were passed over");
         }
-        assert_eq!(deferred.bytes, 200 * (4 + NOTE));
+        assert_eq!(deferred.bytes, 200 * (4 + NOTE_OVERHEAD_BYTES));
         assert_eq!(core::iter::from_fn(|| deferred.take_next()).count(), 200);
         assert_eq!((deferred.bytes, deferred.entries.len()), (0, 0));
     }

@@ -6,8 +6,8 @@
 //! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's key
 //! latch and before it changes anything; so the builder, which takes the note and then the latch, finds the result of
 //! the change. A rollback holds no key latch, and notes both sides after its change of the row: so a note of it is
-//! settled after that change, and notes taken after the rollback has ended miss nothing of it. A row with an
-//! unchanged entry is not noted, unless the index cannot hold an entry of its new value. Notes take at most [`MOST`]
+//! settled after that change, and notes taken after the rollback has ended miss nothing of it. A row with an unchanged
+//! entry is not noted, unless the index cannot hold an entry of its new value. Notes take at most [`NOTES_LIMIT_BYTES`]
 //! bytes, plus what the calls and rollbacks in progress add. A later call waits outside the gate, and the builder never
 //! waits for such a call without settling notes from time to time.
 
@@ -29,9 +29,9 @@ use crate::{
 };
 
 /// The limit of notes, in bytes, while the rows are collected and loaded.
-pub(super) const MOST: usize = 64 << 20;
+pub(super) const NOTES_LIMIT_BYTES: usize = 64 << 20;
 /// The overhead of a note in bytes.
-pub(super) const NOTE: usize = 64;
+pub(super) const NOTE_OVERHEAD_BYTES: usize = 64;
 
 /// A secondary tree that is being filled.
 #[derive(Debug)]
@@ -83,13 +83,13 @@ impl Building {
         }
         let mut notes = self.notes.lock();
         for entry in [before, after].into_iter().flatten() {
-            let length = entry.len() + NOTE;
+            let length = entry.len() + NOTE_OVERHEAD_BYTES;
             if notes.insert(entry) {
                 self.bytes.fetch_add(length, Relaxed);
             }
         }
         #[cfg(not(feature = "model"))]
-        debug_assert!(self.bytes.load(Relaxed) >= notes.len() * NOTE, "a note is not counted");
+        debug_assert!(self.bytes.load(Relaxed) >= notes.len() * NOTE_OVERHEAD_BYTES, "a note is not counted");
     }
 
     /// Takes all current notes.
@@ -106,7 +106,7 @@ impl Building {
                 core::mem::take(&mut *notes)
             } else {
                 let taken: BTreeSet<Vec<u8>> = core::iter::from_fn(|| notes.pop_first()).take(most).collect();
-                let bytes: usize = taken.iter().map(|entry| entry.len() + NOTE).sum();
+                let bytes: usize = taken.iter().map(|entry| entry.len() + NOTE_OVERHEAD_BYTES).sum();
                 debug_assert!(
                     self.bytes.load(Relaxed) >= bytes,
                     "more bytes of notes are taken than were counted"
@@ -209,21 +209,24 @@ mod tests {
     fn both_sides_of_a_change_are_noted_once_and_what_stays_is_not() {
         let (tree, _engine) = lone_tree();
         let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 1 }] };
-        let building = Building::new(tree, key, MOST, Arc::new(SimulatedEnv::new(1)));
+        let building = Building::new(tree, key, NOTES_LIMIT_BYTES, Arc::new(SimulatedEnv::new(1)));
         building.note(b"row", None, Some(b"a1"));
         building.note(b"row", Some(b"a1"), Some(b"a2"));
         building.note(b"row", Some(b"a2"), Some(b"b"));
         building.note(b"row", Some(b"b"), None);
         let bytes = building.bytes();
-        assert_eq!(bytes, 2 * (entry_key(b"a", b"row").len() + NOTE));
+        assert_eq!(bytes, 2 * (entry_key(b"a", b"row").len() + NOTE_OVERHEAD_BYTES));
         assert_eq!(Vec::from_iter(building.take()), [entry_key(b"a", b"row"), entry_key(b"b", b"row")]);
         assert_eq!(building.bytes(), 0);
         for key in [b"c", b"d", b"e"] {
             building.note(b"row", None, Some(key));
         }
         assert_eq!(Vec::from_iter(building.take_some(2)), [entry_key(b"c", b"row"), entry_key(b"d", b"row")]);
-        assert_eq!((building.count(), building.bytes()), (1, entry_key(b"e", b"row").len() + NOTE));
-        building.bytes.store(MOST, Relaxed);
+        assert_eq!(
+            (building.count(), building.bytes()),
+            (1, entry_key(b"e", b"row").len() + NOTE_OVERHEAD_BYTES)
+        );
+        building.bytes.store(NOTES_LIMIT_BYTES, Relaxed);
         assert!(building.is_full());
         building.end();
         building.wait_for_room();

@@ -10,7 +10,7 @@
 use crate::{
     buffer::BufferPool,
     error::{Error, Owner, Result, SchemaError},
-    log::{LogReservation, OVERHEAD},
+    log::{LOG_OVERHEAD_BYTES, LogReservation},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
@@ -18,21 +18,25 @@ use crate::{
 };
 
 /// Bytes of entries that are sorted in memory at a time.
-pub(super) const PIECE: usize = 64 << 20;
+pub(super) const SORT_BUFFER_BYTES: usize = 64 << 20;
 /// Fill factor of bulk-loaded pages, in percent: it leaves room for later inserts.
-const FILL: usize = 90;
+const FILL_PERCENT: usize = 90;
 /// Bytes of a long value per log reservation.
-const CHUNK: usize = 64 << 10;
+const RESERVATION_BYTES: usize = 64 << 10;
 /// The base of the stamps of overflow chains that a load makes. Chains of changes carry an undo position instead, and
 /// no undo stream becomes that long.
 const LOADED: u64 = 1 << 55;
 /// Bytes of a key that a message shows.
-const SHOWN: usize = 32;
+const KEY_BYTES_SHOWN: usize = 32;
 
 /// Returns a key for a message, shortened.
 pub(super) fn shown(key: &[u8]) -> String {
-    let start = key[..key.len().min(SHOWN)].escape_ascii();
-    if key.len() > SHOWN { format!("\"{start}\"... ({} bytes)", key.len()) } else { format!("\"{start}\"") }
+    let start = key[..key.len().min(KEY_BYTES_SHOWN)].escape_ascii();
+    if key.len() > KEY_BYTES_SHOWN {
+        format!("\"{start}\"... ({} bytes)", key.len())
+    } else {
+        format!("\"{start}\"")
+    }
 }
 
 /// Returns the error for a key that occurs twice; `row` is the number of the second row with it, if it is known.
@@ -42,7 +46,7 @@ pub(super) fn duplicate_key(key: &[u8], row: Option<u64>) -> Error {
 
 /// Waits for a log reservation for this many bytes of keys and values.
 pub(super) fn admit(pool: &BufferPool, bytes: usize) -> Result<LogReservation<'_>> {
-    pool.context().log.admit(bytes as u64 + OVERHEAD)
+    pool.context().log.admit(bytes as u64 + LOG_OVERHEAD_BYTES)
 }
 
 /// A tree that is being loaded.
@@ -70,7 +74,7 @@ impl<'t> Load<'t> {
         let _room = admit(self.tree.store(), key.len() + value.len())?;
         let loader = match self.loader.take() {
             Some(loader) => loader,
-            None => self.tree.bulk_load(FILL)?,
+            None => self.tree.bulk_load(FILL_PERCENT)?,
         };
         self.loader.insert(loader).push(key, header, value)?;
         self.entries.end();
@@ -102,9 +106,9 @@ pub(super) fn load_chain(tree: &Tree, number: u64, value: &[u8]) -> Result<Overf
         mtr.commit()?;
         writer
     };
-    for chunk in value.chunks(CHUNK) {
+    for chunk in value.chunks(RESERVATION_BYTES) {
         // The writer makes a log reservation for each page.
-        pool.context().log.wait_for_room(2 * chunk.len() as u64 + OVERHEAD)?;
+        pool.context().log.wait_for_room(2 * chunk.len() as u64 + LOG_OVERHEAD_BYTES)?;
         writer.write(chunk)?;
     }
     Ok(writer.finish()?.0)
@@ -154,7 +158,7 @@ mod tests {
         let mut mtr = Mtr::begin(&engine.pool).unwrap();
         let mut writer = tree.begin_overflow(&mut mtr, 77).unwrap();
         mtr.commit().unwrap();
-        let mut loader = other.bulk_load(FILL).unwrap();
+        let mut loader = other.bulk_load(FILL_PERCENT).unwrap();
         let mut push = |n: u32| loader.push(&n.to_be_bytes(), EntryHeader::default(), &[7; 1000]);
         // No page can be written any more.
         disk.fail_always_on(FileName::Doublewrite, Fault::WriteFails);

@@ -25,7 +25,7 @@ use crate::{
     error::{Result, SchemaError, UsageError},
     health::Health,
     ids::{Lsn, SpaceId},
-    log::{FlushLog, OVERHEAD, Record},
+    log::{FlushLog, LOG_OVERHEAD_BYTES, Record},
     mtr::Mtr,
     store::Tree,
     sync::{
@@ -43,7 +43,7 @@ use crate::{
 const NAME_LIMIT: usize = 255;
 /// A statement's list of up to this many trees is on the stack. Directly after many tables were freed, a request for
 /// memory can cost glibc hundreds of microseconds.
-const FEW: usize = 64;
+const TREES_ON_STACK: usize = 64;
 
 /// The definition of a new table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -411,7 +411,7 @@ impl Catalog {
             let (tables, limit) = (changes.len(), log.max_group());
             return Err(UsageError::StatementTooLong { tables, bytes, limit }.into());
         }
-        let bytes = bytes as u64 + OVERHEAD;
+        let bytes = bytes as u64 + LOG_OVERHEAD_BYTES;
         let _room = if dropped.is_empty() {
             log.admit(bytes)?
         } else {
@@ -562,7 +562,7 @@ impl Catalog {
         let (closed, lock) = self.close_gates(&metadata_lock, &all, options)?;
         let schemas = || all.iter().zip(&closed).map(|(table, closed)| table.closed_schema(closed));
         let trees = || schemas().flat_map(TableSchema::trees);
-        let mut ids = SmallVec::<[SpaceId; FEW]>::with_capacity(
+        let mut ids = SmallVec::<[SpaceId; TREES_ON_STACK]>::with_capacity(
             schemas().map(|schema| 1 + schema.secondaries.len()).sum(),
         );
         trees().for_each(|tree| ids.push(tree.space().id()));
@@ -623,7 +623,7 @@ impl Catalog {
             record.version != table.closed_schema(closed).record.version,
             "a definition that changes has a new version"
         );
-        let dropped: SmallVec<[SpaceId; FEW]> = table
+        let dropped: SmallVec<[SpaceId; TREES_ON_STACK]> = table
             .closed_schema(closed)
             .spaces()
             .filter(|id| !record.spaces().any(|named| named == *id))
@@ -719,7 +719,8 @@ impl Catalog {
     /// Drops trees that no record has ever named.
     pub(super) fn discard(&self, trees: &[&Arc<Tree>]) -> Result<()> {
         let spaces: Vec<SpaceId> = trees.iter().map(|tree| tree.space().id()).collect();
-        let _room = self.pool.context().log.admit_freeing(OVERHEAD + size_of_val(&spaces[..]) as u64)?;
+        let _room =
+            self.pool.context().log.admit_freeing(LOG_OVERHEAD_BYTES + size_of_val(&spaces[..]) as u64)?;
         let mut mtr = Mtr::begin(&self.pool)?;
         mtr.record(&Record::Drop { spaces: spaces.into() });
         let end = mtr.commit()?;

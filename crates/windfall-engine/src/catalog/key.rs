@@ -23,7 +23,7 @@ use core::fmt;
 use crate::{
     error::{Owner, Result, SchemaError, UsageError},
     row,
-    txn::mvcc::value::INDEXED,
+    txn::mvcc::value::INDEXED_BYTES,
 };
 
 /// The source of one part of a secondary key.
@@ -123,19 +123,19 @@ impl KeySpec {
         Ok(())
     }
 
-    /// Returns the key of a row with a value that begins with `start`, which has at most [`INDEXED`] bytes.
+    /// Returns the key of a row with a value that begins with `start`, which has at most [`INDEXED_BYTES`] bytes.
     ///
     /// # Errors
     /// A part of the key lies after these bytes.
     pub fn whole_key_of(&self, start: &[u8]) -> Result<Vec<u8>> {
         let is_behind = |part: &KeyPart| match *part {
-            KeyPart::Value { offset, length } => offset as usize + length as usize > INDEXED,
+            KeyPart::Value { offset, length } => offset as usize + length as usize > INDEXED_BYTES,
             KeyPart::Field { number } => {
                 (number as usize) < row::count(start) && row::field(start, number as usize).is_none()
             }
         };
-        if start.len() >= INDEXED && self.parts.iter().any(is_behind) {
-            return Err(UsageError::IndexedPartTooFar { owner: Owner::Unknown, limit: INDEXED }.into());
+        if start.len() >= INDEXED_BYTES && self.parts.iter().any(is_behind) {
+            return Err(UsageError::IndexedPartTooFar { owner: Owner::Unknown, limit: INDEXED_BYTES }.into());
         }
         Ok(self.key_of(start))
     }

@@ -24,7 +24,7 @@ use crate::{
     page::EntryHeader,
     sync::Arc,
     txn::{
-        mvcc::value::INDEXED,
+        mvcc::value::INDEXED_BYTES,
         row::{
             check_length,
             secondary::{entry_key, index_key_of},
@@ -211,7 +211,7 @@ impl<'a> TableLoader<'a> {
     fn take(&mut self, key: &[u8], value: Vec<u8>) -> Result<Stored> {
         let tree = &self.schema.clustered;
         check_length(tree, key, Owner::default)?;
-        let start = &value[..value.len().min(INDEXED)];
+        let start = &value[..value.len().min(INDEXED_BYTES)];
         for (n, index) in self.schema.record.indexes.iter().enumerate() {
             let entry = entry_key(&index.key.whole_key_of(start)?, key);
             check_length(&self.schema.secondaries[n], &entry, || self.owner_of(index))?;

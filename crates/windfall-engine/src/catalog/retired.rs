@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Items that one step takes in, and items with remaining owners that it checks.
-const A_STEP: usize = 32;
+const ITEMS_PER_STEP: usize = 32;
 
 /// What was taken out of use.
 #[derive(Debug)]
@@ -128,13 +128,13 @@ impl Retired {
 
     /// One background step. Returns whether there may be more to do at once.
     pub(super) fn free_step(&self) -> bool {
-        let arrived: Vec<Item> = core::iter::from_fn(|| self.arrived.pop()).take(A_STEP).collect();
+        let arrived: Vec<Item> = core::iter::from_fn(|| self.arrived.pop()).take(ITEMS_PER_STEP).collect();
         arrived.iter().for_each(Item::give_up_hash_indexes);
-        let more = arrived.len() == A_STEP;
+        let more = arrived.len() == ITEMS_PER_STEP;
         let mut waiting = self.waiting.lock();
         waiting.extend(arrived);
         let looked_at: Vec<Item> = {
-            let most = waiting.len().min(A_STEP);
+            let most = waiting.len().min(ITEMS_PER_STEP);
             waiting.drain(..most).collect()
         };
         drop(waiting);
@@ -142,7 +142,7 @@ impl Retired {
         self.waiting.lock().extend(kept);
         debug_assert!(alone.iter().all(Item::is_alone), "what is freed has another owner");
         // Freed here, without a lock.
-        more || alone.len() == A_STEP
+        more || alone.len() == ITEMS_PER_STEP
     }
 
     /// Returns the number of items.

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Fill factor of a run's pages, in percent: nothing is added later.
-const FILL: usize = 100;
+const RUN_FILL_PERCENT: usize = 100;
 
 /// The content of an entry besides its key.
 pub(super) trait Payload: Ord {
@@ -128,7 +128,7 @@ impl<P: Payload> Runs<P> {
             tree: Tree::new(self.pool.clone(), space, TreeHash::new(self.budget.clone())),
             pool: self.pool.clone(),
         };
-        let mut loader = run.tree.bulk_load(FILL)?;
+        let mut loader = run.tree.bulk_load(RUN_FILL_PERCENT)?;
         for (key, payload) in self.memory.drain(..) {
             let (header, value) = payload.entry();
             loader.push(&key, header, value)?;

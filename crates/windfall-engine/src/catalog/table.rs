@@ -19,7 +19,7 @@ use crate::{
         is_nested,
     },
     tree::store::HashIndex as _,
-    txn::mvcc::value::INDEXED,
+    txn::mvcc::value::INDEXED_BYTES,
 };
 
 /// The table schema at one time: its record and its trees.
@@ -50,7 +50,7 @@ impl TableSchema {
     /// Returns whether a row with this value has this key in the index with that tablespace.
     pub fn is_indexed(&self, space: SpaceId, index_key: &[u8], value: &[u8]) -> bool {
         let index = self.record.indexes.iter().find(|index| index.space == space);
-        let window = &value[..value.len().min(INDEXED)];
+        let window = &value[..value.len().min(INDEXED_BYTES)];
         index.is_some_and(|index| index.key.key_of(window) == index_key)
     }
 

@@ -7,7 +7,7 @@ use windfall_sim::Survive;
 use super::*;
 use crate::{
     buffer::{
-        Durability, SMALLEST,
+        Durability, MIN_FRAMES,
         interleavings::{Base, PAGE_SIZE, PAGES, Prepared, SPACES},
     },
     disk::{Disk, FileName},
@@ -121,7 +121,7 @@ fn a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss() {
 fn what_has_ended_is_not_found_unfinished() {
     let prepared = Prepared::new();
     explore(1500, &["EndNotNoted"], move || {
-        let base = prepared.open(SMALLEST as u32);
+        let base = prepared.open(MIN_FRAMES as u32);
         let (pool, disk) = (base.pool.clone(), Arc::new(base.disk.clone()));
         let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(pool.clone(), control);

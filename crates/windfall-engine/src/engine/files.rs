@@ -30,11 +30,11 @@ pub(super) const RECORD_PAUSE: Duration = Duration::from_millis(10);
 /// which a statement that changes the tree waits: few statements meet one, even after the drop of thousands of tables.
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
 /// Records that one group changes at most.
-pub(super) const BATCH: usize = 64;
+pub(super) const RECORDS_PER_GROUP: usize = 64;
 /// The maximum log bytes of such a group.
-pub(super) const LOG_PER_BATCH: u64 = 64 << 10;
+pub(super) const LOG_BYTES_PER_GROUP: u64 = 64 << 10;
 /// At this log pressure and above, in percent, optional work is skipped.
-const CROWDED: u64 = 90;
+const CROWDED_PERCENT: u64 = 90;
 /// The length of a record: its key.
 const KEY: usize = 1 + size_of::<SpaceId>();
 
@@ -74,11 +74,12 @@ impl FileRecords {
     pub(super) fn step(&mut self) -> Result<Next> {
         self.gone.extend(self.deleter.take_gone());
         // With small pages one leaf has no room for a whole batch.
-        let most_made = BATCH.min(self.system.most_puts(KEY));
+        let most_made = RECORDS_PER_GROUP.min(self.system.most_puts(KEY));
         let made = self.pool.files_to_record(most_made);
         debug_assert!(made.len() <= most_made, "a group has no more records than fit");
         // Nothing waits for the removals.
-        let most_gone = if self.pool.context().log.pressure() < CROWDED { BATCH } else { 0 };
+        let most_gone =
+            if self.pool.context().log.pressure() < CROWDED_PERCENT { RECORDS_PER_GROUP } else { 0 };
         let gone: Vec<SpaceId> = self.gone.iter().rev().take(most_gone).copied().collect();
         let is_live = |space: &SpaceId| self.pool.space(*space).is_some_and(|space| !space.is_dropped());
         // In a model, a look at a tablespace would be a step of its schedule.
@@ -95,11 +96,11 @@ impl FileRecords {
         changes.extend(gone.iter().map(|space| Change::remove(file_key(*space))));
         if !changes.is_empty() {
             // The low-water mark waits for these records: waiting for it here would be a self-deadlock.
-            let _room = self.pool.context().log.admit_now(LOG_PER_BATCH)?;
+            let _room = self.pool.context().log.admit_now(LOG_BYTES_PER_GROUP)?;
             let mut mtr = Mtr::begin(&self.pool)?;
             self.system.change(&mut mtr, &mut changes)?;
             debug_assert!(
-                mtr.logged() as u64 <= LOG_PER_BATCH,
+                mtr.logged() as u64 <= LOG_BYTES_PER_GROUP,
                 "records take more of the log than was reserved"
             );
             mtr.commit()?;
@@ -108,7 +109,7 @@ impl FileRecords {
             self.pool.file_recorded(*space);
         }
         self.gone.truncate(self.gone.len() - gone.len());
-        if made.len() == most_made || gone.len() == BATCH {
+        if made.len() == most_made || gone.len() == RECORDS_PER_GROUP {
             return Ok(Next::Again);
         }
         // No thread waits for a merge, and a failure of one does not concern the records.
@@ -177,7 +178,7 @@ mod tests {
         let engine = open(256);
         let mut records = records(&engine);
         while has_more(&mut records) {}
-        while engine.log.pressure() < CROWDED {
+        while engine.log.pressure() < CROWDED_PERCENT {
             let mut mtr = Mtr::begin(&engine.pool).unwrap();
             engine.system.change(&mut mtr, &mut [Change::put(b"x".to_vec(), vec![7; 900])]).unwrap();
             mtr.commit().unwrap();
@@ -188,14 +189,14 @@ mod tests {
     #[test]
     fn a_full_batch_says_that_there_is_more() {
         let engine = open(1024);
-        let tables = 2 * BATCH;
+        let tables = 2 * RECORDS_PER_GROUP;
         for n in 0..tables {
             create_table_with_page(&engine, &format!("t{n}"));
         }
         engine.pool.flush_all().unwrap();
         let mut records = records(&engine);
-        let most = BATCH.min(engine.system.most_puts(KEY));
-        assert!(most < BATCH, "pages of this size have no room for a whole batch");
+        let most = RECORDS_PER_GROUP.min(engine.system.most_puts(KEY));
+        assert!(most < RECORDS_PER_GROUP, "pages of this size have no room for a whole batch");
         for n in 0..tables / most {
             assert!(has_more(&mut records), "{n} steps are not enough");
         }

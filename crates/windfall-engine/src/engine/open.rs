@@ -17,7 +17,7 @@ use crate::{
     error::{CorruptError, DiskError, Result, UsageError},
     health::Health,
     ids::{SpaceId, TrxId},
-    log::{Control, ControlFile, Log, OVERHEAD, Record},
+    log::{Control, ControlFile, LOG_OVERHEAD_BYTES, Log, Record},
     mtr::Mtr,
     options::Options,
     page,
@@ -316,7 +316,7 @@ fn drop_unnamed(
     let unnamed = |space: &SpaceId| !attacher.named.contains(space);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
     for some in lost.chunks(DROPS_PER_GROUP) {
-        let _room = pool.context().log.admit_freeing(OVERHEAD + size_of_val(some) as u64)?;
+        let _room = pool.context().log.admit_freeing(LOG_OVERHEAD_BYTES + size_of_val(some) as u64)?;
         let mut mtr = Mtr::begin(pool)?;
         mtr.record(&Record::Drop { spaces: some.iter().map(|space| space.id()).collect() });
         let end = mtr.commit()?;
@@ -331,11 +331,11 @@ fn drop_unnamed(
     }
     let stale = attacher.made.iter().filter(|space| unnamed(space) && !attacher.files.contains(space));
     let mut changes: Vec<Change> = stale.map(|space| Change::remove(files::file_key(*space))).collect();
-    for batch in changes.chunks_mut(files::BATCH) {
+    for batch in changes.chunks_mut(files::RECORDS_PER_GROUP) {
         // The low-water mark may be below the creation of files by replay until their records are written, which
         // begins later: so nothing may wait for it here. And a full disk must not prevent opening: the user may drop
         // something to free space.
-        let _room = pool.context().log.admit_freeing(files::LOG_PER_BATCH)?;
+        let _room = pool.context().log.admit_freeing(files::LOG_BYTES_PER_GROUP)?;
         let mut mtr = Mtr::begin(pool)?;
         system.change(&mut mtr, batch)?;
         mtr.commit()?;

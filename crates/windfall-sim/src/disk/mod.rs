@@ -161,7 +161,7 @@ impl SimulatedDisk {
         self.state.lock().operations
     }
 
-    /// Crashes at this operation, counted from 1. It fails with [`DiskError::Crashed`], as does everything after it.
+    /// Crashes at this operation, counted from 1. It fails with [`DiskError::Released`], as does everything after it.
     pub fn crash_at(&self, operation: u64) {
         self.state.lock().crash_at = Some(operation);
     }
@@ -379,7 +379,7 @@ impl SimulatedDisk {
                 let _ = run(&mut state, None);
             }
             state.crashed = true;
-            return Err(DiskError::Crashed);
+            return Err(DiskError::Released);
         }
         // As above: the crash comes before a sync, but after any other operation.
         if kind == Kind::Sync {
@@ -478,7 +478,7 @@ impl State {
     }
 
     fn check(&self) -> Result<(), DiskError> {
-        if self.crashed { Err(DiskError::Crashed) } else { Ok(()) }
+        if self.crashed { Err(DiskError::Released) } else { Ok(()) }
     }
 
     /// Returns the fault that happens to this operation, if one is due.

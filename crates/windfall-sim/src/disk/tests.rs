@@ -50,7 +50,7 @@ fn what_readers_see_is_not_what_is_durable() {
     disk.write(LOG, 0, b"new!").unwrap();
     assert_eq!(content(&disk, LOG).unwrap(), b"new!");
     let nothing = disk.restart(Survive::Nothing);
-    assert!(matches!(disk.write(LOG, 0, b"x"), Err(DiskError::Crashed)), "the old machine is off");
+    assert!(matches!(disk.write(LOG, 0, b"x"), Err(DiskError::Released)), "the old machine is off");
     assert_eq!(content(&nothing, LOG).unwrap(), b"old");
     assert_eq!(content(&disk.restart(Survive::Everything), LOG).unwrap(), b"new!");
     let seen: BTreeSet<_> =
@@ -165,7 +165,7 @@ fn a_sync_that_is_cut_off_guarantees_nothing() {
         }
         disk.crash_at(disk.operations() + 1);
         let result = if folder { disk.sync_folder(Folder::Log) } else { disk.sync(LOG) };
-        assert!(matches!(result, Err(DiskError::Crashed)));
+        assert!(matches!(result, Err(DiskError::Released)));
         let found = |survive| content(&disk.restart(survive), LOG);
         assert_eq!(found(Survive::Nothing), if folder { None } else { Some(Vec::new()) });
         assert_eq!(found(Survive::Everything), Some(b"x".into()));
@@ -238,8 +238,8 @@ fn a_crash_during_a_batch_fails_the_rest_of_it() {
         results.extend(queue.complete(true).into_iter().map(|done| done.result));
     }
     assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 2);
-    assert!(results.iter().all(|r| matches!(r, Ok(()) | Err(DiskError::Crashed))));
-    assert!(matches!(disk.len(DATA), Err(DiskError::Crashed)));
+    assert!(results.iter().all(|r| matches!(r, Ok(()) | Err(DiskError::Released))));
+    assert!(matches!(disk.len(DATA), Err(DiskError::Released)));
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn one_run_gives_the_disk_of_every_crash() {
     for (at, cut) in cuts {
         let crashed = with_log(&[1; 6000]);
         crashed.crash_at(at);
-        assert!(matches!(all_operations(&crashed), Err(DiskError::Crashed)));
+        assert!(matches!(all_operations(&crashed), Err(DiskError::Released)));
         assert!(cut.is_crashed());
         for survive in [Survive::Nothing, Survive::Everything].into_iter().chain((0..20).map(Survive::Random))
         {

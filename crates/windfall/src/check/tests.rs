@@ -84,7 +84,7 @@ fn a_lost_page_is_reported_by_a_live_check_too() {
     }
     let pages = |report: &CheckReport| report.trees.iter().map(|tree| tree.pages).max().unwrap();
     let [whole, pieces] = [db.check().unwrap(), db.check_live().unwrap()];
-    assert!(pages(&whole) > 3 * PIECE as u64 / 2, "it is one piece");
+    assert!(pages(&whole) > 3 * CHECK_PAGES_PER_STEP as u64 / 2, "it is one piece");
     assert_eq!((&whole.findings, &whole.trees), (&Vec::new(), &pieces.trees));
     assert_eq!(pieces.findings, whole.findings);
 
@@ -126,7 +126,7 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
         mtr.commit().unwrap();
     }
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
-    let mut pieces = Pieces::new(engine, PIECE);
+    let mut pieces = Pieces::new(engine, CHECK_PAGES_PER_STEP);
     let (mut holds, mut longest, mut most_reported) = (0u64, 0, 0);
     loop {
         let before = work::so_far();
@@ -143,9 +143,9 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
     let tree = &report.trees[0];
     assert!(tree.pages > 50_000, "{tree:?}");
     assert_eq!(report.findings.len(), lost, "{:?}", report.findings.first());
-    let bound = PIECE as u64 + u64::from(tree.height);
+    let bound = CHECK_PAGES_PER_STEP as u64 + u64::from(tree.height);
     assert!(longest <= bound, "{longest} pages in one hold");
-    assert!(most_reported <= PIECE + 64, "{most_reported} pages suspected in one hold");
+    assert!(most_reported <= CHECK_PAGES_PER_STEP + 64, "{most_reported} pages suspected in one hold");
     assert!(holds >= tree.pages / bound, "{holds} holds");
 }
 
@@ -224,7 +224,7 @@ fn workers_continue_with_other_tables_during_a_check() {
     let [checked, other] = ["checked", "other"].map(|name| db.table(name).unwrap());
     assert_eq!(rollbacks(), 2);
     let marked = |name| marked(&db, name);
-    let report = check_with_hook(&db, "checked", PIECE, || {
+    let report = check_with_hook(&db, "checked", CHECK_PAGES_PER_STEP, || {
         // The table's own rows are as the crash has left them.
         env.run_workers(500);
         assert_eq!(rollbacks(), 1, "that of the other table has ended");
@@ -384,7 +384,7 @@ fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {
     trx.as_ref().unwrap().table(&table).put(&key, &long(2)).unwrap();
     env.run_workers(500);
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
-    let (mut pieces, mut holds) = (Pieces::new(&db.engine, PIECE), 0);
+    let (mut pieces, mut holds) = (Pieces::new(&db.engine, CHECK_PAGES_PER_STEP), 0);
     while !check_some(&db.engine, &"t".into(), &mut pieces, &mut report, &mut named) {
         pieces.report_suspects(&mut report);
         // The walk saw the row as the transaction had left it.

@@ -26,7 +26,7 @@ use crate::{
 fn the_low_water_mark_passes_no_file_without_a_record() {
     let prepared = Prepared::new();
     explore(1500, &["RecordedBeforeItIsLogged"], move || {
-        let base = prepared.open(crate::buffer::SMALLEST as u32);
+        let base = prepared.open(crate::buffer::MIN_FRAMES as u32);
         let pool = base.pool.clone();
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(pool.clone(), control);

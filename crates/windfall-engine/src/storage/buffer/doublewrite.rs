@@ -32,7 +32,7 @@
 //!
 //! # File format
 //!
-//! Two halves, each with room for [`PAGES`] pages. In each:
+//! Two halves, each with room for [`BATCH_PAGES`] pages. In each:
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
@@ -44,7 +44,7 @@
 //! | 24 | 24 each | tablespace, page LSN (8 bytes each), page number, zero (4 bytes each) |
 //! | header size | page size each | the copies |
 //!
-//! The header has as many 4 KiB blocks as [`PAGES`] entries need.
+//! The header has as many 4 KiB blocks as [`BATCH_PAGES`] entries need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,11 +57,11 @@ use crate::{
 };
 
 /// The maximum number of pages in a batch.
-pub(super) const PAGES: usize = 128;
+pub(super) const BATCH_PAGES: usize = 128;
 pub(super) const MAGIC: &[u8; 8] = b"WFDBLWR1";
 pub(super) const ENTRIES_AT: usize = 24;
 pub(super) const ENTRY: usize = 24;
-pub(super) const HEADER: usize = (ENTRIES_AT + PAGES * ENTRY).next_multiple_of(4096);
+pub(super) const HEADER: usize = (ENTRIES_AT + BATCH_PAGES * ENTRY).next_multiple_of(4096);
 
 /// The doublewrite file.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ pub struct Doublewrite {
 
 /// Returns the size of one half in bytes.
 pub(super) fn half(page_size: usize) -> u64 {
-    (HEADER + PAGES * page_size) as u64
+    (HEADER + BATCH_PAGES * page_size) as u64
 }
 
 /// Converts the bytes of a page to words, so that they can be accessed as a `Page`.
@@ -165,7 +165,7 @@ impl Doublewrite {
         pages: &[(PageId, &IoBuffer)],
         page_size: usize,
     ) -> Result<(), DiskError> {
-        assert!((1..=PAGES).contains(&pages.len()), "a batch of {} pages", pages.len());
+        assert!((1..=BATCH_PAGES).contains(&pages.len()), "a batch of {} pages", pages.len());
         debug_assert!(
             pages.iter().map(|(id, _)| id).collect::<BTreeSet<_>>().len() == pages.len(),
             "a batch has two copies of a page"
@@ -334,7 +334,7 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
         return Ok(());
     }
     copies.numbers[turn as usize] = Some(u32::from_le_bytes(field(&header, 20)));
-    let count = (u32::from_le_bytes(field(&header, 16)) as usize).min(PAGES);
+    let count = (u32::from_le_bytes(field(&header, 16)) as usize).min(BATCH_PAGES);
     for n in 0..count {
         let at = ENTRIES_AT + n * ENTRY;
         let id = PageId {

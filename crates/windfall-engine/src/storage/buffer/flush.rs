@@ -40,7 +40,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::{
     BufferPool, Durability, Space,
     arena::FrameNo,
-    doublewrite::{Doublewrite, PAGES, words},
+    doublewrite::{BATCH_PAGES, Doublewrite, words},
     frame::{DIRTY, UNVERIFIED, WRITING},
     replace::FRUITLESS_ROUNDS_MAX,
 };
@@ -55,7 +55,7 @@ use crate::{
 /// The maximum number of tablespaces that a round by age examines.
 const SPACES_PER_ROUND: usize = 32;
 /// With this number of torn pages, no page may be written without a trial write, so that hardly any are added.
-const TRIAL_WRITES_FROM: usize = PAGES / 2;
+const TRIAL_WRITES_FROM: usize = BATCH_PAGES / 2;
 /// The frames that a round frees, apart from the surplus of one call of the reclaimer.
 const FREED_PER_ROUND: usize = 512;
 /// The maximum number of frames that the cleaner's clock hand passes in one round.
@@ -224,7 +224,7 @@ impl BufferPool {
     pub fn clean_step(&self, up_to: Lsn) -> Result<bool> {
         let mut cold = Vec::new();
         let mut note = |frame| {
-            if cold.len() < PAGES
+            if cold.len() < BATCH_PAGES
                 && let Some((space, page)) = self.page_in(frame).filter(|(space, _)| !space.is_failing())
             {
                 cold.push((space, page));
@@ -245,7 +245,7 @@ impl BufferPool {
             };
         }
         let short = self.free_frames() < self.wanted_free();
-        let old = if cold.len() < PAGES { self.old_pages(up_to) } else { Vec::new() };
+        let old = if cold.len() < BATCH_PAGES { self.old_pages(up_to) } else { Vec::new() };
         let flushed = self.flush(cold.into_iter().chain(old));
         let done = freed + flushed.as_ref().map_or(0, |written| *written);
         let has_frames = self.free_frames() > self.reserved_frames();
@@ -253,7 +253,7 @@ impl BufferPool {
             self.frame_freed.notify();
         }
         let written = flushed?;
-        Ok(shrinking || (short && done > 0) || written == PAGES)
+        Ok(shrinking || (short && done > 0) || written == BATCH_PAGES)
     }
 
     /// Returns the page in a frame, with its tablespace.
@@ -268,15 +268,15 @@ impl BufferPool {
         let (registered, durable) = (self.registered(), self.context.log.durable());
         let mut pages: Vec<(Lsn, Arc<Space>, PageNo)> = Vec::new();
         for space in self.low_water_mark.oldest_spaces(up_to, SPACES_PER_ROUND, durable, registered) {
-            let oldest = space.dirty.lock().oldest_waiting(up_to, PAGES);
+            let oldest = space.dirty.lock().oldest_waiting(up_to, BATCH_PAGES);
             pages.extend(oldest.into_iter().map(|(since, page)| (since, space.clone(), page)));
         }
         pages.sort_by_key(|(since, space, page)| (*since, space.id(), *page));
         pages.into_iter().map(|(_, space, page)| (space, page)).collect()
     }
 
-    /// Writes at most [`PAGES`] pages: the torn ones, one of a failing file, then pages of `wanted` without a failing
-    /// file. Returns the number of pages written.
+    /// Writes at most [`BATCH_PAGES`] pages: the torn ones, one of a failing file, then pages of `wanted` without a
+    /// failing file. Returns the number of pages written.
     ///
     /// # Errors
     /// A full disk, or another failure to write, when no page was written at all: the pages stay dirty. A failing sync
@@ -295,7 +295,7 @@ impl BufferPool {
         let mut batch = Vec::new();
         let kept = self.copy_torn(&mut flusher, &mut batch);
         let retried = batch.len();
-        let room = PAGES - flusher.torn.len();
+        let room = BATCH_PAGES - flusher.torn.len();
         let probe = flusher.next_probe();
         let Flusher { torn, spare, .. } = &mut *flusher;
         // A torn page that is unlatched only now stays out of the batch: its copy in `torn` would outlive its write.
@@ -311,7 +311,7 @@ impl BufferPool {
             }
         }
         assert!(
-            batch.len() + kept.len() <= PAGES,
+            batch.len() + kept.len() <= BATCH_PAGES,
             "{} pages and {} kept copies are more than a batch",
             batch.len(),
             kept.len()
@@ -470,7 +470,8 @@ impl BufferPool {
 
     /// Records why no page of a batch was written.
     fn flush_failed(&self, error: Error) -> Error {
-        if matches!(error, Error::Disk(DiskError::Crashed)) {
+        // A disk that was released takes no writes any more.
+        if matches!(error, Error::Closed) {
             self.context.health.poison(&error.to_string());
         }
         *self.flush_error.lock() = Some(error.clone());
@@ -618,7 +619,7 @@ impl BufferPool {
             requests.len() + unwritten.len() == copies.len(),
             "a page of the batch is neither written nor reported as unwritten"
         );
-        let first = (retried + (PAGES - flusher.torn.len()) / 2).min(requests.len());
+        let first = (retried + (BATCH_PAGES - flusher.torn.len()) / 2).min(requests.len());
         let second = requests.split_off(first);
         let needs_trials = flusher.torn.len() >= TRIAL_WRITES_FROM;
         let mut failed = BTreeMap::new();
@@ -655,7 +656,7 @@ impl BufferPool {
                 flusher.spare.push(buffer);
             }
         }
-        assert!(flusher.torn.len() <= PAGES, "{} torn pages are more than a batch", flusher.torn.len());
+        assert!(flusher.torn.len() <= BATCH_PAGES, "{} torn pages are more than a batch", flusher.torn.len());
         debug_assert!(
             flusher.torn.iter().all(|torn| torn.space.durability() == Durability::Logged),
             "a page of a temporary table takes room in every batch"

@@ -39,7 +39,7 @@ pub(crate) mod test_pool;
 use arena::{Arena, FrameNo};
 pub use doublewrite::{Copies, CopyFound, Doublewrite, words};
 use frame::{DIRTY, RETIRED, UNVERIFIED, WRITING};
-pub use read_ahead::PAGES as READ_AHEAD;
+pub use read_ahead::READ_AHEAD_PAGES;
 pub use replace::with_reserved_frames;
 pub use space::{Durability, FileState, Space};
 
@@ -63,7 +63,7 @@ use crate::{
 };
 
 /// The smallest pool, in frames: enough for eight threads that split pages at the same time.
-pub const SMALLEST: usize = 64;
+pub const MIN_FRAMES: usize = 64;
 
 /// The services of lower layers that the pool uses.
 #[derive(Clone, Debug)]
@@ -288,9 +288,10 @@ impl BufferPool {
     /// # Errors
     /// [`UsageError::Option`].
     pub fn check_frames(frames: usize, most: usize, page_size: usize) -> Result<()> {
-        if frames < SMALLEST {
-            let what =
-                format!("{frames} pages are too few: give it at least {SMALLEST} pages of {page_size} bytes");
+        if frames < MIN_FRAMES {
+            let what = format!(
+                "{frames} pages are too few: give it at least {MIN_FRAMES} pages of {page_size} bytes"
+            );
             return Err(UsageError::Option { name: "buffer_pool_size", what: what.into() }.into());
         }
         for (name, pages) in [("buffer_pool_size", frames), ("buffer_pool_max_size", most)] {

@@ -32,8 +32,8 @@ use crate::{
 
 const INLINE: usize = 8;
 const SMALL: usize = 56;
-const CHUNK: usize = 512;
-const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
+const CHUNK_ENTRIES: usize = 512;
+const CHUNK_BITS: u32 = CHUNK_ENTRIES.trailing_zeros();
 /// The count of a chunk that was given up.
 const DEAD: u32 = u32::MAX;
 /// The maximum number of empty chunks that may be queued for the background worker.
@@ -47,13 +47,13 @@ type Entry = AtomicU32;
 
 struct Leaf {
     count: AtomicU32,
-    entries: [Entry; CHUNK],
+    entries: [Entry; CHUNK_ENTRIES],
 }
 
 struct Inner {
     /// The number of levels of inner nodes below this one.
     level: u32,
-    children: [Atomic<Node>; CHUNK],
+    children: [Atomic<Node>; CHUNK_ENTRIES],
 }
 
 enum Node {
@@ -114,14 +114,14 @@ fn decode(value: u32) -> Option<FrameNo> {
 }
 
 fn new_inner(level: u32, first: Shared<'_, Node>) -> Owned<Node> {
-    let inner = Inner { level, children: [const { Atomic::null() }; CHUNK] };
+    let inner = Inner { level, children: [const { Atomic::null() }; CHUNK_ENTRIES] };
     inner.children[0].store(first, Relaxed);
     Owned::new(Node::Inner(Box::new(inner)))
 }
 
 /// Returns the index of the child under an inner node of this level.
 fn child_index(level: u32, page: PageNo) -> usize {
-    (page.0 >> (CHUNK_BITS * (level + 1))) as usize % CHUNK
+    (page.0 >> (CHUNK_BITS * (level + 1))) as usize % CHUNK_ENTRIES
 }
 
 /// Returns the highest page that a tree with a root of this level can hold.
@@ -149,7 +149,7 @@ impl PageTable {
         // Only chunks need the guard: the entries before them are freed with the table only.
         let guard = &crossbeam_epoch::pin();
         let leaf = self.find(page, guard)?;
-        decode(leaf.entries[n % CHUNK].load(Acquire))
+        decode(leaf.entries[n % CHUNK_ENTRIES].load(Acquire))
     }
 
     #[inline]
@@ -204,7 +204,7 @@ impl PageTable {
             while count != DEAD {
                 match leaf.count.compare_exchange_weak(count, count + 1, AcqRel, Relaxed) {
                     Ok(_) => {
-                        let result = set(&leaf.entries[n % CHUNK]);
+                        let result = set(&leaf.entries[n % CHUNK_ENTRIES]);
                         if result.is_err() {
                             self.leave(leaf, page, empty_chunks, guard);
                         }
@@ -233,7 +233,7 @@ impl PageTable {
             return self.small.get().is_some_and(|small| unset(&small[n - INLINE]));
         }
         let Some(leaf) = self.find(page, guard) else { return false };
-        let removed = unset(&leaf.entries[n % CHUNK]);
+        let removed = unset(&leaf.entries[n % CHUNK_ENTRIES]);
         if removed {
             self.leave(leaf, page, empty_chunks, guard);
         }
@@ -341,7 +341,7 @@ impl PageTable {
                 }
             } else if let Some(leaf) = self.find(PageNo(at as u32), guard) {
                 at += 1;
-                if !entry(at - 1, &leaf.entries[n % CHUNK]) {
+                if !entry(at - 1, &leaf.entries[n % CHUNK_ENTRIES]) {
                     return Some(PageNo(at as u32));
                 }
             } else {
@@ -526,7 +526,7 @@ mod tests {
     /// Fills `count` chunks with one page each, and empties them.
     fn empty_chunks(table: &PageTable, chunks: &Arc<EmptyChunks>, count: usize) {
         for n in 0..count {
-            let (page, guard) = (PageNo((n * CHUNK + CHUNK) as u32), &crossbeam_epoch::pin());
+            let (page, guard) = (PageNo((n * CHUNK_ENTRIES + CHUNK_ENTRIES) as u32), &crossbeam_epoch::pin());
             table.insert(page, FrameNo(1), chunks, guard).unwrap();
             assert!(table.remove(page, FrameNo(1), chunks, guard));
         }

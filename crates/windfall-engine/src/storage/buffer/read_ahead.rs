@@ -17,16 +17,16 @@ use crate::{
 };
 
 /// The maximum number of pages in one batch, so that a small pool is not flooded.
-pub const PAGES: usize = 64;
+pub const READ_AHEAD_PAGES: usize = 64;
 
 impl BufferPool {
-    /// Reads those of the pages that are not in the pool: at most [`PAGES`], at most an eighth of the pool, and only as
-    /// many as get frames without a wait.
+    /// Reads those of the pages that are not in the pool: at most [`READ_AHEAD_PAGES`], at most an eighth of the pool,
+    /// and only as many as get frames without a wait.
     ///
     /// # Errors
     /// When the database is poisoned, or no frame is available. A page that cannot be read is not an error here.
     pub fn read_ahead(&self, queue: &mut dyn Queue, wanted: &[(Arc<Space>, PageNo)]) -> Result<()> {
-        let most = PAGES.min(self.limit.load(Relaxed) as usize / 8);
+        let most = READ_AHEAD_PAGES.min(self.limit.load(Relaxed) as usize / 8);
         let mut under_way: Vec<Option<(&Arc<Space>, ExclusivePage<'_>)>> = Vec::new();
         let mut requests = Vec::new();
         for (space, page) in wanted.iter().take(most) {

@@ -10,7 +10,7 @@
 //! afterwards, and a thread that shrinks the pool sets the size before it reads how many frames are in use.
 
 use super::{
-    BufferPool, SMALLEST,
+    BufferPool, MIN_FRAMES,
     arena::FrameNo,
     frame::{DIRTY, RETIRED, WRITING},
 };
@@ -40,8 +40,8 @@ impl BufferPool {
     /// When the number is out of range.
     pub fn resize(&self, frames: usize) -> Result<()> {
         let most = self.arena.count();
-        if !(SMALLEST..=most).contains(&frames) {
-            let what = format!("{frames} pages: this pool can have {SMALLEST} to {most}");
+        if !(MIN_FRAMES..=most).contains(&frames) {
+            let what = format!("{frames} pages: this pool can have {MIN_FRAMES} to {most}");
             return Err(UsageError::Option { name: "buffer_pool_size", what: what.into() }.into());
         }
         let frames = frames as u32;

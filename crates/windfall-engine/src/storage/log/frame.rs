@@ -22,7 +22,7 @@ pub(super) const HEADER: usize = 24;
 /// Frames begin at multiples of this, in bytes.
 pub(super) const ALIGN: u64 = 8;
 /// The maximum length of a frame, in bytes: bounds what a damaged length can make a reader allocate.
-pub(super) const MAX_FRAME: usize = 64 << 20;
+pub(super) const MAX_FRAME_BYTES: usize = 64 << 20;
 /// The size of a block that is sealed with a checksum (segment header, control slot).
 pub(super) const BLOCK: usize = 4096;
 /// The lag value that states nothing.
@@ -55,7 +55,7 @@ pub(super) struct Header {
 impl Header {
     /// Returns the header of this payload. The caller has bounded its length.
     pub(super) fn new(seed: Seed, lsn: Lsn, incarnation: u32, durable: Lsn, payload: &[u8]) -> Self {
-        debug_assert!(HEADER + payload.len() <= MAX_FRAME, "the frame is too long for every reader");
+        debug_assert!(HEADER + payload.len() <= MAX_FRAME_BYTES, "the frame is too long for every reader");
         debug_assert!(lsn.0.is_multiple_of(ALIGN), "a frame begins at a multiple of 8");
         let lag = u32::try_from(lsn.0.saturating_sub(durable.0) / ALIGN).unwrap_or(NO_STATEMENT);
         let len = (HEADER + payload.len()) as u32;
@@ -86,7 +86,7 @@ impl Header {
             incarnation: third as u32,
             lag: (third >> 32) as u32,
         };
-        let possible = (HEADER..=MAX_FRAME).contains(&(header.len as usize));
+        let possible = (HEADER..=MAX_FRAME_BYTES).contains(&(header.len as usize));
         (possible && lsn.is_multiple_of(ALIGN) && lsn.checked_add(header.span() as u64).is_some())
             .then_some(header)
     }

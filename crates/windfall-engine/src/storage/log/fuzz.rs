@@ -153,7 +153,7 @@ fn read(mut reader: LogReader) -> (Vec<Group>, Option<Lsn>) {
 /// Reads segments with frames, some of them damaged, under any control record.
 pub fn stream(data: &[u8]) {
     if let Some(header) = Header::decode(data) {
-        assert!(header.span() <= frame::MAX_FRAME + 8);
+        assert!(header.span() <= frame::MAX_FRAME_BYTES + 8);
         let _ = (header.holds(Seed::new(&UUID), data), header.durable());
     }
     let mut input = Input(data);

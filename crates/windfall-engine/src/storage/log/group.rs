@@ -13,7 +13,7 @@ use core::cell::Cell;
 
 use super::{
     Log,
-    frame::{self, HEADER, Header, MAX_FRAME},
+    frame::{self, HEADER, Header, MAX_FRAME_BYTES},
 };
 use crate::{
     error::{Owner, Result, UsageError},
@@ -100,7 +100,7 @@ impl Log {
 
     /// Returns the maximum payload of one group, in bytes.
     pub fn max_group(&self) -> usize {
-        (self.ring.capacity() as usize / 4).min(MAX_FRAME) - HEADER
+        (self.ring.capacity() as usize / 4).min(MAX_FRAME_BYTES) - HEADER
     }
 
     /// Returns an error for a payload that is too long for a group. A caller with unbounded payloads must call this

@@ -71,7 +71,7 @@ use ring::Ring;
 pub use segments::segment_of;
 use segments::{Geometry, Segments};
 use space::Blocker;
-pub use space::{LogReservation, OVERHEAD};
+pub use space::{LOG_OVERHEAD_BYTES, LogReservation};
 use writer::Writer;
 
 use crate::{

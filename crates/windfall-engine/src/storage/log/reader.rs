@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The maximum length of one read, in bytes.
-const CHUNK: usize = 1 << 20;
+const WINDOW_BYTES: usize = 1 << 20;
 
 /// A reader of the log.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl LogReader {
                 }
                 self.entered = Some(number);
             }
-            read_on(self.disk.as_ref(), self.geometry, next, CHUNK, &mut self.buffer)?;
+            read_on(self.disk.as_ref(), self.geometry, next, WINDOW_BYTES, &mut self.buffer)?;
             if next.0 == self.base.0 + self.buffer.len() as u64 {
                 return Ok(false);
             }
@@ -242,7 +242,7 @@ impl LogReader {
     /// Searches above this position for a frame that proves that the log was durable beyond it. A frame in a segment
     /// with a bad header is proof as well: the header was durable before any frame of the segment was written.
     fn proof(&self) -> Result<Option<Lsn>> {
-        let mut window = vec![0; CHUNK + HEADER];
+        let mut window = vec![0; WINDOW_BYTES + HEADER];
         let mut frame = Vec::new();
         for file in self.disk.list(Folder::Log)? {
             let FileName::Log(number) = file else { continue };
@@ -274,7 +274,7 @@ impl LogReader {
                         return Ok(header.durable().max(Some(lsn)));
                     }
                 }
-                at.0 += CHUNK as u64;
+                at.0 += WINDOW_BYTES as u64;
             }
         }
         Ok(None)
@@ -319,7 +319,7 @@ static ZEROS: [u8; BLOCK + HEADER] = [0; BLOCK + HEADER];
 /// Returns where in these bytes, which begin at `at`, a frame may begin: its LSN is in its header. Most of what lies
 /// above the end of the log was never written, and a block of zeros holds none.
 fn candidates(window: &[u8], at: Lsn) -> impl Iterator<Item = usize> {
-    let starts = window.len().saturating_sub(HEADER - 1).min(CHUNK);
+    let starts = window.len().saturating_sub(HEADER - 1).min(WINDOW_BYTES);
     let blocks = (0..starts).step_by(BLOCK).filter(move |block| {
         // The field of a header that begins in this block may be in the next one.
         let block = &window[*block..(block + BLOCK + HEADER).min(window.len())];
@@ -341,7 +341,7 @@ fn read_on(
 ) -> Result<(), DiskError> {
     let had = out.len();
     // Bounds the memory: one chunk at a time, whatever length a frame claims.
-    out.resize(had + at_most.min(CHUNK).min(geometry.left(at) as usize), 0);
+    out.resize(had + at_most.min(WINDOW_BYTES).min(geometry.left(at) as usize), 0);
     let read = read_into(disk, geometry, at, &mut out[had..]);
     out.truncate(had + read.as_ref().map_or(0, |n| *n));
     read.map(drop)

@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** The decoder accepts any bytes and never panics. A page record names its page; consecutive changes
 //! of one page repeat only a byte. A thread keeps a buffer for its next group: after its first group, one of at most
-//! [`GROUP`] bytes requests no memory.
+//! [`GROUP_BUFFER_BYTES`] bytes requests no memory.
 
 use core::{cell::Cell, mem};
 use std::borrow::Cow;
@@ -85,7 +85,7 @@ const TRX_TABLE: u8 = 8;
 const TRX_PREPARE: u8 = 9;
 
 /// The size of a thread's buffer, in bytes: it suffices for most groups, and for the drop of a table with 60 indexes.
-const GROUP: usize = 1024;
+const GROUP_BUFFER_BYTES: usize = 1024;
 /// The largest buffer that a thread keeps for its next group, in bytes.
 const LARGEST_KEPT: usize = 4096;
 
@@ -122,7 +122,7 @@ impl GroupWriter {
         if self.bytes.capacity() == 0 {
             self.bytes = SPARE.try_with(Cell::take).unwrap_or_default();
             debug_assert!(self.bytes.is_empty(), "the kept buffer has records of another group");
-            self.bytes.reserve(GROUP);
+            self.bytes.reserve(GROUP_BUFFER_BYTES);
         }
         &mut self.bytes
     }
@@ -194,7 +194,7 @@ impl Drop for GroupWriter {
         }
         if bytes.capacity() > LARGEST_KEPT {
             // This large group requests the buffer of the next one, too.
-            bytes = Vec::with_capacity(GROUP);
+            bytes = Vec::with_capacity(GROUP_BUFFER_BYTES);
         }
         bytes.clear();
         debug_assert!(bytes.capacity() <= LARGEST_KEPT, "a thread keeps a large buffer");
@@ -356,7 +356,7 @@ mod tests {
             assert_eq!(writer.bytes().as_ptr(), kept, "the next group has another buffer");
             drop(writer);
             assert!(
-                (GROUP..=LARGEST_KEPT).contains(&capacity),
+                (GROUP_BUFFER_BYTES..=LARGEST_KEPT).contains(&capacity),
                 "{capacity} bytes kept after a group of {size}"
             );
         }

@@ -45,9 +45,9 @@ use crate::{
 const MAGIC: &[u8; 8] = b"WINDLOG1";
 const VERSION: u32 = 1;
 /// Segments below the low-water mark kept for recycling; more are removed.
-const KEPT: usize = 2;
+const SEGMENTS_TO_RECYCLE: usize = 2;
 /// The maximum length of one rewrite, in bytes.
-const CHUNK: u64 = 1 << 20;
+const REWRITE_BYTES: u64 = 1 << 20;
 
 /// The arithmetic of positions.
 #[derive(Clone, Copy, Debug)]
@@ -157,7 +157,7 @@ fn write_again(disk: &dyn Disk, geometry: Geometry, from: Lsn, end: Lsn) -> Resu
     let (mut at, mut bytes) = (from, Vec::new());
     while at < end {
         let (file, offset) = (FileName::Log(geometry.number(at)), geometry.offset(at));
-        bytes.resize((end.0 - at.0).min(geometry.left(at)).min(CHUNK) as usize, 0);
+        bytes.resize((end.0 - at.0).min(geometry.left(at)).min(REWRITE_BYTES) as usize, 0);
         let read = disk.read(file, offset, &mut bytes)?;
         if read < bytes.len() {
             return Err(DiskError::Missing { path: disk.path(file) });
@@ -315,7 +315,7 @@ impl Segments {
     /// removed moves to the end of the list: it is recycled, or removed later.
     pub(super) fn remove_one(&self) -> Result<bool> {
         let mut files = self.files.lock();
-        if files.retired.len() <= KEPT {
+        if files.retired.len() <= SEGMENTS_TO_RECYCLE {
             return Ok(false);
         }
         let number = files.retired.remove(0);

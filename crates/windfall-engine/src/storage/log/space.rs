@@ -11,20 +11,20 @@
 //!
 //! **Invariants.** The low-water mark only rises, and only after the control file records it. A step of the background
 //! worker makes or removes at most one file, or syncs once. The prepared segments reach beyond the log's end by all
-//! outstanding reservations, and, when an ordinary reservation is made, by [`KEPT`] bytes more. Only work that makes
-//! room uses those bytes, and it reserves little; half of them may go to rollback ([`Log::admit_rollback`]). A
-//! reservation counts in full until it is dropped, so bytes appended under it count twice for a while. The reservation
-//! of a change includes what its rollback appends, and lasts until the change has ended: rollback requests nothing.
-//! Long data, the pages of long values and of nodes that are split or merged, is reserved for each mini-transaction
-//! separately.
+//! outstanding reservations, and, when an ordinary reservation is made, by [`EMERGENCY_RESERVE_BYTES`] bytes more. Only
+//! work that makes room uses those bytes, and it reserves little; half of them may go to rollback
+//! ([`Log::admit_rollback`]). A reservation counts in full until it is dropped, so bytes appended under it count twice
+//! for a while. The reservation of a change includes what its rollback appends, and lasts until the change has ended:
+//! rollback requests nothing. Long data, the pages of long values and of nodes that are split or merged, is reserved
+//! for each mini-transaction separately.
 //!
 //! | request | waits for the low-water mark | bytes that must be left beyond the reservations |
 //! | --- | --- | --- |
-//! | [`Log::admit`]: changes, loads, purge | yes | [`KEPT`] |
-//! | [`Log::admit_now`]: small work on which the low-water mark depends | no | [`KEPT`] |
-//! | [`Log::reserve`]: more, for an operation that was admitted | no | [`KEPT`] |
-//! | [`Log::try_reserve`]: the same, if the segments are prepared | no | [`KEPT`] |
-//! | [`Log::admit_rollback`]: rollback without a reservation, if [`Log::admit`] has failed | no | half of [`KEPT`] |
+//! | [`Log::admit`]: changes, loads, purge | yes | [`EMERGENCY_RESERVE_BYTES`] |
+//! | [`Log::admit_now`]: small work on which the low-water mark depends | no | [`EMERGENCY_RESERVE_BYTES`] |
+//! | [`Log::reserve`]: more, for an operation that was admitted | no | [`EMERGENCY_RESERVE_BYTES`] |
+//! | [`Log::try_reserve`]: the same, if the segments are prepared | no | [`EMERGENCY_RESERVE_BYTES`] |
+//! | [`Log::admit_rollback`]: rollback without a reservation, if [`Log::admit`] has failed | no | half of [`EMERGENCY_RESERVE_BYTES`] |
 //! | [`Log::admit_freeing`]: drops, checkpoints, records of what is done already | no | none |
 
 use core::time::Duration;
@@ -44,18 +44,18 @@ use crate::{
 };
 
 /// Above this pressure operations are throttled, in percent.
-const CROWDED: u64 = 85;
+const THROTTLE_PERCENT: u64 = 85;
 /// The pause for each percent above it.
 const PAUSE_PER_PERCENT: Duration = Duration::from_micros(100);
 /// Bytes kept beyond all reservations for work that makes room: drops, checkpoints.
-const KEPT: u64 = 64 << 10;
+const EMERGENCY_RESERVE_BYTES: u64 = 64 << 10;
 /// Log for a change in addition to its keys and values, in bytes: records of the transaction, undo slices that it
 /// makes, headers.
-pub const OVERHEAD: u64 = 4 << 10;
+pub const LOG_OVERHEAD_BYTES: u64 = 4 << 10;
 /// Bytes of a marker frame.
-const MARKER: u64 = frame::span(0) as u64;
+const MARKER_BYTES: u64 = frame::span(0) as u64;
 /// The interval at which the log is synced when commits do not sync it.
-const SECOND: Duration = Duration::from_secs(1);
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The error that blocks the log, if any.
 #[derive(Debug)]
@@ -225,7 +225,7 @@ impl Log {
     /// Throttles operations before the log is full, each a little, so that the work that makes room keeps up and no
     /// operation waits for long.
     fn throttle(&self) {
-        let excess = || self.pressure().saturating_sub(CROWDED) as u32;
+        let excess = || self.pressure().saturating_sub(THROTTLE_PERCENT) as u32;
         if excess() > 0 {
             let pause = PAUSE_PER_PERCENT * excess();
             self.env.wait_for(&self.room, pause, &mut || excess() == 0 || self.health.is_poisoned());
@@ -256,7 +256,7 @@ impl Log {
     /// # Errors
     /// As [`Log::admit_freeing`].
     pub fn admit_rollback(&self, bytes: u64) -> Result<LogReservation<'_>> {
-        self.reserve_before(bytes, KEPT / 2)
+        self.reserve_before(bytes, EMERGENCY_RESERVE_BYTES / 2)
     }
 
     /// Reserves this many bytes for an operation that has been admitted. A caller that reserves more may hold latches:
@@ -265,7 +265,7 @@ impl Log {
     /// # Errors
     /// When no segment can be made for them; the failure that poisoned the database.
     pub fn reserve(&self, bytes: u64) -> Result<LogReservation<'_>> {
-        self.reserve_before(bytes, KEPT)
+        self.reserve_before(bytes, EMERGENCY_RESERVE_BYTES)
     }
 
     /// Reserves bytes and makes sure that the segments for them exist. The worker prepares segments ahead. Where it is
@@ -300,7 +300,7 @@ impl Log {
     /// The failure that poisoned the database.
     pub fn try_reserve(&self, bytes: u64) -> Result<Option<LogReservation<'_>>> {
         self.health.check()?;
-        let (reservation, last) = self.count_reservation(bytes, KEPT);
+        let (reservation, last) = self.count_reservation(bytes, EMERGENCY_RESERVE_BYTES);
         Ok(self.segments.is_ready(last).then_some(reservation))
     }
 
@@ -342,10 +342,10 @@ impl Log {
     /// second.
     pub fn step(&self) -> Next {
         if self.health.is_poisoned() {
-            return Next::Idle(SECOND);
+            return Next::Idle(SYNC_INTERVAL);
         }
         let number = |behind| self.segments.geometry().number(Lsn(self.end().0 + behind));
-        let ahead = (number(0) + 1).max(number(self.reserved_bytes() + KEPT));
+        let ahead = (number(0) + 1).max(number(self.reserved_bytes() + EMERGENCY_RESERVE_BYTES));
         match self.segments.prepare(ahead) {
             Ok(prepared) => {
                 self.set_obstacle(&self.unprepared, None);
@@ -380,8 +380,8 @@ impl Log {
     fn every_second(&self) -> Next {
         // A clock that jumps forwards or backwards does not keep the log from becoming durable.
         let since = self.env.now().abs_diff(Duration::from_nanos(self.last_sync_at.load(Relaxed)));
-        if since < SECOND {
-            return Next::Idle(SECOND.checked_sub(since).unwrap_or(SECOND));
+        if since < SYNC_INTERVAL {
+            return Next::Idle(SYNC_INTERVAL.checked_sub(since).unwrap_or(SYNC_INTERVAL));
         }
         let done = if self.end() > self.durable() {
             self.sync_to(self.end())
@@ -393,14 +393,14 @@ impl Log {
         if let Err(error) = done {
             tracing::error!(%error, "the log could not be synced");
         }
-        Next::Idle(SECOND)
+        Next::Idle(SYNC_INTERVAL)
     }
 
     /// Appends a marker and writes it. If there is no room for it, none is needed: it only strengthens the proof.
     fn mark(&self) -> Result<()> {
-        let Ok(_room) = self.admit_freeing(MARKER) else { return self.health.check() };
+        let Ok(_room) = self.admit_freeing(MARKER_BYTES) else { return self.health.check() };
         let (start, end) = self.begin_group().append(&[])?;
-        debug_assert!(end.0 - start.0 == MARKER, "a marker is larger than its reservation");
+        debug_assert!(end.0 - start.0 == MARKER_BYTES, "a marker is larger than its reservation");
         self.marked.fetch_max(end.0, SeqCst);
         self.write_to(end)
     }

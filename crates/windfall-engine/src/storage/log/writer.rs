@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// The maximum length of one write, in bytes.
-const CHUNK: u64 = 1 << 20;
+const WRITE_BYTES: u64 = 1 << 20;
 /// The longest that a leader waits for other committers.
 const GATHER_MAX: Duration = Duration::from_millis(1);
 /// When waiting for other committers was useless again and again, one sync in 64 still tries.
@@ -255,7 +255,7 @@ impl Log {
         while at < upto {
             let number = geometry.number(at);
             self.segments.ready(number)?;
-            let bytes = (upto.0 - at.0).min(geometry.left(at)).min(CHUNK) as usize;
+            let bytes = (upto.0 - at.0).min(geometry.left(at)).min(WRITE_BYTES) as usize;
             debug_assert!(bytes > 0 && bytes.is_multiple_of(8), "a write is some whole words of the ring");
             debug_assert!(
                 writer.unsynced.last().is_none_or(|last| *last <= number),

@@ -49,7 +49,7 @@ use crate::{
 };
 
 /// Bytes of changes collected before their pages are visited: each page of a batch is visited once.
-const BATCH: usize = 32 << 20;
+const REPLAY_BATCH_BYTES: usize = 32 << 20;
 
 /// The progress of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,7 +259,7 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                 Record::TrxEnd { trx, .. } => scan.end_trx(trx),
             }
         }
-        if end.0 - reported > BATCH as u64 {
+        if end.0 - reported > REPLAY_BATCH_BYTES as u64 {
             reported = end.0;
             progress(Progress { phase: Phase::Scan, done: end.0 - control.low_water_mark.0, total: 0 });
         }
@@ -460,7 +460,7 @@ fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usi
         for Completion { token, result, buffer } in queue.complete(true) {
             match result {
                 Ok(()) => {}
-                Err(error @ (DiskError::Panicked { .. } | DiskError::Crashed)) => return Err(error.into()),
+                Err(error @ (DiskError::Panicked { .. } | DiskError::Released)) => return Err(error.into()),
                 Err(error) => drop(refused.insert(token as usize, (error, buffer))),
             }
         }
@@ -536,7 +536,7 @@ fn replay(
                 replay.collect(id, start, end, &op);
             }
         }
-        if replay.bytes.len() >= BATCH {
+        if replay.bytes.len() >= REPLAY_BATCH_BYTES {
             replay.apply()?;
             progress(Progress { phase: Phase::Replay, done: end.0 - control.low_water_mark.0, total });
         }
@@ -590,7 +590,7 @@ impl Replay<'_> {
                 Err(error) => self.lose(id.space, error)?,
             }
         }
-        for batch in work.chunks(crate::buffer::READ_AHEAD) {
+        for batch in work.chunks(crate::buffer::READ_AHEAD_PAGES) {
             let reads: Vec<_> =
                 batch.iter().filter(|w| !w.2).map(|(space, id, ..)| (space.clone(), id.page)).collect();
             self.pool.read_ahead(&mut *self.queue, &reads)?;

@@ -32,15 +32,15 @@ use crate::{
 /// The smallest and the largest piece.
 const PIECES: core::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 /// The pause between pieces under load: even with the smallest piece at least 32 MB per second are freed.
-const PAUSE: Duration = Duration::from_millis(25);
+const PIECE_PAUSE: Duration = Duration::from_millis(25);
 /// The pause with nothing to do.
-const IDLE: Duration = Duration::from_millis(500);
+const IDLE_PAUSE: Duration = Duration::from_millis(500);
 /// A sync that takes more than this percentage of the usual longest sync counts as slowed down by the deletion.
 const SLOW_SYNC_PERCENT: u32 = 150;
 /// The log counts as quiet if no thread has written for this long.
-const QUIET: Duration = Duration::from_millis(250);
+const QUIET_AFTER: Duration = Duration::from_millis(250);
 /// The minimum that the removal of a file counts, in bytes.
-const NAME: u64 = 64 << 10;
+const MIN_FILE_BYTES: u64 = 64 << 10;
 /// With less free space than this, in percent, deletion is not throttled.
 const SHORT_PERCENT: u64 = 5;
 /// The number of new files of which a step reads the length.
@@ -176,20 +176,20 @@ impl Deleter {
     /// Runs one step.
     pub fn step(&self) -> Next {
         if self.pool.context().health.is_poisoned() {
-            return Next::Idle(IDLE);
+            return Next::Idle(IDLE_PAUSE);
         }
         self.read_lengths();
         let first = self.queue.lock().pop_front();
         let Some(mut pending_file) = first else {
             self.sample_idle();
-            return Next::Idle(IDLE);
+            return Next::Idle(IDLE_PAUSE);
         };
         let log = &self.pool.context().log;
         if let Some(dropped) = pending_file.dropped.filter(|dropped| *dropped > log.durable()) {
             // If the log is under pressure, it needs this drop to be durable: it is synced now.
             let synced = log.pressure() < 50 || log.sync_to(dropped).is_ok();
             self.queue.lock().push_back(pending_file);
-            return Next::Idle(if synced { PAUSE } else { IDLE });
+            return Next::Idle(if synced { PIECE_PAUSE } else { IDLE_PAUSE });
         }
         match self.cut(&mut pending_file) {
             Ok(true) => {
@@ -211,7 +211,7 @@ impl Deleter {
             Err(error) => {
                 tracing::warn!(%error, "a dropped tablespace's file could not be deleted yet");
                 self.queue.lock().push_back(pending_file);
-                Next::Idle(IDLE)
+                Next::Idle(IDLE_PAUSE)
             }
         }
     }
@@ -306,7 +306,7 @@ impl Pace {
 
     /// Counts a file of `bytes` bytes that was removed. Returns whether the files since the last pause make a piece.
     fn count_removed(&mut self, bytes: u64) -> bool {
-        self.gone += bytes.max(NAME);
+        self.gone += bytes.max(MIN_FILE_BYTES);
         self.gone >= self.piece
     }
 
@@ -318,7 +318,7 @@ impl Pace {
         let is_quiet = sync.is_zero() && !writes;
         self.quiet_since = is_quiet.then(|| self.quiet_since.unwrap_or(load.now));
         let quiet_for = self.quiet_since.map_or(Duration::ZERO, |since| load.now.saturating_sub(since));
-        if load.short_of_space || quiet_for >= QUIET {
+        if load.short_of_space || quiet_for >= QUIET_AFTER {
             self.piece = (self.piece * 2).min(*PIECES.end());
             return Next::Again;
         }
@@ -332,7 +332,7 @@ impl Pace {
         };
         // Under load the pieces stay small: a sync waits for the whole of one.
         self.piece = piece.clamp(*PIECES.start(), *PIECES.start() * 4);
-        Next::Idle(PAUSE)
+        Next::Idle(PIECE_PAUSE)
     }
 
     /// Measures the usual sync time, with nothing to delete.
@@ -422,12 +422,12 @@ mod tests {
     fn the_pace_follows_what_others_feel() {
         let mut pace = Pace::new();
         // Nothing is known yet, and the log is synced: the smallest pieces, and still at least 32 MB per second.
-        assert!(matches!(pace.after(synced(MS)), Next::Idle(PAUSE)));
+        assert!(matches!(pace.after(synced(MS)), Next::Idle(PIECE_PAUSE)));
         assert_eq!(pace.piece, *PIECES.start());
-        assert!(*PIECES.start() as f64 / PAUSE.as_secs_f64() > 32e6);
+        assert!(*PIECES.start() as f64 / PIECE_PAUSE.as_secs_f64() > 32e6);
         (0..20).for_each(|_| pace.sample_idle(synced(2 * MS)));
         for _ in 0..20 {
-            assert!(matches!(pace.after(synced(2 * MS)), Next::Idle(PAUSE)));
+            assert!(matches!(pace.after(synced(2 * MS)), Next::Idle(PIECE_PAUSE)));
         }
         assert_eq!(pace.piece, *PIECES.start() * 4, "no sync is slow");
         let _ = pace.after(synced(10 * MS));
@@ -440,15 +440,15 @@ mod tests {
         pace.sample_idle(synced(MS));
         let quiet = |now| LoadSample { now, ..LoadSample::default() };
         assert!(
-            matches!(pace.after(quiet(MS)), Next::Idle(PAUSE)),
+            matches!(pace.after(quiet(MS)), Next::Idle(PIECE_PAUSE)),
             "that may be a pause between two commits"
         );
-        assert!(matches!(pace.after(quiet(QUIET)), Next::Idle(PAUSE)));
+        assert!(matches!(pace.after(quiet(QUIET_AFTER)), Next::Idle(PIECE_PAUSE)));
         for _ in 0..10 {
-            assert!(matches!(pace.after(quiet(QUIET + MS)), Next::Again));
+            assert!(matches!(pace.after(quiet(QUIET_AFTER + MS)), Next::Again));
         }
         assert_eq!(pace.piece, *PIECES.end());
-        assert!(matches!(pace.after(synced(MS)), Next::Idle(PAUSE)));
+        assert!(matches!(pace.after(synced(MS)), Next::Idle(PIECE_PAUSE)));
         assert_eq!(pace.piece, *PIECES.start() * 4);
         for _ in 0..10 {
             let short = LoadSample { short_of_space: true, ..synced(50 * MS) };
@@ -466,10 +466,10 @@ mod tests {
             let seen = LoadSample {
                 longest_sync: 2 * MS * (look % 2),
                 log_end: Lsn(u64::from(look.div_ceil(2))),
-                now: PAUSE * look,
+                now: PIECE_PAUSE * look,
                 short_of_space: false,
             };
-            assert!(matches!(pace.after(seen), Next::Idle(PAUSE)), "look {look}");
+            assert!(matches!(pace.after(seen), Next::Idle(PIECE_PAUSE)), "look {look}");
             assert!(pace.piece <= *PIECES.start() * 4);
         }
     }
@@ -481,7 +481,7 @@ mod tests {
         pace.sample_idle(synced(MS));
         for end in 1..100 {
             let seen = LoadSample { log_end: Lsn(end.into()), now: 100 * MS * end, ..LoadSample::default() };
-            assert!(matches!(pace.after(seen), Next::Idle(PAUSE)));
+            assert!(matches!(pace.after(seen), Next::Idle(PIECE_PAUSE)));
             assert!(pace.piece <= *PIECES.start() * 4);
         }
     }
@@ -490,7 +490,7 @@ mod tests {
     fn small_files_go_as_many_at_a_time_as_make_a_piece() {
         let mut pace = Pace::new();
         let count = |pace: &mut Pace, bytes| (1..1000).find(|_| pace.count_removed(bytes)).unwrap();
-        assert_eq!(count(&mut pace, 0), *PIECES.start() / NAME);
+        assert_eq!(count(&mut pace, 0), *PIECES.start() / MIN_FILE_BYTES);
         let _ = pace.after(synced(MS));
         assert_eq!(count(&mut pace, *PIECES.start() / 4), 4);
         let _ = pace.after(synced(MS));

@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// The length of the first turn.
-const FIRST: Duration = Duration::from_millis(100);
+const FIRST_TURN: Duration = Duration::from_millis(100);
 /// The interval at which other work is called, and the minimum length of a turn. If transactions always overlap because
 /// nothing makes them wait, a shorter turn might never succeed.
-const STEP: Duration = Duration::from_millis(50);
+const TURN_STEP: Duration = Duration::from_millis(50);
 
 /// A wait that is ended even if `between` fails or panics: others would wait for it forever otherwise.
 struct WaitUnderWay<'a> {
@@ -77,7 +77,7 @@ impl LockManager {
         warn_of_own(&taken);
         drop(Held::take(Rank::Row));
         let began = self.env.now();
-        let mut turn = FIRST;
+        let mut turn = FIRST_TURN;
         loop {
             if self.step(|table| table.take_or_join(me, wanted.clone(), began))? {
                 return Ok(());
@@ -103,7 +103,7 @@ impl LockManager {
         let mut has_more = false;
         let mut wait = |at_most: Duration| {
             let left = until.saturating_sub(self.env.now());
-            let step = if has_more { Duration::ZERO } else { STEP };
+            let step = if has_more { Duration::ZERO } else { TURN_STEP };
             self.env.wait_unhindered(me.event(), at_most.min(left).min(step), &mut || me.is_settled());
             between().map(|more| {
                 has_more = more;
@@ -111,7 +111,7 @@ impl LockManager {
             })
         };
         loop {
-            let end = self.env.now().saturating_add((*turn).min(longest.max(STEP)));
+            let end = self.env.now().saturating_add((*turn).min(longest.max(TURN_STEP)));
             while self.env.now() < end {
                 if wait(end.saturating_sub(self.env.now()))? {
                     return Ok(());
@@ -120,7 +120,7 @@ impl LockManager {
             *turn = turn.saturating_mul(2);
             let before = self.step(|table| table.set_yielding(me.id(), true));
             loop {
-                if wait(STEP)? {
+                if wait(TURN_STEP)? {
                     return Ok(());
                 }
                 let now = self.table.lock().blockers(me.id());

@@ -106,7 +106,7 @@ struct ActiveTable {
 impl Running {
     /// Returns the bytes that its name takes in a checkpoint's record.
     fn log_of_name(&self) -> usize {
-        self.prepared.as_ref().map_or(0, |name| LOG_OF_ONE + name.len())
+        self.prepared.as_ref().map_or(0, |name| LOG_BYTES_PER_TRX + name.len())
     }
 }
 
@@ -120,7 +120,7 @@ impl Pinned {
 impl ActiveTable {
     /// Refuses more transactions than a checkpoint can log.
     fn check_room(&self, more: usize, most: usize) -> Result<()> {
-        let bytes = LOG_OF_ONE * self.running.len() + self.names + more;
+        let bytes = LOG_BYTES_PER_TRX * self.running.len() + self.names + more;
         if bytes <= most {
             return Ok(());
         }
@@ -129,7 +129,7 @@ impl ActiveTable {
 }
 
 /// Bytes of a checkpoint's record per transaction, in addition to its name if it is prepared.
-const LOG_OF_ONE: usize = 16;
+const LOG_BYTES_PER_TRX: usize = 16;
 
 /// The table of active transactions.
 #[derive(Debug)]
@@ -222,7 +222,7 @@ impl Active {
     ) -> Result<()> {
         let mut table = self.table.lock();
         if let Some(name) = name {
-            table.check_room(LOG_OF_ONE + name.len(), most)?;
+            table.check_room(LOG_BYTES_PER_TRX + name.len(), most)?;
         }
         assert!(table.running.contains_key(&trx), "a transaction is prepared while it is active");
         if let Some(running) = table.running.get_mut(&trx) {

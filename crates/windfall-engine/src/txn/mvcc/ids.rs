@@ -20,9 +20,9 @@ use crate::{
 };
 
 /// The number of ids by which a ceiling rises.
-const BLOCK: u64 = 65_536;
+const IDS_PER_CEILING: u64 = 65_536;
 /// An upper bound of the log that a ceiling record takes, in bytes.
-const RECORD: u64 = 4096;
+const CEILING_RECORD_BYTES: u64 = 4096;
 
 #[derive(Debug)]
 struct Counter {
@@ -105,10 +105,10 @@ impl Ids {
         }
         // A log without space is reported before a ceiling is raised. The holder of the mutex does not wait for log
         // space, because drops need ids, too.
-        let _room = self.pool.context().log.admit_freeing(RECORD)?;
+        let _room = self.pool.context().log.admit_freeing(CEILING_RECORD_BYTES)?;
         for counter in both {
             if counter.is_short() {
-                counter.ceiling.fetch_add(BLOCK, SeqCst);
+                counter.ceiling.fetch_add(IDS_PER_CEILING, SeqCst);
             }
         }
         let (space, trx) = self.ceilings();
@@ -158,7 +158,7 @@ mod tests {
     use crate::env::RealEnv;
 
     /// Takes more than a block, so that the ceiling rises.
-    const MANY: u64 = BLOCK + BLOCK / 2;
+    const MANY: u64 = IDS_PER_CEILING + IDS_PER_CEILING / 2;
 
     #[test]
     fn no_id_is_repeated_over_any_number_of_crashes() {

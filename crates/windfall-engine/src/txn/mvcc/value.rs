@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The number of first bytes of a value that index keys are made of.
-pub const INDEXED: usize = 64 << 10;
+pub const INDEXED_BYTES: usize = 64 << 10;
 
 pub(in crate::txn) fn overflow_ref(tree: &Tree, stored: &[u8]) -> Result<OverflowRef> {
     OverflowRef::from_bytes(stored).ok_or_else(|| {
@@ -47,12 +47,12 @@ pub fn resolve(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) 
     if header.is_overflow() { long_value(tree, key, header, out, None) } else { Ok(true) }
 }
 
-/// As [`resolve`], but reads only the [`INDEXED`] first bytes of a long value: those that index keys are made of.
+/// As [`resolve`], but reads only the [`INDEXED_BYTES`] first bytes of a long value: those that index keys are made of.
 ///
 /// # Errors
 /// As [`get`].
 pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) -> Result<bool> {
-    if header.is_overflow() { long_value(tree, key, header, out, Some(INDEXED)) } else { Ok(true) }
+    if header.is_overflow() { long_value(tree, key, header, out, Some(INDEXED_BYTES)) } else { Ok(true) }
 }
 
 /// Replaces the stored value of an entry by the first bytes of the row's value, regardless of the entry's present
@@ -61,7 +61,7 @@ pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut V
 /// # Errors
 /// As [`get`]; a chain that is gone.
 pub fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) -> Result<()> {
-    if header.is_overflow() { follow(tree, out, Some(INDEXED)) } else { Ok(()) }
+    if header.is_overflow() { follow(tree, out, Some(INDEXED_BYTES)) } else { Ok(()) }
 }
 
 /// As [`get`], but reads only the first bytes of a long value, for index keys. Returns the entry's header, whether it
@@ -72,7 +72,7 @@ pub fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) -> Result
 pub fn get_indexed(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
     let Some(header) = tree.get_into(key, out)? else { return Ok(None) };
     if !header.is_deleted() && header.is_overflow() {
-        long_value(tree, key, header, out, Some(INDEXED))?;
+        long_value(tree, key, header, out, Some(INDEXED_BYTES))?;
     }
     Ok(Some(header))
 }

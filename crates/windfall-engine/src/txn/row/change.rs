@@ -14,8 +14,8 @@
 //! more under the latch of the leaf: a transaction that locks a range and then reads the leaf finds the entry, or the
 //! writer has found the range lock.
 //!
-//! Index keys are made of the first bytes of a value, at most `INDEXED`, regardless of its length: so the change of a
-//! long value needs no more memory than that of a short one.
+//! Index keys are made of the first bytes of a value, at most `INDEXED_BYTES`, regardless of its length: so the change
+//! of a long value needs no more memory than that of a short one.
 
 use std::borrow::Cow;
 

@@ -29,7 +29,7 @@ use crate::{
 
 /// Bytes of log for the change of a clustered entry, in addition to its key and value and the undo record: the
 /// operation, and the records of the begin and the end of the transaction.
-const LOG_PER_CHANGE: usize = 256;
+const LOG_BYTES_PER_CHANGE: usize = 256;
 
 /// The stored form of a new value.
 #[derive(Clone, Copy)]
@@ -167,7 +167,7 @@ impl<'t> ClusteredChange<'_, 't> {
         let place = tail.prepare(&mut mtr, record.len())?;
         // The undo record names every touched entry: with many indexes or long keys that may be much.
         let stored = new.map_or(0, |new| new.bytes.len());
-        let group = LOG_PER_CHANGE + key.len() + stored + record.len() + place.log_overhead();
+        let group = LOG_BYTES_PER_CHANGE + key.len() + stored + record.len() + place.log_overhead();
         if target.durability() == Durability::Logged {
             mtr.check_may_log(group)?;
         }

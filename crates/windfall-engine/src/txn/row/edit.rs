@@ -12,7 +12,7 @@ use crate::{
     error::{Owner, Result, UsageError},
     ids::SpaceId,
     tree::OverflowRef,
-    txn::mvcc::value::INDEXED,
+    txn::mvcc::value::INDEXED_BYTES,
 };
 
 /// The precondition of a write.
@@ -96,7 +96,7 @@ impl<'v> Edit<'v> {
     /// Reads the first bytes of a source.
     pub(super) fn begin(&mut self) -> Result<()> {
         if let (Some((Value::Source { length, source }, _)), None) = (&mut self.value, &self.head) {
-            let mut head = vec![0; usize::try_from(*length).unwrap_or(INDEXED).min(INDEXED)];
+            let mut head = vec![0; usize::try_from(*length).unwrap_or(INDEXED_BYTES).min(INDEXED_BYTES)];
             fill(*source, &mut head)?;
             self.head = Some(head);
         }
@@ -114,6 +114,6 @@ impl<'v> Edit<'v> {
 
     /// Returns the bytes that index keys are made of.
     pub(super) fn indexed(&self) -> Option<&[u8]> {
-        self.known().map(|bytes| &bytes[..bytes.len().min(INDEXED)])
+        self.known().map(|bytes| &bytes[..bytes.len().min(INDEXED_BYTES)])
     }
 }

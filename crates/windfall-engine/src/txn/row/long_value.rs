@@ -13,7 +13,7 @@ use super::{
 use crate::{
     buffer::Durability,
     error::{Error, Result},
-    log::OVERHEAD,
+    log::LOG_OVERHEAD_BYTES,
     mtr::Mtr,
     tree::OverflowRef,
     txn::{
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Bytes read from a source at once.
-const CHUNK: usize = 64 << 10;
+const SOURCE_CHUNK_BYTES: usize = 64 << 10;
 
 /// Waits for log space for the first bytes of a value, if the table is logged.
 pub(super) fn wait_for_log_space(
@@ -32,7 +32,9 @@ pub(super) fn wait_for_log_space(
     bytes: u64,
 ) -> Result<()> {
     match target.durability() {
-        Durability::Logged => transactions.log().wait_for_room(2 * bytes.min(CHUNK as u64) + OVERHEAD),
+        Durability::Logged => {
+            transactions.log().wait_for_room(2 * bytes.min(SOURCE_CHUNK_BYTES as u64) + LOG_OVERHEAD_BYTES)
+        }
         Durability::Temporary => Ok(()),
     }
 }
@@ -82,14 +84,15 @@ fn write_chain<'e: 't, 't>(
         wait_for_log_space(transactions, target, chunk.len() as u64)?;
         writer.write(chunk)
     };
-    for chunk in edit.known().unwrap_or_default().chunks(CHUNK) {
+    for chunk in edit.known().unwrap_or_default().chunks(SOURCE_CHUNK_BYTES) {
         write(chunk)?;
     }
     if let (Some((Value::Source { length, source }, _)), Some(head)) = (&mut edit.value, &edit.head) {
         let mut left = *length - head.len() as u64;
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; SOURCE_CHUNK_BYTES];
         while left > 0 {
-            let chunk = &mut buffer[..usize::try_from(left).unwrap_or(CHUNK).min(CHUNK)];
+            let chunk =
+                &mut buffer[..usize::try_from(left).unwrap_or(SOURCE_CHUNK_BYTES).min(SOURCE_CHUNK_BYTES)];
             fill(*source, chunk)?;
             write(chunk)?;
             left -= chunk.len() as u64;

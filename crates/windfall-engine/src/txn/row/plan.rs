@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::{CorruptError, Owner, Result, SchemaError, UsageError},
     ids::TrxId,
-    log::OVERHEAD,
+    log::LOG_OVERHEAD_BYTES,
     page::EntryHeader,
     store::Tree,
     tree::Seek,
@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Bytes of log for a change of a secondary entry and its rollback, in addition to the key.
-const LOG_PER_TOUCH: u64 = 512;
+const LOG_BYTES_PER_ENTRY_AND_ROLLBACK: u64 = 512;
 
 /// A secondary entry that will be inserted, revived or delete-marked.
 pub(super) struct Planned<'t> {
@@ -55,8 +55,11 @@ impl Plan<'_> {
     /// The previous value may have any length: it goes into the undo record, and is restored from there.
     pub(super) fn log_bytes(&self, target: &RowTarget<'_>, key: &[u8]) -> u64 {
         let row = key.len() + target.clustered.inline_limit();
-        let touches = self.planned.iter().map(|planned| 3 * planned.touch.key.len() as u64 + LOG_PER_TOUCH);
-        OVERHEAD + 4 * row as u64 + touches.sum::<u64>()
+        let touches = self
+            .planned
+            .iter()
+            .map(|planned| 3 * planned.touch.key.len() as u64 + LOG_BYTES_PER_ENTRY_AND_ROLLBACK);
+        LOG_OVERHEAD_BYTES + 4 * row as u64 + touches.sum::<u64>()
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     super::{
         Trx,
         trx::quiesce,
-        undo::{chains::LOG_PER_PAGE, purge::PAGES_PER_STEP},
+        undo::{chains::LOG_BYTES_PER_PAGE, purge::PAGES_PER_STEP},
     },
     Base, Mode, PAGE_SIZE, Rows, Setup, change,
 };
@@ -83,7 +83,7 @@ fn a_step_frees_a_bounded_number_of_pages() {
         let now = pages(&base);
         assert!(was - now <= PAGES_PER_STEP + 2, "{} pages in one step", was - now);
         let took = (log.end().0 - end.0) as usize;
-        assert!(took <= PAGES_PER_STEP * LOG_PER_PAGE, "{took} bytes of log in one step");
+        assert!(took <= PAGES_PER_STEP * LOG_BYTES_PER_PAGE, "{took} bytes of log in one step");
         (was, end) = (now, log.end());
     });
     assert!(all - was >= 3 * PAGES + 40 * 3, "{} pages came back", all - was);

@@ -6,7 +6,7 @@ use super::{
     super::{
         Trx, Visibility,
         trx::quiesce,
-        undo::{purge::ASIDE_PAUSE, stream::PAGES},
+        undo::{purge::ASIDE_PAUSE, stream::SLICE_PAGES},
     },
     Base, CLUSTERED, Mode, PAGE_SIZE, RowTarget, Rows, Setup, Value, change,
 };
@@ -151,7 +151,7 @@ fn undo_is_read_ahead() {
     let read_ahead = || base.pool.counters.reads_ahead.load(Relaxed);
     let before = read_ahead();
     base.compare_purged(&model).unwrap();
-    let (ahead, undo) = (read_ahead() - before, (slices as u64 - 1) * PAGES);
+    let (ahead, undo) = (read_ahead() - before, (slices as u64 - 1) * SLICE_PAGES);
     // The first page of each slice shows that reading ahead is worthwhile.
     assert!(ahead >= undo - slices as u64, "{ahead} of {undo} pages of undo were read ahead");
 }

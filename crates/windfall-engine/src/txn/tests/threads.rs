@@ -5,7 +5,7 @@ use std::thread;
 use windfall_sim::SimulatedDisk;
 
 use super::{
-    super::{Trx, mvcc::value::INDEXED},
+    super::{Trx, mvcc::value::INDEXED_BYTES},
     Base, Mode, Rows, Setup, Value, change, keys_of, lock, value,
 };
 use crate::{
@@ -172,7 +172,7 @@ struct Slow;
 
 impl std::io::Read for Slow {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        if out.len() < INDEXED {
+        if out.len() < INDEXED_BYTES {
             thread::sleep(core::time::Duration::from_millis(3));
         }
         out.fill(1);
@@ -189,7 +189,7 @@ fn one_of_several_inserts_of_a_unique_key_succeeds() {
             move || {
                 let secondaries = base.secondaries();
                 // All values are equal, and so is the unique key.
-                let value = Value::Source { length: INDEXED as u64 + 9, source: &mut Slow };
+                let value = Value::Source { length: INDEXED_BYTES as u64 + 9, source: &mut Slow };
                 base.transactions.write(&base.target(&secondaries), &[n], value, Mode::Insert)
             }
         };

@@ -45,11 +45,11 @@ use crate::{
 };
 
 /// The time until a failed step is retried.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The pause of a transaction that has met a quiesced table, or a follower without room.
 const REST_PAUSE: Duration = Duration::from_millis(20);
 /// The interval at which a wait for a rollback calls other work.
-const STEP: Duration = Duration::from_millis(50);
+const CALL_INTERVAL: Duration = Duration::from_millis(50);
 /// Records that a step undoes.
 const RECORDS_PER_STEP: usize = 64;
 /// Records that a step of a search examines.
@@ -121,7 +121,7 @@ pub fn rollback_step(transactions: &Transactions) -> bool {
     let now = transactions.now();
     match transactions.rollbacks().next(now) {
         None => return false,
-        Some(Next::Search(search)) => search_on(transactions, search, now + PAUSE),
+        Some(Next::Search(search)) => search_on(transactions, search, now + RETRY_PAUSE),
         Some(Next::Transaction(trx, from)) => continue_rollback(transactions, trx, from, now),
     }
     transactions.rollbacks().is_any_due(transactions.now())
@@ -201,7 +201,7 @@ fn continue_rollback(transactions: &Transactions, trx: Suspended, mut from: Roll
         Ok(RollbackStep::Advanced) => {}
         Ok(RollbackStep::Blocked) => waiting.due = now + REST_PAUSE,
         Err(error) => {
-            waiting.due = now + PAUSE;
+            waiting.due = now + RETRY_PAUSE;
             drop(state);
             tracing::warn!(trx = id.0, %error, "a transaction cannot be rolled back yet");
             transactions.rollbacks().moved.notify();
@@ -236,7 +236,7 @@ pub fn await_rollbacks(
         if is_clear() || left.is_zero() {
             break;
         }
-        let step = if has_more { Duration::ZERO } else { STEP };
+        let step = if has_more { Duration::ZERO } else { CALL_INTERVAL };
         env.wait_unhindered(&transactions.rollbacks().moved, left.min(step), &mut || is_clear());
         has_more = between()?;
     }

@@ -40,7 +40,7 @@ use crate::{
             Stream,
             position::byte_of,
             record::UndoRecord,
-            rollback::{LOG_OF_END, LOG_PER_ENTRY, RollbackSpace},
+            rollback::{LOG_BYTES_OF_END, LOG_BYTES_PER_ENTRY, RollbackSpace},
             stream::{Appender, Place},
         },
     },
@@ -352,9 +352,9 @@ impl<'e> Trx<'e> {
         }
         *last = Some(pos);
         if tail.durability() == Durability::Logged {
-            let end = if self.state.rollback_log_bytes == 0 { LOG_OF_END } else { 0 };
+            let end = if self.state.rollback_log_bytes == 0 { LOG_BYTES_OF_END } else { 0 };
             self.state.rollback_log_bytes +=
-                end + LOG_OF_END + LOG_PER_ENTRY * (1 + entries as u64) + record.len() as u64;
+                end + LOG_BYTES_OF_END + LOG_BYTES_PER_ENTRY * (1 + entries as u64) + record.len() as u64;
         }
         self.state.records += 1;
     }
@@ -394,9 +394,9 @@ impl<'e> Trx<'e> {
         }
         let log = self.transactions.log();
         // Log to prepare and to revoke that.
-        let _room = log.admit(LOG_OF_END)?;
-        self.reserve_log(LOG_OF_END)?;
-        self.extend_rollback_space(LOG_OF_END);
+        let _room = log.admit(LOG_BYTES_OF_END)?;
+        self.reserve_log(LOG_BYTES_OF_END)?;
+        self.extend_rollback_space(LOG_BYTES_OF_END);
         let most = notes_most(self.transactions.pool());
         self.transactions.active().set_prepared(id, Some(name), most)?;
         let end = self.log_prepared(id, name)?;
@@ -415,7 +415,7 @@ impl<'e> Trx<'e> {
             return Ok(None);
         }
         let id = self.writer_id();
-        let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
+        let _room = self.rollback_space.room(self.transactions.log(), LOG_BYTES_OF_END)?;
         // This comes first: a checkpoint that reads the table in between relies on the record, which is above its
         // low-water mark.
         self.transactions.active().set_prepared(id, None, 0)?;
@@ -440,7 +440,7 @@ impl<'e> Trx<'e> {
         assert!(self.broken.is_none(), "a transaction commits and could not roll back a part of it");
         let end = match self.logged() {
             Some(_) => {
-                let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
+                let _room = self.rollback_space.room(self.transactions.log(), LOG_BYTES_OF_END)?;
                 self.append_end_group()?
             }
             None => None,

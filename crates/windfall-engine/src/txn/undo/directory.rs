@@ -3,14 +3,14 @@
 //! **Purpose.** Assigns a stream to each transaction that begins to write: one without an appender, if there is any, so
 //! that committing threads do not wait for each other.
 //!
-//! **Invariants.** There are at most [`MOST`] streams, numbered from zero without gaps, and a stream is never removed.
-//! Their number grows when all are busy.
+//! **Invariants.** There are at most [`MAX_STREAMS`] streams, numbered from zero without gaps, and a stream is never
+//! removed. Their number grows when all are busy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     position::stream_of,
-    stream::{PAGES, Stream, UndoContext, slice_of},
+    stream::{SLICE_PAGES, Stream, UndoContext, slice_of},
 };
 use crate::{
     buffer::{Durability, Space},
@@ -27,12 +27,12 @@ use crate::{
 };
 
 /// The maximum number of streams: the stream number is one byte of each position.
-pub const MOST: usize = 256;
+pub const MAX_STREAMS: usize = 256;
 /// The number of streams tried before one more is created.
 const TRIES: usize = 8;
 
 /// Bytes of log that creating slices may need.
-const LOG_PER_STEP: u64 = 64 << 10;
+const LOG_BYTES_OF_NEW_SLICES: u64 = 64 << 10;
 
 /// The streams.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Streams {
         if let Some(error) = failure {
             return Err(error);
         }
-        let streams: Box<[OnceLock<Stream>]> = (0..MOST).map(|_| OnceLock::new()).collect();
+        let streams: Box<[OnceLock<Stream>]> = (0..MAX_STREAMS).map(|_| OnceLock::new()).collect();
         let count = found.last_key_value().map_or(1, |(stream, _)| usize::from(*stream) + 1);
         context.slices.store(found.values().map(BTreeMap::len).sum::<usize>() as u64, Relaxed);
         for (number, stream) in (0..=u8::MAX).zip(&streams[..count]) {
@@ -112,7 +112,7 @@ impl Streams {
     }
 
     fn bytes_of(&self, slices: u64) -> u64 {
-        slices * PAGES * self.context.pool.page_size() as u64
+        slices * SLICE_PAGES * self.context.pool.page_size() as u64
     }
 
     /// Returns the number of streams.
@@ -152,7 +152,7 @@ impl Streams {
             }
         }
         self.turn.store((first + TRIES) % count, Relaxed);
-        if count < MOST && self.count.load(SeqCst) == count {
+        if count < MAX_STREAMS && self.count.load(SeqCst) == count {
             let stream = self.get(count);
             let _ = self.count.compare_exchange(count, count + 1, SeqCst, SeqCst);
             return stream;
@@ -165,13 +165,13 @@ impl Streams {
     /// # Errors
     /// I/O, a full disk.
     pub fn create_next_slices(&self) -> Result<()> {
-        let _room = self.context.pool.context().log.admit(LOG_PER_STEP)?;
+        let _room = self.context.pool.context().log.admit(LOG_BYTES_OF_NEW_SLICES)?;
         self.all().try_for_each(Stream::create_next_slices)
     }
 
     /// Returns the stream of this number, which is created if it does not exist.
     pub(in crate::txn) fn get(&self, number: usize) -> &Stream {
-        debug_assert!(number < MOST, "there are at most {MOST} streams");
+        debug_assert!(number < MAX_STREAMS, "there are at most {MAX_STREAMS} streams");
         let stream = self.made[number].get_or_init(|| {
             Stream::new(self.context.clone(), number as u8, Durability::Logged, BTreeMap::new())
         });
@@ -193,7 +193,7 @@ mod tests {
     };
     #[test]
     fn all_streams_are_found_again() {
-        for count in [1, 255, MOST] {
+        for count in [1, 255, MAX_STREAMS] {
             let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
             let open = |disk: &SimulatedDisk| {
                 Base::open(Setup { log_size: 16 << 20, purge: false, ..Setup::simulated(disk, &env) })

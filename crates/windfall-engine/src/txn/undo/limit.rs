@@ -11,9 +11,9 @@
 //! and waits for this transaction's locks.
 //!
 //! The read views that are ended are those that do not see the transaction at which purge is blocked: all of them must
-//! be ended before its records can be purged. They are at least `PAUSE` old, and a longer read outside of transactions
-//! restarts. A check that blocks purge at the same time does not change that: after its end the views would still block
-//! purge.
+//! be ended before its records can be purged. They are at least `CHECK_INTERVAL` old, and a longer read outside of
+//! transactions restarts. A check that blocks purge at the same time does not change that: after its end the views
+//! would still block purge.
 
 use core::time::Duration;
 
@@ -46,7 +46,7 @@ pub enum AtUndoLimit {
 }
 
 /// The interval at which the progress of purge is checked.
-const PAUSE: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The number of checks without progress after which purge counts as blocked.
 const MAX_IDLE_CHECKS: u32 = 30;
 
@@ -109,7 +109,7 @@ impl UndoLimit {
         if !self.ends_views.load(Relaxed) {
             return false;
         }
-        let made_before = self.context.now().saturating_sub(PAUSE);
+        let made_before = self.context.now().saturating_sub(CHECK_INTERVAL);
         let held_up = self.streams.all().filter_map(|stream| stream.purge.blocked_at());
         let ended = held_up.map(|trx| self.active.end_views(trx, made_before)).sum();
         self.views_ended.fetch_add(ended, Relaxed);
@@ -157,10 +157,10 @@ impl UndoLimit {
             drop(Held::take(Rank::Row));
             let (purged, met_quiesced) = self.purge.progress();
             self.context.purge_wake.notify();
-            let again = self.context.now() + PAUSE;
+            let again = self.context.now() + CHECK_INTERVAL;
             let is_over = || self.has_room() || context.health.is_poisoned() || me.is_interrupted();
             let ready = || is_over() || self.context.now() >= again;
-            context.env.wait_unhindered(&self.context.slice_dropped, PAUSE, &mut || ready());
+            context.env.wait_unhindered(&self.context.slice_dropped, CHECK_INTERVAL, &mut || ready());
             if me.take_interrupt() {
                 return Err(LockError::Interrupted.into());
             }

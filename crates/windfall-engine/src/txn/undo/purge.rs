@@ -68,11 +68,13 @@ pub(in crate::txn) const ASIDE_PAUSE: Duration = Duration::from_secs(5);
 /// Rounds without progress after which the remaining records must be blocked by others.
 const MAX_IDLE_CHECKS: usize = 20;
 /// Bytes of log that a step may need.
-const LOG_PER_STEP: u64 = 256 << 10;
+const LOG_BYTES_PER_STEP: u64 = 256 << 10;
 /// Bytes of log that the removal of a secondary entry may need.
-const LOG_OF_REMOVAL: u64 = 256;
-const _: () =
-    assert!((PAGES_PER_STEP * chains::LOG_PER_PAGE) as u64 <= LOG_PER_STEP / 4, "the rest is for records");
+const LOG_BYTES_PER_REMOVAL: u64 = 256;
+const _: () = assert!(
+    (PAGES_PER_STEP * chains::LOG_BYTES_PER_PAGE) as u64 <= LOG_BYTES_PER_STEP / 4,
+    "the rest is for records"
+);
 
 /// The remaining budget of a step.
 #[derive(Debug)]
@@ -157,7 +159,7 @@ impl Purge {
         let mut idle = 0;
         let mut last = None;
         while idle < MAX_IDLE_CHECKS {
-            let _room = self.context.log().admit(LOG_PER_STEP)?;
+            let _room = self.context.log().admit(LOG_BYTES_PER_STEP)?;
             let mut state = stream.purge.state.lock();
             let Stepped { more, cut } = self.purge_locked(stream, &mut state)?;
             if state.is_done_with(table, before) {
@@ -210,14 +212,14 @@ impl Purge {
     /// Runs one step in one stream. Returns whether more work can be done at once.
     pub(super) fn step_in(&self, stream: &Stream) -> Result<bool> {
         let is_logged = stream.durability() == Durability::Logged;
-        let _room = is_logged.then(|| self.context.log().admit(LOG_PER_STEP)).transpose()?;
+        let _room = is_logged.then(|| self.context.log().admit(LOG_BYTES_PER_STEP)).transpose()?;
         Ok(self.purge_locked(stream, &mut stream.purge.state.lock())?.more)
     }
 
     fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<Stepped> {
         debug_assert!(
             stream.durability() == Durability::Temporary
-                || self.context.log().reserved_bytes() >= LOG_PER_STEP,
+                || self.context.log().reserved_bytes() >= LOG_BYTES_PER_STEP,
             "a step appends no more than was reserved"
         );
         let horizon = self.horizon_of(stream);
@@ -507,7 +509,7 @@ impl Purge {
                     return Ok(Outcome::Busy);
                 };
                 // A step has log for a number of records, regardless of the number of indexes.
-                let room = || self.context.log().reserve(LOG_OF_REMOVAL * marks.len() as u64);
+                let room = || self.context.log().reserve(LOG_BYTES_PER_REMOVAL * marks.len() as u64);
                 let is_logged = stream.durability() == Durability::Logged;
                 let _room = (is_logged && !marks.is_empty()).then(room).transpose()?;
                 for (touch, version) in &marks {

@@ -24,9 +24,9 @@ use crate::{
 };
 
 /// Bytes of log that the rollback of an entry needs, in addition to its value and without page splits.
-pub(in crate::txn) const LOG_PER_ENTRY: u64 = 512;
+pub(in crate::txn) const LOG_BYTES_PER_ENTRY: u64 = 512;
 /// Bytes of log that the end of a rollback needs, or the mark on a record.
-pub(in crate::txn) const LOG_OF_END: u64 = 512;
+pub(in crate::txn) const LOG_BYTES_OF_END: u64 = 512;
 
 /// The source of the log that a rollback needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +56,9 @@ impl RollbackSpace {
 /// # Errors
 /// Damage, I/O.
 pub(in crate::txn) fn log_for(context: &UndoContext, record: &UndoRecord) -> Result<u64> {
-    let mut bytes = LOG_OF_END;
+    let mut bytes = LOG_BYTES_OF_END;
     if let Body::Row { space, key, change, touches } = &record.body {
-        bytes += LOG_PER_ENTRY * (1 + touches.len() as u64);
+        bytes += LOG_BYTES_PER_ENTRY * (1 + touches.len() as u64);
         if let RowChange::Update { value, .. } = change {
             bytes += (key.len() + value.len()) as u64;
             let mut now = Vec::new();

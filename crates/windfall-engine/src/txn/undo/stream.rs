@@ -24,8 +24,8 @@
 //! | 30 | 2 | where in them the first record begins, plus one; 0 when none begins here |
 //! | 32 | | those bytes |
 //!
-//! Page `n` of slice `s` holds the bytes from `(s * PAGES + n) * (page size - 32)` on. The system tree has a record per
-//! slice: key `"u"`, the stream (1), the slice (8, big-endian); value: the tablespace (8).
+//! Page `n` of slice `s` holds the bytes from `(s * SLICE_PAGES + n) * (page size - 32)` on. The system tree has a
+//! record per slice: key `"u"`, the stream (1), the slice (8, big-endian); value: the tablespace (8).
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ use crate::{
 };
 
 /// Pages of a slice.
-pub const PAGES: u64 = 64;
+pub const SLICE_PAGES: u64 = 64;
 
 const USED: usize = 28;
 const FIRST: usize = 30;
@@ -66,11 +66,11 @@ const BEGIN: u64 = 8;
 /// Bytes of the length and the state before each record.
 const HEAD: usize = 5;
 /// Bytes of log for an operation on an undo page, in addition to the bytes that it writes.
-const LOG_PER_PIECE: usize = 48;
+const LOG_BYTES_PER_OPERATION: usize = 48;
 /// The state of a record that was undone.
 const ROLLED_BACK: u8 = 1;
 /// The limit for a record, in bytes: a row's keys and value are much shorter.
-const LONGEST: usize = 16 << 20;
+const MAX_RECORD_BYTES: usize = 16 << 20;
 
 /// The context that streams share.
 #[derive(Debug)]
@@ -219,7 +219,7 @@ impl Stream {
         durability: Durability,
         slices: BTreeMap<u64, Arc<Space>>,
     ) -> Self {
-        let slice_bytes = PAGES * (context.pool.page_size() - DATA) as u64;
+        let slice_bytes = SLICE_PAGES * (context.pool.page_size() - DATA) as u64;
         let next = slices.last_key_value().map_or(BEGIN, |(slice, _)| (slice + 1) * slice_bytes);
         let newest = slices.last_key_value().map(|(slice, space)| (*slice, space.clone()));
         let oldest = slices.first_key_value().map_or(BEGIN, |(slice, _)| slice * slice_bytes);
@@ -252,7 +252,7 @@ impl Stream {
 
     /// Returns the bytes per slice.
     pub(in crate::txn) fn slice_bytes(&self) -> u64 {
-        PAGES * self.page_bytes()
+        SLICE_PAGES * self.page_bytes()
     }
 
     /// Returns the summary of a slice; `None` for one that is being written, or was written by another process.
@@ -368,7 +368,7 @@ impl Stream {
         }
         let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
         let rolled_back = bytes[4] == ROLLED_BACK;
-        if !(HEAD..=LONGEST).contains(&length) {
+        if !(HEAD..=MAX_RECORD_BYTES).contains(&length) {
             return Err(self.damaged(at, "a record has no sensible length"));
         }
         bytes.clear();
@@ -439,7 +439,8 @@ impl Stream {
             return;
         }
         let Some(space) = self.space(slice) else { return };
-        let wanted: Vec<_> = (first.0..PAGES as u32).map(|page| (space.clone(), PageNo(page))).collect();
+        let wanted: Vec<_> =
+            (first.0..SLICE_PAGES as u32).map(|page| (space.clone(), PageNo(page))).collect();
         let pool = &self.context.pool;
         if let Err(error) = pool.read_ahead(&mut *pool.context().disk.queue(), &wanted) {
             tracing::debug!(%error, "undo was not read ahead");
@@ -447,7 +448,7 @@ impl Stream {
     }
 
     fn first_record(&self, slice: u64, space: &Arc<Space>) -> Result<Option<u64>> {
-        for page in 0..PAGES {
+        for page in 0..SLICE_PAGES {
             let shared = self.context.pool.share(space, PageNo(page as u32), Access::Scan)?;
             let (used, first) = (shared.page().u16(USED), shared.page().u16(FIRST));
             if first > 0 {
@@ -612,7 +613,7 @@ impl Drop for Stream {
 impl Place {
     /// Returns the log that writing the record takes at most, in addition to its bytes.
     pub fn log_overhead(&self) -> usize {
-        LOG_PER_PIECE * (2 * self.pieces.len() + self.fresh.len())
+        LOG_BYTES_PER_OPERATION * (2 * self.pieces.len() + self.fresh.len())
     }
 }
 
@@ -673,8 +674,8 @@ impl Appender<'_> {
             let space =
                 stream.space(slice).ok_or_else(|| stream.damaged(at, "its slice was not reserved"))?;
             let slot = mtr.latch(&space, page)?;
-            place.reaches_half |= offset == 0 && u64::from(page.0).is_multiple_of(PAGES / 2);
-            if (offset == 0 || at == BEGIN) && u64::from(page.0) + 1 < PAGES {
+            place.reaches_half |= offset == 0 && u64::from(page.0).is_multiple_of(SLICE_PAGES / 2);
+            if (offset == 0 || at == BEGIN) && u64::from(page.0) + 1 < SLICE_PAGES {
                 place.fresh.push(mtr.latch_fresh(&space, PageNo(page.0 + 1))?);
             }
             let length = left.min(stream.page_bytes() as usize - offset);
@@ -716,7 +717,7 @@ impl Appender<'_> {
     pub fn write(&mut self, mtr: &mut Mtr<'_>, place: Place, record: &[u8]) -> UndoPos {
         debug_assert!(place.at == self.end.next, "a record is written at the end of its stream");
         debug_assert!(self.stream.end() == place.at, "readers see the end of the stream");
-        debug_assert!(HEAD + record.len() <= LONGEST, "a record would be read back as damaged");
+        debug_assert!(HEAD + record.len() <= MAX_RECORD_BYTES, "a record would be read back as damaged");
         let mut bytes = Vec::with_capacity(HEAD + record.len());
         bytes.extend_from_slice(&((HEAD + record.len()) as u32).to_le_bytes());
         bytes.push(0);

@@ -53,7 +53,7 @@ fn a_check_after_a_check_knows_the_deferred_records() {
         assert!(marked(&db, "t") == u64::from(MANY_ROWS) && !is_purged(&db, &table));
         lose_a_page(&db, "t", PageType::Overflow);
         let mut seen = None;
-        let report = check_with_hook(&db, "t", if whole { usize::MAX } else { PIECE }, || {
+        let report = check_with_hook(&db, "t", if whole { usize::MAX } else { CHECK_PAGES_PER_STEP }, || {
             seen.get_or_insert(marked_in(&entries));
         });
         let expected = if whole { (Some(0), 1) } else { (Some(u64::from(MANY_ROWS)), 0) };
@@ -173,7 +173,7 @@ fn a_deferred_record_that_a_view_needs_is_kept() {
     two.commit().unwrap();
     let mut old = Some(old);
     let entries = index(&db, "t");
-    check_with_hook(&db, "t", PIECE, || {
+    check_with_hook(&db, "t", CHECK_PAGES_PER_STEP, || {
         drop(old.take());
         env.run_workers(500);
         assert_eq!(marked_in(&entries), 3);
@@ -371,7 +371,7 @@ impl World {
 
     fn check(&mut self) {
         let n = self.other();
-        let piece = [usize::MAX, PIECE, 3][self.draw(3)];
+        let piece = [usize::MAX, CHECK_PAGES_PER_STEP, 3][self.draw(3)];
         self.checked.push(n);
         let (db, mut steps) = (self.db.clone(), 150);
         let report = check_with_hook(&db, TABLES[n], piece, || {

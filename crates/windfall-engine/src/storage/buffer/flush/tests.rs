@@ -149,7 +149,7 @@ fn many_bad_and_good(faults: &[Fault]) -> (SimulatedDisk, Arc<BufferPool>, Arc<S
 #[test]
 fn many_files_that_take_no_writes_hold_up_no_other() {
     let neither = [Fault::WriteFails, Fault::ReadFails];
-    let many = TRIAL_WRITES_FROM..=PAGES * 3 / 4;
+    let many = TRIAL_WRITES_FROM..=BATCH_PAGES * 3 / 4;
     for (faults, are_torn) in [(&neither[..1], 0..=0), (&neither, many.clone()), (&[Fault::TornPage], many)] {
         let (disk, pool, good, bad) = many_bad_and_good(faults);
         let oldest = pool.oldest_dirty();
@@ -217,7 +217,7 @@ fn a_file_that_can_be_neither_written_nor_read_fills_no_batch() {
             let _ = pool.clean_step(Lsn::MAX);
         }
         let torn = pool.flusher.lock().torn.len();
-        assert!(torn <= PAGES * 3 / 4, "{torn} of {pages} pages are in every batch");
+        assert!(torn <= BATCH_PAGES * 3 / 4, "{torn} of {pages} pages are in every batch");
         dirty_pages(&pool, &spaces[1], 300);
         let rounds = rounds_to_write(&pool, &spaces);
         assert!(rounds <= 3 + 300 / 32, "beside {torn} of {pages} pages: {rounds} rounds");

@@ -60,7 +60,7 @@ fn a_free_frame_has_one_owner() {
 fn a_growing_pool_gets_each_retired_frame_once() {
     let prepared = Prepared::new();
     explore(6000, &["RetiredForGood"], move || {
-        let smallest = crate::buffer::SMALLEST;
+        let smallest = crate::buffer::MIN_FRAMES;
         let base = prepared.open(smallest as u32 - 2);
         let pool = base.pool.clone();
         pool.used.store(smallest as u32, Relaxed);
@@ -87,7 +87,7 @@ fn a_growing_pool_gets_each_retired_frame_once() {
 fn a_shrinking_pool_gets_every_frame_back() {
     let prepared = Prepared::new();
     explore(4000, &["FrameBeyondTheSize"], move || {
-        let smallest = crate::buffer::SMALLEST;
+        let smallest = crate::buffer::MIN_FRAMES;
         let base = prepared.open(smallest as u32 + 2);
         let pool = base.pool.clone();
         // All frames below the new size are in use elsewhere.

@@ -65,7 +65,7 @@ fn base(disk: SimulatedDisk, mut control: ControlFile, end: Lsn, frames: u32) ->
     let log = Log::open(shared.clone(), env.clone(), health.clone(), options, &mut control, end).unwrap();
     let context = StorageContext { disk: shared, log: Arc::new(log), env, health };
     let pool =
-        BufferPool::new(context, PAGE_SIZE, super::SMALLEST, super::SMALLEST + 4).map(Arc::new).unwrap();
+        BufferPool::new(context, PAGE_SIZE, super::MIN_FRAMES, super::MIN_FRAMES + 4).map(Arc::new).unwrap();
     pool.limit.store(frames, Relaxed);
     pool.notify_when_stopped();
     let spaces = SPACES.map(|id| pool.attach(id, Durability::Logged));
@@ -83,7 +83,7 @@ impl Prepared {
             ..Control::default()
         };
         let control = ControlFile::create(Arc::new(disk.clone()), Health::new(), control).unwrap();
-        let base = base(disk.clone(), control, Lsn::ZERO, super::SMALLEST as u32);
+        let base = base(disk.clone(), control, Lsn::ZERO, super::MIN_FRAMES as u32);
         for space in &base.spaces {
             let mut mtr = Mtr::begin(&base.pool).unwrap();
             for page in PAGES {

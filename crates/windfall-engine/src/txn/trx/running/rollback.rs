@@ -21,7 +21,7 @@ use crate::{
             Stream,
             position::byte_of,
             record::Body,
-            rollback::{self, LOG_OF_END, RollbackSpace},
+            rollback::{self, LOG_BYTES_OF_END, RollbackSpace},
         },
     },
 };
@@ -191,7 +191,7 @@ impl Trx<'_> {
         if self.logged().is_none() {
             return Ok(None);
         }
-        let _room = self.rollback_space.room(self.transactions.log(), LOG_OF_END)?;
+        let _room = self.rollback_space.room(self.transactions.log(), LOG_BYTES_OF_END)?;
         self.append_end_group()
     }
 
