@@ -123,7 +123,7 @@ pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
 mod tests {
     use super::*;
     use crate::{
-        env::{Env, Kind, Next, RealEnv},
+        env::{Env, Next, RealEnv, WorkerClass},
         sync::Event,
     };
 
@@ -152,7 +152,7 @@ mod tests {
             panic!("a reason")
         };
         let worker = env
-            .spawn("test", Kind::Service, Arc::new(Event::new()), health.watch("test", Box::new(step)))
+            .spawn("test", WorkerClass::Service, Arc::new(Event::new()), health.watch("test", Box::new(step)))
             .unwrap();
         woken.wait(|| health.is_poisoned());
         drop(worker);

@@ -17,7 +17,7 @@ use core::time::Duration;
 
 use crate::{
     buffer::{BufferPool, FileState},
-    env::{Env, Kind, Next, Worker},
+    env::{Env, Next, Worker, WorkerClass},
     error::Result,
     ids::{Lsn, SpaceId},
     log::{ControlFile, GroupWriter},
@@ -253,8 +253,8 @@ impl Checkpointer {
         let clean = health.watch("cleaner", Box::new(move || cleaner.clean_step()));
         let step = health.watch("checkpoint", Box::new(move || checkpointer.step()));
         Ok([
-            env.spawn("cleaner", Kind::Service, self.pool.cleaner_wake.clone(), clean)?,
-            env.spawn("checkpoint", Kind::Service, self.wake.clone(), step)?,
+            env.spawn("cleaner", WorkerClass::Service, self.pool.cleaner_wake.clone(), clean)?,
+            env.spawn("checkpoint", WorkerClass::Service, self.wake.clone(), step)?,
         ])
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     error::{Result, UsageError},
     log::{FlushLog, LogOptions},
     page,
-    txn::{AtUndoLimit, LOCK_WAIT},
+    txn::{LOCK_WAIT, UndoLimitAction},
 };
 
 /// Pages for which the log buffer must have room. The longest group (the records of one mini-transaction) is a quarter
@@ -29,7 +29,7 @@ pub struct Options {
     pub(crate) flush_log_at_trx_commit: FlushLog,
     pub(crate) lock_wait_timeout: Duration,
     pub(crate) undo_limit: Option<u64>,
-    pub(crate) at_undo_limit: AtUndoLimit,
+    pub(crate) undo_limit_action: UndoLimitAction,
     pub(crate) hash_index: bool,
     pub(crate) hash_index_memory: Option<u64>,
     pub(crate) open_files: usize,
@@ -60,7 +60,7 @@ impl Default for Options {
             flush_log_at_trx_commit: FlushLog::Sync,
             lock_wait_timeout: LOCK_WAIT,
             undo_limit: None,
-            at_undo_limit: AtUndoLimit::default(),
+            undo_limit_action: UndoLimitAction::default(),
             hash_index: false,
             hash_index_memory: None,
             open_files: 400,
@@ -108,11 +108,11 @@ impl Options {
         ///
         /// While a check of a table blocks purge, changes wait for the end of the check, whatever else blocks purge,
         /// and are refused after the lock timeout. The exception is a view that is ended instead
-        /// ([`Options::at_undo_limit`]). Not counted are undo of temporary tables, and two slices of 64 pages each per
+        /// ([`Options::undo_limit_action`]). Not counted are undo of temporary tables, and two slices of 64 pages each per
         /// thread, for the largest number of threads that have written at the same time. Default: no limit.
         undo_limit: u64 => Some(undo_limit);
         /// What happens to changes beyond `undo_limit` while a read view blocks purge. Default: they are refused.
-        at_undo_limit: AtUndoLimit => at_undo_limit;
+        undo_limit_action: UndoLimitAction => undo_limit_action;
         /// Whether trees get an adaptive hash index. Default: no; it can be switched at run time.
         hash_index: bool => hash_index;
         /// Memory that all hash indexes together may take, in bytes. Default: a hundredth of the buffer pool.

@@ -10,7 +10,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use windfall_base::{
-    env::{Check, Env, Kind, Next, Step, Worker},
+    env::{Check, Env, Next, Step, Worker, WorkerClass},
     error::Result,
     sync::{Arc, Event, Mutex, Rank, as_another_thread, work::in_background},
 };
@@ -32,7 +32,7 @@ struct State {
 }
 
 struct Simulated {
-    kind: Kind,
+    class: WorkerClass,
     step: Option<Step>,
     due: Duration,
 }
@@ -67,13 +67,13 @@ impl SimulatedEnv {
         self.world.lock().now += time;
     }
 
-    /// Runs one step of one worker: of one that is due, or, for a caller that waits, of any up to this kind. Returns
+    /// Runs one step of one worker: of one that is due, or, for a caller that waits, of any up to this class. Returns
     /// whether there was such a worker.
-    pub fn step(&self, waiting: Option<Kind>) -> bool {
+    pub fn step(&self, waiting: Option<WorkerClass>) -> bool {
         let (id, mut step) = {
             let mut world = self.world.lock();
             let now = world.now;
-            let able = |w: &Simulated| waiting.map_or(w.due <= now, |most| w.kind <= most);
+            let able = |w: &Simulated| waiting.map_or(w.due <= now, |most| w.class <= most);
             let able: Vec<u64> = world
                 .workers
                 .iter()
@@ -129,9 +129,9 @@ impl SimulatedEnv {
         world.checks = checks;
     }
 
-    /// Runs steps of workers up to this kind until `ready` holds or the time is over. If no worker has a step, the time
+    /// Runs steps of workers up to this class until `ready` holds or the time is over. If no worker has a step, the time
     /// passes at once.
-    fn run_workers_for(&self, most: Kind, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+    fn run_workers_for(&self, most: WorkerClass, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
         let end = self.now() + at_most;
         while !ready() && self.now() < end {
             if !self.step(Some(most)) {
@@ -140,8 +140,8 @@ impl SimulatedEnv {
         }
     }
 
-    /// Runs steps of workers up to this kind until `ready` holds.
-    fn run_workers_until(&self, most: Kind, ready: &mut dyn FnMut() -> bool) {
+    /// Runs steps of workers up to this class until `ready` holds.
+    fn run_workers_until(&self, most: WorkerClass, ready: &mut dyn FnMut() -> bool) {
         for _ in 0..100_000 {
             if ready() {
                 return;
@@ -163,11 +163,17 @@ impl Env for SimulatedEnv {
         self.world.lock().draw()
     }
 
-    fn spawn(&self, _name: &'static str, kind: Kind, _wake: Arc<Event>, step: Step) -> Result<Worker> {
+    fn spawn(
+        &self,
+        _name: &'static str,
+        class: WorkerClass,
+        _wake: Arc<Event>,
+        step: Step,
+    ) -> Result<Worker> {
         let mut world = self.world.lock();
         let (id, now) = (world.next_id, world.now);
         world.next_id += 1;
-        world.workers.insert(id, Simulated { kind, step: Some(step), due: now });
+        world.workers.insert(id, Simulated { class, step: Some(step), due: now });
         let env = self.clone();
         Ok(Worker::new(move || {
             let worker = env.world.lock().workers.remove(&id);
@@ -176,19 +182,19 @@ impl Env for SimulatedEnv {
     }
 
     fn wait(&self, _event: &Event, ready: &mut dyn FnMut() -> bool) {
-        self.run_workers_until(Kind::Service, ready);
+        self.run_workers_until(WorkerClass::Service, ready);
     }
 
     fn wait_unlatched(&self, _event: &Event, ready: &mut dyn FnMut() -> bool) {
-        self.run_workers_until(Kind::Recorder, ready);
+        self.run_workers_until(WorkerClass::Recorder, ready);
     }
 
     fn wait_for(&self, _event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
-        self.run_workers_for(Kind::Service, at_most, ready);
+        self.run_workers_for(WorkerClass::Service, at_most, ready);
     }
 
     fn wait_unhindered(&self, _event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
-        self.run_workers_for(Kind::Client, at_most, ready);
+        self.run_workers_for(WorkerClass::Client, at_most, ready);
     }
 
     fn yield_point(&self) {
@@ -219,7 +225,7 @@ mod tests {
                     total.fetch_add(1, SeqCst);
                     Next::Again
                 };
-                env.spawn("test", Kind::Service, Arc::new(Event::new()), Box::new(step)).unwrap()
+                env.spawn("test", WorkerClass::Service, Arc::new(Event::new()), Box::new(step)).unwrap()
             })
             .collect();
         env.wait(&Event::new(), &mut || total.load(SeqCst) >= 20);

@@ -1,12 +1,13 @@
 //! A queue of jobs in a table with an index, and workers that never wait for each other: locking reads with
-//! `IfLocked::Skip` (`SKIP LOCKED` of SQL).
+//! `LockWaitPolicy::SkipLocked` (`SKIP LOCKED` of SQL).
 //!
 //! Run it with `cargo run --release -p windfall --example queue`.
 
 use std::{path::Path, thread};
 
 use windfall::{
-    Database, IfLocked, IndexOptions, Isolation, Options, Result, Table, TableOptions, TransactionOptions,
+    Database, IndexOptions, Isolation, LockWaitPolicy, Options, Result, Table, TableOptions,
+    TransactionOptions,
 };
 
 const NEW: &[u8] = b"new ";
@@ -17,7 +18,7 @@ const WORKERS: usize = 3;
 /// Takes the first job that no other worker has taken, and completes it. Returns whether there was one.
 fn work(db: &Database, jobs: &Table) -> Result<bool> {
     let trx = db.begin(TransactionOptions::default().isolation(Isolation::ReadCommitted));
-    let mine = trx.table(jobs).if_locked(IfLocked::Skip);
+    let mine = trx.table(jobs).lock_wait_policy(LockWaitPolicy::SkipLocked);
     let job = mine.index("by_state")?.range_for_update(NEW..=NEW)?.next().transpose()?;
     let Some(job) = job else { return Ok(false) };
     // The work itself belongs here. If the process ends now, the job is new again after the next opening.

@@ -29,7 +29,7 @@ use crate::{
     table::Table,
     transact::{Transaction, TransactionOptions},
     txn::{
-        AtUndoLimit,
+        UndoLimitAction,
         locks::{Deadlock, HeldLock, Waiting},
         mvcc::listing::{TransactionInfo, ViewInfo},
         trx::{prepared::PreparedTransaction, two_phase},
@@ -139,7 +139,7 @@ pub struct TableInfo {
 #[derive(Clone, Debug)]
 pub struct Database {
     pub(crate) engine: Arc<Engine>,
-    /// How long its DDL statements wait, if [`Database::statements_wait`] has set it.
+    /// How long its DDL statements wait, if [`Database::with_ddl_timeout`] has set it.
     statement_wait: Option<Duration>,
 }
 
@@ -199,7 +199,7 @@ impl Database {
     /// let towns = db.create_table("towns", TableOptions::default())?;
     /// let trx = db.begin(TransactionOptions::default());
     /// trx.table(&towns).insert(b"Basel", b"177595")?;
-    /// let refused = db.statements_wait(Duration::ZERO).drop_table("towns").unwrap_err();
+    /// let refused = db.with_ddl_timeout(Duration::ZERO).drop_table("towns").unwrap_err();
     /// assert!(matches!(refused, Error::Lock(LockError::Busy(_))));
     /// trx.commit()?;
     /// db.drop_table("towns")?;
@@ -209,7 +209,7 @@ impl Database {
     /// # }
     /// ```
     #[must_use]
-    pub fn statements_wait(&self, at_most: Duration) -> Self {
+    pub fn with_ddl_timeout(&self, at_most: Duration) -> Self {
         Self { statement_wait: Some(at_most), ..self.clone() }
     }
 
@@ -362,7 +362,7 @@ impl Database {
         Ok(tables)
     }
 
-    /// Drops a table. Waits for transactions that have locked the table ([`Database::statements_wait`]), by a change or
+    /// Drops a table. Waits for transactions that have locked the table ([`Database::with_ddl_timeout`]), by a change or
     /// a locking read, and for row calls in progress. Plain readers, cursors and read views do not delay it. From now
     /// on, calls on its handles return [`Error::TableDropped`](crate::error::Error::TableDropped).
     ///
@@ -426,7 +426,7 @@ impl Database {
     /// progress and for the log. Other DDL statements on this table wait until the index is complete.
     ///
     /// When the index is filled, the statement waits for the transactions that have changed the table, prepared ones
-    /// included, and for no others: at most as long as [`Database::statements_wait`] or else
+    /// included, and for no others: at most as long as [`Database::with_ddl_timeout`] or else
     /// [`Options::lock_wait_timeout`] says. A transaction that begins to change the table meanwhile may have to queue
     /// after the statement, each time for at most a quarter of `lock_wait_timeout`, or 50 ms if that is more.
     /// Duplicates in a unique index are an error only if both rows are committed.
@@ -477,8 +477,8 @@ impl Database {
         self.engine.set_undo_limit(bytes)
     }
 
-    /// Sets what happens to row changes when undo has reached its limit ([`Options::at_undo_limit`]).
-    pub fn set_at_undo_limit(&self, then: AtUndoLimit) {
+    /// Sets what happens to row changes when undo has reached its limit ([`Options::undo_limit_action`]).
+    pub fn set_undo_limit_action(&self, then: UndoLimitAction) {
         self.engine.transactions.undo_limit().set_policy(then);
     }
 

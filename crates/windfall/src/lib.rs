@@ -132,10 +132,10 @@ pub use sync::{
     work::{Counts, Work, so_far as work_so_far},
 };
 pub use table::Table;
-pub use transact::{IfLocked, Isolation, Transaction, TransactionOptions};
+pub use transact::{Isolation, LockWaitPolicy, Transaction, TransactionOptions};
 pub use tx_table::{Access, AutoCommit, InTransaction, TxIndex, TxTable};
 pub use txn::{
-    AtUndoLimit,
+    UndoLimitAction,
     locks::{Deadlock, DeadlockMember, HeldLock, Lock, RowMode, RowName, TableMode, Waiting},
     mvcc::listing::{TransactionInfo, TransactionState, ViewInfo},
     trx::prepared::PreparedTransaction,
@@ -153,7 +153,7 @@ pub mod disk {
 
 /// Clock, randomness and background workers: [`Database::open_on`] takes any [`Env`](env::Env).
 pub mod env {
-    pub use windfall_base::env::{Check, Env, Kind, Next, RealEnv, Step, Worker};
+    pub use windfall_base::env::{Check, Env, Next, RealEnv, Step, Worker, WorkerClass};
 }
 
 /// Numbers of tablespaces, pages and transactions, and positions in the log.

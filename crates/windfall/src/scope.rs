@@ -35,7 +35,7 @@ use crate::{
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         is_inside, thread, thread_local,
     },
-    transact::{IfLocked, Isolation, TransactionOptions},
+    transact::{Isolation, LockWaitPolicy, TransactionOptions},
     txn::{
         ReadView, Rules, Savepoint, Stop, Suspended, Trx, Visibility,
         locks::{LockRequest, LockTimeout, RowMode, TableMode, Waits},
@@ -107,25 +107,25 @@ pub(crate) enum TableKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowLock {
     pub mode: RowMode,
-    pub if_locked: IfLocked,
+    pub wait_policy: LockWaitPolicy,
 }
 
 impl From<RowMode> for RowLock {
     fn from(mode: RowMode) -> Self {
-        Self { mode, if_locked: IfLocked::Wait }
+        Self { mode, wait_policy: LockWaitPolicy::Wait }
     }
 }
 
 impl RowLock {
     /// Returns the timeout for a lock of a row.
     pub(crate) fn lock_timeout(self, scope: &Scope) -> LockTimeout {
-        if self.if_locked == IfLocked::Wait { scope.lock_timeout() } else { LockTimeout::NoWait }
+        if self.wait_policy == LockWaitPolicy::Wait { scope.lock_timeout() } else { LockTimeout::NoWait }
     }
 
     /// Returns whether there is a row, from the result of an attempt to read it: a skipped row counts as none.
-    pub(crate) fn skip_if_locked(self, read: Result<bool, Stop>) -> Result<bool, Stop> {
+    pub(crate) fn skip_locked(self, read: Result<bool, Stop>) -> Result<bool, Stop> {
         match read {
-            Err(Stop::Blocked(_)) if self.if_locked == IfLocked::Skip => Ok(false),
+            Err(Stop::Blocked(_)) if self.wait_policy == LockWaitPolicy::SkipLocked => Ok(false),
             read => read,
         }
     }

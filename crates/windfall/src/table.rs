@@ -267,7 +267,7 @@ impl<A: Access> Table<A> {
         }
         let owner = || Owner::Table(self.name.clone());
         let read = row::read_locked(trx, &entered.clustered, key, lock.mode, whole, value, owner);
-        lock.skip_if_locked(read).map(Some)
+        lock.skip_locked(read).map(Some)
     }
 
     /// Reads a row; without `whole`, a value in overflow pages is not read. Returns whether there is one.

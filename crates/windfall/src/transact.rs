@@ -56,16 +56,16 @@ impl Isolation {
 /// What a locking read does if another transaction has locked the row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum IfLocked {
+pub enum LockWaitPolicy {
     /// Waits, up to the transaction's lock timeout.
     #[default]
     Wait,
     /// Fails at once with [`LockError::Busy`](crate::error::LockError::Busy): `NOWAIT` of SQL.
-    Refuse,
+    NoWait,
     /// Skips the row, as if it did not exist: `SKIP LOCKED` of SQL. At [`Isolation::ReadCommitted`], many consumers of
     /// one queue then do not wait for each other. At stricter levels the gap locks of a range block inserts into it,
     /// whatever rows it skips.
-    Skip,
+    SkipLocked,
 }
 
 /// Options of a new transaction.

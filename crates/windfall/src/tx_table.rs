@@ -16,7 +16,7 @@ use crate::{
     scope::{RowLock, Scope, TableKind},
     sync::Arc,
     table::Table,
-    transact::{IfLocked, Transaction},
+    transact::{LockWaitPolicy, Transaction},
     txn::locks::RowMode,
 };
 
@@ -73,12 +73,12 @@ impl sealed::Sealed for AutoCommit {
 pub struct InTransaction<'t> {
     transaction: &'t Transaction,
     /// What locking reads do if another transaction has locked the row.
-    if_locked: IfLocked,
+    wait_policy: LockWaitPolicy,
 }
 
 impl<'t> InTransaction<'t> {
     pub(crate) fn new(transaction: &'t Transaction) -> Self {
-        Self { transaction, if_locked: IfLocked::Wait }
+        Self { transaction, wait_policy: LockWaitPolicy::Wait }
     }
 }
 
@@ -129,9 +129,9 @@ impl TxTable<'_> {
     /// transaction has locked a row. Locks on the table itself are still waited for, and so are the locks that a change
     /// needs. A single call that is changing a row at this moment is waited for until it is done.
     #[must_use]
-    pub fn if_locked(&self, then: IfLocked) -> Self {
+    pub fn lock_wait_policy(&self, then: LockWaitPolicy) -> Self {
         let mut table = self.clone();
-        table.access.if_locked = then;
+        table.access.wait_policy = then;
         table
     }
 
@@ -202,7 +202,7 @@ impl TxTable<'_> {
     }
 
     fn lock(&self, mode: RowMode) -> RowLock {
-        RowLock { mode, if_locked: self.access.if_locked }
+        RowLock { mode, wait_policy: self.access.wait_policy }
     }
 
     /// Returns the transaction that will own the locks.

@@ -21,7 +21,7 @@ use guard::whole;
 use time_limit::wait_until;
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
-    env::{Env, Kind, RealEnv, Step, Worker},
+    env::{Env, RealEnv, Step, Worker, WorkerClass},
     error::DiskError,
 };
 use windfall_base::sync::Event;
@@ -202,7 +202,7 @@ impl Change for Eager {
         &self,
         env: &dyn Env,
         name: &'static str,
-        kind: Kind,
+        class: WorkerClass,
         wake: Arc<Event>,
         mut step: Step,
     ) -> Result<Worker> {
@@ -212,7 +212,7 @@ impl Change for Eager {
             let _ = sender.send(());
             next
         };
-        let worker = env.spawn(name, kind, wake, Box::new(step));
+        let worker = env.spawn(name, class, wake, Box::new(step));
         receiver.recv().expect("a first step");
         worker
     }

@@ -33,9 +33,9 @@ pub enum Next {
     Done,
 }
 
-/// What a worker's steps may wait for. Each kind may wait for more than the one before it.
+/// What a worker's steps may wait for. Each class may wait for more than the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum WorkerClass {
     /// Serves threads that wait for frames or for log space: it never waits for a page latch.
     Service,
     /// Serves threads that wait for the log: it waits for the system tree's lock, page latches and frames, and for
@@ -63,14 +63,14 @@ pub trait Env: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// When the system starts no more threads.
-    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, step: Step) -> Result<Worker>;
+    fn spawn(&self, name: &'static str, class: WorkerClass, wake: Arc<Event>, step: Step) -> Result<Worker>;
 
     /// Waits until `ready` returns true. The thread that makes it true notifies `event`. The caller may hold page
-    /// latches, and nothing else; in a simulation only [`Kind::Service`] workers run meanwhile.
+    /// latches, and nothing else; in a simulation only [`WorkerClass::Service`] workers run meanwhile.
     fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool);
 
     /// As [`Env::wait`], for a caller that holds neither a page latch nor the system tree: in a simulation
-    /// [`Kind::Recorder`] workers run, too.
+    /// [`WorkerClass::Recorder`] workers run, too.
     fn wait_unlatched(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
         self.wait(event, ready);
     }

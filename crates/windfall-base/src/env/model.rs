@@ -10,7 +10,7 @@ use core::{
     time::Duration,
 };
 
-use super::{Env, Kind, Step, Worker};
+use super::{Env, Step, Worker, WorkerClass};
 use crate::{
     error::Result,
     sync::{Arc, Event},
@@ -29,7 +29,13 @@ impl Env for ModelEnv {
         0
     }
 
-    fn spawn(&self, name: &'static str, _kind: Kind, _wake: Arc<Event>, _step: Step) -> Result<Worker> {
+    fn spawn(
+        &self,
+        name: &'static str,
+        _class: WorkerClass,
+        _wake: Arc<Event>,
+        _step: Step,
+    ) -> Result<Worker> {
         unreachable!("a scenario runs the steps of {name} itself")
     }
 

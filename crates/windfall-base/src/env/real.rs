@@ -14,7 +14,7 @@ use std::{
     time::Instant,
 };
 
-use super::{Env, Kind, Next, Step, Worker};
+use super::{Env, Next, Step, Worker, WorkerClass};
 use crate::{
     error::{Result, UsageError},
     sync::{Arc, Event, work::in_background},
@@ -43,7 +43,13 @@ impl Env for RealEnv {
         self.chance.hash_one(self.drawn.fetch_add(1, SeqCst))
     }
 
-    fn spawn(&self, name: &'static str, _kind: Kind, wake: Arc<Event>, mut step: Step) -> Result<Worker> {
+    fn spawn(
+        &self,
+        name: &'static str,
+        _class: WorkerClass,
+        wake: Arc<Event>,
+        mut step: Step,
+    ) -> Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stop_requested, woken) = (stop.clone(), wake.clone());
         let thread = thread::Builder::new().name(format!("windfall-{name}")).spawn(move || {

@@ -53,7 +53,7 @@ pub enum TransactionError {
         /// waits for.
         oldest: Arc<str>,
     },
-    /// The read view was ended, because the undo log had exceeded its limit: `AtUndoLimit::EndOldestView`.
+    /// The read view was ended, because the undo log had exceeded its limit: `UndoLimitAction::EndOldestView`.
     #[error(
         "the read view was ended, because it was the oldest and undo had exceeded undo_limit: begin again, or \
          raise the limit"

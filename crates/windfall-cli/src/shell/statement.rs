@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use windfall::{IfLocked, Isolation};
+use windfall::{Isolation, LockWaitPolicy};
 
 use super::words::{Word, words};
 use crate::output;
@@ -86,7 +86,7 @@ pub(super) struct Begin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RowLock {
     pub for_update: bool,
-    pub if_locked: IfLocked,
+    pub wait_policy: LockWaitPolicy,
 }
 
 /// The rows to read.
@@ -346,14 +346,14 @@ impl<'a> Rest<'a> {
         if !for_update && !self.takes("for share") {
             return None;
         }
-        let if_locked = if self.takes("nowait") {
-            IfLocked::Refuse
+        let wait_policy = if self.takes("nowait") {
+            LockWaitPolicy::NoWait
         } else if self.takes("skip locked") {
-            IfLocked::Skip
+            LockWaitPolicy::SkipLocked
         } else {
-            IfLocked::Wait
+            LockWaitPolicy::Wait
         };
-        Some(RowLock { for_update, if_locked })
+        Some(RowLock { for_update, wait_policy })
     }
 
     fn begin(&mut self) -> Result<Begin, String> {
@@ -516,11 +516,11 @@ mod tests {
         let (table, key) = ("t".to_owned(), b"k".to_vec());
         let get = |lock| Work::Get { table: table.clone(), key: key.clone(), lock };
         assert_eq!(work("get t k"), get(None));
-        let lock = |for_update, if_locked| get(Some(RowLock { for_update, if_locked }));
-        assert_eq!(work("get t k for share"), lock(false, IfLocked::Wait));
-        assert_eq!(work("get 't' \"k\" FOR update"), lock(true, IfLocked::Wait));
-        assert_eq!(work("get t k for update nowait"), lock(true, IfLocked::Refuse));
-        assert_eq!(work("get t k for share skip locked"), lock(false, IfLocked::Skip));
+        let lock = |for_update, wait_policy| get(Some(RowLock { for_update, wait_policy }));
+        assert_eq!(work("get t k for share"), lock(false, LockWaitPolicy::Wait));
+        assert_eq!(work("get 't' \"k\" FOR update"), lock(true, LockWaitPolicy::Wait));
+        assert_eq!(work("get t k for update nowait"), lock(true, LockWaitPolicy::NoWait));
+        assert_eq!(work("get t k for share skip locked"), lock(false, LockWaitPolicy::SkipLocked));
         let write = |fields: &[&[u8]], replace| Work::Write {
             table: table.clone(),
             key: key.clone(),
@@ -538,7 +538,7 @@ mod tests {
                 to: Some(b"z".to_vec()),
                 limit: Some(3),
                 reverse: true,
-                lock: Some(RowLock { for_update: true, if_locked: IfLocked::Wait }),
+                lock: Some(RowLock { for_update: true, wait_policy: LockWaitPolicy::Wait }),
             })
         );
         assert_eq!(work("scan t"), Work::Scan(Scan { table, ..Scan::default() }));

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::json;
 use windfall::{
-    Access, IfLocked, Isolation, Range, Transaction, TransactionOptions, TxTable,
+    Access, Isolation, LockWaitPolicy, Range, Transaction, TransactionOptions, TxTable,
     error::{Error, TransactionError},
     ids::TrxId,
 };
@@ -237,8 +237,8 @@ impl Worker {
         }
         let table = self.db.table(name)?;
         let columns = Columns::from_metadata(&table.metadata());
-        let then = lock.map_or(IfLocked::Wait, |lock| lock.if_locked);
-        run(&table, open.as_ref().map(|trx| trx.table(&table).if_locked(then)), columns)
+        let then = lock.map_or(LockWaitPolicy::Wait, |lock| lock.wait_policy);
+        run(&table, open.as_ref().map(|trx| trx.table(&table).lock_wait_policy(then)), columns)
     }
 
     fn get(&self, table: &str, key: Vec<u8>, lock: Option<RowLock>) -> Result<Answer> {

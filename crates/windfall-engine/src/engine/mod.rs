@@ -21,7 +21,7 @@ use crate::{
     catalog::Catalog,
     checkpoint::Checkpointer,
     disk::Disk,
-    env::{Env, Kind, Next, Worker},
+    env::{Env, Next, Worker, WorkerClass},
     error::{Error, Result},
     ids::Lsn,
     log::{FlushLog, Log},
@@ -136,8 +136,8 @@ impl Engine {
     fn spawn_background_workers(&self) -> Result<()> {
         let mut workers = Vec::new();
         let health = &self.pool.context().health;
-        let mut spawn = |name, kind, wake, step| {
-            workers.push(self.env.spawn(name, kind, wake, health.watch(name, step))?);
+        let mut spawn = |name, class, wake, step| {
+            workers.push(self.env.spawn(name, class, wake, health.watch(name, step))?);
             Ok::<_, Error>(())
         };
         let (pool, deleter) = (self.pool.clone(), self.deleter.clone());
@@ -148,10 +148,10 @@ impl Engine {
             let hash_indexes = budget.free_step();
             if frames || tables || hash_indexes { Next::Again } else { Next::Idle(RECLAIM_PAUSE) }
         };
-        spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim))?;
+        spawn("reclaimer", WorkerClass::Service, Arc::new(Event::new()), Box::new(reclaim))?;
         let deleter = self.deleter.clone();
         let wake = deleter.wake.clone();
-        spawn("deleter", Kind::Service, wake, Box::new(move || deleter.step()))?;
+        spawn("deleter", WorkerClass::Service, wake, Box::new(move || deleter.step()))?;
         let mut files = files::FileRecords::new(self.pool.clone(), self.system.clone(), self.deleter.clone());
         let (log, mut failures) = (self.log.clone(), 0);
         let record = move || match files.step() {
@@ -171,7 +171,7 @@ impl Engine {
                 Next::Idle(files::RECORD_PAUSE)
             }
         };
-        spawn("records", Kind::Recorder, Arc::new(Event::new()), Box::new(record))?;
+        spawn("records", WorkerClass::Recorder, Arc::new(Event::new()), Box::new(record))?;
         let transactions = self.transactions.clone();
         let wake = transactions.purge().wake();
         let purge = move || match transactions
@@ -186,7 +186,7 @@ impl Engine {
                 Next::Idle(PURGE_PAUSE)
             }
         };
-        spawn("purge", Kind::Client, wake, Box::new(purge))?;
+        spawn("purge", WorkerClass::Client, wake, Box::new(purge))?;
         let transactions = self.transactions.clone();
         let wake = transactions.rollbacks().wake();
         let at_end = health.clone();
@@ -199,7 +199,7 @@ impl Engine {
             }
             if background::rollback_step(&transactions) { Next::Again } else { Next::Idle(ROLLBACK_PAUSE) }
         };
-        spawn("rollback", Kind::Client, wake, Box::new(roll_back))?;
+        spawn("rollback", WorkerClass::Client, wake, Box::new(roll_back))?;
         *self.stopped_first.lock() = workers;
         Ok(())
     }

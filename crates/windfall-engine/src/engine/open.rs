@@ -13,7 +13,7 @@ use crate::{
     catalog::Catalog,
     checkpoint::Checkpointer,
     disk::{Disk, FileName, Folder, RealDisk, RealDiskOptions},
-    env::{Env, Kind, RealEnv},
+    env::{Env, RealEnv, WorkerClass},
     error::{CorruptError, DiskError, Result, UsageError},
     health::Health,
     ids::{SpaceId, TrxId},
@@ -213,7 +213,7 @@ impl Engine {
         let mut stopped_last = Vec::from(checkpointer.spawn(&*env)?);
         let writer = log.clone();
         let step = pool.context().health.watch("log", Box::new(move || writer.step()));
-        stopped_last.push(env.spawn("log", Kind::Service, log.wake(), step)?);
+        stopped_last.push(env.spawn("log", WorkerClass::Service, log.wake(), step)?);
 
         let recovered = recovery::recover(&pool, &opened, &scan, progress)?;
         let budget = Arc::new(HashBudget::new(options.hash_memory()));
@@ -269,7 +269,7 @@ impl Engine {
         };
         engine.transactions.set_lock_wait(options.lock_wait_timeout);
         engine.transactions.undo_limit().set(options.undo_limit);
-        engine.transactions.undo_limit().set_policy(options.at_undo_limit);
+        engine.transactions.undo_limit().set_policy(options.undo_limit_action);
         background::schedule_unfinished(&engine.transactions)?;
         engine.spawn_background_workers()?;
         Ok(engine)

@@ -55,4 +55,4 @@ pub use row::{
     secondary::{entry_key, index_key_of},
 };
 pub use trx::{LOCK_WAIT, Rules, Savepoint, StatementLock, Suspended, Transactions, Trx};
-pub use undo::{AtUndoLimit, Follower, Following, Stream};
+pub use undo::{Follower, Following, Stream, UndoLimitAction};

@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use windfall_base::{
     disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
-    env::{Env, Kind, Next, Worker},
+    env::{Env, Next, Worker, WorkerClass},
     error::Result,
     ids::{Lsn, SpaceId},
 };
@@ -82,7 +82,7 @@ impl ClassicPool {
         });
         log.set_checkpointer(self.cleaner_wake.clone());
         let writer =
-            env.spawn("log", Kind::Service, wake, health.watch("log", Box::new(move || log.step())))?;
+            env.spawn("log", WorkerClass::Service, wake, health.watch("log", Box::new(move || log.step())))?;
         let pool = self.clone();
         let step = move || {
             watch::set_role(Role::Cleaner);
@@ -96,7 +96,7 @@ impl ClassicPool {
             }
         };
         let step = health.watch("page cleaner", Box::new(step));
-        let cleaner = env.spawn("page cleaner", Kind::Service, self.cleaner_wake.clone(), step)?;
+        let cleaner = env.spawn("page cleaner", WorkerClass::Service, self.cleaner_wake.clone(), step)?;
         Ok(vec![cleaner, writer])
     }
 

@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     Isolation, Transaction, TransactionOptions,
     database::{Database, IndexOptions, TableOptions},
-    env::{Env, Kind, Next},
+    env::{Env, Next, WorkerClass},
     error::Error,
     options::Options,
     page::PageType,
@@ -314,7 +314,7 @@ fn a_load_on_other_tables_does_not_prolong_a_check() {
             Next::Again
         }
     };
-    let load = env.spawn("load", Kind::Client, Arc::new(Event::new()), Box::new(step)).unwrap();
+    let load = env.spawn("load", WorkerClass::Client, Arc::new(Event::new()), Box::new(step)).unwrap();
     let report = check_with_hook(&db, "checked", usize::MAX, || {});
     let loads = loads.load(Relaxed);
     drop(load);

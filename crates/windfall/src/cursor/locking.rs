@@ -130,7 +130,7 @@ impl Cursor {
         tree.space().check_live()?;
         if !matches!(owner, Owner::Index { .. }) {
             let read = row::read_locked(trx, tree, entries.key(), lock.mode, true, long, || owner.clone());
-            return lock.skip_if_locked(read);
+            return lock.skip_locked(read);
         }
         let space = tree.space().id();
         let (index_key, key) = split(entries.key(), space, || owner.clone())?;
@@ -139,7 +139,7 @@ impl Cursor {
             return Ok(false);
         }
         let read = row::read_locked(trx, &entered.clustered, key, lock.mode, true, long, || owner.clone());
-        match lock.skip_if_locked(read) {
+        match lock.skip_locked(read) {
             // The row may have left the index since the entry was read: then the other transaction's lock does not
             // matter.
             Err(Stop::Blocked(_)) if has_left(trx)? => Ok(false),

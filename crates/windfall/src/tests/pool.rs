@@ -7,7 +7,7 @@ use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv};
 use crate::{
     Database, Options, TableOptions,
     disk::{Disk, FileName, Folder},
-    env::{Env, Kind, Next},
+    env::{Env, Next, WorkerClass},
     sync::{Arc, Event},
 };
 
@@ -32,7 +32,8 @@ fn a_caller_gets_an_error_when_no_frame_is_freed_even_during_resizes() {
         pool.resize(if times % 2 == 0 { 128 } else { 192 }).unwrap();
         Next::Idle(Duration::ZERO)
     };
-    let resizer = env.spawn("resizer", Kind::Service, Arc::new(Event::new()), Box::new(resize)).unwrap();
+    let resizer =
+        env.spawn("resizer", WorkerClass::Service, Arc::new(Event::new()), Box::new(resize)).unwrap();
     let error = (0..1000u32).find_map(|n| table.insert(&n.to_be_bytes(), &ROW).err()).unwrap().to_string();
     assert!(error.contains("doublewrite"), "{error}");
     drop(resizer);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use windfall::{
     Result,
-    env::{Check, Env, Kind, Step, Worker},
+    env::{Check, Env, Step, Worker, WorkerClass},
 };
 use windfall_base::sync::Event;
 
@@ -24,11 +24,11 @@ pub(crate) trait Change: Debug + Send + Sync {
         &self,
         env: &dyn Env,
         name: &'static str,
-        kind: Kind,
+        class: WorkerClass,
         wake: Arc<Event>,
         step: Step,
     ) -> Result<Worker> {
-        env.spawn(name, kind, wake, self.step(name, step))
+        env.spawn(name, class, wake, self.step(name, step))
     }
 
     /// Waits for a lock, or for another event with a timeout.
@@ -62,8 +62,8 @@ impl<C: Change> Env for Changed<C> {
         self.env.random()
     }
 
-    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, step: Step) -> Result<Worker> {
-        self.change.spawn(self.env.as_ref(), name, kind, wake, step)
+    fn spawn(&self, name: &'static str, class: WorkerClass, wake: Arc<Event>, step: Step) -> Result<Worker> {
+        self.change.spawn(self.env.as_ref(), name, class, wake, step)
     }
 
     fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {

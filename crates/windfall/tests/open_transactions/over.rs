@@ -1,7 +1,7 @@
 //! Ranges and cursors of the engine, of every kind.
 
 use windfall::{
-    Access, Cursor, IfLocked, IndexCursor, IndexKey, IndexRange, IndexRow, Range, Result, Seek, Table,
+    Access, Cursor, IndexCursor, IndexKey, IndexRange, IndexRow, LockWaitPolicy, Range, Result, Seek, Table,
     TxTable,
 };
 
@@ -128,8 +128,8 @@ pub(crate) fn open(table: &Table<impl Access>, over: Over, shape: Shape) -> Resu
 
 /// As [`open`], with locks, where there is a locking read.
 pub(crate) fn open_locking(table: &TxTable<'_>, over: Over, shape: Shape, locking: Locking) -> Result<Held> {
-    let then = if locking.skips { IfLocked::Skip } else { IfLocked::Wait };
-    let table = &table.if_locked(then);
+    let then = if locking.skips { LockWaitPolicy::SkipLocked } else { LockWaitPolicy::Wait };
+    let table = &table.lock_wait_policy(then);
     let index = |which| table.index(index_name(which));
     Ok(match (over, shape, locking.exclusive) {
         (Over::Rows, Shape::Range(range), false) => Held::Rows(table.range_for_share(bounds(over, range))?),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use windfall::{
-    Access, Database, Error, IfLocked, IndexOptions, Isolation, Options, Result, Session, Table,
+    Access, Database, Error, IndexOptions, Isolation, LockWaitPolicy, Options, Result, Session, Table,
     TableOptions, Transaction, TransactionOptions, TxTable, env::Env, error::UsageError,
 };
 use windfall_base::sync::as_another_thread;
@@ -79,7 +79,7 @@ fn open(disk: &SimulatedDisk, env: &SimulatedEnv, meanwhile: &Meanwhile) -> Resu
     let env = Arc::new(Changed { env: Arc::new(env.clone()), change: meanwhile.clone() });
     let db = Database::open_on(Arc::new(disk.clone()), env, &options(), &|_| {})?;
     // Statements do not wait, either.
-    Ok(db.statements_wait(Duration::ZERO))
+    Ok(db.with_ddl_timeout(Duration::ZERO))
 }
 
 fn index_options(which: Which) -> IndexOptions {
@@ -408,8 +408,10 @@ fn get(table: &Table<impl Access>, key: Key, read: Read) -> Result<Outcome> {
 }
 
 fn lock(table: &TxTable<'_>, key: Key, locking: Locking) -> Result<Outcome> {
-    let (table, key) =
-        (table.if_locked(if locking.skips { IfLocked::Skip } else { IfLocked::Wait }), key_bytes(key));
+    let (table, key) = (
+        table.lock_wait_policy(if locking.skips { LockWaitPolicy::SkipLocked } else { LockWaitPolicy::Wait }),
+        key_bytes(key),
+    );
     let value = if locking.exclusive { table.get_for_update(&key) } else { table.get_for_share(&key) };
     value.map(of_bytes)
 }

@@ -10,7 +10,6 @@ mod crowds;
 mod ends;
 #[path = "../guard/mod.rs"]
 mod guard;
-mod if_locked;
 mod index_only;
 mod prepared;
 mod queue;
@@ -21,6 +20,7 @@ mod temporary;
 mod time_limit;
 mod undo_limit;
 mod views;
+mod wait_policy;
 mod waits;
 
 use std::{sync::Arc, time::Duration};

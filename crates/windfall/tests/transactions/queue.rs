@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use windfall::{
-    Database, Error, IfLocked, Isolation, Lock, Result, Table, Transaction,
+    Database, Error, Isolation, Lock, LockWaitPolicy, Result, Table, Transaction,
     error::{LockError, TransactionError},
     ids::TrxId,
 };
@@ -131,7 +131,7 @@ fn a_row_that_is_about_to_leave_is_waited_for() {
         let trx = begin(&db, level);
         let refused = first(&table, &trx).unwrap_err();
         assert!(matches!(refused, Error::Lock(LockError::Busy(_))), "{level:?}: {refused}");
-        let skipping = trx.table(&table).if_locked(IfLocked::Skip);
+        let skipping = trx.table(&table).lock_wait_policy(LockWaitPolicy::SkipLocked);
         let skipped = skipping.index("first").unwrap().range_for_update([NEW]..=[NEW]).unwrap();
         assert_eq!(skipped.map(|row| row.unwrap().key).collect::<Vec<_>>(), [[2]], "{level:?}");
         other.rollback().unwrap();

@@ -260,15 +260,15 @@ fn a_statement_waits_as_long_as_it_is_asked_to() {
     trx.commit().unwrap();
     assert_eq!(db.tables().unwrap().len(), 2);
     assert_eq!(db.table("t").unwrap().get(b"a").unwrap(), Some(b"x1".to_vec()));
-    db.statements_wait(Duration::ZERO).drop_table("t").unwrap();
+    db.with_ddl_timeout(Duration::ZERO).drop_table("t").unwrap();
 }
 
 /// Asserts that a statement is refused, at once or after its time.
 fn refuses(db: &Database, statement: Statement) {
-    let refused = statement(&db.statements_wait(Duration::ZERO));
+    let refused = statement(&db.with_ddl_timeout(Duration::ZERO));
     assert!(matches!(refused, Err(Error::Lock(LockError::Busy(_)))), "{refused:?}");
     let began = Instant::now();
-    let refused = statement(&db.statements_wait(Duration::from_millis(40)));
+    let refused = statement(&db.with_ddl_timeout(Duration::from_millis(40)));
     assert!(matches!(refused, Err(Error::Lock(LockError::TimedOut { .. }))), "{refused:?}");
     let waited = began.elapsed();
     assert!(waited >= Duration::from_millis(40), "{waited:?}");
@@ -286,7 +286,7 @@ fn a_statement_waits_for_another_one_as_long_as_it_is_asked_to() {
         more.send(1).unwrap();
         // As soon as the load has the metadata lock on the name, the name is taken.
         while db
-            .statements_wait(Duration::ZERO)
+            .with_ddl_timeout(Duration::ZERO)
             .drop_table("t")
             .is_err_and(|error| matches!(error, Error::Schema(_)))
         {

@@ -13,8 +13,8 @@ use std::{
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{
-    Access, AtUndoLimit, Database, Error, IndexOptions, Isolation, Result, Table, TableOptions,
-    TransactionOptions,
+    Access, Database, Error, IndexOptions, Isolation, Result, Table, TableOptions, TransactionOptions,
+    UndoLimitAction,
     env::{Env, RealEnv},
     error::{LockError, TransactionError},
 };
@@ -36,7 +36,7 @@ fn open(disk: &SimulatedDisk, env: &SimulatedEnv) -> Database {
 fn open_to_end_views(seed: u64) -> (SimulatedEnv, Database) {
     let env = SimulatedEnv::new(seed);
     let db = open(&SimulatedDisk::new(seed), &env);
-    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    db.set_undo_limit_action(UndoLimitAction::EndOldestView);
     (env, db)
 }
 
@@ -250,7 +250,7 @@ fn a_view_is_ended_within_a_long_value() {
 /// in the middle of their reads.
 #[test]
 fn a_concurrent_reader_sees_one_snapshot_or_gets_an_error() {
-    let options = options().undo_limit(LIMIT).at_undo_limit(AtUndoLimit::EndOldestView);
+    let options = options().undo_limit(LIMIT).undo_limit_action(UndoLimitAction::EndOldestView);
     let env = Arc::new(RealEnv::default());
     let db = Database::open_on(Arc::new(SimulatedDisk::new(9)), env, &options, &|_| {}).unwrap();
     let options = TableOptions::default().index("i", IndexOptions::on_value(0..8));

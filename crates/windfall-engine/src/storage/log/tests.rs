@@ -17,7 +17,7 @@ use windfall_sim::SimulatedEnv;
 use super::{frame::span, test_disk::TestDisk, *};
 use crate::{
     disk::Folder,
-    env::{Kind, Next, RealEnv},
+    env::{Next, RealEnv, WorkerClass},
 };
 
 const SEGMENT: u64 = 64 << 10;
@@ -97,7 +97,7 @@ impl OpenLog {
             work();
             Next::Idle(Duration::from_secs(1))
         };
-        let _worker = env.spawn("beside", Kind::Service, wake, Box::new(step)).unwrap();
+        let _worker = env.spawn("beside", WorkerClass::Service, wake, Box::new(step)).unwrap();
         run(&self.log)
     }
 
@@ -676,7 +676,7 @@ fn the_checkpointer_is_woken_once_half_of_the_log_is_in_use() {
 fn lazy_commits_are_synced_every_second() {
     let env = SimulatedEnv::new(5);
     let life = open_in(new_database(), Arc::new(env.clone()));
-    let _worker = env.spawn("log", Kind::Service, life.log.wake(), {
+    let _worker = env.spawn("log", WorkerClass::Service, life.log.wake(), {
         let log = life.log.clone();
         Box::new(move || log.step())
     });

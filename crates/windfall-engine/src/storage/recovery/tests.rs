@@ -15,7 +15,7 @@ use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
     checkpoint::{Checkpointer, TransactionNotes},
     disk::{Disk, FileName, Folder},
-    env::{Env, Kind, Worker},
+    env::{Env, Worker, WorkerClass},
     error::{CorruptError, Error, Result},
     health::Health,
     ids::{Lsn, PageNo, SpaceId, TrxId, UndoPos},
@@ -97,7 +97,7 @@ impl Base {
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut workers = Vec::from(checkpointer.spawn(&env)?);
         let writer = log.clone();
-        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step()))?);
+        workers.push(env.spawn("log", WorkerClass::Service, log.wake(), Box::new(move || writer.step()))?);
         let mut lost = recover(&pool, &now, &scan, &|_| {})?.lost;
         lost.retain(|space, _| Some(*space) != unnamed);
         if let Some(error) = lost.into_values().next() {

@@ -27,7 +27,7 @@ use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
     checkpoint::Checkpointer,
     disk::{Disk, FileName},
-    env::{Env, Kind, Next, Worker},
+    env::{Env, Next, Worker, WorkerClass},
     error::{Error, LockError, Owner, Result},
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
@@ -124,7 +124,7 @@ impl Base {
         let now = control.control().clone();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut workers = Vec::from(checkpointer.spawn(&*env)?);
-        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || log.step()))?);
+        workers.push(env.spawn("log", WorkerClass::Service, log.wake(), Box::new(move || log.step()))?);
         let Recovered { files, lost } = recover(&pool, &now, &found, &|_| {})?;
         if let Some(error) = lost.into_values().next() {
             return Err(error);
@@ -188,12 +188,17 @@ impl Base {
             let _ = record_files(&pool2, &system2);
             Next::Idle(Duration::from_millis(20))
         };
-        workers.push(env.spawn("records", Kind::Client, Arc::new(Event::new()), Box::new(record))?);
+        workers.push(env.spawn("records", WorkerClass::Client, Arc::new(Event::new()), Box::new(record))?);
         let pool2 = pool.clone();
         let reclaim = move || {
             if pool2.reclaim_step(&mut drop) { Next::Again } else { Next::Idle(Duration::from_millis(20)) }
         };
-        workers.push(env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim))?);
+        workers.push(env.spawn(
+            "reclaimer",
+            WorkerClass::Service,
+            Arc::new(Event::new()),
+            Box::new(reclaim),
+        )?);
         if purge {
             let purging = transactions.clone();
             let wake = transactions.purge().wake();
@@ -201,7 +206,7 @@ impl Base {
                 Ok(true) => Next::Again,
                 _ => Next::Idle(Duration::from_millis(20)),
             };
-            workers.push(env.spawn("purge", Kind::Client, wake, Box::new(step))?);
+            workers.push(env.spawn("purge", WorkerClass::Client, wake, Box::new(step))?);
         }
         let mut trees = trees.into_iter();
         let mut tree = || trees.next().unwrap();

@@ -1,7 +1,7 @@
 //! The limit on undo on disk.
 //!
 //! **Purpose.** An old read view, or a long transaction, keeps undo without bound. Beyond a limit, changes are refused
-//! with an error that names the cause; or the oldest read view is ended ([`AtUndoLimit`]).
+//! with an error that names the cause; or the oldest read view is ended ([`UndoLimitAction`]).
 //!
 //! **Invariants.** Only a call that is about to change a row waits or is refused, before it has the key latch of the
 //! row, and outside of its table's gate. The end of a transaction, by commit or rollback, needs no undo and proceeds.
@@ -34,7 +34,7 @@ use crate::{
 /// The policy for changes when undo exceeds its limit, and purge makes no progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum AtUndoLimit {
+pub enum UndoLimitAction {
     /// Changes are refused: [`TransactionError::UndoFull`].
     #[default]
     RefuseChanges,
@@ -95,8 +95,8 @@ impl UndoLimit {
     }
 
     /// Changes the policy for changes beyond the limit.
-    pub fn set_policy(&self, then: AtUndoLimit) {
-        self.ends_views.store(then == AtUndoLimit::EndOldestView, Relaxed);
+    pub fn set_policy(&self, then: UndoLimitAction) {
+        self.ends_views.store(then == UndoLimitAction::EndOldestView, Relaxed);
     }
 
     /// Returns the number of read views ended.

@@ -25,7 +25,7 @@ pub mod versions;
 
 pub use directory::Streams;
 pub use followers::{Follower, Followers, Following};
-pub use limit::{AtUndoLimit, UndoLimit};
+pub use limit::{UndoLimit, UndoLimitAction};
 pub use purge::Purge;
 pub use stream::Stream;
 pub(in crate::txn) use stream::UndoContext;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::*;
-use crate::{AtUndoLimit, env::RealEnv, error::TransactionError};
+use crate::{UndoLimitAction, env::RealEnv, error::TransactionError};
 
 const ROWS: u32 = 60;
 /// A number that takes purge more steps than a check waits for work without progress.
@@ -550,7 +550,7 @@ fn a_view_is_ended_at_the_limit_during_a_check() {
     let mut trx = Some(with_changes(&db, &env, &["t"], ROWS));
     let (other, entries) = (db.create_table("other", indexed()).unwrap(), index(&db, "t"));
     db.set_undo_limit(Some(LIMIT)).unwrap();
-    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    db.set_undo_limit_action(UndoLimitAction::EndOldestView);
     check_with_hook(&db, "t", usize::MAX, || {
         trx.take().expect("it is one piece").commit().unwrap();
         env.run_workers(1000);

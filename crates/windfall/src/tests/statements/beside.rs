@@ -127,7 +127,7 @@ fn transactions_of_every_kind_go_on_while_an_index_is_built() {
                         end(&handle, trx);
                     }
                 });
-                db.statements_wait(PATIENT).create_index("t", "i", super::index(true)).unwrap_or_else(
+                db.with_ddl_timeout(PATIENT).create_index("t", "i", super::index(true)).unwrap_or_else(
                     |error| {
                         panic!("{what}: {error}");
                     },
@@ -188,7 +188,7 @@ fn a_duplicate_is_decided_by_what_commits() {
             } else {
                 super::index(true)
             };
-            let built = db.statements_wait(PATIENT).create_index("t", "i", options);
+            let built = db.with_ddl_timeout(PATIENT).create_index("t", "i", options);
             db.engine().catalog.pause.clear();
             match built {
                 Ok(()) => {
@@ -332,7 +332,7 @@ fn build_with_transactions(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: 
     let (acting, mut failed) = (shared.clone(), false);
     // After a crash nothing works, and the statement must find that out itself.
     at_places(&db, move |_| failed = failed || step(&acting).is_err());
-    let built = db.statements_wait(PATIENT).create_index("t", "i", super::index(unique));
+    let built = db.with_ddl_timeout(PATIENT).create_index("t", "i", super::index(unique));
     db.engine().catalog.pause.clear();
     // The transactions that are left, if the index was refused before they ended.
     let crowd = shared.lock().take();
@@ -456,7 +456,7 @@ fn a_row_whose_index_key_is_out_of_reach_is_refused_whenever_it_comes() {
                 }
             });
             let options = crate::IndexOptions::on_value(70_000..70_010);
-            let built = db.statements_wait(PATIENT).create_index("t", "i", options);
+            let built = db.with_ddl_timeout(PATIENT).create_index("t", "i", options);
             db.engine().catalog.pause.clear();
             match built {
                 Ok(()) => {

@@ -4,7 +4,7 @@ use std::thread;
 
 use super::*;
 use crate::{
-    env::{Kind, Next},
+    env::{Next, WorkerClass},
     sync::Event,
 };
 
@@ -76,7 +76,8 @@ fn a_background_step_may_end_a_wait_in_a_simulation() {
         locks.end(&holder);
         Next::Done
     };
-    let _worker = desk.env.spawn("test", Kind::Service, Arc::new(Event::new()), Box::new(step)).unwrap();
+    let _worker =
+        desk.env.spawn("test", WorkerClass::Service, Arc::new(Event::new()), Box::new(step)).unwrap();
     desk.locks.acquire(b, exclusive("k"), LockTimeout::Forever).unwrap();
     desk.close(all);
 }

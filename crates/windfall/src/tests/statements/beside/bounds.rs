@@ -23,7 +23,7 @@ use crate::{
 /// Builds an index on table `t`, and calls `act` at each point of the build.
 fn build(db: &Database, unique: bool, act: impl FnMut(usize) + Send + 'static) -> crate::Result<()> {
     at_places(db, act);
-    let built = db.statements_wait(PATIENT).create_index("t", "i", index(unique));
+    let built = db.with_ddl_timeout(PATIENT).create_index("t", "i", index(unique));
     db.engine().catalog.pause.clear();
     built
 }
@@ -543,7 +543,7 @@ fn a_statement_whose_time_is_over_between_two_waits_has_timed_out() {
                 world.advance(at_most);
             }
         });
-        let built = db.statements_wait(at_most).create_index("t", "i", index(true));
+        let built = db.with_ddl_timeout(at_most).create_index("t", "i", index(true));
         let blockers = match built {
             Err(Error::Lock(LockError::TimedOut { blockers, waited })) if at_most >= PATIENT => {
                 assert!(waited >= at_most, "{waited:?}");

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Mutex, thread, time::Duration};
 
-use windfall::{Error, IfLocked, Isolation, Table, TableOptions, TransactionOptions, error::LockError};
+use windfall::{Error, Isolation, LockWaitPolicy, Table, TableOptions, TransactionOptions, error::LockError};
 
 use super::{begin, database, table};
 
@@ -32,7 +32,7 @@ fn what_others_have_locked_is_passed_over_or_refused_at_once() {
         let mine = me.table(&table);
         mine.put(&[6], &[b'x', 16]).unwrap();
 
-        let nowait = mine.if_locked(IfLocked::Refuse);
+        let nowait = mine.lock_wait_policy(LockWaitPolicy::NoWait);
         for key in [2, 3, 4, 7] {
             is_busy(nowait.get_for_share(&[key]));
             is_busy(nowait.get_for_update(&[key]));
@@ -43,7 +43,7 @@ fn what_others_have_locked_is_passed_over_or_refused_at_once() {
         assert_eq!(rows.next().unwrap().unwrap().0, [1]);
         is_busy(rows.next().unwrap());
 
-        let skipping = mine.if_locked(IfLocked::Skip);
+        let skipping = mine.lock_wait_policy(LockWaitPolicy::SkipLocked);
         for key in [2, 3, 4, 7] {
             assert_eq!(skipping.get_for_share(&[key]).unwrap(), None);
         }
@@ -69,7 +69,7 @@ fn what_others_have_locked_is_passed_over_or_refused_at_once() {
         writer.commit().unwrap();
         reader.commit().unwrap();
         let late = begin(&db, level);
-        let within = late.table(&table).if_locked(IfLocked::Skip);
+        let within = late.table(&table).lock_wait_policy(LockWaitPolicy::SkipLocked);
         assert_eq!(keys(within.range_for_update::<&[u8]>(..).unwrap()), [1, 2, 4, 5, 6, 7]);
     }
 }
@@ -90,7 +90,7 @@ fn skipping_locked_rows_does_not_skip_a_locked_table() {
         while db.lock_waits().is_empty() {
             thread::yield_now();
         }
-        let skipping = me.table(&table).if_locked(IfLocked::Skip);
+        let skipping = me.table(&table).lock_wait_policy(LockWaitPolicy::SkipLocked);
         is_busy(skipping.get_for_update(b"a"));
         is_busy(skipping.range_for_update::<&[u8]>(..).unwrap().next().unwrap());
         before.commit().unwrap();
@@ -105,7 +105,7 @@ fn in_a_temporary_table_there_is_nothing_to_pass_over() {
     let own = session.create_temporary_table("own", TableOptions::default()).unwrap();
     own.put(b"a", b"1").unwrap();
     let trx = begin(&db, Isolation::RepeatableRead);
-    let within = trx.table(&own).if_locked(IfLocked::Skip);
+    let within = trx.table(&own).lock_wait_policy(LockWaitPolicy::SkipLocked);
     assert_eq!(within.get_for_update(b"a").unwrap(), Some(b"1".to_vec()));
     assert_eq!(within.range_for_update::<&[u8]>(..).unwrap().count(), 1);
 }
@@ -115,7 +115,7 @@ fn take(db: &windfall::Database, queue: &Table) -> Vec<u8> {
     let mut taken = Vec::new();
     loop {
         let trx = begin(db, Isolation::ReadCommitted);
-        let within = trx.table(queue).if_locked(IfLocked::Skip);
+        let within = trx.table(queue).lock_wait_policy(LockWaitPolicy::SkipLocked);
         let next = within.range_for_update::<&[u8]>(..).unwrap().next();
         let Some(row) = next else { return taken };
         let key = row.unwrap().0;
