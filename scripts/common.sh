@@ -64,7 +64,7 @@ cargo_suits() {
     done
 }
 
-# Ensures that a linker and a cargo of the version in rust-toolchain.toml are installed.
+# Ensures that a linker and a cargo that suits rust-toolchain.toml are installed.
 need_rust() {
     need cc gcc libc6-dev
     # cargo needs the certificates to fetch the dependencies, rustup to fetch Rust.
