@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The benchmarks, one after the other: those that BENCH names, or all. Arguments are passed on to each.
+# Runs the benchmarks in turn: those in BENCH, or all. Each gets the arguments of this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
@@ -8,7 +8,7 @@ source scripts/common.sh
 all="drop create-drop foreground big-file memory-back read larger-than-memory recovery footprint transactions"
 
 need_rust
-# `drop` watches system calls with strace.
+# `drop` traces system calls with strace.
 need strace strace
 say "building"
 cargo build --release -p windfall-cli --features peers
@@ -19,5 +19,5 @@ for bench in ${BENCH:-$all}; do
     "${CARGO_TARGET_DIR:-target}/release/windfall" bench "$bench" "$@" || failed+=("$bench")
 done
 if ((${#failed[@]} > 0)); then
-    fail "these did not reach their bounds, or did not run: ${failed[*]}"
+    fail "failed, or did not meet a bound: ${failed[*]}"
 fi

@@ -1,7 +1,7 @@
-# What the scripts share: to be sourced, by bash, with the workspace as the current folder.
+# Functions that the scripts share. Source this file in bash with the workspace as the current folder.
 # shellcheck shell=bash
 
-# Some build servers run without it; rustup and cargo then ask the system, and so does this.
+# Some build servers do not set HOME; rustup and cargo then ask the system, and so does this script.
 if [[ -z ${HOME:-} ]]; then
     unset HOME
     export HOME=~
@@ -22,7 +22,7 @@ has() {
     command -v "$1" >/dev/null 2>&1
 }
 
-# need COMMAND PACKAGE...: installs Debian packages unless the command is there.
+# need COMMAND PACKAGE...: installs the Debian packages if the command is missing.
 need() {
     local command=$1
     shift
@@ -31,25 +31,25 @@ need() {
     fi
     local root=()
     if [[ $(id -u) != 0 ]]; then
-        has sudo || fail "\`$command\` is missing, and neither root nor sudo is at hand: install $* and run this again"
+        has sudo || fail "\`$command\` is missing, and installing it needs root or sudo: install $* and run this again"
         root=(sudo)
     fi
-    has apt-get || fail "\`$command\` is missing, and so is apt-get: install what gives it ($* on Debian) and run this again"
+    has apt-get || fail "\`$command\` is missing, and so is apt-get: install the package that has it ($* on Debian) and run this again"
     say "installing $* (for \`$command\`)"
-    local by_hand="apt-get did not do it (see above): install $* and run this again"
+    local by_hand="apt-get failed (see above): install $* and run this again"
     "${root[@]}" apt-get update -qq || fail "$by_hand"
-    # What goes wrong comes over the other channel.
+    # Errors go to the standard error.
     "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "$@" \
         >/dev/null || fail "$by_hand"
     hash -r
     has "$command" || fail "$* was installed, but \`$command\` is still missing"
 }
 
-# What of Rust a script needs beside cargo: it may set this to `(fmt clippy)`.
+# Subcommands of cargo that a script needs from the toolchain, such as `(fmt clippy)`.
 rust_parts=()
 
-# Whether the cargo on PATH is the one to use. A newer one than the pinned builds the project too, but has opinions of
-# its own on format and lints: who needs those needs the very version.
+# Succeeds if the cargo on PATH can be used. A toolchain newer than the pinned one builds the project as well, but may
+# differ in format and lints, so a script that needs these requires the exact version.
 cargo_suits() {
     has cargo || return 1
     local version part
@@ -64,15 +64,15 @@ cargo_suits() {
     done
 }
 
-# A linker, and cargo as rust-toolchain.toml pins it.
+# Ensures that a linker and a cargo that suits rust-toolchain.toml are installed.
 need_rust() {
     need cc gcc libc6-dev
-    # cargo needs them to fetch the dependencies, rustup to fetch Rust.
+    # cargo needs the certificates to fetch the dependencies, rustup to fetch Rust.
     [[ -e /etc/ssl/certs/ca-certificates.crt || -e /etc/pki/tls/certs/ca-bundle.crt ]] || need update-ca-certificates ca-certificates
     if [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; then
         export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
     fi
-    # Asked first, because cargo would make rustup install the toolchain without a word.
+    # This check comes first, because running cargo would make rustup install the toolchain silently.
     if has rustup && [[ $'\n'$(rustup toolchain list 2>/dev/null) != *$'\n'"$toolchain"* ]]; then
         say "installing Rust $toolchain"
         rustup toolchain install "$toolchain" --profile minimal --component rustfmt,clippy --no-self-update
@@ -86,7 +86,7 @@ need_rust() {
     cargo_suits || fail "rustup installed Rust $toolchain, but cargo does not run: $(cargo --version 2>&1 || true)"
 }
 
-# rustup, whatever cargo is there beside it.
+# Ensures that rustup is installed, also if there is a cargo that does not come from it.
 need_rustup() {
     if [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/rustup ]]; then
         export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
@@ -94,14 +94,15 @@ need_rustup() {
     if ! has rustup; then
         need curl curl ca-certificates
         say "installing rustup into ${CARGO_HOME:-$HOME/.cargo}"
-        # What https://sh.rustup.rs would choose: the host that gives the toolchain gives this too, so one is enough.
+        # The installer that https://sh.rustup.rs would choose. It comes from the host of the toolchains, so only that
+        # host must be reachable.
         local init url
         url=${RUSTUP_UPDATE_ROOT:-https://static.rust-lang.org/rustup}/dist/$(uname -m)-unknown-linux-gnu/rustup-init
         init=$(mktemp -d)
         curl --proto '=https' --tlsv1.2 --silent --show-error --fail --location --output "$init/rustup-init" "$url" ||
-            fail "rustup could not be fetched from $url (see above): with a network, run this again"
+            fail "rustup could not be fetched from $url (see above): check the network and run this again"
         chmod +x "$init/rustup-init"
-        # It would advise to change PATH, which no script of ours needs.
+        # The output is discarded: it advises a change of PATH, which these scripts do not need.
         "$init/rustup-init" -y -q --no-modify-path --profile minimal --default-toolchain none >/dev/null ||
             fail "rustup could not be installed (see above)"
         rm -r "$init"
@@ -110,21 +111,21 @@ need_rustup() {
     fi
 }
 
-# What cargo builds for the scripts alone.
+# Tools that cargo builds for these scripts only.
 tools=$PWD/target/tools
 
-# has_tool NAME: whether there is this subcommand of cargo (`cargo-deny`), ours or the user's.
+# has_tool NAME: succeeds if this subcommand of cargo (`cargo-deny`) is installed, in target/tools or by the user.
 has_tool() {
     PATH="$tools/bin:$PATH" cargo "${1#cargo-}" --version 2>/dev/null | grep -q "^$1 "
 }
 
-# install_tool NAME VERSION [OPTION...]: takes minutes. What an interrupted build has made serves the next.
+# install_tool NAME VERSION [OPTION...]: takes minutes. An interrupted build is continued by the next one.
 install_tool() {
     mkdir -p "$tools"
     cargo install --quiet --locked "$1@$2" "${@:3}" --root "$tools" --target-dir "$tools/build-$1" && rm -rf "$tools/build-$1"
 }
 
-# need_tool NAME VERSION: installs it unless it is there, and has cargo find it.
+# need_tool NAME VERSION: installs the tool if it is missing, and adds it to PATH for cargo.
 need_tool() {
     if ! has_tool "$1"; then
         say "installing $1 $2 into target/tools"
@@ -133,8 +134,8 @@ need_tool() {
     export PATH="$tools/bin:$PATH"
 }
 
-# need_tests COMMAND... -- FILTER...: whether the list of the tests has this, for cargo runs none without a word. It has a
-# line `NAME: test` for each.
+# need_tests COMMAND... -- FILTER...: fails unless each filter occurs in the list of tests, because cargo succeeds if a
+# filter matches no test. The list has a line `NAME: test` for each test.
 need_tests() {
     local command=() listed filter
     while [[ $1 != -- ]]; do
@@ -142,8 +143,8 @@ need_tests() {
         shift
     done
     shift
-    listed=$("${command[@]}" -- --list) || fail "there is no list of the tests (see above)"
+    listed=$("${command[@]}" -- --list) || fail "the tests could not be listed (see above)"
     for filter; do
-        [[ $'\n'$listed$'\n' == *"$filter"* ]] || fail "there is no test of this name: $filter"
+        [[ $'\n'$listed$'\n' == *"$filter"* ]] || fail "no test matches: $filter"
     done
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job of Windfall, on this machine: `windfall demo`. Arguments are passed on.
+# Builds and runs `windfall demo` with the arguments of this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh

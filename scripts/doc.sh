@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The documentation of the library, as its users see it.
+# Builds the documentation of the library for its users: without private items.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh

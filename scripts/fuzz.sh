@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Fuzzes every decoder of bytes that may be anything.
+# Fuzzes every decoder of untrusted bytes.
 #
-#   fuzz.sh SECONDS             all targets, for so many seconds together; FUZZ_SEED=N draws the same again
-#   fuzz.sh SECONDS TARGET...   these targets alone
-#   fuzz.sh replay TARGET FILE  one input again
-#   fuzz.sh minimise [TARGET]   keeps of the corpus, and of what fuzzing has added, what reaches different code
+#   fuzz.sh SECONDS             all targets, for SECONDS in total; FUZZ_SEED=N repeats a run
+#   fuzz.sh SECONDS TARGET...   only these targets
+#   fuzz.sh replay TARGET FILE  runs one input again
+#   fuzz.sh minimise [TARGET]   reduces the corpus and the new inputs to those that reach different code
 #
-# No other tool and no nightly toolchain is needed: libFuzzer is built by the crate `libfuzzer-sys`, the pinned compiler
-# knows the instrumentation that it wants, and RUSTC_BOOTSTRAP lets it link its own AddressSanitizer. So the fuzzer
-# sees the code that the same compiler makes for users.
+# Neither another tool nor a nightly toolchain is needed: the crate `libfuzzer-sys` builds libFuzzer, the pinned
+# compiler supports the instrumentation, and RUSTC_BOOTSTRAP lets it link its own AddressSanitizer. So the fuzzer tests
+# the code that the same compiler generates for users.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
@@ -19,7 +19,8 @@ machine=$(uname -m)-unknown-linux-gnu
 build=$PWD/target/fuzz
 binary=$build/$machine/fuzz/windfall-fuzz
 work=$build/work
-# What one input may take: seconds, and MiB in one piece. Memory that epochs free later would be taken for leaks.
+# Limits of one input: seconds, and MiB in total and per allocation. Leak detection is off, because epochs free memory
+# later.
 limits=(-timeout=25 -rss_limit_mb=2048 -malloc_limit_mb=128 -max_len=8192 -detect_leaks=0)
 
 build_fuzzer() {
@@ -34,7 +35,7 @@ build_fuzzer() {
         -Cllvm-args=-sanitizer-coverage-trace-compares
         -Zsanitizer=address
     )
-    # A target of its own, so that build scripts and macros are not instrumented.
+    # An explicit target, so that build scripts and macros are not instrumented.
     RUSTC_BOOTSTRAP=1 RUSTFLAGS="${flags[*]}" cargo build --profile fuzz --target "$machine" --target-dir "$build" \
         -p windfall-fuzz --features fuzzer --bin windfall-fuzz
 }
@@ -45,14 +46,14 @@ fuzzer() {
     WINDFALL_FUZZ_TARGET=$target "$binary" "$@"
 }
 
-# The corpus of each target is one archive, as its inputs are many and small. libFuzzer wants a folder.
+# The corpus of each target is one archive, because its inputs are many and small. libFuzzer needs a folder.
 unpack() {
     rm -rf "$work/$1/corpus"
     mkdir -p "$work/$1/corpus"
     [[ ! -f $crate/corpus/$1.tar ]] || tar -xf "$crate/corpus/$1.tar" -C "$work/$1/corpus"
 }
 
-# The same inputs give the same archive.
+# The archive depends on the inputs only, so that it changes in the repository only if they do.
 pack() {
     local archive=$PWD/$crate/corpus/$1.tar
     rm -f "$archive"
@@ -71,7 +72,7 @@ number_after() {
     sed -n "s/^$2 *//p" "$1" | tail -n 1
 }
 
-# Gives TARGET so many seconds; adds a line to the table.
+# fuzz TARGET SECONDS: runs the target, and adds a line to the table.
 fuzz() {
     local target=$1 seconds=$2
     local log=$work/$target.log
@@ -96,15 +97,15 @@ fuzz() {
     table+=("$(printf '%-14s %12s %12s %8d' "$target" "${runs:-0}" "${new:-0}" "$crashes")")
 }
 
-# Keeps of the corpus of TARGET, and of what was added to it, the least that reaches all that they reach together.
+# minimise TARGET: reduces its corpus and new inputs to a small set with the same coverage.
 minimise() {
     local target=$1 kept=$work/$1/kept
     rm -rf "$kept"
     mkdir -p "$kept" "$work/$target/new"
     unpack "$target"
     fuzzer "$target" "${limits[@]}" -merge=1 "$kept" "$work/$target/corpus" "$work/$target/new" \
-        >"$work/$target.log" 2>&1 </dev/null || fail "the corpus of $target: see $work/$target.log"
-    # A repository is no place for a fuzzer's whole memory: the shortest, up to some kilobytes.
+        >"$work/$target.log" 2>&1 </dev/null || fail "the corpus of $target could not be minimised: see $work/$target.log"
+    # Only the shortest inputs are kept, up to 48 KiB, to keep the repository small.
     local size=0 file
     rm -f "$work/$target/corpus"/*
     while read -r bytes file; do
@@ -152,12 +153,12 @@ for target in "${targets[@]}"; do
     fuzz "$target" "$each"
 done
 
-say "what was found"
+say "results"
 printf '%-14s %12s %12s %8s\n' target executions "new inputs" crashes
 printf '%s\n' "${table[@]}"
 if ((${#broken[@]} > 0)); then
     for target in "${broken[@]}"; do
-        printf '\n%s: what it says is in %s\n' "$target" "$work/$target.log"
+        printf '\n%s: its output is in %s\n' "$target" "$work/$target.log"
         find "$work/$target/found" -type f -newer "$binary" -printf "again: bash scripts/fuzz.sh replay $target %p\n"
         printf 'to keep it as a test: mkdir -p %s && mv FILE there\n' "$crate/regressions/$target"
     done

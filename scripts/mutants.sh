@@ -1,28 +1,27 @@
 #!/usr/bin/env bash
-# How many small changes of the engine's code do its tests notice? Draws a sample of what `cargo mutants` can change on
-# the floors that .cargo/mutants.toml names, and runs the tests with each change: first those beside the code that are
-# quick, the others if these pass, and at last the models. What was found is kept for this state of the code, so that the
-# next call goes on with the sample.
+# Mutation testing: the tests run against a random sample of the mutants that `cargo mutants` can make of the layers in
+# .cargo/mutants.toml. Each mutant is tested with the fast unit tests first, with all tests if these pass, and with the
+# models at last. The results are kept for this state of the code, so that the next call continues the sample.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
 mutants_version=27.1.0
-# Of the viable ones of a whole sample.
+# The minimum percentage of the viable mutants in a complete sample that must be caught.
 bound=85
-# A change that makes the tests run for so many times as long as without it hangs, and is noticed by that.
+# A mutant counts as hanging, and so as caught, if the tests take this many times longer than without it.
 patience=5
-# In seconds, for what takes next to none.
+# The minimum timeout, in seconds, for tests that take almost no time.
 least_timeout=30
-# Two thirds of the time of the tests beside the code: what the others notice need not wait for these.
+# These take two thirds of the time of the unit tests. They run only if the others have not caught the mutant.
 slow=(a_tree_that_is_emptied_in_any_order crash_points_during_the_freeing_of_long_chains
     readers_and_cursors_during_splits_and_merges a_crash_during_a_build_leaves_the_index rows_change_while_an_index_is_built
     every_crash_point_of_short_histories a_hold_of_a_large_tree_is_as_short a_long_value_may_go_while_it_is_looked_at)
 skips=("${slow[@]/#/--skip=}")
 engine=(-p windfall -p windfall-base -p windfall-btree -p windfall-engine)
 models=(--lib --features model)
-# What stops at the first failure is an option of the test programs that the compiler keeps to itself.
+# `--fail-fast` is an unstable option of the test programs.
 export RUSTC_BOOTSTRAP=1
 
 seconds=${1:?usage: mutants.sh SECONDS [SEED [SAMPLE]]}
@@ -33,12 +32,12 @@ need_rust
 need git git
 need_tool cargo-mutants "$mutants_version"
 
-# A copy to change, with builds of its own; files keep their times, so that cargo sees what has changed.
+# The mutants are made in a copy with its own builds. Files keep their times, so that cargo rebuilds only the changes.
 home=$PWD/target/mutants
 tree=$home/tree
 rm -rf "$tree"
 mkdir -p "$tree"
-# A file that was deleted and is not forgotten yet is no reason to stop.
+# `ls` fails for a deleted file that is still in the index; this is ignored.
 git ls-files -z --cached --others --exclude-standard | { xargs -0 ls -d 2>/dev/null || true; } | tar -c -T - | tar -x -C "$tree"
 export CARGO_TARGET_DIR=$home/build
 state=$(cd "$tree" && find .cargo crates/windfall crates/windfall-base crates/windfall-btree crates/windfall-engine crates/windfall-sim Cargo.lock scripts/mutants.sh -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-16)
@@ -50,8 +49,8 @@ mutants() {
     cargo mutants --dir "$tree" "${engine[@]}" "${engine[@]/#-p/--test-package}" "$@"
 }
 
-# The rules of the house look at the text of the code. Limits, kills and the bank, which is killed as well, take
-# longest, and ask for more than such a change takes away.
+# `house_rules` and `public_items` check the text of the code. `limits`, `kill` and `bank` take longest, and are
+# unlikely to catch a mutant that the other tests miss.
 targets=()
 for test in "$tree"/crates/windfall/tests/*; do
     name=$(basename "$test" .rs)
@@ -61,17 +60,17 @@ for test in "$tree"/crates/windfall/tests/*; do
     esac
 done
 
-# timeout_of TESTS...: what a change may take, after these tests without one.
+# timeout_of TESTS...: runs these tests without a mutant and prints the timeout for one, in seconds.
 timeout_of() {
     local begin=$SECONDS
     (cd "$tree" && cargo test --quiet --profile mutants "${engine[@]}" "$@") >&2 ||
-        fail "the tests fail without a change (see above): what they say of one means nothing"
+        fail "the tests fail without a mutant (see above), so their results with one mean nothing"
     local timeout=$(((SECONDS - begin + 1) * patience))
     echo $((timeout > least_timeout ? timeout : least_timeout))
 }
 
 if [[ ! -s $out/baseline ]]; then
-    say "the tests without a change"
+    say "running the tests without a mutant"
     (cd "$tree" && cargo test --quiet --profile mutants "${engine[@]}" --lib "${targets[@]}" --no-run &&
         cargo test --quiet --profile mutants "${engine[@]}" "${models[@]}" --no-run)
     quick=$(timeout_of --lib -- "${skips[@]}")
@@ -81,23 +80,23 @@ if [[ ! -s $out/baseline ]]; then
     echo "$quick $all $model" >"$out/baseline"
 fi
 read -r quick_timeout all_timeout model_timeout <"$out/baseline"
-say "a change may take $quick_timeout s with the quick tests, $all_timeout s with all, $model_timeout s with the models"
+say "timeouts: $quick_timeout s for the fast tests, $all_timeout s for all, $model_timeout s for the models"
 changes=$(mutants --list)
-# A pattern that matches no file is no error for cargo-mutants: a folder that has moved would go unnoticed.
+# cargo-mutants ignores a pattern that matches no file, so a folder that has moved would be left out silently.
 for folder in buffer log tablespace tree recovery; do
-    grep -Eq "/src/(storage/)?$folder/" <<<"$changes" || fail "no change of $folder is listed: see .cargo/mutants.toml"
+    grep -Eq "/src/(storage/)?$folder/" <<<"$changes" || fail "there is no mutant of $folder: adapt .cargo/mutants.toml"
 done
 total=$(wc -l <<<"$changes")
 
-# judge NUMBER TIMEOUT "ARGUMENTS..." TESTS...: one change, by these tests with these arguments. Says caught, missed,
-# timeout or unviable. What is not linked is no fault of the change: what a build that was killed has left is thrown
-# away, and it is made once more.
+# judge NUMBER TIMEOUT "ARGUMENTS..." TESTS...: tests one mutant with these tests and arguments. Prints caught, missed,
+# timeout or unviable. A link error is not caused by the mutant but by files of a killed build: these are removed, and
+# the mutant is tested again.
 judge() {
     local number=$1 timeout=$2 arguments
     read -r -a arguments <<<"$3"
     shift 3
     rm -rf "$out/run"
-    # What comes behind the first `--` it would give to the tests alone, and build them all.
+    # Arguments after the first `--` apply to the test run only, and all tests would be built: hence `--cargo-arg`.
     mutants --in-place --baseline skip --shard "$number/$total" --sharding round-robin --timeout "$timeout" \
         --output "$out/run" --no-times --colors never "${@/#/--cargo-arg=}" \
         -- -- -Z unstable-options --fail-fast "${arguments[@]}" >"$out/log" 2>&1 </dev/null || true
@@ -122,7 +121,7 @@ count() {
 }
 
 end=$((SECONDS + seconds))
-say "a sample of $sample of $total changes, seed $seed: $(count 'caught|missed|timeout') were made before"
+say "a sample of $sample of $total changes, seed $seed: $(count 'caught|missed|timeout') were tested before"
 while read -r number; do
     (($(count 'caught|missed|timeout') < sample)) || break
     if awk -v number="$number" '$1 == number { found = 1 } END { exit !found }' "$out/results"; then
@@ -145,10 +144,10 @@ done < <(seq 0 $((total - 1)) | LC_ALL=C sort -R --random-source=<(yes "$seed"))
 caught=$(count 'caught|timeout')
 missed=$(count missed)
 made=$((caught + missed))
-say "$made of $sample changes made: $caught noticed ($(count timeout) by the time they took), $missed not; $(count unviable) more do not compile"
-awk '$2 == "missed" { sub(/^[0-9]+ missed /, "  not noticed: "); print }' "$out/results"
+say "$made of $sample changes made: $caught caught ($(count timeout) by timeout), $missed missed; $(count unviable) more do not compile"
+awk '$2 == "missed" { sub(/^[0-9]+ missed /, "  missed: "); print }' "$out/results"
 if ((made < sample)); then
-    say "$made of $sample changes made: not judged (call it again, and it goes on)"
+    say "$made of $sample changes made: the sample is incomplete (run this again to continue it)"
 elif ((caught * 100 < bound * made)); then
-    fail "fewer than $bound of 100 changes are noticed"
+    fail "fewer than $bound % of the mutants were caught"
 fi

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# What real threads do, under the sanitizers of a nightly compiler: races, and use of memory that is not theirs. The
-# argument is how many seconds the stress lasts under each of them. First each has to find what was planted for it.
+# Runs tests with real threads under the thread and the address sanitizer of a nightly compiler, which find races and
+# invalid memory accesses. The argument is the number of seconds of the stress test under each of them. First each
+# sanitizer must find a planted bug.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-# Pinned: a sanitizer is a part of one compiler, and what a newer one reports is to be looked at in its own time.
+# Pinned, because sanitizers change with the compiler: a new report should come from a change of the code.
 nightly=nightly-2026-05-20
 seconds=${1:-60}
 machine=$(uname -m)-unknown-linux-gnu
-[[ $seconds =~ ^[0-9]+$ ]] || fail "how many seconds? \`$seconds\` is no number"
+[[ $seconds =~ ^[0-9]+$ ]] || fail "\`$seconds\` is not a number of seconds"
 
 need_rust
 need_rustup
@@ -18,11 +19,11 @@ if ! rustup run "$nightly" rustc --version >/dev/null 2>&1 ||
     [[ ! -d $(rustup run "$nightly" rustc --print sysroot)/lib/rustlib/src/rust ]]; then
     say "installing Rust $nightly and its sources"
     rustup toolchain install "$nightly" --profile minimal --component rust-src --no-self-update ||
-        fail "Rust $nightly cannot be had here (see above): nothing was sanitized"
+        fail "Rust $nightly could not be installed (see above): nothing was sanitized"
 fi
 
-# with SANITIZER COMMAND...: the standard library is built along, or its atomics and its frees would not be seen. System
-# calls go through the C library, which tells the sanitizer what they write.
+# with SANITIZER COMMAND...: runs cargo with this sanitizer. The standard library is instrumented as well, because the
+# sanitizer would miss its atomics and frees. System calls go through the C library, whose writes the sanitizer knows.
 with() {
     local sanitizer=$1 command=$2
     shift 2
@@ -34,17 +35,17 @@ with() {
         cargo "$command" -Zbuild-std --target "$machine" --target-dir "target/sanitize/$sanitizer" -p windfall -p windfall-base -p windfall-btree -p windfall-engine -p windfall-sim "$@"
 }
 
-# finds SANITIZER TEST WORDS: whether the sanitizer finds what is planted in the test.
+# finds SANITIZER TEST WORDS: fails unless the sanitizer reports the bug that is planted in the test.
 finds() {
     local told
     if told=$(with "$1" test --test planted -- --ignored --exact "$2" 2>&1) || [[ $told != *"$3"* ]]; then
         echo "$told" >&2
-        fail "the $1 sanitizer does not find $2: what it says of the engine means nothing"
+        fail "the $1 sanitizer does not find $2, so its results for the engine mean nothing"
     fi
     echo "$1: $2 was found"
 }
 
-# named TESTS -- NAME...: runs the tests of these names, which are there.
+# named TESTS -- NAME...: runs the tests of these names, and fails if one does not exist.
 named() {
     need_tests with "$sanitizer" test --quiet "$@"
     with "$sanitizer" test "$@"
@@ -57,13 +58,13 @@ for sanitizer in thread address; do
         thread) finds thread a_race "ThreadSanitizer: data race" ;;
         address) finds address a_use_of_freed_memory "AddressSanitizer: heap-use-after-free" ;;
     esac
-    say "$sanitizer sanitizer: the parts in which threads meet"
+    say "$sanitizer sanitizer: unit tests of the concurrent parts"
     named --lib -- buffer:: tests::pool sync:: log::tests::threads log::tests::every_one_of_many \
         txn::mvcc::ids txn::locks txn::mvcc::active txn::tests::threads tree::tests::concurrent
     say "$sanitizer sanitizer: transactions that wait for each other"
     named --test transactions -- crowds:: background::
     named --test isolation -- histories_of_the_engine hermitage::
-    say "$sanitizer sanitizer: everything at once, for $seconds s"
+    say "$sanitizer sanitizer: stress tests, for $seconds s"
     with "$sanitizer" test --test concurrent --test live_check --test workers -- --nocapture
 done
-say "nothing was found but what was planted"
+say "only the planted bugs were found"

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# The suites of the tests with ever new seeds, one after the other, until the time is over. A suite that finds something
-# prints the command that runs the case again, and ends this. To add one: a function that takes seconds and a seed,
-# prints a line now and then, ends in time with a count, and fails when it has found something; and its name below.
+# Runs the test suites in turn with new seeds until the time is over. The first failure ends the run; the suite prints
+# the command that runs the failing case again. To add a suite, write a function `suite_NAME` and add NAME to the list
+# below. The function gets seconds and a seed, prints its progress, ends in time with a count, and fails if it has found
+# a bug.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
 suites=(crash faults damage kill bank isolation open_transactions limits models threads)
-# Worth their builds in a long soak only, or by name.
+# These need further builds, so they run only in a long soak, or by name.
 long_suites=(fuzz mutants)
 
-# A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED [NAME].
+# soak_test TARGET SECONDS SEED [NAME]: runs a test that generates new cases for this many seconds.
 soak_test() {
     local name=${4:-soak}
     need_tests cargo test --quiet -p windfall --test "$1" -- $'\n'"$name: test"$'\n'
@@ -35,7 +36,7 @@ suite_kill() {
     soak_test kill "$@"
 }
 
-# Half of the time for simulated crashes, half for kills.
+# Half of the time is for simulated crashes, half for kills.
 suite_bank() {
     soak_test bank "$((($1 + 1) / 2))" "$2" crashes::soak
     soak_test bank "$((($1 + 1) / 2))" "$2" kills::soak
@@ -49,30 +50,30 @@ suite_open_transactions() {
     soak_test open_transactions "$@"
 }
 
-# A case in full may take some minutes, and is not cut off. All come before any comes again.
+# A full case may take some minutes and is not interrupted. Each case runs once before any is repeated.
 suite_limits() {
     WINDFALL_LIMITS_TURNS=$notes/limits soak_test limits "$@"
 }
 
-# Orders that no run before has had, as many as the time allows: the usual ones take some 25 s.
+# The seed gives new schedules, and the factor as many as the time allows: those of `make test` take some 25 s.
 suite_models() {
     need_tests cargo test --quiet -p windfall-engine -p windfall-base --features model --lib -- interleavings::
     WINDFALL_MODEL_SEED=$2 WINDFALL_MODEL_FACTOR=$(($1 / 25 + 1)) \
         cargo test --quiet -p windfall-engine -p windfall-base --features model --lib -- interleavings::
 }
 
-# Real threads; the tests of a file share the time.
+# Real threads. The tests of the file share the time.
 suite_threads() {
-    echo "again: CONCURRENT_SEED=$2 CONCURRENT_SECONDS=$1 cargo test -p windfall --test concurrent"
+    echo "to run it again: CONCURRENT_SEED=$2 CONCURRENT_SECONDS=$1 cargo test -p windfall --test concurrent"
     CONCURRENT_SEED=$2 CONCURRENT_SECONDS=$1 cargo test --quiet -p windfall --test concurrent
 }
 
-# The fuzzer takes 32 bits of a seed.
+# The fuzzer takes a seed of 32 bits that is not zero.
 suite_fuzz() {
     FUZZ_SEED=$(($2 % 4294967295 + 1)) bash scripts/fuzz.sh "$1"
 }
 
-# One sample over all calls: it goes on where it was.
+# All calls work on one sample: each continues it.
 suite_mutants() {
     bash scripts/mutants.sh "$1" | tee "$notes/mutants"
 }
@@ -80,8 +81,8 @@ suite_mutants() {
 usage() {
     cat <<END
 usage: soak.sh [--seconds N] [--seed N] [--suites "NAME ..."]
-  --seconds N   how long, over all suites together (600)
-  --seed N      the first seed; without it the time decides, and it is printed
+  --seconds N   total time of all suites (600)
+  --seed N      the first seed; the default is the current time, and is printed
   --suites NAMES some of: ${suites[*]} ${long_suites[*]} (all; ${long_suites[*]} from an hour on)
 END
 }
@@ -101,7 +102,7 @@ while (($# > 0)); do
             usage
             exit 0
             ;;
-        *) fail "unknown: $1 (--help says what there is)" ;;
+        *) fail "unknown: $1 (see --help)" ;;
     esac
     (($# > 1)) || fail "$1 needs a value"
     shift 2
@@ -119,11 +120,11 @@ done
 need_rust
 say "building"
 cargo test --quiet -p windfall --no-run
-# What suites note of how far they are.
+# The suites keep their progress here.
 notes=$(mktemp -d)
 trap 'rm -rf "$notes"' EXIT
-# Rounds of a minute or two, so that every suite gets its turn early; but the mutants have their part of the time in one turn,
-# because each change takes minutes.
+# A turn takes two minutes at most, so that every suite gets its first turn early. The mutants get their whole share in
+# one turn, because each mutant takes minutes.
 end=$((SECONDS + seconds))
 round=0
 while ((SECONDS < end)); do
@@ -138,7 +139,7 @@ while ((SECONDS < end)); do
         fi
         turn=$((turn < left ? turn : left))
         say "$suite: $((turn > 0 ? turn : 1)) s of $left s left, from seed $((seed + round * 1000000))"
-        # Behind `||` bash would let a suite go on after what has failed in it.
+        # bash ignores `set -e` in a command before `||`, so a suite would continue after a failure.
         set +e
         (
             set -e

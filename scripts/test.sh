@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Everything that has to hold before a change is merged. The tests come last, so that their verdict is the last thing
-# on the screen. They run in several parts beside each other, because hardly any test program keeps all cores busy to
-# its end; the output of each part follows when all have ended.
+# Runs all checks that a change must pass before it is merged. The tests run last, so that their result is at the end of
+# the output. They run in several concurrent parts, because few test programs use all cores until they end; the output
+# of each part is printed when all parts have ended.
 #
-# With QUICK=1 only the format, the lints, the unit tests and the test programs that take seconds: an answer within
-# minutes after a change. It replaces no full run.
+# QUICK=1 runs only the format check, the lints, the unit tests and the test programs that take seconds. It gives a
+# result within minutes, but does not replace a full run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
@@ -12,13 +12,13 @@ source scripts/common.sh
 
 deny_version=0.20.2
 
-# Everything is built once: what would make the next build quicker takes more room than all the rest.
+# Each target is built once: incremental data would take more space than everything else, for no gain.
 export CARGO_INCREMENTAL=0
-# What Cargo prints is counted below.
+# Lines of Cargo's output are counted below, so its format must not depend on the user's settings.
 export CARGO_TERM_COLOR=never CARGO_TERM_QUIET=false CARGO_TERM_VERBOSE=false
 
-# models ARGUMENTS...: the model checks, in the copy of the source that has planted bugs, which they must find. The build
-# of the mutation suite has made it.
+# models ARGUMENTS...: runs the model checks in the copy of the source with planted bugs, which they must find. The
+# build of the mutation suite creates this copy.
 models() {
     (cd target/mutation && WINDFALL_MODEL_BUGS=1 cargo test -p windfall-engine -p windfall-base --features model --lib "$@")
 }
@@ -26,13 +26,13 @@ models() {
 times=()
 stage=
 deny_build=
-# The parts of the tests: the process of each by its name, and the folder of their output.
+# The process ID of each part of the tests by its name, and the folder of their output.
 declare -A parts=()
 outputs=$PWD/target/test-output
 
 cleanup() {
     local code=$? job
-    # What nothing waits for any more would go on after us.
+    # Background jobs would outlive this script.
     for job in $deny_build "${parts[@]}"; do
         kill -- "-$job" 2>/dev/null || true
     done
@@ -44,7 +44,7 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# run NAME COMMAND...: a stage, with its time.
+# run NAME COMMAND...: runs a stage and records its time.
 run() {
     stage=$1
     shift
@@ -55,7 +55,7 @@ run() {
     stage=
 }
 
-# It runs beside the other builds, and yields to them.
+# Runs concurrently with the other builds, at a lower priority.
 start_deny_build() {
     if has_tool cargo-deny; then
         return
@@ -63,7 +63,7 @@ start_deny_build() {
     say "installing cargo-deny $deny_version into target/tools (in the background)"
     mkdir -p "$tools"
     set -m
-    # Without optimisation it is built in half the time, and runs for a second.
+    # A build without optimisation takes half the time, and cargo-deny runs for a second only.
     (renice -n 10 "$BASHPID" >/dev/null && CARGO_PROFILE_DEV_DEBUG=0 install_tool cargo-deny "$deny_version" --debug) \
         >"$tools/install.log" 2>&1 </dev/null &
     deny_build=$!
@@ -72,7 +72,7 @@ start_deny_build() {
 
 await_deny_build() {
     if [[ -z $deny_build ]]; then
-        echo "cargo-deny is there"
+        echo "cargo-deny is already installed"
         return
     fi
     wait "$deny_build" || {
@@ -90,8 +90,8 @@ documentation() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 }
 
-# start_part NAME COMMAND...: begins a part of the tests. Its output goes to a file; the screen gets the lines that say
-# how far it is, and what fails.
+# start_part NAME COMMAND...: starts a part of the tests. Its output goes to a file; only the lines that show its
+# progress and its failures are printed at once.
 start_part() {
     local name=$1
     shift
@@ -102,7 +102,7 @@ start_part() {
     set +m
 }
 
-# Waits for all parts, and prints the output of each, those that failed last.
+# Waits for all parts and prints the output of each. The parts that failed come last.
 await_parts() {
     local name passed=() failed=()
     for name in "${!parts[@]}"; do
@@ -120,8 +120,8 @@ await_parts() {
     ((${#failed[@]} == 0)) || fail "failed: ${failed[*]}"
 }
 
-# clippy_as_released ARGUMENTS...: the profile differs from that of a release in nothing that the source can see, and the
-# dependencies are those of the tests.
+# clippy_as_released ARGUMENTS...: runs Clippy without debug assertions, the only difference between the profiles that
+# the source can see. The dependencies keep the profile of the tests, so they are not built again.
 clippy_as_released() {
     local settings=() package
     for package in crates/*; do
@@ -135,7 +135,7 @@ build() {
     cargo test --quiet -p windfall-mutation --no-run
 }
 
-# The parts take about as long. No program of the product's packages is left out: as many run as were built.
+# The parts take about the same time. The counts at the end ensure that every program that was built has run.
 tests() {
     local all=(cargo test --workspace --exclude windfall-mutation --no-fail-fast)
     start_part mutation cargo test -p windfall-mutation --no-fail-fast -- --nocapture
@@ -166,25 +166,25 @@ if [[ ${QUICK:-} == 1 ]]; then
     printf '%s\n' "${times[@]}"
     exit
 fi
-# One test watches the system calls of a drop.
+# One test traces the system calls of a drop.
 need strace strace
 start_deny_build
 run "format" cargo fmt --all --check
-# The feature adds tests: one look sees it all.
+# With this feature the lints cover the model checks as well.
 run "lints" cargo clippy --workspace --all-targets --features windfall/model -- -D warnings
-# As a release is built: without debug assertions, and without what the tests ask for.
+# The code as in a release: without debug assertions and without the features of the tests.
 run "lints of the product" clippy_as_released -p windfall-measure -p windfall-lab -p windfall-cli
-# The library alone: the command enables features of it.
+# The library alone, because the command enables some of its features.
 run "lints of the library" clippy_as_released -p windfall -p windfall-base -p windfall-btree -p windfall-engine
-# And without the lab, which a build may leave out, but with the engines that the benchmarks compare with: the C code of
-# two of them is in their packages.
+# The lab is optional, so the command must also build without it. The engines that the benchmarks compare with are
+# checked here as well; two of them bring their C code in their packages.
 run "lints without the lab" cargo clippy -p windfall-cli --no-default-features --features peers -- -D warnings
 run "documentation" documentation
 run "build of the tests" build
-# The test suites, in the copy of the source that has planted bugs.
+# Builds the test suites in the copy of the source with planted bugs.
 run "build of the mutation suite" cargo test --quiet -p windfall-mutation --test mutation_suite -- --exact the_suites_are_built
 run "build of the models" models --no-run
-# The tests start when nothing else competes with them.
+# The tests start after all builds, because these would slow them down.
 run "wait for cargo-deny" await_deny_build
 run "licences" licences
 need_tests models --quiet -- interleavings::

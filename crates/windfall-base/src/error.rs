@@ -561,11 +561,11 @@ pub enum UsageError {
     },
     /// More transactions than a checkpoint can log.
     #[error(
-        "{count} transactions are under way, and log_buffer_size allows no more that change something or are prepared: end \
-         some, or enlarge it"
+        "{count} transactions are in progress, and log_buffer_size allows no more that change something or are prepared: \
+         end some, or enlarge it"
     )]
     TooManyTransactions {
-        /// The number of transactions that are under way.
+        /// The number of transactions that are in progress.
         count: usize,
     },
     /// No id is left for transactions or tablespaces.

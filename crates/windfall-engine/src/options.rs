@@ -108,8 +108,8 @@ impl Options {
         ///
         /// While a check of a table blocks purge, changes wait for the end of the check, whatever else blocks purge,
         /// and are refused after the lock timeout. The exception is a view that is ended instead
-        /// ([`Options::undo_limit_action`]). Not counted are undo of temporary tables, and two slices of 64 pages each per
-        /// thread, for the largest number of threads that have written at the same time. Default: no limit.
+        /// ([`Options::undo_limit_action`]). Not counted are undo of temporary tables, and two slices of 64 pages each
+        /// per thread, for the largest number of threads that have written at the same time. Default: no limit.
         undo_limit: u64 => Some(undo_limit);
         /// What happens to changes beyond `undo_limit` while a read view blocks purge. Default: they are refused.
         undo_limit_action: UndoLimitAction => undo_limit_action;

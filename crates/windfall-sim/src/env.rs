@@ -129,8 +129,8 @@ impl SimulatedEnv {
         world.checks = checks;
     }
 
-    /// Runs steps of workers up to this class until `ready` holds or the time is over. If no worker has a step, the time
-    /// passes at once.
+    /// Runs steps of workers up to this class until `ready` holds or the time is over. If no worker has a step, the
+    /// time passes at once.
     fn run_workers_for(&self, most: WorkerClass, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
         let end = self.now() + at_most;
         while !ready() && self.now() < end {

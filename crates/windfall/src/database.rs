@@ -362,9 +362,9 @@ impl Database {
         Ok(tables)
     }
 
-    /// Drops a table. Waits for transactions that have locked the table ([`Database::with_ddl_timeout`]), by a change or
-    /// a locking read, and for row calls in progress. Plain readers, cursors and read views do not delay it. From now
-    /// on, calls on its handles return [`Error::TableDropped`](crate::error::Error::TableDropped).
+    /// Drops a table. Waits for transactions that have locked the table ([`Database::with_ddl_timeout`]), by a change
+    /// or a locking read, and for row calls in progress. Plain readers, cursors and read views do not delay it. From
+    /// now on, calls on its handles return [`Error::TableDropped`](crate::error::Error::TableDropped).
     ///
     /// # Errors
     /// There is no table of this name; transactions on it have not ended in time

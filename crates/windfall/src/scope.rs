@@ -414,7 +414,7 @@ impl Scope {
             let mut trx = self.resume(inner);
             let revoked = trx.revoke_prepare();
             inner.trx = trx.suspend();
-            Ok((revoked?, self.roll_back_because(inner, "it was asked to".into())))
+            Ok((revoked?, self.roll_back_because(inner, "`rollback` was called".into())))
         })?;
         // After a crash the coordinator must not find the transaction prepared again.
         self.await_log(revoked, self.engine.flush_mode())?;

@@ -90,16 +90,16 @@ pub enum TransactionError {
     #[error("this transaction was committed: begin another one")]
     Committed,
     /// Another call of the transaction is in progress.
-    #[error("a call of this transaction is under way: it runs one at a time, and none from within another")]
+    #[error("a call of this transaction is in progress: it runs one at a time, and none from within another")]
     Busy,
     /// A statement of the transaction is in progress and may still fail: a prepared transaction cannot roll back a part
     /// of its changes.
-    #[error("a statement of this transaction is under way: prepare it when that has ended")]
+    #[error("a statement of this transaction is in progress: prepare it when that has ended")]
     StatementUnderWay,
     /// There is no savepoint of this name.
     #[error(
-        "there is no savepoint {0:?}: it was never set, or was released, or rolled back over, or the statement that is \
-         under way began after it"
+        "there is no savepoint {0:?}: it was never set, or was released, or rolled back over, or the statement in \
+         progress began after it"
     )]
     NoSavepoint(Arc<str>),
     /// The transaction belongs to another database.

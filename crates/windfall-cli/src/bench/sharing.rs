@@ -65,7 +65,7 @@ impl SingleThread {
         } else {
             let why = format!(
                 "{ratio:.2}, and no claim: a sync of the log takes {sync_us:.1} µs here and a {what} without one \
-                 {written_us:.1} µs, so few of {THREADS} threads come while one is under way"
+                 {written_us:.1} µs, so few of {THREADS} threads commit while one is in progress"
             );
             bench.fact(id, why);
         }

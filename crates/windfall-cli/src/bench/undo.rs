@@ -71,12 +71,12 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         gone.push(begin.elapsed().as_secs_f64());
         still.extend(setting.turn(interval, windows, 3 * turn + 2, nothing)?);
     }
-    for (name, of) in [("nothing goes", &still), ("undo goes", &going)] {
+    for (name, of) in [("no undo freed", &still), ("undo freed", &going)] {
         bench.fact(format!("{name}: windows"), of.p99.len());
         of.report(bench, name);
     }
-    bench.fact("undo that goes, bytes", undo);
-    bench.fact("at most so many seconds until it is gone", median(&gone));
+    bench.fact("undo to be freed, bytes", undo);
+    bench.fact("seconds until it is freed, upper bound", median(&gone));
     for (name, still, going) in [("p99", &still.p99, &going.p99), ("gap", &still.gap, &going.gap)] {
         bench.claim(
             format!("undo-truncation-chance-of-equal-{name}"),

@@ -42,16 +42,16 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let setting = Setting { db: &db, table: &table, rows };
     for changes_keys in [false, true] {
         let what = if changes_keys { "keys change" } else { "no key changes" };
-        bench.say(&format!("beside an old view, {what}"));
+        bench.say(&format!("with an old read view, {what}"));
         let measured = setting.measure_with_view(bench, changes_keys)?;
-        bench.fact(format!("{what}: updates per second before the view"), measured.before);
-        bench.fact(format!("{what}: updates per second beside it"), measured.beside);
-        bench.fact(format!("{what}: undo beside it, bytes"), measured.kept);
+        bench.fact(format!("{what}: updates per second before the read view"), measured.before);
+        bench.fact(format!("{what}: updates per second with it"), measured.beside);
+        bench.fact(format!("{what}: undo that it keeps, bytes"), measured.kept);
         bench.fact(
-            format!("{what}: memory in addition to the pool that came with it, bytes"),
+            format!("{what}: memory that the read view needs in addition to the pool, bytes"),
             measured.memory,
         );
-        bench.fact(format!("{what}: seconds until its undo was gone"), measured.purged_after);
+        bench.fact(format!("{what}: seconds until its undo was purged"), measured.purged_after);
         let id = if changes_keys { "keys-change" } else { "no-key-changes" };
         bench.claim(
             format!("throughput-beside-old-view-{id}"),

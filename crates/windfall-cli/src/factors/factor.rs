@@ -239,7 +239,7 @@ impl FactorKind {
                     (Figure::Time, [1.33; 2]),
                     (Figure::ThreadTime, [1.33; 2]),
                 ],
-                "beside many tables the tree of their records is higher; and the lists of a statement on one table lie on \
+                "with many tables the tree of their records is higher; and the lists of a statement on one table lie on \
                  the stack, those of one on many in memory",
             )),
             _ => None,

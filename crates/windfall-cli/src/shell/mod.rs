@@ -202,7 +202,7 @@ impl Shell<'_> {
                 if self.is_over() {
                     return;
                 }
-                Ok(Answer::message("no statement is under way", json!({ "waited": true })))
+                Ok(Answer::message("no statement is in progress", json!({ "waited": true })))
             }
             Statement::Help(form) => Ok(help(form)),
             Statement::Quit => return,
@@ -380,7 +380,7 @@ impl Shell<'_> {
                 Some(blockers) => format!(
                     "its statement still waits for {blockers}: it is given up, and rolled back when the database opens again"
                 ),
-                None => "its statement is still under way: whether it was done shows when the database is opened again".into(),
+                None => "its statement is still in progress: open the database again to see whether it took effect".into(),
             };
             self.print_answer(session_no, self.line, Err(why));
         }
@@ -430,6 +430,6 @@ fn help(form: Option<&Form>) -> Answer {
     }
     let notes = "Quotes '...' and \"...\" hold a word with blanks, or any bytes by \\n \\t \\\\ \\' \\\" \\xHH. `help WORD` \
                  shows its form.\n\
-                 Ctrl-C discards a line; while a statement is under way it ends the shell.";
+                 Ctrl-C discards a line; while a statement is in progress it ends the shell.";
     Answer::message(grid.text() + notes, json!({ "help": FORMS.iter().map(object).collect::<Vec<_>>() }))
 }

@@ -132,7 +132,7 @@ impl Sessions {
             let waits =
                 under_way.blockers.as_ref().map_or_else(String::new, |b| format!(", which waits for {b}"));
             return Err(format!(
-                "its last statement is still under way{waits}: `wait` for it, or go to another `session`"
+                "its last statement is still in progress{waits}: `wait` for it, or go to another `session`"
             ));
         }
         session.work.send(work).map_err(|_| "the thread of this session has ended")?;
@@ -236,7 +236,7 @@ impl Sessions {
             let blockers = session.under_way.as_ref().and_then(|u| u.blockers.as_ref());
             let statement = match (&session.under_way, blockers) {
                 (None, _) => "-".into(),
-                (Some(_), None) => "under way".into(),
+                (Some(_), None) => "in progress".into(),
                 (Some(_), Some(blockers)) => format!("waits for {blockers}"),
             };
             grid.line([session.name.clone(), transaction, dash(level), statement]);

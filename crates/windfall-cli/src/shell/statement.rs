@@ -183,7 +183,7 @@ pub(super) const FORMS: &[Form] = &[
     form("status", "", "shows how many transactions, locks, waits and deadlocks there are and were"),
     form("session", "NAME", "switches to the session of this name; creates it if there is none"),
     form("sessions", "", "lists the sessions, with their transactions and what they wait for"),
-    form("wait", "", "waits until no statement of any session is under way"),
+    form("wait", "", "waits until no statement of any session is in progress"),
     form("help", "[WORD]", "lists the statements, or describes one"),
     form("quit", "", "ends the shell; open transactions are rolled back"),
 ];

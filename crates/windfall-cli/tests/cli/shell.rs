@@ -441,7 +441,7 @@ fn what_cannot_be_is_refused() {
         ("wait", ""),
         ("rollback", ""),
         ("put people ada 2", ""),
-        ("get people ada", "session b: its last statement is still under way, which waits for transaction"),
+        ("get people ada", "session b: its last statement is still in progress, which waits for transaction"),
     ];
     let script: Vec<&str> = lines.iter().map(|(line, _)| *line).collect();
     let printed = folder.feed(&["shell", "--keep-going"], &script.join("\n"));

@@ -25,11 +25,12 @@ pub(super) fn section(x9: &X9) -> Section {
         "x9",
         "what the cost of a drop does not depend on",
         "Everything that a table owns or has around it is varied, one thing at a time. Statements are measured in turns, \
-         in three databases of one process: with little of it, with much of it beside their table, and with much of it in \
-         their table. How many times as much they cost with much in their table: figures that are counted, than with \
-         little; times, than with much beside it. Of counts the median stands for all that were measured, of times the mean \
-         of the smaller half, because other threads and the machine add to the larger half; so do the instructions of a \
-         statement that requests memory, because the allocator adds to their larger half.",
+         in three databases of one process: with little of it, with much of it in another table, and with much of it in \
+         their table. The ratios give the cost with much in their table, divided by the cost with little for figures \
+         that are counted, and by the cost with much in another table for times. Of counts the median stands for all \
+         that were measured, of times the mean of the smaller half, because other threads and the machine add to the \
+         larger half; so do the instructions of a statement that requests memory, because the allocator adds to their \
+         larger half.",
     );
     section.says(&grown(&x9.factors));
     for factor in &x9.factors {
@@ -66,7 +67,7 @@ pub(super) fn section(x9: &X9) -> Section {
         })
     });
     let figures: Vec<_> = figures.collect();
-    let heads = ["", "statement", "", "with little", "beside much", "with much", "beside", "ratio"];
+    let heads = ["", "statement", "", "with little", "much elsewhere", "with much", "elsewhere", "ratio"];
     section.folded("The figures", &[(&heads, figures)]);
     section.says(
         "Meanwhile others read and write another table. The longest time in which each of them finished nothing, in \
@@ -93,7 +94,7 @@ fn grown(factors: &[Factor]) -> String {
         for figure in Figure::ALL {
             for (place, ratio, bound) in factor.growths(figure) {
                 if let Some(most) = factor.most(figure, ratio).filter(|most| *most > bound) {
-                    let where_much_is = if place.is_empty() { "" } else { " beside much" };
+                    let where_much_is = if place.is_empty() { "" } else { " with much elsewhere" };
                     grown.push(format!(
                         "{}{where_much_is} by {} ({})",
                         figure.text(),
@@ -105,8 +106,11 @@ fn grown(factors: &[Factor]) -> String {
         }
     }
     let percent = |bound: f64| format!("{:.0} %", (bound - 1.0) * 100.0);
-    let bounds =
-        format!("{}, or {} of time beside much, or its own bound", percent(FLAT), percent(FLAT_TIME_BESIDE));
+    let bounds = format!(
+        "{}, or {} of time with much elsewhere, or its own bound",
+        percent(FLAT),
+        percent(FLAT_TIME_BESIDE)
+    );
     match factors {
         [] => String::new(),
         _ if grown.is_empty() => format!("No figure grows by more than {bounds}."),

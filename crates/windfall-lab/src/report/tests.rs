@@ -103,7 +103,7 @@ fn the_page_has_all_parts() {
         assert!(html.contains(said), "{said}");
     }
     assert!(section(9).contains(
-        "These grow by more than 10 %, or 20 % of time beside much, or its own bound: bytes-freed by 100,200× (its hash index)."
+        "These grow by more than 10 %, or 20 % of time with much elsewhere, or its own bound: bytes-freed by 100,200× (its hash index)."
     ));
     assert!(section(6).contains("The oldest is dropped every 1.00 s"), "as the runs show it");
     for policy in PolicyName::ALL {

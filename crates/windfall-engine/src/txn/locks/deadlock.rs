@@ -55,12 +55,12 @@ impl fmt::Display for Deadlock {
             let next = &self.cycle[(n + 1) % self.cycle.len()];
             write!(
                 f,
-                "\n  transaction {trx} (weight {weight}) waited for {wanted}, behind transaction {}, which ",
+                "\n  transaction {trx} (weight {weight}) waited for {wanted}, after transaction {}, which ",
                 next.trx
             )?;
             match &next.held {
                 Some(lock) => write!(f, "held {lock}")?,
-                None => f.write_str("stood before it")?,
+                None => f.write_str("was before it in the queue")?,
             }
         }
         Ok(())

@@ -117,11 +117,11 @@ fn the_lightest_transaction_of_a_deadlock_is_the_victim() {
     let weights: Vec<(u64, u64)> = deadlock.cycle.iter().map(|b| (b.trx.0, b.weight)).collect();
     assert_eq!(weights, [(2, 2), (3, 8), (1, 6)]);
     let summary = "a cycle of 3 transactions, of which the first was rolled back:\n  \
-                transaction 2 (weight 2) waited for row \"c\" of tablespace 20, shared, behind transaction 3, \
+                transaction 2 (weight 2) waited for row \"c\" of tablespace 20, shared, after transaction 3, \
                 which held row \"c\" of tablespace 20, exclusive\n  \
-                transaction 3 (weight 8) waited for row \"a\" of tablespace 20, exclusive, behind transaction 1, \
+                transaction 3 (weight 8) waited for row \"a\" of tablespace 20, exclusive, after transaction 1, \
                 which held row \"a\" of tablespace 20, exclusive\n  \
-                transaction 1 (weight 6) waited for row \"b\" of tablespace 20, exclusive, behind transaction 2, \
+                transaction 1 (weight 6) waited for row \"b\" of tablespace 20, exclusive, after transaction 2, \
                 which held row \"b\" of tablespace 20, exclusive";
     assert_eq!(deadlock.to_string(), summary);
     desk.locks.end(b);
@@ -142,7 +142,7 @@ fn a_deadlock_may_involve_the_order_of_a_queue() {
     assert!(matches!(desk.outcome(b), Some(Err(LockError::Deadlock(_)))), "it has nothing to lose");
     assert!(desk.was_served(c), "no request is before it any more");
     let summary = desk.locks.last_deadlock().unwrap().to_string();
-    assert!(summary.contains("behind transaction 2, which stood before it"), "{summary}");
+    assert!(summary.contains("after transaction 2, which was before it in the queue"), "{summary}");
     desk.locks.end(c);
     assert!(desk.was_served(a));
     desk.close(all);
