@@ -39,7 +39,7 @@ use crate::{
 };
 
 #[derive(Debug, Default)]
-struct Running {
+struct ActiveEntry {
     /// When it got its id, or the database was opened.
     since: Duration,
     /// Its first logged undo record, once it has one.
@@ -96,14 +96,14 @@ struct Pinned {
 
 #[derive(Debug, Default)]
 struct ActiveTable {
-    running: BTreeMap<TrxId, Running>,
+    running: BTreeMap<TrxId, ActiveEntry>,
     pins: BTreeMap<u64, Pinned>,
     next_pin: u64,
     /// Bytes that the names of prepared transactions take in a checkpoint's record.
     names: usize,
 }
 
-impl Running {
+impl ActiveEntry {
     /// Returns the bytes that its name takes in a checkpoint's record.
     fn log_of_name(&self) -> usize {
         self.prepared.as_ref().map_or(0, |name| LOG_BYTES_PER_TRX + name.len())
@@ -167,7 +167,7 @@ impl Active {
             {
                 let mut table = self.table.lock();
                 if let Some(trx) = self.ids.try_trx() {
-                    let running = Running { since, ending: ending.clone(), ..Running::default() };
+                    let running = ActiveEntry { since, ending: ending.clone(), ..ActiveEntry::default() };
                     debug_assert!(trx.0 != 0, "zero is the id of no transaction");
                     debug_assert!(
                         trx < self.ids.next_trx(),
@@ -185,7 +185,7 @@ impl Active {
     /// Enters a transaction that recovery has found unfinished, and the name it is prepared by.
     pub(in crate::txn) fn resume(&self, trx: TrxId, first: UndoPos, prepared: Option<Arc<[u8]>>) {
         let first = Some(first);
-        let running = Running { since: self.env.now(), first, prepared, ..Running::default() };
+        let running = ActiveEntry { since: self.env.now(), first, prepared, ..ActiveEntry::default() };
         let mut table = self.table.lock();
         table.names += running.log_of_name();
         let before = table.running.insert(trx, running);
@@ -232,7 +232,7 @@ impl Active {
             table.names = table.names - before + now;
         }
         debug_assert!(
-            table.names == table.running.values().map(Running::log_of_name).sum::<usize>(),
+            table.names == table.running.values().map(ActiveEntry::log_of_name).sum::<usize>(),
             "the bytes of names are those of the prepared transactions"
         );
         Ok(())
@@ -248,7 +248,7 @@ impl Active {
         let mut table = self.table.lock();
         let ended = table.running.remove(&trx);
         debug_assert!(ended.is_some(), "transaction {trx} ends and is not active");
-        table.names -= ended.as_ref().map_or(0, Running::log_of_name);
+        table.names -= ended.as_ref().map_or(0, ActiveEntry::log_of_name);
         debug_assert!(!table.running.is_empty() || table.names == 0, "names are counted of no transaction");
         self.publish_oldest(&table, self.ids.next_trx());
         drop(table);
@@ -397,7 +397,7 @@ impl Active {
         );
         let first = table.running.first_key_value().map_or(next, |(trx, _)| *trx);
         assert!(oldest <= first, "transaction {first} is active, and all below {oldest} have ended");
-        let names: usize = table.running.values().map(Running::log_of_name).sum();
+        let names: usize = table.running.values().map(ActiveEntry::log_of_name).sum();
         assert!(table.names == names, "the names take {names} bytes, and {} are counted", table.names);
         assert!(table.pins.keys().all(|number| *number < table.next_pin), "a pin has a number to come");
         let snapshots = || table.pins.values().map(|pinned| pinned.horizon.high);
@@ -429,7 +429,7 @@ impl Active {
     /// Returns all active transactions.
     pub(in crate::txn) fn listing(&self) -> Vec<TransactionInfo> {
         let now = self.env.now();
-        let info = |(id, running): (&TrxId, &Running)| TransactionInfo {
+        let info = |(id, running): (&TrxId, &ActiveEntry)| TransactionInfo {
             id: *id,
             age: now.saturating_sub(running.since),
             has_changes: running.first.is_some(),

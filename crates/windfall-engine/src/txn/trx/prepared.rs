@@ -23,11 +23,11 @@ pub const LONGEST_NAME: usize = 255;
 /// The table.
 #[derive(Debug)]
 pub struct Prepared {
-    table: Mutex<BTreeMap<Arc<[u8]>, Entry>>,
+    table: Mutex<BTreeMap<Arc<[u8]>, PreparedEntry>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct PreparedEntry {
     id: TrxId,
     /// `None` while a handle or a call is in possession of it.
     waiting: Option<Suspended>,
@@ -72,7 +72,7 @@ impl Prepared {
             let xid = name.escape_ascii().to_string().into();
             return Err(TransactionError::NameTaken { xid, trx: entry.id }.into());
         }
-        table.insert(name.clone(), Entry { id, waiting: None });
+        table.insert(name.clone(), PreparedEntry { id, waiting: None });
         Ok(())
     }
 
