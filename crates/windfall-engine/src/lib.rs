@@ -1,20 +1,19 @@
 //! The engine behind Windfall, for the crate `windfall`, which is its API.
 //!
 //! **Purpose.** Pages between the log and the disk (`storage`), transactions (`txn`), tables and DDL (`catalog`),
-//! checkpoints, options, and the assembly of an open database (`engine`). They form layers: a module imports only from
+//! options, and the assembly of an open database (`engine`). They form layers: a module imports only from
 //! layers below its own (ARCHITECTURE.md lists them, lowest first).
 //!
 //! **Invariants.** docs/invariants.md lists them, each with the tests that check it. This crate is not a public API.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod catalog;
-pub mod checkpoint;
 pub mod engine;
 pub mod options;
 pub mod storage;
 pub mod txn;
 
-pub use storage::{buffer, log, mtr, recovery, store, system, tablespace};
+pub use storage::{buffer, checkpoint, log, mtr, recovery, store, system, tablespace};
 #[cfg(feature = "fuzz")]
 use windfall_base::fuzz_input;
 use windfall_base::{disk, env, error, health, ids, keys, memory, row, sync};

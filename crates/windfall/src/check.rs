@@ -49,7 +49,7 @@ use crate::{
     page::{Page, blank},
     sync::Arc,
     txn::trx::{
-        background,
+        background_rollback,
         quiesce::{self, Quiesced},
     },
 };
@@ -123,7 +123,7 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     let until = engine.env.now() + engine.transactions.lock_wait();
     for (name, table) in engine.catalog.tables() {
         let left = until.saturating_sub(engine.env.now());
-        background::await_progressing_rollbacks(&engine.transactions, table.space(), left);
+        background_rollback::await_progressing_rollbacks(&engine.transactions, table.space(), left);
         Pieces::new(engine, piece)
             .run(&mut report, |pieces, report| check_some(engine, &name, pieces, report, &mut named));
     }

@@ -7,12 +7,12 @@
 #![allow(clippy::unwrap_used, clippy::needless_range_loop, reason = "a test panics, and counts its threads")]
 
 mod guard;
-mod killed;
+mod killable_process;
 mod soak;
 
 use std::collections::BTreeMap;
 
-use killed::{Judge, KillableProcess, Kills, Work, say, work_until_killed};
+use killable_process::{Judge, KillableProcess, Kills, Work, say, work_until_killed};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{Database, IndexOptions, Result, TableOptions};
 

@@ -23,6 +23,8 @@
 //! database can detect that cycle, because each has only half of it. So a call within a call waits for nothing that
 //! another call may hold, in whichever databases the two are.
 
+mod value;
+
 use core::cell::Cell;
 
 use smallvec::SmallVec;
@@ -36,6 +38,8 @@ use super::{
         thread_local,
     },
 };
+
+pub use value::{Entered, Gated};
 
 const OPEN: u8 = 0;
 const CLOSING: u8 = 1;

@@ -10,7 +10,6 @@ mod allocator;
 pub mod drop_mark;
 mod event;
 mod gate;
-mod gated;
 mod holders;
 pub mod latch;
 mod lock;
@@ -28,8 +27,7 @@ pub use std::sync::{Arc, OnceLock, Weak};
 
 pub use allocator::CountingAllocator;
 pub use event::Event;
-pub use gate::{Closed, Gate, Inside, is_inside, is_nested};
-pub use gated::{Entered, Gated};
+pub use gate::{Closed, Entered, Gate, Gated, Inside, is_inside, is_nested};
 pub use holders::Watchdog;
 use holders::{HeldObject, HoldNote};
 pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};

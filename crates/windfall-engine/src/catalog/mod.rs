@@ -16,13 +16,12 @@
 //! background (`retired`).
 
 mod auto_increment;
-mod build;
-mod building;
 mod bulk;
 mod ddl;
 mod ddl_options;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod index_build;
 mod key;
 mod load;
 mod names;
@@ -30,6 +29,7 @@ mod names;
 pub mod pause;
 mod record;
 mod retired;
+mod row_log;
 mod runs;
 mod table;
 

@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** Only builds with the feature `testing` have this module. The function is not called within itself.
 
-use super::{Catalog, TableRecord, build::Bounds, ddl::record_key};
+use super::{Catalog, TableRecord, ddl::record_key, index_build::Bounds};
 use crate::{
     error::Result,
     log::FlushLog,

@@ -8,7 +8,7 @@
 
 use smallvec::SmallVec;
 
-use super::{auto_increment::AutoIncrement, building::Building, record::TableRecord};
+use super::{auto_increment::AutoIncrement, record::TableRecord, row_log::Building};
 use crate::{
     error::{Error, Owner, Result},
     ids::SpaceId,

@@ -34,7 +34,7 @@ use crate::{
     system::SystemTree,
     tablespace::Deleter,
     tree::hash::HashBudget,
-    txn::{Transactions, trx::background},
+    txn::{Transactions, trx::background_rollback},
 };
 
 /// The interval at which the reclaimer looks for dropped tablespaces; a thread that needs a frame does not wait for
@@ -197,7 +197,11 @@ impl Engine {
                 transactions.end_lock_waits();
                 return Next::Idle(ROLLBACK_PAUSE);
             }
-            if background::rollback_step(&transactions) { Next::Again } else { Next::Idle(ROLLBACK_PAUSE) }
+            if background_rollback::rollback_step(&transactions) {
+                Next::Again
+            } else {
+                Next::Idle(ROLLBACK_PAUSE)
+            }
         };
         spawn("rollback", WorkerClass::Client, wake, Box::new(roll_back))?;
         *self.stopped_first.lock() = workers;

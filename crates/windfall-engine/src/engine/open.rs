@@ -29,7 +29,7 @@ use crate::{
     system::{Change, FILE, SystemTree},
     tablespace::Deleter,
     tree::hash::HashBudget,
-    txn::{Ids, Transactions, trx::background},
+    txn::{Ids, Transactions, trx::background_rollback},
 };
 
 /// Unnamed tablespaces that one group of the log drops: such a group fits into the smallest log buffer.
@@ -270,7 +270,7 @@ impl Engine {
         engine.transactions.set_lock_wait(options.lock_wait_timeout);
         engine.transactions.undo_limit().set(options.undo_limit);
         engine.transactions.undo_limit().set_policy(options.undo_limit_action);
-        background::schedule_unfinished(&engine.transactions)?;
+        background_rollback::schedule_unfinished(&engine.transactions)?;
         engine.spawn_background_workers()?;
         Ok(engine)
     }

@@ -1,13 +1,14 @@
 //! Pages between the log and the disk.
 //!
-//! **Purpose.** The log, the buffer pool, mini-transactions, tablespaces and their files, the store of a tree's pages,
-//! the system tree, and recovery.
+//! **Purpose.** The log, the buffer pool, checkpoints, mini-transactions, tablespaces and their files, the store of a
+//! tree's pages, the system tree, and recovery.
 //!
 //! **Invariants.** Nothing here depends on tables, or on transactions beyond their ids; a tablespace has two values for
 //! the layers above, the stamp of its creation and the lock of a check. The crate re-exports these modules at its root.
 //! The folder is not one layer: `recovery` is above the catalog, and `txn::locks` below the log (ARCHITECTURE.md).
 
 pub mod buffer;
+pub mod checkpoint;
 pub mod log;
 pub mod mtr;
 pub mod recovery;

@@ -6,7 +6,7 @@ use windfall::{Database, Result};
 
 use crate::{
     books::{Books, audit},
-    killed::{Judge, KillableProcess, Kills, Work, say, work_until_killed},
+    killable_process::{Judge, KillableProcess, Kills, Work, say, work_until_killed},
     observer::Observer,
     transfer::{Known, Order, Transfer},
 };

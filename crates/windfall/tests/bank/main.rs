@@ -8,8 +8,8 @@ mod books;
 mod crashes;
 #[path = "../guard/mod.rs"]
 mod guard;
-#[path = "../killed/mod.rs"]
-mod killed;
+#[path = "../killable_process/mod.rs"]
+mod killable_process;
 mod kills;
 mod observer;
 #[path = "../soak/mod.rs"]

@@ -23,9 +23,9 @@ use super::{
     clustered::{ClusteredChange, NewValue},
     conflict::{Blocked, Stop},
     edit::Edit,
-    lock::{blocked_by, check_gap, is_live, is_shared_duplicate, may_write, name_of},
     long_value::{ensure_chain, wait_for_log_space},
     plan::{self, Plan, Planned, check_length, is_wanted},
+    row_lock::{blocked_by, check_gap, is_live, is_shared_duplicate, may_write, name_of},
     target::RowTarget,
 };
 use crate::{

@@ -9,8 +9,8 @@
 use super::{
     conflict::{Blocked, Stop},
     edit::Mode,
-    lock::{blocked_by, check_gap, is_live, may_write, name_of},
     plan::{Plan, fits, is_wanted},
+    row_lock::{blocked_by, check_gap, is_live, may_write, name_of},
     target::RowTarget,
 };
 use crate::{

@@ -12,7 +12,7 @@ use core::ops::Bound;
 
 use super::{
     conflict::{Blocked, Stop},
-    lock::{lock_gap, lock_row, name_of},
+    row_lock::{lock_gap, lock_row, name_of},
 };
 use crate::{
     error::{Owner, Result},

@@ -12,10 +12,10 @@ mod change;
 mod clustered;
 pub mod conflict;
 mod edit;
-mod lock;
 mod locking_read;
 mod long_value;
 mod plan;
+mod row_lock;
 pub mod secondary;
 mod target;
 

@@ -9,7 +9,7 @@
 use super::{
     conflict::{Blocked, Stop},
     edit::Mode,
-    lock::{check_gap, keep, lock_gap, lock_row, may_write, name_of},
+    row_lock::{check_gap, keep, lock_gap, lock_row, may_write, name_of},
     secondary,
     target::{RowTarget, Secondary},
 };

@@ -21,7 +21,7 @@ use super::{
     locks::{LockTimeout, RowMode, Waits},
     mvcc::value,
     row::{self, secondary},
-    trx::background,
+    trx::background_rollback,
 };
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
@@ -181,8 +181,8 @@ impl Base {
             }
         }
         checkpointer.end_recovery(transactions.clone());
-        background::schedule_unfinished(&transactions)?;
-        while background::rollback_step(&transactions) {}
+        background_rollback::schedule_unfinished(&transactions)?;
+        while background_rollback::rollback_step(&transactions) {}
         let (pool2, system2) = (pool.clone(), system.clone());
         let record = move || {
             let _ = record_files(&pool2, &system2);

@@ -11,9 +11,10 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use super::{prepared::Prepared, rollbacks::Rollbacks};
+use super::{prepared::Prepared, rollback_queue::Rollbacks};
 use crate::{
     buffer::{BufferPool, Space},
+    checkpoint::TransactionNotes,
     error::{Error, LockError, Result},
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{GroupWriter, Log, Record},
@@ -125,23 +126,6 @@ impl Transactions {
             purge,
             key_latches,
         })
-    }
-
-    /// Appends the unfinished transactions to a checkpoint's group. Returns the LSN that the checkpoint's low-water
-    /// mark must not exceed because of them, if any. The other parts of the low-water mark were read before.
-    pub fn note(&self, group: &mut GroupWriter) -> Option<Lsn> {
-        let (Noted { active, prepared }, limit) = self.active.note();
-        if !active.is_empty() {
-            group.push(&Record::TrxTable { active });
-        }
-        for (trx, xid) in prepared {
-            group.push(&Record::TrxPrepare { trx, xid: xid[..].into() });
-        }
-        debug_assert!(
-            group.bytes().len() <= self.log().max_group(),
-            "the transactions that a checkpoint names do not fit into a group"
-        );
-        limit
     }
 
     /// Returns whether a transaction has, or had, this number.
@@ -367,5 +351,26 @@ impl Transactions {
             info.state = TransactionState::RollingBack;
         }
         list
+    }
+}
+
+impl TransactionNotes for Transactions {
+    fn note(&self, group: &mut GroupWriter) -> Option<Lsn> {
+        let (Noted { active, prepared }, limit) = self.active.note();
+        if !active.is_empty() {
+            group.push(&Record::TrxTable { active });
+        }
+        for (trx, xid) in prepared {
+            group.push(&Record::TrxPrepare { trx, xid: xid[..].into() });
+        }
+        debug_assert!(
+            group.bytes().len() <= self.log().max_group(),
+            "the transactions that a checkpoint names do not fit into a group"
+        );
+        limit
+    }
+
+    fn ceilings(&self) -> (u64, u64) {
+        self.ids().ceilings()
     }
 }

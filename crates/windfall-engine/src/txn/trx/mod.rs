@@ -16,14 +16,14 @@
 //! The other structs are guards of a call, or entries in the tables of active, prepared and waiting transactions.
 //!
 //! **Invariants.** A transaction that has begun ends once: by its own call, by the worker that rolls back in the
-//! background (`background`), or, once it is prepared, by its name (`two_phase`). Nothing here depends on rows: they
-//! are the layer above (`row`).
+//! background (`background_rollback`), or, once it is prepared, by its name (`two_phase`). Nothing here depends on
+//! rows: they are the layer above (`row`).
 
-pub mod background;
+pub mod background_rollback;
 pub mod manager;
 pub mod prepared;
 pub mod quiesce;
-pub mod rollbacks;
+pub mod rollback_queue;
 pub mod running;
 pub mod state;
 pub mod two_phase;

@@ -20,7 +20,7 @@
 //!   ([`Rollbacks::may_have_partial_change`]). An open or a prepared transaction does not matter: each of its calls
 //!   was complete.
 //!
-//! [`Rollbacks::may_have_partial_change`]: super::rollbacks::Rollbacks::may_have_partial_change
+//! [`Rollbacks::may_have_partial_change`]: super::rollback_queue::Rollbacks::may_have_partial_change
 
 use super::manager::Transactions;
 use crate::buffer::Space;

@@ -6,7 +6,7 @@
 //! **Invariants.** It may be interrupted and restarted at any point. The records that were undone stay in the chain of
 //! the transaction, marked: a later rollback skips them, and purge visits them for what they have left. A rollback that
 //! fails, because a full disk leaves no log or because a page cannot be read, continues in the background
-//! (`background`), unless the database has stopped.
+//! (`background_rollback`), unless the database has stopped.
 
 use super::Trx;
 use crate::{

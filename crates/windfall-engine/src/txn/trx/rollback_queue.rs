@@ -1,7 +1,7 @@
 //! The transactions that are being rolled back in the background.
 //!
-//! **Purpose.** The queue of the worker that rolls them back (`background`), and the queries on it: which tables these
-//! transactions have changed, and whether a row change was interrupted.
+//! **Purpose.** The queue of the worker that rolls them back (`background_rollback`), and the queries on it: which
+//! tables these transactions have changed, and whether a row change was interrupted.
 //!
 //! **Invariants.** A transaction is here from the moment that it is handed over until it is fully rolled back, also
 //! while the worker processes it. The interruption of a row change is noted before the table's gate, or its

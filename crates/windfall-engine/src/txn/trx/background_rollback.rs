@@ -22,15 +22,15 @@
 //!   and the others continue meanwhile. Closing the database leaves the remaining rollbacks to the next opening.
 //!
 //! [`Space::check_lock`]: crate::buffer::Space::check_lock
-//! [`are_clear_of`]: super::rollbacks::Rollbacks::are_clear_of
-//! [`may_have_partial_change`]: super::rollbacks::Rollbacks::may_have_partial_change
+//! [`are_clear_of`]: super::rollback_queue::Rollbacks::are_clear_of
+//! [`may_have_partial_change`]: super::rollback_queue::Rollbacks::may_have_partial_change
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use super::{
     manager::Transactions,
-    rollbacks::{Found, Next, PendingRollback, Search},
+    rollback_queue::{Found, Next, PendingRollback, Search},
     running::{RollbackFrom, RollbackStep, Trx},
     state::Suspended,
 };

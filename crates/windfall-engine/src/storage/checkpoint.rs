@@ -25,7 +25,6 @@ use crate::{
         Arc, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    txn::Transactions,
 };
 
 /// The page cleaner writes changes that are older than this, in percent of the log's size: the rest of the log is room
@@ -256,15 +255,5 @@ impl Checkpointer {
             env.spawn("cleaner", WorkerClass::Service, self.pool.cleaner_wake.clone(), clean)?,
             env.spawn("checkpoint", WorkerClass::Service, self.wake.clone(), step)?,
         ])
-    }
-}
-
-impl TransactionNotes for Transactions {
-    fn note(&self, group: &mut GroupWriter) -> Option<Lsn> {
-        Self::note(self, group)
-    }
-
-    fn ceilings(&self) -> (u64, u64) {
-        self.ids().ceilings()
     }
 }

@@ -50,11 +50,11 @@ use core::{cell::RefCell, time::Duration};
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{
-    building::{Building, NOTE_OVERHEAD_BYTES, NOTES_LIMIT_BYTES},
     bulk::{self, Load, SORT_BUFFER_BYTES},
     ddl::{Catalog, IndexDefinition, check_index, new_space, no_table, record_key},
     ddl_options::DdlOptions,
     record::{IndexRecord, TableRecord},
+    row_log::{Building, NOTE_OVERHEAD_BYTES, NOTES_LIMIT_BYTES},
     runs::Runs,
     table::{Table, TableSchema},
 };
@@ -73,7 +73,7 @@ use crate::{
         locks::{TableMode, key_latch::KeyLatchGuard},
         mvcc::{CurrentVersion, value},
         row::secondary::{entry_key, index_key_of, split},
-        trx::background,
+        trx::background_rollback,
     },
 };
 
@@ -131,7 +131,12 @@ impl Catalog {
         if lock_timeout.is_zero() {
             // A statement with a zero timeout does not begin what it could not finish without a wait.
             drop(self.transactions.lock_tables([table.space()], TableMode::Shared, lock_timeout)?);
-            background::await_rollbacks(&self.transactions, table.space(), lock_timeout, &mut || Ok(false))?;
+            background_rollback::await_rollbacks(
+                &self.transactions,
+                table.space(),
+                lock_timeout,
+                &mut || Ok(false),
+            )?;
         }
         let _making = self.make([record.space]);
         let tree = self.tree(new_space(record.space));
@@ -333,7 +338,7 @@ impl<'a> IndexFiller<'a> {
             // Transactions must be able to continue until they end.
             self.building.limit(self.bounds.most);
             self.settle_undecided()?;
-            background::await_rollbacks(transactions, space, left(), &mut || self.keep_up())
+            background_rollback::await_rollbacks(transactions, space, left(), &mut || self.keep_up())
                 .map_err(in_all)?;
             let lock =
                 transactions.lock_table_in_turns(space, left(), &mut || self.keep_up()).map_err(in_all)?;

@@ -10,7 +10,8 @@
 
 use core::{cell::UnsafeCell, fmt, ops::Deref};
 
-use super::{Closed, Gate, Inside, Mutex, Rank};
+use super::{Closed, Gate, Inside};
+use crate::sync::{Mutex, Rank};
 
 /// A value and its gate.
 pub struct Gated<T> {
