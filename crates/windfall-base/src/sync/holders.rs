@@ -4,19 +4,20 @@
 //! Otherwise the only symptom would be a test that never ends.
 //!
 //! **Invariants.** Debug builds record each acquisition of a lock, a latch or a gate, and its release; other builds
-//! record nothing, and pay nothing. The only waits here are for the list of one thread and for the list of threads,
-//! each locked for a moment. Each acquisition has its own number, so that many short acquisitions do not look like a
-//! long one. One look adds only a limited time, because the whole process may have been suspended between two looks.
+//! record nothing, and pay nothing. A thread records in slots of its own, without a lock; the only wait here is for the
+//! list of threads, locked for a moment. Each acquisition of a thread has its own number, so that many short ones do not
+//! look like a long one. One look adds only a limited time, because the whole process may have been suspended between two looks.
 //!
-//! The locks in this module are those of the standard library, not the engine's own.
+//! The lock in this module is that of the standard library, not one of the engine's own.
 
 use core::marker::PhantomData;
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use noted::HoldRecord;
+use noted::{HoldRecord, Holder};
 
 use super::Rank;
 
@@ -53,6 +54,7 @@ mod noted {
 
     #[derive(Debug)]
     pub(super) struct Holder {
+        pub thread: u64,
         pub name: String,
     }
 
@@ -74,81 +76,117 @@ mod noted {
 #[cfg(debug_assertions)]
 mod noted {
     use std::{
+        cell::Cell,
         sync::{
             Arc, Mutex, PoisonError, Weak,
-            atomic::{AtomicU64, Ordering::Relaxed},
+            atomic::{
+                AtomicU64,
+                Ordering::{Acquire, Relaxed, Release},
+            },
         },
         thread,
     };
 
-    use super::HeldObject;
+    use super::{super::Rank, HeldObject};
 
-    /// The list of what one thread holds.
+    /// The number of objects of one thread that are recorded at a time. Further ones are not: of a thread that holds so
+    /// many, the first ones are reported anyway.
+    const SLOTS: usize = 64;
+    /// A slot without an object.
+    const FREE: u64 = 0;
+    /// The bits of a slot that identify the object; the bits above are the number of the acquisition.
+    const OBJECT_BITS: u32 = 8;
+
+    /// What one thread holds.
     #[derive(Debug)]
     pub(super) struct Holder {
+        /// No two threads have the same, not even one after the other.
+        pub thread: u64,
         pub name: String,
-        /// Each with its acquisition number.
-        held: Mutex<Vec<(u64, HeldObject)>>,
+        /// Only the thread itself writes them, so a record costs it no more than a store.
+        slots: [AtomicU64; SLOTS],
     }
 
-    static NEXT: AtomicU64 = AtomicU64::new(0);
+    /// The thread's own part.
+    struct Mine {
+        holder: Arc<Holder>,
+        /// A bit for each slot that is in use.
+        used: Cell<u64>,
+        acquisitions: Cell<u64>,
+    }
+
+    static THREADS: AtomicU64 = AtomicU64::new(0);
     static HOLDERS: Mutex<Vec<Weak<Holder>>> = Mutex::new(Vec::new());
 
     std::thread_local! {
-        static MINE: Arc<Holder> = register();
+        static MINE: Mine = register();
     }
 
-    fn register() -> Arc<Holder> {
+    fn register() -> Mine {
         let thread = thread::current();
         let name = thread.name().map_or_else(|| format!("{:?}", thread.id()), str::to_owned);
-        let holder = Arc::new(Holder { name, held: Mutex::default() });
+        let slots = [const { AtomicU64::new(FREE) }; SLOTS];
+        let holder = Arc::new(Holder { thread: THREADS.fetch_add(1, Relaxed), name, slots });
         let mut holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
         if holders.len() == holders.capacity() {
             holders.retain(|holder| holder.strong_count() > 0);
         }
         holders.push(Arc::downgrade(&holder));
-        holder
+        Mine { holder, used: Cell::new(0), acquisitions: Cell::new(0) }
     }
 
-    /// Returns everything that is held: the thread, the number of the acquisition, and the object.
+    /// Returns everything that is held: the thread, the number of the acquisition in this thread, and the object.
     pub(super) fn all() -> Vec<(Arc<Holder>, u64, HeldObject)> {
         let holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let held = |holder: Arc<Holder>| {
-            let held = holder.held().clone();
-            held.into_iter().map(move |(number, what)| (holder.clone(), number, what))
-        };
-        holders.iter().filter_map(Weak::upgrade).flat_map(held).collect()
-    }
-
-    impl Holder {
-        fn held(&self) -> std::sync::MutexGuard<'_, Vec<(u64, HeldObject)>> {
-            self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut all = Vec::new();
+        for holder in holders.iter().filter_map(Weak::upgrade) {
+            let slots = holder.slots.iter().map(|slot| slot.load(Acquire)).filter(|slot| *slot != FREE);
+            all.extend(slots.map(|slot| (holder.clone(), slot >> OBJECT_BITS, object_of(slot))));
         }
+        all
     }
 
-    /// One object that the thread holds. `None` if the thread is ending: then it has no list any more.
+    fn slot_of(acquisition: u64, object: HeldObject) -> u64 {
+        let object = match object {
+            HeldObject::Gate => 0,
+            HeldObject::Lock(rank) => rank as u64 + 1,
+        };
+        debug_assert!(object >> OBJECT_BITS == 0);
+        acquisition << OBJECT_BITS | object
+    }
+
+    fn object_of(slot: u64) -> HeldObject {
+        let object = slot & ((1 << OBJECT_BITS) - 1);
+        if object == 0 { HeldObject::Gate } else { HeldObject::Lock(Rank::ALL[object as usize - 1]) }
+    }
+
+    /// One object that the thread holds, by its slot. `None` if all slots are in use, or if the thread is ending: then
+    /// it has no slots any more.
     #[derive(Debug)]
-    pub(super) struct HoldRecord(Option<u64>);
+    pub(super) struct HoldRecord(Option<u32>);
 
     impl HoldRecord {
         pub(super) fn new(what: HeldObject) -> Self {
-            let note = |mine: &Arc<Holder>| {
-                let number = NEXT.fetch_add(1, Relaxed);
-                mine.held().push((number, what));
-                number
+            let note = |mine: &Mine| {
+                let slot = mine.used.get().trailing_ones();
+                let place = mine.holder.slots.get(slot as usize)?;
+                // The first acquisition has the number 1, so no slot in use has the value of a free one.
+                mine.acquisitions.set(mine.acquisitions.get() + 1);
+                mine.used.set(mine.used.get() | 1 << slot);
+                place.store(slot_of(mine.acquisitions.get(), what), Release);
+                Some(slot)
             };
-            Self(MINE.try_with(note).ok())
+            Self(MINE.try_with(note).ok().flatten())
         }
     }
 
     impl Drop for HoldRecord {
         fn drop(&mut self) {
-            let Some(number) = self.0 else { return };
+            let Some(slot) = self.0 else { return };
             let _ = MINE.try_with(|mine| {
-                let mut all = mine.held();
-                if let Some(at) = all.iter().rposition(|(held, _)| *held == number) {
-                    all.remove(at);
-                }
+                assert!(mine.used.get() >> slot & 1 == 1, "a thread releases what it does not hold");
+                mine.used.set(mine.used.get() & !(1 << slot));
+                mine.holder.slots[slot as usize].store(FREE, Release);
             });
         }
     }
@@ -157,8 +195,8 @@ mod noted {
 /// Finds what is held for long, by looking from time to time. In other than debug builds it finds nothing.
 #[derive(Debug, Default)]
 pub struct Watchdog {
-    /// How long each acquisition has been seen, by its number.
-    seen: BTreeMap<u64, Duration>,
+    /// How long each acquisition has been seen, by its thread and its number there.
+    seen: BTreeMap<(u64, u64), Duration>,
     last_look: Option<Instant>,
 }
 
@@ -170,15 +208,15 @@ impl Watchdog {
     pub fn look(&mut self, long: Duration) -> Vec<String> {
         let (now, held) = (Instant::now(), noted::all());
         let passed = self.last_look.replace(now).map_or(Duration::ZERO, |last| now - last).min(long / LOOKS);
-        let seen = held.iter().map(|(_, number, _)| {
-            (*number, self.seen.get(number).map_or(Duration::ZERO, |seen| *seen + passed))
+        let key = |holder: &Arc<Holder>, number: &u64| (holder.thread, *number);
+        let seen = held.iter().map(|(holder, number, _)| {
+            let key = key(holder, number);
+            (key, self.seen.get(&key).map_or(Duration::ZERO, |seen| *seen + passed))
         });
         self.seen = seen.collect();
-        held.iter()
-            .filter(|(_, number, _)| self.seen[number] >= long)
-            .map(|(holder, number, what)| {
-                format!("thread {} has held {what:?} for {:?}", holder.name, self.seen[number])
-            })
+        let seen = held.iter().map(|(holder, number, what)| (holder, what, self.seen[&key(holder, number)]));
+        seen.filter(|(_, _, seen)| *seen >= long)
+            .map(|(holder, what, seen)| format!("thread {} has held {what:?} for {seen:?}", holder.name))
             .collect()
     }
 }

@@ -69,49 +69,100 @@ pub enum Rank {
 }
 
 #[cfg(debug_assertions)]
+impl Rank {
+    /// All ranks, in their order.
+    pub(super) const ALL: [Self; 23] = [
+        Self::Scope,
+        Self::Session,
+        Self::Moves,
+        Self::Names,
+        Self::Row,
+        Self::RollBack,
+        Self::Purge,
+        Self::Checkpoint,
+        Self::Cleaner,
+        Self::Undo,
+        Self::System,
+        Self::Transactions,
+        Self::File,
+        Self::Page,
+        Self::Pool,
+        Self::Dirty,
+        Self::Spaces,
+        Self::LogSync,
+        Self::LogWrite,
+        Self::LogFiles,
+        Self::Disk,
+        Self::Handles,
+        Self::Leaf,
+    ];
+}
+
+#[cfg(debug_assertions)]
 mod order {
     use std::cell::RefCell;
 
     use super::{super::machine::thread_local, Rank};
 
+    /// The locks that a thread holds: how many of each rank. A bit of the mask is set for each rank that is held.
+    struct HeldRanks {
+        mask: u32,
+        counts: [u32; Rank::ALL.len()],
+    }
+
+    const _: () = assert!(Rank::ALL.len() <= u32::BITS as usize, "the mask has a bit for each rank");
+
+    impl HeldRanks {
+        const NONE: Self = Self { mask: 0, counts: [0; Rank::ALL.len()] };
+
+        fn top(&self) -> Option<Rank> {
+            self.mask.checked_ilog2().map(|top| Rank::ALL[top as usize])
+        }
+    }
+
     thread_local! {
-        static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+        static HELD: RefCell<HeldRanks> = const { RefCell::new(HeldRanks::NONE) };
     }
 
     pub(super) fn take(rank: Rank, try_only: bool) {
-        // While a panic unwinds, its own message must not be replaced by another one.
-        let is_checked = !try_only && !std::thread::panicking();
         HELD.with_borrow_mut(|held| {
-            if let Some(top) = held.iter().max().filter(|_| is_checked) {
-                // Page latches nest among themselves in an order of their own.
+            if let Some(top) = held.top()
+                && !try_only
+            {
+                // Page latches nest among themselves in an order of their own. While a panic unwinds, its own message
+                // must not be replaced by another one.
                 assert!(
-                    *top < rank || (*top == Rank::Page && rank == Rank::Page),
+                    top < rank || (top == Rank::Page && rank == Rank::Page) || std::thread::panicking(),
                     "lock order: {rank:?} taken while {top:?} is held"
                 );
             }
-            held.push(rank);
+            held.mask |= 1 << rank as u32;
+            held.counts[rank as usize] += 1;
         });
     }
 
     /// The ranks that this thread held, put aside until the drop: a panic may end what runs meanwhile.
-    pub(super) struct SuspendedRanks(Vec<Rank>);
+    pub(super) struct SuspendedRanks(HeldRanks);
 
     impl SuspendedRanks {
         pub(super) fn new() -> Self {
-            Self(HELD.replace(Vec::new()))
+            Self(HELD.replace(HeldRanks::NONE))
         }
     }
 
     impl Drop for SuspendedRanks {
         fn drop(&mut self) {
-            HELD.replace(core::mem::take(&mut self.0));
+            HELD.replace(core::mem::replace(&mut self.0, HeldRanks::NONE));
         }
     }
 
     pub(super) fn release(rank: Rank) {
         HELD.with_borrow_mut(|held| {
-            if let Some(at) = held.iter().rposition(|r| *r == rank) {
-                held.remove(at);
+            let count = &mut held.counts[rank as usize];
+            debug_assert!(*count > 0, "a thread releases a lock of rank {rank:?} that it does not hold");
+            *count -= 1;
+            if *count == 0 {
+                held.mask &= !(1 << rank as u32);
             }
         });
     }
