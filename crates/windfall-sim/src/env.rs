@@ -74,22 +74,14 @@ impl SimulatedEnv {
             let mut world = self.world.lock();
             let now = world.now;
             let able = |w: &Simulated| waiting.map_or(w.due <= now, |most| w.class <= most);
-            let able: Vec<u64> = world
-                .workers
-                .iter()
-                .filter(|(_, w)| w.step.is_some() && able(w))
-                .map(|(id, _)| *id)
-                .collect();
-            if able.is_empty() {
+            let count = world.workers.values().filter(|w| w.step.is_some() && able(w)).count();
+            if count == 0 {
                 return false;
             }
-            let id = able[(world.draw() % able.len() as u64) as usize];
-            let step = world
-                .workers
-                .get_mut(&id)
-                .and_then(|w| w.step.take())
-                .expect("chosen among those with a step");
-            (id, step)
+            let chosen = (world.draw() % count as u64) as usize;
+            let mut able = world.workers.iter_mut().filter(|(_, w)| w.step.is_some() && able(w));
+            let (id, worker) = able.nth(chosen).expect("one of those that were counted");
+            (*id, worker.step.take().expect("chosen among those with a step"))
         };
         let next = as_another_thread(|| in_background(&mut step));
         let mut world = self.world.lock();
