@@ -5,10 +5,13 @@
 //! layers below its own (ARCHITECTURE.md lists them, lowest first).
 //!
 //! **Invariants.** docs/invariants.md lists them, each with the tests that check it. This crate is not a public API.
+//! The lab (`windfall-lab`) uses the module `lab` alone.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod catalog;
 pub mod engine;
+#[cfg(feature = "lab")]
+pub mod lab;
 pub mod options;
 pub mod storage;
 pub mod txn;

@@ -7,9 +7,10 @@
 
 use std::{path, sync::Arc};
 
+use windfall::FlushLog;
 use windfall_base::error::Result;
 use windfall_btree::page::EntryHeader;
-use windfall_engine::{buffer::BufferPool, log::FlushLog};
+use windfall_engine::lab::BufferPool;
 
 use crate::{
     server::{PAGE_SIZE, Server as _, Start, Table, product::Product, rows},

@@ -17,8 +17,8 @@
 use std::{path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use windfall::FlushLog;
 use windfall_base::error::Result;
-use windfall_engine::log::FlushLog;
 
 use super::{Scale, ServerWork, Setting, start_and_run};
 use crate::{

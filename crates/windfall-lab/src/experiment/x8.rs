@@ -14,8 +14,8 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use windfall::FlushLog;
 use windfall_base::error::{Result, UsageError};
-use windfall_engine::log::FlushLog;
 
 use super::{ServerWork, Setting, ns, start_and_run};
 use crate::{

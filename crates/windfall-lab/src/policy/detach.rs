@@ -1,7 +1,6 @@
 //! `detach`: Windfall.
 //!
-//! **Purpose.** The product's own pool, which needs no policy from here:
-//! [`windfall_engine::buffer::BufferPool::detach`].
+//! **Purpose.** The product's own pool, which needs no policy from here.
 //!
 //! **Invariants.** The steps:
 //! 1. The tablespace is marked as dropped, by one store, and pushed on the reclaimer's queue.
@@ -14,8 +13,8 @@
 //! entries, frames, and page latches. Latches stand for look-ups, because the engine reaches a page through its latch.
 //! Work in the catalog, which is a tree like the dictionary of the other servers, is left out, as theirs is.
 
+use windfall::DropReport;
 use windfall_base::sync::work::Work;
-use windfall_engine::catalog::DropReport;
 
 use super::Steps;
 

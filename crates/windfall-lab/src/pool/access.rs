@@ -20,7 +20,6 @@ use windfall_btree::{
     page::{self, Access, Node, Page},
     tree::store,
 };
-use windfall_engine::buffer::arena::FrameNo;
 
 use super::{
     ClassicPool, Handle,
@@ -114,7 +113,7 @@ impl Drop for Shared<'_> {
 impl ClassicPool {
     #[inline]
     pub(super) fn latch(&self, frame: u32) -> &Latch {
-        &self.arena.frame(FrameNo(frame)).latch
+        self.memory.latch(frame)
     }
 
     pub(super) fn look_at<'a>(

@@ -59,17 +59,14 @@ use windfall_base::{
     env::Env,
     error::Result,
     health::Health,
-    ids::{Lsn, PageId, PageNo, SpaceId},
+    ids::{PageId, PageNo, SpaceId},
     sync::Event,
 };
 use windfall_btree::{
     page::{Access, Page},
     tree::store::{HashIndex as Hints, PageStore},
 };
-use windfall_engine::{
-    buffer::arena::{Arena, FrameNo},
-    log::{Control, ControlFile, Log, LogOptions},
-};
+use windfall_engine::lab::{self, Frames, Log};
 
 use crate::watch::Report;
 
@@ -88,19 +85,10 @@ impl Context {
     /// Creates a new log of this size, in bytes, on a disk without files.
     ///
     /// # Errors
-    /// Errors of [`Log::open`].
+    /// Errors of [`lab::create_log`].
     pub fn new(disk: Arc<dyn Disk>, env: Arc<dyn Env>, page_size: usize, log_size: u64) -> Result<Self> {
         let health = Health::new();
-        let segment_size = LogOptions::SEGMENT_SIZE.min(log_size / 2);
-        let control = Control {
-            page_size: page_size as u32,
-            uuid: *b"windfall-the-lab",
-            segment_size,
-            ..Control::default()
-        };
-        let mut control = ControlFile::create(disk.clone(), health.clone(), control)?;
-        let options = LogOptions { size: log_size, ..LogOptions::default() };
-        let log = Log::open(disk.clone(), env, health.clone(), options, &mut control, Lsn::ZERO)?;
+        let log = lab::create_log(&disk, env, &health, page_size, log_size)?;
         Ok(Self { disk, log: Arc::new(log), health })
     }
 }
@@ -136,7 +124,7 @@ pub struct Counters {
 pub struct ClassicPool {
     context: Context,
     options: PoolOptions,
-    arena: Arena,
+    memory: Frames,
     frames: Box<[Descriptor]>,
     instances: Box<[Instance]>,
     hash: HashIndex,
@@ -155,14 +143,14 @@ impl ClassicPool {
     /// # Errors
     /// The address space cannot be reserved.
     pub fn new(context: Context, options: PoolOptions) -> Result<Self> {
-        let arena = Arena::new(options.frames, options.page_size)?;
+        let memory = Frames::new(options.frames, options.page_size)?;
         let share = |n: usize| (options.frames * n / options.instances) as u32;
         let instances = (0..options.instances).map(|n| Instance::new(options.era, share(n)..share(n + 1)));
         Ok(Self {
             flusher: Mutex::new(Flusher::new(&*context.disk)),
             context,
             options,
-            arena,
+            memory,
             frames: (0..options.frames).map(|_| Descriptor::default()).collect(),
             instances: instances.collect(),
             hash: HashIndex::new(options.hash_index),
@@ -221,7 +209,7 @@ impl ClassicPool {
 
     /// Returns the page of a frame.
     pub fn page(&self, frame: u32) -> Page<'_> {
-        self.arena.page(FrameNo(frame))
+        self.memory.page(frame)
     }
 
     /// Adds a tablespace.

@@ -15,7 +15,7 @@ use windfall_btree::{
     page::{Node, Page, PageOp, PageType},
     tree::store::{Latched, MiniTransaction},
 };
-use windfall_engine::log::GroupWriter;
+use windfall_engine::lab::GroupWriter;
 
 use super::{ClassicPool, Handle, Reading, access::Pin, descriptor::DIRTY, era::Part};
 use crate::watch::Purpose;

@@ -14,6 +14,7 @@ use core::{
 };
 use std::{collections::BTreeMap, sync::Arc, thread, time::Instant};
 
+use windfall::FlushLog;
 use windfall_base::{
     disk::{Disk, FileName, Folder, RealDisk, RealDiskOptions},
     env::{RealEnv, Worker},
@@ -21,7 +22,7 @@ use windfall_base::{
     ids::SpaceId,
 };
 use windfall_btree::tree::Tree;
-use windfall_engine::log::{FlushLog, Log};
+use windfall_engine::lab::Log;
 
 use super::{Dropped, PAGE_SIZE, Server, Start, Table, rows};
 use crate::{

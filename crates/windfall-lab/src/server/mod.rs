@@ -17,9 +17,10 @@ mod tests;
 use core::time::Duration;
 use std::{path::Path, sync::Arc};
 
+use windfall::FlushLog;
 use windfall_base::{error::Result, ids::Lsn};
 use windfall_btree::tree::{Tree, store::PageStore};
-use windfall_engine::log::{FlushLog, Log};
+use windfall_engine::lab::Log;
 
 use crate::{policy::Steps, results::LockSeen, system::System};
 

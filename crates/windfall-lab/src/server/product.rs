@@ -10,20 +10,14 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use parking_lot::Mutex;
+use windfall::{DropReport, FlushLog, Options};
 use windfall_base::{
     disk::{Disk, FileName, RealDisk, RealDiskOptions},
     env::RealEnv,
     error::Result,
-    ids::{PageNo, SpaceId},
+    ids::SpaceId,
 };
-use windfall_engine::{
-    buffer::{BufferPool, Durability},
-    catalog::{self, DdlOptions, DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
-    engine::Engine,
-    log::{FlushLog, Log},
-    options::Options,
-    tablespace::pages_in_use,
-};
+use windfall_engine::lab::{BufferPool, Engine, Log, TemporaryTable, Trees};
 
 use super::{Dropped, PAGE_SIZE, Server, Start, Table, classic::bytes_of_files};
 use crate::{policy::detach, results::LockSeen};
@@ -41,7 +35,7 @@ pub struct Product {
     engine: Engine,
     disk: Arc<dyn Disk>,
     /// Temporary tables by name: they are not in the catalog.
-    temporary: Mutex<HashMap<String, Arc<catalog::Table>>>,
+    temporary: Mutex<HashMap<String, TemporaryTable>>,
     /// Dropped tablespaces, the files of which may still exist.
     pending_deletions: Mutex<Vec<SpaceId>>,
     filled: AtomicU64,
@@ -50,16 +44,8 @@ pub struct Product {
 
 type Made = Arc<Table<BufferPool>>;
 
-fn definition(indexed: bool) -> TableDefinition {
-    let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 4 }] };
-    let index = IndexDefinition { name: "k_1".into(), unique: false, key };
-    TableDefinition { indexes: if indexed { vec![index] } else { Vec::new() }, ..TableDefinition::default() }
-}
-
-fn made(name: &str, table: &catalog::Table) -> Made {
-    let shape = table.schema();
-    let index = shape.secondaries.first().cloned();
-    Arc::new(Table { name: name.to_owned(), rows: shape.clustered, index })
+fn made(name: &str, Trees { rows, index }: Trees) -> Made {
+    Arc::new(Table { name: name.to_owned(), rows, index })
 }
 
 fn dropped(start: Instant, report: &DropReport) -> Dropped {
@@ -67,14 +53,10 @@ fn dropped(start: Instant, report: &DropReport) -> Dropped {
 }
 
 impl Product {
-    fn ddl_options(&self) -> DdlOptions {
-        DdlOptions { flush: self.flush, until: None }
-    }
-
     fn drop_all(&self, tables: &[&Table<BufferPool>]) -> Result<Dropped> {
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
         let start = Instant::now();
-        let report = self.engine.catalog.drop_tables(&names, self.ddl_options())?;
+        let report = self.engine.drop_tables(&names, self.flush)?;
         let dropped = dropped(start, &report);
         let trees = tables.iter().flat_map(|table| table.trees());
         self.pending_deletions.lock().extend(trees.map(|tree| tree.space().id()));
@@ -99,7 +81,7 @@ impl Server for Product {
             .hash_index(start.system.hash_index)
             .hash_index_memory(1 << 30);
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(start.folder, RealDiskOptions::default())?);
-        let engine = Engine::open(disk.clone(), Arc::new(RealEnv::default()), &options, &|_| {})?;
+        let engine = Engine::open(disk.clone(), Arc::new(RealEnv::default()), &options)?;
         Ok(Self {
             engine,
             disk,
@@ -111,7 +93,7 @@ impl Server for Product {
     }
 
     fn log(&self) -> &Arc<Log> {
-        &self.engine.log
+        self.engine.log()
     }
 
     fn flush_mode(&self) -> FlushLog {
@@ -119,7 +101,7 @@ impl Server for Product {
     }
 
     fn create(&self, name: &str, indexed: bool) -> Result<Made> {
-        Ok(made(name, &*self.engine.catalog.create_table(name, &definition(indexed), self.ddl_options())?))
+        Ok(made(name, self.engine.create_table(name, indexed, self.flush)?))
     }
 
     fn create_together(&self, names: &[String]) -> Result<Vec<Made>> {
@@ -128,8 +110,8 @@ impl Server for Product {
 
     fn create_temporary(&self, names: &[String]) -> Result<Vec<Made>> {
         let make = |name: &String| {
-            let table = self.engine.catalog.temporary_table(&definition(false))?;
-            let made = made(name, &table);
+            let table = self.engine.create_temporary()?;
+            let made = made(name, table.trees());
             self.temporary.lock().insert(name.clone(), table);
             Ok(made)
         };
@@ -153,38 +135,33 @@ impl Server for Product {
         for table in tables {
             let Some(temporary) = self.temporary.lock().remove(&table.name) else { continue };
             let start = Instant::now();
-            all += dropped(start, &self.engine.catalog.drop_temporary(&temporary));
+            all += dropped(start, &self.engine.drop_temporary(&temporary));
         }
         Ok(all)
     }
 
     fn truncate(&self, table: &Table<BufferPool>) -> Result<(Made, Dropped)> {
         let start = Instant::now();
-        let report = self.engine.catalog.truncate_table(&table.name, self.ddl_options())?;
+        let report = self.engine.truncate_table(&table.name, self.flush)?;
         let dropped = dropped(start, &report);
-        Ok((made(&table.name, &*self.engine.catalog.table(&table.name)?), dropped))
+        Ok((made(&table.name, self.engine.trees(&table.name)?), dropped))
     }
 
     fn fill(&self, pages: u64, _dirty: u64, _seed: u64) -> Result<()> {
-        let pool = &self.engine.pool;
         let each = pages.div_ceil(FILL_SPACES);
         for n in 0..FILL_SPACES.min(pages) {
             let id = SpaceId(FILL_IDS + self.filled.fetch_add(1, Relaxed));
-            let space = pool.attach(id, Durability::Temporary);
-            for page in 0..each.min(pages - (n * each).min(pages)) {
-                pool.pretend(&space, PageNo(page as u32))?;
-            }
+            self.engine.add_bookkeeping_pages(id, each.min(pages - (n * each).min(pages)))?;
         }
         Ok(())
     }
 
     fn entries(&self) -> [u64; 2] {
-        let held = self.engine.pool.occupancy();
-        [(held.frames - held.free - held.dropped) as u64, held.dirty as u64]
+        self.engine.pages_in_pool()
     }
 
     fn flush(&self) -> Result<()> {
-        self.engine.pool.flush_all()
+        self.engine.flush_all()
     }
 
     fn file_bytes(&self) -> u64 {
@@ -194,7 +171,7 @@ impl Server for Product {
     fn used_bytes(&self, tables: &[Made]) -> Result<u64> {
         let mut pages = 0;
         for tree in tables.iter().flat_map(|table| table.trees()) {
-            pages += pages_in_use(&self.engine.pool, tree.space())?.len();
+            pages += self.engine.pages_in_use(tree)?;
         }
         Ok((pages * PAGE_SIZE) as u64)
     }

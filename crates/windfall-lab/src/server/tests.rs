@@ -8,8 +8,8 @@
 use std::{path::Path, time::Duration};
 
 use tempfile::TempDir;
+use windfall::FlushLog;
 use windfall_base::error::Error;
-use windfall_engine::log::FlushLog;
 
 use super::{Dropped, PAGE_SIZE, Server, Start, Table, classic::Classic, product::Product, rows};
 use crate::{

@@ -362,7 +362,7 @@ mod tests {
 
     use parking_lot::Mutex;
     use tempfile::TempDir;
-    use windfall_engine::log::FlushLog;
+    use windfall::FlushLog;
 
     use super::*;
     use crate::{

@@ -6,7 +6,7 @@ use super::source::{Source, Token};
 /// may import each other. A submodule is listed only if it has a layer of its own.
 ///
 /// The first are those of `windfall-base`, up to `disk`, of `windfall-btree`, up to `tree`, and of `windfall-engine`,
-/// up to `engine`. `tree::store` is the interface between the tree and the store of its pages: the tree calls it, and
+/// up to `lab`. `tree::store` is the interface between the tree and the store of its pages: the tree calls it, and
 /// `store` implements it.
 const LAYERS: &[&[&str]] = &[
     &["fuzz_input"],
@@ -37,6 +37,7 @@ const LAYERS: &[&[&str]] = &[
     &["recovery"],
     &["options"],
     &["engine"],
+    &["lab"],
     &[
         "database",
         "load",

@@ -40,6 +40,7 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Broken> {
             left_over(text),
             traces(text),
             lab(path, text),
+            lab_boundary(path, text),
             testing(path, text),
         ],
     )
@@ -161,6 +162,16 @@ pub(crate) fn lab(path: &str, text: &str) -> Found {
     let is_allowed = |line: &str| allowed.iter().any(|part| line.contains(part));
     let asks = |_, line: &str| (has_word(line, "lab") || line.contains("windfall-lab")) && !is_allowed(line);
     in_manifest(path, text, asks, "asks for the lab, which is for the command alone, and may be left out")
+}
+
+/// Checks that the lab names no path of the engine but the module that was made for it.
+pub(crate) fn lab_boundary(path: &str, text: &str) -> Found {
+    if !path.starts_with("crates/windfall-lab/src/") {
+        return Vec::new();
+    }
+    let is_other = |line: &str| line.split("windfall_engine").skip(1).any(|rest| !rest.starts_with("::lab"));
+    let lines = text.lines().enumerate().filter(|(_, line)| is_other(line));
+    lines.map(|(n, _)| (n + 1, "the lab uses `windfall_engine::lab`, and no other path of the engine".into())).collect()
 }
 
 /// Reports the lines of a manifest for which `asks` returns true; it gets the line's number, from 0, and the line

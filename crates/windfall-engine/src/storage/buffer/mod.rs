@@ -515,7 +515,7 @@ impl BufferPool {
     /// # Errors
     /// As [`BufferPool::read`].
     #[cfg(feature = "lab")]
-    pub fn pretend(&self, space: &Arc<Space>, page: PageNo) -> Result<()> {
+    pub(crate) fn pretend(&self, space: &Arc<Space>, page: PageNo) -> Result<()> {
         self.install(space, page, Access::Point).map(drop)
     }
 
