@@ -10,6 +10,7 @@
 pub mod disk;
 pub mod env;
 pub mod error;
+pub mod failpoint;
 #[cfg(feature = "fuzz")]
 pub mod fuzz_input;
 pub mod health;

@@ -47,6 +47,7 @@ use crate::{
     error::{Owner, Result},
     ids::{PageId, PageNo, SpaceId},
     page::{Page, blank},
+    store::Tree,
     sync::Arc,
     txn::trx::{
         background_rollback,
@@ -141,6 +142,17 @@ fn check_some(
     report: &mut CheckReport,
     named: &mut BTreeSet<SpaceId>,
 ) -> bool {
+    hold_table(engine, name, pieces, named, |pieces, trees, rest| pieces.go_on(report, trees, rest))
+}
+
+/// Runs `piece` with the trees of a table that is quiesced. Returns its result: whether it was the last piece.
+fn hold_table<'a>(
+    engine: &Engine,
+    name: &Arc<str>,
+    pieces: &mut Pieces<'a>,
+    named: &mut BTreeSet<SpaceId>,
+    piece: impl FnOnce(&mut Pieces<'a>, &[(Owner, &Tree)], Quiesced) -> bool,
+) -> bool {
     let check = |table: &catalog::Table| {
         let schema = table.schema();
         named.extend(schema.record.spaces());
@@ -151,7 +163,7 @@ fn check_some(
         let catches_up = pieces.is_single_piece();
         let space = schema.clustered.space();
         pieces.hold(|pieces| {
-            let check = |rest| pieces.go_on(report, &trees, rest);
+            let check = |rest| piece(pieces, &trees, rest);
             quiesce::with_table_quiesced(&engine.transactions, space, catches_up, check)
         })
     };

@@ -57,7 +57,7 @@ impl Default for RealDiskOptions {
 /// A folder of the file system. It is locked against other processes until [`Disk::release`], or until this object and
 /// its queues are dropped.
 #[derive(Debug)]
-pub struct RealDisk(Arc<Inner>);
+pub struct RealDisk(pub(super) Arc<Inner>);
 
 /// The state that the disk and its queues share. The fields are dropped in this order: the lock is dropped last.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ use super::{
     ddl_options::DdlOptions,
     key::KeySpec,
     names::{MetadataLock, Names},
+    pause::Pause,
     record::{IndexRecord, TableRecord},
     retired::Retired,
     table::{Table, TableSchema},
@@ -142,8 +143,7 @@ pub struct Catalog {
     /// Tablespaces that statements are filling.
     making: Mutex<BTreeSet<SpaceId>>,
     /// Points within statements at which a test acts.
-    #[cfg(feature = "testing")]
-    pub pause: super::pause::Pause,
+    pub pause: Pause,
 }
 
 pub(super) fn check_name(name: &str) -> Result<()> {
@@ -202,8 +202,7 @@ impl Catalog {
             budget,
             hashed: AtomicBool::new(hashed),
             making: Mutex::new(Rank::Leaf, BTreeSet::new()),
-            #[cfg(feature = "testing")]
-            pause: super::pause::Pause::default(),
+            pause: Pause::default(),
         };
         let mut failure = None;
         catalog.system.scan(&[TABLE], &mut |key, value| {
@@ -242,16 +241,6 @@ impl Catalog {
 
     pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
         Arc::new(Tree::new(self.pool.clone(), space, TreeHash::new(self.budget.clone())))
-    }
-
-    /// A point at which tests can act.
-    #[cfg_attr(
-        not(feature = "testing"),
-        expect(clippy::unused_self, reason = "nothing happens but in tests")
-    )]
-    pub(super) fn pause(&self) {
-        #[cfg(feature = "testing")]
-        self.pause.pass();
     }
 
     /// Turns the hash indexes of all present and future tables on or off. A session's temporary tables stay as they
@@ -515,7 +504,7 @@ impl Catalog {
         let (_, statement) = self.change(&mut [Change::put(record_key(name), record)], &[], mode)?;
         let hashed = self.hashed.load(SeqCst);
         let table = Table::new(schema, hashed);
-        self.pause();
+        self.pause.pass();
         metadata_lock.set(name, Some(table.clone()));
         drop(metadata_lock);
         statement.finished();
@@ -640,7 +629,7 @@ impl Catalog {
         let tree = |id| kept(id).unwrap_or_else(|| new(id));
         let clustered = tree(record.clustered);
         let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
-        self.pause();
+        self.pause.pass();
         // Detached before it leaves the table schema: until it is dropped it belongs to the table.
         let unnamed = |tree: &&Arc<Tree>| dropped.contains(&tree.space().id());
         table.closed_schema(closed).trees().filter(unnamed).for_each(|tree| self.detach(tree, lsn));

@@ -141,7 +141,7 @@ impl Catalog {
         let _making = self.make([record.space]);
         let tree = self.tree(new_space(record.space));
         let env = self.pool.context().env.clone();
-        let bounds = self.bounds();
+        let bounds = self.pause.bounds();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), bounds.most, env));
         let _following = self.transactions.followers().follow(table.space(), building.clone());
         let statement = self.unfinished_statement();
@@ -192,16 +192,6 @@ impl Catalog {
             tracing::warn!(%error, "what was built of an index is dropped at the next opening");
         }
         added
-    }
-
-    /// Returns the memory bounds of an index build.
-    #[cfg_attr(not(feature = "testing"), expect(clippy::unused_self, reason = "tests make it smaller"))]
-    pub(super) fn bounds(&self) -> Bounds {
-        #[cfg(feature = "testing")]
-        if let Some(bounds) = self.pause.bounds() {
-            return bounds;
-        }
-        Bounds::FULL
     }
 
     /// Writes the table's record with the filled tree. Returns the new table schema. The gate must be closed.
@@ -306,7 +296,7 @@ impl<'a> IndexFiller<'a> {
         self.collect()?;
         let (mut fewest, mut in_vain) = (usize::MAX, 0);
         for _ in 0..ROUNDS {
-            self.catalog.pause();
+            self.catalog.pause.pass();
             let settled = self.settle_noted()?;
             in_vain = if settled < fewest { 0 } else { in_vain + 1 };
             fewest = fewest.min(settled);
@@ -355,7 +345,7 @@ impl<'a> IndexFiller<'a> {
     /// settling of all. Returns whether there are more.
     fn keep_up(&self) -> Result<bool> {
         self.catalog.pool.context().health.check()?;
-        self.catalog.pause();
+        self.catalog.pause.pass();
         Ok(self.settle_some(NOTES_PER_CHECK)? == NOTES_PER_CHECK)
     }
 
@@ -370,7 +360,7 @@ impl<'a> IndexFiller<'a> {
         for _ in 0..ROUNDS {
             limit = (limit / 8).max(MIN_NOTES_LIMIT_BYTES);
             self.building.limit(limit.min(self.bounds.most));
-            self.catalog.pause();
+            self.catalog.pause.pass();
             if self.settle_noted()? <= NOTES_PER_CHECK {
                 break;
             }
@@ -408,7 +398,7 @@ impl<'a> IndexFiller<'a> {
                     }
                 }
             }
-            self.catalog.pause();
+            self.catalog.pause.pass();
             if entries.bytes() >= self.bounds.entries {
                 entries.spill(self.catalog.transactions.ids().space()?)?;
             }
@@ -434,7 +424,7 @@ impl<'a> IndexFiller<'a> {
         emptied?;
         noted.drain(|entry, ()| {
             self.settle_note(&entry)?;
-            self.catalog.pause();
+            self.catalog.pause.pass();
             if self.are_notes_many() { self.settle_noted().map(drop) } else { Ok(()) }
         })
     }
@@ -477,7 +467,7 @@ impl<'a> IndexFiller<'a> {
     }
 
     fn put_notes_aside(&self, noted: &mut Runs<()>) -> Result<()> {
-        self.catalog.pause();
+        self.catalog.pause.pass();
         if !self.are_notes_many() {
             return Ok(());
         }

@@ -228,7 +228,7 @@ impl<'a> TableLoader<'a> {
     /// Writes the rows and entries in memory to runs, if they exceed the memory bound.
     fn spill(&mut self, rows: &mut Runs<Stored>) -> Result<()> {
         let bytes = rows.bytes() + self.entries.iter().map(Runs::bytes).sum::<usize>();
-        if bytes < self.catalog.bounds().entries {
+        if bytes < self.catalog.pause.bounds().entries {
             return Ok(());
         }
         let ids = self.catalog.transactions.ids();

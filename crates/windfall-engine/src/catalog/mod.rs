@@ -25,7 +25,6 @@ mod index_build;
 mod key;
 mod load;
 mod names;
-#[cfg(feature = "testing")]
 pub mod pause;
 mod record;
 mod retired;

@@ -1,70 +1,63 @@
 //! Points within DDL statements at which a test can act.
 //!
-//! **Purpose.** A test passes a function that each statement calls at such points, and memory bounds for the
-//! statements. It can also replace a stored record, and count what waits to be freed.
+//! **Purpose.** Statements pass [`Pause`], where a test runs its function, and take their memory bounds from it. A test
+//! can also replace a stored record, and count what waits to be freed.
 //!
-//! **Invariants.** Only builds with the feature `testing` have this module. The function is not called within itself.
+//! **Invariants.** As in [`failpoint`](crate::failpoint): without the feature `testing` a point has no size and does
+//! nothing.
 
-use super::{Catalog, TableRecord, ddl::record_key, index_build::Bounds};
-use crate::{
-    error::Result,
-    log::FlushLog,
-    sync::{Mutex, Rank},
-    system::Change,
-};
-
-type Act = Box<dyn FnMut() + Send>;
+use super::index_build::Bounds;
+#[cfg(feature = "testing")]
+use super::{Catalog, TableRecord, ddl::record_key};
+use crate::failpoint::{SyncPoint, TestValue};
+#[cfg(feature = "testing")]
+use crate::{error::Result, log::FlushLog, system::Change};
 
 /// What a test does at points within a statement, and the memory bounds of the statement.
-pub struct Pause(Mutex<(Option<Act>, Option<Bounds>)>);
-
-impl Default for Pause {
-    fn default() -> Self {
-        Self(Mutex::new(Rank::Leaf, (None, None)))
-    }
-}
-
-impl core::fmt::Debug for Pause {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Pause")
-    }
+#[derive(Debug, Default)]
+pub struct Pause {
+    point: SyncPoint,
+    bounds: TestValue<Bounds>,
 }
 
 impl Pause {
+    /// Passes a point within a statement.
+    #[inline]
+    pub(super) fn pass(&self) {
+        self.point.pass();
+    }
+
+    /// Returns the memory bounds of an index build.
+    #[inline]
+    pub(super) fn bounds(&self) -> Bounds {
+        self.bounds.get().unwrap_or(Bounds::FULL)
+    }
+}
+
+#[cfg(feature = "testing")]
+impl Pause {
     /// Calls a function at each point.
     pub fn set(&self, run: impl FnMut() + Send + 'static) {
-        self.0.lock().0 = Some(Box::new(run));
+        self.point.set(run);
     }
 
     /// Removes the function.
     pub fn clear(&self) {
-        let act = self.0.lock().0.take();
-        drop(act);
+        self.point.clear();
     }
 
     /// Sets the entries in memory, and the bytes of notes, of an index build.
     pub fn set_bounds(&self, entries: usize, notes: usize) {
-        self.0.lock().1 = Some(Bounds { entries, notes, ..Bounds::FULL });
+        self.bounds.set(Bounds { entries, notes, ..Bounds::FULL });
     }
 
     /// Sets the bytes of notes at which changes of rows begin to wait.
     pub fn set_most(&self, most: usize) {
-        self.0.lock().1.get_or_insert(Bounds::FULL).most = most;
-    }
-
-    pub(super) fn bounds(&self) -> Option<Bounds> {
-        self.0.lock().1
-    }
-
-    pub(super) fn pass(&self) {
-        let run = self.0.lock().0.take();
-        if let Some(mut run) = run {
-            run();
-            self.0.lock().0.get_or_insert(run);
-        }
+        self.bounds.set(Bounds { most, ..self.bounds() });
     }
 }
 
+#[cfg(feature = "testing")]
 impl Catalog {
     /// Replaces the stored record of a table. It takes effect at the next opening.
     ///

@@ -49,9 +49,6 @@ pub(super) struct Pieces<'a> {
     held: Duration,
     /// Whether in all pieces so far no version waited for purge, and no transaction could roll back.
     purged: bool,
-    /// A hook that a test runs during a piece.
-    #[cfg(test)]
-    pub between: Option<Box<dyn FnMut() + 'a>>,
     /// The suspects of the last piece.
     suspects: Vec<Suspect>,
 }
@@ -86,18 +83,7 @@ struct Suspect {
 impl<'a> Pieces<'a> {
     pub(super) fn new(engine: &'a Engine, piece: usize) -> Self {
         let (trees, suspects) = (BTreeMap::new(), Vec::new());
-        Self {
-            engine,
-            piece,
-            trees,
-            so_far: 0,
-            since: None,
-            held: Duration::ZERO,
-            purged: true,
-            #[cfg(test)]
-            between: None,
-            suspects,
-        }
+        Self { engine, piece, trees, so_far: 0, since: None, held: Duration::ZERO, purged: true, suspects }
     }
 
     /// Checks piece after piece, until one reports that it was the last.
@@ -134,6 +120,12 @@ impl<'a> Pieces<'a> {
         trees: &[(Owner, &Tree)],
         rest: Quiesced,
     ) -> bool {
+        self.begin_piece(trees, rest);
+        self.check_piece(report, trees, rest)
+    }
+
+    /// Begins a piece: pages that change from now on are changed during it.
+    pub(super) fn begin_piece(&mut self, trees: &[(Owner, &Tree)], rest: Quiesced) {
         debug_assert!(self.suspects.is_empty(), "the suspects of the last piece were not reported");
         self.purged &= rest.is_purged;
         if self.so_far == 0 {
@@ -142,10 +134,15 @@ impl<'a> Pieces<'a> {
             self.trees = trees.iter().map(begun).collect();
         }
         self.so_far += 1;
-        #[cfg(test)]
-        if let Some(between) = &mut self.between {
-            between();
-        }
+    }
+
+    /// Checks the pages of a piece. Returns whether it was the last.
+    pub(super) fn check_piece(
+        &mut self,
+        report: &mut CheckReport,
+        trees: &[(Owner, &Tree)],
+        rest: Quiesced,
+    ) -> bool {
         let (mut left, mut counts, mut has_ended) = (self.piece, Vec::new(), true);
         for (owner, tree) in trees {
             let id = tree.space().id();

@@ -62,10 +62,13 @@ fn lose_a_page(db: &Database, table: &str, kind: PageType) {
 /// Checks a table and runs `between` during each piece; returns the report.
 fn check_with_hook(db: &Database, table: &str, piece: usize, mut between: impl FnMut()) -> CheckReport {
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
-    let mut pieces = Pieces::new(&db.engine, piece);
-    pieces.between = Some(Box::new(move || as_another_thread(&mut between)));
-    pieces
-        .run(&mut report, |pieces, report| check_some(&db.engine, &table.into(), pieces, report, &mut named));
+    Pieces::new(&db.engine, piece).run(&mut report, |pieces, report| {
+        hold_table(&db.engine, &table.into(), pieces, &mut named, |pieces, trees, rest| {
+            pieces.begin_piece(trees, rest);
+            as_another_thread(&mut between);
+            pieces.check_piece(report, trees, rest)
+        })
+    });
     report
 }
 

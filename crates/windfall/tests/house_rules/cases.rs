@@ -285,7 +285,10 @@ fn only_tests_ask_for_points_within_statements() {
         1
     );
     assert_eq!(found("crates/windfall-cli/Cargo.toml", &format!("[dev-dependencies]\n{asked}")), 1);
-    assert_eq!(found("crates/windfall-engine/Cargo.toml", "[features]\ntesting = []\n"), 0);
+    let passed_on = "[features]\ntesting = [\"windfall-base/testing\"]\n";
+    assert_eq!(found("crates/windfall-engine/Cargo.toml", passed_on), 0);
+    assert_eq!(found("crates/windfall/Cargo.toml", passed_on), 1);
+    assert_eq!(found("crates/windfall-base/Cargo.toml", "[features]\ntesting = []\n"), 0);
 }
 
 #[test]
@@ -304,7 +307,8 @@ fn the_lab_names_its_module_of_the_engine_only() {
         rules::lab_boundary(path, text).into_iter().map(|(line, _)| line).collect()
     };
     let own = "use windfall_engine::lab::{self, Log};\nuse windfall_btree::page::Page;\n";
-    let others = "use windfall_engine::log::Log;\nuse windfall_engine as engine;\nuse windfall_engine::{lab, log};\n";
+    let others =
+        "use windfall_engine::log::Log;\nuse windfall_engine as engine;\nuse windfall_engine::{lab, log};\n";
     assert_eq!(found("crates/windfall-lab/src/pool/mod.rs", own), []);
     assert_eq!(found("crates/windfall-lab/src/pool/mod.rs", others), [1, 2, 3]);
     assert_eq!(found("crates/windfall/src/lib.rs", others), []);

@@ -78,6 +78,7 @@ use crate::{
     disk::{Disk, FileName},
     env::Env,
     error::{CorruptError, Error, Result, UsageError},
+    failpoint::TestCounter,
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
     sync::{
@@ -194,8 +195,7 @@ pub struct Log {
     /// Bytes in outstanding log reservations ([`LogReservation`]).
     reserved_bytes: CachePadded<AtomicU64>,
     /// Bytes reserved since the log was opened.
-    #[cfg(test)]
-    pub(crate) reserved_ever: AtomicU64,
+    pub(crate) reserved_ever: TestCounter,
     /// The end of the last marker frame.
     marked: AtomicU64,
     slots: Box<[CachePadded<group::Slot>]>,
@@ -325,8 +325,7 @@ impl Log {
             durable: AtomicU64::new(end.0),
             low_water_mark: AtomicU64::new(before.low_water_mark.0),
             reserved_bytes: CachePadded::new(AtomicU64::new(0)),
-            #[cfg(test)]
-            reserved_ever: AtomicU64::new(0),
+            reserved_ever: TestCounter::default(),
             marked: AtomicU64::new(end.0),
             slots: (0..group::SLOTS).map(|_| CachePadded::new(group::Slot::free())).collect(),
             syncer: Mutex::new(Rank::LogSync, ()),

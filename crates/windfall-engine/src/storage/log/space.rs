@@ -282,8 +282,7 @@ impl Log {
         // Add the reservation first and read the end afterwards: bytes appended under an older reservation move from
         // the one count to the other.
         let reserved_bytes = self.reserved_bytes.fetch_add(bytes, SeqCst) + bytes;
-        #[cfg(test)]
-        self.reserved_ever.fetch_add(bytes, Relaxed);
+        self.reserved_ever.add(bytes);
         let last = self.segments.geometry().number(Lsn(self.end().0 + reserved_bytes + kept));
         (LogReservation { log: self, bytes }, last)
     }

@@ -153,7 +153,6 @@ fn try_change<'e: 't, 't>(
             watch(key, before, after);
         }
     }
-    #[cfg(any(test, feature = "testing"))]
     trx.transactions().undo_context().failpoint.pass()?;
     if target.durability() == Durability::Logged {
         trx.reserve_log(plan.log_bytes(target, key))?;
@@ -165,7 +164,6 @@ fn try_change<'e: 't, 't>(
     } else {
         edit.known().map(Cow::Borrowed)
     };
-    #[cfg(any(test, feature = "testing"))]
     trx.transactions().undo_context().failpoint.pass()?;
     let flags = if long { EntryHeader::OVERFLOW } else { 0 };
     let new = stored.as_deref().map(|bytes| NewValue { bytes, flags });
@@ -173,7 +171,6 @@ fn try_change<'e: 't, 't>(
     let Some((version, mut end)) = change.apply(trx, &mut plan)? else { return Ok(None) };
     let count = plan.planned.len();
     for (n, planned) in plan.planned.iter().enumerate() {
-        #[cfg(any(test, feature = "testing"))]
         trx.transactions().undo_context().failpoint.pass()?;
         end = change_secondary(trx, planned, version, last && n + 1 == count)?;
     }

@@ -35,7 +35,7 @@ use crate::{
     mtr::Mtr,
     recovery::{FileRecord, Recovered, attach_file, recover, scan},
     store::Tree,
-    sync::{Arc, Event, Mutex, Rank, atomic::Ordering::Relaxed},
+    sync::{Arc, Event, Mutex, Rank},
     system::{Change, FILE, SystemTree},
     tablespace,
     tree::hash::{HashBudget, TreeHash},

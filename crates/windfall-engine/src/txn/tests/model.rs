@@ -104,7 +104,7 @@ impl Run {
             Value::Bytes(value)
         };
         let done = base.transactions.write(&base.target(&base.secondaries()), key, new, mode);
-        let failed = fail_at > 0 && base.transactions.undo_context().failpoint.0.load(super::Relaxed) == 0;
+        let failed = fail_at > 0 && base.transactions.undo_context().failpoint.steps_left() == 0;
         base.transactions.fail_at(0);
         match (done, expect(&self.rows, key, value, mode)) {
             (Ok(_), Ok(after)) => self.rows = after,

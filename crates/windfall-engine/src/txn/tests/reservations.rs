@@ -3,7 +3,7 @@
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{Base, Mode, PAGE_SIZE, Setup};
-use crate::{env::Env, sync::atomic::Ordering::Relaxed};
+use crate::env::Env;
 
 #[test]
 fn a_call_appends_no_more_than_its_reservation() {
@@ -21,7 +21,7 @@ fn a_call_appends_no_more_than_its_reservation() {
             let length = [3, 60, inline - 9, inline, 3 * PAGE_SIZE][chance(5)];
             let mut value = vec![chance(250) as u8; length];
             value[..2].copy_from_slice(&(n * 2 + 257).to_le_bytes());
-            let before = (log.end(), log.reserved_ever.load(Relaxed));
+            let before = (log.end(), log.reserved_ever.sum());
             base.transactions.fail_at(chance(8) as u64);
             let done = if chance(4) == 0 {
                 base.delete(&key).map(drop)
@@ -30,7 +30,7 @@ fn a_call_appends_no_more_than_its_reservation() {
             };
             base.transactions.fail_at(0);
             let appended = log.end().0 - before.0.0;
-            let reserved_bytes = log.reserved_ever.load(Relaxed) - before.1;
+            let reserved_bytes = log.reserved_ever.sum() - before.1;
             assert!(
                 appended <= reserved_bytes,
                 "seed {seed}, {n}: {appended} bytes of {reserved_bytes}; {done:?}"

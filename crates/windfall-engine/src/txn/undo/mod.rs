@@ -9,8 +9,6 @@
 
 pub mod chains;
 pub mod directory;
-#[cfg(any(test, feature = "testing"))]
-pub mod failpoint;
 pub mod followers;
 pub mod limit;
 pub mod position;

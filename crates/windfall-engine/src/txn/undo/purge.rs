@@ -197,10 +197,7 @@ impl Purge {
     pub fn purge_temporary(&self, stream: &Stream) {
         debug_assert!(stream.durability() == Durability::Temporary, "the worker purges what is logged");
         loop {
-            #[cfg(any(test, feature = "testing"))]
             let step = self.context.failpoint.pass().and_then(|()| self.step_in(stream));
-            #[cfg(not(any(test, feature = "testing")))]
-            let step = self.step_in(stream);
             match step {
                 Ok(true) => {}
                 Ok(false) => return,

@@ -85,7 +85,6 @@ pub(in crate::txn) fn undo(
     at: u64,
     record: &UndoRecord,
 ) -> Result<()> {
-    #[cfg(any(test, feature = "testing"))]
     context.failpoint.pass()?;
     let version = EntryHeader::new(record.trx, stream.undo_pos(at));
     let pool = &context.pool;

@@ -30,12 +30,11 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-#[cfg(any(test, feature = "testing"))]
-use super::failpoint::Failpoint;
 use super::{position::undo_pos, purge_state::StreamPurge, readers::Readers, record::UndoRecord};
 use crate::{
     buffer::{BufferPool, Durability, SharedPage, Space},
     error::{CorruptError, Error, Owner, Result},
+    failpoint::Failpoint,
     ids::{PageNo, SpaceId, TrxId, UndoPos},
     log::{Log, Record},
     mtr::{Mtr, Slot},
@@ -90,7 +89,6 @@ pub(in crate::txn) struct UndoContext {
     /// For the trees that rollback and purge access: they have no hash index.
     no_hash: Arc<HashBudget>,
     /// Where a test makes a change or purge fail.
-    #[cfg(any(test, feature = "testing"))]
     pub failpoint: Failpoint,
 }
 
@@ -105,7 +103,6 @@ impl UndoContext {
             slices: AtomicU64::new(0),
             slice_dropped: Event::new(),
             no_hash: Arc::new(HashBudget::new(0)),
-            #[cfg(any(test, feature = "testing"))]
             failpoint: Failpoint::default(),
         }
     }
