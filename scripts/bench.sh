@@ -11,7 +11,7 @@ need_rust
 # `drop` traces system calls with strace.
 need strace strace
 say "building"
-cargo build --release -p windfall-cli --features peers
+cargo build --release -p windfall-cli --features peers,drop-waits
 
 failed=()
 for bench in ${BENCH:-$all}; do

@@ -7,4 +7,4 @@ source scripts/common.sh
 
 need_rust
 say "building and running: windfall demo $*"
-exec cargo run --release -p windfall-cli -- demo "$@"
+exec cargo run --release -p windfall-cli --features drop-waits -- demo "$@"

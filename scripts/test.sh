@@ -23,6 +23,11 @@ models() {
     (cd target/mutation && WINDFALL_MODEL_BUGS=1 cargo test -p windfall-engine -p windfall-base --features model --lib "$@")
 }
 
+# All tests but those of the mutation suite. The command counts waits for dropping threads, as `make bench` builds it; in
+# a plain `cargo test --workspace` it does not. The library has its marks in both, and has none in the models and in the
+# lints of the library.
+all=(cargo test --workspace --exclude windfall-mutation --features windfall-cli/drop-waits)
+
 times=()
 stage=
 deny_build=
@@ -131,21 +136,20 @@ clippy_as_released() {
 }
 
 build() {
-    cargo test --workspace --exclude windfall-mutation --no-run 2>&1 | tee "$outputs/build"
+    "${all[@]}" --no-run 2>&1 | tee "$outputs/build"
     cargo test --quiet -p windfall-mutation --no-run
 }
 
 # The parts take about the same time. The counts at the end ensure that every program that was built has run.
 tests() {
-    local all=(cargo test --workspace --exclude windfall-mutation --no-fail-fast)
     start_part mutation cargo test -p windfall-mutation --no-fail-fast -- --nocapture
-    start_part programs-a-to-c "${all[@]}" --test '[a-c]*'
-    start_part programs-d-to-h "${all[@]}" --test '[d-h]*'
-    start_part programs-i "${all[@]}" --test 'i*'
-    start_part programs-from-j "${all[@]}" --test '[!a-i]*'
-    start_part units "${all[@]}" --lib --bins
+    start_part programs-a-to-c "${all[@]}" --no-fail-fast --test '[a-c]*'
+    start_part programs-d-to-h "${all[@]}" --no-fail-fast --test '[d-h]*'
+    start_part programs-i "${all[@]}" --no-fail-fast --test 'i*'
+    start_part programs-from-j "${all[@]}" --no-fail-fast --test '[!a-i]*'
+    start_part units "${all[@]}" --no-fail-fast --lib --bins
     start_part models models --quiet -- interleavings::
-    start_part examples-in-documentation "${all[@]}" --doc
+    start_part examples-in-documentation "${all[@]}" --no-fail-fast --doc
     await_parts
     local built run
     built=$(grep -c '^  Executable ' "$outputs/build") || true
@@ -176,9 +180,9 @@ run "lints" cargo clippy --workspace --all-targets --features windfall/model -- 
 run "lints of the product" clippy_as_released -p windfall-measure -p windfall-lab -p windfall-cli
 # The library alone, because the command enables some of its features.
 run "lints of the library" clippy_as_released -p windfall -p windfall-base -p windfall-btree -p windfall-engine
-# The lab is optional, so the command must also build without it. The engines that the benchmarks compare with are
-# checked here as well; two of them bring their C code in their packages.
-run "lints without the lab" cargo clippy -p windfall-cli --no-default-features --features peers -- -D warnings
+# The lab is optional, so the command must also build without it. What `make bench` adds is checked here as well: the
+# count of waits, and the engines to compare with, two of which bring their C code in their packages.
+run "lints without the lab" cargo clippy -p windfall-cli --no-default-features --features peers,drop-waits -- -D warnings
 run "documentation" documentation
 run "build of the tests" build
 # Builds the test suites in the copy of the source with planted bugs.

@@ -8,9 +8,8 @@
 use std::{cell::Cell, path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
-use windfall::{CheckReport, FlushLog, Options};
+use windfall::{CheckReport, Counts, FlushLog, Options, Work, work_so_far};
 pub(crate) use windfall::{Database, IndexOptions, Table, TableOptions};
-use windfall_base::sync::work::{self, Counts, Work};
 
 use crate::{args::Commit, failure::Result};
 
@@ -120,12 +119,37 @@ pub(crate) fn with_metadata(metadata: Vec<u8>) -> TableOptions {
 /// Returns the number of data file writes by this thread itself; in a client's thread, each writes out a dirty page to
 /// free its frame.
 pub(crate) fn data_writes_of_this_thread() -> u64 {
-    work::so_far().of(Work::Write)
+    work_so_far().of(Work::Write)
 }
 
-/// Returns the number of waits of this thread for something that a dropping thread held.
-pub(crate) fn waits_on_drops_of_this_thread() -> u64 {
-    work::so_far().of(Work::WaitOnDrop)
+/// The reason why a number of waits for dropping threads is missing, and the remedy.
+pub(crate) const NO_DROP_WAITS: &str = "this build does not count waits for dropping threads: build `windfall-cli` with \
+                                        `--features drop-waits`, as `make bench` does";
+
+/// Returns the number of waits for something that a dropping thread held, if this build counts them.
+#[cfg(feature = "drop-waits")]
+#[expect(clippy::unnecessary_wraps, reason = "other builds do not count them")]
+pub(crate) fn waits_on_drops(db: &Database) -> Option<u64> {
+    Some(db.metrics().drop_waits)
+}
+
+/// Returns the number of these waits of this thread, if this build counts them.
+#[cfg(feature = "drop-waits")]
+#[expect(clippy::unnecessary_wraps, reason = "other builds do not count them")]
+pub(crate) fn waits_on_drops_of_this_thread() -> Option<u64> {
+    Some(work_so_far().of(Work::WaitOnDrop))
+}
+
+/// Returns `None`: this build does not count these waits.
+#[cfg(not(feature = "drop-waits"))]
+pub(crate) fn waits_on_drops(_: &Database) -> Option<u64> {
+    None
+}
+
+/// Returns `None`: this build does not count these waits.
+#[cfg(not(feature = "drop-waits"))]
+pub(crate) fn waits_on_drops_of_this_thread() -> Option<u64> {
+    None
 }
 
 /// The counted work of drops.

@@ -244,8 +244,8 @@ pub struct Others {
     pub readers: Gaps,
     /// Gaps of the writers of another table.
     pub writers: Gaps,
-    /// Number of waits of these clients for something that a dropping thread held.
-    pub waits_on_drops: u64,
+    /// Number of waits of these clients for something that a dropping thread held, if they were counted.
+    pub waits_on_drops: Option<u64>,
     /// Processor time of a drop and of the background work in the window that begins with it, in nanoseconds.
     pub drop_ns: u64,
 }
@@ -417,7 +417,7 @@ pub fn effects_of(factor: &Factor) -> Option<Vec<String>> {
     let of = |gaps: &Gaps| [median(&gaps.without), median(&gaps.with), largest(&gaps.with)].map(time);
     let mut cells = vec![count(readers.with.len() as u64)];
     cells.extend(of(readers).into_iter().chain(of(writers)));
-    cells.extend([count(*waits_on_drops), time(*drop_ns as f64)]);
+    cells.extend([waits_on_drops.map_or_else(|| "-".into(), count), time(*drop_ns as f64)]);
     Some(cells)
 }
 
@@ -487,7 +487,7 @@ mod tests {
             others: Others {
                 readers: Gaps { without: vec![1e5; 9], with: vec![1e5; 9] },
                 writers: Gaps { without: vec![1e5; 9], with: vec![2e5; 9] },
-                waits_on_drops: 2,
+                waits_on_drops: Some(2),
                 drop_ns: 3_000,
             },
         }

@@ -1,7 +1,7 @@
 //! Marks of locks, latches and gates that a thread holds from inside a drop.
 //!
 //! **Purpose.** With the feature `drop-waits` a thread that waits can find out whether a drop is the reason, and such
-//! waits are counted: `windfall bench` and `windfall demo` show that there are none. Without the feature a mark has no
+//! waits are counted: `make bench` and `make demo` show that there are none. Without the feature a mark has no
 //! size, and its functions do nothing.
 //!
 //! **Invariants.** The mark of a lock or latch is set while it is held from inside a drop, and only then. That of a

@@ -172,6 +172,7 @@ fn others(bench: &mut Bench, measured: &[Factor]) {
         let longest = flat::largest(&gaps.with) / flat::largest(&all.without);
         bench.claim(format!("{}-others-longest-gap", factor.id), longest, Bound::AtMost(MAX_GAP_RATIO));
     }
-    let waits = measured.iter().map(|factor| factor.others.waits_on_drops).sum::<u64>();
-    bench.claim("factors-waits-on-dropping-threads", waits as f64, Bound::AtMost(0.0));
+    let waits =
+        measured.iter().filter_map(|factor| factor.others.waits_on_drops).reduce(|sum, waits| sum + waits);
+    bench.claim_no_drop_waits("factors-waits-on-dropping-threads", waits);
 }

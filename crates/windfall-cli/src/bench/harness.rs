@@ -17,6 +17,7 @@ use windfall_measure::{Machine, units};
 
 use crate::{
     args::BenchArgs,
+    engine,
     failure::{Failure, Result},
     output::{self, Grid, quoted},
     sweep::Sweeper,
@@ -146,6 +147,14 @@ impl Bench {
         self.fact(id, format!("not measured: {why}"));
         if !self.options.quick {
             self.claims.push(Claim { id: id.into(), measured: None });
+        }
+    }
+
+    /// Claims that no thread waited for what a dropping thread held; `None` in a build that does not count these waits.
+    pub(super) fn claim_no_drop_waits(&mut self, id: &str, waits: Option<u64>) {
+        match waits {
+            Some(waits) => self.claim(id, waits as f64, Bound::AtMost(0.0)),
+            None => self.missing(id, engine::NO_DROP_WAITS),
         }
     }
 
@@ -338,6 +347,21 @@ mod tests {
         assert!(folder.path().join("work").exists());
         drop(bench);
         assert!(!folder.path().join("work").exists());
+    }
+
+    #[test]
+    fn a_build_that_counts_no_waits_makes_no_claim_about_them_and_names_the_cure() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut bench = begin(folder.path(), &[]);
+        bench.claim_no_drop_waits("counted", Some(0));
+        assert_eq!((bench.code(), bench.facts.len()), (0, 0));
+        bench.claim_no_drop_waits("one wait", Some(1));
+        assert_eq!((bench.code(), bench.facts.len()), (1, 0));
+        let mut bench = begin(folder.path(), &[]);
+        bench.claim_no_drop_waits("not counted", None);
+        assert_eq!(bench.code(), 1);
+        let (id, why) = &bench.facts[0];
+        assert!(id == "not counted" && why.as_str().unwrap().contains("--features drop-waits"), "{why}");
     }
 
     #[test]

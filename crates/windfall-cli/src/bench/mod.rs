@@ -36,6 +36,7 @@ use std::process::ExitCode;
 
 use crate::{
     args::{BenchArgs, BenchName},
+    engine,
     failure::Result,
 };
 use harness::Bench;
@@ -53,6 +54,9 @@ pub(crate) fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
     }
     let mut bench = Bench::begin(options)?;
     bench.check_only(parts)?;
+    if matches!(options.name, BenchName::Drop | BenchName::Foreground) && !cfg!(feature = "drop-waits") {
+        bench.say(&format!("a claim will be missing: {}", engine::NO_DROP_WAITS));
+    }
     parts(&mut bench);
     bench.end(json)
 }

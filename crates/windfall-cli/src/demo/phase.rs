@@ -99,8 +99,8 @@ pub(crate) struct Phase {
     pub drops: Vec<Dropped>,
     /// The pool over time.
     pub pool: Vec<Sample>,
-    /// Number of waits of other threads for a lock or latch that a dropping thread held.
-    pub waits: u64,
+    /// Number of waits of other threads for a lock or latch that a dropping thread held, if this build counts them.
+    pub waits: Option<u64>,
 }
 
 impl Phase {
@@ -143,7 +143,7 @@ fn together(times: &[Latency]) -> Latency {
 
 /// Executes a run. `tick` is called about ten times a second with the time since its start.
 pub(crate) fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
-    let waits_before = plan.db.metrics().drop_waits;
+    let waits_before = engine::waits_on_drops(plan.db);
     let shared = Shared::new();
     let shared = &shared;
     let mut pool = Vec::new();
@@ -186,7 +186,7 @@ pub(crate) fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
         failure.map_or(Ok((record, dropped)), Err)
     })?;
     let (windows, drops) = dropped?;
-    let waits = plan.db.metrics().drop_waits - waits_before;
+    let waits = engine::waits_on_drops(plan.db).zip(waits_before).map(|(after, before)| after - before);
     Ok(Phase { length: plan.length, record, windows, drops, pool, waits })
 }
 

@@ -106,7 +106,9 @@ impl Summary {
             time(p.record.timeline.longest_gap().length_ns as f64)
         });
         line("  in the windows", &|p| time(p.longest_in_windows() as f64));
-        line("waits for what a dropping thread held", &|p| count(p.waits));
+        if self.drops.waits.is_some() {
+            line("waits for what a dropping thread held", &|p| p.waits.map(count).unwrap_or_default());
+        }
         let _ = writeln!(text, "{}", grid.text());
 
         let headings = ["latency"].into_iter().chain(PERCENTILES.iter().map(|_| ">"));

@@ -239,7 +239,9 @@ fn windows(
     dropped?;
     for (line, gaps) in lines.into_iter().zip([&mut others.readers, &mut others.writers]) {
         let (line, waits) = line?;
-        others.waits_on_drops += waits;
+        if let Some(waits) = waits {
+            *others.waits_on_drops.get_or_insert(0) += waits;
+        }
         let gap = |begin: Duration| {
             let (from, to) = (begin.as_nanos() as u64, (begin + window).as_nanos() as u64);
             // Calls finished before the window and after it.

@@ -82,11 +82,16 @@ fn tables(summary: &Summary) -> String {
         &["", "most of one drop", "all drops"],
         lines.map(|((name, most), (_, sum))| vec![name.to_owned(), count(most), count(sum)]),
     ));
+    let waits = summary.drops.waits.map(|waits| {
+        format!(
+            " Other threads waited {} times for a lock or latch that a dropping thread held.",
+            count(waits)
+        )
+    });
     let _ = writeln!(
         html,
-        "<p>Counted where the work happens, in the dropping thread, not in the code of the drop. Other threads waited \
-         {} times for a lock or latch that a dropping thread held.</p>\n</section>",
-        count(summary.drops.waits)
+        "<p>Counted where the work happens, in the dropping thread, not in the code of the drop.{}</p>\n</section>",
+        waits.unwrap_or_default()
     );
 
     html.push_str("<section>\n<h2>Latencies in figures</h2>\n");

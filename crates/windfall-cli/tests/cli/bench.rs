@@ -47,6 +47,17 @@ fn is_claimed_or_no_claim(json: &serde_json::Value, id: &str) {
     assert!(claim.is_some() != fact.is_some_and(|fact| fact.contains("no claim")), "{claim:?}, {fact:?}");
 }
 
+/// Asserts that no thread has waited for a dropping one, or that the build with the feature `drop-waits` is named.
+#[track_caller]
+fn counts_waits_or_says_how(json: &serde_json::Value, id: &str) {
+    if cfg!(feature = "drop-waits") {
+        holds(json, id);
+    } else {
+        let why = json["facts"][id].as_str().unwrap();
+        assert!(why.contains("--features drop-waits"), "{why}");
+    }
+}
+
 #[test]
 fn drop() {
     let json = quick("drop", &[]);
@@ -54,6 +65,7 @@ fn drop() {
         holds(&json, id);
     }
     holds(&json, "file-system-calls-but-log");
+    counts_waits_or_says_how(&json, "factors-waits-on-dropping-threads");
     holds(&json, "syncs-of-a-group-drop");
     is_claimed_or_no_claim(&json, "syncs-per-drop-8-threads");
     // Some thousands, if every instruction was counted.
@@ -121,7 +133,8 @@ fn table_of_factors(json: &serde_json::Value) {
         let gaps = |who: &str, when: &str| factor["others"][who][when].as_array().unwrap().clone();
         let windows = gaps("readers", "with").len();
         assert!(windows > 0 && gaps("writers", "without").len() == windows);
-        assert_eq!(factor["others"]["waits_on_drops"], 0, "{id}");
+        let waits = if cfg!(feature = "drop-waits") { serde_json::json!(0) } else { serde_json::Value::Null };
+        assert_eq!(factor["others"]["waits_on_drops"], waits, "{id}");
         // The factor was present.
         if ["dirty-pages", "hash-index", "history", "purge", "cursors", "prepared", "catalog"].contains(&id)
             || ["open-file", "closed-file"].contains(&id)
@@ -169,7 +182,9 @@ fn create_drop() {
 #[test]
 fn foreground_finds_a_planted_hold() {
     // On a machine with other load, a hold of 1 ms would be found only with the many windows of a real run.
-    holds(&quick("foreground", &["--plant-hold-us", "10000"]), "planted-hold-is-flagged");
+    let seen = quick("foreground", &["--plant-hold-us", "10000"]);
+    holds(&seen, "planted-hold-is-flagged");
+    counts_waits_or_says_how(&seen, "waits-on-dropping-threads");
 }
 
 #[test]

@@ -378,7 +378,7 @@ fn x9() -> X9 {
         others: Others {
             readers: Gaps { without: vec![2e5; 16], with: vec![2.1e5; 16] },
             writers: Gaps { without: vec![4e5; 16], with: vec![3.9e5; 16] },
-            waits_on_drops: 0,
+            waits_on_drops: Some(0),
             drop_ns: 20_000,
         },
     };
