@@ -37,7 +37,11 @@ const VERSION: u64 = SHARE - 1;
 
 /// The latch. Zeroed memory is an open latch of version 0.
 #[derive(Debug, Default)]
-pub struct Latch(AtomicU64, DropMark);
+pub struct Latch {
+    /// The bits above.
+    word: AtomicU64,
+    drop_mark: DropMark,
+}
 
 /// The version that an optimistic reader noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +51,7 @@ impl Latch {
     /// Returns the version, if no thread holds the latch exclusively.
     #[inline]
     pub fn version(&self) -> Option<Version> {
-        let word = self.0.load(Acquire);
+        let word = self.word.load(Acquire);
         (word & EXCLUSIVE == 0).then_some(Version(word & VERSION))
     }
 
@@ -71,16 +75,16 @@ impl Latch {
         // The reader's loads come before this load: if they saw a later change, this load sees that the latch was
         // taken.
         fence(Acquire);
-        self.0.load(Relaxed) & (EXCLUSIVE | VERSION) == version.0
+        self.word.load(Relaxed) & (EXCLUSIVE | VERSION) == version.0
     }
 
     fn take(&self, word: u64) -> bool {
         debug_assert!(word & EXCLUSIVE == 0, "a latch is taken that a thread holds exclusively");
-        let taken = self.0.compare_exchange_weak(word, word | EXCLUSIVE, Acquire, Relaxed).is_ok();
+        let taken = self.word.compare_exchange_weak(word, word | EXCLUSIVE, Acquire, Relaxed).is_ok();
         if taken {
             // A thread that sees one of our changes sees that the latch was taken.
             fence(Release);
-            self.1.taken();
+            self.drop_mark.taken();
         }
         taken
     }
@@ -88,7 +92,7 @@ impl Latch {
     /// Takes the latch exclusively if no thread holds it.
     pub fn try_exclusive(&self) -> bool {
         loop {
-            let word = self.0.load(Relaxed);
+            let word = self.word.load(Relaxed);
             if word & (EXCLUSIVE | SHARERS) != 0 {
                 return false;
             }
@@ -102,7 +106,7 @@ impl Latch {
     #[inline]
     pub fn try_exclusive_at(&self, version: Version) -> bool {
         loop {
-            let word = self.0.load(Relaxed);
+            let word = self.word.load(Relaxed);
             if word & (EXCLUSIVE | SHARERS) != 0 || word & VERSION != version.0 {
                 return false;
             }
@@ -132,8 +136,8 @@ impl Latch {
 
     /// Releases the exclusive latch after a change: the version grows.
     pub fn release_changed(&self) {
-        self.1.given();
-        let word = self.0.fetch_add(1u64.wrapping_sub(EXCLUSIVE), Release);
+        self.drop_mark.given();
+        let word = self.word.fetch_add(1u64.wrapping_sub(EXCLUSIVE), Release);
         debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
         debug_assert!(word & SHARERS == 0, "a latch was shared while a thread held it exclusively");
         if word & PARKED != 0 {
@@ -148,7 +152,7 @@ impl Latch {
     /// frame.
     #[cold]
     fn carry(&self) {
-        let word = self.0.fetch_sub(SHARE, Release);
+        let word = self.word.fetch_sub(SHARE, Release);
         debug_assert!(word & SHARERS != 0, "the carry of a version was removed before");
         if word & PARKED != 0 && word & SHARERS == SHARE {
             self.wake();
@@ -157,8 +161,8 @@ impl Latch {
 
     /// Releases the exclusive latch when nothing was changed: optimistic reads in progress stay valid.
     pub fn release_unchanged(&self) {
-        self.1.given();
-        let word = self.0.fetch_and(!EXCLUSIVE, Release);
+        self.drop_mark.given();
+        let word = self.word.fetch_and(!EXCLUSIVE, Release);
         debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
         debug_assert!(word & SHARERS == 0, "a latch was shared while a thread held it exclusively");
         if word & PARKED != 0 {
@@ -169,13 +173,13 @@ impl Latch {
     /// Takes the latch shared if no thread holds it exclusively.
     pub fn try_share(&self) -> bool {
         loop {
-            let word = self.0.load(Relaxed);
+            let word = self.word.load(Relaxed);
             if word & EXCLUSIVE != 0 {
                 return false;
             }
             debug_assert!(word & SHARERS != SHARERS, "too many sharers");
-            if self.0.compare_exchange_weak(word, word + SHARE, Acquire, Relaxed).is_ok() {
-                self.1.shared();
+            if self.word.compare_exchange_weak(word, word + SHARE, Acquire, Relaxed).is_ok() {
+                self.drop_mark.shared();
                 return true;
             }
         }
@@ -195,8 +199,8 @@ impl Latch {
 
     /// Releases a shared latch.
     pub fn unshare(&self) {
-        self.1.unshared();
-        let word = self.0.fetch_sub(SHARE, Release);
+        self.drop_mark.unshared();
+        let word = self.word.fetch_sub(SHARE, Release);
         debug_assert!(word & SHARERS != 0, "released a latch that was not shared");
         debug_assert!(word & EXCLUSIVE == 0, "a latch was held exclusively while a thread shared it");
         if word & PARKED != 0 && word & SHARERS == SHARE {
@@ -208,7 +212,7 @@ impl Latch {
     /// any more; otherwise the caller must check the latch again.
     fn wait(&self, bits: u64, wanted: &impl Fn() -> bool) -> bool {
         for _ in 0..SPINS {
-            if self.0.load(Relaxed) & bits == 0 {
+            if self.word.load(Relaxed) & bits == 0 {
                 return true;
             }
             machine::spin_loop();
@@ -216,16 +220,16 @@ impl Latch {
         if !wanted() {
             return false;
         }
-        self.1.waited();
-        let word = self.0.load(Relaxed);
-        if word & bits == 0 || self.0.compare_exchange(word, word | PARKED, Relaxed, Relaxed).is_err() {
+        self.drop_mark.waited();
+        let word = self.word.load(Relaxed);
+        if word & bits == 0 || self.word.compare_exchange(word, word | PARKED, Relaxed, Relaxed).is_err() {
             return true;
         }
         // The parked bit that is seen here may be another waiter's by now. No wakeup is lost in either case. If a
         // thread has removed our page from the frame and released the latch before the bit was set, `wanted` reads its
         // change and returns false. If it does so later, it finds the bit set and wakes this thread.
         let validate = || {
-            let word = self.0.load(Acquire);
+            let word = self.word.load(Acquire);
             word & bits != 0 && word & PARKED != 0 && wanted()
         };
         machine::park(self.key(), validate);
@@ -233,7 +237,7 @@ impl Latch {
     }
 
     fn wake(&self) {
-        self.0.fetch_and(!PARKED, Relaxed);
+        self.word.fetch_and(!PARKED, Relaxed);
         machine::unpark_all(self.key());
     }
 
@@ -322,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_version_that_overflows_leaves_no_shared_latch() {
-        let latch = Latch(AtomicU64::new(VERSION), DropMark::default());
+        let latch = Latch { word: AtomicU64::new(VERSION), drop_mark: DropMark::default() };
         let last = latch.version().unwrap();
         assert!(latch.try_exclusive());
         latch.release_changed();
