@@ -122,20 +122,6 @@ fn what_is_left_over_is_found() {
 }
 
 #[test]
-fn traces_of_a_machine_are_found() {
-    for (a, b) in [
-        ("see /wo", "rk/x"),
-        ("cd /tmp", "/wt/x"),
-        ("\"/ho", "me/me/db\""),
-        ("(farm", "-7)"),
-        ("a sub", "agent"),
-    ] {
-        assert_eq!(rules::traces(&format!("{a}{b}"))[0].0, 1, "{a}{b}");
-    }
-    assert!(rules::traces("sync/work.rs, https://example.org/work/, $dir/work/, a farmer").is_empty());
-}
-
-#[test]
 fn modules_without_their_doc_are_found() {
     let doc = rules::module_doc;
     let full = "//! A.\n//!\n//! **Purpose.** B.\n//!\n//! **Invariants.** C.\n";
@@ -178,42 +164,51 @@ fn primitives_outside_their_door_are_found() {
 }
 
 #[test]
-fn unwraps_are_found() {
-    let unwraps = rules::unwraps;
-    assert_eq!(lines(unwraps, "a.rs", "fn f() {\n    x.unwrap();\n    y\n        .unwrap();\n}"), [2, 4]);
-    assert_eq!(lines(unwraps, "a.rs", "fn f() { assert!(x.unwrap() == 1); v.map(Option::unwrap) }"), [1, 1]);
-    assert_eq!(lines(unwraps, "a.rs", "fn f() { x.expect(\"\"); x.expect(\"some\") }"), [1, 1]);
+fn expectations_without_a_reason_are_found() {
+    let expects = rules::expects;
     assert_eq!(
-        lines(unwraps, "a.rs", "fn f() { x.expect(\"the caller checked it\"); x.unwrap_or(1); }"),
+        lines(expects, "a.rs", "fn f() {\n    x.expect(\"\");\n    y\n        .expect(\"some\");\n}"),
+        [2, 4]
+    );
+    assert_eq!(
+        lines(expects, "a.rs", "fn f() { assert!(x.expect(\"\") == 1); v.map(Option::unwrap) }"),
+        [1, 1]
+    );
+    assert_eq!(
+        lines(expects, "a.rs", "fn f() { x.expect(\"the caller checked it\"); x.unwrap_or(1); }"),
         NONE
     );
     assert_eq!(
-        lines(unwraps, "a.rs", "// x.unwrap()\n/// `x.unwrap()`\nconst A: &str = r#\"x.unwrap() } \"#;"),
+        lines(
+            expects,
+            "a.rs",
+            "// x.expect(\"\")\n/// `x.expect(\"\")`\nconst A: &str = r#\"x.expect(\"\") } \"#;"
+        ),
         NONE
     );
 }
 
 #[test]
 fn test_code_is_distinguished_from_the_rest() {
-    let unwraps = rules::unwraps;
+    let expects = rules::expects;
     let planted = [
-        "#[cfg(test)]\nmod tests {\n    const BRACE: char = '}';\n    fn f() { x.unwrap(); }\n}",
-        "#[cfg(test)]\n#[allow(dead_code)]\npub(crate) const fn f() -> u8 { x.unwrap() }",
-        "#[cfg(all(test, unix))]\nimpl A<B> { fn f() { x.unwrap() } }",
-        "#[cfg(test)]\nuse a::{b, c};\n#[test]\nfn t() { x.unwrap() }",
-        "#[cfg(test)]\nconst A: B = B { c: d.unwrap() };",
-        "struct A {\n    #[cfg(test)]\n    b: C<D, E>,\n}\n#[cfg(test)]\nfn f() { x.unwrap() }",
-        "fn f() {\n    #[cfg(test)]\n    x.unwrap();\n}",
-        "#![cfg(test)]\nfn f() { x.unwrap() }",
+        "#[cfg(test)]\nmod tests {\n    const BRACE: char = '}';\n    fn f() { x.expect(\"\"); }\n}",
+        "#[cfg(test)]\n#[allow(dead_code)]\npub(crate) const fn f() -> u8 { x.expect(\"\") }",
+        "#[cfg(all(test, unix))]\nimpl A<B> { fn f() { x.expect(\"\") } }",
+        "#[cfg(test)]\nuse a::{b, c};\n#[test]\nfn t() { x.expect(\"\") }",
+        "#[cfg(test)]\nconst A: B = B { c: d.expect(\"\") };",
+        "struct A {\n    #[cfg(test)]\n    b: C<D, E>,\n}\n#[cfg(test)]\nfn f() { x.expect(\"\") }",
+        "fn f() {\n    #[cfg(test)]\n    x.expect(\"\");\n}",
+        "#![cfg(test)]\nfn f() { x.expect(\"\") }",
     ];
     for text in planted {
-        assert_eq!(lines(unwraps, "a.rs", text), NONE, "{text}");
-        let after = format!("{text}\nfn last() {{ y.unwrap() }}");
+        assert_eq!(lines(expects, "a.rs", text), NONE, "{text}");
+        let after = format!("{text}\nfn last() {{ y.expect(\"\") }}");
         let expected = usize::from(!text.starts_with("#!"));
-        assert_eq!(lines(unwraps, "a.rs", &after).len(), expected, "{after}");
+        assert_eq!(lines(expects, "a.rs", &after).len(), expected, "{after}");
     }
     for text in ["#[cfg(not(test))]", "#[cfg(any(test, unix))]", "#[cfg(feature = \"test\")]", "#[inline]"] {
-        assert_eq!(lines(unwraps, "a.rs", &format!("{text}\nfn f() {{ x.unwrap() }}")), [2], "{text}");
+        assert_eq!(lines(expects, "a.rs", &format!("{text}\nfn f() {{ x.expect(\"\") }}")), [2], "{text}");
     }
 }
 
@@ -221,36 +216,15 @@ fn test_code_is_distinguished_from_the_rest() {
 fn files_of_test_modules_are_test_code() {
     let mut sources = [
         parse("crates/windfall/src/log/mod.rs", "#[cfg(test)]\nmod model;\nmod write;"),
-        parse("crates/windfall/src/log/model.rs", "fn f() { x.unwrap() }"),
-        parse("crates/windfall/src/log/model/deep.rs", "fn f() { x.unwrap() }"),
-        parse("crates/windfall/src/log/write.rs", "fn f() { x.unwrap() }"),
-        parse("crates/windfall-cli/src/log/model.rs", "fn f() { x.unwrap() }"),
-        parse("crates/windfall/tests/kill.rs", "fn f() { x.unwrap() }"),
+        parse("crates/windfall/src/log/model.rs", "fn f() { x.expect(\"\") }"),
+        parse("crates/windfall/src/log/model/deep.rs", "fn f() { x.expect(\"\") }"),
+        parse("crates/windfall/src/log/write.rs", "fn f() { x.expect(\"\") }"),
+        parse("crates/windfall-cli/src/log/model.rs", "fn f() { x.expect(\"\") }"),
+        parse("crates/windfall/tests/kill.rs", "fn f() { x.expect(\"\") }"),
     ];
     mark_tests(&mut sources);
-    let found: Vec<usize> = sources.iter().map(|s| rules::unwraps(s).len()).collect();
+    let found: Vec<usize> = sources.iter().map(|s| rules::expects(s).len()).collect();
     assert_eq!(found, [0, 0, 0, 1, 1, 0]);
-}
-
-#[test]
-fn unsafe_without_its_reason_is_found() {
-    let safety = rules::safety;
-    assert_eq!(lines(safety, "a.rs", "fn f() {\n    unsafe { g() }\n}"), [2]);
-    assert_eq!(lines(safety, "a.rs", "unsafe impl Send for A {}"), [1]);
-    assert_eq!(lines(safety, "a.rs", "/// Does.\npub unsafe fn f() {}"), [2]);
-    assert_eq!(lines(safety, "a.rs", "#[cfg(test)]\nmod tests {\n    fn f() { unsafe { g() } }\n}"), [3]);
-    assert_eq!(lines(safety, "a.rs", "// SAFETY: far above.\n\n\n\n\n\n\nunsafe impl Send for A {}"), [8]);
-    assert_eq!(lines(safety, "a.rs", "// SAFETY: it owns it.\nunsafe impl Send for A {}"), NONE);
-    assert_eq!(
-        lines(
-            safety,
-            "a.rs",
-            "/// # Safety\n/// 1\n/// 2\n/// 3\n/// 4\n/// 5\n/// 6\n/// 7\npub unsafe fn f() {}"
-        ),
-        NONE
-    );
-    assert_eq!(lines(safety, "a.rs", "type A = unsafe extern \"C\" fn(u8); type B = unsafe fn();"), NONE);
-    assert_eq!(lines(safety, "a.rs", "// unsafe\nconst A: &str = \"unsafe {}\";"), NONE);
 }
 
 /// A file of the engine, in the folder that paths leave out.

@@ -2,19 +2,13 @@
 
 use std::{fmt, path::Path};
 
-use super::{
-    imports,
-    source::{Source, Token},
-};
+use super::{imports, source::Source};
 
 /// The longest source file, in lines.
 pub(crate) const LINES_MAX: usize = 800;
 
 /// The widest line of a comment, in columns. For code, rustfmt decides.
 const COLUMNS_MAX: usize = 120;
-
-/// The lines above an `unsafe` in which its reason must be.
-const SAFETY_LINES: usize = 6;
 
 /// A violation of a rule.
 #[derive(Debug)]
@@ -38,7 +32,6 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Broken> {
             length(path, text),
             width(path, text),
             left_over(text),
-            traces(text),
             lab(path, text),
             lab_boundary(path, text),
             testing(path, text),
@@ -48,7 +41,7 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Broken> {
 
 /// Returns the violations of the rules for every Rust file.
 pub(crate) fn source(source: &Source) -> Vec<Broken> {
-    at(&source.path, [module_doc, imports::upward, one_door, unwraps, safety].map(|rule| rule(source)))
+    at(&source.path, [module_doc, imports::upward, one_door, expects].map(|rule| rule(source)))
 }
 
 fn at<const N: usize>(path: &str, found: [Found; N]) -> Vec<Broken> {
@@ -107,24 +100,6 @@ pub(crate) fn left_over(text: &str) -> Found {
                 n + 1,
                 format!("left over: \"{spoken}\" promises what nobody will keep: say what holds"),
             ));
-        }
-    }
-    found
-}
-
-/// Checks that no file names the machine on which it was written, or its author's tools.
-pub(crate) fn traces(text: &str) -> Found {
-    let folders = [["/ho", "me/"], ["/ro", "ot/"], ["/Us", "ers/"], ["/wo", "rk/"], ["/tmp", "/wt"]];
-    let words = [["farm", "-"], ["sub", "agent"]];
-    let mut found = Vec::new();
-    for (n, line) in text.lines().enumerate() {
-        for trace in folders.iter().chain(&words).map(|t| t.concat()) {
-            // A longer path or word that ends in one of them is another one.
-            let begins =
-                |at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "-_.}".contains(c));
-            if line.match_indices(&trace).any(|(at, _)| begins(at)) {
-                found.push((n + 1, format!("`{trace}` means something on one machine only")));
-            }
         }
     }
     found
@@ -260,26 +235,19 @@ pub(crate) fn one_door(source: &Source) -> Found {
     found
 }
 
-/// Checks that nothing is unwrapped outside tests, and that every `expect` states its reason in two words or more.
-pub(crate) fn unwraps(source: &Source) -> Found {
+/// Checks that every `expect` outside tests states its reason in two words or more, and that `unwrap` is not passed as
+/// a function: Clippy finds its calls only.
+pub(crate) fn expects(source: &Source) -> Found {
     if source.test {
         return Vec::new();
     }
     let mut found = Vec::new();
-    for at in 1..source.tokens.len() {
-        let token = &source.tokens[at];
-        let before = source.tokens[at - 1].text.as_str();
-        if token.test || !matches!(before, "." | ":") {
-            continue;
-        }
-        match token.text.as_str() {
-            name @ ("unwrap" | "unwrap_err" | "unwrap_unchecked") => {
-                found.push((
-                    token.line,
-                    format!("`{name}` in the engine: return the error, or expect with the reason"),
-                ));
+    for (at, token) in source.tokens.iter().enumerate().skip(1).filter(|(_, token)| !token.test) {
+        match (source.tokens[at - 1].text.as_str(), token.text.as_str()) {
+            (":", name @ ("unwrap" | "unwrap_err")) => {
+                found.push((token.line, format!("`{name}`: return the error, or expect with the reason")));
             }
-            "expect" if before == "." => {
+            (".", "expect") => {
                 let argument = source.tokens.get(at + 2).map_or("", |t| t.text.as_str());
                 if argument.starts_with('"') && argument.split_whitespace().count() < 2 {
                     found.push((token.line, "`expect` without a reason: say why it cannot fail".into()));
@@ -289,39 +257,4 @@ pub(crate) fn unwraps(source: &Source) -> Found {
         }
     }
     found
-}
-
-/// Checks that every `unsafe` has its reason just above it, in tests too.
-pub(crate) fn safety(source: &Source) -> Found {
-    let lines: Vec<&str> = source.text.lines().collect();
-    let mut found = Vec::new();
-    for (at, token) in source.tokens.iter().enumerate() {
-        if token.text != "unsafe" || is_pointer_type(&source.tokens[at..]) {
-            continue;
-        }
-        let own = token.line - 1;
-        // The doc of an `unsafe fn` may be long, so all of it counts.
-        let doc = lines[..own]
-            .iter()
-            .rev()
-            .take_while(|l| matches!(l.trim_start().get(..2), Some("//" | "#[")))
-            .count();
-        let above = &lines[own.saturating_sub(SAFETY_LINES.max(doc))..=own];
-        if !above.iter().any(|l| l.contains("SAFETY") || l.contains("# Safety")) {
-            found
-                .push((token.line, format!("`unsafe` without SAFETY within the {SAFETY_LINES} lines above")));
-        }
-    }
-    found
-}
-
-/// Returns whether this is `unsafe fn(..)` or `unsafe extern "C" fn(..)`: these are types and execute nothing.
-fn is_pointer_type(tokens: &[Token]) -> bool {
-    let text = |n: usize| tokens.get(n).map_or("", |t| t.text.as_str());
-    let function = match text(1) {
-        "extern" if text(2).starts_with('"') => 3,
-        "extern" => 2,
-        _ => 1,
-    };
-    text(function) == "fn" && text(function + 1) == "("
 }
