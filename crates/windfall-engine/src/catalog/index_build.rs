@@ -117,15 +117,7 @@ impl Catalog {
         let metadata_lock = self.lock_names(&[name], options)?;
         let table = metadata_lock.table(name).ok_or_else(|| no_table(name))?;
         let old = table.schema();
-        if old.record.indexes.iter().any(|other| *other.name == *index.name) {
-            let (table, index) = (name.into(), index.name.as_str().into());
-            return Err(SchemaError::IndexExists { table, index }.into());
-        }
-        let record = self.new_index(index)?;
-        // Checked before any work is done: the record that names the tree must fit.
-        let mut named = old.record.clone();
-        named.indexes.push(record.clone());
-        self.check_length(name, named.encode().len())?;
+        let record = self.record_of_index(name, &old.record, index)?;
         metadata_lock.show();
         let lock_timeout = self.wait_left(options);
         if lock_timeout.is_zero() {
@@ -192,6 +184,25 @@ impl Catalog {
             tracing::warn!(%error, "what was built of an index is dropped at the next opening");
         }
         added
+    }
+
+    /// Returns the record of a new index of a table, if the table can have it.
+    fn record_of_index(
+        &self,
+        name: &str,
+        table: &TableRecord,
+        index: &IndexDefinition,
+    ) -> Result<IndexRecord> {
+        if table.indexes.iter().any(|other| *other.name == *index.name) {
+            let (table, index) = (name.into(), index.name.as_str().into());
+            return Err(SchemaError::IndexExists { table, index }.into());
+        }
+        let record = self.new_index(index)?;
+        // Checked before any work is done: the record that names the tree must fit.
+        let mut named = table.clone();
+        named.indexes.push(record.clone());
+        self.check_length(name, named.encode().len())?;
+        Ok(record)
     }
 
     /// Writes the table's record with the filled tree. Returns the new table schema. The gate must be closed.
