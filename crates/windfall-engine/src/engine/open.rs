@@ -13,7 +13,7 @@ use crate::{
     catalog::Catalog,
     checkpoint::Checkpointer,
     disk::{Disk, FileName, Folder, RealDisk, RealDiskOptions},
-    env::{Env, RealEnv, WorkerClass},
+    env::{Env, RealEnv, Worker, WorkerClass},
     error::{CorruptError, DiskError, Result, UsageError},
     health::Health,
     ids::{SpaceId, TrxId},
@@ -181,60 +181,26 @@ impl Engine {
     ) -> Result<Self> {
         options.check()?;
         let health = Health::new();
-        let (found, page_size) = if disk.len(FileName::Control)?.is_some() {
-            let control = ControlFile::open(disk.clone(), health.clone())?;
-            let page_size = check_page_size(&disk, control.control(), options)?;
-            (Some(control), page_size)
-        } else {
-            check_is_new(&disk, options)?;
-            (None, options.page_size.unwrap_or(page::DEFAULT_SIZE))
-        };
-        // Checked before anything is created.
-        let (size, most) =
-            (frames(options.buffer_pool_size, page_size), frames(options.pool_max(page_size), page_size));
-        BufferPool::check_frames(size, most, page_size)?;
-        options.check_log_buffer(page_size)?;
-        let mut control = match found {
-            Some(control) => control,
-            None => create(&disk, &env, &health, options, page_size)?,
-        };
+        let (mut control, PoolSize { page_size, frames, most_frames }) =
+            open_control(&disk, &env, &health, options)?;
         let scan = recovery::scan(&disk, control.control(), progress)?;
         let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log(), &mut control, scan.end)
             .map(Arc::new)?;
         assert!(log.end() == scan.end, "the log goes on elsewhere than where recovery has found its end");
         let opened = control.control().clone();
         let context = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
-        let pool = BufferPool::new(context, page_size, size, most)?;
-        let pool = Arc::new(pool);
+        let pool = Arc::new(BufferPool::new(context, page_size, frames, most_frames)?);
         pool.notify_when_stopped();
         #[cfg(any(test, feature = "testing"))]
         pool.check_at_yield_points();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
-        let mut stopped_last = Vec::from(checkpointer.spawn(&*env)?);
-        let writer = log.clone();
-        let step = pool.context().health.watch("log", Box::new(move || writer.step()));
-        stopped_last.push(env.spawn("log", WorkerClass::Service, log.wake(), step)?);
+        let stopped_last = spawn_log_workers(&pool, &checkpointer)?;
 
         let recovered = recovery::recover(&pool, &opened, &scan, progress)?;
         let budget = Arc::new(HashBudget::new(options.hash_memory()));
         let deleter = Arc::new(Deleter::new(pool.clone()));
         let (system, mut attacher) = system_tree(&pool, &budget, &scan, recovered, opened.system_made)?;
-        let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
-        let transactions = Transactions::open(
-            pool.clone(),
-            system.clone(),
-            ids,
-            &scan.unfinished,
-            &scan.prepared,
-            &mut |space| attacher.attach(space),
-        )?;
-        let transactions = Arc::new(transactions);
-        #[cfg(any(test, feature = "testing"))]
-        transactions.check_at_yield_points();
-        assert!(
-            transactions.active().count() == scan.unfinished.len(),
-            "every unfinished transaction is active again"
-        );
+        let transactions = open_transactions(&pool, &system, &scan, &mut attacher)?;
         let catalog = Catalog::open(
             pool.clone(),
             system.clone(),
@@ -274,6 +240,74 @@ impl Engine {
         engine.spawn_background_workers()?;
         Ok(engine)
     }
+}
+
+/// The size of the buffer pool.
+struct PoolSize {
+    page_size: usize,
+    frames: usize,
+    most_frames: usize,
+}
+
+/// Opens the control file, or creates a database. The options are checked before anything is created.
+fn open_control(
+    disk: &Arc<dyn Disk>,
+    env: &Arc<dyn Env>,
+    health: &Health,
+    options: &Options,
+) -> Result<(ControlFile, PoolSize)> {
+    let (found, page_size) = if disk.len(FileName::Control)?.is_some() {
+        let control = ControlFile::open(disk.clone(), health.clone())?;
+        let page_size = check_page_size(disk, control.control(), options)?;
+        (Some(control), page_size)
+    } else {
+        check_is_new(disk, options)?;
+        (None, options.page_size.unwrap_or(page::DEFAULT_SIZE))
+    };
+    let most = options.pool_max(page_size);
+    let (frames, most_frames) = (frames(options.buffer_pool_size, page_size), frames(most, page_size));
+    BufferPool::check_frames(frames, most_frames, page_size)?;
+    options.check_log_buffer(page_size)?;
+    let control = match found {
+        Some(control) => control,
+        None => create(disk, env, health, options, page_size)?,
+    };
+    Ok((control, PoolSize { page_size, frames, most_frames }))
+}
+
+/// Starts the workers that recovery needs: they write pages, take checkpoints and write the log.
+fn spawn_log_workers(pool: &BufferPool, checkpointer: &Arc<Checkpointer>) -> Result<Vec<Worker>> {
+    let StorageContext { log, env, health, .. } = pool.context();
+    let mut workers = Vec::from(checkpointer.spawn(&**env)?);
+    let writer = log.clone();
+    let step = health.watch("log", Box::new(move || writer.step()));
+    workers.push(env.spawn("log", WorkerClass::Service, log.wake(), step)?);
+    Ok(workers)
+}
+
+/// Opens the transactions. Those that the scan has found unfinished are active again.
+fn open_transactions(
+    pool: &Arc<BufferPool>,
+    system: &Arc<SystemTree>,
+    scan: &Scan,
+    attacher: &mut Attacher<'_>,
+) -> Result<Arc<Transactions>> {
+    let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
+    let transactions = Arc::new(Transactions::open(
+        pool.clone(),
+        system.clone(),
+        ids,
+        &scan.unfinished,
+        &scan.prepared,
+        &mut |space| attacher.attach(space),
+    )?);
+    #[cfg(any(test, feature = "testing"))]
+    transactions.check_at_yield_points();
+    assert!(
+        transactions.active().count() == scan.unfinished.len(),
+        "every unfinished transaction is active again"
+    );
+    Ok(transactions)
 }
 
 /// Returns the system tree, and the attacher with the recorded state of the data files.
