@@ -262,6 +262,23 @@ fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
     Err(CorruptError::File { file: disk.path(FileName::Control), what }.into())
 }
 
+/// Returns the incarnation that begins when the log is opened with these options.
+fn next_incarnation(options: LogOptions, control: &Control) -> Result<u32> {
+    let refuse =
+        |name, what: &str| Err(Error::from(UsageError::Option { name, what: what.to_owned().into() }));
+    if options.size < 2 * control.segment_size {
+        let what = format!("{} is less than two segments of {}", options.size, control.segment_size);
+        return refuse("log_size", &what);
+    }
+    if !options.buffer.is_power_of_two() || !(64 << 10..=1 << 30).contains(&options.buffer) {
+        return refuse("log_buffer_size", "a power of two from 64 KiB to 1 GiB is needed");
+    }
+    match control.incarnation.checked_add(1) {
+        Some(incarnation) => Ok(incarnation),
+        None => refuse("path", "the database was opened too often: dump it and load it again"),
+    }
+}
+
 impl Log {
     /// Opens the log that ends at `end`, as a [`LogReader`] has found it, and begins a new incarnation there.
     /// Everything before it is durable on return. A new database has an empty folder and ends at zero.
@@ -279,20 +296,7 @@ impl Log {
     ) -> Result<Self> {
         let before = control.control().clone();
         let geometry = geometry(disk.as_ref(), &before)?;
-        let refuse =
-            |name, what: &str| Err(Error::from(UsageError::Option { name, what: what.to_owned().into() }));
-        if options.size < 2 * before.segment_size {
-            return refuse(
-                "log_size",
-                &format!("{} is less than two segments of {}", options.size, before.segment_size),
-            );
-        }
-        if !options.buffer.is_power_of_two() || !(64 << 10..=1 << 30).contains(&options.buffer) {
-            return refuse("log_buffer_size", "a power of two from 64 KiB to 1 GiB is needed");
-        }
-        let Some(incarnation) = before.incarnation.checked_add(1) else {
-            return refuse("path", "the database was opened too often: dump it and load it again");
-        };
+        let incarnation = next_incarnation(options, &before)?;
         let ring = Ring::new(options.buffer)?;
         let known = before.durable.max(before.incarnation_start);
         assert!(known <= end, "the log ends below a position that was durable");
