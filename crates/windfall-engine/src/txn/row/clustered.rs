@@ -14,12 +14,12 @@ use super::{
     target::RowTarget,
 };
 use crate::{
-    buffer::Durability,
+    buffer::{BufferPool, Durability},
     error::Result,
     ids::Lsn,
     mtr::Mtr,
     page::EntryHeader,
-    tree::split_log_limit,
+    tree::{Located, split_log_limit},
     txn::{
         locks::RowMode,
         trx::Trx,
@@ -141,15 +141,7 @@ impl<'t> ClusteredChange<'_, 't> {
         if !live && check_gap(trx, tree, key).is_err() || !fits(mode, live) {
             return Ok(Attempt::Stopped(Obstacle::Unfit { live }));
         }
-        let change = match (new, header) {
-            (None, Some(header)) => RowChange::Delete { header },
-            (Some(_), Some(header)) => {
-                let mut value = Vec::new();
-                located.value_into(&mtr, &mut value);
-                RowChange::Update { header, value }
-            }
-            (_, None) => RowChange::Insert,
-        };
+        let change = change_of(new, &located, &mtr);
         if let (RowChange::Update { value, .. }, Some(new), Durability::Logged) =
             (&change, new, target.durability())
             && value.len() > new.bytes.len()
@@ -172,24 +164,47 @@ impl<'t> ClusteredChange<'_, 't> {
             mtr.check_may_log(group)?;
         }
         let version = EntryHeader::new(id, tail.position());
-        match (new, header) {
-            (None, header) => {
-                let flags = header.map_or(0, |header| header.flags) | EntryHeader::DELETED;
-                located.set_header(&mut mtr, EntryHeader { flags, ..version });
-            }
-            (Some(new), None) => {
-                located.insert(&mut mtr, EntryHeader { flags: new.flags, ..version }, new.bytes);
-            }
-            (Some(new), Some(_)) => {
-                located.replace(&mut mtr, EntryHeader { flags: new.flags, ..version }, new.bytes);
-            }
-        }
+        write_version(new, version, &mut located, &mut mtr);
         trx.write_undo(&mut mtr, &mut tail, place, &record, tree.space().id(), plan.planned.len());
         if last && plan.planned.is_empty() {
             trx.append_trx_end(&mut mtr);
         }
         debug_assert!(mtr.logged() <= group, "{} bytes of a group of {group}", mtr.logged());
         Ok(Attempt::Changed(version, mtr.commit()?))
+    }
+}
+
+/// Returns the change as its undo record has it: how the entry is before it.
+#[inline]
+fn change_of(new: Option<NewValue<'_>>, located: &Located<'_, BufferPool>, mtr: &Mtr<'_>) -> RowChange {
+    match (new, located.header()) {
+        (None, Some(header)) => RowChange::Delete { header },
+        (Some(_), Some(header)) => {
+            let mut value = Vec::new();
+            located.value_into(mtr, &mut value);
+            RowChange::Update { header, value }
+        }
+        (_, None) => RowChange::Insert,
+    }
+}
+
+/// Writes a version to the entry that was located: the new value, or the mark of a deletion.
+#[inline]
+fn write_version(
+    new: Option<NewValue<'_>>,
+    version: EntryHeader,
+    located: &mut Located<'_, BufferPool>,
+    mtr: &mut Mtr<'_>,
+) {
+    match (new, located.header()) {
+        (None, header) => {
+            let flags = header.map_or(0, |header| header.flags) | EntryHeader::DELETED;
+            located.set_header(mtr, EntryHeader { flags, ..version });
+        }
+        (Some(new), None) => located.insert(mtr, EntryHeader { flags: new.flags, ..version }, new.bytes),
+        (Some(new), Some(_)) => {
+            located.replace(mtr, EntryHeader { flags: new.flags, ..version }, new.bytes);
+        }
     }
 }
 
