@@ -30,6 +30,7 @@
 //! with no torn page written or dropped between them) no other page is written: every flush returns the error, the
 //! pages stay dirty, and the log's low-water mark stays below their changes.
 
+mod batch;
 pub(super) mod files;
 #[cfg(test)]
 mod tests;
@@ -38,14 +39,14 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{
-    BufferPool, Durability, Space,
+    BufferPool, Space,
     arena::FrameNo,
     doublewrite::{BATCH_PAGES, Doublewrite, words},
     frame::{DIRTY, UNVERIFIED, WRITING},
     replace::FRUITLESS_ROUNDS_MAX,
 };
 use crate::{
-    disk::{Action, Completion, Disk, FileName, IoBuffer, Queue, Request},
+    disk::{Completion, Disk, IoBuffer, Queue, Request},
     error::{DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId},
     page::{self, Page},
@@ -110,6 +111,17 @@ impl Torn {
 /// tried.
 type Unwritten = BTreeMap<usize, Option<DiskError>>;
 
+/// The pages of a batch.
+struct Batch {
+    copies: Vec<Copy>,
+    /// Their bytes.
+    pages: Vec<(PageId, IoBuffer)>,
+    /// The number of pages at the front that were torn before.
+    retried: usize,
+    /// The indexes of the torn pages of which only the copies can be written, because other threads have them latched.
+    kept: Vec<usize>,
+}
+
 /// The tablespaces of a batch.
 type Spaces<'a> = BTreeMap<SpaceId, &'a Arc<Space>>;
 
@@ -148,6 +160,24 @@ impl Flusher {
             }
         }
         assert!(left == 0, "the outcome of {left} writes is unknown");
+    }
+
+    /// Notes which files took the writes of a batch. Returns its first error, and the indexes of the pages that are
+    /// still to be written.
+    fn note_unwritten(
+        &mut self,
+        copies: &[Copy],
+        retried: usize,
+        mut unwritten: Unwritten,
+    ) -> (Option<Error>, BTreeSet<usize>) {
+        // The file of a dropped tablespace may be deleted, and is not needed.
+        unwritten.retain(|n, _| !copies[*n].space.is_dropped());
+        let tried = copies.iter().enumerate().skip(retried).filter_map(|(n, copy)| {
+            unwritten.get(&n).map_or(Some((copy, false)), |error| error.is_some().then_some((copy, true)))
+        });
+        self.note_failing(tried);
+        let first = unwritten.values().flatten().next().cloned();
+        (first.map(Error::from), unwritten.into_keys().collect())
     }
 
     /// Records which files fail. `copies` are the pages that were tried and had not been torn before.
@@ -288,76 +318,19 @@ impl BufferPool {
             flusher.failing.iter().all(|space| space.is_failing()),
             "a tablespace is among the failing ones without its flag"
         );
-        let mut failed = core::mem::take(&mut flusher.failed);
-        failed.retain(|copy| !self.dirty_again(copy));
-        flusher.failed = failed;
+        self.mark_failed_dirty(&mut flusher);
         self.forget_dropped(&mut flusher)?;
-        let mut batch = Vec::new();
-        let kept = self.copy_torn(&mut flusher, &mut batch);
-        let retried = batch.len();
-        let room = BATCH_PAGES - flusher.torn.len();
-        let probe = flusher.next_probe();
-        let Flusher { torn, spare, .. } = &mut *flusher;
-        // A torn page that is unlatched only now stays out of the batch: its copy in `torn` would outlive its write.
-        let is_kept_out =
-            |space: &Space, page| torn.iter().any(|torn| torn.space.id() == space.id() && torn.page == page);
-        let wanted = wanted.into_iter().filter(|(space, _)| !space.is_failing());
-        for (space, page) in probe.into_iter().chain(wanted) {
-            if batch.len() - retried >= room {
-                break;
-            }
-            if !is_kept_out(&space, page) {
-                batch.extend(self.copy_out(space, page, spare));
-            }
-        }
-        assert!(
-            batch.len() + kept.len() <= BATCH_PAGES,
-            "{} pages and {} kept copies are more than a batch",
-            batch.len(),
-            kept.len()
-        );
-        if batch.is_empty() {
+        let Batch { copies, pages, retried, kept } = self.fill_batch(&mut flusher, wanted);
+        if copies.is_empty() {
             return Ok(0);
         }
-        let with_id = |(copy, buffer): (Copy, IoBuffer)| {
-            let id = copy.id();
-            (copy, (id, buffer))
-        };
-        let (copies, buffers): (Vec<_>, Vec<_>) = batch.into_iter().map(with_id).unzip();
-        let (error, failed) = match self.write_out(&mut flusher, &copies, buffers, retried, &kept) {
-            Ok(mut unwritten) => {
-                // The file of a dropped tablespace may be deleted, and is not needed.
-                unwritten.retain(|n, _| !copies[*n].space.is_dropped());
-                let tried = copies.iter().enumerate().skip(retried).filter_map(|(n, copy)| {
-                    unwritten
-                        .get(&n)
-                        .map_or(Some((copy, false)), |error| error.is_some().then_some((copy, true)))
-                });
-                flusher.note_failing(tried);
-                let first = unwritten.values().flatten().next().cloned();
-                (first.map(Error::from), unwritten.into_keys().collect::<BTreeSet<_>>())
-            }
+        let (error, failed) = match self.write_out(&mut flusher, &copies, pages, retried, &kept) {
+            Ok(unwritten) => flusher.note_unwritten(&copies, retried, unwritten),
             Err(error) => (Some(error), (0..copies.len()).collect()),
         };
         assert!(failed.last().is_none_or(|n| *n < copies.len()), "a page outside the batch has failed");
         let written = copies.len() - failed.len();
-        for (n, copy) in copies.into_iter().enumerate() {
-            if !failed.contains(&n) {
-                // A frame that was reclaimed from a dropped tablespace meanwhile is not being written: there is one
-                // batch at a time.
-                let before = self.arena.frame(copy.frame).clear(WRITING);
-                let was_written = copy.space.dirty.lock().written(copy.page, copy.since);
-                debug_assert!(
-                    before & WRITING != 0 && was_written
-                        || cfg!(feature = "model")
-                        || copy.space.is_dropped(),
-                    "{} was written, and neither its frame nor its dirty set says so",
-                    copy.id()
-                );
-            } else if !self.dirty_again(&copy) {
-                flusher.failed.push(copy);
-            }
-        }
+        self.end_batch(&mut flusher, copies, &failed);
         self.counters.writes.fetch_add(written as u64, Relaxed);
         if !work::is_background() {
             self.counters.foreground_writes.fetch_add(written as u64, Relaxed);
@@ -379,6 +352,72 @@ impl BufferPool {
         }
         *self.flush_error.lock() = None;
         Ok(written)
+    }
+
+    /// Marks the pages of failed writes dirty again, except for those that are latched now.
+    fn mark_failed_dirty(&self, flusher: &mut Flusher) {
+        let mut failed = core::mem::take(&mut flusher.failed);
+        failed.retain(|copy| !self.dirty_again(copy));
+        flusher.failed = failed;
+    }
+
+    /// Copies the pages of a batch: the torn ones, one of a failing file, then those of `wanted` whose file works.
+    fn fill_batch(
+        &self,
+        flusher: &mut Flusher,
+        wanted: impl IntoIterator<Item = (Arc<Space>, PageNo)>,
+    ) -> Batch {
+        let mut batch = Vec::new();
+        let kept = self.copy_torn(flusher, &mut batch);
+        let retried = batch.len();
+        let room = BATCH_PAGES - flusher.torn.len();
+        let probe = flusher.next_probe();
+        let Flusher { torn, spare, .. } = flusher;
+        // A torn page that is unlatched only now stays out of the batch: its copy in `torn` would outlive its write.
+        let is_kept_out =
+            |space: &Space, page| torn.iter().any(|torn| torn.space.id() == space.id() && torn.page == page);
+        let wanted = wanted.into_iter().filter(|(space, _)| !space.is_failing());
+        for (space, page) in probe.into_iter().chain(wanted) {
+            if batch.len() - retried >= room {
+                break;
+            }
+            if !is_kept_out(&space, page) {
+                batch.extend(self.copy_out(space, page, spare));
+            }
+        }
+        assert!(
+            batch.len() + kept.len() <= BATCH_PAGES,
+            "{} pages and {} kept copies are more than a batch",
+            batch.len(),
+            kept.len()
+        );
+        let with_id = |(copy, buffer): (Copy, IoBuffer)| {
+            let id = copy.id();
+            (copy, (id, buffer))
+        };
+        let (copies, pages) = batch.into_iter().map(with_id).unzip();
+        Batch { copies, pages, retried, kept }
+    }
+
+    /// Ends a batch: its pages are written, except for those in `failed`, which become dirty again.
+    fn end_batch(&self, flusher: &mut Flusher, copies: Vec<Copy>, failed: &BTreeSet<usize>) {
+        for (n, copy) in copies.into_iter().enumerate() {
+            if !failed.contains(&n) {
+                // A frame that was reclaimed from a dropped tablespace meanwhile is not being written: there is one
+                // batch at a time.
+                let before = self.arena.frame(copy.frame).clear(WRITING);
+                let was_written = copy.space.dirty.lock().written(copy.page, copy.since);
+                debug_assert!(
+                    before & WRITING != 0 && was_written
+                        || cfg!(feature = "model")
+                        || copy.space.is_dropped(),
+                    "{} was written, and neither its frame nor its dirty set says so",
+                    copy.id()
+                );
+            } else if !self.dirty_again(&copy) {
+                flusher.failed.push(copy);
+            }
+        }
     }
 
     /// Forgets the torn pages of dropped tablespaces.
@@ -552,215 +591,6 @@ impl BufferPool {
         drop(dirty);
         frame.latch.unshare();
         true
-    }
-
-    /// Writes a batch. The first `retried` of its pages were torn before it. Other torn pages are latched, so there are
-    /// only the `kept` copies: these go into the doublewrite file and not to the data files.
-    fn write_out(
-        &self,
-        flusher: &mut Flusher,
-        copies: &[Copy],
-        mut pages: Vec<(PageId, IoBuffer)>,
-        retried: usize,
-        kept: &[usize],
-    ) -> Result<Unwritten> {
-        assert!(pages.len() == copies.len() && retried <= copies.len(), "a batch lists other pages");
-        assert!(kept.iter().all(|n| *n < flusher.torn.len()), "a copy is kept of a page that is not torn");
-        debug_assert!(
-            copies.iter().zip(&pages).all(|(copy, (id, _))| copy.id() == *id),
-            "a page goes to the place of another one"
-        );
-        let disk = &*self.context.disk;
-        let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
-        let newest_lsn = copies.iter().filter(logged).map(|copy| copy.lsn).max();
-        if let Some(lsn) = newest_lsn {
-            self.context.log.sync_to(lsn)?;
-        }
-        // A mini-transaction that is left unfinished poisons the database before it releases its latches. A page copied
-        // after that is detected here.
-        self.context.health.check()?;
-        self.check_copies(copies)?;
-        for (_, buffer) in &mut pages {
-            let crc = crc32c::crc32c(&buffer.bytes()[4..self.page_size]);
-            buffer.bytes_mut()[..4].copy_from_slice(&crc.to_le_bytes());
-        }
-        let mut spaces: Spaces<'_> = copies.iter().map(|copy| (copy.space.id(), &copy.space)).collect();
-        let mut unwritten = Unwritten::new();
-        for (id, error) in self.create_files(&spaces) {
-            spaces.remove(&id);
-            let of_it = copies.iter().enumerate().filter(|(_, copy)| copy.space.id() == id);
-            unwritten.extend(of_it.map(|(n, _)| (n, Some(error.clone()))));
-        }
-        let to_copy = copies.iter().zip(&pages).enumerate();
-        let to_copy: Vec<_> = to_copy
-            .filter(|(n, (copy, _))| logged(copy) && !unwritten.contains_key(n))
-            .map(|(_, (_, (id, buffer)))| (*id, buffer))
-            .collect();
-        if !to_copy.is_empty() {
-            let kept = kept.iter().map(|n| &flusher.torn[*n]);
-            let pages: Vec<_> = kept.map(|torn| (torn.id(), &torn.copy)).chain(to_copy).collect();
-            flusher
-                .doublewrite
-                .write(disk, &mut *flusher.queue, &pages, self.page_size)
-                .map_err(|error| self.poison_if_unknown(error))?;
-        }
-        self.preallocate(&spaces, &pages);
-        let requests = pages.into_iter().enumerate().filter(|(n, _)| !unwritten.contains_key(n));
-        let mut requests: Vec<_> = requests
-            .map(|(n, (id, buffer))| Request {
-                token: n as u64,
-                file: FileName::Data(id.space),
-                offset: self.offset(id.page),
-                action: Action::Write,
-                buffer,
-            })
-            .collect();
-        assert!(
-            requests.len() + unwritten.len() == copies.len(),
-            "a page of the batch is neither written nor reported as unwritten"
-        );
-        let first = (retried + (BATCH_PAGES - flusher.torn.len()) / 2).min(requests.len());
-        let second = requests.split_off(first);
-        let needs_trials = flusher.torn.len() >= TRIAL_WRITES_FROM;
-        let mut failed = BTreeMap::new();
-        for mut part in [requests, second] {
-            if failed.range(retried..).next().is_some() {
-                unwritten.extend(part.iter().map(|request| (request.token as usize, None)));
-                flusher.spare.extend(part.into_iter().map(|request| request.buffer));
-                break;
-            }
-            if needs_trials {
-                let is_new = |request: &mut Request| request.token as usize >= retried;
-                let new: Vec<_> = part.extract_if(.., is_new).collect();
-                part.extend(self.trial_writes(flusher, new, copies, &mut unwritten, &mut failed));
-            }
-            flusher.write(part, &mut failed);
-        }
-        if let Some((error, _)) =
-            failed.values().find(|(error, _)| matches!(error, DiskError::Panicked { .. }))
-        {
-            return Err(self.context.health.poison(&error.to_string()));
-        }
-        debug_assert!(
-            failed.keys().all(|n| !unwritten.contains_key(n)),
-            "a page is reported as torn and as not written"
-        );
-        let torn = core::mem::take(&mut flusher.torn).into_iter().enumerate();
-        flusher.torn = torn.filter(|(n, _)| kept.contains(n)).map(|(_, torn)| torn).collect();
-        for (n, (error, buffer)) in failed {
-            unwritten.insert(n, Some(error));
-            let copy = &copies[n];
-            if logged(&copy) && !self.is_whole_in_file(copy.id()) {
-                flusher.torn.push(Torn { space: copy.space.clone(), page: copy.page, copy: buffer });
-            } else {
-                flusher.spare.push(buffer);
-            }
-        }
-        assert!(flusher.torn.len() <= BATCH_PAGES, "{} torn pages are more than a batch", flusher.torn.len());
-        debug_assert!(
-            flusher.torn.iter().all(|torn| torn.space.durability() == Durability::Logged),
-            "a page of a temporary table takes room in every batch"
-        );
-        debug_assert!(
-            flusher.torn.iter().map(Torn::id).collect::<BTreeSet<_>>().len() == flusher.torn.len(),
-            "a torn page has two copies, and one of them is outdated"
-        );
-        // After a failure, too: a page that reached its data file may be torn there while only the doublewrite file has
-        // it whole.
-        self.sync_files(&spaces)?;
-        Ok(unwritten)
-    }
-
-    /// Makes trial writes for these pages: writes back the bytes that are read from their data files. Returns the
-    /// requests with a successful trial. The other pages are added to `unwritten`, or to `failed` if the trial has torn
-    /// the page in the file. All must be durable in the doublewrite file before: a crash may leave a page that is being
-    /// written unreadable.
-    fn trial_writes(
-        &self,
-        flusher: &mut Flusher,
-        requests: Vec<Request>,
-        copies: &[Copy],
-        unwritten: &mut Unwritten,
-        failed: &mut BTreeMap<usize, (DiskError, IoBuffer)>,
-    ) -> Vec<Request> {
-        let unanswered = requests.len() + unwritten.len() + failed.len();
-        let mut trials = Vec::new();
-        for &Request { token, file, offset, .. } in &requests {
-            let mut buffer = flusher.spare.pop().unwrap_or_else(|| IoBuffer::new(self.page_size));
-            let place = &mut buffer.bytes_mut()[..self.page_size];
-            match self.context.disk.read(file, offset, place) {
-                Ok(read) => {
-                    // Beyond the end of the file.
-                    place[read..].fill(0);
-                    trials.push(Request { token, file, offset, action: Action::Write, buffer });
-                }
-                Err(error) => {
-                    unwritten.insert(token as usize, Some(error));
-                    flusher.spare.push(buffer);
-                }
-            }
-        }
-        let mut refused = BTreeMap::new();
-        flusher.write(trials, &mut refused);
-        let mut tried = Vec::new();
-        for request in requests {
-            let n = request.token as usize;
-            if let Some((error, buffer)) = refused.remove(&n) {
-                flusher.spare.push(buffer);
-                if !matches!(error, DiskError::Panicked { .. }) && self.is_whole_in_file(copies[n].id()) {
-                    unwritten.insert(n, Some(error));
-                } else {
-                    failed.insert(n, (error, request.buffer));
-                    continue;
-                }
-            }
-            if unwritten.contains_key(&n) {
-                flusher.spare.push(request.buffer);
-            } else {
-                tried.push(request);
-            }
-        }
-        debug_assert!(
-            tried.len() + unwritten.len() + failed.len() == unanswered,
-            "a page with a trial write is neither written nor reported"
-        );
-        tried
-    }
-
-    /// Returns whether a page that could not be written is whole in its data file, or was never written there. Then it
-    /// needs no copy.
-    fn is_whole_in_file(&self, id: PageId) -> bool {
-        let words = page::blank(self.page_size);
-        let found = Page::new(&words);
-        let read = self.context.disk.read_page(FileName::Data(id.space), self.offset(id.page), found.words());
-        read.is_ok() && (found.is_zero() || found.verify(id).is_ok())
-    }
-
-    /// Makes the cheap checks of the pages to be written. A defect that is found here arose in memory, and must not
-    /// reach the disk.
-    fn check_copies(&self, copies: &[Copy]) -> Result<()> {
-        let durable = self.context.log.durable();
-        for copy in copies {
-            let ahead = (copy.lsn > durable).then_some("its last change is not in the log");
-            if let Some(what) = copy.wrong.or(ahead) {
-                let id = copy.id();
-                return Err(self
-                    .context
-                    .health
-                    .poison(&format!("{id} is not what it should be in memory: {what}")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Poisons the database if the error leaves the content of the doublewrite file unknown: a failed sync, or a panic.
-    /// Other failures have no lasting effect.
-    fn poison_if_unknown(&self, error: DiskError) -> Error {
-        if error.is_sync_failure() || matches!(error, DiskError::Panicked { .. }) {
-            self.context.health.poison(&error.to_string())
-        } else {
-            error.into()
-        }
     }
 
     /// Runs `run` while no page is being written.

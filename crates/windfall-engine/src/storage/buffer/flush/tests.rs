@@ -7,7 +7,8 @@ use super::{
     *,
 };
 use crate::{
-    disk::Folder,
+    buffer::Durability,
+    disk::{FileName, Folder},
     mtr::Mtr,
     page::{PageOp, PageType},
     tablespace,
