@@ -2,12 +2,14 @@
 //!
 //! **Purpose.** The crate `windfall-lab` puts the buffer pools of older servers below the tree of this engine, and
 //! compares them with this engine's own. It names no other path of this crate (a house rule checks that), and takes
-//! everything else from `windfall-base`, `windfall-btree` and the API.
+//! everything else from `windfall-btree` and the API.
 //!
 //! | item | why the lab needs it |
 //! | --- | --- |
 //! | [`Log`], [`GroupWriter`], [`create_log`] | a classic pool writes the same redo log as the engine, so that logging is no difference between the servers that are compared |
-//! | [`Frames`] | a classic pool has its pages in the same memory, under the same latches, so that a page access is no difference either |
+//! | [`Frames`], [`Latch`], [`Version`] | a classic pool has its pages in the same memory, under the same latches, so that a page access is no difference either |
+//! | [`Health`] | a classic pool stops after a failure, as the log does that it writes |
+//! | [`pages_of`] | the pages of a word of an allocation map |
 //! | [`Engine`], [`Trees`], [`TemporaryTable`] | the engine as one of the servers: its DDL statements, and the trees of its tables, to which the lab writes without transactions |
 //! | [`BufferPool`] | the page store of these trees |
 //!
@@ -24,19 +26,21 @@ use crate::{
     engine,
     env::Env,
     error::Result,
-    health::Health,
     ids::{Lsn, PageNo, SpaceId},
     log::{Control, ControlFile, FlushLog, LogOptions},
     options::Options,
     page::Page,
     store::Tree,
-    sync::{Arc, latch::Latch},
+    sync::Arc,
     tablespace,
 };
 
 pub use crate::{
     buffer::BufferPool,
+    health::Health,
+    ids::pages_of,
     log::{GroupWriter, Log},
+    sync::latch::{Latch, Version},
 };
 
 /// Creates a log of this size, in bytes, for pages of `page_size` bytes, on a disk without files. Nothing recovers it.

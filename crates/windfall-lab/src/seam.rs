@@ -7,8 +7,7 @@
 
 use std::{path, sync::Arc};
 
-use windfall::FlushLog;
-use windfall_base::error::Result;
+use windfall::{FlushLog, error::Result};
 use windfall_btree::page::EntryHeader;
 use windfall_engine::lab::BufferPool;
 

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall_base::{
+use windfall::{
     disk::{Disk, FileName},
     env::RealEnv,
     ids::SpaceId,

@@ -24,7 +24,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use windfall_base::error::{Result, UsageError};
+use windfall::error::{Result, UsageError};
 use windfall_measure::Latency;
 pub use windfall_measure::Scale;
 

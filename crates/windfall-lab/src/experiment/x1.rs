@@ -17,8 +17,7 @@
 use std::{path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use windfall::FlushLog;
-use windfall_base::error::Result;
+use windfall::{FlushLog, error::Result};
 
 use super::{Scale, ServerWork, Setting, start_and_run};
 use crate::{

@@ -8,8 +8,7 @@
 use std::{path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
-use windfall::FlushLog;
-use windfall_base::error::Result;
+use windfall::{FlushLog, error::Result};
 
 use super::{Scale, ServerWork, Setting, ns, pages_of_gb, start_and_run};
 use crate::{

@@ -12,8 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use windfall::FlushLog;
-use windfall_base::error::Result;
+use windfall::{FlushLog, error::Result};
 
 use super::{Scale, ServerWork, Setting, drop_by_threads, ns, start_and_run};
 use crate::{

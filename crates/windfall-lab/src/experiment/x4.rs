@@ -11,8 +11,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use windfall::FlushLog;
-use windfall_base::error::Result;
+use windfall::{FlushLog, error::Result};
 
 use super::{Scale, ServerWork, Setting, ns, pages_of_gb, start_and_run};
 use crate::{

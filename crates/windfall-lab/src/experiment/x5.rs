@@ -11,8 +11,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::{path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
-use windfall::FlushLog;
-use windfall_base::error::Result;
+use windfall::{FlushLog, error::Result};
 use windfall_measure::{Latency, median};
 
 use super::{Scale, ServerWork, Setting, drop_by_threads, ns, pages_of_gb, start_and_run};

@@ -8,8 +8,7 @@
 use std::{path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use windfall::FlushLog;
-use windfall_base::error::Result;
+use windfall::{FlushLog, error::Result};
 use windfall_measure::Random;
 
 use super::{Scale, ServerWork, Setting, start_and_run};

@@ -14,8 +14,10 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use windfall::FlushLog;
-use windfall_base::error::{Result, UsageError};
+use windfall::{
+    FlushLog,
+    error::{Result, UsageError},
+};
 
 use super::{ServerWork, Setting, ns, start_and_run};
 use crate::{

@@ -13,8 +13,7 @@
 //! entries, frames, and page latches. Latches stand for look-ups, because the engine reaches a page through its latch.
 //! Work in the catalog, which is a tree like the dictionary of the other servers, is left out, as theirs is.
 
-use windfall::DropReport;
-use windfall_base::sync::work::Work;
+use windfall::{DropReport, Work};
 
 use super::Steps;
 

@@ -22,7 +22,7 @@
 //! Source: the changelog of 5.6.13 (bug 69316), and "A 250x improvement to tablespace truncation in `MySQL` Server
 //! 8.0.23".
 
-use windfall_base::ids::{PageId, SpaceId};
+use windfall::ids::{PageId, SpaceId};
 
 use super::{DropPolicy, Steps};
 use crate::{

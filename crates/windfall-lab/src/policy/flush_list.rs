@@ -14,7 +14,7 @@
 //! Source: `buf_LRU_flush_or_remove_pages(id, BUF_REMOVE_FLUSH_NO_WRITE)`, as described in the article of June 2012;
 //! bugs 51325 and 64284.
 
-use windfall_base::ids::SpaceId;
+use windfall::ids::SpaceId;
 
 use super::{DropPolicy, Steps};
 use crate::pool::{ClassicPool, Era, Space};

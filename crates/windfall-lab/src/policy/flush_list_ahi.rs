@@ -12,7 +12,7 @@
 //!
 //! Source: bug 69316, `buf_LRU_drop_page_hash_for_tablespace`; fixed in 5.6.13.
 
-use windfall_base::ids::SpaceId;
+use windfall::ids::SpaceId;
 
 use super::{DropPolicy, Steps};
 use crate::pool::{ClassicPool, Era, Space};

@@ -14,7 +14,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use windfall_base::ids::SpaceId;
+use windfall::ids::SpaceId;
 
 use super::{DropPolicy, Steps, flush_list::FlushList};
 use crate::{

@@ -16,7 +16,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use windfall_base::ids::SpaceId;
+use windfall::ids::SpaceId;
 
 use super::{DropPolicy, Steps};
 use crate::{

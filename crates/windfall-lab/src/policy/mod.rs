@@ -34,7 +34,7 @@ use core::fmt::Debug;
 
 pub use steps::Steps;
 
-use windfall_base::ids::SpaceId;
+use windfall::ids::SpaceId;
 
 use self::{
     extent_ahi::ExtentAhi, flush_list::FlushList, flush_list_ahi::FlushListAhi, lazy_mark::LazyMark,

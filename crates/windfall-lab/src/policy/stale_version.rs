@@ -15,7 +15,7 @@
 //! left as it was. That a table without hashed pages is dropped without the scan is shown by measurements of 9.7, and
 //! bugs 107308 and 113312 describe the other case.
 
-use windfall_base::ids::SpaceId;
+use windfall::ids::SpaceId;
 
 use super::{DropPolicy, Steps};
 use crate::pool::{ClassicPool, Era, Space};

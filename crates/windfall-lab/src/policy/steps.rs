@@ -9,7 +9,7 @@ use core::{ops::AddAssign, sync::atomic::Ordering::Relaxed};
 use std::{thread, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use windfall_base::ids::{PageId, SpaceId};
+use windfall::ids::{PageId, SpaceId};
 
 use crate::{
     pool::{

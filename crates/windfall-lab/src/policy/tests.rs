@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall_base::{
+use windfall::{
     disk::{Disk as _, FileName},
     error::Error,
     ids::{PageNo, SpaceId},

@@ -16,7 +16,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use windfall_base::{
+use windfall::{
     disk::{Disk as _, FileName},
     env::RealEnv,
     error::{Error, Result},

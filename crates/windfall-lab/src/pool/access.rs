@@ -10,16 +10,16 @@
 use core::{cell::Cell, sync::atomic::Ordering::Relaxed};
 use std::thread;
 
-use windfall_base::{
+use windfall::{
     disk::FileName,
     error::{CorruptError, Result},
     ids::{PageId, PageNo},
-    sync::latch::{Latch, Version},
 };
 use windfall_btree::{
     page::{self, Access, Node, Page},
     tree::store,
 };
+use windfall_engine::lab::{Latch, Version};
 
 use super::{
     ClassicPool, Handle,

@@ -11,7 +11,7 @@
 use core::time::Duration;
 use std::{collections::BTreeSet, sync::Arc};
 
-use windfall_base::{
+use windfall::{
     disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
     env::{Env, Next, Worker, WorkerClass},
     error::Result,

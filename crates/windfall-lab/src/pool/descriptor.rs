@@ -12,7 +12,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use windfall_base::ids::{Lsn, PageId, PageNo, SpaceId};
+use windfall::ids::{Lsn, PageId, PageNo, SpaceId};
 
 /// The page has changes that are not in its file.
 pub const DIRTY: u32 = 1;

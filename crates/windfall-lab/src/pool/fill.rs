@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use windfall_base::{
+use windfall::{
     error::{Result, UsageError},
     ids::{Lsn, PageId, PageNo, SpaceId},
 };

@@ -11,7 +11,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use rustc_hash::FxHashMap;
-use windfall_base::ids::{PageNo, SpaceId};
+use windfall::ids::{PageNo, SpaceId};
 use windfall_btree::{
     page::{Node, Page},
     tree::hash::hash_of,

@@ -8,7 +8,7 @@
 
 use core::ops::Range;
 
-use windfall_base::ids::PageId;
+use windfall::ids::PageId;
 
 use super::{
     descriptor::Descriptor,

@@ -12,7 +12,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use windfall_base::ids::Lsn;
+use windfall::ids::Lsn;
 
 use super::descriptor::{Descriptor, Link, OLD};
 

@@ -54,19 +54,18 @@ pub use mtr::Mtr;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 pub use space::{Handle, Space};
-use windfall_base::{
+use windfall::{
+    Event,
     disk::Disk,
     env::Env,
     error::Result,
-    health::Health,
     ids::{PageId, PageNo, SpaceId},
-    sync::Event,
 };
 use windfall_btree::{
     page::{Access, Page},
     tree::store::{HashIndex as Hints, PageStore},
 };
-use windfall_engine::lab::{self, Frames, Log};
+use windfall_engine::lab::{self, Frames, Health, Log};
 
 use crate::watch::Report;
 

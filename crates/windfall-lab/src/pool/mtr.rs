@@ -7,7 +7,7 @@
 //! before that. The keys of a hashed page and their entries in the hash index change together, under the page's latch.
 
 use smallvec::SmallVec;
-use windfall_base::{
+use windfall::{
     error::Result,
     ids::{Lsn, PageNo},
 };

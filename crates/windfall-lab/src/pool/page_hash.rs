@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** A bucket is read and changed under its lock, which the caller holds.
 
-use windfall_base::ids::PageId;
+use windfall::ids::PageId;
 
 use super::descriptor::{Descriptor, Link};
 
@@ -65,7 +65,7 @@ impl PageHash {
 
 #[cfg(test)]
 mod tests {
-    use windfall_base::ids::{PageNo, SpaceId};
+    use windfall::ids::{PageNo, SpaceId};
 
     use super::*;
 

@@ -9,7 +9,7 @@
 
 use core::{sync::atomic::Ordering::Relaxed, time::Duration};
 
-use windfall_base::{error::Result, ids::PageId};
+use windfall::{error::Result, ids::PageId};
 
 use super::{
     ClassicPool,

@@ -19,7 +19,7 @@ use core::{
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use windfall_base::{
+use windfall::{
     error::{Error, Owner, Result, UsageError},
     ids::{PageId, PageNo, SpaceId},
 };
@@ -156,7 +156,7 @@ impl Space {
             let page = move |page: PageNo| PageNo(number * TREE_PAGES + page.0);
             extents
                 .into_iter()
-                .map(move |(at, bits)| windfall_base::ids::pages_of(at, bits).map(page).collect())
+                .map(move |(at, bits)| windfall_engine::lab::pages_of(at, bits).map(page).collect())
         };
         (0..).zip(trees.iter()).flat_map(|(number, (_, pages))| of(number, pages)).collect()
     }

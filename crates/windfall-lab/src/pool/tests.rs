@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use windfall_base::env::RealEnv;
+use windfall::env::RealEnv;
 
 use super::{Era, PoolOptions};
 use crate::testing::{check_pool, get, new_space, pool, put, random, remove, tree};

@@ -14,8 +14,8 @@ use core::{
 };
 use std::{collections::BTreeMap, sync::Arc, thread, time::Instant};
 
-use windfall::FlushLog;
-use windfall_base::{
+use windfall::{
+    FlushLog,
     disk::{Disk, FileName, Folder, RealDisk, RealDiskOptions},
     env::{RealEnv, Worker},
     error::Result,
@@ -150,7 +150,7 @@ impl Server for Classic {
         let env = Arc::new(RealEnv::default());
         let context = Context::new(disk, env.clone(), PAGE_SIZE, start.log)?;
         let policy = policy::of(start.system.policy).ok_or_else(|| {
-            windfall_base::error::UsageError::Other(format!("{} has no classic pool", start.system).into())
+            windfall::error::UsageError::Other(format!("{} has no classic pool", start.system).into())
         })?;
         let options = PoolOptions {
             era: policy.era(),

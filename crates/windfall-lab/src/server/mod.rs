@@ -17,8 +17,7 @@ mod tests;
 use core::time::Duration;
 use std::{path::Path, sync::Arc};
 
-use windfall::FlushLog;
-use windfall_base::{error::Result, ids::Lsn};
+use windfall::{FlushLog, error::Result, ids::Lsn};
 use windfall_btree::tree::{Tree, store::PageStore};
 use windfall_engine::lab::Log;
 

@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use parking_lot::Mutex;
-use windfall::{DropReport, FlushLog, Options};
-use windfall_base::{
+use windfall::{
+    DropReport, FlushLog, Options,
     disk::{Disk, FileName, RealDisk, RealDiskOptions},
     env::RealEnv,
     error::Result,

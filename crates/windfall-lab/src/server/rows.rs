@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** Entries carry no transaction id: every reader sees them.
 
-use windfall_base::{error::Result, ids::Lsn};
+use windfall::{error::Result, ids::Lsn};
 use windfall_btree::{
     page::EntryHeader,
     tree::{

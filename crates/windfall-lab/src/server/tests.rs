@@ -8,8 +8,7 @@
 use std::{path::Path, time::Duration};
 
 use tempfile::TempDir;
-use windfall::FlushLog;
-use windfall_base::error::Error;
+use windfall::{FlushLog, error::Error};
 
 use super::{Dropped, PAGE_SIZE, Server, Start, Table, classic::Classic, product::Product, rows};
 use crate::{

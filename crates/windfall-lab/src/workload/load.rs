@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall_base::error::{Result, UsageError};
+use windfall::error::{Result, UsageError};
 use windfall_measure::{GRAPH_INTERVAL, Latency, Random, Timeline};
 
 use crate::{
@@ -529,7 +529,7 @@ mod tests {
         let server = server(&folder);
         let plan = Plan::every(2, Duration::from_mins(10), Duration::from_mins(1), 1);
         let failing = |_: &mut Random, _: &mut Recorder<'_>| {
-            Err(windfall_base::error::Error::from(UsageError::Other("a client fails".into())))
+            Err(windfall::error::Error::from(UsageError::Other("a client fails".into())))
         };
         let error = run(&server, &plan, &failing, &mut |_, _| Ok(None)).unwrap_err();
         assert!(error.to_string().contains("a client fails"), "{error}");

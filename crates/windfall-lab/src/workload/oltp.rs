@@ -9,7 +9,7 @@
 use std::{hint::black_box, sync::Arc};
 
 use parking_lot::Mutex;
-use windfall_base::{error::Result, ids::Lsn};
+use windfall::{error::Result, ids::Lsn};
 use windfall_btree::tree::{Seek, Tree, store::PageStore};
 use windfall_measure::{Random, sbtest};
 

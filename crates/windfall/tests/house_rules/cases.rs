@@ -281,10 +281,9 @@ fn the_lab_names_its_module_of_the_engine_only() {
         rules::lab_boundary(path, text).into_iter().map(|(line, _)| line).collect()
     };
     let own = "use windfall_engine::lab::{self, Log};\nuse windfall_btree::page::Page;\n";
-    let others =
-        "use windfall_engine::log::Log;\nuse windfall_engine as engine;\nuse windfall_engine::{lab, log};\n";
+    let others = "use windfall_engine::log::Log;\nuse windfall_engine as engine;\nuse windfall_engine::{lab, log};\nuse windfall_base::Error;\n";
     assert_eq!(found("crates/windfall-lab/src/pool/mod.rs", own), []);
-    assert_eq!(found("crates/windfall-lab/src/pool/mod.rs", others), [1, 2, 3]);
+    assert_eq!(found("crates/windfall-lab/src/pool/mod.rs", others), [1, 2, 3, 4]);
     assert_eq!(found("crates/windfall/src/lib.rs", others), []);
 }
 

@@ -143,15 +143,21 @@ pub(crate) fn lab(path: &str, text: &str) -> Found {
     in_manifest(path, text, asks, "asks for the lab, which is for the command alone, and may be left out")
 }
 
-/// Checks that the lab names no path of the engine but the module that was made for it.
+/// Checks that the lab names no path of the engine but the module that was made for it, and takes what the base has
+/// from the API.
 pub(crate) fn lab_boundary(path: &str, text: &str) -> Found {
     if !path.starts_with("crates/windfall-lab/src/") {
         return Vec::new();
     }
-    let is_other = |line: &str| line.split("windfall_engine").skip(1).any(|rest| !rest.starts_with("::lab"));
+    let is_other = |line: &str| {
+        line.contains("windfall_base")
+            || line.split("windfall_engine").skip(1).any(|rest| !rest.starts_with("::lab"))
+    };
     let lines = text.lines().enumerate().filter(|(_, line)| is_other(line));
     lines
-        .map(|(n, _)| (n + 1, "the lab uses `windfall_engine::lab`, and no other path of the engine".into()))
+        .map(|(n, _)| {
+            (n + 1, "the lab uses the API and `windfall_engine::lab`, and no other path of the engine".into())
+        })
         .collect()
 }
 
