@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 
 use super::{
     manager::{Transactions, notes_most},
-    state::{Savepoint, Suspended},
+    state::{RollbackLog, Savepoint, Suspended},
 };
 use crate::{
     buffer::Durability,
@@ -95,13 +95,13 @@ impl<'e> Trx<'e> {
     /// Resumes a suspended transaction.
     pub fn resume(transactions: &'e Transactions, mut state: Suspended) -> Self {
         let bytes = core::mem::take(&mut state.reserved_bytes);
+        let needed = state.rollback_log.within(bytes);
         debug_assert!(
-            bytes <= state.rollback_log_bytes,
+            needed.is_none_or(|needed| needed == bytes),
             "more log stays reserved for transaction {:?} than its rollback needs",
             state.id()
         );
-        let rollback_space =
-            if state.rollback_log_bytes <= bytes { RollbackSpace::Ahead } else { RollbackSpace::PerRecord };
+        let rollback_space = if needed.is_some() { RollbackSpace::Ahead } else { RollbackSpace::PerRecord };
         let reservation = (bytes > 0).then(|| transactions.log().attach_bytes(bytes));
         let (rules, waited_for) = (Rules::default(), SmallVec::new());
         Self {
@@ -124,7 +124,7 @@ impl<'e> Trx<'e> {
         self.disarmed = true;
         let mut state = core::mem::take(&mut self.state);
         let most = self.transactions.log().size() / RESERVATION_DIVISOR;
-        let kept = if state.rollback_log_bytes <= most { state.rollback_log_bytes } else { 0 };
+        let kept = state.rollback_log.within(most).unwrap_or(0);
         state.reserved_bytes = self.reservation.take().map_or(0, |reservation| reservation.leave(kept));
         state
     }
@@ -352,16 +352,17 @@ impl<'e> Trx<'e> {
         }
         *last = Some(pos);
         if tail.durability() == Durability::Logged {
-            let end = if self.state.rollback_log_bytes == 0 { LOG_BYTES_OF_END } else { 0 };
-            self.state.rollback_log_bytes +=
-                end + LOG_BYTES_OF_END + LOG_BYTES_PER_ENTRY * (1 + entries as u64) + record.len() as u64;
+            let end = if self.state.rollback_log == RollbackLog::Bytes(0) { LOG_BYTES_OF_END } else { 0 };
+            self.state.rollback_log.add(
+                end + LOG_BYTES_OF_END + LOG_BYTES_PER_ENTRY * (1 + entries as u64) + record.len() as u64,
+            );
         }
         self.state.records += 1;
     }
 
     /// Adds to the log that the rollback needs; the caller has reserved it.
     pub(in crate::txn) fn extend_rollback_space(&mut self, bytes: u64) {
-        self.state.rollback_log_bytes += bytes;
+        self.state.rollback_log.add(bytes);
     }
 
     /// Returns its logged stream and the last record there, if it has written one.

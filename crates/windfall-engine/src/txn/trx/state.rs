@@ -17,6 +17,38 @@ use crate::{
     },
 };
 
+/// The log that the full rollback of a transaction needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RollbackLog {
+    /// At most this many bytes.
+    Bytes(u64),
+    /// Recovery has found the transaction and has not read its records.
+    Unknown,
+}
+
+impl Default for RollbackLog {
+    fn default() -> Self {
+        Self::Bytes(0)
+    }
+}
+
+impl RollbackLog {
+    /// Returns the bytes, if they are known and at most this many.
+    pub(super) fn within(self, most: u64) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes).filter(|bytes| *bytes <= most),
+            Self::Unknown => None,
+        }
+    }
+
+    /// Adds the need of further changes, or of a prepare.
+    pub(super) fn add(&mut self, more: u64) {
+        if let Self::Bytes(bytes) = self {
+            *bytes += more;
+        }
+    }
+}
+
 /// A transaction between two calls: the state that is needed to continue it or to roll it back.
 #[derive(Debug, Default)]
 pub struct Suspended {
@@ -32,8 +64,8 @@ pub struct Suspended {
     pub(super) rolled_back: u64,
     /// The beginning of its current call or statement.
     pub(super) call: CallStart,
-    /// The log that its full rollback needs, in bytes.
-    pub(super) rollback_log_bytes: u64,
+    /// The log that its full rollback needs.
+    pub(super) rollback_log: RollbackLog,
     /// The part of that which stays reserved, in bytes.
     pub(super) reserved_bytes: u64,
     /// The tables that it has changed, by their clustered trees, except temporary ones.
@@ -57,7 +89,7 @@ impl Suspended {
         let logged = last.map(|pos| (stream_of(pos), last));
         let ending = active.ending(id).expect("an unfinished transaction is active");
         let (identity, touched) = (Some((id, ending)), touched.into_iter().collect());
-        Self { identity, logged, rollback_log_bytes: u64::MAX, touched, prepared, ..Self::default() }
+        Self { identity, logged, rollback_log: RollbackLog::Unknown, touched, prepared, ..Self::default() }
     }
 
     /// Returns the tables that it has changed, by their clustered trees, except temporary ones.
