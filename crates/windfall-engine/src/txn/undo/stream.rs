@@ -334,9 +334,15 @@ impl Stream {
     }
 
     fn damaged(&self, at: u64, what: &str) -> Error {
-        let what = format!("undo stream {} at byte {at}: {what}", self.number).into();
-        let space = self.space(at / self.slice_bytes()).map_or(SpaceId::NONE, |space| space.id());
-        CorruptError::Structure { owner: Owner::Unknown, space, what }.into()
+        let what = format!("undo stream {} at byte {at}: {what}", self.number);
+        match self.space(at / self.slice_bytes()) {
+            Some(space) => {
+                let (owner, space) = (Owner::Unknown, space.id());
+                CorruptError::Structure { owner, space, what: what.into() }.into()
+            }
+            // The system tree has the records of the slices.
+            None => self.context.system.damaged(&what),
+        }
     }
 
     /// Returns the slice, the page, and the offset in the page's bytes.
