@@ -19,7 +19,7 @@ use super::{
     space::Space,
 };
 use crate::{
-    ids::{PageNo, SpaceId},
+    ids::{PageId, PageNo, SpaceId},
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
@@ -39,7 +39,7 @@ impl BufferPool {
         self.context.env.at_yield_points(Box::new(check));
     }
 
-    /// Checks the free list, the mapping of pages to frames, and the dirty sets.
+    /// Checks the free list, the mapping of pages to frames in both directions, and the dirty sets.
     ///
     /// # Panics
     /// An invariant is violated.
@@ -57,8 +57,29 @@ impl BufferPool {
             self.check_frame(no, &spaces);
         }
         for space in spaces.values() {
+            self.check_page_table(space);
             self.check_dirty_set(space);
         }
+    }
+
+    /// Checks that each entry of a page table names a frame that holds the page, and that all entries are counted.
+    fn check_page_table(&self, space: &Space) {
+        let (used, mut entries) = (self.used.load(Relaxed), 0);
+        space.pages.check_invariants(space.is_dropped(), |page, no| {
+            entries += 1;
+            let id = PageId { space: space.id(), page };
+            assert!(no.0 < used, "the page table names {no:?} for {id}, which was never used");
+            let frame = self.arena.frame(no);
+            let (Some(version), tag) = (frame.latch.version(), frame.tag()) else { return };
+            let is_changing = !frame.latch.is(version);
+            assert!(tag == id || is_changing, "the page table names {no:?} for {id}, and it holds {tag}");
+        });
+        let resident = space.resident();
+        assert!(
+            entries == resident || space.is_dropped(),
+            "{entries} pages of tablespace {} are resident, and {resident} are counted",
+            space.id()
+        );
     }
 
     /// Checks that the page of a frame is one of a known tablespace. If that is live, its page table must name the
@@ -174,6 +195,35 @@ mod tests {
         let space = Arc::new(Space::new(SpaceId(30), Durability::Logged));
         pool.directory.slot_of(&space).unwrap();
         space.dirty.lock().insert(PageNo(1), Lsn(10));
+        pool.check_invariants();
+    }
+
+    /// Returns a pool with a tablespace, and a frame that is latched and holds a page of it.
+    fn with_a_page() -> (Arc<BufferPool>, Arc<Space>, FrameNo) {
+        let (_disk, pool) = new_pool(64);
+        let space = Arc::new(Space::new(SpaceId(30), Durability::Logged));
+        let page = pool.latch_for_format(&space, PageNo(100)).unwrap();
+        let no = space.pages.get(PageNo(100)).unwrap();
+        pool.check_invariants();
+        drop(page);
+        pool.check_invariants();
+        (pool, space, no)
+    }
+
+    #[test]
+    #[should_panic(expected = "for page 101 of tablespace 30, and it holds page 100 of tablespace 30")]
+    fn an_entry_for_a_frame_with_another_page_is_found() {
+        let (pool, space, no) = with_a_page();
+        let guard = &crossbeam_epoch::pin();
+        space.pages.insert(PageNo(101), no, &pool.reclaimer.empty_chunks, guard).unwrap();
+        pool.check_invariants();
+    }
+
+    #[test]
+    #[should_panic(expected = "1 pages of tablespace 30 are resident, and 2 are counted")]
+    fn a_wrong_count_of_resident_pages_is_found() {
+        let (pool, space, _) = with_a_page();
+        space.page_entered();
         pool.check_invariants();
     }
 

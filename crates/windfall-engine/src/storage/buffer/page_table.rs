@@ -12,7 +12,8 @@
 //! frees none. The background worker frees them, and an eviction frees two when more than 1024 are queued (2 MiB).
 //! Chunks that arrive when the pool is gone are freed with the last of them. A chunk increments its count of entries
 //! *before* an entry is set and decrements it after the entry is cleared. The count of a chunk that was given up is
-//! `DEAD`, and no page is entered into it any more. This module is one of the few places with `unsafe`.
+//! `DEAD`, and no page is entered into it any more (checked by buffer/page_table.rs::check_below). This module is one
+//! of the few places with `unsafe`.
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared};
 use crossbeam_queue::SegQueue;
@@ -374,6 +375,69 @@ impl PageTable {
     }
 }
 
+#[cfg(any(test, feature = "testing"))]
+impl PageTable {
+    /// Checks that every node is at its place, and that each chunk counts its entries. A drain leaves the counts as
+    /// they are, so in a detached table they may be too high. Passes all entries to `see`, in the order of their pages.
+    ///
+    /// # Panics
+    /// An invariant is violated.
+    pub(super) fn check_invariants(&self, is_detached: bool, mut see: impl FnMut(PageNo, FrameNo)) {
+        let small = self.small.get().map_or(&[][..], |small| &small[..]);
+        for (n, entry) in (0..).zip(self.inline.iter().chain(small)) {
+            if let Some(frame) = decode(entry.load(Acquire)) {
+                see(PageNo(n), frame);
+            }
+        }
+        let guard = &crossbeam_epoch::pin();
+        check_below(self.root.load(Acquire, guard), None, 0, is_detached, guard, &mut see);
+    }
+}
+
+/// Checks the nodes from this one on. `above` is the level of its parent, and `first` is the first page below it.
+#[cfg(any(test, feature = "testing"))]
+fn check_below(
+    node: Shared<'_, Node>,
+    above: Option<u32>,
+    first: u64,
+    is_detached: bool,
+    guard: &Guard,
+    see: &mut dyn FnMut(PageNo, FrameNo),
+) {
+    // SAFETY: as in `find`.
+    match unsafe { node.as_ref() } {
+        None => {}
+        Some(Node::Inner(inner)) => {
+            let is_in_place = above.is_none_or(|above| above == inner.level + 1);
+            assert!(is_in_place, "an inner node of level {} is below one of level {above:?}", inner.level);
+            let span = 1 << (CHUNK_BITS * (inner.level + 1));
+            for (n, child) in (0..).zip(&inner.children) {
+                let child = child.load(Acquire, guard);
+                check_below(child, Some(inner.level), first + n * span, is_detached, guard, see);
+            }
+        }
+        Some(Node::Leaf(leaf)) => {
+            assert!(above == Some(0), "the chunk of page {first} is below an inner node of level {above:?}");
+            let mut set = 0;
+            for (page, entry) in (first..).zip(&leaf.entries) {
+                let Some(frame) = decode(entry.load(Acquire)) else { continue };
+                assert!(
+                    page >= (INLINE + SMALL) as u64,
+                    "page {page} has an entry in a chunk, and one outside"
+                );
+                set += 1;
+                see(PageNo(u32::try_from(page).expect("a page number has 32 bits")), frame);
+            }
+            let count = leaf.count.load(Acquire);
+            assert!(count != DEAD, "the chunk of page {first} was given up and is in the table");
+            assert!(
+                count == set || is_detached && count > set,
+                "the chunk of page {first} has {set} entries and counts {count}"
+            );
+        }
+    }
+}
+
 impl PageTable {
     /// Frees some chunks of a table that no other thread can reach any more, whatever is in them. Returns whether there
     /// are more.
@@ -436,6 +500,46 @@ mod tests {
         fn take(&self, page: PageNo, frame: FrameNo, guard: &Guard) -> bool {
             self.remove(page, frame, &Arc::default(), guard)
         }
+    }
+
+    /// Returns a table with a page outside of chunks and one in a chunk, and that chunk.
+    fn with_a_chunk(guard: &Guard) -> (PageTable, &Leaf) {
+        let table = PageTable::default();
+        table.put(PageNo(3), FrameNo(7), guard).unwrap();
+        table.put(PageNo(600), FrameNo(8), guard).unwrap();
+        let leaf: *const Leaf = table.find(PageNo(600), guard).unwrap();
+        // SAFETY: the chunk does not move with the table, and the guard keeps it.
+        (table, unsafe { &*leaf })
+    }
+
+    #[test]
+    fn the_check_sees_each_entry_once() {
+        let guard = &crossbeam_epoch::pin();
+        let (table, _) = with_a_chunk(guard);
+        table.put(PageNo(u32::MAX), FrameNo(9), guard).unwrap();
+        let mut seen = Vec::new();
+        table.check_invariants(false, |page, frame| seen.push((page.0, frame.0)));
+        assert_eq!(seen, [(3, 7), (600, 8), (u32::MAX, 9)]);
+        table.drain(PageNo(0), usize::MAX, guard, |_, _| true);
+        table.check_invariants(true, |page, _| panic!("{page:?} was removed"));
+    }
+
+    #[test]
+    #[should_panic(expected = "has 1 entries and counts 2")]
+    fn a_wrong_count_of_a_chunk_is_found() {
+        let guard = &crossbeam_epoch::pin();
+        let (table, leaf) = with_a_chunk(guard);
+        leaf.count.fetch_add(1, AcqRel);
+        table.check_invariants(false, |_, _| {});
+    }
+
+    #[test]
+    #[should_panic(expected = "was given up and is in the table")]
+    fn a_dead_chunk_in_the_table_is_found() {
+        let guard = &crossbeam_epoch::pin();
+        let (table, leaf) = with_a_chunk(guard);
+        leaf.count.store(DEAD, SeqCst);
+        table.check_invariants(false, |_, _| {});
     }
 
     #[test]
