@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Counters of lock conflicts and of the time that transactions wait.
 //!
-//! **Invariants.** All except `held` and `waiting` only grow.
+//! **Invariants.** All except `held` and `waiting` only grow. No more waits have ended than have begun (checked by
+//! locks/table.rs::end_wait), and none was longer than all together.
 
 use core::time::Duration;
 
@@ -36,6 +37,7 @@ impl LockMetrics {
     pub(super) fn waited(&mut self, time: Duration) {
         self.wait_time += time;
         self.longest_wait = self.longest_wait.max(time);
+        debug_assert!(self.longest_wait <= self.wait_time, "one wait was longer than all waits together");
         let micros = time.as_micros();
         let class = (u128::BITS - micros.leading_zeros()) as usize;
         self.wait_classes[class.min(WAIT_CLASSES - 1)] += 1;

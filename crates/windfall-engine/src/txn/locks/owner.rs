@@ -127,6 +127,11 @@ impl LockOwner {
         if self.forgotten.load(SeqCst) < up_to {
             self.forgotten.store(up_to, SeqCst);
         }
+        #[cfg(not(feature = "model"))]
+        debug_assert!(
+            self.forgotten.load(SeqCst) >= up_to,
+            "an interrupt from before the call ends a wait of it"
+        );
     }
 
     /// Returns whether the next wait ends before it begins.
@@ -264,6 +269,10 @@ impl LockOwners {
         );
         self.end_wait(trx, Ok(()));
         if let Some(owner) = self.all.get_mut(&trx) {
+            debug_assert!(
+                !owner.lock_owner.has_ended(),
+                "a lock is granted to transaction {trx}, which has ended"
+            );
             owner.spaces.insert(space);
         }
     }

@@ -128,7 +128,9 @@ impl Queue {
     /// Releases the lock. Returns whether it was held.
     pub(super) fn release(&mut self, trx: TrxId) -> bool {
         let found = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx);
-        found.map(|at| self.holders.remove(at)).is_ok()
+        let was_held = found.map(|at| self.holders.remove(at)).is_ok();
+        debug_assert!(self.held_by(trx).is_empty(), "a lock that was released is held by {trx}");
+        was_held
     }
 
     /// Downgrades the lock to this mode, if it is held in a stronger one. Returns whether it was.
@@ -137,6 +139,10 @@ impl Queue {
         let is_stronger = held.cover(mode) && held != mode.into();
         if is_stronger && let Ok(at) = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx) {
             self.holders[at].1 = mode.into();
+            debug_assert!(
+                !self.held_by(trx).cover(TableMode::Exclusive),
+                "a lock was downgraded and is exclusive"
+            );
         }
         is_stronger
     }

@@ -165,6 +165,10 @@ impl Space {
         });
         if queue.is_empty() {
             let key = key.clone();
+            debug_assert!(
+                self.held.values().all(|rows| !rows.contains(&key)),
+                "a row without a holder is in the list of one"
+            );
             self.rows.remove(&key);
         }
     }
@@ -229,7 +233,14 @@ impl Space {
     /// Locks a range for a transaction.
     pub(super) fn lock_range(&mut self, me: &Arc<LockOwner>, range: KeyRange, owners: &mut LockOwners) {
         owners.enter(me).spaces.insert(self.id);
-        self.ranges.entry(me.id()).or_default().lock(range);
+        let ranges = self.ranges.entry(me.id()).or_default();
+        let before = ranges.len();
+        ranges.lock(range);
+        debug_assert!(
+            (1..=before + 1).contains(&ranges.len()),
+            "a range was locked, and {before} ranges have become {}",
+            ranges.len()
+        );
     }
 
     /// Returns the mode in which a transaction holds a row, if it does.

@@ -130,6 +130,14 @@ impl LockTable {
             self.stop(me.id(), LockError::TimedOut { blockers, waited });
         }
         debug_assert!(self.owners.wait_of(me.id()).is_none(), "a wait that has ended is still in the table");
+        debug_assert!(
+            cfg!(feature = "model") || me.is_settled(),
+            "a wait has ended, and its outcome is not known"
+        );
+        debug_assert!(
+            self.metrics.wait_classes.iter().sum::<u64>() <= self.metrics.waits,
+            "more waits have ended than have begun"
+        );
         let owner = self.owners.get_mut(me.id());
         owner.and_then(|owner| owner.outcome.take()).expect("a wait has an outcome")
     }
@@ -169,6 +177,10 @@ impl LockTable {
     pub(super) fn stop(&mut self, trx: TrxId, error: LockError) -> bool {
         let Some(wait) = self.owners.get_mut(trx).and_then(|owner| owner.wait.take()) else { return false };
         self.in_space(wait.wanted.space(), |space, owners| space.leave(trx, &wait, owners));
+        debug_assert!(
+            self.owners.get(trx).is_some_and(|owner| owner.outcome.is_none()),
+            "a wait that is stopped has an outcome already"
+        );
         self.owners.end_wait(trx, Err(error));
         true
     }
@@ -238,6 +250,11 @@ impl LockTable {
     /// Releases the lock on one row, or downgrades it to this mode.
     pub(super) fn downgrade_row(&mut self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
         self.in_space(row.space, |space, owners| space.downgrade_row(me.id(), &row.key, to, owners));
+        debug_assert!(
+            self.held_mode(me, row) <= to,
+            "transaction {} has downgraded {row}, and holds it in a stronger mode",
+            me.id()
+        );
     }
 
     /// Releases at most `rows` row locks of a transaction, and the locks that go with them. Returns whether it has none
@@ -254,6 +271,10 @@ impl LockTable {
             }
         }
         self.owners.remove(trx);
+        debug_assert!(
+            self.spaces.values().all(|space| space.held_by(trx) == 0),
+            "transaction {trx} has ended and holds locks"
+        );
         true
     }
 

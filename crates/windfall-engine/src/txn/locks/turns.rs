@@ -4,11 +4,13 @@
 //! for the transactions that use it. If it stayed in the queue all the time, all later requests would wait for the
 //! longest of these transactions. So it blocks later requests for a short interval (a *turn*), and then yields.
 //!
-//! **Invariants.** It is one wait, which is listed, interrupted and timed out like any other. During a turn later
-//! requests wait for it. The first turn is short; later ones are longer, up to a bound. Between two turns later
-//! requests overtake it, until the transactions that it has waited for in the last turn have ended. So waiting for a
-//! transaction that runs for hours does not block others. The lock is granted whenever the table is free. If a turn
-//! closes a cycle, the statement is the victim, because it is the lightest, and starts again.
+//! **Invariants.** It is one wait, which is listed, interrupted and timed out like any other. Its owner has no other
+//! lock. During a turn later requests wait for it. The first turn is short; later ones are longer, up to a bound.
+//! Between two turns later requests overtake it, until the transactions that it has waited for in the last turn have
+//! ended. So waiting for a transaction that runs for hours does not block others (test:
+//! a_yielding_request_blocks_no_other). The lock is granted whenever the table is free (test:
+//! a_wait_in_turns_is_served_although_others_wait_for_nothing). If a turn closes a cycle, the statement is the victim,
+//! because it is the lightest, and starts again (test: a_wait_in_turns_that_is_a_deadlock_victim_starts_again).
 
 use core::time::Duration;
 
@@ -69,6 +71,11 @@ impl LockManager {
         longest: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
+        debug_assert!(
+            self.table.lock().weight(me.id()) == 0,
+            "statement {} has locks and waits in turns: it may not be the lightest of a deadlock",
+            me.id()
+        );
         let wanted = LockRequest::Table(space, TableMode::Shared);
         let taken = self.step(|table| table.take(me, &wanted));
         if taken.is_ok() || at_most.is_zero() {
@@ -86,7 +93,13 @@ impl LockManager {
             self.take_turns(me, began.saturating_add(at_most), &mut turn, longest, between)?;
             match waiting.end() {
                 Err(LockError::Deadlock(_)) => drop(between()?),
-                done => return done.map_err(Error::from),
+                done => {
+                    debug_assert!(
+                        done.is_err() || self.table.lock().weight(me.id()) == 1,
+                        "a wait in turns was granted, and its owner does not hold the one lock"
+                    );
+                    return done.map_err(Error::from);
+                }
             }
         }
     }
@@ -118,6 +131,7 @@ impl LockManager {
                 }
             }
             *turn = turn.saturating_mul(2);
+            debug_assert!(*turn > FIRST_TURN, "a turn is not longer than the first one");
             let before = self.step(|table| table.set_yielding(me.id(), true));
             loop {
                 if wait(TURN_STEP)? {
