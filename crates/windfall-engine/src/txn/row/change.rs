@@ -70,6 +70,7 @@ pub fn change<'e: 't, 't>(
     last: bool,
 ) -> Result<Option<Changed>, Stop> {
     let transactions = trx.transactions();
+    debug_assert!(trx.broken().is_none(), "a transaction goes on and could not roll back a part of it");
     if target.durability() == Durability::Logged && !transactions.undo_limit().has_room() {
         return Err(Stop::Blocked(Blocked::Undo));
     }
@@ -84,6 +85,10 @@ pub fn change<'e: 't, 't>(
     if let (Ok(Some(_)), false, Some(lock_owner)) = (&done, last, trx.lock_owner_if_any()) {
         lock_owner.add_weight(1);
     }
+    debug_assert!(
+        !matches!(done, Ok(None)) || !trx.has_changed_since(&start),
+        "a deletion has found no row and written undo"
+    );
     // If the rollback fails, the row is left partly changed.
     let partly_changed_by = if done.is_err() && trx.has_changed_since(&start) { trx.id() } else { None };
     if let Some(id) = partly_changed_by {
@@ -149,6 +154,10 @@ fn try_change<'e: 't, 't>(
         let before = is_live(header).then_some(&before[..]);
         let after = edit.indexed();
         plan::plan(trx, latch, target, key, before, after, &mut plan)?;
+        debug_assert!(
+            plan.planned.len() <= 2 * target.secondaries.len(),
+            "a change touches more than the old and the new entry of each index"
+        );
         if let Some(watch) = target.watch {
             watch(key, before, after);
         }

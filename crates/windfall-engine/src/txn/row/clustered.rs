@@ -79,6 +79,10 @@ impl<'t> ClusteredChange<'_, 't> {
         trx: &mut Trx<'e>,
         plan: &mut Plan<'_>,
     ) -> Result<Option<(EntryHeader, Option<Lsn>)>, Stop> {
+        debug_assert!(
+            self.mode.is_some() == self.new.is_some(),
+            "a write has a new value and a precondition, and a deletion has neither"
+        );
         loop {
             match self.attempt(trx, plan)? {
                 Attempt::Changed(version, end) => return Ok(Some((version, end))),
@@ -108,6 +112,7 @@ impl<'t> ClusteredChange<'_, 't> {
             }
             Obstacle::Unfit { live } => is_wanted(trx, target, key, self.mode, live),
             Obstacle::NoLog(bytes) => {
+                debug_assert!(!plan.has_log_for_splits, "log for page splits is reserved twice");
                 // Log segments are created without a latch, so that no other thread waits for it.
                 trx.reserve_log(bytes)?;
                 plan.has_log_for_splits = true;
@@ -166,6 +171,10 @@ impl<'t> ClusteredChange<'_, 't> {
         let version = EntryHeader::new(id, tail.position());
         write_version(new, version, &mut located, &mut mtr);
         trx.write_undo(&mut mtr, &mut tail, place, &record, tree.space().id(), plan.planned.len());
+        debug_assert!(
+            trx.previous(&tail) == Some(version.undo),
+            "an entry names another undo record than the one that made its version"
+        );
         if last && plan.planned.is_empty() {
             trx.append_trx_end(&mut mtr);
         }

@@ -96,6 +96,7 @@ impl<'v> Edit<'v> {
     /// Reads the first bytes of a source.
     pub(super) fn begin(&mut self) -> Result<()> {
         if let (Some((Value::Source { length, source }, _)), None) = (&mut self.value, &self.head) {
+            debug_assert!(self.chain.is_none(), "a source is read again after its rest was written");
             let mut head = vec![0; usize::try_from(*length).unwrap_or(INDEXED_BYTES).min(INDEXED_BYTES)];
             fill(*source, &mut head)?;
             self.head = Some(head);
@@ -107,7 +108,10 @@ impl<'v> Edit<'v> {
     pub(super) fn known(&self) -> Option<&[u8]> {
         match &self.value {
             Some((Value::Bytes(bytes), _)) => Some(bytes),
-            Some((Value::Source { .. }, _)) => self.head.as_deref(),
+            Some((Value::Source { .. }, _)) => {
+                debug_assert!(self.head.is_some(), "a source is used before its first bytes were read");
+                self.head.as_deref()
+            }
             None => None,
         }
     }

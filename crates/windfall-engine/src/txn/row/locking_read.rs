@@ -3,10 +3,11 @@
 //! **Purpose.** A row is read in its current version and stays so until the transaction has ended. Where the isolation
 //! level locks gaps, a row that is missing stays missing.
 //!
-//! **Invariants.** A row is read and locked under one key latch, so no call changes it in between. A range is locked
-//! before it is read, and an inserter checks for range locks under the latch of the leaf. So either it inserts before
-//! the reader latches the leaf, and then the reader finds an entry of an unfinished transaction and waits for it; or it
-//! finds the range lock.
+//! **Invariants.** A row is read and locked under one key latch, so no call changes it in between (by type). What is
+//! locked belongs to the transaction that reads, which is active. A range is locked before it is read, and an inserter
+//! checks for range locks under the latch of the leaf. So either it inserts before the reader latches the leaf, and
+//! then the reader finds an entry of an unfinished transaction and waits for it; or it finds the range lock (test:
+//! an_insert_sees_the_range_or_is_seen).
 
 use core::ops::Bound;
 
@@ -59,6 +60,10 @@ pub fn read_locked(
     if Some(header.trx) != trx.id() {
         lock_row(trx, tree, key, mode)?;
     }
+    debug_assert!(
+        trx.id().is_some_and(|id| transactions.active().is_active(id)),
+        "a row is locked for a transaction that has ended"
+    );
     Ok(!whole || value::resolve(tree, key, header, out)?)
 }
 
@@ -85,6 +90,10 @@ pub fn lock_range(trx: &mut Trx<'_>, tree: &Tree, lower: Bound<&[u8]>, upper: Bo
     if trx.rules.gaps {
         let lock_owner = trx.lock_owner()?;
         trx.transactions().lock_manager().lock_range(&lock_owner, tree.space().id(), lower, upper);
+        debug_assert!(
+            trx.id() == Some(lock_owner.id()),
+            "a range is locked for another transaction than the one that reads it"
+        );
     }
     Ok(())
 }

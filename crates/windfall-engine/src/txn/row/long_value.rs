@@ -47,7 +47,10 @@ pub(super) fn ensure_chain<'e: 't, 't>(
 ) -> Result<OverflowRef> {
     let space = target.clustered.space().id();
     match edit.chain {
-        Some((written, chain)) if written == space => return Ok(chain),
+        Some((written, chain)) if written == space => {
+            debug_assert!(chain.length == edit.length(), "a kept chain has another length than its value");
+            return Ok(chain);
+        }
         // A source that was read cannot be read again.
         Some(_) if edit.head.is_some() => return Err(Error::TableDropped(target.owner())),
         _ => {}
@@ -70,12 +73,17 @@ fn write_chain<'e: 't, 't>(
     trx.reserve(&mut tail, UndoRecord::OVERFLOW_LENGTH)?;
     let mut mtr = Mtr::begin(pool)?;
     let place = tail.prepare(&mut mtr, UndoRecord::OVERFLOW_LENGTH)?;
-    let mut writer = tree.begin_overflow(&mut mtr, tail.position().0)?;
+    let position = tail.position();
+    let mut writer = tree.begin_overflow(&mut mtr, position.0)?;
     let body = Body::Overflow { space: tree.space().id(), first: writer.first() };
     let previous = trx.previous(&tail);
     let mut record = Vec::with_capacity(UndoRecord::OVERFLOW_LENGTH);
     UndoRecord { trx: trx.writer_id(), previous, body }.encode(&mut record);
     trx.write_undo(&mut mtr, &mut tail, place, &record, target.clustered.space().id(), 0);
+    debug_assert!(
+        trx.previous(&tail) == Some(position),
+        "a chain has the stamp of another undo record than the one that names it"
+    );
     mtr.commit()?;
     drop(tail);
     // Between pieces the thread may have to wait for log space: it holds only the key latch of the row.

@@ -5,8 +5,8 @@
 //! the transaction ends. A call that is blocked by another transaction waits at a point where it holds nothing
 //! (`conflict`).
 //!
-//! **Invariants.** The functions here work for one running transaction and use all layers below; no layer below depends
-//! on them.
+//! **Invariants.** The functions here work for one running transaction (by type) and use all layers below; no layer
+//! below depends on them (test: the_workspace_keeps_the_house_rules).
 
 mod change;
 mod clustered;

@@ -2,8 +2,9 @@
 //!
 //! **Purpose.** Requests and checks of locks that do not wait: what would have to wait is returned as [`Stop`].
 //!
-//! **Invariants.** None of these functions waits for another transaction, so they may be called under key latches.
-//! [`may_write`] and [`check_gap`] neither read a page nor assign an id, and may be called under the latch of a leaf.
+//! **Invariants.** None of these functions waits for another transaction, so they may be called under key latches
+//! (checked by locks/mod.rs::acquire). What they lock is held when they return. [`may_write`] and [`check_gap`] neither
+//! read a page nor assign an id, and may be called under the latch of a leaf (by type).
 
 use core::ops::Bound;
 
@@ -42,20 +43,26 @@ pub(super) fn blocked_by(writer: TrxId, tree: &Tree, key: &[u8]) -> Stop {
 pub(super) fn lock_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
     let (lock_owner, row) = (trx.lock_owner()?, name_of(tree, key));
     trx.note_lock(&row, mode);
-    match trx.transactions().lock_manager().acquire(
-        &lock_owner,
-        LockRequest::Row(row.clone(), mode),
-        LockTimeout::NoWait,
-    ) {
+    let locks = trx.transactions().lock_manager();
+    match locks.acquire(&lock_owner, LockRequest::Row(row.clone(), mode), LockTimeout::NoWait) {
         Err(LockError::Busy(_)) => Err(Stop::Blocked(Blocked::Row(row, mode))),
-        taken => Ok(taken?),
+        taken => {
+            taken?;
+            debug_assert!(
+                locks.held_mode(&lock_owner, &row) >= Some(mode),
+                "{row} was locked, {mode}, and is held in a weaker mode"
+            );
+            Ok(())
+        }
     }
 }
 
 /// Locks the gap at a key that is missing, so that it stays missing.
 pub(super) fn lock_gap(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<()> {
     let (lock_owner, this) = (trx.lock_owner()?, Bound::Included(key));
-    trx.transactions().lock_manager().lock_range(&lock_owner, tree.space().id(), this, this);
+    let (locks, space) = (trx.transactions().lock_manager(), tree.space().id());
+    locks.lock_range(&lock_owner, space, this, this);
+    debug_assert!(!locks.may_insert(None, space, key), "a gap was locked, and others may insert there");
     Ok(())
 }
 

@@ -3,9 +3,9 @@
 //! **Purpose.** A secondary entry is a key without a value: the index key, then the row's clustered key, so that rows
 //! with equal index keys are adjacent, in the order of their clustered keys.
 //!
-//! **Invariants.** The order of entries is the order of index keys, then of clustered keys. The bytes of the index key
-//! are stored as they are, except that zero becomes `00 ff`; `00 00` ends the index key. So no encoded index key is a
-//! prefix of another one.
+//! **Invariants.** The order of entries is the order of index keys, then of clustered keys (test:
+//! entries_are_in_order_and_come_apart_again). The bytes of the index key are stored as they are, except that zero
+//! becomes `00 ff`; `00 00` ends the index key. So no encoded index key is a prefix of another one.
 
 const END: [u8; 2] = [0, 0];
 const ZERO: [u8; 2] = [0, 0xff];
@@ -27,6 +27,7 @@ fn prefix_with_room(index_key: &[u8], more: usize) -> Vec<u8> {
 /// Appends the escaped form without the terminator: a prefix of the entries of all index keys that begin with these
 /// bytes, except for a zero at their end.
 pub fn escape(index_key: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
     for byte in index_key {
         if *byte == 0 {
             out.extend_from_slice(&ZERO);
@@ -34,12 +35,20 @@ pub fn escape(index_key: &[u8], out: &mut Vec<u8>) {
             out.push(*byte);
         }
     }
+    debug_assert!(
+        !out[start..].windows(END.len()).any(|pair| pair == END),
+        "the escaped form of an index key contains its terminator"
+    );
 }
 
 /// Returns the key of a secondary entry.
 pub fn entry_key(index_key: &[u8], clustered_key: &[u8]) -> Vec<u8> {
     let mut out = prefix_with_room(index_key, clustered_key.len());
     out.extend_from_slice(clustered_key);
+    debug_assert!(
+        index_key_of(&out).len() + clustered_key.len() == out.len(),
+        "an entry does not come apart where its index key ends"
+    );
     out
 }
 

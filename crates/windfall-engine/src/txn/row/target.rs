@@ -3,7 +3,8 @@
 //! **Purpose.** Everything that a row change needs of its table: the trees, how index keys are made of a value, and
 //! which observer follows the changes.
 //!
-//! **Invariants.** The caller is inside the table's gate as long as it uses a target.
+//! **Invariants.** The caller is inside the table's gate as long as it uses a target (by type). The undo of a temporary
+//! table goes to the session's stream, and that of every other table to a logged one.
 
 use crate::{
     buffer::Durability,
@@ -57,6 +58,11 @@ impl core::fmt::Debug for RowTarget<'_> {
 
 impl RowTarget<'_> {
     pub(super) fn durability(&self) -> Durability {
+        debug_assert!(
+            self.temporary.is_some() == (self.clustered.space().durability() == Durability::Temporary),
+            "the undo of table {} is logged, and its rows are not, or the reverse",
+            self.name
+        );
         if self.temporary.is_some() { Durability::Temporary } else { Durability::Logged }
     }
 
