@@ -195,6 +195,10 @@ impl Active {
     /// Checks that a checkpoint can log all transactions that recovery has entered.
     pub(in crate::txn) fn opened(&self, most: usize) -> Result<()> {
         let table = self.table.lock();
+        debug_assert!(
+            table.names == table.running.values().map(ActiveEntry::log_of_name).sum::<usize>(),
+            "the bytes of names are those of the prepared transactions that recovery has entered"
+        );
         self.publish_oldest(&table, self.ids.next_trx());
         table.check_room(0, most)
     }
@@ -310,7 +314,9 @@ impl Active {
     pub(in crate::txn) fn lock_owner(&self, trx: TrxId, locks: &LockManager) -> Option<Arc<LockOwner>> {
         let mut table = self.table.lock();
         let running = table.running.get_mut(&trx)?;
-        Some(running.lock_owner.get_or_insert_with(|| locks.lock_owner(trx)).clone())
+        let lock_owner = running.lock_owner.get_or_insert_with(|| locks.lock_owner(trx)).clone();
+        debug_assert!(lock_owner.id() == trx, "transaction {trx} has the lock owner of another one");
+        Some(lock_owner)
     }
 
     /// Removes the lock owner of a transaction. A waiter for what it has changed creates a new one.
@@ -327,6 +333,10 @@ impl Active {
             {
                 let table = self.table.lock();
                 if let Some(number) = self.ids.try_trx() {
+                    debug_assert!(
+                        !table.running.contains_key(&number),
+                        "the number of a statement is the id of an active transaction"
+                    );
                     self.publish_oldest(&table, self.ids.next_trx());
                     return Ok(number);
                 }
@@ -413,11 +423,7 @@ impl Active {
     fn snapshot_of(&self, table: &ActiveTable) -> Snapshot {
         let high = self.ids.next_trx();
         let active: Vec<TrxId> = table.running.keys().copied().collect();
-        debug_assert!(
-            active.last().is_none_or(|last| *last < high),
-            "a transaction is active, and its id is still to be assigned"
-        );
-        Snapshot { low: active.first().copied().unwrap_or(high), high, active }
+        Snapshot::new(active, high)
     }
 
     /// Returns the number of ids assigned since the oldest read view was made; 0 without one.

@@ -3,7 +3,7 @@
 //! **Purpose.** Answers for each transaction whether it had ended when the snapshot was made.
 //!
 //! **Invariants.** All transactions below `low` had ended, none from `high` on had begun, and `active` has those
-//! between the two that had not ended, in order.
+//! between the two that had not ended, in order. `low` is the first of these, or `high`.
 
 use crate::ids::TrxId;
 
@@ -19,6 +19,19 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Returns the snapshot at which these transactions were active, in order, and `high` was the next id.
+    pub(super) fn new(active: Vec<TrxId>, high: TrxId) -> Self {
+        debug_assert!(
+            active.is_sorted_by(|a, b| a < b),
+            "the active transactions are not in order: {active:?}"
+        );
+        debug_assert!(
+            active.last().is_none_or(|last| *last < high),
+            "a transaction is active, and its id is still to be assigned"
+        );
+        Self { low: active.first().copied().unwrap_or(high), high, active }
+    }
+
     /// Returns whether this transaction and all before it had ended.
     pub fn covers_all_up_to(&self, trx: TrxId) -> bool {
         trx < self.low

@@ -3,10 +3,12 @@
 //! **Purpose.** Reads the value of an entry, which is in the entry or in overflow pages: as a whole, its first bytes,
 //! or piece by piece.
 //!
-//! **Invariants.** A value belongs to one version. If a chain is gone, the entry has usually changed since it was read,
-//! so it is read again; a missing chain is damage only if the entry is unchanged. A reader with a read view keeps all
-//! versions that it sees from purge, with their chains, or gets an error because the view was ended; a reader of a
-//! stream has such a view until its end.
+//! **Invariants.** A value is read completely, and belongs to one version (test:
+//! a_reader_never_takes_another_value_for_its_own). If a chain is gone, the entry has usually changed since it was
+//! read, so it is read again; a missing chain is damage only if the entry is unchanged. A reader with a read view keeps
+//! all versions that it sees from purge, with their chains (test: a_pin_keeps_versions_and_a_reader_its_value), or gets
+//! an error because the view was ended (test: a_view_is_ended_within_a_long_value); a reader of a stream has such a
+//! view until its end.
 
 use crate::{
     error::{CorruptError, Owner, Result},
@@ -104,7 +106,11 @@ fn long_value(
 pub(in crate::txn) fn follow(tree: &Tree, out: &mut Vec<u8>, window: Option<usize>) -> Result<()> {
     let mut reader = tree.read_overflow(overflow_ref(tree, out)?);
     out.clear();
-    let Some(window) = window else { return reader.read_to_end(out) };
+    let Some(window) = window else {
+        reader.read_to_end(out)?;
+        debug_assert!(reader.left() == 0, "{} bytes of a value were not read", reader.left());
+        return Ok(());
+    };
     out.resize(window, 0);
     let mut at = 0;
     while at < window {
@@ -114,6 +120,7 @@ pub(in crate::txn) fn follow(tree: &Tree, out: &mut Vec<u8>, window: Option<usiz
         }
     }
     out.truncate(at);
+    debug_assert!(out.len() == window || reader.left() == 0, "the first bytes of a value are not all read");
     Ok(())
 }
 
@@ -147,6 +154,7 @@ impl RowReader {
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
         match self {
             Self::Inline { value, at } => {
+                debug_assert!(*at <= value.len(), "more of a value was read than it has");
                 let n = out.len().min(value.len() - *at);
                 out[..n].copy_from_slice(&value[*at..*at + n]);
                 *at += n;

@@ -68,6 +68,7 @@ impl Prepared {
     /// [`TransactionError::NameTaken`].
     pub fn enter(&self, name: &Arc<[u8]>, id: TrxId) -> Result<()> {
         let mut table = self.table.lock();
+        debug_assert!(Self::check_name(name).is_ok(), "a transaction is prepared by an invalid name");
         if let Some(entry) = table.get(name) {
             let xid = name.escape_ascii().to_string().into();
             return Err(TransactionError::NameTaken { xid, trx: entry.id }.into());
@@ -93,6 +94,7 @@ impl Prepared {
         if let Some(entry) = table.get_mut(name) {
             debug_assert!(entry.waiting.is_none(), "a prepared transaction has one possessor");
             debug_assert!(Some(entry.id) == trx.id(), "a name gets another transaction than it was given to");
+            debug_assert!(trx.may_wait_for_decision(), "a transaction waits for its end and is not prepared");
             entry.waiting = Some(trx);
         }
     }
@@ -106,6 +108,12 @@ impl Prepared {
         let mut table = self.table.lock();
         let entry = table.get_mut(name).ok_or_else(|| TransactionError::NotPrepared { xid: xid() })?;
         let (trx, waiting) = (entry.id, entry.waiting.take());
+        debug_assert!(
+            waiting
+                .as_ref()
+                .is_none_or(|waiting| waiting.id() == Some(trx) && waiting.may_wait_for_decision()),
+            "a name leads to another transaction, or to one that is not prepared"
+        );
         Ok(waiting.ok_or_else(|| TransactionError::InUse { xid: xid(), trx })?)
     }
 

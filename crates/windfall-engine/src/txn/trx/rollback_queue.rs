@@ -204,6 +204,7 @@ impl Rollbacks {
         state.waiting.rotate_left(at);
         let waiting = state.waiting.front_mut()?;
         let trx = waiting.trx.take().expect("there is one worker");
+        debug_assert!(trx.id() == Some(waiting.id), "a background rollback is that of another transaction");
         Some(Next::Transaction(trx, waiting.from))
     }
 

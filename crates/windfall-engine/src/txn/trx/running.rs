@@ -126,6 +126,12 @@ impl<'e> Trx<'e> {
         let most = self.transactions.log().size() / RESERVATION_DIVISOR;
         let kept = state.rollback_log.within(most).unwrap_or(0);
         state.reserved_bytes = self.reservation.take().map_or(0, |reservation| reservation.leave(kept));
+        debug_assert!(state.reserved_bytes <= most, "a transaction keeps more log reserved than it may");
+        debug_assert!(
+            state.id().is_none_or(|id| self.transactions.active().is_active(id)),
+            "transaction {:?} is suspended and not active",
+            state.id()
+        );
         state
     }
 
@@ -138,6 +144,7 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// A full disk, or another failure to make room.
     pub(in crate::txn) fn reserve_log(&mut self, bytes: u64) -> Result<()> {
+        debug_assert!(!self.disarmed, "log is reserved for a transaction that has ended");
         if let Some(reservation) = &mut self.reservation {
             return reservation.extend(bytes);
         }
@@ -195,6 +202,7 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// If the log accepts no more records.
     pub fn ensure_id(&mut self) -> Result<TrxId> {
+        debug_assert!(!self.disarmed, "a transaction that has ended gets an id");
         if let Some(id) = self.id() {
             return Ok(id);
         }
@@ -214,6 +222,7 @@ impl<'e> Trx<'e> {
         let id = self.ensure_id()?;
         let all = self.transactions;
         let owner = all.active().lock_owner(id, all.lock_manager()).expect("it is active until it ends");
+        debug_assert!(!self.disarmed, "transaction {id} has ended and requests a lock");
         owner.add_weight(self.state.records);
         owner.begin_call(self.state.call);
         self.state.lock_owner = Some(owner.clone());
@@ -262,8 +271,13 @@ impl<'e> Trx<'e> {
     where
         'e: 't,
     {
+        debug_assert!(!self.state.prepared, "a prepared transaction appends undo");
         let transactions = self.transactions;
         if let Some(stream) = temporary {
+            debug_assert!(
+                stream.durability() == Durability::Temporary,
+                "the stream of a temporary table is logged"
+            );
             if !self.state.temporary.iter().any(|(known, _)| Arc::ptr_eq(known, stream)) {
                 self.state.temporary.push((stream.clone(), None));
             }
@@ -273,6 +287,7 @@ impl<'e> Trx<'e> {
         let (number, _) =
             *self.state.logged.get_or_insert_with(|| (transactions.streams().pick().number(), None));
         let tail = transactions.streams().get(number.into()).lock();
+        debug_assert!(tail.durability() == Durability::Logged, "a row that is logged has undo that is not");
         self.ensure_id()?;
         Ok(tail)
     }
@@ -373,6 +388,7 @@ impl<'e> Trx<'e> {
 
     /// Logs the end in the mini-transaction that makes the last change. [`Trx::end`] follows its commit.
     pub fn append_trx_end(&self, mtr: &mut Mtr<'_>) {
+        debug_assert!(!self.disarmed, "transaction {:?} logs its end after it", self.id());
         if let (Some((stream, _)), Some((id, ending))) = (self.logged(), &self.state.identity) {
             ending.announce(self.transactions.log().end());
             mtr.record(&Record::TrxEnd { trx: *id, stream: stream.number() });
@@ -401,6 +417,10 @@ impl<'e> Trx<'e> {
         let most = notes_most(self.transactions.pool());
         self.transactions.active().set_prepared(id, Some(name), most)?;
         let end = self.log_prepared(id, name)?;
+        debug_assert!(
+            self.transactions.active().prepared(id).as_deref() == Some(&name[..]),
+            "transaction {id} is prepared by another name than a checkpoint would give it"
+        );
         self.state.prepared = true;
         Ok(end)
     }
@@ -421,6 +441,10 @@ impl<'e> Trx<'e> {
         // low-water mark.
         self.transactions.active().set_prepared(id, None, 0)?;
         let end = self.log_prepared(id, &[])?;
+        debug_assert!(
+            self.transactions.active().prepared(id).is_none(),
+            "the prepare of transaction {id} is revoked, and a checkpoint would name it as prepared"
+        );
         self.state.prepared = false;
         Ok(end)
     }

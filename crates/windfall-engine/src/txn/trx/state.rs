@@ -2,8 +2,9 @@
 //!
 //! **Purpose.** What is needed to continue a transaction between two calls, or to roll it back.
 //!
-//! **Invariants.** A transaction with an id is in the table of active transactions until it has ended. The records of a
-//! transaction form a chain per stream, and the state has the last record of each.
+//! **Invariants.** A transaction with an id is in the table of active transactions until it has ended (checked by
+//! trx/running.rs::suspend). The records of a transaction form a chain per stream, and the state has the last record of
+//! each (checked by trx/running.rs::write_undo). A transaction that is prepared has records, and its id.
 
 use smallvec::SmallVec;
 
@@ -89,12 +90,18 @@ impl Suspended {
         let logged = last.map(|pos| (stream_of(pos), last));
         let ending = active.ending(id).expect("an unfinished transaction is active");
         let (identity, touched) = (Some((id, ending)), touched.into_iter().collect());
+        debug_assert!(!prepared || last.is_some(), "transaction {id} is prepared and has no records");
         Self { identity, logged, rollback_log: RollbackLog::Unknown, touched, prepared, ..Self::default() }
     }
 
     /// Returns the tables that it has changed, by their clustered trees, except temporary ones.
     pub(in crate::txn) fn touched(&self) -> &[SpaceId] {
         &self.touched
+    }
+
+    /// Returns whether a coordinator may decide about it: it is prepared, or has logged nothing that it could lose.
+    pub(super) fn may_wait_for_decision(&self) -> bool {
+        self.prepared || self.logged.is_none_or(|(_, last)| last.is_none())
     }
 
     /// Returns its id; `None` while it has neither written nor locked.
@@ -134,4 +141,11 @@ pub struct Savepoint {
     pub(super) logged: Option<UndoPos>,
     pub(super) temporary: SmallVec<[Option<UndoPos>; 1]>,
     pub(super) records: u64,
+}
+
+impl Savepoint {
+    /// Returns whether fewer records had been written at this savepoint than at the other one.
+    pub fn is_before(&self, other: &Self) -> bool {
+        self.records < other.records
+    }
 }

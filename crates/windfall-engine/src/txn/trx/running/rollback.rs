@@ -16,7 +16,7 @@ use crate::{
     sync::is_inside,
     txn::{
         locks::RowName,
-        trx::state::{Savepoint, Suspended},
+        trx::state::{RollbackLog, Savepoint, Suspended},
         undo::{
             Stream,
             position::byte_of,
@@ -87,6 +87,10 @@ impl Trx<'_> {
 
     /// Hands the transaction over to the background.
     fn hand_over(&mut self, error: &Error) -> Error {
+        debug_assert!(
+            self.state.records > 0 || self.state.rollback_log == RollbackLog::Unknown,
+            "a transaction without changes could not be rolled back"
+        );
         self.disarmed = true;
         self.reservation = None;
         let id = self.writer_id();
@@ -132,6 +136,10 @@ impl Trx<'_> {
             self.transactions.lock_manager().make_explicit(&lock_owner, RowName { space, key: key.into() });
         };
         let done = buffer::with_reserved_frames(|| self.undo_records_after(savepoint, caller, &keep));
+        debug_assert!(
+            self.broken.is_none(),
+            "a transaction that must roll back as a whole rolls back a part"
+        );
         self.broken = done.as_ref().err().cloned();
         done
     }
@@ -170,6 +178,7 @@ impl Trx<'_> {
                 let Some(at) = pos else { break };
                 let undone = self.undo_record(stream, at, RollbackCaller::Background, &|_, _| {})?;
                 let Some(Undone { previous }) = undone else { return Ok(Some(RollbackStep::Blocked)) };
+                debug_assert!(previous != Some(at), "a record of a transaction is its own predecessor");
                 pos = previous;
                 *from = previous.map_or(RollbackFrom::End, RollbackFrom::Record);
             }
