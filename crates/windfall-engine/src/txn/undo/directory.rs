@@ -82,6 +82,7 @@ impl Streams {
             let slices = found.remove(&number).unwrap_or_default();
             let _ = stream.set(Stream::new(context.clone(), number, Durability::Logged, slices));
         }
+        debug_assert!(found.is_empty(), "the system tree has slices of streams that were not opened");
         Ok(Self { context, made: streams, count: AtomicUsize::new(count), turn: AtomicUsize::new(0) })
     }
 
@@ -155,6 +156,7 @@ impl Streams {
         if count < MAX_STREAMS && self.count.load(SeqCst) == count {
             let stream = self.get(count);
             let _ = self.count.compare_exchange(count, count + 1, SeqCst, SeqCst);
+            debug_assert!(self.count() > count, "a stream was created, and no search finds it");
             return stream;
         }
         self.get(first % count)

@@ -231,6 +231,10 @@ impl Purge {
             walks.iter_mut().try_for_each(|walk| self.walk(stream, &horizon, state, walk, &mut left));
         for (trx, _) in walks.extract_if(.., |(_, next)| next.is_none()) {
             state.left.remove(&trx);
+            debug_assert!(
+                !self.active.is_active(trx),
+                "the walk of transaction {trx} is over, and it is active"
+            );
         }
         let needed = walks.iter().map(|(trx, _)| *trx).find(|trx| !horizon.covers(*trx));
         stream.purge.set_blocked_at(needed);
@@ -315,6 +319,11 @@ impl Purge {
             if !state.note(Unpurged { at, table: record.body.table() }, outcome) {
                 break;
             }
+            debug_assert!(
+                record.trx == *trx,
+                "a walk of transaction {trx} has come to a record of {}",
+                record.trx
+            );
             *next = record.previous;
         }
         Ok(())
@@ -353,6 +362,7 @@ impl Purge {
                         break;
                     }
                 }
+                debug_assert!(stored.next > next, "the range of a quiesced table is read in one direction");
                 state.quiesced.insert(table, stored.next..=last);
             }
         }
@@ -403,6 +413,10 @@ impl Purge {
                 stream.purge.set_blocked_at(Some(trx));
                 break;
             }
+            debug_assert!(
+                stored.next <= stream.end(),
+                "purge has passed a record beyond the end of its stream"
+            );
             state.at = stored.next;
         }
         Ok(())

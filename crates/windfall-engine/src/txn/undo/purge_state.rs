@@ -120,6 +120,7 @@ impl StreamPurge {
     }
 
     pub(super) fn set_blocked_at(&self, trx: Option<TrxId>) {
+        debug_assert!(trx != Some(TrxId(0)), "zero is the id of no transaction");
         self.blocked_at.store(trx.map_or(0, |trx| trx.0), Relaxed);
     }
 
@@ -227,6 +228,10 @@ impl State {
             "another slice is skipped than the one at the position"
         );
         self.at = (slice + 1) * slice_bytes;
+        debug_assert!(
+            self.left.range(..=youngest).all(|(_, skipped)| skipped.slices.contains(&slice)),
+            "a slice is skipped that a transaction with a walk to come does not keep"
+        );
     }
 
     /// Notes the outcome for a record. Returns `false` if the record must be purged again before any other.
@@ -240,12 +245,17 @@ impl State {
             Outcome::Cut => return false,
             Outcome::Unreadable => self.put_aside(record),
         }
+        debug_assert!(
+            outcome == Outcome::Purged || !self.is_done_with(record.table, 0),
+            "a record is still to be purged, and its table counts as purged"
+        );
         true
     }
 
     pub(super) fn defer_quiesced(&mut self, record: Unpurged) {
         let range = self.quiesced.entry(record.table).or_insert(record.at..=record.at);
         *range = record.at.min(*range.start())..=record.at.max(*range.end());
+        debug_assert!(range.contains(&record.at), "a record of a quiesced table is not in its range");
     }
 
     /// Returns whether the slice of a record that can be purged is still to be read ahead, and notes it as read.

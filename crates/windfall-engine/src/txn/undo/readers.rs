@@ -34,7 +34,8 @@ impl Readers {
         let mut entered = self.0.lock();
         let number = entered.next;
         entered.next += 1;
-        entered.readers.insert(number, snapshot);
+        let before = entered.readers.insert(number, snapshot);
+        debug_assert!(before.is_none(), "two readers have one number");
         number
     }
 

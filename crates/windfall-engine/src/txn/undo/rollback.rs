@@ -2,11 +2,12 @@
 //!
 //! **Purpose.** Restores the entries of a row to their state before the record was written.
 //!
-//! **Invariants.** An entry is changed only if it still carries the record's transaction id and undo position. The
-//! secondary entries come first, each in a mini-transaction of its own; the last mini-transaction restores the
-//! clustered entry and marks the record. So the rollback may be interrupted and restarted at any point. A tablespace
-//! that was dropped is skipped. Of a long value only the record is marked: its pages are left to purge (`chains`).
-//! Rollback needs no new undo and no new disk space, only log ([`RollbackSpace`]).
+//! **Invariants.** An entry is changed only if it still carries the record's transaction id and undo position, and
+//! carries them no longer then. The secondary entries come first, each in a mini-transaction of its own; the last
+//! mini-transaction restores the clustered entry and marks the record. So the rollback may be interrupted and restarted
+//! at any point (test: every_crash_point_of_short_histories). A tablespace that was dropped is skipped. Of a long value
+//! only the record is marked: its pages are left to purge (`chains`). Rollback needs no new undo and no new disk space,
+//! only log ([`RollbackSpace`]) (test: a_call_appends_no_more_than_its_reservation).
 
 use super::{
     followers::Followers,
@@ -146,6 +147,7 @@ fn undo_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> 
     let small = match touch.change {
         EntryChange::Inserted => located.remove(&mut mtr),
         EntryChange::Revived(before) | EntryChange::Marked(before) => {
+            debug_assert!(!carries(Some(before), version), "a secondary entry was changed by itself");
             located.set_header(&mut mtr, before);
             false
         }
@@ -184,6 +186,10 @@ fn undo_row(
             RowChange::Update { header, value } => Some((*header, value.clone())),
             RowChange::Delete { header } => Some((*header, stored.clone())),
         };
+        debug_assert!(
+            restored.as_ref().is_none_or(|(before, _)| !carries(Some(*before), version)),
+            "an entry that was rolled back still carries the version that is undone"
+        );
         let is_live = |(header, _): &(EntryHeader, Vec<u8>)| !header.is_deleted();
         sides = Some((Some((header, stored)).filter(is_live), restored.filter(is_live)));
         match change {
