@@ -108,6 +108,7 @@ impl AutoIncrement {
             let below = self.ceiling.load(SeqCst);
             let within = |next| to(next).filter(|end| next > 0 && *end <= below);
             if let Ok(next) = self.next.fetch_update(SeqCst, SeqCst, within) {
+                debug_assert!(next > 0, "zero was allocated: the next number was not known");
                 return Ok(next..to(next).unwrap_or(next));
             }
             self.lift(tree, |next| {
@@ -128,6 +129,7 @@ impl AutoIncrement {
         let (next, below) = (self.next.load(SeqCst), self.ceiling.load(SeqCst));
         debug_assert!(next <= below, "numbers up to {next} were allocated above the ceiling {below}");
         let end = to(next)?;
+        debug_assert!(next <= end, "the next number falls from {next} to {end}");
         if end > below {
             let ceiling = end.saturating_add(end.clamp(MIN_CEILING_STEP, MAX_CEILING_STEP));
             write(tree, ceiling)?;
@@ -167,6 +169,11 @@ impl AutoIncrement {
         }
         let mut counting = self.counting.lock();
         if matches!(*counting, AutoIncrementState::Of(_)) {
+            #[cfg(not(feature = "model"))]
+            debug_assert!(
+                self.next.load(SeqCst) <= self.ceiling.load(SeqCst),
+                "numbers were allocated above the ceiling"
+            );
             self.next.store(0, SeqCst);
             self.ceiling.store(0, SeqCst);
             *counting = AutoIncrementState::Unused;

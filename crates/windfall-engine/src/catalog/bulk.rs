@@ -76,6 +76,11 @@ impl<'t> Load<'t> {
             Some(loader) => loader,
             None => self.tree.bulk_load(FILL_PERCENT)?,
         };
+        debug_assert!(
+            header.trx.0 == 0,
+            "transaction {} is in a bulk load, in which every reader sees all entries",
+            header.trx
+        );
         self.loader.insert(loader).push(key, header, value)?;
         self.entries.end();
         Ok(())

@@ -215,12 +215,17 @@ impl<'a> TableLoader<'a> {
         for (n, index) in self.schema.record.indexes.iter().enumerate() {
             let entry = entry_key(&index.key.whole_key_of(start)?, key);
             check_length(&self.schema.secondaries[n], &entry, || self.owner_of(index))?;
+            debug_assert!(
+                index_key_of(&entry).len() + key.len() == entry.len(),
+                "an entry is not that of its row"
+            );
             self.entries[n].push(entry, ());
         }
         if value.len() <= tree.inline_limit() {
             return Ok(Stored { bytes: value, is_long: false });
         }
         let chain = load_chain(tree, self.chains, &value)?;
+        debug_assert!(chain.length == value.len() as u64, "a chain has another length than its value");
         self.chains += 1;
         Ok(Stored { bytes: chain.to_bytes().to_vec(), is_long: true })
     }
@@ -249,6 +254,7 @@ impl<'a> TableLoader<'a> {
             if index.unique && last.as_ref().is_some_and(|last| entry.starts_with(index_key_of(last))) {
                 return Err(SchemaError::DuplicateKey(self.owner_of(index)).into());
             }
+            debug_assert!(last.as_ref().is_none_or(|last| *last <= entry), "entries are loaded in order");
             load.push(&entry, EntryHeader::default(), &[])?;
             last = Some(entry);
             Ok(())

@@ -74,6 +74,7 @@ impl Moves {
         }
         let oldest = self.listings.keys().next().copied().unwrap_or(self.next());
         let cut = self.moved.drain(..(oldest - self.first) as usize).collect();
+        debug_assert!(oldest >= self.first, "moves are kept again that were given up");
         self.first = oldest;
         debug_assert!(
             !self.listings.is_empty() || self.moved.is_empty(),
@@ -220,6 +221,10 @@ impl Names {
         if waited {
             metadata_lock.hide();
         }
+        debug_assert!(
+            names.iter().all(|name| metadata_lock.held.iter().any(|(held, _)| held == name)),
+            "a statement begins without one of its metadata locks"
+        );
         Ok(metadata_lock)
     }
 
@@ -253,6 +258,7 @@ impl Names {
         }
         let mut all = listing.correct(all);
         all.sort_by(|a, b| a.0.cmp(&b.0));
+        debug_assert!(all.windows(2).all(|pair| pair[0].0 < pair[1].0), "a name is listed twice");
         all
     }
 }

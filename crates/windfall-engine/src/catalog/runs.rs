@@ -5,7 +5,7 @@
 //! last.
 //!
 //! **Invariants.** A key occurs only once in a run; equal keys of several runs are returned one after the other. A run
-//! is dropped when it is no longer read, which costs as much as the drop of a table.
+//! is dropped when it is no longer read, which costs as much as the drop of a table (by type).
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -107,6 +107,10 @@ impl<P: Payload> Runs<P> {
     pub(super) fn push(&mut self, key: Vec<u8>, payload: P) {
         self.bytes += key.capacity() + payload.bytes() + size_of::<(Vec<u8>, P)>();
         self.memory.push((key, payload));
+        debug_assert!(
+            self.bytes >= self.memory.len() * size_of::<(Vec<u8>, P)>(),
+            "entries in memory are not counted"
+        );
     }
 
     /// Returns the bytes that the entries in memory take.
@@ -119,6 +123,12 @@ impl<P: Payload> Runs<P> {
     /// # Errors
     /// [`SchemaError::DuplicateInputKey`](crate::error::SchemaError::DuplicateInputKey); I/O, a full disk.
     pub(super) fn spill(&mut self, space: SpaceId) -> Result<()> {
+        debug_assert!(
+            self.memory.is_empty() == (self.bytes == 0),
+            "{} entries in memory take {} bytes",
+            self.memory.len(),
+            self.bytes
+        );
         self.memory.sort_unstable();
         if let Some(pair) = self.memory.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(duplicate_key(&pair[0].0, None));
@@ -154,9 +164,21 @@ impl<P: Payload> Runs<P> {
             heads.extend(source.next()?.map(|entry| Reverse((entry, n))));
         }
         while let Some(Reverse(((key, payload), n))) = heads.pop() {
-            heads.extend(sources[n].next()?.map(|entry| Reverse((entry, n))));
+            let next = sources[n].next()?;
+            debug_assert!(
+                next.as_ref().is_none_or(|(after, _)| match &sources[n] {
+                    Source::Run(_) => *after > key,
+                    Source::Memory(_) => *after >= key,
+                }),
+                "the entries of a run or of the memory are not in order"
+            );
+            heads.extend(next.map(|entry| Reverse((entry, n))));
             take(key, payload)?;
         }
+        debug_assert!(
+            sources.iter().all(|source| !matches!(source, Source::Memory(left) if left.len() > 0)),
+            "a drain has left entries in memory"
+        );
         Ok(())
     }
 }
