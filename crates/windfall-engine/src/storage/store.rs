@@ -3,7 +3,7 @@
 //! **Purpose.** Implements the traits of [`tree::store`](crate::tree::store) with the buffer pool, mini-transactions
 //! and tablespaces. All layers above use the names of this file, so the tree's type parameter does not occur there.
 //!
-//! **Invariants.** None of its own: each call forwards to one call of a lower layer.
+//! **Invariants.** None of its own: each call forwards to one call of a lower layer (by type).
 
 use crate::{
     buffer::{BufferPool, OptimisticRead, SharedPage, Space},
