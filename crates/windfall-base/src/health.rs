@@ -5,8 +5,9 @@
 //! acknowledged. The loss of a background worker stops the database, too: otherwise other threads would wait for it
 //! silently.
 //!
-//! **Invariants.** The first failure is kept and returned to every caller. Waiting threads are woken. If a worker's
-//! panic poisons the database while it unwinds, the panic is reported as the reason.
+//! **Invariants.** The first failure is kept and returned to every caller. Waiting threads are woken, and if a worker's
+//! panic poisons the database while it unwinds, the panic is reported as the reason (test:
+//! `a_worker_that_panics_is_named_and_the_waiting_thread_is_woken`).
 
 use core::{any::Any, fmt, panic::AssertUnwindSafe};
 use std::panic::{catch_unwind, resume_unwind};
@@ -72,6 +73,7 @@ impl Health {
         if let Some(callback) = self.0.on_stop.get() {
             (callback.0)();
         }
+        debug_assert!(self.0.reason.get().is_some(), "the database has stopped for no reason");
         self.error()
     }
 
@@ -108,6 +110,7 @@ impl Health {
             return Error::Closed;
         }
         let reason = self.0.panicked.get().or(self.0.reason.get());
+        debug_assert!(reason.is_some(), "a failure is reported and its reason is not kept");
         Error::Poisoned(reason.cloned().unwrap_or_else(|| "unknown".into()))
     }
 }

@@ -3,7 +3,7 @@
 //! **Purpose.** One newtype per concept, so that a page number cannot be passed where a frame number is expected.
 //!
 //! **Invariants.** A [`SpaceId`] is an *incarnation*: it is never used twice, not even after a restart, so a stale
-//! reference to a dropped tablespace cannot reach its successor.
+//! reference to a dropped tablespace cannot reach its successor (test: `an_incarnation_is_never_used_twice`).
 
 use core::fmt;
 

@@ -3,7 +3,7 @@
 //! **Purpose.** The one representation of a range of keys that all layers use.
 //!
 //! **Invariants.** No key lies between a key and that key with a zero byte appended. So each bound is stored as the
-//! first key inside the range or the first key after it.
+//! first key inside the range or the first key after it (test: `a_bound_is_in_or_out`).
 
 use core::{fmt, ops::Bound};
 

@@ -3,7 +3,7 @@
 //! **Purpose.** The environment that a scenario of `sync::model` uses where a part of the engine needs one.
 //!
 //! **Invariants.** The clock advances at each read, so that a replayed run is the same. There are no workers: a
-//! scenario calls their steps.
+//! scenario calls their steps (by type).
 
 use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},

@@ -68,6 +68,10 @@ impl Env for RealEnv {
             wake.notify();
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
+                debug_assert!(
+                    Arc::strong_count(&stop) == 1,
+                    "the thread of worker {name} runs after its end"
+                );
             }
         }))
     }

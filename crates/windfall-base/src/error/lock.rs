@@ -3,7 +3,7 @@
 //! **Purpose.** The error for a lock that was not granted names the reason, the blocking transactions and the possible
 //! remedies.
 //!
-//! **Invariants.** An error holds nothing: the transaction keeps its locks until it ends.
+//! **Invariants.** An error holds nothing (by type): the transaction keeps its locks until it ends.
 
 use core::{fmt, time::Duration};
 

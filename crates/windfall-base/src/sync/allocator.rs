@@ -5,7 +5,7 @@
 //! allocator, and `DropReport` of `windfall` reports them.
 //!
 //! **Invariants.** Every call goes to the system's allocator unchanged. The counters are plain thread-local cells
-//! without a destructor, so counting allocates nothing and works at any time of a thread's life.
+//! without a destructor, so counting allocates nothing and works at any time of a thread's life (by type).
 #![expect(unsafe_code, reason = "an allocator is unsafe by its contract")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

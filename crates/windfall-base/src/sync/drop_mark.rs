@@ -5,7 +5,8 @@
 //! size, and its functions do nothing.
 //!
 //! **Invariants.** The mark of a lock or latch is set while it is held from inside a drop, and only then. That of a
-//! gate says how it was closed last, and is read while it is closed.
+//! gate says how it was closed last, and is read while it is closed (test:
+//! `a_guard_that_outlives_its_drop_clears_its_mark`).
 
 use core::marker::PhantomData;
 

@@ -4,7 +4,7 @@
 //! `model` has the module `model` here instead; a model checker schedules the primitives of that module.
 //!
 //! **Invariants.** This module contains only names, and calls that are compiled away: the indirection costs the product
-//! nothing. It is one of the few modules with `unsafe`.
+//! nothing (by type). It is one of the few modules with `unsafe`.
 
 pub(super) use core::hint::spin_loop;
 pub use core::sync::atomic;

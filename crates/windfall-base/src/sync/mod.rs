@@ -3,8 +3,9 @@
 //! **Purpose.** Every primitive by which threads wait for each other or share data comes from here. So a model checker
 //! can replace them (`model`), the lock order can be asserted, and the work of an operation can be counted.
 //!
-//! **Invariants.** Locks are taken in the order of [`Rank`]; debug builds assert it at every acquisition. Threads wait
-//! for events, and never sleep to poll a condition.
+//! **Invariants.** Locks are taken in the order of [`Rank`]; debug builds assert it at every acquisition (checked by
+//! `sync/lock.rs::take`). Threads wait for events, and never sleep to poll a condition (test:
+//! `the_workspace_keeps_the_house_rules`).
 
 mod allocator;
 pub mod drop_mark;

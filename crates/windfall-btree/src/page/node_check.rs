@@ -4,7 +4,8 @@
 //! ([`check_header`]), its entries before they move to other nodes ([`check_entries`]), and the whole page for the
 //! check of a tree ([`validate`]).
 //!
-//! **Invariants.** Only reads. A damaged page causes an error, never a panic, whatever it holds.
+//! **Invariants.** Only reads. A damaged page causes an error, never a panic, whatever it holds (test:
+//! `reading_a_damaged_page_is_an_error_or_an_answer_but_no_panic`).
 
 use core::cmp::Ordering as Order;
 

@@ -2,11 +2,12 @@
 //!
 //! **Purpose.** Walks every page that the tree reaches and verifies that its nodes are consistent with each other.
 //!
-//! **Invariants.** Only reads. Damage causes an error that names the page, never a panic, and never an endless walk:
-//! levels fall from node to node, and no page is visited twice. The tree must not be changed during a check: pages are
-//! latched one at a time, so a change would look like damage. It may be changed between two pieces of a [`Walk`]: each
-//! piece begins at the root and continues at the key where the previous one ended, which may be in the middle of a long
-//! value. If that value has been replaced, the walk continues after it.
+//! **Invariants.** Only reads. Damage causes an error that names the page, never a panic (test:
+//! `check_finds_planted_damage_and_names_the_page`), and never an endless walk: levels fall from node to node, no page
+//! is visited twice, and no piece goes back behind the one before. The tree must not be changed during a check: pages
+//! are latched one at a time, so a change would look like damage. It may be changed between two pieces of a [`Walk`]:
+//! each piece begins at the root and continues at the key where the previous one ended, which may be in the middle of a
+//! long value. If that value has been replaced, the walk continues after it.
 
 use super::{
     PageSet, Tree,
@@ -164,6 +165,11 @@ impl<S: PageStore> Tree<S> {
                 }
             }
         }
+        debug_assert!(has_ended || walk.next >= from, "a piece of a walk ends before it has begun");
+        debug_assert!(
+            has_ended || piece.is_over(),
+            "a piece ends before the tree and has pages left to examine"
+        );
         *left = left.saturating_sub(piece.seen.len());
         walk.report.pages.append(piece.seen);
         Ok(has_ended)

@@ -3,8 +3,9 @@
 //! **Purpose.** One descent for all users: readers, writers, cursors and changes of structure.
 //!
 //! **Invariants.** A child's version is taken before its parent is validated for the last time. At that moment the page
-//! was the parent's child, and reading on from that version is safe. Levels fall by one at each step, so a descent
-//! ends, whatever the pages hold.
+//! was the parent's child, and reading on from that version is safe (test:
+//! `readers_and_cursors_during_splits_and_merges`). Levels fall by one at each step, so a descent ends, whatever the
+//! pages hold.
 //!
 //! A page is intact but stale if the disk has lost its last write. It may then be a node that was split or merged
 //! since. The first descent to a page that was read in from disk therefore compares its fences with its parent. Callers
@@ -161,6 +162,10 @@ impl<S: PageStore> Tree<S> {
             if !node.is_valid() {
                 return Ok(Attempt::Changed);
             }
+            debug_assert!(
+                expected.is_none_or(|expected| expected == at),
+                "a descent goes on from level {at} and was to be on {expected:?}"
+            );
             expected = Some(at - 1);
             parent = Some(core::mem::replace(&mut node, child?));
         }

@@ -3,12 +3,13 @@
 //! **Purpose.** The tree is an algorithm over pages. The engine's buffer pool and mini-transactions implement these
 //! traits; any other pool can, too.
 //!
-//! **Invariants.** An optimistic reader trusts nothing before [`Reading::is_valid`]. A writer changes a page only
-//! through [`MiniTransaction::apply`], under the exclusive latch that [`MiniTransaction::latch`] or
-//! [`MiniTransaction::upgrade`] took. The latch is held until commit, so that the change and its log record are always
-//! the same. Latches are taken parent before child, left before right, tree before allocation map. A mini-transaction
-//! that has applied a change must be committed: it cannot be rolled back. Everything that can fail must therefore come
-//! before the first [`MiniTransaction::apply`].
+//! **Invariants.** An optimistic reader trusts nothing before [`Reading::is_valid`] (test:
+//! `readers_and_cursors_during_splits_and_merges`). A writer changes a page only through [`MiniTransaction::apply`],
+//! under the exclusive latch that [`MiniTransaction::latch`] or [`MiniTransaction::upgrade`] took (by type). The latch
+//! is held until commit, so that the change and its log record are always the same. Latches are taken parent before
+//! child, left before right, tree before allocation map. A mini-transaction that has applied a change must be
+//! committed: it cannot be rolled back. Everything that can fail must therefore come before the first
+//! [`MiniTransaction::apply`] (test: `half_a_change_gets_nowhere`).
 
 use core::fmt::Debug;
 
