@@ -5,8 +5,9 @@
 //!
 //! **Invariants.** The check changes nothing, except that dirty pages are written. Opening the database has done more:
 //! it has run recovery, and it deletes data files that no record names. It keeps a list of them, and the check reports
-//! which of them a drop or a crash may have left, and which this database never created. Foreign files are reported and
-//! left alone.
+//! which of them a drop or a crash may have left, and which this database never created (test:
+//! `a_check_tells_what_a_crash_has_left_from_what_has_leaked`). Foreign files are reported and left alone (test:
+//! `what_is_not_damaged_is_whole`).
 //!
 //! While a table's trees are read, the check holds the metadata lock of its name, its gate (`sync::Gate`, a drain lock)
 //! is closed, and neither rollback nor purge changes it, so that no change in progress looks like damage ([`quiesce`]).

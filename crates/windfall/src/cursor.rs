@@ -305,6 +305,7 @@ impl Cursor {
                 return Ok(Some(false));
             }
             if !header.is_deleted() {
+                debug_assert!(self.beyond.is_none(), "a cursor that is past an end reads ahead");
                 self.at = At::Row;
                 return Ok(Some(true));
             }
@@ -323,6 +324,7 @@ impl Cursor {
     }
 
     fn take_view(&mut self, view: Arc<ReadView>) {
+        debug_assert!(!self.settled || self.view.is_none(), "the view of a range is replaced");
         self.view = Some(view);
     }
 

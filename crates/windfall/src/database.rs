@@ -2,9 +2,10 @@
 //!
 //! **Purpose.** Opens a database, returns handles of tables and sessions, and runs DDL statements.
 //!
-//! **Invariants.** A [`Database`] is a handle: clones are cheap, and any thread may use any of them. The database shuts
-//! down cleanly when it is closed, or when the last handle of any kind is dropped. Every call is atomic and, as
-//! [`FlushLog`] says, durable on its own.
+//! **Invariants.** A [`Database`] is a handle: clones are cheap, and any thread may use any of them (test:
+//! `handles_are_used_from_any_thread`). The database shuts down cleanly when it is closed (test:
+//! `closing_during_concurrent_calls`), or when the last handle of any kind is dropped. Every call is atomic and, as
+//! [`FlushLog`] says, durable on its own (test: `what_was_acknowledged_survives_kills`).
 
 use core::time::Duration;
 use std::path::Path;

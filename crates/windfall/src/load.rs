@@ -3,7 +3,8 @@
 //! **Purpose.** The fast way to load many rows into a new table (bulk load): each tree is written once, from its first
 //! page to its last, without undo.
 //!
-//! **Invariants.** After a failure or a crash the table exists with all its rows, or not at all.
+//! **Invariants.** After a failure or a crash the table exists with all its rows, or not at all (test:
+//! `a_crash_during_a_load_leaves_the_table_whole_or_gone`).
 
 use tracing::debug;
 

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** A plain struct for programs, and the same as text for Prometheus.
 //!
-//! **Invariants.** Counters only grow while the database is open; reading the metrics blocks no other call.
+//! **Invariants.** Counters only grow while the database is open; reading the metrics blocks no other call. The
+//! histogram of lock waits is cumulative (test: `the_histogram_counts_what_took_no_longer`).
 
 use core::fmt::Write;
 

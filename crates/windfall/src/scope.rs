@@ -191,6 +191,10 @@ impl Scope {
         inner.check_active()?;
         self.engine.check_open()?;
         inner.waited = Duration::ZERO;
+        debug_assert!(
+            inner.bound_to.is_none() || inner.statements > 0,
+            "a transaction is bound to a thread, and no statement is in progress"
+        );
         if inner.statements == 0 {
             inner.trx.begin_call(self.engine.transactions.lock_manager());
         }
@@ -211,6 +215,10 @@ impl Scope {
     /// Drops what a transaction that has ended has for its reads and rollbacks, and purges what it has left in
     /// temporary tables.
     fn discard_state(&self, inner: &mut Inner) {
+        debug_assert!(
+            matches!(inner.phase, Phase::Committed | Phase::RolledBack(_)),
+            "a transaction goes on and loses its view and its savepoints"
+        );
         inner.view = None;
         inner.savepoints.clear();
         for undo in inner.sessions.drain(..) {
@@ -438,6 +446,7 @@ impl Scope {
                     let _ = self.roll_back_because(&mut inner, "its handle was dropped".into());
                 }
                 Phase::Prepared(xid) => {
+                    debug_assert!(inner.statements == 0, "a transaction is prepared within a statement");
                     let xid = xid.clone();
                     self.engine.transactions.prepared().leave(&xid, core::mem::take(&mut inner.trx));
                     inner.phase = Phase::PreparedWithoutHandle;
@@ -452,6 +461,10 @@ impl Scope {
         self.call(|inner| {
             let here = inner.trx.savepoint();
             inner.savepoints.retain(|(known, _)| **known != *name);
+            debug_assert!(
+                inner.savepoints.last().is_none_or(|(_, last)| !here.is_before(last)),
+                "a savepoint is set before an earlier one"
+            );
             inner.savepoints.push((name.into(), here));
             Ok(())
         })
@@ -542,6 +555,7 @@ impl RunningTrx<'_> {
         inner.waited = waits.so_far();
         taken?;
         inner.tables.push((space, mode));
+        debug_assert!(inner.has_locked(space, mode), "a table was locked in a mode that no call asks for");
         Ok(())
     }
 }
@@ -657,6 +671,10 @@ impl<'c> RowCall<'c> {
             Ok(Some(_)) => trx.downgrade_waits(),
             Err(_) => {
                 trx.roll_back_to(&self.start)?;
+                debug_assert!(
+                    trx.broken().is_none(),
+                    "a call has failed, and its changes are not rolled back"
+                );
                 trx.downgrade_waits();
             }
         }
@@ -684,6 +702,7 @@ impl<'s> Statement<'s> {
         let scope = self.scope;
         // Within a call this cannot deadlock: other threads hold the mutex only to check whether they may go on.
         let mut inner = if is_in_call() { scope.inner.lock_out_of_order() } else { scope.inner.lock() };
+        debug_assert!(inner.statements > 0, "a statement ends and is not counted");
         inner.statements -= 1;
         debug_assert!(
             !self.binds || inner.bound_to == Some(thread::number()),

@@ -65,7 +65,8 @@ impl Session {
         }
         let table = self.engine.catalog.temporary_table(&options.definition)?;
         let table = Table::temporary(self.engine.clone(), name, table, self.undo.clone());
-        tables.insert(name.to_owned(), table.clone());
+        let before = tables.insert(name.to_owned(), table.clone());
+        debug_assert!(before.is_none(), "two temporary tables of a session have the name {name}");
         Ok(table)
     }
 

@@ -3,9 +3,10 @@
 //! **Purpose.** Reads and writes of single rows, ranges of rows, and streams of long values.
 //!
 //! **Invariants.** A call passes the table's gate, which DDL closes and drains, and works on the table schema that it
-//! finds inside. It is atomic over all trees of the table, and when it returns it is as durable as
-//! `flush_log_at_trx_commit` says. A handle that outlives its table returns [`Error::TableDropped`], and keeps no page
-//! of the table alive.
+//! finds inside (test: `no_thread_is_inside_a_closed_gate`). It is atomic over all trees of the table (test:
+//! `what_a_call_has_done_goes_when_it_fails_and_the_rest_stays`), and when it returns it is as durable as
+//! `flush_log_at_trx_commit` says (test: `what_was_acknowledged_survives_kills`). A handle that outlives its table
+//! returns [`Error::TableDropped`], and keeps no page of the table alive (test: `ddl_is_what_it_says`).
 
 use core::ops::RangeBounds;
 use std::io::{self, Read};

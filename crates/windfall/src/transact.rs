@@ -3,9 +3,10 @@
 //! **Purpose.** Begins, commits and rolls back transactions, and rolls back parts of them. The calls in a transaction
 //! are those on table handles in it ([`Transaction::table`]).
 //!
-//! **Invariants.** A transaction runs one call at a time. It ends once, by commit, by rollback, or by an error that
-//! makes it roll back. Dropping the handle rolls it back, unless it is prepared. A call that fails has changed nothing,
-//! and the transaction goes on.
+//! **Invariants.** A transaction runs one call at a time (test: `a_transaction_does_one_call_at_a_time`). It ends once,
+//! by commit, by rollback, or by an error that makes it roll back (checked by `mvcc/active.rs::end`). Dropping the
+//! handle rolls it back, unless it is prepared (test: `a_handle_that_goes_takes_it_back`). A call that fails has
+//! changed nothing, and the transaction goes on (test: `what_a_call_has_done_goes_when_it_fails_and_the_rest_stays`).
 
 use core::time::Duration;
 

@@ -3,8 +3,9 @@
 //! **Purpose.** A handle shows in its type whether its calls are part of a transaction. A lock on a row lasts as long
 //! as a transaction, so only a handle in a transaction has locking reads.
 //!
-//! **Invariants.** A handle in a transaction cannot outlive the [`Transaction`]. A range or a cursor can: a further
-//! step after the end of the transaction returns an error.
+//! **Invariants.** A handle in a transaction cannot outlive the [`Transaction`] (by type). A range or a cursor can: a
+//! further step after the end of the transaction returns an error (test:
+//! `nothing_is_read_within_a_transaction_that_has_ended`).
 
 use core::ops::RangeBounds;
 
