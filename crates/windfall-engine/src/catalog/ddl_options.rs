@@ -4,7 +4,7 @@
 //! metadata locks on the names, and transactions with locks.
 //!
 //! **Invariants.** The time limit is one for the whole statement, whatever it waits for and how often (test:
-//! a_statement_whose_time_is_over_between_two_waits_has_timed_out).
+//! `a_statement_whose_time_is_over_between_two_waits_has_timed_out`).
 
 use core::time::Duration;
 

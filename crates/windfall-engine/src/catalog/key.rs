@@ -6,19 +6,19 @@
 //!
 //! **Invariants.**
 //! - A part is taken as far as the value contains it: bytes past the value's end are left out, and a missing field is
-//!   empty (checked by catalog/key.rs::key_of). A key is the concatenation of the parts of one value in order.
+//!   empty (checked by `catalog/key.rs::key_of`). A key is the concatenation of the parts of one value in order.
 //! - *The rule*: a part may precede another one only if it has its full length in every value in which the other one is
 //!   not empty. A range of bytes has its full length in values that reach to its end, and is not empty in those that
 //!   reach beyond its first byte; a field never has a full length, and is not empty only in values with a header for it
-//!   and a byte after the header (test: what_is_refused_is_ambiguous).
+//!   and a byte after the header (test: `what_is_refused_is_ambiguous`).
 //! - *Why that is enough*: take two rows and the first part in which they differ. All parts before it are equal. If the
 //!   two differ at some byte, so do the keys, at that byte. If not, one is a prefix of the other, and so is shorter
 //!   than its full length: everything that follows in that row is empty, and its key is a prefix of the other one. So
 //!   keys are equal only where all parts are, and their order is that of the parts, one after the other (test:
-//!   keys_are_equal_only_where_all_parts_are_and_have_their_order).
+//!   `keys_are_equal_only_where_all_parts_are_and_have_their_order`).
 //! - An index from before this rule keeps working: its record is read, its rows can be changed, and it can be truncated
 //!   with its table and dropped. Only the creation of one is refused (test:
-//!   a_table_with_an_ambiguous_index_from_before_can_be_used).
+//!   `a_table_with_an_ambiguous_index_from_before_can_be_used`).
 
 use core::fmt;
 

@@ -5,9 +5,9 @@
 //!
 //! **Invariants.** After a crash a statement is either complete or not begun: everything that it needs is made before
 //! the one group that commits it, and everything that it leaves is recognised later because no record names it (test:
-//! first_runs_crash_at_every_operation). No latch and no mutex is held while it waits for the log (checked by
-//! sync/lock.rs::take), only the metadata lock on the names, the closed gate of the table itself, and the table lock if
-//! it had to wait for transactions.
+//! `first_runs_crash_at_every_operation`). No latch and no mutex is held while it waits for the log (checked by
+//! `sync/lock.rs::take`), only the metadata lock on the names, the closed gate of the table itself, and the table lock
+//! if it had to wait for transactions.
 //!
 //! A drop ([`Catalog::drop_tables`]) takes these steps: take the metadata lock on the names; wait for the transactions
 //! that have locked one of the tables; close the gates, which waits for the row calls in progress in these tables;

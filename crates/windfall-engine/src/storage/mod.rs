@@ -4,7 +4,7 @@
 //! tree's pages, the system tree, and recovery.
 //!
 //! **Invariants.** Nothing here depends on tables, or on transactions beyond their ids (test:
-//! the_workspace_keeps_the_house_rules); a tablespace has two values for the layers above, the stamp of its creation
+//! `the_workspace_keeps_the_house_rules`); a tablespace has two values for the layers above, the stamp of its creation
 //! and the lock of a check. The crate re-exports these modules at its root.
 //! The folder is not one layer: `recovery` is above the catalog, and `txn::locks` below the log (ARCHITECTURE.md).
 

@@ -3,7 +3,7 @@
 //! **Purpose.** As `buffer::invariants`, for what this layer adds.
 //!
 //! **Invariants.** Each part checks the invariants that its own module documents (test:
-//! a_simulation_finds_a_violated_invariant_at_its_next_yield_point).
+//! `a_simulation_finds_a_violated_invariant_at_its_next_yield_point`).
 
 use super::Transactions;
 use crate::sync::Arc;

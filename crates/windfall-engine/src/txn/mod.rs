@@ -6,17 +6,17 @@
 //! **Invariants.**
 //! - A row change takes the key latch of the row (`locks::key_latch`), one mini-transaction for the undo record and the
 //!   clustered entry, and one mini-transaction per secondary entry. A transaction of a single call logs `TrxEnd` in the
-//!   last of them: without secondary entries it is one log group (test: every_crash_point_of_short_histories).
+//!   last of them: without secondary entries it is one log group (test: `every_crash_point_of_short_histories`).
 //! - Every entry carries its transaction id and the position of the undo record that made its version (checked by
-//!   row/clustered.rs::attempt). Rollback and purge touch an entry only if it still carries both (checked by
-//!   undo/rollback.rs::undo_row).
+//!   `row/clustered.rs::attempt`). Rollback and purge touch an entry only if it still carries both (checked by
+//!   `undo/rollback.rs::undo_row`).
 //! - Everything that a change may need is ensured before its first mini-transaction latches anything: undo slices, key
 //!   lengths, uniqueness, log space for the change and for its rollback. Rollback needs nothing new (test:
-//!   a_call_appends_no_more_than_its_reservation).
+//!   `a_call_appends_no_more_than_its_reservation`).
 //! - An overflow chain belongs to one version. An undo record names it before its first page is linked anywhere
-//!   (checked by row/long_value.rs::write_chain). Purge
+//!   (checked by `row/long_value.rs::write_chain`). Purge
 //!   frees it in pieces, with the record that replaced or deleted the value, or with the chain's own record once that
-//!   was rolled back (test: crash_points_during_the_freeing_of_long_chains).
+//!   was rolled back (test: `crash_points_during_the_freeing_of_long_chains`).
 //! - *Recovery.* A transaction is unfinished if it is in the `TrxTable` record that the control file names, or has a
 //!   `TrxBegin` at or above the low-water mark of the log, and has no `TrxEnd` at or above that mark. Its undo records
 //!   are found by reading its stream from its first record on. A checkpoint reads the table after all other parts of
@@ -26,10 +26,10 @@
 //! - *Visibility.* A reader sees the version of an entry if its read view sees the transaction, or if the version is
 //!   its own. Otherwise the undo record that made the version leads to the previous one (`undo::versions`). A commit is
 //!   the removal of the id from the table of active transactions: from then on all its versions are visible. Purge and
-//!   the drop of slices keep what a read view may still need (test: a_pin_keeps_versions_and_a_reader_its_value).
+//!   the drop of slices keep what a read view may still need (test: `a_pin_keeps_versions_and_a_reader_its_value`).
 //! - *Locks.* A transaction that has changed an entry and not ended holds an implicit lock on it. All other locks are
 //!   in the lock table (`locks`). A blocked call holds no key latch, no gate and no page latch while it waits
-//!   (`row::conflict`) (checked by sync/lock.rs::take).
+//!   (`row::conflict`) (checked by `sync/lock.rs::take`).
 //!
 //! Lock order: key latch of a row, key latches of unique index keys, an undo stream, the system tree, pages. Pages in
 //! this order: pages of a tree, then undo pages, then allocation maps.

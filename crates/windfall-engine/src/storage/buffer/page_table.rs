@@ -12,7 +12,7 @@
 //! frees none. The background worker frees them, and an eviction frees two when more than 1024 are queued (2 MiB).
 //! Chunks that arrive when the pool is gone are freed with the last of them. A chunk increments its count of entries
 //! *before* an entry is set and decrements it after the entry is cleared. The count of a chunk that was given up is
-//! `DEAD`, and no page is entered into it any more (checked by buffer/page_table.rs::check_below). This module is one
+//! `DEAD`, and no page is entered into it any more (checked by `buffer/page_table.rs::check_below`). This module is one
 //! of the few places with `unsafe`.
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared};

@@ -3,7 +3,7 @@
 //! **Purpose.** The names of rows, the locks on tables, rows and ranges of keys, and the timeout of a request.
 //!
 //! **Invariants.** A row is named by its key and not by a hash of it: a false conflict could cause a false deadlock (by
-//! type). The waits of a call share one timeout (test: the_waits_of_one_call_last_no_longer_together_than_one).
+//! type). The waits of a call share one timeout (test: `the_waits_of_one_call_last_no_longer_together_than_one`).
 
 use core::{fmt, time::Duration};
 

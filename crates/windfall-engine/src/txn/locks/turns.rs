@@ -8,9 +8,10 @@
 //! lock. During a turn later requests wait for it. The first turn is short; later ones are longer, up to a bound.
 //! Between two turns later requests overtake it, until the transactions that it has waited for in the last turn have
 //! ended. So waiting for a transaction that runs for hours does not block others (test:
-//! a_yielding_request_blocks_no_other). The lock is granted whenever the table is free (test:
-//! a_wait_in_turns_is_served_although_others_wait_for_nothing). If a turn closes a cycle, the statement is the victim,
-//! because it is the lightest, and starts again (test: a_wait_in_turns_that_is_a_deadlock_victim_starts_again).
+//! `a_yielding_request_blocks_no_other`). The lock is granted whenever the table is free (test:
+//! `a_wait_in_turns_is_served_although_others_wait_for_nothing`). If a turn closes a cycle, the statement is the
+//! victim, because it is the lightest, and starts again (test:
+//! `a_wait_in_turns_that_is_a_deadlock_victim_starts_again`).
 
 use core::time::Duration;
 

@@ -4,8 +4,8 @@
 //! entries. Older versions of rows are found by undo records, which is the layer above (`undo::versions`).
 //!
 //! **Invariants.** A version is visible to a reader if its transaction had ended when the reader's view was made, or is
-//! the reader's own (test: a_change_is_seen_by_its_own_transaction_alone). Nothing here depends on undo records (test:
-//! the_workspace_keeps_the_house_rules).
+//! the reader's own (test: `a_change_is_seen_by_its_own_transaction_alone`). Nothing here depends on undo records
+//! (test: `the_workspace_keeps_the_house_rules`).
 
 pub mod active;
 pub mod ids;

@@ -4,11 +4,11 @@
 //! or piece by piece.
 //!
 //! **Invariants.** A value is read completely, and belongs to one version (test:
-//! a_reader_never_takes_another_value_for_its_own). If a chain is gone, the entry has usually changed since it was
+//! `a_reader_never_takes_another_value_for_its_own`). If a chain is gone, the entry has usually changed since it was
 //! read, so it is read again; a missing chain is damage only if the entry is unchanged. A reader with a read view keeps
-//! all versions that it sees from purge, with their chains (test: a_pin_keeps_versions_and_a_reader_its_value), or gets
-//! an error because the view was ended (test: a_view_is_ended_within_a_long_value); a reader of a stream has such a
-//! view until its end.
+//! all versions that it sees from purge, with their chains (test: `a_pin_keeps_versions_and_a_reader_its_value`), or
+//! gets an error because the view was ended (test: `a_view_is_ended_within_a_long_value`); a reader of a stream has
+//! such a view until its end.
 
 use crate::{
     error::{CorruptError, Owner, Result},

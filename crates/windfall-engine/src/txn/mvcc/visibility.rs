@@ -3,7 +3,7 @@
 //! **Purpose.** Answers whether a read sees the versions of a transaction.
 //!
 //! **Invariants.** A read by a view counts only if the view was valid up to the end of the read (test:
-//! a_concurrent_reader_sees_one_snapshot_or_gets_an_error).
+//! `a_concurrent_reader_sees_one_snapshot_or_gets_an_error`).
 
 use super::view::ReadView;
 use crate::{

@@ -7,7 +7,7 @@
 //! locked belongs to the transaction that reads, which is active. A range is locked before it is read, and an inserter
 //! checks for range locks under the latch of the leaf. So either it inserts before the reader latches the leaf, and
 //! then the reader finds an entry of an unfinished transaction and waits for it; or it finds the range lock (test:
-//! an_insert_sees_the_range_or_is_seen).
+//! `an_insert_sees_the_range_or_is_seen`).
 
 use core::ops::Bound;
 

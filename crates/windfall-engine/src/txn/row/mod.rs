@@ -6,7 +6,7 @@
 //! (`conflict`).
 //!
 //! **Invariants.** The functions here work for one running transaction (by type) and use all layers below; no layer
-//! below depends on them (test: the_workspace_keeps_the_house_rules).
+//! below depends on them (test: `the_workspace_keeps_the_house_rules`).
 
 mod change;
 mod clustered;

@@ -3,8 +3,8 @@
 //! **Purpose.** What is needed to continue a transaction between two calls, or to roll it back.
 //!
 //! **Invariants.** A transaction with an id is in the table of active transactions until it has ended (checked by
-//! trx/running.rs::suspend). The records of a transaction form a chain per stream, and the state has the last record of
-//! each (checked by trx/running.rs::write_undo). A transaction that is prepared has records, and its id.
+//! `trx/running.rs::suspend`). The records of a transaction form a chain per stream, and the state has the last record
+//! of each (checked by `trx/running.rs::write_undo`). A transaction that is prepared has records, and its id.
 
 use smallvec::SmallVec;
 

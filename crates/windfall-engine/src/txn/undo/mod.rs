@@ -6,7 +6,7 @@
 //!
 //! **Invariants.** Nothing here depends on transactions as such, only on their ids: `mvcc` answers which of them have
 //! ended. What belongs to a transaction as a whole is in the layer above (`trx`) (test:
-//! the_workspace_keeps_the_house_rules).
+//! `the_workspace_keeps_the_house_rules`).
 
 pub mod chains;
 pub mod directory;

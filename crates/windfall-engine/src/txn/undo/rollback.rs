@@ -5,9 +5,9 @@
 //! **Invariants.** An entry is changed only if it still carries the record's transaction id and undo position, and
 //! carries them no longer then. The secondary entries come first, each in a mini-transaction of its own; the last
 //! mini-transaction restores the clustered entry and marks the record. So the rollback may be interrupted and restarted
-//! at any point (test: every_crash_point_of_short_histories). A tablespace that was dropped is skipped. Of a long value
-//! only the record is marked: its pages are left to purge (`chains`). Rollback needs no new undo and no new disk space,
-//! only log ([`RollbackSpace`]) (test: a_call_appends_no_more_than_its_reservation).
+//! at any point (test: `every_crash_point_of_short_histories`). A tablespace that was dropped is skipped. Of a long
+//! value only the record is marked: its pages are left to purge (`chains`). Rollback needs no new undo and no new disk
+//! space, only log ([`RollbackSpace`]) (test: `a_call_appends_no_more_than_its_reservation`).
 
 use super::{
     followers::Followers,

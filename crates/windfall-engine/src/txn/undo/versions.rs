@@ -4,12 +4,12 @@
 //! it to the previous version, until it reaches a visible one, or none at all.
 //!
 //! **Invariants.** A record is followed only for a version that the reader's read view does not see, and the view keeps
-//! all such records from purge (test: a_pin_keeps_versions_and_a_reader_its_value). So they exist, undone or not,
+//! all such records from purge (test: `a_pin_keeps_versions_and_a_reader_its_value`). So they exist, undone or not,
 //! unless the view is ended meanwhile; the result of the read is discarded then (test:
-//! a_concurrent_reader_sees_one_snapshot_or_gets_an_error). A version that was rolled back after the reader copied it
-//! leads to the same previous version as before (test: a_snapshot_stays_whatever_becomes_of_rows_and_indexes). The
+//! `a_concurrent_reader_sees_one_snapshot_or_gets_an_error`). A version that was rolled back after the reader copied it
+//! leads to the same previous version as before (test: `a_snapshot_stays_whatever_becomes_of_rows_and_indexes`). The
 //! clustered entry and each secondary entry of a row carry the position of one record, which has the previous state of
-//! each of them (checked by row/clustered.rs::attempt).
+//! each of them (checked by `row/clustered.rs::attempt`).
 //!
 //! A temporary table has one reader, which sees the current versions.
 
