@@ -1,7 +1,7 @@
 //! Planted violations: each rule must find them, so that a rule that finds nothing elsewhere is known to work.
 
 use super::{
-    imports, rules,
+    imports, invariants, rules,
     rules::Found,
     source::{Source, mark_tests},
 };
@@ -132,6 +132,64 @@ fn modules_without_their_doc_are_found() {
     assert_eq!(lines(doc, "a.rs", &full.replace("Purpose", "Aim")), [1]);
     assert!(doc(&parse("crates/windfall/tests/a.rs", "//! What it is for.")).is_empty());
     assert_eq!(doc(&parse("crates/windfall/tests/a.rs", "fn f() {}")).len(), 1);
+}
+
+/// Returns what the rule for invariants reports in a file of the engine, next to a module with a test and an assertion.
+fn unexecuted(invariants: &str, code: &str) -> Vec<String> {
+    let other = "fn read() {}\nfn write(a: [u8; 2]) -> u8 {\n    assert!(a[0] > 0);\n    a[0]\n}\nfn last();\n\
+                 #[cfg(test)]\nmod tests {\n    #[test]\n    #[should_panic]\n    fn zero_is_refused() {}\n\
+                 fn helper() { assert!(true) }\n}\n";
+    let text =
+        format!("//! A.\n//!\n//! **Purpose.** B (test: c).\n//!\n//! **Invariants.** {invariants}\n{code}");
+    let sources = [parse(LOG, other), parse("crates/windfall-engine/src/storage/log/ring.rs", &text)];
+    invariants::unexecuted(&sources).into_iter().map(|broken| broken.to_string()).collect()
+}
+
+#[test]
+fn invariants_that_nothing_executes_are_found() {
+    let silent = "ring.rs:5: states invariants, and neither asserts one nor names what checks them";
+    let is_silent = |found: &[String]| matches!(found, [one] if one.ends_with(silent));
+    for code in [
+        "",
+        "fn f() {}",
+        "// assert!(a)",
+        "fn f() { asserts!(a) }",
+        "#[cfg(test)]\nmod tests { fn f() { assert!(true) } }",
+    ] {
+        let found = unexecuted("A number rises.", code);
+        assert!(is_silent(&found), "{code}: {found:?}");
+    }
+    for words in ["(of a page)", "by type", "(test: zero_is_refused)", "(tests: `zero_is_refused`)"] {
+        assert!(is_silent(&unexecuted(&format!("A number rises {words}."), "")), "{words}");
+    }
+    for code in ["fn f() { assert!(a) }", "fn f() { debug_assert_eq!(a, b) }", "const _: () = assert!(A);"] {
+        assert!(unexecuted("A number rises.", code).is_empty(), "{code}");
+    }
+    for mark in [
+        "(by type)",
+        "(test: `zero_is_refused`)",
+        "(checked by `log/mod.rs::write`)",
+        "(test:\n//! `zero_is_refused`)",
+        "(checked by\n//! `storage/log/mod.rs::write`)",
+    ] {
+        let found = unexecuted(&format!("A number rises {mark}."), "");
+        assert!(found.is_empty(), "{mark}: {found:?}");
+    }
+}
+
+#[test]
+fn marks_that_name_nothing_are_found() {
+    for (mark, what) in [
+        ("test: `one_is_refused`", "there is no test `one_is_refused`"),
+        ("test: `helper`", "there is no test `helper`"),
+        ("checked by `log/mod.rs::read`", "there is no function `log/mod.rs::read` with an assertion"),
+        ("checked by `log/mod.rs::last`", "there is no function `log/mod.rs::last` with an assertion"),
+        ("checked by `g/mod.rs::write`", "there is no function `g/mod.rs::write` with an assertion"),
+        ("checked by `log/mod.rs::helper`", "there is no function `log/mod.rs::helper` with an assertion"),
+    ] {
+        let found = unexecuted(&format!("A number rises ({mark})."), "fn f() { assert!(a) }");
+        assert!(matches!(&found[..], [one] if one.ends_with(what)), "{mark}: {found:?}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod cases;
 mod imports;
+mod invariants;
 mod rules;
 mod source;
 
@@ -66,6 +67,7 @@ fn the_workspace_keeps_the_house_rules() {
     for source in &sources {
         broken.extend(rules::source(source));
     }
+    broken.extend(invariants::unexecuted(&sources));
     let list = broken.iter().fold(String::new(), |mut list, b| {
         let _ = writeln!(list, "{b}");
         list
