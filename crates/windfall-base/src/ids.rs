@@ -108,14 +108,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_say_what_they_are() {
+    fn ids_are_displayed_with_their_kind() {
         let page = PageId { space: SpaceId(7), page: PageNo(3) };
         assert_eq!((format!("{page}"), format!("{page:?}")), ("page 3 of tablespace 7".into(), "7:3".into()));
         assert_eq!((format!("{}", Lsn(5)), format!("{:?}", TrxId(6))), ("5".into(), "trx 6".into()));
     }
 
     #[test]
-    fn what_is_none_is_no_id() {
+    fn reserved_ids_are_outside_the_range_of_assigned_ids() {
         // These values are distinguished by their order, and by what the formats reserve.
         assert!(SpaceId::NONE < SpaceId::SYSTEM && SpaceId::SYSTEM < SpaceId::FIRST);
         assert!(PageNo::HEADER < PageNo::ROOT && PageNo::ROOT < PageNo::NONE);

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_reads_as_zero() {
+    fn discarded_memory_reads_as_zero() {
         let mapping = Mapping::new(4 * GRANULE).unwrap();
         let byte = |n: usize| {
             // SAFETY: within the mapping, to which no other code has a pointer.

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_refused() {
+    fn malformed_rows_are_refused() {
         let row = encode(&[b"one", b"two"]).unwrap();
         for cut in 0..row.len() {
             assert_eq!(fields(&row[..cut]), None, "cut at {cut}");

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_says_what_it_takes_to_repeat_it() {
+    fn the_printed_command_repeats_the_run() {
         let text = |options: LabArgs| command(&options, Scale::Quick);
         assert_eq!(text(options()), "windfall lab x3 --scale quick --seed 7");
         let usual = LabArgs { tmpfs: Some(TMPFS.into()), ..options() };

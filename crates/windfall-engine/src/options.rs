@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn invalid_options_are_refused_by_name() {
         let bad = [
             (Options::default().page_size(5000), "page_size"),
             (Options::default().buffer_pool_max_size(1), "buffer_pool_max_size"),

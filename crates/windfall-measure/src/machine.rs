@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_resident_of_a_mapping_is_what_was_touched() {
+    fn resident_memory_of_a_mapping_is_its_touched_part() {
         const SIZE: usize = 64 << 20;
         // Untouched memory of this size gets a mapping of its own.
         let mut memory: Vec<u8> = Vec::with_capacity(SIZE);

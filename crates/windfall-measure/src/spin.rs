@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_takes_what_is_asked_for() {
+    fn a_spin_takes_the_requested_time() {
         let spin = Spin::measured();
         let took = |milliseconds| {
             let before = Usage::of_this_thread();

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_says_what_changes() {
+    fn a_path_contains_only_changes() {
         let scale = Scale::linear(0.0, 10.0);
         let panel = Panel::within((0.0, 100.0), 0.0, 100.0, scale, scale);
         let path = panel.path([(0.0, 0.0), (0.0, 0.0), (1.0, 0.0), (1.0, 5.0), (2.0, 6.0)]);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_used_what_its_threads_have() {
+    fn the_usage_of_a_process_includes_its_threads() {
         let before = Usage::of_this_process();
         let use_up = || {
             let before = Usage::of_this_thread();

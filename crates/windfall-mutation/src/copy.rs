@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bug_fits_the_source_and_what_is_up_to_date_is_left_alone() {
+    fn every_bug_applies_and_unchanged_files_are_not_rewritten() {
         let workspace = workspace().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let bugs = plant(&workspace, folder.path()).unwrap();

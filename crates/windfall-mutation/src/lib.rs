@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entry_is_refused() {
+    fn malformed_bug_entries_are_refused() {
         let what = "bug A\nIt is wrong.\nfound by fuzz x\nin a.rs\n";
         let [bug] = &parse(&format!("{what} kept\n-old\n+new\n")).unwrap()[..] else { panic!("one bug") };
         assert_eq!((&*bug.changes[0].old, &*bug.changes[0].new), ("kept\nold\n", "kept\nnew\n"));

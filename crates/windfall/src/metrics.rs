@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_histogram_counts_what_took_no_longer() {
+    fn histogram_buckets_are_cumulative() {
         let mut metrics = Metrics { lock_wait_time: 2_500_000, ..Metrics::default() };
         for (class, waits) in [(0, 1), (1, 2), (2, 4), (21, 8), (31, 16)] {
             metrics.lock_wait_classes[class] = waits;

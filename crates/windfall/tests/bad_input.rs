@@ -392,7 +392,7 @@ fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
 }
 
 #[test]
-fn a_file_that_is_gone() {
+fn a_missing_file_is_reported_with_its_name() {
     let (_folder, path) = made();
     let file = file_of(&path, "bad");
     fs::remove_file(&file).expect("a file less");
@@ -609,7 +609,7 @@ fn nothing_works_after_the_end() -> Result<()> {
 }
 
 #[test]
-fn a_full_disk_loses_nothing_and_work_goes_on() {
+fn a_full_disk_loses_nothing_and_the_database_keeps_working() {
     for seed in 0..6u64 {
         let disk = SimulatedDisk::new(seed);
         let open = |disk: &SimulatedDisk| {

@@ -466,7 +466,7 @@ fn bits_flip_at_rest() {
 }
 
 #[test]
-fn files_are_gone() {
+fn files_are_missing() {
     let counts = all(Kind::Gone, 40..70, 1, 99);
     assert!(counts["refused"] > 100 && !counts.contains_key("stale"), "{counts:?}");
 }
@@ -490,7 +490,7 @@ fn writes_land_elsewhere() {
 }
 
 #[test]
-fn what_is_not_damaged_is_whole() {
+fn an_undamaged_database_is_complete() {
     for seed in 1..9 {
         let hurt = hurt(Case { seed, kind: Kind::Lost, n: u64::MAX });
         assert!(hurt.files.is_empty() && hurt.doubtful.is_empty());

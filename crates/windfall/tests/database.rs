@@ -48,7 +48,7 @@ fn rows_come_and_go_and_survive() -> Result<()> {
 }
 
 #[test]
-fn ddl_is_what_it_says() -> Result<()> {
+fn ddl_statements_have_their_effects() -> Result<()> {
     let (_folder, db) = new_database(options())?;
     for name in ["a", "b", "c"] {
         db.create_table(name, TableOptions::default())?.insert(b"name", name.as_bytes())?;
@@ -242,7 +242,7 @@ fn many_new_files_at_once_do_not_hold_up_the_log() -> Result<()> {
 }
 
 #[test]
-fn closing_ends_what_is_under_way() -> Result<()> {
+fn closing_ends_running_calls() -> Result<()> {
     for _ in 0..10 {
         let (folder, db) = new_database(options())?;
         db.set_flush_log_at_trx_commit(windfall::FlushLog::Write);
@@ -275,7 +275,7 @@ fn closing_ends_what_is_under_way() -> Result<()> {
 }
 
 #[test]
-fn a_check_is_not_alarmed_by_what_a_reader_keeps() -> Result<()> {
+fn a_check_does_not_report_versions_that_a_reader_keeps() -> Result<()> {
     /// Blocks after the first piece until the test lets it continue, or a timeout.
     struct Slow(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>);
     impl std::io::Write for Slow {
@@ -307,7 +307,7 @@ fn a_check_is_not_alarmed_by_what_a_reader_keeps() -> Result<()> {
 }
 
 #[test]
-fn metrics_tell_of_the_catalog_and_of_what_waits_to_be_deleted() -> Result<()> {
+fn metrics_report_the_system_tree_and_pending_deletions() -> Result<()> {
     let env = SimulatedEnv::new(1);
     let db = Database::open_on(Arc::new(SimulatedDisk::new(1)), Arc::new(env.clone()), &options(), &|_| {})?;
     assert!(db.metrics().catalog_height <= 1);

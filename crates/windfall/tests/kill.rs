@@ -238,10 +238,10 @@ impl Judge for Listener {
     }
 }
 
-const KILLS: Kills = Kills { program: "kill", test: "what_was_acknowledged_survives_kills", child: "child" };
+const KILLS: Kills = Kills { program: "kill", test: "acknowledged_changes_survive_kills", child: "child" };
 
 #[test]
-fn what_was_acknowledged_survives_kills() {
+fn acknowledged_changes_survive_kills() {
     KILLS.rounds::<Listener>(50);
 }
 

@@ -184,7 +184,7 @@ fn an_incarnation_is_never_used_twice() -> Result<()> {
 }
 
 #[test]
-fn the_deletion_of_a_large_file_goes_on_after_a_restart() -> Result<()> {
+fn the_deletion_of_a_large_file_resumes_after_a_restart() -> Result<()> {
     let folder = tempfile::tempdir().expect("a folder");
     let db = Database::open(folder.path(), options().flush_log_at_trx_commit(FlushLog::Lazy))?;
     let table = db.create_table("large", TableOptions::default())?;

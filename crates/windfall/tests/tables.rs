@@ -518,7 +518,7 @@ fn indexes_are_made_of_fields() -> Result<()> {
 }
 
 #[test]
-fn a_session_drops_what_is_its_own() -> Result<()> {
+fn a_session_drops_its_own_temporary_tables() -> Result<()> {
     let (_folder, db) = new_database(options())?;
     let (session, other) = (db.session(), db.session());
     let indexed = || TableOptions::default().index("i", IndexOptions::on_value(0..4));

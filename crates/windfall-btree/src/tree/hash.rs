@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_was_switched_off_is_freed_whatever_its_thread_does_next() {
+    fn a_hash_table_switched_off_by_an_idle_thread_is_freed() {
         let budget = Arc::new(HashBudget::new(1 << 30));
         let (hash, _) = grown(&budget, 1 << 16);
         let (switched, done) = (Barrier::new(2), Barrier::new(2));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_last_handle_leaves_goes_with_the_budget() {
+    fn dropping_the_last_hash_frees_the_budget() {
         let budget = Arc::new(HashBudget::new(1 << 30));
         let (hash, _) = grown(&budget, FIRST_TABLE);
         let weak = Arc::downgrade(&budget);

@@ -312,7 +312,7 @@ mod tests {
     use crate::args::{Args, Command};
 
     #[test]
-    fn bounds_include_themselves_and_refuse_what_was_not_measured() {
+    fn bounds_are_inclusive_and_refuse_nan() {
         assert!(Bound::AtMost(1.2).holds(1.2) && !Bound::AtMost(1.2).holds(1.21));
         assert!(Bound::AtLeast(0.9).holds(0.9) && !Bound::AtLeast(0.9).holds(0.89));
         assert!(!Bound::AtMost(0.0).holds(f64::NAN) && !Bound::AtLeast(0.0).holds(f64::NAN));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_fails_is_missing_and_the_others_are_not() {
+    fn a_failed_part_does_not_affect_other_parts() {
         let folder = tempfile::tempdir().unwrap();
         let mut bench = begin(folder.path(), &["--quick"]);
         bench.part("first", |bench| {

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_named_by_its_number_and_the_header_as_such() {
+    fn a_line_that_is_too_long_is_reported_with_its_number() {
         for end in ["\n", "\r\n"] {
             let long = format!("id,name\n1,a\n2,{}\n", "x".repeat(2_000)).replace('\n', end);
             let seen = numbers(&long, 1_000);

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_demo_left_is_removed() {
+    fn only_the_leftovers_of_a_demo_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("database")).unwrap();
         let refused = Folder::make(folder.path(), false).unwrap_err().to_string();

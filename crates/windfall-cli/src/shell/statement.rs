@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_with_the_form() {
+    fn malformed_statements_are_refused_with_their_syntax() {
         for (line, what) in [
             ("select 1", "no statement select"),
             ("'get' t k", "no statement get"),

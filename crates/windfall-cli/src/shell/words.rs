@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_meant_otherwise_is_refused() {
+    fn ambiguous_quoting_is_refused() {
         for (line, what) in [
             ("put 'a", "never closed"),
             ("put 'a\\'", "never closed"),

@@ -150,7 +150,7 @@ fn table_of_factors(json: &serde_json::Value) {
 }
 
 #[test]
-fn a_cost_that_grows_with_what_there_is_is_found() {
+fn a_planted_cost_proportional_to_the_data_is_found() {
     let value = |json: &serde_json::Value, id: &str| {
         let claim = json["claims"].as_array().unwrap().iter().find(|claim| claim["id"] == id).unwrap();
         assert_eq!(claim["holds"], claim["value"].as_f64().unwrap() <= claim["bound"].as_f64().unwrap());
@@ -243,7 +243,7 @@ fn break_tool(folder: &Folder, name: &str) -> String {
 }
 
 #[test]
-fn a_part_that_fails_leaves_the_others_standing() {
+fn a_failed_part_leaves_the_claims_of_other_parts() {
     let folder = Folder::new();
     let path = break_tool(&folder, "strace");
     let only = "system-calls-but-log,counted-work,instructions-flat,syncs-of-a-group-drop";

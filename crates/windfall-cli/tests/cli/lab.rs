@@ -66,7 +66,7 @@ fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
 }
 
 #[test]
-fn what_the_cost_of_a_drop_does_not_depend_on_is_in_the_report() {
+fn the_report_shows_the_factors_of_a_drop() {
     let folder = Folder::new();
     let printed = folder.call(&["lab", "x9", "--scale", "quick", "--out", "out"]).served();
     assert!(printed.out.contains("X9") && printed.out.contains("closed-file"), "{}", printed.out);
@@ -83,7 +83,7 @@ fn what_the_cost_of_a_drop_does_not_depend_on_is_in_the_report() {
 }
 
 #[test]
-fn what_the_lab_cannot_do_is_said() {
+fn the_lab_refuses_invalid_requests_with_a_reason() {
     let folder = Folder::new();
     folder.file("other.json", "{}");
     folder.call(&["lab", "compare", "other.json"]).refused(&["compare takes two results"]);

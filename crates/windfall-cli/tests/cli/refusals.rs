@@ -61,7 +61,7 @@ fn columns_that_cannot_be() {
 }
 
 #[test]
-fn what_is_quoted_is_cut() {
+fn long_quotes_in_messages_are_truncated() {
     let folder = Folder::new();
     folder.call(&["create", "t", "--columns", "a,b"]).served();
     folder.feed(&["load", "t"], &format!("a,b\n{},x\n", "k".repeat(3_000))).served();
@@ -160,7 +160,7 @@ fn help_and_version_are_answers() {
 }
 
 #[test]
-fn what_is_no_database_is_refused() {
+fn a_path_that_is_not_a_database_is_refused() {
     let folder = Folder::new();
     fs::write(folder.path().join("db"), "just a file").unwrap();
     for call in [&["tables"][..], &["create", "t", "--columns", "a"]] {

@@ -120,7 +120,7 @@ fn tables_come_and_go() {
 }
 
 #[test]
-fn one_session_waits_and_goes_on_after_the_commit_of_another() {
+fn a_waiting_session_continues_after_the_commit_of_another() {
     let folder = people();
     folder.says(
         "begin\nput people ada Paris\n\
@@ -330,7 +330,7 @@ fn a_prepared_transaction_waits_for_another_run() {
 }
 
 #[test]
-fn what_is_open_at_the_end_is_rolled_back() {
+fn open_transactions_are_rolled_back_at_the_end() {
     let folder = people();
     for end in ["", "quit\nput people bob 9\n"] {
         folder.says(
@@ -388,7 +388,7 @@ fn a_script_stops_at_the_first_failure_unless_it_is_to_go_on() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_statements_are_refused() {
     let folder = people();
     let lines = [
         ("commit", "no transaction is open"),

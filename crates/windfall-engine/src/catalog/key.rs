@@ -278,7 +278,7 @@ mod tests {
 
     /// For every definition of two parts that is refused, two rows prove that it is ambiguous.
     #[test]
-    fn what_is_refused_is_ambiguous() {
+    fn every_refused_key_definition_is_ambiguous() {
         let values = all_values();
         let ranges = (0..4).flat_map(|offset| (0..4).map(move |length| bytes(offset, length)));
         let parts: Vec<KeyPart> = ranges.chain((0..3).map(field)).chain([bytes(4, 8)]).collect();

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_name_all_the_time_is_listed() {
+    fn a_listing_contains_every_table_that_always_has_a_name() {
         let (tree, _engine) = lone_tree();
         let names = Names::new(Arc::new(SimulatedEnv::new(1)));
         let kinds =

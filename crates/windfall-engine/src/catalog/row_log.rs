@@ -206,7 +206,7 @@ mod tests {
     use crate::{catalog::KeyPart, engine::test_engine::lone_tree};
 
     #[test]
-    fn both_sides_of_a_change_are_noted_once_and_what_stays_is_not() {
+    fn old_and_new_index_keys_are_noted_once_and_unchanged_ones_are_not() {
         let (tree, _engine) = lone_tree();
         let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 1 }] };
         let building = Building::new(tree, key, NOTES_LIMIT_BYTES, Arc::new(SimulatedEnv::new(1)));

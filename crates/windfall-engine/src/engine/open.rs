@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_opening_tidies_waits_for_nothing_that_comes_later() {
+    fn cleanup_at_open_does_not_wait_for_later_steps() {
         let options = Options::default().page_size(4096).buffer_pool_size(256 * 4096).log_size(1 << 20);
         let open = |disk: &SimulatedDisk| test_engine::open(disk, Arc::new(SimulatedEnv::new(1)), &options);
         let disk = SimulatedDisk::new(1);

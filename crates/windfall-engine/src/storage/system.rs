@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_many_records_are_what_a_map_makes_of_them() {
+    fn batched_changes_of_records_match_a_map() {
         let disk = SimulatedDisk::new(3);
         let engine = open(&disk, Arc::new(SimulatedEnv::new(3)));
         let chance = SimulatedEnv::new(7);
@@ -481,7 +481,7 @@ mod tests {
     /// The writer mutex and the leaf latches are two things to wait for, and waits for both are counted.
     #[test]
     #[cfg(feature = "drop-waits")]
-    fn a_wait_for_what_a_drop_holds_is_counted() {
+    fn a_wait_for_a_latch_that_a_drop_holds_is_counted() {
         use std::thread;
 
         use crate::env::RealEnv;

@@ -35,7 +35,7 @@ fn run_jobs(experiment: Experiment) -> Vec<Outcome> {
 }
 
 #[test]
-fn x2_to_x5_count_what_the_policies_walk() {
+fn x2_to_x5_count_the_steps_of_the_policies() {
     for outcome in
         [Experiment::X2, Experiment::X3, Experiment::X4, Experiment::X5].into_iter().flat_map(run_jobs)
     {

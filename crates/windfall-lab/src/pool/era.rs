@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_what_the_head_says() {
+    fn the_locks_of_each_era_match_the_module_doc() {
         use Lock::{FlushList, FreeList, LruList, PageHash, Pool};
         let table = [
             (Era::Mysql51, [Pool, Pool, Pool, Pool], 1),

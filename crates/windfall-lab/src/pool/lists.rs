@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_without_a_change_come_after_all_others() {
+    fn clean_pages_come_last_in_the_flush_list() {
         let frames = frames(20);
         let flush = Flush::default();
         let enter = |frame: u32, lsn| {

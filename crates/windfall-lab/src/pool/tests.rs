@@ -19,7 +19,7 @@ use crate::testing::{check_pool, get, new_space, pool, put, random, remove, tree
 const ERAS: [Era; 5] = [Era::Mysql51, Era::Mysql55, Era::Xtradb, Era::Mysql56, Era::Mysql80];
 
 #[test]
-fn a_tree_larger_than_the_pool_is_what_the_model_is() {
+fn a_tree_larger_than_the_pool_matches_the_model() {
     for (n, era) in ERAS.into_iter().enumerate() {
         let options = PoolOptions {
             era,

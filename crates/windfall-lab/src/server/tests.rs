@@ -99,7 +99,7 @@ impl SystemTest for Drops {
 }
 
 #[test]
-fn a_dropped_table_is_refused_and_its_file_goes() {
+fn a_dropped_table_is_refused_and_its_file_is_deleted() {
     Drops.on_all();
 }
 

@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_ends_the_run() {
+    fn a_failing_client_ends_the_run() {
         let folder = TempDir::new().unwrap();
         let server = server(&folder);
         let plan = Plan::every(2, Duration::from_mins(10), Duration::from_mins(1), 1);

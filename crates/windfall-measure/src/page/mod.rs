@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swatch_is_what_its_class_draws() {
+    fn a_swatch_draws_the_shape_of_its_class() {
         assert!(swatch("drop big").contains("<line"));
         assert!(swatch("fill dirty").contains("<rect"));
         assert!(swatch("line c1").contains("<line"));

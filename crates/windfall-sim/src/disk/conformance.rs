@@ -243,7 +243,7 @@ fn work_is_counted(disk: &dyn Disk) {
 }
 
 #[test]
-fn the_simulated_disk_conforms_whatever_the_seed() {
+fn the_simulated_disk_conforms_with_every_seed() {
     (0..20).for_each(|seed| check(&SimulatedDisk::new(seed)));
 }
 

@@ -45,7 +45,7 @@ fn write(token: u64, file: FileName, byte: u8) -> Request {
 }
 
 #[test]
-fn what_readers_see_is_not_what_is_durable() {
+fn unsynced_writes_are_visible_but_not_durable() {
     let disk = with_log(b"old");
     disk.write(LOG, 0, b"new!").unwrap();
     assert_eq!(content(&disk, LOG).unwrap(), b"new!");
@@ -60,7 +60,7 @@ fn what_readers_see_is_not_what_is_durable() {
 }
 
 #[test]
-fn a_synced_file_without_a_synced_name_may_be_gone() {
+fn a_synced_file_whose_name_is_not_synced_may_be_lost() {
     let disk = SimulatedDisk::new(1);
     disk.create(LOG).unwrap();
     disk.write(LOG, 0, b"kept").unwrap();
@@ -299,7 +299,7 @@ fn a_write_may_land_elsewhere_or_nowhere() {
 }
 
 #[test]
-fn a_forgotten_write_is_seen_until_the_crash_whatever_is_synced() {
+fn a_forgotten_write_is_visible_until_the_crash_despite_syncs() {
     let disk = with_log(&[1; 8192]);
     disk.fail_at(0, Fault::ForgottenWrite);
     disk.write(LOG, 0, &[2; 8192]).unwrap();
@@ -552,7 +552,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
     #[test]
-    fn what_was_synced_survives_and_nothing_is_made_up(steps in steps(), seed in any::<u64>()) {
+    fn synced_bytes_survive_a_crash_and_no_other_bytes_appear(steps in steps(), seed in any::<u64>()) {
         let mut disk = with_log(&[]);
         let mut model = Model::new();
         for (n, step) in steps.iter().enumerate() {

@@ -403,7 +403,7 @@ fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {
 
 /// A call fails, and its change of a row cannot be rolled back completely.
 #[test]
-fn what_a_failed_rollback_has_cut_off_is_no_damage() {
+fn versions_cut_off_by_a_failed_rollback_are_not_reported_as_damage() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = open(&disk, &env);
     let table = db.create_table("t", indexed()).unwrap();

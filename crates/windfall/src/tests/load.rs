@@ -162,7 +162,7 @@ fn rows(count: u32, length: usize) -> Vec<Row> {
 }
 
 #[test]
-fn what_is_refused_leaves_nothing() {
+fn a_refused_load_leaves_nothing() {
     type Refused = fn(&Error) -> bool;
     type Case<'a> = (&'a str, bool, Vec<Row>, Refused, &'a [&'a str]);
     let disk = SimulatedDisk::new(1);
@@ -341,7 +341,7 @@ fn load_for_a_while(db: &Database, sorted: bool) -> Result<Table> {
 }
 
 #[test]
-fn a_crash_during_a_load_leaves_the_table_whole_or_gone() {
+fn a_crash_during_a_load_leaves_all_or_nothing() {
     let (mut whole, mut gone) = (0, 0);
     for sorted in [true, false] {
         let disk = SimulatedDisk::new(1);

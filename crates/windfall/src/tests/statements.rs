@@ -1,7 +1,7 @@
 //! Tests of DDL statements concurrent with row calls, on a simulated disk. A test can act at given points within a
 //! statement.
 
-mod beside;
+mod concurrent;
 
 use core::time::Duration;
 use std::{collections::BTreeMap, sync::mpsc, thread};
@@ -189,7 +189,7 @@ fn rows_change_while_an_index_is_built() -> Result<()> {
 }
 
 #[test]
-fn a_crash_during_a_build_leaves_the_index_whole_or_gone() {
+fn a_crash_during_an_index_build_leaves_all_or_nothing() {
     let (mut whole, mut gone) = (0, 0);
     for seed in [1, 2, 5, 6] {
         let disk = SimulatedDisk::new(seed);
@@ -481,7 +481,7 @@ fn exclusive_access_to_a_table_blocks_its_calls() {
 }
 
 #[test]
-fn what_was_taken_out_of_use_is_freed_in_the_background_when_nothing_has_it() {
+fn retired_tables_are_freed_in_the_background_once_unreferenced() {
     let (db, _) = open(&SimulatedDisk::new(1), 1).unwrap();
     let catalog = &db.engine().catalog;
     let settle = || {

@@ -108,7 +108,7 @@ fn wide_comments_are_found() {
 }
 
 #[test]
-fn what_is_left_over_is_found() {
+fn leftover_markers_are_found() {
     // Concatenated, because this file must keep the rule as well.
     for (a, b) in
         [("// TO", "DO: later"), ("// FIX", "ME"), ("# XX", "X"), ("    dbg", "!(x)"), ("todo", "!()")]

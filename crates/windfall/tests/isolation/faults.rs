@@ -85,7 +85,7 @@ fn each_fault_is_found_and_named() {
 /// The anomalies are those that a stricter level forbids, and none that the level itself forbids. So the reference is
 /// not stricter than necessary, and the checker sees the difference.
 #[test]
-fn each_level_lets_through_what_it_does_not_forbid() {
+fn each_isolation_level_allows_the_anomalies_of_weaker_levels() {
     use Kind::{
         AbortedRead, CircularFlow, IncompatibleOrder, IntermediateRead, LostUpdate, Phantom, ReadSkew,
         Unrepeatable, Vanished, WriteSkew,

@@ -9,7 +9,7 @@ use crate::{
     time_limit::wait_until,
 };
 
-pub(crate) const STREAMED: &str = "long::a_long_value_comes_and_goes";
+pub(crate) const STREAMED: &str = "long::a_long_value_is_written_read_and_deleted";
 pub(crate) const KILLED: &str = "long::a_process_dies_within_a_long_value";
 
 const POOL: u64 = 8 << 20;
@@ -94,7 +94,7 @@ fn assert_log_is_small(case: &Case) {
 }
 
 #[test]
-fn a_long_value_comes_and_goes() {
+fn a_long_value_is_written_read_and_deleted() {
     in_a_process_of_its_own(STREAMED, |case| {
         let db = open(case);
         let table = db.create_table("t", TableOptions::default()).unwrap();

@@ -122,7 +122,7 @@ fn one_case_again() {
 }
 
 #[test]
-fn a_case_is_read_back_from_what_a_failure_says() {
+fn a_case_is_parsed_from_the_message_of_a_failure() {
     let whole = Case::new(7, 300);
     let part = Case { only: Some([1, 5, 12].into()), ..whole.clone() };
     for case in [whole, part] {

@@ -118,7 +118,7 @@ fn the_database_is_open_while_unfinished_transactions_are_rolled_back() {
 }
 
 #[test]
-fn an_index_waits_for_what_was_unfinished_in_its_table_alone() {
+fn an_index_build_waits_only_for_unfinished_transactions_on_its_table() {
     let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
     let db = simulated(&disk, &env);
     db.set_lock_wait_timeout(Duration::ZERO);
@@ -325,7 +325,7 @@ fn a_check_does_not_wait_for_a_rollback_that_cannot_go_on() {
 
 /// A transaction with more undo than the log reserves rollback space for, on a full disk.
 #[test]
-fn what_a_full_disk_keeps_from_its_way_back_goes_on_when_there_is_room() {
+fn a_rollback_stopped_by_a_full_disk_resumes_when_space_is_free() {
     let (mut handed_over, mut at_once) = (0, 0);
     for seed in 0..30 {
         let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));

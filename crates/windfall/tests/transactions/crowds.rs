@@ -131,7 +131,7 @@ fn a_thousand_wait_for_one_row() {
 }
 
 #[test]
-fn a_wait_ends_when_its_time_has_come_and_the_transaction_goes_on() {
+fn a_lock_timeout_fails_the_call_but_not_the_transaction() {
     let db = database();
     let table = db.create_table("t", TableOptions::default()).unwrap();
     let holder = begin(&db, Isolation::RepeatableRead);

@@ -38,7 +38,7 @@ fn all_of_it_stays_or_nothing() {
 }
 
 #[test]
-fn a_handle_that_goes_takes_it_back() {
+fn dropping_the_handle_rolls_back_the_transaction() {
     let db = database();
     let table = table(&db);
     let trx = begin(&db, Isolation::RepeatableRead);
@@ -55,7 +55,7 @@ fn a_handle_that_goes_takes_it_back() {
 }
 
 #[test]
-fn what_a_call_has_done_goes_when_it_fails_and_the_rest_stays() {
+fn a_failed_call_rolls_back_only_its_own_changes() {
     let db = database();
     let table = table(&db);
     table.put(b"taken", b"x1").unwrap();

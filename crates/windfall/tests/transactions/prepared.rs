@@ -68,7 +68,7 @@ fn it_does_nothing_more_and_ends_by_its_handle() {
 }
 
 #[test]
-fn a_handle_that_goes_leaves_it_to_its_name() {
+fn a_prepared_transaction_outlives_its_handle() {
     let (_, env, db) = database();
     let t = table(&db);
     db.set_lock_wait_timeout(core::time::Duration::from_millis(100));
@@ -113,7 +113,7 @@ fn names_are_checked_and_errors_show_them() {
 }
 
 #[test]
-fn what_has_changed_nothing_is_prepared_as_well() {
+fn a_transaction_without_changes_can_be_prepared() {
     let (_, _, db) = database();
     let t = table(&db);
     t.put(b"a", b"x1").unwrap();
@@ -205,8 +205,8 @@ enum Known {
 /// rolled back. Row changes, statements and checkpoints run in between. After a crash at any operation of the disk,
 /// including operations of recovery, a coordinator asks for the prepared transactions, and ends each in either way.
 #[test]
-fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back() {
-    let test = "prepared::what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back";
+fn prepared_transactions_survive_every_crash_and_ended_ones_stay_ended() {
+    let test = "prepared::prepared_transactions_survive_every_crash_and_ended_ones_stay_ended";
     let _again = whole("transactions", test);
     let (mut points, mut found_prepared, mut found_ended) = (0, 0, 0);
     for seed in 1..4 {

@@ -81,7 +81,7 @@ fn a_take_reads_and_locks_one_row_however_many_jobs_are_done() {
 }
 
 #[test]
-fn what_others_do_with_rows_that_have_left_is_not_waited_for() {
+fn a_read_does_not_wait_for_locks_on_rows_that_left_its_range() {
     for level in LEVELS {
         for by_old_transaction in [false, true] {
             let db = database();
@@ -142,7 +142,7 @@ fn a_row_that_is_about_to_leave_is_waited_for() {
 
 /// A skipped row comes back after the read, or, where ranges are locked, only after the end of the transaction.
 #[test]
-fn what_was_passed_over_does_not_come_back_where_ranges_are_locked() {
+fn a_row_cannot_reenter_a_locked_range_in_which_it_was_skipped() {
     for level in LEVELS {
         let db = database();
         let table = queue(&db, 3);
@@ -170,7 +170,7 @@ fn what_was_passed_over_does_not_come_back_where_ranges_are_locked() {
 /// A read sees its transaction's own changes, also after a rollback to a savepoint, or when a row has come back into
 /// the range.
 #[test]
-fn what_the_transaction_itself_has_moved_out_and_in_is_seen() {
+fn a_read_sees_rows_that_its_own_transaction_moved() {
     for level in LEVELS {
         let db = database();
         let table = queue(&db, 3);

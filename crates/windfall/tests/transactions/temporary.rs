@@ -64,7 +64,7 @@ fn long(fill: u8) -> Vec<u8> {
 
 /// No frames are needed for undo and replaced values, so the pool has pages to spare, and none is written.
 #[test]
-fn what_a_view_of_others_sees_keeps_nothing_of_a_temporary_table() {
+fn a_read_view_does_not_keep_old_versions_of_temporary_tables() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = simulated(&disk, &env);
     let table = table(&db);

@@ -6,7 +6,7 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv};
 use super::{begin, database, pairs, rows, simulated, table};
 
 #[test]
-fn a_snapshot_stays_whatever_becomes_of_rows_and_indexes() {
+fn a_snapshot_is_stable_while_rows_and_indexes_change() {
     for level in [Isolation::RepeatableRead, Isolation::Snapshot] {
         let db = database();
         let table = table(&db);
@@ -196,7 +196,7 @@ fn a_range_is_of_one_moment_from_both_ends() {
 }
 
 #[test]
-fn a_cursor_that_locks_goes_to_an_end_and_back() {
+fn a_locking_cursor_moves_to_both_ends() {
     for &level in Isolation::ALL {
         let db = database();
         let table = table(&db);

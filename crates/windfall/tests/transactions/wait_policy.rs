@@ -15,7 +15,7 @@ fn keys(rows: windfall::Range) -> Vec<u8> {
 }
 
 #[test]
-fn what_others_have_locked_is_passed_over_or_refused_at_once() {
+fn locked_rows_are_skipped_or_refused_without_a_wait() {
     for level in [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable] {
         let db = database();
         let table = table(&db);

@@ -38,7 +38,7 @@ fn walk(tree: &Tree<TestPool>, pages: usize, mut between: impl FnMut()) -> Resul
 }
 
 #[test]
-fn many_pieces_find_what_one_does() {
+fn a_check_in_pieces_has_the_result_of_a_whole_check() {
     let tree = some_tree(4000);
     let whole = tree.check().unwrap();
     assert!(whole.height >= 2 && whole.leaves > 100 && whole.inner > 0, "{whole:?}");
@@ -143,7 +143,7 @@ fn a_page_that_a_long_value_has_lost_is_found_in_any_piece() {
 }
 
 #[test]
-fn what_changes_between_two_pieces_is_no_damage() {
+fn changes_between_two_pieces_are_not_reported_as_damage() {
     let tree = some_tree(2000);
     let (mut n, mut turn) = (0, 0);
     let between = || {

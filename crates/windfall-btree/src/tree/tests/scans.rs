@@ -20,7 +20,7 @@ fn staying(n: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_cursor_survives_what_happens_between_its_calls() {
+fn a_cursor_survives_splits_and_merges_between_its_calls() {
     for up in [true, false] {
         let tree = tree(4096);
         for n in 0..600 {
@@ -234,7 +234,7 @@ fn bulk_load_fills_pages_and_logs_each_once() {
 }
 
 #[test]
-fn bulk_load_refuses_what_it_cannot_take() {
+fn bulk_load_refuses_invalid_entries() {
     let tree = tree(4096);
     let mut load = tree.bulk_load(90).unwrap();
     load.push(b"b", header(1), b"").unwrap();

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_counts_what_is_being_written() {
+    fn the_oldest_lsn_includes_pages_being_written() {
         let mut set = DirtySet::default();
         set.insert(PageNo(1), Lsn(10));
         set.insert(PageNo(2), Lsn(20));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_waits_as_before() {
+    fn a_page_whose_write_failed_stays_dirty_with_its_lsn() {
         for changed_since in [None, Some(Lsn(30))] {
             let mut set = DirtySet::default();
             set.insert(PageNo(1), Lsn(10));

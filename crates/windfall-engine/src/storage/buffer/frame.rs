@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_spared_by_what_it_was_used_for() {
+    fn the_clock_spares_a_page_by_its_uses() {
         let frame = Frame::default();
         for (spare, used, passes) in [(0, 0, 0), (1, 0, 1), (0, 1, 2), (1, 1, 2), (1, 5, 2)] {
             frame.arrive(spare);

@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_goes_in_steps() {
+    fn a_page_table_is_freed_in_steps() {
         let mut table = PageTable::default();
         let guard = &crossbeam_epoch::pin();
         let pages = [3, 70, 600, 1_500, 300_000, 300_001, 90_000_000, u32::MAX];

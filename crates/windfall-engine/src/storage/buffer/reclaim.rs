@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_takes_as_many_frames_as_it_may_and_the_next_goes_on() {
+    fn a_reclaim_call_frees_a_bounded_number_of_frames() {
         let (_, pool) = new_pool(512);
         let pages = 2 * FRAMES_PER_CALL + 10;
         let space = dropped(&pool, 100, pages, 0);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dropped_tablespace_leaves_is_freed_in_steps_when_nothing_has_it() {
+    fn a_dropped_tablespace_is_freed_in_steps_once_unreferenced() {
         let (_, pool) = new_pool(64);
         let space = pool.attach(SpaceId(100), Durability::Logged);
         // Each page is in a leaf of the page table of its own.

@@ -118,7 +118,7 @@ fn a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss() {
 /// A transaction ends while a checkpoint is made. At every crash point afterwards, recovery does not find it
 /// unfinished: recovery would roll back an acknowledged commit.
 #[test]
-fn what_has_ended_is_not_found_unfinished() {
+fn a_transaction_that_ended_during_a_checkpoint_is_not_unfinished() {
     let prepared = Prepared::new();
     explore(1500, &["EndNotNoted"], move || {
         let base = prepared.open(MIN_FRAMES as u32);

@@ -61,7 +61,7 @@ fn an_acknowledged_commit_is_written_and_no_thread_waits_for_ever() {
 /// Catches: a sync that declares durable what was written after it had begun; a segment that counts as synced although
 /// it was written to meanwhile.
 #[test]
-fn what_is_written_during_a_sync_is_durable_with_the_next_one() {
+fn writes_during_a_sync_become_durable_with_the_next_sync() {
     explore(1500, &["WrittenMeanwhileIsDurable"], || {
         let life = open();
         let (log, disk) = (life.log.clone(), life.disk.clone());

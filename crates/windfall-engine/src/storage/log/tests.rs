@@ -135,7 +135,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) })]
 
     #[test]
-    fn what_was_synced_comes_back_and_nothing_else(lives in prop::collection::vec((ops(), any::<u64>()), 1..7)) {
+    fn exactly_the_synced_groups_are_recovered(lives in prop::collection::vec((ops(), any::<u64>()), 1..7)) {
         let mut disk = new_database();
         let mut model: Vec<Group> = Vec::new();
         for (ops, crash) in lives {
@@ -167,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_below_what_was_durable_is_named(
+    fn damage_below_the_durable_end_is_reported(
         sizes in prop::collection::vec(1usize..6000, 20..40), at in any::<prop::sample::Index>(), mask in 1u8..,
         clean: bool,
     ) {
@@ -530,7 +530,7 @@ fn a_full_disk_refuses_new_operations_and_loses_nothing() {
 }
 
 #[test]
-fn what_was_reserved_can_be_appended_when_the_disk_is_full() {
+fn reserved_bytes_can_be_appended_on_a_full_disk() {
     let life = open(new_database());
     let (log, large) = (&life.log, 3 * SEGMENT);
     let mut reservation = log.reserve(large).unwrap();

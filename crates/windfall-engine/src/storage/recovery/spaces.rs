@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_has_what_was_added_and_neighbours_share_a_word() {
+    fn a_space_set_has_its_members_and_neighbours_share_a_word() {
         let mut set = SpaceSet::default();
         let ids = || (1000..2000).filter(|id| id % 3 != 0).chain([0, 63, 64, u64::MAX]);
         // Twice: inserting a member again changes nothing.

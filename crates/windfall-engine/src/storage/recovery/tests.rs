@@ -688,7 +688,7 @@ fn next_without_copies(disk: &SimulatedDisk) -> Option<SimulatedDisk> {
 }
 
 #[test]
-fn what_a_killed_process_has_written_is_durable_before_anything_is_written() {
+fn writes_of_a_killed_process_are_synced_before_new_writes() {
     let mut cases = 0;
     for n in 1..20 {
         let disk = SimulatedDisk::new(3);

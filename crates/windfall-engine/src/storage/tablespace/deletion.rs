@@ -363,7 +363,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_file_goes_piece_by_piece_and_its_bytes_are_counted() {
+    fn a_file_is_deleted_in_pieces_and_its_bytes_are_counted() {
         let (disk, pool) = new_pool(64);
         let deleter = Deleter::new(pool);
         let (one, other) = (SpaceId(20), SpaceId(21));
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_follows_what_others_feel() {
+    fn the_pace_of_deletion_follows_the_sync_times() {
         let mut pace = Pace::new();
         // Nothing is known yet, and the log is synced: the smallest pieces, and still at least 32 MB per second.
         assert!(matches!(pace.after(synced(MS)), Next::Idle(PIECE_PAUSE)));

@@ -131,7 +131,7 @@ fn a_large_file_grows_in_steps() {
 }
 
 #[test]
-fn what_is_not_in_use_cannot_be_freed() {
+fn a_page_not_in_use_cannot_be_freed() {
     let base = Base::new();
     let page = base.allocate(0);
     base.free(page).unwrap();
@@ -158,7 +158,7 @@ fn a_map_page_that_is_marked_as_free_is_not_allocated() {
 }
 
 #[test]
-fn what_is_no_map_is_neither_read_nor_written() {
+fn a_page_that_is_no_allocation_map_is_not_used_as_one() {
     let damages: [PageOp<'_>; 2] = [
         PageOp::Format { kind: PageType::Leaf, level: 0 },
         PageOp::Write { at: MAGIC_AT as u32, bytes: b"what else" },
@@ -226,7 +226,7 @@ fn a_group_begins_near_its_neighbour() {
 }
 
 #[test]
-fn how_far_a_tablespace_goes_is_learnt_once() {
+fn the_size_of_a_tablespace_is_determined_once() {
     let base = Base::new();
     base.allocate(0);
     base.allocate(SPAN + 30);
@@ -241,7 +241,7 @@ fn how_far_a_tablespace_goes_is_learnt_once() {
 }
 
 #[test]
-fn what_is_freed_far_below_is_found_again() {
+fn a_page_freed_in_an_earlier_group_is_allocated_again() {
     let base = Base::new();
     assert_eq!(base.allocate(0), 1);
     base.fill(0, &[7]);

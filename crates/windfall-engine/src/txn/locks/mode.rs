@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_covers_another_mode_keeps_out_all_that_it_keeps_out() {
+    fn a_mode_covers_another_if_it_conflicts_with_at_least_as_much() {
         for strong in TableMode::ALL {
             for weak in TableMode::ALL {
                 let covers = Modes::of(&[strong]).cover(weak);

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_that_others_allow_needs_no_wait() {
+    fn a_compatible_upgrade_is_granted_without_a_wait() {
         let mut queue = Queue::default();
         assert!(queue.take(trx(1), IntentionShared));
         queue.join(trx(2), Exclusive, 1);

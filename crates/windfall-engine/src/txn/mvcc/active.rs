@@ -523,7 +523,7 @@ mod tests {
         *,
     };
     #[test]
-    fn a_checkpoint_learns_of_ends_under_way_and_a_horizon_covers_what_ended() {
+    fn a_checkpoint_notes_running_commits_and_a_snapshot_covers_ended_ones() {
         let base = Base::open(Setup::simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1))).unwrap();
         let active = Active::new(base.transactions.ids().clone(), Arc::new(SimulatedEnv::new(1)));
         for (trx, first) in [(5, 50), (7, 70), (9, 90)] {

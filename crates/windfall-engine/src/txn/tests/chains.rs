@@ -92,7 +92,7 @@ fn a_step_frees_a_bounded_number_of_pages() {
 }
 
 #[test]
-fn a_value_far_longer_than_the_log_comes_and_goes() {
+fn a_value_far_longer_than_the_log_is_written_and_purged() {
     const PAGES: usize = 4200;
     let base = base(256 << 10);
     let log = &base.pool.context().log;

@@ -41,7 +41,7 @@ fn on_disk(disk: &SimulatedDisk, id: PageId) -> Box<[AtomicU64]> {
 }
 
 #[test]
-fn what_is_wrong_in_memory_is_not_written() {
+fn a_page_corrupted_in_memory_is_not_written() {
     for (spoil, what) in IN_MEMORY {
         let disk = SimulatedDisk::new(1);
         let (base, id, before) = base(&disk);
@@ -64,7 +64,7 @@ fn what_is_wrong_in_memory_is_not_written() {
 }
 
 #[test]
-fn what_is_wrong_on_disk_is_not_read() {
+fn a_page_corrupted_on_disk_is_not_read() {
     let disk = SimulatedDisk::new(1);
     let (base, id, words) = base(&disk);
     let page = Page::new(&words);

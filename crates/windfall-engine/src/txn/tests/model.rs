@@ -167,7 +167,7 @@ impl Run {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn rows_are_what_the_model_says(ops in prop::collection::vec(op(), 1..50)) {
+    fn rows_match_the_model(ops in prop::collection::vec(op(), 1..50)) {
         let mut run = Run { disk: SimulatedDisk::new(1), base: None, rows: Rows::new() };
         run.reopen();
         for op in ops {

@@ -58,7 +58,7 @@ fn a_change_is_seen_by_its_own_transaction_alone() {
 }
 
 #[test]
-fn what_a_transaction_has_rolled_back_it_sees_no_more() {
+fn a_transaction_does_not_see_its_rolled_back_changes() {
     let base = base();
     base.put(b"a", b"11x", Mode::Put).unwrap();
     let mut trx = Trx::new(&base.transactions);
@@ -77,7 +77,7 @@ fn what_a_transaction_has_rolled_back_it_sees_no_more() {
 }
 
 #[test]
-fn a_place_that_others_have_used_again_is_not_its_own() {
+fn a_reused_slot_is_not_taken_for_an_own_entry() {
     let base = base();
     let mut trx = Trx::new(&base.transactions);
     let start = trx.savepoint();

@@ -158,7 +158,7 @@ fn undo_is_read_ahead() {
 
 /// The walk of a transaction that purge has skipped passes through slices that are needed for nothing else.
 #[test]
-fn what_a_walk_comes_through_stays_until_it_has() {
+fn slices_in_the_path_of_a_purge_walk_are_kept_until_it_passes() {
     let disk = SimulatedDisk::new(1);
     let base = base(&disk);
     let mut model = Rows::new();
@@ -195,7 +195,7 @@ fn what_a_walk_comes_through_stays_until_it_has() {
 }
 
 #[test]
-fn an_unfinished_transaction_keeps_its_slices_and_no_others() {
+fn an_unfinished_transaction_keeps_only_its_own_undo_slices() {
     let disk = SimulatedDisk::new(1);
     let base = base(&disk);
     let mut model = Rows::new();
@@ -585,7 +585,7 @@ fn purge_reads_no_deferred_record_while_the_check_lasts() {
 
 /// Purge of an earlier process had made more progress in some slices than in those before them.
 #[test]
-fn after_a_restart_no_record_is_skipped_for_one_that_is_gone() {
+fn after_a_restart_purge_skips_no_record_because_of_a_missing_one() {
     let disk = SimulatedDisk::new(1);
     let disk = {
         let base = base(&disk);

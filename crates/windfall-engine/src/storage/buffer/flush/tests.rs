@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[test]
-fn what_was_dropped_gets_no_file() {
+fn no_file_is_created_for_a_dropped_tablespace() {
     let (disk, pool) = new_pool(64);
     let [dropped, live] = [100, 101].map(|id| pool.attach(SpaceId(id), Durability::Logged));
     pool.detach(&dropped, None);

@@ -78,7 +78,7 @@ fn drop_under_load(base: Base) {
 /// the page table only after its release; resident pages that are counted too late; a written frame that keeps
 /// `WRITING`.
 #[test]
-fn a_drop_gets_every_frame_back_whatever_is_under_way() {
+fn a_drop_reclaims_every_frame_despite_concurrent_work() {
     let prepared = Prepared::new();
     // Enough frames that a batch has room for two pages.
     explore(6000, &["LateInstall", "LatecomerForgotten"], move || drop_under_load(prepared.open(16)));
@@ -114,7 +114,7 @@ fn a_drop_during_a_batch_with_a_torn_page_is_complete() {
 ///
 /// Catches: a drain that checks the tag before it has the latch, and not again.
 #[test]
-fn a_drain_takes_no_frame_that_has_gone_on() {
+fn a_drain_takes_no_frame_that_was_reused() {
     let prepared = Prepared::new();
     explore(12_000, &["DrainWithoutTag"], move || {
         let base = prepared.open(1);
@@ -211,7 +211,7 @@ fn no_file_is_created_after_the_deleter_has_asked() {
 /// Catches: pages with a failed sync that are given up before the drop is durable: a crash undoes the drop, and the
 /// pages are lost.
 #[test]
-fn what_could_not_be_synced_is_missed_until_the_drop_is_durable() {
+fn pages_with_a_failed_sync_are_kept_until_the_drop_is_durable() {
     let prepared = Prepared::new();
     explore(3000, &["FailedSyncOfDropped"], move || {
         let base = prepared.open(16);

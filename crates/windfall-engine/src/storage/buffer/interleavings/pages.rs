@@ -129,7 +129,7 @@ fn a_look_waits_for_no_page_that_came_into_the_frame() {
 ///
 /// Catches: a frame that is evicted without a new version; an upgrade that does not compare the version.
 #[test]
-fn what_was_seen_is_latched_or_nothing() {
+fn an_upgrade_latches_the_page_that_was_read_or_fails() {
     let prepared = Prepared::new();
     explore(3000, &["EvictionKeepsVersion", "UpgradeOfAnyVersion"], move || {
         let base = prepared.open(2);
@@ -163,7 +163,7 @@ fn what_was_seen_is_latched_or_nothing() {
 /// Catches: an entry that is counted only after it is set, or a chunk that is given up while an entry is announced; a
 /// removal that does not compare the entry.
 #[test]
-fn a_chunk_goes_with_its_last_entry_only() {
+fn a_chunk_is_removed_only_with_its_last_entry() {
     explore(8000, &["ChunkGoesUnderAnEntry"], || {
         let (table, chunks) = (Arc::new(PageTable::default()), Arc::new(EmptyChunks::default()));
         let threads = [0, 1, 2].map(|n| {

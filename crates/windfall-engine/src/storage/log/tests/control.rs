@@ -107,7 +107,7 @@ fn assert_names_control_file(disk: &Arc<TestDisk>) {
 }
 
 #[test]
-fn an_older_record_never_hides_what_a_later_incarnation_logged() {
+fn an_older_control_record_never_hides_the_log_of_a_later_incarnation() {
     for (clean, below_the_mark) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut life = open(new_database());
         life.append(b"of the first");
@@ -153,7 +153,7 @@ fn a_clean_end_hides_nothing_that_was_logged_after_it() {
 }
 
 #[test]
-fn an_older_record_whose_log_is_gone_is_reported_as_such() {
+fn an_older_control_record_without_its_log_is_reported() {
     // Frames written before the sync that follows the older low-water mark state nothing beyond it: then the missing
     // segment, and those after it, are the evidence.
     for states_more in [true, false] {

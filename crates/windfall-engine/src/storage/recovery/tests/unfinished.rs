@@ -73,7 +73,7 @@ fn transactions_that_have_ended_are_not_kept() {
 }
 
 #[test]
-fn what_a_checkpoint_has_noted_may_be_outdated_when_it_is_logged() {
+fn a_list_of_transactions_may_be_outdated_when_it_is_logged() {
     // The list is older than its record: 3 has ended meanwhile, 4 is no longer prepared, 6 has begun. An older table
     // names transactions that ended below the low-water mark.
     let before = [

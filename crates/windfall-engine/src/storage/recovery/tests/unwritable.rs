@@ -235,7 +235,7 @@ fn all_pages_that_are_torn_are_in_every_batch() {
 }
 
 #[test]
-fn what_has_no_room_is_an_error_that_names_the_file() {
+fn unwritable_pages_beyond_the_pool_are_an_error_with_the_file() {
     // A quarter of a small pool, and half of a batch.
     for (pages, frames, opens) in
         [(16, FRAMES, true), (17, FRAMES, false), (64, 1024, true), (65, 1024, false)]

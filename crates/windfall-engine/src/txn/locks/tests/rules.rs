@@ -5,7 +5,7 @@ use std::thread;
 use super::*;
 
 #[test]
-fn a_lock_conflicts_with_those_of_others_only() {
+fn a_lock_does_not_conflict_with_locks_of_its_owner() {
     let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
@@ -223,7 +223,7 @@ fn a_lock_that_is_made_explicit_may_cause_a_deadlock() {
 }
 
 #[test]
-fn a_writer_in_the_queue_for_its_own_row_stands_before_the_others() {
+fn a_writer_queued_for_its_own_row_is_served_first() {
     let desk = TestLocks::new();
     let all @ [late, other, writer] = &desk.lock_owners();
     assert!(
@@ -241,7 +241,7 @@ fn a_writer_in_the_queue_for_its_own_row_stands_before_the_others() {
 }
 
 #[test]
-fn a_range_keeps_the_inserts_of_others_out() {
+fn a_range_lock_blocks_inserts_of_other_owners() {
     let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     let range = |me, from: &str, to: &str| {
@@ -346,7 +346,7 @@ fn a_row_may_be_given_back_before_the_end() {
 }
 
 #[test]
-fn what_is_held_and_waited_for_is_listed() {
+fn held_and_requested_locks_are_listed() {
     let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     assert!(

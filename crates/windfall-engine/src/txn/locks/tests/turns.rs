@@ -26,7 +26,7 @@ impl TestLocks {
 
 /// At any time another transaction has the table, each for two intervals.
 #[test]
-fn a_wait_in_turns_is_served_although_others_wait_for_nothing() {
+fn a_wait_in_turns_is_granted_despite_overlapping_holders() {
     for longest in [Duration::ZERO, MILLISECOND, Duration::from_secs(1)] {
         let desk = TestLocks::new();
         let [me] = &desk.lock_owners();

@@ -126,7 +126,7 @@ fn an_interrupt_ends_the_wait_or_the_next_one() {
 }
 
 #[test]
-fn waiting_threads_are_woken_by_what_ends_their_wait() {
+fn every_end_of_a_wait_wakes_the_waiting_thread() {
     let locks = real();
     let [a, b, c, d] = core::array::from_fn(|n| locks.lock_owner(TrxId(n as u64 + 1)));
     locks.acquire(&a, exclusive("k"), LockTimeout::NoWait).unwrap();

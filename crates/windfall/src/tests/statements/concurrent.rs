@@ -141,7 +141,7 @@ fn transactions_of_every_kind_go_on_while_an_index_is_built() {
 
 /// Two rows with one key are refused if both are committed, and not before.
 #[test]
-fn a_duplicate_is_decided_by_what_commits() {
+fn only_committed_duplicates_fail_an_index_build() {
     type Act = fn(&Database, &Transaction);
     let takes: Act = |db, trx| trx.table(&db.table("t").unwrap()).update(&row(50), &value(3, false)).unwrap();
     let leaves: Act = |db, trx| {
@@ -376,7 +376,7 @@ fn any_transactions_run_during_an_index_build() {
 }
 
 #[test]
-fn a_crash_during_transactions_leaves_the_index_whole_or_gone() {
+fn a_crash_during_a_concurrent_index_build_leaves_all_or_nothing() {
     let (mut whole, mut gone) = (0, 0);
     for seed in [1, 5] {
         let disk = SimulatedDisk::new(seed);

@@ -360,7 +360,7 @@ fn an_entry_that_is_deferred_again_is_counted_once() {
 
 /// If many rows have the same key in an open transaction, or had it, each of them is checked against few others.
 #[test]
-fn a_transaction_that_gives_many_rows_one_key_costs_what_its_rows_do() {
+fn an_index_build_with_many_equal_keys_has_linear_cost() {
     for notes in [usize::MAX, 900] {
         for ends_amid in [false, true] {
             let frames = |rows: u64| {
@@ -411,7 +411,7 @@ fn deferred_entries_are_settled_while_calls_continue() {
 
 /// A turn in the table's queue is short, however much was noted.
 #[test]
-fn what_is_noted_meanwhile_does_not_prolong_a_turn() {
+fn concurrent_changes_do_not_prolong_a_turn_of_an_index_build() {
     let rows = 800u64;
     // All entries are collected and loaded, and the statement waits for the transaction.
     let waits_from = 2 * rows + 30;
