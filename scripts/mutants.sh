@@ -17,7 +17,7 @@ least_timeout=30
 # These take two thirds of the time of the unit tests. They run only if the others have not caught the mutant.
 slow=(a_tree_that_is_emptied_in_any_order crash_points_during_the_freeing_of_long_chains
     readers_and_cursors_during_splits_and_merges a_crash_during_an_index_build_leaves rows_change_while_an_index_is_built
-    every_crash_point_of_short_histories a_hold_of_a_large_tree_is_as_short a_long_value_may_go_while_it_is_looked_at)
+    every_crash_point_of_short_histories a_check_piece_of_a_large_tree_is_as_short a_long_value_may_go_while_it_is_looked_at)
 skips=("${slow[@]/#/--skip=}")
 engine=(-p windfall -p windfall-base -p windfall-btree -p windfall-engine)
 models=(--lib --features model)

@@ -37,9 +37,9 @@ with() {
 
 # finds SANITIZER TEST WORDS: fails unless the sanitizer reports the bug that is planted in the test.
 finds() {
-    local told
-    if told=$(with "$1" test --test planted -- --ignored --exact "$2" 2>&1) || [[ $told != *"$3"* ]]; then
-        echo "$told" >&2
+    local output
+    if output=$(with "$1" test --test planted -- --ignored --exact "$2" 2>&1) || [[ $output != *"$3"* ]]; then
+        echo "$output" >&2
         fail "the $1 sanitizer does not find $2, so its results for the engine mean nothing"
     fi
     echo "$1: $2 was found"

@@ -121,7 +121,7 @@ impl Owner {
         }
     }
 
-    /// Returns the name, for a message, of what the user must make shorter.
+    /// Returns the name, for a message, of the part that the user must make shorter.
     fn part_of_key(&self) -> &'static str {
         match self {
             Self::Unknown | Self::Table(_) => "it",
@@ -338,7 +338,7 @@ pub enum CorruptError {
         page: PageId,
         /// The LSN in the header as found; it may be wrong.
         lsn: Lsn,
-        /// What is wrong.
+        /// A description of the damage.
         what: Arc<str>,
     },
     /// The log is damaged before its end.
@@ -348,7 +348,7 @@ pub enum CorruptError {
         file: PathBuf,
         /// The LSN of the damage.
         lsn: Lsn,
-        /// What is wrong.
+        /// A description of the damage.
         what: Arc<str>,
     },
     /// A file that does not belong to the engine, or has another version.
@@ -356,7 +356,7 @@ pub enum CorruptError {
     File {
         /// The file.
         file: PathBuf,
-        /// What is wrong, and the remedy.
+        /// A description of the error, and the remedy.
         what: Arc<str>,
     },
     /// A structure that contradicts itself.
@@ -366,7 +366,7 @@ pub enum CorruptError {
         owner: Owner,
         /// The tablespace.
         space: SpaceId,
-        /// What is wrong.
+        /// A description of the damage.
         what: Arc<str>,
     },
 }
@@ -392,7 +392,7 @@ pub enum UsageError {
     KeyTooLong {
         /// The owner of the key.
         owner: Owner,
-        /// Its length in bytes.
+        /// The length of the key in bytes.
         length: usize,
         /// The limit in bytes.
         limit: usize,
@@ -402,7 +402,7 @@ pub enum UsageError {
     ValueTooLong {
         /// The owner of the value.
         owner: Owner,
-        /// Its length in bytes.
+        /// The length of the value in bytes.
         length: u64,
         /// The limit in bytes.
         limit: u64,
@@ -415,7 +415,7 @@ pub enum UsageError {
     AutoIncrementExhausted {
         /// The owner of the auto-increment values.
         owner: Owner,
-        /// How many values were requested.
+        /// The number of values that were requested.
         count: u64,
         /// The value that would be next.
         next: u64,
@@ -425,13 +425,13 @@ pub enum UsageError {
     Option {
         /// The option's name.
         name: &'static str,
-        /// What is wrong, and which values are valid.
+        /// A description of the error, and the valid values.
         what: Arc<str>,
     },
     /// The buffer pool has no frame that could be freed: all are latched.
     #[error("the buffer pool of {frames} frames is too small for this work: enlarge it")]
     PoolTooSmall {
-        /// Its size in frames.
+        /// The size of the pool in frames.
         frames: usize,
     },
     /// A part of an index key lies too far from the beginning of a value.
@@ -452,7 +452,7 @@ pub enum UsageError {
         owner.prefix()
     )]
     ChangeTooLong {
-        /// The owner of what is changed.
+        /// The owner of the changed data.
         owner: Owner,
         /// The length of the change's log group in bytes.
         bytes: usize,
@@ -472,7 +472,7 @@ pub enum UsageError {
         /// The limit in bytes.
         limit: usize,
     },
-    /// The record of a table is longer than a page of the catalog allows.
+    /// The record of a table is longer than a page of the system tree allows.
     #[error(
         "the definition of table {table} would take {length} bytes, and with this page size it has room for {limit}: drop an \
          index that is not needed, give the indexes shorter names or fewer parts, or keep less metadata with the table"
@@ -496,7 +496,7 @@ pub enum UsageError {
         owner: Owner,
         /// The number of the row.
         row: u64,
-        /// Its key, for a message.
+        /// The key of the row, for a message.
         key: Arc<str>,
         /// The key of the row before it, for a message.
         previous: Arc<str>,
@@ -530,7 +530,7 @@ pub enum UsageError {
     OutOfMemory {
         /// The owner of the value.
         owner: Owner,
-        /// Its length in bytes.
+        /// The length of the value in bytes.
         bytes: u64,
     },
     /// The source of a value failed, or ended before the value did.
@@ -577,7 +577,7 @@ pub enum UsageError {
         "the name of a prepared transaction has {length} bytes: give it one of 1 to {limit} that no other has"
     )]
     PreparedName {
-        /// Its length in bytes.
+        /// The length of the name in bytes.
         length: usize,
         /// The limit in bytes.
         limit: usize,

@@ -8,7 +8,7 @@
 use std::{cell::Cell, path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
-use windfall::{CheckReport, Counts, FlushLog, Options, Work, work_so_far};
+use windfall::{CheckReport, FlushLog, Options, Work, WorkCounts, work_so_far};
 pub(crate) use windfall::{Database, IndexOptions, Table, TableOptions};
 
 use crate::{args::Commit, failure::Result};
@@ -157,10 +157,10 @@ pub(crate) fn waits_on_drops_of_this_thread() -> Option<u64> {
 pub(crate) struct DropWork {
     /// Number of drops.
     pub drops: u64,
-    /// Frames of the catalog that were examined.
-    pub catalog_frames: u64,
-    /// Latches on pages of the catalog.
-    pub catalog_latches: u64,
+    /// Frames of the system tree that were examined.
+    pub system_tree_frames: u64,
+    /// Latches on pages of the system tree.
+    pub system_tree_latches: u64,
     /// Other frames that were examined.
     pub frames: u64,
     /// Latches on other pages.
@@ -199,11 +199,11 @@ pub(crate) struct DropWork {
 
 impl DropWork {
     /// Returns the work of one drop.
-    pub(crate) fn of(counts: Counts) -> Self {
+    pub(crate) fn of(counts: WorkCounts) -> Self {
         Self {
             drops: 1,
-            catalog_frames: counts.of(Work::CatalogFrame),
-            catalog_latches: counts.of(Work::CatalogLatch),
+            system_tree_frames: counts.of(Work::SystemTreeFrame),
+            system_tree_latches: counts.of(Work::SystemTreeLatch),
             frames: counts.of(Work::Frame),
             latches: counts.of(Work::Latch),
             list_entries: counts.of(Work::ListEntry),
@@ -248,11 +248,11 @@ impl DropWork {
 
     fn fields_mut(&mut self) -> [(&'static str, &mut u64); 19] {
         [
-            ("frames outside the catalog", &mut self.frames),
-            ("latches outside the catalog", &mut self.latches),
+            ("frames outside the system tree", &mut self.frames),
+            ("latches outside the system tree", &mut self.latches),
             ("list entries walked", &mut self.list_entries),
-            ("catalog frames", &mut self.catalog_frames),
-            ("catalog latches", &mut self.catalog_latches),
+            ("system tree frames", &mut self.system_tree_frames),
+            ("system tree latches", &mut self.system_tree_latches),
             ("locks", &mut self.locks),
             ("log writes", &mut self.log_writes),
             ("log syncs", &mut self.log_syncs),
@@ -270,16 +270,16 @@ impl DropWork {
         ]
     }
 
-    /// Returns the frames, latches and list entries outside the catalog, which a drop must not touch.
-    pub(crate) fn outside_catalog(&self) -> u64 {
+    /// Returns the frames, latches and list entries outside the system tree, which a drop must not touch.
+    pub(crate) fn outside_system_tree(&self) -> u64 {
         self.frames + self.latches + self.list_entries
     }
 
     /// Returns the sum of all counts except those of memory.
     pub(crate) fn all_except_memory(&self) -> u64 {
-        self.outside_catalog()
+        self.outside_system_tree()
             + self.calls_except_log()
-            + (self.catalog_frames + self.catalog_latches + self.locks)
+            + (self.system_tree_frames + self.system_tree_latches + self.locks)
             + (self.log_writes + self.log_syncs)
             + (self.waits + self.wakes)
     }

@@ -58,7 +58,7 @@ pub(crate) struct Mix<'a> {
     pub db: &'a Database,
     /// The table, with ids 1 to `rows`.
     pub table: &'a Table,
-    /// Its highest id.
+    /// The highest id in the table.
     pub rows: u32,
 }
 

@@ -4,9 +4,9 @@
 //! clean up, so another process waits for its end and does it.
 //!
 //! **Invariants.** The waiting process is in its own process group; otherwise Ctrl-C on the terminal would end it, too.
-//! It detects the end by its standard input, which no other process holds open. It inherits a file lock of the first
-//! process and keeps it until it is done. Only one of the two removes anything, and only once, because files with the
-//! same names may belong to another process afterwards.
+//! That process detects the end by its standard input, which no other process holds open. It inherits a file lock of
+//! the first process and keeps it until it is done. Only one of the two removes anything, and only once, because files
+//! with the same names may belong to another process afterwards.
 
 use std::{
     env,

@@ -13,8 +13,8 @@
 //! | [`Engine`], [`Trees`], [`TemporaryTable`] | the engine as one of the servers: its DDL statements, and the trees of its tables, to which the lab writes without transactions |
 //! | [`BufferPool`] | the page store of these trees |
 //!
-//! **Invariants.** Only builds with the feature `lab` have this module. It adds nothing to a statement or a page
-//! access: what the lab measures is what the API would do.
+//! **Invariants.** The lab names no other path of this crate (test: `the_workspace_keeps_the_house_rules`). This module
+//! adds nothing to a statement or a page access: the lab measures the work of the API's own calls.
 
 use crate::{
     buffer::{

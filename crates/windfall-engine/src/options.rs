@@ -100,7 +100,7 @@ impl Options {
         log_buffer_size: usize => log_buffer_size;
         /// When commits become durable. Default: at once, before the commit returns.
         flush_log_at_trx_commit: FlushLog => flush_log_at_trx_commit;
-        /// How long a call waits for locks that other transactions hold, and a DDL statement for transactions that have
+        /// The time that a call waits for locks of other transactions, and a DDL statement for transactions that have
         /// locked or changed its table; with zero they do not wait at all. Default: 50 seconds.
         lock_wait_timeout: Duration => lock_wait_timeout;
         /// The disk space that undo may take, in bytes; at least 1 MiB. Beyond it, changes wait for purge; if purge is
@@ -111,7 +111,7 @@ impl Options {
         /// ([`Options::undo_limit_action`]). Not counted are undo of temporary tables, and two slices of 64 pages each
         /// per thread, for the largest number of threads that have written at the same time. Default: no limit.
         undo_limit: u64 => Some(undo_limit);
-        /// What happens to changes beyond `undo_limit` while a read view blocks purge. Default: they are refused.
+        /// The action on changes beyond `undo_limit` while a read view blocks purge. Default: they are refused.
         undo_limit_action: UndoLimitAction => undo_limit_action;
         /// Whether trees get an adaptive hash index. Default: no; it can be switched at run time.
         hash_index: bool => hash_index;

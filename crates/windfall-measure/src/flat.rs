@@ -174,7 +174,7 @@ fn growth(from: f64, to: f64) -> f64 {
 /// The costs of a statement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Statement {
-    /// Its name.
+    /// The name of the statement.
     pub name: String,
     /// Number of statements that were timed and counted on each of the three sides.
     pub timed: u32,
@@ -253,7 +253,7 @@ pub struct Others {
 /// Something that exists in a table or around it, and the costs of statements with little and with much of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Factor {
-    /// Its short name.
+    /// The short name of the factor.
     pub id: String,
     /// A description of what is varied.
     pub what: String,

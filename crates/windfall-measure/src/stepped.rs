@@ -58,7 +58,7 @@ pub fn mark(count: Count) {
 /// A system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Call {
-    /// Its number.
+    /// The number of the system call.
     pub number: u64,
     /// Whether it wakes other threads, as a futex call can.
     pub is_wake: bool,
@@ -217,7 +217,7 @@ pub fn run(command: &mut Command) -> io::Result<Seen> {
 /// As [`run`], and counts the indirect calls among the instructions: each step takes longer.
 ///
 /// # Errors
-/// Those of [`run`].
+/// The errors of [`run`].
 pub fn run_counting_calls(command: &mut Command) -> io::Result<Seen> {
     #[cfg(target_arch = "x86_64")]
     let traced = Traced { counts_calls: true, ..Traced::default() };

@@ -34,9 +34,9 @@ pub struct Timeline {
 /// An interval in which nothing finished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Gap {
-    /// Its start, in nanoseconds since the start of the run.
+    /// The start of the gap, in nanoseconds since the start of the run.
     pub from_ns: u64,
-    /// Its length in nanoseconds.
+    /// The length of the gap in nanoseconds.
     pub length_ns: u64,
 }
 

@@ -17,9 +17,9 @@ use rustix::time::{ClockId, clock_gettime};
 /// The resources that a thread or a process has used since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Its processor time in nanoseconds.
+    /// The processor time in nanoseconds.
     pub time_ns: u64,
-    /// Its page faults, including those that read from a disk.
+    /// The page faults, including those that read from a disk.
     pub page_faults: u64,
 }
 

@@ -35,7 +35,7 @@ type Files = BTreeMap<PathBuf, Vec<u8>>;
 /// Makes the copy of this workspace in its target folder, as [`plant`] does. Returns its folder, and the bugs.
 ///
 /// # Errors
-/// Those of [`plant`].
+/// The errors of [`plant`].
 pub fn plant_in_target() -> io::Result<(PathBuf, Vec<Bug>)> {
     let workspace = workspace()?;
     let copy = workspace.join("target/mutation");
@@ -46,7 +46,7 @@ pub fn plant_in_target() -> io::Result<(PathBuf, Vec<Bug>)> {
 /// Returns the folder of the workspace that this package belongs to.
 ///
 /// # Errors
-/// The folder is gone.
+/// The folder does not exist.
 pub fn workspace() -> io::Result<PathBuf> {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()
 }

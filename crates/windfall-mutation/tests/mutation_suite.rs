@@ -1,6 +1,6 @@
 //! The mutation suite: each planted bug makes the test suites fail that must notice it.
 //!
-//! It runs the tests of `make test`, in the copy of the source that has the bugs. They are built once, before any time
+//! The tests of `make test` run in the copy of the source that has the bugs. They are built once, before any time
 //! limit starts, and each runs in a process of its own: with each bug its suites must fail, and without any bug they
 //! must pass. Bugs that are left to a model are proven in the run of that model. Here they are counted, and
 //! where another suite finds them as reliably, it must fail, too. With `WINDFALL_BUG` only that bug runs.
@@ -33,7 +33,7 @@ const PACKAGES: [&str; 5] =
 const SETTINGS: [(&str, &str); 3] =
     [("KILL_SEED", "1"), ("CONCURRENT_SEED", "1"), ("WINDFALL_ISOLATION_SEEDS", "10")];
 
-/// Longer than the slowest suite takes beside other tests: a suite that does not end has failed, too.
+/// Longer than the slowest suite takes concurrently with other tests: a suite that does not end has failed, too.
 const TIME_LIMIT: Duration = Duration::from_mins(15);
 /// On a busy machine the limit is this factor times the duration of the same suite without a bug, if that is more.
 const SLOWER: f64 = 20.0;

@@ -22,7 +22,7 @@ fn name(day: u64) -> String {
 /// Runs the example in a database in this folder.
 ///
 /// # Errors
-/// Those of the database.
+/// The errors of the database.
 pub(crate) fn run(folder: &Path) -> Result<()> {
     let db = Database::open(folder, Options::default().buffer_pool_size(64 << 20))?;
     // Measurements may be lost by a crash of the machine in the last second, but not by one of the process.

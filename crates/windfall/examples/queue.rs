@@ -30,7 +30,7 @@ fn work(db: &Database, jobs: &Table) -> Result<bool> {
 /// Runs the example in a database in this folder.
 ///
 /// # Errors
-/// Those of the database.
+/// The errors of the database.
 pub(crate) fn run(folder: &Path) -> Result<()> {
     let db = Database::open(folder, Options::default().buffer_pool_size(64 << 20))?;
     // The state is the first four bytes of the value.

@@ -36,7 +36,7 @@ fn transfer(db: &Database, accounts: &Table, from: u64, to: u64, amount: u64) ->
 /// Runs the example in a database in this folder.
 ///
 /// # Errors
-/// Those of the database.
+/// The errors of the database.
 pub(crate) fn run(folder: &Path) -> Result<()> {
     let db = Database::open(folder, Options::default().buffer_pool_size(64 << 20))?;
     let accounts = db.create_table("accounts", TableOptions::default())?;

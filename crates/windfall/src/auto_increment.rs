@@ -21,7 +21,7 @@ impl<A: Access> Table<A> {
     fn with_auto_increment<T>(&self, run: impl FnOnce(&AutoIncrement, &Arc<Tree>) -> Result<T>) -> Result<T> {
         self.engine.check_open()?;
         let call: Call<'_> = self.enter()?;
-        run(self.inner.numbers(), &call.clustered).map_err(|error| self.with_owner(error))
+        run(self.inner.auto_increment(), &call.clustered).map_err(|error| self.with_owner(error))
     }
 
     /// Returns the next auto-increment value of this table, and reserves it for the caller. It is 1 at first, and after
@@ -42,7 +42,7 @@ impl<A: Access> Table<A> {
     /// # Errors
     /// As [`Table::next_number`]; no number is then lost.
     pub fn reserve_numbers(&self, count: u64) -> Result<Range<u64>> {
-        self.with_auto_increment(|numbers, tree| numbers.take(tree, count))
+        self.with_auto_increment(|auto_increment, tree| auto_increment.allocate(tree, count))
     }
 
     /// Raises the next auto-increment value above `at_least`, a number that the caller has chosen for a row. Must be
@@ -51,7 +51,7 @@ impl<A: Access> Table<A> {
     /// # Errors
     /// The table was dropped; damage, I/O.
     pub fn raise_numbers(&self, at_least: u64) -> Result<()> {
-        self.with_auto_increment(|numbers, tree| numbers.raise(tree, at_least))
+        self.with_auto_increment(|auto_increment, tree| auto_increment.raise(tree, at_least))
     }
 
     /// Returns the number that [`Table::next_number`] would return now, without reserving it; `u64::MAX` if the numbers

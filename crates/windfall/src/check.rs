@@ -6,12 +6,12 @@
 //! **Invariants.** The check changes nothing, except that dirty pages are written. Opening the database has done more:
 //! it has run recovery, and it deletes data files that no record names. It keeps a list of them, and the check reports
 //! which of them a drop or a crash may have left, and which this database never created (test:
-//! `a_check_tells_what_a_crash_has_left_from_what_has_leaked`). Foreign files are reported and left alone (test:
-//! `what_is_not_damaged_is_whole`).
+//! `a_check_distinguishes_leftovers_of_a_crash_from_leaks`). Foreign files are reported and left alone (test:
+//! `an_undamaged_database_is_complete`).
 //!
 //! While a table's trees are read, the check holds the metadata lock of its name, its gate (`sync::Gate`, a drain lock)
 //! is closed, and neither rollback nor purge changes it, so that no change in progress looks like damage ([`quiesce`]).
-//! That blocks calls and statements on this table, and the rollbacks of changes in it. For other tables only purge
+//! A quiesced table blocks calls and statements on it, and the rollbacks of its changes. For other tables only purge
 //! waits, and only once it has deferred the maximum number of records of this table. Unfinished work in the table is
 //! not reported as damage either:
 //! - Unreferenced long values are skipped while a reader, or a transaction that has not ended, may need versions of
@@ -67,7 +67,7 @@ pub struct CheckReport {
     pub trees: Vec<CheckedTree>,
     /// The number of pages of data files with a verified checksum.
     pub pages: u64,
-    /// What is wrong. Empty when nothing is.
+    /// Descriptions of the damage that was found; empty if there is none.
     pub findings: Vec<String>,
     /// Tables with rows that were not compared with the entries of their indexes: a change that a crash interrupted
     /// could not be rolled back yet.
@@ -118,7 +118,7 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     Pieces::new(engine, piece).run(&mut report, |pieces, report| {
         let rest = Quiesced { is_purged: true, has_whole_rows: true };
         engine.system.with_writers_excluded(|tree| {
-            pieces.hold(|pieces| pieces.go_on(report, &[(Owner::Unknown, tree)], rest))
+            pieces.timed(|pieces| pieces.check_next(report, &[(Owner::Unknown, tree)], rest))
         })
     });
     // One limit for all waits for rollbacks together.
@@ -143,11 +143,11 @@ fn check_some(
     report: &mut CheckReport,
     named: &mut BTreeSet<SpaceId>,
 ) -> bool {
-    hold_table(engine, name, pieces, named, |pieces, trees, rest| pieces.go_on(report, trees, rest))
+    block_table(engine, name, pieces, named, |pieces, trees, rest| pieces.check_next(report, trees, rest))
 }
 
 /// Runs `piece` with the trees of a table that is quiesced. Returns its result: whether it was the last piece.
-fn hold_table<'a>(
+fn block_table<'a>(
     engine: &Engine,
     name: &Arc<str>,
     pieces: &mut Pieces<'a>,
@@ -163,7 +163,7 @@ fn hold_table<'a>(
         // A check in one piece waits for purge, too.
         let catches_up = pieces.is_single_piece();
         let space = schema.clustered.space();
-        pieces.hold(|pieces| {
+        pieces.timed(|pieces| {
             let check = |rest| piece(pieces, &trees, rest);
             quiesce::with_table_quiesced(&engine.transactions, space, catches_up, check)
         })
@@ -229,7 +229,7 @@ fn unowned(engine: &Engine, mut files: Vec<SpaceId>, mut between: impl FnMut()) 
         .collect();
     files.retain(|id| !named.contains(id));
     between();
-    let undo = engine.transactions.streams().settled_spaces();
+    let undo = engine.transactions.streams().stable_spaces();
     files.retain(|id| !undo.contains(id));
     between();
     files.retain(|id| !may_be_dropped(engine, *id));

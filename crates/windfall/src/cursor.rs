@@ -75,7 +75,7 @@ pub struct Cursor {
     /// The view that it reads with, from one seek to the next.
     view: Option<Arc<ReadView>>,
     /// Whether a seek keeps the view, too: the cursor belongs to a range.
-    settled: bool,
+    keeps_view: bool,
     /// Whether only index entries are wanted: their rows are not read, unless they are locked.
     covers: bool,
     /// Whether its range was locked as a whole.
@@ -84,7 +84,7 @@ pub struct Cursor {
     ended: Option<Snapshot>,
     /// The step that has moved a locking cursor past an end.
     beyond: Option<Move<'static>>,
-    /// How often the transaction had rolled back a part of itself when entries were read ahead.
+    /// The number of partial rollbacks of the transaction at the time when entries were read ahead.
     rolled_back: u64,
     at: At,
     /// The value of the row, if it is not the value in the entry: it was read from overflow pages, from undo, or by the
@@ -106,7 +106,7 @@ pub(crate) enum Reader {
 /// A position among all entries of the tree, live rows or not.
 type Entries = tree::Cursor<Arc<Tree>>;
 
-/// What the cursor is positioned at.
+/// The position of the cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Nothing,
@@ -159,7 +159,7 @@ impl Cursor {
             owner,
             reader,
             view: None,
-            settled: false,
+            keeps_view: false,
             covers: false,
             is_range_locked: false,
             ended: None,
@@ -180,8 +180,8 @@ impl Cursor {
         let (engine, table, tree) = (self.engine.clone(), self.table.clone(), self.tree.clone());
         let mut new = Self::new(engine, table, tree, self.owner.clone(), self.reader.clone());
         new.entries.set_limits(self.entries.limits().clone());
-        let Self { settled, covers, is_range_locked, .. } = *self;
-        Self { view: self.view.clone(), settled, covers, is_range_locked, ..new }
+        let Self { keeps_view, covers, is_range_locked, .. } = *self;
+        Self { view: self.view.clone(), keeps_view, covers, is_range_locked, ..new }
     }
 
     /// Moves to the row that `to` describes. Returns whether there is such a row; if not, the cursor is past that end.
@@ -231,7 +231,7 @@ impl Cursor {
             self.entries.reset();
             self.beyond = None;
             self.at = At::Nothing;
-            if !self.settled {
+            if !self.keeps_view {
                 self.view = None;
             }
             error.of(|_| self.owner.clone())
@@ -243,7 +243,7 @@ impl Cursor {
         if let Some(found) = self.find_ahead(to, wanted)? {
             return Ok(found);
         }
-        let takes_new_view = self.view.is_none() || matches!(to, Move::To(_)) && !self.settled;
+        let takes_new_view = self.view.is_none() || matches!(to, Move::To(_)) && !self.keeps_view;
         let (scope, lock) = match self.reader.clone() {
             Reader::Session(None) => return self.find_seen(to, None, wanted),
             Reader::Session(Some(scope)) => {
@@ -324,7 +324,7 @@ impl Cursor {
     }
 
     fn take_view(&mut self, view: Arc<ReadView>) {
-        debug_assert!(!self.settled || self.view.is_none(), "the view of a range is replaced");
+        debug_assert!(!self.keeps_view || self.view.is_none(), "the view of a range is replaced");
         self.view = Some(view);
     }
 
@@ -348,7 +348,7 @@ impl Cursor {
             let Some(header) = entries.header() else { break };
             let is_seen = visibility.sees(header.trx);
             self.at = if !is_index {
-                look(transactions, tree, entries, visibility, long)?
+                visible_row_at(transactions, tree, entries, visibility, long)?
             } else if is_seen && header.is_deleted() {
                 At::Nothing
             } else if is_seen && *covers {
@@ -398,7 +398,7 @@ impl Cursor {
 
 /// Returns whether the entry at the position is a visible row, and where its value is; reads a value that is not in the
 /// entry into `long`.
-fn look(
+fn visible_row_at(
     transactions: &Transactions,
     tree: &Tree,
     entries: &Entries,

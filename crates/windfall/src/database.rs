@@ -5,7 +5,7 @@
 //! **Invariants.** A [`Database`] is a handle: clones are cheap, and any thread may use any of them (test:
 //! `handles_are_used_from_any_thread`). The database shuts down cleanly when it is closed (test:
 //! `closing_during_concurrent_calls`), or when the last handle of any kind is dropped. Every call is atomic and, as
-//! [`FlushLog`] says, durable on its own (test: `what_was_acknowledged_survives_kills`).
+//! [`FlushLog`] says, durable on its own (test: `acknowledged_changes_survive_kills`).
 
 use core::time::Duration;
 use std::path::Path;
@@ -140,7 +140,7 @@ pub struct TableInfo {
 #[derive(Clone, Debug)]
 pub struct Database {
     pub(crate) engine: Arc<Engine>,
-    /// How long its DDL statements wait, if [`Database::with_ddl_timeout`] has set it.
+    /// The timeout of its DDL statements, if [`Database::with_ddl_timeout`] has set one.
     statement_wait: Option<Duration>,
 }
 
@@ -422,7 +422,7 @@ impl Database {
         Ok(())
     }
 
-    /// Adds a secondary index and fills it from the rows. Calls on this table go on meanwhile, in transactions and
+    /// Adds a secondary index and fills it from the rows. Calls on this table continue meanwhile, in transactions and
     /// outside of them. They wait only briefly at the beginning and at the end, while the statement waits for calls in
     /// progress and for the log. Other DDL statements on this table wait until the index is complete.
     ///
@@ -518,7 +518,7 @@ impl Database {
     /// Checks everything: every page of every file, every tree, the allocation maps, and the set of files. While a
     /// table is checked, calls and DDL statements on it wait, and so do rollbacks of changes in it; the larger the
     /// table, the longer. [`Database::check_live`] avoids that and needs the same amount of memory. Calls, rollbacks
-    /// and purge of other tables go on.
+    /// and purge of other tables continue.
     ///
     /// Transactions that a crash interrupted may still be rolling back; the check waits for them up to the lock
     /// timeout. A table with rows that still could not be compared with its indexes is listed in
@@ -531,7 +531,7 @@ impl Database {
         check::check(&self.engine, usize::MAX)
     }
 
-    /// Checks everything while other calls go on. The check blocks a table for a few hundred pages at a time, however
+    /// Checks everything while other calls run. The check blocks a table for a few hundred pages at a time, however
     /// large the table and its values are, and then releases it for the same time, but for at most one second.
     ///
     /// Two findings are not reported for a table with more pages than that: that the numbers of its rows and of its
@@ -540,7 +540,7 @@ impl Database {
     /// findings are. The check skips tables that are created or renamed after it has begun, and indexes that are
     /// created after the check of their table has begun.
     ///
-    /// It takes less than half a byte of memory for each page of the largest tree.
+    /// The check takes less than half a byte of memory for each page of the largest tree.
     ///
     /// # Errors
     /// As [`Database::check`].
@@ -593,7 +593,7 @@ impl Database {
             files_pending_bytes: deletions.pending_bytes,
             drops_pending: occupancy.dropped_pending as u64,
             tables: engine.catalog.count() as u64,
-            catalog_height: u64::from(engine.system.tree().height().unwrap_or(0)),
+            system_tree_height: u64::from(engine.system.tree().height().unwrap_or(0)),
             active_transactions: engine.transactions.active().count() as u64,
             rollbacks_pending: engine.transactions.rollbacks().count() as u64,
             locks_held: locks.held,

@@ -55,7 +55,7 @@ pub struct IndexKey {
     pub key: Vec<u8>,
 }
 
-/// What an index read returns: a whole row, or only its keys.
+/// The item that an index read returns: a whole row, or only its keys.
 pub trait IndexItem: Sized {
     /// Makes the item from the index key, the row's key and the row's value; the value is empty if it was not read.
     fn of(index_key: Vec<u8>, key: &[u8], value: &[u8]) -> Self;
@@ -239,8 +239,8 @@ impl<T: IndexItem> DoubleEndedIterator for IndexRange<T> {
 /// A position among the rows of a table, in the order of an index key, and by the rows' keys where index keys are
 /// equal.
 ///
-/// It moves like a [`Cursor`], and seeks by index keys. A cursor of [`Index::key_cursor`] returns only the keys of the
-/// rows.
+/// An index cursor moves like a [`Cursor`], and seeks by index keys. A cursor of [`Index::key_cursor`] returns only the
+/// keys of the rows.
 #[derive(Debug)]
 pub struct IndexCursor<T = IndexRow> {
     entries: Cursor,

@@ -130,7 +130,7 @@ pub use recovery::{Phase, Progress};
 pub use session::{Scratch, Session};
 pub use sync::{
     CountingAllocator, Event,
-    work::{Counts, Work, so_far as work_so_far},
+    work::{Work, WorkCounts, so_far as work_so_far},
 };
 pub use table::Table;
 pub use transact::{Isolation, LockWaitPolicy, Transaction, TransactionOptions};

@@ -4,7 +4,7 @@
 //! page to its last, without undo.
 //!
 //! **Invariants.** After a failure or a crash the table exists with all its rows, or not at all (test:
-//! `a_crash_during_a_load_leaves_the_table_whole_or_gone`).
+//! `a_crash_during_a_load_leaves_all_or_nothing`).
 
 use tracing::debug;
 

@@ -3,7 +3,7 @@
 //! **Purpose.** A plain struct for programs, and the same as text for Prometheus.
 //!
 //! **Invariants.** Counters only grow while the database is open; reading the metrics blocks no other call. The
-//! histogram of lock waits is cumulative (test: `the_histogram_counts_what_took_no_longer`).
+//! histogram of lock waits is cumulative (test: `histogram_buckets_are_cumulative`).
 
 use core::fmt::Write;
 
@@ -76,7 +76,7 @@ metrics! {
     files_pending_bytes gauge "Bytes of these files, as far as their lengths have been read.",
     drops_pending gauge "Dropped trees that the reclaimer has not finished: frames to free, or a file to pass on.",
     tables gauge "Tables.",
-    catalog_height gauge "Levels of the tree with the records of tables: a drop descends through them.",
+    system_tree_height gauge "Levels of the system tree, which has the records of tables: a drop descends through it.",
     active_transactions gauge "Active transactions.",
     rollbacks_pending gauge "Those of them that are being rolled back in the background.",
     locks_held gauge "Locks that transactions and statements hold, except those of rows that they have changed and no other \
@@ -95,7 +95,7 @@ metrics! {
     oldest_view gauge "How many transactions have begun since the oldest view was taken; 0 without a view.",
     #[cfg(feature = "drop-waits")]
     drop_waits counter "How often a thread waited for a lock or latch that a dropping thread held, or for a \
-                        table that was truncated or lost an index; not for one that is gone.",
+                        table that was truncated or lost an index; not for one that was dropped.",
 }
 
 impl Metrics {

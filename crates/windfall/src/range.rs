@@ -28,7 +28,7 @@ impl Bounds {
 
 /// An iterator over the rows of a table in the order of their keys.
 ///
-/// Its items are copied pairs of key and value. [`Range::next_ref`] lends a row without copying it.
+/// The iterator's items are copied pairs of key and value. [`Range::next_ref`] lends a row without copying it.
 ///
 /// ```
 /// # fn main() -> windfall::Result<()> {

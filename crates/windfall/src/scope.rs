@@ -70,7 +70,7 @@ fn is_in_call() -> bool {
     CALLS.get() > 0 || is_inside()
 }
 
-/// What all calls of a transaction share: its options, and, under the mutex that each call holds, among others its
+/// The state that all calls of a transaction share: its options, and, under the mutex that each call holds, its
 /// phase, view, savepoints and locked tables, and the [`Suspended`] transaction, which the call resumes as a [`Trx`].
 #[derive(Debug)]
 pub(crate) struct Scope {
@@ -103,7 +103,7 @@ pub(crate) enum TableKind {
     Temporary,
 }
 
-/// How a read locks its rows.
+/// The way in which a read locks its rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowLock {
     pub mode: RowMode,
@@ -146,7 +146,7 @@ pub(crate) struct Inner {
     statements: usize,
     /// The thread that has begun a statement from within a call: calls of other threads are refused meanwhile.
     bound_to: Option<usize>,
-    /// How long the call in progress has waited so far.
+    /// The time that the call in progress has waited so far.
     waited: Duration,
 }
 
@@ -246,7 +246,7 @@ impl Scope {
 
     /// Takes the transaction itself out of the state of its calls, until the returned guard is dropped.
     pub(crate) fn running<'c>(&'c self, inner: &'c mut Inner) -> RunningTrx<'c> {
-        // While the transaction is taken out of `inner`, no other call can go on with it.
+        // While the transaction is taken out of `inner`, no other call can continue it.
         let phase = core::mem::replace(&mut inner.phase, Phase::RolledBack("a call of it panicked".into()));
         debug_assert!(matches!(phase, Phase::Open), "a transaction makes a row call and is not open");
         // Without a view nothing was read yet, so nothing counts as changed since.
@@ -400,7 +400,7 @@ impl Scope {
         let xid = Arc::from(xid);
         let end = self.call(|inner| {
             if inner.statements > 0 {
-                return Err(TransactionError::StatementUnderWay.into());
+                return Err(TransactionError::StatementInProgress.into());
             }
             let prepared = self.engine.transactions.prepared();
             let mut trx = self.running(inner);
@@ -448,7 +448,7 @@ impl Scope {
                 Phase::Prepared(xid) => {
                     debug_assert!(inner.statements == 0, "a transaction is prepared within a statement");
                     let xid = xid.clone();
-                    self.engine.transactions.prepared().leave(&xid, core::mem::take(&mut inner.trx));
+                    self.engine.transactions.prepared().put_back(&xid, core::mem::take(&mut inner.trx));
                     inner.phase = Phase::PreparedWithoutHandle;
                     inner.sessions.clear();
                 }
@@ -583,7 +583,7 @@ impl Drop for RunningTrx<'_> {
         }
         debug_assert!(
             matches!(inner.phase, Phase::RolledBack(_)),
-            "another call has gone on with a transaction that was taken out of its state"
+            "another call has continued a transaction that was taken out of its state"
         );
         scope.set_id(trx.id());
         let trx = core::mem::replace(trx, Trx::new(&scope.engine.transactions));
@@ -604,7 +604,7 @@ impl Drop for RunningTrx<'_> {
 pub(crate) struct RowCall<'c> {
     trx: RunningTrx<'c>,
     start: Savepoint,
-    /// How long the call waits for locks of rows.
+    /// The limit on the time that the call waits for row locks.
     lock_timeout: LockTimeout,
 }
 
@@ -628,7 +628,7 @@ impl<'c> RowCall<'c> {
     /// wait; one that returns `None`, because the table was truncated, at once.
     ///
     /// # Errors
-    /// Those of the attempt; lock errors.
+    /// The errors of the attempt; lock errors.
     pub(crate) fn run<T>(
         mut self,
         mut attempt: impl FnMut(&mut Self) -> Result<Option<T>, Stop>,
@@ -684,7 +684,7 @@ impl<'c> RowCall<'c> {
 
 /// Several calls that are one statement. It rolls back unless it is kept, also on a panic.
 ///
-/// Savepoints that were set before it are hidden meanwhile: the statement could not go on after a rollback to one of
+/// Savepoints that were set before it are hidden meanwhile: the statement could not continue after a rollback to one of
 /// them.
 struct Statement<'s> {
     scope: &'s Scope,
@@ -700,7 +700,7 @@ impl<'s> Statement<'s> {
     fn end(&mut self) -> MutexGuard<'s, Inner> {
         self.is_over = true;
         let scope = self.scope;
-        // Within a call this cannot deadlock: other threads hold the mutex only to check whether they may go on.
+        // Within a call this cannot deadlock: other threads hold the mutex only to check whether they may continue.
         let mut inner = if is_in_call() { scope.inner.lock_out_of_order() } else { scope.inner.lock() };
         debug_assert!(inner.statements > 0, "a statement ends and is not counted");
         inner.statements -= 1;

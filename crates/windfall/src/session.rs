@@ -172,7 +172,7 @@ mod tests {
         table.engine.transactions.fail_at(3);
         table.put(b"row", &vec![2; 100_000]).unwrap();
         assert_eq!(table.get(b"row").unwrap(), Some(vec![2; 100_000]));
-        assert!(pages() > before, "purge has gone on");
+        assert!(pages() > before, "purge has continued");
         // The next call purges, even if it fails itself.
         table.insert(b"row", b"").unwrap_err();
         assert_eq!(pages(), before);
@@ -215,7 +215,7 @@ mod tests {
     fn the_end_of_a_session_waits_for_calls_on_a_scratch_tree_that_is_going() {
         use std::{sync::mpsc, thread, time::Duration};
 
-        /// In the middle of a long value, it waits for a signal to go on.
+        /// In the middle of a long value, it waits for a signal to continue.
         struct Source(mpsc::Sender<()>, mpsc::Receiver<()>, usize);
 
         impl std::io::Read for Source {
@@ -235,11 +235,11 @@ mod tests {
         let session = db.session();
         let scratch = session.scratch().unwrap();
         let handle = Table::clone(&scratch);
-        let ((inside, is_inside), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
+        let ((inside, is_inside), (resume, resumed)) = (mpsc::channel(), mpsc::channel());
         thread::scope(|scope| {
             let call = handle.clone();
             let call =
-                scope.spawn(move || call.put_stream(b"row", 1_000_000, &mut Source(inside, goes_on, 0)));
+                scope.spawn(move || call.put_stream(b"row", 1_000_000, &mut Source(inside, resumed, 0)));
             is_inside.recv().unwrap();
             scope.spawn(move || drop(scratch));
             while handle.get(b"none").is_ok() {
@@ -248,8 +248,8 @@ mod tests {
             let ended = scope.spawn(move || drop(session));
             // The drop must not end, but nothing shows that it has begun to wait.
             thread::sleep(Duration::from_millis(100));
-            assert!(!ended.is_finished(), "the session is gone, with the undo of a call under way");
-            go_on.send(()).unwrap();
+            assert!(!ended.is_finished(), "the session has ended, with the undo of a running call");
+            resume.send(()).unwrap();
             call.join().unwrap().unwrap();
         });
         assert!(handle.get(b"row").is_err(), "it went with the session");

@@ -4,9 +4,9 @@
 //!
 //! **Invariants.** A call passes the table's gate, which DDL closes and drains, and works on the table schema that it
 //! finds inside (test: `no_thread_is_inside_a_closed_gate`). It is atomic over all trees of the table (test:
-//! `what_a_call_has_done_goes_when_it_fails_and_the_rest_stays`), and when it returns it is as durable as
-//! `flush_log_at_trx_commit` says (test: `what_was_acknowledged_survives_kills`). A handle that outlives its table
-//! returns [`Error::TableDropped`], and keeps no page of the table alive (test: `ddl_is_what_it_says`).
+//! `a_failed_call_rolls_back_only_its_own_changes`), and when it returns it is as durable as
+//! `flush_log_at_trx_commit` says (test: `acknowledged_changes_survive_kills`). A handle that outlives its table
+//! returns [`Error::TableDropped`], and keeps no page of the table alive (test: `ddl_statements_have_their_effects`).
 
 use core::ops::RangeBounds;
 use std::io::{self, Read};
@@ -473,8 +473,8 @@ impl<A: Access> Table<A> {
         while reader.left() > 0 {
             self.engine.check_open()?;
             let n = {
-                // The view keeps the version from purge. If its tablespace is gone, the call returns that the table was
-                // dropped.
+                // The view keeps the version from purge. If its tablespace was dropped, the call returns that the table
+                // was dropped.
                 let _call = self.enter()?;
                 let read = reader.read(&mut piece);
                 let held = if undo.is_some() { read } else { view.held(read) };

@@ -5,8 +5,8 @@
 //!
 //! **Invariants.** A transaction runs one call at a time (test: `a_transaction_does_one_call_at_a_time`). It ends once,
 //! by commit, by rollback, or by an error that makes it roll back (checked by `mvcc/active.rs::end`). Dropping the
-//! handle rolls it back, unless it is prepared (test: `a_handle_that_goes_takes_it_back`). A call that fails has
-//! changed nothing, and the transaction goes on (test: `what_a_call_has_done_goes_when_it_fails_and_the_rest_stays`).
+//! handle rolls it back, unless it is prepared (test: `dropping_the_handle_rolls_back_the_transaction`). A call that
+//! fails has changed nothing, and the transaction stays open (test: `a_failed_call_rolls_back_only_its_own_changes`).
 
 use core::time::Duration;
 
@@ -54,7 +54,7 @@ impl Isolation {
     ];
 }
 
-/// What a locking read does if another transaction has locked the row.
+/// The action of a locking read on a row that another transaction has locked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockWaitPolicy {
@@ -227,7 +227,7 @@ impl Transaction {
     ///
     /// # Errors
     /// The name is taken, empty, or longer than 255 bytes; the disk is full; a statement is in progress
-    /// ([`Transaction::atomically`]), which may still fail. The transaction then goes on as if this had not been
+    /// ([`Transaction::atomically`]), which may still fail. The transaction then stays open as if this had not been
     /// called.
     pub fn prepare(&self, xid: &[u8]) -> Result<()> {
         self.prepare_with(xid, self.scope.engine.flush_mode())
@@ -266,7 +266,7 @@ impl Transaction {
     }
 
     /// Runs several calls as one statement: if `run` fails or panics, their changes are rolled back, and the
-    /// transaction goes on. Savepoints set before cannot be used until the statement ends; those that it has set are
+    /// transaction stays open. Savepoints set before cannot be used until the statement ends; those that it has set are
     /// kept if it succeeds. If this is called from within a call of another transaction, or of none, the statement
     /// belongs to its thread: calls of other threads in this transaction are refused ([`TransactionError::Busy`]) until
     /// it ends.

@@ -21,7 +21,7 @@ use crate::{
     txn::locks::RowMode,
 };
 
-/// What the calls on a handle belong to: [`AutoCommit`] or [`InTransaction`]. No other type can implement it.
+/// The mode of the calls on a handle: [`AutoCommit`] or [`InTransaction`]. No other type can implement it.
 ///
 /// ```
 /// # fn main() -> windfall::Result<()> {
@@ -73,7 +73,7 @@ impl sealed::Sealed for AutoCommit {
 #[derive(Clone, Copy, Debug)]
 pub struct InTransaction<'t> {
     transaction: &'t Transaction,
-    /// What locking reads do if another transaction has locked the row.
+    /// The action of locking reads on a row that another transaction has locked.
     wait_policy: LockWaitPolicy,
 }
 

@@ -242,7 +242,7 @@ fn a_damaged_page_is_one_tables_trouble() {
         good.put(&key(n), b"as good as ever").expect("a row");
     }
     db.checkpoint().expect("a checkpoint");
-    let findings = db.check().expect("a check goes on").findings;
+    let findings = db.check().expect("a check continues").findings;
     assert!(findings.iter().any(|finding| finding.contains(&name)), "{findings:?}");
     assert!(
         findings.iter().all(|finding| finding.contains(&name) || finding.contains("bad")),
@@ -699,7 +699,7 @@ fn a_disk_that_takes_no_pages_is_reported_before_the_log_is_full_and_loses_nothi
     };
     refused_with::<()>(Err(failure), &["write", ".tree"]);
     for n in written - 100..written {
-        assert_eq!(table.get(&key(n % 100)).expect("reads go on"), Some(vec![n as u8; 700]));
+        assert_eq!(table.get(&key(n % 100)).expect("reads continue"), Some(vec![n as u8; 700]));
     }
     // A call that frees space is not refused for lack of space.
     db.drop_table("other").expect("a drop");
@@ -710,7 +710,7 @@ fn a_disk_that_takes_no_pages_is_reported_before_the_log_is_full_and_loses_nothi
         assert_eq!(table.get(&key(n % 100)).expect("a row"), Some(vec![n as u8; 700]));
     }
     for n in 0..3_000 {
-        table.put(&key(n % 100), &[n as u8; 700]).expect("work goes on");
+        table.put(&key(n % 100), &[n as u8; 700]).expect("work continues");
         if n % 64 == 0 {
             env.run_workers(2);
         }

@@ -50,7 +50,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// What the test has recorded about a table. The table's number is its metadata. Counters of begun statements are
+/// The test's record of a table. The table's number is its metadata. Counters of begun statements are
 /// raised before the statement begins, the others after it has ended.
 #[derive(Debug, Default)]
 struct Known {
@@ -135,7 +135,7 @@ impl World {
         StdRng::seed_from_u64(self.seed.wrapping_mul(1000) + thread)
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         !self.stop.load(Relaxed)
     }
 
@@ -177,7 +177,7 @@ impl World {
         // after it.
         let mut last: BTreeMap<(u64, u32), (Option<u64>, Moment, Moment)> = BTreeMap::new();
         let mut at = None;
-        while self.goes_on() {
+        while self.is_running() {
             if at.is_none() || chance.random_ratio(1, 60) {
                 at = self.some_table(&mut chance);
                 let tables = self.tables.lock().unwrap();
@@ -251,7 +251,7 @@ impl World {
     /// Scans tables in key order, in both directions, and through their index.
     fn scanner(&self, number: u64) {
         let mut chance = self.chance(number);
-        while self.goes_on() {
+        while self.is_running() {
             let Some((known, table)) = self.some_table(&mut chance) else { continue };
             let from = known.now();
             let backward = chance.random_ratio(1, 3);
@@ -313,7 +313,7 @@ impl World {
         let mut chance = self.chance(100 + u64::from(number));
         let mut mine: BTreeMap<String, (Arc<Known>, Table, bool)> = BTreeMap::new();
         let names: Vec<String> = (0..NAMES).map(|n| format!("{number}.{n}")).collect();
-        while self.goes_on() {
+        while self.is_running() {
             let name = &names[chance.random_range(0..names.len())];
             let other = &names[chance.random_range(0..names.len())];
             let Some((known, table, indexed)) = mine.get(name).cloned() else {
@@ -392,7 +392,7 @@ impl World {
     fn housekeeper(&self) {
         let mut chance = self.chance(200);
         let mut size = FRAMES;
-        while self.goes_on() {
+        while self.is_running() {
             match chance.random_range(0..8) {
                 0..2 => {
                     size = chance.random_range(FRAMES / 2..FRAMES * 3);
@@ -402,7 +402,7 @@ impl World {
                 3 => self.db.set_hash_index(chance.random()),
                 4 => {
                     let report = self.db.check().expect("a check");
-                    assert_eq!(report.findings, Vec::<String>::new(), "amid the work");
+                    assert_eq!(report.findings, Vec::<String>::new(), "during the work");
                 }
                 5 => {
                     let metrics = self.db.metrics();
@@ -439,7 +439,7 @@ fn run(world: &Arc<World>, time: Duration) {
     (50..52).for_each(|n| spawn(Box::new(move |world| world.scanner(n))));
     (0..STATEMENT_THREADS).for_each(|n| spawn(Box::new(move |world| world.statements(n))));
     spawn(Box::new(World::housekeeper));
-    while start.elapsed() < time && world.goes_on() {
+    while start.elapsed() < time && world.is_running() {
         std::thread::sleep(Duration::from_millis(20));
     }
     world.stop.store(true, SeqCst);

@@ -1,6 +1,6 @@
 //! Damage that the disk does not report, in the middle of histories: writes that are lost, lost in a crash although
 //! they were synced, or misdirected, and bits that flip at rest. Nothing panics, hangs or recovers without end. Reads
-//! return correct data or an error, and other tables continue to work. Where no program could detect the damage,
+//! return correct data or an error, and other tables continue to work. If no program could detect the damage,
 //! reads return data that was there once. docs/testing.md lists which damage is of which kind.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
@@ -280,7 +280,7 @@ fn rows_of(case: Case, db: &Database, name: &str, past: &Past) -> Result<Rows> {
     first.map_or(Ok(rows), Err)
 }
 
-/// What damage may do to a database.
+/// The effects that damage may have on a database.
 struct Allowed {
     /// The database may refuse to open, or stop.
     everything: bool,
@@ -357,11 +357,11 @@ fn look(
     }
     let is_earlier = || past.states.iter().any(|state| same_rows(state, &seen));
     // The database continues to work, or returns an error with the reason.
-    let goes_on = goes_on(&live);
+    let is_usable = is_usable(&live);
     let check = live.db.check();
     is_told |= check.as_ref().map_or(true, |report| !report.findings.is_empty());
     let closed = live.close();
-    assert!(goes_on || allowed.everything || hurt.stopped, "nothing goes on");
+    assert!(is_usable || allowed.everything || hurt.stopped, "nothing works any more");
     if let Err(error) = closed {
         assert!(tells(&error), "closing says {error:?}");
     }
@@ -405,7 +405,7 @@ fn same_rows(a: &Model, b: &Model) -> bool {
 }
 
 /// Returns whether a new table can be created and written.
-fn goes_on(live: &Live) -> bool {
+fn is_usable(live: &Live) -> bool {
     let made = live.db.create_table("afterwards", TableOptions::default());
     let put = made.and_then(|table| table.put(b"the database", b"works"));
     live.env.run_workers(150);

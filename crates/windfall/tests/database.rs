@@ -310,11 +310,11 @@ fn a_check_does_not_report_versions_that_a_reader_keeps() -> Result<()> {
 fn metrics_report_the_system_tree_and_pending_deletions() -> Result<()> {
     let env = SimulatedEnv::new(1);
     let db = Database::open_on(Arc::new(SimulatedDisk::new(1)), Arc::new(env.clone()), &options(), &|_| {})?;
-    assert!(db.metrics().catalog_height <= 1);
+    assert!(db.metrics().system_tree_height <= 1);
     for n in 0..400 {
         db.create_table(&format!("table {n} of a catalog that grows"), TableOptions::default())?;
     }
-    assert!(db.metrics().catalog_height >= 2, "{}", db.metrics().catalog_height);
+    assert!(db.metrics().system_tree_height >= 2, "{}", db.metrics().system_tree_height);
     let table = db.create_table("t", TableOptions::default())?;
     for n in 0..40 {
         table.put(&key(n), &vec![7; 200_000])?;
@@ -330,7 +330,7 @@ fn metrics_report_the_system_tree_and_pending_deletions() -> Result<()> {
     }
     assert!(most >= 8_000_000, "{most} bytes were seen waiting");
     assert_eq!((db.metrics().files_pending, db.metrics().files_pending_bytes), (0, 0));
-    assert!(db.metrics().to_prometheus().contains("windfall_catalog_height"));
+    assert!(db.metrics().to_prometheus().contains("windfall_system_tree_height"));
     Ok(())
 }
 

@@ -71,7 +71,7 @@ fn assert_little_allocated(what: &str, report: &DropReport) {
     assert!(report.work.of(Work::AllocatedBytes) <= most, "{what}: {:?}", report.work);
 }
 
-/// Asserts the limits of a drop: no work outside the catalog, one path and two pages inside, one log write, and little
+/// Asserts the limits of a drop: no work outside the system tree, a path and two pages in it, one log write, and little
 /// memory.
 fn assert_cheap(what: &str, report: &DropReport, height: u64) {
     let of = |kind| report.work.of(kind);
@@ -102,8 +102,8 @@ fn assert_cheap(what: &str, report: &DropReport, height: u64) {
     ] {
         assert_eq!(of(kind), 0, "{what}: {kind:?} in {:?}", report.work);
     }
-    let catalog = of(Work::CatalogFrame);
-    assert!(catalog <= height + 2, "{what}: {catalog} pages of a catalog of height {height}");
+    let system = of(Work::SystemTreeFrame);
+    assert!(system <= height + 2, "{what}: {system} pages of a system tree of height {height}");
     assert_eq!((of(Work::LogWrite), of(Work::LogSync)), (1, 1), "{what}: {:?}", report.work);
 }
 
@@ -130,14 +130,14 @@ fn a_drop_requests_no_memory() -> Result<()> {
     const QUEUES: usize = 2;
     /// A name with it has 60 bytes or a few more.
     const PREFIX: &str = "the_database_of_the_application/a_table_with_a_long_name__";
-    // A page of the catalog that is not in memory is read by a request with memory of its own.
+    // A page of the system tree that is not in memory is read by a request with memory of its own.
     let folder = tempfile::tempdir().expect("a folder");
     let db = Database::open(folder.path(), options().buffer_pool_size(128 << 20))?;
     let mut with_indexes = TableOptions::default();
     for n in 0..30 {
         with_indexes = with_indexes.index(&format!("i{n}"), IndexOptions::on_value(0..8));
     }
-    // More tables than a leaf of the catalog holds: the last ones leave it nearly empty, which is noted for a merge.
+    // More tables than a leaf of the system tree has: the last ones leave it nearly empty, which is noted for a merge.
     let tables = 31 * 4_usize;
     for (trees, table) in [(1, TableOptions::default()), (31, with_indexes)] {
         for mode in [FlushLog::Sync, FlushLog::Lazy] {
@@ -192,7 +192,7 @@ fn the_work_of_a_drop_depends_on_nothing() -> Result<()> {
                 db.create_table(name, indexed())?;
             }
             assert_eq!(db.check()?.findings, Vec::<String>::new());
-            let height = db.metrics().catalog_height;
+            let height = db.metrics().system_tree_height;
             for name in ["dropped", "truncated"] {
                 let table = db.table(name)?;
                 fill(&table, rows / 2)?;
@@ -216,7 +216,7 @@ fn the_work_of_a_drop_depends_on_nothing() -> Result<()> {
             let report = db.drop_tables(&["first", "second", "truncated"])?;
             assert_eq!(report.trees, 5);
             assert_cheap(&format!("group, {what}"), &report, height + 2 * 2);
-            seen.push(report.work.of(Work::CatalogFrame));
+            seen.push(report.work.of(Work::SystemTreeFrame));
         }
     }
     assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "{seen:?} pages for the same drop");
@@ -235,7 +235,7 @@ fn a_hash_index_of_megabytes_is_freed_by_no_statement_and_zeroed_by_no_read() ->
     for name in ["dropped", "truncated", "without an index"] {
         db.create_table(name, indexed())?;
     }
-    let height = db.metrics().catalog_height;
+    let height = db.metrics().system_tree_height;
     for name in ["dropped", "truncated", "without an index"] {
         let table = db.table(name)?;
         let mut most = (0, 0);
@@ -410,7 +410,7 @@ fn eight_droppers_share_their_syncs() -> Result<()> {
             let before = durable();
             // Before any assertion, because the scope waits for the threads.
             disk.hold_log_syncs(false);
-            assert_eq!(seen, (1, 0), "syncs under way, and drops that did not wait for one");
+            assert_eq!(seen, (1, 0), "running syncs, and drops that did not wait for one");
             assert_eq!(before?, round * THREADS, "drops that are durable before the sync");
             let reports = drops.into_iter().map(|drop| drop.join().expect("a thread that drops"));
             reports.map(|report| Ok(report?.work.of(Work::LogSync))).sum::<Result<u64>>()

@@ -291,7 +291,7 @@ impl History {
         if self.names_in_doubt() {
             return;
         }
-        // What the next process has read must survive a loss of power after it, too.
+        // The content that the next process has read must survive a loss of power after it, too.
         let Live { db, env, .. } = open_with(&next, seed, &self.options)
             .unwrap_or_else(|error| panic!("in the next process: {error}"));
         let seen = observe(&db).unwrap_or_else(|error| panic!("in the next process: {error}"));
@@ -567,7 +567,7 @@ impl BadFile {
     }
 
     /// Continues the script. The power is lost after some steps and during the writing of pages.
-    fn go_on(&mut self) {
+    fn continue_working(&mut self) {
         for (n, step) in script(self.history.case.seed, 41).iter().skip(25).enumerate() {
             self.step(step);
             if n % 8 == 7 {
@@ -578,10 +578,13 @@ impl BadFile {
         let disk = self.history.disk.clone();
         disk.record_crash_points(disk.operations() + 1..=u64::MAX);
         self.write_pages();
-        // What was durable still is, and nothing was added.
-        let cuts = disk.take_crash_points();
-        for (operation, cut) in cuts.iter().step_by(cuts.len() / 3 + 1) {
-            self.judge(&|survive| cut.survivor(survive), &format!("during a checkpoint, at {operation}"));
+        // The durable content still is durable, and nothing was added.
+        let crash_points = disk.take_crash_points();
+        for (operation, crash_point) in crash_points.iter().step_by(crash_points.len() / 3 + 1) {
+            self.judge(
+                &|survive| crash_point.survivor(survive),
+                &format!("during a checkpoint, at {operation}"),
+            );
         }
     }
 
@@ -634,7 +637,7 @@ fn a_file_that_fails_has_more_dirty_pages_than_a_batch() {
             let (crashes, opened) = guard.run(&format!("{again} {name} # {faults:?}, {case}"), || {
                 let mut bad = BadFile::begin(case, faults);
                 bad.let_it_fail();
-                bad.go_on();
+                bad.continue_working();
                 bad.end()
             });
             println!("{faults:?}, {mode:?}: {crashes} crashes, {opened} times opened while the file fails");

@@ -200,10 +200,10 @@ fn differences(seen: &Tables, wanted: &Tables) -> String {
 
 impl Judge for Listener {
     fn judge(&mut self, db: &Database, said: &[String]) -> Result<()> {
-        let mut under_way = [const { None }; THREADS];
+        let mut in_progress = [const { None }; THREADS];
         for line in said {
             if let Some(thread) = line.strip_prefix("done ").and_then(|n| n.parse::<usize>().ok()) {
-                under_way[thread]
+                in_progress[thread]
                     .take()
                     .map(|step: Step| step.apply(&mut self.tables[thread]))
                     .expect("a step");
@@ -211,10 +211,10 @@ impl Judge for Listener {
             } else if let Some((thread, step)) =
                 line.strip_prefix("begin ").and_then(|rest| rest.split_once(' '))
             {
-                under_way[thread.parse::<usize>().unwrap()] = Some(Step::parse(step));
+                in_progress[thread.parse::<usize>().unwrap()] = Some(Step::parse(step));
             }
         }
-        for (thread, step) in under_way.iter().enumerate() {
+        for (thread, step) in in_progress.iter().enumerate() {
             let (seen, before) = (observe(db, thread)?, &self.tables[thread]);
             let mut after = before.clone();
             if let Some(step) = step {
@@ -222,7 +222,7 @@ impl Judge for Listener {
             }
             assert!(
                 seen == *before || seen == after,
-                "thread {thread}, under way {step:?}:\nof what was done: {}\nof what would be next: {}",
+                "thread {thread}, in progress {step:?}:\nof what was done: {}\nof what would be next: {}",
                 differences(&seen, before),
                 differences(&seen, &after)
             );

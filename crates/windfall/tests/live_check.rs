@@ -82,7 +82,7 @@ impl World {
         Self { db, stop: AtomicBool::new(false), calls, within, checks }
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         !self.stop.load(Relaxed)
     }
 
@@ -99,7 +99,7 @@ impl World {
     fn writer(&self, number: u32) {
         let table = self.db.table(&name(number % TABLES)).unwrap();
         let mut version = number;
-        while self.goes_on() {
+        while self.is_running() {
             version = version.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let key = (version >> 8) % KEYS * WRITERS + number;
             let done = if version.is_multiple_of(5) {
@@ -116,7 +116,7 @@ impl World {
         let fill =
             |table: &Table| (0..60u32).try_for_each(|n| table.put(&n.to_be_bytes(), &value(n, n * 97)));
         let mut n = 0;
-        while self.goes_on() {
+        while self.is_running() {
             n += 1;
             let (name, other) = (format!("gone{}", n % 3), format!("renamed{n}"));
             let options = TableOptions::default().index("key", IndexOptions::on_value(4..8));
@@ -140,7 +140,7 @@ impl World {
     fn renames(&self, number: u32) {
         let names = |kind: &str| [0, 1].map(|n| format!("{kind}{number}_{n}"));
         let (home, away) = (names("home"), names("away"));
-        while self.goes_on() {
+        while self.is_running() {
             for n in 0..2 {
                 self.db.rename_table(&home[n], &away[n]).unwrap();
                 self.db.rename_table(&away[n], &home[n]).unwrap();
@@ -153,7 +153,7 @@ impl World {
     /// Builds and drops indexes on tables that are being written.
     fn indexes(&self) {
         let mut n = 0;
-        while self.goes_on() {
+        while self.is_running() {
             n += 1;
             let table = name(n % TABLES);
             self.db.create_index(&table, "late", IndexOptions::on_value(0..4)).unwrap();
@@ -213,7 +213,7 @@ fn a_check_finds_nothing_during_concurrent_work_and_blocks_no_thread() {
         assert_eq!(fine, (WRITERS + RENAMERS) as usize + 2, "a thread has panicked");
     });
     println!(
-        "{checks} checks of {trees} trees and {pages} pages beside {} calls, {} of which began and ended within a check",
+        "{checks} checks of {trees} trees and {pages} pages, {} concurrent calls, {} of which were within one check",
         world.calls.load(SeqCst),
         world.within.load(SeqCst)
     );
@@ -249,7 +249,7 @@ fn a_check_during_renames_finds_the_table_of_every_file() {
         let fine = renamers.into_iter().flat_map(thread::JoinHandle::join).count();
         assert_eq!(fine, RENAMERS as usize, "a thread has panicked");
     });
-    println!("{CHECKS} checks beside {} rounds of names", world.calls.load(SeqCst));
+    println!("{CHECKS} checks during {} rounds of names", world.calls.load(SeqCst));
     assert_eq!(world.db.check().unwrap().findings, Vec::<String>::new());
 }
 

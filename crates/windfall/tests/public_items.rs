@@ -33,7 +33,7 @@ impl Documented {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["rustdoc", "--quiet", "--locked", "-p", package, "--lib", "--target-dir"]).arg(&folder);
         cargo.args(["--", "-Zunstable-options", "--output-format", "json"]).env("RUSTC_BOOTSTRAP", "1");
-        // How the test itself was built does not matter here.
+        // The flags with which the test itself was built do not matter here.
         for name in ["CARGO_BUILD_TARGET", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER", "RUSTFLAGS"] {
             cargo.env_remove(name);
         }

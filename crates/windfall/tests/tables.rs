@@ -372,7 +372,7 @@ fn a_sink_blocks_no_call_and_gets_the_value_that_was_there() -> Result<()> {
     for truncate in [true, false] {
         let (handle, inner) = (table.clone(), db.clone());
         handle.put(&key(0), &value)?;
-        let error = in_time("a drop amid a sink", move || {
+        let error = in_time("a drop during a write to a sink", move || {
             let act = || {
                 if truncate { inner.truncate_table("u") } else { inner.drop_table("u") }.unwrap();
             };

@@ -163,7 +163,7 @@ fn error_of_panic_in(worker: &'static str) -> Error {
     thread::spawn(move || done.send(work(worker)));
     let error = outcome
         .recv_timeout(HANG)
-        .unwrap_or_else(|_| panic!("without its {worker} the database goes on, or waits for ever"));
+        .unwrap_or_else(|_| panic!("without its {worker} the database keeps running, or waits for ever"));
     assert!(matches!(error, Error::Poisoned(_)), "{error:?}");
     error
 }

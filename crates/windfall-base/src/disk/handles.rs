@@ -58,7 +58,7 @@ struct Cache {
     /// The maximum number of cached handles. Without a limit, handles stay open: the system may never report a failed
     /// write to the page cache to a descriptor that was opened after the failure.
     limit: Option<usize>,
-    files: FxHashMap<FileName, Entry>,
+    files: FxHashMap<FileName, CachedFile>,
     /// The names in the order of their last use, if there is a limit.
     by_use: BTreeMap<u64, FileName>,
     clock: u64,
@@ -68,7 +68,7 @@ struct Cache {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedFile {
     file: Arc<File>,
     used: u64,
 }
@@ -86,31 +86,31 @@ impl Cache {
         Some(entry.file.clone())
     }
 
-    fn take(&mut self, name: FileName) -> Option<Entry> {
+    fn take(&mut self, name: FileName) -> Option<CachedFile> {
         let entry = self.files.remove(&name)?;
         let was_listed = self.by_use.remove(&entry.used).is_some();
         debug_assert!(was_listed == self.limit.is_some(), "a cached handle was not in the order of use");
         Some(entry)
     }
 
-    fn take_all(&mut self) -> Vec<Entry> {
+    fn take_all(&mut self) -> Vec<CachedFile> {
         self.by_use.clear();
         self.files.drain().map(|(_, entry)| entry).collect()
     }
 
     /// Adds a handle and returns the evicted ones.
-    fn put(&mut self, name: FileName, file: Arc<File>) -> Vec<Entry> {
-        let mut gone: Vec<Entry> = self.take(name).into_iter().collect();
+    fn put(&mut self, name: FileName, file: Arc<File>) -> Vec<CachedFile> {
+        let mut evicted: Vec<CachedFile> = self.take(name).into_iter().collect();
         self.clock += 1;
-        self.files.insert(name, Entry { file, used: self.clock });
-        let Some(limit) = self.limit else { return gone };
+        self.files.insert(name, CachedFile { file, used: self.clock });
+        let Some(limit) = self.limit else { return evicted };
         self.by_use.insert(self.clock, name);
         while self.by_use.len() > limit {
             let oldest = self.by_use.pop_first().and_then(|(_, name)| self.files.remove(&name));
-            gone.extend(oldest);
+            evicted.extend(oldest);
         }
         debug_assert_eq!(self.by_use.len(), self.files.len(), "a cached handle is not in the order of use");
-        gone
+        evicted
     }
 }
 
@@ -163,10 +163,10 @@ impl Handles {
     /// Caches a handle that was opened when the counter of name changes had this value, unless it has changed since.
     fn keep(&self, name: FileName, file: &Arc<File>, changes: u64) {
         let mut cache = self.cache(name).lock();
-        let gone = if cache.changes == changes { cache.put(name, file.clone()) } else { Vec::new() };
+        let evicted = if cache.changes == changes { cache.put(name, file.clone()) } else { Vec::new() };
         drop(cache);
         // Closing may free the blocks of a removed file: never under the mutex.
-        drop(gone);
+        drop(evicted);
     }
 
     /// Returns the file for a request that may wait in a queue. Waits while twice as many files are open as the cache
@@ -181,9 +181,9 @@ impl Handles {
         let file = Arc::new(self.open_file(name, IoOp::Create, OFlags::CREATE | OFlags::TRUNC)?);
         let mut cache = self.cache(name).lock();
         cache.changes += 1;
-        let gone = cache.put(name, file);
+        let evicted = cache.put(name, file);
         drop(cache);
-        drop(gone);
+        drop(evicted);
         Ok(())
     }
 
@@ -192,9 +192,9 @@ impl Handles {
         for &name in names {
             let mut cache = self.cache(name).lock();
             cache.changes += 1;
-            let gone = cache.take(name);
+            let evicted = cache.take(name);
             drop(cache);
-            drop(gone);
+            drop(evicted);
         }
     }
 
@@ -232,8 +232,8 @@ impl Handles {
         let open = || retry_on_intr(|| rustix::fs::open(path, flags, mode));
         match open() {
             Err(Errno::MFILE | Errno::NFILE) => {
-                let gone = self.data.lock().take_all();
-                drop(gone);
+                let evicted = self.data.lock().take_all();
+                drop(evicted);
                 open()
             }
             opened => opened,

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** A worker submits many page reads or writes at once and continues; the device sees them together.
 //!
-//! **Invariants.** Threads are started on demand, up to a limit. Before the disk is gone they have carried out every
+//! **Invariants.** Threads are started on demand, up to a limit. Before the disk is dropped they have completed every
 //! request and ended. A request drops its reference to the file before its completion is visible. Every request has a
 //! completion: a panic during a request becomes its error ([`DiskError::Panicked`]), and the thread continues. The
 //! caller must stop the database then.

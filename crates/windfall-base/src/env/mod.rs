@@ -34,7 +34,8 @@ pub enum Next {
     Done,
 }
 
-/// What a worker's steps may wait for. Each class may wait for more than the one before it.
+/// The class of a worker: it limits the events for which its steps may wait. Each class may wait for more than the one
+/// before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkerClass {
     /// Serves threads that wait for frames or for log space: it never waits for a page latch.
@@ -89,7 +90,7 @@ pub trait Env: Send + Sync + fmt::Debug {
     fn yield_point(&self) {}
 
     /// Registers a check of a database's invariants, which only tests do. A simulation runs it at every yield point
-    /// until it returns `false` because the database is gone; a wrapper of another environment forwards it.
+    /// until it returns `false` because the database was dropped; a wrapper of another environment forwards it.
     fn at_yield_points(&self, _check: Check) {}
 }
 

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** The environment of the product.
 //!
-//! **Invariants.** A worker's thread is joined before its handle is gone.
+//! **Invariants.** A worker's thread is joined before its handle is dropped.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},

@@ -21,7 +21,7 @@ pub enum LockError {
     TimedOut {
         /// The blockers when the timeout expired.
         blockers: Blockers,
-        /// How long the caller has waited.
+        /// The time that the caller has waited.
         waited: Duration,
     },
     /// Transactions waited for each other in a cycle, and this one was chosen as the deadlock victim.
@@ -29,7 +29,7 @@ pub enum LockError {
     Deadlock(Blockers),
     /// Another thread interrupted the wait.
     #[error(
-        "the wait for a lock was interrupted: the transaction has what it had, and may go on or be rolled back"
+        "the wait for a lock was interrupted: the transaction is unchanged, and may continue or be rolled back"
     )]
     Interrupted,
 }

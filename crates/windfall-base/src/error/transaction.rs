@@ -38,7 +38,7 @@ pub enum TransactionError {
     RollingBack {
         /// The transaction.
         trx: TrxId,
-        /// What prevented the rollback.
+        /// The error that prevented the rollback.
         why: Arc<str>,
     },
     /// The undo log has reached its limit, and purge is blocked, or the call had no time left to wait for purge.
@@ -97,7 +97,7 @@ pub enum TransactionError {
     /// A statement of the transaction is in progress and may still fail: a prepared transaction cannot roll back a part
     /// of its changes.
     #[error("a statement of this transaction is in progress: prepare it when that has ended")]
-    StatementUnderWay,
+    StatementInProgress,
     /// There is no savepoint of this name.
     #[error(
         "there is no savepoint {0:?}: it was never set, or was released, or rolled back over, or the statement in \

@@ -15,7 +15,7 @@ use super::machine::atomic::{AtomicU64, Ordering::Relaxed};
 use super::work::{self, Work};
 use number::Number;
 
-/// How often threads outside a drop waited for what a dropping thread held.
+/// The number of waits of threads outside a drop for locks that a dropping thread held.
 #[cfg(feature = "drop-waits")]
 static WAITS_ON_DROPS: AtomicU64 = AtomicU64::new(0);
 
@@ -100,7 +100,7 @@ impl DropMark {
         Self(Number::new())
     }
 
-    /// Returns whether this thread marks what it holds.
+    /// Returns whether this thread marks the locks that it holds.
     #[inline]
     fn is_marking() -> bool {
         cfg!(feature = "drop-waits") && work::is_dropping()
@@ -202,7 +202,7 @@ impl Drop for MarkedShared<'_> {
     }
 }
 
-/// Counts that this thread waits, or has waited, for what a dropping thread holds.
+/// Counts that this thread waits, or has waited, for a lock that a dropping thread holds.
 pub(super) fn waited_on_drop() {
     #[cfg(feature = "drop-waits")]
     if !work::is_dropping() {

@@ -4,7 +4,7 @@
 //! drains it. Passing costs one atomic addition on one stripe of a striped counter, so the threads of a hot table do
 //! not all contend for one cache line.
 //!
-//! A closed gate opens when its [`Closed`] is dropped, also by a panic: no thread waits for a closer that is gone. A
+//! A closed gate opens when its [`Closed`] is dropped, also by a panic: no thread waits for a closer that has ended. A
 //! gate has one [`Closed`] at a time, so its holder is alone inside. After [`Gate::close_permanently`] it stays closed.
 //!
 //! **Invariants.** A thread that passes first adds to a stripe, then checks whether the gate is closed; a closer first

@@ -5,8 +5,9 @@
 //!
 //! **Invariants.** Debug builds record each acquisition of a lock, a latch or a gate, and its release; other builds
 //! record nothing, and pay nothing. A thread records in slots of its own, without a lock; the only wait here is for the
-//! list of threads, locked for a moment. Each acquisition of a thread has its own number, so that many short ones do not
-//! look like a long one. One look adds only a limited time, because the whole process may have been suspended between two looks.
+//! list of threads, locked for a moment. Each acquisition of a thread has its own number, so many short ones do not
+//! look like a long one (test: `a_thread_that_holds_something_for_long_is_named`). A poll adds only a limited time,
+//! because the whole process may have been suspended between two polls.
 //!
 //! The lock in this module is that of the standard library, not one of the engine's own.
 
@@ -38,7 +39,7 @@ pub(super) struct HoldNote {
 }
 
 impl HoldNote {
-    /// Records what the thread has just acquired, or waits for.
+    /// Records the lock that the thread has just acquired, or waits for.
     #[inline]
     pub(super) fn new(what: HeldObject) -> Self {
         Self { _record: HoldRecord::new(what), _thread: PhantomData }
@@ -192,22 +193,24 @@ mod noted {
     }
 }
 
-/// Finds what is held for long, by looking from time to time. In other than debug builds it finds nothing.
+/// Finds locks, latches and gates that are held for long, by polling. In other than debug builds it finds nothing.
 #[derive(Debug, Default)]
 pub struct Watchdog {
-    /// How long each acquisition has been seen, by its thread and its number there.
+    /// The time for which each acquisition has been seen, by its thread and its number there.
     seen: BTreeMap<(u64, u64), Duration>,
-    last_look: Option<Instant>,
+    last_poll: Option<Instant>,
 }
 
-/// The minimum number of looks before something counts as held for long.
-const LOOKS: u32 = 5;
+/// The minimum number of polls before something counts as held for long.
+const POLLS_MIN: u32 = 5;
 
 impl Watchdog {
-    /// Looks at what is held. Returns what every look has found for at least this long, each with its thread.
-    pub fn look(&mut self, long: Duration) -> Vec<String> {
+    /// Returns the locks that every poll has found held for at least this long, latches and gates included, each with
+    /// its thread.
+    pub fn poll(&mut self, long: Duration) -> Vec<String> {
         let (now, held) = (Instant::now(), noted::all());
-        let passed = self.last_look.replace(now).map_or(Duration::ZERO, |last| now - last).min(long / LOOKS);
+        let passed =
+            self.last_poll.replace(now).map_or(Duration::ZERO, |last| now - last).min(long / POLLS_MIN);
         let key = |holder: &Arc<Holder>, number: &u64| (holder.thread, *number);
         let seen = held.iter().map(|(holder, number, _)| {
             let key = key(holder, number);
@@ -236,29 +239,29 @@ mod tests {
         let me = std::thread::current().name().unwrap().to_owned();
         // Other tests hold locks for moments.
         let mut mine = || {
-            let all = watchdog.look(LONG).into_iter();
+            let all = watchdog.poll(LONG).into_iter();
             all.filter(|reports| reports.contains(&me)).collect::<Vec<_>>()
         };
         let inside = gate.enter(0);
         // Short acquisitions do not count.
-        for _ in 0..2 * LOOKS {
+        for _ in 0..2 * POLLS_MIN {
             let held = mutex.lock();
             assert!(mine().iter().all(|reports| reports.contains("Gate")), "{:?}", mine());
             drop(held);
-            std::thread::sleep(LONG / LOOKS);
+            std::thread::sleep(LONG / POLLS_MIN);
         }
         let reports = mine();
         assert!(reports.len() == 1 && reports[0].contains("has held Gate for"), "{reports:?}");
         drop(inside);
         let held = mutex.lock();
-        // Rare looks do not make an acquisition long.
+        // Rare polls do not make an acquisition long.
         for _ in 0..2 {
             assert!(mine().is_empty());
             std::thread::sleep(LONG);
         }
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS_MIN {
             mine();
-            std::thread::sleep(LONG / LOOKS);
+            std::thread::sleep(LONG / POLLS_MIN);
         }
         let reports = mine();
         assert!(reports.len() == 1 && reports[0].contains("Lock(Leaf)"), "{reports:?}");

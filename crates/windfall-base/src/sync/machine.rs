@@ -15,7 +15,7 @@ pub(super) use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, const_mutex, const_rwlock,
 };
 
-/// How often a waiter checks again before it parks: a page latch is held for a microsecond, or for an I/O.
+/// The number of checks of a waiter before it parks: a page latch is held for a microsecond, or for an I/O.
 pub(super) const SPINS: u32 = 60;
 
 /// Parks this thread if `blocked` returns true. `blocked` runs at a moment from which no unpark of this key can be

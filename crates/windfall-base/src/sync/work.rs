@@ -1,11 +1,11 @@
-//! Counted work: what a thread has done, by kind.
+//! Counted work: the operations of a thread, by kind.
 //!
 //! **Purpose.** A drop's cost is counted, not timed: frames touched, latches and locks taken, list entries walked,
 //! system calls made, memory allocated and freed. The counters are updated where the work is done (frame access, latch,
 //! lock, `Disk`, allocator), never in the code that is measured.
 //!
-//! **Invariants.** Counters belong to a thread and only grow. A measurement is a difference of two [`Counts`]. Work on
-//! the catalog's pages is counted separately from work on other pages, by the page's tablespace.
+//! **Invariants.** Counters belong to a thread and only grow. A measurement is a difference of two [`WorkCounts`]. Work
+//! on pages of the system tree is counted separately from work on other pages, by the page's tablespace.
 
 use core::cell::Cell;
 
@@ -15,15 +15,15 @@ use super::machine::thread_local;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Work {
-    /// A frame of the system tablespace, which has the catalog's records, was accessed.
-    CatalogFrame,
+    /// A frame of the system tree, which has the records of tables, was accessed.
+    SystemTreeFrame,
     /// Any other frame was accessed.
     Frame,
     /// A latch on a page of the system tablespace was taken.
-    CatalogLatch,
+    SystemTreeLatch,
     /// A latch on any other page was taken.
     Latch,
-    /// An entry of a list, set or page table outside the catalog was walked.
+    /// An entry of a list, set or page table outside the system tree was walked.
     ListEntry,
     /// A mutex or read-write lock was taken.
     Lock,
@@ -67,18 +67,18 @@ pub enum Work {
 /// The number of kinds.
 const KINDS: usize = Work::FreedBytes as usize + 1;
 
-/// Counts by kind.
+/// Counts of work by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Counts([u64; KINDS]);
+pub struct WorkCounts([u64; KINDS]);
 
-impl Counts {
+impl WorkCounts {
     /// Returns the count of one kind.
     pub fn of(&self, kind: Work) -> u64 {
         self.0[kind as usize]
     }
 }
 
-impl core::ops::Sub for Counts {
+impl core::ops::Sub for WorkCounts {
     type Output = Self;
     #[inline]
     fn sub(self, earlier: Self) -> Self {
@@ -131,15 +131,15 @@ pub fn is_dropping() -> bool {
 
 /// Returns what this thread has done since it began.
 #[inline]
-pub fn so_far() -> Counts {
-    COUNTS.with(|counts| Counts(core::array::from_fn(|n| counts[n].get())))
+pub fn so_far() -> WorkCounts {
+    COUNTS.with(|counts| WorkCounts(core::array::from_fn(|n| counts[n].get())))
 }
 
 /// Runs a drop and counts its work.
 #[inline]
-pub fn in_drop<T>(run: impl FnOnce() -> T) -> (T, Counts) {
-    struct Scope;
-    impl Drop for Scope {
+pub fn in_drop<T>(run: impl FnOnce() -> T) -> (T, WorkCounts) {
+    struct DropScope;
+    impl Drop for DropScope {
         fn drop(&mut self) {
             IN_DROP.set(false);
         }
@@ -147,7 +147,7 @@ pub fn in_drop<T>(run: impl FnOnce() -> T) -> (T, Counts) {
     debug_assert!(!is_dropping(), "the work of a drop is counted within another drop");
     let before = so_far();
     IN_DROP.set(true);
-    let scope = Scope;
+    let scope = DropScope;
     let result = run();
     drop(scope);
     (result, so_far() - before)

@@ -66,7 +66,7 @@ pub enum PageType {
     Undo = 5,
 }
 
-/// How a page is going to be used; a hint for page replacement.
+/// The expected use of a page; a hint for page replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A look-up: the page is likely to be needed again.

@@ -182,7 +182,7 @@ fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result 
     }
     debug_assert!(
         node.slots_at() + (node.count() + 1 + words) * 8 <= heap_start(node),
-        "a record was promised room that its node does not have"
+        "a record was assigned room that its node does not have"
     );
     let record = heap_start(node) - words * 8;
     let first = node.slots_at() / 8 + slot;

@@ -1,6 +1,6 @@
 //! The exact check of one node.
 //!
-//! **Purpose.** Checks what the layout guarantees about a single page: its header when it is read and written
+//! **Purpose.** Checks the guarantees of the layout about a single page: its header when it is read and written
 //! ([`check_header`]), its entries before they move to other nodes ([`check_entries`]), and the whole page for the
 //! check of a tree ([`validate`]).
 //!

@@ -32,9 +32,9 @@ use crate::ids::{PageId, PageNo};
 pub enum PageOp<'a> {
     /// Clears the page and sets its type. The previous content of the page does not matter.
     Format {
-        /// Its new type.
+        /// The new type of the page.
         kind: PageType,
-        /// Its level in the tree.
+        /// The level of the page in the tree.
         level: u8,
     },
     /// Overwrites bytes.
@@ -46,9 +46,9 @@ pub enum PageOp<'a> {
     },
     /// Inserts a record into a leaf.
     LeafInsert {
-        /// Its slot; the records from there on move up.
+        /// The slot of the record; the records from there on move up.
         slot: u16,
-        /// Its version header.
+        /// The version header of the record.
         header: EntryHeader,
         /// The key after the node's common prefix.
         suffix: &'a [u8],
@@ -57,7 +57,7 @@ pub enum PageOp<'a> {
     },
     /// Replaces the version header and the value of a leaf's record, in place if the new value takes no more words.
     LeafReplace {
-        /// Its slot.
+        /// The slot of the record.
         slot: u16,
         /// The new version header.
         header: EntryHeader,
@@ -66,14 +66,14 @@ pub enum PageOp<'a> {
     },
     /// Replaces the version header of a leaf's record: delete mark, transaction, undo position.
     LeafHeader {
-        /// Its slot.
+        /// The slot of the record.
         slot: u16,
         /// The new version header.
         header: EntryHeader,
     },
     /// Inserts a child into an inner node.
     InnerInsert {
-        /// Its slot; the children from there on move up.
+        /// The slot of the child; the children from there on move up.
         slot: u16,
         /// The child.
         child: PageNo,
@@ -96,7 +96,7 @@ pub enum PageOp<'a> {
     },
     /// Makes the page a node with these records. The previous content of the page does not matter.
     NodeBuild {
-        /// Its level in the tree; 0 is a leaf.
+        /// The level of the node in the tree; 0 is a leaf.
         level: u8,
         /// The lower fence.
         lower: &'a [u8],

@@ -105,7 +105,7 @@ impl<S: PageStore> Tree<S> {
     /// several entries that take as much. The caller must hold no page of this tree.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub fn make_room(&self, key: &[u8], value: usize) -> Result<()> {
         self.split(&Need::leaf(key, value), 0)
     }

@@ -127,7 +127,9 @@ impl<S: PageStore> Tree<S> {
             node.lower_into(&mut lower);
             let upper = node.upper_into(&mut upper).then_some(upper);
             if lower != visit.lower || upper != visit.upper {
-                return Err(self.damaged(visit.page, "its fences are not the separators in its parent"));
+                return Err(
+                    self.damaged(visit.page, "its fence keys do not match the separators in its parent")
+                );
             }
             if visit.level.is_some_and(|level| level != node.level()) {
                 return Err(self.damaged(visit.page, "it is not on the level below its parent"));

@@ -6,8 +6,8 @@
 //!
 //! **Invariants.** A batch is the content of the tree in a key range at one moment: all entries in `[low, high)`, where
 //! the bounds are the leaf's fences or the key at which the copy was cut short. The next batch begins exactly at a
-//! bound. Whatever splits, merges and deletes happen between batches, a key that is present throughout is returned
-//! exactly once, in order, and no key is returned twice. A cursor holds no latch, neither between calls nor within
+//! bound. A key that is present throughout is returned exactly once, in order, and no key is returned twice, despite
+//! splits, merges and deletes between batches. A cursor holds no latch, neither between calls nor within
 //! them. An entry may be older than a change that was committed since its batch was copied.
 //!
 //! A cursor may be restricted to limits. It then treats the tree as if it had no other entries, and copies no others.
@@ -202,7 +202,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// Moves to the target. Returns whether there is such an entry; if not, the cursor is beyond that end.
     ///
     /// # Errors
-    /// Those of [`PageStore::read`].
+    /// The errors of [`PageStore::read`].
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
         self.reset();
         self.sought = true;
@@ -224,7 +224,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// Moves to the next entry. Returns whether there is one; if not, the cursor is after the last.
     ///
     /// # Errors
-    /// Those of [`PageStore::read`].
+    /// The errors of [`PageStore::read`].
     #[expect(clippy::should_implement_trait, reason = "a cursor goes both ways and lends what it is at")]
     pub fn next(&mut self) -> Result<bool> {
         if !self.sought {
@@ -259,7 +259,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// Moves to the previous entry. Returns whether there is one; if not, the cursor is before the first.
     ///
     /// # Errors
-    /// Those of [`PageStore::read`].
+    /// The errors of [`PageStore::read`].
     pub fn prev(&mut self) -> Result<bool> {
         if !self.sought {
             return self.seek(Seek::Last);
@@ -350,7 +350,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// no current entry: the batch is empty and its range contains only the current key.
     ///
     /// # Errors
-    /// Those of [`PageStore::read`].
+    /// The errors of [`PageStore::read`].
     pub fn discard_batch(&mut self) -> Result<()> {
         if !self.sought || self.at == 0 && self.batch.entries.is_empty() {
             return Ok(());

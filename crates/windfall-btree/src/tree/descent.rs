@@ -88,7 +88,7 @@ impl<S: PageStore> Tree<S> {
             let is_there = target.is_at(Node::new(path.node.page()));
             let page = path.node.page().id().page;
             if path.node.is_valid() {
-                return if is_there { Ok(Some(path)) } else { Err(self.wrong_page(page)) };
+                return if is_there { Ok(Some(path)) } else { Err(self.fence_mismatch(page)) };
             }
         }
     }
@@ -106,15 +106,18 @@ impl<S: PageStore> Tree<S> {
             return Ok(false);
         }
         if !fits {
-            return Err(self.wrong_page(page));
+            return Err(self.fence_mismatch(page));
         }
         node.mark_verified();
         Ok(true)
     }
 
-    /// Returns the error for a page with fences that contradict its parent.
-    pub(super) fn wrong_page(&self, page: PageNo) -> Error {
-        self.damaged(page, "its keys are not those that its parent expects: a write of one of them was lost")
+    /// Returns the error for a fence mismatch: the fence keys of a page are not the separators in its parent.
+    pub(super) fn fence_mismatch(&self, page: PageNo) -> Error {
+        self.damaged(
+            page,
+            "its fence keys do not match the separators in its parent: a write of one of them was lost",
+        )
     }
 
     /// Makes one attempt.

@@ -182,8 +182,8 @@ impl TreeHash {
 
     #[inline]
     fn load<'g>(&self, guard: &'g Guard) -> Option<&'g Table> {
-        // SAFETY: a table is freed only after `retire`, when every guard that could have seen it here is gone, and its
-        // content is published by the release half of the exchange that put it here.
+        // SAFETY: a table is freed only after `retire`, when every guard that could have seen it here is dropped, and
+        // its content is published by the release half of the exchange that put it here.
         unsafe { self.table.load(Acquire, guard).as_ref() }
     }
 
@@ -217,8 +217,8 @@ impl TreeHash {
         let budget = self.budget.clone();
         // SAFETY: the caller removed the table from the only place where readers find it, by an atomic exchange that
         // only one thread wins, so it is retired once. Readers that found it before hold guards, and the closure runs
-        // when those are gone. All that the closure touches, the budget and the table, may be sent to the thread that
-        // runs it.
+        // when those are dropped. All that the closure touches, the budget and the table, may be sent to the thread
+        // that runs it.
         unsafe { guard.defer_unchecked(move || budget.retire(table.into_owned().into_box())) };
         // Otherwise the closure would wait in this thread's bag until the thread defers more, which may never happen.
         guard.flush();

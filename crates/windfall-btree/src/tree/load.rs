@@ -85,8 +85,8 @@ impl<S: PageStore> BulkLoader<'_, S> {
     /// Appends an entry. Its key must be above all previous ones; a long value must already be an overflow reference.
     ///
     /// # Errors
-    /// `KeyTooLong`, `ValueTooLong`, [`UsageError::KeysMustAscend`]: the load goes on without the entry. Those of the
-    /// store: the load can only be abandoned, and every further call fails with [`UsageError::Incomplete`].
+    /// `KeyTooLong`, `ValueTooLong`, [`UsageError::KeysMustAscend`]: the load continues without the entry. Errors of
+    /// the store: the load can only be abandoned, and every further call fails with [`UsageError::Incomplete`].
     pub fn push(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
         self.nodes.check()?;
         self.tree.check_key(key)?;

@@ -122,7 +122,7 @@ impl<S: PageStore> Tree<S> {
     /// Returns the number of levels; 0 if the tree has no page.
     ///
     /// # Errors
-    /// Those of [`PageStore::read`].
+    /// The errors of [`PageStore::read`].
     pub fn height(&self) -> Result<u32> {
         if !self.is_rooted()? {
             return Ok(0);
@@ -140,7 +140,7 @@ impl<S: PageStore> Tree<S> {
     /// Delete-marked entries are returned too; the caller decides about their visibility.
     ///
     /// # Errors
-    /// Those of [`PageStore::read`].
+    /// The errors of [`PageStore::read`].
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
         let hash = self.hash.is_on().then(|| hash_of(key));
         if let Some(hash) = hash
@@ -161,7 +161,7 @@ impl<S: PageStore> Tree<S> {
             let is_there = found || node.contains(key);
             if path.node.is_valid() {
                 if !is_there {
-                    return Err(self.wrong_page(leaf));
+                    return Err(self.fence_mismatch(leaf));
                 }
                 // If the root is a leaf, the descent is as fast as a hint.
                 if let Some(hash) = hash.filter(|_| path.parent.is_some()) {
@@ -201,7 +201,7 @@ impl<S: PageStore> Tree<S> {
     /// Creates the root if there is none.
     ///
     /// # Errors
-    /// Those of [`PageStore::begin`] and [`MiniTransaction::allocate`].
+    /// The errors of [`PageStore::begin`] and [`MiniTransaction::allocate`].
     pub fn ensure_root(&self) -> Result<()> {
         if !self.is_rooted()? {
             let mut mtr = self.store.begin()?;

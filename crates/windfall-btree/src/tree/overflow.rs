@@ -11,7 +11,7 @@
 //! error and not another value's bytes.
 //!
 //! A chain belongs to the version of an entry. The caller that frees it must ensure that no reader can still need that
-//! version. A reader that nevertheless finds its chain gone should read the entry again.
+//! version. A reader that nevertheless finds its chain freed should read the entry again.
 //!
 //! # Layout of an overflow page, byte by byte
 //!
@@ -155,7 +155,7 @@ impl<S: PageStore> Tree<S> {
     /// at all of this tablespace. The writer must be used only after that mini-transaction is committed.
     ///
     /// # Errors
-    /// Those of [`MiniTransaction::allocate`].
+    /// The errors of [`MiniTransaction::allocate`].
     pub fn begin_overflow(
         &self,
         mtr: &mut S::MiniTransaction<'_>,
@@ -188,7 +188,7 @@ impl<S: PageStore> Tree<S> {
     /// twice checks it here.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub fn has_overflow(&self, first: PageNo, stamp: u64) -> Result<bool> {
         let page = self.store.share(&self.space, first, Access::Scan)?;
         Ok(Link::of(page.page(), stamp, 0).is_some())
@@ -198,15 +198,15 @@ impl<S: PageStore> Tree<S> {
     /// number; if it is zero, [`Tree::free_overflow`] may follow. The operation can be repeated after a crash.
     ///
     /// # Errors
-    /// Those of the store; damage if the page is not the first of such a chain.
+    /// The errors of the store; damage if the page is not the first of such a chain.
     pub fn shorten_overflow(&self, first: PageNo, stamp: u64, at_most: usize) -> Result<usize> {
         let mut mtr = self.store.begin()?;
         let anchor = mtr.latch(&self.space, first)?;
         let mut link = self.link(mtr.page(anchor), first, stamp, 0)?;
         // An earlier step may have freed the places before, so the place of the second page is read from the page.
         let mut expected = None;
-        let mut gone = Vec::new();
-        while gone.len() < at_most && link.next != PageNo::NONE {
+        let mut freed = Vec::new();
+        while freed.len() < at_most && link.next != PageNo::NONE {
             let no = link.next;
             let page = mtr.latch(&self.space, no)?;
             let place = expected.unwrap_or_else(|| Link::place_of(mtr.page(page)));
@@ -216,14 +216,14 @@ impl<S: PageStore> Tree<S> {
             }
             link = self.link(mtr.page(page), no, stamp, place)?;
             expected = Some(place + 1);
-            gone.push(page);
+            freed.push(page);
         }
-        if gone.is_empty() {
+        if freed.is_empty() {
             return Ok(0);
         }
         // In ascending order, because allocation maps are latched in that order, all of them before the first change.
-        gone.sort_unstable_by_key(|page| mtr.page_no(*page));
-        let freeing = gone.into_iter().map(|page| mtr.prepare_free(&self.space, page));
+        freed.sort_unstable_by_key(|page| mtr.page_no(*page));
+        let freeing = freed.into_iter().map(|page| mtr.prepare_free(&self.space, page));
         let freeing = freeing.collect::<Result<Vec<_>>>()?;
         mtr.apply(anchor, &PageOp::Write { at: NEXT as u32, bytes: &link.next.0.to_le_bytes() });
         let freed = freeing.len();
@@ -239,7 +239,7 @@ impl<S: PageStore> Tree<S> {
     /// with the caller's own record of the chain.
     ///
     /// # Errors
-    /// Those of the store; damage if the page is not the first of such a chain, or not the only one.
+    /// The errors of the store; damage if the page is not the first of such a chain, or not the only one.
     pub fn free_overflow(&self, mtr: &mut S::MiniTransaction<'_>, first: PageNo, stamp: u64) -> Result<()> {
         let page = mtr.latch(&self.space, first)?;
         let link = self.link(mtr.page(page), first, stamp, 0)?;
@@ -268,8 +268,8 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     /// that is detected before anything has changed.
     ///
     /// # Errors
-    /// Those of the store; [`UsageError::ValueTooLong`]. The chain can then only be freed, and every further call fails
-    /// with [`UsageError::Incomplete`].
+    /// The errors of the store; [`UsageError::ValueTooLong`]. The chain can then only be freed, and every further call
+    /// fails with [`UsageError::Incomplete`].
     pub fn write(&mut self, chunk: &[u8]) -> Result<()> {
         self.chunks.begin()?;
         self.append(chunk)?;
@@ -369,7 +369,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> OverflowReader<T> {
     /// Reads some bytes; returns 0 only at the end of the value, or if `out` is empty.
     ///
     /// # Errors
-    /// Those of [`PageStore::read`]; damage if the chain ends early or is not the one expected. After a concurrent
+    /// The errors of [`PageStore::read`]; damage if the chain ends early or is not the one expected. After a concurrent
     /// change the latter means that the entry should be read again.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
         if self.left == 0 || out.is_empty() {

@@ -1,6 +1,6 @@
 //! The parts of a load or of a long value.
 //!
-//! **Purpose.** What is written part by part refuses every call after a part that failed, because it lacks that part.
+//! **Purpose.** A value or tree that is written in parts refuses every call after a failed part, because it lacks it.
 //!
 //! **Invariants.** From [`Parts::begin`] to [`Parts::end`] the whole is incomplete. An error or a panic in between
 //! leaves it so.

@@ -1,6 +1,6 @@
 //! Splits, merges, and the growing and shrinking of the root.
 //!
-//! **Purpose.** Makes room where an entry needs it, and frees pages when entries are gone.
+//! **Purpose.** Splits nodes that have no room for an entry, and merges nodes and frees pages when entries are removed.
 //!
 //! **Invariants.** Each change is one mini-transaction that latches the parent, then the node (and its right
 //! neighbour), then allocates or frees. If the parent has no room for a separator, it is split first, in a
@@ -323,7 +323,7 @@ impl<S: PageStore> Tree<S> {
     /// only the space that the tree takes, never its content.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub fn maintain(&self, key: &[u8]) -> Result<()> {
         let mut pending = PendingMerges::default();
         pending.push_leaf(key.to_vec());
@@ -337,7 +337,7 @@ impl<S: PageStore> Tree<S> {
     /// lowered by one level. The caller continues while merges are pending. Returns whether the structure has changed.
     ///
     /// # Errors
-    /// Those of the store. The node is no longer pending.
+    /// The errors of the store. The node is no longer pending.
     pub fn maintain_step(&self, pending: &mut PendingMerges) -> Result<bool> {
         let Some((key, level)) = pending.0.pop() else { return Ok(false) };
         match self.merge_at(&key, level)? {
@@ -399,12 +399,12 @@ impl<S: PageStore> Tree<S> {
                 }
                 let links = [above.child(right - 1), above.child(right)];
                 let left = mtr.latch(&self.space, links[0])?;
-                let gone = mtr.latch(&self.space, links[1])?;
+                let right_page = mtr.latch(&self.space, links[1])?;
                 let above = Node::new(mtr.page(parent));
-                let nodes = [Node::new(mtr.page(left)), Node::new(mtr.page(gone))];
+                let nodes = [Node::new(mtr.page(left)), Node::new(mtr.page(right_page))];
                 for (at, node) in nodes.into_iter().enumerate() {
                     if !above.is_parent_of(right - 1 + at, node) {
-                        return Err(self.wrong_page(links[at]));
+                        return Err(self.fence_mismatch(links[at]));
                     }
                 }
                 if let Some(merged) = self.try_merge(nodes)? {
@@ -412,7 +412,7 @@ impl<S: PageStore> Tree<S> {
                         .map_err(|what| self.damaged(mtr.page_no(parent), what))?;
                     let Merged { level, lower, upper, image, .. } = &merged;
                     let upper = upper.as_deref();
-                    let gone = mtr.prepare_free(&self.space, gone)?;
+                    let freeing = mtr.prepare_free(&self.space, right_page)?;
                     mtr.apply(left, &PageOp::NodeBuild { level: *level, lower, upper, image });
                     mtr.apply(parent, &PageOp::NodeRemove { slot: right as u16 });
                     debug_assert!(Node::new(mtr.page(parent)).count() > 0, "a parent has no child left");
@@ -420,11 +420,11 @@ impl<S: PageStore> Tree<S> {
                         Node::new(mtr.page(parent)).is_parent_of(right - 1, Node::new(mtr.page(left))),
                         "the fences of a merged node are not the separators on both sides of its link"
                     );
-                    mtr.free(&self.space, gone);
+                    mtr.free(&self.space, freeing);
                     mtr.commit()?;
                     return Ok(Outcome::Merged(merged.seam));
                 }
-                mtr.unlatch(gone);
+                mtr.unlatch(right_page);
                 mtr.unlatch(left);
             }
             return Ok(Outcome::Stays);
@@ -444,7 +444,7 @@ impl<S: PageStore> Tree<S> {
         let node = Node::new(mtr.page(child));
         self.check_root(Node::new(mtr.page(root)))?;
         if !Node::new(mtr.page(root)).is_parent_of(0, node) {
-            return Err(self.wrong_page(link));
+            return Err(self.fence_mismatch(link));
         }
         self.check_node(node)?;
         let level = node.level();

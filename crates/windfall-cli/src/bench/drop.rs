@@ -93,7 +93,7 @@ fn counted(bench: &mut Bench) -> Result<()> {
                 }
             }
         }
-        height = height.max(db.metrics().catalog_height);
+        height = height.max(db.metrics().system_tree_height);
         fixture::close(db)?;
         fs::remove_dir_all(&path)?;
     }
@@ -101,10 +101,10 @@ fn counted(bench: &mut Bench) -> Result<()> {
     for (name, count) in most.fields() {
         bench.fact(format!("most of one drop: {name}"), count);
     }
-    bench.claim("frames-outside-catalog", most.frames as f64, Bound::AtMost(0.0));
-    bench.claim("latches-outside-catalog", most.latches as f64, Bound::AtMost(0.0));
+    bench.claim("frames-outside-system-tree", most.frames as f64, Bound::AtMost(0.0));
+    bench.claim("latches-outside-system-tree", most.latches as f64, Bound::AtMost(0.0));
     bench.claim("list-entries", most.list_entries as f64, Bound::AtMost(0.0));
-    bench.claim("catalog-pages", most.catalog_frames as f64, Bound::AtMost((height + 2) as f64));
+    bench.claim("system-tree-pages", most.system_tree_frames as f64, Bound::AtMost((height + 2) as f64));
     bench.claim("file-system-calls-but-log", most.calls_except_log() as f64, Bound::AtMost(0.0));
     Ok(())
 }

@@ -8,7 +8,7 @@
 //! its own, documented in README's limits. For times there are two claims: the mean of the smaller half of the times is
 //! within the bound, and a rank test of all times finds them no longer than the bound allows. The effects on other
 //! clients are compared by rank tests, too: readers and writers over all factors together, because their load is the
-//! same with each, and the longer gap of both per factor. Where each factor makes a claim, the significance level is
+//! same with each, and the longer gap of both per factor. If each factor makes a claim, the significance level is
 //! divided by their number (Bonferroni).
 
 use windfall_measure::{

@@ -62,7 +62,7 @@ pub(super) fn run(bench: &mut Bench) {
 pub(super) enum Load {
     /// Three reads to one update.
     Calls,
-    /// The same, three reads and an update in each transaction.
+    /// Three reads to one update, as one transaction.
     Transactions,
 }
 
@@ -170,7 +170,7 @@ enum Kind {
     Without,
     /// A table is dropped at its beginning.
     Drops,
-    /// The same, and every client is stalled.
+    /// A table is dropped at the beginning of the window, and every client is stalled.
     Stalled,
 }
 

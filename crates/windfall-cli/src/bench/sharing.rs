@@ -1,6 +1,6 @@
 //! The number of log syncs for the commits of eight threads.
 //!
-//! **Purpose.** Commits that arrive during a sync share the next one (group commit). How many arrive depends on the
+//! **Purpose.** Commits that arrive during a sync share the next one (group commit). Their number depends on the
 //! disk: if a sync ends before another thread has something to commit, there is nothing to share.
 //!
 //! **Invariants.** A bound applies where a sync lasts as long as the work of all threads between two of their commits.

@@ -41,7 +41,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let setting = Setting { db: &db, table: &table, load: Load::Calls, rows, threads, planted_hold };
     let interval = setting.interval(bench)?;
     let (turns, windows) = bench.size((3, 20), (1, 4));
-    let (mut still, mut going, mut gone) = (Windows::default(), Windows::default(), Vec::new());
+    let (mut still, mut going, mut freed) = (Windows::default(), Windows::default(), Vec::new());
     for turn in 0..turns {
         bench.say(&format!("{} MB of undo, turn {} of {turns}", undo / MB, turn + 1));
         let usual = db.metrics().undo_bytes;
@@ -68,7 +68,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
                 Ok(view.take().map_or(Ok(()), Transaction::commit)?)
             })?);
         }
-        gone.push(begin.elapsed().as_secs_f64());
+        freed.push(begin.elapsed().as_secs_f64());
         still.extend(setting.turn(interval, windows, 3 * turn + 2, nothing)?);
     }
     for (name, of) in [("no undo freed", &still), ("undo freed", &going)] {
@@ -76,7 +76,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         of.report(bench, name);
     }
     bench.fact("undo to be freed, bytes", undo);
-    bench.fact("seconds until it is freed, upper bound", median(&gone));
+    bench.fact("seconds until it is freed, upper bound", median(&freed));
     for (name, still, going) in [("p99", &still.p99, &going.p99), ("gap", &still.gap, &going.gap)] {
         bench.claim(
             format!("undo-truncation-chance-of-equal-{name}"),

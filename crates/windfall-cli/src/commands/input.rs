@@ -30,7 +30,7 @@ impl Input {
     /// Opens a file or standard input, and returns its name for messages.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The input cannot be read.
     pub(super) fn open(file: Option<&Path>) -> Result<(Self, String)> {
         let (file, length, name) = match file.filter(|f| *f != Path::new("-")) {
             // Not the standard library's handle: its own buffer would be invisible to the wait for input.

@@ -92,7 +92,7 @@ pub(crate) struct Lines<R> {
 pub(crate) enum Line<'a> {
     /// A row.
     Row {
-        /// Its key.
+        /// The key of the row.
         key: &'a [u8],
         /// The other columns, encoded by [`columns::encode`].
         value: Vec<u8>,

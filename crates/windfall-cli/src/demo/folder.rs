@@ -123,7 +123,7 @@ mod tests {
         assert!(is_at(&locked, &mark));
         fs::create_dir(demo.database()).unwrap();
         demo.end().unwrap();
-        assert!(!is_at(&locked, &mark), "a mark that is gone guards nothing");
+        assert!(!is_at(&locked, &mark), "a deleted mark guards nothing");
         let next = Folder::make(folder.path(), true).unwrap();
         assert!(!is_at(&locked, &mark), "nor does it guard the next one's");
         fs::create_dir(next.database()).unwrap();

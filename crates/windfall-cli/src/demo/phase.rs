@@ -28,7 +28,7 @@ pub(crate) const SAMPLE: Duration = Duration::from_millis(100);
 /// A table to drop.
 #[derive(Clone, Debug)]
 pub(crate) struct Victim {
-    /// Its name.
+    /// The name of the table.
     pub name: String,
     /// Whether it is the big one.
     pub big: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Plan<'a> {
     pub db: &'a Database,
     /// The table of the clients.
     pub table: &'a Table,
-    /// Its highest id.
+    /// The highest id in the table.
     pub rows: u32,
     /// The number of clients.
     pub threads: u32,

@@ -156,7 +156,7 @@ fn windows(
     let mut begins = [window, window * 3];
     let (over, running) = (AtomicBool::new(false), [AtomicBool::new(false), AtomicBool::new(false)]);
     let with = (seed % 2) as usize;
-    // What was logged before the load must not be synced during it.
+    // Groups logged before the load must not be synced during it.
     side.db.flush_log()?;
     let start = Instant::now();
     let client = |client_number: u64, interval: Duration| {

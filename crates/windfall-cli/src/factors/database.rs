@@ -196,7 +196,7 @@ impl Side {
     /// Waits as [`Side::wait_until_freed`] does, and until no table has a hash index and no undo remains to be purged.
     pub(super) fn wait_until_purged(&self) -> Result<()> {
         self.wait_until_freed()?;
-        wait_until("a hash index or undo of a table that is gone is still there", || {
+        wait_until("a hash index or undo of a dropped table is still there", || {
             let metrics = self.db.metrics();
             metrics.hash_index_bytes <= self.hashed_before && metrics.history_bytes < LITTLE_HISTORY
         })

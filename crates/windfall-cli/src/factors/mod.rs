@@ -104,7 +104,7 @@ fn one(
     let seen = stepped::run(&mut command).map_err(|e| failed(&e))?;
     let answer: Answer = serde_json::from_str(&seen.answer).map_err(|e| failed(&e))?;
     fs::remove_dir_all(&dir)?;
-    // What is around a table is in both databases with much: only the first has little.
+    // The surroundings of a table are in both databases with much: only the first has little.
     let compared = if factor.is_around() { [0, 1] } else { [1, 2] };
     let statements = statements(&answer, &seen, compared).ok_or_else(|| {
         Failure::message(format!(

@@ -39,7 +39,7 @@ pub(super) struct Victim {
 }
 
 impl Victim {
-    /// Creates a victim, after all traces of the previous one are gone.
+    /// Creates a victim, after the previous one is completely freed.
     pub(super) fn make(side: &mut Side, kind: Kind) -> Result<Self> {
         side.wait_until_purged()?;
         Self::with(side, kind, side.amount)

@@ -67,8 +67,8 @@ fn opening(summary: &Summary) -> String {
         ),
         (
             "Frames, latches, list entries",
-            count(sum.outside_catalog()),
-            "touched by all drops together, outside the catalog".into(),
+            count(sum.outside_system_tree()),
+            "touched by all drops together, outside the system tree".into(),
         ),
     ];
     header + &tiles(figures)

@@ -33,15 +33,15 @@ const HISTORY: usize = 1_000;
 /// The outcome of a request for a line.
 #[derive(Debug)]
 pub(crate) enum Given {
-    /// It was read.
+    /// The line was read.
     Line(String),
-    /// It is not valid text.
+    /// The line is not valid text.
     Bad(String),
-    /// It was discarded before it was complete.
+    /// The line was discarded before it was complete.
     Cleared,
     /// The end of the input.
     End,
-    /// It could not be read.
+    /// The line could not be read.
     Failed(String),
 }
 
@@ -120,7 +120,7 @@ impl Input {
     /// Prints something, above the line that is being edited.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The text cannot be written.
     pub(super) fn print(&self, text: String) -> Result<()> {
         match &self.terminal {
             Some(Terminal { above: Some(above), .. }) if self.asked => {

@@ -125,7 +125,7 @@ impl Sessions {
     /// Passes a statement to the current session.
     ///
     /// # Errors
-    /// Its previous statement is not answered yet.
+    /// The session's previous statement is not answered yet.
     pub(super) fn give(&mut self, work: Work, line: u64) -> Result<(), String> {
         let session = &mut self.all[self.current];
         if let Some(under_way) = &session.under_way {

@@ -82,7 +82,7 @@ pub(super) struct Begin {
     pub wait: Option<Duration>,
 }
 
-/// How a read locks its rows.
+/// The way in which a read locks its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RowLock {
     pub for_update: bool,
@@ -118,11 +118,11 @@ pub(super) enum Show {
 /// The form of a statement.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Form {
-    /// Its first word.
+    /// The first word of the statement.
     pub word: &'static str,
     /// The syntax after the first word.
     pub rest: &'static str,
-    /// What it does.
+    /// The effect of the statement.
     pub does: &'static str,
 }
 

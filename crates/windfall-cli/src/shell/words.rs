@@ -8,7 +8,7 @@
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
-    /// Its bytes.
+    /// The bytes of the word.
     pub bytes: Vec<u8>,
     /// Whether it was quoted.
     pub quoted: bool,

@@ -41,9 +41,9 @@ pub(super) struct SessionTransaction(Arc<RwLock<Option<Transaction>>>);
 /// The visible state of a session's transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Open {
-    /// Its number, once it has one.
+    /// The id of the transaction, once it has one.
     pub id: Option<TrxId>,
-    /// Its isolation level.
+    /// The isolation level of the transaction.
     pub isolation: Isolation,
 }
 

@@ -61,7 +61,9 @@ fn counts_waits_or_says_how(json: &serde_json::Value, id: &str) {
 #[test]
 fn drop() {
     let json = quick("drop", &[]);
-    for id in ["frames-outside-catalog", "latches-outside-catalog", "list-entries", "catalog-pages"] {
+    for id in
+        ["frames-outside-system-tree", "latches-outside-system-tree", "list-entries", "system-tree-pages"]
+    {
         holds(&json, id);
     }
     holds(&json, "file-system-calls-but-log");

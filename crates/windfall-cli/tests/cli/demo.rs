@@ -81,7 +81,7 @@ fn the_numbers_of_a_demo_hang_together() {
     let work = &json["drop_work"]["sum"];
     assert_eq!(work["drops"], 3);
     for nothing in ["frames", "latches", "list_entries", "reads", "writes", "syncs", "file_calls"] {
-        assert_eq!(work[nothing], 0, "{nothing} outside the catalog: {work}");
+        assert_eq!(work[nothing], 0, "{nothing} outside the system tree: {work}");
     }
 }
 

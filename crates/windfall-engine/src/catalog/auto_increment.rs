@@ -74,14 +74,14 @@ impl AutoIncrement {
     ///
     /// # Errors
     /// [`UsageError::AutoIncrementExhausted`]; the table was dropped, or the database is closed; damage, I/O.
-    pub fn take(&self, tree: &Arc<Tree>, count: u64) -> Result<Range<u64>> {
+    pub fn allocate(&self, tree: &Arc<Tree>, count: u64) -> Result<Range<u64>> {
         self.advance(tree, count, |next| next.checked_add(count))
     }
 
     /// Raises the next number above `at_least`.
     ///
     /// # Errors
-    /// As [`AutoIncrement::take`], except for numbers that are used up.
+    /// As [`AutoIncrement::allocate`], except for numbers that are used up.
     pub fn raise(&self, tree: &Arc<Tree>, at_least: u64) -> Result<()> {
         if self.next.load(SeqCst) > at_least {
             return Ok(());
@@ -210,9 +210,9 @@ fn write(tree: &Tree, ceiling: u64) -> Result<()> {
 impl Catalog {
     /// Lowers the ceilings of all tables to their next numbers, so that the next opening continues there. From now on
     /// no number is allocated.
-    pub fn close_numbers(&self) {
+    pub fn close_auto_increment(&self) {
         for (name, table) in self.tables() {
-            if let Err(error) = table.numbers().close() {
+            if let Err(error) = table.auto_increment().close() {
                 tracing::warn!(%error, table = &*name, "after the next opening some numbers will be left out");
             }
         }

@@ -1,9 +1,9 @@
-//! Bulk load of a tree, while other calls go on.
+//! Bulk load of a tree, while other calls run.
 //!
 //! **Purpose.** What bulk loads of an index and of a whole table share: a log reservation before each step, overflow
 //! chains of long values, and shortened keys in messages.
 //!
-//! **Invariants.** Nothing is held between two calls: other threads go on, including the one that makes room in the
+//! **Invariants.** No latch is held between two calls: other threads continue, including the one that makes room in the
 //! log. A tree without entries gets no page. A failed load leaves a tree without readers; its tablespace must be
 //! dropped.
 

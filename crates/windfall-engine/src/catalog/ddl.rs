@@ -4,8 +4,8 @@
 //!
 //! **Invariants.** Those of the [catalog](super). New tablespaces cannot be found before their record is committed,
 //! with the durability that `flush_log_at_trx_commit` demands; old ones are detached after their drop is committed in
-//! the same way. What a statement takes out of use is freed in the background ([`Catalog::free_step`]): the work of a
-//! drop does not depend on what the table owns.
+//! the same way. Dropped and replaced tables and trees are freed in the background ([`Catalog::free_step`]): the work
+//! of a drop does not depend on the size or the indexes of the table.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ use crate::{
         Arc, Closed, Gate, Mutex, Rank,
         atomic::{AtomicBool, Ordering::SeqCst},
         is_inside,
-        work::{self, Counts},
+        work::{self, WorkCounts},
     },
     system::{Change, Key, SystemTree, TABLE},
     tree::hash::{HashBudget, TreeHash},
@@ -51,18 +51,18 @@ const TREES_ON_STACK: usize = 64;
 pub struct TableDefinition {
     /// Application bytes to store with the table.
     pub metadata: Vec<u8>,
-    /// Its secondary trees.
+    /// The secondary trees of the table.
     pub indexes: Vec<IndexDefinition>,
 }
 
 /// The definition of a new secondary tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexDefinition {
-    /// Its name.
+    /// The name of the index.
     pub name: String,
     /// Whether no two rows may have the same key.
     pub unique: bool,
-    /// How its key is made.
+    /// The parts of the index key.
     pub key: KeySpec,
 }
 
@@ -72,7 +72,7 @@ pub struct DropReport {
     /// The number of tablespaces that were dropped.
     pub trees: usize,
     /// The work of the calling thread, from the first access to the catalog to the last push.
-    pub work: Counts,
+    pub work: WorkCounts,
     /// The LSN after the drop's group in the log; `None` for a temporary table, because its drop is not logged.
     pub lsn: Option<Lsn>,
 }
@@ -85,7 +85,7 @@ impl DropReport {
     }
 }
 
-/// What a statement has dropped.
+/// The tables and trees that a statement has dropped.
 struct Dropped {
     trees: usize,
     /// The end of its group in the log.
@@ -252,7 +252,8 @@ impl Catalog {
         }
     }
 
-    /// A background step: frees some of what statements have taken out of use. Returns whether there may be more.
+    /// A background step: frees some of the tables and trees that statements have retired. Returns whether there may be
+    /// more.
     pub fn free_step(&self) -> bool {
         self.retired.free_step()
     }
@@ -350,10 +351,10 @@ impl Catalog {
         if !self.are_locked(tables) {
             return Ok(None);
         }
-        metadata_lock.show();
+        metadata_lock.downgrade();
         let spaces = tables.iter().map(|table| table.space());
         let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive, self.wait_left(options))?;
-        metadata_lock.hide();
+        metadata_lock.upgrade();
         Ok(Some(lock))
     }
 
@@ -563,7 +564,7 @@ impl Catalog {
         trees().for_each(|tree| self.detach(tree, lsn));
         debug_assert!(trees().all(|tree| tree.space().is_dropped()), "a tree of a dropped table is in use");
         tables().for_each(|table| table.gate().close_permanently());
-        tables().for_each(|table| table.numbers().restart());
+        tables().for_each(|table| table.auto_increment().restart());
         drop((closed, all));
         metadata_lock.remove_tables(|table| self.retired.table(table));
         // A transaction that waits for the table then finds it dropped.
@@ -746,7 +747,7 @@ impl Catalog {
                 (schema.trees().count(), schema.trees().map(detach).fold(false, core::ops::BitOr::bitor))
             });
             if dropped {
-                table.numbers().restart();
+                table.auto_increment().restart();
                 self.retired.table(table.clone());
             }
             trees

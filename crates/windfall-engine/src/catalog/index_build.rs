@@ -1,8 +1,8 @@
 //! Online index build: adding a secondary tree to a table that is in use.
 //!
 //! **Purpose.** Index entries are collected in bounded memory, sorted, and bulk-loaded into the new tree from its first
-//! page to its last; what does not fit in memory is written to sorted runs and merged. Row calls go on meanwhile, and
-//! note the entries that they change ([`Building`]). The notes are settled in rounds, the last one with exclusive
+//! page to its last; entries that exceed the memory are written to sorted runs and merged. Row calls run meanwhile, and
+//! note the entries that they change ([`Building`]). The notes are applied in rounds, the last one with exclusive
 //! access to the table. If the notes become too many while rows are collected, the collected entries are put into the
 //! tree, and the rest follows piece by piece; while entries are put into the tree, notes go to a run like entries.
 //!
@@ -13,13 +13,13 @@
 //! still roll back. The waits:
 //! - The first closing of the gate waits for the calls in progress.
 //! - At the end, the statement waits for the transactions that have changed or locked rows of the table, and for
-//!   background rollbacks of it, up to its timeout ([`LockError`] then names them). It settles notes meanwhile, because
+//!   background rollbacks of it, up to its timeout ([`LockError`] then names them). It applies notes meanwhile, because
 //!   these may wait for room there. A wait for a prepared transaction, or for one that lasts hours, does not block
 //!   others for long: a new writer waits at most for one turn of the statement in the table's queue
 //!   (`txn::locks::turns`).
-//! - New writers in a transaction wait while the statement holds the table's lock: for the settling of what was noted
-//!   in the last turn, and for a commit.
-//! - A writer or a rollback waits for room (backpressure) if it changes rows faster than notes are settled; the
+//! - New writers in a transaction wait while the statement holds the table's lock: until the notes of the last turn are
+//!   applied, and for a commit.
+//! - A writer or a rollback waits for room (backpressure) if it changes rows faster than notes are applied; the
 //!   background worker continues with other transactions meanwhile.
 //!
 //! To finish while a transaction is open, the entries of its rows would need their versions, and its undo records would
@@ -29,19 +29,19 @@
 //! - The table's gate is closed twice, briefly: to put the [`Building`] into its schema, so that every later change is
 //!   noted, and every earlier one has ended or belongs to an open transaction; and for the last round and the record.
 //!   No row call waits for the work between.
-//! - An entry is *settled* under its row's key latch: afterwards it is in the tree if and only if the row has it. The
+//! - An entry is *applied* under its row's key latch: afterwards it is in the tree if and only if the row has it. The
 //!   rows are collected after the first closing, so the tree has each row's entry of some moment since. If that was not
 //!   the last state of the row, a change has noted the entries of both sides. All notes taken after the collected
-//!   entries were put are settled, so at the end each row has its entry, and no other.
+//!   entries were put are applied, so at the end each row has its entry, and no other.
 //! - A change that its writer may still roll back is not final: a duplicate, or a key that is too long, is deferred and
-//!   settled again, finally with exclusive access to the table. A row that a rollback brings back is noted, and settled
+//!   applied again, finally with exclusive access to the table. A row that a rollback brings back is noted, and applied
 //!   then.
 //! - Deferred entries are bounded by bytes, not by transactions: one transaction may cause many. From half of the bound
-//!   on, each settled note also settles one deferred entry again, the oldest, so entries make room once their
-//!   transactions have ended. None is settled while the tree is loaded.
+//!   on, each applied note also applies one deferred entry again, the oldest, so entries make room once their
+//!   transactions have ended. None is applied while the tree is loaded.
 //! - Two live rows with one key of a unique tree are an error only if both have it at one moment, under both key
-//!   latches. This is checked whenever an entry is put or settled next to another one of the same key, unless that
-//!   entry will be settled again anyway. Of two rows that have the key at the end, one was put or settled last, and its
+//!   latches. This is checked whenever an entry is put or applied next to another one of the same key, unless that
+//!   entry will be applied again anyway. Of two rows that have the key at the end, one was put or applied last, and its
 //!   check found the other.
 //! - Until the table's record names the tree, it has no readers, and no undo record refers to it: on a failure, and
 //!   after a crash, it is dropped like any tree, and a rollback notes what it changes.
@@ -77,13 +77,13 @@ use crate::{
     },
 };
 
-/// Maximum rounds of settling before the gate is closed. With hundreds of threads at the table, each of them may note
+/// The maximum number of rounds before the gate is closed. With hundreds of threads at the table, each of them may note
 /// something between two rounds.
 const ROUNDS: usize = 20;
-/// Settling stops after this many consecutive rounds with no fewer notes than the best round before: notes arrive as
-/// fast as they are settled, and further rounds would find no fewer. A single such round may be chance.
+/// The rounds end after this many consecutive ones with no fewer notes than the best round before: notes arrive as
+/// fast as they are applied, and further rounds would find no fewer. A single such round may be chance.
 const NO_PROGRESS: usize = 2;
-/// About this many notes may be left to settle while the gate is closed. Also the number of notes that are settled at a
+/// About this many notes may be left to apply while the gate is closed. Also the number of notes that are applied at a
 /// time, and between two checks of a wait.
 const NOTES_PER_CHECK: usize = 256;
 /// The lowest limit of notes, in bytes, beyond which a change of a row waits.
@@ -94,7 +94,7 @@ const MIN_NOTES_LIMIT_BYTES: usize = 16 << 10;
 pub(super) struct Bounds {
     /// Entries that are sorted in memory at a time.
     pub entries: usize,
-    /// Notes while entries are collected or put; beyond that they are settled, or go to a run.
+    /// Notes while entries are collected or put; beyond that they are applied, or go to a run.
     pub notes: usize,
     /// Notes beyond which a change of a row waits. The same bound applies to deferred entries.
     pub most: usize,
@@ -107,7 +107,7 @@ impl Bounds {
 }
 
 impl Catalog {
-    /// Adds a secondary tree and fills it from the rows, while row calls go on.
+    /// Adds a secondary tree and fills it from the rows, while row calls run.
     ///
     /// # Errors
     /// [`SchemaError`] for the names and the definition, and if two rows have one key in a unique tree; errors of the
@@ -118,7 +118,7 @@ impl Catalog {
         let table = metadata_lock.table(name).ok_or_else(|| no_table(name))?;
         let old = table.schema();
         let record = self.record_of_index(name, &old.record, index)?;
-        metadata_lock.show();
+        metadata_lock.downgrade();
         let lock_timeout = self.wait_left(options);
         if lock_timeout.is_zero() {
             // A statement with a zero timeout does not begin what it could not finish without a wait.
@@ -248,7 +248,7 @@ struct IndexFiller<'a> {
 #[derive(Default)]
 struct Deferred {
     entries: BTreeSet<Arc<[u8]>>,
-    /// The same entries, the oldest first.
+    /// The entries of `entries`, the oldest first.
     order: VecDeque<Arc<[u8]>>,
     bytes: usize,
 }
@@ -301,17 +301,17 @@ impl<'a> IndexFiller<'a> {
         self.building.tree()
     }
 
-    /// Puts the entries of all rows, and settles what is noted meanwhile, until the notes are few or no longer become
-    /// fewer. [`IndexFiller::settle_the_rest`] settles the rest, with a lower limit of notes.
+    /// Puts the entries of all rows, and applies what is noted meanwhile, until the notes are few or no longer become
+    /// fewer. [`IndexFiller::apply_the_rest`] applies the rest, with a lower limit of notes.
     fn fill(&self) -> Result<()> {
         self.collect()?;
-        let (mut fewest, mut in_vain) = (usize::MAX, 0);
+        let (mut fewest, mut rounds_without_progress) = (usize::MAX, 0);
         for _ in 0..ROUNDS {
             self.catalog.pause.pass();
-            let settled = self.settle_noted()?;
-            in_vain = if settled < fewest { 0 } else { in_vain + 1 };
-            fewest = fewest.min(settled);
-            if settled <= NOTES_PER_CHECK || in_vain == NO_PROGRESS {
+            let applied = self.apply_noted()?;
+            rounds_without_progress = if applied < fewest { 0 } else { rounds_without_progress + 1 };
+            fewest = fewest.min(applied);
+            if applied <= NOTES_PER_CHECK || rounds_without_progress == NO_PROGRESS {
                 break;
             }
         }
@@ -338,12 +338,12 @@ impl<'a> IndexFiller<'a> {
         loop {
             // Transactions must be able to continue until they end.
             self.building.limit(self.bounds.most);
-            self.settle_undecided()?;
+            self.apply_undecided()?;
             background_rollback::await_rollbacks(transactions, space, left(), &mut || self.keep_up())
                 .map_err(in_all)?;
             let lock =
                 transactions.lock_table_in_turns(space, left(), &mut || self.keep_up()).map_err(in_all)?;
-            self.settle_the_rest()?;
+            self.apply_the_rest()?;
             let closed = table.gate().close();
             // A rollback of a call outside of transactions may have been handed to the background just now.
             if transactions.rollbacks().are_clear_of(space) {
@@ -352,19 +352,19 @@ impl<'a> IndexFiller<'a> {
         }
     }
 
-    /// Settles notes during a wait: only some of them, so that a turn in the table's queue does not last as long as the
-    /// settling of all. Returns whether there are more.
+    /// Applies notes during a wait: only some of them, so that a turn in the table's queue does not last as long as the
+    /// application of all. Returns whether there are more.
     fn keep_up(&self) -> Result<bool> {
         self.catalog.pool.context().health.check()?;
         self.catalog.pause.pass();
-        Ok(self.settle_some(NOTES_PER_CHECK)? == NOTES_PER_CHECK)
+        Ok(self.apply_some(NOTES_PER_CHECK)? == NOTES_PER_CHECK)
     }
 
-    /// Settles deferred entries, and notes until they are few. Transactions wait meanwhile.
-    fn settle_the_rest(&self) -> Result<()> {
+    /// Applies deferred entries, and notes until they are few. Transactions wait meanwhile.
+    fn apply_the_rest(&self) -> Result<()> {
         // Deferred entries may be many. They can be decided now, except those of rows that the background still rolls
         // back.
-        self.settle_undecided()?;
+        self.apply_undecided()?;
         // Each round has a lower limit of notes than the one before, so the last notes are few however busy the row
         // calls are.
         let mut limit = self.bounds.most;
@@ -372,7 +372,7 @@ impl<'a> IndexFiller<'a> {
             limit = (limit / 8).max(MIN_NOTES_LIMIT_BYTES);
             self.building.limit(limit.min(self.bounds.most));
             self.catalog.pause.pass();
-            if self.settle_noted()? <= NOTES_PER_CHECK {
+            if self.apply_noted()? <= NOTES_PER_CHECK {
                 break;
             }
         }
@@ -381,8 +381,8 @@ impl<'a> IndexFiller<'a> {
 
     /// The last round: no call is inside the table, and no change in it may still roll back.
     fn decide(&self) -> Result<()> {
-        self.settle_noted()?;
-        self.settle_undecided()?;
+        self.apply_noted()?;
+        self.apply_undecided()?;
         let left = self.deferred.take().entries;
         assert!(left.is_empty(), "the rows of {} entries may still be rolled back", left.len());
         debug_assert!(self.building.count() == 0, "changes are noted that the new index does not have");
@@ -416,8 +416,8 @@ impl<'a> IndexFiller<'a> {
             more = if self.are_notes_many() {
                 whole = false;
                 self.empty(&mut entries, false)?;
-                self.settle_noted()?;
-                // The cursor has read ahead entries with notes that were settled just now.
+                self.apply_noted()?;
+                // The cursor has read ahead entries with notes that were applied just now.
                 let last = cursor.key().to_vec();
                 cursor.seek(Seek::Above(&last))?
             } else {
@@ -428,15 +428,15 @@ impl<'a> IndexFiller<'a> {
     }
 
     /// Loads entries into the empty tree, or puts them into a tree that may hold others already. Notes go to a run when
-    /// they become many, so that no call waits for the last entry, and are settled afterwards.
+    /// they become many, so that no call waits for the last entry, and are applied afterwards.
     fn empty(&self, entries: &mut Runs<()>, load: bool) -> Result<()> {
         let mut noted = Runs::new(self.catalog.pool.clone());
         let emptied = if load { self.load(entries, &mut noted) } else { self.put(entries, &mut noted) };
         emptied?;
         noted.drain(|entry, ()| {
-            self.settle_note(&entry)?;
+            self.apply_note(&entry)?;
             self.catalog.pause.pass();
-            if self.are_notes_many() { self.settle_noted().map(drop) } else { Ok(()) }
+            if self.are_notes_many() { self.apply_noted().map(drop) } else { Ok(()) }
         })
     }
 
@@ -492,49 +492,49 @@ impl<'a> IndexFiller<'a> {
         noted.spill(self.catalog.transactions.ids().space()?)
     }
 
-    /// Settles as many entries as are noted now. Returns how many it settled.
-    fn settle_noted(&self) -> Result<usize> {
-        let (noted, mut settled) = (self.building.count(), 0);
+    /// Applies as many entries as are noted now. Returns how many it applied.
+    fn apply_noted(&self) -> Result<usize> {
+        let (noted, mut applied) = (self.building.count(), 0);
         loop {
             // The notes are taken in small batches: taken notes no longer count towards the limit, so more may be
             // noted.
-            let some = self.settle_some(NOTES_PER_CHECK)?;
-            settled += some;
-            if some < NOTES_PER_CHECK || settled >= noted {
-                return Ok(settled);
+            let some = self.apply_some(NOTES_PER_CHECK)?;
+            applied += some;
+            if some < NOTES_PER_CHECK || applied >= noted {
+                return Ok(applied);
             }
         }
     }
 
-    /// Settles at most this many of the noted entries. Returns how many it settled.
-    fn settle_some(&self, most: usize) -> Result<usize> {
+    /// Applies at most this many of the noted entries. Returns how many it applied.
+    fn apply_some(&self, most: usize) -> Result<usize> {
         self.building.check_notes()?;
         let noted = self.building.take_some(most);
         for entry in &noted {
-            self.settle_note(entry)?;
+            self.apply_note(entry)?;
         }
         Ok(noted.len())
     }
 
-    /// Settles a noted entry, and before that the oldest deferred entry if these are many.
-    fn settle_note(&self, entry: &[u8]) -> Result<()> {
+    /// Applies a noted entry, and before that the oldest deferred entry if these are many.
+    fn apply_note(&self, entry: &[u8]) -> Result<()> {
         let again = {
             let mut deferred = self.deferred.borrow_mut();
             if deferred.bytes < self.bounds.most / 2 { None } else { deferred.take_next() }
         };
         if let Some(again) = again {
-            self.settle(&again)?;
+            self.apply(&again)?;
         }
-        self.settle(entry)
+        self.apply(entry)
     }
 
-    /// Settles the deferred entries again.
-    fn settle_undecided(&self) -> Result<()> {
+    /// Applies the deferred entries again.
+    fn apply_undecided(&self) -> Result<()> {
         let entries = self.deferred.take().entries;
-        entries.iter().try_for_each(|entry| self.settle(entry))
+        entries.iter().try_for_each(|entry| self.apply(entry))
     }
 
-    fn settle(&self, entry: &[u8]) -> Result<()> {
+    fn apply(&self, entry: &[u8]) -> Result<()> {
         let _room = self.admit(entry)?;
         let row_lock = self.latch(&[entry])?;
         match self.entry_state(entry)? {
@@ -620,7 +620,7 @@ impl<'a> IndexFiller<'a> {
             Ok(header)
         };
         let current = self.catalog.transactions.active().read_final(None, &mut read)?;
-        let is_settled = matches!(current, CurrentVersion::Final(_));
+        let is_final = matches!(current, CurrentVersion::Final(_));
         let is_live = header.is_some_and(|header| !header.is_deleted());
         if !is_live || self.index.key.key_of(&value) != index_key {
             return Ok(EntryState::Absent);
@@ -631,9 +631,9 @@ impl<'a> IndexFiller<'a> {
             self.index.key.whole_key_of(&value).map(drop)
         };
         match fits {
-            Ok(()) if is_settled => Ok(EntryState::Present),
+            Ok(()) if is_final => Ok(EntryState::Present),
             Ok(()) => Ok(EntryState::Deferred),
-            Err(error) if is_settled => Err(error),
+            Err(error) if is_final => Err(error),
             Err(_) => Ok(EntryState::DeferredAndUnfit),
         }
     }
@@ -668,7 +668,7 @@ impl<'a> IndexFiller<'a> {
     }
 
     /// Refuses two entries of one key if both rows have them now and neither change may roll back. If one may, the
-    /// first entry is deferred; if one row has changed, that is noted. Returns whether the first entry will be settled
+    /// first entry is deferred; if one row has changed, that is noted. Returns whether the first entry will be applied
     /// again in any case, so that it need not be checked against others: a transaction may give very many rows one key.
     fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<bool> {
         let _rows = self.latch(&[one, other])?;

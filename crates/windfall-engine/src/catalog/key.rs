@@ -10,7 +10,7 @@
 //! - *The rule*: a part may precede another one only if it has its full length in every value in which the other one is
 //!   not empty. A range of bytes has its full length in values that reach to its end, and is not empty in those that
 //!   reach beyond its first byte; a field never has a full length, and is not empty only in values with a header for it
-//!   and a byte after the header (test: `what_is_refused_is_ambiguous`).
+//!   and a byte after the header (test: `every_refused_key_definition_is_ambiguous`).
 //! - *Why that is enough*: take two rows and the first part in which they differ. All parts before it are equal. If the
 //!   two differ at some byte, so do the keys, at that byte. If not, one is a prefix of the other, and so is shorter
 //!   than its full length: everything that follows in that row is empty, and its key is a prefix of the other one. So
@@ -41,12 +41,12 @@ pub enum KeyPart {
     },
     /// A field of a value that was made by [`row::encode`]. A missing field is empty.
     Field {
-        /// Its number, from zero.
+        /// The number of the field, from zero.
         number: u32,
     },
 }
 
-/// How the key of a secondary tree is made from a row: the concatenation of its parts.
+/// The definition of the key of a secondary tree: a concatenation of parts of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct KeySpec {
     /// The parts.

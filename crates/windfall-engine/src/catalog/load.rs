@@ -44,7 +44,7 @@ pub enum Order {
     Any,
 }
 
-/// What a row's entry contains: its value, or the reference to an overflow chain.
+/// The content of a row's entry: its value, or the reference to an overflow chain.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Stored {
     bytes: Vec<u8>,
@@ -107,7 +107,7 @@ impl Catalog {
         options: DdlOptions,
     ) -> Result<Arc<Table>> {
         let (metadata_lock, record, encoded) = self.lock_new_name(name, definition, options)?;
-        metadata_lock.show();
+        metadata_lock.downgrade();
         let schema = self.schema(record, &mut |space| Ok(new_space(space)))?;
         let mut unnamed = Unnamed::new(self, schema.clone());
         TableLoader::new(self, name, &schema).fill(rows, order)?;

@@ -33,14 +33,14 @@ enum Mark {
     /// No statement holds the metadata lock on the name.
     Free,
     /// A statement holds the metadata lock, and lookups of the name wait.
-    Locked,
+    Exclusive,
     /// A statement holds the metadata lock, and lookups of the name find its old meaning.
-    Shown,
+    Shared,
 }
 
 /// The meaning of a name, or its meaning before the metadata lock.
 #[derive(Debug)]
-struct Entry {
+struct NameEntry {
     table: Option<Arc<Table>>,
     mark: Mark,
 }
@@ -67,24 +67,24 @@ impl Moves {
 
     /// Ends a listing. Returns the moves that no listing needs any more.
     fn end(&mut self, from: u64) -> Vec<Move> {
-        let others = self.listings.get_mut(&from).expect("the listing is under way");
+        let others = self.listings.get_mut(&from).expect("the listing is in progress");
         *others -= 1;
         if *others == 0 {
             self.listings.remove(&from);
         }
         let oldest = self.listings.keys().next().copied().unwrap_or(self.next());
-        let cut = self.moved.drain(..(oldest - self.first) as usize).collect();
+        let removed = self.moved.drain(..(oldest - self.first) as usize).collect();
         debug_assert!(oldest >= self.first, "moves are kept again that were given up");
         self.first = oldest;
         debug_assert!(
             !self.listings.is_empty() || self.moved.is_empty(),
             "moves are kept that no listing may miss"
         );
-        cut
+        removed
     }
 }
 
-type Shard = Mutex<FxHashMap<Arc<str>, Entry>>;
+type Shard = Mutex<FxHashMap<Arc<str>, NameEntry>>;
 
 /// The names of all tables.
 #[derive(Debug)]
@@ -140,9 +140,9 @@ impl<'a> Listing<'a> {
 
 impl Drop for Listing<'_> {
     fn drop(&mut self) {
-        let cut = self.names.moves.lock().end(self.from);
+        let removed = self.names.moves.lock().end(self.from);
         // Handles are dropped without the mutex.
-        drop(cut);
+        drop(removed);
     }
 }
 
@@ -181,7 +181,7 @@ impl Names {
             let shard = self.shard(name).lock();
             let entry = shard.get(name);
             found = entry.and_then(|entry| entry.table.clone());
-            entry.is_none_or(|entry| entry.mark != Mark::Locked) || is_inside()
+            entry.is_none_or(|entry| entry.mark != Mark::Exclusive) || is_inside()
         };
         if !look() {
             self.env.wait(&self.decided, &mut look);
@@ -213,13 +213,13 @@ impl Names {
         for name in sorted {
             if !metadata_lock.take(name) {
                 // The wait may be as long as an index build: the names that are already locked stay visible meanwhile.
-                metadata_lock.show();
+                metadata_lock.downgrade();
                 waited = true;
                 metadata_lock.wait_and_take(name, until)?;
             }
         }
         if waited {
-            metadata_lock.hide();
+            metadata_lock.upgrade();
         }
         debug_assert!(
             names.iter().all(|name| metadata_lock.held.iter().any(|(held, _)| held == name)),
@@ -230,7 +230,7 @@ impl Names {
 
     /// Adds a table with a record that was found when the database was opened.
     pub(super) fn enter(&self, name: &str, table: Arc<Table>) {
-        let entry = Entry { table: Some(table), mark: Mark::Free };
+        let entry = NameEntry { table: Some(table), mark: Mark::Free };
         let before = self.shard(name).lock().insert(name.into(), entry);
         assert!(before.is_none(), "two records have the name {name}");
     }
@@ -272,10 +272,10 @@ impl<'a> MetadataLock<'a> {
             if entry.mark != Mark::Free {
                 return false;
             }
-            entry.mark = Mark::Locked;
+            entry.mark = Mark::Exclusive;
             self.held.push((name, entry.table.clone()));
         } else {
-            shard.insert(name.into(), Entry { table: None, mark: Mark::Locked });
+            shard.insert(name.into(), NameEntry { table: None, mark: Mark::Exclusive });
             self.held.push((name, None));
         }
         true
@@ -321,15 +321,15 @@ impl<'a> MetadataLock<'a> {
         self.held[self.place(name)].1.as_ref()
     }
 
-    /// Shows the names with their old meanings. Other statements wait nevertheless.
-    pub(super) fn show(&self) {
-        self.mark(Mark::Shown);
+    /// Downgrades the lock: lookups find the names with their old meanings. Other statements still wait.
+    pub(super) fn downgrade(&self) {
+        self.mark(Mark::Shared);
         self.names.decided.notify_ordered();
     }
 
-    /// Makes lookups of the names wait for the outcome from now on.
-    pub(super) fn hide(&self) {
-        self.mark(Mark::Locked);
+    /// Upgrades the lock to exclusive: lookups of the names wait for the outcome from now on.
+    pub(super) fn upgrade(&self) {
+        self.mark(Mark::Exclusive);
     }
 
     /// Returns the locked names in order, each once, and their tables.
@@ -376,7 +376,7 @@ impl MetadataLock<'_> {
             let mut shard = self.names.shard(name).lock();
             let entry = if table.is_some() {
                 let entry = shard.get_mut(name).expect("the name is locked");
-                Some(core::mem::replace(entry, Entry { table, mark: Mark::Free }))
+                Some(core::mem::replace(entry, NameEntry { table, mark: Mark::Free }))
             } else {
                 shard.remove(name)
             };

@@ -4,7 +4,7 @@
 //! can also replace a stored record, and count what waits to be freed.
 //!
 //! **Invariants.** As in [`failpoint`](crate::failpoint): without the feature `testing` a point has no size and does
-//! nothing.
+//! nothing (by type).
 
 use super::index_build::Bounds;
 #[cfg(feature = "testing")]
@@ -13,7 +13,7 @@ use crate::failpoint::{SyncPoint, TestValue};
 #[cfg(feature = "testing")]
 use crate::{error::Result, log::FlushLog, system::Change};
 
-/// What a test does at points within a statement, and the memory bounds of the statement.
+/// The action of a test at points within a statement, and the memory bounds of the statement.
 #[derive(Debug, Default)]
 pub struct Pause {
     point: SyncPoint,

@@ -30,13 +30,13 @@ const FORMAT: u8 = 1;
 /// A secondary tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexRecord {
-    /// Its name, unique within the table.
+    /// The name of the index, unique within the table.
     pub name: Arc<str>,
-    /// Its tablespace.
+    /// The tablespace of the index.
     pub space: SpaceId,
     /// Whether no two rows may have the same key.
     pub unique: bool,
-    /// How its key is made.
+    /// The parts of the index key.
     pub key: KeySpec,
 }
 
@@ -55,9 +55,9 @@ pub struct TableRecord {
     pub indexes: Vec<IndexRecord>,
 }
 
-struct Reader<'a>(&'a [u8]);
+struct RecordReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> RecordReader<'a> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (bytes, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -142,7 +142,7 @@ impl TableRecord {
 
     /// Decodes the stored form; returns `None` if it is damaged or of a later format.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader(bytes);
+        let mut from = RecordReader(bytes);
         if from.u8()? != FORMAT {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Tables and trees that statements have taken out of use.
+//! Retired tables and trees: statements have dropped or replaced them.
 //!
 //! **Purpose.** The memory of a table (its record, its trees and their hash indexes) is freed in the background, and
 //! not by the statement that drops the table, nor by the thread that has the last handle.
@@ -8,7 +8,7 @@
 //! creates the next table in the same memory, and does not wait for the background at the lock of an arena.
 //!
 //! **Invariants.** An item here has no name. A dropped tree is in exactly one item, and an item contains no tree that
-//! is still in use. So each item is the only owner of its trees once all handles are gone; until then the item is kept,
+//! is still in use. So each item is the only owner of its trees once all handles are dropped; until then it is kept,
 //! so that no handle is the last owner. Hash indexes are freed at once, even if handles to the trees are left: they are
 //! no longer read. A step handles a bounded number of items.
 
@@ -30,7 +30,7 @@ use crate::{
 /// Items that one step takes in, and items with remaining owners that it checks.
 const ITEMS_PER_STEP: usize = 32;
 
-/// What was taken out of use.
+/// A retired object.
 #[derive(Debug)]
 enum Item {
     /// A dropped table.
@@ -87,7 +87,7 @@ fn is_small_and_alone(tree: &Arc<Tree>) -> bool {
     Arc::strong_count(tree) == 1 && Arc::strong_count(space) == 1 && space.never_entered()
 }
 
-/// All that was taken out of use and is not freed yet.
+/// All retired objects that are not freed yet.
 #[derive(Debug)]
 pub(super) struct Retired {
     arrived: SegQueue<Item>,

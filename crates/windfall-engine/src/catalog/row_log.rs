@@ -1,15 +1,15 @@
 //! Notes of changes to a table while a secondary tree of it is being filled.
 //!
-//! **Purpose.** Row calls go on while the tree is filled, and do not write to it. They note here the index entries that
-//! their change affects, and so do rollbacks; the builder that fills the tree settles these entries again.
+//! **Purpose.** Row calls run while the tree is filled, and do not write to it. They note here the index entries that
+//! their change affects, and so do rollbacks; the builder that fills the tree applies these entries again.
 //!
 //! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's key
 //! latch and before it changes anything; so the builder, which takes the note and then the latch, finds the result of
 //! the change. A rollback holds no key latch, and notes both sides after its change of the row: so a note of it is
-//! settled after that change, and notes taken after the rollback has ended miss nothing of it. A row with an unchanged
+//! applied after that change, and notes taken after the rollback has ended miss nothing of it. A row with an unchanged
 //! entry is not noted, unless the index cannot hold an entry of its new value. Notes take at most [`NOTES_LIMIT_BYTES`]
 //! bytes, plus what the calls and rollbacks in progress add. A later call waits outside the gate, and the builder never
-//! waits for such a call without settling notes from time to time.
+//! waits for such a call without applying notes from time to time.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +42,7 @@ pub struct Building {
     bytes: AtomicUsize,
     /// Set if a rollback could not read what it has changed.
     lost: Mutex<Option<Error>>,
-    /// Set when notes are no longer settled.
+    /// Set when notes are no longer applied.
     ended: AtomicBool,
     /// The bytes of notes at which changes of rows begin to wait.
     limit: AtomicUsize,
@@ -159,7 +159,7 @@ impl Building {
 
 #[cfg(feature = "testing")]
 impl Building {
-    /// Takes all current notes, which are not settled then.
+    /// Takes all current notes, which are then not applied.
     pub fn lose_notes(&self) -> BTreeSet<Vec<u8>> {
         self.take()
     }

@@ -25,7 +25,7 @@ use crate::{
 /// The table schema at one time: its record and its trees.
 #[derive(Clone, Debug)]
 pub struct TableSchema {
-    /// Its record.
+    /// The record of the table.
     pub record: TableRecord,
     /// The clustered tree, which contains the rows.
     pub clustered: Arc<Tree>,
@@ -67,7 +67,7 @@ pub struct Table {
     schema: Gated<TableSchema>,
     /// Whether its trees should have a hash index.
     hashed: AtomicBool,
-    numbers: AutoIncrement,
+    auto_increment: AutoIncrement,
 }
 
 /// A row call in progress: the table schema, which does not change until the call ends.
@@ -83,7 +83,7 @@ impl Table {
         Arc::new(Self {
             schema: Gated::new(schema),
             hashed: AtomicBool::new(hashed),
-            numbers: AutoIncrement::default(),
+            auto_increment: AutoIncrement::default(),
         })
     }
 
@@ -160,8 +160,8 @@ impl Table {
     }
 
     /// Returns its auto-increment values, for a call inside the gate.
-    pub fn numbers(&self) -> &AutoIncrement {
-        &self.numbers
+    pub fn auto_increment(&self) -> &AutoIncrement {
+        &self.auto_increment
     }
 
     /// Returns the gate, for DDL.
@@ -187,7 +187,7 @@ impl Table {
         debug_assert!(before.record.id == id, "a table gets the schema of another one");
         debug_assert!(before.record.version <= version, "a table gets an earlier definition back");
         if before.record.clustered != now {
-            self.numbers.restart();
+            self.auto_increment.restart();
         }
         self.apply_hash_index();
         before

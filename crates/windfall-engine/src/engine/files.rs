@@ -45,7 +45,7 @@ pub(super) struct FileRecords {
     system: Arc<SystemTree>,
     deleter: Arc<Deleter>,
     /// Tablespaces with a deleted file; their record may still exist.
-    gone: Vec<SpaceId>,
+    deleted: Vec<SpaceId>,
     /// Pending merges in the system tree.
     merges: PendingMerges,
 }
@@ -64,7 +64,7 @@ pub(super) fn space_of_key(key: &[u8]) -> Option<SpaceId> {
 impl FileRecords {
     /// Creates the state of the worker.
     pub(super) fn new(pool: Arc<BufferPool>, system: Arc<SystemTree>, deleter: Arc<Deleter>) -> Self {
-        Self { pool, system, deleter, gone: Vec::new(), merges: PendingMerges::default() }
+        Self { pool, system, deleter, deleted: Vec::new(), merges: PendingMerges::default() }
     }
 
     /// Writes or removes some records. If none is left, considers leaves of the system tree for a merge.
@@ -72,20 +72,20 @@ impl FileRecords {
     /// # Errors
     /// Errors of the log or the system tree.
     pub(super) fn step(&mut self) -> Result<Next> {
-        self.gone.extend(self.deleter.take_gone());
+        self.deleted.extend(self.deleter.take_deleted());
         // With small pages one leaf has no room for a whole batch.
         let most_made = RECORDS_PER_GROUP.min(self.system.most_puts(KEY));
         let made = self.pool.files_to_record(most_made);
         debug_assert!(made.len() <= most_made, "a group has no more records than fit");
         // Nothing waits for the removals.
-        let most_gone =
+        let most_deleted =
             if self.pool.context().log.pressure() < CROWDED_PERCENT { RECORDS_PER_GROUP } else { 0 };
-        let gone: Vec<SpaceId> = self.gone.iter().rev().take(most_gone).copied().collect();
+        let deleted: Vec<SpaceId> = self.deleted.iter().rev().take(most_deleted).copied().collect();
         let is_live = |space: &SpaceId| self.pool.space(*space).is_some_and(|space| !space.is_dropped());
         // In a model, a look at a tablespace would be a step of its schedule.
         #[cfg(not(feature = "model"))]
         debug_assert!(
-            gone.iter().all(|space| !is_live(space)),
+            deleted.iter().all(|space| !is_live(space)),
             "the record of a file is removed, and its tablespace is in use"
         );
         let mut changes: Vec<Change> = made
@@ -93,7 +93,7 @@ impl FileRecords {
             .filter(|space| is_live(space))
             .map(|space| Change::put(file_key(*space), vec![]))
             .collect();
-        changes.extend(gone.iter().map(|space| Change::remove(file_key(*space))));
+        changes.extend(deleted.iter().map(|space| Change::remove(file_key(*space))));
         if !changes.is_empty() {
             // The low-water mark waits for these records: waiting for it here would be a self-deadlock.
             let _room = self.pool.context().log.admit_now(LOG_BYTES_PER_GROUP)?;
@@ -108,8 +108,8 @@ impl FileRecords {
         for space in &made {
             self.pool.file_recorded(*space);
         }
-        self.gone.truncate(self.gone.len() - gone.len());
-        if made.len() == most_made || gone.len() == RECORDS_PER_GROUP {
+        self.deleted.truncate(self.deleted.len() - deleted.len());
+        if made.len() == most_made || deleted.len() == RECORDS_PER_GROUP {
             return Ok(Next::Again);
         }
         // No thread waits for a merge, and a failure of one does not concern the records.

@@ -182,7 +182,7 @@ impl Engine {
             Ok(true) => Next::Again,
             Ok(false) => Next::Idle(PURGE_PAUSE),
             Err(error) => {
-                tracing::warn!(%error, "purge could not go on");
+                tracing::warn!(%error, "purge could not continue");
                 Next::Idle(PURGE_PAUSE)
             }
         };
@@ -212,8 +212,8 @@ impl Engine {
     /// wait for the same outcome.
     ///
     /// # Errors
-    /// What could not be written; the log has it then. A second call from within a row call, which the first one may
-    /// be waiting for.
+    /// An error of a page write or of the log; changes that reached no data file are in the log. A second call from
+    /// within a row call, which the first one may be waiting for.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, SeqCst) {
             let ended = || self.outcome.get().is_some();
@@ -253,7 +253,7 @@ impl Engine {
 
     fn shut(&self) -> Result<()> {
         self.pool.context().health.check()?;
-        self.catalog.close_numbers();
+        self.catalog.close_auto_increment();
         self.pool.flush_all()?;
         self.log.finish()?;
         self.checkpointer.checkpoint(true)?;

@@ -136,11 +136,11 @@ impl Attacher<'_> {
 /// Data files that no record named when the database was opened. They are being deleted.
 #[derive(Clone, Debug, Default)]
 pub struct Leftovers {
-    /// Those with an id that was assigned once: of a drop with an interrupted deletion, of a creation that never
+    /// Files with an id that was assigned once: of a drop with an interrupted deletion, of a creation that never
     /// committed, or of a temporary table. Temporary tables leave no trace but the file, so a file that the engine has
     /// lost track of is also listed here.
     pub pending: Vec<SpaceId>,
-    /// Those with an id that was never assigned: no crash leaves such a file.
+    /// Files with an id that was never assigned: no crash leaves such a file.
     pub leaked: Vec<SpaceId>,
 }
 
@@ -186,7 +186,7 @@ impl Engine {
         let scan = recovery::scan(&disk, control.control(), progress)?;
         let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log(), &mut control, scan.end)
             .map(Arc::new)?;
-        assert!(log.end() == scan.end, "the log goes on elsewhere than where recovery has found its end");
+        assert!(log.end() == scan.end, "the log does not continue at the end that recovery has found");
         let opened = control.control().clone();
         let context = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
         let pool = Arc::new(BufferPool::new(context, page_size, frames, most_frames)?);

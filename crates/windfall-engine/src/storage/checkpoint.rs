@@ -41,7 +41,7 @@ const QUIET_AFTER: Duration = Duration::from_secs(30);
 /// In a quiet database, fewer bytes of log than this are not worth a checkpoint.
 const QUIET_LOG_BYTES: u64 = 4096;
 
-/// What a checkpoint notes of the transactions.
+/// The transactions' part of a checkpoint.
 pub trait TransactionNotes: Send + Sync {
     /// Appends the record of unfinished transactions. Returns the LSN that limits the low-water mark because of
     /// them, if any.
@@ -113,7 +113,7 @@ impl Checkpointer {
         others.into_iter().flatten().fold(appending, Ord::min)
     }
 
-    /// Makes a checkpoint, unless recovery is still under way. Returns the low-water mark. `clean` says that nothing
+    /// Makes a checkpoint, unless recovery is still in progress. Returns the low-water mark. `clean` says that nothing
     /// will be written after this checkpoint.
     ///
     /// # Errors

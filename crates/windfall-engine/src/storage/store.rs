@@ -1,4 +1,4 @@
-//! The engine's page store: what the B+tree works on.
+//! The engine's page store, on which the B+tree works.
 //!
 //! **Purpose.** Implements the traits of [`tree::store`](crate::tree::store) with the buffer pool, mini-transactions
 //! and tablespaces. All layers above use the names of this file, so the tree's type parameter does not occur there.

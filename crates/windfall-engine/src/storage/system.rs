@@ -9,7 +9,7 @@
 //! its leaves: a merge holds the inner node on the path to the next leaf, and would wait for the leaf that the writer
 //! holds already.
 //!
-//! **What a drop holds here.** The writer mutex until the drop has latched its leaves, and the leaves until its group
+//! **Locks of a drop.** The writer mutex until the drop has latched its leaves, and the leaves until its group
 //! is in the log buffer. Meanwhile a drop may wait for a page that is not in memory and for room in the log buffer. It
 //! never waits for the log to be written or synced, nor for a thread outside this tree. Readers take neither the mutex
 //! nor these latches. Besides statements and background workers, only a writer that must make its own undo slice waits
@@ -109,9 +109,9 @@ pub struct SystemTree {
 /// Keys of leaves that changes have left nearly empty, one for each leaf of a change.
 #[derive(Debug)]
 struct SparseLeaves {
-    /// Those of changes with one such leaf. A push requests no memory, so the drop of a table requests none for it.
+    /// Keys of changes with one such leaf. A push requests no memory, so the drop of a table requests none for it.
     single: ArrayQueue<Key>,
-    /// Those of changes with several such leaves, and of others while `single` is full.
+    /// Keys of changes with several such leaves, and of others while `single` is full.
     several: SegQueue<Vec<Key>>,
 }
 

@@ -22,7 +22,8 @@
 //!   are found by reading its stream from its first record on. A checkpoint reads the table after all other parts of
 //!   the low-water mark. The mark stays below the `TrxEnd` of every transaction that is in the table and about to log
 //!   it ([`TransactionNotes::note`](crate::checkpoint::TransactionNotes::note)). Unfinished transactions are active
-//!   again when the database opens, and are rolled back in the background (`trx::background_rollback`).
+//!   again when the database opens, and are rolled back in the background (`trx::background_rollback`) (test:
+//!   `a_transaction_that_ended_during_a_checkpoint_is_not_unfinished`).
 //! - *Visibility.* A reader sees the version of an entry if its read view sees the transaction, or if the version is
 //!   its own. Otherwise the undo record that made the version leads to the previous one (`undo::versions`). A commit is
 //!   the removal of the id from the table of active transactions: from then on all its versions are visible. Purge and

@@ -3,7 +3,7 @@
 //! **Purpose.** `MySQL` 8.0.23, and 8.0.21 for undo tablespaces.
 //!
 //! **Invariants.** The steps:
-//! 1. The tablespace has a new version, or is gone; no list is scanned. A page with the old version is stale: readers
+//! 1. The tablespace has a new version or is dropped; no list is scanned. A page with the old version is stale: readers
 //!    do not see it, eviction treats it as free, the cleaner drops it unwritten.
 //! 2. With the hash index on, if any page of the table is hashed: for each instance, scans the LRU list under its mutex
 //!    for the hashed pages of the tablespace, in batches of 1,024; each page of a batch is looked up and latched, and

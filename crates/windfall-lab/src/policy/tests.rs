@@ -402,14 +402,14 @@ fn a_truncated_tablespace_has_none_of_its_old_pages() {
         let before = fixture.seen();
         assert!(before.resident >= 300, "{before:?}");
         assert!(matches!(fixture.goes.get_into(&key(1), &mut Vec::new()), Err(Error::TableDropped(_))));
-        let anew = tree(&fixture.pool, &fixture.space, 102);
-        (0..300).step_by(2).for_each(|n| put(&anew, &key(n), &[6; 1000]));
+        let new_tree = tree(&fixture.pool, &fixture.space, 102);
+        (0..300).step_by(2).for_each(|n| put(&new_tree, &key(n), &[6; 1000]));
         for n in 0..900 {
             let expected = (n < 300 && n % 2 == 0).then(|| vec![6; 1000]);
-            assert_eq!(get(&anew, &key(n)), expected);
+            assert_eq!(get(&new_tree, &key(n)), expected);
         }
         fixture.pool.flush_all().unwrap();
-        assert_eq!(anew.check().unwrap().entries, 150);
+        assert_eq!(new_tree.check().unwrap().entries, 150);
         check_pool(&fixture.pool);
     }
 }

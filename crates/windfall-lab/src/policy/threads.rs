@@ -57,7 +57,7 @@ struct Shared<'a> {
     pool: Arc<ClassicPool>,
     stays: Incarnation,
     goes: Mutex<Arc<Incarnation>>,
-    /// The number of times that a client found an incarnation gone.
+    /// The number of times that a client found an incarnation dropped.
     refused: AtomicU64,
     /// Iterations of the clients: one operation on the table that stays, then several on the other.
     iterations: AtomicU64,
@@ -151,7 +151,7 @@ impl Shared<'_> {
             self.disk.remove(FileName::Data(old.space.id)).unwrap();
             new_space(&self.pool, 1_000 + number)
         };
-        wait_until("a client finds it gone", || self.refused.load(Relaxed) > refused);
+        wait_until("a client finds it dropped", || self.refused.load(Relaxed) > refused);
         let tree = tree(&self.pool, &space, 100_000 + number);
         *self.goes.lock() = Arc::new(Incarnation { number, space, tree });
     }

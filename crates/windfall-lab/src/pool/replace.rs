@@ -145,7 +145,7 @@ impl ClassicPool {
         removed
     }
 
-    /// Frees a dead page that was found. Returns whether the page is gone: `false` while it is in use.
+    /// Frees a dead page that was found. Returns whether the page is freed: `false` while it is in use.
     pub(super) fn free_dead(&self, frame: u32, id: PageId) -> bool {
         let instance = self.instance_of(id);
         let mut held = instance.lock(&[Part::Lru], Purpose::Load);

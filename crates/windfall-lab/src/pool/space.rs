@@ -254,7 +254,7 @@ impl Handle {
     /// first one in the pool.
     ///
     /// # Errors
-    /// The tree is gone or full, or `enter` fails.
+    /// The tree is dropped or full, or `enter` fails.
     pub fn allocate<T>(&self, near: PageNo, enter: impl FnOnce(PageNo) -> Result<T>) -> Result<(PageNo, T)> {
         let _allocating = self.allocation.lock();
         let page = self.take_page(near)?;

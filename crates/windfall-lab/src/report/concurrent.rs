@@ -135,7 +135,7 @@ fn in_use(x6: &X6, names: Names) -> Option<Graph> {
         ],
         drawings,
         caption: format!(
-            "All panels have the same scale. What their files take when everything is written. A line that stays level is space that dropped partitions give back. {}",
+            "All panels have the same scale. They show the size of the files when everything is written. A line that stays level is space that dropped partitions give back. {}",
             ends("At the end of the run with drops", &ended, axis_bytes)
         ),
     })

@@ -48,7 +48,7 @@ pub(super) fn section(x2: &X2) -> Section {
         "x2",
         "drops by how full the pool is",
         &format!(
-            "{} tables are made, then dropped one after the other, with so many gigabytes in the pool. The setting of \
+            "{} tables are made, then dropped one after the other, with this many gigabytes in the pool. The setting of \
              2011: {}.",
             count(u64::from(x2.tables)),
             published::X2_SOURCE

@@ -96,7 +96,7 @@ pub(super) fn x3_section(x3: &X3) -> Section {
         "x3",
         "many small tables",
         &format!(
-            "Tables as in the report are made, then dropped by so many threads. The setting of 2010: {}.",
+            "Tables as in the report are made, then dropped by this many threads. The setting of 2010: {}.",
             published::X3_SOURCE
         ),
     );

@@ -71,7 +71,8 @@ pub(super) const X4: [Published; 6] = [
     of(PolicyName::FlushList, "MySQL 5.5.32", "tmpfs", 83.0),
     of(PolicyName::FlushListAhi, "MySQL 5.6.12", "tmpfs", 242.0),
 ];
-/// The same for versions with a policy that is listed above, or that no system here has: on disk, on a ramdisk.
+/// The published times of versions with a policy that is listed above, or that no system here has: on disk, on a
+/// ramdisk.
 pub(super) const X4_ALSO: [(&str, f64, f64); 3] =
     [("4.1.25", 233.0, 66.0), ("5.0.96", 257.0, 80.0), ("5.7.2", 914.0, 246.0)];
 

@@ -54,7 +54,7 @@ pub(super) struct Pair {
 /// The result of a comparison of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The same order, or equal in both.
+    /// Two systems in the same order in both rankings, or equal in both.
     Same,
     /// The opposite order.
     Reverse,

@@ -224,7 +224,7 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     Some(Graph {
         title: "How long queries took".into(),
         legend: vec![
-            ("dot with circle".into(), "under way in the 100 ms after a drop".into()),
+            ("dot with circle".into(), "running in the 100 ms after a drop".into()),
             ("dot hollow triangle".into(), "all of the run with drops".into()),
             ("dot none square".into(), "run without drops".into()),
             ("stall".into(), "longest stall of all clients".into()),

@@ -115,11 +115,11 @@ impl SystemTest for Truncates {
             if round == 2 {
                 server.flush().unwrap();
             }
-            let (anew, _) = server.truncate(&table).unwrap();
+            let (truncated, _) = server.truncate(&table).unwrap();
             assert!(is_gone::<S>(&table), "{system}");
-            assert_eq!(rows::get(&anew.rows, &key(1)).unwrap(), None, "{system}");
-            assert_eq!(anew.index.is_some(), table.index.is_some());
-            table = anew;
+            assert_eq!(rows::get(&truncated.rows, &key(1)).unwrap(), None, "{system}");
+            assert_eq!(truncated.index.is_some(), table.index.is_some());
+            table = truncated;
         }
         fill(server, &table, 100);
         server.flush().unwrap();

@@ -80,7 +80,7 @@ fn bytes_come_back(disk: &dyn Disk) {
         assert_eq!(&out[..5], b"heLPo");
         disk.sync(file).unwrap();
         disk.create(file).unwrap();
-        assert_eq!(disk.len(file).unwrap(), Some(0), "created anew");
+        assert_eq!(disk.len(file).unwrap(), Some(0), "created again");
     }
 }
 
@@ -154,7 +154,7 @@ fn finish(disk: &dyn Disk, batch: Vec<Request>) -> Vec<Completion> {
         assert!(!more.is_empty(), "a wait has returned nothing");
         done.extend(more);
     }
-    assert!(queue.complete(true).is_empty(), "nothing is under way, nothing is waited for");
+    assert!(queue.complete(true).is_empty(), "no request is in progress, so the call does not wait");
     assert_eq!(done.len(), submitted);
     done.sort_by_key(|completion| completion.token);
     done

@@ -152,7 +152,7 @@ pub(super) struct Inode {
     /// Changes since the last sync.
     changes: Vec<Change>,
     /// Requests that were submitted on this file and have not run yet.
-    pub under_way: u32,
+    pub in_progress: u32,
 }
 
 impl Inode {

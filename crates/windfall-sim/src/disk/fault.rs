@@ -26,21 +26,21 @@ pub enum Fault {
     TornPage,
     /// A write is acknowledged and never happens.
     LostWrite,
-    /// A write is acknowledged but never durable: readers see it, syncs succeed, and after a crash it is gone.
+    /// A write is acknowledged but never durable: readers see it, syncs succeed, and after a crash it is lost.
     ForgottenWrite,
     /// A write is acknowledged and happens at another place, where it may lengthen a file.
     MisdirectedWrite {
         /// The file that is written instead; `None` means the write's own file. If no file has this name the write is
         /// lost.
         file: Option<FileName>,
-        /// Where the write happens, in bytes.
+        /// The offset of the write, in bytes.
         offset: u64,
     },
 }
 
 /// The kind of an operation, which decides the faults that fit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OperationKind {
     /// A plain read, which is not counted.
     PlainRead,
     /// A read of a batch.
@@ -72,7 +72,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Returns whether the fault happens to this operation, and counts the fitting operations that are skipped.
-    pub(super) fn strikes(&mut self, now: u64, kind: Kind, file: FileName) -> bool {
+    pub(super) fn strikes(&mut self, now: u64, kind: OperationKind, file: FileName) -> bool {
         let fits = self.from <= now && self.on.is_none_or(|on| on == file) && self.fault.fits(kind, file);
         if fits && self.spared > 0 {
             self.spared -= 1;
@@ -84,15 +84,19 @@ impl Plan {
 
 impl Fault {
     /// Returns whether the fault can happen to an operation of this kind on this file.
-    pub fn fits(self, kind: Kind, file: FileName) -> bool {
+    pub fn fits(self, kind: OperationKind, file: FileName) -> bool {
         match self {
-            Self::Fails => kind != Kind::PlainRead,
-            Self::WriteFails => !matches!(kind, Kind::PlainRead | Kind::Read | Kind::Sync),
-            Self::ReadFails => matches!(kind, Kind::PlainRead | Kind::Read),
-            Self::Full => matches!(kind, Kind::Write | Kind::Grow),
-            Self::SyncFails | Self::SyncFull => kind == Kind::Sync,
-            Self::TornPage => kind == Kind::Write && matches!(file, FileName::Data(_)),
-            Self::LostWrite | Self::ForgottenWrite | Self::MisdirectedWrite { .. } => kind == Kind::Write,
+            Self::Fails => kind != OperationKind::PlainRead,
+            Self::WriteFails => {
+                !matches!(kind, OperationKind::PlainRead | OperationKind::Read | OperationKind::Sync)
+            }
+            Self::ReadFails => matches!(kind, OperationKind::PlainRead | OperationKind::Read),
+            Self::Full => matches!(kind, OperationKind::Write | OperationKind::Grow),
+            Self::SyncFails | Self::SyncFull => kind == OperationKind::Sync,
+            Self::TornPage => kind == OperationKind::Write && matches!(file, FileName::Data(_)),
+            Self::LostWrite | Self::ForgottenWrite | Self::MisdirectedWrite { .. } => {
+                kind == OperationKind::Write
+            }
         }
     }
 

@@ -8,7 +8,7 @@
 //! chosen operation on everything fails, and [`SimulatedDisk::restart`] returns the disk as the machine finds it
 //! afterwards. Every random decision is drawn from the seed, in the order of the calls.
 //!
-//! *What a crash leaves.* These are the only rules on which the engine may rely.
+//! *The state after a crash.* These are the only rules on which the engine may rely.
 //!
 //! 1. Everything synced survives: of a file its content and length, of a folder its names. Neither sync covers the
 //!    other, and no sync covers a request that has not completed.
@@ -31,8 +31,8 @@
 //!
 //! *Damage* ([`Fault::is_damage`], [`SimulatedDisk::flip`]) breaks these rules: a write that is acknowledged and lost,
 //! either at once or at the crash although it was synced; a write that lands elsewhere, in this file or in another;
-//! bits that flip at rest. No engine survives all of that. What this one detects, and what it cannot, is documented in
-//! docs/testing.md.
+//! bits that flip at rest. No engine survives all of that. The faults that this one detects, and those that it cannot,
+//! are listed in docs/testing.md.
 
 #[cfg(test)]
 mod conformance;
@@ -53,7 +53,7 @@ use std::{
 
 use content::{Change, Inode, SECTOR};
 pub use fault::Fault;
-use fault::{Kind, Plan};
+use fault::{OperationKind, Plan};
 use names::{InodeId, Names};
 use windfall_base::{
     disk::{BLOCK, Disk, FileName, Folder, Queue, check_blocks, failed},
@@ -70,7 +70,7 @@ use windfall_base::{
 
 use crate::SimulatedEnv;
 
-/// What a crash leaves of the changes that were not synced.
+/// The part of the unsynced changes that survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survive {
     /// Nothing: exactly the synced state is left.
@@ -348,15 +348,15 @@ impl SimulatedDisk {
         Self::with(next)
     }
 
-    /// Returns the disk as the next process finds it after this one was killed. The machine goes on: readers see all
-    /// that was written, and changes that were not synced are still not durable.
+    /// Returns the disk as the next process finds it after this one was killed. The machine keeps running: readers see
+    /// all that was written, and changes that were not synced are still not durable.
     #[must_use]
     pub fn next_process(&self) -> Self {
         self.crash();
         let old = self.state.lock();
         let mut inodes = old.inodes.clone();
         for inode in inodes.values_mut() {
-            inode.under_way = 0;
+            inode.in_progress = 0;
         }
         Self::with(old.followed_by(SimulatedEnv::new(old.operations), old.names.clone(), inodes))
     }
@@ -367,7 +367,7 @@ impl SimulatedDisk {
         &self,
         action: IoOp,
         file: FileName,
-        kind: Kind,
+        kind: OperationKind,
         run: impl FnOnce(&mut State, Option<Fault>) -> Result<T, DiskError>,
     ) -> Result<T, DiskError> {
         let mut state = self.state.lock();
@@ -375,24 +375,24 @@ impl SimulatedDisk {
         state.operations += 1;
         let now = state.operations;
         if state.crash_at.is_some_and(|at| at <= now) {
-            if kind != Kind::Sync {
+            if kind != OperationKind::Sync {
                 let _ = run(&mut state, None);
             }
             state.crashed = true;
             return Err(DiskError::Released);
         }
         // As above: the crash comes before a sync, but after any other operation.
-        if kind == Kind::Sync {
+        if kind == OperationKind::Sync {
             state.record_crash_point();
         }
         let result = match state.strike(action, kind, file) {
             Some(Fault::Full) => Err(full(action, file)),
-            Some(Fault::Fails | Fault::WriteFails | Fault::ReadFails) if kind != Kind::Sync => {
+            Some(Fault::Fails | Fault::WriteFails | Fault::ReadFails) if kind != OperationKind::Sync => {
                 Err(eio(action, file))
             }
             fault => run(&mut state, fault),
         };
-        if kind != Kind::Sync {
+        if kind != OperationKind::Sync {
             state.record_crash_point();
         }
         result
@@ -403,7 +403,7 @@ impl SimulatedDisk {
         &self,
         action: IoOp,
         file: FileName,
-        kind: Kind,
+        kind: OperationKind,
         run: impl FnOnce(&mut State, InodeId, Option<Fault>) -> Result<(), DiskError>,
     ) -> Result<(), DiskError> {
         self.operate(action, file, kind, |state, fault| {
@@ -482,7 +482,7 @@ impl State {
     }
 
     /// Returns the fault that happens to this operation, if one is due.
-    fn strike(&mut self, action: IoOp, kind: Kind, file: FileName) -> Option<Fault> {
+    fn strike(&mut self, action: IoOp, kind: OperationKind, file: FileName) -> Option<Fault> {
         let now = self.operations;
         let n = self.faults.iter_mut().position(|plan| plan.strikes(now, kind, file))?;
         self.failures += 1;
@@ -577,7 +577,7 @@ impl State {
     /// Drops files that can no longer be reached.
     fn collect(&mut self) {
         let reachable = self.names.reachable();
-        self.inodes.retain(|id, inode| inode.under_way > 0 || reachable.contains(id));
+        self.inodes.retain(|id, inode| inode.in_progress > 0 || reachable.contains(id));
         let inodes = &self.inodes;
         self.unreadable.retain(|(id, _)| inodes.contains_key(id));
     }
@@ -596,7 +596,7 @@ impl Disk for SimulatedDisk {
 
     fn create(&self, file: FileName) -> Result<(), DiskError> {
         work::count(Work::FileCall);
-        self.operate(IoOp::Create, file, Kind::Grow, |state, _| {
+        self.operate(IoOp::Create, file, OperationKind::Grow, |state, _| {
             if let Some(id) = state.names.get(file) {
                 state.inode(id).change(Change::Truncate(0));
             } else {
@@ -627,7 +627,7 @@ impl Disk for SimulatedDisk {
         work::count(Work::Read);
         let mut state = self.state.lock();
         let id = state.find(file)?;
-        match state.strike(IoOp::Read, Kind::PlainRead, file) {
+        match state.strike(IoOp::Read, OperationKind::PlainRead, file) {
             Some(_) => Err(eio(IoOp::Read, file)),
             None => state.read(file, id, offset, out),
         }
@@ -638,7 +638,7 @@ impl Disk for SimulatedDisk {
             check_blocks(&path(file), offset, bytes.len())?;
         }
         work::count(if matches!(file, FileName::Log(_)) { Work::LogWrite } else { Work::Write });
-        self.operate_on(IoOp::Write, file, Kind::Write, |state, id, fault| {
+        self.operate_on(IoOp::Write, file, OperationKind::Write, |state, id, fault| {
             state.write(file, id, offset, bytes, fault)
         })
     }
@@ -661,7 +661,7 @@ impl Disk for SimulatedDisk {
         } else {
             work::count(Work::Sync);
         }
-        self.operate_on(IoOp::Sync, file, Kind::Sync, |state, id, fault| {
+        self.operate_on(IoOp::Sync, file, OperationKind::Sync, |state, id, fault| {
             if let Some(fault) = fault {
                 let chance = state.chance.clone();
                 state.inode(id).sync_fails(&chance);
@@ -680,7 +680,7 @@ impl Disk for SimulatedDisk {
             Folder::Log => FileName::Log(0),
             Folder::Data => FileName::Data(SpaceId::NONE),
         };
-        self.operate(IoOp::SyncFolder, file, Kind::Sync, |state, fault| {
+        self.operate(IoOp::SyncFolder, file, OperationKind::Sync, |state, fault| {
             if let Some(fault) = fault {
                 let chance = state.chance.clone();
                 state.names.sync_fails(folder, &chance);
@@ -694,7 +694,7 @@ impl Disk for SimulatedDisk {
 
     fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError> {
         work::count(Work::FileCall);
-        self.operate_on(IoOp::Preallocate, file, Kind::Grow, |state, id, _| {
+        self.operate_on(IoOp::Preallocate, file, OperationKind::Grow, |state, id, _| {
             if length > 0 {
                 state.check_space(IoOp::Preallocate, file, id, offset, length)?;
                 state.inode(id).change(Change::Reserve { offset, length });
@@ -705,7 +705,7 @@ impl Disk for SimulatedDisk {
 
     fn truncate(&self, file: FileName, length: u64) -> Result<(), DiskError> {
         work::count(Work::FileCall);
-        self.operate_on(IoOp::Truncate, file, Kind::Other, |state, id, _| {
+        self.operate_on(IoOp::Truncate, file, OperationKind::Other, |state, id, _| {
             state.inode(id).change(Change::Truncate(length));
             Ok(())
         })
@@ -713,7 +713,7 @@ impl Disk for SimulatedDisk {
 
     fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError> {
         work::count(Work::FileCall);
-        self.operate_on(IoOp::Rename, from, Kind::Other, |state, id, _| {
+        self.operate_on(IoOp::Rename, from, OperationKind::Other, |state, id, _| {
             state.names.rename(from, to, id);
             Ok(())
         })
@@ -721,7 +721,7 @@ impl Disk for SimulatedDisk {
 
     fn remove(&self, file: FileName) -> Result<(), DiskError> {
         work::count(Work::FileCall);
-        self.operate_on(IoOp::Remove, file, Kind::Other, |state, _, _| {
+        self.operate_on(IoOp::Remove, file, OperationKind::Other, |state, _, _| {
             state.names.unlink(file);
             Ok(())
         })

@@ -12,7 +12,7 @@ use windfall_base::{
     error::{DiskError, IoOp},
 };
 
-use super::{Kind, SimulatedDisk, names::InodeId};
+use super::{OperationKind, SimulatedDisk, names::InodeId};
 
 #[derive(Debug)]
 enum Entry {
@@ -39,27 +39,27 @@ impl SimulatedQueue {
     fn accept(&self, file: FileName) -> Result<InodeId, DiskError> {
         let mut state = self.disk.state.lock();
         let id = state.find(file)?;
-        state.inode(id).under_way += 1;
+        state.inode(id).in_progress += 1;
         Ok(id)
     }
 
     fn carry_out(&self, request: Request, id: InodeId) -> Completion {
         let Request { token, file, offset, action, mut buffer } = request;
         let result = match action {
-            Action::Read => self.disk.operate(IoOp::Read, file, Kind::Read, |state, _| {
+            Action::Read => self.disk.operate(IoOp::Read, file, OperationKind::Read, |state, _| {
                 let out = buffer.bytes_mut();
                 let got = state.read(file, id, offset, out)?;
                 out[got..].fill(0);
                 Ok(())
             }),
-            Action::Write => self.disk.operate(IoOp::Write, file, Kind::Write, |state, fault| {
+            Action::Write => self.disk.operate(IoOp::Write, file, OperationKind::Write, |state, fault| {
                 state.write(file, id, offset, buffer.bytes(), fault)
             }),
         };
         let mut state = self.disk.state.lock();
         let inode = state.inode(id);
-        assert!(inode.under_way > 0, "a request ends that was not counted");
-        inode.under_way -= 1;
+        assert!(inode.in_progress > 0, "a request ends that was not counted");
+        inode.in_progress -= 1;
         drop(state);
         Completion { token, buffer, result }
     }

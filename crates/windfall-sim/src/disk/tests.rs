@@ -307,7 +307,7 @@ fn a_forgotten_write_is_visible_until_the_crash_despite_syncs() {
     disk.sync(LOG).unwrap();
     let seen = [[2; 4096], [3; 4096]].concat();
     assert_eq!(content(&disk, LOG).unwrap(), seen);
-    assert_eq!(content(&disk.next_process(), LOG).unwrap(), seen, "the machine goes on");
+    assert_eq!(content(&disk.next_process(), LOG).unwrap(), seen, "the machine keeps running");
     for survive in [Survive::Nothing, Survive::Everything, Survive::Random(7)] {
         assert_eq!(content(&disk.restart(survive), LOG).unwrap(), [[1; 4096], [3; 4096]].concat());
     }
@@ -352,19 +352,23 @@ fn one_run_gives_the_disk_of_every_crash() {
     let before = whole.operations();
     whole.record_crash_points(before + 1..=u64::MAX);
     all_operations(&whole).unwrap();
-    let cuts = whole.take_crash_points();
+    let crash_points = whole.take_crash_points();
     assert_eq!(
-        cuts.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
+        crash_points.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
         (before + 1..=whole.operations()).collect::<Vec<_>>()
     );
-    for (at, cut) in cuts {
+    for (at, crash_point) in crash_points {
         let crashed = with_log(&[1; 6000]);
         crashed.crash_at(at);
         assert!(matches!(all_operations(&crashed), Err(DiskError::Released)));
-        assert!(cut.is_crashed());
+        assert!(crash_point.is_crashed());
         for survive in [Survive::Nothing, Survive::Everything].into_iter().chain((0..20).map(Survive::Random))
         {
-            assert_eq!(all(&cut.restart(survive)), all(&crashed.restart(survive)), "{at}, {survive:?}");
+            assert_eq!(
+                all(&crash_point.restart(survive)),
+                all(&crashed.restart(survive)),
+                "{at}, {survive:?}"
+            );
         }
     }
     assert!(whole.take_crash_points().is_empty(), "they are handed out once");
@@ -427,7 +431,7 @@ fn a_failed_sync_is_not_made_good_by_the_next() {
         assert_eq!(
             content(&disk.restart(Survive::Everything), LOG).unwrap(),
             left,
-            "what is forgotten is gone"
+            "a forgotten write is lost"
         );
         lost += usize::from(left[0] == 0) + usize::from(left[4096] == 0);
     }
@@ -444,7 +448,7 @@ fn a_failed_sync_of_a_folder_may_lose_names() {
         disk.sync_folder(Folder::Log).unwrap();
         let [nothing, everything] = [Survive::Nothing, Survive::Everything]
             .map(|survive| disk.restart(survive).len(LOG).unwrap().is_some());
-        assert_eq!(nothing, everything, "what is forgotten is gone");
+        assert_eq!(nothing, everything, "a forgotten write is lost");
         nothing
     });
     assert!((5..35).contains(&survived.count()));

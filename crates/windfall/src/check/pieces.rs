@@ -1,10 +1,10 @@
 //! Checking a table in pieces, between which calls and statements continue.
 //!
-//! **Purpose.** Blocks a table's trees for a limited number of pages at a time (a hold): first the pages that the tree
+//! **Purpose.** Blocks a table's trees for a limited number of pages at a time (a piece): first the pages that the tree
 //! reaches, then its allocation maps, each of which is compared with the pages reached. Work that needs no blocking
-//! follows each hold.
+//! follows each piece.
 //!
-//! **Invariants.** A hold examines no more pages than a piece has, plus those on the way to one leaf. It compares at
+//! **Invariants.** A piece examines a bounded number of pages, plus those on the way to one leaf. It compares at
 //! most that many allocation maps, and stops when it has found that many suspects. A check stores which pages of one
 //! tree it has reached, in less than half a byte for each, and the suspects of one piece.
 //!
@@ -46,7 +46,7 @@ pub(super) struct Pieces<'a> {
     /// The log's end when the first piece began: pages changed later may look inconsistent although they are correct.
     since: Option<Lsn>,
     /// The time for which the last piece blocked other work.
-    held: Duration,
+    blocked_for: Duration,
     /// Whether in all pieces so far no version waited for purge, and no transaction could roll back.
     purged: bool,
     /// The suspects of the last piece.
@@ -83,7 +83,16 @@ struct Suspect {
 impl<'a> Pieces<'a> {
     pub(super) fn new(engine: &'a Engine, piece: usize) -> Self {
         let (trees, suspects) = (BTreeMap::new(), Vec::new());
-        Self { engine, piece, trees, so_far: 0, since: None, held: Duration::ZERO, purged: true, suspects }
+        Self {
+            engine,
+            piece,
+            trees,
+            so_far: 0,
+            since: None,
+            blocked_for: Duration::ZERO,
+            purged: true,
+            suspects,
+        }
     }
 
     /// Checks piece after piece, until one reports that it was the last.
@@ -105,16 +114,16 @@ impl<'a> Pieces<'a> {
     }
 
     /// Runs work that blocks others, and records its duration.
-    pub(super) fn hold<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
+    pub(super) fn timed<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
         let from = self.engine.env.now();
         let result = run(self);
-        self.held = self.engine.env.now().saturating_sub(from);
+        self.blocked_for = self.engine.env.now().saturating_sub(from);
         result
     }
 
     /// Checks some more pages, while nothing changes these trees; `rest` describes their state. Returns whether that
     /// was the last piece.
-    pub(super) fn go_on(
+    pub(super) fn check_next(
         &mut self,
         report: &mut CheckReport,
         trees: &[(Owner, &Tree)],
@@ -301,10 +310,10 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Releases the table to other work for as long as it was held, up to a limit.
+    /// Releases the table to other work for as long as it was blocked, up to a limit.
     fn pause(&self) {
         let (env, health) = (&self.engine.env, &self.engine.pool.context().health);
         // There is a limit because the clock may have jumped; waiting calls enter the table long before it expires.
-        env.wait_for(&Event::new(), self.held.min(LONGEST_PAUSE), &mut || health.is_poisoned());
+        env.wait_for(&Event::new(), self.blocked_for.min(LONGEST_PAUSE), &mut || health.is_poisoned());
     }
 }

@@ -63,7 +63,7 @@ fn lose_a_page(db: &Database, table: &str, kind: PageType) {
 fn check_with_hook(db: &Database, table: &str, piece: usize, mut between: impl FnMut()) -> CheckReport {
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     Pieces::new(&db.engine, piece).run(&mut report, |pieces, report| {
-        hold_table(&db.engine, &table.into(), pieces, &mut named, |pieces, trees, rest| {
+        block_table(&db.engine, &table.into(), pieces, &mut named, |pieces, trees, rest| {
             pieces.begin_piece(trees, rest);
             as_another_thread(&mut between);
             pieces.check_piece(report, trees, rest)
@@ -107,7 +107,7 @@ fn a_lost_page_is_reported_by_a_live_check_too() {
 
 /// Counted, not timed: the number of pages examined while a table's calls wait is independent of the table's size.
 #[test]
-fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
+fn a_check_piece_of_a_large_tree_is_as_short_as_of_a_small_one() {
     let options = Options::default().page_size(4096).buffer_pool_size(4096 * 4096).log_size(128 << 20);
     let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
     let db = Database::open_on(disk, env.clone(), &options, &|_| {}).unwrap();
@@ -130,7 +130,7 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
     }
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     let mut pieces = Pieces::new(engine, CHECK_PAGES_PER_STEP);
-    let (mut holds, mut longest, mut most_reported) = (0u64, 0, 0);
+    let (mut blocks, mut longest, mut most_reported) = (0u64, 0, 0);
     loop {
         let before = work::so_far();
         let has_ended = check_some(engine, &"t".into(), &mut pieces, &mut report, &mut named);
@@ -138,7 +138,7 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
         let reported = report.findings.len();
         pieces.report_suspects(&mut report);
         most_reported = most_reported.max(report.findings.len() - reported);
-        holds += 1;
+        blocks += 1;
         if has_ended {
             break;
         }
@@ -147,9 +147,9 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
     assert!(tree.pages > 50_000, "{tree:?}");
     assert_eq!(report.findings.len(), lost, "{:?}", report.findings.first());
     let bound = CHECK_PAGES_PER_STEP as u64 + u64::from(tree.height);
-    assert!(longest <= bound, "{longest} pages in one hold");
-    assert!(most_reported <= CHECK_PAGES_PER_STEP + 64, "{most_reported} pages suspected in one hold");
-    assert!(holds >= tree.pages / bound, "{holds} holds");
+    assert!(longest <= bound, "{longest} pages in one piece");
+    assert!(most_reported <= CHECK_PAGES_PER_STEP + 64, "{most_reported} pages suspected in one piece");
+    assert!(blocks >= tree.pages / bound, "{blocks} blocks");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn workers_continue_with_other_tables_during_a_check() {
         assert_eq!(rollbacks(), 1, "that of the other table has ended");
         other.put(&[1], &[7; 100]).unwrap();
         env.run_workers(500);
-        assert_eq!(marked("other"), 0, "purge goes on");
+        assert_eq!(marked("other"), 0, "purge continues");
     });
     assert_eq!((report.findings, report.uncompared), (Vec::new(), vec!["checked".to_owned()]));
     env.run_workers(500);
@@ -278,7 +278,7 @@ fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
             env.run_workers(2000);
             change(&other, 3);
             env.run_workers(5000);
-            assert_eq!(marked(&db, "other"), 0, "purge goes on");
+            assert_eq!(marked(&db, "other"), 0, "purge continues");
             assert_eq!(db.metrics().history_bytes, 0);
             assert!(has_undo(), "what waits is still there");
         });
@@ -387,16 +387,16 @@ fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {
     trx.as_ref().unwrap().table(&table).put(&key, &long(2)).unwrap();
     env.run_workers(500);
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
-    let (mut pieces, mut holds) = (Pieces::new(&db.engine, CHECK_PAGES_PER_STEP), 0);
+    let (mut pieces, mut blocks) = (Pieces::new(&db.engine, CHECK_PAGES_PER_STEP), 0);
     while !check_some(&db.engine, &"t".into(), &mut pieces, &mut report, &mut named) {
         pieces.report_suspects(&mut report);
         // The walk saw the row as the transaction had left it.
         trx.take().into_iter().for_each(|trx| trx.rollback().unwrap());
         env.run_workers(500);
-        holds += 1;
+        blocks += 1;
     }
     pieces.report_suspects(&mut report);
-    assert!(holds >= 1, "it is one piece");
+    assert!(blocks >= 1, "it is one piece");
     assert_eq!(report.findings, Vec::<String>::new());
     assert_eq!(table.get(&key).unwrap(), Some(long(1)));
 }

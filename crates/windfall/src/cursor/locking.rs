@@ -49,10 +49,10 @@ impl Cursor {
     /// range, so that no row is added to it.
     pub(crate) fn fix_range(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         debug_assert!(
-            !self.settled && self.entries.is_new(),
+            !self.keeps_view && self.entries.is_new(),
             "a range is fixed twice, or after its first step"
         );
-        self.settled = true;
+        self.keeps_view = true;
         self.entries.set_limits(KeyRange::new(lower, upper));
         self.look_or_lock(lower, upper).map_err(|error| error.of(|_| self.owner.clone()))
     }

@@ -290,7 +290,7 @@ fn a_table_larger_than_the_pool_and_the_log_is_written_once() {
             db.create_table_from_unsorted("t", indexed(), source)
         };
         let (table, logged) = (table.unwrap(), db.metrics().log_bytes - logged);
-        // What is not in memory is in runs: the rows that are sorted, and the entries of both indexes.
+        // The runs contain everything that is not in memory: the sorted rows, and the entries of both indexes.
         let kept = if sorted { 0 } else { bytes };
         assert!(most > kept / bound && most < 2000, "{most} runs");
         assert!((logged as usize) < bytes * 3 / 2, "{logged} bytes of log for {bytes} of rows");
@@ -342,7 +342,7 @@ fn load_for_a_while(db: &Database, sorted: bool) -> Result<Table> {
 
 #[test]
 fn a_crash_during_a_load_leaves_all_or_nothing() {
-    let (mut whole, mut gone) = (0, 0);
+    let (mut whole, mut absent) = (0, 0);
     for sorted in [true, false] {
         let disk = SimulatedDisk::new(1);
         let (db, _) = open(&disk, 64).unwrap();
@@ -366,14 +366,14 @@ fn a_crash_during_a_load_leaves_all_or_nothing() {
                     assert!(rows_by(&table, "some") == expected, "{what}: other rows by the index");
                     whole += 1;
                 } else {
-                    assert!(!acknowledged, "{what}: the table is gone");
-                    gone += 1;
+                    assert!(!acknowledged, "{what}: the table is absent");
+                    absent += 1;
                 }
                 assert_rest(&db, &env, &disk, &what);
             }
         }
     }
-    assert!(whole > 20 && gone > 60, "{whole} times there, {gone} times gone");
+    assert!(whole > 20 && absent > 60, "{whole} times there, {absent} times absent");
 }
 
 #[test]

@@ -190,7 +190,7 @@ fn rows_change_while_an_index_is_built() -> Result<()> {
 
 #[test]
 fn a_crash_during_an_index_build_leaves_all_or_nothing() {
-    let (mut whole, mut gone) = (0, 0);
+    let (mut whole, mut absent) = (0, 0);
     for seed in [1, 2, 5, 6] {
         let disk = SimulatedDisk::new(seed);
         build_during_changes(&disk, seed, 24).1.unwrap();
@@ -208,7 +208,7 @@ fn a_crash_during_an_index_build_leaves_all_or_nothing() {
             };
             assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
             let Ok(table) = db.table("t") else {
-                assert!(changes.lock().rows.is_empty(), "{what}: the table is gone");
+                assert!(changes.lock().rows.is_empty(), "{what}: the table is absent");
                 continue;
             };
             let changes = changes.lock();
@@ -221,12 +221,12 @@ fn a_crash_during_an_index_build_leaves_all_or_nothing() {
                 assert_eq!(rows_by_index(&table).unwrap(), seen, "{what}");
                 whole += 1;
             } else {
-                assert!(done.is_err(), "{what}: the index is gone");
-                gone += 1;
+                assert!(done.is_err(), "{what}: the index is absent");
+                absent += 1;
             }
         }
     }
-    assert!(whole > 3 && gone > 30, "{whole} times there, {gone} times gone");
+    assert!(whole > 3 && absent > 30, "{whole} times there, {absent} times absent");
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn a_panic_during_a_statement_stops_the_database_and_no_call_waits() -> Result<(
         std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| statement(&db))).unwrap_err();
         db.engine().catalog.pause.clear();
         for refused in [table.insert(b"l", b"00002").err(), statement(&db).err()] {
-            let refused = refused.unwrap_or_else(|| panic!("{what}: the database goes on"));
+            let refused = refused.unwrap_or_else(|| panic!("{what}: the database keeps running"));
             assert!(refused.to_string().contains("a statement was left unfinished"), "{what}: {refused}");
         }
         drop((table, db));
@@ -504,9 +504,9 @@ fn retired_tables_are_freed_in_the_background_once_unreferenced() {
     let table = made("by a table");
     let index = made("by an index").index("i").unwrap();
     let cursor = made("by a cursor").cursor().unwrap();
-    let stale = made("by an index that is gone").index("i").unwrap();
+    let stale = made("by a dropped index").index("i").unwrap();
     db.drop_tables(&["by a table", "by an index", "by a cursor"]).unwrap();
-    db.truncate_table("by an index that is gone").unwrap();
+    db.truncate_table("by a dropped index").unwrap();
     assert_eq!(settle(), 4);
     drop(table);
     assert_eq!(settle(), 3);

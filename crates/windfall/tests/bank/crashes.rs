@@ -42,15 +42,15 @@ struct Case {
     seed: u64,
     transfers: u64,
     /// The disk operation of the crash, and what survives.
-    cut: (u64, Survive),
-    /// The same for a crash during the recovery.
+    crash_point: (u64, Survive),
+    /// The operation and the survivors of a crash during the recovery.
     again: Option<(u64, Survive)>,
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.seed, self.transfers)?;
-        for (operation, survive) in [Some(self.cut), self.again].into_iter().flatten() {
+        for (operation, survive) in [Some(self.crash_point), self.again].into_iter().flatten() {
             write!(f, " {operation} {survive}")?;
         }
         Ok(())
@@ -63,15 +63,15 @@ impl FromStr for Case {
     fn from_str(text: &str) -> core::result::Result<Self, String> {
         let words: Vec<&str> = text.split(' ').collect();
         let number = |word: &str| word.parse::<u64>().map_err(|error| format!("{word}: {error}"));
-        let cut = |words: &[&str]| Ok::<_, String>((number(words[0])?, words[1].parse()?));
+        let crash_point = |words: &[&str]| Ok::<_, String>((number(words[0])?, words[1].parse()?));
         if ![4, 6].contains(&words.len()) {
             return Err(format!("{text:?} is not SEED TRANSFERS OPERATION SURVIVES [OPERATION SURVIVES]"));
         }
         Ok(Self {
             seed: number(words[0])?,
             transfers: number(words[1])?,
-            cut: cut(&words[2..4])?,
-            again: words.get(4..6).map(cut).transpose()?,
+            crash_point: crash_point(&words[2..4])?,
+            again: words.get(4..6).map(crash_point).transpose()?,
         })
     }
 }
@@ -85,8 +85,8 @@ impl Case {
     }
 
     /// Checks the state that the crash leaves. Returns how many crash points of a recovery were reached (0 or 1).
-    fn judge(&self, cut: &SimulatedDisk, observer: &Observer) -> u64 {
-        let mut disk = cut.restart(self.cut.1);
+    fn judge(&self, crash_point: &SimulatedDisk, observer: &Observer) -> u64 {
+        let mut disk = crash_point.restart(self.crash_point.1);
         let mut recovered = 0;
         if let Some((operation, survive)) = self.again {
             disk.record_crash_points(operation..=operation);
@@ -94,21 +94,21 @@ impl Case {
             let db = open(&disk, &env).unwrap();
             env.run_workers(60);
             db.close().unwrap();
-            let cut = disk.take_crash_points().pop().map(|(_, cut)| cut);
-            recovered = u64::from(cut.is_some());
-            disk = cut.unwrap_or_else(|| disk.clone()).restart(survive);
+            let crash_point = disk.take_crash_points().pop().map(|(_, crash_point)| crash_point);
+            recovered = u64::from(crash_point.is_some());
+            disk = crash_point.unwrap_or_else(|| disk.clone()).restart(survive);
         }
         let (env, mut observer) = (SimulatedEnv::new(self.seed), observer.clone());
         let db = open(&disk, &env).unwrap();
         // The check runs before, during or after the background rollback of unfinished transactions.
-        env.run_workers(mix(&[self.seed, self.cut.0]) as usize % 40);
+        env.run_workers(mix(&[self.seed, self.crash_point.0]) as usize % 40);
         if Books::of(&db).is_ok() {
             observer.resolve_outcomes(&db).unwrap();
         }
         // The bank continues to work.
         Books::found(&db).unwrap();
         let books = Books::of(&db).unwrap();
-        let mut chance = StdRng::seed_from_u64(self.cut.0);
+        let mut chance = StdRng::seed_from_u64(self.crash_point.0);
         // Unfinished transactions that recovery found may still hold row locks.
         let done = (u64::MAX - 100..u64::MAX).find(|number| {
             let mut tell = |known| observer.note(*number, known);
@@ -146,8 +146,8 @@ struct Life<'a> {
 impl Life<'_> {
     /// Visits the crash points that were collected since the last call.
     fn visit(&mut self) {
-        for (operation, cut) in self.disk.take_crash_points() {
-            (self.visit)(operation, &cut, &self.observer);
+        for (operation, crash_point) in self.disk.take_crash_points() {
+            (self.visit)(operation, &crash_point, &self.observer);
         }
     }
 
@@ -194,9 +194,9 @@ impl Life<'_> {
 }
 
 /// Runs the bank and visits the crashes at these operations.
-fn live(seed: u64, transfers: u64, cuts: core::ops::RangeInclusive<u64>, visit: Visit<'_>) {
+fn live(seed: u64, transfers: u64, crash_points: core::ops::RangeInclusive<u64>, visit: Visit<'_>) {
     let disk = SimulatedDisk::new(seed);
-    disk.record_crash_points(cuts);
+    disk.record_crash_points(crash_points);
     let (env, chance) = (SimulatedEnv::new(seed), StdRng::seed_from_u64(seed));
     Life { disk, env, chance, observer: Observer::default(), visit }.run(transfers);
 }
@@ -206,7 +206,7 @@ fn live(seed: u64, transfers: u64, cuts: core::ops::RangeInclusive<u64>, visit: 
 fn enumerate(seed: u64, transfers: u64, every: u64, until: Option<Instant>) -> u64 {
     let guard = Guard::new();
     let mut points = 0;
-    live(seed, transfers, 1..=u64::MAX, &mut |operation, cut, observer| {
+    live(seed, transfers, 1..=u64::MAX, &mut |operation, crash_point, observer| {
         if operation % every != seed % every || until.is_some_and(|until| Instant::now() > until) {
             return;
         }
@@ -215,8 +215,8 @@ fn enumerate(seed: u64, transfers: u64, every: u64, until: Option<Instant>) -> u
         for (n, survive) in (0..).zip([Survive::Nothing, Survive::Everything, Survive::Random(luck)]) {
             let luck = mix(&[luck, n]);
             let again = luck.is_multiple_of(3).then(|| (1 + (luck >> 8) % 60, Survive::Random(luck >> 4)));
-            let case = Case { seed, transfers, cut: (operation, survive), again };
-            points += guard.run(&case.command(), || case.judge(cut, observer));
+            let case = Case { seed, transfers, crash_point: (operation, survive), again };
+            points += guard.run(&case.command(), || case.judge(crash_point, observer));
         }
     });
     points
@@ -235,19 +235,24 @@ fn books_agree_after_a_crash_at_every_operation() {
 fn one_case_again() {
     let case: Case = var(VARIABLE).expect("a case in WINDFALL_BANK").parse().unwrap();
     let mut came = false;
-    live(case.seed, case.transfers, case.cut.0..=case.cut.0, &mut |_, cut, observer| {
-        came = true;
-        Guard::new().run(&case.command(), || case.judge(cut, observer));
-    });
+    live(
+        case.seed,
+        case.transfers,
+        case.crash_point.0..=case.crash_point.0,
+        &mut |_, crash_point, observer| {
+            came = true;
+            Guard::new().run(&case.command(), || case.judge(crash_point, observer));
+        },
+    );
     assert!(came, "the life has fewer operations");
     println!("nothing is wrong with {case}");
 }
 
 #[test]
 fn a_case_is_read_as_it_is_written() {
-    let cut = (9, Survive::Everything);
+    let crash_point = (9, Survive::Everything);
     for again in [None, Some((3, Survive::Random(u64::MAX))), Some((1, Survive::Nothing))] {
-        let case = Case { seed: 7, transfers: 50, cut, again };
+        let case = Case { seed: 7, transfers: 50, crash_point, again };
         assert_eq!(read_back(&case.command()).parse(), Ok(case));
     }
     for wrong in ["", "1 2", "1 2 3", "1 2 3 x", "1 2 3 4 5", "x 2 3 nothing"] {

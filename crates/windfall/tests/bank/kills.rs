@@ -79,7 +79,7 @@ impl Judge for Listener {
     fn sum_up(&self, rounds: u64) {
         let (transfers, audits) = (self.observer.0.len() as u64, self.audits);
         println!(
-            "{rounds} kills, {transfers} transfers, {} of them under way, {audits} audits beside them",
+            "{rounds} kills, {transfers} transfers, {} of them in progress, {audits} concurrent audits",
             self.unfinished
         );
         // One or two processes may have been killed while they were starting.

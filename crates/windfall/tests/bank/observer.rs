@@ -28,7 +28,7 @@ impl Observer {
     /// transfers are in the ledger and nothing else is. Afterwards the outcome of each transfer is known.
     ///
     /// # Errors
-    /// Those of the database. A wrong state is a panic.
+    /// The errors of the database. A wrong state is a panic.
     pub(crate) fn resolve_outcomes(&mut self, db: &Database) -> Result<()> {
         let found: BTreeMap<u64, Vec<u8>> =
             db.prepared().into_iter().map(|one| (of_xid(&one.xid).0, one.xid)).collect();

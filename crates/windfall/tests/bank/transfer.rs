@@ -9,18 +9,18 @@ use windfall::{
 
 use crate::books::{ACCOUNTS, Books, Moves};
 
-/// How a transfer ends.
+/// The end of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Commit,
     Rollback,
-    /// Its handle is dropped without a commit.
+    /// The handle is dropped without a commit.
     Leave,
-    /// It is prepared, and ended through its handle.
+    /// The transaction is prepared, and ended through its handle.
     Prepare {
         commits: bool,
     },
-    /// It is prepared, its handle is dropped, and it is ended by its name.
+    /// The transaction is prepared, its handle is dropped, and it is ended by its name.
     PrepareAndLeave {
         commits: bool,
     },
@@ -93,12 +93,12 @@ pub(crate) fn end_by_name(db: &Database, xid: &[u8]) -> Result<()> {
 /// The state of a transfer, as far as its client has reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// It is working, or is being prepared if it will be.
+    /// The transaction is working, or is being prepared if it will be.
     Open {
         prepares: bool,
     },
     Prepared,
-    /// Its end is in progress.
+    /// The end of the transaction is in progress.
     Ends {
         was_prepared: bool,
         commits: bool,
@@ -151,7 +151,7 @@ pub(crate) struct Transfer {
 /// The next step of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It changes accounts and the ledger.
+    /// The transaction changes accounts and the ledger.
     Work,
     Prepare,
     End,
@@ -186,7 +186,7 @@ impl Transfer {
     /// Does the next step, and reports the state of the transfer before and after it.
     ///
     /// # Errors
-    /// Those of the database, except conflicts with other transactions.
+    /// The errors of the database, except conflicts with other transactions.
     pub(crate) fn step(&mut self, db: &Database, tell: Tell<'_>) -> Result<()> {
         let (phase, step) = (self.phase(), self.done);
         let (was_prepared, commits) = (self.order.end.prepares(), self.order.end.commits());

@@ -145,9 +145,9 @@ fn a_check_at_once_after_an_opening_finds_nothing() {
             let live = open(&crashed, seed).unwrap();
             unfinished += live.db.metrics().rollbacks_pending;
             let report = check(&live.db).unwrap();
-            assert_eq!(report.findings, Vec::<String>::new(), "cut at {end}");
+            assert_eq!(report.findings, Vec::<String>::new(), "crash at {end}");
             // The check has waited until the rows could be compared with the entries.
-            assert_eq!(report.uncompared, Vec::<String>::new(), "cut at {end}");
+            assert_eq!(report.uncompared, Vec::<String>::new(), "crash at {end}");
             let entries: Vec<u64> =
                 report.trees.iter().filter(|tree| tree.table == "t").map(|tree| tree.entries).collect();
             assert!(entries.len() == 5 && entries.iter().all(|n| *n == entries[0]), "{entries:?}");

@@ -113,7 +113,7 @@ impl History {
             let after = model.after(step);
             let done = open.apply(step);
             if let Some(after) = &after {
-                may.extend(model.amid(step).into_iter().chain([after.clone()]));
+                may.extend(model.in_progress(step).into_iter().chain([after.clone()]));
             }
             visit_all(&may);
             match (after, done) {
@@ -161,7 +161,7 @@ fn recover(disk: &SimulatedDisk, seed: u64) {
     }
 }
 
-/// Returns the disk that the crashes of a case leave. `cut` is the disk at its first crash.
+/// Returns the disk that the crashes of a case leave. `crash_point` is the disk at its first crash.
 pub(crate) fn left(crashed: &SimulatedDisk, case: &Case) -> SimulatedDisk {
     left_by(crashed, case).0
 }
@@ -216,7 +216,7 @@ impl Suite {
         Self { judge, guard: Guard::new(), until: None, operations: 0, of_recoveries: 0, groups: 0, cases: 0 }
     }
 
-    /// Judges a case with its first crash at `cut`. Returns how many of the later crashes were reached.
+    /// Judges a case with its first crash at `crash_point`. Returns how many of the later crashes were reached.
     fn judge(&mut self, crashed: &SimulatedDisk, may: &[Model], case: &Case) -> u64 {
         let came = self.guard.run(&case.command(), || {
             let (disk, came) = left_by(crashed, case);
@@ -304,7 +304,7 @@ impl Suite {
     /// Crashes a history after each group that was written together with the next one. If one thread logs several
     /// groups and writes them at once, another thread may have written the first of them alone.
     pub(crate) fn crash_between_groups(&mut self, history: History) {
-        // What is in the log before the first operation was durable long ago.
+        // The log before the first operation was durable long ago.
         let mut end = u64::MAX;
         self.visit(history, 1, |suite, operation, crashed, may| {
             let ends = files::group_ends(&crashed.survivor(Survive::Everything));

@@ -23,16 +23,16 @@ const LIMIT: Duration = Duration::from_mins(10);
 /// No thread holds a lock, a latch or a gate as long as this.
 const HELD_MOST: Duration = Duration::from_mins(10);
 /// The command that runs under a guard, and its start time.
-type UnderWay = Mutex<Option<(Instant, String)>>;
+type RunningCase = Mutex<Option<(Instant, String)>>;
 /// The entries of all guards: a lock that a thread holds may belong to any case in progress.
-static ALL: Mutex<Vec<Weak<UnderWay>>> = Mutex::new(Vec::new());
+static ALL: Mutex<Vec<Weak<RunningCase>>> = Mutex::new(Vec::new());
 /// The text before the command in the message of a failure.
 pub(crate) const AGAIN: &str = "\nagain: ";
 
 /// Reports a failed case so that it can be run again, and lets none hang.
 #[derive(Clone)]
 pub(crate) struct Guard {
-    watched: Arc<UnderWay>,
+    watched: Arc<RunningCase>,
     /// The watch ends when the last clone is dropped.
     _watch: mpsc::Sender<()>,
 }
@@ -55,15 +55,12 @@ impl Guard {
         thread::spawn(move || {
             let mut watchdog = Watchdog::default();
             while end.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let held = watchdog.look(HELD_MOST);
+                let held = watchdog.poll(HELD_MOST);
                 let Some((since, command)) = watching.lock().unwrap().clone() else { continue };
                 // The process ends, because a thread that never ends cannot be joined.
                 if !held.is_empty() {
                     let held = held.join("; ");
-                    end_process(&format!(
-                        "{held}, in one of the cases that are under way:{}",
-                        all_under_way()
-                    ));
+                    end_process(&format!("{held}, in one of the running cases:{}", all_under_way()));
                 }
                 if since.elapsed() > limit {
                     end_process(&format!("it does not end{AGAIN}{command}"));
@@ -98,7 +95,7 @@ fn end_process(why: &str) -> ! {
 
 /// Returns the commands of all cases in progress.
 fn all_under_way() -> String {
-    let guards: Vec<Arc<UnderWay>> = ALL.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
+    let guards: Vec<Arc<RunningCase>> = ALL.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
     let commands = guards.iter().filter_map(|case| Some(case.lock().unwrap().as_ref()?.1.clone()));
     commands.fold(String::new(), |all, command| all + AGAIN + &command)
 }

@@ -349,7 +349,7 @@ impl fmt::Debug for Model {
 impl Model {
     /// Returns the state between the calls of a step that has more than one.
     #[allow(dead_code, reason = "only some tests need it")]
-    pub(crate) fn amid(&self, step: &Step) -> Option<Self> {
+    pub(crate) fn in_progress(&self, step: &Step) -> Option<Self> {
         let Step::Nested(nested) = step else { return None };
         let (table, key, value) = nested.within.clone();
         self.after(&Step::Put(table, key, value))

@@ -185,26 +185,26 @@ fn cases() -> Vec<(&'static str, Wrong)> {
         // A later row excludes the first of two deletions, so the second was read, but not all of its transaction.
         (
             "T1 begin\n T1 put 1=4\n T1 commit\n T1 begin\n T1 remove 1=5\n T1 commit\n T1 begin\n T1 put 1=6\n T1 commit
-             T2 begin\n T2 remove 1=7\n T2 put 2=8\n T2 commit -> waits\n T3 begin\n T3 read 1..2 -> nothing\n T2 goes on
+             T2 begin\n T2 remove 1=7\n T2 put 2=8\n T2 commit -> waits\n T3 begin\n T3 read 1..2 -> nothing\n T2 continues
              T3 commit",
             [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
         ),
         // If either of two deletions may have been read, the read is no evidence.
         (
             "T1 begin\n T1 put 1=4\n T1 commit\n T1 begin\n T1 remove 1=5\n T1 commit\n T2 begin\n T2 put 1=6\n T2 commit -> waits
-             T3 begin\n T3 remove 1=7\n T3 put 2=8\n T3 commit -> waits\n T4 begin\n T4 read 1..2 -> nothing\n T2 goes on
-             T3 goes on\n T4 commit",
+             T3 begin\n T3 remove 1=7\n T3 put 2=8\n T3 commit -> waits\n T4 begin\n T4 read 1..2 -> nothing\n T2 continues
+             T3 continues\n T4 commit",
             [NO; 5],
         ),
         // A version is stale although the order of the two is unknown.
         (
-            "T1 begin\n T2 begin\n T1 put 1=5\n T1 commit -> waits\n T2 put 1=6\n T2 commit -> waits\n T1 goes on
-             T2 goes on\n T3 begin\n T3 put 1=7\n T3 commit\n T4 begin\n T4 read 1 -> 1=5\n T4 commit",
+            "T1 begin\n T2 begin\n T1 put 1=5\n T1 commit -> waits\n T2 put 1=6\n T2 commit -> waits\n T1 continues
+             T2 continues\n T3 begin\n T3 put 1=7\n T3 commit\n T4 begin\n T4 read 1 -> 1=5\n T4 commit",
             [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
         ),
         (
-            "T1 begin\n T2 begin\n T1 put 1=5\n T1 commit -> waits\n T2 put 1=6\n T2 commit -> waits\n T1 goes on
-             T2 goes on\n T3 begin\n T3 put 1=7\n T3 commit\n T4 begin\n T4 read 1 -> 1=6\n T4 commit",
+            "T1 begin\n T2 begin\n T1 put 1=5\n T1 commit -> waits\n T2 put 1=6\n T2 commit -> waits\n T1 continues
+             T2 continues\n T3 begin\n T3 put 1=7\n T3 commit\n T4 begin\n T4 read 1 -> 1=6\n T4 commit",
             [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
         ),
         // Each reads the other's write.
@@ -250,7 +250,7 @@ fn cases() -> Vec<(&'static str, Wrong)> {
             [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
         ),
         (
-            "T2 begin\n T1 begin\n T1 put 1=5\n T2 read 1 -> waits\n T1 commit\n T2 goes on -> 1=5\n T2 read 1 -> nothing
+            "T2 begin\n T1 begin\n T1 put 1=5\n T2 read 1 -> waits\n T1 commit\n T2 continues -> 1=5\n T2 read 1 -> nothing
              T2 commit",
             [
                 NO,
@@ -271,7 +271,7 @@ fn cases() -> Vec<(&'static str, Wrong)> {
         ),
         (
             "T0 begin\n T0 put 1=4\n T0 commit\n T1 begin\n T1 put 1=5\n T2 begin\n T2 read 1 -> waits\n T1 commit
-             T2 goes on -> 1=4\n T2 commit",
+             T2 continues -> 1=4\n T2 commit",
             [NO; 5],
         ),
         // At READ COMMITTED each read has a snapshot of its own time.
@@ -282,7 +282,7 @@ fn cases() -> Vec<(&'static str, Wrong)> {
         // Two readers each see one of two commits, and each misses the one that the other sees.
         (
             "T1 begin\n T2 begin\n T3 begin\n T4 begin\n T1 put 1=5\n T2 put 2=6\n T3 read 1..2 -> waits
-             T4 read 1..2 -> waits\n T1 commit\n T2 commit\n T3 goes on -> 1=5\n T4 goes on -> 2=6\n T3 commit
+             T4 read 1..2 -> waits\n T1 commit\n T2 commit\n T3 continues -> 1=5\n T4 continues -> 2=6\n T3 commit
              T4 commit",
             [NO, &[LongFork], &[LongFork], &[LongFork], &[LongFork]],
         ),
@@ -324,7 +324,7 @@ fn each_anomaly_is_found_at_the_levels_that_forbid_it() {
 #[test]
 fn a_cycle_is_reported_in_words() {
     let words = |script: &str, level: Level| check(&history_of(script, level)).to_string();
-    let script = "T1 begin\n T1 put 1=5\n T2 begin\n T2 read 1 -> waits\n T1 commit\n T2 goes on -> 1=5\n T2 read 1 -> nothing
+    let script = "T1 begin\n T1 put 1=5\n T2 begin\n T2 read 1 -> waits\n T1 commit\n T2 continues -> 1=5\n T2 read 1 -> nothing
                   T2 commit";
     let expected = "G-single, read skew: a cycle\n  \
         T0's commit was before T1's call 1: T0 wrote 5 to key 1, T1 read that (wr)\n  \

@@ -92,7 +92,7 @@ fn decode(bytes: &[u8]) -> Value {
     numbers(bytes).skip(HEAD / 8).take(count as usize).collect()
 }
 
-/// How a session finds its rows.
+/// The way in which a session finds its rows.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Key,
@@ -115,7 +115,7 @@ pub(crate) struct Session {
     table: Table,
     open: Option<Transaction>,
     level: Level,
-    /// How it finds its rows, in rotation.
+    /// The way in which the session finds its rows, in rotation.
     ways: &'static [By],
     reads: usize,
 }

@@ -32,14 +32,14 @@ const CASES: &[(&str, &str)] = &[
         T2 put 1=12 -> waits
         T1 put 2=21
         T1 commit
-        T2 goes on
+        T2 continues
         T3 begin
         RU: T3 read all -> 1=12 2=21
         RC RR SI: T3 read all -> 1=11 2=21
         SER: T3 read all -> waits
         T2 put 2=22
         T2 commit
-        SER: T3 goes on -> 1=12 2=22
+        SER: T3 continues -> 1=12 2=22
         T3 commit
         T3 begin
         T3 read all -> 1=12 2=22
@@ -56,7 +56,7 @@ const CASES: &[(&str, &str)] = &[
         RC RR SI: T2 read all -> 1=10 2=20
         SER: T2 read all -> waits
         T1 rollback
-        SER: T2 goes on -> 1=10 2=20
+        SER: T2 continues -> 1=10 2=20
         T2 read all -> 1=10 2=20
         T2 commit
         ",
@@ -72,7 +72,7 @@ const CASES: &[(&str, &str)] = &[
         SER: T2 read all -> waits
         T1 put 1=11
         T1 commit
-        SER: T2 goes on -> 1=11 2=20
+        SER: T2 continues -> 1=11 2=20
         RU RC SER: T2 read all -> 1=11 2=20
         RR SI: T2 read all -> 1=10 2=20
         T2 commit
@@ -91,7 +91,7 @@ const CASES: &[(&str, &str)] = &[
         RC RR SI: T2 read 1 -> 1=10
         SER: T1 read 2 -> waits
         SER: T2 read 1 -> deadlock
-        SER: T1 goes on -> 2=20
+        SER: T1 continues -> 2=20
         T1 commit
         RU RC RR SI: T2 commit
         ",
@@ -106,7 +106,7 @@ const CASES: &[(&str, &str)] = &[
         T1 put 2=19
         T2 put 1=12 -> waits
         T1 commit
-        T2 goes on
+        T2 continues
         RU: T3 read all -> 1=12 2=19
         RC RR SI: T3 read all -> 1=11 2=19
         SER: T3 read all -> waits
@@ -114,7 +114,7 @@ const CASES: &[(&str, &str)] = &[
         RU: T3 read all -> 1=12 2=18
         RC RR SI: T3 read all -> 1=11 2=19
         T2 commit
-        SER: T3 goes on -> 1=12 2=18
+        SER: T3 continues -> 1=12 2=18
         RU RC SER: T3 read all -> 1=12 2=18
         RR SI: T3 read all -> 1=11 2=19
         T3 commit
@@ -132,7 +132,7 @@ const CASES: &[(&str, &str)] = &[
         RU RC: T1 read %3 -> 3=30
         RR SI SER: T1 read %3 -> nothing
         T1 commit
-        SER: T2 goes on
+        SER: T2 continues
         SER: T2 commit
         ",
     ),
@@ -147,9 +147,9 @@ const CASES: &[(&str, &str)] = &[
         SER: T2 read =20 -> waits
         RU RC RR SI: T2 delete =20 -> waits
         T1 commit
-        SI: T2 goes on -> changed
-        RU RC RR: T2 goes on
-        SER: T2 goes on -> 1=20
+        SI: T2 continues -> changed
+        RU RC RR: T2 continues
+        SER: T2 continues -> 1=20
         SER: T2 delete =20
         RU RC SER: T2 read all -> 2=30
         RR: T2 read =20 -> 2=20
@@ -171,11 +171,11 @@ const CASES: &[(&str, &str)] = &[
         SER: T1 put 1=11 -> waits
         RU RC RR SI: T2 put 1=12 -> waits
         SER: T2 put 1=12 -> deadlock
-        SER: T1 goes on
+        SER: T1 continues
         T1 commit
-        RU RC RR: T2 goes on
+        RU RC RR: T2 continues
         RU RC RR: T2 commit
-        SI: T2 goes on -> changed
+        SI: T2 continues -> changed
         T3 begin
         RU RC RR: T3 read 1 -> 1=12
         SI SER: T3 read 1 -> 1=11
@@ -197,7 +197,7 @@ const CASES: &[(&str, &str)] = &[
         RU RC: T1 read 2 -> 2=18
         RR SI SER: T1 read 2 -> 2=20
         T1 commit
-        SER: T2 goes on
+        SER: T2 continues
         SER: T2 put 2=18
         SER: T2 commit
         ",
@@ -214,7 +214,7 @@ const CASES: &[(&str, &str)] = &[
         RU RC: T1 read %3 -> 1=12
         RR SI SER: T1 read %3 -> nothing
         T1 commit
-        SER: T2 goes on
+        SER: T2 continues
         SER: T2 commit
         ",
     ),
@@ -235,7 +235,7 @@ const CASES: &[(&str, &str)] = &[
         RU RC: T1 read 2 -> 2=18
         RR: T1 read 2 -> 2=20
         RU RC RR: T1 commit
-        SER: T2 goes on
+        SER: T2 continues
         SER: T2 put 2=18
         SER: T2 commit
         T3 begin
@@ -254,7 +254,7 @@ const CASES: &[(&str, &str)] = &[
         SER: T1 put 1=11 -> waits
         RU RC RR SI: T2 put 2=21
         SER: T2 put 2=21 -> deadlock
-        SER: T1 goes on
+        SER: T1 continues
         T1 commit
         RU RC RR SI: T2 commit
         T3 begin
@@ -274,7 +274,7 @@ const CASES: &[(&str, &str)] = &[
         SER: T1 put 3=30 -> waits
         RU RC RR SI: T2 put 4=42
         SER: T2 put 4=42 -> deadlock
-        SER: T1 goes on
+        SER: T1 continues
         T1 commit
         RU RC RR SI: T2 commit
         T3 begin
@@ -284,7 +284,7 @@ const CASES: &[(&str, &str)] = &[
         ",
     ),
     (
-        "G2: Fekete's, with two who miss and one who only reads",
+        "G2: Fekete's, with two that miss and one that only reads",
         "
         T1 begin
         T1 read all -> 1=10 2=20
@@ -298,10 +298,10 @@ const CASES: &[(&str, &str)] = &[
         RU RC RR SI: T3 commit
         RU RC RR SI: T1 put 1=9
         SER: T1 put 1=9 -> waits
-        SER: T2 goes on -> deadlock
-        SER: T3 goes on -> 1=10 2=20
+        SER: T2 continues -> deadlock
+        SER: T3 continues -> 1=10 2=20
         SER: T3 commit
-        SER: T1 goes on
+        SER: T1 continues
         T1 commit
         T3 begin
         RU RC RR SI: T3 read all -> 1=9 2=25
@@ -318,7 +318,7 @@ const CASES: &[(&str, &str)] = &[
         T2 lock 1 -> waits
         T1 put 1=11
         T1 commit
-        T2 goes on -> 1=11
+        T2 continues -> 1=11
         T2 put 1=12
         T2 commit
         ",
@@ -341,7 +341,7 @@ const CASES: &[(&str, &str)] = &[
         ",
     ),
     (
-        "no row comes where a locking read has found none",
+        "no row appears where a locking read has found none",
         "
         T1 begin
         T2 begin
@@ -352,12 +352,12 @@ const CASES: &[(&str, &str)] = &[
         RU RC: T1 lock 3..9 -> 5=50
         RR SI SER: T1 lock 3..9 -> nothing
         T1 commit
-        RR SI SER: T2 goes on
+        RR SI SER: T2 continues
         RR SI SER: T2 commit
         ",
     ),
     (
-        "gaps keep out only who inserts, so two who hold one keep out each other",
+        "gap locks block only inserts, so two holders of one block each other",
         "
         T1 begin
         T2 begin
@@ -366,16 +366,16 @@ const CASES: &[(&str, &str)] = &[
         RU RC: T1 put 5=50
         RU RC: T2 put 5=51 -> waits
         RU RC: T1 commit
-        RU RC: T2 goes on
+        RU RC: T2 continues
         RU RC: T2 commit
         RR SI SER: T1 put 5=50 -> waits
         RR SI SER: T2 put 5=51 -> deadlock
-        RR SI SER: T1 goes on
+        RR SI SER: T1 continues
         RR SI SER: T1 commit
         ",
     ),
     (
-        "who comes to a row that somebody waits for waits behind him",
+        "a request for a row with a waiter queues behind it",
         "
         T1 begin
         T2 begin
@@ -384,9 +384,9 @@ const CASES: &[(&str, &str)] = &[
         T2 put 1=11 -> waits
         T3 share 1 -> waits
         T1 commit
-        T2 goes on
+        T2 continues
         T2 commit
-        T3 goes on -> 1=11
+        T3 continues -> 1=11
         T3 commit
         ",
     ),

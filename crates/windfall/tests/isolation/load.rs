@@ -105,13 +105,13 @@ pub(crate) fn run<C: Client>(clients: Vec<C>, load: &Load, transactions: usize, 
         let (client, part) = &mut clients[n];
         if client.is_open() || begun < transactions {
             begun += usize::from(!client.is_open());
-            go_on(client, part);
+            continue_session(client, part);
         }
     }
     finish(clients)
 }
 
-/// The same, with each client on a thread of its own and with `transactions` per client.
+/// Runs the load with each client on a thread of its own and with `transactions` per client.
 pub(crate) fn run_on_threads<C: Client + Send>(
     clients: Vec<C>,
     load: &Load,
@@ -125,7 +125,7 @@ pub(crate) fn run_on_threads<C: Client + Send>(
                 let mut begun = 0;
                 while begun < transactions || client.is_open() {
                     begun += usize::from(!client.is_open());
-                    go_on(client, part);
+                    continue_session(client, part);
                     // The transaction that it waits for must make progress.
                     thread::yield_now();
                 }
@@ -141,7 +141,7 @@ fn parts<C: Client>(clients: Vec<C>, load: &Load, chance: &mut StdRng) -> Vec<(R
     (0..).zip(clients).map(part).collect()
 }
 
-fn go_on<C: Client>(client: &mut Recorder<C>, part: &mut Part) {
+fn continue_session<C: Client>(client: &mut Recorder<C>, part: &mut Part) {
     if client.is_waiting() {
         client.answer();
     } else {

@@ -7,7 +7,7 @@
 //! - `read ROWS`, `share ROWS` and `lock ROWS`: a plain read, and locking reads
 //! - `put KEY=VALUE`, `append KEY=VALUE`, `remove KEY=NUMBER`, `change ROWS VALUE`, `change ROWS +NUMBER`, `delete
 //!   ROWS`
-//! - `goes on`: the result of the waiting call. A waiting call must wait until this line.
+//! - `continues`: the result of the waiting call. A waiting call must wait until this line.
 //!
 //! ROWS are `all`, a key, `KEY..KEY` with both ends, all with a value (`=30`), or with a multiple (`%3`). An answer is
 //! `waits`, `deadlock`, `changed`, `unknown`, `nothing`, or rows, with the elements of a list: `1=10 2=20,21`. Without
@@ -53,7 +53,7 @@ fn parse_line(line: &str, level: Level) -> Option<Line> {
     let (session, call) = call.split_once(' ').unwrap_or_else(|| wrong());
     let session = session.strip_prefix('T').and_then(|n| n.parse().ok()).unwrap_or_else(|| wrong());
     let call = match call {
-        "goes on" => None,
+        "continues" => None,
         call => Some(call_of(call, level).unwrap_or_else(|| wrong())),
     };
     Some(Line { text: line.to_owned(), session, call, answer })

@@ -117,8 +117,8 @@ impl Kills {
         println!("if a round fails, the same again: {again}");
         let folder = tempfile::tempdir().expect("a folder");
         let (mut chance, mut judge) = (StdRng::seed_from_u64(seed), J::default());
-        // How often a process that only opens was killed, and how often before the database was open.
-        let (mut openings, mut amid) = (0, 0);
+        // The number of kills of processes that only open, and of those before the database was open.
+        let (mut openings, mut while_opening) = (0, 0);
         for round in (0..rounds).take_while(|_| until.is_none_or(|end| Instant::now() < end)) {
             let life = Duration::from_millis(chance.random_range(1..700));
             let again = format!("{again} # round {round}, killed after {life:?}");
@@ -135,7 +135,7 @@ impl Kills {
                     let life = Duration::from_micros(chance.random_range(0..most));
                     let said = run_and_kill(child, &variables, life);
                     openings += 1;
-                    amid += u64::from(!said.iter().any(|line| line == OPEN));
+                    while_opening += u64::from(!said.iter().any(|line| line == OPEN));
                 }
                 // The next process finds a closed database.
                 let db = open(folder.path(), round).unwrap();
@@ -144,8 +144,13 @@ impl Kills {
             });
             done += 1;
         }
-        println!("{openings} more were killed that only opened the database, {amid} of them amid that");
-        assert!(openings < 10 || amid * 10 >= openings, "hardly one was killed while it opened the database");
+        println!(
+            "{openings} more were killed that only opened the database, {while_opening} of them before it was open"
+        );
+        assert!(
+            openings < 10 || while_opening * 10 >= openings,
+            "hardly one was killed while it opened the database"
+        );
         judge.sum_up(done);
         done
     }

@@ -1,4 +1,4 @@
-//! Clocks that jump. The engine uses one clock, that of its environment, and no time of day. Whatever the clock shows,
+//! Clocks that jump. The engine uses one clock, that of its environment, and no time of day. For any time it shows,
 //! no thread waits forever, no worker spins, and nothing is lost.
 
 use std::{
@@ -32,12 +32,12 @@ pub(crate) const SIMULATED: &str = "clocks::histories_under_a_clock_that_jumps";
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// How the clock behaves.
+/// The behaviour of the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Jumps {
     Forwards,
     Backwards,
-    /// It stands still.
+    /// The clock stands still.
     Never,
     Anywhere,
 }

@@ -66,7 +66,7 @@ fn is_truncated(n: u32) -> bool {
     n % 5 == 2
 }
 
-/// Where a file system in memory may be mounted.
+/// The path at which a file system in memory may be mounted.
 const MEMORY: &str = "/dev/shm";
 
 /// Returns a file system in memory with space for many files, which are created and synced quickly there.
@@ -91,7 +91,7 @@ fn open_with_few_files(case: &Case) -> Database {
     Database::open(&case.folder, small().page_size(4096).log_size(32 << 20)).unwrap()
 }
 
-/// Checks that each table has its rows, that dropped tables are gone, and that truncated tables have only new rows.
+/// Checks that each table has its rows, that dropped tables are absent, and that truncated tables have only new rows.
 fn look(db: &Database, tables: u32, rows: u32) {
     for n in 0..tables {
         let Ok(table) = db.table(&name(n)) else {
@@ -133,7 +133,7 @@ fn few_open_files_are_enough_for_ten_thousand_tables() {
         assert!(data_files(case) > tables as usize, "nothing is left to be deleted");
         die();
     };
-    let go_on = |case: &Case| {
+    let reopened = |case: &Case| {
         let tables = tables(&case.folder);
         let db = case.part("opened after a kill", || open_with_few_files(case));
         case.part("looked at and changed", || {
@@ -164,7 +164,7 @@ fn few_open_files_are_enough_for_ten_thousand_tables() {
     if tables < MANY && !is_a_stage() {
         tell_less(&format!("{MEMORY} has less than a GiB to spare: {tables} tables in place of {MANY}"));
     }
-    in_processes_on(above, MANY_FILES, &[&fill, &go_on]);
+    in_processes_on(above, MANY_FILES, &[&fill, &reopened]);
 }
 
 /// The most memory for a table that is not in use, in bytes.

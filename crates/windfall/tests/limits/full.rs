@@ -103,7 +103,7 @@ fn put(table: &Table, rows: &mut Rows, next: &mut u64) -> Result<()> {
 const ACKNOWLEDGED: &str = "acknowledged";
 
 /// Asserts that the next process finds exactly the rows that were acknowledged in the previous one.
-fn go_on(case: &Case) {
+fn continue_working(case: &Case) {
     let db = Database::open(&case.folder, options()).unwrap();
     let acknowledged: usize = fs::read_to_string(case.folder.join(ACKNOWLEDGED)).unwrap().parse().unwrap();
     let rows: Vec<_> = db.table("t").unwrap().rows().unwrap().map(Result::unwrap).collect();
@@ -160,7 +160,7 @@ fn files_that_may_not_grow_and_then_may() {
                 die();
             }
             limit_files(None);
-            case.part("goes on", || {
+            case.part("continues", || {
                 at_last(&what, || put(&table, &mut rows, &mut next));
                 at_last(&what, || db.checkpoint());
             });
@@ -168,7 +168,7 @@ fn files_that_may_not_grow_and_then_may() {
             assert_same(&table, &rows, &what);
         }
     };
-    in_processes_of_its_own(FILE_SIZE, &[&fill, &go_on]);
+    in_processes_of_its_own(FILE_SIZE, &[&fill, &continue_working]);
 }
 
 /// Fills all free space.
@@ -364,6 +364,6 @@ fn a_file_system_that_is_full_during_any_call() {
         }
     };
     if in_a_file_system_of_its_own(FILE_SYSTEM) {
-        in_processes_of_its_own(FILE_SYSTEM, &[&fill, &go_on]);
+        in_processes_of_its_own(FILE_SYSTEM, &[&fill, &continue_working]);
     }
 }

@@ -109,7 +109,7 @@ fn threads_in_a_tree_of_several_maps() {
         let maps = length_of_file(case) / (SPAN * PAGE);
         assert!(maps >= sized(3, 5), "only {maps} maps are full");
     };
-    let go_on = |case: &Case| {
+    let reopened = |case: &Case| {
         let before = length_of_file(case);
         let db = open(case);
         let (table, stop) = (db.table("t").unwrap(), AtomicBool::new(false));
@@ -135,5 +135,5 @@ fn threads_in_a_tree_of_several_maps() {
         println!("    {} rows, a file of {} MiB, {} before", rows.len(), after >> 20, before >> 20);
         db.close().unwrap();
     };
-    in_processes_on(in_memory().unwrap_or(&std::env::temp_dir()), SEVERAL, &[&fill, &go_on]);
+    in_processes_on(in_memory().unwrap_or(&std::env::temp_dir()), SEVERAL, &[&fill, &reopened]);
 }

@@ -103,7 +103,7 @@ fn memory_outside_the_pool_does_not_grow_with_the_data() {
         assert_bounded("all of it");
         die();
     };
-    let go_on = |case: &Case| {
+    let reopened = |case: &Case| {
         let db = case.part("recovery", || open(case));
         assert_bounded("recovery");
         let table = db.table("t").unwrap();
@@ -118,7 +118,7 @@ fn memory_outside_the_pool_does_not_grow_with_the_data() {
         });
         assert_bounded("all of it");
     };
-    in_processes_of_its_own(BOUNDED, &[&work, &go_on]);
+    in_processes_of_its_own(BOUNDED, &[&work, &reopened]);
 }
 
 /// The memory that recovery may use besides the pool, for a log of many short transactions. About half of it is the
@@ -145,14 +145,14 @@ fn memory_of_recovery_does_not_grow_with_the_transactions_in_the_log() {
         table.put(b"last", b"").unwrap();
         die();
     };
-    let go_on = |case: &Case| {
+    let reopened = |case: &Case| {
         let db = case.part("recovery", || Database::open(&case.folder, options()).unwrap());
         let beside = memory("VmHWM").saturating_sub(POOL);
         println!("    recovery: at most {} MiB beside the pool", beside >> 20);
         assert!(beside <= RECOVERY, "{beside} bytes beside the pool");
         assert_eq!(db.table("t").unwrap().rows().unwrap().count(), 501);
     };
-    in_processes_of_its_own(MANY_CALLS, &[&work, &go_on]);
+    in_processes_of_its_own(MANY_CALLS, &[&work, &reopened]);
 }
 
 /// An option that requests more memory than available is reported by name, with the remedy, and creates nothing. With

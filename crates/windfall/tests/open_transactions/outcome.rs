@@ -29,7 +29,7 @@ pub(crate) enum Outcome {
 pub(crate) enum Refusal {
     /// Another transaction holds a lock.
     Busy,
-    /// The same, from within the source of a value.
+    /// Another transaction holds a lock, and the call was made within the source of a value.
     BusyWithin,
     /// Another call holds the latch of the row's key, or of a unique key ([`Refusal::Turn`] is a latch conflict).
     Turn,
@@ -49,7 +49,7 @@ pub(crate) enum Refusal {
     TableExists,
     NoIndex,
     IndexExists,
-    /// It was rolled back on purpose.
+    /// The call was rolled back on purpose.
     OnPurpose,
     /// None of these: always a failure.
     Other(String),

@@ -29,7 +29,7 @@ pub(crate) enum WriteMode {
     Delete,
 }
 
-/// What a locking read does at a locked row: it is refused, because calls do not wait here, or it skips the row.
+/// The action of a locking read at a locked row: it is refused, because calls do not wait here, or it skips the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Locking {
     pub exclusive: bool,
@@ -58,7 +58,7 @@ pub(crate) enum End {
     Drop,
 }
 
-/// What a cursor reads.
+/// The tree that a cursor reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Over {
     Rows,

@@ -1,4 +1,4 @@
-//! How long a test waits for an event: so long that only a hang lasts longer, even on a busy machine.
+//! The time limit of a test's waits for an event: so long that only a hang lasts longer, even on a busy machine.
 
 #![allow(dead_code, reason = "a file of tests needs a part of it")]
 

@@ -16,7 +16,7 @@ use super::{begin, options, simulated, table};
 const ROWS: u16 = 2_000;
 
 /// Creates two tables, and crashes in the middle of a transaction that has changed or deleted all rows of the first.
-fn cut_during_a_long_transaction() -> SimulatedDisk {
+fn crash_during_a_long_transaction() -> SimulatedDisk {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = simulated(&disk, &env);
     for name in ["t", "other"] {
@@ -100,7 +100,7 @@ fn a_list_shows_the_active_transactions_and_their_states() {
 
 #[test]
 fn the_database_is_open_while_unfinished_transactions_are_rolled_back() {
-    let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
+    let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(2));
     let db = simulated(&disk, &env);
     let (table, other) = (db.table("t").unwrap(), db.table("other").unwrap());
     assert_eq!(db.metrics().rollbacks_pending, 1, "opening has waited for it");
@@ -119,7 +119,7 @@ fn the_database_is_open_while_unfinished_transactions_are_rolled_back() {
 
 #[test]
 fn an_index_build_waits_only_for_unfinished_transactions_on_its_table() {
-    let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
+    let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(2));
     let db = simulated(&disk, &env);
     db.set_lock_wait_timeout(Duration::ZERO);
     let refused = db.create_index("t", "more", IndexOptions::on_value(1..2));
@@ -139,7 +139,7 @@ fn an_index_build_waits_only_for_unfinished_transactions_on_its_table() {
 #[test]
 fn a_drop_and_a_truncation_wait_for_nothing_that_was_unfinished() {
     for truncates in [false, true] {
-        let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
+        let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(2));
         let db = simulated(&disk, &env);
         if truncates {
             db.truncate_table("t").unwrap()
@@ -159,7 +159,7 @@ fn a_drop_and_a_truncation_wait_for_nothing_that_was_unfinished() {
 
 #[test]
 fn closing_leaves_the_rest_to_the_next_opening() {
-    let (mut disk, mut openings) = (cut_during_a_long_transaction(), 0);
+    let (mut disk, mut openings) = (crash_during_a_long_transaction(), 0);
     loop {
         let env = SimulatedEnv::new(openings);
         let db = simulated(&disk, &env);
@@ -190,7 +190,7 @@ fn closing_leaves_the_rest_to_the_next_opening() {
 #[test]
 fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nothing_else() {
     for drops in [false, true] {
-        let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
+        let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(2));
         let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
         let report = aside.check().unwrap();
         let file = FileName::Data(SpaceId(report.trees.iter().find(|tree| tree.table == "t").unwrap().space));
@@ -200,7 +200,7 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nothing_else() {
         disk.make_unreadable(file, bad);
         let db = simulated(&disk, &env);
         env.run_workers(2_000);
-        assert_eq!(db.metrics().rollbacks_pending, 1, "it went on without the page");
+        assert_eq!(db.metrics().rollbacks_pending, 1, "it continued without the page");
         let other = db.table("other").unwrap();
         let trx = begin(&db, Isolation::RepeatableRead);
         trx.table(&other).put(b"new", &[1; 100]).unwrap();
@@ -221,7 +221,7 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nothing_else() {
 /// An unreadable page of undo affects only the transactions that may have records in it.
 #[test]
 fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
-    let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
+    let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(2));
     let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
     let trees: Vec<u64> = aside.check().unwrap().trees.iter().map(|tree| tree.space).collect();
     drop(aside);
@@ -261,7 +261,7 @@ fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
 #[test]
 fn a_check_during_a_rollback_with_a_view_that_holds_up_purge_comes_to_an_end() {
     for seed in 0..20 {
-        let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(seed));
+        let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(seed));
         let db = simulated(&disk, &env);
         let (table, other) = (db.table("t").unwrap(), db.table("other").unwrap());
         let reader = begin(&db, Isolation::RepeatableRead);
@@ -287,7 +287,7 @@ fn a_check_during_a_rollback_with_a_view_that_holds_up_purge_comes_to_an_end() {
 /// that, and it is no finding.
 #[test]
 fn a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock() {
-    let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
+    let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(2));
     let db = simulated(&disk, &env);
     db.set_lock_wait_timeout(Duration::ZERO);
     let report = db.check_live().unwrap();
@@ -303,7 +303,7 @@ fn a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock() {
 
 #[test]
 fn a_check_does_not_wait_for_a_rollback_that_cannot_go_on() {
-    let (disk, env) = (cut_during_a_long_transaction(), SimulatedEnv::new(2));
+    let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(2));
     let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
     let report = aside.check().unwrap();
     let file = FileName::Data(SpaceId(report.trees.iter().find(|tree| tree.table == "t").unwrap().space));

@@ -144,7 +144,7 @@ fn the_end_of_a_transaction_waits_for_the_call_of_another_thread() {
     }
 }
 
-/// That call may be waiting for the call from within which the transaction is ended.
+/// The other call may be waiting for the call from within which the transaction is ended.
 #[test]
 fn an_end_from_within_a_call_waits_for_no_call_of_another_thread() {
     let db = database();

@@ -371,7 +371,7 @@ fn there_are_no_more_transactions_than_a_checkpoint_can_name() {
     assert!(refused.to_string().contains("log_buffer_size"), "{refused}");
     db.checkpoint().unwrap();
     open.pop().unwrap().commit().unwrap();
-    table.put(b"goes on", b"1").unwrap();
+    table.put(b"continues", b"1").unwrap();
     for trx in open {
         trx.rollback().unwrap();
     }

@@ -190,13 +190,13 @@ fn a_coordinator_syncs_once_for_many() {
     assert_eq!((left.prepared().len(), left.table("t").unwrap().rows().unwrap().count()), (0, 50));
 }
 
-/// What a coordinator has recorded about a transaction.
+/// The record that a coordinator has of a transaction.
 #[derive(Clone, Copy, Debug)]
 enum Known {
-    /// It was begun, and may be in the middle of its preparation.
+    /// The transaction was begun, and may be in the middle of its preparation.
     Begun,
     Prepared,
-    /// It was asked to commit (`true`) or to roll back.
+    /// The transaction was asked to commit (`true`) or to roll back.
     Ending(bool),
     Ended(bool),
 }
@@ -219,10 +219,11 @@ fn prepared_transactions_survive_every_crash_and_ended_ones_stay_ended() {
         drop(disk.take_crash_points());
         let mut known: BTreeMap<u8, Known> = BTreeMap::new();
         let mut visit = |known: &BTreeMap<u8, Known>| {
-            for (operation, cut) in disk.take_crash_points() {
+            for (operation, crash_point) in disk.take_crash_points() {
                 for survive in [Survive::Nothing, Survive::Everything, Survive::Random(operation)] {
                     let what = format!("seed {seed}, operation {operation}, {survive:?}");
-                    let (prepared, ended) = judge(cut.restart(survive), seed + operation, known, &what);
+                    let (prepared, ended) =
+                        judge(crash_point.restart(survive), seed + operation, known, &what);
                     found_prepared += prepared;
                     found_ended += ended;
                     points += 1;
@@ -390,7 +391,7 @@ fn a_full_disk_leaves_it_prepared_or_lets_it_go() {
 /// The number of rows that a transaction changes so that its rollback is longer than the log buffer.
 const ROWS: u16 = 2_000;
 
-/// Its rollback is longer than the log buffer: a part of it is durable when the rest is not.
+/// The rollback of the transaction is longer than the log buffer: a part of it is durable when the rest is not.
 #[test]
 fn a_partly_rolled_back_transaction_is_not_prepared_any_more() {
     let _again = whole("transactions", "prepared::a_partly_rolled_back_transaction_is_not_prepared_any_more");
@@ -406,11 +407,11 @@ fn a_partly_rolled_back_transaction_is_not_prepared_any_more() {
     disk.record_crash_points(1..=u64::MAX);
     db.rollback_prepared(b"long").unwrap();
     let (mut prepared, mut not) = (0, 0);
-    for (operation, cut) in disk.take_crash_points() {
+    for (operation, crash_point) in disk.take_crash_points() {
         for survive in [Survive::Nothing, Survive::Everything, Survive::Random(operation)] {
             let what = format!("operation {operation}, {survive:?}");
             let env = SimulatedEnv::new(operation);
-            let db = simulated(&cut.restart(survive), &env);
+            let db = simulated(&crash_point.restart(survive), &env);
             let is_prepared = !db.prepared().is_empty();
             if is_prepared {
                 db.commit_prepared(b"long").unwrap();

@@ -350,7 +350,7 @@ fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
-/// Its wait can be interrupted, and the interrupted build leaves nothing.
+/// The wait of an index build can be interrupted, and the interrupted build leaves nothing.
 #[test]
 fn an_index_that_waits_can_be_interrupted() {
     let db = database();

@@ -94,7 +94,7 @@ fn a_read_view_does_not_keep_old_versions_of_temporary_tables() {
     assert_eq!(idle.table(&table).get(b"a").unwrap(), Some(b"x1".to_vec()));
 }
 
-/// What the session itself still needs is kept: the undo for a rollback of its transaction, in part or as a whole.
+/// The undo that the session itself needs is kept: for a rollback of its transaction, in part or as a whole.
 #[test]
 fn a_transaction_rolls_back_its_changes_to_a_temporary_table() {
     fn read(table: &Table<impl Access>) -> Vec<Option<Vec<u8>>> {
@@ -110,7 +110,7 @@ fn a_transaction_rolls_back_its_changes_to_a_temporary_table() {
     let within = trx.table(&temporary);
     within.put(&[0], &long(10)).unwrap();
     assert!(within.delete(&[1]).unwrap());
-    let amid = read(&within);
+    let in_between = read(&within);
     trx.savepoint("here").unwrap();
     within.put(&[0], &long(20)).unwrap();
     within.put(&[1], &long(21)).unwrap();
@@ -124,7 +124,7 @@ fn a_transaction_rolls_back_its_changes_to_a_temporary_table() {
     assert_eq!(read(&within)[2..], before[2..]);
     trx.rollback_to("here").unwrap();
     temporary.put(b"other", &long(2)).unwrap();
-    assert_eq!(read(&within), amid);
+    assert_eq!(read(&within), in_between);
     trx.rollback().unwrap();
     assert_eq!(read(&temporary), before);
 }

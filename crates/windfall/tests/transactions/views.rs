@@ -1,4 +1,4 @@
-//! What a transaction sees of others.
+//! The changes of other transactions that a transaction sees.
 
 use windfall::{Error, Isolation, Seek, TableOptions, TransactionOptions, error::TransactionError};
 use windfall_sim::{SimulatedDisk, SimulatedEnv};

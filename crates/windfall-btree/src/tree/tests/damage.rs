@@ -292,7 +292,7 @@ fn the_root_takes_over_no_page_that_is_not_its_child() {
     // The root has one child left, which has a right neighbour according to its fences.
     tree.store().damage(id(PageNo::ROOT), |page| page.set_u16(28, 1));
     let error = tree.shrink_root().unwrap_err().to_string();
-    assert!(error.contains("its keys are not those that its parent expects"), "{error}");
+    assert!(error.contains("its fence keys do not match the separators in its parent"), "{error}");
     tree.store().damage(id(PageNo::ROOT), |page| assert!(Node::new(page).is_inner()));
 }
 

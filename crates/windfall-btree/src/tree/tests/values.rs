@@ -88,7 +88,7 @@ proptest! {
         remove(&tree, b"long");
         free(&tree, reference, at_once);
         prop_assert_eq!(confirm(&tree).pages, only_the_root());
-        prop_assert_eq!(read(&tree, reference).is_err(), len > 0, "the chain is gone");
+        prop_assert_eq!(read(&tree, reference).is_err(), len > 0, "the chain is freed");
     }
 }
 

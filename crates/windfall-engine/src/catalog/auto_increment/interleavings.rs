@@ -22,13 +22,13 @@ fn a_number_comes_once_and_below_the_ceiling() {
         let tree = Arc::new(Tree::new(base.pool.clone(), space, TreeHash::new(Arc::new(HashBudget::new(0)))));
         let numbers = Arc::new(AutoIncrement::default());
         // Creates the root, and a ceiling for the next numbers.
-        assert_eq!(numbers.take(&tree, 1).unwrap(), 1..2);
+        assert_eq!(numbers.allocate(&tree, 1).unwrap(), 1..2);
         let takers = [1, 3].map(|count| {
             let (numbers, tree) = (numbers.clone(), tree.clone());
             spawn(move || {
                 let mut taken = Vec::new();
                 for _ in 0..4 {
-                    match numbers.take(&tree, count) {
+                    match numbers.allocate(&tree, count) {
                         Ok(range) => {
                             let ceiling = tablespace::ceiling(tree.store(), tree.space()).unwrap();
                             assert!(range.end <= ceiling, "{range:?} is above the ceiling, {ceiling}");

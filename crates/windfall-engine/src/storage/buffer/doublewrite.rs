@@ -152,7 +152,7 @@ impl Doublewrite {
     }
 
     /// Sets the half that the next batch overwrites, and the number of the last batch.
-    pub(super) fn go_on(&mut self, half: u64, number: u32) {
+    pub(super) fn set_position(&mut self, half: u64, number: u32) {
         assert!(half < 2, "the doublewrite file has two halves, and no half {half}");
         (self.turn, self.number) = (half, number);
     }
@@ -213,7 +213,7 @@ impl Doublewrite {
             }
         }
         disk.sync(FileName::Doublewrite)?;
-        self.go_on(1 - self.turn, number);
+        self.set_position(1 - self.turn, number);
         Ok(())
     }
 

@@ -22,7 +22,7 @@
 //!   of its room is free after a failure.
 //! - While torn pages fill half of the room ([`TRIAL_WRITES_FROM`]), a trial write comes before the write of each new
 //!   page: the page's old bytes are read from the data file and written back. If the trial stops halfway, the page in
-//!   the file stays whole. Where the trial fails, the page stays dirty and takes no room.
+//!   the file stays whole. If the trial fails, the page stays dirty and takes no room.
 //!
 //! So the files that fail when a batch begins tear at most three quarters of a batch together. More pages are torn only
 //! if a write fails right after its trial succeeded, or if the page cannot be read any more after its trial failed.
@@ -66,7 +66,7 @@ const FRUITLESS_FAILURE: u64 = FRUITLESS_ROUNDS_MAX / 100;
 /// A batch that writes nothing counts as this number of failures, because the next one may come that much later. A
 /// batch that is written in part counts as one failure.
 const FAILURES_PER_BATCH: u64 = 50;
-/// This number of failures in a row, in two seconds or less, is not a temporary problem.
+/// The number of failures in a row, in two seconds or less, from which the problem is not a temporary one.
 const FAILURES_IN_A_ROW: u64 = 20 * FAILURES_PER_BATCH;
 /// After this number of rounds without a write, the rest is left to the next checkpoint.
 const IDLE_ROUNDS_MAX: u64 = 1000;
@@ -147,7 +147,10 @@ impl Flusher {
     /// Writes pages to their data files, and waits until that is done. The token of each is its index in the batch.
     /// Failed writes go to `failed` with their copies.
     fn write(&mut self, requests: Vec<Request>, failed: &mut BTreeMap<usize, (DiskError, IoBuffer)>) {
-        debug_assert!(self.queue.pending() == 0, "pages are written while others are still under way");
+        debug_assert!(
+            self.queue.pending() == 0,
+            "pages are written while other writes are still in progress"
+        );
         let mut left = requests.len();
         self.queue.submit(requests);
         while self.queue.pending() > 0 {
@@ -266,7 +269,7 @@ impl BufferPool {
             freed += match self.reclaim_some() {
                 0 => match self.clock(&mut reach, &mut note) {
                     Some(frame) => {
-                        self.give(frame);
+                        self.free_empty(frame);
                         1
                     }
                     None => break,
@@ -482,7 +485,7 @@ impl BufferPool {
         let mut flusher = self.flusher.lock();
         assert!(flusher.torn.is_empty() && flusher.failed.is_empty(), "a batch came before the first one");
         assert!(self.counters.writes.load(Relaxed) == 0, "a page was written before recovery chose the half");
-        flusher.doublewrite.go_on(1 - kept as u64, number);
+        flusher.doublewrite.set_position(1 - kept as u64, number);
         for (space, page, copy) in torn {
             let mut latched = self.latch_for_format(&space, page)?;
             let content = words(&copy.bytes()[..self.page_size]);

@@ -121,11 +121,11 @@ pub struct BufferPool {
 pub struct Counters {
     /// Pages read from disk.
     pub reads: AtomicU64,
-    /// Those of `reads` that were read ahead of their use.
+    /// The pages among `reads` that were read ahead of their use.
     pub reads_ahead: AtomicU64,
     /// Pages written to data files.
     pub writes: AtomicU64,
-    /// Those of `writes` that no background worker wrote.
+    /// The pages among `writes` that no background worker wrote.
     pub foreground_writes: AtomicU64,
     /// Live pages evicted.
     pub evictions: AtomicU64,
@@ -276,9 +276,9 @@ impl Drop for ExclusivePage<'_> {
 
 fn count_access(space: SpaceId, latch: bool) {
     let is_system = space == SpaceId::SYSTEM;
-    work::count(if is_system { Work::CatalogFrame } else { Work::Frame });
+    work::count(if is_system { Work::SystemTreeFrame } else { Work::Frame });
     if latch {
-        work::count(if is_system { Work::CatalogLatch } else { Work::Latch });
+        work::count(if is_system { Work::SystemTreeLatch } else { Work::Latch });
     }
 }
 
@@ -614,13 +614,13 @@ impl BufferPool {
             debug_assert!(counted > 0, "{frame:?} was dirty and was not counted");
         }
         descriptor.latch.release_changed();
-        self.give(frame);
+        self.free_empty(frame);
     }
 
-    /// Frees a frame that holds nothing.
-    fn give(&self, frame: FrameNo) {
+    /// Frees a frame that holds no page.
+    fn free_empty(&self, frame: FrameNo) {
         #[cfg(not(feature = "model"))]
-        debug_assert!(frame.0 < self.used.load(Acquire), "{frame:?} is given and was never taken");
+        debug_assert!(frame.0 < self.used.load(Acquire), "{frame:?} is freed and was never used");
         if frame.0 >= self.limit.load(Acquire) {
             self.retire(frame);
         } else {

@@ -10,7 +10,7 @@
 //!
 //! The thread that detects the end of the epoch, which may be any reader, moves up to 512 chunks to that queue and
 //! frees none. The background worker frees them, and an eviction frees two when more than 1024 are queued (2 MiB).
-//! Chunks that arrive when the pool is gone are freed with the last of them. A chunk increments its count of entries
+//! Chunks that arrive after the pool was dropped are freed with the last of them. A chunk increments its entry count
 //! *before* an entry is set and decrements it after the entry is cleared. The count of a chunk that was given up is
 //! `DEAD`, and no page is entered into it any more (checked by `buffer/page_table.rs::check_below`). This module is one
 //! of the few places with `unsafe`.
@@ -83,7 +83,7 @@ impl EmptyChunks {
         debug_assert!(!chunk.is_null(), "a chunk was unlinked by two threads");
         let chunks = self.clone();
         // SAFETY: the caller has unlinked the chunk from its only place by a swap, and no other thread does. A
-        // reader that has found it before holds a guard, and this runs when those guards are gone. The chunk and the
+        // reader that has found it before holds a guard, and this runs when those guards are dropped. The chunk and the
         // queue may be sent to the thread that runs it.
         unsafe { guard.defer_unchecked(move || chunks.0.push(chunk.into_owned().into_box())) };
         if self.0.len() > QUEUED_MAX {

@@ -64,7 +64,7 @@ pub(super) struct Reclaimer {
     dirty: AtomicUsize,
     /// Tablespaces with all frames freed.
     without_frames: SegQueue<Arc<Space>>,
-    /// Their memory that is still to be freed.
+    /// The memory of tablespaces without frames that is still to be freed.
     memory_to_free: Mutex<PendingFree>,
     /// Emptied chunks of page tables that are in use.
     pub empty_chunks: Arc<EmptyChunks>,
@@ -73,10 +73,10 @@ pub(super) struct Reclaimer {
 #[derive(Debug)]
 struct Dropped {
     space: Arc<Space>,
-    /// Where the drain continues; `None` at its end.
+    /// The page at which the drain continues; `None` at its end.
     at: Option<PageNo>,
     busy_frames: Vec<(PageNo, FrameNo)>,
-    /// Its part of [`Reclaimer::frames`] and [`Reclaimer::dirty`].
+    /// The tablespace's part of [`Reclaimer::frames`] and [`Reclaimer::dirty`].
     frames: usize,
     dirty: usize,
 }

@@ -108,7 +108,7 @@ impl BufferPool {
         }
     }
 
-    /// The same without a wait; `None` if no frame is available.
+    /// Allocates a frame without a wait; `None` if no frame is available.
     pub(super) fn allocate_at_once(&self) -> Option<FrameNo> {
         let frame = self.find_frame();
         if frame.is_some() && !MAY_USE_RESERVED.get() {

@@ -88,7 +88,7 @@ impl BufferPool {
         let before = self.arena.frame(frame).clear(RETIRED);
         if before & RETIRED != 0 {
             debug_assert!(before & (DIRTY | WRITING) == 0, "{frame:?} was retired with a page to be written");
-            self.give(frame);
+            self.free_empty(frame);
         }
     }
 
@@ -105,7 +105,7 @@ impl BufferPool {
             round = Round { limit, at: limit, left: false };
             // All of them at once: frames are pushed on top of the list, so those beyond the size would stay at its
             // bottom.
-            self.free.take_all(&self.arena, &mut |frame| self.give(frame));
+            self.free.take_all(&self.arena, &mut |frame| self.free_empty(frame));
         }
         debug_assert!(round.at >= limit, "frames within the size of the pool are given up");
         let end = used.min(round.at.saturating_add(FRAMES_PER_STEP));
@@ -118,7 +118,7 @@ impl BufferPool {
                 dirty(frame);
                 round.left = true;
             } else if self.evict(frame) {
-                self.give(frame);
+                self.free_empty(frame);
             } else {
                 round.left = true;
             }

@@ -37,9 +37,9 @@ pub enum Durability {
 pub enum FileState {
     /// There is no file: no page was ever flushed.
     None,
-    /// It was created; name and content may not be durable yet.
+    /// The file was created; name and content may not be durable yet.
     Created,
-    /// It is durable, and the log has a record of that.
+    /// The file is durable, and the log has a record of that.
     Durable,
 }
 
@@ -58,7 +58,7 @@ const UNLOGGED: u64 = 0;
 pub struct Space {
     id: SpaceId,
     durability: Durability,
-    /// Its slot in the pool's directory, [`UNKNOWN`] or [`NEVER_ENTERED`].
+    /// The slot of the tablespace in the pool's directory, [`UNKNOWN`] or [`NEVER_ENTERED`].
     slot: AtomicU32,
     /// The end of the group that dropped it, [`UNLOGGED`] if the drop was not logged, or [`LIVE`]. Until that is
     /// durable, the file and the log that the tablespace needs are kept.

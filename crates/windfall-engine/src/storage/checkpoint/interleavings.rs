@@ -20,7 +20,7 @@ use crate::{
     system::SystemTree,
     tree::hash::HashBudget,
     txn::{
-        Ids, Trx,
+        Ids, Transactions, Trx,
         undo::record::{Body, UndoRecord},
     },
 };
@@ -55,7 +55,7 @@ fn lsn_on(disk: &dyn Disk, space: usize, page: PageNo) -> Lsn {
 /// written, and checkpoints are made. At every crash point, each change below the low-water mark in the control file is
 /// in the data files, or the drop of its tablespace is in the log.
 ///
-/// Catches: a control file that is ahead of the log (the dirty set of the dropped tablespace is gone, and a crash
+/// Catches: a control file that is ahead of the log (the dirty set of the dropped tablespace is freed, and a crash
 /// undoes the drop); a page that leaves the dirty set when it is copied.
 #[test]
 fn a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss() {
@@ -190,7 +190,7 @@ fn no_segment_is_used_again_that_the_control_file_still_needs() {
             let mut reader =
                 LogReader::new(disk, control.control(), control.control().low_water_mark).unwrap();
             while reader.next_group().unwrap().is_some() {}
-            assert!(reader.end() >= durable, "the log above the low-water mark is gone");
+            assert!(reader.end() >= durable, "the log above the low-water mark is lost");
         };
         let worker = spawn(move || {
             for _ in 0..2 {

@@ -147,7 +147,7 @@ impl AppendSlot<'_> {
         );
         let needed = Lsn(end.0.saturating_sub(log.ring.capacity()));
         if log.written.load(SeqCst) < needed.0 {
-            log.counts.full.fetch_add(1, Relaxed);
+            log.counters.full.fetch_add(1, Relaxed);
             log.write_to(needed)?;
             #[cfg(not(feature = "model"))]
             debug_assert!(log.written.load(SeqCst) >= needed.0, "the ring has no room after the write");

@@ -102,7 +102,7 @@ fn a_failing_sync_is_reported_to_every_commit_and_acknowledges_none() {
                     let done = appended.and_then(|(_, end)| log.await_flush(end, FlushLog::Sync));
                     if done.is_err() {
                         refused.store(true, SeqCst);
-                        assert!(log.health.is_poisoned(), "a commit was refused, and the database goes on");
+                        assert!(log.health.is_poisoned(), "a commit was refused, and the database continues");
                         continue;
                     }
                     assert!(!before, "a commit was refused, and the next one succeeds");

@@ -165,7 +165,7 @@ pub struct LogMetrics {
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct LogCounters {
     fsyncs: AtomicU64,
     writes: AtomicU64,
     bytes: AtomicU64,
@@ -207,14 +207,14 @@ pub struct Log {
     arrived: AtomicU64,
     served: AtomicU64,
     recent_committers: AtomicU64,
-    /// The value of `arrived` at which a gathering leader stops waiting; the maximum while no leader gathers.
+    /// The value of `arrived` at which the group-commit delay ends; the maximum while no leader is delayed.
     expected: AtomicU64,
     /// Notified when `arrived` reaches `expected`.
     arrival: Event,
-    /// How many times in a row a leader waited for other committers without result, and how often one could have
-    /// waited.
-    useless_waits: AtomicU64,
-    turns: AtomicU64,
+    /// The number of group-commit delays in a row during which no other committer arrived.
+    fruitless_delays: AtomicU64,
+    /// The number of group commits.
+    group_commits: AtomicU64,
     /// Notified when `written` moves or a writer steps down.
     progress: Event,
     /// Notified when `durable` moves or a leader of syncs steps down. Separate, so that waiters for a sync are not
@@ -239,7 +239,7 @@ pub struct Log {
     longest_sync: AtomicU64,
     /// When the current sync began; zero when none is running.
     syncing_since: AtomicU64,
-    counts: Counts,
+    counters: LogCounters,
 }
 
 /// Returns the geometry of a database's log, after checking the control file for contradictions.
@@ -339,8 +339,8 @@ impl Log {
             served: AtomicU64::new(0),
             recent_committers: AtomicU64::new(0),
             arrival: Event::new(),
-            useless_waits: AtomicU64::new(0),
-            turns: AtomicU64::new(0),
+            fruitless_delays: AtomicU64::new(0),
+            group_commits: AtomicU64::new(0),
             progress: Event::new(),
             synced: Event::new(),
             published: Event::new(),
@@ -355,7 +355,7 @@ impl Log {
             last_sync_took: AtomicU64::new(0),
             longest_sync: AtomicU64::new(0),
             syncing_since: AtomicU64::new(0),
-            counts: Counts::default(),
+            counters: LogCounters::default(),
             disk,
             env,
             health,

@@ -37,14 +37,14 @@ pub struct LogReader {
     known: Lsn,
     /// The end of a log that was shut down cleanly: nothing above it needs to be examined.
     clean_end: Option<Lsn>,
-    /// Where the log is known to end.
+    /// The known end of the log.
     stop: Option<Lsn>,
     /// Whether the control file has lost one of its records.
     alone: bool,
     /// The stream from `base` on.
     buffer: Vec<u8>,
     base: Lsn,
-    /// Where the next frame begins.
+    /// The start of the next frame.
     at: Lsn,
     /// The incarnation of the previous frame.
     newest: u32,
@@ -55,7 +55,7 @@ pub struct LogReader {
     ended: bool,
 }
 
-/// What the log has at a position.
+/// The content of the log at a position.
 enum NextFrame {
     /// A frame with a right checksum.
     Whole(Header),
@@ -233,8 +233,8 @@ impl LogReader {
     /// Returns the error for a frame that was written after the control file's newest record was lost.
     fn outdated(&self, lsn: Lsn) -> CorruptError {
         let what = format!(
-            "its newest record is damaged or lost: the log goes on at LSN {lsn} beyond what the older one records, and \
-             what was committed there would be lost: restore the database from a backup"
+            "its newest record is damaged or lost: the log continues at LSN {lsn} beyond what the older one records, \
+             and commits there would be lost: restore the database from a backup"
         );
         CorruptError::File { file: self.disk.path(FileName::Control), what: what.into() }
     }
@@ -313,7 +313,7 @@ impl LogReader {
     }
 }
 
-/// What a block that was never written contains.
+/// The content of a block that was never written.
 static ZEROS: [u8; BLOCK + HEADER] = [0; BLOCK + HEADER];
 
 /// Returns where in these bytes, which begin at `at`, a frame may begin: its LSN is in its header. Most of what lies

@@ -29,7 +29,7 @@ pub enum Record<'a> {
     },
     /// Tablespaces were dropped.
     Drop {
-        /// Their ids.
+        /// The ids of the tablespaces.
         spaces: Cow<'a, [SpaceId]>,
     },
     /// A tablespace's file exists durably.
@@ -48,7 +48,7 @@ pub enum Record<'a> {
     TrxBegin {
         /// The transaction.
         trx: TrxId,
-        /// Its first undo record.
+        /// The first undo record of the transaction.
         first: UndoPos,
     },
     /// The transactions that were active at a checkpoint, each with its first undo record. Recovery uses only the one
@@ -62,7 +62,7 @@ pub enum Record<'a> {
     TrxPrepare {
         /// The transaction.
         trx: TrxId,
-        /// Its XID, at most 255 bytes; empty when the transaction is rolling back after all.
+        /// The XID of the transaction, at most 255 bytes; empty when it is rolling back after all.
         xid: Cow<'a, [u8]>,
     },
     /// A transaction committed, or its rollback is complete.

@@ -288,7 +288,7 @@ impl Segments {
         self.disk.sync(name)
     }
 
-    /// Removes a file that could not be made a segment. Returns whether it is gone; it must be if its sync has failed.
+    /// Removes a file that could not be made a segment. Returns whether it is removed; it must be if its sync failed.
     fn remove_unusable(&self, number: u64, error: &DiskError) -> Result<bool> {
         match self.disk.remove(FileName::Log(number)) {
             Ok(()) | Err(DiskError::Missing { .. }) => Ok(true),

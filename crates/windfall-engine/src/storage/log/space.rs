@@ -115,7 +115,7 @@ impl LogReservation<'_> {
 
     /// Leaves at most this much of it in force, for [`Log::attach_bytes`], and releases the rest. Returns how much it
     /// left.
-    pub fn leave(mut self, at_most: u64) -> u64 {
+    pub fn detach_bytes(mut self, at_most: u64) -> u64 {
         let left = self.bytes.min(at_most);
         self.bytes -= left;
         left
@@ -170,7 +170,7 @@ impl Log {
         }
     }
 
-    /// Takes over a reservation that [`LogReservation::leave`] left in force.
+    /// Takes over a reservation that [`LogReservation::detach_bytes`] left in force.
     pub fn attach_bytes(&self, bytes: u64) -> LogReservation<'_> {
         debug_assert!(bytes <= self.reserved_bytes(), "a reservation is taken up that was not left in force");
         LogReservation { log: self, bytes }
@@ -199,7 +199,7 @@ impl Log {
         if room() {
             self.throttle();
         } else {
-            self.counts.waits.fetch_add(1, Relaxed);
+            self.counters.waits.fetch_add(1, Relaxed);
             let before = self.env.now();
             if let Some(wake) = self.checkpointer.get() {
                 wake.notify();
@@ -212,7 +212,7 @@ impl Log {
             };
             self.env.wait_unlatched(&self.room, &mut || room() || hopeless());
             let took = self.env.now().saturating_sub(before).as_nanos() as u64;
-            self.counts.longest_wait.fetch_max(took, Relaxed);
+            self.counters.longest_wait.fetch_max(took, Relaxed);
             if !room() {
                 self.unflushed.check()?;
                 self.unrecorded.check()?;
@@ -268,7 +268,7 @@ impl Log {
         self.reserve_before(bytes, EMERGENCY_RESERVE_BYTES)
     }
 
-    /// Reserves bytes and makes sure that the segments for them exist. The worker prepares segments ahead. Where it is
+    /// Reserves bytes and makes sure that the segments for them exist. The worker prepares segments ahead. If it is
     /// late, a full disk is found here, before anything is changed; the leader of group commit would find it too late.
     fn reserve_before(&self, bytes: u64, kept: u64) -> Result<LogReservation<'_>> {
         self.health.check()?;
@@ -404,8 +404,8 @@ impl Log {
         self.write_to(end)
     }
 
-    /// Makes everything durable, and appends a marker that proves it. What is appended while this runs may be left
-    /// out.
+    /// Makes everything durable, and appends a marker that proves it. Groups that are appended while this runs may be
+    /// left out.
     ///
     /// # Errors
     /// A failure poisons the database.
@@ -421,7 +421,7 @@ impl Log {
 
     /// Returns the counters of the log so far.
     pub fn metrics(&self) -> LogMetrics {
-        let counts = &self.counts;
+        let counts = &self.counters;
         LogMetrics {
             fsyncs: counts.fsyncs.load(Relaxed),
             writes: counts.writes.load(Relaxed),

@@ -4,7 +4,7 @@
 //! written is read back, but a later crash of the machine may still lose what was never synced. A crash leaves the disk
 //! usable.
 //!
-//! **Invariants.** What was synced survives. Of the rest each 512-byte sector of each write and each change of a
+//! **Invariants.** Synced content survives. Of the rest each 512-byte sector of each write and each change of a
 //! folder survives or not.
 
 use std::{collections::BTreeMap, path::PathBuf};

@@ -90,24 +90,24 @@ impl OpenLog {
     }
 
     /// Runs a call that waits, and concurrently a worker that does `work`.
-    fn beside<T>(&self, env: &SimulatedEnv, work: impl Fn() + Send + 'static, run: impl Fn(&Log) -> T) -> T {
+    fn during<T>(&self, env: &SimulatedEnv, work: impl Fn() + Send + 'static, run: impl Fn(&Log) -> T) -> T {
         let wake = Arc::new(Event::new());
         self.log.set_checkpointer(wake.clone());
         let step = move || {
             work();
             Next::Idle(Duration::from_secs(1))
         };
-        let _worker = env.spawn("beside", WorkerClass::Service, wake, Box::new(step)).unwrap();
+        let _worker = env.spawn("concurrent", WorkerClass::Service, wake, Box::new(step)).unwrap();
         run(&self.log)
     }
 
-    /// The same with a checkpoint as the work: the low-water mark rises to the end.
+    /// Calls `run` while a worker makes a checkpoint: the low-water mark rises to the end.
     fn during_a_checkpoint(&mut self, env: &SimulatedEnv, run: impl Fn(&Log)) {
         self.log.sync_to(Lsn::MAX).unwrap();
         let (log, low_water_mark) = (self.log.clone(), self.log.durable());
         self.control.update(|control| control.durable = low_water_mark).unwrap();
         self.control.update(|control| control.low_water_mark = low_water_mark).unwrap();
-        self.beside(env, move || log.raise_low_water_mark(low_water_mark), run);
+        self.during(env, move || log.raise_low_water_mark(low_water_mark), run);
     }
 }
 
@@ -226,7 +226,7 @@ fn a_remnant_that_fits_exactly_is_not_taken_for_new() {
 
     // The new frame ends exactly where the remnant begins. Three continuations follow.
     let life = open(disk);
-    let new = life.append(b"anew");
+    let new = life.append(b"new");
     assert_eq!(new.1, remnant.0);
     life.log.sync_to(Lsn::MAX).unwrap();
     let (_, groups, end) = read(&life.disk.crash(0), None).unwrap();
@@ -450,7 +450,7 @@ fn a_commit_that_only_writes_does_not_wait_for_a_sync() {
         assert!(committed && !synced && durable < first, "{committed}, {synced}, {durable:?}");
         commits.join().unwrap().unwrap();
         sync.join().unwrap().unwrap();
-        // What was written meanwhile is left to the next sync, not counted as covered by the first.
+        // Bytes written meanwhile are left to the next sync, not counted as covered by the first.
         let (end, before) = (groups[19].1, disk.syncs());
         assert!(life.log.durable() < end);
         life.log.sync_to(end).unwrap();
@@ -647,7 +647,7 @@ fn a_wait_for_the_low_water_mark_gets_the_reason_for_it() {
         let life = Arc::new(open_in(new_database(), Arc::new(env.clone())));
         life.fill(120);
         let theirs = life.clone();
-        let result = life.beside(&env, move || obstacle(&theirs), |log| log.wait_for_room(1000));
+        let result = life.during(&env, move || obstacle(&theirs), |log| log.wait_for_room(1000));
         let result = result.unwrap_err().to_string();
         assert!(result.contains(what), "{what}: {result}");
     }

@@ -32,10 +32,10 @@ use crate::{
 
 /// The maximum length of one write, in bytes.
 const WRITE_BYTES: u64 = 1 << 20;
-/// The longest that a leader waits for other committers.
-const GATHER_MAX: Duration = Duration::from_millis(1);
-/// When waiting for other committers was useless again and again, one sync in 64 still tries.
-const GATHER_BACKOFF_MAX: u64 = 6;
+/// The maximum group-commit delay: the time for which a leader waits for other committers before it syncs.
+const GROUP_COMMIT_DELAY_MAX: Duration = Duration::from_millis(1);
+/// The maximum number of fruitless delays that count: after this many in a row, one sync in 2^6 = 64 is still delayed.
+const FRUITLESS_DELAYS_MAX: u64 = 6;
 
 /// The state of the writer.
 #[derive(Debug, Default)]
@@ -47,13 +47,13 @@ pub(super) struct Writer {
 
 /// Leadership. It ends with the value, and then the waiters are woken: the fields are dropped in this order.
 struct Lead<'a, T> {
-    turn: MutexGuard<'a, T>,
+    guard: MutexGuard<'a, T>,
     _end: NotifyOnDrop<'a>,
 }
 
 impl<'a, T> Lead<'a, T> {
-    fn new(turn: MutexGuard<'a, T>, followers: &'a Event) -> Self {
-        Self { turn, _end: NotifyOnDrop(followers) }
+    fn new(guard: MutexGuard<'a, T>, followers: &'a Event) -> Self {
+        Self { guard, _end: NotifyOnDrop(followers) }
     }
 }
 
@@ -74,7 +74,8 @@ struct Unsynced {
     segments: Segments,
     /// The position up to which they are written.
     written: u64,
-    /// The number of requests for a sync so far: approximately those that this sync serves. Only `gather` uses it.
+    /// The number of requests for a sync so far: approximately those that this sync serves. Only the group-commit delay
+    /// uses it.
     arrived: u64,
 }
 
@@ -133,7 +134,7 @@ impl Log {
             self.health.check()?;
             let has_led = if sync { self.lead_sync(goal)? } else { self.lead_write(goal)? };
             if !has_led {
-                self.counts.follows.fetch_add(1, Relaxed);
+                self.counters.follows.fetch_add(1, Relaxed);
                 self.env.wait(followers, &mut || reached() || !is_led() || self.health.is_poisoned());
             }
         }
@@ -145,7 +146,7 @@ impl Log {
         let Some(writer) = self.writer.try_lock() else { return Ok(false) };
         let mut lead = Lead::new(writer, &self.progress);
         if self.written.load(SeqCst) < goal {
-            self.write_up_to(&mut lead.turn, goal)?;
+            self.write_up_to(&mut lead.guard, goal)?;
         }
         Ok(true)
     }
@@ -170,11 +171,11 @@ impl Log {
         }
         // The database may have been closed since the last check.
         self.health.check()?;
-        self.gather();
+        self.delay_for_group_commit();
         let unsynced = {
             let mut lead = self.become_writer()?;
-            self.write_up_to(&mut lead.turn, goal)?;
-            let segments = core::mem::take(&mut lead.turn.unsynced);
+            self.write_up_to(&mut lead.guard, goal)?;
+            let segments = core::mem::take(&mut lead.guard.unsynced);
             Unsynced { segments, written: self.written.load(SeqCst), arrived: self.arrived.load(SeqCst) }
         };
         debug_assert!(unsynced.written >= goal, "the log is synced before it is written");
@@ -208,24 +209,25 @@ impl Log {
         }
     }
 
-    /// Gives threads that are about to commit a moment to join. Without it two halves of the committers alternate,
-    /// each syncing while the other one appends: twice the syncs, and half the commits. The threads present when the
-    /// last sync ended are expected to return; a useless wait makes the next ones rarer. One thread alone never waits
-    /// here, so a simulation does not either.
-    fn gather(&self) {
+    /// The group-commit delay: gives threads that are about to commit a moment to join. Without it two halves of the
+    /// committers alternate, each syncing while the other one appends: twice the syncs, and half the commits. The
+    /// threads present when the last sync ended are expected to return; a fruitless delay makes the next ones rarer.
+    /// One thread alone is never delayed here, so a simulation is not either.
+    fn delay_for_group_commit(&self) {
         let expected = self.served.load(Relaxed) + self.recent_committers.load(Relaxed);
-        let useless_waits = self.useless_waits.load(Relaxed);
-        let turn = self.turns.fetch_add(1, Relaxed);
+        let fruitless_delays = self.fruitless_delays.load(Relaxed);
+        let group_commit = self.group_commits.fetch_add(1, Relaxed);
         let before = self.arrived.load(SeqCst);
-        if before < expected && turn.is_multiple_of(1 << useless_waits.min(GATHER_BACKOFF_MAX)) {
-            let moment = self.last_sync().min(GATHER_MAX);
+        if before < expected && group_commit.is_multiple_of(1 << fruitless_delays.min(FRUITLESS_DELAYS_MAX)) {
+            let delay = self.last_sync().min(GROUP_COMMIT_DELAY_MAX);
             #[cfg(not(feature = "model"))]
             debug_assert!(self.expected.load(SeqCst) == u64::MAX, "two leaders wait for committers");
             self.expected.store(expected, SeqCst);
-            self.arrival.wait_for(moment, || self.arrived.load(SeqCst) >= expected);
+            self.arrival.wait_for(delay, || self.arrived.load(SeqCst) >= expected);
             self.expected.store(u64::MAX, SeqCst);
-            let was_useless = self.arrived.load(SeqCst) == before;
-            self.useless_waits.store(if was_useless { useless_waits.saturating_add(1) } else { 0 }, Relaxed);
+            let was_fruitless = self.arrived.load(SeqCst) == before;
+            self.fruitless_delays
+                .store(if was_fruitless { fruitless_delays.saturating_add(1) } else { 0 }, Relaxed);
         }
     }
 
@@ -275,8 +277,8 @@ impl Log {
             self.progress.notify_ordered();
             // Only the writer updates these counters.
             let more = |count: &AtomicU64, n| count.store(count.load(Relaxed) + n, Relaxed);
-            more(&self.counts.writes, 1);
-            more(&self.counts.bytes, bytes as u64);
+            more(&self.counters.writes, 1);
+            more(&self.counters.bytes, bytes as u64);
         }
         debug_assert!(at == upto, "another part of the log was written");
         if geometry.number(upto) != geometry.number(from) {
@@ -298,7 +300,7 @@ impl Log {
             "the log is synced up to {written}, and not the segment of its last byte"
         );
         debug_assert!(*arrived >= served, "fewer requests have arrived than were served");
-        // What is written from here on is for the next sync, however long this one takes.
+        // Bytes written from here on are for the next sync, however long this one takes.
         self.last_sync_at.store(self.env.now().as_nanos() as u64, Relaxed);
         for number in segments {
             let before = self.env.now();
@@ -307,7 +309,7 @@ impl Log {
             self.syncing_since.store(0, Relaxed);
             done?;
             let now = self.env.now();
-            self.counts.fsyncs.fetch_add(1, Relaxed);
+            self.counters.fsyncs.fetch_add(1, Relaxed);
             let took = now.saturating_sub(before).as_nanos() as u64;
             self.last_sync_took.store(took, Relaxed);
             self.longest_sync.fetch_max(took, Relaxed);

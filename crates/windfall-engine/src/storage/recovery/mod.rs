@@ -7,9 +7,9 @@
 //! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page of a dropped
 //! tablespace, and a file that a drop has deleted is not reported missing. A change is replayed if the page's LSN is
 //! below the end of its group. A page that was never written must begin with a change that initialises it; otherwise a
-//! file or a page is lost, which is damage if a record names the tablespace. What is found in a file is made durable
-//! before anything else is written. If a page is to be rewritten, what is found in the doublewrite file is made durable
-//! before that, and before a batch overwrites another one. A sync does not prove that the copies are durable, so they
+//! file or a page is lost, which is damage if a record names the tablespace. The content found in a file is made
+//! durable before anything else is written. Before a page is rewritten, and before a batch overwrites another one, the
+//! content found in the doublewrite file is made durable. A sync does not prove that the copies are durable, so they
 //! go to a new file, except in two cases in which no new file is possible. Recovery may be interrupted at any point and
 //! started again: the running engine would write everything else that recovery writes, too.
 //!
@@ -338,7 +338,7 @@ pub fn recover(
     Ok(Recovered { files, lost })
 }
 
-/// Makes durable what a killed process has written and not synced: the page cache shows it, so replay finds it done,
+/// Makes unsynced writes of a killed process durable: the page cache shows them, so replay finds them done,
 /// and nothing else would sync it before the low-water mark of the log passes. Pages that were not durable have a
 /// change above the low-water mark, so the log names all these files. Must be called before anything is written: the
 /// doublewrite file may have the only whole copies of such pages.
@@ -653,7 +653,7 @@ impl Replay<'_> {
     }
 }
 
-/// Where it is recorded that a tablespace's file was created durably.
+/// The place of the record that a tablespace's file was created durably.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRecord {
     /// In the log, at this LSN.

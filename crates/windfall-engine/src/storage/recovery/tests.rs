@@ -505,7 +505,7 @@ fn file_names_of_a_killed_process_are_durable_after_an_opening() {
         drop(Base::open(disk, 1).unwrap());
         let left = disk.restart(Survive::Nothing);
         for file in [FileName::Control, FileName::Doublewrite] {
-            assert!(left.len(file).unwrap().is_some(), "{what}: {file} is gone after a loss of power");
+            assert!(left.len(file).unwrap().is_some(), "{what}: {file} is missing after a loss of power");
         }
     };
     let disk = SimulatedDisk::new(1);
@@ -750,7 +750,7 @@ fn a_panic_during_a_change_of_several_pages_stops_the_database() {
     assert!(Mtr::begin(&base.pool).is_err(), "something was begun after it");
     assert!(base.checkpointer.checkpoint_all(false).is_err(), "something was written after it");
     drop(base);
-    // Changes that were applied and not logged are gone.
+    // Changes that were applied and not logged are lost.
     let base = Base::open(&disk.restart(Survive::Everything), 6).unwrap();
     assert!(!base.pool.attach(SpaceId(20), Durability::Logged).has_pages());
 }

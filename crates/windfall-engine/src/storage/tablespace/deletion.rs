@@ -3,7 +3,7 @@
 //! **Purpose.** Freeing the blocks of a large file competes with every fsync of the same file system, whichever thread
 //! does it and for as long as it lasts. So a file is truncated from its end in small pieces, with pauses in between.
 //! Small files are removed several at a time, as many as make one piece. The size of the pieces follows the sync times
-//! of the log writer: if its syncs, including one under way, become slower than usual, the pieces shrink. If no thread
+//! of the log writer: if its syncs, including a running one, become slower than usual, the pieces shrink. If no thread
 //! has written for a while, or free space is short, there are no pauses.
 //!
 //! **Invariants.** No file is deleted before the drop of its tablespace is durable. A step truncates one piece or
@@ -65,7 +65,7 @@ struct Pace {
     /// Since when no thread has written, as far as the samples show.
     quiet_since: Option<Duration>,
     /// The bytes of small files removed since the last pause.
-    gone: u64,
+    deleted: u64,
 }
 
 /// A sample of the load that competes with a deletion.
@@ -92,7 +92,7 @@ pub struct Deleter {
     pending_bytes: AtomicU64,
     pace: Mutex<Pace>,
     /// Tablespaces with a file that is deleted, for the code that keeps the records of files.
-    gone: Mutex<Vec<SpaceId>>,
+    deleted: Mutex<Vec<SpaceId>>,
     deleted_files: AtomicU64,
     deleted_bytes: AtomicU64,
     /// Wakes the worker.
@@ -122,7 +122,7 @@ impl Deleter {
             pending: AtomicU64::new(0),
             pending_bytes: AtomicU64::new(0),
             pace: Mutex::new(Rank::Leaf, Pace::new()),
-            gone: Mutex::new(Rank::Leaf, Vec::new()),
+            deleted: Mutex::new(Rank::Leaf, Vec::new()),
             deleted_files: AtomicU64::new(0),
             deleted_bytes: AtomicU64::new(0),
             wake: Arc::new(Event::new()),
@@ -159,8 +159,8 @@ impl Deleter {
     }
 
     /// Returns the tablespaces with a file that was deleted since the last call.
-    pub fn take_gone(&self) -> Vec<SpaceId> {
-        core::mem::take(&mut *self.gone.lock())
+    pub fn take_deleted(&self) -> Vec<SpaceId> {
+        core::mem::take(&mut *self.deleted.lock())
     }
 
     /// Returns the counts of pending and finished deletions.
@@ -191,11 +191,11 @@ impl Deleter {
             self.queue.lock().push_back(pending_file);
             return Next::Idle(if synced { PIECE_PAUSE } else { IDLE_PAUSE });
         }
-        match self.cut(&mut pending_file) {
+        match self.shrink(&mut pending_file) {
             Ok(true) => {
                 self.deleted_files.fetch_add(1, Relaxed);
                 tracing::debug!(space = pending_file.space.0, "a dropped tablespace's file is deleted");
-                self.gone.lock().push(pending_file.space);
+                self.deleted.lock().push(pending_file.space);
                 let pending = self.pending.fetch_sub(1, SeqCst);
                 assert!(pending > 0, "a file is deleted that was not pending");
                 if self.pace.lock().count_removed(pending_file.left.unwrap_or(0)) {
@@ -231,7 +231,7 @@ impl Deleter {
     }
 
     /// Truncates the file by a piece, or removes it when little is left. Returns whether it is deleted.
-    fn cut(&self, pending_file: &mut PendingFile) -> Result<bool, DiskError> {
+    fn shrink(&self, pending_file: &mut PendingFile) -> Result<bool, DiskError> {
         #[cfg(not(feature = "model"))]
         assert!(
             pending_file.dropped <= Some(self.pool.context().log.durable()),
@@ -254,26 +254,26 @@ impl Deleter {
         let piece = self.pace.lock().piece;
         assert!(PIECES.contains(&piece), "a piece of {piece} bytes");
         if left > piece {
-            if is_gone(disk.truncate(file, left - piece))? {
-                self.count_gone(left);
+            if is_missing(disk.truncate(file, left - piece))? {
+                self.count_deleted(left);
                 return Ok(true);
             }
             self.deleted_bytes.fetch_add(piece, Relaxed);
-            self.count_gone(piece);
+            self.count_deleted(piece);
             pending_file.left = Some(left - piece);
             return Ok(false);
         }
-        if !is_gone(disk.remove(file))? {
+        if !is_missing(disk.remove(file))? {
             self.deleted_bytes.fetch_add(left, Relaxed);
         }
-        self.count_gone(left);
+        self.count_deleted(left);
         Ok(true)
     }
 
     /// Counts bytes that are not pending any more.
-    fn count_gone(&self, bytes: u64) {
+    fn count_deleted(&self, bytes: u64) {
         let pending = self.pending_bytes.fetch_sub(bytes, Relaxed);
-        assert!(pending >= bytes, "{bytes} bytes are gone, and {pending} were pending");
+        assert!(pending >= bytes, "{bytes} bytes are deleted, and {pending} were pending");
     }
 
     /// Chooses the next piece and the pause before it.
@@ -301,18 +301,24 @@ impl Deleter {
 
 impl Pace {
     fn new() -> Self {
-        Self { piece: *PIECES.start(), usual: Duration::ZERO, log_end: Lsn::ZERO, quiet_since: None, gone: 0 }
+        Self {
+            piece: *PIECES.start(),
+            usual: Duration::ZERO,
+            log_end: Lsn::ZERO,
+            quiet_since: None,
+            deleted: 0,
+        }
     }
 
     /// Counts a file of `bytes` bytes that was removed. Returns whether the files since the last pause make a piece.
     fn count_removed(&mut self, bytes: u64) -> bool {
-        self.gone += bytes.max(MIN_FILE_BYTES);
-        self.gone >= self.piece
+        self.deleted += bytes.max(MIN_FILE_BYTES);
+        self.deleted >= self.piece
     }
 
     /// Chooses the next piece and the pause, after a piece.
     fn after(&mut self, load: LoadSample) -> Next {
-        self.gone = 0;
+        self.deleted = 0;
         let sync = load.longest_sync;
         let writes = core::mem::replace(&mut self.log_end, load.log_end) != load.log_end;
         let is_quiet = sync.is_zero() && !writes;
@@ -347,7 +353,7 @@ impl Pace {
 }
 
 /// Returns whether the file had already been removed by something else.
-fn is_gone(done: Result<(), DiskError>) -> Result<bool, DiskError> {
+fn is_missing(done: Result<(), DiskError>) -> Result<bool, DiskError> {
     match done {
         Ok(()) => Ok(false),
         Err(DiskError::Missing { .. }) => Ok(true),
@@ -388,7 +394,7 @@ mod tests {
         }
         // The log is not synced: the pieces become larger.
         assert!(lengths.len() > 2 && lengths.is_sorted_by(|a, b| a > b), "{lengths:?}");
-        assert_eq!(deleter.take_gone(), [one, other]);
+        assert_eq!(deleter.take_deleted(), [one, other]);
     }
 
     #[test]

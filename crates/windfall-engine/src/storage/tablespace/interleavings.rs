@@ -62,17 +62,14 @@ fn a_file_is_deleted_after_its_drop_and_not_created_again() {
         cleaner.join().unwrap();
         worker.join().unwrap();
         for (file, durable) in looks {
-            assert!(
-                file.is_some() || durable >= dropped,
-                "a crash takes the drop back, and the file is gone"
-            );
+            assert!(file.is_some() || durable >= dropped, "a crash undoes the drop, and the file is deleted");
         }
         base.pool.flush_all().unwrap();
         log.sync_to(Lsn::MAX).unwrap();
         (0..5).for_each(|_| steps());
         assert_eq!(deleter.deletions().pending_files, 0, "the deleter has not ended");
         assert_eq!([SPACES[0], EMPTY].map(is_there), [None; 2], "the file of a dropped tablespace is left");
-        assert!(is_there(SPACES[1]).is_some(), "the file of a live tablespace is gone");
+        assert!(is_there(SPACES[1]).is_some(), "the file of a live tablespace is missing");
         assert_eq!(is_there(NEW), Some(PAGE_SIZE as u64), "the new file is not what was written");
     });
 }

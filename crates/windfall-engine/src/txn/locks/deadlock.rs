@@ -22,9 +22,10 @@ use crate::{
 /// A deadlock that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// When the last of them began to wait, by the clock of the environment.
-    pub at: Duration,
-    /// Each waits for the next one, and the last one for the first, which is the victim.
+    /// The point in time at which the last member of the cycle began to wait, as the time elapsed since the start of
+    /// the environment's clock (`Env::now`), which by default is the opening of the database.
+    pub detected_at: Duration,
+    /// The members of the cycle: each waits for the next one, and the last one for the first, which is the victim.
     pub cycle: Vec<DeadlockMember>,
 }
 
@@ -133,7 +134,7 @@ impl LockTable {
             }
         };
         Deadlock {
-            at: waits.iter().map(|(_, wait)| wait.since).max().unwrap_or_default(),
+            detected_at: waits.iter().map(|(_, wait)| wait.started_at).max().unwrap_or_default(),
             cycle: waits.iter().enumerate().map(|(n, wait)| blocked(n, *wait)).collect(),
         }
     }

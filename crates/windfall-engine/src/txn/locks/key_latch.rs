@@ -51,23 +51,23 @@ enum By {
 
 /// The FIFO queue of a latch: the holder and the waiters.
 #[derive(Debug, Default)]
-struct Queue {
+struct LatchQueue {
     serving: u64,
     next: u64,
     /// The number of calls in the queue, including the one that is served.
     calls: u64,
 }
 
-impl Queue {
+impl LatchQueue {
     /// Appends a thread to the queue. Returns the ticket number with which it is served.
-    fn join(&mut self, by: By) -> u64 {
+    fn enqueue(&mut self, by: By) -> u64 {
         self.calls += u64::from(by == By::Call);
         self.next += 1;
         self.next - 1
     }
 
     /// Removes the thread that was served. Returns whether the queue is empty.
-    fn leave(&mut self, by: By) -> bool {
+    fn dequeue(&mut self, by: By) -> bool {
         debug_assert!(self.serving < self.next, "a thread leaves a queue in which none is served");
         debug_assert!(
             (u64::from(by == By::Call)..=self.next - self.serving).contains(&self.calls),
@@ -81,7 +81,7 @@ impl Queue {
 
 #[derive(Debug)]
 struct Shard {
-    queues: Mutex<HashMap<LatchName, Queue>>,
+    queues: Mutex<HashMap<LatchName, LatchQueue>>,
     moved: Event,
 }
 
@@ -127,7 +127,7 @@ impl KeyLatches {
     /// [`UsageError::WaitInCall`] if it would have to wait and must not.
     pub fn latch_in_call(&self, name: LatchName) -> Result<KeyLatchGuard<'_>> {
         let mut guard = KeyLatchGuard { latches: self, by: By::Call, held: Vec::with_capacity(1) };
-        guard.take_in_call(name)?;
+        guard.acquire_in_call(name)?;
         Ok(guard)
     }
 
@@ -140,10 +140,10 @@ impl KeyLatches {
             let mut guard =
                 KeyLatchGuard { latches: self, by: By::Worker, held: Vec::with_capacity(names.len()) };
             if let Some(name) = awaited {
-                guard.take(name);
+                guard.acquire_waiting(name);
             }
             let others = names.iter().filter(|name| Some(**name) != awaited);
-            awaited = others.copied().find(|name| !guard.try_take(*name));
+            awaited = others.copied().find(|name| !guard.try_acquire(*name));
             if awaited.is_none() {
                 debug_assert!(guard.held.len() == names.len(), "a worker has all latches that it requested");
                 return guard;
@@ -154,7 +154,7 @@ impl KeyLatches {
     /// Acquires a latch for a worker, if it is free.
     pub fn try_latch(&self, name: LatchName) -> Option<KeyLatchGuard<'_>> {
         let mut guard = KeyLatchGuard { latches: self, by: By::Worker, held: Vec::with_capacity(1) };
-        guard.try_take(name).then_some(guard)
+        guard.try_acquire(name).then_some(guard)
     }
 
     /// Acquires more latches for a call, in other tablespaces than the latches that it holds.
@@ -170,39 +170,39 @@ impl KeyLatches {
             names.iter().all(|name| guard.held.iter().all(|held| held.space != name.space)),
             "a call takes more latches in a tablespace in which it holds one"
         );
-        names.into_iter().try_for_each(|name| guard.take_in_call(name))
+        names.into_iter().try_for_each(|name| guard.acquire_in_call(name))
     }
 }
 
 impl KeyLatchGuard<'_> {
-    fn try_take(&mut self, name: LatchName) -> bool {
+    fn try_acquire(&mut self, name: LatchName) -> bool {
         let mut queues = self.latches.shard(name).queues.lock();
         let Entry::Vacant(vacant) = queues.entry(name) else { return false };
-        vacant.insert(Queue::default()).join(self.by);
+        vacant.insert(LatchQueue::default()).enqueue(self.by);
         self.held.push(name);
         true
     }
 
-    fn take_in_call(&mut self, name: LatchName) -> Result<()> {
-        if self.join(name, !is_nested()) { Ok(()) } else { Err(busy()) }
+    fn acquire_in_call(&mut self, name: LatchName) -> Result<()> {
+        if self.acquire(name, !is_nested()) { Ok(()) } else { Err(busy()) }
     }
 
-    fn take(&mut self, name: LatchName) {
-        self.join(name, true);
+    fn acquire_waiting(&mut self, name: LatchName) {
+        self.acquire(name, true);
     }
 
     /// Queues for a latch and waits to be served, unless it would have to wait for a call and must not. Returns whether
     /// the latch was acquired.
-    fn join(&mut self, name: LatchName, behind_calls: bool) -> bool {
+    fn acquire(&mut self, name: LatchName, waits_for_calls: bool) -> bool {
         drop(Held::take(Rank::Row));
         let shard = self.latches.shard(name);
         let ticket = {
             let mut queues = shard.queues.lock();
             let queue = queues.entry(name).or_default();
-            if queue.calls > 0 && !behind_calls {
+            if queue.calls > 0 && !waits_for_calls {
                 return false;
             }
-            queue.join(self.by)
+            queue.enqueue(self.by)
         };
         let served = || shard.queues.lock().get(&name).is_some_and(|queue| queue.serving == ticket);
         if ticket > 0 && !served() {
@@ -220,7 +220,7 @@ impl Drop for KeyLatchGuard<'_> {
             let mut queues = shard.queues.lock();
             debug_assert!(queues.contains_key(&name), "a key latch is released that is not held");
             if let Entry::Occupied(mut queue) = queues.entry(name)
-                && queue.get_mut().leave(self.by)
+                && queue.get_mut().dequeue(self.by)
             {
                 queue.remove();
             }

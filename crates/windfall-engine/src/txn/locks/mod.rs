@@ -70,7 +70,7 @@ use crate::{
         },
     },
 };
-use space::Counts;
+use space::LockCounts;
 use table::LockTable;
 
 /// Rows released per step, so that the end of a transaction with a million row locks does not block others.
@@ -150,7 +150,7 @@ impl LockManager {
         result
     }
 
-    fn publish(&self, counts: Counts) {
+    fn publish(&self, counts: LockCounts) {
         self.rows.set(counts.rows);
         self.ranges.set(counts.ranges);
         self.tables.set(counts.tables);
@@ -172,7 +172,7 @@ impl LockManager {
         wanted: LockRequest,
         lock_timeout: LockTimeout,
     ) -> Result<(), LockError> {
-        let taken = self.step(|table| table.take(me, &wanted));
+        let taken = self.step(|table| table.try_grant(me, &wanted));
         debug_assert!(
             cfg!(feature = "model")
                 || taken.is_err()
@@ -189,10 +189,10 @@ impl LockManager {
         if self.step(|table| table.take_or_join(me, wanted, began))? {
             return Ok(());
         }
-        let mut is_settled = || me.is_settled();
+        let mut is_resolved = || me.is_resolved();
         match lock_timeout {
-            LockTimeout::AtMost(time) => self.env.wait_unhindered(me.event(), time, &mut is_settled),
-            LockTimeout::NoWait | LockTimeout::Forever => self.env.wait(me.event(), &mut is_settled),
+            LockTimeout::AtMost(time) => self.env.wait_unhindered(me.event(), time, &mut is_resolved),
+            LockTimeout::NoWait | LockTimeout::Forever => self.env.wait(me.event(), &mut is_resolved),
         }
         let now = self.env.now();
         self.step(|table| table.end_wait(me, began, now))

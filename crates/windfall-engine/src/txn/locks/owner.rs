@@ -3,8 +3,8 @@
 //! **Purpose.** A [`LockOwner`] is the handle of a lock owner, shared by its transaction and its waiters.
 //! [`LockOwners`] is the set of lock owners that hold or request locks, with the wait of each.
 //!
-//! **Invariants.** The state of a wait changes under the mutex of the lock table. A lock owner is `settled` from the
-//! moment in which the outcome of its wait is known until it waits again. The thread that settles it queues it to be
+//! **Invariants.** The state of a wait changes under the mutex of the lock table. A lock owner is `resolved` from the
+//! moment in which the outcome of its wait is known until it waits again. The thread that resolves it queues it to be
 //! woken once the mutex is free.
 
 use core::{mem, time::Duration};
@@ -56,7 +56,7 @@ pub struct LockOwner {
     interrupted: AtomicU64,
     /// Interrupts up to this number are ignored.
     forgotten: AtomicU64,
-    settled: AtomicBool,
+    resolved: AtomicBool,
     event: Event,
 }
 
@@ -69,7 +69,7 @@ impl LockOwner {
             ended: AtomicBool::new(false),
             interrupted: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
-            settled: AtomicBool::new(false),
+            resolved: AtomicBool::new(false),
             event: Event::new(),
         }
     }
@@ -148,8 +148,8 @@ impl LockOwner {
     }
 
     /// Returns whether the outcome of the wait is known.
-    pub(super) fn is_settled(&self) -> bool {
-        self.settled.load(SeqCst)
+    pub(super) fn is_resolved(&self) -> bool {
+        self.resolved.load(SeqCst)
     }
 
     pub(super) fn event(&self) -> &Event {
@@ -162,7 +162,7 @@ impl LockOwner {
 pub(super) struct Wait {
     pub wanted: LockRequest,
     pub place: Place,
-    pub since: Duration,
+    pub started_at: Duration,
 }
 
 /// The lock table's entry of a lock owner that holds or requests locks.
@@ -212,7 +212,7 @@ impl LockOwners {
         self.all.get(&trx)
     }
 
-    /// The same, mutable.
+    /// Returns the entry of a lock owner, if it has one, mutable.
     pub(super) fn get_mut(&mut self, trx: TrxId) -> Option<&mut OwnerState> {
         self.all.get_mut(&trx)
     }
@@ -241,7 +241,7 @@ impl LockOwners {
 
     /// Begins a wait.
     pub(super) fn begin_wait(&mut self, lock_owner: &Arc<LockOwner>, wait: Wait) {
-        lock_owner.settled.store(false, SeqCst);
+        lock_owner.resolved.store(false, SeqCst);
         let owner = self.enter(lock_owner);
         debug_assert!(owner.wait.is_none(), "a lock owner waits for one lock at a time");
         debug_assert!(Arc::ptr_eq(&owner.lock_owner, lock_owner), "a wait is that of the owner in the table");
@@ -256,7 +256,7 @@ impl LockOwners {
             debug_assert!(owner.outcome.is_none(), "a wait has one outcome");
             owner.wait = None;
             owner.outcome = Some(outcome);
-            owner.lock_owner.settled.store(true, SeqCst);
+            owner.lock_owner.resolved.store(true, SeqCst);
             self.woken.push(owner.lock_owner.clone());
         }
     }
@@ -282,7 +282,7 @@ impl LockOwners {
         let woken = mem::take(&mut self.woken);
         #[cfg(not(feature = "model"))]
         debug_assert!(
-            woken.iter().all(|lock_owner| lock_owner.is_settled()),
+            woken.iter().all(|lock_owner| lock_owner.is_resolved()),
             "a lock owner is woken that waits again"
         );
         woken

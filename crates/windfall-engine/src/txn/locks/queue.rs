@@ -52,27 +52,27 @@ struct Waiter {
 
 /// The queue of one lock.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct LockQueue {
     /// By transaction.
     holders: SmallVec<[(TrxId, Modes); 1]>,
     /// By place.
     waiters: VecDeque<Waiter>,
 }
 
-impl Queue {
+impl LockQueue {
     /// Grants the lock, if nothing blocks it. Returns whether it was granted.
-    pub(super) fn take(&mut self, trx: TrxId, mode: TableMode) -> bool {
+    pub(super) fn try_grant(&mut self, trx: TrxId, mode: TableMode) -> bool {
         let mine = self.held_by(trx);
         let is_passing = mine.is_empty() && self.waiters.iter().any(|w| !w.yields && w.mode.conflicts(mode));
         if is_passing || self.holders_against(trx, mode).next().is_some() {
             return false;
         }
-        self.hold(trx, mode);
+        self.grant(trx, mode);
         true
     }
 
     /// Grants the lock unconditionally.
-    pub(super) fn hold(&mut self, trx: TrxId, mode: TableMode) {
+    pub(super) fn grant(&mut self, trx: TrxId, mode: TableMode) {
         match self.holders.binary_search_by_key(&trx, |(trx, _)| *trx) {
             Ok(at) => self.holders[at].1 = self.holders[at].1.with(mode),
             Err(at) => {
@@ -92,7 +92,7 @@ impl Queue {
     }
 
     /// Adds a request to the queue, at its place in the order.
-    pub(super) fn join(&mut self, trx: TrxId, mode: TableMode, ticket: u64) -> Place {
+    pub(super) fn enqueue(&mut self, trx: TrxId, mode: TableMode, ticket: u64) -> Place {
         debug_assert!(self.waiters.iter().all(|w| w.trx != trx), "a transaction waits once in a queue");
         let place = self.place(trx, ticket);
         let at = self.position(place);
@@ -116,7 +116,7 @@ impl Queue {
     }
 
     /// Removes a request from the queue.
-    pub(super) fn leave(&mut self, place: Place) {
+    pub(super) fn dequeue(&mut self, place: Place) {
         let at = self.position(place);
         let is_there = self.waiters.get(at).is_some_and(|w| w.place == place);
         debug_assert!(is_there, "a request that leaves a queue is at its place");
@@ -148,7 +148,7 @@ impl Queue {
     }
 
     /// Grants the lock to all waiters that nothing blocks any more.
-    pub(super) fn grant(&mut self, mut served: impl FnMut(TrxId)) {
+    pub(super) fn grant_waiters(&mut self, mut served: impl FnMut(TrxId)) {
         let mut passed = Modes::default();
         let mut at = 0;
         while let Some(Waiter { trx, mode, place, yields }) = self.waiters.get(at).copied() {
@@ -163,7 +163,7 @@ impl Queue {
                 at += 1;
             } else {
                 self.waiters.remove(at);
-                self.hold(trx, mode);
+                self.grant(trx, mode);
                 served(trx);
             }
         }
@@ -225,23 +225,23 @@ mod tests {
     }
 
     /// Returns the transactions that are granted the lock when this one has released it.
-    fn served_after(queue: &mut Queue, n: u64) -> Vec<u64> {
+    fn served_after(queue: &mut LockQueue, n: u64) -> Vec<u64> {
         assert!(queue.release(trx(n)));
         let mut served = Vec::new();
-        queue.grant(|trx| served.push(trx.0));
+        queue.grant_waiters(|trx| served.push(trx.0));
         served
     }
 
     #[test]
     fn compatible_requests_are_granted_together_and_none_is_overtaken() {
-        let mut queue = Queue::default();
-        assert!(queue.take(trx(1), Exclusive));
+        let mut queue = LockQueue::default();
+        assert!(queue.try_grant(trx(1), Exclusive));
         for (n, mode) in [(2, Shared), (3, Shared), (4, Exclusive), (5, Shared)] {
-            assert!(!queue.take(trx(n), mode));
-            queue.join(trx(n), mode, n);
+            assert!(!queue.try_grant(trx(n), mode));
+            queue.enqueue(trx(n), mode, n);
         }
         assert_eq!(served_after(&mut queue, 1), [2, 3], "the fifth waits behind the fourth");
-        assert!(!queue.take(trx(6), Shared), "it would pass the fourth");
+        assert!(!queue.try_grant(trx(6), Shared), "it would pass the fourth");
         assert_eq!(served_after(&mut queue, 2), []);
         assert_eq!(served_after(&mut queue, 3), [4]);
         assert_eq!(served_after(&mut queue, 4), [5]);
@@ -251,54 +251,54 @@ mod tests {
 
     #[test]
     fn a_compatible_request_waits_for_no_other() {
-        let mut queue = Queue::default();
-        assert!(queue.take(trx(1), IntentionExclusive));
-        let shared = queue.join(trx(2), Shared, 1);
-        assert!(queue.take(trx(3), IntentionShared), "it is compatible with both");
-        assert!(!queue.take(trx(4), IntentionExclusive), "it would pass the second");
-        let place = queue.join(trx(4), IntentionExclusive, 2);
+        let mut queue = LockQueue::default();
+        assert!(queue.try_grant(trx(1), IntentionExclusive));
+        let shared = queue.enqueue(trx(2), Shared, 1);
+        assert!(queue.try_grant(trx(3), IntentionShared), "it is compatible with both");
+        assert!(!queue.try_grant(trx(4), IntentionExclusive), "it would pass the second");
+        let place = queue.enqueue(trx(4), IntentionExclusive, 2);
         assert_eq!(queue.holders_against(trx(4), IntentionExclusive).count(), 0);
         let before: Vec<TrxId> = queue.waiters_against(place, IntentionExclusive, 0).collect();
         assert_eq!(before, [trx(2)]);
-        queue.leave(shared);
+        queue.dequeue(shared);
         let mut served = Vec::new();
-        queue.grant(|trx| served.push(trx.0));
+        queue.grant_waiters(|trx| served.push(trx.0));
         assert_eq!(served, [4]);
     }
 
     #[test]
     fn a_yielding_request_blocks_no_other() {
-        let mut queue = Queue::default();
-        let serve = |queue: &mut Queue| {
+        let mut queue = LockQueue::default();
+        let serve = |queue: &mut LockQueue| {
             let mut served = Vec::new();
-            queue.grant(|trx| served.push(trx.0));
+            queue.grant_waiters(|trx| served.push(trx.0));
             served
         };
-        assert!(queue.take(trx(1), IntentionExclusive));
-        let place = queue.join(trx(2), Shared, 1);
-        assert!(!queue.take(trx(3), IntentionExclusive));
-        let third = queue.join(trx(3), IntentionExclusive, 2);
+        assert!(queue.try_grant(trx(1), IntentionExclusive));
+        let place = queue.enqueue(trx(2), Shared, 1);
+        assert!(!queue.try_grant(trx(3), IntentionExclusive));
+        let third = queue.enqueue(trx(3), IntentionExclusive, 2);
         queue.set_yielding(place, true);
         assert_eq!(queue.waiters_against(third, IntentionExclusive, 0).count(), 0);
         assert_eq!(serve(&mut queue), [3]);
-        assert!(queue.take(trx(4), IntentionExclusive));
+        assert!(queue.try_grant(trx(4), IntentionExclusive));
         queue.set_yielding(place, false);
-        assert!(!queue.take(trx(5), IntentionExclusive));
+        assert!(!queue.try_grant(trx(5), IntentionExclusive));
         queue.set_yielding(place, true);
         // It is granted the lock when that is free, however long that takes.
         assert_eq!((served_after(&mut queue, 1), served_after(&mut queue, 3)), (vec![], vec![]));
         assert_eq!(served_after(&mut queue, 4), [2]);
-        assert!(queue.held_by(trx(2)).cover(Shared) && !queue.take(trx(5), IntentionExclusive));
+        assert!(queue.held_by(trx(2)).cover(Shared) && !queue.try_grant(trx(5), IntentionExclusive));
     }
 
     #[test]
     fn an_upgrade_is_queued_before_requests_without_a_lock() {
-        let mut queue = Queue::default();
-        assert!(queue.take(trx(1), Shared) && queue.take(trx(2), Shared));
-        queue.join(trx(3), Exclusive, 1);
-        assert!(queue.take(trx(1), Shared), "it has that");
-        assert!(!queue.take(trx(1), Exclusive));
-        let place = queue.join(trx(1), Exclusive, 2);
+        let mut queue = LockQueue::default();
+        assert!(queue.try_grant(trx(1), Shared) && queue.try_grant(trx(2), Shared));
+        queue.enqueue(trx(3), Exclusive, 1);
+        assert!(queue.try_grant(trx(1), Shared), "it has that");
+        assert!(!queue.try_grant(trx(1), Exclusive));
+        let place = queue.enqueue(trx(1), Exclusive, 2);
         assert_eq!(queue.position(place), 0);
         assert_eq!(queue.waiters_against(place, Exclusive, 0).count(), 0);
         assert_eq!(served_after(&mut queue, 2), [1]);
@@ -308,10 +308,10 @@ mod tests {
 
     #[test]
     fn a_downgraded_lock_is_granted_to_shared_requests() {
-        let mut queue = Queue::default();
-        assert!(queue.take(trx(1), Exclusive));
+        let mut queue = LockQueue::default();
+        assert!(queue.try_grant(trx(1), Exclusive));
         for (n, mode) in [(2, Shared), (3, Exclusive), (4, Shared)] {
-            queue.join(trx(n), mode, n);
+            queue.enqueue(trx(n), mode, n);
         }
         assert!(
             queue.downgrade(trx(1), Shared)
@@ -319,7 +319,7 @@ mod tests {
                 && !queue.downgrade(trx(1), Exclusive)
         );
         let mut served = Vec::new();
-        queue.grant(|trx| served.push(trx.0));
+        queue.grant_waiters(|trx| served.push(trx.0));
         assert_eq!(served, [2], "the fourth waits behind the third");
         assert!(queue.held_by(trx(1)).cover(Shared) && !queue.held_by(trx(1)).cover(Exclusive));
         assert!(!queue.downgrade(trx(5), Shared), "it holds nothing");
@@ -328,20 +328,20 @@ mod tests {
 
     #[test]
     fn a_compatible_upgrade_is_granted_without_a_wait() {
-        let mut queue = Queue::default();
-        assert!(queue.take(trx(1), IntentionShared));
-        queue.join(trx(2), Exclusive, 1);
-        assert!(queue.take(trx(1), Exclusive), "no other transaction holds anything");
+        let mut queue = LockQueue::default();
+        assert!(queue.try_grant(trx(1), IntentionShared));
+        queue.enqueue(trx(2), Exclusive, 1);
+        assert!(queue.try_grant(trx(1), Exclusive), "no other transaction holds anything");
         assert_eq!(served_after(&mut queue, 1), [2]);
     }
 
     #[test]
     fn a_request_overtaken_by_a_writer_is_not_granted_with_it() {
-        let mut queue = Queue::default();
-        assert!(queue.take(trx(1), Exclusive));
-        queue.hold(trx(2), Exclusive);
-        assert!(!queue.take(trx(1), Exclusive) && !queue.take(trx(2), Shared));
-        assert!(queue.release(trx(1)) && queue.take(trx(2), Shared));
+        let mut queue = LockQueue::default();
+        assert!(queue.try_grant(trx(1), Exclusive));
+        queue.grant(trx(2), Exclusive);
+        assert!(!queue.try_grant(trx(1), Exclusive) && !queue.try_grant(trx(2), Shared));
+        assert!(queue.release(trx(1)) && queue.try_grant(trx(2), Shared));
         assert!(!queue.release(trx(1)), "it is given back once");
     }
 }

@@ -52,14 +52,14 @@ impl LockRequest {
     }
 }
 
-/// How long a lock request may wait.
+/// The limit on the wait of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockTimeout {
-    /// It does not wait.
+    /// The request does not wait.
     NoWait,
-    /// It waits at most this long.
+    /// The request waits at most this long.
     AtMost(Duration),
-    /// It waits until the lock is granted or the wait is ended.
+    /// The request waits until the lock is granted or the wait is ended.
     Forever,
 }
 
@@ -146,8 +146,9 @@ pub struct Waiting {
     pub trx: TrxId,
     /// The lock that it waits for.
     pub lock: Lock,
-    /// The start of the wait, by the clock of the environment.
-    pub since: Duration,
+    /// The point in time at which the wait began, as the time elapsed since the start of the environment's clock
+    /// (`Env::now`), which by default is the opening of the database.
+    pub started_at: Duration,
     /// The transactions that it waits for: holders, then earlier waiters.
     pub behind: Blockers,
 }

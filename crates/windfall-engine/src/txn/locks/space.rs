@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     mode::{RowMode, TableMode},
     owner::{LockOwner, LockOwners, Wait},
-    queue::{Place, Queue},
+    queue::{LockQueue, Place},
     ranges::Ranges,
     request::{HeldLock, Lock, LockRequest, RowName},
 };
@@ -28,10 +28,10 @@ type Key = Arc<[u8]>;
 
 /// The locks.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(super) struct SpaceLocks {
     id: SpaceId,
-    table: Queue,
-    rows: BTreeMap<Key, Queue>,
+    table: LockQueue,
+    rows: BTreeMap<Key, LockQueue>,
     held: BTreeMap<TrxId, BTreeSet<Key>>,
     ranges: BTreeMap<TrxId, Ranges>,
     inserters: BTreeSet<TrxId>,
@@ -39,29 +39,29 @@ pub(super) struct Space {
 
 /// The number of locked rows, the number of transactions with range locks, and whether the table is locked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct LockCounts {
     pub rows: u64,
     pub ranges: u64,
     pub tables: u64,
 }
 
-fn row<'a>(rows: &'a mut BTreeMap<Key, Queue>, key: &[u8]) -> Option<(&'a Key, &'a mut Queue)> {
+fn row<'a>(rows: &'a mut BTreeMap<Key, LockQueue>, key: &[u8]) -> Option<(&'a Key, &'a mut LockQueue)> {
     rows.range_mut::<[u8], _>((Included(key), Included(key))).next()
 }
 
-fn row_or_new<'a>(rows: &'a mut BTreeMap<Key, Queue>, key: &[u8]) -> (&'a Key, &'a mut Queue) {
+fn row_or_new<'a>(rows: &'a mut BTreeMap<Key, LockQueue>, key: &[u8]) -> (&'a Key, &'a mut LockQueue) {
     if !rows.contains_key(key) {
-        rows.insert(key.into(), Queue::default());
+        rows.insert(key.into(), LockQueue::default());
     }
     row(rows, key).expect("it was just made, or there before")
 }
 
-impl Space {
+impl SpaceLocks {
     /// Returns a tablespace without locks.
     pub(super) fn new(id: SpaceId) -> Self {
         Self {
             id,
-            table: Queue::default(),
+            table: LockQueue::default(),
             rows: BTreeMap::new(),
             held: BTreeMap::new(),
             ranges: BTreeMap::new(),
@@ -70,7 +70,7 @@ impl Space {
     }
 
     /// Grants a request, if nothing blocks it.
-    pub(super) fn take(
+    pub(super) fn try_grant(
         &mut self,
         me: &Arc<LockOwner>,
         wanted: &LockRequest,
@@ -78,10 +78,10 @@ impl Space {
     ) -> bool {
         let trx = me.id();
         let taken = match wanted {
-            LockRequest::Table(_, mode) => self.table.take(trx, *mode),
+            LockRequest::Table(_, mode) => self.table.try_grant(trx, *mode),
             LockRequest::Row(row, mode) => {
                 let (key, queue) = row_or_new(&mut self.rows, &row.key);
-                let taken = queue.take(trx, (*mode).into());
+                let taken = queue.try_grant(trx, (*mode).into());
                 debug_assert!(
                     queue.holders().next().is_some(),
                     "a row has a queue as long as it has a holder"
@@ -101,19 +101,19 @@ impl Space {
     }
 
     /// Begins to wait for a request that was not granted.
-    pub(super) fn join(
+    pub(super) fn enqueue(
         &mut self,
         me: &Arc<LockOwner>,
         wanted: LockRequest,
-        since: Duration,
+        started_at: Duration,
         owners: &mut LockOwners,
     ) {
         let (trx, ticket) = (me.id(), owners.ticket());
         let place = match &wanted {
-            LockRequest::Table(_, mode) => self.table.join(trx, *mode, ticket),
+            LockRequest::Table(_, mode) => self.table.enqueue(trx, *mode, ticket),
             LockRequest::Row(row, mode) => {
                 debug_assert!(self.rows.contains_key(&*row.key), "a request waits for a row that is locked");
-                row_or_new(&mut self.rows, &row.key).1.join(trx, (*mode).into(), ticket)
+                row_or_new(&mut self.rows, &row.key).1.enqueue(trx, (*mode).into(), ticket)
             }
             LockRequest::Insert(_) => {
                 let is_new = self.inserters.insert(trx);
@@ -121,20 +121,20 @@ impl Space {
                 Place::NONE
             }
         };
-        owners.begin_wait(me, Wait { wanted, place, since });
+        owners.begin_wait(me, Wait { wanted, place, started_at });
     }
 
     /// Ends a wait. Later waiters may be granted their requests.
-    pub(super) fn leave(&mut self, trx: TrxId, wait: &Wait, owners: &mut LockOwners) {
+    pub(super) fn dequeue(&mut self, trx: TrxId, wait: &Wait, owners: &mut LockOwners) {
         match &wait.wanted {
             LockRequest::Table(..) => {
-                self.table.leave(wait.place);
+                self.table.dequeue(wait.place);
                 self.serve_table(owners);
             }
             LockRequest::Row(name, _) => {
                 debug_assert!(self.rows.contains_key(&*name.key), "a row with a waiter has a queue");
                 if let Some((_, queue)) = row(&mut self.rows, &name.key) {
-                    queue.leave(wait.place);
+                    queue.dequeue(wait.place);
                 }
                 self.serve_row(&name.key, owners);
             }
@@ -154,12 +154,12 @@ impl Space {
     }
 
     fn serve_table(&mut self, owners: &mut LockOwners) {
-        self.table.grant(|trx| owners.grant(trx, self.id));
+        self.table.grant_waiters(|trx| owners.grant(trx, self.id));
     }
 
     fn serve_row(&mut self, key: &[u8], owners: &mut LockOwners) {
         let Some((key, queue)) = row(&mut self.rows, key) else { return };
-        queue.grant(|trx| {
+        queue.grant_waiters(|trx| {
             self.held.entry(trx).or_default().insert(key.clone());
             owners.grant(trx, self.id);
         });
@@ -214,7 +214,7 @@ impl Space {
         if queue.held_by(trx).cover(TableMode::Exclusive) {
             return;
         }
-        queue.hold(trx, TableMode::Exclusive);
+        queue.grant(trx, TableMode::Exclusive);
         let name = name.clone();
         let owner = owners.enter(holder);
         owner.spaces.insert(self.id);
@@ -223,8 +223,8 @@ impl Space {
             && wanted.space == self.id
             && *wanted.key == *key
         {
-            queue.leave(*place);
-            *place = queue.join(trx, (*mode).into(), place.ticket());
+            queue.dequeue(*place);
+            *place = queue.enqueue(trx, (*mode).into(), place.ticket());
         }
         self.held.entry(trx).or_default().insert(name);
         self.serve_row(key, owners);
@@ -305,7 +305,7 @@ impl Space {
     }
 
     /// Returns the queue for a request and its mode; `None` for a request to insert.
-    pub(super) fn queue(&self, wanted: &LockRequest) -> Option<(&Queue, TableMode)> {
+    pub(super) fn queue(&self, wanted: &LockRequest) -> Option<(&LockQueue, TableMode)> {
         match wanted {
             LockRequest::Table(_, mode) => Some((&self.table, *mode)),
             LockRequest::Row(row, mode) => Some((self.rows.get(&*row.key)?, (*mode).into())),
@@ -398,8 +398,8 @@ impl Space {
     }
 
     /// Returns the published counts, for readers that only check whether there are any locks.
-    pub(super) fn counts(&self) -> Counts {
-        Counts {
+    pub(super) fn counts(&self) -> LockCounts {
+        LockCounts {
             rows: self.rows.len() as u64,
             ranges: self.ranges.len() as u64,
             tables: u64::from(!self.table.is_empty()),

@@ -16,7 +16,7 @@ use super::{
     mode::RowMode,
     owner::{LockOwner, LockOwners, OwnerState},
     request::{HeldLock, LockRequest, RowName, Waiting},
-    space::{Counts, Space},
+    space::{LockCounts, SpaceLocks},
 };
 use crate::{
     error::{Blockers, LockError},
@@ -28,19 +28,19 @@ use crate::{
 /// The lock table.
 #[derive(Debug, Default)]
 pub(super) struct LockTable {
-    pub(super) spaces: BTreeMap<SpaceId, Space>,
+    pub(super) spaces: BTreeMap<SpaceId, SpaceLocks>,
     pub(super) owners: LockOwners,
     pub(super) last_deadlock: Option<Deadlock>,
     pub(super) metrics: LockMetrics,
-    counts: Counts,
+    counts: LockCounts,
     /// Waits are stopped.
     is_stopped: bool,
 }
 
 impl LockTable {
     /// Runs a step on a tablespace.
-    fn in_space<T>(&mut self, id: SpaceId, step: impl FnOnce(&mut Space, &mut LockOwners) -> T) -> T {
-        let space = self.spaces.entry(id).or_insert_with(|| Space::new(id));
+    fn in_space<T>(&mut self, id: SpaceId, step: impl FnOnce(&mut SpaceLocks, &mut LockOwners) -> T) -> T {
+        let space = self.spaces.entry(id).or_insert_with(|| SpaceLocks::new(id));
         let before = space.counts();
         let result = step(space, &mut self.owners);
         let after = space.counts();
@@ -57,7 +57,7 @@ impl LockTable {
             self.spaces.remove(&id);
         }
         debug_assert!(
-            !self.spaces.is_empty() || self.counts == Counts::default(),
+            !self.spaces.is_empty() || self.counts == LockCounts::default(),
             "locks are counted, and no tablespace has any"
         );
         result
@@ -67,10 +67,10 @@ impl LockTable {
     ///
     /// # Errors
     /// [`LockError::Busy`].
-    pub(super) fn take(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest) -> Result<(), LockError> {
+    pub(super) fn try_grant(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest) -> Result<(), LockError> {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
         let blockers = self.in_space(wanted.space(), |space, owners| {
-            (!space.take(me, wanted, owners)).then(|| space.blockers(me.id(), wanted, None))
+            (!space.try_grant(me, wanted, owners)).then(|| space.blockers(me.id(), wanted, None))
         });
         match blockers {
             None => Ok(()),
@@ -99,20 +99,20 @@ impl LockTable {
         wanted: LockRequest,
         now: Duration,
     ) -> Result<bool, LockError> {
-        if self.take(me, &wanted).is_ok() {
+        if self.try_grant(me, &wanted).is_ok() {
             return Ok(true);
         }
         if self.is_stopped || me.take_interrupt() {
             return Err(LockError::Interrupted);
         }
         self.metrics.waits += 1;
-        self.in_space(wanted.space(), |space, owners| space.join(me, wanted, now, owners));
+        self.in_space(wanted.space(), |space, owners| space.enqueue(me, wanted, now, owners));
         debug_assert!(self.owners.wait_of(me.id()).is_some(), "a request that was not granted waits");
         self.break_cycles(me.id());
         Ok(false)
     }
 
-    /// Ends a wait that began at `began`, because it was settled or has timed out.
+    /// Ends a wait that began at `began`, because its outcome is known or it has timed out.
     ///
     /// # Errors
     /// The reason why the wait has ended without the lock.
@@ -131,7 +131,7 @@ impl LockTable {
         }
         debug_assert!(self.owners.wait_of(me.id()).is_none(), "a wait that has ended is still in the table");
         debug_assert!(
-            cfg!(feature = "model") || me.is_settled(),
+            cfg!(feature = "model") || me.is_resolved(),
             "a wait has ended, and its outcome is not known"
         );
         debug_assert!(
@@ -176,7 +176,7 @@ impl LockTable {
     /// Ends the wait of a transaction, if it waits. Returns whether it did.
     pub(super) fn stop(&mut self, trx: TrxId, error: LockError) -> bool {
         let Some(wait) = self.owners.get_mut(trx).and_then(|owner| owner.wait.take()) else { return false };
-        self.in_space(wait.wanted.space(), |space, owners| space.leave(trx, &wait, owners));
+        self.in_space(wait.wanted.space(), |space, owners| space.dequeue(trx, &wait, owners));
         debug_assert!(
             self.owners.get(trx).is_some_and(|owner| owner.outcome.is_none()),
             "a wait that is stopped has an outcome already"
@@ -304,7 +304,7 @@ impl LockTable {
 
     /// Returns all held locks.
     pub(super) fn listing(&self) -> Vec<HeldLock> {
-        self.spaces.values().flat_map(Space::listing).collect()
+        self.spaces.values().flat_map(SpaceLocks::listing).collect()
     }
 
     /// Returns all waiters.
@@ -312,7 +312,7 @@ impl LockTable {
         let waiting = |(trx, owner): (TrxId, &OwnerState)| {
             let wait = owner.wait.as_ref()?;
             let lock = wait.wanted.clone().into();
-            Some(Waiting { trx, lock, since: wait.since, behind: self.blockers(trx) })
+            Some(Waiting { trx, lock, started_at: wait.started_at, behind: self.blockers(trx) })
         };
         self.owners.iter().filter_map(waiting).collect()
     }
@@ -320,26 +320,26 @@ impl LockTable {
     /// Returns the metrics.
     pub(super) fn metrics(&self) -> LockMetrics {
         LockMetrics {
-            held: self.spaces.values().map(Space::held).sum(),
+            held: self.spaces.values().map(SpaceLocks::held).sum(),
             waiting: self.owners.iter().filter(|(_, owner)| owner.wait.is_some()).count() as u64,
             ..self.metrics.clone()
         }
     }
 
     /// Returns the counts of all tablespaces.
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> LockCounts {
         self.counts
     }
 
     /// Checks that locks, counts and owners agree, and that each waiter waits for another owner.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn check_invariants(&self) {
-        let mut counts = Counts::default();
+        let mut counts = LockCounts::default();
         for (id, space) in &self.spaces {
             assert!(!space.is_empty(), "tablespace {id} has no locks, and an entry in the lock table");
             space.check_invariants(&self.owners);
-            let Counts { rows, ranges, tables } = space.counts();
-            counts = Counts {
+            let LockCounts { rows, ranges, tables } = space.counts();
+            counts = LockCounts {
                 rows: counts.rows + rows,
                 ranges: counts.ranges + ranges,
                 tables: counts.tables + tables,
@@ -357,7 +357,11 @@ impl LockTable {
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         let is_empty = self.spaces.is_empty() && self.owners.iter().next().is_none();
-        assert!(!is_empty || self.counts == Counts::default(), "counted, and not there: {:?}", self.counts);
+        assert!(
+            !is_empty || self.counts == LockCounts::default(),
+            "counted, and not there: {:?}",
+            self.counts
+        );
         is_empty
     }
 }

@@ -9,7 +9,7 @@
 //! Between two turns later requests overtake it, until the transactions that it has waited for in the last turn have
 //! ended. So waiting for a transaction that runs for hours does not block others (test:
 //! `a_yielding_request_blocks_no_other`). The lock is granted whenever the table is free (test:
-//! `a_wait_in_turns_is_served_although_others_wait_for_nothing`). If a turn closes a cycle, the statement is the
+//! `a_wait_in_turns_is_granted_despite_overlapping_holders`). If a turn closes a cycle, the statement is the
 //! victim, because it is the lightest, and starts again (test:
 //! `a_wait_in_turns_that_is_a_deadlock_victim_starts_again`).
 
@@ -29,14 +29,14 @@ const FIRST_TURN: Duration = Duration::from_millis(100);
 const TURN_STEP: Duration = Duration::from_millis(50);
 
 /// A wait that is ended even if `between` fails or panics: others would wait for it forever otherwise.
-struct WaitUnderWay<'a> {
+struct WaitGuard<'a> {
     locks: &'a LockManager,
     me: &'a Arc<LockOwner>,
     began: Duration,
 }
 
-impl WaitUnderWay<'_> {
-    /// Ends the wait, which is settled or has timed out. Returns its outcome.
+impl WaitGuard<'_> {
+    /// Ends the wait, because its outcome is known or it has timed out. Returns the outcome.
     fn end(self) -> Result<(), LockError> {
         let ended = self.end_now();
         core::mem::forget(self);
@@ -49,7 +49,7 @@ impl WaitUnderWay<'_> {
     }
 }
 
-impl Drop for WaitUnderWay<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         self.locks.step(|table| table.stop(self.me.id(), LockError::Interrupted));
         // A lock that was granted meanwhile is released with the others.
@@ -78,7 +78,7 @@ impl LockManager {
             me.id()
         );
         let wanted = LockRequest::Table(space, TableMode::Shared);
-        let taken = self.step(|table| table.take(me, &wanted));
+        let taken = self.step(|table| table.try_grant(me, &wanted));
         if taken.is_ok() || at_most.is_zero() {
             return Ok(taken?);
         }
@@ -90,7 +90,7 @@ impl LockManager {
             if self.step(|table| table.take_or_join(me, wanted.clone(), began))? {
                 return Ok(());
             }
-            let waiting = WaitUnderWay { locks: self, me, began };
+            let waiting = WaitGuard { locks: self, me, began };
             self.take_turns(me, began.saturating_add(at_most), &mut turn, longest, between)?;
             match waiting.end() {
                 Err(LockError::Deadlock(_)) => drop(between()?),
@@ -105,7 +105,7 @@ impl LockManager {
         }
     }
 
-    /// Waits in turns until the wait is settled, or its time is over.
+    /// Waits in turns until the wait is resolved, or its time is over.
     fn take_turns(
         &self,
         me: &LockOwner,
@@ -118,10 +118,10 @@ impl LockManager {
         let mut wait = |at_most: Duration| {
             let left = until.saturating_sub(self.env.now());
             let step = if has_more { Duration::ZERO } else { TURN_STEP };
-            self.env.wait_unhindered(me.event(), at_most.min(left).min(step), &mut || me.is_settled());
+            self.env.wait_unhindered(me.event(), at_most.min(left).min(step), &mut || me.is_resolved());
             between().map(|more| {
                 has_more = more;
-                me.is_settled() || self.env.now() >= until
+                me.is_resolved() || self.env.now() >= until
             })
         };
         loop {

@@ -42,14 +42,14 @@ use crate::{
 struct ActiveEntry {
     /// When it got its id, or the database was opened.
     since: Duration,
-    /// Its first logged undo record, once it has one.
+    /// The first logged undo record of the transaction, once it has one.
     first: Option<UndoPos>,
     /// Purge has skipped some of its records.
     has_skipped_records: bool,
     /// The name by which it is prepared.
     prepared: Option<Arc<[u8]>>,
     ending: Ending,
-    /// Its lock owner, once the transaction or a waiter for it has requested it.
+    /// The lock owner of the transaction, once the transaction or a waiter for it has requested it.
     lock_owner: Option<Arc<LockOwner>>,
 }
 
@@ -58,7 +58,7 @@ struct ActiveEntry {
 pub(in crate::txn) struct Noted {
     /// The transactions with logged undo, each with its first record.
     pub active: Vec<(TrxId, UndoPos)>,
-    /// Those of them that are prepared, each with its name.
+    /// The prepared transactions among `active`, each with its name.
     pub prepared: Vec<(TrxId, Arc<[u8]>)>,
 }
 
@@ -89,7 +89,7 @@ impl Ending {
 /// The pin of a read view, which keeps versions from purge.
 #[derive(Debug)]
 struct Pinned {
-    horizon: Arc<Snapshot>,
+    snapshot: Arc<Snapshot>,
     since: Duration,
     is_ended: Arc<AtomicBool>,
 }
@@ -113,7 +113,7 @@ impl ActiveEntry {
 impl Pinned {
     /// Returns the number of ids assigned since it was made.
     fn behind(&self, ids: &Ids) -> u64 {
-        ids.next_trx().0.saturating_sub(self.horizon.high.0)
+        ids.next_trx().0.saturating_sub(self.snapshot.high.0)
     }
 }
 
@@ -140,7 +140,7 @@ pub struct Active {
     oldest: AtomicU64,
 }
 
-/// What a read of the newest version of an entry finds ([`Active::read_final`]).
+/// The result of a read of the newest version of an entry ([`Active::read_final`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurrentVersion {
     /// The header of the version, which no rollback removes any more; `None` if there is no entry.
@@ -284,10 +284,10 @@ impl Active {
 
     /// Reads an entry until its version is final: its writer is `me`, if that has an id, or had ended before the entry
     /// was read. The check must come first: a writer that ends after the read may have rolled back, and the version
-    /// that was read is then gone.
+    /// that was read is then undone.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     pub fn read_final(
         &self,
         me: Option<TrxId>,
@@ -410,7 +410,7 @@ impl Active {
         let names: usize = table.running.values().map(ActiveEntry::log_of_name).sum();
         assert!(table.names == names, "the names take {names} bytes, and {} are counted", table.names);
         assert!(table.pins.keys().all(|number| *number < table.next_pin), "a pin has a number to come");
-        let snapshots = || table.pins.values().map(|pinned| pinned.horizon.high);
+        let snapshots = || table.pins.values().map(|pinned| pinned.snapshot.high);
         assert!(snapshots().is_sorted(), "a later view sees fewer transactions than an earlier one");
         assert!(snapshots().all(|high| high <= next), "a view sees a transaction that has not begun");
     }
@@ -462,7 +462,7 @@ impl Active {
     pub fn horizon(&self) -> Arc<Snapshot> {
         let table = self.table.lock();
         match table.pins.first_key_value() {
-            Some((_, oldest)) => oldest.horizon.clone(),
+            Some((_, oldest)) => oldest.snapshot.clone(),
             None => Arc::new(self.snapshot_of(&table)),
         }
     }
@@ -479,15 +479,15 @@ impl Active {
         let mut table = self.table.lock();
         let number = table.next_pin;
         table.next_pin += 1;
-        let (horizon, is_ended) = (Arc::new(self.snapshot_of(&table)), Arc::new(AtomicBool::new(false)));
-        let pinned = Pinned { horizon: horizon.clone(), since, is_ended: is_ended.clone() };
+        let (snapshot, is_ended) = (Arc::new(self.snapshot_of(&table)), Arc::new(AtomicBool::new(false)));
+        let pinned = Pinned { snapshot: snapshot.clone(), since, is_ended: is_ended.clone() };
         debug_assert!(
-            table.pins.last_key_value().is_none_or(|(_, last)| last.horizon.high <= horizon.high),
+            table.pins.last_key_value().is_none_or(|(_, last)| last.snapshot.high <= snapshot.high),
             "a later view sees no fewer transactions"
         );
         let before = table.pins.insert(number, pinned);
         debug_assert!(before.is_none(), "each view has a pin of its own");
-        (horizon, number, is_ended)
+        (snapshot, number, is_ended)
     }
 
     /// Removes a pin, unless it was ended. Returns whether it was there.
@@ -502,7 +502,7 @@ impl Active {
         let mut ended = 0;
         while let Some(oldest) = table.pins.first_entry()
             && oldest.get().since < made_before
-            && !oldest.get().horizon.covers(trx)
+            && !oldest.get().snapshot.covers(trx)
         {
             // Purge searches for read views under this lock.
             let was_ended = oldest.get().is_ended.swap(true, SeqCst);
@@ -556,8 +556,8 @@ mod tests {
         assert_eq!(active.note(), (noted(&all[1..]), Some(Lsn(900))));
         assert!(active.note_skipped(TrxId(7)) && !active.note_skipped(TrxId(5)));
 
-        let horizon = Snapshot { low: TrxId(5), high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };
-        let covered: Vec<u64> = (4..12).filter(|trx| horizon.covers(TrxId(*trx))).collect();
+        let snapshot = Snapshot { low: TrxId(5), high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };
+        let covered: Vec<u64> = (4..12).filter(|trx| snapshot.covers(TrxId(*trx))).collect();
         assert_eq!(covered, [4, 5, 6, 8]);
         assert!(active.end(TrxId(7)).0);
     }

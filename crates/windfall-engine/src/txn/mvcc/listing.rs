@@ -13,13 +13,13 @@ use crate::ids::TrxId;
 /// A transaction that has changed or locked something and not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionInfo {
-    /// Its number, as in lists of locks.
+    /// The id of the transaction, as in lists of locks.
     pub id: TrxId,
     /// The time since it got that number: at its first change or lock, or when the database was opened.
     pub age: Duration,
     /// Whether it has changed anything that outlives the process.
     pub has_changes: bool,
-    /// Its state.
+    /// The state of the transaction.
     pub state: TransactionState,
 }
 
@@ -27,11 +27,11 @@ pub struct TransactionInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransactionState {
-    /// It may do more, through its handle or in its own call.
+    /// The transaction may do more, through its handle or in its own call.
     Open,
-    /// It was prepared by this name, and waits for its end.
+    /// The transaction was prepared by this name, and waits for its end.
     Prepared(Vec<u8>),
-    /// It is being rolled back in the background.
+    /// The transaction is being rolled back in the background.
     RollingBack,
 }
 

@@ -4,7 +4,7 @@
 //! or piece by piece.
 //!
 //! **Invariants.** A value is read completely, and belongs to one version (test:
-//! `a_reader_never_takes_another_value_for_its_own`). If a chain is gone, the entry has usually changed since it was
+//! `a_reader_never_takes_another_value_for_its_own`). If a chain was freed, the entry has usually changed since the
 //! read, so it is read again; a missing chain is damage only if the entry is unchanged. A reader with a read view keeps
 //! all versions that it sees from purge, with their chains (test: `a_pin_keeps_versions_and_a_reader_its_value`), or
 //! gets an error because the view was ended (test: `a_view_is_ended_within_a_long_value`); a reader of a stream has
@@ -41,7 +41,7 @@ pub fn get(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
 }
 
 /// Replaces the stored value of an entry at which a cursor stands, in `out`, by the row's value. Returns `false` if the
-/// row is gone meanwhile.
+/// row was removed meanwhile.
 ///
 /// # Errors
 /// As [`get`].
@@ -61,7 +61,7 @@ pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut V
 /// state.
 ///
 /// # Errors
-/// As [`get`]; a chain that is gone.
+/// As [`get`]; a chain that was freed.
 pub fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) -> Result<()> {
     if header.is_overflow() { follow(tree, out, Some(INDEXED_BYTES)) } else { Ok(()) }
 }
@@ -102,7 +102,7 @@ fn long_value(
 /// Replaces a stored reference by the value that it leads to, or by the first `window` bytes of that.
 ///
 /// # Errors
-/// Damage, I/O; a chain that is gone.
+/// Damage, I/O; a chain that was freed.
 pub(in crate::txn) fn follow(tree: &Tree, out: &mut Vec<u8>, window: Option<usize>) -> Result<()> {
     let mut reader = tree.read_overflow(overflow_ref(tree, out)?);
     out.clear();

@@ -19,25 +19,25 @@ use crate::{
 /// A read view: a reader sees the versions of all transactions that had ended when it was made. While it exists purge
 /// keeps them.
 ///
-/// It may be ended while a reader uses it. The flag is set before the pin, which limits purge, is removed. So a reader
+/// A view may be ended while a reader uses it. The flag is set before the pin, which limits purge, is removed. A reader
 /// that still finds the view valid after a read ([`ReadView::held`]) has missed nothing.
 #[derive(Debug)]
 pub struct ReadView {
-    horizon: Arc<Snapshot>,
+    snapshot: Arc<Snapshot>,
     pin: Pin,
 }
 
 impl ReadView {
     /// Creates a read view of what is committed now.
     pub(in crate::txn) fn new(active: &Arc<Active>) -> Self {
-        let (horizon, number, is_ended) = active.pin();
-        Self { horizon, pin: Pin { active: active.clone(), number, is_ended } }
+        let (snapshot, number, is_ended) = active.pin();
+        Self { snapshot, pin: Pin { active: active.clone(), number, is_ended } }
     }
 
     /// Returns whether it sees the versions of a transaction.
     #[inline]
     pub fn sees(&self, trx: TrxId) -> bool {
-        self.horizon.covers(trx)
+        self.snapshot.covers(trx)
     }
 
     /// Returns whether it was ended.

@@ -3,8 +3,8 @@
 //! **Purpose.** Insert, put, update and delete of one row together with the entries of all its trees.
 //!
 //! **Invariants.** A call holds the key latch of the row from before its first read of the row to its end. For each
-//! unique index it likewise holds the key latch of every index key that the row leaves or takes. So what was planned
-//! without a page latch is what is found under it: no other call changes the row or its secondary entries, which carry
+//! unique index it likewise holds the key latch of every index key that the row leaves or takes. So a plan made without
+//! a page latch is still valid under it: no other call changes the row or its secondary entries, which carry
 //! the row's key, and purge defers its records of the row. Nor does a rollback interfere, because a row with the
 //! changes of an unfinished other transaction is not touched: the call is blocked ([`Stop`]). Order of the work:
 //! lengths, conflicts, duplicates; the overflow chain; the clustered entry with the undo record of the whole change;
@@ -25,7 +25,7 @@ use super::{
     edit::Edit,
     long_value::{ensure_chain, wait_for_log_space},
     plan::{self, Plan, Planned, check_length, is_wanted},
-    row_lock::{blocked_by, check_gap, is_live, is_shared_duplicate, may_write, name_of},
+    row_lock::{blocked_by, check_gap, is_live, is_shared_duplicate, may_write, row_name},
     target::RowTarget,
 };
 use crate::{
@@ -133,7 +133,7 @@ fn try_change<'e: 't, 't>(
     }
     edit.begin()?;
     if !may_write(trx, tree, key) && !is_shared_duplicate(trx, tree, key, edit.mode())? {
-        return Err(Stop::Blocked(Blocked::Row(name_of(tree, key), RowMode::Exclusive)));
+        return Err(Stop::Blocked(Blocked::Row(row_name(tree, key), RowMode::Exclusive)));
     }
     let long = length > tree.inline_limit() as u64;
     let mut plan = Plan::default();

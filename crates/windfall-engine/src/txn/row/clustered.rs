@@ -2,15 +2,15 @@
 //!
 //! **Purpose.** Changes the entry of a row and writes the undo record of the whole change, in one mini-transaction.
 //!
-//! **Invariants.** An attempt holds the undo stream and the latch of the leaf. What would have to wait, or needs a
-//! check that must not be made under a latch, ends the attempt as an [`Obstacle`]; it is overcome without a latch, and
-//! the entry is read again by the next attempt. An attempt that does not succeed has changed nothing.
+//! **Invariants.** An attempt holds the undo stream and the latch of the leaf. If it would have to wait, or needs a
+//! check that must not be made under a latch, it ends with an [`Obstacle`]; the wait or the check follows without a
+//! latch, and the next attempt reads the entry again. An attempt that does not succeed has changed nothing.
 
 use super::{
     conflict::{Blocked, Stop},
     edit::Mode,
     plan::{Plan, fits, is_wanted},
-    row_lock::{blocked_by, check_gap, is_live, may_write, name_of},
+    row_lock::{blocked_by, check_gap, is_live, may_write, row_name},
     target::RowTarget,
 };
 use crate::{
@@ -54,13 +54,13 @@ pub(super) struct ClusteredChange<'a, 't> {
 
 /// Why an attempt has changed nothing.
 enum Obstacle {
-    /// It is unknown whether the writer of this version has ended.
+    /// The writer of this version may or may not have ended.
     WriterUnknown(EntryHeader),
     /// Another transaction has locked the row.
     Locked,
     /// The change does not fit a row that exists (`live`) or does not, or others have locked the gap.
     Unfit { live: bool },
-    /// This much log must be reserved for page splits during a rollback.
+    /// Page splits during a rollback need this many more bytes of reserved log.
     NoLog(u64),
 }
 
@@ -108,7 +108,7 @@ impl<'t> ClusteredChange<'_, 't> {
                 Ok(true)
             }
             Obstacle::Locked => {
-                Err(Stop::Blocked(Blocked::Row(name_of(target.clustered, key), RowMode::Exclusive)))
+                Err(Stop::Blocked(Blocked::Row(row_name(target.clustered, key), RowMode::Exclusive)))
             }
             Obstacle::Unfit { live } => is_wanted(trx, target, key, self.mode, live),
             Obstacle::NoLog(bytes) => {

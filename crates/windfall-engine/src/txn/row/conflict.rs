@@ -28,7 +28,7 @@ use crate::{
 /// The reason why a call is blocked.
 #[derive(Clone, Debug)]
 pub enum Blocked {
-    /// This transaction has changed the row and has not ended.
+    /// Another transaction has changed the row and has not ended.
     Writer(TrxId, RowName, RowMode),
     /// Others have locked the row.
     Row(RowName, RowMode),
@@ -41,9 +41,9 @@ pub enum Blocked {
 /// The reason why a call ends before its work is done.
 #[derive(Debug)]
 pub enum Stop {
-    /// It must wait, and then start again.
+    /// The call must wait, and then start again.
     Blocked(Blocked),
-    /// It has failed.
+    /// The call has failed.
     Failed(Error),
 }
 

@@ -1,6 +1,6 @@
 //! The intended change of a row.
 //!
-//! **Purpose.** Keeps what a blocked call has read of its source, and what it has written of a long value, until the
+//! **Purpose.** Keeps the bytes that a blocked call has read of its source or written of a long value, until the
 //! call continues.
 //!
 //! **Invariants.** The bytes of a source are read once, in order: first those that index keys are made of, then the
@@ -32,9 +32,9 @@ pub enum Value<'v> {
     Bytes(&'v [u8]),
     /// To be read.
     Source {
-        /// Its length in bytes.
+        /// The length of the value in bytes.
         length: u64,
-        /// Where it comes from.
+        /// The source of its bytes.
         source: &'v mut dyn Read,
     },
 }

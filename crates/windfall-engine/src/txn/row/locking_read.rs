@@ -1,6 +1,6 @@
 //! Locking reads.
 //!
-//! **Purpose.** A row is read in its current version and stays so until the transaction has ended. Where the isolation
+//! **Purpose.** A row is read in its current version and stays so until the transaction has ended. If the isolation
 //! level locks gaps, a row that is missing stays missing.
 //!
 //! **Invariants.** A row is read and locked under one key latch, so no call changes it in between (by type). What is
@@ -13,7 +13,7 @@ use core::ops::Bound;
 
 use super::{
     conflict::{Blocked, Stop},
-    row_lock::{lock_gap, lock_row, name_of},
+    row_lock::{lock_gap, lock_row, row_name},
 };
 use crate::{
     error::{Owner, Result},
@@ -44,7 +44,7 @@ pub fn read_locked(
     let header = match transactions.active().read_final(trx.id(), || tree.get_into(key, out))? {
         CurrentVersion::Final(header) => header,
         CurrentVersion::Unfinished(writer) => {
-            return Err(Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), mode)));
+            return Err(Stop::Blocked(Blocked::Writer(writer, row_name(tree, key), mode)));
         }
     };
     if let Some(header) = header {
@@ -67,7 +67,7 @@ pub fn read_locked(
     Ok(!whole || value::resolve(tree, key, header, out)?)
 }
 
-/// Returns whether the row of an index entry has finally left the entry's index key: the entry is gone, or was
+/// Returns whether the row of an index entry has finally left the entry's index key: the entry was removed, or was
 /// delete-marked by a transaction that had ended before it was read, or by this one.
 ///
 /// # Errors

@@ -9,7 +9,7 @@
 use super::{
     conflict::{Blocked, Stop},
     edit::Mode,
-    row_lock::{check_gap, keep, lock_gap, lock_row, may_write, name_of},
+    row_lock::{check_gap, lock_gap, lock_row, may_write, row_name, share_row},
     secondary,
     target::{RowTarget, Secondary},
 };
@@ -180,7 +180,7 @@ pub(super) fn plan<'e, 't>(
     Ok(())
 }
 
-/// Refuses an index key that a live entry of another row has. The key latch of the index key is held. Where the
+/// Refuses an index key that a live entry of another row has. The key latch of the index key is held. If the
 /// isolation level locks gaps, that row stays as it is, like a row that has the same primary key.
 fn check_unique(
     trx: &mut Trx<'_>,
@@ -190,7 +190,7 @@ fn check_unique(
     key: &[u8],
 ) -> Result<(), Stop> {
     let prefix = secondary::prefix_of(index_key);
-    let name = || name_of(secondary.tree, &prefix);
+    let name = || row_name(secondary.tree, &prefix);
     if !may_write(trx, secondary.tree, &prefix) {
         return Err(Stop::Blocked(Blocked::Row(name(), RowMode::Exclusive)));
     }
@@ -209,7 +209,7 @@ fn check_unique(
                 }
                 CurrentVersion::Final(Some(header)) if !header.is_deleted() => {
                     if trx.rules.gaps {
-                        keep(trx, target.clustered, &cursor.key()[prefix.len()..])?;
+                        share_row(trx, target.clustered, &cursor.key()[prefix.len()..])?;
                     }
                     return Err(SchemaError::DuplicateKey(target.owner_of(secondary)).into());
                 }

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Returns the name under which a row, or a key of an index, is locked.
-pub(super) fn name_of(tree: &Tree, key: &[u8]) -> RowName {
+pub(super) fn row_name(tree: &Tree, key: &[u8]) -> RowName {
     RowName { space: tree.space().id(), key: key.into() }
 }
 
@@ -36,12 +36,12 @@ pub(super) fn is_live(header: Option<EntryHeader>) -> bool {
 
 /// Returns that another transaction has changed the row and has not ended.
 pub(super) fn blocked_by(writer: TrxId, tree: &Tree, key: &[u8]) -> Stop {
-    Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), RowMode::Exclusive))
+    Stop::Blocked(Blocked::Writer(writer, row_name(tree, key), RowMode::Exclusive))
 }
 
 /// Locks a row, or returns that others have locked it.
 pub(super) fn lock_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
-    let (lock_owner, row) = (trx.lock_owner()?, name_of(tree, key));
+    let (lock_owner, row) = (trx.lock_owner()?, row_name(tree, key));
     trx.note_lock(&row, mode);
     let locks = trx.transactions().lock_manager();
     match locks.acquire(&lock_owner, LockRequest::Row(row.clone(), mode), LockTimeout::NoWait) {
@@ -67,13 +67,13 @@ pub(super) fn lock_gap(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<()>
 }
 
 /// Locks, in shared mode, a row of which this call does not hold the key latch.
-pub(super) fn keep(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
+pub(super) fn share_row(trx: &mut Trx<'_>, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
     lock_row(trx, tree, key, RowMode::Shared)?;
     // A transaction that is changing the row came first.
     match trx.transactions().active().read_final(trx.id(), || tree.get_into(key, &mut Vec::new()))? {
         CurrentVersion::Final(_) => Ok(()),
         CurrentVersion::Unfinished(writer) => {
-            let (lock_owner, row) = (trx.lock_owner()?, name_of(tree, key));
+            let (lock_owner, row) = (trx.lock_owner()?, row_name(tree, key));
             trx.transactions().lock_manager().release_row(&lock_owner, &row);
             Err(Stop::Blocked(Blocked::Writer(writer, row, RowMode::Shared)))
         }
@@ -106,6 +106,6 @@ pub(super) fn check_gap(trx: &Trx<'_>, tree: &Tree, key: &[u8]) -> Result<(), St
     if trx.transactions().lock_manager().may_insert(trx.id(), tree.space().id(), key) {
         Ok(())
     } else {
-        Err(Stop::Blocked(Blocked::Range(name_of(tree, key))))
+        Err(Stop::Blocked(Blocked::Range(row_name(tree, key))))
     }
 }

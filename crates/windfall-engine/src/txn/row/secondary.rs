@@ -15,8 +15,8 @@ pub fn prefix_of(index_key: &[u8]) -> Vec<u8> {
     prefix_with_room(index_key, 0)
 }
 
-/// The same, with capacity for `more` further bytes: exact if no byte is zero, because entries are collected by the
-/// million.
+/// Returns that prefix with capacity for `more` further bytes: exact if no byte is zero, because entries are collected
+/// by the million.
 fn prefix_with_room(index_key: &[u8], more: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(index_key.len() + END.len() + more);
     escape(index_key, &mut out);

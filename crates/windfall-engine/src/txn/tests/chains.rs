@@ -12,7 +12,7 @@ use super::{
 };
 use crate::tablespace;
 
-/// This value has an entry in each tree.
+/// A value that has an entry in each tree.
 const FIRST: &[u8] = &[1, 1, 1];
 
 fn base(log_size: u64) -> Base {

@@ -268,7 +268,7 @@ impl Base {
                 let mut value = cursor.value().to_vec();
                 let there =
                     value::resolve(&self.clustered, cursor.key(), header, &mut value).map_err(text)?;
-                assert!(there, "the row is gone, and no thread changed it");
+                assert!(there, "the row is missing, and no thread changed it");
                 rows.insert(cursor.key().to_vec(), value);
             }
         }

@@ -416,7 +416,7 @@ fn a_writer_finds_its_slices_made() {
     let mut model = Rows::new();
     churn(&base, &mut model, 1);
     let (before, start) = (base.slices(), work::so_far());
-    let touched = || (work::so_far() - start).of(Work::CatalogFrame);
+    let touched = || (work::so_far() - start).of(Work::SystemTreeFrame);
     // A writer that fills more than a slice between two visits of the worker creates the next one itself.
     churn(&base, &mut model, 5);
     assert!(base.slices() > before && touched() > 0);
@@ -436,7 +436,7 @@ fn a_writer_finds_its_slices_made() {
             base.put(&key(n), &row(n, round), Mode::Put).unwrap();
             model.insert(key(n).to_vec(), row(n, round));
             let work = work::so_far() - before;
-            assert_eq!((work.of(Work::CatalogFrame), work.of(Work::CatalogLatch)), (0, 0), "{work:?}");
+            assert_eq!((work.of(Work::SystemTreeFrame), work.of(Work::SystemTreeLatch)), (0, 0), "{work:?}");
         }
     }
     assert!(ahead >= 2, "{ahead} slices");

@@ -11,7 +11,7 @@
 //!   is rolled back before the search is complete.
 //! - Prepared transactions are searched for before the database is open, and have locks on their tables from then on.
 //! - All other transactions here have no locks except the implicit ones on the rows that they have changed. A drop or a
-//!   truncation does not wait for them, because a table that is gone needs no rollback. A statement that must find no
+//!   truncation does not wait for them, because a dropped table needs no rollback. A statement that must find no
 //!   unfinished change in a table locks the table and then waits for them ([`await_rollbacks`]). A call that is not
 //!   part of a transaction is not kept out by that lock. So the statement checks with the table's gate closed whether a
 //!   transaction was handed over meanwhile ([`are_clear_of`]).
@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 
 use super::{
     manager::Transactions,
-    rollback_queue::{Found, Next, PendingRollback, Search},
+    rollback_queue::{Found, NextTask, PendingRollback, Search},
     running::{RollbackFrom, RollbackStep, Trx},
     state::Suspended,
 };
@@ -53,7 +53,7 @@ const CALL_INTERVAL: Duration = Duration::from_millis(50);
 /// Records that a step undoes.
 const RECORDS_PER_STEP: usize = 64;
 /// Records that a step of a search examines.
-const LOOKS_PER_STEP: usize = 1024;
+const RECORDS_PER_SEARCH_STEP: usize = 1024;
 
 /// Schedules the search for the records of unfinished transactions that recovery has found, and their rollback, in the
 /// steps that follow. Prepared transactions are searched for at once, and then wait for their coordinator.
@@ -85,7 +85,7 @@ pub fn schedule_unfinished(transactions: &Transactions) -> Result<()> {
     for mut search in searches.into_values() {
         if search.found.values().any(|found| found.name.is_some()) {
             // No other work may come between such a transaction and the locks on its tables.
-            while !look(transactions, &mut search)? {}
+            while !search_step(transactions, &mut search)? {}
             for (trx, mut found) in search.found.extract_if(.., |_, found| found.name.is_some()) {
                 if let Some(name) = found.name.take() {
                     resume_prepared(transactions, trx, &name, &found)?;
@@ -109,7 +109,7 @@ fn resume_prepared(transactions: &Transactions, id: TrxId, name: &Arc<[u8]>, fou
         transactions.lock_manager().acquire(&lock_owner, wanted, LockTimeout::NoWait)?;
     }
     let touched = found.touched.iter().copied();
-    transactions.prepared().found(
+    transactions.prepared().insert_recovered(
         name,
         id,
         Suspended::found(transactions.active(), id, found.last, touched, true),
@@ -121,16 +121,16 @@ pub fn rollback_step(transactions: &Transactions) -> bool {
     let now = transactions.now();
     match transactions.rollbacks().next(now) {
         None => return false,
-        Some(Next::Search(search)) => search_on(transactions, search, now + RETRY_PAUSE),
-        Some(Next::Transaction(trx, from)) => continue_rollback(transactions, trx, from, now),
+        Some(NextTask::Search(search)) => search_on(transactions, search, now + RETRY_PAUSE),
+        Some(NextTask::Transaction(trx, from)) => continue_rollback(transactions, trx, from, now),
     }
     transactions.rollbacks().is_any_due(transactions.now())
 }
 
 /// Continues the search at the front; if it fails, it is retried at `again`.
 fn search_on(transactions: &Transactions, mut search: Search, again: Duration) {
-    let looked = look(transactions, &mut search);
-    if looked.as_ref().is_ok_and(|is_over| *is_over) {
+    let searched = search_step(transactions, &mut search);
+    if searched.as_ref().is_ok_and(|is_over| *is_over) {
         let found = search.found.into_iter().map(|(id, Found { last, touched, .. })| {
             PendingRollback::new(Suspended::found(transactions.active(), id, last, touched, false))
         });
@@ -145,8 +145,8 @@ fn search_on(transactions: &Transactions, mut search: Search, again: Duration) {
         drop(state);
         return transactions.rollbacks().moved.notify();
     }
-    search.failed = looked.is_err();
-    if let Err(error) = looked {
+    search.failed = searched.is_err();
+    if let Err(error) = searched {
         tracing::warn!(%error, "the records of unfinished transactions cannot be found yet");
         search.due = again;
     }
@@ -164,9 +164,9 @@ fn search_on(transactions: &Transactions, mut search: Search, again: Duration) {
 }
 
 /// Examines the next records. Returns whether the search is complete.
-fn look(transactions: &Transactions, search: &mut Search) -> Result<bool> {
+fn search_step(transactions: &Transactions, search: &mut Search) -> Result<bool> {
     let stream = transactions.streams().get(search.stream.into());
-    for _ in 0..LOOKS_PER_STEP {
+    for _ in 0..RECORDS_PER_SEARCH_STEP {
         let next = stream.next_record(search.at)?.filter(|(at, _)| *at < search.end);
         let Some((at, stored)) = next else { return Ok(true) };
         if let Some(found) = search.found.get_mut(&stream.trx_of(at, &stored)?) {

@@ -1,8 +1,8 @@
 //! The transactions of a database.
 //!
 //! **Purpose.** Owns the parts of the transaction layer and connects them: the table of active transactions, the lock
-//! table, undo with its purge, prepared transactions and background rollbacks. What a checkpoint must log of them is
-//! noted here, and statements lock tables here.
+//! table, undo with its purge, prepared transactions and background rollbacks. The manager also notes the unfinished
+//! transactions that a checkpoint must log, and locks tables for statements.
 //!
 //! **Invariants.** A statement is not a transaction and has no changes: its lock owner has a number of its own, and its
 //! locks are released when its guard is dropped. When lock waits are ended because the database has stopped or is being
@@ -53,7 +53,7 @@ pub(super) fn notes_most(pool: &BufferPool) -> usize {
 /// The transactions of a database: the parts of the transaction layer, and what they need of each other.
 #[derive(Debug)]
 pub struct Transactions {
-    /// What undo streams, rollback and purge share.
+    /// The context that undo streams, rollback and purge share.
     undo: Arc<UndoContext>,
     active: Arc<Active>,
     streams: Arc<Streams>,
@@ -248,7 +248,8 @@ impl Transactions {
     /// Requests a lock and waits for it if necessary, as [`LockManager::acquire`] does.
     ///
     /// # Errors
-    /// Those of [`LockManager::acquire`]; why the database has stopped; [`Error::Closed`] if it is being closed.
+    /// The errors of [`LockManager::acquire`]; the reason why the database has stopped; [`Error::Closed`] if it is
+    /// being closed.
     pub fn acquire(&self, me: &Arc<LockOwner>, wanted: LockRequest, lock_timeout: LockTimeout) -> Result<()> {
         self.stop_reason(self.lock_manager.acquire(me, wanted, lock_timeout).map_err(Error::from))
     }

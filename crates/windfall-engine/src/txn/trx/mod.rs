@@ -16,8 +16,9 @@
 //! The other structs are guards of a call, or entries in the tables of active, prepared and waiting transactions.
 //!
 //! **Invariants.** A transaction that has begun ends once: by its own call, by the worker that rolls back in the
-//! background (`background_rollback`), or, once it is prepared, by its name (`two_phase`). Nothing here depends on
-//! rows: they are the layer above (`row`).
+//! background (`background_rollback`), or, once it is prepared, by its name (`two_phase`) (checked by
+//! `mvcc/active.rs::end`). Nothing here depends on rows: they are the layer above (`row`) (test:
+//! `the_workspace_keeps_the_house_rules`).
 
 pub mod background_rollback;
 pub mod manager;

@@ -1,8 +1,8 @@
 //! Prepared transactions: those that wait for the decision of an external coordinator.
 //!
 //! **Purpose.** In a two-phase commit a transaction is first prepared: from then on it can be committed in any case.
-//! This is the table of prepared transactions, by the names that the coordinator has given them (XA calls such a name
-//! an xid).
+//! This module has the table of prepared transactions, by the names that the coordinator has given them (XA calls such
+//! a name an xid).
 //!
 //! **Invariants.** A name denotes one transaction. Either its handle or a call that ends it is in possession of the
 //! transaction, or it waits here. The possessor returns it or removes the name. Nothing here decides what survives a
@@ -38,7 +38,7 @@ struct PreparedEntry {
 pub struct PreparedTransaction {
     /// The name that it was given.
     pub xid: Vec<u8>,
-    /// Its number.
+    /// The id of the transaction.
     pub id: TrxId,
     /// Whether its handle still exists; then only the handle can end it.
     pub in_use: bool,
@@ -81,14 +81,14 @@ impl Prepared {
     ///
     /// # Errors
     /// [`TransactionError::NameTaken`].
-    pub(in crate::txn) fn found(&self, name: &Arc<[u8]>, id: TrxId, trx: Suspended) -> Result<()> {
+    pub(in crate::txn) fn insert_recovered(&self, name: &Arc<[u8]>, id: TrxId, trx: Suspended) -> Result<()> {
         self.enter(name, id)?;
-        self.leave(name, trx);
+        self.put_back(name, trx);
         Ok(())
     }
 
     /// Returns a transaction to the table, where it waits.
-    pub fn leave(&self, name: &[u8], trx: Suspended) {
+    pub fn put_back(&self, name: &[u8], trx: Suspended) {
         let mut table = self.table.lock();
         debug_assert!(table.contains_key(name), "a prepared transaction is returned under an unknown name");
         if let Some(entry) = table.get_mut(name) {

@@ -58,7 +58,7 @@ pub fn with_table_quiesced<T>(
         // Before the table is quiesced: afterwards purge would defer its records.
         for (stream, end) in &ends {
             if let Err(error) = transactions.purge().catch_up(stream, table.id(), *end) {
-                tracing::warn!(%error, "purge could not go on");
+                tracing::warn!(%error, "purge could not continue");
             }
         }
     }

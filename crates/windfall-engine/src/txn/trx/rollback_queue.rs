@@ -56,7 +56,7 @@ pub(super) struct Search {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
-    /// Its last record, once the search has found one.
+    /// The last record of the transaction, once the search has found one.
     pub last: Option<UndoPos>,
     /// The clustered trees of the tables with changes.
     pub touched: BTreeSet<SpaceId>,
@@ -69,7 +69,7 @@ pub(super) struct PendingRollback {
     pub id: TrxId,
     /// `None` while the worker processes it.
     pub trx: Option<Suspended>,
-    /// Where it continues.
+    /// The point at which the rollback continues.
     pub from: RollbackFrom,
     /// The tables that it has changed.
     pub touched: Vec<SpaceId>,
@@ -194,18 +194,18 @@ impl Rollbacks {
     }
 
     /// Takes the next one that is due: a search, else a transaction. It is moved to the front.
-    pub(super) fn next(&self, now: Duration) -> Option<Next> {
+    pub(super) fn next(&self, now: Duration) -> Option<NextTask> {
         let mut state = self.state.lock();
         if let Some(at) = state.searches.iter().position(|search| search.due <= now) {
             state.searches.rotate_left(at);
-            return state.searches.front().cloned().map(Next::Search);
+            return state.searches.front().cloned().map(NextTask::Search);
         }
         let at = state.waiting.iter().position(|waiting| waiting.due <= now)?;
         state.waiting.rotate_left(at);
         let waiting = state.waiting.front_mut()?;
         let trx = waiting.trx.take().expect("there is one worker");
         debug_assert!(trx.id() == Some(waiting.id), "a background rollback is that of another transaction");
-        Some(Next::Transaction(trx, waiting.from))
+        Some(NextTask::Transaction(trx, waiting.from))
     }
 
     pub(super) fn is_any_due(&self, now: Duration) -> bool {
@@ -215,8 +215,8 @@ impl Rollbacks {
     }
 }
 
-/// What the worker does next.
-pub(super) enum Next {
+/// The next task of the worker.
+pub(super) enum NextTask {
     Search(Search),
     Transaction(Suspended, RollbackFrom),
 }

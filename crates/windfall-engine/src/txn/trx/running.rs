@@ -7,7 +7,7 @@
 //! makes the last change, or in a group of its own; a commit is no more than that. A transaction that is dropped
 //! without an end is rolled back.
 //!
-//! Its rollback (`rollback`) needs a few small log groups per record, which were reserved before the change
+//! The rollback (`rollback`) needs a few small log groups per record, which were reserved before the change
 //! ([`LogReservation`]). Between two calls of a transaction the log that its rollback needs stays reserved, up to a
 //! fraction of the log. A longer transaction would hold as much log as it has undo, so its rollback reserves log record
 //! by record.
@@ -120,12 +120,13 @@ impl<'e> Trx<'e> {
     /// much.
     pub fn suspend(mut self) -> Suspended {
         debug_assert!(!self.disarmed, "a transaction is suspended after its end, or twice");
-        debug_assert!(self.broken.is_none(), "a transaction goes on and could not roll back a part of it");
+        debug_assert!(self.broken.is_none(), "a transaction continues after a partial rollback has failed");
         self.disarmed = true;
         let mut state = core::mem::take(&mut self.state);
         let most = self.transactions.log().size() / RESERVATION_DIVISOR;
         let kept = state.rollback_log.within(most).unwrap_or(0);
-        state.reserved_bytes = self.reservation.take().map_or(0, |reservation| reservation.leave(kept));
+        state.reserved_bytes =
+            self.reservation.take().map_or(0, |reservation| reservation.detach_bytes(kept));
         debug_assert!(state.reserved_bytes <= most, "a transaction keeps more log reserved than it may");
         debug_assert!(
             state.id().is_none_or(|id| self.transactions.active().is_active(id)),

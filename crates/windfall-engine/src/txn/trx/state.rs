@@ -1,6 +1,6 @@
 //! The state of a transaction.
 //!
-//! **Purpose.** What is needed to continue a transaction between two calls, or to roll it back.
+//! **Purpose.** The state from which the next call continues a transaction, or from which it is rolled back.
 //!
 //! **Invariants.** A transaction with an id is in the table of active transactions until it has ended (checked by
 //! `trx/running.rs::suspend`). The records of a transaction form a chain per stream, and the state has the last record
@@ -53,11 +53,12 @@ impl RollbackLog {
 /// A transaction between two calls: the state that is needed to continue it or to roll it back.
 #[derive(Debug, Default)]
 pub struct Suspended {
-    /// Its id, once it has written or locked anything, and where it announces that it is about to log its end.
+    /// The id of the transaction, once it has written or locked anything, and the flag by which it announces that it is
+    /// about to log its end.
     pub(super) identity: Option<(TrxId, Ending)>,
     /// The stream of its logged records, and the last of them, once one is written.
     pub(super) logged: Option<(u8, Option<UndoPos>)>,
-    /// The same for the streams of temporary tables.
+    /// The streams of temporary tables that the transaction has used, each with its last record, once one is written.
     pub(super) temporary: SmallVec<[(Arc<Stream>, Option<UndoPos>); 1]>,
     /// The number of records that it has written.
     pub(super) records: u64,
@@ -71,9 +72,9 @@ pub struct Suspended {
     pub(super) reserved_bytes: u64,
     /// The tables that it has changed, by their clustered trees, except temporary ones.
     pub(super) touched: SmallVec<[SpaceId; 2]>,
-    /// It is prepared, and that is logged.
+    /// Whether the transaction is prepared, and that is logged.
     pub(super) prepared: bool,
-    /// Its lock owner, once it has requested a lock.
+    /// The lock owner of the transaction, once it has requested a lock.
     pub(super) lock_owner: Option<Arc<LockOwner>>,
 }
 

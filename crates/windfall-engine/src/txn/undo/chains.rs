@@ -15,12 +15,12 @@
 //! - The reference, which is the undo record or a delete-marked entry, stays until the first page is freed. The record
 //!   is processed again, and its slice is kept.
 //! - A chain's stamp is the position of the undo record that began it, which no other chain ever had. If the value was
-//!   written with the creation of a table, it is a unique number that is no position. So freeing a chain that is gone
-//!   is detected and does nothing.
+//!   written with the creation of a table, it is a unique number that is no position. So freeing a chain that was freed
+//!   before is detected and does nothing.
 //! - Pages are freed on an [`allowance`](free). The caller that grants one has reserved log before it took any mutex or
 //!   latch, and grants no more than fits into its reservation ([`LOG_BYTES_PER_PAGE`]).
 //!
-//! Between two pieces other calls may access the row. A reader of the old value finds its chain gone and reads the
+//! Between two pieces other calls may access the row. A reader of the old value finds its chain freed and reads the
 //! entry again. A delete-marked entry may be revived, and that rolled back: the chain that it names is then freed by
 //! whichever record comes first, and the other one finds nothing.
 
@@ -33,7 +33,7 @@ const PAGES_PER_GROUP: usize = 16;
 pub(in crate::txn) const LOG_BYTES_PER_PAGE: usize = 256;
 
 /// Frees a chain, if it still exists, as far as the allowance of pages permits, which is reduced accordingly. Returns
-/// whether the chain is gone.
+/// whether the whole chain is freed.
 ///
 /// # Errors
 /// Damage, I/O, a tablespace that was dropped.

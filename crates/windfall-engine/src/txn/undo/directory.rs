@@ -126,9 +126,9 @@ impl Streams {
         self.all().flat_map(Stream::slices).map(|(_, space)| space).collect()
     }
 
-    /// The same, while no slice is being created or dropped.
-    pub fn settled_spaces(&self) -> BTreeSet<SpaceId> {
-        self.all().flat_map(Stream::settled_slices).collect()
+    /// Returns the tablespaces of all slices while no slice is being created or dropped.
+    pub fn stable_spaces(&self) -> BTreeSet<SpaceId> {
+        self.all().flat_map(Stream::stable_slices).collect()
     }
 
     /// Returns all streams.

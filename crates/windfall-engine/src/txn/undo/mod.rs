@@ -1,11 +1,11 @@
 //! Undo: the records of changes, their rollback and their purge.
 //!
 //! **Purpose.** Each row change writes an undo record (`record`) to a stream (`stream`; `directory` has all of them).
-//! It is read by readers of older versions (`versions`), by rollback (`rollback`), and by purge (`purge`), which
-//! removes what committed transactions have left, and drops the undo itself.
+//! The record is read by readers of older versions (`versions`), by rollback (`rollback`), and by purge (`purge`),
+//! which removes delete-marked entries and old values of committed transactions, and drops the undo itself.
 //!
 //! **Invariants.** Nothing here depends on transactions as such, only on their ids: `mvcc` answers which of them have
-//! ended. What belongs to a transaction as a whole is in the layer above (`trx`) (test:
+//! ended. The state of a transaction as a whole is in the layer above (`trx`) (test:
 //! `the_workspace_keeps_the_house_rules`).
 
 pub mod chains;

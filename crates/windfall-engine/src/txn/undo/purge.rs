@@ -26,7 +26,7 @@
 //! its records up to a position is still to be purged ([`Stream::is_purged_of`]).
 //!
 //! A page that cannot be read is a problem of its table only: the record that leads there is put aside, and retried
-//! from time to time until it works or the table is gone. If there are too many, the oldest are given up: the space
+//! from time to time until it works or the table is dropped. If there are too many, the oldest are given up: the space
 //! that they would have freed stays allocated in that table.
 
 use core::time::Duration;
@@ -492,7 +492,7 @@ impl Purge {
         left: &mut Left,
     ) -> Result<Outcome> {
         let version = EntryHeader::new(record.trx, stream.undo_pos(at));
-        let gone = match &record.body {
+        let is_done = match &record.body {
             // The chain belongs to no version: no reader uses it.
             Body::Overflow { space, first } if stored.rolled_back => self
                 .unless_dropped(*space, |tree| chains::free(tree, *first, version.undo.0, &mut left.pages))?,
@@ -542,7 +542,7 @@ impl Purge {
             }
             Body::Overflow { .. } => true,
         };
-        Ok(if gone { Outcome::Purged } else { Outcome::Cut })
+        Ok(if is_done { Outcome::Purged } else { Outcome::Cut })
     }
 
     /// Runs an operation on a tree. A tree that was dropped meanwhile needs nothing.
@@ -565,12 +565,12 @@ fn read_ahead(stream: &Stream, state: &mut State, at: u64) {
 /// are done.
 fn remove(tree: &Tree, version: EntryHeader, key: &[u8], pages: &mut usize) -> Result<bool> {
     let is_it = |header: &EntryHeader| header.is_deleted() && carries(Some(*header), version);
-    let mut chain_is_gone = false;
+    let mut chain_is_freed = false;
     loop {
         let mut mtr = Mtr::begin(tree.store())?;
         let located = tree.seek_for_change(&mut mtr, key, None)?;
         let Some(header) = located.header().filter(is_it) else { return Ok(true) };
-        if !header.is_overflow() || chain_is_gone {
+        if !header.is_overflow() || chain_is_freed {
             let small = located.remove(&mut mtr);
             mtr.commit()?;
             if small {
@@ -584,6 +584,6 @@ fn remove(tree: &Tree, version: EntryHeader, key: &[u8], pages: &mut usize) -> R
         if !chains::free_of(tree, header, &value, pages)? {
             return Ok(false);
         }
-        chain_is_gone = true;
+        chain_is_freed = true;
     }
 }

@@ -47,7 +47,7 @@ pub(super) struct State {
     pub at: u64,
     /// Transactions with skipped records.
     pub left: BTreeMap<TrxId, SkippedRecords>,
-    /// Those of them that have ended, each with the next record to purge, until there is none left.
+    /// Ended transactions with skipped records, each with its next record to purge, until there is none left.
     pub walks: Vec<(TrxId, Option<UndoPos>)>,
     /// Records of rows with a busy key latch.
     pub deferred: Vec<Unpurged>,
@@ -91,11 +91,11 @@ pub(super) enum Outcome {
     Purged,
     /// The key latch of its row is busy.
     Busy,
-    /// Its table is quiesced.
+    /// The table of the record is quiesced.
     Quiesced,
-    /// Its chain is longer than what is left of the step.
+    /// The overflow chain of the record is longer than the rest of the step's allowance.
     Cut,
-    /// Its table cannot be read.
+    /// The table of the record cannot be read.
     Unreadable,
 }
 

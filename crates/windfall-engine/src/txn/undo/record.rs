@@ -1,4 +1,4 @@
-//! Undo records: what one row change did, so that it can be rolled back, and what it left to purge.
+//! Undo records: one row change each, so that it can be rolled back and its old versions can be purged.
 //!
 //! **Purpose.** One record covers the clustered entry of a row and every secondary entry that the change touches.
 //!

@@ -32,9 +32,9 @@ pub(in crate::txn) const LOG_BYTES_OF_END: u64 = 512;
 /// The source of the log that a rollback needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::txn) enum RollbackSpace {
-    /// It was reserved before each change.
+    /// The log of the rollback was reserved before each change.
     Ahead,
-    /// It is reserved record by record, which may wait.
+    /// The log of the rollback is reserved record by record, which may wait.
     PerRecord,
 }
 

@@ -76,7 +76,7 @@ const MAX_RECORD_BYTES: usize = 16 << 20;
 pub(in crate::txn) struct UndoContext {
     /// The pages.
     pub pool: Arc<BufferPool>,
-    /// Where slices are registered.
+    /// The system tree, in which slices are registered.
     pub system: Arc<SystemTree>,
     /// Assigns the ids of their tablespaces.
     pub ids: Arc<Ids>,
@@ -88,7 +88,7 @@ pub(in crate::txn) struct UndoContext {
     pub slice_dropped: Event,
     /// For the trees that rollback and purge access: they have no hash index.
     no_hash: Arc<HashBudget>,
-    /// Where a test makes a change or purge fail.
+    /// The points at which a test makes a change or purge fail.
     pub failpoint: Failpoint,
 }
 
@@ -277,7 +277,7 @@ impl Stream {
     }
 
     /// Returns the tablespaces of its slices while none is being created or dropped.
-    pub(super) fn settled_slices(&self) -> impl Iterator<Item = SpaceId> {
+    pub(super) fn stable_slices(&self) -> impl Iterator<Item = SpaceId> {
         let _dropping = self.purge.state.lock();
         let _making = self.lock();
         self.slices().into_iter().map(|(_, space)| space)
@@ -355,15 +355,15 @@ impl Stream {
         )
     }
 
-    /// Returns the record at a position. `None` if one of its slices is gone: it was purged.
+    /// Returns the record at a position. `None` if one of its slices was dropped: the record was purged.
     ///
     /// # Errors
     /// Damage, I/O.
     pub(in crate::txn) fn record(&self, at: u64) -> Result<Option<Stored>> {
-        self.record_from(Reader { stream: self, at, page: None })
+        self.record_from(StreamReader { stream: self, at, page: None })
     }
 
-    fn record_from(&self, mut reader: Reader<'_>) -> Result<Option<Stored>> {
+    fn record_from(&self, mut reader: StreamReader<'_>) -> Result<Option<Stored>> {
         let at = reader.at;
         let mut bytes = Vec::new();
         if !reader.read(HEAD, &mut bytes)? {
@@ -399,7 +399,7 @@ impl Stream {
     }
 
     /// Returns the first record at or after a position, and its position. `at` must be the end of a record or the start
-    /// of a slice. Skips slices that are gone, and records that are partly in such a slice: they were purged. Returns
+    /// of a slice. Skips dropped slices, and records that are partly in such a slice: they were purged. Returns
     /// `None` at the end.
     ///
     /// # Errors
@@ -418,11 +418,11 @@ impl Stream {
                     // A record that is being written does not count yet.
                     return Ok(None);
                 }
-                first.map(|at| Reader { stream: self, at, page: None })
+                first.map(|at| StreamReader { stream: self, at, page: None })
             } else {
                 let page = self.context.pool.share(&space, page, Access::Scan)?;
                 let is_there = offset < page.page().u16(USED) as usize;
-                is_there.then_some(Reader { stream: self, at, page: Some(page) })
+                is_there.then_some(StreamReader { stream: self, at, page: Some(page) })
             };
             if let Some(reader) = reader {
                 let at = reader.at;
@@ -474,7 +474,7 @@ impl Stream {
         debug_assert!(at < self.end(), "a record is marked that the stream does not have");
         let (slice, page, offset) = self.locate(at + 4);
         let space =
-            self.space(slice).ok_or_else(|| self.damaged(at, "the slice of a record in use is gone"))?;
+            self.space(slice).ok_or_else(|| self.damaged(at, "the slice of a record in use is missing"))?;
         let slot = mtr.latch(&space, page)?;
         Ok((slot, PageOp::Write { at: (DATA + offset) as u32, bytes: &[ROLLED_BACK] }))
     }
@@ -568,14 +568,14 @@ impl Stream {
 }
 
 /// Reads forward from a position, and keeps the current page.
-struct Reader<'s> {
+struct StreamReader<'s> {
     stream: &'s Stream,
     at: u64,
     page: Option<SharedPage<'s>>,
 }
 
-impl Reader<'_> {
-    /// Appends the next `length` bytes of the stream to `out`. Returns `false` if a slice of them is gone.
+impl StreamReader<'_> {
+    /// Appends the next `length` bytes of the stream to `out`. Returns `false` if a slice of them was dropped.
     fn read(&mut self, length: usize, out: &mut Vec<u8>) -> Result<bool> {
         let stream = self.stream;
         let mut left = length;

@@ -7,7 +7,7 @@
 //! all such records from purge (test: `a_pin_keeps_versions_and_a_reader_its_value`). So they exist, undone or not,
 //! unless the view is ended meanwhile; the result of the read is discarded then (test:
 //! `a_concurrent_reader_sees_one_snapshot_or_gets_an_error`). A version that was rolled back after the reader copied it
-//! leads to the same previous version as before (test: `a_snapshot_stays_whatever_becomes_of_rows_and_indexes`). The
+//! leads to the same previous version as before (test: `a_snapshot_is_stable_while_rows_and_indexes_change`). The
 //! clustered entry and each secondary entry of a row carry the position of one record, which has the previous state of
 //! each of them (checked by `row/clustered.rs::attempt`).
 //!
@@ -83,7 +83,7 @@ impl Versions {
         }
     }
 
-    /// The same, in the visible version.
+    /// Reads a row in the visible version.
     ///
     /// # Errors
     /// As [`Versions::get_committed`].
@@ -104,8 +104,8 @@ impl Versions {
         visibility.held(found)
     }
 
-    /// The same, for an entry that was read: `out` has its stored value, which is replaced by the row's value. The
-    /// caller must check whether the view is still valid.
+    /// Reads the visible version of an entry that was read: `out` has its stored value, which is replaced by the row's
+    /// value. The caller must check whether the view is still valid.
     ///
     /// # Errors
     /// As [`Versions::get_committed`].

@@ -25,7 +25,7 @@ pub(crate) struct Curve {
     pub dot: String,
     /// The shape of its marks.
     pub shape: Shape,
-    /// Its values, each with the number of the setting.
+    /// The values of the curve, each with the number of the setting.
     pub points: Vec<(usize, f64)>,
     /// The tooltip of a mark.
     pub hint: fn(f64) -> String,

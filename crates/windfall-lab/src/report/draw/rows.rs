@@ -18,11 +18,11 @@ const HEAD: f64 = 30.0;
 /// A mark.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
-    /// Its value.
+    /// The value of the mark.
     pub value: f64,
-    /// Its shape.
+    /// The shape of the mark.
     pub shape: Shape,
-    /// Its classes.
+    /// The CSS classes of the mark.
     pub class: String,
     /// The tooltip.
     pub hint: String,
@@ -35,13 +35,13 @@ pub(crate) enum Row {
     Head(String),
     /// A line.
     Line {
-        /// Its name.
+        /// The name of the line.
         name: String,
         /// The class of its colour.
         class: String,
-        /// Its marks.
+        /// The marks of the line.
         marks: Vec<Mark>,
-        /// Its figures.
+        /// The figures of the line.
         note: String,
     },
 }
@@ -53,9 +53,9 @@ pub(crate) struct Rows<'a> {
     pub about: &'a str,
     /// The scale.
     pub scale: Scale,
-    /// Its labels.
+    /// The labels of the scale.
     pub label: fn(f64) -> String,
-    /// Its unit.
+    /// The unit of the scale.
     pub unit: &'a str,
     /// The value of a line through all rows, from which stems are drawn to the marks; without it, from the left edge.
     pub from: Option<f64>,

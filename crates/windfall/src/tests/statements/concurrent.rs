@@ -377,7 +377,7 @@ fn any_transactions_run_during_an_index_build() {
 
 #[test]
 fn a_crash_during_a_concurrent_index_build_leaves_all_or_nothing() {
-    let (mut whole, mut gone) = (0, 0);
+    let (mut whole, mut absent) = (0, 0);
     for seed in [1, 5] {
         let disk = SimulatedDisk::new(seed);
         build_with_transactions(&disk, seed, 30, false).unwrap().unwrap();
@@ -405,12 +405,12 @@ fn a_crash_during_a_concurrent_index_build_leaves_all_or_nothing() {
                 assert!(rows_by_index(&table).unwrap() == rows, "{what}: rows and index disagree");
                 whole += 1;
             } else {
-                assert!(!matches!(built, Ok(Ok(()))), "{what}: the index is gone");
-                gone += 1;
+                assert!(!matches!(built, Ok(Ok(()))), "{what}: the index is absent");
+                absent += 1;
             }
         }
     }
-    assert!(whole > 0 && gone > 10, "{whole} times there, {gone} times gone");
+    assert!(whole > 0 && absent > 10, "{whole} times there, {absent} times absent");
 }
 
 /// A row with an index key after the bytes that an index reads is refused whenever it appears, even if the bytes of the

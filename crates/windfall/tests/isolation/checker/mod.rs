@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Garbage,
     /// A version that was written to another key.
     OtherKey,
-    /// The same element twice in a list.
+    /// An element that is twice in a list.
     Duplicate,
     /// A transaction does not see what it wrote itself, or sees what it has not written yet.
     OwnWrite,

@@ -24,7 +24,7 @@ pub(super) struct Read {
     pub lock: Lock,
     /// There was no row.
     pub absent: bool,
-    /// It read more than this key.
+    /// The read covered more than this key.
     pub range: bool,
 }
 

@@ -79,7 +79,7 @@ enum State {
     Active,
     Committed(Commits),
     Aborted,
-    /// It was chosen as the victim of a deadlock, and its client has not been informed yet.
+    /// The transaction was chosen as the victim of a deadlock, and its client has not been informed yet.
     Victim,
 }
 

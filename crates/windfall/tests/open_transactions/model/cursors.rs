@@ -31,9 +31,9 @@ pub(crate) struct Cursor {
     pub table: TableNo,
     pub tree: TreeId,
     pub over: Over,
-    /// Its lock mode, if it locks.
+    /// The lock mode of the cursor, if it locks.
     pub lock: Option<Locking>,
-    /// It sees the newest version at every step.
+    /// Whether the cursor sees the newest version at every step.
     pub sees_newest: bool,
     /// The range that it stays in, half-open; `None` for a cursor without limits.
     pub limits: Option<(Pos, Pos)>,

@@ -29,8 +29,8 @@ pub(crate) fn first_of(index_key: u8) -> Pos {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Conflict {
     No,
-    /// It depends on something that the model does not track: the progress of background rollbacks, or what was read
-    /// ahead.
+    /// The conflict depends on state that the model does not track: the progress of background rollbacks, or entries
+    /// that were read ahead.
     May,
     Must,
 }

@@ -51,7 +51,7 @@ pub(crate) struct Trx {
     pub read_only: bool,
     pub state: State,
     pub view: Option<Seq>,
-    /// Their names, each with the number of the last version at that time.
+    /// The names of the savepoints, each with the number of the last version at that time.
     pub savepoints: Vec<(u8, u64)>,
     /// The trees of rows that it has changed, including changes that were rolled back.
     pub touched: BTreeSet<TreeId>,
@@ -466,7 +466,7 @@ impl Model {
         self.versions
     }
 
-    /// Rolls back what a transaction has written since the mark. If it goes on, its rows stay locked.
+    /// Rolls back what a transaction has written since the mark. If it continues, its rows stay locked.
     pub(crate) fn roll_back_since(&mut self, trx: TrxNo, mark: u64, goes_on: bool) {
         let mut taken = Vec::new();
         for (no, table) in self.tables.iter_mut().enumerate() {
@@ -504,7 +504,7 @@ pub(crate) struct Entry {
     pub index_key: u8,
     /// The transaction that has created or delete-marked it.
     pub trx: TrxNo,
-    /// The same transaction, if it is active.
+    /// That transaction, if it is active.
     pub writer: Option<TrxNo>,
     pub is_live: bool,
 }

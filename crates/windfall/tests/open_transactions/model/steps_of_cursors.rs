@@ -115,8 +115,8 @@ impl Model {
                 let of_trx = cursor.me.filter(|_| keeps).and_then(|trx| self.trx(trx).view);
                 view = Some(of_trx.unwrap_or(self.seq));
             }
-            let anew = Cursor { view, ..cursor.clone() };
-            let candidates = self.candidates(&anew);
+            let again = Cursor { view, ..cursor.clone() };
+            let candidates = self.candidates(&again);
             let cursor = self.cursors.get_mut(&place).expect("it is there");
             (cursor.view, cursor.candidates) = (view, candidates);
         }

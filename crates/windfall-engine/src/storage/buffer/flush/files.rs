@@ -27,9 +27,9 @@ const PREALLOCATE_FROM: u64 = 1 << 20;
 /// The state of files under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    /// Files with a log record of their creation, and its LSN, until the catalog has a record, too.
+    /// Files with a log record of their creation, and its LSN, until the system tree has a record, too.
     made: BTreeMap<SpaceId, Lsn>,
-    /// The same in LSN order: the first one limits the log's low-water mark.
+    /// The entries of `made` in LSN order: the first one limits the log's low-water mark.
     by_lsn: BTreeSet<(Lsn, SpaceId)>,
 }
 
@@ -144,7 +144,7 @@ impl BufferPool {
         #[cfg(not(feature = "model"))]
         debug_assert!(
             self.context.log.low_water_mark() <= start,
-            "the log is cut off above the record of a file that the catalog does not have"
+            "the log is cut off above the record of a file that the system tree does not have"
         );
         let mut files = self.files.lock();
         for space in new {
@@ -170,12 +170,12 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Returns the LSN of the oldest log record of a file that has no record in the catalog yet, if there is one.
+    /// Returns the LSN of the oldest log record of a file that has no record in the system tree yet, if there is one.
     pub fn files_low_water_mark(&self) -> Option<Lsn> {
         self.files.lock().low_water_mark()
     }
 
-    /// Returns at most `most` of the files that were made and have no record in the catalog yet.
+    /// Returns at most `most` of the files that were made and have no record in the system tree yet.
     pub fn files_to_record(&self, most: usize) -> Vec<SpaceId> {
         self.files.lock().made.keys().take(most).copied().collect()
     }

@@ -185,8 +185,8 @@ fn a_crash_during_trial_writes_leaves_every_page_whole_somewhere() {
     disk.record_crash_points(first..=u64::MAX);
     rounds_to_write(&pool, &[bad[0].clone(), good]);
     let (mut torn, mut unreadable) = (0, 0);
-    for (operation, cut) in disk.take_crash_points().into_iter().step_by(7) {
-        let left = cut.restart(Survive::Random(operation));
+    for (operation, crash_point) in disk.take_crash_points().into_iter().step_by(7) {
+        let left = crash_point.restart(Survive::Random(operation));
         let copies = Doublewrite::copies(&left, PAGE_SIZE).unwrap().pages;
         for file in left.list(Folder::Data).unwrap() {
             let FileName::Data(space) = file else { continue };
@@ -195,7 +195,7 @@ fn a_crash_during_trial_writes_leaves_every_page_whole_somewhere() {
                 let found = Page::new(&words);
                 let read = left.read_page(file, u64::from(page) * PAGE_SIZE as u64, found.words());
                 if read.is_err() || !found.is_zero() && found.verify(id).is_err() {
-                    assert!(copies.contains_key(&id), "cut at {operation}: {id} is whole nowhere");
+                    assert!(copies.contains_key(&id), "crash at {operation}: {id} is whole nowhere");
                     torn += 1;
                     unreadable += usize::from(read.is_err());
                 }
@@ -221,7 +221,7 @@ fn a_file_that_can_be_neither_written_nor_read_fills_no_batch() {
         assert!(torn <= BATCH_PAGES * 3 / 4, "{torn} of {pages} pages are in every batch");
         dirty_pages(&pool, &spaces[1], 300);
         let rounds = rounds_to_write(&pool, &spaces);
-        assert!(rounds <= 3 + 300 / 32, "beside {torn} of {pages} pages: {rounds} rounds");
+        assert!(rounds <= 3 + 300 / 32, "with {torn} of {pages} pages torn: {rounds} rounds");
         all_is_written_once_writes_succeed(&disk, &pool);
     }
 }

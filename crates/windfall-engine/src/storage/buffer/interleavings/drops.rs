@@ -1,4 +1,4 @@
-//! A drop during everything that may be under way with the tablespace's pages.
+//! A drop during all work that may be in progress on the tablespace's pages.
 
 use windfall_sim::Fault;
 
@@ -46,7 +46,7 @@ fn drop_under_load(base: Base) {
             let ahead = [(space.clone(), PAGES[2]), (other.clone(), PAGES[2])];
             base.pool.read_ahead(&mut *base.disk.queue(), &ahead).or_else(dropped).unwrap();
             for page in [PAGES[1], PAGES[0]] {
-                base.look(0, page).or_else(dropped).unwrap();
+                base.read_page(0, page).or_else(dropped).unwrap();
             }
         }),
         run(|base, handed_over| {
@@ -59,8 +59,8 @@ fn drop_under_load(base: Base) {
     for thread in threads {
         thread.join().unwrap();
     }
-    base.look(1, second).unwrap();
-    base.look(1, far).unwrap();
+    base.read_page(1, second).unwrap();
+    base.read_page(1, far).unwrap();
     while base.reclaim(&handed_over) {}
     assert_eq!(handed_over.load(Relaxed), 1, "the dropped tablespace is handed over once");
     assert!(base.pool.space(SPACES[0]).is_none() && base.pool.reclaimer.pending() == 0);
@@ -84,7 +84,7 @@ fn a_drop_reclaims_every_frame_despite_concurrent_work() {
     explore(6000, &["LateInstall", "LatecomerForgotten"], move || drop_under_load(prepared.open(16)));
 }
 
-/// The same, and the batch under way cannot be written, because the disk is full.
+/// A drop during concurrent work, and the batch in progress cannot be written, because the disk is full.
 ///
 /// Catches: a failed write that marks a frame dirty again which holds another page by now.
 #[test]
@@ -97,7 +97,7 @@ fn a_drop_during_a_failing_batch_is_complete() {
     });
 }
 
-/// The same, and a page of the batch is torn in its data file.
+/// A drop during concurrent work, and a page of the batch in progress is torn in its data file.
 ///
 /// Catches: the bugs of the scenario above, where all of the batch is written except one page.
 #[test]
@@ -122,7 +122,7 @@ fn a_drain_takes_no_frame_that_was_reused() {
         base.pool.read(&base.spaces[0], PAGES[0], Access::Scan).unwrap();
         let user = {
             let base = base.clone();
-            spawn(move || base.look(1, PAGES[0]).unwrap())
+            spawn(move || base.read_page(1, PAGES[0]).unwrap())
         };
         base.pool.detach(&base.spaces[0], Some(Lsn(8)));
         base.reclaim(&AtomicU64::new(0));

@@ -67,7 +67,7 @@ fn a_growing_pool_gets_each_retired_frame_once() {
         let beyond = [smallest as u32 - 2, smallest as u32 - 1].map(FrameNo);
         let threads = beyond.map(|frame| {
             let pool = pool.clone();
-            spawn(move || pool.give(frame))
+            spawn(move || pool.free_empty(frame))
         });
         pool.resize(smallest).unwrap();
         for thread in threads {
@@ -95,11 +95,11 @@ fn a_shrinking_pool_gets_every_frame_back() {
         let taker = {
             let base = base.clone();
             // This thread may take the last frame, too.
-            spawn(move || with_reserved_frames(|| base.look(0, PAGES[0]).unwrap()))
+            spawn(move || with_reserved_frames(|| base.read_page(0, PAGES[0]).unwrap()))
         };
         pool.resize(smallest).unwrap();
         // A thread that finds no frame below the size waits for one.
-        pool.give(FrameNo(0));
+        pool.free_empty(FrameNo(0));
         taker.join().unwrap();
         for _ in 0..4 {
             pool.clean_step(Lsn::ZERO).unwrap();

@@ -11,7 +11,7 @@ use crate::{
 
 /// The offset of the LSN in a page.
 const LSN: u64 = 16;
-/// How often the checkpoint reads the low-water mark.
+/// The number of times that the checkpoint reads the low-water mark.
 const LOOKS: usize = 4;
 
 /// Two threads change pages, one writes them, and a checkpoint reads the low-water mark again and again. At every such

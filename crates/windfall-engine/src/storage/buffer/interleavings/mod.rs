@@ -31,7 +31,7 @@ pub(crate) const SPACES: [SpaceId; 2] = [SpaceId(100), SpaceId(101)];
 pub(crate) const PAGES: [PageNo; 3] = [PageNo(1), PageNo(2), PageNo(100)];
 /// A tablespace without pages and file, for scenarios that need one.
 pub(crate) const EMPTY: SpaceId = SpaceId(102);
-/// Where the page's id is stamped into a page, at both ends.
+/// The places at both ends of a page at which its id is stamped.
 const STAMPS: [u32; 2] = [64, PAGE_SIZE as u32 - 8];
 
 fn stamp(id: PageId) -> [u8; 8] {
@@ -123,7 +123,7 @@ pub(crate) fn make_header(pool: &BufferPool, space: &Arc<Space>) -> Result<bool>
 
 impl Base {
     /// Reads a page optimistically until a read is valid.
-    pub(crate) fn look(&self, space: usize, page: PageNo) -> Result<()> {
+    pub(crate) fn read_page(&self, space: usize, page: PageNo) -> Result<()> {
         let space = &self.spaces[space];
         let id = PageId { space: space.id(), page };
         loop {

@@ -39,12 +39,12 @@ fn no_thread_takes_a_page_for_another() {
             let (base, running) = (base.clone(), running.clone());
             spawn(move || {
                 let [first, second, far] = PAGES;
-                base.look(n, first).unwrap();
+                base.read_page(n, first).unwrap();
                 let id = PageId { space: SPACES[0], page: second };
                 let shared = base.pool.share(&base.spaces[0], second, Access::Point).unwrap();
                 assert!(is_page(shared.page(), id), "another page is latched for {id}");
                 drop(shared);
-                base.look(1 - n, far).unwrap();
+                base.read_page(1 - n, far).unwrap();
                 let id = PageId { space: SPACES[n], page: first };
                 let latched = base.pool.exclusive(&base.spaces[n], first).unwrap();
                 assert!(
@@ -68,7 +68,7 @@ fn wait_during_an_eviction(prepared: &Prepared, wait: fn(&Base)) {
     let base = prepared.open(3);
     // All frames are taken, and the first to be reused is the frame of the page that will be requested last.
     for (space, page) in [(0, PAGES[1]), (0, PAGES[0]), (0, PAGES[2])] {
-        base.look(space, page).unwrap();
+        base.read_page(space, page).unwrap();
     }
     let other = base.clone();
     let threads = [
@@ -120,7 +120,7 @@ fn a_shared_latch_waits_for_no_page_that_came_into_the_frame() {
 fn a_look_waits_for_no_page_that_came_into_the_frame() {
     let prepared = Prepared::new();
     explore(1500, &["WaitForWhateverCame"], move || {
-        wait_during_an_eviction(&prepared, |base| base.look(0, PAGES[1]).unwrap());
+        wait_during_an_eviction(&prepared, |base| base.read_page(0, PAGES[1]).unwrap());
     });
 }
 
@@ -142,7 +142,7 @@ fn an_upgrade_latches_the_page_that_was_read_or_fails() {
             })
         };
         let threads = [
-            run(|base| PAGES.into_iter().for_each(|page| base.look(1, page).unwrap())),
+            run(|base| PAGES.into_iter().for_each(|page| base.read_page(1, page).unwrap())),
             run(|base| {
                 for page in [PAGES[0], PAGES[1], PAGES[0]] {
                     let id = PageId { space: SPACES[0], page };
@@ -176,7 +176,7 @@ fn a_chunk_is_removed_only_with_its_last_entry() {
                     assert_eq!(table.get(page), Some(frame), "an entry is lost");
                     let remove = |frame| table.remove(page, frame, &chunks, &crossbeam_epoch::pin());
                     assert!(!remove(FrameNo(99)), "the entry of another frame is removed");
-                    assert!(remove(frame), "the entry is gone");
+                    assert!(remove(frame), "the entry is missing");
                 }
             })
         });

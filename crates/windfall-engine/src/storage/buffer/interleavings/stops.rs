@@ -43,7 +43,7 @@ fn half_a_change_gets_nowhere() {
         }
         assert!(
             base.pool.context().health.is_poisoned(),
-            "a change is left unfinished, and the database goes on"
+            "a change is left unfinished, and the database continues"
         );
         let file = FileName::Data(SPACES[0]);
         let offset = u64::from(page.0) * PAGE_SIZE as u64;

@@ -9,7 +9,7 @@
 use windfall_sim::{SimulatedDisk, Survive};
 
 use super::*;
-/// What a history had done when it was interrupted.
+/// The work that a history had done when it was interrupted.
 #[derive(Clone, Default)]
 struct Acknowledged {
     /// Every group that was appended, from the last incarnation's low-water mark on.
@@ -40,7 +40,7 @@ fn history(disk: &Arc<SimulatedDisk>, acknowledged: &mut Acknowledged, close: bo
             for n in 0..24u16 {
                 let len = if n % 6 == 0 { 2500 } else { 40 + usize::from(n) * 13 };
                 let payload = vec![life << 6 ^ round << 2 ^ n as u8; len];
-                // What is appended may reach the disk even if appending ends in an error.
+                // The appended bytes may reach the disk even if appending ends in an error.
                 let start = log.end();
                 acknowledged.appended.push((start, Lsn(start.0 + span(len) as u64), payload.clone()));
                 log.begin_group().append(&payload)?;

@@ -68,7 +68,7 @@ fn a_segment_whose_sync_has_failed_is_thrown_away() {
         let refused = log.admit(100).unwrap_err();
         assert!(matches!(refused, Error::Disk(_)), "{refused}");
         assert!(!health.is_poisoned());
-        // The old file is gone, the new one was removed.
+        // The old file was renamed, the new one was removed.
         assert_eq!(files(&disk).len(), before.len() - usize::from(old), "{:?}", files(&disk));
         assert!(files(&disk).iter().all(|file| before.contains(file)));
         assert_eq!(log.step(), Next::Again);
@@ -156,7 +156,7 @@ fn a_segment_that_is_taken_over_is_durable_before_it_is_used() {
         let control = ControlFile::open(survivor.clone(), Health::new()).unwrap();
         let mut reader = LogReader::new(survivor, control.control(), Lsn::ZERO).unwrap();
         while reader.next_group().unwrap_or_else(|error| panic!("seed {seed}: {error}")).is_some() {}
-        assert_eq!(reader.end(), last, "seed {seed}: durable log is gone");
+        assert_eq!(reader.end(), last, "seed {seed}: durable log is lost");
     }
 }
 

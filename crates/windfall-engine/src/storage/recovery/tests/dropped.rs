@@ -1,4 +1,4 @@
-//! What recovery keeps of tables that were created and dropped in the log.
+//! The bounded memory that recovery takes for tables that were created and dropped in the log.
 //!
 //! **Purpose.** Recovery keeps one bit for each, however many there were.
 //!

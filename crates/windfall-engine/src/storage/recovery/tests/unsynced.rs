@@ -1,13 +1,13 @@
 //! Openings with a doublewrite file that may show more than is durable.
 //!
 //! **Purpose.** A process was killed before it had synced a batch, or its sync has failed, which no later sync repairs.
-//! What recovery relies on is nevertheless durable.
+//! The content that recovery relies on is nevertheless durable.
 //!
 //! **Invariants.** The machine crashes after the opening has begun: at each of its operations, or of the next batch.
 
 use super::{
     copies::{change, filled, halves, raise_low_water_mark, values_are, write},
-    unwritable::{cuts_of_a_batch, open_failing, torn_pages},
+    unwritable::{crash_points_of_a_batch, open_failing, torn_pages},
     *,
 };
 use crate::error::IoOp;
@@ -38,8 +38,11 @@ fn killed_before_the_sync() -> (Vec<SimulatedDisk>, Vec<PageNo>) {
         disk.read(FileName::Doublewrite, 0, &mut bytes).unwrap();
         bytes
     };
-    let cuts = cuts_of_a_batch(&disk, &base).into_iter().map(|(_, cut)| cut.next_process());
-    let killed: Vec<_> = cuts.filter(|cut| shown(cut) != shown(&cut.survivor(Survive::Nothing))).collect();
+    let crash_points =
+        crash_points_of_a_batch(&disk, &base).into_iter().map(|(_, crash_point)| crash_point.next_process());
+    let killed: Vec<_> = crash_points
+        .filter(|crash_point| shown(crash_point) != shown(&crash_point.survivor(Survive::Nothing)))
+        .collect();
     assert!(!killed.is_empty(), "no process was killed between write and sync");
     (killed, pages)
 }
@@ -49,10 +52,10 @@ fn crash_in_the_next_batch(disk: &SimulatedDisk, pages: &[PageNo], chances: u64,
     let disk = disk.next_process();
     let base =
         open_failing(&disk, Fault::WriteFails, FRAMES).unwrap_or_else(|error| panic!("{what}: {error}"));
-    for (operation, cut) in cuts_of_a_batch(&disk, &base) {
+    for (operation, crash_point) in crash_points_of_a_batch(&disk, &base) {
         for seed in 0..chances {
             let what = format!("{what}, cut off at {operation}, {seed}");
-            opens(&cut.survivor(Survive::Random(seed)), pages, 8, &what);
+            opens(&crash_point.survivor(Survive::Random(seed)), pages, 8, &what);
         }
     }
 }
@@ -61,14 +64,14 @@ fn crash_in_the_next_batch(disk: &SimulatedDisk, pages: &[PageNo], chances: u64,
 #[test]
 fn copies_that_a_killed_process_did_not_sync_are_durable_before_the_next_batch() {
     let (disk, base, pages) = changed();
-    for (operation, killed) in cuts_of_a_batch(&disk, &base) {
+    for (operation, killed) in crash_points_of_a_batch(&disk, &base) {
         crash_in_the_next_batch(&killed, &pages, 20, &format!("killed at {operation}"));
     }
 }
 
 #[test]
 fn copies_whose_sync_has_failed_are_durable_before_the_next_batch() {
-    // What a failed sync has lost is random, and differs after each batch.
+    // The loss by a failed sync is random, and differs after each batch.
     for batches in 0..6 {
         let (disk, base, pages) = changed();
         for _ in 0..batches {
@@ -135,10 +138,10 @@ fn make_earlier_half_unreadable(disk: &SimulatedDisk) {
 fn crash_in_the_opening(disk: &SimulatedDisk, pages: &[PageNo], chances: u64, what: &str) {
     disk.record_crash_points(1..=u64::MAX);
     drop(opens(disk, pages, 7, what));
-    for (operation, cut) in disk.take_crash_points() {
+    for (operation, crash_point) in disk.take_crash_points() {
         for survive in core::iter::once(Survive::Nothing).chain((0..chances).map(Survive::Random)) {
             let what = format!("{what}, cut off at {operation}, {survive}");
-            let left = cut.survivor(survive);
+            let left = crash_point.survivor(survive);
             left.set_capacity(None);
             opens(&left, pages, 7, &what);
         }
@@ -176,7 +179,8 @@ fn pages_with_copies_whose_sync_has_failed_are_written_again() {
 fn killed_after_the_rename(disk: &SimulatedDisk, pages: &[PageNo]) -> SimulatedDisk {
     disk.record_crash_points(1..=u64::MAX);
     drop(opens(disk, pages, 7, "to be killed"));
-    let killed: Vec<_> = disk.take_crash_points().into_iter().map(|(_, cut)| cut.next_process()).collect();
+    let killed: Vec<_> =
+        disk.take_crash_points().into_iter().map(|(_, crash_point)| crash_point.next_process()).collect();
     let has_new = |disk: &SimulatedDisk| disk.len(FileName::NewDoublewrite).unwrap().is_some();
     let renamed = killed.windows(2).position(|two| has_new(&two[0]) && !has_new(&two[1]));
     killed[renamed.expect("there was a new file") + 1].clone()

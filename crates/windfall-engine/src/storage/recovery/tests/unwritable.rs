@@ -17,7 +17,7 @@ const FAILING: FileName = FileName::Data(SpaceId(40));
 /// A failed write without and with a torn place.
 const FAULTS: [Fault; 2] = [Fault::WriteFails, Fault::TornPage];
 
-/// Where the doublewrite file has copies of the failing file's page (the first batch, the last batch, or both), and
+/// The batches of the doublewrite file with copies of the failing file's page (the first, the last, or both), and
 /// whether its place is equal to the copy or torn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
@@ -82,7 +82,7 @@ fn write_other(base: &Base, value: u64) -> Result<()> {
 }
 
 /// Returns the disk at each operation of a batch that contains the torn pages.
-pub(super) fn cuts_of_a_batch(disk: &SimulatedDisk, base: &Base) -> Vec<(u64, SimulatedDisk)> {
+pub(super) fn crash_points_of_a_batch(disk: &SimulatedDisk, base: &Base) -> Vec<(u64, SimulatedDisk)> {
     disk.record_crash_points(disk.operations() + 1..=u64::MAX);
     let _ = base.pool.flush([]);
     disk.take_crash_points()
@@ -153,14 +153,14 @@ fn a_crash_at_any_time_loses_nothing() {
             acknowledged.push((disk.operations(), [value; 2]));
         }
         drop(base);
-        for (operation, cut) in disk.take_crash_points() {
+        for (operation, crash_point) in disk.take_crash_points() {
             let state = acknowledged.partition_point(|(until, _)| *until < operation);
             let may_be =
                 [state.saturating_sub(1), state].map(|n| acknowledged.get(n).map(|(_, values)| *values));
             let chance = (0..6).map(|n| Survive::Random(operation + 1000 * n));
             for survive in [Survive::Nothing, Survive::Everything].into_iter().chain(chance) {
-                let what = format!("{how:?}, {fault:?}, cut at {operation}, {survive:?}");
-                let left = cut.restart(survive);
+                let what = format!("{how:?}, {fault:?}, crash at {operation}, {survive:?}");
+                let left = crash_point.restart(survive);
                 left.crash_at(1 + operation % 23);
                 let later = open_failing(&left, fault, FRAMES).and_then(|base| write_other(&base, 99));
                 let left = left.restart(survive);
@@ -240,7 +240,7 @@ fn unwritable_pages_beyond_the_pool_are_an_error_with_the_file() {
     for (pages, frames, opens) in
         [(16, FRAMES, true), (17, FRAMES, false), (64, 1024, true), (65, 1024, false)]
     {
-        let what = format!("{pages} pages beside {frames} frames");
+        let what = format!("{pages} pages with {frames} frames");
         let disk = SimulatedDisk::new(3);
         let base = Base::open_with(&disk, 1, 1024).unwrap();
         let (failing, batch) = filled(&base, 40, pages);
@@ -395,10 +395,10 @@ fn a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn() {
     let base = open_failing(&disk, Fault::WriteFails, FRAMES).unwrap();
     change(&base, &known(&base, SpaceId(40)), &pages, 8);
     let mut opened = 0;
-    for (operation, cut) in cuts_of_a_batch(&disk, &base) {
+    for (operation, crash_point) in crash_points_of_a_batch(&disk, &base) {
         for seed in 0..50 {
             let what = format!("cut off at {operation}, {seed}");
-            let left = cut.survivor(Survive::Random(seed));
+            let left = crash_point.survivor(Survive::Random(seed));
             if can_be_read(&left) {
                 let base = open_failing(&left, Fault::WriteFails, FRAMES)
                     .unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -312,7 +312,7 @@ fn a_call_outside_of_transactions_learns_of_a_holder_of_its_own_thread() {
         Err(LockError::Busy(blockers)) => blockers.own(),
         taken => panic!("{taken:?}"),
     };
-    assert_eq!(named(exclusive("a")), Some(own.id()), "it holds the row beside another one");
+    assert_eq!(named(exclusive("a")), Some(own.id()), "it holds the row together with another one");
     assert_eq!(named(insert("z")), Some(own.id()), "it holds the range");
     assert_eq!(named(exclusive("b")), None, "the holder made its last call on another thread");
     assert!(!desk.ask(own, exclusive("b")));
@@ -371,7 +371,7 @@ fn held_and_requested_locks_are_listed() {
         ]
     );
     let waits = desk.locks.waits();
-    let summary = |waiting: &Waiting| (waiting.trx.0, waiting.since, waiting.behind.ids().to_vec());
+    let summary = |waiting: &Waiting| (waiting.trx.0, waiting.started_at, waiting.behind.ids().to_vec());
     let expected = [(2, MILLISECOND, ids(&[1])), (3, 2 * MILLISECOND, ids(&[1, 2]))];
     assert_eq!(waits.iter().map(summary).collect::<Vec<_>>(), expected);
     assert_eq!(waits[0].lock, Lock::Row(name(SPACE, "k\n"), RowMode::Shared));

@@ -76,13 +76,13 @@ fn transaction(
                 let (cell, held) = (&inside[n as usize], &mut held[n as usize]);
                 match (*held, mode) {
                     (None, RowMode::Shared) => {
-                        assert!(cell.fetch_add(1, SeqCst) >= 0, "shared beside exclusive");
+                        assert!(cell.fetch_add(1, SeqCst) >= 0, "shared with exclusive");
                     }
                     (None, RowMode::Exclusive) => {
-                        assert_eq!(cell.swap(-1, SeqCst), 0, "exclusive beside others");
+                        assert_eq!(cell.swap(-1, SeqCst), 0, "exclusive with others");
                     }
                     (Some(RowMode::Shared), RowMode::Exclusive) => {
-                        assert_eq!(cell.swap(-1, SeqCst), 1, "an upgrade beside others");
+                        assert_eq!(cell.swap(-1, SeqCst), 1, "an upgrade with others");
                     }
                     _ => return,
                 }

@@ -47,7 +47,7 @@ fn a_wait_in_turns_is_granted_despite_overlapping_holders() {
             there[1] = come();
         });
         served.unwrap_or_else(|error| panic!("{longest:?}: {error}"));
-        assert!(there.iter().all(Option::is_none), "{longest:?}: it has the table beside others");
+        assert!(there.iter().all(Option::is_none), "{longest:?}: it has the table together with others");
         assert!(desk.env.now() < AT_MOST / 10, "{longest:?}: it was served after {:?}", desk.env.now());
         assert!(refused > 0, "{longest:?}: others passed it, and it was served");
         desk.close(core::slice::from_ref(me));
@@ -120,7 +120,7 @@ fn a_panic_during_a_wait_in_turns_ends_it() {
         })
     }));
     assert!(caught.is_err());
-    assert!(desk.was_served(new), "it waits for a request that is gone");
+    assert!(desk.was_served(new), "it waits for a request that was removed");
     assert_eq!(desk.locks.metrics().waiting, 0);
     desk.close(all);
 }

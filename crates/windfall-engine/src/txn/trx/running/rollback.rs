@@ -38,7 +38,7 @@ pub(in crate::txn) enum RollbackCaller {
     Background,
 }
 
-/// Where the rollback of a transaction continues.
+/// The point at which the rollback of a transaction continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::txn) enum RollbackFrom {
     /// Nothing was undone.
@@ -111,7 +111,7 @@ impl Trx<'_> {
         self.roll_back_part(savepoint, RollbackCaller::Outside)
     }
 
-    /// The same for the changes of a call that is still inside its gate.
+    /// Rolls back to a savepoint the changes of a call that is still inside its gate.
     pub(in crate::txn) fn roll_back_call(&mut self, savepoint: &Savepoint) -> Result<()> {
         self.roll_back_part(savepoint, RollbackCaller::Inside)
     }
@@ -156,7 +156,7 @@ impl Trx<'_> {
                 self.end();
                 (None, Ok(RollbackStep::Advanced))
             }
-            Ok(Some(gone)) => (Some(self.suspend()), Ok(gone)),
+            Ok(Some(undone)) => (Some(self.suspend()), Ok(undone)),
             Err(error) => (Some(self.suspend()), Err(error)),
         }
     }
@@ -242,7 +242,7 @@ impl Trx<'_> {
         Ok(())
     }
 
-    /// Undoes one record, unless it is gone or was undone before. Returns `None` if the worker would have to wait
+    /// Undoes one record, unless it was purged or undone before. Returns `None` if the worker would have to wait
     /// because the table is quiesced or its follower has no room.
     fn undo_record(
         &self,

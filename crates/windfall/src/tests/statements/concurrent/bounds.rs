@@ -1,4 +1,4 @@
-//! How much memory an index build takes, how long it blocks others, and what happens at its bounds.
+//! Bounds of an index build: its memory, the time for which it blocks other calls, and its behaviour at the bounds.
 
 use core::time::Duration;
 use std::{collections::BTreeSet, sync::mpsc, thread};
@@ -44,7 +44,7 @@ fn is_full(table: &Table) -> bool {
 #[test]
 fn changes_that_are_faster_than_the_index_build_wait_for_room() {
     type Act = fn(&Database, Transaction);
-    // How many rows a transaction has changed before the statement, and what happens during the statement.
+    // The number of rows that a transaction has changed before the statement, and the action during the statement.
     let acts: [(&str, u64, Act); 6] = [
         ("a rollback", 60, |_, trx| trx.rollback().unwrap()),
         ("a handle that is dropped", 60, |_, trx| drop(trx)),
@@ -329,7 +329,7 @@ fn deferred_entries_make_room_when_their_transactions_end() {
         });
         match built {
             Ok(()) if !stays_so => check(&db, &env, &table, "they have ended"),
-            // An entry that was settled again and deferred again was not forgotten.
+            // An entry that was applied again and deferred again was not forgotten.
             Err(Error::Schema(SchemaError::DuplicateKey(_))) if stays_so => {}
             built => panic!("commits: {commits}, the first one: {stays_so}: {built:?}"),
         }
@@ -362,11 +362,11 @@ fn an_entry_that_is_deferred_again_is_counted_once() {
 #[test]
 fn an_index_build_with_many_equal_keys_has_linear_cost() {
     for notes in [usize::MAX, 900] {
-        for ends_amid in [false, true] {
+        for ends_during_build in [false, true] {
             let frames = |rows: u64| {
                 let (db, env, table, trx) = with_one_key(rows);
                 db.engine().catalog.pause.set_bounds(usize::MAX, notes);
-                let ends_at = if ends_amid { rows as usize - 1 } else { 4 * rows as usize };
+                let ends_at = if ends_during_build { rows as usize - 1 } else { 4 * rows as usize };
                 let mut trx = Some(trx);
                 let before = work::so_far();
                 let built = build(&db, true, move |place| {
@@ -382,14 +382,17 @@ fn an_index_build_with_many_equal_keys_has_linear_cost() {
                 frames
             };
             let (few, many) = (frames(50), frames(300));
-            assert!(many < 12 * few, "{notes}, {ends_amid}: {few} frames for 50 rows, and {many} for 300");
+            assert!(
+                many < 12 * few,
+                "{notes}, {ends_during_build}: {few} frames for 50 rows, and {many} for 300"
+            );
         }
     }
 }
 
-/// Deferred entries are settled before the gate is closed, because calls on the table wait for those that are left.
+/// Deferred entries are applied before the gate is closed, because calls on the table wait for those that are left.
 #[test]
-fn deferred_entries_are_settled_while_calls_continue() {
+fn deferred_entries_are_applied_while_calls_continue() {
     let rows = 300;
     let (db, env, table, trx) = with_one_key(rows);
     let (mut trx, last) = (Some(trx), Arc::new(AtomicU64::new(0)));
@@ -443,7 +446,7 @@ fn concurrent_changes_do_not_prolong_a_turn_of_an_index_build() {
     check(&db, &env, &table, "many notes");
 }
 
-/// Builds an index on a table. Before each round of settling, makes as many changes as `come` returns for it, as long
+/// Builds an index on a table. Before each round of applying, makes as many changes as `come` returns for it, as long
 /// as they need not wait for room. Returns the number of rounds before the statement had the table's lock, and the
 /// number of changes before its last round.
 fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
@@ -481,7 +484,7 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
 /// Further rounds would find as many notes, so the rest is left for the time in which the table is locked. Then the
 /// notes become few before the gate is closed, because the limit of notes is lowered.
 #[test]
-fn changes_that_come_faster_than_they_are_settled_are_not_followed_for_long() {
+fn changes_that_come_faster_than_they_are_applied_are_not_followed_for_long() {
     // A single round with more may be chance, however often that happens; a second one in a row with no fewer is not.
     let noisy = |round| [900, 950, 800, 850, 800, 300].get(round - 1).copied().unwrap_or(1000);
     for (what, come, expected) in [
@@ -585,7 +588,7 @@ fn an_index_is_refused_for_the_first_reason() {
         // The timeout expires, and at the same moment the database stops.
         if place == 2 * rows as usize + 2 {
             assert_eq!(handle.metrics().rollbacks_pending, 1);
-            // There is nothing to settle then, so settling does not find out that the database has stopped.
+            // There is nothing to apply then, so applying does not find out that the database has stopped.
             let building = rows_of_trx.inner.with_schema(|schema| schema.building.clone()).unwrap();
             assert!(!building.lose_notes().is_empty());
             drop(handle.engine().pool.context().health.poison("the log cannot be written"));
