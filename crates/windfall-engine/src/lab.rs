@@ -57,7 +57,7 @@ pub fn create_log(
     let control = Control {
         page_size: page_size as u32,
         uuid: *b"windfall-the-lab",
-        segment_size: LogOptions::SEGMENT_SIZE.min(size / 2),
+        segment_size: Options::default().log_size(size).segment_size(),
         ..Control::default()
     };
     let mut control = ControlFile::create(disk.clone(), health.clone(), control)?;

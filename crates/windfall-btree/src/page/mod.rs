@@ -23,7 +23,7 @@
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod node;
-pub mod node_build;
+pub(crate) mod node_build;
 mod node_change;
 mod node_check;
 pub mod op;
@@ -77,7 +77,7 @@ pub enum Access {
 
 impl PageType {
     /// Returns the type with this number, if there is one.
-    pub fn from_u8(n: u8) -> Option<Self> {
+    pub(crate) fn from_u8(n: u8) -> Option<Self> {
         [Self::Free, Self::Map, Self::Leaf, Self::Inner, Self::Overflow, Self::Undo]
             .into_iter()
             .find(|t| *t as u8 == n)

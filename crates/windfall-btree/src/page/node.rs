@@ -62,11 +62,11 @@ use crate::{
 };
 
 /// Bytes before the fences.
-pub const NODE_HEADER: usize = 40;
+pub(crate) const NODE_HEADER: usize = 40;
 /// Bytes of a leaf's record before the suffix.
-pub const LEAF_RECORD: usize = 18;
+pub(crate) const LEAF_RECORD: usize = 18;
 /// Bytes of an inner node's record before the suffix.
-pub const INNER_RECORD: usize = 4;
+pub(crate) const INNER_RECORD: usize = 4;
 
 pub(super) const FLAGS: usize = 6;
 pub(super) const HAS_UPPER: u16 = 1;
@@ -89,18 +89,18 @@ pub const fn inline_limit(page_size: usize) -> usize {
 }
 
 /// Returns the words of the heap that a record of this many bytes takes.
-pub const fn record_words(fixed: usize, suffix: usize, value: usize) -> usize {
+pub(crate) const fn record_words(fixed: usize, suffix: usize, value: usize) -> usize {
     (fixed + suffix + value).div_ceil(8)
 }
 
 /// Returns the length of the longest common prefix.
-pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// Returns the head of a suffix, as slots store it.
 #[inline]
-pub fn head_of(suffix: &[u8]) -> u32 {
+pub(crate) fn head_of(suffix: &[u8]) -> u32 {
     if let Some(bytes) = suffix.first_chunk::<4>() {
         u32::from_be_bytes(*bytes)
     } else {
@@ -248,7 +248,7 @@ impl<'a> Node<'a> {
 
     /// Returns whether the page is an inner node.
     #[inline]
-    pub fn is_inner(self) -> bool {
+    pub(crate) fn is_inner(self) -> bool {
         self.kind == PageType::Inner as u8
     }
 
@@ -266,7 +266,7 @@ impl<'a> Node<'a> {
 
     /// Returns the length of the common prefix.
     #[inline]
-    pub fn prefix_len(self) -> usize {
+    pub(crate) fn prefix_len(self) -> usize {
         self.prefix.into()
     }
 
@@ -402,19 +402,19 @@ impl<'a> Node<'a> {
 
     /// Returns the slot of the child to which a key belongs.
     #[inline]
-    pub fn child_slot(self, key: &[u8]) -> usize {
+    pub(crate) fn child_slot(self, key: &[u8]) -> usize {
         let (slot, found) = self.find(key);
         if found { slot } else { slot.saturating_sub(1) }
     }
 
     /// Returns the slot of the child that contains the keys just below `key`; without a key, the last slot.
-    pub fn child_slot_below(self, key: Option<&[u8]>) -> usize {
+    pub(crate) fn child_slot_below(self, key: Option<&[u8]>) -> usize {
         key.map_or(self.count(), |key| self.find(key).0).saturating_sub(1)
     }
 
     /// Returns whether a page is the child in this slot: a node of the level below, with the separators on both sides
     /// of the slot as its fences.
-    pub fn is_parent_of(self, slot: usize, child: Node<'_>) -> bool {
+    pub(crate) fn is_parent_of(self, slot: usize, child: Node<'_>) -> bool {
         if child.level().checked_add(1) != Some(self.level()) || child.is_leaf() != (child.level() == 0) {
             return false;
         }
@@ -451,7 +451,7 @@ impl<'a> Node<'a> {
 
     /// Returns offset in the page and length of the value in a slot of a leaf.
     #[inline]
-    pub fn value_range(self, slot: usize) -> (usize, usize) {
+    pub(crate) fn value_range(self, slot: usize) -> (usize, usize) {
         let slot = self.slot(slot);
         let at = slot.record();
         (at + LEAF_RECORD + slot.suffix_len(), self.page.u16(at + 16).into())
@@ -467,7 +467,7 @@ impl<'a> Node<'a> {
     /// Appends the key and then the value in a slot of a leaf. Returns the length of the key, which never exceeds the
     /// appended bytes, even after a torn read.
     #[inline]
-    pub fn entry_into(self, slot: usize, out: &mut Vec<u8>) -> usize {
+    pub(crate) fn entry_into(self, slot: usize, out: &mut Vec<u8>) -> usize {
         let start = out.len();
         self.page.append_to(NODE_HEADER, self.prefix_len(), out);
         // The value lies right after the rest of the key.
@@ -479,7 +479,7 @@ impl<'a> Node<'a> {
     }
 
     /// Appends a slot's key after the prefix.
-    pub fn suffix_into(self, slot: usize, out: &mut Vec<u8>) {
+    pub(crate) fn suffix_into(self, slot: usize, out: &mut Vec<u8>) {
         let slot = self.slot(slot);
         self.page.append_to(slot.record() + self.fixed(), slot.suffix_len(), out);
     }
@@ -499,7 +499,7 @@ impl<'a> Node<'a> {
     }
 
     /// Appends the lower fence.
-    pub fn lower_into(self, out: &mut Vec<u8>) {
+    pub(crate) fn lower_into(self, out: &mut Vec<u8>) {
         self.page.append_to(NODE_HEADER, self.lower.into(), out);
     }
 
@@ -510,7 +510,7 @@ impl<'a> Node<'a> {
     }
 
     /// Appends the upper fence, if there is one, and returns whether there is.
-    pub fn upper_into(self, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn upper_into(self, out: &mut Vec<u8>) -> bool {
         let range = self.upper_range();
         if let Some((at, len)) = range {
             self.page.append_to(at, len, out);
@@ -525,12 +525,12 @@ impl<'a> Node<'a> {
     }
 
     /// Returns whether the node has an upper fence: the last of its level has none.
-    pub fn has_upper(self) -> bool {
+    pub(crate) fn has_upper(self) -> bool {
         self.flags & HAS_UPPER != 0
     }
 
     /// Returns whether the node has a fence that excludes keys: the root has none.
-    pub fn has_fence(self) -> bool {
+    pub(crate) fn has_fence(self) -> bool {
         self.lower > 0 || self.has_upper()
     }
 
@@ -542,14 +542,14 @@ impl<'a> Node<'a> {
 
     /// Returns whether the keys just below this one lie within the fences. No key is below the empty key; for it the
     /// first node returns true.
-    pub fn contains_below(self, key: &[u8]) -> bool {
+    pub(crate) fn contains_below(self, key: &[u8]) -> bool {
         (self.lower == 0 || self.page.compare(NODE_HEADER, self.lower.into(), key) == Order::Less)
             && self.upper_range().is_none_or(|(at, len)| self.page.compare(at, len, key) != Order::Less)
     }
 
     /// Returns whether a key begins with the common prefix: enough to trust a slot that was found for it.
     #[inline]
-    pub fn has_prefix_of(self, key: &[u8]) -> bool {
+    pub(crate) fn has_prefix_of(self, key: &[u8]) -> bool {
         key.get(..self.prefix_len())
             .is_some_and(|prefix| self.page.compare(NODE_HEADER, prefix.len(), prefix) == Order::Equal)
     }
@@ -567,20 +567,20 @@ impl<'a> Node<'a> {
     }
 
     /// Returns the words that the record of a slot takes.
-    pub fn words_of(self, slot: usize) -> usize {
+    pub(crate) fn words_of(self, slot: usize) -> usize {
         let slot = self.slot(slot);
         let value = if self.is_leaf() { self.page.u16(slot.record() + 16).into() } else { 0 };
         record_words(self.fixed(), slot.suffix_len(), value)
     }
 
     /// Returns the words that are free for slots and records, including those of dead records.
-    pub fn free_words(self) -> usize {
+    pub(crate) fn free_words(self) -> usize {
         let free = self.page.len().saturating_sub(self.slots_at()) / 8 + usize::from(self.page.u16(GARBAGE));
         free.saturating_sub(self.count() + usize::from(self.page.u16(HEAP)))
     }
 
     /// Returns the words that slots and live records take.
-    pub fn live_words(self) -> usize {
+    pub(crate) fn live_words(self) -> usize {
         (self.count() + usize::from(self.page.u16(HEAP))).saturating_sub(self.page.u16(GARBAGE).into())
     }
 

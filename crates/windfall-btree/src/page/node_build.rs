@@ -40,7 +40,7 @@ impl NodeList {
     }
 
     /// Appends an inner node's record.
-    pub fn push_inner(&mut self, key: &[u8], child: PageNo) {
+    pub(crate) fn push_inner(&mut self, key: &[u8], child: PageNo) {
         self.push(key, |out| out.extend_from_slice(&child.0.to_le_bytes()));
     }
 
@@ -57,7 +57,7 @@ impl NodeList {
     }
 
     /// Appends the records of slots `from..to` of a node. The node must not change meanwhile.
-    pub fn push_node(&mut self, node: Node<'_>, from: usize, to: usize) {
+    pub(crate) fn push_node(&mut self, node: Node<'_>, from: usize, to: usize) {
         debug_assert!(from <= to && to <= node.count(), "slots {from} to {to} are not all in the node");
         for slot in from..to {
             let start = self.bytes.len() as u32;
@@ -104,7 +104,7 @@ impl NodeList {
     }
 
     /// Moves the last record to another list, which then contains only that record.
-    pub fn move_last(&mut self, to: &mut Self) {
+    pub(crate) fn move_last(&mut self, to: &mut Self) {
         to.clear();
         if let Some((start, middle, end)) = self.entries.pop() {
             to.bytes.extend_from_slice(&self.bytes[start as usize..end as usize]);
@@ -119,7 +119,7 @@ impl NodeList {
     }
 
     /// Returns the words of one record and its slot, with a prefix of this length cut off.
-    pub fn words_of(&self, leaf: bool, prefix: usize, n: usize) -> usize {
+    pub(crate) fn words_of(&self, leaf: bool, prefix: usize, n: usize) -> usize {
         let (start, middle, end) = self.entries[n];
         1 + words(leaf, prefix, start, middle, end)
     }
@@ -151,18 +151,18 @@ fn words(leaf: bool, prefix: usize, start: u32, middle: u32, end: u32) -> usize 
 }
 
 /// Returns the length of the prefix that a node with these fences cuts off its keys.
-pub fn prefix_of(lower: &[u8], upper: Option<&[u8]>) -> usize {
+pub(crate) fn prefix_of(lower: &[u8], upper: Option<&[u8]>) -> usize {
     upper.map_or(0, |upper| common_prefix(lower, upper))
 }
 
 /// Returns the words that fences take.
-pub fn fence_words(lower: &[u8], upper: Option<&[u8]>) -> usize {
+pub(crate) fn fence_words(lower: &[u8], upper: Option<&[u8]>) -> usize {
     lower.len().div_ceil(8) + upper.map_or(0, |upper| upper.len().div_ceil(8))
 }
 
 /// A record in logged form.
 #[derive(Clone, Copy, Debug)]
-pub struct ImageRecord<'a> {
+pub(crate) struct ImageRecord<'a> {
     /// The key after the prefix.
     pub suffix: &'a [u8],
     /// The rest of the record; see the table of the module.
@@ -171,7 +171,7 @@ pub struct ImageRecord<'a> {
 
 /// An iterator over a node's records in logged form.
 #[derive(Clone, Debug)]
-pub struct NodeImage<'a>(pub &'a [u8]);
+pub(crate) struct NodeImage<'a>(pub &'a [u8]);
 
 impl<'a> Iterator for NodeImage<'a> {
     type Item = Result<ImageRecord<'a>, &'static str>;

@@ -122,7 +122,7 @@ impl<'a> Page<'a> {
 
     /// Writes two bytes.
     #[inline]
-    pub fn set_u16(self, at: usize, value: u16) {
+    pub(crate) fn set_u16(self, at: usize, value: u16) {
         self.set_bits(at, value.into(), 2);
     }
 
@@ -197,7 +197,7 @@ impl<'a> Page<'a> {
 
     /// Moves whole words, as `memmove` would: all three arguments count words. The compiler neither joins nor unrolls
     /// atomic accesses, so words move in groups; the slot array of a full leaf has about 200.
-    pub fn move_words(self, from: usize, to: usize, count: usize) {
+    pub(crate) fn move_words(self, from: usize, to: usize, count: usize) {
         let is_down = to < from;
         let (from, to) = (&self.words[from..from + count], &self.words[to..to + count]);
         if is_down {
@@ -255,7 +255,7 @@ impl<'a> Page<'a> {
 
     /// Returns how many leading bytes two ranges of `len` bytes, at `a` and at `b`, have in common.
     #[inline]
-    pub fn common_prefix(self, a: usize, b: usize, len: usize) -> usize {
+    pub(crate) fn common_prefix(self, a: usize, b: usize, len: usize) -> usize {
         for at in (0..len).step_by(8) {
             let difference = self.u64(a + at) ^ self.u64(b + at);
             if difference != 0 {

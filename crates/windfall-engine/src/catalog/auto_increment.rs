@@ -210,7 +210,7 @@ fn write(tree: &Tree, ceiling: u64) -> Result<()> {
 impl Catalog {
     /// Lowers the ceilings of all tables to their next numbers, so that the next opening continues there. From now on
     /// no number is allocated.
-    pub fn close_auto_increment(&self) {
+    pub(crate) fn close_auto_increment(&self) {
         for (name, table) in self.tables() {
             if let Err(error) = table.auto_increment().close() {
                 tracing::warn!(%error, table = &*name, "after the next opening some numbers will be left out");

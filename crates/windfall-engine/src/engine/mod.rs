@@ -10,7 +10,7 @@
 mod files;
 mod open;
 #[cfg(test)]
-pub mod test_engine;
+pub(crate) mod test_engine;
 
 use core::time::Duration;
 

@@ -18,18 +18,18 @@ use crate::{
 };
 
 /// Opens the database on this disk, or creates one.
-pub fn open(disk: &SimulatedDisk, env: Arc<dyn Env>, options: &Options) -> Engine {
+pub(crate) fn open(disk: &SimulatedDisk, env: Arc<dyn Env>, options: &Options) -> Engine {
     Engine::open(Arc::new(disk.clone()), env, options, &|_| {}).unwrap()
 }
 
 /// Creates a table without indexes.
-pub fn create_table(engine: &Engine, name: &str) -> Arc<Table> {
+pub(crate) fn create_table(engine: &Engine, name: &str) -> Arc<Table> {
     let options = DdlOptions { flush: engine.flush_mode(), until: None };
     engine.catalog.create_table(name, &TableDefinition::default(), options).unwrap()
 }
 
 /// Creates a table with a page, so that it gets a file.
-pub fn create_table_with_page(engine: &Engine, name: &str) {
+pub(crate) fn create_table_with_page(engine: &Engine, name: &str) {
     let table = create_table(engine, name);
     let tree = table.with_schema(|schema| schema.clustered.clone());
     let mut mtr = Mtr::begin(&engine.pool).unwrap();
@@ -40,7 +40,7 @@ pub fn create_table_with_page(engine: &Engine, name: &str) {
 }
 
 /// Returns a tree, and its engine, which must be kept open.
-pub fn lone_tree() -> (Arc<Tree>, Engine) {
+pub(crate) fn lone_tree() -> (Arc<Tree>, Engine) {
     let options = Options::default().page_size(4096).buffer_pool_size(256 * 4096).log_size(4 << 20);
     let engine = open(&SimulatedDisk::new(1), Arc::new(SimulatedEnv::new(1)), &options);
     let tree = create_table(&engine, "t").with_schema(|schema| schema.clustered.clone());
@@ -49,7 +49,7 @@ pub fn lone_tree() -> (Arc<Tree>, Engine) {
 
 /// Panics unless the system tree is sound and has every page that its tablespace has in use, except the allocation
 /// map.
-pub fn check_system_tree(engine: &Engine) {
+pub(crate) fn check_system_tree(engine: &Engine) {
     let tree = engine.system.tree();
     let used: BTreeSet<PageNo> = pages_in_use(&engine.pool, tree.space()).unwrap().into_iter().collect();
     let found: BTreeSet<PageNo> = tree.check().unwrap().pages.iter().collect();

@@ -42,7 +42,7 @@ const QUIET_AFTER: Duration = Duration::from_secs(30);
 const QUIET_LOG_BYTES: u64 = 4096;
 
 /// The transactions' part of a checkpoint.
-pub trait TransactionNotes: Send + Sync {
+pub(crate) trait TransactionNotes: Send + Sync {
     /// Appends the record of unfinished transactions. Returns the LSN that limits the low-water mark because of
     /// them, if any.
     fn note(&self, group: &mut GroupWriter) -> Option<Lsn>;
@@ -100,7 +100,7 @@ impl Checkpointer {
 
     /// Must be called with the transactions when recovery has replayed everything: from then on the low-water mark may
     /// rise.
-    pub fn end_recovery(&self, transactions: Arc<dyn TransactionNotes>) {
+    pub(crate) fn end_recovery(&self, transactions: Arc<dyn TransactionNotes>) {
         let is_first = self.transactions.set(transactions).is_ok();
         assert!(is_first, "recovery has ended twice, and checkpoints use the earlier transactions");
     }
@@ -196,7 +196,7 @@ impl Checkpointer {
     }
 
     /// One step of the page cleaner.
-    pub fn clean_step(&self) -> Next {
+    pub(crate) fn clean_step(&self) -> Next {
         if self.pool.context().health.is_poisoned() {
             self.pool.notify_freed();
             return Next::Idle(IDLE_PAUSE);

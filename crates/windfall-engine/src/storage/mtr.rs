@@ -132,7 +132,7 @@ impl<'a> Mtr<'a> {
     ///
     /// # Errors
     /// As [`Mtr::latch`].
-    pub fn latch_first(&mut self, space: &Arc<Space>) -> Result<Option<Slot>> {
+    pub(crate) fn latch_first(&mut self, space: &Arc<Space>) -> Result<Option<Slot>> {
         let id = PageId { space: space.id(), page: PageNo::HEADER };
         debug_assert!(self.find(id).is_none(), "the header of a tablespace without pages is latched");
         let latched = self.pool.first(space)?;
@@ -162,7 +162,7 @@ impl<'a> Mtr<'a> {
     ///
     /// # Errors
     /// [`UsageError::PoolTooSmall`](crate::error::UsageError::PoolTooSmall).
-    pub fn check_may_latch(&self) -> Result<()> {
+    pub(crate) fn check_may_latch(&self) -> Result<()> {
         self.pool.check_may_hold(self.pages.len() + 1)
     }
 
@@ -171,7 +171,7 @@ impl<'a> Mtr<'a> {
     ///
     /// # Errors
     /// As [`Log::check_group`](crate::log::Log::check_group).
-    pub fn check_may_log(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn check_may_log(&self, bytes: usize) -> Result<()> {
         self.pool.context().log.check_group(self.group.bytes().len() + bytes)
     }
 
@@ -181,7 +181,7 @@ impl<'a> Mtr<'a> {
     }
 
     /// Releases all latches; no page may have been changed.
-    pub fn unlatch_all(&mut self) {
+    pub(crate) fn unlatch_all(&mut self) {
         (0..self.pages.len()).for_each(|slot| self.unlatch(Slot(slot)));
     }
 

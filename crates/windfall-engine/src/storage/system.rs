@@ -45,7 +45,7 @@ use crate::{
 /// The first byte of table records.
 pub const TABLE: u8 = b't';
 /// The first byte of undo slice records.
-pub const UNDO: u8 = b'u';
+pub(crate) const UNDO: u8 = b'u';
 /// The first byte of file records.
 pub const FILE: u8 = b'f';
 
@@ -189,7 +189,7 @@ impl SystemTree {
 
     /// Returns the maximum number of records that one change may put, each with `length` bytes of key and value
     /// together.
-    pub fn most_puts(&self, length: usize) -> usize {
+    pub(crate) fn most_puts(&self, length: usize) -> usize {
         self.tree.inline_limit() / (length + ENTRY)
     }
 
@@ -287,7 +287,7 @@ impl SystemTree {
     ///
     /// # Errors
     /// Damage, I/O. The node at fault is considered again after the next removal from its leaf.
-    pub fn tidy_step(&self, pending: &mut PendingMerges) -> Result<bool> {
+    pub(crate) fn tidy_step(&self, pending: &mut PendingMerges) -> Result<bool> {
         for _ in 0..NODES_PER_STEP {
             self.sparse.move_to(pending);
             if pending.is_empty() {

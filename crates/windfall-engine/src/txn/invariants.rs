@@ -10,7 +10,7 @@ use crate::sync::Arc;
 
 impl Transactions {
     /// Has the simulation, if there is one, check this layer at every yield point.
-    pub fn check_at_yield_points(self: &Arc<Self>) {
+    pub(crate) fn check_at_yield_points(self: &Arc<Self>) {
         let transactions = Arc::downgrade(self);
         let check = move || {
             let Some(transactions) = transactions.upgrade() else { return false };

@@ -19,12 +19,12 @@ use crate::{
 
 /// The number of a frame in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FrameNo(pub u32);
+pub(crate) struct FrameNo(pub u32);
 
 /// The two areas. They hold atomics only, which any thread may access through `&Arena`. Their addresses leave the arena
 /// only as references bound to its lifetime.
 #[derive(Debug)]
-pub struct Arena {
+pub(crate) struct Arena {
     pages: Mapping,
     frames: Mapping,
     page_size: usize,
@@ -44,7 +44,7 @@ impl Arena {
     ///
     /// # Errors
     /// When the operating system does not grant this much address space.
-    pub fn new(count: usize, page_size: usize) -> Result<Self> {
+    pub(crate) fn new(count: usize, page_size: usize) -> Result<Self> {
         let pages = reserve(count * page_size)?;
         let frames = reserve(count * size_of::<Frame>())?;
         pages.prefer_huge_pages();
@@ -52,13 +52,13 @@ impl Arena {
     }
 
     /// Returns the number of frames that there is room for.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
     /// Returns a frame's descriptor.
     #[inline]
-    pub fn frame(&self, no: FrameNo) -> &Frame {
+    pub(crate) fn frame(&self, no: FrameNo) -> &Frame {
         assert!((no.0 as usize) < self.count, "a frame number beyond the arena");
         // SAFETY: in range, aligned (the mapping is page-aligned, a `Frame` has 64 bytes), and a `Frame` consists of
         // atomics for which the zeroed memory of the mapping is a valid state.
@@ -67,7 +67,7 @@ impl Arena {
 
     /// Returns a frame's page.
     #[inline]
-    pub fn page(&self, no: FrameNo) -> Page<'_> {
+    pub(crate) fn page(&self, no: FrameNo) -> Page<'_> {
         assert!((no.0 as usize) < self.count, "a frame number beyond the arena");
         // SAFETY: in range and aligned; the memory is only ever accessed as `AtomicU64`, or by the operating system in
         // a read into an exclusively latched frame.
@@ -80,7 +80,7 @@ impl Arena {
 
     /// Returns the page bytes of these frames to the operating system; they read as zero from now on. Concurrent
     /// readers see zeroes, which fail their validation: the pool has raised the versions of these frames before.
-    pub fn release(&self, from: FrameNo, to: FrameNo) {
+    pub(crate) fn release(&self, from: FrameNo, to: FrameNo) {
         let (from, to) = (from.0 as usize, (to.0 as usize).min(self.count));
         if from < to {
             self.pages.discard(from * self.page_size..to * self.page_size);

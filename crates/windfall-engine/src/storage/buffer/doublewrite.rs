@@ -104,7 +104,7 @@ impl Doublewrite {
 
     /// Removes a new file that a failed or interrupted opening has left. If that fails, the file stays and only takes
     /// space: it is never read, and the next new file replaces it.
-    pub fn remove_new(disk: &dyn Disk) {
+    pub(crate) fn remove_new(disk: &dyn Disk) {
         let file = FileName::NewDoublewrite;
         let remove = || if disk.len(file)?.is_some() { disk.remove(file) } else { Ok(()) };
         if let Err(error) = remove() {
@@ -117,7 +117,7 @@ impl Doublewrite {
     /// # Errors
     /// I/O. No page may be written then. The next opening finds the same copies as this one. If the machine crashes
     /// before the new name is durable, it finds those that were durable before.
-    pub fn make_durable(disk: &dyn Disk, copies: &Copies, page_size: usize) -> Result<(), DiskError> {
+    pub(crate) fn make_durable(disk: &dyn Disk, copies: &Copies, page_size: usize) -> Result<(), DiskError> {
         assert!(
             copies.read.iter().all(|bytes| bytes.len() as u64 <= half(page_size)),
             "more was read than a half of the doublewrite file has"
@@ -286,7 +286,7 @@ impl Copies {
     /// Returns whether a page was durable in its data file before the last batch was written to the data files, and is
     /// not in that batch. The last batch is the later one, or the earlier one if a crash has left copies of the later
     /// one that are not whole.
-    pub fn was_durable_before_last_batch(&self, id: &PageId) -> bool {
+    pub(crate) fn was_durable_before_last_batch(&self, id: &PageId) -> bool {
         self.later().is_some_and(|later| {
             let has = |half: usize| self.named[half].contains(id);
             !has(later) || (!has(1 - later) && !self.is_whole(later))
@@ -301,7 +301,7 @@ impl Copies {
 
     /// Returns a number such that no batch in the file has the one after it, even if a half cannot be read: the two
     /// batches have consecutive numbers.
-    pub fn last_number(&self) -> u32 {
+    pub(crate) fn last_number(&self) -> u32 {
         let later = self.later().unwrap_or_default();
         self.numbers[later].or(self.numbers[1 - later]).map_or(0, following)
     }

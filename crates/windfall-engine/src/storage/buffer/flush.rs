@@ -254,7 +254,7 @@ impl BufferPool {
     ///
     /// # Errors
     /// As [`BufferPool::flush`].
-    pub fn clean_step(&self, up_to: Lsn) -> Result<bool> {
+    pub(crate) fn clean_step(&self, up_to: Lsn) -> Result<bool> {
         let mut cold = Vec::new();
         let mut note = |frame| {
             if cold.len() < BATCH_PAGES
@@ -462,7 +462,7 @@ impl BufferPool {
 
     /// Returns the maximum number of torn pages that recovery may leave to batches: they must leave room there, and in
     /// the pool.
-    pub fn room_for_torn(&self) -> usize {
+    pub(crate) fn room_for_torn(&self) -> usize {
         TRIAL_WRITES_FROM.min(self.limit.load(Relaxed) as usize / 4)
     }
 
@@ -473,7 +473,7 @@ impl BufferPool {
     ///
     /// # Errors
     /// As [`BufferPool::read`].
-    pub fn begin_batches(
+    pub(crate) fn begin_batches(
         &self,
         kept: usize,
         number: u32,

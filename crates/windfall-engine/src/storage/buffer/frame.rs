@@ -21,9 +21,9 @@ use crate::{
 /// The page has changes that no copy for writing contains yet.
 pub const DIRTY: u32 = 1;
 /// A copy of the page is being written.
-pub const WRITING: u32 = 2;
+pub(crate) const WRITING: u32 = 2;
 /// The frame is beyond the pool's current size and not in use.
-pub const RETIRED: u32 = 4;
+pub(crate) const RETIRED: u32 = 4;
 /// The page was read from disk and has not been verified against the page that points to it since.
 pub const UNVERIFIED: u32 = 8;
 
@@ -57,7 +57,7 @@ impl Frame {
     }
 
     /// Returns whether the frame still holds the page: if not, it is useless to wait for the frame's latch.
-    pub fn still_holds(&self, id: PageId) -> bool {
+    pub(crate) fn still_holds(&self, id: PageId) -> bool {
         self.tag() == id
     }
 
@@ -127,7 +127,7 @@ impl Frame {
     }
 
     /// Counts a pass of the clock hand. Returns whether the page may be evicted.
-    pub fn pass_hand(&self) -> bool {
+    pub(crate) fn pass_hand(&self) -> bool {
         let left = self.clock.load(Relaxed);
         if left > 0 {
             self.clock.store(left - 1, Relaxed);

@@ -25,7 +25,7 @@ use crate::{
 
 impl BufferPool {
     /// Has the simulation, if there is one, check the log and the pool at every yield point.
-    pub fn check_at_yield_points(self: &Arc<Self>) {
+    pub(crate) fn check_at_yield_points(self: &Arc<Self>) {
         let pool = Arc::downgrade(self);
         let check = move || {
             let Some(pool) = pool.upgrade() else { return false };

@@ -13,7 +13,7 @@
 //! On a miss, `load` takes a frame ([`replace`]), latches and tags it, enters it into the page table and reads the page
 //! while other threads wait at the latch. A drop: [`BufferPool::detach`], which is two compare-and-swaps and one push.
 
-pub mod arena;
+pub(crate) mod arena;
 mod directory;
 mod dirty;
 mod doublewrite;
@@ -287,7 +287,7 @@ impl BufferPool {
     ///
     /// # Errors
     /// [`UsageError::Option`].
-    pub fn check_frames(frames: usize, most: usize, page_size: usize) -> Result<()> {
+    pub(crate) fn check_frames(frames: usize, most: usize, page_size: usize) -> Result<()> {
         if frames < MIN_FRAMES {
             let what = format!(
                 "{frames} pages are too few: give it at least {MIN_FRAMES} pages of {page_size} bytes"
@@ -382,7 +382,7 @@ impl BufferPool {
     }
 
     /// Sets whether recovery is changing the pages: then the log's low-water mark stays where it is.
-    pub fn set_recovering(&self, recovering: bool) {
+    pub(crate) fn set_recovering(&self, recovering: bool) {
         self.recovering.store(recovering, Release);
     }
 
@@ -472,7 +472,7 @@ impl BufferPool {
     ///
     /// # Errors
     /// As [`BufferPool::read`].
-    pub fn latch_for_format(&self, space: &Arc<Space>, page: PageNo) -> Result<ExclusivePage<'_>> {
+    pub(crate) fn latch_for_format(&self, space: &Arc<Space>, page: PageNo) -> Result<ExclusivePage<'_>> {
         let id = PageId { space: space.id(), page };
         count_access(id.space, true);
         loop {
@@ -630,7 +630,7 @@ impl BufferPool {
     }
 
     /// Wakes the threads that wait for the log or for a frame when the database has stopped.
-    pub fn notify_when_stopped(self: &Arc<Self>) {
+    pub(crate) fn notify_when_stopped(self: &Arc<Self>) {
         // A weak reference, because the pool has a reference to the health: a strong one would make a cycle.
         let pool = Arc::downgrade(self);
         self.context.health.when_stopped(move || {
@@ -684,7 +684,7 @@ impl BufferPool {
 
     /// Returns the LSN of the oldest page change that is only in the log, or an LSN a little below it; `None` if there
     /// is none.
-    pub fn oldest_dirty(&self) -> Option<Lsn> {
+    pub(crate) fn oldest_dirty(&self) -> Option<Lsn> {
         let registered = self.registered();
         self.low_water_mark.oldest(self.context.log.durable(), registered)
     }

@@ -25,7 +25,7 @@ impl BufferPool {
     ///
     /// # Errors
     /// When the database is poisoned, or no frame is available. A page that cannot be read is not an error here.
-    pub fn read_ahead(&self, queue: &mut dyn Queue, wanted: &[(Arc<Space>, PageNo)]) -> Result<()> {
+    pub(crate) fn read_ahead(&self, queue: &mut dyn Queue, wanted: &[(Arc<Space>, PageNo)]) -> Result<()> {
         let most = READ_AHEAD_PAGES.min(self.limit.load(Relaxed) as usize / 8);
         let mut under_way: Vec<Option<(&Arc<Space>, ExclusivePage<'_>)>> = Vec::new();
         let mut requests = Vec::new();

@@ -271,7 +271,7 @@ impl BufferPool {
 
     /// Runs one background step: frees frames, and some of the memory of tablespaces without frames and of emptied
     /// chunks. Tablespaces with a file are passed to `take_file`. Returns whether there may be more to do.
-    pub fn reclaim_step(&self, take_file: &mut dyn FnMut(Arc<Space>)) -> bool {
+    pub(crate) fn reclaim_step(&self, take_file: &mut dyn FnMut(Arc<Space>)) -> bool {
         let reclaimed = self.reclaim_some() > 0;
         let popped = core::iter::from_fn(|| self.reclaimer.without_frames.pop());
         let spaces: Vec<Arc<Space>> = popped.take(SPACES_PER_STEP).collect();

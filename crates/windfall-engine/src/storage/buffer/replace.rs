@@ -206,13 +206,13 @@ impl BufferPool {
     ///
     /// # Errors
     /// [`UsageError::PoolTooSmall`].
-    pub fn check_may_hold(&self, pages: usize) -> Result<()> {
+    pub(crate) fn check_may_hold(&self, pages: usize) -> Result<()> {
         if pages > self.limit.load(Relaxed) as usize / 2 { Err(self.too_small()) } else { Ok(()) }
     }
 
     /// Returns whether a thread waits for a frame and the cleaner's next round may find one: not if pages cannot be
     /// written.
-    pub fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         self.frame_waiters.load(SeqCst) > 0 && self.flush_error.lock().is_none()
     }
 

@@ -93,7 +93,7 @@ impl Space {
     }
 
     /// Sets the stamp of its creation. Must be called before any thread can find it.
-    pub fn set_created_at(&self, stamp: Option<TrxId>) {
+    pub(crate) fn set_created_at(&self, stamp: Option<TrxId>) {
         self.created_at.store(stamp.map_or(0, |stamp| stamp.0), Release);
     }
 
@@ -178,12 +178,12 @@ impl Space {
     }
 
     /// Returns whether it was dropped before it was in the directory: it has never had a page in memory.
-    pub fn never_entered(&self) -> bool {
+    pub(crate) fn never_entered(&self) -> bool {
         self.slot.load(Acquire) == NEVER_ENTERED
     }
 
     /// Returns the end of the group that dropped it; `None` while it is live, and if its drop is not in the log.
-    pub fn drop_lsn(&self) -> Option<Lsn> {
+    pub(crate) fn drop_lsn(&self) -> Option<Lsn> {
         Some(self.dropped.load(SeqCst)).filter(|mark| ![LIVE, UNLOGGED].contains(mark)).map(Lsn)
     }
 
@@ -202,7 +202,7 @@ impl Space {
     }
 
     /// Sets the state of its file.
-    pub fn set_file(&self, state: FileState) {
+    pub(crate) fn set_file(&self, state: FileState) {
         debug_assert!(self.file() as u8 <= state as u8, "the file of {:?} is {state:?} again", self.id);
         self.file.store(state as u8, Release);
         if state != FileState::None {
@@ -221,37 +221,37 @@ impl Space {
     }
 
     /// Returns whether it has any page.
-    pub fn has_pages(&self) -> bool {
+    pub(crate) fn has_pages(&self) -> bool {
         self.has_pages.load(Acquire)
     }
 
     /// Records that its header page was created.
-    pub fn set_has_pages(&self) {
+    pub(crate) fn set_has_pages(&self) {
         self.has_pages.store(true, Release);
     }
 
     /// Returns a page number below which no page is free, if the hint is up to date.
-    pub fn free_hint(&self) -> u32 {
+    pub(crate) fn free_hint(&self) -> u32 {
         self.free_hint.load(Relaxed)
     }
 
     /// Raises the hint, unless it changed meanwhile.
-    pub fn raise_free_hint(&self, from: u32, to: u32) {
+    pub(crate) fn raise_free_hint(&self, from: u32, to: u32) {
         let _ = self.free_hint.compare_exchange(from, to, Relaxed, Relaxed);
     }
 
     /// Lowers the hint: this page was freed.
-    pub fn lower_free_hint(&self, page: u32) {
+    pub(crate) fn lower_free_hint(&self, page: u32) {
         self.free_hint.fetch_min(page, Relaxed);
     }
 
     /// Returns how many allocation-map pages are known to exist; there may be more.
-    pub fn map_groups(&self) -> u32 {
+    pub(crate) fn map_groups(&self) -> u32 {
         self.map_groups.load(Relaxed)
     }
 
     /// Records how many allocation-map pages exist. A thread with an older count does not lower it.
-    pub fn raise_map_groups(&self, groups: u32) {
+    pub(crate) fn raise_map_groups(&self, groups: u32) {
         self.map_groups.fetch_max(groups, Relaxed);
     }
 

@@ -99,7 +99,7 @@ impl Log {
     }
 
     /// Returns the maximum payload of one group, in bytes.
-    pub fn max_group(&self) -> usize {
+    pub(crate) fn max_group(&self) -> usize {
         (self.ring.capacity() as usize / 4).min(MAX_FRAME_BYTES) - HEADER
     }
 
@@ -108,7 +108,7 @@ impl Log {
     ///
     /// # Errors
     /// [`UsageError::ChangeTooLong`].
-    pub fn check_group(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn check_group(&self, bytes: usize) -> Result<()> {
         let limit = self.max_group();
         if bytes <= limit {
             return Ok(());

@@ -13,7 +13,7 @@ impl Log {
     ///
     /// # Panics
     /// An invariant is violated.
-    pub fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         let low = Lsn(self.low_water_mark.load(SeqCst));
         let (durable, written, end) = (self.durable(), self.written(), self.end());
         assert!(low <= end, "the low-water mark {low} is above the end of the log, {end}");

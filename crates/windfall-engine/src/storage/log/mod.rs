@@ -126,11 +126,6 @@ pub struct LogOptions {
     pub buffer: usize,
 }
 
-impl LogOptions {
-    /// The segment size of a new database, in bytes.
-    pub const SEGMENT_SIZE: u64 = 64 << 20;
-}
-
 impl Default for LogOptions {
     fn default() -> Self {
         Self { size: 1 << 30, buffer: 16 << 20 }

@@ -104,7 +104,7 @@ impl LogReader {
     ///
     /// # Errors
     /// [`CorruptError::Log`] where the log is damaged before its end, and errors of the disk.
-    pub fn next_group(&mut self) -> Result<Option<(Lsn, Lsn, &[u8])>> {
+    pub(crate) fn next_group(&mut self) -> Result<Option<(Lsn, Lsn, &[u8])>> {
         while !self.ended && self.stop.is_none_or(|stop| self.at < stop) {
             let header = match self.frame()? {
                 NextFrame::Whole(header) => header,

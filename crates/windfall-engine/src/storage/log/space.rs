@@ -115,7 +115,7 @@ impl LogReservation<'_> {
 
     /// Leaves at most this much of it in force, for [`Log::attach_bytes`], and releases the rest. Returns how much it
     /// left.
-    pub fn detach_bytes(mut self, at_most: u64) -> u64 {
+    pub(crate) fn detach_bytes(mut self, at_most: u64) -> u64 {
         let left = self.bytes.min(at_most);
         self.bytes -= left;
         left
@@ -171,7 +171,7 @@ impl Log {
     }
 
     /// Takes over a reservation that [`LogReservation::detach_bytes`] left in force.
-    pub fn attach_bytes(&self, bytes: u64) -> LogReservation<'_> {
+    pub(crate) fn attach_bytes(&self, bytes: u64) -> LogReservation<'_> {
         debug_assert!(bytes <= self.reserved_bytes(), "a reservation is taken up that was not left in force");
         LogReservation { log: self, bytes }
     }
@@ -182,7 +182,7 @@ impl Log {
     /// # Errors
     /// A full file system, or another failure to write, before anything was changed; the failure that poisoned the
     /// database.
-    pub fn admit(&self, bytes: u64) -> Result<LogReservation<'_>> {
+    pub(crate) fn admit(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.wait_for_room(bytes)?;
         self.reserve(bytes)
     }
@@ -236,7 +236,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::admit`].
-    pub fn admit_now(&self, bytes: u64) -> Result<LogReservation<'_>> {
+    pub(crate) fn admit_now(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.unprepared.check()?;
         self.reserve(bytes)
     }
@@ -246,7 +246,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::admit`], if the prepared segment is used up.
-    pub fn admit_freeing(&self, bytes: u64) -> Result<LogReservation<'_>> {
+    pub(crate) fn admit_freeing(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.reserve_before(bytes, 0)
     }
 
@@ -255,7 +255,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::admit_freeing`].
-    pub fn admit_rollback(&self, bytes: u64) -> Result<LogReservation<'_>> {
+    pub(crate) fn admit_rollback(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.reserve_before(bytes, EMERGENCY_RESERVE_BYTES / 2)
     }
 
@@ -288,7 +288,7 @@ impl Log {
     }
 
     /// Returns the bytes reserved at the moment.
-    pub fn reserved_bytes(&self) -> u64 {
+    pub(crate) fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes.load(SeqCst)
     }
 
@@ -314,12 +314,12 @@ impl Log {
 
     /// Records why pages cannot be written, so that the low-water mark may not rise for long: waiting operations get
     /// this error. `None` when pages can be written.
-    pub fn set_unflushed(&self, error: Option<Error>) {
+    pub(crate) fn set_unflushed(&self, error: Option<Error>) {
         self.set_obstacle(&self.unflushed, error);
     }
 
     /// As [`Log::set_unflushed`], for the records of created files.
-    pub fn set_unrecorded(&self, error: Option<Error>) {
+    pub(crate) fn set_unrecorded(&self, error: Option<Error>) {
         self.set_obstacle(&self.unrecorded, error);
     }
 

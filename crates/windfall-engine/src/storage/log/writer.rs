@@ -98,7 +98,7 @@ impl Log {
     ///
     /// # Errors
     /// A failure poisons the database.
-    pub fn write_to(&self, lsn: Lsn) -> Result<()> {
+    pub(crate) fn write_to(&self, lsn: Lsn) -> Result<()> {
         self.advance(lsn, false)
     }
 
@@ -329,7 +329,7 @@ impl Log {
 
     /// Returns the duration of the longest sync since the last call, including the elapsed time of a sync in progress;
     /// zero if there was none. The worker that loads the device adapts its pace to it. Only one caller may use it.
-    pub fn take_longest_sync(&self) -> Duration {
+    pub(crate) fn take_longest_sync(&self) -> Duration {
         let ended = Duration::from_nanos(self.longest_sync.swap(0, Relaxed));
         match self.syncing_since.load(Relaxed) {
             0 => ended,

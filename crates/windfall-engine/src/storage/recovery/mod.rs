@@ -655,7 +655,7 @@ impl Replay<'_> {
 
 /// The place of the record that a tablespace's file was created durably.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileRecord {
+pub(crate) enum FileRecord {
     /// In the log, at this LSN.
     Log(Lsn),
     /// In the system tree, or, for the file of that tree, in the control file.
@@ -666,7 +666,7 @@ pub enum FileRecord {
 ///
 /// # Errors
 /// [`DiskError::Missing`] when it was created and does not exist.
-pub fn attach_file(
+pub(crate) fn attach_file(
     pool: &BufferPool,
     space: &Arc<Space>,
     exists: bool,

@@ -144,7 +144,7 @@ impl Deleter {
     }
 
     /// Takes over a file that no record names.
-    pub fn push_file(&self, space: SpaceId) {
+    pub(crate) fn push_file(&self, space: SpaceId) {
         assert!(
             self.pool.space(space).is_none_or(|space| space.is_dropped()),
             "the file of tablespace {space}, which is in use, is to be deleted"
@@ -159,7 +159,7 @@ impl Deleter {
     }
 
     /// Returns the tablespaces with a file that was deleted since the last call.
-    pub fn take_deleted(&self) -> Vec<SpaceId> {
+    pub(crate) fn take_deleted(&self) -> Vec<SpaceId> {
         core::mem::take(&mut *self.deleted.lock())
     }
 

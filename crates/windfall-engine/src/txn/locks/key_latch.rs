@@ -36,7 +36,7 @@ const SHARDS: usize = 64;
 
 /// The name of a key latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LatchName {
+pub(crate) struct LatchName {
     space: SpaceId,
     hash: u64,
 }
@@ -87,7 +87,7 @@ struct Shard {
 
 /// The latches that are held or waited for.
 #[derive(Debug)]
-pub struct KeyLatches {
+pub(crate) struct KeyLatches {
     shards: Box<[Shard]>,
     hasher: RandomState,
     env: Arc<dyn Env>,
@@ -95,7 +95,7 @@ pub struct KeyLatches {
 
 /// Held latches, which are released on drop.
 #[derive(Debug)]
-pub struct KeyLatchGuard<'a> {
+pub(crate) struct KeyLatchGuard<'a> {
     latches: &'a KeyLatches,
     by: By,
     held: Vec<LatchName>,
@@ -107,13 +107,13 @@ fn busy() -> Error {
 
 impl KeyLatches {
     /// Returns a table without latches.
-    pub fn new(env: Arc<dyn Env>) -> Self {
+    pub(crate) fn new(env: Arc<dyn Env>) -> Self {
         let shard = |_| Shard { queues: Mutex::new(Rank::Leaf, HashMap::new()), moved: Event::new() };
         Self { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new(), env }
     }
 
     /// Returns the name of the latch of a key.
-    pub fn name(&self, space: SpaceId, key: &[u8]) -> LatchName {
+    pub(crate) fn name(&self, space: SpaceId, key: &[u8]) -> LatchName {
         LatchName { space, hash: self.hasher.hash_one(key) }
     }
 
@@ -125,14 +125,14 @@ impl KeyLatches {
     ///
     /// # Errors
     /// [`UsageError::WaitInCall`] if it would have to wait and must not.
-    pub fn latch_in_call(&self, name: LatchName) -> Result<KeyLatchGuard<'_>> {
+    pub(crate) fn latch_in_call(&self, name: LatchName) -> Result<KeyLatchGuard<'_>> {
         let mut guard = KeyLatchGuard { latches: self, by: By::Call, held: Vec::with_capacity(1) };
         guard.acquire_in_call(name)?;
         Ok(guard)
     }
 
     /// Acquires the latches of several rows for a worker, which holds none of them while it waits for another.
-    pub fn latch_all(&self, mut names: Vec<LatchName>) -> KeyLatchGuard<'_> {
+    pub(crate) fn latch_all(&self, mut names: Vec<LatchName>) -> KeyLatchGuard<'_> {
         names.sort_unstable();
         names.dedup();
         let mut awaited = names.first().copied();
@@ -152,29 +152,29 @@ impl KeyLatches {
     }
 
     /// Acquires a latch for a worker, if it is free.
-    pub fn try_latch(&self, name: LatchName) -> Option<KeyLatchGuard<'_>> {
+    pub(crate) fn try_latch(&self, name: LatchName) -> Option<KeyLatchGuard<'_>> {
         let mut guard = KeyLatchGuard { latches: self, by: By::Worker, held: Vec::with_capacity(1) };
         guard.try_acquire(name).then_some(guard)
-    }
-
-    /// Acquires more latches for a call, in other tablespaces than the latches that it holds.
-    ///
-    /// # Errors
-    /// As [`KeyLatches::latch_in_call`].
-    pub fn latch_more(&self, guard: &mut KeyLatchGuard<'_>, mut names: Vec<LatchName>) -> Result<()> {
-        names.sort_unstable();
-        names.dedup();
-        debug_assert!(guard.by == By::Call, "a worker acquires no latch while it holds one");
-        debug_assert!(names.iter().all(|name| !guard.held.contains(name)), "a call takes a latch once");
-        debug_assert!(
-            names.iter().all(|name| guard.held.iter().all(|held| held.space != name.space)),
-            "a call takes more latches in a tablespace in which it holds one"
-        );
-        names.into_iter().try_for_each(|name| guard.acquire_in_call(name))
     }
 }
 
 impl KeyLatchGuard<'_> {
+    /// Acquires more latches for a call, in other tablespaces than the latches that it holds.
+    ///
+    /// # Errors
+    /// As [`KeyLatches::latch_in_call`].
+    pub(crate) fn latch_more(&mut self, mut names: Vec<LatchName>) -> Result<()> {
+        names.sort_unstable();
+        names.dedup();
+        debug_assert!(self.by == By::Call, "a worker acquires no latch while it holds one");
+        debug_assert!(names.iter().all(|name| !self.held.contains(name)), "a call takes a latch once");
+        debug_assert!(
+            names.iter().all(|name| self.held.iter().all(|held| held.space != name.space)),
+            "a call takes more latches in a tablespace in which it holds one"
+        );
+        names.into_iter().try_for_each(|name| self.acquire_in_call(name))
+    }
+
     fn try_acquire(&mut self, name: LatchName) -> bool {
         let mut queues = self.latches.shard(name).queues.lock();
         let Entry::Vacant(vacant) = queues.entry(name) else { return false };
@@ -258,7 +258,7 @@ mod tests {
                         let key = [(round + n) as u8 % 3];
                         let mut guard = latches.latch_in_call(latches.name(SpaceId(20), &key)).unwrap();
                         let more = [1u8, 2, 3].map(|k| latches.name(SpaceId(21), &[k]));
-                        latches.latch_more(&mut guard, more.to_vec()).unwrap();
+                        guard.latch_more(more.to_vec()).unwrap();
                         let before = sum.load(Relaxed);
                         sum.store(before + 1, Relaxed);
                     }
@@ -311,7 +311,7 @@ mod tests {
         assert!(nested(|| latches.latch_in_call(names[0])).is_err());
         nested(|| {
             let mut row = latches.latch_in_call(latches.name(SpaceId(19), &[1])).unwrap();
-            assert!(latches.latch_more(&mut row, vec![names[0]]).is_err());
+            assert!(row.latch_more(vec![names[0]]).is_err());
         });
         drop(call);
         assert!(latches.shards.iter().all(|shard| shard.queues.lock().is_empty()));

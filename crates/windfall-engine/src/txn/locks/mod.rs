@@ -32,7 +32,7 @@
 //! finds an active writer was late: it releases the row ([`LockManager::release_row`]) and starts again.
 
 mod deadlock;
-pub mod key_latch;
+pub(crate) mod key_latch;
 mod metrics;
 mod mode;
 mod owner;
@@ -201,7 +201,7 @@ impl LockManager {
     /// Converts the implicit lock of a transaction on a row that it has written into an explicit one, so that others
     /// can queue for the row. Returns `false` if the transaction is ending or has ended; the row must then be read
     /// again. Does not wait, and may be called under the latch under which the entry was read.
-    pub fn make_explicit(&self, holder: &Arc<LockOwner>, row: RowName) -> bool {
+    pub(crate) fn make_explicit(&self, holder: &Arc<LockOwner>, row: RowName) -> bool {
         self.step(|table| table.make_explicit(holder, &row))
     }
 
@@ -222,18 +222,18 @@ impl LockManager {
     /// Returns whether no range lock of another transaction covers this key. Must be called under the exclusive latch
     /// of the leaf into which the key goes; does not wait. While there are no range locks in the database it costs a
     /// fence and a load.
-    pub fn may_insert(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+    pub(crate) fn may_insert(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.ranges.is_none() || !self.table.lock().is_range_locked(me, space, key)
     }
 
     /// Returns whether no other transaction holds an explicit lock on this row. Must be called under the exclusive
     /// latch of the leaf, as [`LockManager::may_insert`], and is as cheap while no row is locked.
-    pub fn may_write(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+    pub(crate) fn may_write(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.rows.is_none() || !self.table.lock().is_held(me, space, key)
     }
 
     /// Returns whether no other transaction holds an explicit lock on this row that conflicts with a shared lock.
-    pub fn may_share(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+    pub(crate) fn may_share(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.rows.is_none() || self.table.lock().may_share(me, space, key)
     }
 
@@ -244,7 +244,7 @@ impl LockManager {
     }
 
     /// Returns the mode in which a transaction holds a row, if it does.
-    pub fn held_mode(&self, me: &LockOwner, row: &RowName) -> Option<RowMode> {
+    pub(crate) fn held_mode(&self, me: &LockOwner, row: &RowName) -> Option<RowMode> {
         self.table.lock().held_mode(me, row)
     }
 
@@ -254,7 +254,7 @@ impl LockManager {
     }
 
     /// Downgrades the lock on one row to at most this mode, before the transaction ends; `None` releases it.
-    pub fn downgrade_row(&self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
+    pub(crate) fn downgrade_row(&self, me: &LockOwner, row: &RowName, to: Option<RowMode>) {
         self.step(|table| table.downgrade_row(me, row, to));
     }
 
@@ -284,7 +284,7 @@ impl LockManager {
 
     /// Ends the wait of the transaction or statement with this number with [`LockError::Interrupted`]. Returns `false`
     /// if none with this number waits.
-    pub fn interrupt_wait(&self, trx: TrxId) -> bool {
+    pub(crate) fn interrupt_wait(&self, trx: TrxId) -> bool {
         self.step(|table| table.interrupt_wait(trx))
     }
 
@@ -296,7 +296,7 @@ impl LockManager {
     }
 
     /// Returns whether waits are stopped.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.table.lock().is_stopped()
     }
 
@@ -320,7 +320,7 @@ impl LockManager {
     /// # Panics
     /// An invariant is violated.
     #[cfg(any(test, feature = "testing"))]
-    pub fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         if let Some(table) = self.table.try_lock() {
             table.check_invariants();
         }

@@ -81,7 +81,7 @@ impl LockOwner {
 
     /// Adds changed rows to its weight. The transaction on a cycle that has changed and locked the least is the
     /// deadlock victim.
-    pub fn add_weight(&self, rows: u64) {
+    pub(crate) fn add_weight(&self, rows: u64) {
         self.changed.fetch_add(rows, Relaxed);
     }
 
@@ -109,7 +109,7 @@ impl LockOwner {
     }
 
     /// Notes that its transaction accepts no more calls, or ends.
-    pub fn forget_thread(&self) {
+    pub(crate) fn forget_thread(&self) {
         self.thread.store(NO_THREAD, Relaxed);
     }
 
@@ -123,7 +123,7 @@ impl LockOwner {
     /// by the transaction itself.
     ///
     /// [`LockManager::interrupts`]: super::LockManager::interrupts
-    pub fn forget_interrupts(&self, up_to: u64) {
+    pub(crate) fn forget_interrupts(&self, up_to: u64) {
         if self.forgotten.load(SeqCst) < up_to {
             self.forgotten.store(up_to, SeqCst);
         }
@@ -140,7 +140,7 @@ impl LockOwner {
     }
 
     /// As [`LockOwner::is_interrupted`], and clears the interrupt. Called by the transaction itself.
-    pub fn take_interrupt(&self) -> bool {
+    pub(crate) fn take_interrupt(&self) -> bool {
         let number = self.interrupted.load(SeqCst);
         let is_interrupted = number > self.forgotten.load(SeqCst);
         self.forget_interrupts(number);

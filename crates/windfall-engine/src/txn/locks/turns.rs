@@ -64,7 +64,7 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`LockManager::acquire`], except for a deadlock; errors of `between`.
-    pub fn acquire_yielding(
+    pub(crate) fn acquire_yielding(
         &self,
         me: &Arc<LockOwner>,
         space: SpaceId,

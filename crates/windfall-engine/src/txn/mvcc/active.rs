@@ -288,7 +288,7 @@ impl Active {
     ///
     /// # Errors
     /// The errors of `read`.
-    pub fn read_final(
+    pub(crate) fn read_final(
         &self,
         me: Option<TrxId>,
         mut read: impl FnMut() -> Result<Option<EntryHeader>>,
@@ -365,7 +365,7 @@ impl Active {
     }
 
     /// Returns the transactions with logged undo, each with its first record.
-    pub fn first_records(&self) -> Vec<(TrxId, UndoPos)> {
+    pub(crate) fn first_records(&self) -> Vec<(TrxId, UndoPos)> {
         Self::logged(&self.table.lock())
     }
 
@@ -459,7 +459,7 @@ impl Active {
 
     /// Returns the snapshot that limits purge: it may remove versions replaced by transactions that had ended when the
     /// oldest pin was made; without a pin, by those that have ended now.
-    pub fn horizon(&self) -> Arc<Snapshot> {
+    pub(crate) fn horizon(&self) -> Arc<Snapshot> {
         let table = self.table.lock();
         match table.pins.first_key_value() {
             Some((_, oldest)) => oldest.snapshot.clone(),

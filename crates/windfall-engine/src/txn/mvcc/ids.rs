@@ -140,7 +140,7 @@ impl Ids {
     }
 
     /// Returns the ceilings: no tablespace id and no transaction id at or above these was assigned.
-    pub fn ceilings(&self) -> (u64, u64) {
+    pub(crate) fn ceilings(&self) -> (u64, u64) {
         (self.spaces.ceiling.load(SeqCst), self.trxs.ceiling.load(SeqCst))
     }
 }

@@ -33,7 +33,7 @@ impl Snapshot {
     }
 
     /// Returns whether this transaction and all before it had ended.
-    pub fn covers_all_up_to(&self, trx: TrxId) -> bool {
+    pub(crate) fn covers_all_up_to(&self, trx: TrxId) -> bool {
         trx < self.low
     }
 

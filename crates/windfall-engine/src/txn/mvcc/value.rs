@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The number of first bytes of a value that index keys are made of.
-pub const INDEXED_BYTES: usize = 64 << 10;
+pub(crate) const INDEXED_BYTES: usize = 64 << 10;
 
 pub(in crate::txn) fn overflow_ref(tree: &Tree, stored: &[u8]) -> Result<OverflowRef> {
     OverflowRef::from_bytes(stored).ok_or_else(|| {
@@ -53,7 +53,12 @@ pub fn resolve(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) 
 ///
 /// # Errors
 /// As [`get`].
-pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) -> Result<bool> {
+pub(crate) fn resolve_indexed(
+    tree: &Tree,
+    key: &[u8],
+    header: EntryHeader,
+    out: &mut Vec<u8>,
+) -> Result<bool> {
     if header.is_overflow() { long_value(tree, key, header, out, Some(INDEXED_BYTES)) } else { Ok(true) }
 }
 
@@ -62,7 +67,7 @@ pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut V
 ///
 /// # Errors
 /// As [`get`]; a chain that was freed.
-pub fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) -> Result<()> {
+pub(crate) fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) -> Result<()> {
     if header.is_overflow() { follow(tree, out, Some(INDEXED_BYTES)) } else { Ok(()) }
 }
 
@@ -71,7 +76,7 @@ pub fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) -> Result
 ///
 /// # Errors
 /// As [`get`].
-pub fn get_indexed(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
+pub(crate) fn get_indexed(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
     let Some(header) = tree.get_into(key, out)? else { return Ok(None) };
     if !header.is_deleted() && header.is_overflow() {
         long_value(tree, key, header, out, Some(INDEXED_BYTES))?;

@@ -155,7 +155,7 @@ pub(super) fn plan<'e, 't>(
             plan.planned.push(Planned { tree: secondary.tree, touch });
         }
     }
-    latches.latch_more(latch, names)?;
+    latch.latch_more(names)?;
     for (secondary, index_key) in taken {
         check_unique(trx, target, secondary, index_key, key)?;
     }

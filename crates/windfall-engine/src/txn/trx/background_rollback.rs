@@ -60,7 +60,7 @@ const RECORDS_PER_SEARCH_STEP: usize = 1024;
 ///
 /// # Errors
 /// Damage, I/O.
-pub fn schedule_unfinished(transactions: &Transactions) -> Result<()> {
+pub(crate) fn schedule_unfinished(transactions: &Transactions) -> Result<()> {
     let mut searches: BTreeMap<u8, Search> = BTreeMap::new();
     for (trx, first) in transactions.active().first_records() {
         let Some(stream) = transactions.streams().of(first) else {
@@ -117,7 +117,7 @@ fn resume_prepared(transactions: &Transactions, id: TrxId, name: &Arc<[u8]>, fou
 }
 
 /// Runs one step of the worker. Returns whether more work can be done at once.
-pub fn rollback_step(transactions: &Transactions) -> bool {
+pub(crate) fn rollback_step(transactions: &Transactions) -> bool {
     let now = transactions.now();
     match transactions.rollbacks().next(now) {
         None => return false,
@@ -221,7 +221,7 @@ pub fn await_progressing_rollbacks(transactions: &Transactions, space: SpaceId, 
 ///
 /// # Errors
 /// [`LockError`]; errors of `between`.
-pub fn await_rollbacks(
+pub(crate) fn await_rollbacks(
     transactions: &Transactions,
     space: SpaceId,
     at_most: Duration,

@@ -164,7 +164,7 @@ impl Transactions {
     }
 
     /// Returns the observers of rows that are rolled back.
-    pub fn followers(&self) -> &Followers {
+    pub(crate) fn followers(&self) -> &Followers {
         &self.followers
     }
 
@@ -189,7 +189,7 @@ impl Transactions {
     }
 
     /// Returns the key latches.
-    pub fn key_latches(&self) -> &KeyLatches {
+    pub(crate) fn key_latches(&self) -> &KeyLatches {
         &self.key_latches
     }
 
@@ -227,7 +227,7 @@ impl Transactions {
     ///
     /// # Errors
     /// [`LockError`]; why the database has stopped; [`Error::Closed`] if it is being closed.
-    pub fn lock_tables(
+    pub(crate) fn lock_tables(
         &self,
         spaces: impl IntoIterator<Item = SpaceId>,
         mode: TableMode,
@@ -271,7 +271,7 @@ impl Transactions {
     ///
     /// # Errors
     /// As [`Transactions::lock_tables`]; errors of `between`.
-    pub fn lock_table_in_turns(
+    pub(crate) fn lock_table_in_turns(
         &self,
         space: SpaceId,
         at_most: Duration,
@@ -303,7 +303,7 @@ impl Transactions {
 
     /// Ends all waits for locks, because the database has stopped or is being closed. Each waiter gets the reason, and
     /// no call waits for a lock any more.
-    pub fn end_lock_waits(&self) {
+    pub(crate) fn end_lock_waits(&self) {
         self.lock_manager.stop();
     }
 

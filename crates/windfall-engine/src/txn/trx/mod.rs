@@ -24,7 +24,7 @@ pub mod background_rollback;
 pub mod manager;
 pub mod prepared;
 pub mod quiesce;
-pub mod rollback_queue;
+pub(crate) mod rollback_queue;
 pub mod running;
 pub mod state;
 pub mod two_phase;

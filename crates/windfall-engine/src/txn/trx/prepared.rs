@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The longest name, in bytes. An xid of XA takes at most 140.
-pub const LONGEST_NAME: usize = 255;
+pub(crate) const LONGEST_NAME: usize = 255;
 
 /// The table.
 #[derive(Debug)]

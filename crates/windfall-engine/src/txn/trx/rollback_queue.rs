@@ -146,7 +146,7 @@ impl Rollbacks {
     }
 
     /// Returns whether no transaction here has changes left in a table.
-    pub fn are_clear_of(&self, space: SpaceId) -> bool {
+    pub(crate) fn are_clear_of(&self, space: SpaceId) -> bool {
         self.blockers(space).is_empty()
     }
 

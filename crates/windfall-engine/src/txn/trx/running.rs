@@ -325,7 +325,7 @@ impl<'e> Trx<'e> {
     /// Writes an undo record into its place, in the mini-transaction that makes the change.
     ///
     /// `table` is the clustered tree. `entries` is the number of secondary entries that the record names.
-    pub fn write_undo(
+    pub(crate) fn write_undo(
         &mut self,
         mtr: &mut Mtr<'_>,
         tail: &mut Appender<'_>,
@@ -388,7 +388,7 @@ impl<'e> Trx<'e> {
     }
 
     /// Logs the end in the mini-transaction that makes the last change. [`Trx::end`] follows its commit.
-    pub fn append_trx_end(&self, mtr: &mut Mtr<'_>) {
+    pub(crate) fn append_trx_end(&self, mtr: &mut Mtr<'_>) {
         debug_assert!(!self.disarmed, "transaction {:?} logs its end after it", self.id());
         if let (Some((stream, _)), Some((id, ending))) = (self.logged(), &self.state.identity) {
             ending.announce(self.transactions.log().end());

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The maximum number of streams: the stream number is one byte of each position.
-pub const MAX_STREAMS: usize = 256;
+pub(crate) const MAX_STREAMS: usize = 256;
 /// The number of streams tried before one more is created.
 const TRIES: usize = 8;
 
@@ -108,7 +108,7 @@ impl Streams {
     }
 
     /// Returns the bytes of undo that count towards the limit: two slices per stream do not count.
-    pub fn bytes_in_the_limit(&self) -> u64 {
+    pub(crate) fn bytes_in_the_limit(&self) -> u64 {
         self.bytes_of(self.context.slices.load(Relaxed).saturating_sub(2 * self.count() as u64))
     }
 
@@ -166,7 +166,7 @@ impl Streams {
     ///
     /// # Errors
     /// I/O, a full disk.
-    pub fn create_next_slices(&self) -> Result<()> {
+    pub(crate) fn create_next_slices(&self) -> Result<()> {
         let _room = self.context.pool.context().log.admit(LOG_BYTES_OF_NEW_SLICES)?;
         self.all().try_for_each(Stream::create_next_slices)
     }

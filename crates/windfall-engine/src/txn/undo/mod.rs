@@ -10,7 +10,7 @@
 
 pub mod chains;
 pub mod directory;
-pub mod followers;
+pub(crate) mod followers;
 pub mod limit;
 pub mod position;
 pub mod purge;

@@ -96,7 +96,7 @@ pub enum Body {
 
 /// An undo record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UndoRecord {
+pub(crate) struct UndoRecord {
     /// The transaction that made the change.
     pub trx: TrxId,
     /// The transaction's record before this one.
@@ -196,7 +196,7 @@ impl Fields<'_> {
 impl UndoRecord {
     /// Returns whether an encoded record leaves nothing to purge, whether it is in force or undone: it has
     /// delete-marked no entry and replaced no chain.
-    pub fn leaves_nothing(bytes: &[u8]) -> bool {
+    pub(crate) fn leaves_nothing(bytes: &[u8]) -> bool {
         let mut fields = Fields(bytes);
         let mut read = || {
             let kind = fields.u8()?;
@@ -218,16 +218,16 @@ impl UndoRecord {
     }
 
     /// Returns the maximum length of the record of a row change, in bytes.
-    pub fn row_bound(key: usize, value: usize, touches: &[Touch]) -> usize {
+    pub(crate) fn row_bound(key: usize, value: usize, touches: &[Touch]) -> usize {
         let touched: usize = touches.iter().map(|touch| 8 + 4 + touch.key.len() + 1 + HEADER).sum();
         FIXED + 4 + key + HEADER + 4 + value + 4 + touched
     }
 
     /// The length of the record of an overflow chain, in bytes.
-    pub const OVERFLOW_LENGTH: usize = FIXED + 4;
+    pub(crate) const OVERFLOW_LENGTH: usize = FIXED + 4;
 
     /// Appends the encoded form, without length and state.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let from = out.len();
         let (kind, space) = match &self.body {
             Body::Row { change: RowChange::Insert, space, .. } => (INSERT, space),
@@ -277,7 +277,7 @@ impl UndoRecord {
     ///
     /// # Errors
     /// A description of the damage.
-    pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let mut fields = Fields(bytes);
         let kind = fields.u8()?;
         let trx = TrxId(fields.u64()?);
@@ -304,7 +304,7 @@ impl UndoRecord {
     ///
     /// # Errors
     /// A description of the damage.
-    pub fn trx_of(bytes: &[u8]) -> Result<TrxId, &'static str> {
+    pub(crate) fn trx_of(bytes: &[u8]) -> Result<TrxId, &'static str> {
         let mut fields = Fields(bytes);
         fields.u8()?;
         fields.u64().map(TrxId)

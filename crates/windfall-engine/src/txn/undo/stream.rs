@@ -53,7 +53,7 @@ use crate::{
 };
 
 /// Pages of a slice.
-pub const SLICE_PAGES: u64 = 64;
+pub(crate) const SLICE_PAGES: u64 = 64;
 
 const USED: usize = 28;
 const FIRST: usize = 30;
@@ -164,7 +164,7 @@ pub(super) struct SliceSummary {
 
 /// A record as it is stored in the stream.
 #[derive(Clone, Debug, Default)]
-pub struct Stored {
+pub(crate) struct Stored {
     /// Whether the change was undone.
     pub rolled_back: bool,
     /// The record, for [`UndoRecord::decode`].
@@ -615,7 +615,7 @@ impl Drop for Stream {
 
 impl Place {
     /// Returns the log that writing the record takes at most, in addition to its bytes.
-    pub fn log_overhead(&self) -> usize {
+    pub(crate) fn log_overhead(&self) -> usize {
         LOG_BYTES_PER_OPERATION * (2 * self.pieces.len() + self.fresh.len())
     }
 }

@@ -165,7 +165,7 @@ impl Versions {
     ///
     /// # Errors
     /// Damage, I/O.
-    pub fn row_version(
+    pub(crate) fn row_version(
         &self,
         space: SpaceId,
         key: &[u8],

@@ -161,7 +161,7 @@ impl BufferPool {
     ///
     /// # Errors
     /// A failing sync poisons the database.
-    pub fn sync_created_files(&self) -> Result<()> {
+    pub(crate) fn sync_created_files(&self) -> Result<()> {
         let created: Vec<_> =
             self.spaces().into_iter().filter(|space| space.file() == FileState::Created).collect();
         for some in created.chunks(SPACES_PER_ROUND) {
@@ -171,27 +171,27 @@ impl BufferPool {
     }
 
     /// Returns the LSN of the oldest log record of a file that has no record in the system tree yet, if there is one.
-    pub fn files_low_water_mark(&self) -> Option<Lsn> {
+    pub(crate) fn files_low_water_mark(&self) -> Option<Lsn> {
         self.files.lock().low_water_mark()
     }
 
     /// Returns at most `most` of the files that were made and have no record in the system tree yet.
-    pub fn files_to_record(&self, most: usize) -> Vec<SpaceId> {
+    pub(crate) fn files_to_record(&self, most: usize) -> Vec<SpaceId> {
         self.files.lock().made.keys().take(most).copied().collect()
     }
 
     /// Records that a file's record is written, or not needed any more.
-    pub fn file_recorded(&self, space: SpaceId) {
+    pub(crate) fn file_recorded(&self, space: SpaceId) {
         self.files.lock().forget(space);
     }
 
     /// Adds a file of which recovery has found a log record, and no file record in the system tree.
-    pub fn file_was_made(&self, space: SpaceId, lsn: Lsn) {
+    pub(crate) fn file_was_made(&self, space: SpaceId, lsn: Lsn) {
         self.files.lock().note(space, lsn);
     }
 
     /// Returns the state of the file of a dropped tablespace. After this call none will be created.
-    pub fn file_of_dropped(&self, space: &Space) -> FileState {
+    pub(crate) fn file_of_dropped(&self, space: &Space) -> FileState {
         assert!(space.is_dropped(), "the file of tablespace {}, which is live, may be deleted", space.id());
         let _deciding = self.files.lock();
         space.file()
