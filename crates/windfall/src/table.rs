@@ -144,8 +144,8 @@ impl<A: Access> Table<A> {
         let keys_of = |_key: &[u8], value: &[u8]| {
             schema.record.indexes.iter().map(|index| index.key.whole_key_of(value).map(Some)).collect()
         };
-        let noting = schema.building.as_ref().map(|building| {
-            |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| building.note(key, before, after)
+        let noting = schema.row_log.as_ref().map(|row_log| {
+            |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| row_log.note(key, before, after)
         });
         let target = RowTarget {
             name: &self.name,

@@ -236,7 +236,7 @@ impl Catalog {
         let clustered = self.tree(attach(record.clustered)?);
         let secondaries =
             record.indexes.iter().map(|index| Ok(self.tree(attach(index.space)?))).collect::<Result<_>>()?;
-        Ok(TableSchema { record, clustered, secondaries, building: None })
+        Ok(TableSchema { record, clustered, secondaries, row_log: None })
     }
 
     pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
@@ -634,7 +634,7 @@ impl Catalog {
         // Detached before it leaves the table schema: until it is dropped it belongs to the table.
         let unnamed = |tree: &&Arc<Tree>| dropped.contains(&tree.space().id());
         table.closed_schema(closed).trees().filter(unnamed).for_each(|tree| self.detach(tree, lsn));
-        let schema = TableSchema { record, clustered, secondaries, building: None };
+        let schema = TableSchema { record, clustered, secondaries, row_log: None };
         assert!(
             schema.trees().all(|tree| !tree.space().is_dropped()),
             "a table gets a tree that was dropped"

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Index entries are collected in bounded memory, sorted, and bulk-loaded into the new tree from its first
 //! page to its last; entries that exceed the memory are written to sorted runs and merged. Row calls run meanwhile, and
-//! note the entries that they change ([`Building`]). The notes are applied in rounds, the last one with exclusive
+//! note the entries that they change ([`RowLog`]). The notes are applied in rounds, the last one with exclusive
 //! access to the table. If the notes become too many while rows are collected, the collected entries are put into the
 //! tree, and the rest follows piece by piece; while entries are put into the tree, notes go to a run like entries.
 //!
@@ -26,7 +26,7 @@
 //! need the touched index entries, which they were written without.
 //!
 //! **Invariants.**
-//! - The table's gate is closed twice, briefly: to put the [`Building`] into its schema, so that every later change is
+//! - The table's gate is closed twice, briefly: to put the [`RowLog`] into its schema, so that every later change is
 //!   noted, and every earlier one has ended or belongs to an open transaction; and for the last round and the record.
 //!   No row call waits for the work between.
 //! - An entry is *applied* under its row's key latch: afterwards it is in the tree if and only if the row has it. The
@@ -54,7 +54,7 @@ use super::{
     ddl::{Catalog, IndexDefinition, check_index, new_space, no_table, record_key},
     ddl_options::DdlOptions,
     record::{IndexRecord, TableRecord},
-    row_log::{Building, NOTE_OVERHEAD_BYTES, NOTES_LIMIT_BYTES},
+    row_log::{NOTE_OVERHEAD_BYTES, NOTES_LIMIT_BYTES, RowLog},
     runs::Runs,
     table::{Table, TableSchema},
 };
@@ -134,13 +134,11 @@ impl Catalog {
         let tree = self.tree(new_space(record.space));
         let env = self.pool.context().env.clone();
         let bounds = self.pause.bounds();
-        let building = Arc::new(Building::new(tree.clone(), record.key.clone(), bounds.most, env));
-        let _following = self.transactions.followers().follow(table.space(), building.clone());
+        let row_log = Arc::new(RowLog::new(tree.clone(), record.key.clone(), bounds.most, env));
+        let _following = self.transactions.followers().follow(table.space(), row_log.clone());
         let statement = self.unfinished_statement();
         let mut closed = table.gate().close();
-        drop(
-            table.change_schema(&mut closed, TableSchema { building: Some(building.clone()), ..old.clone() }),
-        );
+        drop(table.change_schema(&mut closed, TableSchema { row_log: Some(row_log.clone()), ..old.clone() }));
         drop(closed);
 
         let filler = IndexFiller {
@@ -148,7 +146,7 @@ impl Catalog {
             table: name,
             index: &record,
             rows: &old.clustered,
-            building,
+            row_log,
             bounds,
             deferred: RefCell::default(),
         };
@@ -228,7 +226,7 @@ impl Catalog {
         self.change(&mut [Change::put(record_key(name), record.encode())], &[], mode)?.1.finished();
         let mut secondaries = old.secondaries.clone();
         secondaries.push(tree.clone());
-        Ok(TableSchema { record, clustered: old.clustered.clone(), secondaries, building: None })
+        Ok(TableSchema { record, clustered: old.clustered.clone(), secondaries, row_log: None })
     }
 }
 
@@ -238,7 +236,7 @@ struct IndexFiller<'a> {
     table: &'a str,
     index: &'a IndexRecord,
     rows: &'a Arc<Tree>,
-    building: Arc<Building>,
+    row_log: Arc<RowLog>,
     bounds: Bounds,
     deferred: RefCell<Deferred>,
 }
@@ -292,13 +290,13 @@ enum EntryState {
 impl Drop for IndexFiller<'_> {
     fn drop(&mut self) {
         // Wakes calls that wait for room, also when a panic has ended the build.
-        self.building.end();
+        self.row_log.end();
     }
 }
 
 impl<'a> IndexFiller<'a> {
     fn tree(&self) -> &Tree {
-        self.building.tree()
+        self.row_log.tree()
     }
 
     /// Puts the entries of all rows, and applies what is noted meanwhile, until the notes are few or no longer become
@@ -337,7 +335,7 @@ impl<'a> IndexFiller<'a> {
         };
         loop {
             // Transactions must be able to continue until they end.
-            self.building.limit(self.bounds.most);
+            self.row_log.limit(self.bounds.most);
             self.apply_undecided()?;
             background_rollback::await_rollbacks(transactions, space, left(), &mut || self.keep_up())
                 .map_err(in_all)?;
@@ -370,7 +368,7 @@ impl<'a> IndexFiller<'a> {
         let mut limit = self.bounds.most;
         for _ in 0..ROUNDS {
             limit = (limit / 8).max(MIN_NOTES_LIMIT_BYTES);
-            self.building.limit(limit.min(self.bounds.most));
+            self.row_log.limit(limit.min(self.bounds.most));
             self.catalog.pause.pass();
             if self.apply_noted()? <= NOTES_PER_CHECK {
                 break;
@@ -385,7 +383,7 @@ impl<'a> IndexFiller<'a> {
         self.apply_undecided()?;
         let left = self.deferred.take().entries;
         assert!(left.is_empty(), "the rows of {} entries may still be rolled back", left.len());
-        debug_assert!(self.building.count() == 0, "changes are noted that the new index does not have");
+        debug_assert!(self.row_log.count() == 0, "changes are noted that the new index does not have");
         Ok(())
     }
 
@@ -474,7 +472,7 @@ impl<'a> IndexFiller<'a> {
     }
 
     fn are_notes_many(&self) -> bool {
-        self.building.bytes() >= self.bounds.notes
+        self.row_log.bytes() >= self.bounds.notes
     }
 
     fn put_notes_aside(&self, noted: &mut Runs<()>) -> Result<()> {
@@ -482,7 +480,7 @@ impl<'a> IndexFiller<'a> {
         if !self.are_notes_many() {
             return Ok(());
         }
-        for entry in self.building.take() {
+        for entry in self.row_log.take() {
             if entry.len() <= self.tree().key_limit() {
                 noted.push(entry, ());
             } else {
@@ -494,7 +492,7 @@ impl<'a> IndexFiller<'a> {
 
     /// Applies as many entries as are noted now. Returns how many it applied.
     fn apply_noted(&self) -> Result<usize> {
-        let (noted, mut applied) = (self.building.count(), 0);
+        let (noted, mut applied) = (self.row_log.count(), 0);
         loop {
             // The notes are taken in small batches: taken notes no longer count towards the limit, so more may be
             // noted.
@@ -508,8 +506,8 @@ impl<'a> IndexFiller<'a> {
 
     /// Applies at most this many of the noted entries. Returns how many it applied.
     fn apply_some(&self, most: usize) -> Result<usize> {
-        self.building.check_notes()?;
-        let noted = self.building.take_some(most);
+        self.row_log.check_notes()?;
+        let noted = self.row_log.take_some(most);
         for entry in &noted {
             self.apply_note(entry)?;
         }

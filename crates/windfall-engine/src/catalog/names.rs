@@ -464,7 +464,7 @@ mod tests {
     fn table_of(tree: &Arc<Tree>) -> Arc<Table> {
         let clustered = tree.space().id();
         let record = TableRecord { id: 1, version: 1, clustered, metadata: Vec::new(), indexes: Vec::new() };
-        let schema = TableSchema { record, clustered: tree.clone(), secondaries: Vec::new(), building: None };
+        let schema = TableSchema { record, clustered: tree.clone(), secondaries: Vec::new(), row_log: None };
         Table::new(schema, false)
     }
 

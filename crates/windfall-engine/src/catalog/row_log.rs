@@ -1,4 +1,5 @@
-//! Notes of changes to a table while a secondary tree of it is being filled.
+//! The row log of an index build: notes of changes to a table while a secondary tree of it is being filled (`InnoDB`:
+//! online log).
 //!
 //! **Purpose.** Row calls run while the tree is filled, and do not write to it. They note here the index entries that
 //! their change affects, and so do rollbacks; the builder that fills the tree applies these entries again.
@@ -33,9 +34,9 @@ pub(super) const NOTES_LIMIT_BYTES: usize = 64 << 20;
 /// The overhead of a note in bytes.
 pub(super) const NOTE_OVERHEAD_BYTES: usize = 64;
 
-/// A secondary tree that is being filled.
+/// The notes of changes to a table, and the secondary tree that is being filled.
 #[derive(Debug)]
-pub struct Building {
+pub struct RowLog {
     tree: Arc<Tree>,
     key: KeySpec,
     notes: Mutex<BTreeSet<Vec<u8>>>,
@@ -50,8 +51,8 @@ pub struct Building {
     env: Arc<dyn Env>,
 }
 
-impl Building {
-    /// Returns the state of the tree, without notes. A change of a row waits once there are `limit` bytes of notes.
+impl RowLog {
+    /// Returns a log without notes. A change of a row waits once there are `limit` bytes of notes.
     pub(super) fn new(tree: Arc<Tree>, key: KeySpec, limit: usize, env: Arc<dyn Env>) -> Self {
         Self {
             tree,
@@ -158,7 +159,7 @@ impl Building {
 }
 
 #[cfg(feature = "testing")]
-impl Building {
+impl RowLog {
     /// Takes all current notes, which are then not applied.
     pub fn lose_notes(&self) -> BTreeSet<Vec<u8>> {
         self.take()
@@ -180,7 +181,7 @@ impl Building {
     }
 }
 
-impl Follower for Building {
+impl Follower for RowLog {
     fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
         Self::note(self, row, before, after);
     }
@@ -209,26 +210,26 @@ mod tests {
     fn old_and_new_index_keys_are_noted_once_and_unchanged_ones_are_not() {
         let (tree, _engine) = lone_tree();
         let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 1 }] };
-        let building = Building::new(tree, key, NOTES_LIMIT_BYTES, Arc::new(SimulatedEnv::new(1)));
-        building.note(b"row", None, Some(b"a1"));
-        building.note(b"row", Some(b"a1"), Some(b"a2"));
-        building.note(b"row", Some(b"a2"), Some(b"b"));
-        building.note(b"row", Some(b"b"), None);
-        let bytes = building.bytes();
+        let row_log = RowLog::new(tree, key, NOTES_LIMIT_BYTES, Arc::new(SimulatedEnv::new(1)));
+        row_log.note(b"row", None, Some(b"a1"));
+        row_log.note(b"row", Some(b"a1"), Some(b"a2"));
+        row_log.note(b"row", Some(b"a2"), Some(b"b"));
+        row_log.note(b"row", Some(b"b"), None);
+        let bytes = row_log.bytes();
         assert_eq!(bytes, 2 * (entry_key(b"a", b"row").len() + NOTE_OVERHEAD_BYTES));
-        assert_eq!(Vec::from_iter(building.take()), [entry_key(b"a", b"row"), entry_key(b"b", b"row")]);
-        assert_eq!(building.bytes(), 0);
+        assert_eq!(Vec::from_iter(row_log.take()), [entry_key(b"a", b"row"), entry_key(b"b", b"row")]);
+        assert_eq!(row_log.bytes(), 0);
         for key in [b"c", b"d", b"e"] {
-            building.note(b"row", None, Some(key));
+            row_log.note(b"row", None, Some(key));
         }
-        assert_eq!(Vec::from_iter(building.take_some(2)), [entry_key(b"c", b"row"), entry_key(b"d", b"row")]);
+        assert_eq!(Vec::from_iter(row_log.take_some(2)), [entry_key(b"c", b"row"), entry_key(b"d", b"row")]);
         assert_eq!(
-            (building.count(), building.bytes()),
+            (row_log.count(), row_log.bytes()),
             (1, entry_key(b"e", b"row").len() + NOTE_OVERHEAD_BYTES)
         );
-        building.bytes.store(NOTES_LIMIT_BYTES, Relaxed);
-        assert!(building.is_full());
-        building.end();
-        building.wait_for_room();
+        row_log.bytes.store(NOTES_LIMIT_BYTES, Relaxed);
+        assert!(row_log.is_full());
+        row_log.end();
+        row_log.wait_for_room();
     }
 }

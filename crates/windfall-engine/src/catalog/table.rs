@@ -8,7 +8,7 @@
 
 use smallvec::SmallVec;
 
-use super::{auto_increment::AutoIncrement, record::TableRecord, row_log::Building};
+use super::{auto_increment::AutoIncrement, record::TableRecord, row_log::RowLog};
 use crate::{
     error::{Error, Owner, Result},
     ids::SpaceId,
@@ -32,7 +32,7 @@ pub struct TableSchema {
     /// The secondary trees, in the order of the record.
     pub secondaries: Vec<Arc<Tree>>,
     /// A secondary tree that is being filled: calls that change rows note the changes there.
-    pub building: Option<Arc<Building>>,
+    pub row_log: Option<Arc<RowLog>>,
 }
 
 impl TableSchema {
@@ -56,8 +56,8 @@ impl TableSchema {
 
     /// Returns all tablespaces, including that of a tree being filled.
     pub fn spaces(&self) -> impl Iterator<Item = SpaceId> {
-        let building = self.building.iter().map(|building| building.tree());
-        self.trees().chain(building).map(|tree| tree.space().id())
+        let row_log = self.row_log.iter().map(|row_log| row_log.tree());
+        self.trees().chain(row_log).map(|tree| tree.space().id())
     }
 }
 
@@ -130,10 +130,10 @@ impl Table {
             let call = self.enter()?;
             // Within another call this must not wait: that call holds a key latch for which the builder may have to
             // wait.
-            let full = call.building.as_ref().filter(|building| building.is_full() && !is_nested());
-            let Some(building) = full.cloned() else { return Ok(call) };
+            let full = call.row_log.as_ref().filter(|row_log| row_log.is_full() && !is_nested());
+            let Some(row_log) = full.cloned() else { return Ok(call) };
             drop(call);
-            building.wait_for_room();
+            row_log.wait_for_room();
         }
     }
 
@@ -179,7 +179,7 @@ impl Table {
         assert!(closed.is_of(self.gate()), "a table's gate is closed while its schema is replaced");
         assert!(schema.is_of_its_record(), "the trees of a new schema are those of its record");
         debug_assert!(
-            schema.building.iter().all(|filled| schema.trees().all(|tree| !Arc::ptr_eq(tree, filled.tree()))),
+            schema.row_log.iter().all(|filled| schema.trees().all(|tree| !Arc::ptr_eq(tree, filled.tree()))),
             "a tree that is still being filled is read as an index"
         );
         let (id, version, now) = (schema.record.id, schema.record.version, schema.record.clustered);

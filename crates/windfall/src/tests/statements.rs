@@ -154,7 +154,7 @@ fn build_during_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mute
             let changes = &mut *acting.lock();
             let noted = table
                 .inner
-                .with_schema(|schema| schema.building.as_ref().map_or(0, |building| building.noted_bytes()));
+                .with_schema(|schema| schema.row_log.as_ref().map_or(0, |row_log| row_log.noted_bytes()));
             assert!(noted < notes.saturating_add(2_000), "a change of a row would wait: {noted}");
             for _ in 0..changes.chance.random() % 3 {
                 // After a crash nothing works, and the statement must find that out itself.

@@ -37,7 +37,7 @@ fn change(db: &Database, trx: &Transaction, rows: impl Iterator<Item = u64>) {
 fn is_full(table: &Table) -> bool {
     table
         .inner
-        .with_schema(|schema| schema.building.as_ref().is_some_and(|building| Follower::is_full(&**building)))
+        .with_schema(|schema| schema.row_log.as_ref().is_some_and(|row_log| Follower::is_full(&**row_log)))
 }
 
 /// Changes and rollbacks that are faster than the index build wait for room, and continue when there is some.
@@ -91,13 +91,13 @@ fn changes_that_are_faster_than_the_index_build_wait_for_room() {
                 if place != 10 {
                     return;
                 }
-                let building = handle.inner.with_schema(|schema| schema.building.clone()).unwrap();
+                let row_log = handle.inner.with_schema(|schema| schema.row_log.clone()).unwrap();
                 begin.send(()).unwrap();
-                while !building.is_room_awaited() {
+                while !row_log.is_room_awaited() {
                     assert!(!is_over.load(SeqCst), "{what}: it does not wait");
                     thread::yield_now();
                 }
-                let bytes = building.noted_bytes();
+                let bytes = row_log.noted_bytes();
                 assert!((most..most + 300).contains(&bytes), "{what}: {bytes} bytes are noted");
             });
             built.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -139,12 +139,12 @@ fn the_background_waits_for_room_in_its_own_table_alone() {
             );
         }
         let table = handle.table("t").unwrap();
-        let building = table.inner.with_schema(|schema| schema.building.clone()).unwrap();
-        (0..12u8).for_each(|n| Follower::note(&*building, &[n], None, Some(&[n; 9])));
+        let row_log = table.inner.with_schema(|schema| schema.row_log.clone()).unwrap();
+        (0..12u8).for_each(|n| Follower::note(&*row_log, &[n], None, Some(&[n; 9])));
         assert!(is_full(&table) && handle.metrics().rollbacks_pending == 2);
         world.run_workers(2_000);
         assert_eq!(handle.metrics().rollbacks_pending, 1, "the other one has nothing to do with the index");
-        let bytes = building.noted_bytes();
+        let bytes = row_log.noted_bytes();
         assert!(bytes < 1_000, "{bytes} bytes are noted");
         was_seen.store(true, SeqCst);
     });
@@ -464,15 +464,15 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
         if round == 0 {
             return;
         }
-        let building = handle.inner.with_schema(|schema| schema.building.clone()).unwrap();
+        let row_log = handle.inner.with_schema(|schema| schema.row_log.clone()).unwrap();
         let mut left = come(round);
-        while left > 0 && !Follower::is_full(&*building) {
+        while left > 0 && !Follower::is_full(&*row_log) {
             noted += 1;
-            building.note(&noted.to_be_bytes(), None, Some(&value(noted, false)));
+            row_log.note(&noted.to_be_bytes(), None, Some(&value(noted, false)));
             left -= 1;
         }
         let (is_open, count) =
-            (!transactions.lock_manager().is_any_table_locked([space].into_iter()), building.noted());
+            (!transactions.lock_manager().is_any_table_locked([space].into_iter()), row_log.noted());
         let mut seen = last_seen.lock();
         *seen = (if is_open { round } else { seen.0 }, count);
     });
@@ -589,8 +589,8 @@ fn an_index_is_refused_for_the_first_reason() {
         if place == 2 * rows as usize + 2 {
             assert_eq!(handle.metrics().rollbacks_pending, 1);
             // There is nothing to apply then, so applying does not find out that the database has stopped.
-            let building = rows_of_trx.inner.with_schema(|schema| schema.building.clone()).unwrap();
-            assert!(!building.lose_notes().is_empty());
+            let row_log = rows_of_trx.inner.with_schema(|schema| schema.row_log.clone()).unwrap();
+            assert!(!row_log.lose_notes().is_empty());
             drop(handle.engine().pool.context().health.poison("the log cannot be written"));
             world.advance(PATIENT);
         }
