@@ -198,7 +198,7 @@ fn a_leaf_that_has_lost_its_split_is_reported_for_every_key() {
         split += 1;
         put_back(&tree, page, &old);
         let error = tree.check().unwrap_err().to_string();
-        assert!(error.contains(&format!("page {page}: its fences")), "{error}");
+        assert!(error.contains(&format!("page {page}: its fence keys")), "{error}");
         for key in &now.keys {
             let error = tree.get_into(key, &mut Vec::new()).unwrap_err().to_string();
             assert!(error.contains(&format!("page {page}:")), "{error}");
