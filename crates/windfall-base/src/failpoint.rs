@@ -17,7 +17,7 @@ mod points {
         error::{Result, UsageError},
         sync::{
             Mutex, Rank,
-            atomic::{AtomicU64, Ordering::Relaxed},
+            atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         },
     };
 
@@ -50,11 +50,16 @@ mod points {
     }
 
     /// Runs a function of the test. The function is not called within itself.
-    pub struct SyncPoint(Mutex<Option<Box<dyn FnMut() + Send>>>);
+    pub struct SyncPoint {
+        run: Mutex<Option<Box<dyn FnMut() + Send>>>,
+        /// Whether there is a function, or was one: otherwise threads that pass must not synchronise here, which could
+        /// hide a race from the tests.
+        is_used: AtomicBool,
+    }
 
     impl Default for SyncPoint {
         fn default() -> Self {
-            Self(Mutex::new(Rank::Leaf, None))
+            Self { run: Mutex::new(Rank::Leaf, None), is_used: AtomicBool::new(false) }
         }
     }
 
@@ -67,21 +72,25 @@ mod points {
     impl SyncPoint {
         /// Sets the function. A panic in it removes it.
         pub fn set(&self, run: impl FnMut() + Send + 'static) {
-            *self.0.lock() = Some(Box::new(run));
+            *self.run.lock() = Some(Box::new(run));
+            self.is_used.store(true, Relaxed);
         }
 
         /// Removes the function.
         pub fn clear(&self) {
-            let run = self.0.lock().take();
+            let run = self.run.lock().take();
             drop(run);
         }
 
         /// Runs the function.
         pub fn pass(&self) {
-            let run = self.0.lock().take();
+            if !self.is_used.load(Relaxed) {
+                return;
+            }
+            let run = self.run.lock().take();
             if let Some(mut run) = run {
                 run();
-                self.0.lock().get_or_insert(run);
+                self.run.lock().get_or_insert(run);
             }
         }
     }

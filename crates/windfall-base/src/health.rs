@@ -73,7 +73,6 @@ impl Health {
         if let Some(callback) = self.0.on_stop.get() {
             (callback.0)();
         }
-        debug_assert!(self.0.reason.get().is_some(), "the database has stopped for no reason");
         self.error()
     }
 

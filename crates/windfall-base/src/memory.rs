@@ -29,11 +29,11 @@ use crate::sync::{
 pub const WORD: usize = 8;
 
 /// A multiple of every page size of the system: a mapping may be cut only at multiples of it.
-const GRANULE: usize = 64 << 10;
+const GRANULE_BYTES: usize = 64 << 10;
 
 /// Areas of at least this many bytes are mapped, smaller ones are on the heap: each mapping is a structure of the
 /// kernel, of which a process may have some tens of thousands.
-const MAPPED: usize = 512 << 10;
+const MAPPED_FROM_BYTES: usize = 512 << 10;
 
 /// Returns whether a block of a queue of `T` (`SegQueue` of crossbeam) is a small request to the allocator. For a
 /// larger request glibc consolidates its free lists, which costs the statement that needs the block up to 40,000
@@ -123,7 +123,7 @@ impl Mapping {
 
     /// Cuts off the end and returns it to the system.
     fn shrink(&mut self, bytes: usize) {
-        assert!(bytes < self.bytes && bytes.is_multiple_of(GRANULE), "a mapping is cut between pages");
+        assert!(bytes < self.bytes && bytes.is_multiple_of(GRANULE_BYTES), "a mapping is cut between pages");
         work::count(Work::MapCall);
         // SAFETY: the end of our own mapping, which is borrowed exclusively: no reference points there.
         let _ = unsafe { munmap(self.start.as_ptr().add(bytes).cast(), self.bytes - bytes) };
@@ -161,12 +161,12 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Returns this many zeroed words. Below [half a MiB](MAPPED) they are zeroed here, otherwise by the system when
-    /// they are touched, so the cost is bounded. `None` when the system has no address space left.
+    /// Returns this many zeroed words. Below [half a MiB](MAPPED_FROM_BYTES) they are zeroed here, otherwise by the
+    /// system when they are touched, so the cost is bounded. `None` when the system has no address space left.
     pub fn new(count: usize) -> Option<Self> {
         assert!(count.is_power_of_two(), "{count} words");
         let bytes = count * size_of::<AtomicU64>();
-        if bytes < MAPPED {
+        if bytes < MAPPED_FROM_BYTES {
             let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
             let words = NonNull::from(Box::leak(words));
             return Some(Self { memory: Memory::Heap, words });
@@ -186,7 +186,7 @@ impl Words {
     pub fn free_some(&mut self, bytes: usize) -> usize {
         debug_assert!(bytes > 0, "a step that frees nothing never ends");
         let before = self.bytes();
-        let left = before.saturating_sub(bytes.next_multiple_of(GRANULE));
+        let left = before.saturating_sub(bytes.next_multiple_of(GRANULE_BYTES));
         match &mut self.memory {
             Memory::Mapped(mapping) if left > 0 => {
                 mapping.shrink(left);
@@ -242,12 +242,12 @@ mod tests {
 
     #[test]
     fn words_are_zero_and_go_in_steps() {
-        for count in [1024, MAPPED / 8 / 2, MAPPED / 8, 4 * MAPPED / 8] {
+        for count in [1024, MAPPED_FROM_BYTES / 8 / 2, MAPPED_FROM_BYTES / 8, 4 * MAPPED_FROM_BYTES / 8] {
             let mut words = Words::new(count).unwrap();
             assert_eq!((words.len(), words.bytes()), (count, 8 * count));
             assert!(words.iter().all(|word| word.load(Relaxed) == 0));
             words.iter().for_each(|word| word.store(7, Relaxed));
-            let step = MAPPED / 2;
+            let step = MAPPED_FROM_BYTES / 2;
             let mut freed = Vec::new();
             while !words.is_empty() {
                 freed.push(words.free_some(step));
@@ -270,14 +270,14 @@ mod tests {
 
     #[test]
     fn discarded_memory_reads_as_zero() {
-        let mapping = Mapping::new(4 * GRANULE).unwrap();
+        let mapping = Mapping::new(4 * GRANULE_BYTES).unwrap();
         let byte = |n: usize| {
             // SAFETY: within the mapping, to which no other code has a pointer.
             unsafe { &mut *mapping.start::<u8>().add(n) }
         };
-        *byte(GRANULE) = 1;
-        *byte(3 * GRANULE) = 2;
-        mapping.discard(GRANULE..2 * GRANULE);
-        assert_eq!((*byte(GRANULE), *byte(3 * GRANULE)), (0, 2));
+        *byte(GRANULE_BYTES) = 1;
+        *byte(3 * GRANULE_BYTES) = 2;
+        mapping.discard(GRANULE_BYTES..2 * GRANULE_BYTES);
+        assert_eq!((*byte(GRANULE_BYTES), *byte(3 * GRANULE_BYTES)), (0, 2));
     }
 }

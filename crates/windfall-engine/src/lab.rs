@@ -8,13 +8,13 @@
 //! | --- | --- |
 //! | [`Log`], [`GroupWriter`], [`create_log`] | a classic pool writes the same redo log as the engine, so that logging is no difference between the servers that are compared |
 //! | [`Frames`], [`Latch`], [`Version`] | a classic pool has its pages in the same memory, under the same latches, so that a page access is no difference either |
-//! | [`Health`] | a classic pool stops after a failure, as the log does that it writes |
-//! | [`pages_of`] | the pages of a word of an allocation map |
+//! | [`Health`] | a classic pool stops after a failure, as the log to which it writes does |
+//! | [`pages_of`] | a classic pool finds the pages in use in an allocation map, as the engine does |
 //! | [`Engine`], [`Trees`], [`TemporaryTable`] | the engine as one of the servers: its DDL statements, and the trees of its tables, to which the lab writes without transactions |
 //! | [`BufferPool`] | the page store of these trees |
 //!
 //! **Invariants.** The lab names no other path of this crate (test: `the_workspace_keeps_the_house_rules`). This module
-//! adds nothing to a statement or a page access: the lab measures the work of the API's own calls.
+//! adds nothing to a statement or a page access: the lab measures the work of the engine's own calls.
 
 use crate::{
     buffer::{
@@ -43,6 +43,9 @@ pub use crate::{
     sync::latch::{Latch, Version},
 };
 
+/// The maximum segment size of a log without an engine, in bytes. A log has at least two segments.
+const SEGMENT_BYTES_MAX: u64 = 64 << 20;
+
 /// Creates a log of this size, in bytes, for pages of `page_size` bytes, on a disk without files. Nothing recovers it.
 ///
 /// # Errors
@@ -57,7 +60,7 @@ pub fn create_log(
     let control = Control {
         page_size: page_size as u32,
         uuid: *b"windfall-the-lab",
-        segment_size: Options::default().log_size(size).segment_size(),
+        segment_size: SEGMENT_BYTES_MAX.min(size / 2),
         ..Control::default()
     };
     let mut control = ControlFile::create(disk.clone(), health.clone(), control)?;

@@ -35,7 +35,7 @@ struct Counting;
 
 thread_local! {
     static NOW: Cell<isize> = const { Cell::new(0) };
-    static MOST: Cell<isize> = const { Cell::new(0) };
+    static PEAK_BYTES: Cell<isize> = const { Cell::new(0) };
     /// The current input of this thread.
     static INPUT: RefCell<Option<(&'static str, String, Vec<u8>)>> = const { RefCell::new(None) };
 }
@@ -52,7 +52,7 @@ fn count(bytes: isize) {
     // When a thread ends, its thread-local variables are destroyed first.
     let _ = NOW.try_with(|now| {
         now.set(now.get() + bytes);
-        let _ = MOST.try_with(|most| most.set(most.get().max(now.get())));
+        let _ = PEAK_BYTES.try_with(|most| most.set(most.get().max(now.get())));
     });
 }
 
@@ -114,9 +114,9 @@ fn holds(target: &'static Target, name: &str, bytes: &[u8], at: &At) -> bool {
     *at.lock().expect("no holder panics") = Some((Instant::now(), target.name, name.into(), bytes.to_vec()));
     INPUT.set(Some((target.name, name.into(), bytes.to_vec())));
     let before = NOW.get();
-    MOST.set(before);
+    PEAK_BYTES.set(before);
     let result = catch_unwind(AssertUnwindSafe(|| (target.run)(bytes)));
-    let took = MOST.get() - before;
+    let took = PEAK_BYTES.get() - before;
     INPUT.set(None);
     *at.lock().expect("no holder panics") = None;
     let what = match result {

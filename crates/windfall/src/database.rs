@@ -28,7 +28,7 @@ use crate::{
     session::Session,
     sync::{Arc, atomic::Ordering::Relaxed},
     table::Table,
-    transact::{Transaction, TransactionOptions},
+    transaction::{Transaction, TransactionOptions},
     txn::{
         UndoLimitAction,
         locks::{Deadlock, HeldLock, Waiting},
@@ -256,9 +256,9 @@ impl Database {
     /// continues in the background.
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
-        let (revoked, done) = two_phase::roll_back_prepared(&self.engine.transactions, xid)?;
-        self.engine.await_log(revoked, self.engine.flush_mode())?;
-        done
+        let done = two_phase::roll_back_prepared(&self.engine.transactions, xid)?;
+        self.engine.await_log(done.durable_to, self.engine.flush_mode())?;
+        done.rollback
     }
 
     /// Makes all commits and prepares so far durable, whatever `flush_log_at_trx_commit` says: one sync for many of

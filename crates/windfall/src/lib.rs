@@ -105,7 +105,7 @@ mod session;
 mod table;
 #[cfg(test)]
 mod tests;
-mod transact;
+mod transaction;
 mod tx_table;
 
 #[cfg(feature = "fuzz")]
@@ -133,7 +133,7 @@ pub use sync::{
     work::{Work, WorkCounts, so_far as work_so_far},
 };
 pub use table::Table;
-pub use transact::{Isolation, LockWaitPolicy, Transaction, TransactionOptions};
+pub use transaction::{Isolation, LockWaitPolicy, Transaction, TransactionOptions};
 pub use tx_table::{Access, AutoCommit, InTransaction, TxIndex, TxTable};
 pub use txn::{
     UndoLimitAction,
@@ -147,7 +147,7 @@ pub mod disk {
     #[cfg(feature = "fuzz")]
     pub(crate) use windfall_base::disk::fuzz;
     pub use windfall_base::disk::{
-        Action, BLOCK, Completion, Disk, FileName, Folder, IoBuffer, Queue, RealDisk, RealDiskOptions,
+        Action, BLOCK_BYTES, Completion, Disk, FileName, Folder, IoBuffer, Queue, RealDisk, RealDiskOptions,
         Request,
     };
 }

@@ -35,7 +35,7 @@ use crate::{
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         is_inside, thread, thread_local,
     },
-    transact::{Isolation, LockWaitPolicy, TransactionOptions},
+    transaction::{Isolation, LockWaitPolicy, TransactionOptions},
     txn::{
         ReadView, Rules, Savepoint, Stop, Suspended, Trx, Visibility,
         locks::{LockRequest, LockTimeout, RowMode, TableMode, Waits},
@@ -217,7 +217,7 @@ impl Scope {
     fn discard_state(&self, inner: &mut Inner) {
         debug_assert!(
             matches!(inner.phase, Phase::Committed | Phase::RolledBack(_)),
-            "a transaction goes on and loses its view and its savepoints"
+            "a transaction that is still open loses its view and its savepoints"
         );
         inner.view = None;
         inner.savepoints.clear();

@@ -22,7 +22,7 @@ use crate::{
     scope::{Inner, RowCall, RowLock, Scope, TableKind},
     session::SessionUndo,
     sync::Arc,
-    transact::Isolation,
+    transaction::Isolation,
     tx_table::{Access, AutoCommit},
     txn::{
         Edit, Mode, ReadView, RowTarget, Secondary, Stop, Trx, Value, Visibility, Watch,
@@ -177,6 +177,8 @@ impl<A: Access> Table<A> {
         Ok(changed.is_some())
     }
 
+    /// Changes a row in a transaction of its own. A deadlock is no error of such a call: it has changed nothing yet and
+    /// starts again, which a call in a longer transaction cannot do ([`RowCall::run`]).
     fn change_alone(&self, key: &[u8], edit: &mut Edit<'_>) -> Result<Option<row::Changed>> {
         let mut trx = Trx::new(&self.engine.transactions);
         let mut waits = Waits::new(LockTimeout::of(self.engine.lock_wait()));

@@ -17,7 +17,7 @@ use crate::{
     scope::{RowLock, Scope, TableKind},
     sync::Arc,
     table::Table,
-    transact::{LockWaitPolicy, Transaction},
+    transaction::{LockWaitPolicy, Transaction},
     txn::locks::RowMode,
 };
 

@@ -24,7 +24,7 @@ use rustix::{
 
 use super::{
     FileName, Folder,
-    system::{File, Open, failed},
+    syscalls::{File, Open, failed},
 };
 use crate::{
     error::{DiskError, IoOp},

@@ -12,14 +12,14 @@ mod buffer;
 mod handles;
 mod queue;
 mod real;
-mod system;
+mod syscalls;
 
 use core::fmt;
 use std::path::PathBuf;
 
-pub use buffer::{BLOCK, IoBuffer};
+pub use buffer::{BLOCK_BYTES, IoBuffer};
 pub use real::{RealDisk, RealDiskOptions};
-pub use system::{check_blocks, failed};
+pub use syscalls::{check_blocks, failed};
 
 use crate::{
     error::{DiskError, Result},
@@ -160,7 +160,7 @@ pub struct Request {
 impl Request {
     /// Counts the request as work of the thread that submits it. Every disk calls this first.
     pub fn count(&self) {
-        debug_assert!(self.offset.is_multiple_of(BLOCK as u64), "a request at offset {}", self.offset);
+        debug_assert!(self.offset.is_multiple_of(BLOCK_BYTES as u64), "a request at offset {}", self.offset);
         work::count(match self.action {
             Action::Read => Work::Read,
             Action::Write => Work::Write,

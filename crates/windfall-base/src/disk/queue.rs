@@ -2,10 +2,10 @@
 //!
 //! **Purpose.** A worker submits many page reads or writes at once and continues; the device sees them together.
 //!
-//! **Invariants.** Threads are started on demand, up to a limit. Before the disk is dropped they have completed every
-//! request and ended. A request drops its reference to the file before its completion is visible. Every request has a
-//! completion: a panic during a request becomes its error ([`DiskError::Panicked`]), and the thread continues. The
-//! caller must stop the database then.
+//! **Invariants.** Threads are started on demand, up to a limit. The drop of the disk waits until they have completed
+//! every request and ended. A request drops its reference to the file before its completion is visible. Every request
+//! has a completion: a panic during a request becomes its error ([`DiskError::Panicked`]), and the thread continues.
+//! The caller must stop the database then.
 
 use core::panic::AssertUnwindSafe;
 use std::{collections::VecDeque, panic::catch_unwind};
@@ -14,7 +14,7 @@ use super::{
     Action, Completion, Queue, Request,
     handles::Handles,
     real::{FolderLease, Inner},
-    system::File,
+    syscalls::File,
 };
 use crate::{
     error::DiskError,
@@ -245,18 +245,22 @@ mod tests {
             action: Action::Write,
             buffer: IoBuffer::new(4096),
         };
-        disk.0.threads().shared.transfers.set(|| panic!("a panic on purpose"));
-        queue.submit(vec![request(1, 0), request(2, 4096)]);
+        let mut transfers = 0;
+        disk.0.threads().shared.transfers.set(move || {
+            transfers += 1;
+            assert!(transfers != 2, "a panic on purpose");
+        });
+        queue.submit(vec![request(1, 0), request(2, 4096), request(3, 8192)]);
         let mut done = Vec::new();
         while queue.pending() > 0 {
             done.extend(queue.complete(true));
         }
         done.sort_by_key(|completion| completion.token);
-        // The panic has removed the function.
-        let [trapped, other] = &done[..] else { panic!("{} completions", done.len()) };
-        assert!(other.result.is_ok());
+        // The requests before and after it are not affected. The panic has removed the function.
+        let [first, trapped, last] = &done[..] else { panic!("{} completions", done.len()) };
+        assert!(first.result.is_ok() && last.result.is_ok());
         let message = trapped.result.as_ref().unwrap_err().to_string();
         assert_eq!(message, "an I/O thread has panicked: a panic on purpose");
-        assert_eq!(disk.len(file).unwrap(), Some(8192), "the other was written");
+        assert_eq!(disk.len(file).unwrap(), Some(12288), "the others were written");
     }
 }

@@ -22,7 +22,7 @@ use super::{
     Disk, FileName, Folder, Queue,
     handles::Handles,
     queue::{IoThreads, RealQueue},
-    system::{check_blocks, failed},
+    syscalls::{check_blocks, failed},
 };
 use crate::{
     error::{DiskError, IoOp, Result, UsageError},

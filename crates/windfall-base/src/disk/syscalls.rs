@@ -17,7 +17,7 @@ use rustix::{
     io::{Errno, retry_on_intr},
 };
 
-use super::{Action, BLOCK, IoBuffer};
+use super::{Action, BLOCK_BYTES, IoBuffer};
 use crate::{
     error::{DiskError, IoOp},
     memory::{WORD, store_words},
@@ -65,7 +65,7 @@ impl File {
             return self.named(IoOp::Read, self.read_whole(offset, out));
         }
         // Direct I/O needs whole blocks in aligned memory.
-        let head = (offset % BLOCK as u64) as usize;
+        let head = (offset % BLOCK_BYTES as u64) as usize;
         let mut blocks = IoBuffer::new(head + out.len());
         let got = self.named(IoOp::Read, self.read_whole(offset - head as u64, blocks.bytes_mut()))?;
         let n = got.saturating_sub(head).min(out.len());
@@ -88,7 +88,7 @@ impl File {
                     at += n;
                     // A direct read stops inside a block only at the end of the file, and could not continue from
                     // there.
-                    if self.direct && n % BLOCK != 0 {
+                    if self.direct && n % BLOCK_BYTES != 0 {
                         break;
                     }
                 }
@@ -103,14 +103,14 @@ impl File {
     pub(super) fn read_page(&self, offset: u64, into: &[AtomicU64]) -> Result<(), DiskError> {
         let length = size_of_val(into);
         let memory = into.as_ptr().cast::<u8>().cast_mut();
-        if self.direct && memory.addr() % BLOCK != 0 {
+        if self.direct && memory.addr() % BLOCK_BYTES != 0 {
             let mut buffer = IoBuffer::new(length);
             self.read(offset, buffer.bytes_mut())?;
             store_words(into, &buffer.bytes()[..length]);
             return Ok(());
         }
         debug_assert!(
-            !self.direct || (offset.is_multiple_of(BLOCK as u64) && length.is_multiple_of(BLOCK)),
+            !self.direct || (offset.is_multiple_of(BLOCK_BYTES as u64) && length.is_multiple_of(BLOCK_BYTES)),
             "a direct read of {length} bytes at {offset} is not of whole blocks"
         );
         let got = self.fill(length, |at| {
@@ -135,12 +135,13 @@ impl File {
     /// Writes all the bytes. For a direct file they must be whole blocks in aligned memory.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         debug_assert!(
-            !self.direct || (offset.is_multiple_of(BLOCK as u64) && bytes.len().is_multiple_of(BLOCK)),
+            !self.direct
+                || (offset.is_multiple_of(BLOCK_BYTES as u64) && bytes.len().is_multiple_of(BLOCK_BYTES)),
             "a direct write of {} bytes at {offset} is not of whole blocks",
             bytes.len()
         );
         debug_assert!(
-            !self.direct || bytes.as_ptr().addr().is_multiple_of(BLOCK),
+            !self.direct || bytes.as_ptr().addr().is_multiple_of(BLOCK_BYTES),
             "the memory of a direct write does not begin at a block"
         );
         let mut at = 0;
@@ -173,7 +174,7 @@ impl File {
         buffer: &mut IoBuffer,
     ) -> Result<(), DiskError> {
         debug_assert!(
-            !self.direct || offset.is_multiple_of(BLOCK as u64),
+            !self.direct || offset.is_multiple_of(BLOCK_BYTES as u64),
             "a direct request at {offset} does not begin at a block"
         );
         match action {
@@ -221,9 +222,9 @@ impl File {
         }
         let zeros = IoBuffer::new(STEP as usize);
         // The tail up to the next block boundary lies in the last block, and the space of that block is allocated.
-        let mut at = length.next_multiple_of(BLOCK as u64);
+        let mut at = length.next_multiple_of(BLOCK_BYTES as u64);
         while at < end {
-            let n = (end - at).next_multiple_of(BLOCK as u64).min(STEP);
+            let n = (end - at).next_multiple_of(BLOCK_BYTES as u64).min(STEP);
             self.write(at, &zeros.bytes()[..n as usize])?;
             at += n;
         }
@@ -256,7 +257,7 @@ pub fn failed(action: IoOp, path: &Path, error: io::Error) -> DiskError {
 /// # Errors
 /// [`DiskError::Io`] for a part of a block.
 pub fn check_blocks(path: &Path, offset: u64, length: usize) -> Result<(), DiskError> {
-    if offset.is_multiple_of(BLOCK as u64) && length.is_multiple_of(BLOCK) {
+    if offset.is_multiple_of(BLOCK_BYTES as u64) && length.is_multiple_of(BLOCK_BYTES) {
         return Ok(());
     }
     let source = io::Error::new(io::ErrorKind::InvalidInput, "this file is written in whole blocks of 4 KiB");

@@ -4,9 +4,8 @@
 //! time and the order of background steps come from a seed, so that a failure can be replayed.
 //!
 //! **Invariants.** Every background worker runs in bounded steps: a step does a limited amount of work, never waits for
-//! another worker, and returns when it should run again (test: `a_background_step_may_end_a_wait_in_a_simulation`). A
-//! foreground wait goes through [`Env::wait`], which in a simulation runs steps until the condition holds (test:
-//! `the_workspace_keeps_the_house_rules`).
+//! another worker, and returns when it should run again. A foreground wait goes through [`Env::wait`], which in a
+//! simulation runs steps until the condition holds (test: `a_background_step_may_end_a_wait_in_a_simulation`).
 
 #[cfg(feature = "model")]
 mod model;

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** The environment that a scenario of `sync::model` uses where a part of the engine needs one.
 //!
-//! **Invariants.** The clock advances at each read, so that a replayed run is the same. There are no workers: a
-//! scenario calls their steps (by type).
+//! **Invariants.** The clock advances at each read, so that a replayed run is the same. There are no workers
+//! (by type): a scenario calls their steps.
 
 use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** The environment of the product.
 //!
-//! **Invariants.** A worker's thread is joined before its handle is dropped.
+//! **Invariants.** The drop of a worker's handle joins its thread.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},

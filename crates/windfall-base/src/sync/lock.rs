@@ -110,7 +110,15 @@ mod order {
         counts: [u32; Rank::ALL.len()],
     }
 
-    const _: () = assert!(Rank::ALL.len() <= u32::BITS as usize, "the mask has a bit for each rank");
+    const _: () = {
+        assert!(Rank::ALL.len() <= u32::BITS as usize, "the mask has a bit for each rank");
+        assert!(Rank::ALL.len() == Rank::Leaf as usize + 1, "all ranks are listed, up to the last");
+        let mut n = 0;
+        while n < Rank::ALL.len() {
+            assert!(Rank::ALL[n] as usize == n, "the ranks are listed in their order");
+            n += 1;
+        }
+    };
 
     impl HeldRanks {
         const NONE: Self = Self { mask: 0, counts: [0; Rank::ALL.len()] };
@@ -159,8 +167,11 @@ mod order {
     pub(super) fn release(rank: Rank) {
         HELD.with_borrow_mut(|held| {
             let count = &mut held.counts[rank as usize];
-            debug_assert!(*count > 0, "a thread releases a lock of rank {rank:?} that it does not hold");
-            *count -= 1;
+            debug_assert!(
+                *count > 0 || std::thread::panicking(),
+                "a thread releases a lock of rank {rank:?} that it does not hold"
+            );
+            *count = count.saturating_sub(1);
             if *count == 0 {
                 held.mask &= !(1 << rank as u32);
             }

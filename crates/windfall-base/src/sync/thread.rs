@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** The one place besides `env` where threads are started, and the place where threads are numbered.
 //!
-//! **Invariants.** A thread is joined before its handle is dropped (test: `a_dropped_thread_has_ended`).
+//! **Invariants.** The drop of its handle joins a thread (test: `a_dropped_thread_has_ended`).
 
 pub use std::thread::panicking;
 use std::{io, thread};

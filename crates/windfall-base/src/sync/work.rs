@@ -19,7 +19,7 @@ pub enum Work {
     SystemTreeFrame,
     /// Any other frame was accessed.
     Frame,
-    /// A latch on a page of the system tablespace was taken.
+    /// A latch on a page of the system tree was taken.
     SystemTreeLatch,
     /// A latch on any other page was taken.
     Latch,

@@ -165,10 +165,6 @@ impl<S: PageStore> Tree<S> {
             if !node.is_valid() {
                 return Ok(Attempt::Changed);
             }
-            debug_assert!(
-                expected.is_none_or(|expected| expected == at),
-                "a descent goes on from level {at} and was to be on {expected:?}"
-            );
             expected = Some(at - 1);
             parent = Some(core::mem::replace(&mut node, child?));
         }

@@ -28,7 +28,7 @@ use crate::{
 /// Entries of the tree: three levels of small pages.
 const ENTRIES: u64 = 700;
 /// The maximum of entries or bytes that a read of this tree may return.
-const MOST: usize = 20_000;
+const READ_MAX: usize = 20_000;
 
 fn put(tree: &Tree<TestPool>, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
     let mut mtr = tree.store().begin()?;
@@ -72,7 +72,7 @@ fn walk(tree: &Tree<TestPool>, up: bool) -> Option<Vec<Vec<u8>>> {
     let mut cursor = tree.cursor();
     while if up { cursor.next() } else { cursor.prev() }.ok()? {
         keys.push(cursor.key().to_vec());
-        assert!(keys.len() <= MOST, "a cursor goes round in circles");
+        assert!(keys.len() <= READ_MAX, "a cursor goes round in circles");
     }
     if !up {
         keys.reverse();
@@ -92,7 +92,7 @@ fn look(tree: &Tree<TestPool>, key: &[u8]) {
     {
         let mut long = Vec::new();
         let read = tree.read_overflow(reference).read_to_end(&mut long);
-        assert!(long.len() <= MOST, "a chain goes round in circles");
+        assert!(long.len() <= READ_MAX, "a chain goes round in circles");
         assert!(read.is_err() || long.len() as u64 == reference.length);
     }
     let _ = tree.height();

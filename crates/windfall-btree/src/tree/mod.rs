@@ -18,6 +18,7 @@
 //!   Latches are taken parent before child, left before right, the allocation map last. Between the mini-transactions
 //!   of a cascade the tree is consistent.
 
+mod bulk_load;
 mod change;
 mod check;
 mod cursor;
@@ -25,7 +26,6 @@ mod descent;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod hash;
-mod load;
 pub mod overflow;
 mod page_set;
 mod parts;
@@ -36,10 +36,10 @@ pub mod testpool;
 #[cfg(test)]
 mod tests;
 
+pub use bulk_load::BulkLoader;
 pub use change::{Adjacent, Located};
 pub use check::{TreeReport, Walk};
 pub use cursor::{Cursor, Seek};
-pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use page_set::PageSet;
 pub use parts::Parts;

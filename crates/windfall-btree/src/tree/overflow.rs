@@ -51,7 +51,7 @@ const LEN: usize = 44;
 const DATA: usize = 48;
 
 /// The maximum length of a value, in bytes.
-pub const VALUE_LIMIT: u64 = 4 << 30;
+pub const VALUE_BYTES_MAX: u64 = 4 << 30;
 
 /// The stored reference to a long value, in place of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,8 +280,10 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     fn append(&mut self, mut chunk: &[u8]) -> Result<()> {
         let whole = capacity(self.tree.store.page_size());
         let length = self.length + chunk.len() as u64;
-        if length > VALUE_LIMIT {
-            return Err(UsageError::ValueTooLong { owner: Owner::Unknown, length, limit: VALUE_LIMIT }.into());
+        if length > VALUE_BYTES_MAX {
+            return Err(
+                UsageError::ValueTooLong { owner: Owner::Unknown, length, limit: VALUE_BYTES_MAX }.into()
+            );
         }
         self.length = length;
         while !chunk.is_empty() {

@@ -55,7 +55,7 @@ pub(crate) fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
     let mut bench = Bench::begin(options)?;
     bench.check_only(parts)?;
     if matches!(options.name, BenchName::Drop | BenchName::Foreground) && !cfg!(feature = "drop-waits") {
-        bench.say(&format!("a claim will be missing: {}", engine::NO_DROP_WAITS));
+        bench.say(&format!("a claim will not be made: {}", engine::NO_DROP_WAITS));
     }
     parts(&mut bench);
     bench.end(json)

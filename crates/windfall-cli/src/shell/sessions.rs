@@ -161,7 +161,7 @@ impl Sessions {
             });
             if let Some(under_way) = session_no.and_then(|session_no| self.all[session_no].under_way.as_mut())
             {
-                under_way.blockers = Some(wait.behind.clone());
+                under_way.blockers = Some(wait.blockers.clone());
             }
         }
     }

@@ -41,13 +41,13 @@ pub(super) fn waits(db: &Database, names: Names<'_>) -> Answer {
         grid.line([
             waiting.trx.to_string(),
             dash(name.as_deref()),
-            waiting.behind.to_string(),
+            waiting.blockers.to_string(),
             waiting.lock.to_string(),
         ]);
         list.push(json!({
             "transaction": waiting.trx.0,
             "session": name,
-            "waits_for": ids(&waiting.behind),
+            "waits_for": ids(&waiting.blockers),
             "lock": waiting.lock.to_string(),
         }));
     }
@@ -127,9 +127,9 @@ pub(super) fn transactions(db: &Database, names: Names<'_>) -> Answer {
 pub(super) fn views(db: &Database) -> Answer {
     let mut grid = Grid::new([">age", ">transactions since"]);
     let mut list = Vec::new();
-    for ViewInfo { age, behind } in db.views() {
-        grid.line([lasted(age), units::count(behind)]);
-        list.push(json!({ "age_s": age.as_secs_f64(), "transactions_since": behind }));
+    for ViewInfo { age, ids_since } in db.views() {
+        grid.line([lasted(age), units::count(ids_since)]);
+        list.push(json!({ "age_s": age.as_secs_f64(), "transactions_since": ids_since }));
     }
     Answer::list("views", "no transaction reads from a snapshot", &grid, list)
 }
@@ -165,8 +165,8 @@ pub(super) fn status(db: &Database) -> Answer {
 }
 
 /// Returns the numbers of the transactions that block a wait.
-pub(super) fn ids(behind: &Blockers) -> Vec<u64> {
-    behind.ids().iter().map(|trx| trx.0).collect()
+pub(super) fn ids(blockers: &Blockers) -> Vec<u64> {
+    blockers.ids().iter().map(|trx| trx.0).collect()
 }
 
 /// Returns the name, or the dash of an empty cell in a grid.

@@ -108,7 +108,6 @@ impl AutoIncrement {
             let below = self.ceiling.load(SeqCst);
             let within = |next| to(next).filter(|end| next > 0 && *end <= below);
             if let Ok(next) = self.next.fetch_update(SeqCst, SeqCst, within) {
-                debug_assert!(next > 0, "zero was allocated: the next number was not known");
                 return Ok(next..to(next).unwrap_or(next));
             }
             self.lift(tree, |next| {

@@ -73,8 +73,8 @@ impl Moves {
             self.listings.remove(&from);
         }
         let oldest = self.listings.keys().next().copied().unwrap_or(self.next());
-        let removed = self.moved.drain(..(oldest - self.first) as usize).collect();
         debug_assert!(oldest >= self.first, "moves are kept again that were given up");
+        let removed = self.moved.drain(..(oldest - self.first) as usize).collect();
         self.first = oldest;
         debug_assert!(
             !self.listings.is_empty() || self.moved.is_empty(),

@@ -5,7 +5,7 @@
 //! last.
 //!
 //! **Invariants.** A key occurs only once in a run; equal keys of several runs are returned one after the other. A run
-//! is dropped when it is no longer read, which costs as much as the drop of a table (by type).
+//! is dropped when it is no longer read (by type).
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -23,7 +23,7 @@ const LOCKS: usize = 1 << 12;
 /// The fill factor of a loaded tree's nodes, in per cent: as `InnoDB` leaves them.
 const FILL: usize = 93;
 /// Rows between two checks whether the log has room.
-const PIECE: u32 = 10_000;
+const ROWS_PER_COMMIT: u32 = 10_000;
 
 /// The table, with ids 1 to `rows`.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl<S: Server> Oltp<S> {
         let mut index = Vec::with_capacity(rows as usize);
         let mut loader = table.rows.bulk_load(FILL)?;
         for id in 1..=rows {
-            if id.is_multiple_of(PIECE) {
+            if id.is_multiple_of(ROWS_PER_COMMIT) {
                 server.log().wait_for_room(0)?;
             }
             let value = sbtest::value(rows, &mut random);

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windfall_base::{disk::BLOCK, env::Env as _, sync::Arc};
+use windfall_base::{disk::BLOCK_BYTES, env::Env as _, sync::Arc};
 
 use super::Survive;
 use crate::SimulatedEnv;
@@ -22,12 +22,13 @@ pub(super) const SECTOR: usize = 512;
 /// The bytes of a file, in blocks that copies share. Blocks that were never written take no memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
-    blocks: BTreeMap<u64, Arc<[u8; BLOCK]>>,
+    blocks: BTreeMap<u64, Arc<[u8; BLOCK_BYTES]>>,
     length: u64,
 }
 
 fn blocks_of(offset: u64, length: u64) -> core::ops::Range<u64> {
-    offset / BLOCK as u64..(offset + length).div_ceil(BLOCK as u64).max(offset / BLOCK as u64)
+    offset / BLOCK_BYTES as u64
+        ..(offset + length).div_ceil(BLOCK_BYTES as u64).max(offset / BLOCK_BYTES as u64)
 }
 
 impl Content {
@@ -37,13 +38,13 @@ impl Content {
 
     /// Space allocated on the device, in bytes.
     pub(super) fn allocated(&self) -> u64 {
-        (self.blocks.len() * BLOCK) as u64
+        (self.blocks.len() * BLOCK_BYTES) as u64
     }
 
     /// Additional space on the device that this range would take, in bytes.
     pub(super) fn growth(&self, offset: u64, length: u64) -> u64 {
         let range = blocks_of(offset, length);
-        (range.end - range.start - self.blocks.range(range).count() as u64) * BLOCK as u64
+        (range.end - range.start - self.blocks.range(range).count() as u64) * BLOCK_BYTES as u64
     }
 
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> usize {
@@ -51,7 +52,7 @@ impl Content {
         let mut at = 0;
         while at < n {
             let (block, within) = place(offset + at as u64);
-            let step = (BLOCK - within).min(n - at);
+            let step = (BLOCK_BYTES - within).min(n - at);
             match self.blocks.get(&block) {
                 Some(bytes) => out[at..at + step].copy_from_slice(&bytes[within..within + step]),
                 None => out[at..at + step].fill(0),
@@ -65,8 +66,8 @@ impl Content {
         let mut at = 0;
         while at < bytes.len() {
             let (block, within) = place(offset + at as u64);
-            let step = (BLOCK - within).min(bytes.len() - at);
-            let to = self.blocks.entry(block).or_insert_with(|| Arc::new([0; BLOCK]));
+            let step = (BLOCK_BYTES - within).min(bytes.len() - at);
+            let to = self.blocks.entry(block).or_insert_with(|| Arc::new([0; BLOCK_BYTES]));
             Arc::make_mut(to)[within..within + step].copy_from_slice(&bytes[at..at + step]);
             at += step;
         }
@@ -77,7 +78,7 @@ impl Content {
 
     pub(super) fn truncate(&mut self, length: u64) {
         if length < self.length {
-            self.blocks.split_off(&length.div_ceil(BLOCK as u64));
+            self.blocks.split_off(&length.div_ceil(BLOCK_BYTES as u64));
             let (block, within) = place(length);
             if let Some(tail) = self.blocks.get_mut(&block) {
                 Arc::make_mut(tail)[within..].fill(0);
@@ -87,7 +88,7 @@ impl Content {
     }
 
     pub(super) fn reserve(&mut self, offset: u64, length: u64) {
-        let zeros = Arc::new([0; BLOCK]);
+        let zeros = Arc::new([0; BLOCK_BYTES]);
         for block in blocks_of(offset, length) {
             self.blocks.entry(block).or_insert_with(|| zeros.clone());
         }
@@ -97,7 +98,7 @@ impl Content {
     /// Offsets of the blocks that are not all zero.
     pub(super) fn filled(&self) -> impl Iterator<Item = u64> {
         let filled = self.blocks.iter().filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0));
-        filled.map(|(block, _)| block * BLOCK as u64)
+        filled.map(|(block, _)| block * BLOCK_BYTES as u64)
     }
 
     pub(super) fn corrupt(&mut self, offset: u64, mask: u8) {
@@ -122,7 +123,7 @@ impl Content {
 }
 
 fn place(offset: u64) -> (u64, usize) {
-    (offset / BLOCK as u64, (offset % BLOCK as u64) as usize)
+    (offset / BLOCK_BYTES as u64, (offset % BLOCK_BYTES as u64) as usize)
 }
 
 /// A change of a file's content.
@@ -266,7 +267,7 @@ fn arrive(
     let Change::Write { offset, bytes } = change else { return change.apply(left) };
     let grain = match chance.random() % 4 {
         0 => SECTOR,
-        1 => BLOCK,
+        1 => BLOCK_BYTES,
         _ => return change.apply(left),
     };
     // A torn write: its beginning, its end, or any of its pieces arrive.

@@ -56,7 +56,7 @@ pub use fault::Fault;
 use fault::{OperationKind, Plan};
 use names::{InodeId, Names};
 use windfall_base::{
-    disk::{BLOCK, Disk, FileName, Folder, Queue, check_blocks, failed},
+    disk::{BLOCK_BYTES, Disk, FileName, Folder, Queue, check_blocks, failed},
     env::Env as _,
     error::{DiskError, IoOp},
     ids::SpaceId,
@@ -293,7 +293,7 @@ impl SimulatedDisk {
             .collect();
         let luck = state.chance.random();
         let (file, id, block) = *blocks.get(luck.checked_rem(blocks.len() as u64)? as usize)?;
-        let (byte, bit) = (state.chance.random() % BLOCK as u64, state.chance.random() % 8);
+        let (byte, bit) = (state.chance.random() % BLOCK_BYTES as u64, state.chance.random() % 8);
         state.inode(id).corrupt(block + byte, 1 << bit);
         Some((file, block + byte))
     }
@@ -302,7 +302,7 @@ impl SimulatedDisk {
     pub fn make_unreadable(&self, file: FileName, offset: u64) {
         let mut state = self.state.lock();
         if let Some(id) = state.names.get(file) {
-            state.unreadable.insert((id, offset / BLOCK as u64));
+            state.unreadable.insert((id, offset / BLOCK_BYTES as u64));
         }
     }
 
@@ -310,7 +310,7 @@ impl SimulatedDisk {
     pub fn make_readable(&self, file: FileName, offset: u64) {
         let mut state = self.state.lock();
         if let Some(id) = state.names.get(file) {
-            state.unreadable.remove(&(id, offset / BLOCK as u64));
+            state.unreadable.remove(&(id, offset / BLOCK_BYTES as u64));
         }
     }
 
@@ -558,7 +558,7 @@ impl State {
             arriving = &bytes[..(1 + self.chance.random() % (sectors - 1)) as usize * SECTOR];
         }
         self.check_space(IoOp::Write, file, id, offset, bytes.len() as u64)?;
-        let block = BLOCK as u64;
+        let block = BLOCK_BYTES as u64;
         let blocks = offset / block..(offset + bytes.len() as u64).div_ceil(block);
         self.unreadable.retain(|(inode, block)| *inode != id || !blocks.contains(block));
         self.inode(id).change(Change::Write { offset, bytes: arriving.into() });
@@ -566,7 +566,7 @@ impl State {
     }
 
     fn read(&mut self, file: FileName, id: InodeId, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
-        let block = BLOCK as u64;
+        let block = BLOCK_BYTES as u64;
         let end = (offset + out.len() as u64).div_ceil(block).max(offset / block);
         if self.unreadable.range((id, offset / block)..(id, end)).next().is_some() {
             return Err(eio(IoOp::Read, file));

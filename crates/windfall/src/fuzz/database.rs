@@ -27,7 +27,7 @@ use crate::{
 
 const ROWS: u32 = 120;
 /// The maximum number of rows that a scan of so small a database returns.
-const MOST: usize = 20_000;
+const SCAN_ROWS_MAX: usize = 20_000;
 
 fn options() -> Options {
     Options::default()
@@ -129,13 +129,15 @@ fn read_all(db: &Database) -> bool {
         whole &= table.peek_number().is_ok();
         // The auto-increment values may be used up.
         let _ = table.next_number();
-        let rows = table.rows().map(|rows| rows.take(MOST).map(|row| row.is_ok()).collect::<Vec<_>>());
-        whole &= rows.is_ok_and(|rows| rows.len() < MOST && rows.into_iter().all(|is_ok| is_ok));
+        let rows =
+            table.rows().map(|rows| rows.take(SCAN_ROWS_MAX).map(|row| row.is_ok()).collect::<Vec<_>>());
+        whole &= rows.is_ok_and(|rows| rows.len() < SCAN_ROWS_MAX && rows.into_iter().all(|is_ok| is_ok));
         for n in 0..ROWS {
             whole &= table.get(&n.to_be_bytes()).is_ok();
         }
         if let Ok(index) = table.index("by_town") {
-            let rows = index.range("\0".."\u{fff}").map(|rows| rows.take(MOST).all(|row| row.is_ok()));
+            let rows =
+                index.range("\0".."\u{fff}").map(|rows| rows.take(SCAN_ROWS_MAX).all(|row| row.is_ok()));
             whole &= rows.is_ok_and(|all| all);
         }
     }

@@ -90,6 +90,17 @@ fn long_files_are_found() {
 }
 
 #[test]
+fn private_words_are_found_in_comments() {
+    let lines = |path, text| -> Vec<usize> {
+        rules::private_words(path, text).into_iter().map(|(line, _)| line).collect()
+    };
+    let text = "// The page that is written.\nlet who = 1;\n/// Told by the caller.\n//! It is told so.\n";
+    assert_eq!(lines("crates/a/src/b.rs", text), [3, 4]);
+    assert_eq!(lines("crates/a/tests/b.rs", text), NONE);
+    assert_eq!(lines("docs/b.md", text), NONE);
+}
+
+#[test]
 fn wide_comments_are_found() {
     let wide = |begin: &str| format!("fn f() {{}}\n{begin}{}", "a".repeat(121 - begin.chars().count()));
     let lines = |path, text: String| -> Vec<usize> {

@@ -51,7 +51,7 @@ const LAYERS: &[&[&str]] = &[
         "range",
         "cursor",
         "scope",
-        "transact",
+        "transaction",
         "tx_table",
     ],
     &["fuzz"],

@@ -31,6 +31,7 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Broken> {
         [
             length(path, text),
             width(path, text),
+            private_words(path, text),
             left_over(text),
             lab(path, text),
             lab_boundary(path, text),
@@ -51,6 +52,23 @@ fn at<const N: usize>(path: &str, found: [Found; N]) -> Vec<Broken> {
 
 /// The result of a rule: lines with messages.
 pub(crate) type Found = Vec<(usize, String)>;
+
+/// Checks that no comment of the crates has a word for which the field has a plainer one.
+pub(crate) fn private_words(path: &str, text: &str) -> Found {
+    const WORDS: [&str; 9] = ["who", "whoever", "told", "mend", "anew", "astray", "amid", "beside", "nobody"];
+    if !path.contains("/src/") || Path::new(path).extension().is_none_or(|extension| extension != "rs") {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        let Some((_, comment)) = line.split_once("//") else { continue };
+        let comment = comment.to_lowercase();
+        let words: Vec<&str> = comment.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        let private = WORDS.iter().filter(|word| words.contains(word));
+        found.extend(private.map(|word| (n + 1, format!("`{word}` in a comment: use a plainer word"))));
+    }
+    found
+}
 
 /// Checks that no source file is longer than [`LINES_MAX`].
 pub(crate) fn length(path: &str, text: &str) -> Found {
@@ -151,7 +169,10 @@ pub(crate) fn lab_boundary(path: &str, text: &str) -> Found {
     }
     let is_other = |line: &str| {
         line.contains("windfall_base")
-            || line.split("windfall_engine").skip(1).any(|rest| !rest.starts_with("::lab"))
+            || line.split("windfall_engine").skip(1).any(|rest| {
+                let after = rest.strip_prefix("::lab").map(|after| after.chars().next());
+                after.is_none_or(|next| next.is_some_and(|c| c.is_alphanumeric() || c == '_'))
+            })
     };
     let lines = text.lines().enumerate().filter(|(_, line)| is_other(line));
     lines

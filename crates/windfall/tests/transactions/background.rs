@@ -83,7 +83,7 @@ fn a_list_shows_the_active_transactions_and_their_states() {
     let both = [TransactionState::Open, TransactionState::Prepared(b"one".to_vec())];
     assert_eq!(states(&db), both);
     let views = db.views();
-    assert!(views[0].behind == 2 && views[0].age >= Duration::from_secs(100), "{views:?}");
+    assert!(views[0].ids_since == 2 && views[0].age >= Duration::from_secs(100), "{views:?}");
     assert_eq!(views.len(), 1, "READ COMMITTED keeps none");
     db.flush_log().unwrap();
     // A transaction that a crash has left unfinished is rolled back, and a prepared one waits.

@@ -338,7 +338,7 @@ fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
         }
         let waiting = db.lock_waits();
         assert_eq!(
-            waiting.iter().map(|wait| wait.behind.ids().to_vec()).collect::<Vec<_>>(),
+            waiting.iter().map(|wait| wait.blockers.ids().to_vec()).collect::<Vec<_>>(),
             [[windfall::ids::TrxId(old.id().unwrap())]]
         );
         old.rollback().unwrap();

@@ -16,7 +16,7 @@ use crate::{
     tree::{
         OverflowRef, PageSet, Tree,
         hash::{HashBudget, TreeHash},
-        overflow::VALUE_LIMIT,
+        overflow::VALUE_BYTES_MAX,
         store::{HashIndex as _, MiniTransaction, PageStore},
         testpool::TestPool,
     },
@@ -64,7 +64,7 @@ fn nothing_follows_a_part_of_a_value_that_was_refused() {
     let mut writer = tree.begin_overflow(&mut mtr, 9).unwrap();
     mtr.commit().unwrap();
     writer.write(b"begin").unwrap();
-    let refused = writer.write(&vec![0; VALUE_LIMIT as usize]);
+    let refused = writer.write(&vec![0; VALUE_BYTES_MAX as usize]);
     assert!(matches!(refused, Err(Error::Usage(UsageError::ValueTooLong { .. }))), "{refused:?}");
     let refused = writer.write(b"end");
     assert!(matches!(refused, Err(Error::Usage(UsageError::Incomplete))), "{refused:?}");

@@ -60,7 +60,7 @@ const TRIAL_WRITES_FROM: usize = BATCH_PAGES / 2;
 /// The frames that a round frees, apart from the surplus of one call of the reclaimer.
 const FREED_PER_ROUND: usize = 512;
 /// The maximum number of frames that the cleaner's clock hand passes in one round.
-const CLEANER_REACH: usize = 32_768;
+const CLEANER_REACH_FRAMES: usize = 32_768;
 /// A round that fails counts as this number of fruitless rounds: a waiter gives up after a hundred of them.
 const FRUITLESS_FAILURE: u64 = FRUITLESS_ROUNDS_MAX / 100;
 /// A batch that writes nothing counts as this number of failures, because the next one may come that much later. A
@@ -264,7 +264,7 @@ impl BufferPool {
             }
         };
         let shrinking = self.shrink(&mut note);
-        let (mut freed, mut reach) = (0, CLEANER_REACH);
+        let (mut freed, mut reach) = (0, CLEANER_REACH_FRAMES);
         while self.free_frames() < self.wanted_free() && freed < FREED_PER_ROUND {
             freed += match self.reclaim_some() {
                 0 => match self.clock(&mut reach, &mut note) {

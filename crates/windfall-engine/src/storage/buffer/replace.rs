@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// The frames that the foreground examines before it waits for the cleaner.
-const FOREGROUND_REACH: usize = 4096;
+const FOREGROUND_REACH_FRAMES: usize = 4096;
 /// The fruitless rounds of the cleaner in a row, some ten seconds, after which a waiter gives up: every frame is
 /// latched by waiters, or no page can be written.
 pub(super) const FRUITLESS_ROUNDS_MAX: u64 = 5_000;
@@ -137,7 +137,7 @@ impl BufferPool {
                 continue;
             }
             return self
-                .clock(&mut { FOREGROUND_REACH }, &mut |_| {})
+                .clock(&mut { FOREGROUND_REACH_FRAMES }, &mut |_| {})
                 .inspect(|_| self.wake_cleaner_if_short());
         }
     }

@@ -32,7 +32,7 @@
 //! **Invariants.** A slot is durable before the other one is overwritten: opening rewrites the slot that it has read
 //! and syncs it, and a failed write poisons the database.
 
-use super::frame::{self, BLOCK};
+use super::frame::{self, LOG_BLOCK_BYTES};
 use crate::{
     disk::{Disk, FileName, Folder},
     error::{CorruptError, DiskError, Result},
@@ -77,8 +77,8 @@ pub struct Control {
 }
 
 impl Control {
-    pub(super) fn encode(&self, sequence: u64) -> [u8; BLOCK] {
-        let mut slot = [0; BLOCK];
+    pub(super) fn encode(&self, sequence: u64) -> [u8; LOG_BLOCK_BYTES] {
+        let mut slot = [0; LOG_BLOCK_BYTES];
         let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, MAGIC);
         put(8, &FORMAT_VERSION.to_le_bytes());
@@ -104,7 +104,7 @@ impl Control {
     }
 
     /// Returns the content of a slot and its sequence number, or what is wrong with it.
-    fn decode(slot: &[u8; BLOCK]) -> Result<(u64, Self), Damage> {
+    fn decode(slot: &[u8; LOG_BLOCK_BYTES]) -> Result<(u64, Self), Damage> {
         if !slot.starts_with(MAGIC) {
             return Err(Damage::Foreign);
         }
@@ -195,7 +195,7 @@ impl ControlFile {
         let mut newest: Option<(u64, Control)> = None;
         let (mut ours, mut damaged, mut version, mut misplaced) = (false, false, None, false);
         for place in 0..2 {
-            let mut slot = [0; BLOCK];
+            let mut slot = [0; LOG_BLOCK_BYTES];
             match disk.read(FileName::Control, offset(place), &mut slot) {
                 Err(DiskError::Missing { .. }) => {
                     return Err(wrong(
@@ -295,5 +295,5 @@ impl ControlFile {
 }
 
 fn offset(sequence: u64) -> u64 {
-    sequence % 2 * BLOCK as u64
+    sequence % 2 * LOG_BLOCK_BYTES as u64
 }

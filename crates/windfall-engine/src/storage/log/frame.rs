@@ -24,7 +24,7 @@ pub(super) const ALIGN: u64 = 8;
 /// The maximum length of a frame, in bytes: bounds what a damaged length can make a reader allocate.
 pub(super) const MAX_FRAME_BYTES: usize = 64 << 20;
 /// The size of a block that is sealed with a checksum (segment header, control slot).
-pub(super) const BLOCK: usize = 4096;
+pub(super) const LOG_BLOCK_BYTES: usize = 4096;
 /// The lag value that states nothing.
 const NO_STATEMENT: u32 = u32::MAX;
 
@@ -132,15 +132,15 @@ pub(super) const fn span(payload: usize) -> usize {
 }
 
 /// Seals a block: its last four bytes become the CRC-32C of all the bytes before them.
-pub(super) fn seal(block: &mut [u8; BLOCK]) {
-    let crc = crc32c::crc32c(&block[..BLOCK - 4]);
-    block[BLOCK - 4..].copy_from_slice(&crc.to_le_bytes());
+pub(super) fn seal(block: &mut [u8; LOG_BLOCK_BYTES]) {
+    let crc = crc32c::crc32c(&block[..LOG_BLOCK_BYTES - 4]);
+    block[LOG_BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
     debug_assert!(sealed(block), "a block does not match its own seal");
 }
 
 /// Returns whether a block matches its seal.
-pub(super) fn sealed(block: &[u8; BLOCK]) -> bool {
-    block[BLOCK - 4..] == crc32c::crc32c(&block[..BLOCK - 4]).to_le_bytes()
+pub(super) fn sealed(block: &[u8; LOG_BLOCK_BYTES]) -> bool {
+    block[LOG_BLOCK_BYTES - 4..] == crc32c::crc32c(&block[..LOG_BLOCK_BYTES - 4]).to_le_bytes()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use windfall_sim::SimulatedDisk;
 
 use super::{
     Control, ControlFile, GroupReader, GroupWriter, LogReader, Record,
-    frame::{self, BLOCK, HEADER, Header, Seed},
+    frame::{self, HEADER, Header, LOG_BLOCK_BYTES, Seed},
     segments::Geometry,
 };
 use crate::{
@@ -118,7 +118,7 @@ fn stream_of(mut input: Input<'_>) -> Vec<u8> {
 fn disk_with(stream: &[u8], damage: u8) -> Arc<dyn Disk> {
     let disk = SimulatedDisk::new(1);
     let geometry = Geometry::new(SEGMENT);
-    for (number, piece) in (0u64..).zip(stream.chunks((SEGMENT as usize) - BLOCK)) {
+    for (number, piece) in (0u64..).zip(stream.chunks((SEGMENT as usize) - LOG_BLOCK_BYTES)) {
         let file = FileName::Log(number);
         let is_damaged = |bit: u64| damage >> (bit % 8) & 1 == 1;
         if is_damaged(number + 4) {
@@ -129,7 +129,7 @@ fn disk_with(stream: &[u8], damage: u8) -> Arc<dyn Disk> {
         let written = disk
             .create(file)
             .and_then(|()| disk.write(file, 0, &header))
-            .and_then(|()| disk.write(file, BLOCK as u64, piece));
+            .and_then(|()| disk.write(file, LOG_BLOCK_BYTES as u64, piece));
         assert!(written.is_ok(), "the disk takes everything");
     }
     Arc::new(disk)
@@ -231,8 +231,8 @@ pub fn control(data: &[u8]) {
     let disk = SimulatedDisk::new(1);
     let file = FileName::Control;
     let mut written = disk.create(file);
-    for (n, place) in [(0, 0), (1, BLOCK as u64)] {
-        let mut slot = [0; BLOCK];
+    for (n, place) in [(0, 0), (1, LOG_BLOCK_BYTES as u64)] {
+        let mut slot = [0; LOG_BLOCK_BYTES];
         let taken = input.take(SLOT);
         slot[..taken.len()].copy_from_slice(taken);
         if flags >> n & 1 == 0 {

@@ -243,7 +243,7 @@ fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
     let is_possible = |lsn: Lsn| lsn.0.is_multiple_of(frame::ALIGN) && lsn.0 < 1 << 62;
     let size = control.segment_size;
     let is_consistent = (64 << 10..=1 << 40).contains(&size)
-        && size.is_multiple_of(frame::BLOCK as u64)
+        && size.is_multiple_of(frame::LOG_BLOCK_BYTES as u64)
         && [control.low_water_mark, control.checkpoint, control.durable, control.incarnation_start]
             .into_iter()
             .all(is_possible)

@@ -10,7 +10,7 @@
 
 use super::{
     control::Control,
-    frame::{BLOCK, HEADER, Header, Seed},
+    frame::{HEADER, Header, LOG_BLOCK_BYTES, Seed},
     segments::Geometry,
 };
 use crate::{
@@ -314,21 +314,23 @@ impl LogReader {
 }
 
 /// The content of a block that was never written.
-static ZEROS: [u8; BLOCK + HEADER] = [0; BLOCK + HEADER];
+static ZEROS: [u8; LOG_BLOCK_BYTES + HEADER] = [0; LOG_BLOCK_BYTES + HEADER];
 
 /// Returns where in these bytes, which begin at `at`, a frame may begin: its LSN is in its header. Most of what lies
 /// above the end of the log was never written, and a block of zeros holds none.
 fn candidates(window: &[u8], at: Lsn) -> impl Iterator<Item = usize> {
     let starts = window.len().saturating_sub(HEADER - 1).min(WINDOW_BYTES);
-    let blocks = (0..starts).step_by(BLOCK).filter(move |block| {
+    let blocks = (0..starts).step_by(LOG_BLOCK_BYTES).filter(move |block| {
         // The field of a header that begins in this block may be in the next one.
-        let block = &window[*block..(block + BLOCK + HEADER).min(window.len())];
+        let block = &window[*block..(block + LOG_BLOCK_BYTES + HEADER).min(window.len())];
         *block != ZEROS[..block.len()]
     });
-    blocks.flat_map(move |block| (block..(block + BLOCK).min(starts)).step_by(8)).filter(move |from| {
-        let lsn = at.0 + *from as u64;
-        window[from + 8..from + 16] == lsn.to_le_bytes()
-    })
+    blocks.flat_map(move |block| (block..(block + LOG_BLOCK_BYTES).min(starts)).step_by(8)).filter(
+        move |from| {
+            let lsn = at.0 + *from as u64;
+            window[from + 8..from + 16] == lsn.to_le_bytes()
+        },
+    )
 }
 
 /// Appends the bytes of one segment from a position on. A missing segment has none.

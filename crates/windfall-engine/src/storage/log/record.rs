@@ -87,7 +87,7 @@ const TRX_PREPARE: u8 = 9;
 /// The size of a thread's buffer, in bytes: it suffices for most groups, and for the drop of a table with 60 indexes.
 const GROUP_BUFFER_BYTES: usize = 1024;
 /// The largest buffer that a thread keeps for its next group, in bytes.
-const LARGEST_KEPT: usize = 4096;
+const KEPT_BUFFER_BYTES_MAX: usize = 4096;
 
 thread_local! {
     /// The buffer of an earlier group of this thread.
@@ -192,12 +192,12 @@ impl Drop for GroupWriter {
         if bytes.capacity() == 0 {
             return;
         }
-        if bytes.capacity() > LARGEST_KEPT {
+        if bytes.capacity() > KEPT_BUFFER_BYTES_MAX {
             // This large group requests the buffer of the next one, too.
             bytes = Vec::with_capacity(GROUP_BUFFER_BYTES);
         }
         bytes.clear();
-        debug_assert!(bytes.capacity() <= LARGEST_KEPT, "a thread keeps a large buffer");
+        debug_assert!(bytes.capacity() <= KEPT_BUFFER_BYTES_MAX, "a thread keeps a large buffer");
         // A thread that is ending keeps no buffer.
         let _ = SPARE.try_with(|spare| spare.set(bytes));
     }
@@ -344,7 +344,7 @@ mod tests {
                 found
             })
         };
-        for size in [3, LARGEST_KEPT * 2, 3] {
+        for size in [3, KEPT_BUFFER_BYTES_MAX * 2, 3] {
             let mut writer = GroupWriter::default();
             let op = PageOp::Write { at: 40, bytes: &vec![7; size] };
             writer.page(PageId { space: SpaceId(1), page: PageNo(2) }, &op);
@@ -356,7 +356,7 @@ mod tests {
             assert_eq!(writer.bytes().as_ptr(), kept, "the next group has another buffer");
             drop(writer);
             assert!(
-                (GROUP_BUFFER_BYTES..=LARGEST_KEPT).contains(&capacity),
+                (GROUP_BUFFER_BYTES..=KEPT_BUFFER_BYTES_MAX).contains(&capacity),
                 "{capacity} bytes kept after a group of {size}"
             );
         }

@@ -30,7 +30,7 @@
 
 use std::collections::BTreeSet;
 
-use super::frame::{self, BLOCK};
+use super::frame::{self, LOG_BLOCK_BYTES};
 use crate::{
     disk::{Disk, FileName, Folder},
     error::{DiskError, Result},
@@ -64,13 +64,13 @@ impl Geometry {
     /// Returns the arithmetic for segments of this many bytes, header included: a multiple of 4 KiB, and more than 4
     /// KiB.
     pub(super) fn new(segment_size: u64) -> Self {
-        let block = BLOCK as u64;
+        let block = LOG_BLOCK_BYTES as u64;
         assert!(segment_size > block && segment_size.is_multiple_of(block), "a segment of impossible size");
         Self { segment_size }
     }
 
     fn room(self) -> u64 {
-        self.segment_size - BLOCK as u64
+        self.segment_size - LOG_BLOCK_BYTES as u64
     }
 
     /// Returns the number of the segment that contains a position.
@@ -85,7 +85,7 @@ impl Geometry {
 
     /// Returns the offset of a position in its file.
     pub(super) fn offset(self, at: Lsn) -> u64 {
-        BLOCK as u64 + at.0 % self.room()
+        LOG_BLOCK_BYTES as u64 + at.0 % self.room()
     }
 
     /// Returns the number of bytes from a position to the end of its segment.
@@ -93,8 +93,8 @@ impl Geometry {
         self.room() - at.0 % self.room()
     }
 
-    pub(super) fn header(self, uuid: &[u8; 16], number: u64) -> [u8; BLOCK] {
-        let mut block = [0; BLOCK];
+    pub(super) fn header(self, uuid: &[u8; 16], number: u64) -> [u8; LOG_BLOCK_BYTES] {
+        let mut block = [0; LOG_BLOCK_BYTES];
         block[..8].copy_from_slice(MAGIC);
         block[8..12].copy_from_slice(&VERSION.to_le_bytes());
         block[16..32].copy_from_slice(uuid);
@@ -112,7 +112,7 @@ impl Geometry {
         uuid: &[u8; 16],
         number: u64,
     ) -> Result<Option<&'static str>, DiskError> {
-        let mut found = [0; BLOCK];
+        let mut found = [0; LOG_BLOCK_BYTES];
         match disk.read(FileName::Log(number), 0, &mut found) {
             Err(DiskError::Missing { .. }) => return Ok(Some("the segment is missing")),
             other => other?,

@@ -16,7 +16,7 @@ use core::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{Log, frame::BLOCK};
+use super::{Log, frame::LOG_BLOCK_BYTES};
 use crate::{
     disk::FileName,
     error::{DiskError, Result},
@@ -82,7 +82,7 @@ struct Unsynced {
 /// Pads a write that enters a new block with zeros to the block's end. In a recycled segment that is no longer cached,
 /// the system would otherwise have to read the block before changing a part of it, while every committer waits.
 fn pad(buffer: &mut Vec<u8>, offset: u64) {
-    let block = BLOCK as u64;
+    let block = LOG_BLOCK_BYTES as u64;
     debug_assert!(offset >= block && !buffer.is_empty(), "a write is not after the segment's header");
     let end = offset + buffer.len() as u64;
     if (offset - 1) / block != (end - 1) / block {
@@ -351,12 +351,12 @@ mod tests {
             assert!(buffer[..bytes].iter().all(|b| *b == 1) && buffer[bytes..].iter().all(|b| *b == 0));
             buffer.len()
         };
-        let block = BLOCK as u64;
-        assert_eq!(padded(block, 80), BLOCK);
+        let block = LOG_BLOCK_BYTES as u64;
+        assert_eq!(padded(block, 80), LOG_BLOCK_BYTES);
         assert_eq!(padded(block + 80, 80), 80, "the block was entered before");
         assert_eq!(padded(2 * block - 80, 80), 80, "the end of a block is not the next one");
-        assert_eq!(padded(2 * block - 80, 81), 80 + BLOCK);
-        assert_eq!(padded(block, BLOCK), BLOCK);
-        assert_eq!(padded(block + 8, 3 * BLOCK), 4 * BLOCK - 8);
+        assert_eq!(padded(2 * block - 80, 81), 80 + LOG_BLOCK_BYTES);
+        assert_eq!(padded(block, LOG_BLOCK_BYTES), LOG_BLOCK_BYTES);
+        assert_eq!(padded(block + 8, 3 * LOG_BLOCK_BYTES), 4 * LOG_BLOCK_BYTES - 8);
     }
 }

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// The smallest and the largest piece.
-const PIECES: core::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+const PIECE_BYTES: core::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 /// The pause between pieces under load: even with the smallest piece at least 32 MB per second are freed.
 const PIECE_PAUSE: Duration = Duration::from_millis(25);
 /// The pause with nothing to do.
@@ -252,7 +252,7 @@ impl Deleter {
             },
         };
         let piece = self.pace.lock().piece;
-        assert!(PIECES.contains(&piece), "a piece of {piece} bytes");
+        assert!(PIECE_BYTES.contains(&piece), "a piece of {piece} bytes");
         if left > piece {
             if is_missing(disk.truncate(file, left - piece))? {
                 self.count_deleted(left);
@@ -302,7 +302,7 @@ impl Deleter {
 impl Pace {
     fn new() -> Self {
         Self {
-            piece: *PIECES.start(),
+            piece: *PIECE_BYTES.start(),
             usual: Duration::ZERO,
             log_end: Lsn::ZERO,
             quiet_since: None,
@@ -325,7 +325,7 @@ impl Pace {
         self.quiet_since = is_quiet.then(|| self.quiet_since.unwrap_or(load.now));
         let quiet_for = self.quiet_since.map_or(Duration::ZERO, |since| load.now.saturating_sub(since));
         if load.short_of_space || quiet_for >= QUIET_AFTER {
-            self.piece = (self.piece * 2).min(*PIECES.end());
+            self.piece = (self.piece * 2).min(*PIECE_BYTES.end());
             return Next::Again;
         }
         // As long as the usual time is unknown it is zero, and the pieces become smaller.
@@ -337,13 +337,13 @@ impl Pace {
             self.piece / 2
         };
         // Under load the pieces stay small: a sync waits for the whole of one.
-        self.piece = piece.clamp(*PIECES.start(), *PIECES.start() * 4);
+        self.piece = piece.clamp(*PIECE_BYTES.start(), *PIECE_BYTES.start() * 4);
         Next::Idle(PIECE_PAUSE)
     }
 
     /// Measures the usual sync time, with nothing to delete.
     fn sample_idle(&mut self, load: LoadSample) {
-        self.piece = *PIECES.start();
+        self.piece = *PIECE_BYTES.start();
         self.log_end = load.log_end;
         let longest = load.longest_sync;
         if !longest.is_zero() {
@@ -373,7 +373,7 @@ mod tests {
         let (disk, pool) = new_pool(64);
         let deleter = Deleter::new(pool);
         let (one, other) = (SpaceId(20), SpaceId(21));
-        let length = 5 * *PIECES.end() / 2;
+        let length = 5 * *PIECE_BYTES.end() / 2;
         for (space, length) in [(one, length), (other, 4096)] {
             disk.create(FileName::Data(space)).unwrap();
             disk.preallocate(FileName::Data(space), 0, length).unwrap();
@@ -401,7 +401,7 @@ mod tests {
     fn a_file_that_somebody_else_has_removed_is_not_waited_for() {
         let (disk, pool) = new_pool(64);
         let deleter = Deleter::new(pool);
-        for (space, length) in [(SpaceId(20), 5 * *PIECES.end()), (SpaceId(21), 4096)] {
+        for (space, length) in [(SpaceId(20), 5 * *PIECE_BYTES.end()), (SpaceId(21), 4096)] {
             let file = FileName::Data(space);
             disk.create(file).unwrap();
             disk.preallocate(file, 0, length).unwrap();
@@ -429,15 +429,15 @@ mod tests {
         let mut pace = Pace::new();
         // Nothing is known yet, and the log is synced: the smallest pieces, and still at least 32 MB per second.
         assert!(matches!(pace.after(synced(MS)), Next::Idle(PIECE_PAUSE)));
-        assert_eq!(pace.piece, *PIECES.start());
-        assert!(*PIECES.start() as f64 / PIECE_PAUSE.as_secs_f64() > 32e6);
+        assert_eq!(pace.piece, *PIECE_BYTES.start());
+        assert!(*PIECE_BYTES.start() as f64 / PIECE_PAUSE.as_secs_f64() > 32e6);
         (0..20).for_each(|_| pace.sample_idle(synced(2 * MS)));
         for _ in 0..20 {
             assert!(matches!(pace.after(synced(2 * MS)), Next::Idle(PIECE_PAUSE)));
         }
-        assert_eq!(pace.piece, *PIECES.start() * 4, "no sync is slow");
+        assert_eq!(pace.piece, *PIECE_BYTES.start() * 4, "no sync is slow");
         let _ = pace.after(synced(10 * MS));
-        assert_eq!(pace.piece, *PIECES.start() * 2, "a sync is slow");
+        assert_eq!(pace.piece, *PIECE_BYTES.start() * 2, "a sync is slow");
     }
 
     #[test]
@@ -453,14 +453,14 @@ mod tests {
         for _ in 0..10 {
             assert!(matches!(pace.after(quiet(QUIET_AFTER + MS)), Next::Again));
         }
-        assert_eq!(pace.piece, *PIECES.end());
+        assert_eq!(pace.piece, *PIECE_BYTES.end());
         assert!(matches!(pace.after(synced(MS)), Next::Idle(PIECE_PAUSE)));
-        assert_eq!(pace.piece, *PIECES.start() * 4);
+        assert_eq!(pace.piece, *PIECE_BYTES.start() * 4);
         for _ in 0..10 {
             let short = LoadSample { short_of_space: true, ..synced(50 * MS) };
             assert!(matches!(pace.after(short), Next::Again));
         }
-        assert_eq!(pace.piece, *PIECES.end());
+        assert_eq!(pace.piece, *PIECE_BYTES.end());
     }
 
     /// A client that commits twenty times a second is most of the time between two commits.
@@ -476,7 +476,7 @@ mod tests {
                 short_of_space: false,
             };
             assert!(matches!(pace.after(seen), Next::Idle(PIECE_PAUSE)), "look {look}");
-            assert!(pace.piece <= *PIECES.start() * 4);
+            assert!(pace.piece <= *PIECE_BYTES.start() * 4);
         }
     }
 
@@ -488,7 +488,7 @@ mod tests {
         for end in 1..100 {
             let seen = LoadSample { log_end: Lsn(end.into()), now: 100 * MS * end, ..LoadSample::default() };
             assert!(matches!(pace.after(seen), Next::Idle(PIECE_PAUSE)));
-            assert!(pace.piece <= *PIECES.start() * 4);
+            assert!(pace.piece <= *PIECE_BYTES.start() * 4);
         }
     }
 
@@ -496,10 +496,10 @@ mod tests {
     fn small_files_go_as_many_at_a_time_as_make_a_piece() {
         let mut pace = Pace::new();
         let count = |pace: &mut Pace, bytes| (1..1000).find(|_| pace.count_removed(bytes)).unwrap();
-        assert_eq!(count(&mut pace, 0), *PIECES.start() / MIN_FILE_BYTES);
+        assert_eq!(count(&mut pace, 0), *PIECE_BYTES.start() / MIN_FILE_BYTES);
         let _ = pace.after(synced(MS));
-        assert_eq!(count(&mut pace, *PIECES.start() / 4), 4);
+        assert_eq!(count(&mut pace, *PIECE_BYTES.start() / 4), 4);
         let _ = pace.after(synced(MS));
-        assert_eq!(count(&mut pace, *PIECES.end()), 1);
+        assert_eq!(count(&mut pace, *PIECE_BYTES.end()), 1);
     }
 }

@@ -150,7 +150,7 @@ pub struct Waiting {
     /// (`Env::now`), which by default is the opening of the database.
     pub started_at: Duration,
     /// The transactions that it waits for: holders, then earlier waiters.
-    pub behind: Blockers,
+    pub blockers: Blockers,
 }
 
 impl fmt::Debug for RowName {

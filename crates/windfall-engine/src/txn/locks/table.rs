@@ -312,7 +312,7 @@ impl LockTable {
         let waiting = |(trx, owner): (TrxId, &OwnerState)| {
             let wait = owner.wait.as_ref()?;
             let lock = wait.wanted.clone().into();
-            Some(Waiting { trx, lock, started_at: wait.started_at, behind: self.blockers(trx) })
+            Some(Waiting { trx, lock, started_at: wait.started_at, blockers: self.blockers(trx) })
         };
         self.owners.iter().filter_map(waiting).collect()
     }

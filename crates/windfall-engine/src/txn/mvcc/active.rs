@@ -112,7 +112,7 @@ impl ActiveEntry {
 
 impl Pinned {
     /// Returns the number of ids assigned since it was made.
-    fn behind(&self, ids: &Ids) -> u64 {
+    fn ids_since(&self, ids: &Ids) -> u64 {
         ids.next_trx().0.saturating_sub(self.snapshot.high.0)
     }
 }
@@ -429,7 +429,7 @@ impl Active {
     /// Returns the number of ids assigned since the oldest read view was made; 0 without one.
     pub fn oldest_view(&self) -> u64 {
         let table = self.table.lock();
-        table.pins.first_key_value().map_or(0, |(_, oldest)| oldest.behind(&self.ids))
+        table.pins.first_key_value().map_or(0, |(_, oldest)| oldest.ids_since(&self.ids))
     }
 
     /// Returns all active transactions.
@@ -452,7 +452,7 @@ impl Active {
         let now = self.env.now();
         let info = |pinned: &Pinned| ViewInfo {
             age: now.saturating_sub(pinned.since),
-            behind: pinned.behind(&self.ids),
+            ids_since: pinned.ids_since(&self.ids),
         };
         self.table.lock().pins.values().map(info).collect()
     }

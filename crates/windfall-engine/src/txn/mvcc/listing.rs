@@ -41,5 +41,5 @@ pub struct ViewInfo {
     /// The time since it was made.
     pub age: Duration,
     /// The number of ids assigned since then, to transactions and statements.
-    pub behind: u64,
+    pub ids_since: u64,
 }

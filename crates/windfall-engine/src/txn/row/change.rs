@@ -34,7 +34,7 @@ use crate::{
     ids::Lsn,
     mtr::Mtr,
     page::EntryHeader,
-    tree::overflow::VALUE_LIMIT,
+    tree::overflow::VALUE_BYTES_MAX,
     txn::{
         locks::{RowMode, key_latch::KeyLatchGuard},
         mvcc::{CurrentVersion, value},
@@ -70,7 +70,7 @@ pub fn change<'e: 't, 't>(
     last: bool,
 ) -> Result<Option<Changed>, Stop> {
     let transactions = trx.transactions();
-    debug_assert!(trx.broken().is_none(), "a transaction goes on and could not roll back a part of it");
+    debug_assert!(trx.broken().is_none(), "a transaction continues although a partial rollback has failed");
     if target.durability() == Durability::Logged && !transactions.undo_limit().has_room() {
         return Err(Stop::Blocked(Blocked::Undo));
     }
@@ -128,8 +128,8 @@ fn try_change<'e: 't, 't>(
     let tree = target.clustered;
     check_length(tree, key, || target.owner())?;
     let length = edit.length();
-    if length > VALUE_LIMIT {
-        return Err(UsageError::ValueTooLong { owner: target.owner(), length, limit: VALUE_LIMIT }.into());
+    if length > VALUE_BYTES_MAX {
+        return Err(UsageError::ValueTooLong { owner: target.owner(), length, limit: VALUE_BYTES_MAX }.into());
     }
     edit.begin()?;
     if !may_write(trx, tree, key) && !is_shared_duplicate(trx, tree, key, edit.mode())? {

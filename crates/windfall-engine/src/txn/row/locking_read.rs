@@ -3,7 +3,7 @@
 //! **Purpose.** A row is read in its current version and stays so until the transaction has ended. If the isolation
 //! level locks gaps, a row that is missing stays missing.
 //!
-//! **Invariants.** A row is read and locked under one key latch, so no call changes it in between (by type). What is
+//! **Invariants.** A row is read and locked under one key latch, so no call changes it in between. What is
 //! locked belongs to the transaction that reads, which is active. A range is locked before it is read, and an inserter
 //! checks for range locks under the latch of the leaf. So either it inserts before the reader latches the leaf, and
 //! then the reader finds an entry of an unfinished transaction and waits for it; or it finds the range lock (test:

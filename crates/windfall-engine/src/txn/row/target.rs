@@ -3,7 +3,7 @@
 //! **Purpose.** Everything that a row change needs of its table: the trees, how index keys are made of a value, and
 //! which observer follows the changes.
 //!
-//! **Invariants.** The caller is inside the table's gate as long as it uses a target (by type). The undo of a temporary
+//! **Invariants.** The caller is inside the table's gate as long as it uses a target. The undo of a temporary
 //! table goes to the session's stream, and that of every other table to a logged one.
 
 use crate::{

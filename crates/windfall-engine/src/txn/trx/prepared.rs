@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The longest name, in bytes. An xid of XA takes at most 140.
-pub(crate) const LONGEST_NAME: usize = 255;
+pub(crate) const XID_BYTES_MAX: usize = 255;
 
 /// The table.
 #[derive(Debug)]
@@ -57,8 +57,8 @@ impl Prepared {
     /// The name is empty, or too long.
     pub fn check_name(name: &[u8]) -> Result<()> {
         match name.len() {
-            1..=LONGEST_NAME => Ok(()),
-            length => Err(UsageError::PreparedName { length, limit: LONGEST_NAME }.into()),
+            1..=XID_BYTES_MAX => Ok(()),
+            length => Err(UsageError::PreparedName { length, limit: XID_BYTES_MAX }.into()),
         }
     }
 

@@ -28,20 +28,29 @@ pub fn commit_prepared(transactions: &Transactions, name: &[u8]) -> Result<Optio
     }
 }
 
-/// Rolls back a transaction that waits. Returns the LSN up to which the log must be durable so that recovery does not
-/// find it prepared (`None` if it was not logged), and the result of the rollback.
+/// A prepared transaction that was rolled back, at once or in the background.
+#[derive(Debug)]
+pub struct RolledBackPrepared {
+    /// The LSN up to which the log must be durable so that recovery does not find the transaction prepared. `None` if
+    /// it was not logged.
+    pub durable_to: Option<Lsn>,
+    /// The result of the rollback.
+    pub rollback: Result<()>,
+}
+
+/// Rolls back a transaction that waits.
 ///
 /// # Errors
 /// The errors of [`Prepared::take`](super::prepared::Prepared::take). On a full disk the transaction continues to wait.
-pub fn roll_back_prepared(transactions: &Transactions, name: &[u8]) -> Result<(Option<Lsn>, Result<()>)> {
+pub fn roll_back_prepared(transactions: &Transactions, name: &[u8]) -> Result<RolledBackPrepared> {
     let mut trx = Trx::resume(transactions, transactions.prepared().take(name)?);
-    let revoked = match trx.revoke_prepare() {
-        Ok(revoked) => revoked,
+    let durable_to = match trx.revoke_prepare() {
+        Ok(durable_to) => durable_to,
         Err(error) => {
             transactions.prepared().put_back(name, trx.suspend());
             return Err(error);
         }
     };
     transactions.prepared().remove(name);
-    Ok((revoked, trx.rollback().map(drop)))
+    Ok(RolledBackPrepared { durable_to, rollback: trx.rollback().map(drop) })
 }

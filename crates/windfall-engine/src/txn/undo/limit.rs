@@ -4,7 +4,7 @@
 //! with an error that names the cause; or the oldest read view is ended ([`UndoLimitAction`]).
 //!
 //! **Invariants.** Only a call that is about to change a row waits or is refused, before it has the key latch of the
-//! row, and outside of its table's gate (checked by `sync/lock.rs::take`). The end of a transaction, by commit or
+//! row, and outside of its table's gate. The end of a transaction, by commit or
 //! rollback, needs no undo and proceeds (test: `a_transaction_that_fills_the_undo_gets_an_error_and_ends_either_way`).
 //! Two slices per stream do not count, or no transaction could begin: the last one, which is never dropped, and the
 //! next one. Changes in progress may exceed the limit by one slice per stream. A wait continues as long as purge makes

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Files up to this many bytes grow as they are written; larger ones are preallocated in steps.
-const PREALLOCATE_FROM: u64 = 1 << 20;
+const PREALLOCATE_FROM_BYTES: u64 = 1 << 20;
 
 /// The state of files under the lock.
 #[derive(Debug, Default)]
@@ -88,14 +88,14 @@ impl BufferPool {
             let file = FileName::Data(*id);
             let last = pages.iter().filter(|(page, _)| page.space == *id).map(|(page, _)| page.page).max();
             let Some(end) = last.map(|page| self.offset(page) + self.page_size as u64) else { continue };
-            if end <= PREALLOCATE_FROM || end <= space.allocated() {
+            if end <= PREALLOCATE_FROM_BYTES || end <= space.allocated() {
                 continue;
             }
             let length = self.context.disk.len(file).ok().flatten().unwrap_or(0);
             let mut allocated = length;
             if length < end {
                 let step = (end / 8)
-                    .clamp(PREALLOCATE_FROM, 64 * PREALLOCATE_FROM)
+                    .clamp(PREALLOCATE_FROM_BYTES, 64 * PREALLOCATE_FROM_BYTES)
                     .next_multiple_of(self.page_size as u64);
                 if self.context.disk.preallocate(file, length, end + step - length).is_ok() {
                     allocated = end + step;

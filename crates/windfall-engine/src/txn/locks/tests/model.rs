@@ -367,7 +367,7 @@ impl Pair {
         for waiting in self.desk.locks.waits() {
             let trx = lock_owner(waiting.trx);
             let who = self.model.waits.iter().find(|who| who.trx == trx).expect("it has ended");
-            let behind: BTreeSet<u64> = waiting.behind.ids().iter().map(|trx| lock_owner(*trx)).collect();
+            let behind: BTreeSet<u64> = waiting.blockers.ids().iter().map(|trx| lock_owner(*trx)).collect();
             assert_eq!(behind, self.model.blockers(who));
         }
         assert_eq!(self.desk.locks.metrics().waiting, self.model.waits.len() as u64);

@@ -270,7 +270,7 @@ fn inserts_wait_for_ranges_and_not_for_each_other() {
     let all @ [a, b, c] = &desk.lock_owners();
     desk.locks.lock_range(a, SPACE, Bound::Unbounded, Bound::Included(b"m"));
     assert!(!desk.ask(b, insert("k")) && desk.ask(c, insert("n")) && !desk.ask(c, insert("k")));
-    assert_eq!(desk.locks.waits()[1].behind.ids(), ids(&[1]));
+    assert_eq!(desk.locks.waits()[1].blockers.ids(), ids(&[1]));
     // A range that is added while others wait blocks them, too.
     desk.locks.lock_range(a, SPACE, Bound::Excluded(b"m"), Bound::Unbounded);
     assert_eq!(desk.locks.metrics().held, 1, "they touch, and are one");
@@ -371,7 +371,7 @@ fn held_and_requested_locks_are_listed() {
         ]
     );
     let waits = desk.locks.waits();
-    let summary = |waiting: &Waiting| (waiting.trx.0, waiting.started_at, waiting.behind.ids().to_vec());
+    let summary = |waiting: &Waiting| (waiting.trx.0, waiting.started_at, waiting.blockers.ids().to_vec());
     let expected = [(2, MILLISECOND, ids(&[1])), (3, 2 * MILLISECOND, ids(&[1, 2]))];
     assert_eq!(waits.iter().map(summary).collect::<Vec<_>>(), expected);
     assert_eq!(waits[0].lock, Lock::Row(name(SPACE, "k\n"), RowMode::Shared));

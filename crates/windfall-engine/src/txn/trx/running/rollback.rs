@@ -88,7 +88,7 @@ impl Trx<'_> {
     /// Hands the transaction over to the background.
     fn hand_over(&mut self, error: &Error) -> Error {
         debug_assert!(
-            self.state.records > 0 || self.state.rollback_log == RollbackLog::Unknown,
+            self.state.records > 0 || self.state.prepared || self.state.rollback_log == RollbackLog::Unknown,
             "a transaction without changes could not be rolled back"
         );
         self.disarmed = true;
@@ -121,6 +121,10 @@ impl Trx<'_> {
             return Ok(());
         }
         debug_assert!(
+            self.broken.is_none(),
+            "a transaction that must roll back as a whole rolls back a part"
+        );
+        debug_assert!(
             savepoint.records < self.state.records,
             "transaction {:?} is rolled back to a later state",
             self.id()
@@ -136,10 +140,6 @@ impl Trx<'_> {
             self.transactions.lock_manager().make_explicit(&lock_owner, RowName { space, key: key.into() });
         };
         let done = buffer::with_reserved_frames(|| self.undo_records_after(savepoint, caller, &keep));
-        debug_assert!(
-            self.broken.is_none(),
-            "a transaction that must roll back as a whole rolls back a part"
-        );
         self.broken = done.as_ref().err().cloned();
         done
     }
