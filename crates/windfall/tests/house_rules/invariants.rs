@@ -49,6 +49,9 @@ impl Names {
 
     /// Returns what is wrong with a mark, which is given without its parentheses. Other words are no marks.
     fn check(&self, mark: &str) -> Option<String> {
+        if [TEST, CHECK].iter().any(|begin| mark.starts_with(begin) && name_in(mark, begin).is_none()) {
+            return Some(format!("the mark `({mark})` has no name in backticks"));
+        }
         if let Some(test) = name_in(mark, TEST) {
             let is_test = self.tests.contains(test);
             return (!is_test).then(|| format!("there is no test `{test}`"));
