@@ -186,7 +186,7 @@ impl LockManager {
         warn_of_own(&taken);
         drop(Held::take(Rank::Row));
         let began = self.env.now();
-        if self.step(|table| table.take_or_join(me, wanted, began))? {
+        if self.step(|table| table.grant_or_enqueue(me, wanted, began))? {
             return Ok(());
         }
         let mut is_resolved = || me.is_resolved();

@@ -93,7 +93,7 @@ impl LockTable {
     ///
     /// # Errors
     /// [`LockError::Interrupted`], if it was interrupted before, or waits are stopped.
-    pub(super) fn take_or_join(
+    pub(super) fn grant_or_enqueue(
         &mut self,
         me: &Arc<LockOwner>,
         wanted: LockRequest,

@@ -87,7 +87,7 @@ impl LockManager {
         let began = self.env.now();
         let mut turn = FIRST_TURN;
         loop {
-            if self.step(|table| table.take_or_join(me, wanted.clone(), began))? {
+            if self.step(|table| table.grant_or_enqueue(me, wanted.clone(), began))? {
                 return Ok(());
             }
             let waiting = WaitGuard { locks: self, me, began };

@@ -35,7 +35,7 @@ impl TestLocks {
     /// Requests a lock, and begins to wait if necessary. Returns whether it was granted.
     fn ask(&self, me: &Arc<LockOwner>, wanted: LockRequest) -> bool {
         let now = self.env.now();
-        self.locks.step(|table| table.take_or_join(me, wanted, now)).unwrap()
+        self.locks.step(|table| table.grant_or_enqueue(me, wanted, now)).unwrap()
     }
 
     /// Returns the outcome of the wait, if it has ended.

@@ -324,7 +324,7 @@ impl Pair {
             assert_eq!(others, expected, "{who:?} has other blockers");
         }
         let deadlocks = self.desk.locks.metrics().deadlocks;
-        let found = self.desk.locks.step(|table| table.take_or_join(&me, wanted(want), now));
+        let found = self.desk.locks.step(|table| table.grant_or_enqueue(&me, wanted(want), now));
         if blockers.is_empty() {
             assert_eq!(found, Ok(true), "{who:?}");
             self.model.grant(trx, want);
