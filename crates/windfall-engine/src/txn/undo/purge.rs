@@ -315,15 +315,15 @@ impl Purge {
                 break;
             };
             let record = stream.decode(at, &stored)?;
-            let outcome = self.purge_record(stream, at, &stored, &record, left)?;
-            if !state.note(Unpurged { at, table: record.body.table() }, outcome) {
-                break;
-            }
             debug_assert!(
                 record.trx == *trx,
                 "a walk of transaction {trx} has come to a record of {}",
                 record.trx
             );
+            let outcome = self.purge_record(stream, at, &stored, &record, left)?;
+            if !state.note(Unpurged { at, table: record.body.table() }, outcome) {
+                break;
+            }
             *next = record.previous;
         }
         Ok(())
