@@ -336,11 +336,14 @@ impl<'a> IndexFiller<'a> {
         loop {
             // Transactions must be able to continue until they end.
             self.row_log.limit(self.bounds.most);
-            self.apply_undecided()?;
-            background_rollback::await_rollbacks(transactions, space, left(), &mut || self.keep_up())
+            self.apply_deferred()?;
+            background_rollback::await_rollbacks(transactions, space, left(), &mut || {
+                self.apply_during_wait()
+            })
+            .map_err(in_all)?;
+            let lock = transactions
+                .lock_table_in_turns(space, left(), &mut || self.apply_during_wait())
                 .map_err(in_all)?;
-            let lock =
-                transactions.lock_table_in_turns(space, left(), &mut || self.keep_up()).map_err(in_all)?;
             self.apply_the_rest()?;
             let closed = table.gate().close();
             // A rollback of a call outside of transactions may have been handed to the background just now.
@@ -352,7 +355,7 @@ impl<'a> IndexFiller<'a> {
 
     /// Applies notes during a wait: only some of them, so that a turn in the table's queue does not last as long as the
     /// application of all. Returns whether there are more.
-    fn keep_up(&self) -> Result<bool> {
+    fn apply_during_wait(&self) -> Result<bool> {
         self.catalog.pool.context().health.check()?;
         self.catalog.pause.pass();
         Ok(self.apply_some(NOTES_PER_CHECK)? == NOTES_PER_CHECK)
@@ -362,7 +365,7 @@ impl<'a> IndexFiller<'a> {
     fn apply_the_rest(&self) -> Result<()> {
         // Deferred entries may be many. They can be decided now, except those of rows that the background still rolls
         // back.
-        self.apply_undecided()?;
+        self.apply_deferred()?;
         // Each round has a lower limit of notes than the one before, so the last notes are few however busy the row
         // calls are.
         let mut limit = self.bounds.most;
@@ -380,7 +383,7 @@ impl<'a> IndexFiller<'a> {
     /// The last round: no call is inside the table, and no change in it may still roll back.
     fn decide(&self) -> Result<()> {
         self.apply_noted()?;
-        self.apply_undecided()?;
+        self.apply_deferred()?;
         let left = self.deferred.take().entries;
         assert!(left.is_empty(), "the rows of {} entries may still be rolled back", left.len());
         debug_assert!(self.row_log.count() == 0, "changes are noted that the new index does not have");
@@ -527,7 +530,7 @@ impl<'a> IndexFiller<'a> {
     }
 
     /// Applies the deferred entries again.
-    fn apply_undecided(&self) -> Result<()> {
+    fn apply_deferred(&self) -> Result<()> {
         let entries = self.deferred.take().entries;
         entries.iter().try_for_each(|entry| self.apply(entry))
     }

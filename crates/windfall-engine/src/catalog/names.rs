@@ -361,8 +361,10 @@ impl MetadataLock<'_> {
     fn publish(&mut self, mut before: impl FnMut(Arc<Table>)) {
         debug_assert!(
             !self.moves || {
-                let named = || self.held.iter().filter_map(|(_, table)| table.as_ref());
-                named().all(|table| named().filter(|other| Arc::ptr_eq(table, other)).count() == 1)
+                let mut named: Vec<_> =
+                    self.held.iter().filter_map(|(_, table)| table.as_ref()).map(Arc::as_ptr).collect();
+                named.sort_unstable();
+                named.windows(2).all(|pair| pair[0] != pair[1])
             },
             "a table that is renamed gets two names"
         );
