@@ -254,8 +254,10 @@ impl Engine {
     fn shut(&self) -> Result<()> {
         self.pool.context().health.check()?;
         self.catalog.close_auto_increment();
-        self.pool.flush_all()?;
+        let flushed = self.pool.flush_all();
+        // The log must have every change that has reached no data file, also those that no commit has waited for.
         self.log.finish()?;
+        flushed?;
         self.checkpointer.checkpoint(true)?;
         self.log.tidy();
         Ok(())
