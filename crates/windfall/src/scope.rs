@@ -669,12 +669,10 @@ impl<'c> RowCall<'c> {
             Ok(None) => {}
             Ok(Some(_)) if trx.has_changed_since(&self.start) => {}
             Ok(Some(_)) => trx.downgrade_waits(),
+            // If the attempt could not roll back its changes, the whole transaction is rolled back.
+            Err(_) if trx.broken().is_some() => {}
             Err(_) => {
                 trx.roll_back_to(&self.start)?;
-                debug_assert!(
-                    trx.broken().is_none(),
-                    "a call has failed, and its changes are not rolled back"
-                );
                 trx.downgrade_waits();
             }
         }

@@ -407,13 +407,15 @@ fn every_page_is_torn_by_a_write_that_fails() {
 /// Cases in which the soak has found something.
 #[test]
 fn cases_that_the_soak_has_found() {
-    let full = |seed, mode, n| Case { seed, mode, fault: Fault::Full, n, lasting: true };
+    let case = |seed, mode, fault, n| Case { seed, mode, fault, n, lasting: true };
     let cases = [
         // A write of the log in the background stops the database, and the last step would have been refused in any
         // case: this test took the database for one that goes on.
-        full(1_795_774_119, FlushLog::Sync, 105),
+        case(1_795_774_119, FlushLog::Sync, Fault::Full, 105),
         // Closing failed to write pages, and left changes that no commit had waited for out of the log.
-        full(1_795_775_253, FlushLog::Lazy, 32),
+        case(1_795_775_253, FlushLog::Lazy, Fault::Full, 32),
+        // A call in a transaction could not roll back its changes, and tried it once more without the row's key latch.
+        case(1_795_778_377, FlushLog::Lazy, Fault::SyncFull, 25),
     ];
     for case in cases {
         assert!(Guard::new().run(&case.command(), || run(case)), "the fault does not occur");
