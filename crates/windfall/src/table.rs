@@ -27,7 +27,7 @@ use crate::{
     txn::{
         Edit, Mode, ReadView, RowTarget, Secondary, Stop, Trx, Value, Visibility, Watch,
         locks::{LockTimeout, RowMode, TableMode, Waits},
-        row,
+        row::{self, LockingRead},
         undo::TemporaryRead,
     },
 };
@@ -269,7 +269,8 @@ impl<A: Access> Table<A> {
             return Ok(None);
         }
         let owner = || Owner::Table(self.name.clone());
-        let read = row::read_locked(trx, &entered.clustered, key, lock.mode, whole, value, owner);
+        let read = LockingRead { mode: lock.mode, whole, wanted: None };
+        let read = row::read_locked(trx, &entered.clustered, key, read, value, owner);
         lock.skip_locked(read).map(Some)
     }
 

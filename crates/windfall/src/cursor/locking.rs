@@ -5,8 +5,9 @@
 //!
 //! **Invariants.** A gap is locked before it is taken for empty. A range that is known beforehand is locked as a whole
 //! at its first step. A cursor without a range finds the next entry, locks up to it, and then checks again that it is
-//! still the next one. A row found by an index is first locked in the clustered tree; then the cursor checks whether it
-//! still has the index key.
+//! still the next one. A row found by an index is locked in the clustered tree if its current value still has the index
+//! key: a row that has left the key is not locked (test:
+//! `rows_that_have_left_the_range_since_it_read_ahead_are_not_locked`).
 //!
 //! *Entries that have left the index are skipped.* A delete-marked entry belongs to a row that no longer has this index
 //! key, or will not have it once the entry's writer has committed. If the writer has ended, the row is neither read nor
@@ -32,7 +33,7 @@ use crate::{
     txn::{
         Stop, Trx,
         locks::{RowMode, TableMode},
-        row,
+        row::{self, LockingRead},
     },
 };
 
@@ -128,8 +129,9 @@ impl Cursor {
         let Self { table, tree, entries, long, owner, .. } = self;
         let entered = table.enter()?;
         tree.space().check_live()?;
+        let read = LockingRead { mode: lock.mode, whole: true, wanted: None };
         if !matches!(owner, Owner::Index { .. }) {
-            let read = row::read_locked(trx, tree, entries.key(), lock.mode, true, long, || owner.clone());
+            let read = row::read_locked(trx, tree, entries.key(), read, long, || owner.clone());
             return lock.skip_locked(read);
         }
         let space = tree.space().id();
@@ -138,12 +140,14 @@ impl Cursor {
         if matches!(entries.header(), Some(header) if header.is_deleted()) && has_left(trx)? {
             return Ok(false);
         }
-        let read = row::read_locked(trx, &entered.clustered, key, lock.mode, true, long, || owner.clone());
+        let is_indexed = |value: &[u8]| entered.is_indexed(space, &index_key, value);
+        let read = LockingRead { wanted: Some(&is_indexed), ..read };
+        let read = row::read_locked(trx, &entered.clustered, key, read, long, || owner.clone());
         match lock.skip_locked(read) {
             // The row may have left the index since the entry was read: then the other transaction's lock does not
             // matter.
             Err(Stop::Blocked(_)) if has_left(trx)? => Ok(false),
-            read => Ok(read? && entered.is_indexed(space, &index_key, long)),
+            read => read,
         }
     }
 

@@ -111,6 +111,19 @@ fn soak() {
     soak::soak("outcomes", |seed, _: Instant| run(&Guard::new(), &Case::new(seed, STEPS)).total());
 }
 
+/// Cases in which the soak has found something: a locking read by an index locked rows that had left the range since it
+/// read ahead.
+#[test]
+fn cases_of_the_soak() {
+    let cases = [
+        "seed=1795779641 steps=300 only=1,12,13,49,85,86,93,99,101",
+        "seed=1795779653 steps=300 only=0,20,23,153,164,165,166,199,204,233,254",
+    ];
+    for case in cases.map(|case| case.parse::<Case>().unwrap()) {
+        assert_eq!(case.run().map_err(|wrong| wrong.what).err(), None, "{}", case.command());
+    }
+}
+
 /// Runs the case in the variable, as the command of a failure sets it.
 #[test]
 #[ignore = "a case from a failure's command"]

@@ -234,3 +234,23 @@ fn a_strict_snapshot_is_refused_only_by_rows_of_its_range() {
         }
     }
 }
+
+/// A range that has read ahead finds the entry of a job that has been done since: the job is neither returned nor
+/// locked.
+#[test]
+fn rows_that_have_left_the_range_since_it_read_ahead_are_not_locked() {
+    for level in [Isolation::ReadUncommitted, Isolation::ReadCommitted, Isolation::RepeatableRead] {
+        let db = database();
+        let table = queue(&db, 3);
+        let trx = begin(&db, level);
+        let within = trx.table(&table);
+        let mut range = within.index("first").unwrap().range_for_update([NEW]..=[NEW]).unwrap();
+        assert_eq!(range.next().unwrap().unwrap().key, [0]);
+        table.put(&[1], &job(DONE, 1)).unwrap();
+        assert_eq!(range.next().unwrap().unwrap().key, [2], "{level:?}");
+        table.put(&[1], &job(DONE, 11)).unwrap();
+        let refused = table.put(&[2], &job(DONE, 2));
+        assert!(matches!(refused, Err(Error::Lock(_))), "{level:?}: a row that was returned is locked");
+        trx.commit().unwrap();
+    }
+}

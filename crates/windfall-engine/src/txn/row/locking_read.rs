@@ -25,7 +25,22 @@ use crate::{
     },
 };
 
-/// Locks a row and reads it. Returns `false` if there is none. Without `whole`, a value in overflow pages is not read.
+/// What a locking read locks and reads.
+#[derive(Clone, Copy)]
+pub struct LockingRead<'r> {
+    /// The lock mode.
+    pub mode: RowMode,
+    /// Whether a value in overflow pages is read.
+    pub whole: bool,
+    /// A row whose current value does not satisfy this is not there, and is not locked. An index knows in this way that
+    /// the row has left the entry's index key since the entry was read.
+    pub wanted: Option<&'r IsWanted<'r>>,
+}
+
+/// Returns whether a locking read wants a row with this value.
+type IsWanted<'r> = dyn Fn(&[u8]) -> bool + 'r;
+
+/// Locks a row and reads it. Returns `false` if there is none.
 ///
 /// # Errors
 /// A row that has changed since a strict read view was made; damage, I/O, a dropped table.
@@ -33,11 +48,12 @@ pub fn read_locked(
     trx: &mut Trx<'_>,
     tree: &Tree,
     key: &[u8],
-    mode: RowMode,
-    whole: bool,
+    read: LockingRead<'_>,
     out: &mut Vec<u8>,
     owner: impl FnOnce() -> Owner,
 ) -> Result<bool, Stop> {
+    let LockingRead { mode, whole, wanted } = read;
+    debug_assert!(whole || wanted.is_none(), "a value is judged by a reference to it");
     let transactions = trx.transactions();
     let _latch =
         transactions.key_latches().latch_in_call(transactions.key_latches().name(tree.space().id(), key))?;
@@ -56,6 +72,12 @@ pub fn read_locked(
         }
         return Ok(false);
     };
+    // No other call changes the row before the key latch is released.
+    if let Some(is_wanted) = wanted
+        && !(value::resolve(tree, key, header, out)? && is_wanted(out))
+    {
+        return Ok(false);
+    }
     // A row that this transaction has changed is locked already.
     if Some(header.trx) != trx.id() {
         lock_row(trx, tree, key, mode)?;
@@ -64,7 +86,7 @@ pub fn read_locked(
         trx.id().is_some_and(|id| transactions.active().is_active(id)),
         "a row is locked for a transaction that has ended"
     );
-    Ok(!whole || value::resolve(tree, key, header, out)?)
+    Ok(!whole || wanted.is_some() || value::resolve(tree, key, header, out)?)
 }
 
 /// Returns whether the row of an index entry has finally left the entry's index key: the entry was removed, or was

@@ -22,6 +22,6 @@ mod target;
 pub use change::{Changed, change};
 pub use conflict::{Blocked, Stop, wait_if_blocked};
 pub use edit::{Edit, Mode, Value};
-pub use locking_read::{has_left, lock_range, read_locked};
+pub use locking_read::{LockingRead, has_left, lock_range, read_locked};
 pub use plan::check_length;
 pub use target::{KeysOf, RowTarget, Secondary, Watch};

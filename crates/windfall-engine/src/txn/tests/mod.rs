@@ -385,9 +385,10 @@ pub(super) fn lock(
     key: &[u8],
     value: &mut Vec<u8>,
 ) -> Result<bool> {
+    let read = row::LockingRead { mode: RowMode::Exclusive, whole: true, wanted: None };
     unblocked(trx, |trx| {
         let owner = || Owner::Unknown;
-        row::read_locked(trx, target.clustered, key, RowMode::Exclusive, true, value, owner)
+        row::read_locked(trx, target.clustered, key, read, value, owner)
     })
 }
 
