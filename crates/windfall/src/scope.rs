@@ -599,8 +599,8 @@ impl Drop for RunningTrx<'_> {
 }
 
 /// The part of a call that changes or locks rows of a table. It makes attempts, each of which passes the gate of the
-/// table and leaves it, until one is not blocked. A call that fails has changed nothing, and a call that has changed
-/// nothing keeps no more locks than if it had not waited.
+/// table and leaves it, until one is not blocked. A call that fails has changed nothing (or the whole
+/// transaction is rolled back), and a call that has changed nothing keeps no more locks than if it had not waited.
 pub(crate) struct RowCall<'c> {
     trx: RunningTrx<'c>,
     start: Savepoint,

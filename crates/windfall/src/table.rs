@@ -269,7 +269,7 @@ impl<A: Access> Table<A> {
             return Ok(None);
         }
         let owner = || Owner::Table(self.name.clone());
-        let read = LockingRead { mode: lock.mode, whole, wanted: None };
+        let read = LockingRead { mode: lock.mode, whole, accepts: None };
         let read = row::read_locked(trx, &entered.clustered, key, read, value, owner);
         lock.skip_locked(read).map(Some)
     }

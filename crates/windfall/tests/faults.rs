@@ -232,12 +232,8 @@ impl History {
                 );
                 self.stopped |= matches!(error, Error::Poisoned(_));
             }
-            // These steps acknowledge nothing. The background may have met the fault.
-            (_, Ok(())) if matches!(step, Step::Settle | Step::EndTemporary(_)) => {
-                if self.disk.failures() > failures {
-                    self.stopped |= matches!(observe(&live.db), Err(Error::Poisoned(_)));
-                }
-            }
+            // These steps acknowledge nothing.
+            (_, Ok(())) if matches!(step, Step::Settle | Step::EndTemporary(_)) => {}
             (Some(after), Ok(())) => {
                 assert!(!self.stopped, "{step:?} is acknowledged after the end");
                 if self.case.mode == FlushLog::Sync || matches!(step, Step::Checkpoint) {
@@ -282,11 +278,17 @@ impl History {
         let mut power_lost = (self.disk.survivor(survive), self.may.clone());
         if let (Some(Live { db, .. }), false) = (&self.live, self.stopped) {
             self.disk.clear_faults();
-            let seen = observe(db).unwrap();
-            assert!(seen == self.model, "at the end {seen:?}\nis not {:?}", self.model);
-            assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "at the end");
-            if n.is_multiple_of(2) {
-                power_lost = (self.disk.survivor(survive), vec![self.model.clone()]);
+            match observe(db) {
+                // Work in the background has met the fault after the last step that could report it.
+                Err(Error::Poisoned(_)) if self.disk.failures() > 0 => {}
+                seen => {
+                    let seen = seen.unwrap();
+                    assert!(seen == self.model, "at the end {seen:?}\nis not {:?}", self.model);
+                    assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "at the end");
+                    if n.is_multiple_of(2) {
+                        power_lost = (self.disk.survivor(survive), vec![self.model.clone()]);
+                    }
+                }
             }
         }
         self.may.push(self.model.clone());
@@ -410,7 +412,7 @@ fn cases_that_the_soak_has_found() {
     let case = |seed, mode, fault, n| Case { seed, mode, fault, n, lasting: true };
     let cases = [
         // A write of the log in the background stops the database, and the last step would have been refused in any
-        // case: this test took the database for one that goes on.
+        // case: this test assumed that the database was still running.
         case(1_795_774_119, FlushLog::Sync, Fault::Full, 105),
         // Closing failed to write pages, and left changes that no commit had waited for out of the log.
         case(1_795_775_253, FlushLog::Lazy, Fault::Full, 32),

@@ -129,7 +129,7 @@ impl Cursor {
         let Self { table, tree, entries, long, owner, .. } = self;
         let entered = table.enter()?;
         tree.space().check_live()?;
-        let read = LockingRead { mode: lock.mode, whole: true, wanted: None };
+        let read = LockingRead { mode: lock.mode, whole: true, accepts: None };
         if !matches!(owner, Owner::Index { .. }) {
             let read = row::read_locked(trx, tree, entries.key(), read, long, || owner.clone());
             return lock.skip_locked(read);
@@ -141,7 +141,7 @@ impl Cursor {
             return Ok(false);
         }
         let is_indexed = |value: &[u8]| entered.is_indexed(space, &index_key, value);
-        let read = LockingRead { wanted: Some(&is_indexed), ..read };
+        let read = LockingRead { accepts: Some(&is_indexed), ..read };
         let read = row::read_locked(trx, &entered.clustered, key, read, long, || owner.clone());
         match lock.skip_locked(read) {
             // The row may have left the index since the entry was read: then the other transaction's lock does not

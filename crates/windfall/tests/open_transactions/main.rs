@@ -114,7 +114,7 @@ fn soak() {
 /// Cases in which the soak has found something: a locking read by an index locked rows that had left the range since it
 /// read ahead.
 #[test]
-fn cases_of_the_soak() {
+fn cases_that_the_soak_has_found_are_judged() {
     let cases = [
         "seed=1795779641 steps=300 only=1,12,13,49,85,86,93,99,101",
         "seed=1795779653 steps=300 only=0,20,23,153,164,165,166,199,204,233,254",

@@ -239,7 +239,8 @@ fn a_strict_snapshot_is_refused_only_by_rows_of_its_range() {
 /// locked.
 #[test]
 fn rows_that_have_left_the_range_since_it_read_ahead_are_not_locked() {
-    for level in [Isolation::ReadUncommitted, Isolation::ReadCommitted, Isolation::RepeatableRead] {
+    let levels = [Isolation::ReadUncommitted, Isolation::ReadCommitted];
+    for level in levels.into_iter().chain([Isolation::RepeatableRead, Isolation::Serializable]) {
         let db = database();
         let table = queue(&db, 3);
         let trx = begin(&db, level);
@@ -253,4 +254,27 @@ fn rows_that_have_left_the_range_since_it_read_ahead_are_not_locked() {
         assert!(matches!(refused, Err(Error::Lock(_))), "{level:?}: a row that was returned is locked");
         trx.commit().unwrap();
     }
+}
+
+/// Only the beginning of a long value decides whether a row has an index key. Of a row that another transaction has
+/// locked, the rest is not read.
+#[test]
+fn the_long_value_of_a_locked_row_is_not_read() {
+    let db = database();
+    let table = queue(&db, 1);
+    let mut long = vec![0; 2 << 20];
+    long[..2].copy_from_slice(&job(NEW, 0));
+    table.put(&[0], &long).unwrap();
+    let (owner, other) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+    owner.table(&table).get_for_update(&[0]).unwrap();
+    let frames = |table: &windfall::TxTable| {
+        let before = so_far().of(Work::Frame);
+        let jobs = table.index("first").unwrap().range_for_update([NEW]..=[NEW]).unwrap();
+        let found = jobs.map(|row| row.unwrap().value.len()).collect::<Vec<_>>();
+        (found, so_far().of(Work::Frame) - before)
+    };
+    let (skipped, few) = frames(&other.table(&table).lock_wait_policy(LockWaitPolicy::SkipLocked));
+    let (read, many) = frames(&owner.table(&table));
+    assert_eq!((skipped, read), (vec![], vec![long.len()]));
+    assert!(few * 4 < many, "{few} frames of a row that is skipped, and {many} of one that is read");
 }

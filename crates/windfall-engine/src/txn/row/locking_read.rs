@@ -32,13 +32,14 @@ pub struct LockingRead<'r> {
     pub mode: RowMode,
     /// Whether a value in overflow pages is read.
     pub whole: bool,
-    /// A row whose current value does not satisfy this is not there, and is not locked. An index knows in this way that
-    /// the row has left the entry's index key since the entry was read.
-    pub wanted: Option<&'r IsWanted<'r>>,
+    /// Returns whether a row is wanted, from its value, or from the first 64 KiB of a long one. A row that is
+    /// not is treated as missing, and neither it nor its gap is locked. By this an index excludes a row that has left
+    /// the entry's index key since the entry was read; a caller that must not miss its return has locked that range.
+    pub accepts: Option<&'r Accepts<'r>>,
 }
 
-/// Returns whether a locking read wants a row with this value.
-type IsWanted<'r> = dyn Fn(&[u8]) -> bool + 'r;
+/// See [`LockingRead::accepts`].
+type Accepts<'r> = dyn Fn(&[u8]) -> bool + 'r;
 
 /// Locks a row and reads it. Returns `false` if there is none.
 ///
@@ -52,8 +53,7 @@ pub fn read_locked(
     out: &mut Vec<u8>,
     owner: impl FnOnce() -> Owner,
 ) -> Result<bool, Stop> {
-    let LockingRead { mode, whole, wanted } = read;
-    debug_assert!(whole || wanted.is_none(), "a value is judged by a reference to it");
+    let LockingRead { mode, whole, accepts } = read;
     let transactions = trx.transactions();
     let _latch =
         transactions.key_latches().latch_in_call(transactions.key_latches().name(tree.space().id(), key))?;
@@ -72,9 +72,15 @@ pub fn read_locked(
         }
         return Ok(false);
     };
-    // No other call changes the row before the key latch is released.
-    if let Some(is_wanted) = wanted
-        && !(value::resolve(tree, key, header, out)? && is_wanted(out))
+    // No other call changes the row before the key latch is released. The rest of a long value is read when the row is
+    // locked: reading it would be in vain if another transaction has locked the row.
+    if let Some(accepts) = accepts
+        && !(if header.is_overflow() {
+            let mut first = out.clone();
+            value::resolve_indexed(tree, key, header, &mut first)? && accepts(&first)
+        } else {
+            accepts(out)
+        })
     {
         return Ok(false);
     }
@@ -86,7 +92,7 @@ pub fn read_locked(
         trx.id().is_some_and(|id| transactions.active().is_active(id)),
         "a row is locked for a transaction that has ended"
     );
-    Ok(!whole || wanted.is_some() || value::resolve(tree, key, header, out)?)
+    Ok(!whole || value::resolve(tree, key, header, out)?)
 }
 
 /// Returns whether the row of an index entry has finally left the entry's index key: the entry was removed, or was

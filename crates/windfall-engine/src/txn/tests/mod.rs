@@ -385,7 +385,7 @@ pub(super) fn lock(
     key: &[u8],
     value: &mut Vec<u8>,
 ) -> Result<bool> {
-    let read = row::LockingRead { mode: RowMode::Exclusive, whole: true, wanted: None };
+    let read = row::LockingRead { mode: RowMode::Exclusive, whole: true, accepts: None };
     unblocked(trx, |trx| {
         let owner = || Owner::Unknown;
         row::read_locked(trx, target.clustered, key, read, value, owner)
