@@ -355,3 +355,32 @@ fn a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk() {
     }
     assert!(unfinished > 10, "{unfinished} of 150 had something to take back");
 }
+
+/// A close on a full disk cannot create the file of a new table, and fails. The log has space: it becomes durable all
+/// the same, with the changes that no commit has waited for.
+#[test]
+fn a_close_on_a_full_disk_keeps_changes_that_no_commit_waited_for() {
+    for level in [FlushLog::Lazy, FlushLog::Write] {
+        let (disk, env) = (SimulatedDisk::new(3), SimulatedEnv::new(3));
+        let db = open(&disk, Arc::new(env)).expect("a database");
+        let table = db.create_table("t", TableOptions::default()).expect("a table");
+        let put = |range: core::ops::Range<u32>| {
+            range.for_each(|n| table.put(&n.to_be_bytes(), &[n as u8; 100]).expect("a row"));
+        };
+        put(0..200);
+        db.set_flush_log_at_trx_commit(level);
+        disk.full_from(Some(0));
+        // From now on the file counts as failing: of its pages only the oldest is tried, whose changes are in the log.
+        let refused = db.checkpoint().expect_err("a full disk");
+        assert!(is_full(&refused), "{level:?}: {refused}");
+        put(200..210);
+        let closed = db.close().expect_err("a full disk");
+        assert!(is_full(&closed), "{level:?}: {closed}");
+        drop(table);
+        let disk = disk.restart(Survive::Nothing);
+        disk.full_from(None);
+        let db = open(&disk, Arc::new(SimulatedEnv::new(4))).expect("a database");
+        let rows = db.table("t").expect("a table").rows().expect("rows").count();
+        assert_eq!(rows, 210, "{level:?}");
+    }
+}

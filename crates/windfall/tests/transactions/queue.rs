@@ -256,6 +256,29 @@ fn rows_that_have_left_the_range_since_it_read_ahead_are_not_locked() {
     }
 }
 
+/// A job that has been done since the range read ahead may be locked by another transaction: the range neither waits
+/// for that lock nor fails. The lock timeout is zero, so that a wait is a failure.
+#[test]
+fn a_locked_row_that_has_left_the_range_is_not_waited_for() {
+    let policies = [LockWaitPolicy::Wait, LockWaitPolicy::NoWait, LockWaitPolicy::SkipLocked];
+    for policy in policies {
+        for level in [Isolation::ReadUncommitted, Isolation::ReadCommitted, Isolation::RepeatableRead] {
+            let db = database();
+            let table = queue(&db, 3);
+            let trx = begin(&db, level);
+            let within = trx.table(&table).lock_wait_policy(policy);
+            let mut range = within.index("first").unwrap().range_for_update([NEW]..=[NEW]).unwrap();
+            assert_eq!(range.next().unwrap().unwrap().key, [0]);
+            table.put(&[1], &job(DONE, 1)).unwrap();
+            let other = begin(&db, Isolation::ReadCommitted);
+            assert!(other.table(&table).get_for_update(&[1]).unwrap().is_some());
+            assert_eq!(range.next().unwrap().unwrap().key, [2], "{level:?}, {policy:?}");
+            assert!(range.next().is_none(), "{level:?}, {policy:?}");
+            assert_eq!(locked(&db, other.id().unwrap()), 1, "{level:?}, {policy:?}");
+        }
+    }
+}
+
 /// Only the beginning of a long value decides whether a row has an index key. Of a row that another transaction has
 /// locked, the rest is not read.
 #[test]
