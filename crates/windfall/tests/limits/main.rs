@@ -163,8 +163,8 @@ fn check(test: &str, run: &Output, done: &str, again: &str) {
     let killed = run.status.signal() == Some(Signal::KILL.as_raw());
     let good = said.contains(done) && (run.status.success() || killed);
     assert!(good, "{test}: {:?}\n{said}\nagain: {again}", run.status);
-    let is_told = |line: &&str| line.starts_with("    ") || line.starts_with(LESS);
-    said.lines().filter(is_told).for_each(|line| println!("{line}"));
+    let is_report = |line: &&str| line.starts_with("    ") || line.starts_with(LESS);
+    said.lines().filter(is_report).for_each(|line| println!("{line}"));
     LESS_RUN.fetch_add(said.lines().filter(|line| line.starts_with(LESS)).count() as u64, SeqCst);
 }
 

@@ -48,7 +48,8 @@ use crate::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-/// Bytes of changes collected before their pages are visited: each page of a batch is visited once.
+/// Bytes of changes, and of the entries that describe them, collected before their pages are visited: each page of a
+/// batch is visited once.
 const REPLAY_BATCH_BYTES: usize = 32 << 20;
 
 /// The progress of recovery.
@@ -494,8 +495,11 @@ fn space_of(pool: &BufferPool, scan: &Scan, files: &Files, id: SpaceId) -> Resul
     Ok(space)
 }
 
-/// The changes of one page in a batch: group start, group end, and the range of the change in the batch's bytes.
-type Changes = Vec<(Lsn, Lsn, core::ops::Range<usize>)>;
+/// A change in a batch: group start, group end, and its range in the batch's bytes.
+type Change = (Lsn, Lsn, core::ops::Range<usize>);
+
+/// The changes of one page in a batch.
+type Changes = Vec<Change>;
 
 struct Replay<'a> {
     pool: &'a BufferPool,
@@ -505,6 +509,8 @@ struct Replay<'a> {
     queue: Box<dyn Queue>,
     bytes: Vec<u8>,
     pages: BTreeMap<PageId, Changes>,
+    /// The number of changes in the batch. Most changes are so short that their entries take more memory than they.
+    collected: usize,
 }
 
 /// Replays the log into the pool, up to the end that the scan found.
@@ -517,8 +523,8 @@ fn replay(
     progress: &dyn Fn(Progress),
 ) -> Result<Lost> {
     let disk = &pool.context().disk;
-    let mut replay =
-        Replay { pool, scan, files, lost, queue: disk.queue(), bytes: Vec::new(), pages: BTreeMap::new() };
+    let (queue, bytes, pages) = (disk.queue(), Vec::new(), BTreeMap::new());
+    let mut replay = Replay { pool, scan, files, lost, queue, bytes, pages, collected: 0 };
     // A missing file may have been dropped below the low-water mark while its last pages were being written: then no
     // record names it any more. If one does, the missing file is reported when its tablespace is attached or changed.
     for space in scan.made.keys().filter(|space| files.contains(space)) {
@@ -536,7 +542,7 @@ fn replay(
                 replay.collect(id, start, end, &op);
             }
         }
-        if replay.bytes.len() >= REPLAY_BATCH_BYTES {
+        if replay.batch_bytes() >= REPLAY_BATCH_BYTES {
             replay.apply()?;
             progress(Progress { phase: Phase::Replay, done: end.0 - control.low_water_mark.0, total });
         }
@@ -568,6 +574,11 @@ impl Replay<'_> {
         let at = self.bytes.len();
         op.encode(&mut self.bytes);
         changes.push((start, end, at..self.bytes.len()));
+        self.collected += 1;
+    }
+
+    fn batch_bytes(&self) -> usize {
+        self.bytes.len() + self.collected * size_of::<Change>()
     }
 
     fn space(&self, id: SpaceId) -> Result<Arc<Space>> {
@@ -578,6 +589,7 @@ impl Replay<'_> {
     fn apply(&mut self) -> Result<()> {
         let pages = core::mem::take(&mut self.pages);
         let bytes = core::mem::take(&mut self.bytes);
+        self.collected = 0;
         let decode =
             |range: &core::ops::Range<usize>| PageOp::decode(&bytes[range.clone()]).map(|(op, _)| op);
         let mut work = Vec::with_capacity(pages.len());
