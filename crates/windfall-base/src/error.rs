@@ -376,9 +376,7 @@ pub enum CorruptError {
 #[non_exhaustive]
 pub enum UsageError {
     /// There is no database in this folder, and the options do not allow creating one.
-    #[error(
-        "there is no database in {folder}: name the folder of one, or let it be made by create_if_missing"
-    )]
+    #[error("there is no database in {folder}: name the folder of one, or set create_if_missing")]
     NoDatabase {
         /// The folder.
         folder: PathBuf,
@@ -436,8 +434,8 @@ pub enum UsageError {
     },
     /// A part of an index key lies too far from the beginning of a value.
     #[error(
-        "{}an index takes its key from the first {limit} bytes of a value, and here a part of it lies after them: put what is \
-         indexed first",
+        "{}an index takes its key from the first {limit} bytes of a value, and a part of this one lies after them: \
+         move it to the front",
         owner.prefix()
     )]
     IndexedPartTooFar {
@@ -513,7 +511,7 @@ pub enum UsageError {
     /// An index cannot be created while transactions have changed too many rows that do not fit it.
     #[error(
         "{}rows that transactions have changed and not committed do not fit the new index, and they are too many to wait for: end \
-         these transactions, and make the index again",
+         these transactions, and create the index again",
         .0.prefix()
     )]
     TooManyDeferred(Owner),
@@ -542,7 +540,7 @@ pub enum UsageError {
         what: Arc<str>,
     },
     /// The output to which a value was written failed.
-    #[error("{}the output: {what}", owner.prefix())]
+    #[error("{}writing to the output failed: {what}", owner.prefix())]
     Output {
         /// The owner of the value.
         owner: Owner,
@@ -652,7 +650,7 @@ pub enum SchemaError {
     },
     /// The key of a new index has a part that another part may not follow.
     #[error(
-        "index {index} cannot be made: part {part} ({what}) of its key has no fixed length in rows that have a part {next} \
+        "index {index} cannot be created: part {part} ({what}) of its key has no fixed length in rows that have a part {next} \
          ({next_what}), so rows that differ could have one key: only bytes of the value may stand before another part, and only \
          such as lie before it in the value: put part {part} last, or index one field that has all of it"
     )]
@@ -669,7 +667,7 @@ pub enum SchemaError {
         next_what: Arc<str>,
     },
     /// A row with that key exists.
-    #[error("the key exists already in {0}")]
+    #[error("duplicate key in {0}")]
     DuplicateKey(Owner),
     /// Two of the rows with which a table was to be created have the same key.
     #[error(

@@ -144,7 +144,7 @@ fn draw(options: &LabArgs, json: bool) -> Result<ExitCode> {
         )));
     }
     fs::create_dir_all(&options.out).map_err(|e| {
-        Failure::message(format!("{} cannot be made: {e}; give another --out", options.out.display()))
+        Failure::message(format!("{} cannot be created: {e}; give another --out", options.out.display()))
     })?;
     let mut paths = Vec::new();
     for (name, svg) in &drawings {
@@ -327,7 +327,7 @@ impl Scratch {
         for folder in [Some(&disk), memory.as_ref()].into_iter().flatten() {
             fs::create_dir_all(folder).map_err(|e| {
                 Failure::message(format!(
-                    "{} cannot be made: {e}; give another --out or --tmpfs",
+                    "{} cannot be created: {e}; give another --out or --tmpfs",
                     folder.display()
                 ))
             })?;

@@ -6,7 +6,7 @@
 //! **Invariants.** The check changes nothing, except that dirty pages are written. Opening the database has done more:
 //! it has run recovery, and it deletes data files that no record names. It keeps a list of them, and the check reports
 //! which of them a drop or a crash may have left, and which this database never created (test:
-//! `a_check_distinguishes_leftovers_of_a_crash_from_leaks`). Foreign files are reported and left alone (test:
+//! `a_check_distinguishes_orphans_of_a_crash_from_leaks`). Foreign files are reported and left alone (test:
 //! `an_undamaged_database_is_complete`).
 //!
 //! While a table's trees are read, the check holds the metadata lock of its name, its gate (`sync::Gate`, a drain lock)
@@ -175,12 +175,12 @@ fn block_table<'a>(
 /// Verifies every page of every data file, and that the files are those that the records name.
 fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<SpaceId>) -> Result<()> {
     let path = |id: &SpaceId| engine.disk.path(FileName::Data(*id)).display().to_string();
-    for id in &engine.leftovers.pending {
+    for id in &engine.orphans.pending {
         if engine.disk.len(FileName::Data(*id))?.is_some() {
             report.pending.push(path(id));
         }
     }
-    for id in &engine.leftovers.leaked {
+    for id in &engine.orphans.leaked {
         report.finding(format!(
             "{}: no table had this file when the database was opened, and this database never made it; it is deleted",
             path(id)

@@ -256,7 +256,7 @@ impl Database {
     /// continues in the background.
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
-        let done = two_phase::roll_back_prepared(&self.engine.transactions, xid)?;
+        let done = two_phase::rollback_prepared(&self.engine.transactions, xid)?;
         self.engine.await_log(done.durable_to, self.engine.flush_mode())?;
         done.rollback
     }

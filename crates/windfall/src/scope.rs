@@ -202,7 +202,7 @@ impl Scope {
     }
 
     /// Rolls back, and keeps the reason for the errors of later calls.
-    fn roll_back_because(&self, inner: &mut Inner, why: Arc<str>) -> Result<()> {
+    fn rollback_because(&self, inner: &mut Inner, why: Arc<str>) -> Result<()> {
         let before = core::mem::replace(&mut inner.phase, Phase::RolledBack(why));
         let done = self.resume(inner).rollback().map(drop);
         if let Phase::Prepared(xid) = before {
@@ -417,12 +417,12 @@ impl Scope {
         self.await_log(end, mode)
     }
 
-    pub(crate) fn roll_back(&self) -> Result<()> {
+    pub(crate) fn rollback(&self) -> Result<()> {
         let (revoked, done) = self.end(|inner| {
             let mut trx = self.resume(inner);
             let revoked = trx.revoke_prepare();
             inner.trx = trx.suspend();
-            Ok((revoked?, self.roll_back_because(inner, "`rollback` was called".into())))
+            Ok((revoked?, self.rollback_because(inner, "`rollback` was called".into())))
         })?;
         // After a crash the coordinator must not find the transaction prepared again.
         self.await_log(revoked, self.engine.flush_mode())?;
@@ -443,7 +443,7 @@ impl Scope {
                 Phase::Open => {
                     // An error of the rollback is reported to transactions that need its rows, or it has stopped the
                     // database.
-                    let _ = self.roll_back_because(&mut inner, "its handle was dropped".into());
+                    let _ = self.rollback_because(&mut inner, "its handle was dropped".into());
                 }
                 Phase::Prepared(xid) => {
                     debug_assert!(inner.statements == 0, "a transaction is prepared within a statement");
@@ -470,12 +470,12 @@ impl Scope {
         })
     }
 
-    pub(crate) fn roll_back_to(&self, name: &str) -> Result<()> {
+    pub(crate) fn rollback_to(&self, name: &str) -> Result<()> {
         self.call(|inner| {
             let place = inner.place_of(name)?;
             inner.savepoints.truncate(place + 1);
             let savepoint = inner.savepoints[place].1.clone();
-            self.running(inner).roll_back_to(&savepoint)
+            self.running(inner).rollback_to(&savepoint)
         })
     }
 
@@ -502,7 +502,7 @@ impl Scope {
         if done.is_ok() {
             statement.keep();
         } else {
-            statement.roll_back_statement()?;
+            statement.rollback_statement()?;
         }
         done
     }
@@ -522,7 +522,7 @@ impl Call<'_> {
         let Self { scope, mut inner, marker } = self;
         drop(marker);
         if let Err(error @ Error::Lock(LockError::Deadlock(_))) = &done {
-            scope.roll_back_because(&mut inner, error.to_string().into())?;
+            scope.rollback_because(&mut inner, error.to_string().into())?;
         }
         drop(inner);
         scope.end_if_abandoned();
@@ -672,7 +672,7 @@ impl<'c> RowCall<'c> {
             // If the attempt could not roll back its changes, the whole transaction is rolled back.
             Err(_) if trx.broken().is_some() => {}
             Err(_) => {
-                trx.roll_back_to(&self.start)?;
+                trx.rollback_to(&self.start)?;
                 trx.downgrade_waits();
             }
         }
@@ -722,14 +722,14 @@ impl<'s> Statement<'s> {
         }
     }
 
-    fn roll_back_statement(&mut self) -> Result<()> {
+    fn rollback_statement(&mut self) -> Result<()> {
         let inner = self.end();
         if !matches!(inner.phase, Phase::Open) {
             return Ok(());
         }
         let mut call = self.scope.begin_call_on(inner)?;
         call.inner.savepoints = core::mem::take(&mut self.outside);
-        let done = self.scope.running(&mut call.inner).roll_back_to(&self.start);
+        let done = self.scope.running(&mut call.inner).rollback_to(&self.start);
         call.finish(done)
     }
 }
@@ -738,7 +738,7 @@ impl Drop for Statement<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             // An error of the rollback has ended the transaction, or stopped the database.
-            let _ = self.roll_back_statement();
+            let _ = self.rollback_statement();
         }
     }
 }

@@ -215,7 +215,7 @@ impl Transaction {
     /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
     /// [`TransactionError::RollingBack`]: crate::error::TransactionError::RollingBack
     pub fn rollback(self) -> Result<()> {
-        self.scope.roll_back()
+        self.scope.rollback()
     }
 
     /// The first phase of a two-phase commit. Afterwards the transaction can be committed whatever happens, and is
@@ -254,7 +254,7 @@ impl Transaction {
     /// # Errors
     /// There is no savepoint of this name.
     pub fn rollback_to(&self, name: &str) -> Result<()> {
-        self.scope.roll_back_to(name)
+        self.scope.rollback_to(name)
     }
 
     /// Removes a savepoint, and those set after it. Changes since then are kept.

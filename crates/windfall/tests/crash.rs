@@ -217,8 +217,8 @@ fn a_drop_that_is_not_durable_leaves_its_table_whole() {
 
 /// The remains of a drop after a crash are not a leak, but a file without any record is one.
 #[test]
-fn a_check_distinguishes_leftovers_of_a_crash_from_leaks() {
-    let _again = whole("crash", "a_check_distinguishes_leftovers_of_a_crash_from_leaks");
+fn a_check_distinguishes_orphans_of_a_crash_from_leaks() {
+    let _again = whole("crash", "a_check_distinguishes_orphans_of_a_crash_from_leaks");
     let disk = SimulatedDisk::new(3);
     let Live { db, env: _env, .. } = open(&disk, 3).unwrap();
     for name in ["dropped", "kept"] {

@@ -1,4 +1,4 @@
-//! The list of public items: a change of the API shows in `public-items.txt`, beside the change of the code.
+//! The list of public items: a change of the API shows in `public-items.txt`, next to the change of the code.
 //!
 //! The items are those of this crate, and those of the crates below it that it exports. rustdoc lists them as JSON,
 //! which is not stable: `RUSTC_BOOTSTRAP` enables it in the pinned compiler.

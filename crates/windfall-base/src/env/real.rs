@@ -57,7 +57,7 @@ impl Env for RealEnv {
                 match in_background(&mut step) {
                     Next::Again => {}
                     Next::Done => break,
-                    Next::Idle(time) => woken.nap(time),
+                    Next::Idle(time) => woken.timed_wait(time),
                 }
             }
         });

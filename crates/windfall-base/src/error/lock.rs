@@ -17,7 +17,7 @@ pub enum LockError {
     #[error("{}", busy(.0))]
     Busy(Blockers),
     /// The caller's lock timeout has expired.
-    #[error("no lock after a wait of {waited:?}: {}", timed_out(.blockers))]
+    #[error("lock wait timeout exceeded after {waited:?}: {}", timed_out(.blockers))]
     TimedOut {
         /// The blockers when the timeout expired.
         blockers: Blockers,

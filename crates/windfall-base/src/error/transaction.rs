@@ -21,11 +21,11 @@ pub enum TransactionError {
     Changed(Owner),
     /// The object of this name was created or truncated after the snapshot.
     #[error(
-        "table definition changed: {0} was made or truncated after this transaction's snapshot: end it and begin it again"
+        "table definition changed: {0} was created or truncated after this transaction's snapshot: end it and begin it again"
     )]
     TableChanged(Owner),
     /// The transaction is read-only.
-    #[error("this transaction only reads: begin one without `read_only` to change or lock rows")]
+    #[error("this transaction is read-only: begin one without `read_only` to change or lock rows")]
     ReadOnly,
     /// The transaction was rolled back after an error that left no other choice.
     #[error("this transaction was rolled back ({0}): begin another one")]

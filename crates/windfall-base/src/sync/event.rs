@@ -26,7 +26,7 @@ use super::{
 #[derive(Debug, Default)]
 pub struct Event {
     waiters: AtomicU32,
-    /// Whether there was a notification since the last nap.
+    /// Whether there was a notification since the last timed wait.
     notified: AtomicBool,
     mutex: Mutex<u64>,
     condvar: Condvar,
@@ -45,7 +45,7 @@ impl Event {
 
     /// Wakes every waiter, which then checks its condition again.
     pub fn notify(&self) {
-        // The change of the condition happens before the load of `notified`: a napper that clears `notified` afterwards
+        // The change of the condition happens before the load of `notified`: a waiter that clears `notified` afterwards
         // sees the change.
         fence(SeqCst);
         if !self.notified.load(Relaxed) {
@@ -86,9 +86,9 @@ impl Event {
         self.wait_some(Some(at_most), &mut ready)
     }
 
-    /// Naps: waits for the next notification, or until the time has passed. A notification since the last nap ends it
-    /// at once. Only one thread may nap at a time.
-    pub fn nap(&self, at_most: Duration) {
+    /// Waits for the next notification, or until the time has passed. A notification since the last timed wait ends it
+    /// at once. Only one thread may call this at a time.
+    pub fn timed_wait(&self, at_most: Duration) {
         self.wait_for(at_most, || self.notified.load(SeqCst));
         self.notified.store(false, SeqCst);
         // A notifier that still finds `notified` set has made its change before this fence: the caller's next reads see
@@ -96,7 +96,7 @@ impl Event {
         fence(SeqCst);
     }
 
-    /// Returns whether the next nap ends at once.
+    /// Returns whether the next timed wait ends at once.
     pub fn is_notified(&self) -> bool {
         self.notified.load(SeqCst)
     }
@@ -178,18 +178,18 @@ mod tests {
     }
 
     #[test]
-    fn a_nap_is_a_nap() {
+    fn a_timed_wait_ends_with_its_time_or_a_notification() {
         let event = Event::new();
         let start = Instant::now();
-        event.nap(Duration::from_millis(30));
+        event.timed_wait(Duration::from_millis(30));
         assert!(start.elapsed() >= Duration::from_millis(29), "it did not wait");
-        // A notification before the nap ends it at once.
+        // A notification before the timed wait ends it at once.
         event.notify();
         let before = work::so_far();
-        event.nap(Duration::from_millis(30));
+        event.timed_wait(Duration::from_millis(30));
         assert_eq!((work::so_far() - before).of(Work::Wait), 0, "it waited despite a notification");
-        event.nap(Duration::from_millis(1));
-        assert!((work::so_far() - before).of(Work::Wait) > 0, "a notification ends one nap");
+        event.timed_wait(Duration::from_millis(1));
+        assert!((work::so_far() - before).of(Work::Wait) > 0, "a notification ends one timed wait");
     }
 
     #[test]

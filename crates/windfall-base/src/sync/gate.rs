@@ -44,7 +44,7 @@ pub use value::{Entered, Gated};
 const OPEN: u8 = 0;
 const CLOSING: u8 = 1;
 const CLOSED: u8 = 2;
-const CLOSED_FOR_GOOD: u8 = 3;
+const CLOSED_PERMANENTLY: u8 = 3;
 const STRIPES: usize = 4;
 
 thread_local! {
@@ -125,7 +125,7 @@ impl Gate {
             let inside = Inside { gate: self, stripe, _note: HoldNote::new(HeldObject::Gate) };
             match self.state.load(SeqCst) {
                 OPEN => return Some((inside, waited_on_drop)),
-                CLOSED_FOR_GOOD => return None,
+                CLOSED_PERMANENTLY => return None,
                 CLOSING if nested => return Some((inside, waited_on_drop)),
                 _ => {
                     waited_on_drop |= self.by_drop.is_set();
@@ -173,7 +173,7 @@ impl Gate {
     /// closed this one; another thread may be closing it permanently, too.
     #[inline]
     pub fn close_permanently(&self) {
-        self.mark(CLOSED_FOR_GOOD);
+        self.mark(CLOSED_PERMANENTLY);
         self.changed.wait(|| self.is_empty());
     }
 
@@ -186,10 +186,10 @@ impl Gate {
     }
 
     fn store(&self, state: u8) {
-        let unless_for_good = |old| (old != CLOSED_FOR_GOOD).then_some(state);
-        let before = self.state.fetch_update(SeqCst, SeqCst, unless_for_good);
+        let unless_permanent = |old| (old != CLOSED_PERMANENTLY).then_some(state);
+        let before = self.state.fetch_update(SeqCst, SeqCst, unless_permanent);
         debug_assert!(
-            state == CLOSED_FOR_GOOD || before != Ok(OPEN),
+            state == CLOSED_PERMANENTLY || before != Ok(OPEN),
             "a gate was open while a thread had it closed"
         );
     }
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     #[cfg(feature = "drop-waits")]
     fn a_wait_for_a_drop_is_distinguished_from_one_for_another_statement() {
-        let waited = |by_drop: bool, is_for_good: bool| {
+        let waited = |by_drop: bool, is_permanent: bool| {
             let gate = Gate::new();
             let hold = || {
                 let closed = gate.close();
@@ -285,7 +285,7 @@ mod tests {
                     while !gate.changed.has_waiters() {
                         thread::yield_now();
                     }
-                    if is_for_good {
+                    if is_permanent {
                         gate.close_permanently();
                     }
                     drop(closed);

@@ -13,7 +13,7 @@ use super::{
     model::{explore, spawn},
 };
 
-/// A nap that only a notification ends.
+/// A timed wait that only a notification ends.
 const LONG: Duration = Duration::from_hours(1);
 
 /// Two words under a latch that are always equal, with a word between them so that the model does not take them for one
@@ -108,7 +108,8 @@ fn an_event_loses_no_notification() {
     });
 }
 
-/// Catches: a nap that discards an earlier notification when it begins; a notification that does not set `notified`.
+/// Catches: a timed wait that discards an earlier notification when it begins; a notification that does not set
+/// `notified`.
 #[test]
 fn a_nap_misses_no_work() {
     explore(12_000, &["NapClearsNotification"], || {
@@ -124,7 +125,7 @@ fn a_nap_misses_no_work() {
         while done < 11 {
             done += shared.1.swap(0, SeqCst);
             if done < 11 {
-                shared.0.nap(LONG);
+                shared.0.timed_wait(LONG);
             }
         }
         for thread in given {
@@ -158,7 +159,7 @@ fn no_thread_is_inside_a_closed_gate() {
         shared.0.close_permanently();
         drop(closed);
         shared.1.store(true, SeqCst);
-        assert!(shared.0.enter(0).is_none(), "closed for good is for good");
+        assert!(shared.0.enter(0).is_none(), "a permanently closed gate is open again");
         for thread in passers {
             thread.join().unwrap();
         }

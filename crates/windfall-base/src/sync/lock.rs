@@ -24,7 +24,7 @@ pub enum Rank {
     /// A session's temporary tables.
     Session,
     /// Renames of tables, against listings of names.
-    Moves,
+    Renames,
     /// The names of open tables.
     Names,
     /// The wait for a row's key latch, for a transactional lock, or for undo space.
@@ -74,7 +74,7 @@ impl Rank {
     pub(super) const ALL: [Self; 23] = [
         Self::Scope,
         Self::Session,
-        Self::Moves,
+        Self::Renames,
         Self::Names,
         Self::Row,
         Self::RollBack,

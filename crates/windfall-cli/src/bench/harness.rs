@@ -86,7 +86,7 @@ impl Bench {
         let made = parent.ancestors().take_while(missing).map(Path::to_path_buf).collect();
         let folder = parent.join(format!("{}-{}", options.name.text(), process::id()));
         fs::create_dir_all(&folder).map_err(|e| {
-            Failure::message(format!("{} cannot be made: {e}; give another --dir", folder.display()))
+            Failure::message(format!("{} cannot be created: {e}; give another --dir", folder.display()))
         })?;
         Ok(Self {
             options: options.clone(),
@@ -150,7 +150,8 @@ impl Bench {
         }
     }
 
-    /// Claims that no thread waited for what a dropping thread held; `None` in a build that does not count these waits.
+    /// Claims that no thread waited for a lock or latch of a dropping thread; `None` in a build that does not count
+    /// these waits.
     pub(super) fn claim_no_drop_waits(&mut self, id: &str, waits: Option<u64>) {
         match waits {
             Some(waits) => self.claim(id, waits as f64, Bound::AtMost(0.0)),

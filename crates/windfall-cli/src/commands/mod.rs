@@ -66,7 +66,7 @@ fn with_database<T>(
         return said(format!("{shown} is a file: --db takes the folder of a database"));
     }
     if create && let Err(e) = fs::create_dir_all(path) {
-        return said(format!("{shown} cannot be made: {e}; give another folder with --db"));
+        return said(format!("{shown} cannot be created: {e}; give another folder with --db"));
     }
     let db = match (Setup { create, ..Setup::with_pool(POOL).commit(commit) }).open(path) {
         Err(Failure::Engine(Error::Usage(UsageError::NoDatabase { .. }))) => return said(none),

@@ -107,7 +107,9 @@ impl Summary {
         });
         line("  in the windows", &|p| time(p.longest_in_windows() as f64));
         if self.drops.waits.is_some() {
-            line("waits for what a dropping thread held", &|p| p.waits.map(count).unwrap_or_default());
+            line("waits for a lock or latch of a dropping thread", &|p| {
+                p.waits.map(count).unwrap_or_default()
+            });
         }
         let _ = writeln!(text, "{}", grid.text());
 
@@ -180,7 +182,7 @@ fn phase_json(phase: &Phase) -> Value {
         "latency": { "inside": phase.inside().json(), "outside": phase.outside().json(), "by_kind": kinds },
         "drops": phase.drops,
         "waits_of_others_during_drops": phase.waits,
-        "transactions_that_gave_way": phase.record.rolled_back,
+        "transactions_rolled_back": phase.record.rolled_back,
         "pool": phase.pool,
     })
 }

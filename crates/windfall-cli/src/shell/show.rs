@@ -66,7 +66,7 @@ pub(super) fn deadlock(db: &Database) -> Answer {
         let held = blocked
             .held
             .as_ref()
-            .map_or_else(|| "stood before the other in the queue".into(), |l| format!("held {l}"));
+            .map_or_else(|| "was ahead of it in the lock queue".into(), |l| format!("held {l}"));
         lines.push(format!(
             "transaction {} waited for transaction {next}: {}\n  it {held}; its weight in rows and locks: {}",
             blocked.trx,

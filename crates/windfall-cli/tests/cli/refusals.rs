@@ -222,7 +222,7 @@ fn a_folder_that_may_not_be_looked_into_is_not_called_empty() {
         let printed = folder.call(call).refused(&["db", "symbolic links"]);
         assert!(!printed.err.contains("no database"), "{}", printed.err);
     }
-    folder.call(&["create", "t", "--columns", "a"]).refused(&["db cannot be made"]);
+    folder.call(&["create", "t", "--columns", "a"]).refused(&["db cannot be created"]);
 }
 
 /// Returns the largest data file of a database.

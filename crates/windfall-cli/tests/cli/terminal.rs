@@ -146,7 +146,7 @@ fn an_answer_comes_above_the_line_that_is_being_edited() {
     terminal.types("get people bo");
     terminal.sees("bo");
     // The lock timeout expires while this is typed.
-    terminal.sees("error: session b: no lock after a wait of");
+    terminal.sees("error: session b: lock wait timeout exceeded after");
     terminal.sees("get people bo");
     terminal.types("b\r");
     terminal.sees("Oslo");

@@ -8,10 +8,10 @@
 //! shard's mutex is held only for a lookup in its map.
 //!
 //! A listing goes from shard to shard, and could miss a table that is renamed from a shard not yet read to a shard
-//! already read. So a statement that renames tables publishes the names under the mutex of [`Moves`], and while a
-//! listing is in progress these moves are kept, with numbers. At its end, a listing looks up, under that mutex, every
+//! already read. So a statement that renames tables publishes the names under the mutex of [`Renames`], and while a
+//! listing is in progress these renames are kept, with numbers. At its end, a listing looks up, under that mutex, every
 //! name that was given to a table since it began. So a table that always has a name is listed, and each table and each
-//! name only once. Moves from before the oldest listing are not kept.
+//! name only once. Renames from before the oldest listing are not kept.
 
 use core::{hash::BuildHasher, time::Duration};
 use std::collections::{BTreeMap, VecDeque};
@@ -45,9 +45,9 @@ struct NameEntry {
     mark: Mark,
 }
 
-/// Listings in progress, and the moves that they might miss.
+/// Listings in progress, and the renames that they might miss.
 #[derive(Debug, Default)]
-struct Moves {
+struct Renames {
     /// The number of listings in progress, by the number of the first move after each of them began.
     listings: BTreeMap<u64, usize>,
     /// The number of the first move that is kept.
@@ -59,13 +59,13 @@ struct Moves {
 /// A table, and its new name.
 type Move = (Arc<str>, Arc<Table>);
 
-impl Moves {
+impl Renames {
     /// Returns the number of the next move.
     fn next(&self) -> u64 {
         self.first + self.moved.len() as u64
     }
 
-    /// Ends a listing. Returns the moves that no listing needs any more.
+    /// Ends a listing. Returns the renames that no listing needs any more.
     fn end(&mut self, from: u64) -> Vec<Move> {
         let others = self.listings.get_mut(&from).expect("the listing is in progress");
         *others -= 1;
@@ -73,12 +73,12 @@ impl Moves {
             self.listings.remove(&from);
         }
         let oldest = self.listings.keys().next().copied().unwrap_or(self.next());
-        debug_assert!(oldest >= self.first, "moves are kept again that were given up");
+        debug_assert!(oldest >= self.first, "renames are kept again that were given up");
         let removed = self.moved.drain(..(oldest - self.first) as usize).collect();
         self.first = oldest;
         debug_assert!(
             !self.listings.is_empty() || self.moved.is_empty(),
-            "moves are kept that no listing may miss"
+            "renames are kept that no listing may miss"
         );
         removed
     }
@@ -91,7 +91,7 @@ type Shard = Mutex<FxHashMap<Arc<str>, NameEntry>>;
 pub(super) struct Names {
     env: Arc<dyn Env>,
     shards: Box<[Shard]>,
-    moves: Mutex<Moves>,
+    renames: Mutex<Renames>,
     decided: Event,
 }
 
@@ -104,18 +104,18 @@ struct Listing<'a> {
 
 impl<'a> Listing<'a> {
     fn begin(names: &'a Names) -> Self {
-        let mut moves = names.moves.lock();
-        let from = moves.next();
-        *moves.listings.entry(from).or_default() += 1;
+        let mut renames = names.renames.lock();
+        let from = renames.next();
+        *renames.listings.entry(from).or_default() += 1;
         Self { names, from }
     }
 
-    /// Corrects the result of the listing by the moves since it began.
+    /// Corrects the result of the listing by the renames since it began.
     fn correct(&self, found: Vec<Move>) -> Vec<Move> {
         // While this is held, no table is renamed.
-        let moves = self.names.moves.lock();
-        debug_assert!(self.from >= moves.first, "a move that a listing may miss is not kept");
-        let moved = moves.moved.range((self.from - moves.first) as usize..);
+        let renames = self.names.renames.lock();
+        debug_assert!(self.from >= renames.first, "a move that a listing may miss is not kept");
+        let moved = renames.moved.range((self.from - renames.first) as usize..);
         // The last name of each table is that of its last move. Since then the table may have been dropped, and another
         // one created.
         let last: FxHashMap<*const Table, &Arc<str>> =
@@ -130,7 +130,7 @@ impl<'a> Listing<'a> {
         let is_right =
             |(name, table): &Move| !last.contains_key(&Arc::as_ptr(table)) && !corrected.contains_key(name);
         let (mut all, wrong): (Vec<_>, Vec<_>) = found.into_iter().partition(is_right);
-        drop(moves);
+        drop(renames);
         // Handles are dropped without the mutex.
         drop(wrong);
         all.extend(corrected.into_iter().filter_map(|(name, table)| Some((name, table?))));
@@ -140,7 +140,7 @@ impl<'a> Listing<'a> {
 
 impl Drop for Listing<'_> {
     fn drop(&mut self) {
-        let removed = self.names.moves.lock().end(self.from);
+        let removed = self.names.renames.lock().end(self.from);
         // Handles are dropped without the mutex.
         drop(removed);
     }
@@ -153,7 +153,7 @@ pub(super) struct MetadataLock<'a> {
     names: &'a Names,
     held: SmallVec<[Held<'a>; 1]>,
     /// Whether tables are renamed.
-    moves: bool,
+    renames: bool,
 }
 
 /// A locked name, and its new meaning.
@@ -163,8 +163,8 @@ impl Names {
     /// Makes an empty map of names.
     pub(super) fn new(env: Arc<dyn Env>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(Rank::Names, FxHashMap::default())).collect();
-        let moves = Mutex::new(Rank::Moves, Moves::default());
-        Self { env, shards, moves, decided: Event::new() }
+        let renames = Mutex::new(Rank::Renames, Renames::default());
+        Self { env, shards, renames, decided: Event::new() }
     }
 
     fn shard(&self, name: &str) -> &Shard {
@@ -208,7 +208,7 @@ impl Names {
         sorted.sort_unstable();
         sorted.dedup();
         let held = SmallVec::with_capacity(sorted.len());
-        let mut metadata_lock = MetadataLock { names: self, held, moves: false };
+        let mut metadata_lock = MetadataLock { names: self, held, renames: false };
         let mut waited = false;
         for name in sorted {
             if !metadata_lock.take(name) {
@@ -345,7 +345,7 @@ impl<'a> MetadataLock<'a> {
 
     /// Sets the name to mean a table that had another name before.
     pub(super) fn set_moved(&mut self, name: &str, table: Arc<Table>) {
-        self.moves = true;
+        self.renames = true;
         self.set(name, Some(table));
     }
 
@@ -360,7 +360,7 @@ impl MetadataLock<'_> {
     /// Publishes the meanings of the names, and unlocks them. Passes on the tables that the names meant before.
     fn publish(&mut self, mut before: impl FnMut(Arc<Table>)) {
         debug_assert!(
-            !self.moves || {
+            !self.renames || {
                 let mut named: Vec<_> =
                     self.held.iter().filter_map(|(_, table)| table.as_ref()).map(Arc::as_ptr).collect();
                 named.sort_unstable();
@@ -369,10 +369,10 @@ impl MetadataLock<'_> {
             "a table that is renamed gets two names"
         );
         // All names are published together, for a listing.
-        let mut moves = self.moves.then(|| self.names.moves.lock());
-        if let Some(moves) = moves.as_mut().filter(|moves| !moves.listings.is_empty()) {
+        let mut renames = self.renames.then(|| self.names.renames.lock());
+        if let Some(renames) = renames.as_mut().filter(|renames| !renames.listings.is_empty()) {
             let named = self.held.iter().filter_map(|(name, table)| Some(((*name).into(), table.clone()?)));
-            moves.moved.extend(named);
+            renames.moved.extend(named);
         }
         for (name, table) in self.held.drain(..) {
             let mut shard = self.names.shard(name).lock();
@@ -390,7 +390,7 @@ impl MetadataLock<'_> {
             );
             entry.and_then(|entry| entry.table).map(&mut before);
         }
-        drop(moves);
+        drop(renames);
         self.names.decided.notify_ordered();
     }
 }
@@ -455,7 +455,7 @@ mod tests {
                 let names: Vec<_> = all.iter().filter(|(_, listed)| Arc::ptr_eq(listed, table)).collect();
                 assert_eq!(names.len(), 1, "period {period}: {names:?}");
             }
-            assert!(names.moves.lock().moved.is_empty(), "nothing is kept behind a listing");
+            assert!(names.renames.lock().moved.is_empty(), "nothing is kept behind a listing");
             let away = names.get(&kinds[1][0]).is_some();
             if away {
                 kinds[1].iter().zip(&kinds[0]).for_each(|(from, to)| rename(&names, from, to));
@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn a_listing_takes_no_moves_from_before_it() {
         let (tree, _engine) = lone_tree();
-        // Each of the two names is visited before and after the moves.
+        // Each of the two names is visited before and after the renames.
         for between in 0..SHARDS {
             let names = Names::new(Arc::new(SimulatedEnv::new(1)));
             names.enter("a", table_of(&tree));
@@ -533,10 +533,10 @@ mod tests {
             rename(&names, from, to);
             let next = Listing::begin(&names);
             drop(core::mem::replace(&mut listing, next));
-            let kept = names.moves.lock().moved.len();
-            assert!(kept <= 1, "{kept} moves are kept after {n}");
+            let kept = names.renames.lock().moved.len();
+            assert!(kept <= 1, "{kept} renames are kept after {n}");
         }
         drop(listing);
-        assert!(names.moves.lock().moved.is_empty());
+        assert!(names.renames.lock().moved.is_empty());
     }
 }

@@ -92,7 +92,7 @@ impl<P: Payload> Source<'_, P> {
 pub(super) struct Runs<P> {
     pool: Arc<BufferPool>,
     budget: Arc<HashBudget>,
-    aside: Vec<Run>,
+    spilled: Vec<Run>,
     memory: Vec<(Vec<u8>, P)>,
     bytes: usize,
 }
@@ -100,7 +100,7 @@ pub(super) struct Runs<P> {
 impl<P: Payload> Runs<P> {
     /// Returns a collection without entries.
     pub(super) fn new(pool: Arc<BufferPool>) -> Self {
-        Self { pool, budget: Arc::new(HashBudget::new(0)), aside: Vec::new(), memory: Vec::new(), bytes: 0 }
+        Self { pool, budget: Arc::new(HashBudget::new(0)), spilled: Vec::new(), memory: Vec::new(), bytes: 0 }
     }
 
     /// Adds an entry.
@@ -145,7 +145,7 @@ impl<P: Payload> Runs<P> {
         }
         loader.finish()?;
         self.bytes = 0;
-        self.aside.push(run);
+        self.spilled.push(run);
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl<P: Payload> Runs<P> {
     pub(super) fn drain(&mut self, mut take: impl FnMut(Vec<u8>, P) -> Result<()>) -> Result<()> {
         self.memory.sort_unstable();
         self.bytes = 0;
-        let runs = core::mem::take(&mut self.aside);
+        let runs = core::mem::take(&mut self.spilled);
         let mut sources: Vec<Source<'_, P>> = runs.iter().map(|run| Source::Run(run.tree.cursor())).collect();
         sources.push(Source::Memory(self.memory.drain(..)));
         let mut heads = BinaryHeap::with_capacity(sources.len());

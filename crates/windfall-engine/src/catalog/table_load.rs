@@ -187,7 +187,7 @@ impl<'a> TableLoader<'a> {
 
     fn fill_clustered(&mut self, rows: &mut Rows<'_>, order: Order) -> Result<()> {
         let mut clustered = Clustered { load: Load::new(&self.schema.clustered), last: None };
-        let mut aside: Runs<Stored> = Runs::new(self.catalog.pool.clone());
+        let mut unsorted: Runs<Stored> = Runs::new(self.catalog.pool.clone());
         for (row, next) in (1..).zip(rows) {
             let (key, value) = next?;
             if order == Order::Ascending {
@@ -196,11 +196,11 @@ impl<'a> TableLoader<'a> {
             let stored = self.take(&key, value)?;
             match order {
                 Order::Ascending => clustered.push(key, &stored)?,
-                Order::Any => aside.push(key, stored),
+                Order::Any => unsorted.push(key, stored),
             }
-            self.spill(&mut aside)?;
+            self.spill(&mut unsorted)?;
         }
-        aside.drain(|key, stored| {
+        unsorted.drain(|key, stored| {
             clustered.check(&key, None)?;
             clustered.push(key, &stored)
         })?;

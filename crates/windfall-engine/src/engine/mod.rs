@@ -14,7 +14,7 @@ pub(crate) mod test_engine;
 
 use core::time::Duration;
 
-pub use open::Leftovers;
+pub use open::Orphans;
 
 use crate::{
     buffer::BufferPool,
@@ -72,7 +72,7 @@ pub struct Engine {
     /// The memory budget of the hash indexes.
     pub hash_budget: Arc<HashBudget>,
     /// Data files that no record named at opening.
-    pub leftovers: Leftovers,
+    pub orphans: Orphans,
     flush_log: AtomicU8,
     closed: AtomicBool,
     /// The outcome of closing, and the event that is notified then.
@@ -190,7 +190,7 @@ impl Engine {
         let transactions = self.transactions.clone();
         let wake = transactions.rollbacks().wake();
         let at_end = health.clone();
-        let roll_back = move || {
+        let rollback = move || {
             // The holder of a lock may never end its transaction now. The thread that stops the database may hold any
             // latch, so it does not wake lock waiters itself.
             if at_end.is_poisoned() {
@@ -203,7 +203,7 @@ impl Engine {
                 Next::Idle(ROLLBACK_PAUSE)
             }
         };
-        spawn("rollback", WorkerClass::Client, wake, Box::new(roll_back))?;
+        spawn("rollback", WorkerClass::Client, wake, Box::new(rollback))?;
         *self.stopped_first.lock() = workers;
         Ok(())
     }

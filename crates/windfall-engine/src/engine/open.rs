@@ -135,7 +135,7 @@ impl Attacher<'_> {
 
 /// Data files that no record named when the database was opened. They are being deleted.
 #[derive(Clone, Debug, Default)]
-pub struct Leftovers {
+pub struct Orphans {
     /// Files with an id that was assigned once: of a drop with an interrupted deletion, of a creation that never
     /// committed, or of a temporary table. Temporary tables leave no trace but the file, so a file that the engine has
     /// lost track of is also listed here.
@@ -144,7 +144,7 @@ pub struct Leftovers {
     pub leaked: Vec<SpaceId>,
 }
 
-impl Leftovers {
+impl Orphans {
     fn of(scan: &Scan, attacher: &Attacher<'_>) -> Self {
         let unnamed = attacher.files.difference(&attacher.named).copied();
         let (pending, leaked) = unnamed.partition(|space| space.0 < scan.space_ceiling);
@@ -212,7 +212,7 @@ impl Engine {
         pool.sync_created_files()?;
         // From here on there is work that requests room in the log, which may be full.
         checkpointer.end_recovery(transactions.clone());
-        let leftovers = Leftovers::of(&scan, &attacher);
+        let orphans = Orphans::of(&scan, &attacher);
         drop_unnamed(&pool, &system, &deleter, &attacher)?;
         let engine = Self {
             disk,
@@ -225,7 +225,7 @@ impl Engine {
             checkpointer,
             deleter,
             hash_budget: budget,
-            leftovers,
+            orphans,
             flush_log: AtomicU8::new(options.flush_log_at_trx_commit as u8),
             closed: AtomicBool::new(false),
             outcome: OnceLock::new(),

@@ -7,16 +7,16 @@
 //! **Invariants.** A job contains everything that its run depends on: the same job on the same machine is the same
 //! run, apart from times. A process runs one job and ends.
 
+mod create_drop_loop;
+mod drop_under_load;
+mod hash_index;
+mod large_file;
+mod many_tables;
+mod pool_fill;
+mod pool_size;
+mod retention;
 #[cfg(test)]
 mod tests;
-mod x1;
-mod x2;
-mod x3;
-mod x4;
-mod x5;
-mod x6;
-mod x7;
-mod x8;
 
 use std::{
     path::{Path, PathBuf},
@@ -78,14 +78,14 @@ impl Experiment {
     /// Returns the jobs of the experiment.
     pub fn jobs(self, setting: &Setting) -> Vec<Job> {
         match self {
-            Self::X1 => x1::jobs(setting),
-            Self::X2 => x2::jobs(setting),
-            Self::X3 => x3::jobs(setting),
-            Self::X4 => x4::jobs(setting),
-            Self::X5 => x5::jobs(setting),
-            Self::X6 => x6::jobs(setting),
-            Self::X7 => x7::jobs(setting),
-            Self::X8 => x8::jobs(setting),
+            Self::X1 => drop_under_load::jobs(setting),
+            Self::X2 => pool_fill::jobs(setting),
+            Self::X3 => many_tables::jobs(setting),
+            Self::X4 => create_drop_loop::jobs(setting),
+            Self::X5 => pool_size::jobs(setting),
+            Self::X6 => retention::jobs(setting),
+            Self::X7 => hash_index::jobs(setting),
+            Self::X8 => large_file::jobs(setting),
         }
     }
 }
@@ -106,21 +106,21 @@ pub struct Setting {
 #[serde(tag = "experiment", rename_all = "kebab-case")]
 pub enum Job {
     /// A job of X1.
-    X1(x1::Job),
+    X1(drop_under_load::Job),
     /// A job of X2.
-    X2(x2::Job),
+    X2(pool_fill::Job),
     /// A job of X3.
-    X3(x3::Job),
+    X3(many_tables::Job),
     /// A job of X4.
-    X4(x4::Job),
+    X4(create_drop_loop::Job),
     /// A job of X5.
-    X5(x5::Job),
+    X5(pool_size::Job),
     /// A job of X6.
-    X6(x6::Job),
+    X6(retention::Job),
     /// A job of X7.
-    X7(x7::Job),
+    X7(hash_index::Job),
     /// A job of X8.
-    X8(x8::Job),
+    X8(large_file::Job),
 }
 
 /// The answer of a process.
@@ -191,14 +191,18 @@ impl Job {
 pub fn gather(results: &mut Results, setting: &Setting, outcomes: Vec<Outcome>) {
     for outcome in outcomes {
         match outcome {
-            Outcome::X1(run) => results.x1.get_or_insert_with(|| x1::empty(setting)).runs.push(*run),
-            Outcome::X2(run) => results.x2.get_or_insert_with(|| x2::empty(setting)).runs.push(run),
-            Outcome::X3(run) => results.x3.get_or_insert_with(x3::empty).runs.push(run),
-            Outcome::X4(run) => results.x4.get_or_insert_with(|| x4::empty(setting)).runs.push(run),
-            Outcome::X5(run) => results.x5.get_or_insert_with(x5::empty).runs.push(run),
-            Outcome::X6(run) => results.x6.get_or_insert_with(|| x6::empty(setting)).runs.push(run),
-            Outcome::X7(run) => results.x7.get_or_insert_with(x7::empty).runs.push(run),
-            Outcome::X8(run) => results.x8.get_or_insert_with(|| x8::empty(setting)).runs.push(run),
+            Outcome::X1(run) => {
+                results.x1.get_or_insert_with(|| drop_under_load::empty(setting)).runs.push(*run)
+            }
+            Outcome::X2(run) => results.x2.get_or_insert_with(|| pool_fill::empty(setting)).runs.push(run),
+            Outcome::X3(run) => results.x3.get_or_insert_with(many_tables::empty).runs.push(run),
+            Outcome::X4(run) => {
+                results.x4.get_or_insert_with(|| create_drop_loop::empty(setting)).runs.push(run)
+            }
+            Outcome::X5(run) => results.x5.get_or_insert_with(pool_size::empty).runs.push(run),
+            Outcome::X6(run) => results.x6.get_or_insert_with(|| retention::empty(setting)).runs.push(run),
+            Outcome::X7(run) => results.x7.get_or_insert_with(hash_index::empty).runs.push(run),
+            Outcome::X8(run) => results.x8.get_or_insert_with(|| large_file::empty(setting)).runs.push(run),
         }
     }
 }

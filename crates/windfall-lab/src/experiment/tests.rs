@@ -97,7 +97,7 @@ fn x1_x6_x7_and_x8_show_a_load_and_its_statements() {
             Outcome::X7(run) => {
                 assert!(run.pages > 100 && run.entries > 0, "{}", run.system);
                 // Windfall's index has slots, which rows may share; the others have an entry per row.
-                let rows = u64::from(x7::rows_of(Scale::Quick));
+                let rows = u64::from(hash_index::rows_of(Scale::Quick));
                 assert!(run.system.policy == PolicyName::Detach || run.entries == rows, "{}", run.system);
                 (run.system, run.load, true)
             }

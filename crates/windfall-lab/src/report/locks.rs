@@ -146,7 +146,7 @@ pub(super) fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
         format!(" No lock of a pool to show: {}.", none.join(", "))
     };
     Some(Graph {
-        title: "Who held which lock, and how long".into(),
+        title: "Lock hold times".into(),
         legend: vec![
             ("dot with circle".into(), "longest hold of the dropping thread".into()),
             ("dot hollow square".into(), "longest hold of all others".into()),

@@ -291,7 +291,7 @@ impl<'a> Pieces<'a> {
     /// Reports the suspects of the last piece, after other work is no longer blocked.
     pub(super) fn report_suspects(&mut self, report: &mut CheckReport) {
         for Suspect { space, owner, page, is_lost, purged } in core::mem::take(&mut self.suspects) {
-            let is_told = match self.engine.pool.share(&space, page, Access::Scan) {
+            let is_reported = match self.engine.pool.share(&space, page, Access::Scan) {
                 // Everything was examined at once.
                 _ if self.so_far == 1 && (purged || !is_lost) => true,
                 Ok(shared) => {
@@ -302,7 +302,7 @@ impl<'a> Pieces<'a> {
                 }
                 Err(_) => self.so_far == 1 && !space.is_dropped(),
             };
-            if is_told {
+            if is_reported {
                 let how =
                     if is_lost { "in use and nothing leads to it" } else { "in the tree and not in use" };
                 report.finding(format!("{}: page {page} is {how}", owner.tree(space.id())));

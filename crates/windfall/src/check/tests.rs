@@ -347,12 +347,12 @@ fn damage_is_found_during_a_transaction_with_long_values() {
         wrong.push(format!("table {name}"));
         for findings in checks() {
             assert_eq!(findings.len(), wrong.len(), "{findings:?}");
-            let is_told = |name: &String| {
+            let is_reported = |name: &String| {
                 let reported =
                     |finding: &&String| finding.contains("nothing leads to it") && finding.starts_with(name);
                 findings.iter().filter(reported).count() == 1
             };
-            assert!(wrong.iter().all(is_told), "{findings:?}");
+            assert!(wrong.iter().all(is_reported), "{findings:?}");
         }
     }
     // A row without its entry, in the table that the transaction has changed.

@@ -75,7 +75,7 @@ fn the_workspace_keeps_the_house_rules() {
     assert!(broken.is_empty(), "{} house rules broken:\n{list}", broken.len());
 }
 
-/// proptest looks for the inputs that have failed beside the `src` of their test.
+/// proptest looks for the inputs that have failed next to the `src` of their test.
 #[test]
 fn every_kept_input_belongs_to_a_test() {
     let files = project_files();

@@ -56,7 +56,9 @@ pub(crate) type Found = Vec<(usize, String)>;
 /// Checks that no comment of the crates has a word for which the field has a plainer one.
 pub(crate) fn private_words(path: &str, text: &str) -> Found {
     const WORDS: [&str; 9] = ["who", "whoever", "told", "mend", "anew", "astray", "amid", "beside", "nobody"];
-    if !path.contains("/src/") || Path::new(path).extension().is_none_or(|extension| extension != "rs") {
+    let is_rust = Path::new(path).extension().is_some_and(|extension| extension == "rs");
+    // The text of its own case has the words.
+    if !is_rust || path.ends_with("tests/house_rules/cases.rs") {
         return Vec::new();
     }
     let mut found = Vec::new();

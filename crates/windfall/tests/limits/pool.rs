@@ -125,7 +125,7 @@ impl Worker<'_> {
                 self.done(self.db.check_live())
                     .map(|report| assert_eq!(report.findings, Vec::<String>::new())),
             ),
-            4..9 => self.roll_back(&table, &bytes),
+            4..9 => self.rollback(&table, &bytes),
             9..14 => {
                 let mut out = Vec::new();
                 if let Some(found) = self.done(table.read_stream(&bytes, &mut out)) {
@@ -158,7 +158,7 @@ impl Worker<'_> {
     }
 
     /// Makes a call that fails late.
-    fn roll_back(&mut self, table: &Table, key: &[u8]) {
+    fn rollback(&mut self, table: &Table, key: &[u8]) {
         let length = self.chance.random_range(1..40) * PAGE as u64;
         let failed = if self.chance.random() {
             table.put_stream(key, length + 1, &mut Broken(length))

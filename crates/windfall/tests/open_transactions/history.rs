@@ -79,8 +79,8 @@ impl History {
             }
             Step::RollBackTo { slot, name } => {
                 let Some(trx) = slot_of(&self.model, slot) else { return Ok(None) };
-                let outcome = self.world.roll_back_to(slot, name);
-                let allowed = self.model.roll_back_to(trx, name);
+                let outcome = self.world.rollback_to(slot, name);
+                let allowed = self.model.rollback_to(trx, name);
                 self.hold(Some(trx), "rollback to", &outcome, &[allowed])?;
             }
             Step::Release { slot, name } => {
@@ -269,7 +269,7 @@ impl History {
         self.hold(Some(trx), "end", &outcome, &[Outcome::Done])?;
         match how {
             End::Commit => self.model.commit(trx),
-            End::RollBack => self.model.roll_back(trx),
+            End::RollBack => self.model.rollback(trx),
             End::Drop => self.model.drop_handle(trx),
         }
         self.model.slots[slot as usize] = None;
@@ -297,7 +297,7 @@ impl History {
         };
         self.hold(Some(trx), "statement", &done, &[allowed])?;
         if done.is_refused() {
-            self.model.roll_back_since(trx, mark, true);
+            self.model.rollback_since(trx, mark, true);
         }
         Ok(Some(()))
     }
@@ -361,7 +361,7 @@ impl History {
             if commits {
                 self.model.commit(other);
             } else {
-                self.model.roll_back(other);
+                self.model.rollback(other);
             }
             self.model.slots[ending as usize] = None;
         }

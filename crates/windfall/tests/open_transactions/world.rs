@@ -169,7 +169,7 @@ impl World {
         Outcome::of(self.trx(slot).savepoint(&name.to_string()), |()| Outcome::Done)
     }
 
-    pub(crate) fn roll_back_to(&self, slot: u8, name: u8) -> Outcome {
+    pub(crate) fn rollback_to(&self, slot: u8, name: u8) -> Outcome {
         Outcome::of(self.trx(slot).rollback_to(&name.to_string()), |()| Outcome::Done)
     }
 

@@ -287,14 +287,16 @@ fn a_commit_that_the_disk_refuses_fails_all_active_transactions() {
                 thread::sleep(Duration::from_millis(1));
             }
             disk.fail_nth(1, fault, true);
-            let is_told =
+            let assert_poisoned =
                 |done: windfall::Result<()>| assert!(matches!(done, Err(Error::Poisoned(_))), "{done:?}");
-            is_told(failing.commit());
-            is_told(waiting.join().unwrap());
-            is_told(prepared.prepare(b"xid").map(drop));
-            is_told(beside.table(&table).put(b"c", b"w7"));
-            is_told(beside.rollback());
-            is_told(begin(&db, Isolation::RepeatableRead).commit().and_then(|()| table.put(b"e", b"t8")));
+            assert_poisoned(failing.commit());
+            assert_poisoned(waiting.join().unwrap());
+            assert_poisoned(prepared.prepare(b"xid").map(drop));
+            assert_poisoned(beside.table(&table).put(b"c", b"w7"));
+            assert_poisoned(beside.rollback());
+            assert_poisoned(
+                begin(&db, Isolation::RepeatableRead).commit().and_then(|()| table.put(b"e", b"t8")),
+            );
         });
         drop((prepared, table, db));
         disk.clear_faults();

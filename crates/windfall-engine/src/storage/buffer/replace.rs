@@ -320,7 +320,7 @@ mod tests {
             with_reserved_frames(|| pool.allocate()).unwrap();
         }
         // The cleaner found nothing to free, and sleeps. Now there is a clean page that is not in use.
-        pool.cleaner_wake.nap(Duration::ZERO);
+        pool.cleaner_wake.timed_wait(Duration::ZERO);
         let waits = pool.counters.frame_waits.load(Relaxed);
         pool.allocate().unwrap();
         assert_eq!(pool.counters.frame_waits.load(Relaxed), waits, "the caller waited for the cleaner");

@@ -20,7 +20,7 @@
 //!   once.
 //! - A good frame in a segment with a bad header: the header was durable before the frame was written.
 //!
-//! **Remnants.** The bytes after the end stay where they are, except that a write that enters a new block fills the
+//! **Stale frames.** The bytes after the end stay where they are, except that a write that enters a new block fills the
 //! rest of that block with zeros. Among them may be good frames of the past, at the very LSN that they carry, and new
 //! frames may end exactly where one of them begins. So every opening of the log is an *incarnation* with its own
 //! number. The number is recorded durably in the control file, with the LSN at which the incarnation begins, before the

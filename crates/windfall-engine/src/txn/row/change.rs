@@ -98,17 +98,17 @@ pub fn change<'e: 't, 't>(
         // Before the key latch is released: the next call finds a row without unfinished changes.
         Ok(_) if last => trx.end(),
         Ok(_) => {}
-        Err(Stop::Blocked(_)) => match trx.roll_back_call(&kept) {
+        Err(Stop::Blocked(_)) => match trx.rollback_call(&kept) {
             // A rollback outside of the gate would not be reported to observers of the table.
             Err(error) if last => {
-                trx.roll_back_whole(RollbackCaller::Inside)?;
+                trx.rollback_whole(RollbackCaller::Inside)?;
                 // The transaction has ended: the call must not wait and continue in it.
                 done = Err(Stop::Failed(error));
             }
             rolled_back => rolled_back?,
         },
-        Err(Stop::Failed(_)) if last => drop(trx.roll_back_whole(RollbackCaller::Inside)?),
-        Err(Stop::Failed(_)) => trx.roll_back_call(&start)?,
+        Err(Stop::Failed(_)) if last => drop(trx.rollback_whole(RollbackCaller::Inside)?),
+        Err(Stop::Failed(_)) => trx.rollback_call(&start)?,
     }
     if let Some(id) = partly_changed_by {
         transactions.rollbacks().forget_partial_change(id);

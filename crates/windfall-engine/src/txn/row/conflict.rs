@@ -54,7 +54,7 @@ impl<E: Into<Error>> From<E> for Stop {
 }
 
 /// Waits until the call is no longer blocked. A lock that is acquired belongs to the transaction, which may
-/// [ease](Trx::downgrade_waits) it if the call fails.
+/// [downgrade](Trx::downgrade_waits) it if the call fails.
 ///
 /// # Errors
 /// [`LockError`](crate::error::LockError), [`TransactionError`](crate::error::TransactionError); a call from within

@@ -73,7 +73,7 @@ pub fn read_locked(
         return Ok(false);
     };
     // No other call changes the row before the key latch is released. The rest of a long value is read when the row is
-    // locked: reading it would be in vain if another transaction has locked the row.
+    // locked: reading it would be wasted work if another transaction has locked the row.
     if let Some(accepts) = accepts
         && !(if header.is_overflow() {
             let mut first = out.clone();

@@ -39,7 +39,7 @@ fn pages(base: &Base) -> usize {
 }
 
 /// Puts a value and rolls back.
-fn put_and_roll_back(base: &Base, key: &[u8], value: &[u8]) {
+fn put_and_rollback(base: &Base, key: &[u8], value: &[u8]) {
     let secondaries = base.secondaries();
     let target = base.target(&secondaries);
     let mut trx = Trx::new(&base.transactions);
@@ -74,7 +74,7 @@ fn a_step_frees_a_bounded_number_of_pages() {
     base.delete(b"gone").unwrap();
     model.insert(b"old".to_vec(), long(PAGES, 2));
     let before = pages(&base);
-    put_and_roll_back(&base, b"old", &long(PAGES, 4));
+    put_and_rollback(&base, b"old", &long(PAGES, 4));
     assert!(pages(&base) >= before + PAGES, "a rollback frees nothing itself");
     let all = pages(&base);
     let log = &base.pool.context().log;
@@ -107,7 +107,7 @@ fn a_value_far_longer_than_the_log_is_written_and_purged() {
     assert!(quiesce::with_table_quiesced(&base.transactions, table, true, |rest| rest.is_purged));
     look();
     assert!(pages(&base) < PAGES + 20);
-    put_and_roll_back(&base, b"long", &long(PAGES, 3));
+    put_and_rollback(&base, b"long", &long(PAGES, 3));
     look();
     // A call that fails after its value is written.
     base.transactions.fail_at(2);

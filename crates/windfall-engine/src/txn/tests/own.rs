@@ -67,10 +67,10 @@ fn a_transaction_does_not_see_its_rolled_back_changes() {
     let (own, savepoint) = (trx.writer_id(), trx.savepoint());
     put(&base, &mut trx, b"a", b"33x");
     put(&base, &mut trx, b"b", b"44x");
-    trx.roll_back_to(&savepoint).unwrap();
+    trx.rollback_to(&savepoint).unwrap();
     assert_eq!((seen(&base, b"a", own), seen(&base, b"b", own)), (Some(b"22x".to_vec()), None));
     assert_eq!((writer(&base, b"a", own), writer(&base, b"b", own)), (Ok(Some(own)), Ok(None)));
-    trx.roll_back_to(&start).unwrap();
+    trx.rollback_to(&start).unwrap();
     assert_eq!(seen(&base, b"a", own), Some(b"11x".to_vec()));
     let before = writer(&base, b"a", own).unwrap();
     assert!(before.is_some_and(|before| before < own), "{before:?}");
@@ -83,7 +83,7 @@ fn a_reused_slot_is_not_taken_for_an_own_entry() {
     let start = trx.savepoint();
     put(&base, &mut trx, b"b", b"22x");
     let own = trx.writer_id();
-    trx.roll_back_to(&start).unwrap();
+    trx.rollback_to(&start).unwrap();
     trx.release_unchanged();
     // Another row in the slot of the leaf, and then the same key.
     for (key, value) in [(b"c", b"33x"), (b"b", b"44x")] {

@@ -6,7 +6,7 @@ use super::{
     super::{
         Trx, Visibility,
         trx::quiesce,
-        undo::{purge::ASIDE_PAUSE, stream::SLICE_PAGES},
+        undo::{purge::RETRY_PAUSE, stream::SLICE_PAGES},
     },
     Base, CLUSTERED, Mode, PAGE_SIZE, RowTarget, Rows, Setup, Value, change,
 };
@@ -533,14 +533,14 @@ fn a_record_that_could_not_be_read_is_deferred_for_a_check() {
     let base = base_in(&disk, &env);
     let root = u64::from(PageNo::ROOT.0) * PAGE_SIZE as u64;
     disk.make_unreadable(FileName::Data(CLUSTERED), root);
-    // The record is put aside, and retried once.
+    // The record is postponed, and retried once.
     base.purge_all();
     base.purge_all();
     disk.make_readable(FileName::Data(CLUSTERED), root);
     let is_there = || base.clustered.get_into(b"row", &mut Vec::new()).unwrap().is_some();
     base.purge_all();
     assert!(is_there(), "it is tried again from time to time");
-    env.advance(ASIDE_PAUSE);
+    env.advance(RETRY_PAUSE);
     quiesced(&base, || {
         base.purge_all();
         assert!(is_there());

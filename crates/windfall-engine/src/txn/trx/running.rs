@@ -534,7 +534,7 @@ impl Drop for Trx<'_> {
     fn drop(&mut self) {
         if !self.disarmed {
             // A failure is reported to callers that wait for its rows, or has stopped the database.
-            let _ = self.roll_back_whole(RollbackCaller::Outside);
+            let _ = self.rollback_whole(RollbackCaller::Outside);
         }
     }
 }

@@ -42,7 +42,7 @@ pub struct RolledBackPrepared {
 ///
 /// # Errors
 /// The errors of [`Prepared::take`](super::prepared::Prepared::take). On a full disk the transaction continues to wait.
-pub fn roll_back_prepared(transactions: &Transactions, name: &[u8]) -> Result<RolledBackPrepared> {
+pub fn rollback_prepared(transactions: &Transactions, name: &[u8]) -> Result<RolledBackPrepared> {
     let mut trx = Trx::resume(transactions, transactions.prepared().take(name)?);
     let durable_to = match trx.revoke_prepare() {
         Ok(durable_to) => durable_to,

@@ -25,7 +25,7 @@
 //! The table of each record that was skipped and not purged is recorded. So purge can report for a table whether any of
 //! its records up to a position is still to be purged ([`Stream::is_purged_of`]).
 //!
-//! A page that cannot be read is a problem of its table only: the record that leads there is put aside, and retried
+//! A page that cannot be read is a problem of its table only: the record that leads there is postponed, and retried
 //! from time to time until it works or the table is dropped. If there are too many, the oldest are given up: the space
 //! that they would have freed stays allocated in that table.
 
@@ -63,8 +63,8 @@ const RECORDS_PER_STEP: usize = 256;
 pub(in crate::txn) const PAGES_PER_STEP: usize = 128;
 /// Slices that a step drops.
 const SLICES_PER_STEP: usize = 64;
-/// The time between retries of records that were put aside.
-pub(in crate::txn) const ASIDE_PAUSE: Duration = Duration::from_secs(5);
+/// The time between retries of records that were postponed.
+pub(in crate::txn) const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// Rounds without progress after which the remaining records must be blocked by others.
 const MAX_IDLE_CHECKS: usize = 20;
 /// Bytes of log that a step may need.
@@ -155,7 +155,7 @@ impl Purge {
     /// Damage, I/O, no log space.
     pub(in crate::txn) fn catch_up(&self, stream: &Stream, table: SpaceId, before: u64) -> Result<()> {
         debug_assert!(before <= stream.end(), "purge is to reach a position that the stream does not have");
-        stream.purge.state.lock().aside_due = Duration::ZERO;
+        stream.purge.state.lock().retry_due = Duration::ZERO;
         let mut idle = 0;
         let mut last = None;
         while idle < MAX_IDLE_CHECKS {
@@ -273,15 +273,15 @@ impl Purge {
     /// Retries the records that could not be read some time ago.
     fn retry_aside(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
         let now = self.context.now();
-        if state.aside.is_empty() || now < state.aside_due {
+        if state.unreadable.is_empty() || now < state.retry_due {
             return Ok(());
         }
-        state.aside_due = now + ASIDE_PAUSE;
-        for _ in 0..state.aside.len() {
-            let Some(record) = state.aside.front().copied().filter(|_| left.records > 0) else { break };
+        state.retry_due = now + RETRY_PAUSE;
+        for _ in 0..state.unreadable.len() {
+            let Some(record) = state.unreadable.front().copied().filter(|_| left.records > 0) else { break };
             left.records -= 1;
             let outcome = self.purge_again(stream, record, left)?;
-            state.aside.pop_front();
+            state.unreadable.pop_front();
             match outcome {
                 Outcome::Purged => {}
                 // It can be read again, and is treated like other records.
@@ -289,7 +289,7 @@ impl Purge {
                     state.deferred.push(record);
                 }
                 Outcome::Quiesced => state.defer_quiesced(record),
-                Outcome::Busy | Outcome::Cut | Outcome::Unreadable => state.aside.push_back(record),
+                Outcome::Busy | Outcome::Cut | Outcome::Unreadable => state.unreadable.push_back(record),
             }
         }
         Ok(())

@@ -4,7 +4,7 @@
 //! deferred on the way (`purge`).
 //!
 //! **Invariants.** Everything before the position was purged, or is noted here. A record is noted once, however often
-//! it is read. The numbers of deferred records and of those put aside are bounded; the records of a quiesced table are
+//! it is read. The numbers of deferred records and of those postponed are bounded; the records of a quiesced table are
 //! one range of positions, however many they are.
 
 use core::{ops::RangeInclusive, time::Duration};
@@ -23,8 +23,8 @@ use crate::{
 
 /// The maximum number of records per stream that wait for a key latch.
 pub(super) const MAX_DEFERRED: usize = 256;
-/// The maximum number of records per stream that are put aside because of an unreadable page.
-pub(super) const MAX_ASIDE: usize = 1024;
+/// The maximum number of records per stream that are postponed because of an unreadable page.
+pub(super) const MAX_UNREADABLE: usize = 1024;
 
 /// The progress of purge in a stream.
 #[derive(Debug)]
@@ -54,9 +54,9 @@ pub(super) struct State {
     /// Per table that was quiesced: the range from its first record that was skipped meanwhile to the last.
     pub quiesced: BTreeMap<SpaceId, RangeInclusive<u64>>,
     /// Records of tables that could not be read.
-    pub aside: VecDeque<Unpurged>,
+    pub unreadable: VecDeque<Unpurged>,
     /// The time at which these are retried.
-    pub aside_due: Duration,
+    pub retry_due: Duration,
     /// The last slice that was read ahead.
     pub ahead: Option<u64>,
 }
@@ -151,7 +151,7 @@ impl StreamPurge {
         assert!(state.at <= end, "purge has processed a stream up to {}, and it ends at {end}", state.at);
         assert!(self.passed.load(Relaxed) <= state.at, "purge reports more than it has processed");
         assert!(state.deferred.len() <= MAX_DEFERRED, "more records are deferred than are kept");
-        assert!(state.aside.len() <= MAX_ASIDE, "more records are put aside than are kept");
+        assert!(state.unreadable.len() <= MAX_UNREADABLE, "more records are postponed than are kept");
         // The walk of a transaction may be ahead of the position.
         let deferred = state.unpurged().map(|record| record.at);
         let last = deferred.chain(state.quiesced.values().map(|range| *range.end())).max();
@@ -169,7 +169,7 @@ impl StreamPurge {
             || !state.walks.is_empty()
             || !state.deferred.is_empty()
             || !state.quiesced.is_empty()
-            || !state.aside.is_empty()
+            || !state.unreadable.is_empty()
             || !self.ended.is_empty()
     }
 }
@@ -185,7 +185,7 @@ impl State {
 
     /// Returns the records that were skipped and deferred.
     pub(super) fn unpurged(&self) -> impl Iterator<Item = &Unpurged> {
-        self.deferred.iter().chain(&self.aside)
+        self.deferred.iter().chain(&self.unreadable)
     }
 
     pub(super) fn has_left(&self, table: SpaceId) -> bool {
@@ -243,7 +243,7 @@ impl State {
             Outcome::Busy => self.deferred.push(record),
             Outcome::Quiesced => self.defer_quiesced(record),
             Outcome::Cut => return false,
-            Outcome::Unreadable => self.put_aside(record),
+            Outcome::Unreadable => self.postpone(record),
         }
         debug_assert!(
             outcome == Outcome::Purged || !self.is_done_with(record.table, 0),
@@ -270,12 +270,12 @@ impl State {
             && self.walks.iter().find(|(walker, _)| *walker == trx).is_none_or(|(_, next)| has_come_to(*next))
     }
 
-    pub(super) fn put_aside(&mut self, record: Unpurged) {
-        if self.aside.len() == MAX_ASIDE {
-            self.aside.pop_front();
+    pub(super) fn postpone(&mut self, record: Unpurged) {
+        if self.unreadable.len() == MAX_UNREADABLE {
+            self.unreadable.pop_front();
         }
-        self.aside.push_back(record);
-        debug_assert!(self.aside.len() <= MAX_ASIDE, "more records are put aside than are kept");
+        self.unreadable.push_back(record);
+        debug_assert!(self.unreadable.len() <= MAX_UNREADABLE, "more records are postponed than are kept");
     }
 }
 

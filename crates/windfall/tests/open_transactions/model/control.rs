@@ -26,8 +26,8 @@ impl Model {
         }
     }
 
-    pub(crate) fn roll_back(&mut self, trx: TrxNo) {
-        self.roll_back_since(trx, 0, false);
+    pub(crate) fn rollback(&mut self, trx: TrxNo) {
+        self.rollback_since(trx, 0, false);
         self.trx_mut(trx).state = State::RolledBack;
         self.locks.release(trx);
     }
@@ -35,7 +35,7 @@ impl Model {
     /// Drops the handle of a transaction.
     pub(crate) fn drop_handle(&mut self, trx: TrxNo) {
         match &mut self.trx_mut(trx).state {
-            State::Open => self.roll_back(trx),
+            State::Open => self.rollback(trx),
             State::Prepared { has_handle, .. } => *has_handle = false,
             State::Pending | State::Committed(_) | State::RolledBack => {}
         }
@@ -60,13 +60,13 @@ impl Model {
         place.ok_or(Refusal::NoSavepoint)
     }
 
-    pub(crate) fn roll_back_to(&mut self, trx: TrxNo, name: u8) -> Outcome {
+    pub(crate) fn rollback_to(&mut self, trx: TrxNo, name: u8) -> Outcome {
         match self.place_of(trx, name) {
             Err(refused) => refused.into(),
             Ok(place) => {
                 let mark = self.trx(trx).savepoints[place].1;
                 self.trx_mut(trx).savepoints.truncate(place + 1);
-                self.roll_back_since(trx, mark, true);
+                self.rollback_since(trx, mark, true);
                 Outcome::Done
             }
         }
@@ -121,7 +121,7 @@ impl Model {
         if commits {
             self.commit(trx);
         } else {
-            self.roll_back(trx);
+            self.rollback(trx);
         }
         Outcome::Done
     }
@@ -150,7 +150,7 @@ impl Model {
             let touched: Vec<TreeId> = self.trx(trx).touched.iter().copied().collect();
             let is_logged = !touched.is_empty();
             match self.trx(trx).state.clone() {
-                State::Open | State::Prepared { .. } if !is_logged => self.roll_back(trx),
+                State::Open | State::Prepared { .. } if !is_logged => self.rollback(trx),
                 State::Open => self.trx_mut(trx).state = State::Pending,
                 State::Prepared { name, .. } => {
                     self.trx_mut(trx).state = State::Prepared { name, has_handle: false };

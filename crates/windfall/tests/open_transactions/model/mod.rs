@@ -467,7 +467,7 @@ impl Model {
     }
 
     /// Rolls back what a transaction has written since the mark. If it continues, its rows stay locked.
-    pub(crate) fn roll_back_since(&mut self, trx: TrxNo, mark: u64, goes_on: bool) {
+    pub(crate) fn rollback_since(&mut self, trx: TrxNo, mark: u64, goes_on: bool) {
         let mut taken = Vec::new();
         for (no, table) in self.tables.iter_mut().enumerate() {
             let rows = table.rows;
@@ -490,7 +490,7 @@ impl Model {
     pub(crate) fn settle_pending(&mut self) {
         for trx in 0..self.transactions.len() as TrxNo {
             if self.trx(trx).state == State::Pending {
-                self.roll_back_since(trx, 0, false);
+                self.rollback_since(trx, 0, false);
                 self.trx_mut(trx).state = State::RolledBack;
             }
         }

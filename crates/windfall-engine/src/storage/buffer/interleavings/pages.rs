@@ -16,7 +16,7 @@ use crate::{
 fn clean_concurrently(base: &Base, running: &AtomicU64, threads: [shuttle::thread::JoinHandle<()>; 2]) {
     while running.load(Relaxed) > 0 {
         base.pool.clean_step(Lsn::ZERO).unwrap();
-        base.pool.cleaner_wake.nap(Duration::from_millis(1));
+        base.pool.cleaner_wake.timed_wait(Duration::from_millis(1));
     }
     for thread in threads {
         thread.join().unwrap();
@@ -209,7 +209,7 @@ fn a_header_is_made_once() {
         });
         while running.load(Relaxed) > 0 {
             base.pool.clean_step(Lsn::MAX).unwrap();
-            base.pool.cleaner_wake.nap(Duration::from_millis(1));
+            base.pool.cleaner_wake.timed_wait(Duration::from_millis(1));
         }
         let made = threads.map(|thread| thread.join().unwrap());
         assert!(made[0] != made[1], "{made:?}");

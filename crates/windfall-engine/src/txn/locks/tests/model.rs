@@ -202,11 +202,11 @@ impl Pair {
     /// Returns whether the lock table has chosen this one as a deadlock victim.
     fn gave_way(&self, trx: u64) -> bool {
         let me = self.lock_owners[trx as usize].id();
-        let is_told = |table: &mut LockTable| {
+        let is_victim = |table: &mut LockTable| {
             let outcome = table.owners.get(me).and_then(|owner| owner.outcome.as_ref());
             matches!(outcome, Some(Err(LockError::Deadlock(_))))
         };
-        self.waits(trx) && self.desk.locks.step(is_told)
+        self.waits(trx) && self.desk.locks.step(is_victim)
     }
 
     fn number(&self, trx: TrxId) -> u64 {

@@ -70,11 +70,11 @@ impl Trx<'_> {
     /// # Errors
     /// The failure that stops it: unless the database has stopped, the rollback continues in the background.
     pub fn rollback(mut self) -> Result<Option<Lsn>> {
-        self.roll_back_whole(RollbackCaller::Outside)
+        self.rollback_whole(RollbackCaller::Outside)
     }
 
     /// As [`Trx::rollback`], for a caller that keeps the transaction.
-    pub(in crate::txn) fn roll_back_whole(&mut self, caller: RollbackCaller) -> Result<Option<Lsn>> {
+    pub(in crate::txn) fn rollback_whole(&mut self, caller: RollbackCaller) -> Result<Option<Lsn>> {
         debug_assert!(!self.disarmed, "transaction {:?} is rolled back after its end", self.id());
         match buffer::with_reserved_frames(|| self.undo_all_records(caller)) {
             Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
@@ -107,16 +107,16 @@ impl Trx<'_> {
     ///
     /// # Errors
     /// The failure that stops it; the transaction is [broken](Trx::broken) then.
-    pub fn roll_back_to(&mut self, savepoint: &Savepoint) -> Result<()> {
-        self.roll_back_part(savepoint, RollbackCaller::Outside)
+    pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        self.rollback_part(savepoint, RollbackCaller::Outside)
     }
 
     /// Rolls back to a savepoint the changes of a call that is still inside its gate.
-    pub(in crate::txn) fn roll_back_call(&mut self, savepoint: &Savepoint) -> Result<()> {
-        self.roll_back_part(savepoint, RollbackCaller::Inside)
+    pub(in crate::txn) fn rollback_call(&mut self, savepoint: &Savepoint) -> Result<()> {
+        self.rollback_part(savepoint, RollbackCaller::Inside)
     }
 
-    fn roll_back_part(&mut self, savepoint: &Savepoint, caller: RollbackCaller) -> Result<()> {
+    fn rollback_part(&mut self, savepoint: &Savepoint, caller: RollbackCaller) -> Result<()> {
         if !self.has_changed_since(savepoint) {
             return Ok(());
         }
