@@ -3,6 +3,9 @@
 //! A module states its invariants in its doc, and has an assertion. A sentence that no assertion of the module refutes
 //! ends with a mark: `(by type)`, if a violation would not compile; `(test: NAME)`, the test that would fail; or
 //! `(checked by PATH::FUNCTION)`, the function with the assertion. Names are in backticks.
+//!
+//! What is checked is that there is an assertion or a mark, and that marks name what exists. Whether each sentence is
+//! covered is a question for reviews.
 
 use std::collections::HashSet;
 
