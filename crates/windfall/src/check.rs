@@ -96,6 +96,12 @@ pub struct CheckedTree {
     pub height: u32,
     /// The pages of the tree, without allocation maps.
     pub pages: u64,
+    /// The leaves among them.
+    pub leaves: u64,
+    /// The bytes of the leaves that entries take, with what a page needs to find them.
+    pub leaf_bytes: u64,
+    /// The bytes of the leaves that entries could take.
+    pub leaf_capacity: u64,
 }
 
 impl CheckReport {

@@ -340,3 +340,26 @@ fn rolled_back_changes_keep_their_long_values_until_the_transaction_has_ended() 
         assert_eq!(table.get(&[0]).unwrap(), Some(long(if commits { 10 } else { 0 })));
     }
 }
+
+/// Each tree is larger than the number of pages that a piece of a live check examines.
+#[test]
+fn a_check_in_pieces_counts_every_leaf_once() {
+    let options = Options::default().page_size(PAGE as usize).buffer_pool_size(4096 * PAGE);
+    let (disk, env) = (Arc::new(SimulatedDisk::new(1)), SimulatedEnv::new(1));
+    let db = Database::open_on(disk, Arc::new(env), &options, &|_| {}).unwrap();
+    let indexed = TableOptions::default().index("value", IndexOptions::on_value(0..4));
+    let rows = (0..ROWS).map(|n| Ok((n.to_be_bytes().to_vec(), [n.to_be_bytes(); 10].concat())));
+    db.create_table_from("t", indexed, rows).unwrap();
+    let whole = db.check().unwrap().trees;
+    let of_table: Vec<_> = whole.iter().filter(|tree| tree.table == "t").collect();
+    assert_eq!(of_table.iter().map(|tree| tree.entries).collect::<Vec<_>>(), [u64::from(ROWS); 2]);
+    for (tree, shortest) in of_table.iter().zip([44, 8]) {
+        assert!(tree.leaves > 256 && tree.leaves < tree.pages, "{tree:?}");
+        assert!(tree.leaf_capacity <= tree.leaves * PAGE, "{tree:?}");
+        assert!(tree.leaf_capacity >= tree.leaves * (PAGE - 256), "{tree:?}");
+        assert!(tree.leaf_bytes > tree.entries * shortest, "{tree:?}");
+        let fill = tree.leaf_bytes as f64 / tree.leaf_capacity as f64;
+        assert!((0.8..1.0).contains(&fill), "a bulk load fills its leaves to {fill}");
+    }
+    assert_eq!(db.check_live().unwrap().trees, whole);
+}

@@ -39,6 +39,8 @@ pub struct TreeReport {
     pub overflow: u64,
     /// Bytes that slots, records and fences take in the leaves.
     pub leaf_bytes: u64,
+    /// Bytes that they could take there.
+    pub leaf_capacity: u64,
     /// Every page that the tree uses, except the allocation maps, with which the set is compared.
     pub pages: PageSet,
 }
@@ -143,6 +145,7 @@ impl<S: PageStore> Tree<S> {
                 if is_new {
                     walk.report.leaves += 1;
                     walk.report.leaf_bytes += (node.capacity() - node.free_words()) as u64 * 8;
+                    walk.report.leaf_capacity += node.capacity() as u64 * 8;
                 }
                 let first = if lower < from { node.find(&from).0 } else { 0 };
                 let begun = rest.take().map(|rest| (&from[..], rest));

@@ -228,6 +228,9 @@ impl<'a> Pieces<'a> {
                     deleted: found.deleted,
                     height: found.height,
                     pages: found.pages.len() as u64,
+                    leaves: found.leaves,
+                    leaf_bytes: found.leaf_bytes,
+                    leaf_capacity: found.leaf_capacity,
                 });
                 Maps { reached: found.pages, at: 0, is_past_last_map: false }
             }
