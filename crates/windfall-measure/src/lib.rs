@@ -1,8 +1,8 @@
 //! Instruments that all programs that measure Windfall share.
 //!
 //! **Purpose.** Latencies, the time line of finished operations with its longest gap, random numbers, the machine; the
-//! rows of sysbench; the instructions and system calls of a child process; formatted numbers, tables, drawings and
-//! pages.
+//! rows of sysbench; the instructions and system calls of a child process; calls of a shared object; formatted numbers,
+//! tables, drawings and pages.
 //!
 //! **Invariants.** Each thread records into its own instruments, so that measuring adds no contention; they are merged
 //! when the threads have ended. Nothing here depends on the engine.
@@ -17,6 +17,7 @@ mod compare;
 pub mod flat;
 mod grid;
 mod latency;
+pub mod library;
 mod machine;
 mod pace;
 pub mod page;
