@@ -274,7 +274,7 @@ pub(crate) enum BenchName {
     LargerThanMemory,
     /// The time from a kill until the database is open again.
     Recovery,
-    /// The memory of the engine's bookkeeping.
+    /// The memory of the engine's bookkeeping, the size of entries and files, the disk of a small database.
     Footprint,
     /// The cost of transactions of many calls: of one, of many at once, and with an old read view open.
     Transactions,

@@ -5,7 +5,10 @@
 //!
 //! **Invariants.** A table is filled in key order, by one thread.
 
-use std::thread;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use windfall_measure::Random;
 
@@ -24,6 +27,8 @@ pub(super) const SMALL: [u8; 100] = [7; 100];
 pub(super) const VALUE: usize = 1_000;
 /// The approximate bytes of a row in these tables.
 pub(super) const ROW: u64 = 1_040;
+/// The longest time that purge may take to catch up.
+const PURGED_WITHIN: Duration = Duration::from_mins(1);
 
 /// Creates a table without secondary trees.
 pub(super) fn table(db: &Database, name: &str) -> Result<Table> {
@@ -90,6 +95,18 @@ pub(super) fn threads<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> +
 /// Returns the word for on or off.
 pub(super) fn with(on: bool) -> &'static str {
     if on { "with" } else { "without" }
+}
+
+/// Waits until purge has processed all undo.
+pub(super) fn await_purge(db: &Database) -> Result<()> {
+    let start = Instant::now();
+    while db.metrics().history_bytes > 0 {
+        if start.elapsed() > PURGED_WITHIN {
+            return Err(Failure::message("purge does not catch up"));
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// Closes a database.

@@ -72,7 +72,7 @@ fn parts(bench: &mut Bench) {
         BenchName::Read => bench.part("read", read::run),
         BenchName::LargerThanMemory => bench.part("larger-than-memory", larger_than_memory::run),
         BenchName::Recovery => bench.part("recovery", recovery::run),
-        BenchName::Footprint => bench.part("footprint", footprint::run),
+        BenchName::Footprint => footprint::run(bench),
         BenchName::Transactions => transactions::run(bench),
         #[cfg(feature = "lab")]
         BenchName::Seam => seam::run(bench),

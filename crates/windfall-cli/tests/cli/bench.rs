@@ -218,7 +218,35 @@ fn recovery() {
 
 #[test]
 fn footprint() {
-    holds(&quick("footprint", &[]), "hash-indexes-over-budget");
+    let seen = quick("footprint", &[]);
+    holds(&seen, "hash-indexes-over-budget");
+    let builds = ["random", "random-one-transaction", "ascending", "bulk"];
+    let claims = seen["claims"].as_array().unwrap();
+    let value = |id: &str| claims.iter().find(|claim| claim["id"] == id).unwrap()["value"].as_f64().unwrap();
+    for build in builds {
+        // The keys of the row and of the index, and an overhead.
+        assert!((8.0..100.0).contains(&value(&format!("{build}-entry-bytes-in-leaf"))), "{claims:?}");
+        for kind in ["entry", "row"] {
+            let fill = value(&format!("{build}-{kind}-fill"));
+            assert!(fill > 0.4 && fill <= 1.0, "{build}, {kind}: {fill}");
+        }
+    }
+    // An ordered build leaves less free than a random one.
+    assert!(value("ascending-row-fill") > value("random-row-fill"), "{claims:?}");
+    for (name, trees) in [("entries", 2), ("rows of 200 bytes", 1)] {
+        let built = seen["facts"][name].as_array().unwrap();
+        assert_eq!(built.len(), builds.len() * 2 * trees, "{name}");
+        for built in built {
+            let of = |name: &str| built["sizes"][name].as_u64().unwrap();
+            assert!(
+                of("page_bytes") <= of("file_bytes") && of("leaf_bytes") <= of("leaf_capacity"),
+                "{built}"
+            );
+        }
+    }
+    let disk = |name: &str| seen["facts"][name].as_u64().unwrap();
+    assert!(disk("disk with the loaded table, bytes") > 1 << 20, "{seen}");
+    assert!(value("empty-database-bytes") > 0.0 && value("database-bytes-after-drop") > 0.0);
 }
 
 #[cfg(feature = "lab")]
@@ -268,7 +296,7 @@ fn a_failed_part_leaves_the_claims_of_other_parts() {
 fn a_benchmark_that_is_killed_leaves_no_files() {
     let folder = Folder::new();
     let mut child = folder.command(&["bench", "footprint", "--dir", "a/b"]).spawn().unwrap();
-    let database = folder.path().join(format!("a/b/footprint-{}/footprint/windfall.control", child.id()));
+    let database = folder.path().join(format!("a/b/footprint-{}/memory/windfall.control", child.id()));
     while !database.exists() {
         thread::sleep(Duration::from_millis(5));
     }

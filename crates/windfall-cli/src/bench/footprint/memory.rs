@@ -1,4 +1,4 @@
-//! `bench footprint`: the memory of the engine's bookkeeping.
+//! The memory of the engine's bookkeeping.
 //!
 //! **Purpose.** The resident memory besides the pages of a full pool: descriptors, page tables, dirty sets, free lists,
 //! and everything else that the engine keeps in memory, its buffers and its tables. Hash indexes have their own budget.
@@ -11,7 +11,7 @@
 
 use windfall_measure::{Random, resident_bytes, resident_of_mapping};
 
-use super::{
+use super::super::{
     fixture::{self, MB},
     harness::{Bench, Bound},
 };
@@ -21,12 +21,12 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// Runs the benchmark.
+/// Measures the memory besides the pages of a full pool.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let pool = bench.size(8192 * MB, 64 * MB);
     let setup = Setup { hash: Some(false), ..Setup::with_pool(pool).commit(Commit::Lazy).log(1024 * MB) };
     let before = resident_bytes();
-    let db = setup.open(&bench.database("footprint"))?;
+    let db = setup.open(&bench.database("memory"))?;
     // The part that does not depend on the pool's size.
     let fixed = beside(pool, before)?;
     bench.say("filling the pool");
