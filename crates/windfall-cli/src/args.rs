@@ -236,12 +236,19 @@ pub(crate) struct BenchArgs {
     /// drop must not depend on, such as rows.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub only: Vec<String>,
+    /// `calls`: the folder of the programs that it measures [default: ../no-lto/examples, from the folder of this
+    /// program].
+    #[arg(long, value_name = "DIR")]
+    pub programs: Option<PathBuf>,
     /// `drop`: an artificial cost in each statement, to check that it is detected.
     #[arg(long, hide = true, value_enum)]
     pub plant_cost: Option<Plant>,
     /// The part that a child process of a benchmark executes.
     #[arg(long, hide = true, value_name = "PART")]
     pub child: Option<String>,
+    /// `calls`: the shared object whose code a child process measures.
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub library: Option<PathBuf>,
 }
 
 /// An artificial cost in each statement, to check that it is detected.
@@ -278,6 +285,8 @@ pub(crate) enum BenchName {
     Footprint,
     /// The cost of transactions of many calls: of one, of many at once, and with an old read view open.
     Transactions,
+    /// The processor time and the instructions of single calls, by a program without link-time optimisation.
+    Calls,
     /// The cost of the interface between tree and pool in a point read.
     #[cfg(feature = "lab")]
     Seam,
@@ -297,6 +306,7 @@ impl BenchName {
             Self::Recovery => "recovery",
             Self::Footprint => "footprint",
             Self::Transactions => "transactions",
+            Self::Calls => "calls",
             #[cfg(feature = "lab")]
             Self::Seam => "seam",
         }

@@ -48,3 +48,13 @@ pub fn main() -> ExitCode {
         }
     }
 }
+
+/// Measures the calls that the arguments of this process name, as a child of `windfall bench calls` does, with the code
+/// that this function is linked to. Returns whether that has succeeded; if not, the reason is on standard error.
+pub fn measure_calls() -> bool {
+    let done = bench::measure_calls(args::Args::parse());
+    if let Err(failure) = &done {
+        eprintln!("windfall: {failure}");
+    }
+    done.is_ok()
+}

@@ -9,6 +9,7 @@
 use std::{
     fs::{self, File},
     io::Write as _,
+    path::Path,
     time::Instant,
 };
 
@@ -18,7 +19,11 @@ use super::{
     fixture::{self, MB},
     harness::{Bench, Bound},
 };
-use crate::{args::Commit, engine::Setup, failure::Result};
+use crate::{
+    args::Commit,
+    engine::{Database, Setup},
+    failure::Result,
+};
 
 /// Runs the benchmark.
 pub(super) fn run(bench: &mut Bench) {
@@ -43,36 +48,54 @@ fn no_file(bench: &mut Bench) -> Result<()> {
     fixture::close(db)
 }
 
-/// Compares creating and dropping with a loop that only repeats the writes of the log.
-fn rate(bench: &mut Bench) -> Result<()> {
-    bench.say("create and drop in a loop");
-    let count = bench.size(20_000, 200);
-    let db = Setup::with_pool(256 * MB).commit(Commit::Write).open(&bench.database("loop"))?;
+/// The rates of pairs of statements that create and drop a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pairs {
+    /// Pairs per second.
+    pub engine_rate: f64,
+    /// The same number of writes of the log, of the same number of bytes, in pairs per second.
+    pub bare_rate: f64,
+    /// Writes of the log for each pair.
+    pub writes: f64,
+    /// Bytes of such a write.
+    pub bytes: u64,
+}
+
+/// Creates and drops a table in a loop, and then repeats only the writes of the log, to a file of this name.
+pub(super) fn pairs(db: &Database, count: u32, path: &Path) -> Result<Pairs> {
     let before = db.metrics();
     let start = Instant::now();
     for _ in 0..count {
-        fixture::table(&db, "t")?;
+        fixture::table(db, "t")?;
         db.drop_table("t")?;
     }
     let engine_rate = f64::from(count) / start.elapsed().as_secs_f64();
     let after = db.metrics();
-    fixture::close(db)?;
     let writes = (after.log_writes - before.log_writes).max(1);
-    let bytes = (after.log_bytes - before.log_bytes).div_ceil(writes) as usize;
+    let bytes = (after.log_bytes - before.log_bytes).div_ceil(writes);
 
-    let path = bench.database("bare.log");
-    let mut file = File::create(&path)?;
-    let buffer = vec![7; bytes];
+    let mut file = File::create(path)?;
+    let buffer = vec![7; bytes as usize];
     let start = Instant::now();
     for _ in 0..writes {
         file.write_all(&buffer)?;
     }
     let bare_rate = f64::from(count) / start.elapsed().as_secs_f64();
-    fs::remove_file(&path)?;
+    fs::remove_file(path)?;
+    Ok(Pairs { engine_rate, bare_rate, writes: writes as f64 / f64::from(count), bytes })
+}
+
+/// Compares creating and dropping with a loop that only repeats the writes of the log.
+fn rate(bench: &mut Bench) -> Result<()> {
+    bench.say("create and drop in a loop");
+    let count = bench.size(20_000, 200);
+    let db = Setup::with_pool(256 * MB).commit(Commit::Write).open(&bench.database("loop"))?;
+    let Pairs { engine_rate, bare_rate, writes, bytes } = pairs(&db, count, &bench.database("bare.log"))?;
+    fixture::close(db)?;
     bench.fact("create and drop, pairs per second", engine_rate);
     bench.fact("the same log writes alone, pairs per second", bare_rate);
-    bench.fact("log writes per pair", writes as f64 / f64::from(count));
-    bench.fact("bytes per log write", bytes as u64);
+    bench.fact("log writes per pair", writes);
+    bench.fact("bytes per log write", bytes);
     bench.claim("create-drop-over-bare-loop", engine_rate / bare_rate, Bound::AtLeast(0.3));
     Ok(())
 }

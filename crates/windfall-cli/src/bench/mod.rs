@@ -8,6 +8,7 @@
 //! times are too small to prove anything, and the output says so.
 
 mod big_file;
+mod calls;
 mod create_drop;
 mod drop;
 mod drop_factors;
@@ -35,9 +36,9 @@ mod views;
 use std::process::ExitCode;
 
 use crate::{
-    args::{BenchArgs, BenchName},
+    args::{Args, BenchArgs, BenchName, Command},
     engine,
-    failure::Result,
+    failure::{Failure, Result},
 };
 use harness::Bench;
 
@@ -46,6 +47,7 @@ pub(crate) fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
     if let Some(part) = &options.child {
         match options.name {
             BenchName::Drop => drop::child(part, options)?,
+            BenchName::Calls => calls::child(part, options)?,
             #[cfg(feature = "lab")]
             BenchName::Seam => seam::child(part, options)?,
             _ => recovery::child(part, options)?,
@@ -61,6 +63,15 @@ pub(crate) fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
     bench.end(json)
 }
 
+/// Runs the part of `bench calls` that the arguments of a child process name, with the code of the caller.
+pub(crate) fn measure_calls(args: Args) -> Result<()> {
+    let Command::Bench(options) = args.command else {
+        return Err(Failure::message("these arguments are not those of a benchmark"));
+    };
+    let part = options.child.as_deref().ok_or_else(|| Failure::message("there is no --child"))?;
+    calls::child_here(part, &options)
+}
+
 /// Measures the parts of a benchmark.
 fn parts(bench: &mut Bench) {
     match bench.options.name {
@@ -74,6 +85,7 @@ fn parts(bench: &mut Bench) {
         BenchName::Recovery => bench.part("recovery", recovery::run),
         BenchName::Footprint => footprint::run(bench),
         BenchName::Transactions => transactions::run(bench),
+        BenchName::Calls => calls::run(bench),
         #[cfg(feature = "lab")]
         BenchName::Seam => seam::run(bench),
     }

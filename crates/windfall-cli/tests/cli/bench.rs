@@ -249,6 +249,67 @@ fn footprint() {
     assert!(value("empty-database-bytes") > 0.0 && value("database-bytes-after-drop") > 0.0);
 }
 
+#[test]
+fn calls() {
+    let seen = quick("calls", &[]);
+    let measured = seen["facts"]["calls"].as_array().unwrap();
+    let names: Vec<&str> = measured.iter().map(|case| case["id"].as_str().unwrap()).collect();
+    let expected = [
+        "point-read-ascending",
+        "point-read-random",
+        "scan",
+        "seek-again",
+        "seek-new-cursor",
+        "index-entry-and-row",
+        "index-entry-alone",
+        "locking-read",
+        "update-plain-column",
+        "insert",
+        "insert-1-index",
+        "insert-2-indexes",
+        "begin-get-end",
+        "create-drop",
+    ];
+    assert_eq!(names, expected);
+    let instructions = |id: &str| {
+        let case = measured.iter().find(|case| case["id"] == id).unwrap();
+        assert!(case["program"]["ns"].as_f64().unwrap() > 0.0 && case["shared_object"].is_null(), "{case}");
+        case["program"]["instructions"].as_f64().unwrap()
+    };
+    assert!(expected.into_iter().all(|id| (50.0..1_000_000.0).contains(&instructions(id))), "{measured:?}");
+    // The order holds in every build.
+    for [less, more] in [
+        ["scan", "seek-again"],
+        ["seek-again", "seek-new-cursor"],
+        ["index-entry-alone", "index-entry-and-row"],
+        ["point-read-ascending", "begin-get-end"],
+        ["point-read-ascending", "locking-read"],
+        ["insert", "insert-2-indexes"],
+    ] {
+        assert!(instructions(less) < instructions(more), "{less} and {more}: {measured:?}");
+    }
+    let claims = seen["claims"].as_array().unwrap();
+    for id in ["scan-ns", "insert-each-index-ns", "create-drop-over-bare-loop"] {
+        assert!(claims.iter().any(|claim| claim["id"] == id), "{id}");
+    }
+}
+
+#[test]
+fn calls_need_their_programs() {
+    let folder = Folder::new();
+    let call = ["--json", "bench", "calls", "--only", "scan", "--programs", "nowhere"];
+    let printed = folder.call(&call);
+    assert_eq!(printed.code, 1, "{}", printed.err);
+    let json = printed.json();
+    let claim = &json["claims"].as_array().unwrap()[0];
+    assert!(claim["value"].is_null() && claim["holds"] == false, "{claim}");
+    let why = json["facts"]["scan"].as_str().unwrap();
+    assert!(why.contains("cargo build --profile no-lto") && why.contains("--example calls"), "{why}");
+    // A shared object that cannot be loaded fails its part, with the reason.
+    let call = ["bench", "calls", "--child", "scan", "--dir", "db", "--library", "/missing.so"];
+    folder.call(&call).refused(&["/missing.so"]);
+}
+
 #[cfg(feature = "lab")]
 #[test]
 fn seam() {
