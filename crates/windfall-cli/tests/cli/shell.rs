@@ -421,7 +421,7 @@ fn impossible_statements_are_refused() {
         ("get people 'ada", "never closed"),
         ("begin read only", ""),
         ("begin", "a transaction is open"),
-        ("put people ada 1", "only reads"),
+        ("put people ada 1", "is read-only"),
         ("drop people", "`drop` is no part of a transaction"),
         ("truncate people", "`truncate` is no part of a transaction"),
         ("rename people to u", "`rename` is no part of a transaction"),
