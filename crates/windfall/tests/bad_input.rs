@@ -524,7 +524,7 @@ fn names_keys_and_values_that_cannot_be() -> Result<()> {
     assert_eq!(table.read_stream(b"long", &mut Count(&mut length))?, Some(8 << 20));
     assert_eq!(length, 8 << 20);
     refused_with(table.update(b"none", b""), &["no row"]);
-    refused_with(table.insert(b"long", b""), &["exists"]);
+    refused_with(table.insert(b"long", b""), &["duplicate key", "table t"]);
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())
 }
