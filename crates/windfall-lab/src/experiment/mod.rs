@@ -192,12 +192,12 @@ pub fn gather(results: &mut Results, setting: &Setting, outcomes: Vec<Outcome>) 
     for outcome in outcomes {
         match outcome {
             Outcome::X1(run) => {
-                results.x1.get_or_insert_with(|| drop_under_load::empty(setting)).runs.push(*run)
+                results.x1.get_or_insert_with(|| drop_under_load::empty(setting)).runs.push(*run);
             }
             Outcome::X2(run) => results.x2.get_or_insert_with(|| pool_fill::empty(setting)).runs.push(run),
             Outcome::X3(run) => results.x3.get_or_insert_with(many_tables::empty).runs.push(run),
             Outcome::X4(run) => {
-                results.x4.get_or_insert_with(|| create_drop_loop::empty(setting)).runs.push(run)
+                results.x4.get_or_insert_with(|| create_drop_loop::empty(setting)).runs.push(run);
             }
             Outcome::X5(run) => results.x5.get_or_insert_with(pool_size::empty).runs.push(run),
             Outcome::X6(run) => results.x6.get_or_insert_with(|| retention::empty(setting)).runs.push(run),
