@@ -40,6 +40,13 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
+    /// Puts a slice into a random order.
+    pub fn shuffle<T>(&mut self, order: &mut [T]) {
+        for n in (1..order.len()).rev() {
+            order.swap(n, self.below(n as u64 + 1) as usize);
+        }
+    }
+
     /// Returns a number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
@@ -49,6 +56,15 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shuffle_keeps_all_numbers() {
+        let mut numbers: Vec<u32> = (0..1_000).collect();
+        Random::new(1, 1).shuffle(&mut numbers);
+        assert!(!numbers.is_sorted());
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..1_000));
+    }
 
     #[test]
     fn a_seed_repeats_its_numbers() {

@@ -84,8 +84,8 @@ impl ClassicPool {
         }
         for (at, (instance, [all, changed])) in self.instances.iter().zip(&mut orders).enumerate() {
             let mut random = Random::new(seed, STREAM + at as u64);
-            shuffle(all, &mut random);
-            shuffle(changed, &mut random);
+            random.shuffle(all);
+            random.shuffle(changed);
             let mut held = instance.lock(&[Part::Lru], Purpose::Load);
             instance.lru.extend(&self.frames, all);
             held.acquire(Part::Flush);
@@ -94,12 +94,6 @@ impl ClassicPool {
             }
         }
         Ok(())
-    }
-}
-
-fn shuffle(order: &mut [u32], random: &mut Random) {
-    for n in (1..order.len()).rev() {
-        order.swap(n, random.below(n as u64 + 1) as usize);
     }
 }
 
