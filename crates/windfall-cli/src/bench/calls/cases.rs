@@ -11,6 +11,7 @@ use std::hint::black_box;
 use windfall::{IndexCursor, IndexItem, IndexOptions, Seek, TransactionOptions};
 use windfall_measure::Random;
 
+use super::super::fixture;
 use crate::{
     engine::{self, Database, Table},
     failure::{Failure, Result},
@@ -180,6 +181,11 @@ pub(super) struct Caller {
     pub seed: u64,
 }
 
+/// Returns what makes a call as many times as it is asked for.
+fn repeated<'a>(mut call: impl FnMut() -> Result<()> + 'a) -> Calls<'a> {
+    Box::new(move |calls| (0..calls).try_for_each(|_| call()))
+}
+
 /// Returns the error of a call that has not found what it should.
 fn lost() -> Failure {
     Failure::message("a row that was loaded is missing")
@@ -234,13 +240,11 @@ impl Caller {
 
     fn point_reads<'a>(&'a self, mut key: impl FnMut() -> [u8; 4] + 'a) -> Calls<'a> {
         let mut value = Vec::new();
-        Box::new(move |calls| {
-            for _ in 0..calls {
-                if !self.table.get_into(&key(), &mut value)? {
-                    return Err(lost());
-                }
-                black_box(&value);
+        repeated(move || {
+            if !self.table.get_into(&key(), &mut value)? {
+                return Err(lost());
             }
+            black_box(&value);
             Ok(())
         })
     }
@@ -249,40 +253,34 @@ impl Caller {
 fn scan(caller: &Caller) -> Result<Calls<'_>> {
     let mut cursor = caller.table.cursor()?;
     cursor.seek(Seek::First)?;
-    Ok(Box::new(move |calls| {
-        for _ in 0..calls {
-            if !cursor.next()? && !cursor.seek(Seek::First)? {
-                return Err(lost());
-            }
-            black_box(cursor.row());
+    Ok(repeated(move || {
+        if !cursor.next()? && !cursor.seek(Seek::First)? {
+            return Err(lost());
         }
+        black_box(cursor.row());
         Ok(())
     }))
 }
 
 fn seek_again(caller: &Caller) -> Result<Calls<'_>> {
     let (mut cursor, mut key) = (caller.table.cursor()?, caller.ascending());
-    Ok(Box::new(move |calls| {
-        for _ in 0..calls {
-            if !cursor.seek(Seek::AtLeast(&key()))? {
-                return Err(lost());
-            }
-            black_box(cursor.row());
+    Ok(repeated(move || {
+        if !cursor.seek(Seek::AtLeast(&key()))? {
+            return Err(lost());
         }
+        black_box(cursor.row());
         Ok(())
     }))
 }
 
 fn seek_new(caller: &Caller) -> Calls<'_> {
     let mut key = caller.ascending();
-    Box::new(move |calls| {
-        for _ in 0..calls {
-            let mut cursor = caller.table.cursor()?;
-            if !cursor.seek(Seek::AtLeast(&key()))? {
-                return Err(lost());
-            }
-            black_box(cursor.row());
+    repeated(move || {
+        let mut cursor = caller.table.cursor()?;
+        if !cursor.seek(Seek::AtLeast(&key()))? {
+            return Err(lost());
         }
+        black_box(cursor.row());
         Ok(())
     })
 }
@@ -290,13 +288,11 @@ fn seek_new(caller: &Caller) -> Calls<'_> {
 /// Returns the steps of a cursor over an index.
 fn entries<'a, T: IndexItem + 'a>(mut cursor: IndexCursor<T>) -> Result<Calls<'a>> {
     cursor.seek(Seek::First)?;
-    Ok(Box::new(move |calls| {
-        for _ in 0..calls {
-            if !cursor.next()? && !cursor.seek(Seek::First)? {
-                return Err(lost());
-            }
-            black_box(cursor.row());
+    Ok(repeated(move || {
+        if !cursor.next()? && !cursor.seek(Seek::First)? {
+            return Err(lost());
         }
+        black_box(cursor.row());
         Ok(())
     }))
 }
@@ -321,51 +317,43 @@ fn locking_reads(caller: &Caller) -> Calls<'_> {
 
 fn updates(caller: &Caller) -> Calls<'_> {
     let (mut key, mut value, mut round) = (caller.ascending(), [7; VALUE], 0_u64);
-    Box::new(move |calls| {
-        for _ in 0..calls {
-            let key = key();
-            write_value(u32::from_be_bytes(key), &mut value);
-            round += 1;
-            value[PLAIN..PLAIN + 8].copy_from_slice(&round.to_be_bytes());
-            caller.table.update(&key, &value)?;
-        }
+    repeated(move || {
+        let key = key();
+        write_value(u32::from_be_bytes(key), &mut value);
+        round += 1;
+        value[PLAIN..PLAIN + 8].copy_from_slice(&round.to_be_bytes());
+        caller.table.update(&key, &value)?;
         Ok(())
     })
 }
 
 fn inserts(caller: &Caller) -> Calls<'_> {
     let (mut next, mut value) = (caller.rows, [7; VALUE]);
-    Box::new(move |calls| {
-        for _ in 0..calls {
-            write_value(next, &mut value);
-            caller.table.insert(&next.to_be_bytes(), &value)?;
-            next += 1;
-        }
+    repeated(move || {
+        write_value(next, &mut value);
+        caller.table.insert(&next.to_be_bytes(), &value)?;
+        next += 1;
         Ok(())
     })
 }
 
 fn begin_get_end(caller: &Caller) -> Calls<'_> {
     let (mut key, mut value) = (caller.ascending(), Vec::new());
-    Box::new(move |calls| {
-        for _ in 0..calls {
-            let trx = caller.db.begin(TransactionOptions::default());
-            if !trx.table(&caller.table).get_into(&key(), &mut value)? {
-                return Err(lost());
-            }
-            black_box(&value);
-            trx.commit()?;
+    repeated(move || {
+        let trx = caller.db.begin(TransactionOptions::default());
+        if !trx.table(&caller.table).get_into(&key(), &mut value)? {
+            return Err(lost());
         }
+        black_box(&value);
+        trx.commit()?;
         Ok(())
     })
 }
 
 fn create_drop(caller: &Caller) -> Calls<'_> {
-    Box::new(move |calls| {
-        for _ in 0..calls {
-            caller.db.create_table("t", engine::with_metadata(Vec::new()))?;
-            caller.db.drop_table("t")?;
-        }
+    repeated(move || {
+        fixture::table(&caller.db, "t")?;
+        caller.db.drop_table("t")?;
         Ok(())
     })
 }
