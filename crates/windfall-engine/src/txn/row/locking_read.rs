@@ -74,14 +74,15 @@ pub fn read_locked(
     };
     // No other call changes the row before the key latch is released. The rest of a long value is read when the row is
     // locked: reading it would be wasted work if another transaction has locked the row.
-    if let Some(accepts) = accepts
-        && !(if header.is_overflow() {
+    let is_accepted = match accepts {
+        None => true,
+        Some(accepts) if header.is_overflow() => {
             let mut first = out.clone();
             value::resolve_indexed(tree, key, header, &mut first)? && accepts(&first)
-        } else {
-            accepts(out)
-        })
-    {
+        }
+        Some(accepts) => accepts(out),
+    };
+    if !is_accepted {
         return Ok(false);
     }
     // A row that this transaction has changed is locked already.
