@@ -114,7 +114,7 @@ impl<'a> Listing<'a> {
     fn correct(&self, found: Vec<Move>) -> Vec<Move> {
         // While this is held, no table is renamed.
         let renames = self.names.renames.lock();
-        debug_assert!(self.from >= renames.first, "a move that a listing may miss is not kept");
+        debug_assert!(self.from >= renames.first, "a rename that a listing may miss is not kept");
         let moved = renames.moved.range((self.from - renames.first) as usize..);
         // The last name of each table is that of its last move. Since then the table may have been dropped, and another
         // one created.
