@@ -5,9 +5,12 @@
 //! one.
 //!
 //! **Invariants.** Only syncs change the durable content, except that a test can damage both contents
-//! (`Inode::corrupt`). After a crash the file holds the durable content with some of the changes since the last sync
-//! applied. The writes between two other changes arrive in any order. Of two writes to the same sector either may be
-//! the last to arrive, but a sector never holds bytes that were not written there.
+//! (`Inode::corrupt`) (test: `unsynced_writes_are_visible_but_not_durable`). After a crash the file holds the durable
+//! content with some of the changes since the last sync applied (test:
+//! `synced_bytes_survive_a_crash_and_no_other_bytes_appear`). The writes between two other changes arrive in any order
+//! (test: `an_older_write_may_lie_over_a_younger_one`), and pass no other change (checked by
+//! `disk/content.rs::survive`). Of two writes to the same sector either may be the last to arrive, but a sector never
+//! holds bytes that were not written there (test: `synced_bytes_survive_a_crash_and_no_other_bytes_appear`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -234,6 +237,8 @@ impl Inode {
                 if chance.random().is_multiple_of(2) {
                     let is_write = |change: &&Change| matches!(change, Change::Write { .. });
                     for writes in changes.chunk_by_mut(|a, b| is_write(a) && is_write(b)) {
+                        let is_free = writes.len() == 1 || writes.iter().all(is_write);
+                        assert!(is_free, "a write passes another change");
                         shuffle(writes, chance);
                     }
                 }

@@ -3,36 +3,49 @@
 //! **Purpose.** Every crash that a real disk may suffer, at a chosen operation (crash point), and the damage that it
 //! may do, replayable from a seed.
 //!
-//! **Invariants.** Operations are counted from 1: creations, writes, syncs of files and folders, preallocations,
-//! truncations, renames, removals, and each request of a batch when it runs; plain reads are not counted. From the
-//! chosen operation on everything fails, and [`SimulatedDisk::restart`] returns the disk as the machine finds it
-//! afterwards. Every random decision is drawn from the seed, in the order of the calls.
+//! **Invariants.** Operations are counted from 1 (checked by `disk/mod.rs::operate`): creations, writes, syncs of files
+//! and folders, preallocations, truncations, renames, removals, and each request of a batch when it runs; plain reads
+//! are not counted. From the chosen operation on everything fails (test:
+//! `a_crash_during_a_batch_fails_the_rest_of_it`), and [`SimulatedDisk::restart`] returns the disk as the machine finds
+//! it afterwards (test: `one_run_gives_the_disk_of_every_crash`). Every random decision is drawn from the seed, in the
+//! order of the calls (test: `a_seed_decides_the_order_of_completions`).
 //!
 //! *The state after a crash.* These are the only rules on which the engine may rely.
 //!
-//! 1. Everything synced survives: of a file its content and length, of a folder its names. Neither sync covers the
-//!    other, and no sync covers a request that has not completed.
+//! 1. Everything synced survives: of a file its content and length (test:
+//!    `synced_bytes_survive_a_crash_and_no_other_bytes_appear`), of a folder its names (test:
+//!    `a_removed_file_may_come_back_until_its_folder_is_synced`). Neither sync covers the other (test:
+//!    `a_synced_file_whose_name_is_not_synced_may_be_lost`), and no sync covers a request that has not completed (test:
+//!    `a_sync_does_not_cover_requests_that_have_not_completed`).
 //! 2. Of the writes since the sync of their file any may arrive, in any order, including the one that was cut off: an
-//!    older write may overwrite a newer one.
-//! 3. A write may arrive in part, at sectors of 512 bytes or at blocks of 4 KiB: its beginning, its end, or any pieces.
-//!    A sector is never torn. The length that a write gives a file may arrive without the bytes, which are then zeros.
-//! 4. Truncations and reservations may each arrive or not, but writes are not reordered across them.
-//! 5. Of the names changed since the sync of their folder any change may arrive: creations, renames, removals. A rename
-//!    is atomic. A change of a name arrives only after the earlier changes of that name. No change of a name waits for
-//!    content.
-//! 6. Nothing is invented: no sector holds bytes that were not written there, and no name refers to a file to which it
-//!    never referred.
-//! 7. A sync that is cut off or fails guarantees nothing. After a failed sync the disk drops the changes that it has
-//!    not made durable: readers see them, later syncs succeed without them, and they are missing after a crash.
+//!    older write may overwrite a newer one (test: `an_older_write_may_lie_over_a_younger_one`).
+//! 3. A write may arrive in part, at sectors of 512 bytes or at blocks of 4 KiB: its beginning, its end, or any pieces;
+//!    a sector is never torn (test: `large_writes_tear_at_sectors_and_blocks`). The length that a write gives a file
+//!    may arrive without the bytes, which are then zeros (test: `unsynced_writes_are_visible_but_not_durable`).
+//! 4. Truncations and reservations may each arrive or not, but writes are not reordered across them (checked by
+//!    `disk/content.rs::survive`).
+//! 5. Of the names changed since the sync of their folder any change may arrive: creations, renames, removals (test:
+//!    `a_removed_file_may_come_back_until_its_folder_is_synced`). A rename is atomic (test:
+//!    `a_rename_is_whole_or_has_not_happened`). A change of a name arrives only after the earlier changes of that name
+//!    (test: `a_name_given_again_does_not_cost_the_renamed_file_its_own`). No change of a name waits for content (test:
+//!    `a_synced_file_whose_name_is_not_synced_may_be_lost`).
+//! 6. Nothing is invented: no sector holds bytes that were not written there (test:
+//!    `synced_bytes_survive_a_crash_and_no_other_bytes_appear`), and no name refers to a file to which it never
+//!    referred (test: `a_name_leads_where_it_led_since_the_sync`).
+//! 7. A sync that is cut off or fails guarantees nothing (test: `a_sync_that_is_cut_off_guarantees_nothing`). After a
+//!    failed sync the disk drops the changes that it has not made durable: readers see them, later syncs succeed
+//!    without them, and they are missing after a crash (test: `a_failed_sync_is_not_made_good_by_the_next`).
 //! 8. A block of 4 KiB of a data file or of the doublewrite file may be unreadable if its write was cut off: reads of
-//!    it fail until it is written again. The log and the control file are exempt, because they overwrite blocks with
-//!    live content: commits share the last block of the log, and an open writes the control record that it has found.
-//!    There a device must leave the block partly old and partly new.
+//!    it fail until it is written again (test: `a_block_whose_write_was_cut_off_may_be_unreadable`).
 //!
-//! *Damage* ([`Fault::is_damage`], [`SimulatedDisk::flip`]) breaks these rules: a write that is acknowledged and lost,
-//! either at once or at the crash although it was synced; a write that lands elsewhere, in this file or in another;
-//! bits that flip at rest. No engine survives all of that. The faults that this one detects, and those that it cannot,
-//! are listed in docs/testing.md.
+//! The log and the control file are exempt from the last rule, because they overwrite blocks with live content: commits
+//! share the last block of the log, and an open writes the control record that it has found. There a device must leave
+//! the block partly old and partly new (test: `a_block_whose_write_was_cut_off_may_be_unreadable`).
+//!
+//! **Damage.** [`Fault::is_damage`] and [`SimulatedDisk::flip`] break these rules: a write that is acknowledged and
+//! lost, either at once or at the crash although it was synced; a write that lands elsewhere, in this file or in
+//! another; bits that flip at rest. No engine survives all of that. The faults that this one detects, and those that it
+//! cannot, are listed in docs/testing.md.
 
 #[cfg(test)]
 mod conformance;
@@ -370,6 +383,7 @@ impl SimulatedDisk {
         kind: OperationKind,
         run: impl FnOnce(&mut State, Option<Fault>) -> Result<T, DiskError>,
     ) -> Result<T, DiskError> {
+        assert!(kind != OperationKind::PlainRead, "a plain read is counted as an operation");
         let mut state = self.state.lock();
         state.check()?;
         state.operations += 1;

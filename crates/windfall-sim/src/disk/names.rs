@@ -3,8 +3,10 @@
 //! **Purpose.** A name becomes durable independently of the file's content: a synced file may lose its name, a name may
 //! refer to a file without the content that was written, and a removed file may reappear.
 //!
-//! **Invariants.** Durable names change only by syncs of their folder. A change of a name is atomic, renames included.
-//! Changes of the same name arrive in order, changes of different names in any order.
+//! **Invariants.** Durable names change only by syncs of their folder (test:
+//! `a_removed_file_may_come_back_until_its_folder_is_synced`). A change of a name is atomic, renames included (test:
+//! `a_rename_is_whole_or_has_not_happened`). Changes of the same name arrive in order (test:
+//! `a_name_given_again_does_not_cost_the_renamed_file_its_own`), changes of different names in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
