@@ -5,30 +5,40 @@
 //! Pages of temporary tablespaces are not copied here: their files are never synced, and their content is not needed
 //! after a crash.
 //!
-//! **Invariants.** There is one batch at a time. The next one begins when each page of the last is durable in its data
-//! file, or is in the next batch as well, because its write failed. The file has two halves, which batches use in turn:
-//! pages that the last batch may have torn stay whole here until the next batch is durable.
+//! **Invariants.** There is one batch at a time (checked by `buffer/doublewrite.rs::write`). The next one begins when
+//! each page of the last is durable in its data file, or is in the next batch as well, because its write failed (test:
+//! `all_pages_that_are_torn_are_in_every_batch`). The file has two halves, which batches use in turn (test:
+//! `batches_have_numbers_that_rise`): pages that the last batch may have torn stay whole here until the next batch is
+//! durable (test: `a_page_torn_by_a_failed_write_stays_whole_in_the_doublewrite_file`).
 //!
 //! The header block names the pages of the batch with their LSNs. A copy is used only if it is exactly the page that
-//! the header names, and of two copies the newer one is used. So copies left over from earlier batches never bring old
-//! content back. If one half cannot be read, a copy in the other half may be outdated, and recovery checks it against
-//! the log's low-water mark. A header or a copy that cannot be read is treated as missing: a device may leave a sector
-//! unreadable if a loss of power interrupts its write.
+//! the header names, and of two copies the newer one is used: copies left over from earlier batches never bring old
+//! content back (test: `a_copy_counts_if_it_is_the_one_that_the_header_names`). If one half cannot be read, a copy in
+//! the other half may be outdated, and recovery checks it against the log's low-water mark (test:
+//! `a_page_is_not_restored_from_a_copy_that_may_be_outdated`). A header or a copy that cannot be read is treated as
+//! missing, because a device may leave a sector unreadable if a loss of power interrupts its write (test:
+//! `a_copy_that_cannot_be_read_is_none`).
 //!
-//! Batches are numbered, so the later one of two whole headers can be determined. A page that only the earlier header
-//! names was durable in its data file before the later batch was written. If a crash has left a copy of a batch that is
-//! not whole, the batch never reached the data files. A copy that a device has damaged since the crash looks the same.
+//! Batches are numbered, so the later one of two whole headers can be determined (test:
+//! `the_later_batch_is_known_by_its_number`). A page that only the earlier header names was durable in its data file
+//! before the later batch was written. If a crash has left a copy of a batch that is not whole, the batch never reached
+//! the data files (test: `pages_that_were_durable_before_the_last_batch_are_known`).
 //!
-//! The copies that recovery finds here need not be durable, and a sync does not prove that they are: if an earlier sync
-//! has failed, the operating system still shows the data that it has lost. So before recovery relies on copies it
-//! writes them to a new file, which replaces this one when it is durable. This file is not overwritten in the process.
-//! As long as no page has been written, the next opening finds the same copies, whatever fails or is interrupted. After
-//! a crash of the machine it finds those of them that were durable before. In two cases this file stays, and the file
-//! and its name are synced, which is enough unless a sync has failed before:
+//! Before recovery relies on copies it writes them to a new file, which replaces this one when it is durable (test:
+//! `copies_whose_sync_has_failed_are_durable_before_the_next_batch`). This file is not overwritten in the process: as
+//! long as no page has been written, the next opening finds the same copies, whatever fails or is interrupted (test:
+//! `copies_are_durable_whichever_sync_of_an_opening_has_failed`). After a crash of the machine it finds those of them
+//! that were durable before (test: `pages_with_copies_that_a_killed_process_did_not_sync_are_written_again`). In two
+//! cases this file stays, and the file and its name are synced, which is enough unless a sync has failed before:
 //!
-//! - A part of it cannot be read. That part may hold the only whole copy of a page, and may become readable again.
-//! - A full disk has no room for the new file. If that were an error, the database could not be opened, and no drop
-//!   could make room.
+//! - A part of it cannot be read: that part may hold the only whole copy of a page, and may become readable again
+//!   (test: `a_half_that_cannot_be_read_stays_where_it_is`).
+//! - A full disk has no room for the new file (test: `a_disk_without_room_for_a_new_file_keeps_no_database_closed`).
+//!
+//! **Reasons.** The copies that recovery finds here need not be durable, and a sync does not prove that they are: if an
+//! earlier sync has failed, the operating system still shows the data that it has lost. A copy that a device has
+//! damaged since the crash looks like one of a batch that is not whole. If a full disk were an error, the database
+//! could not be opened, and no drop could make room.
 //!
 //! # File format
 //!
