@@ -4,25 +4,29 @@
 //! has written, in pieces: a value has up to 4 GiB, which is up to a million pages.
 //!
 //! **Invariants.**
-//! - Only purge frees chains. A rollback merely marks the record by which the transaction began a chain. That takes one
-//!   small log group, so rollback never waits for log space for the pages of a chain, neither at run time nor in
-//!   recovery, and does not depend on the length of the value. An entry never refers to a chain with a marked record:
-//!   the entry was restored before.
+//! - Only purge frees chains: a rollback merely marks the record by which the transaction began a chain (test:
+//!   `a_step_frees_a_bounded_number_of_pages`). An entry never refers to a chain with a marked record, because the
+//!   entry was restored before (test: `crash_points_during_the_freeing_of_long_chains`).
 //! - A piece is a mini-transaction that frees up to [`PAGES_PER_GROUP`] pages after the first page of the chain and
-//!   links the first page to the rest; the first page is freed last, when no page follows it. So whenever a crash
-//!   occurs, every reference to the first page leads to all pages that are still to be freed, and to none that was
-//!   freed: no page is lost, and none is freed twice.
-//! - The reference, which is the undo record or a delete-marked entry, stays until the first page is freed. The record
-//!   is processed again, and its slice is kept.
-//! - A chain's stamp is the position of the undo record that began it, which no other chain ever had. If the value was
-//!   written with the creation of a table, it is a unique number that is no position. So freeing a chain that was freed
-//!   before is detected and does nothing.
-//! - Pages are freed on an [`allowance`](free). The caller that grants one has reserved log before it took any mutex or
-//!   latch, and grants no more than fits into its reservation ([`LOG_BYTES_PER_PAGE`]).
+//!   links the first page to the rest (checked by `tree/overflow.rs::shorten_overflow`); the first page is freed last,
+//!   when no page follows it. So whenever a crash occurs, every reference to the first page leads to all pages that are
+//!   still to be freed, and to none that was freed: no page is lost, and none is freed twice (test:
+//!   `crash_points_during_the_freeing_of_long_chains`).
+//! - The reference, which is the undo record or a delete-marked entry, stays until the first page is freed: the record
+//!   is processed again, and its slice is kept (test: `a_value_far_longer_than_the_log_is_written_and_purged`).
+//! - A chain's stamp is the position of the undo record that began it, which no other chain ever had, or, if the value
+//!   was written with the creation of a table, a unique number that is no position. Freeing a chain that was freed
+//!   before is thus detected and does nothing (test: `a_chain_can_be_walked_and_freed_however_far_it_was_written`).
+//! - Pages are freed on an [`allowance`](free) (checked by `undo/chains.rs::free`). The caller that grants one has
+//!   reserved log before it took any mutex or latch, and grants no more than fits into its reservation
+//!   ([`LOG_BYTES_PER_PAGE`]) (checked by `undo/purge.rs::purge_locked`).
+//! - Between two pieces other calls may access the row. A reader of the old value finds its chain freed (test:
+//!   `a_reader_never_takes_another_value_for_its_own`) and reads the entry again. A delete-marked entry may be revived,
+//!   and that rolled back: the chain that it names is then freed by whichever record comes first, and the other one
+//!   finds nothing (test: `crash_points_during_the_freeing_of_long_chains`).
 //!
-//! Between two pieces other calls may access the row. A reader of the old value finds its chain freed and reads the
-//! entry again. A delete-marked entry may be revived, and that rolled back: the chain that it names is then freed by
-//! whichever record comes first, and the other one finds nothing.
+//! **Reasons.** To mark a record takes one small log group. So rollback never waits for log space for the pages of a
+//! chain, neither at run time nor in recovery, and does not depend on the length of the value.
 
 use crate::{error::Result, ids::PageNo, mtr::Mtr, page::EntryHeader, store::Tree, tree::OverflowRef};
 
@@ -50,7 +54,7 @@ pub(super) fn free(tree: &Tree, first: PageNo, stamp: u64, allowance: &mut usize
             *allowance -= 1;
             return Ok(true);
         }
-        debug_assert!(freed <= *allowance, "more pages were freed than was permitted");
+        assert!(freed <= PAGES_PER_GROUP.min(*allowance), "more pages were freed than was permitted");
         *allowance -= freed;
     }
     Ok(false)

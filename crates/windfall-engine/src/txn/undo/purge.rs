@@ -3,31 +3,42 @@
 //! **Purpose.** Delete-marked entries are removed, and the overflow chains of replaced and deleted values are freed, as
 //! are those that a rollback has left. An undo slice is dropped as a whole once all its transactions are purged.
 //!
-//! **Invariants.** A record is purged once its transaction had ended for every possible reader ([`Snapshot`]). An entry
-//! is removed only if it still carries the record's version, and a chain is freed only if it still has its stamp. So a
-//! record may be purged any number of times, and after a restart every record that still exists is purged again. Of the
-//! records that were rolled back two kinds matter: those of chains, and those that had revived an entry. While the
-//! entry was alive, the record that had delete-marked it was purged without effect.
+//! **Invariants.** A record is purged once its transaction had ended for every possible reader ([`Snapshot`]) (test:
+//! `a_pin_keeps_versions_and_a_reader_its_value`). An entry is removed only if it still carries the record's version
+//! (test: `a_pin_keeps_versions_and_a_reader_its_value`), and a chain is freed only if it still has its stamp (test:
+//! `a_chain_can_be_walked_and_freed_however_far_it_was_written`). So a record may be purged any number of times, and
+//! after a restart every record that still exists is purged again (test:
+//! `after_a_restart_purge_skips_no_record_because_of_a_missing_one`). Of the records that were rolled back two kinds
+//! matter: those of chains, and those that had revived an entry, because the record that had delete-marked it was
+//! purged without effect while it was alive (test: `rows_match_the_model`).
 //!
-//! Purge holds the key latch of the row while it works on it, so that no call changes the row meanwhile. If the latch
-//! is not free, the record is deferred. A step examines a bounded number of records and frees a bounded number of
-//! pages. A record with a longer chain is purged again by the next step, and the latch is released meanwhile. A stream
-//! is scanned in order. The records of an active transaction are skipped, and purged by a walk of that transaction's
-//! own records once it has ended. A slice that is known to hold nothing to purge is skipped without being read. So a
-//! long transaction keeps the slices that it wrote to, and no others; slices are dropped in any order. The streams of
-//! temporary tables are purged by the calls on these tables (`temporary`).
+//! Purge holds the key latch of the row while it works on it, so that no call changes the row meanwhile; if the latch
+//! is not free, the record is deferred (test: `a_record_of_a_locked_row_is_deferred_for_a_check`). A step examines a
+//! bounded number of records and frees a bounded number of pages (test: `a_step_frees_a_bounded_number_of_pages`). A
+//! record with a longer chain is purged again by the next step, and the latch is released meanwhile (test:
+//! `a_value_far_longer_than_the_log_is_written_and_purged`). A stream is scanned in order (checked by
+//! `undo/purge.rs::purge_locked`). The records of an active transaction are skipped, and purged by a walk of that
+//! transaction's own records once it has ended (test:
+//! `a_transaction_skipped_by_purge_is_purged_when_it_has_committed`). A slice that is known to hold nothing to purge is
+//! skipped without being read (test: `slices_with_nothing_to_purge_go_unread`). A long transaction keeps the slices
+//! that it wrote to, and no others; slices are dropped in any order (test:
+//! `an_unfinished_transaction_keeps_only_its_own_undo_slices`). The streams of temporary tables are purged by the calls
+//! on these tables (`temporary`) (checked by `undo/purge.rs::purge_temporary`).
 //!
 //! The records of a quiesced table (`trx::quiesce`) are skipped and purged later, so a check blocks purge of its own
-//! table only. However many they are, one range of positions per table covers them. The range is read again only when
-//! the table is no longer quiesced. It may lead to records that were purged already, and to records of transactions
-//! with a walk still to come, which are left to that walk.
+//! table only (test: `two_checks_defer_the_records_of_their_tables`). However many they are, one range of positions per
+//! table covers them (checked by `undo/purge_state.rs::defer_quiesced`). The range is read again only when the table is
+//! no longer quiesced (test: `purge_reads_no_deferred_record_while_the_check_lasts`). It may lead to records that were
+//! purged already, and to records of transactions with a walk still to come, which are left to that walk (test:
+//! `no_deferred_record_is_lost_during_concurrent_work`).
 //!
-//! The table of each record that was skipped and not purged is recorded. So purge can report for a table whether any of
-//! its records up to a position is still to be purged ([`Stream::is_purged_of`]).
+//! The table of each record that was skipped and not purged is recorded (checked by `undo/purge_state.rs::note`): purge
+//! can report for a table whether any of its records up to a position is still to be purged ([`Stream::is_purged_of`]).
 //!
 //! A page that cannot be read is a problem of its table only: the record that leads there is postponed, and retried
-//! from time to time until it works or the table is dropped. If there are too many, the oldest are given up: the space
-//! that they would have freed stays allocated in that table.
+//! from time to time until it works or the table is dropped (test:
+//! `a_record_that_could_not_be_read_is_deferred_for_a_check`). If there are too many, the oldest are given up (checked
+//! by `undo/purge_state.rs::postpone`): the space that they would have freed stays allocated in that table.
 
 use core::time::Duration;
 
