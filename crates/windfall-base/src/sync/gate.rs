@@ -9,19 +9,23 @@
 //!
 //! **Invariants.** A thread that passes first adds to a stripe, then checks whether the gate is closed; a closer first
 //! marks the gate closed, then sums the stripes. All these accesses are sequentially consistent, so at least one of the
-//! two sees the other. A gate that is closed permanently never opens again.
+//! two sees the other (test: `no_thread_is_inside_a_closed_gate`). A gate that is closed permanently never opens again
+//! (checked by `sync/gate.rs::store`).
 //!
-//! A thread may pass a gate while it is inside another, or the same: a row call may ask its caller for more of a value,
-//! and the caller may then call again. A closer may be waiting for that thread to leave. So a gate is first *closing*:
-//! it blocks threads that are inside no gate, and admits threads that are inside any gate. It is *closed*, and blocks
-//! every thread, only once no thread is inside it or any other gate of the same closer. So a thread that waits at a
-//! closed gate waits for work that waits for no thread inside a gate.
+//! A gate is first *closing*: it blocks threads that are inside no gate, and admits threads that are inside any gate
+//! (test: `a_thread_inside_a_gate_passes_one_that_is_closing`). It is *closed*, and blocks every thread, only once no
+//! thread is inside it or any other gate of the same closer (test:
+//! `a_thread_inside_passes_gates_that_are_closing_and_none_that_is_closed`). So a thread that waits at a closed gate
+//! waits for work that waits for no thread inside a gate (checked by `sync/gate.rs::close_all`). Whether a thread is
+//! inside a gate includes gates of other databases (test: `gates_of_independent_closers_cause_no_deadlock`). A call
+//! within a call waits for nothing that another call may hold, in whichever databases the two are (test:
+//! `a_call_inside_another_call_waits_for_workers_only`).
 //!
-//! The test is whether the thread is inside any gate, including gates of other databases. A gate has no record of what
-//! else its passer holds, and threads may enter two databases in both orders. One thread waits in the second database
-//! for a lock, or for a gate that is being closed, while the blocker waits for this thread in the first. Neither
-//! database can detect that cycle, because each has only half of it. So a call within a call waits for nothing that
-//! another call may hold, in whichever databases the two are.
+//! **Reasons.** A thread may pass a gate while it is inside another, or the same: a row call may ask its caller for
+//! more of a value, and the caller may then call again. A closer may be waiting for that thread to leave. A gate has no
+//! record of what else its passer holds, and threads may enter two databases in both orders. One thread waits in the
+//! second database for a lock, or for a gate that is being closed, while the blocker waits for this thread in the
+//! first. Neither database can detect that cycle, because each has only half of it.
 
 mod value;
 
@@ -192,6 +196,7 @@ impl Gate {
             state == CLOSED_PERMANENTLY || before != Ok(OPEN),
             "a gate was open while a thread had it closed"
         );
+        debug_assert!(before != Ok(CLOSED_PERMANENTLY), "a gate that is closed permanently has changed");
     }
 
     fn mark(&self, state: u8) {
