@@ -4,10 +4,12 @@
 //! lines and allocates nothing.
 //!
 //! **Invariants.** Keys are byte strings in memcmp order. A node holds the keys of `[lower fence, upper fence)`,
-//! strictly ascending. Each key begins with the common prefix of both fences, which only the lower fence stores. Slot 0
-//! of an inner node has the lower fence as its key, so the child for a key is in the last slot with a key that is not
-//! greater. Reads use relaxed word accesses and tolerate a page that changes meanwhile or is damaged: they never panic
-//! and never loop, they clamp. Their result must not be used before version validation.
+//! strictly ascending (test: `behaves_as_a_map_4k`). Each key begins with the common prefix of both fences, which only
+//! the lower fence stores (test: `a_header_has_the_prefix_of_its_fences_and_no_other`). Slot 0 of an inner node has the
+//! lower fence as its key, so the child for a key is in the last slot with a key that is not greater (test:
+//! `behaves_as_a_map_4k`). Reads use relaxed word accesses and tolerate a page that changes meanwhile or is damaged:
+//! they never panic and never loop, they clamp (test: `reads_never_leave_the_page`). Their result must not be used
+//! before version validation (test: `readers_and_cursors_during_splits_and_merges`).
 //!
 //! # Layout, byte by byte
 //!

@@ -2,15 +2,16 @@
 //!
 //! **Purpose.** One descent for all users: readers, writers, cursors and changes of structure.
 //!
-//! **Invariants.** A child's version is taken before its parent is validated for the last time. At that moment the page
+//! **Invariants.** A child's version is taken before its parent is validated for the last time: at that moment the page
 //! was the parent's child, and reading on from that version is safe (test:
 //! `readers_and_cursors_during_splits_and_merges`). Levels fall by one at each step, so a descent ends, whatever the
-//! pages hold.
+//! pages hold (checked by `tree/descent.rs::try_descend`).
 //!
 //! A page is intact but stale if the disk has lost its last write. It may then be a node that was split or merged
-//! since. The first descent to a page that was read in from disk therefore compares its fences with its parent. Callers
-//! that look for an absent key, continue from a node, or change one use [`Tree::reach`]. It detects that the node is
-//! the wrong one, even if the parent is the stale page.
+//! since. The first descent to a page that was read in from disk therefore compares its fences with its parent (test:
+//! `a_leaf_that_has_lost_its_split_is_reported_for_every_key`). Callers that look for an absent key, continue from a
+//! node, or change one use [`Tree::reach`]: it detects that the node is the wrong one, even if the parent is the stale
+//! page (test: `a_leaf_whose_last_write_was_lost_is_reported`).
 
 use super::{
     Tree,
@@ -165,6 +166,7 @@ impl<S: PageStore> Tree<S> {
             if !node.is_valid() {
                 return Ok(Attempt::Changed);
             }
+            debug_assert!(expected.is_none_or(|expected| expected == at), "a descent has left out a level");
             expected = Some(at - 1);
             parent = Some(core::mem::replace(&mut node, child?));
         }
