@@ -3,35 +3,42 @@
 //! **Purpose.** Verifies every page of every data file by its checksum, every tree by its order, every page against the
 //! allocation map, and every file against the records. Lists the findings by file and page.
 //!
-//! **Invariants.** The check changes nothing, except that dirty pages are written. Opening the database has done more:
-//! it has run recovery, and it deletes data files that no record names. It keeps a list of them, and the check reports
-//! which of them a drop or a crash may have left, and which this database never created (test:
-//! `a_check_distinguishes_orphans_of_a_crash_from_leaks`). Foreign files are reported and left alone (test:
-//! `an_undamaged_database_is_complete`).
+//! **Invariants.** The check changes nothing, except that dirty pages are written. Opening the database has deleted
+//! data files that no record names, and keeps a list of them: the check reports which of them a drop or a crash may
+//! have left, and which this database never created (test: `a_check_distinguishes_orphans_of_a_crash_from_leaks`).
+//! Foreign files are reported and left alone (test: `an_undamaged_database_is_complete`).
 //!
 //! While a table's trees are read, the check holds the metadata lock of its name, its gate (`sync::Gate`, a drain lock)
-//! is closed, and neither rollback nor purge changes it, so that no change in progress looks like damage ([`quiesce`]).
-//! A quiesced table blocks calls and statements on it, and the rollbacks of its changes. For other tables only purge
-//! waits, and only once it has deferred the maximum number of records of this table. Unfinished work in the table is
-//! not reported as damage either:
+//! is closed, and neither rollback nor purge changes it, so that no change in progress looks like damage (test:
+//! `workers_continue_with_other_tables_during_a_check`). A quiesced table blocks calls and statements on it, and the
+//! rollbacks of its changes ([`quiesce`]); rollbacks in other tables (test:
+//! `a_rollback_in_other_tables_does_not_wait_for_a_check`) and purge of them continue (test:
+//! `purge_passes_over_any_number_of_records_of_the_table_under_check`). Unfinished work in the table is not reported as
+//! damage either:
 //! - Unreferenced long values are skipped while a reader, or a transaction that has not ended, may need versions of
-//!   this table.
-//! - If a crash or a failed rollback has interrupted the change of a row, the rows are not compared with the entries
-//!   of the indexes. The check waits for such a rollback before it closes the table, as long as the rollback makes
-//!   progress, and no longer than a call would wait for a lock. If it is still pending then, the report says that the
-//!   table was not compared.
+//!   this table (test: `rolled_back_changes_keep_their_long_values_until_the_transaction_has_ended`).
+//! - If a crash or a failed rollback has interrupted the change of a row, the rows are not compared with the entries of
+//!   the indexes (test: `versions_cut_off_by_a_failed_rollback_are_not_reported_as_damage`). The check waits for such a
+//!   rollback before it closes the table, but no longer than a call would wait for a lock; if it is still pending then,
+//!   the report says that the table was not compared (test:
+//!   `a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock`). A rollback that makes no progress is not waited for
+//!   (test: `a_check_does_not_wait_for_a_rollback_that_cannot_go_on`).
 //!
 //! A check that runs concurrently with other work proceeds piece by piece ([`pieces`]), and releases the table in
-//! between. Its findings hold for the moment of each piece. For a table of several pieces it does not report what only
-//! a check of the whole table at one moment could prove: whether the counts of rows and entries are equal, and whether
-//! a page is lost that has changed meanwhile, or one of a long value while purge lags. A table that is created or
-//! renamed after the check has begun is skipped, and so is a tree that is created for a table after the table's first
-//! piece. Findings never end the check.
+//! between (test: `a_check_piece_of_a_large_tree_is_as_short_as_of_a_small_one`). Its findings hold for the moment of
+//! each piece: for a table of several pieces it does not report what only a check of the whole table at one moment
+//! could prove. That is whether the counts of rows and entries are equal, and whether a page is lost that has changed
+//! meanwhile, or one of a long value while purge lags (test:
+//! `a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost`). A table that is created or renamed after the
+//! check has begun is skipped (test: `a_check_during_renames_finds_the_table_of_every_file`), and so is a tree that is
+//! created for a table after the table's first piece (test:
+//! `a_check_finds_nothing_during_concurrent_work_and_blocks_no_thread`). Findings never end the check (test:
+//! `damage_is_found_during_a_transaction_with_long_values`).
 //!
 //! Statements continue while files are compared with the records. A tablespace first belongs to a statement that
 //! creates it, then to a table, then it is dropped; and it is entered in the next of these lists before it leaves the
 //! previous one. So the files are listed first, and then the lists are read in that order: a file that is in none of
-//! them belongs to nothing, whatever happened meanwhile.
+//! them belongs to nothing, whatever happened meanwhile (test: `no_statement_makes_a_file_look_unowned`).
 
 mod pieces;
 #[cfg(test)]
