@@ -3,25 +3,32 @@
 //! **Purpose.** Each row is locked, and its newest version is read. At levels that lock gaps, no row can be inserted
 //! between the rows that were returned.
 //!
-//! **Invariants.** A gap is locked before it is taken for empty. A range that is known beforehand is locked as a whole
-//! at its first step. A cursor without a range finds the next entry, locks up to it, and then checks again that it is
-//! still the next one. A row found by an index is locked in the clustered tree if its current value still has the index
-//! key: a row that has left the key is not locked (test:
+//! **Invariants.** A gap is locked before it is taken for empty (test:
+//! `a_row_cannot_reenter_a_locked_range_in_which_it_was_skipped`). A range that is known beforehand is locked as a
+//! whole at its first step (checked by `cursor/locking.rs::fix_range`). A cursor without a range finds the next entry,
+//! locks up to it, and then checks again that it is still the next one. A row found by an index is locked in the
+//! clustered tree if its current value still has the index key: a row that has left the key is not locked (test:
 //! `rows_that_have_left_the_range_since_it_read_ahead_are_not_locked`).
 //!
 //! *Entries that have left the index are skipped.* A delete-marked entry belongs to a row that no longer has this index
 //! key, or will not have it once the entry's writer has committed. If the writer has ended, the row is neither read nor
-//! locked nor waited for: how many such entries there are depends on purge, and on views that have nothing to do with
-//! this read. The set of ended transactions is taken before the entry is read, so the writer's mark cannot be rolled
-//! back. The entry cannot be revived later:
+//! locked nor waited for (test: `a_locked_row_that_has_left_the_range_is_not_waited_for`). The set of ended
+//! transactions is taken before the entry is read, so the writer's mark cannot be rolled back (checked by
+//! `cursor/locking.rs::has_left`). The entry cannot be revived later:
 //! - At levels that lock gaps, the range was locked before the entry was read. A writer that revives an entry looks for
 //!   such a range under the latch of the entry's leaf, and waits for this transaction. A change that already has the
-//!   row, and has yet to revive the entry, finds the range as well and rolls itself back.
-//! - At the other levels a row may enter the range at any time, before or after this read.
-//! - This transaction itself may roll back its own mark. An entry that it has marked is read again at each step.
+//!   row, and has yet to revive the entry, finds the range as well and rolls itself back (test:
+//!   `a_row_cannot_reenter_a_locked_range_in_which_it_was_skipped`).
+//! - At the other levels a row may enter the range at any time, before or after this read (test:
+//!   `a_row_cannot_reenter_a_locked_range_in_which_it_was_skipped`).
+//! - This transaction itself may roll back its own mark: an entry that it has marked is read again at each step (test:
+//!   `a_read_sees_rows_that_its_own_transaction_moved`).
 //!
 //! If a strict view does not see the mark, the read fails, as a read of the row itself would: the row has changed since
-//! the view was taken.
+//! the view was taken (test: `a_strict_snapshot_is_refused_only_by_rows_of_its_range`).
+//!
+//! **Reasons.** How many entries of rows that have left the index there are depends on purge, and on views that have
+//! nothing to do with this read.
 
 use core::ops::Bound;
 
@@ -153,6 +160,10 @@ impl Cursor {
 
     /// Returns whether the entry at the position, as it was read, shows that its row has left the index.
     fn has_left(&self, scope: &Scope, inner: &Inner) -> bool {
+        debug_assert!(
+            self.ended.is_some(),
+            "an entry was read before the set of ended transactions was taken"
+        );
         let marked = self.entries.header().filter(|header| header.is_deleted());
         marked.is_some_and(|header| {
             self.ended.as_ref().is_some_and(|ended| ended.covers(header.trx))
