@@ -244,6 +244,7 @@ impl Database {
     pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
         let end = two_phase::commit_prepared(&self.engine.transactions, xid)?;
+        assert!(end.is_none_or(|end| end <= self.engine.log.end()), "a commit ends beyond the log's end");
         self.engine.await_log(end, self.engine.flush_mode())
     }
 
@@ -257,6 +258,10 @@ impl Database {
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
         let done = two_phase::rollback_prepared(&self.engine.transactions, xid)?;
+        assert!(
+            done.durable_to.is_none_or(|end| end <= self.engine.log.end()),
+            "a prepare is revoked beyond the end of the log"
+        );
         self.engine.await_log(done.durable_to, self.engine.flush_mode())?;
         done.rollback
     }
@@ -268,7 +273,10 @@ impl Database {
     /// The log cannot be written; the database has then stopped.
     pub fn flush_log(&self) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.log.sync_to(self.engine.log.end())
+        let end = self.engine.log.end();
+        self.engine.log.sync_to(end)?;
+        assert!(end <= self.engine.log.durable(), "the log was flushed, and its end is not durable");
+        Ok(())
     }
 
     /// Returns the transactions that have an id, in the order of their ids: those that have changed or locked something
@@ -382,6 +390,10 @@ impl Database {
     pub fn drop_tables(&self, names: &[&str]) -> Result<DropReport> {
         self.engine.check_open()?;
         let report = self.engine.catalog.drop_tables(names, self.ddl_options())?;
+        assert!(
+            names.is_empty() || (report.trees > 0 && report.lsn.is_some()),
+            "tables were dropped without their trees, or without a record in the log"
+        );
         debug!(tables = ?names, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "dropped");
         Ok(report)
     }
@@ -396,6 +408,7 @@ impl Database {
     pub fn truncate_table(&self, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
         let report = self.engine.catalog.truncate_table(name, self.ddl_options())?;
+        assert!(report.trees > 0 && report.lsn.is_some(), "a truncation keeps the trees, or is not logged");
         debug!(table = name, trees = report.trees, lsn = report.lsn.map(|lsn| lsn.0), "truncated");
         Ok(report)
     }
@@ -451,6 +464,10 @@ impl Database {
     pub fn drop_index(&self, table: &str, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
         let report = self.engine.catalog.drop_index(table, name, self.ddl_options())?;
+        assert!(
+            report.trees > 0 && report.lsn.is_some(),
+            "the drop of an index keeps its tree, or is not logged"
+        );
         debug!(table, index = name, lsn = report.lsn.map(|lsn| lsn.0), "index dropped");
         Ok(report)
     }

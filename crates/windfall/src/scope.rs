@@ -61,6 +61,7 @@ impl InCall {
 
 impl Drop for InCall {
     fn drop(&mut self) {
+        debug_assert!(CALLS.get() > 0, "a thread ends a call and is in none");
         CALLS.set(CALLS.get() - 1);
     }
 }
@@ -191,7 +192,7 @@ impl Scope {
         inner.check_active()?;
         self.engine.check_open()?;
         inner.waited = Duration::ZERO;
-        debug_assert!(
+        assert!(
             inner.bound_to.is_none() || inner.statements > 0,
             "a transaction is bound to a thread, and no statement is in progress"
         );
@@ -215,7 +216,7 @@ impl Scope {
     /// Drops what a transaction that has ended has for its reads and rollbacks, and purges what it has left in
     /// temporary tables.
     fn discard_state(&self, inner: &mut Inner) {
-        debug_assert!(
+        assert!(
             matches!(inner.phase, Phase::Committed | Phase::RolledBack(_)),
             "a transaction that is still open loses its view and its savepoints"
         );
@@ -234,7 +235,7 @@ impl Scope {
             self.inner.lock()
         };
         inner.check_active()?;
-        debug_assert_eq!(inner.statements, 0, "a transaction ends within a statement of its own");
+        assert_eq!(inner.statements, 0, "a transaction ends within a statement of its own");
         self.engine.check_open()?;
         inner.trx.accept_no_calls();
         run(&mut inner)
@@ -248,7 +249,7 @@ impl Scope {
     pub(crate) fn running<'c>(&'c self, inner: &'c mut Inner) -> RunningTrx<'c> {
         // While the transaction is taken out of `inner`, no other call can continue it.
         let phase = core::mem::replace(&mut inner.phase, Phase::RolledBack("a call of it panicked".into()));
-        debug_assert!(matches!(phase, Phase::Open), "a transaction makes a row call and is not open");
+        assert!(matches!(phase, Phase::Open), "a transaction makes a row call and is not open");
         // Without a view nothing was read yet, so nothing counts as changed since.
         let strict = self.strict_view(inner).cloned();
         let mut trx = self.resume(inner);
@@ -343,6 +344,7 @@ impl Scope {
     }
 
     fn set_id(&self, id: Option<TrxId>) {
+        debug_assert!(self.id().is_none_or(|known| id == Some(known)), "a transaction has changed its id");
         self.id.store(id.map_or(0, |id| id.0), SeqCst);
     }
 
@@ -475,6 +477,7 @@ impl Scope {
             let place = inner.place_of(name)?;
             inner.savepoints.truncate(place + 1);
             let savepoint = inner.savepoints[place].1.clone();
+            debug_assert!(!inner.trx.savepoint().is_before(&savepoint), "a savepoint is ahead of its undo");
             self.running(inner).rollback_to(&savepoint)
         })
     }
@@ -700,7 +703,7 @@ impl<'s> Statement<'s> {
         let scope = self.scope;
         // Within a call this cannot deadlock: other threads hold the mutex only to check whether they may continue.
         let mut inner = if is_in_call() { scope.inner.lock_out_of_order() } else { scope.inner.lock() };
-        debug_assert!(inner.statements > 0, "a statement ends and is not counted");
+        assert!(inner.statements > 0, "a statement ends and is not counted");
         inner.statements -= 1;
         debug_assert!(
             !self.binds || inner.bound_to == Some(thread::number()),

@@ -102,7 +102,9 @@ impl Session {
     pub fn drop_temporary_table(&self, name: &str) -> Result<DropReport> {
         Catalog::check_outside()?;
         let table = self.tables.lock().remove(name).ok_or_else(|| SchemaError::NoTable(name.into()))?;
-        Ok(self.engine.catalog.drop_temporary(&table.inner))
+        let report = self.engine.catalog.drop_temporary(&table.inner);
+        assert!(report.lsn.is_none(), "the drop of a temporary table is logged");
+        Ok(report)
     }
 }
 

@@ -12,6 +12,7 @@ use core::ops::RangeBounds;
 use std::io::{self, Read};
 
 use crate::{
+    buffer::Durability,
     catalog::{self, Call, TableSchema},
     cursor::{Cursor, Reader, intention},
     engine::Engine,
@@ -67,6 +68,10 @@ impl Table {
         table: Arc<catalog::Table>,
         undo: Arc<SessionUndo>,
     ) -> Self {
+        assert!(
+            undo.stream().durability() == Durability::Temporary,
+            "the undo of a temporary table would be logged"
+        );
         Self { undo: Some(undo), ..Self::new(engine, name, table) }
     }
 
@@ -137,6 +142,14 @@ impl<A: Access> Table<A> {
     fn inside<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> T) -> Result<T> {
         let call = self.inner.enter_to_change()?;
         let schema: &TableSchema = &call;
+        debug_assert!(
+            schema.secondaries.len() == schema.record.indexes.len(),
+            "a change would leave out a tree of the table"
+        );
+        debug_assert!(
+            self.undo.is_some() == (schema.clustered.space().durability() == Durability::Temporary),
+            "the undo of a table is temporary, and the table is not, or the other way round"
+        );
         let indexes = schema.secondaries.iter().zip(&schema.record.indexes);
         let secondaries: Vec<Secondary<'_>> = indexes
             .map(|(tree, index)| Secondary { tree, unique: index.unique, name: &index.name })
@@ -483,6 +496,7 @@ impl<A: Access> Table<A> {
                 let held = if undo.is_some() { read } else { view.held(read) };
                 held.map_err(|error| self.with_owner(error))?
             };
+            assert!(n > 0, "a value with bytes left returns none of them");
             // No gate and no latch is held while `out` runs.
             let owner = || Owner::Table(self.name.clone());
             let failed =
@@ -521,6 +535,10 @@ impl<A: Access> Table<A> {
 
     pub(crate) fn cursor_of(&self, reader: Reader) -> Result<Cursor> {
         self.engine.check_open()?;
+        debug_assert!(
+            matches!(reader, Reader::Session(_)) == self.undo.is_some(),
+            "a cursor reads a temporary table by views, or another table without"
+        );
         let call = self.enter()?;
         let owner = Owner::Table(self.name.clone());
         Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.clustered.clone(), owner, reader))
@@ -548,6 +566,10 @@ impl<A: Access> Table<A> {
         let place =
             place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() })?;
         let name = schema.record.indexes[place].name.clone();
+        debug_assert!(
+            schema.secondaries[place].space().id() == schema.record.indexes[place].space,
+            "the name of an index leads to the tree of another one"
+        );
         Ok(Index::new(self.clone(), name, schema.secondaries[place].clone()))
     }
 }

@@ -238,7 +238,9 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::prepare`].
     pub fn prepare_with(&self, xid: &[u8], mode: FlushLog) -> Result<()> {
-        self.scope.prepare(xid, mode)
+        self.scope.prepare(xid, mode)?;
+        debug_assert!(self.id().is_some(), "a transaction is prepared and has no id");
+        Ok(())
     }
 
     /// Sets a savepoint. A savepoint of the same name moves to this position.
