@@ -5,21 +5,27 @@
 //!
 //! **Invariants.**
 //! - Until it is fully rolled back a transaction is active: its rows are locked, and readers see the versions before
-//!   its changes.
+//!   its changes (test: `the_database_is_open_while_unfinished_transactions_are_rolled_back`).
 //! - The records of an unfinished transaction are found by reading its stream from its first record to the end that the
 //!   stream had when the database was opened. One such *search* serves all transactions of a stream, and none of them
-//!   is rolled back before the search is complete.
-//! - Prepared transactions are searched for before the database is open, and have locks on their tables from then on.
+//!   is rolled back before the search is complete (test: `a_search_that_cannot_go_on_holds_up_no_other_rollback`).
+//! - Prepared transactions are searched for before the database is open, and have locks on their tables from then on
+//!   (checked by `trx/background_rollback.rs::schedule_unfinished`).
 //! - All other transactions here have no locks except the implicit ones on the rows that they have changed. A drop or a
-//!   truncation does not wait for them, because a dropped table needs no rollback. A statement that must find no
-//!   unfinished change in a table locks the table and then waits for them ([`await_rollbacks`]). A call that is not
-//!   part of a transaction is not kept out by that lock. So the statement checks with the table's gate closed whether a
-//!   transaction was handed over meanwhile ([`are_clear_of`]).
+//!   truncation does not wait for them, because a dropped table needs no rollback (test:
+//!   `a_drop_and_a_truncation_wait_for_nothing_that_was_unfinished`). A statement that must find no unfinished change
+//!   in a table locks the table and then waits for them ([`await_rollbacks`]) (test:
+//!   `an_index_build_waits_only_for_unfinished_transactions_on_its_table`). A call that is not part of a transaction is
+//!   not kept out by that lock, so the statement checks with the table's gate closed whether a transaction was handed
+//!   over meanwhile ([`are_clear_of`]) (test: `a_rollback_that_is_handed_over_is_waited_for`).
 //! - A row change that was interrupted has some of its entries and not others. It belongs to a transaction that is
 //!   here, or to one that has failed to roll back completely. The failure is noted before the table's gate, or its
-//!   [`Space::check_lock`], is released ([`may_have_partial_change`]).
+//!   [`Space::check_lock`], is released ([`may_have_partial_change`]) (test:
+//!   `versions_cut_off_by_a_failed_rollback_are_not_reported_as_damage`).
 //! - A rollback that cannot continue, because the disk is full or a page cannot be read, is retried from time to time,
-//!   and the others continue meanwhile. Closing the database leaves the remaining rollbacks to the next opening.
+//!   and the others continue meanwhile (test: `a_page_that_cannot_be_read_holds_up_one_rollback_and_nothing_else`).
+//!   Closing the database leaves the remaining rollbacks to the next opening (test:
+//!   `closing_leaves_the_rest_to_the_next_opening`).
 //!
 //! [`Space::check_lock`]: crate::buffer::Space::check_lock
 //! [`are_clear_of`]: super::rollback_queue::Rollbacks::are_clear_of
@@ -92,6 +98,10 @@ pub(crate) fn schedule_unfinished(transactions: &Transactions) -> Result<()> {
                 }
             }
         }
+        debug_assert!(
+            search.found.values().all(|found| found.name.is_none()),
+            "a prepared transaction would be rolled back in the background"
+        );
         if !search.found.is_empty() {
             transactions.rollbacks().state.lock().searches.push_back(search);
         }
