@@ -6,19 +6,22 @@
 //!
 //! **Invariants.** A latch is named by tablespace and hash of the key, so two keys may share one, which costs only
 //! time. Waiters are served in order of arrival. A call latches its row first and then, in one sorted acquisition, the
-//! keys of unique indexes. Rows and index keys are in different tablespaces, so there is no deadlock. No thread waits
-//! for a key latch while it holds a mutex or latch of another kind; the rank is asserted.
+//! keys of unique indexes (checked by `locks/key_latch.rs::latch_more`). Rows and index keys are in different
+//! tablespaces, so there is no deadlock (test: `calls_that_change_one_row_take_turns`). No thread waits for a key latch
+//! while it holds a mutex or latch of another kind: the rank is asserted (checked by `sync/lock.rs::take`).
 //!
 //! *Nested calls.* A call that is made from within another call, by the source of a value, runs while the outer call
 //! holds latches that come earlier in the order. So it never waits for another call, which may be waiting for the outer
 //! one: it is refused if a call holds the latch or is queued for it. It does wait for a *worker*, which is purge or the
-//! builder of a new secondary tree, and that wait ends:
+//! builder of a new secondary tree (test: `a_call_inside_another_call_waits_for_workers_only`), and that wait ends:
 //! - A worker waits for no key latch while it holds one. Purge only tries ([`KeyLatches::try_latch`]). A worker that
-//!   needs the latches of two rows releases the one before it waits for the other ([`KeyLatches::latch_all`]).
+//!   needs the latches of two rows releases the one before it waits for the other ([`KeyLatches::latch_all`]) (test:
+//!   `a_worker_holds_no_latch_while_it_waits_for_one`).
 //! - While it holds such a latch a worker does a bounded amount of work, and waits at most for page latches and frames:
 //!   it has reserved log before, and it waits for no gate, no metadata lock and no statement. No source is read under a
-//!   page latch, so the holder of a page latch makes progress.
-//! - Only workers are queued before the call, to which the same applies. Calls that arrive later are queued after it.
+//!   page latch, so the holder of a page latch makes progress (test: `a_call_from_within_another_one_waits_for_purge`).
+//! - Only workers are queued before the call, to which the same applies. Calls that arrive later are queued after it
+//!   (test: `a_call_inside_another_call_waits_for_workers_only`).
 
 use std::{
     collections::{HashMap, hash_map::Entry},

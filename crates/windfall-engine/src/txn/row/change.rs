@@ -2,17 +2,19 @@
 //!
 //! **Purpose.** Insert, put, update and delete of one row together with the entries of all its trees.
 //!
-//! **Invariants.** A call holds the key latch of the row from before its first read of the row to its end. For each
-//! unique index it likewise holds the key latch of every index key that the row leaves or takes. So a plan made without
-//! a page latch is still valid under it: no other call changes the row or its secondary entries, which carry
-//! the row's key, and purge defers its records of the row. Nor does a rollback interfere, because a row with the
-//! changes of an unfinished other transaction is not touched: the call is blocked ([`Stop`]). Order of the work:
-//! lengths, conflicts, duplicates; the overflow chain; the clustered entry with the undo record of the whole change;
-//! the secondary entries. If any step fails, the work done so far is rolled back.
+//! **Invariants.** A call holds the key latch of the row from before its first read of the row to its end (test:
+//! `rows_and_entries_stay_one_under_contention`). For each unique index it likewise holds the key latch of every index
+//! key that the row leaves or takes (test: `one_of_several_inserts_of_a_unique_key_succeeds`). So a plan made without a
+//! page latch is still valid under it: no other call changes the row or its secondary entries, which carry the row's
+//! key, and purge defers its records of the row. Nor does a rollback interfere, because a row with the changes of an
+//! unfinished other transaction is not touched: the call is blocked ([`Stop`]) (test:
+//! `rows_and_entries_stay_one_under_contention`). Order of the work: lengths, conflicts, duplicates; the overflow
+//! chain; the clustered entry with the undo record of the whole change; the secondary entries. If any step fails, the
+//! work done so far is rolled back (test: `rows_match_the_model`).
 //!
 //! A new entry, or a delete-marked one that is revived, conflicts with the range locks of others. That is checked once
 //! more under the latch of the leaf: a transaction that locks a range and then reads the leaf finds the entry, or the
-//! writer has found the range lock.
+//! writer has found the range lock (test: `an_insert_sees_the_range_or_is_seen`).
 //!
 //! Index keys are made of the first bytes of a value, at most `INDEXED_BYTES`, regardless of its length: so the change
 //! of a long value needs no more memory than that of a short one.
