@@ -4,15 +4,19 @@
 //! reaches, then its allocation maps, each of which is compared with the pages reached. Work that needs no blocking
 //! follows each piece.
 //!
-//! **Invariants.** A piece examines a bounded number of pages, plus those on the way to one leaf. It compares at
-//! most that many allocation maps, and stops when it has found that many suspects. A check stores which pages of one
-//! tree it has reached, in less than half a byte for each, and the suspects of one piece.
+//! **Invariants.** A piece examines a bounded number of pages, plus those on the way to one leaf. It compares at most
+//! that many allocation maps, and stops when it has found that many suspects (test:
+//! `a_check_piece_of_a_large_tree_is_as_short_as_of_a_small_one`). A check stores which pages of one tree it has
+//! reached, in less than half a byte for each, and the suspects of one piece.
 //!
 //! Allocating or freeing a page changes it. So if tree and map disagree about a page that has not changed since the
-//! first piece, the page was neither allocated nor freed since; and a tree that references a page does so until the
-//! page is freed: it does not matter when each of them was read. Nothing is reported about a page that has changed. Nor
-//! is anything reported about a page of a long value if a version was still needed during any piece: a rollback can
-//! make the tree reference such a page again after the walk, without a change of the page itself.
+//! first piece, the page was neither allocated nor freed since (test: `a_lost_page_is_reported_by_a_live_check_too`);
+//! and a tree that references a page does so until the page is freed: it does not matter when each of them was read.
+//! Nothing is reported about a page that has changed (test:
+//! `a_check_finds_nothing_during_concurrent_work_and_blocks_no_thread`). Nor is anything reported about a page of a
+//! long value if a version was still needed during any piece: a rollback can make the tree reference such a page again
+//! after the walk, without a change of the page itself (test:
+//! `a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost`).
 
 use core::time::Duration;
 use std::collections::BTreeMap;
