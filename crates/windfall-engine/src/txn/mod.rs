@@ -28,12 +28,13 @@
 //!   its own. Otherwise the undo record that made the version leads to the previous one (`undo::versions`). A commit is
 //!   the removal of the id from the table of active transactions: from then on all its versions are visible. Purge and
 //!   the drop of slices keep what a read view may still need (test: `a_pin_keeps_versions_and_a_reader_its_value`).
-//! - *Locks.* A transaction that has changed an entry and not ended holds an implicit lock on it. All other locks are
-//!   in the lock table (`locks`). A blocked call holds no key latch, no gate and no page latch while it waits
-//!   (`row::conflict`) (checked by `sync/lock.rs::take`).
+//! - *Locks.* A transaction that has changed an entry and not ended holds an implicit lock on it (test:
+//!   `the_lock_of_a_writer_is_made_explicit_until_it_ends`). All other locks are in the lock table (`locks`). A
+//!   blocked call holds no key latch, no gate and no page latch while it waits (`row::conflict`) (checked by
+//!   `sync/lock.rs::take`).
 //!
-//! Lock order: key latch of a row, key latches of unique index keys, an undo stream, the system tree, pages. Pages in
-//! this order: pages of a tree, then undo pages, then allocation maps.
+//! Lock order: key latch of a row, key latches of unique index keys, an undo stream, the system tree, pages (checked by
+//! `sync/lock.rs::take`). Pages in this order: pages of a tree, then undo pages, then allocation maps.
 //!
 //! **Layers.** `locks` (locks and key latches), `mvcc` (ids, active transactions, what a reader sees), `undo` (records,
 //! streams, rollback of a record, purge), `trx` (transactions), `row` (row changes and locking reads). Each depends

@@ -28,8 +28,10 @@
 //!
 //! A row is locked for a reader as follows: read the entry; if its writer is active, call
 //! [`LockManager::make_explicit`] for the writer, then [`LockManager::acquire`] for the row, which waits for the
-//! writer; read again. If its writer is not active, `acquire` first, and then read the entry again. A reader that now
-//! finds an active writer was late: it releases the row ([`LockManager::release_row`]) and starts again.
+//! writer; read again (test: `the_lock_of_a_writer_is_made_explicit_until_it_ends`). If its writer is not active,
+//! `acquire` first, and then read the entry again (test: `a_row_that_is_locked_is_not_written`). A reader that now
+//! finds an active writer was late: it releases the row ([`LockManager::release_row`]) and starts again (test:
+//! `a_request_too_late_for_a_writer_is_released_or_waits`).
 
 mod deadlock;
 pub(crate) mod key_latch;
