@@ -3,7 +3,8 @@
 //! **Purpose.** An iterator over a range of a tree, from either end.
 //!
 //! **Invariants.** Those of a [`Cursor`]. There is one cursor at each end; both stay within the range and read with the
-//! same view. The range ends when one cursor reaches or passes the other, or after an error.
+//! same view. The range ends when one cursor reaches or passes the other, or after an error (test:
+//! `both_ends_of_a_range_meet`).
 
 use core::ops::{Bound, RangeBounds};
 

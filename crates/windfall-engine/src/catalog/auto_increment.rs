@@ -5,12 +5,14 @@
 //! tablespace ([`tablespace::ceiling()`]), so that a drop has no extra work, and a truncation removes it with the old
 //! tablespace.
 //!
-//! **Invariants.** The ceiling is logged before the first number below it is allocated. A row with that number is
-//! logged later, so a log that contains the row contains the ceiling, wherever a crash truncates it, and no call waits
-//! for a sync. The ceiling rises by as much as was allocated so far, within bounds, and a crash loses the numbers
-//! between. When the database is closed, the ceiling is lowered to the next number, and no more numbers are allocated.
-//! A table of which no number was ever requested has no ceiling, and its numbers begin with 1. The numbers of a
-//! temporary table are in memory only.
+//! **Invariants.** The ceiling is logged before the first number below it is allocated (test:
+//! `a_number_comes_once_and_below_the_ceiling`). A row with that number is logged later, so a log that contains the row
+//! contains the ceiling, wherever a crash truncates it, and no call waits for a sync. The ceiling rises by as much as
+//! was allocated so far, within bounds, and a crash loses the numbers between (test:
+//! `a_close_leaves_no_gap_and_a_crash_a_small_one`). When the database is closed, the ceiling is lowered to the next
+//! number, and no more numbers are allocated (test: `threads_get_numbers_of_their_own_and_a_close_is_an_end`). A table
+//! of which no number was ever requested has no ceiling, and its numbers begin with 1; the numbers of a temporary table
+//! are in memory only (test: `a_table_without_numbers_writes_no_log_for_them`).
 //!
 //! The next number rises inside the table's gate. It is reset only while the gate is closed.
 

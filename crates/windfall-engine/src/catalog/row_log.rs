@@ -8,7 +8,8 @@
 //! latch and before it changes anything; so the builder, which takes the note and then the latch, finds the result of
 //! the change. A rollback holds no key latch, and notes both sides after its change of the row: so a note of it is
 //! applied after that change, and notes taken after the rollback has ended miss nothing of it. A row with an unchanged
-//! entry is not noted, unless the index cannot hold an entry of its new value. Notes take at most [`NOTES_LIMIT_BYTES`]
+//! entry is not noted, unless the index cannot hold an entry of its new value (test:
+//! `old_and_new_index_keys_are_noted_once_and_unchanged_ones_are_not`). Notes take at most [`NOTES_LIMIT_BYTES`]
 //! bytes, plus what the calls and rollbacks in progress add. A later call waits outside the gate, and the builder never
 //! waits for such a call without applying notes from time to time.
 
