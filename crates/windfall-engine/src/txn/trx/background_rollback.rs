@@ -37,8 +37,8 @@ use std::collections::BTreeMap;
 use super::{
     manager::Transactions,
     rollback_queue::{Found, NextTask, PendingRollback, Search},
-    running::{RollbackFrom, RollbackStep, Trx},
-    state::Suspended,
+    running::{RollbackStep, Trx},
+    state::{RollbackFrom, Suspended},
 };
 use crate::{
     error::{Blockers, LockError, Result},

@@ -12,7 +12,7 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{running::RollbackFrom, state::Suspended};
+use super::state::{RollbackFrom, Suspended};
 use crate::{
     ids::{SpaceId, TrxId, UndoPos},
     sync::{

@@ -18,7 +18,7 @@
 
 mod rollback;
 
-pub(in crate::txn) use rollback::{RollbackCaller, RollbackFrom, RollbackStep};
+pub(in crate::txn) use rollback::{RollbackCaller, RollbackStep};
 use smallvec::SmallVec;
 
 use super::{

@@ -50,6 +50,17 @@ impl RollbackLog {
     }
 }
 
+/// The point at which the rollback of a transaction continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::txn) enum RollbackFrom {
+    /// Nothing was undone.
+    Begin,
+    /// At this logged record.
+    Record(UndoPos),
+    /// All records are undone, and the end is still to be logged.
+    End,
+}
+
 /// A transaction between two calls: the state that is needed to continue it or to roll it back.
 #[derive(Debug, Default)]
 pub struct Suspended {

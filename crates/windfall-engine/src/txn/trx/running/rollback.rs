@@ -16,7 +16,7 @@ use crate::{
     sync::is_inside,
     txn::{
         locks::RowName,
-        trx::state::{RollbackLog, Savepoint, Suspended},
+        trx::state::{RollbackFrom, RollbackLog, Savepoint, Suspended},
         undo::{
             Stream,
             position::byte_of,
@@ -36,17 +36,6 @@ pub(in crate::txn) enum RollbackCaller {
     /// The background worker. It waits neither for a quiesced table nor for room in a follower, because it has other
     /// transactions to roll back meanwhile.
     Background,
-}
-
-/// The point at which the rollback of a transaction continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::txn) enum RollbackFrom {
-    /// Nothing was undone.
-    Begin,
-    /// At this logged record.
-    Record(UndoPos),
-    /// All records are undone, and the end is still to be logged.
-    End,
 }
 
 /// A record was undone, or had been before.
