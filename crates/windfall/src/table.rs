@@ -154,7 +154,7 @@ impl<A: Access> Table<A> {
         let secondaries: Vec<Secondary<'_>> = indexes
             .map(|(tree, index)| Secondary { tree, unique: index.unique, name: &index.name })
             .collect();
-        let keys_of = |_key: &[u8], value: &[u8]| {
+        let keys_of = |value: &[u8]| {
             schema.record.indexes.iter().map(|index| index.key.whole_key_of(value).map(Some)).collect()
         };
         let noting = schema.row_log.as_ref().map(|row_log| {

@@ -120,7 +120,7 @@ pub(super) fn plan<'e, 't>(
     plan: &mut Plan<'t>,
 ) -> Result<(), Stop> {
     let keys = |value: Option<&[u8]>| match value {
-        Some(value) if !target.secondaries.is_empty() => (target.keys_of)(key, value),
+        Some(value) if !target.secondaries.is_empty() => (target.keys_of)(value),
         _ => Ok(Vec::new()),
     };
     let (old, new) = (keys(before)?, keys(after)?);

@@ -25,9 +25,9 @@ pub struct Secondary<'a> {
     pub name: &'a str,
 }
 
-/// Makes the index keys of a row from its key and the first bytes of its value: one per secondary tree, `None` for an
-/// index that does not contain the row.
-pub type KeysOf<'a> = dyn Fn(&[u8], &[u8]) -> Result<Vec<Option<Vec<u8>>>> + Sync + 'a;
+/// Makes the index keys of a row from the first bytes of its value: one per secondary tree, `None` for an index that
+/// does not contain the row.
+pub type KeysOf<'a> = dyn Fn(&[u8]) -> Result<Vec<Option<Vec<u8>>>> + Sync + 'a;
 
 /// Is called with a row change that is about to be made under the row's key latch: the row's key, and the first bytes
 /// of its value before and after; `None` if there is no such row.

@@ -234,7 +234,7 @@ impl Base {
             name: "table",
             clustered: &self.clustered,
             secondaries,
-            keys_of: &|_, value| Ok(keys_of(value)),
+            keys_of: &|value| Ok(keys_of(value)),
             temporary: None,
             watch: None,
         }

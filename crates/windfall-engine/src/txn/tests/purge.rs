@@ -328,7 +328,7 @@ fn temporary_rows_leave_nothing_in_the_log() {
         name: "temporary",
         clustered: &tree,
         secondaries: &[],
-        keys_of: &|_, _| Ok(Vec::new()),
+        keys_of: &|_| Ok(Vec::new()),
         temporary: Some(&stream),
         watch: None,
     };
