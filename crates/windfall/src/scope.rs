@@ -627,21 +627,24 @@ impl<'c> RowCall<'c> {
         self.trx.scope.check_known(self.trx.inner, created_at, owner)
     }
 
-    /// Runs the call: repeats the attempt until it has an outcome. An attempt that was blocked is repeated after a
-    /// wait; one that returns `None`, because the table was truncated, at once.
+    /// Runs the call: repeats the attempt until it has an outcome ([`row::retry`]).
     ///
     /// # Errors
     /// The errors of the attempt; lock errors.
-    pub(crate) fn run<T>(
-        mut self,
-        mut attempt: impl FnMut(&mut Self) -> Result<Option<T>, Stop>,
-    ) -> Result<T> {
-        loop {
-            let attempted = attempt(&mut self);
-            if let Some(done) = self.result_or_wait(attempted)? {
-                return Ok(done);
+    pub(crate) fn run<T>(mut self, attempt: impl FnMut(&mut Self) -> Result<Option<T>, Stop>) -> Result<T> {
+        let done = row::retry(&mut self, attempt);
+        let trx = &mut self.trx.trx;
+        match &done {
+            Ok(_) if trx.has_changed_since(&self.start) => {}
+            Ok(_) => trx.downgrade_waits(),
+            // If the attempt could not roll back its changes, the whole transaction is rolled back.
+            Err(_) if trx.broken().is_some() => {}
+            Err(_) => {
+                trx.rollback_to(&self.start)?;
+                trx.downgrade_waits();
             }
         }
+        done
     }
 
     /// Begins an attempt. Returns the transaction.
@@ -652,34 +655,22 @@ impl<'c> RowCall<'c> {
         self.trx.check_strict()?;
         Ok(&mut self.trx)
     }
+}
 
-    /// Handles the outcome of an attempt. If the attempt was blocked, waits for the locks. Returns `None` if the call
-    /// must make another attempt.
-    fn result_or_wait<T>(&mut self, attempted: Result<Option<T>, Stop>) -> Result<Option<T>> {
-        let RunningTrx { inner, trx, .. } = &mut self.trx;
-        // Check after the attempt as well, whatever its result: once the view is ended, a row that is missing may have
-        // been purged.
-        let done = match (attempted, trx.check_strict()) {
-            (Ok(_) | Err(Stop::Failed(_)), Err(ended)) => Err(ended),
-            (attempted, _) => {
-                let mut waits = Waits::after(inner.waited, self.lock_timeout);
-                let done = row::wait_if_blocked(trx, attempted, &mut waits);
-                inner.waited = waits.so_far();
-                done.map(Option::flatten)
-            }
-        };
-        match &done {
-            Ok(None) => {}
-            Ok(Some(_)) if trx.has_changed_since(&self.start) => {}
-            Ok(Some(_)) => trx.downgrade_waits(),
-            // If the attempt could not roll back its changes, the whole transaction is rolled back.
-            Err(_) if trx.broken().is_some() => {}
-            Err(_) => {
-                trx.rollback_to(&self.start)?;
-                trx.downgrade_waits();
-            }
-        }
-        done
+impl<'c> row::Attempts<'c> for RowCall<'c> {
+    // It cannot start the whole transaction again.
+    const RESTARTS_AFTER_DEADLOCK: bool = false;
+
+    fn trx(&mut self) -> &mut Trx<'c> {
+        &mut self.trx
+    }
+
+    fn waits(&self) -> Waits {
+        Waits::after(self.trx.inner.waited, self.lock_timeout)
+    }
+
+    fn set_waits(&mut self, waits: Waits) {
+        self.trx.inner.waited = waits.so_far();
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     catalog::{self, Call, TableSchema},
     cursor::{Cursor, Reader, intention},
     engine::Engine,
-    error::{Error, LockError, Owner, Result, SchemaError, TransactionError, UsageError},
+    error::{Error, Owner, Result, SchemaError, TransactionError, UsageError},
     ids::{SpaceId, TrxId},
     index::Index,
     range::{Bounds, Range},
@@ -27,8 +27,8 @@ use crate::{
     tx_table::{Access, AutoCommit},
     txn::{
         Edit, Mode, ReadView, RowTarget, Secondary, Stop, Trx, Value, Visibility, Watch,
-        locks::{LockTimeout, RowMode, TableMode, Waits},
-        row::{self, LockingRead},
+        locks::{LockTimeout, RowMode, TableMode},
+        row::{self, LockingRead, SingleCall},
         undo::TemporaryRead,
     },
 };
@@ -45,6 +45,8 @@ use crate::{
 /// allow the call. A deadlock ([`LockError::Deadlock`]) rolls the transaction back. Reads at
 /// [`Isolation::Serializable`] lock rows, and so they may wait, and fail with a [`LockError`].
 ///
+/// [`LockError`]: crate::error::LockError
+/// [`LockError::Deadlock`]: crate::error::LockError::Deadlock
 /// [`Transaction::table`]: crate::Transaction::table
 /// [`TxTable`]: crate::TxTable
 #[derive(Clone, Debug)]
@@ -193,20 +195,18 @@ impl<A: Access> Table<A> {
     /// Changes a row in a transaction of its own. A deadlock is no error of such a call: it has changed nothing yet and
     /// starts again, which a call in a longer transaction cannot do ([`RowCall::run`]).
     fn change_alone(&self, key: &[u8], edit: &mut Edit<'_>) -> Result<Option<row::Changed>> {
-        let mut trx = Trx::new(&self.engine.transactions);
-        let mut waits = Waits::new(LockTimeout::of(self.engine.lock_wait()));
-        loop {
-            let attempted = self.inside(|target| row::change(&mut trx, target, key, edit, true))?;
-            match row::wait_if_blocked(&mut trx, attempted, &mut waits) {
-                // The call has changed nothing yet, and starts again as if it had not waited.
-                Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
-                done => {
-                    if let Some(changed) = done? {
-                        return Ok(changed);
-                    }
-                }
-            }
-        }
+        let lock_timeout = LockTimeout::of(self.engine.lock_wait());
+        let mut call = SingleCall::new(&self.engine.transactions, lock_timeout);
+        row::retry(&mut call, |call| self.try_change_alone(&mut call.trx, key, edit).map(Some))
+    }
+
+    fn try_change_alone(
+        &self,
+        trx: &mut Trx<'_>,
+        key: &[u8],
+        edit: &mut Edit<'_>,
+    ) -> Result<Option<row::Changed>, Stop> {
+        self.inside(|target| row::change(trx, target, key, edit, true))?
     }
 
     fn change_in_transaction(
@@ -358,7 +358,8 @@ impl<A: Access> Table<A> {
     ///
     /// # Errors
     /// [`SchemaError::DuplicateKey`] if a row has this key, or this key of a unique index; the key or the value is too
-    /// long; a lock that is not granted ([`LockError`]); a dropped table; I/O. The table is then unchanged.
+    /// long; a lock that is not granted ([`LockError`](crate::error::LockError)); a dropped table; I/O. The table is
+    /// then unchanged.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(key, Value::Bytes(value), Mode::Insert)
     }
@@ -382,7 +383,8 @@ impl<A: Access> Table<A> {
     /// Deletes a row. Returns whether there was one.
     ///
     /// # Errors
-    /// The table was dropped; a lock that is not granted ([`LockError`]); I/O. The table is then unchanged.
+    /// The table was dropped; a lock that is not granted ([`LockError`](crate::error::LockError)); I/O. The table is
+    /// then unchanged.
     pub fn delete(&self, key: &[u8]) -> Result<bool> {
         self.change(key, Edit::delete())
     }

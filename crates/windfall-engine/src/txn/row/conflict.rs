@@ -7,21 +7,21 @@
 //! transaction had ended before the entry was read ([`Active::read_final`]). A transaction that has changed an entry
 //! and not ended holds an implicit lock on it: the transaction id in the entry represents it, at no cost. A waiter
 //! makes that lock explicit and queues for it. A blocked call returns [`Stop`], releases its key latches, the table's
-//! gate and all page latches, waits ([`await_lock`]), and starts again, because what it found may have changed. So
-//! while a call waits for a transaction, others can only be waiting for the locks of its own transaction, and the lock
-//! table finds every cycle among those.
+//! gate and all page latches, waits, and starts again ([`retry`]), because what it found may have changed. So while a
+//! call waits for a transaction, others can only be waiting for the locks of its own transaction, and the lock table
+//! finds every cycle among those.
 //!
 //! A call from within the source of a value is inside another call: it is refused instead of waiting.
 //!
 //! [`Active::read_final`]: crate::txn::mvcc::Active::read_final
 
 use crate::{
-    error::{Error, Owner, Result, RowHolder, UsageError},
+    error::{Error, LockError, Owner, Result, RowHolder, UsageError},
     ids::TrxId,
     sync::is_inside,
     txn::{
-        locks::{LockRequest, RowMode, RowName, Waits},
-        trx::Trx,
+        locks::{LockRequest, LockTimeout, RowMode, RowName, Waits},
+        trx::{Transactions, Trx},
     },
 };
 
@@ -57,8 +57,8 @@ impl<E: Into<Error>> From<E> for Stop {
 /// [downgrade](Trx::downgrade_waits) it if the call fails.
 ///
 /// # Errors
-/// [`LockError`](crate::error::LockError), [`TransactionError`](crate::error::TransactionError); a call from within
-/// another call is refused instead of waiting.
+/// [`LockError`], [`TransactionError`](crate::error::TransactionError); a call from within another call is refused
+/// instead of waiting.
 fn await_lock(trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<()> {
     let transactions = trx.transactions();
     let locks = transactions.lock_manager();
@@ -91,19 +91,87 @@ fn await_lock(trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<
     transactions.acquire_in_call(&lock_owner, wanted, waits)
 }
 
-/// Takes the outcome of an attempt of a call. If the call was blocked, waits until it no longer is, and returns `None`:
-/// it must begin again.
+/// A call that changes or locks a row: it makes attempts until one is not blocked ([`retry`]).
+pub trait Attempts<'t> {
+    /// Whether a deadlock is no error of the call, because the call is the only one of its transaction.
+    const RESTARTS_AFTER_DEADLOCK: bool;
+
+    /// Returns the transaction of the call.
+    fn trx(&mut self) -> &mut Trx<'t>;
+
+    /// Returns the waits of the call so far.
+    fn waits(&self) -> Waits;
+
+    /// Replaces the waits of the call, after one more.
+    fn set_waits(&mut self, waits: Waits);
+}
+
+/// The only call of a transaction, which changes one row.
+#[derive(Debug)]
+pub struct SingleCall<'t> {
+    /// The transaction.
+    pub trx: Trx<'t>,
+    waits: Waits,
+}
+
+impl<'t> SingleCall<'t> {
+    /// Begins a transaction and its call.
+    pub fn new(transactions: &'t Transactions, lock_timeout: LockTimeout) -> Self {
+        Self { trx: Trx::new(transactions), waits: Waits::new(lock_timeout) }
+    }
+}
+
+impl<'t> Attempts<'t> for SingleCall<'t> {
+    const RESTARTS_AFTER_DEADLOCK: bool = true;
+
+    fn trx(&mut self) -> &mut Trx<'t> {
+        &mut self.trx
+    }
+
+    fn waits(&self) -> Waits {
+        self.waits
+    }
+
+    fn set_waits(&mut self, waits: Waits) {
+        self.waits = waits;
+    }
+}
+
+/// Repeats the attempt of a call until it has an outcome. An attempt that was blocked is repeated after a wait; one
+/// that returns `None`, because the table was truncated, at once.
 ///
 /// # Errors
-/// The failure of the attempt; those of [`await_lock`].
-pub fn wait_if_blocked<T>(
-    trx: &mut Trx<'_>,
-    attempted: Result<T, Stop>,
-    waits: &mut Waits,
-) -> Result<Option<T>> {
-    match attempted {
-        Ok(done) => Ok(Some(done)),
-        Err(Stop::Failed(error)) => Err(error),
-        Err(Stop::Blocked(blocked)) => await_lock(trx, blocked, waits).map(|()| None),
+/// The failure of an attempt; those of [`await_lock`]; [`TransactionError::ViewEnded`].
+///
+/// [`TransactionError::ViewEnded`]: crate::error::TransactionError::ViewEnded
+pub fn retry<'t, C: Attempts<'t>, T>(
+    call: &mut C,
+    mut attempt: impl FnMut(&mut C) -> Result<Option<T>, Stop>,
+) -> Result<T> {
+    loop {
+        let attempted = attempt(call);
+        // Check after the attempt as well, whatever its result: once the view is ended, a row that is missing may have
+        // been purged.
+        let checked = call.trx().check_strict();
+        let done = match (attempted, checked) {
+            (Err(Stop::Blocked(blocked)), _) => {
+                let mut waits = call.waits();
+                let waited = await_lock(call.trx(), blocked, &mut waits);
+                call.set_waits(waits);
+                waited.map(|()| None)
+            }
+            (Ok(_) | Err(Stop::Failed(_)), Err(ended)) => Err(ended),
+            (Err(Stop::Failed(error)), Ok(())) => Err(error),
+            (Ok(done), Ok(())) => Ok(done),
+        };
+        match done {
+            Ok(Some(done)) => return Ok(done),
+            Ok(None) => {}
+            // The call has changed nothing yet, and starts again as if it had not waited.
+            Err(Error::Lock(LockError::Deadlock(_))) if C::RESTARTS_AFTER_DEADLOCK => {
+                call.trx().release_unchanged();
+            }
+            Err(error) => return Err(error),
+        }
     }
 }

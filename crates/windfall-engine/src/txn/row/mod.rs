@@ -20,7 +20,7 @@ pub mod secondary;
 mod target;
 
 pub use change::{Changed, change};
-pub use conflict::{Blocked, Stop, wait_if_blocked};
+pub use conflict::{Attempts, Blocked, SingleCall, Stop, retry};
 pub use edit::{Edit, Mode, Value};
 pub use locking_read::{LockingRead, has_left, lock_range, read_locked};
 pub use plan::check_length;

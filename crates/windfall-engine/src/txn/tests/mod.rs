@@ -28,7 +28,7 @@ use crate::{
     checkpoint::Checkpointer,
     disk::{Disk, FileName},
     env::{Env, Next, Worker, WorkerClass},
-    error::{Error, LockError, Owner, Result},
+    error::{Error, Owner, Result},
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
     log::{Control, ControlFile, Log, LogOptions, Record},
@@ -46,6 +46,7 @@ pub(super) const PAGE_SIZE: usize = 4096;
 const CLUSTERED: SpaceId = SpaceId(2);
 const UNIQUE: SpaceId = SpaceId(3);
 const PLAIN: SpaceId = SpaceId(4);
+const LOCK_TIMEOUT: LockTimeout = LockTimeout::AtMost(Duration::from_mins(10));
 
 /// A running database of one table.
 pub(super) struct Base {
@@ -354,15 +355,32 @@ impl Drop for Base {
     }
 }
 
+/// A call of a test in a transaction.
+struct TestCall<'a, 't> {
+    trx: &'a mut Trx<'t>,
+    waits: Waits,
+}
+
+impl<'t> row::Attempts<'t> for TestCall<'_, 't> {
+    const RESTARTS_AFTER_DEADLOCK: bool = false;
+
+    fn trx(&mut self) -> &mut Trx<'t> {
+        self.trx
+    }
+
+    fn waits(&self) -> Waits {
+        self.waits
+    }
+
+    fn set_waits(&mut self, waits: Waits) {
+        self.waits = waits;
+    }
+}
+
 /// Repeats an attempt until it is not blocked.
 fn unblocked<T>(trx: &mut Trx<'_>, mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>) -> Result<T> {
-    loop {
-        let attempted = attempt(trx);
-        let lock_timeout = LockTimeout::AtMost(Duration::from_mins(10));
-        if let Some(done) = row::wait_if_blocked(trx, attempted, &mut Waits::new(lock_timeout))? {
-            return Ok(done);
-        }
-    }
+    let mut call = TestCall { trx, waits: Waits::new(LOCK_TIMEOUT) };
+    row::retry(&mut call, |call| attempt(call.trx).map(Some))
 }
 
 /// Puts a row in a transaction, or deletes it.
@@ -410,13 +428,8 @@ impl Transactions {
     }
 
     fn alone(&self, target: &RowTarget<'_>, key: &[u8], mut edit: Edit<'_>) -> Result<Option<row::Changed>> {
-        let mut trx = Trx::new(self);
-        loop {
-            match unblocked(&mut trx, |trx| row::change(trx, target, key, &mut edit, true)) {
-                Err(Error::Lock(LockError::Deadlock(_))) => trx.release_unchanged(),
-                done => return done,
-            }
-        }
+        let mut call = row::SingleCall::new(self, LOCK_TIMEOUT);
+        row::retry(&mut call, |call| row::change(&mut call.trx, target, key, &mut edit, true).map(Some))
     }
 }
 
