@@ -243,35 +243,62 @@ impl Cursor {
         if let Some(found) = self.find_ahead(to, wanted)? {
             return Ok(found);
         }
-        let takes_new_view = self.view.is_none() || matches!(to, Move::To(_)) && !self.keeps_view;
-        let (scope, lock) = match self.reader.clone() {
-            Reader::Session(None) => return self.find_seen(to, None, wanted),
+        match self.reader.clone() {
+            Reader::Session(None) => self.find_seen(to, None, wanted),
             Reader::Session(Some(scope)) => {
-                return scope.call(|inner| {
-                    self.discard_rolled_back(inner)?;
-                    self.find_seen(to, None, wanted)
-                });
+                let call = scope.begin_call()?;
+                let found = self.find_in_session(&call.inner, to, wanted);
+                call.finish(found)
             }
             Reader::Alone => {
-                if takes_new_view {
+                if self.needs_view(to) {
                     self.take_view(self.engine.transactions.versions().view().into());
                 }
-                return self.find_seen(to, None, wanted);
+                self.find_seen(to, None, wanted)
             }
-            Reader::InTransaction(scope, lock) => (scope, lock),
-        };
-        scope.call(|inner| {
-            if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
-                let found = self.find_locked(&scope, inner, lock, to, wanted)?;
-                // If the view was ended, a row that is missing may have been purged.
-                return scope.check_strict(inner).map(|()| found);
+            Reader::InTransaction(scope, lock) => {
+                let mut call = scope.begin_call()?;
+                let found = self.find_in_transaction(&scope, &mut call.inner, lock, to, wanted);
+                call.finish(found)
             }
-            if takes_new_view && let Some(view) = scope.view_of_plain_read(inner) {
-                self.take_view(view);
-            }
-            self.discard_rolled_back(inner)?;
-            self.find_seen(to, inner.own(), wanted)
-        })
+        }
+    }
+
+    /// Returns whether this move takes a new view, if it reads with one.
+    fn needs_view(&self, to: Move<'_>) -> bool {
+        self.view.is_none() || matches!(to, Move::To(_)) && !self.keeps_view
+    }
+
+    fn find_in_session(
+        &mut self,
+        inner: &Inner,
+        to: Move<'_>,
+        wanted: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<bool> {
+        self.discard_rolled_back(inner)?;
+        self.find_seen(to, None, wanted)
+    }
+
+    fn find_in_transaction(
+        &mut self,
+        scope: &Scope,
+        inner: &mut Inner,
+        lock: Option<RowLock>,
+        to: Move<'_>,
+        wanted: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<bool> {
+        if let Some(lock) = lock.or_else(|| scope.plain_read_lock().map(RowLock::from)) {
+            let found = self.find_locked(scope, inner, lock, to, wanted)?;
+            // If the view was ended, a row that is missing may have been purged.
+            return scope.check_strict(inner).map(|()| found);
+        }
+        if self.needs_view(to)
+            && let Some(view) = scope.view_of_plain_read(inner)
+        {
+            self.take_view(view);
+        }
+        self.discard_rolled_back(inner)?;
+        self.find_seen(to, inner.own(), wanted)
     }
 
     /// Moves over entries that were read ahead, as long as the view alone decides their visibility. That needs no gate,
@@ -288,7 +315,9 @@ impl Cursor {
         };
         match &self.reader {
             Reader::InTransaction(scope, lock) if lock.is_none() && scope.plain_read_lock().is_none() => {
-                if scope.call(|inner| Ok(inner.rolled_back()))? != self.rolled_back {
+                let call = scope.begin_call()?;
+                let rolled_back = call.inner.rolled_back();
+                if call.finish(Ok(rolled_back))? != self.rolled_back {
                     return Ok(None);
                 }
             }

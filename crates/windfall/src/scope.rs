@@ -169,15 +169,15 @@ impl Scope {
         Self { engine, options, inner, id: AtomicU64::new(0), abandoned: AtomicBool::new(false) }
     }
 
-    /// Runs a call, or a part of one.
-    pub(crate) fn call<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
+    /// Runs a call on the transaction itself.
+    fn call<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
         let mut call = self.begin_call()?;
         let done = run(&mut call.inner);
         call.finish(done)
     }
 
-    /// Begins a call, or a part of one.
-    fn begin_call(&self) -> Result<Call<'_>> {
+    /// Begins a call, or a part of one. Its result, also an error, must be passed to [`Call::finish`].
+    pub(crate) fn begin_call(&self) -> Result<Call<'_>> {
         let inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
         if inner.bound_to.is_some_and(|thread| thread != thread::number()) {
             return Err(TransactionError::Busy.into());
@@ -512,16 +512,17 @@ impl Scope {
 }
 
 /// A call in progress. Its result must be passed to [`Call::finish`]; a call that panics is not finished.
-struct Call<'s> {
+#[must_use]
+pub(crate) struct Call<'s> {
     scope: &'s Scope,
-    inner: MutexGuard<'s, Inner>,
+    pub inner: MutexGuard<'s, Inner>,
     marker: InCall,
 }
 
 impl Call<'_> {
     /// Ends the call with its result. A deadlock rolls back the transaction; so does a handle that was dropped
     /// meanwhile.
-    fn finish<T>(self, done: Result<T>) -> Result<T> {
+    pub(crate) fn finish<T>(self, done: Result<T>) -> Result<T> {
         let Self { scope, mut inner, marker } = self;
         drop(marker);
         if let Err(error @ Error::Lock(LockError::Deadlock(_))) = &done {

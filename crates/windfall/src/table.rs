@@ -183,8 +183,9 @@ impl<A: Access> Table<A> {
     fn change(&self, key: &[u8], mut edit: Edit<'_>) -> Result<bool> {
         self.engine.check_open()?;
         if let Some(scope) = self.scope()? {
-            let changed = scope.call(|inner| self.change_in_transaction(scope, inner, key, &mut edit));
-            return changed.map_err(|error| self.with_owner(error));
+            let mut call = scope.begin_call()?;
+            let changed = self.change_in_transaction(scope, &mut call.inner, key, &mut edit);
+            return call.finish(changed).map_err(|error| self.with_owner(error));
         }
         let changed = self.change_alone(key, &mut edit).map_err(|error| self.with_owner(error))?;
         self.engine.await_log(changed.and_then(|changed| changed.end), self.engine.flush_mode())?;
@@ -292,7 +293,11 @@ impl<A: Access> Table<A> {
         self.engine.check_open()?;
         let transactions = &self.engine.transactions;
         let found = match self.scope()? {
-            Some(scope) => scope.call(|inner| self.read_in_transaction(scope, inner, key, whole, value)),
+            Some(scope) => {
+                let mut call = scope.begin_call()?;
+                let found = self.read_in_transaction(scope, &mut call.inner, key, whole, value);
+                call.finish(found)
+            }
             None => self.inner.enter().and_then(|call| match self.undo {
                 // A session reads its own changes, and no other session has this table.
                 Some(_) => {
@@ -457,14 +462,26 @@ impl<A: Access> Table<A> {
             None => self.stream_out(key, Arc::new(self.engine.transactions.versions().view()), None, out),
             // The whole read is one call of the transaction, so `out` can make none in it: a rollback to a savepoint
             // could remove the very version that is being read, if the transaction has written it.
-            Some(scope) => scope.call(|inner| {
-                if scope.plain_read_lock().is_some() && self.undo.is_none() {
-                    self.get_locked(scope, inner, key, RowMode::Shared.into(), false, &mut Vec::new())?;
-                }
-                let view = scope.view_of_read(inner);
-                self.stream_out(key, view, inner.own(), out)
-            }),
+            Some(scope) => {
+                let mut call = scope.begin_call()?;
+                let written = self.stream_out_in_transaction(scope, &mut call.inner, key, out);
+                call.finish(written)
+            }
         }
+    }
+
+    fn stream_out_in_transaction(
+        &self,
+        scope: &Scope,
+        inner: &mut Inner,
+        key: &[u8],
+        out: &mut dyn io::Write,
+    ) -> Result<Option<u64>> {
+        if scope.plain_read_lock().is_some() && self.undo.is_none() {
+            self.get_locked(scope, inner, key, RowMode::Shared.into(), false, &mut Vec::new())?;
+        }
+        let view = scope.view_of_read(inner);
+        self.stream_out(key, view, inner.own(), out)
     }
 
     fn stream_out(

@@ -160,8 +160,9 @@ impl TxTable<'_> {
         self.engine.check_open()?;
         let scope = self.holder()?;
         let (mut value, lock) = (Vec::new(), self.lock(mode));
-        let found = scope.call(|inner| self.get_locked(scope, inner, key, lock, true, &mut value));
-        Ok(found.map_err(|error| self.with_owner(error))?.then_some(value))
+        let mut call = scope.begin_call()?;
+        let found = self.get_locked(scope, &mut call.inner, key, lock, true, &mut value);
+        Ok(call.finish(found).map_err(|error| self.with_owner(error))?.then_some(value))
     }
 
     /// Returns the newest rows of a range, and locks each as [`TxTable::get_for_share`] does. At levels that lock gaps,

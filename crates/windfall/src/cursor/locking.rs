@@ -72,23 +72,32 @@ impl Cursor {
                 self.take_view(self.engine.transactions.versions().view().into());
                 Ok(())
             }
-            Reader::InTransaction(scope, lock) => scope.call(|inner| {
+            Reader::InTransaction(scope, lock) => {
                 let mode = lock.map(|lock| lock.mode).or(scope.plain_read_lock());
-                match mode {
-                    None => {
-                        if let Some(view) = scope.view_of_plain_read(inner) {
-                            self.take_view(view);
-                        }
-                        Ok(())
-                    }
-                    Some(mode) => {
-                        self.lock_table(&scope, inner, mode)?;
-                        self.is_range_locked = true;
-                        scope.lock_range(inner, &self.tree, lower, upper)
-                    }
-                }
-            }),
+                let mut call = scope.begin_call()?;
+                let done = self.look_or_lock_in_transaction(&scope, &mut call.inner, mode, lower, upper);
+                call.finish(done)
+            }
         }
+    }
+
+    fn look_or_lock_in_transaction(
+        &mut self,
+        scope: &Scope,
+        inner: &mut Inner,
+        mode: Option<RowMode>,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<()> {
+        if let Some(mode) = mode {
+            self.lock_table(scope, inner, mode)?;
+            self.is_range_locked = true;
+            return scope.lock_range(inner, &self.tree, lower, upper);
+        }
+        if let Some(view) = scope.view_of_plain_read(inner) {
+            self.take_view(view);
+        }
+        Ok(())
     }
 
     /// Locks the table of the rows (intention lock).
