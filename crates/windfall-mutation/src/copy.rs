@@ -187,6 +187,7 @@ fn write(copy: &Path, files: &Files) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Suite;
 
     #[test]
     fn every_bug_applies_and_unchanged_files_are_not_rewritten() {
@@ -211,6 +212,45 @@ mod tests {
         let before = modified();
         plant(&workspace, folder.path()).unwrap();
         assert!(modified() == before && !gone.exists());
+    }
+
+    /// A renamed test would otherwise be noticed only by a run of the whole mutation suite.
+    #[test]
+    fn every_suite_names_tests_that_exist() {
+        let mut files = Files::new();
+        read(&workspace().unwrap(), Path::new(""), &mut files).unwrap();
+        let is_defined = |is_in: &dyn Fn(&str) -> bool, filter: &str| {
+            let path: Vec<&str> = filter.split("::").collect();
+            let (modules, defined) = match &path[..] {
+                [modules @ .., module, ""] => (modules, format!("mod {module};")),
+                [modules @ .., name] => (modules, format!("fn {name}")),
+                [] => unreachable!("a text has a part"),
+            };
+            files.iter().any(|(path, bytes)| {
+                let path = path.to_string_lossy();
+                // A module `tests` may be within its file.
+                let is_module =
+                    |name: &&str| path.split(['/', '.']).any(|part| part == *name) || *name == "tests";
+                let text = String::from_utf8_lossy(bytes);
+                is_in(&path) && modules.iter().all(is_module) && text.contains(&defined)
+            })
+        };
+        let is_of_units = |path: &str| path.starts_with("crates/") && path.contains("/src/");
+        for Bug { name, found_by, .. } in bugs() {
+            for suite in found_by {
+                let exists = match &suite {
+                    Suite::Tests { target, filter } => {
+                        let program = format!("crates/windfall/tests/{target}");
+                        is_defined(&|path| path.starts_with(&program), filter)
+                    }
+                    Suite::Units(filter) => is_defined(&is_of_units, filter),
+                    // The suite itself refuses an unknown target, and another test checks the scenarios.
+                    Suite::Fuzz(_) | Suite::Model(_) => true,
+                };
+                assert!(exists, "{name} is found by {suite:?}, which is no test");
+            }
+        }
+        assert!(!is_defined(&is_of_units, "tests::no_such_test") && !is_defined(&is_of_units, "no_module::"));
     }
 
     #[test]
