@@ -112,7 +112,7 @@ fn an_event_loses_no_notification() {
 /// `notified`.
 #[test]
 fn a_nap_misses_no_work() {
-    explore(12_000, &["NapClearsNotification"], || {
+    explore(12_000, &["TimedWaitClearsNotification"], || {
         let shared = Arc::new((Event::new(), AtomicU64::new(0)));
         let given = [1, 10].map(|work| {
             let shared = shared.clone();
