@@ -94,7 +94,7 @@ pub struct CheckedTree {
     /// The index; none for the rows themselves (the clustered index).
     pub index: Option<String>,
     /// The tablespace.
-    pub space: u64,
+    pub space: SpaceId,
     /// Live entries.
     pub entries: u64,
     /// Delete-marked entries.

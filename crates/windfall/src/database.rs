@@ -311,8 +311,8 @@ impl Database {
     ///
     /// [`Transaction::atomically`]: crate::Transaction::atomically
     /// [`LockError::Interrupted`]: crate::error::LockError::Interrupted
-    pub fn interrupt(&self, trx: u64) -> bool {
-        self.engine.transactions.interrupt(TrxId(trx))
+    pub fn interrupt(&self, trx: TrxId) -> bool {
+        self.engine.transactions.interrupt(trx)
     }
 
     /// Returns the deadlock that was broken last: the cycle of waiting transactions, and the victim.

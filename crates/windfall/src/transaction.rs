@@ -13,6 +13,7 @@ use core::time::Duration;
 use crate::{
     engine::Engine,
     error::Result,
+    ids::TrxId,
     log::FlushLog,
     scope::Scope,
     sync::Arc,
@@ -163,8 +164,8 @@ impl Transaction {
 
     /// Returns the id that lists of locks and error messages show; `None` while the transaction has neither changed nor
     /// locked anything.
-    pub fn id(&self) -> Option<u64> {
-        self.scope.id().map(|id| id.0)
+    pub fn id(&self) -> Option<TrxId> {
+        self.scope.id()
     }
 
     /// Returns the isolation level.

@@ -13,7 +13,6 @@ use windfall::{
     Database, Error, IndexOptions, Options, Result, TableOptions,
     disk::{Disk, FileName},
     error::{CorruptError, DiskError, Owner, SchemaError, UsageError},
-    ids::SpaceId,
     row,
 };
 use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv, Survive};
@@ -63,7 +62,7 @@ fn file_of(path: &Path, table: &str) -> PathBuf {
     assert_eq!(report.findings, Vec::<String>::new());
     let space = report.trees.iter().find(|tree| tree.table == table).expect("the table").space;
     db.close().expect("a clean end");
-    path.join(format!("data/{space:016x}.tree"))
+    path.join(format!("data/{:016x}.tree", space.0))
 }
 
 fn flip(file: &Path, at: u64) {
@@ -315,7 +314,7 @@ fn data_of(disk: &SimulatedDisk, table: &str) -> FileName {
     // A torn page would be repaired from this file.
     let length = disk.len(FileName::Doublewrite).expect("a disk").expect("the file");
     disk.write(FileName::Doublewrite, 0, &vec![0; length as usize]).expect("no copies");
-    FileName::Data(SpaceId(space))
+    FileName::Data(space)
 }
 
 /// The allocation map of one table is damaged or unreadable, and everything that frees pages of the table runs: rows

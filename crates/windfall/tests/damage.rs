@@ -549,7 +549,7 @@ fn a_page_from_before_a_split_is_reported() {
     };
     put_all(&mut (0..800).step_by(2), 1);
     let report = db.check().unwrap();
-    let file = FileName::Data(SpaceId(report.trees.iter().find(|tree| tree.table == "t").unwrap().space));
+    let file = FileName::Data(report.trees.iter().find(|tree| tree.table == "t").unwrap().space);
     let bytes = || {
         let mut bytes = vec![0; disk.len(file).unwrap().unwrap() as usize];
         disk.read(file, 0, &mut bytes).unwrap();

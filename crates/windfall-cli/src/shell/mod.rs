@@ -229,7 +229,7 @@ impl Shell<'_> {
         let waits = self.db.lock_waits();
         self.sessions.update_waits(&waits);
         let wait = waits.iter().find(|wait| self.sessions.owner(wait.trx).as_deref() == Some(name));
-        if wait.is_some_and(|wait| self.db.interrupt(wait.trx.0)) {
+        if wait.is_some_and(|wait| self.db.interrupt(wait.trx)) {
             return Ok(Answer::message(
                 format!("session {name} is interrupted"),
                 json!({ "interrupted": name }),

@@ -55,7 +55,7 @@ impl SessionTransaction {
             Err(TryLockError::Poisoned(inner)) => inner.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        inner.as_ref().map(|trx| Open { id: trx.id().map(TrxId), isolation: trx.isolation() })
+        inner.as_ref().map(|trx| Open { id: trx.id(), isolation: trx.isolation() })
     }
 
     /// Removes and returns the transaction, after the statement that executes in it.

@@ -227,7 +227,7 @@ impl<'a> Pieces<'a> {
                 report.trees.push(CheckedTree {
                     table: table.to_owned(),
                     index: index.map(ToOwned::to_owned),
-                    space: tree.space().id().0,
+                    space: tree.space().id(),
                     entries,
                     deleted: found.deleted,
                     height: found.height,

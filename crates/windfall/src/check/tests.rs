@@ -411,7 +411,7 @@ fn versions_cut_off_by_a_failed_rollback_are_not_reported_as_damage() {
     let (transactions, id) = (&db.engine.transactions, space(&db, "t").id());
     let trx = begin(&db);
     trx.table(&table).put(b"row", &[2; 100]).unwrap();
-    let trx_id = crate::ids::TrxId(trx.id().unwrap());
+    let trx_id = trx.id().unwrap();
     transactions.rollbacks().cut_off(trx_id, id);
     for check in [Database::check, Database::check_live] {
         assert_eq!(check(&db).unwrap().uncompared, ["t"]);

@@ -78,7 +78,7 @@ fn a_list_shows_the_active_transactions_and_their_states() {
     prepared.prepare(b"one").unwrap();
     env.advance(Duration::from_secs(100));
     let listed = db.transactions();
-    assert_eq!(listed.iter().map(|one| Some(one.id.0)).collect::<Vec<_>>(), [open.id(), prepared.id()]);
+    assert_eq!(listed.iter().map(|one| Some(one.id)).collect::<Vec<_>>(), [open.id(), prepared.id()]);
     assert!(listed.iter().all(|one| one.has_changes && one.age >= Duration::from_secs(100)), "{listed:?}");
     let both = [TransactionState::Open, TransactionState::Prepared(b"one".to_vec())];
     assert_eq!(states(&db), both);
@@ -193,7 +193,7 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nothing_else() {
         let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(2));
         let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
         let report = aside.check().unwrap();
-        let file = FileName::Data(SpaceId(report.trees.iter().find(|tree| tree.table == "t").unwrap().space));
+        let file = FileName::Data(report.trees.iter().find(|tree| tree.table == "t").unwrap().space);
         drop(aside);
         // Every access needs the root, so the bad page is one of the leaves.
         let bad = 8 * 4096;
@@ -223,10 +223,10 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nothing_else() {
 fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
     let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(2));
     let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
-    let trees: Vec<u64> = aside.check().unwrap().trees.iter().map(|tree| tree.space).collect();
+    let trees: Vec<SpaceId> = aside.check().unwrap().trees.iter().map(|tree| tree.space).collect();
     drop(aside);
     let undo = disk.list(Folder::Data).unwrap().into_iter().filter(
-        |file| matches!(file, FileName::Data(space) if *space != SpaceId::SYSTEM && !trees.contains(&space.0)),
+        |file| matches!(file, FileName::Data(space) if *space != SpaceId::SYSTEM && !trees.contains(space)),
     );
     let undo: Vec<FileName> = undo.collect();
     assert!(!undo.is_empty());
@@ -306,7 +306,7 @@ fn a_check_does_not_wait_for_a_rollback_that_cannot_go_on() {
     let (disk, env) = (crash_during_a_long_transaction(), SimulatedEnv::new(2));
     let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
     let report = aside.check().unwrap();
-    let file = FileName::Data(SpaceId(report.trees.iter().find(|tree| tree.table == "t").unwrap().space));
+    let file = FileName::Data(report.trees.iter().find(|tree| tree.table == "t").unwrap().space);
     drop(aside);
     disk.make_unreadable(file, 8 * 4096);
     let db = simulated(&disk, &env);

@@ -174,7 +174,7 @@ fn a_wait_is_interrupted_from_another_thread() {
             while db.lock_waits().is_empty() {
                 thread::sleep(Duration::from_millis(1));
             }
-            assert!(db.interrupt(db.lock_waits()[0].trx.0));
+            assert!(db.interrupt(db.lock_waits()[0].trx));
             interrupted(waits.join().unwrap());
         });
     }

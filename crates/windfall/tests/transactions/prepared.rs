@@ -80,7 +80,7 @@ fn a_prepared_transaction_outlives_its_handle() {
         drop(trx);
         env.run_workers(100);
         let listed = db.prepared();
-        assert_eq!((listed[0].id.0, listed[0].in_use), (id.unwrap(), false));
+        assert_eq!((listed[0].id, listed[0].in_use), (id.unwrap(), false));
         // Its row stays locked, and so does its table.
         assert!(matches!(t.put(b"a", b"w1"), Err(Error::Lock(LockError::TimedOut { .. }))));
         let refused = db.drop_table("t");

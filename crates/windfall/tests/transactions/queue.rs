@@ -45,9 +45,9 @@ fn queue(db: &Database, jobs: u8) -> Table {
 }
 
 /// Returns the number of a transaction's row locks in the lock table.
-fn locked(db: &Database, id: u64) -> usize {
+fn locked(db: &Database, id: TrxId) -> usize {
     let is_row = |lock: &Lock| matches!(lock, Lock::Row(..));
-    db.locks().iter().filter(|held| held.trx == TrxId(id) && is_row(&held.lock)).count()
+    db.locks().iter().filter(|held| held.trx == id && is_row(&held.lock)).count()
 }
 
 #[test]

@@ -339,7 +339,7 @@ fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
         let waiting = db.lock_waits();
         assert_eq!(
             waiting.iter().map(|wait| wait.blockers.ids().to_vec()).collect::<Vec<_>>(),
-            [[windfall::ids::TrxId(old.id().unwrap())]]
+            [[old.id().unwrap()]]
         );
         old.rollback().unwrap();
         building.join().unwrap().unwrap();
@@ -366,7 +366,7 @@ fn an_index_that_waits_can_be_interrupted() {
             }
             thread::yield_now();
         };
-        assert!(db.interrupt(id.0));
+        assert!(db.interrupt(id));
         let refused = building.join().unwrap();
         assert!(matches!(refused, Err(Error::Lock(LockError::Interrupted))), "{refused:?}");
     });

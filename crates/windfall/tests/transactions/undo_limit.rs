@@ -415,7 +415,7 @@ fn a_wait_for_undo_is_interrupted_from_another_thread() {
         while db.metrics().undo_waits == before || db.transactions().is_empty() {
             thread::sleep(Duration::from_millis(1));
         }
-        assert!(db.interrupt(db.transactions()[0].id.0));
+        assert!(db.interrupt(db.transactions()[0].id));
         let result = waits.join().unwrap();
         assert!(matches!(result, Err(Error::Lock(LockError::Interrupted))), "{result:?}");
     });

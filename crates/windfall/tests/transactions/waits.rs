@@ -84,7 +84,7 @@ fn scripted() -> (Database, Script, SimulatedEnv) {
 
 /// Returns the modes in which a transaction has locked rows, in any tree.
 fn row_locks(db: &Database, trx: &Transaction) -> Vec<RowMode> {
-    let held = db.locks().into_iter().filter(|held| Some(held.trx.0) == trx.id());
+    let held = db.locks().into_iter().filter(|held| Some(held.trx) == trx.id());
     held.filter_map(|held| if let Lock::Row(_, mode) = held.lock { Some(mode) } else { None }).collect()
 }
 

@@ -187,7 +187,7 @@ fn sweep(bench: &mut Bench, name: &str, value: usize) -> Result<Vec<Built>> {
             fixture::await_purge(&db)?;
             db.checkpoint()?;
             for tree in db.check()?.trees.into_iter().filter(|tree| tree.table == TABLE) {
-                let file = path.join(format!("data/{:016x}.tree", tree.space));
+                let file = path.join(format!("data/{:016x}.tree", tree.space.0));
                 let sizes = sizes(&tree, db.metrics().page_size, fs::metadata(file)?.len());
                 if sizes.entries != rows {
                     return Err(Failure::message(format!("{} of {rows} entries are there", sizes.entries)));

@@ -528,7 +528,7 @@ fn a_statement_whose_time_is_over_between_two_waits_has_timed_out() {
                 change(&handle, goes.as_ref().unwrap(), 0..20);
                 let trx = stays.insert(begin(&handle));
                 change(&handle, trx, 30..31);
-                of_stayed.store(trx.id().unwrap(), SeqCst);
+                of_stayed.store(trx.id().unwrap().0, SeqCst);
             }
             if place == 20 && !at_most.is_zero() {
                 evict(&handle, &big, &mut || {});
