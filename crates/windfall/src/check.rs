@@ -6,7 +6,8 @@
 //! **Invariants.** The check changes nothing, except that dirty pages are written. Opening the database has deleted
 //! data files that no record names, and keeps a list of them: the check reports which of them a drop or a crash may
 //! have left, and which this database never created (test: `a_check_distinguishes_orphans_of_a_crash_from_leaks`).
-//! Foreign files are reported and left alone (test: `an_undamaged_database_is_complete`).
+//! Foreign files are reported and left alone (test:
+//! `leaked_missing_and_foreign_files_are_reported`).
 //!
 //! While a table's trees are read, the check holds the metadata lock of its name, its gate (`sync::Gate`, a drain lock)
 //! is closed, and neither rollback nor purge changes it, so that no change in progress looks like damage (test:

@@ -16,10 +16,10 @@
 //! (test: `a_thread_inside_a_gate_passes_one_that_is_closing`). It is *closed*, and blocks every thread, only once no
 //! thread is inside it or any other gate of the same closer (test:
 //! `a_thread_inside_passes_gates_that_are_closing_and_none_that_is_closed`). So a thread that waits at a closed gate
-//! waits for work that waits for no thread inside a gate (checked by `sync/gate.rs::close_all`). Whether a thread is
-//! inside a gate includes gates of other databases (test: `gates_of_independent_closers_cause_no_deadlock`). A call
-//! within a call waits for nothing that another call may hold, in whichever databases the two are (test:
-//! `a_call_inside_another_call_waits_for_workers_only`).
+//! waits for work that waits for no thread inside a gate (test: `gates_of_independent_closers_cause_no_deadlock`).
+//! Whether a thread is inside a gate includes gates of other databases (test:
+//! `gates_of_independent_closers_cause_no_deadlock`). A call within a call waits for nothing that another call may
+//! hold, in whichever databases the two are (test: `a_call_inside_another_call_waits_for_workers_only`).
 //!
 //! **Reasons.** A thread may pass a gate while it is inside another, or the same: a row call may ask its caller for
 //! more of a value, and the caller may then call again. A closer may be waiting for that thread to leave. A gate has no

@@ -111,7 +111,7 @@ fn an_event_loses_no_notification() {
 /// Catches: a timed wait that discards an earlier notification when it begins; a notification that does not set
 /// `notified`.
 #[test]
-fn a_nap_misses_no_work() {
+fn a_timed_wait_misses_no_work() {
     explore(12_000, &["TimedWaitClearsNotification"], || {
         let shared = Arc::new((Event::new(), AtomicU64::new(0)));
         let given = [1, 10].map(|work| {

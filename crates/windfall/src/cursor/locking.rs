@@ -4,7 +4,7 @@
 //! between the rows that were returned.
 //!
 //! **Invariants.** A gap is locked before it is taken for empty (test:
-//! `a_row_cannot_reenter_a_locked_range_in_which_it_was_skipped`). A range that is known beforehand is locked as a
+//! `an_insert_sees_the_range_or_is_seen`). A range that is known beforehand is locked as a
 //! whole at its first step (checked by `cursor/locking.rs::fix_range`). A cursor without a range finds the next entry,
 //! locks up to it, and then checks again that it is still the next one. A row found by an index is locked in the
 //! clustered tree if its current value still has the index key: a row that has left the key is not locked (test:
@@ -14,7 +14,7 @@
 //! key, or will not have it once the entry's writer has committed. If the writer has ended, the row is neither read nor
 //! locked nor waited for (test: `a_locked_row_that_has_left_the_range_is_not_waited_for`). The set of ended
 //! transactions is taken before the entry is read, so the writer's mark cannot be rolled back (checked by
-//! `cursor/locking.rs::has_left`). The entry cannot be revived later:
+//! `cursor/locking.rs::step_locked`). The entry cannot be revived later:
 //! - At levels that lock gaps, the range was locked before the entry was read. A writer that revives an entry looks for
 //!   such a range under the latch of the entry's leaf, and waits for this transaction. A change that already has the
 //!   row, and has yet to revive the entry, finds the range as well and rolls itself back (test:
@@ -125,14 +125,12 @@ impl Cursor {
         let on = to.on();
         let mut found = self.step_locked(scope, inner, to)?;
         while found && wanted(self.entries.key()) {
-            if is_index && self.has_left(scope, inner) {
-                found = self.step_locked(scope, inner, on)?;
-                continue;
-            }
-            let call = scope.row_call(inner, TableKind::Shared, lock.lock_timeout(scope));
-            if call.run(|call| self.try_read_locked(call, lock).map(Some))? {
-                self.at = At::CopiedRow;
-                return Ok(true);
+            if !is_index || !self.has_left(scope, inner) {
+                let call = scope.row_call(inner, TableKind::Shared, lock.lock_timeout(scope));
+                if call.run(|call| self.try_read_locked(call, lock).map(Some))? {
+                    self.at = At::CopiedRow;
+                    return Ok(true);
+                }
             }
             found = self.step_locked(scope, inner, on)?;
         }
@@ -169,20 +167,20 @@ impl Cursor {
 
     /// Returns whether the entry at the position, as it was read, shows that its row has left the index.
     fn has_left(&self, scope: &Scope, inner: &Inner) -> bool {
-        debug_assert!(
-            self.ended.is_some(),
-            "an entry was read before the set of ended transactions was taken"
-        );
+        let ended = self.ended.as_ref().expect("it is taken before an entry is read");
         let marked = self.entries.header().filter(|header| header.is_deleted());
         marked.is_some_and(|header| {
-            self.ended.as_ref().is_some_and(|ended| ended.covers(header.trx))
-                && scope.strict_view(inner).is_none_or(|view| view.sees(header.trx))
+            ended.covers(header.trx) && scope.strict_view(inner).is_none_or(|view| view.sees(header.trx))
         })
     }
 
     /// Moves to the adjacent entry, live row or not. At levels that lock gaps, no entry can then be inserted between
     /// the old position and the new one.
     fn step_locked(&mut self, scope: &Scope, inner: &mut Inner, to: Move<'_>) -> Result<bool> {
+        debug_assert!(
+            self.ended.is_some() || !matches!(self.owner, Owner::Index { .. }),
+            "an entry is read before the set of ended transactions is taken"
+        );
         if self.is_range_locked || !scope.locks_gaps() {
             return self.make(to);
         }

@@ -8,65 +8,21 @@
 //! place of a queue once per mode. The victim is the lightest transaction; among equals the one with which the search
 //! began, and then the youngest.
 
-use core::{cmp::Reverse, fmt, time::Duration};
+use core::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry};
 
 use rustc_hash::FxBuildHasher;
 
-use super::{mode::TableMode, owner::Wait, request::Lock, table::LockTable};
+use super::{
+    mode::TableMode,
+    owner::Wait,
+    request::{Deadlock, DeadlockMember},
+    table::LockTable,
+};
 use crate::{
     error::{Blockers, LockError},
     ids::{SpaceId, TrxId},
 };
-
-/// A deadlock that was broken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deadlock {
-    /// The point in time at which the last member of the cycle began to wait, as the time elapsed since the start of
-    /// the environment's clock (`Env::now`), which by default is the opening of the database.
-    pub detected_at: Duration,
-    /// The members of the cycle: each waits for the next one, and the last one for the first, which is the victim.
-    pub cycle: Vec<DeadlockMember>,
-}
-
-/// A transaction on a cycle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadlockMember {
-    /// The transaction.
-    pub trx: TrxId,
-    /// The lock that it waited for.
-    pub wanted: Lock,
-    /// The lock that it held and that the one before it wanted; `None` if it was only an earlier waiter in the queue.
-    pub held: Option<Lock>,
-    /// The number of rows that it had changed and of locks that it held.
-    pub weight: u64,
-}
-
-impl Deadlock {
-    /// Returns the victim.
-    pub fn victim(&self) -> Option<TrxId> {
-        self.cycle.first().map(|blocked| blocked.trx)
-    }
-}
-
-impl fmt::Display for Deadlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a cycle of {} transactions, of which the first was rolled back:", self.cycle.len())?;
-        for (n, DeadlockMember { trx, wanted, weight, .. }) in self.cycle.iter().enumerate() {
-            let next = &self.cycle[(n + 1) % self.cycle.len()];
-            write!(
-                f,
-                "\n  transaction {trx} (weight {weight}) waited for {wanted}, after transaction {}, which ",
-                next.trx
-            )?;
-            match &next.held {
-                Some(lock) => write!(f, "held {lock}")?,
-                None => f.write_str("was before it in the queue")?,
-            }
-        }
-        Ok(())
-    }
-}
 
 impl LockTable {
     /// Ends waits until no cycle contains this transaction.

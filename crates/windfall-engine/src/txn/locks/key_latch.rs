@@ -7,7 +7,8 @@
 //! **Invariants.** A latch is named by tablespace and hash of the key, so two keys may share one, which costs only
 //! time. Waiters are served in order of arrival. A call latches its row first and then, in one sorted acquisition, the
 //! keys of unique indexes (checked by `locks/key_latch.rs::latch_more`). Rows and index keys are in different
-//! tablespaces, so there is no deadlock (test: `calls_that_change_one_row_take_turns`). No thread waits for a key latch
+//! tablespaces, so there is no deadlock (checked by
+//! `locks/key_latch.rs::latch_more`). No thread waits for a key latch
 //! while it holds a mutex or latch of another kind: the rank is asserted (checked by `sync/lock.rs::take`).
 //!
 //! *Nested calls.* A call that is made from within another call, by the source of a value, runs while the outer call

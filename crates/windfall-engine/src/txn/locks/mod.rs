@@ -52,11 +52,12 @@ mod tests;
 
 use core::ops::Bound;
 
-pub use deadlock::{Deadlock, DeadlockMember};
 pub use metrics::{LockMetrics, WAIT_CLASSES};
 pub use mode::{RowMode, TableMode};
 pub use owner::{CallStart, LockOwner};
-pub use request::{HeldLock, Lock, LockRequest, LockTimeout, RowName, Waiting, Waits};
+pub use request::{
+    Deadlock, DeadlockMember, HeldLock, Lock, LockRequest, LockTimeout, RowName, Waiting, Waits,
+};
 
 use crate::{
     env::Env,

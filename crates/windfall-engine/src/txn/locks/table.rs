@@ -11,11 +11,10 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use super::{
-    deadlock::Deadlock,
     metrics::LockMetrics,
     mode::RowMode,
     owner::{LockOwner, LockOwners, OwnerState},
-    request::{HeldLock, LockRequest, RowName, Waiting},
+    request::{Deadlock, HeldLock, LockRequest, RowName, Waiting},
     space::{LockCounts, SpaceLocks},
 };
 use crate::{

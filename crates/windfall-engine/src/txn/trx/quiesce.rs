@@ -18,8 +18,8 @@
 //!   transaction has written it and not yet put it into the tree, or has rolled it back: all these pages are named by
 //!   records that purge has not finished (test:
 //!   `rolled_back_changes_keep_their_long_values_until_the_transaction_has_ended`). Nothing of the table is logged
-//!   while its gate is closed, so all these records are below the ends that the streams have at that time (checked by
-//!   `trx/quiesce.rs::with_table_quiesced`).
+//!   while its gate is closed, so all these records are below the ends that the streams have at that time (test:
+//!   `a_check_finds_nothing_during_concurrent_work_and_blocks_no_thread`).
 //! - The numbers of rows and entries differ if a row change was interrupted: by a crash, until it is rolled back (test:
 //!   `a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock`), or by a rollback that failed in the middle of a
 //!   record ([`Rollbacks::may_have_partial_change`]) (test:

@@ -16,7 +16,7 @@
 //!   is processed again, and its slice is kept (test: `a_value_far_longer_than_the_log_is_written_and_purged`).
 //! - A chain's stamp is the position of the undo record that began it, which no other chain ever had, or, if the value
 //!   was written with the creation of a table, a unique number that is no position. Freeing a chain that was freed
-//!   before is thus detected and does nothing (test: `a_chain_can_be_walked_and_freed_however_far_it_was_written`).
+//!   before is thus detected and does nothing (test: `crash_points_during_the_freeing_of_long_chains`).
 //! - Pages are freed on an [`allowance`](free) (checked by `undo/chains.rs::free`). The caller that grants one has
 //!   reserved log before it took any mutex or latch, and grants no more than fits into its reservation
 //!   ([`LOG_BYTES_PER_PAGE`]) (checked by `undo/purge.rs::purge_locked`).

@@ -6,7 +6,7 @@
 //! **Invariants.** A record is purged once its transaction had ended for every possible reader ([`Snapshot`]) (test:
 //! `a_pin_keeps_versions_and_a_reader_its_value`). An entry is removed only if it still carries the record's version
 //! (test: `a_pin_keeps_versions_and_a_reader_its_value`), and a chain is freed only if it still has its stamp (test:
-//! `a_chain_can_be_walked_and_freed_however_far_it_was_written`). So a record may be purged any number of times, and
+//! `crash_points_during_the_freeing_of_long_chains`). So a record may be purged any number of times, and
 //! after a restart every record that still exists is purged again (test:
 //! `after_a_restart_purge_skips_no_record_because_of_a_missing_one`). Of the records that were rolled back two kinds
 //! matter: those of chains, and those that had revived an entry, because the record that had delete-marked it was
@@ -236,7 +236,7 @@ impl Purge {
             state.walks.extend(stream.purge.ended.pop().map(|(trx, last)| (trx, Some(last))));
         }
         self.retry_deferred(stream, state, &mut left)?;
-        self.retry_aside(stream, state, &mut left)?;
+        self.retry_postponed(stream, state, &mut left)?;
         let mut walks = core::mem::take(&mut state.walks);
         let walked =
             walks.iter_mut().try_for_each(|walk| self.walk(stream, &horizon, state, walk, &mut left));
@@ -282,7 +282,7 @@ impl Purge {
     }
 
     /// Retries the records that could not be read some time ago.
-    fn retry_aside(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
+    fn retry_postponed(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
         let now = self.context.now();
         if state.unreadable.is_empty() || now < state.retry_due {
             return Ok(());
