@@ -50,17 +50,24 @@ thread_local! {
 }
 
 /// Marks that the thread is in a call of a transaction.
-struct InCall;
+struct InCall {
+    is_finished: bool,
+}
 
 impl InCall {
     fn enter() -> Self {
         CALLS.set(CALLS.get() + 1);
-        Self
+        Self { is_finished: false }
+    }
+
+    fn finish(mut self) {
+        self.is_finished = true;
     }
 }
 
 impl Drop for InCall {
     fn drop(&mut self) {
+        debug_assert!(self.is_finished || thread::panicking(), "the result of a call was not passed on");
         debug_assert!(CALLS.get() > 0, "a thread ends a call and is in none");
         CALLS.set(CALLS.get() - 1);
     }
@@ -524,7 +531,7 @@ impl Call<'_> {
     /// meanwhile.
     pub(crate) fn finish<T>(self, done: Result<T>) -> Result<T> {
         let Self { scope, mut inner, marker } = self;
-        drop(marker);
+        marker.finish();
         if let Err(error @ Error::Lock(LockError::Deadlock(_))) = &done {
             scope.rollback_because(&mut inner, error.to_string().into())?;
         }

@@ -157,7 +157,7 @@ mod tests {
     use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
     use super::*;
-    use crate::{Database, Options};
+    use crate::{Database, Options, error::Error};
 
     #[test]
     fn a_change_that_was_made_is_not_reported_as_failed() {
@@ -212,7 +212,7 @@ mod tests {
         let handle = Table::clone(&scratch);
         handle.put_stream(b"row", 100, &mut Source(&session, Some(scratch))).unwrap();
         drop(session);
-        assert!(handle.get(b"row").is_err(), "it went with the session");
+        assert!(matches!(handle.get(b"row"), Err(Error::TableDropped(_))), "it went with the session");
     }
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
             resume.send(()).unwrap();
             call.join().unwrap().unwrap();
         });
-        assert!(handle.get(b"row").is_err(), "it went with the session");
+        assert!(matches!(handle.get(b"row"), Err(Error::TableDropped(_))), "it went with the session");
         db.create_table("t", TableOptions::default()).unwrap().insert(b"the database", b"works").unwrap();
     }
 }

@@ -25,7 +25,7 @@ pub enum LockError {
         waited: Duration,
     },
     /// Transactions waited for each other in a cycle, and this one was chosen as the deadlock victim.
-    #[error("a deadlock: this transaction and {0} wait for each other: roll it back and begin it again")]
+    #[error("a deadlock: this transaction and {0} wait for each other: it was rolled back, begin it again")]
     Deadlock(Blockers),
     /// Another thread interrupted the wait.
     #[error(
@@ -140,6 +140,6 @@ mod tests {
             assert!(text.contains("Transaction::table") && text.contains("transactions 7 and 9"), "{text}");
         }
         let text = crate::Error::from(LockError::Deadlock(of(&[7]))).to_string();
-        assert!(text.contains("transaction 7") && text.contains("roll it back"), "{text}");
+        assert!(text.contains("transaction 7") && text.contains("it was rolled back"), "{text}");
     }
 }

@@ -141,7 +141,9 @@ impl<'t> Attempts<'t> for SingleCall<'t> {
 /// that returns `None`, because the table was truncated, at once.
 ///
 /// # Errors
-/// The failure of an attempt; those of [`await_lock`]; [`TransactionError::ViewEnded`].
+/// The call's changes and its locks are then still in the transaction: the caller rolls back to the start of the call
+/// and [downgrades](Trx::downgrade_waits) its waits, or ends the transaction. The failure of an attempt; those of
+/// [`await_lock`]; [`TransactionError::ViewEnded`].
 ///
 /// [`TransactionError::ViewEnded`]: crate::error::TransactionError::ViewEnded
 pub fn retry<'t, C: Attempts<'t>, T>(
@@ -167,7 +169,7 @@ pub fn retry<'t, C: Attempts<'t>, T>(
         match done {
             Ok(Some(done)) => return Ok(done),
             Ok(None) => {}
-            // The call has changed nothing yet, and starts again as if it had not waited.
+            // The call has changed nothing yet, and starts again without its locks.
             Err(Error::Lock(LockError::Deadlock(_))) if C::RESTARTS_AFTER_DEADLOCK => {
                 call.trx().release_unchanged();
             }
