@@ -85,6 +85,11 @@ pub trait Env: Send + Sync + fmt::Debug {
         self.wait_for(event, at_most, ready);
     }
 
+    /// Waits for this long, as [`Env::wait_for`] does.
+    fn sleep(&self, time: Duration) {
+        self.wait_for(&Event::new(), time, &mut || false);
+    }
+
     /// A yield point between two foreground operations: a simulation may run background steps here.
     fn yield_point(&self) {}
 

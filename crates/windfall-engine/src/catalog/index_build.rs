@@ -460,7 +460,7 @@ impl<'a> IndexFiller<'a> {
                     alike.push(entry);
                 }
             }
-            self.put_notes_aside(noted)
+            self.spill_notes(noted)
         })?;
         load.finish()
     }
@@ -470,7 +470,7 @@ impl<'a> IndexFiller<'a> {
             let _room = self.admit(&entry)?;
             self.insert(&entry)?;
             self.refuse_duplicates(&entry)?;
-            self.put_notes_aside(noted)
+            self.spill_notes(noted)
         })
     }
 
@@ -478,7 +478,7 @@ impl<'a> IndexFiller<'a> {
         self.row_log.bytes() >= self.bounds.notes
     }
 
-    fn put_notes_aside(&self, noted: &mut Runs<()>) -> Result<()> {
+    fn spill_notes(&self, noted: &mut Runs<()>) -> Result<()> {
         self.catalog.pause.pass();
         if !self.are_notes_many() {
             return Ok(());

@@ -50,7 +50,7 @@ use crate::{
     error::{DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId},
     page::{self, Page},
-    sync::{Arc, Event, atomic::Ordering::Relaxed, work},
+    sync::{Arc, atomic::Ordering::Relaxed, work},
 };
 
 /// The maximum number of tablespaces that a round by age examines.
@@ -613,7 +613,7 @@ impl BufferPool {
             idle = if self.flush(self.old_pages(up_to))? == 0 { idle + 1 } else { 0 };
             if idle > IDLE_ROUNDS_MAX / 10 {
                 // Another thread has a page latched, and may itself be waiting for something.
-                self.context.env.wait_for(&Event::new(), IDLE_PAUSE, &mut || false);
+                self.context.env.sleep(IDLE_PAUSE);
             }
         }
         Ok(())

@@ -60,8 +60,8 @@ struct Pace {
     piece: u64,
     /// The usual longest log sync between two samples when nothing is being deleted; zero as long as there was none.
     usual: Duration,
-    /// The log's end at the last sample.
-    log_end: Lsn,
+    /// The log's end at the last sample, if there was one.
+    log_end: Option<Lsn>,
     /// Since when no thread has written, as far as the samples show.
     quiet_since: Option<Duration>,
     /// The bytes of small files removed since the last pause.
@@ -304,7 +304,7 @@ impl Pace {
         Self {
             piece: *PIECE_BYTES.start(),
             usual: Duration::ZERO,
-            log_end: Lsn::ZERO,
+            log_end: None,
             quiet_since: None,
             deleted: 0,
         }
@@ -320,7 +320,7 @@ impl Pace {
     fn after(&mut self, load: LoadSample) -> Next {
         self.deleted = 0;
         let sync = load.longest_sync;
-        let writes = core::mem::replace(&mut self.log_end, load.log_end) != load.log_end;
+        let writes = self.log_end.replace(load.log_end) != Some(load.log_end);
         let is_quiet = sync.is_zero() && !writes;
         self.quiet_since = is_quiet.then(|| self.quiet_since.unwrap_or(load.now));
         let quiet_for = self.quiet_since.map_or(Duration::ZERO, |since| load.now.saturating_sub(since));
@@ -344,7 +344,7 @@ impl Pace {
     /// Measures the usual sync time, with nothing to delete.
     fn sample_idle(&mut self, load: LoadSample) {
         self.piece = *PIECE_BYTES.start();
-        self.log_end = load.log_end;
+        self.log_end = Some(load.log_end);
         let longest = load.longest_sync;
         if !longest.is_zero() {
             self.usual = if self.usual.is_zero() { longest } else { (self.usual * 7 + longest) / 8 };
