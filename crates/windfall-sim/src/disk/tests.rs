@@ -473,20 +473,26 @@ fn damage_stays_and_unreadable_blocks_heal_when_written() {
 
 #[test]
 fn a_block_whose_write_was_cut_off_may_be_unreadable() {
-    // Not in the log.
+    // Not in the log, and not in the control file.
     let disk = with_log(&[1; 16_384]);
+    disk.create(FileName::Control).unwrap();
+    disk.write(FileName::Control, 0, &[1; 16_384]).unwrap();
+    disk.sync(FileName::Control).unwrap();
+    disk.sync_folder(Folder::Root).unwrap();
     disk.create(DATA).unwrap();
     disk.write(DATA, 0, &[1; 16_384]).unwrap();
     disk.sync(DATA).unwrap();
     disk.sync_folder(Folder::Data).unwrap();
     disk.write(DATA, 4096, &[2; 8192]).unwrap();
     disk.write(LOG, 4096, &[2; 8192]).unwrap();
+    disk.write(FileName::Control, 4096, &[2; 8192]).unwrap();
     let mut unreadable = 0;
     for seed in 0..200 {
         let left = disk.restart(Survive::Random(seed));
         let reads = |file| [0, 4096, 8192, 12_288].map(|at| left.read(file, at, &mut [0; 4096]).is_ok());
         let [first, .., last] = reads(DATA);
-        assert!(reads(LOG) == [true; 4] && first && last, "what was not written then can be read");
+        assert!(reads(LOG) == [true; 4] && reads(FileName::Control) == [true; 4]);
+        assert!(first && last, "what was not written then can be read");
         let bad = reads(DATA).iter().filter(|is_read| !**is_read).count();
         unreadable += bad;
         assert!(bad <= 1);

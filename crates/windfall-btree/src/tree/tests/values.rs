@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-fn only_the_root() -> PageSet {
+pub(super) fn only_the_root() -> PageSet {
     PageSet::from_iter([PageNo::ROOT])
 }
 

@@ -10,7 +10,7 @@
 //!   stream had when the database was opened. One such *search* serves all transactions of a stream, and none of them
 //!   is rolled back before the search is complete (test: `a_search_that_cannot_go_on_holds_up_no_other_rollback`).
 //! - Prepared transactions are searched for before the database is open, and have locks on their tables from then on
-//!   (checked by `trx/background_rollback.rs::schedule_unfinished`).
+//!   (test: `after_a_crash_its_rows_and_tables_are_locked_until_its_end`).
 //! - All other transactions here have no locks except the implicit ones on the rows that they have changed. A drop or a
 //!   truncation does not wait for them, because a dropped table needs no rollback (test:
 //!   `a_drop_and_a_truncation_wait_for_nothing_that_was_unfinished`). A statement that must find no unfinished change
