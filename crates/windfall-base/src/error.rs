@@ -418,6 +418,16 @@ pub enum UsageError {
         /// The value that would be next.
         next: u64,
     },
+    /// A position of the log that no commit has returned yet.
+    #[error(
+        "LSN {lsn} is beyond the end of the log, {end}: pass one that a commit of this database has returned"
+    )]
+    BeyondLog {
+        /// The position.
+        lsn: Lsn,
+        /// The end of the log.
+        end: Lsn,
+    },
     /// An option out of its range.
     #[error("option {name}: {what}")]
     Option {

@@ -94,7 +94,7 @@ impl Mix<'_> {
         let row = sbtest::value(self.rows, random);
         observer.call(DELETE, || table.delete(&key))?;
         observer.call(INSERT, || table.insert(&key, &row))?;
-        observer.call(COMMIT, || trx.commit())
+        observer.call(COMMIT, || trx.commit().map(drop))
     }
 
     fn id(&self, random: &mut Random) -> u32 {

@@ -30,7 +30,7 @@ fn transfer(db: &Database, accounts: &Table, from: u64, to: u64, amount: u64) ->
         accounts.update(&to, &(right + amount).to_be_bytes())?;
     }
     // If a call above fails, `trx` is dropped, which rolls it back.
-    trx.commit()
+    trx.commit().map(drop)
 }
 
 /// Runs the example in a database in this folder.

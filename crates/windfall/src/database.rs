@@ -20,7 +20,7 @@ use crate::{
     engine::Engine,
     env::Env,
     error::{Result, UsageError},
-    ids::TrxId,
+    ids::{Lsn, TrxId},
     log::FlushLog,
     metrics::Metrics,
     options::Options,
@@ -236,16 +236,18 @@ impl Database {
     }
 
     /// Commits a prepared transaction that no longer has a handle. When this call returns, the commit is as durable as
-    /// `flush_log_at_trx_commit` says.
+    /// `flush_log_at_trx_commit` says. Returns the position of the log at which the commit ends, as
+    /// [`Transaction::commit`] does.
     ///
     /// # Errors
     /// There is no prepared transaction of this name, or its handle still exists; the disk is full, and then the
     /// transaction stays prepared.
-    pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
+    pub fn commit_prepared(&self, xid: &[u8]) -> Result<Option<Lsn>> {
         self.engine.check_open()?;
         let end = two_phase::commit_prepared(&self.engine.transactions, xid)?;
         assert!(end.is_none_or(|end| end <= self.engine.log.end()), "a commit ends beyond the log's end");
-        self.engine.await_log(end, self.engine.flush_mode())
+        self.engine.await_log(end, self.engine.flush_mode())?;
+        Ok(end)
     }
 
     /// Rolls back a prepared transaction that no longer has a handle. When this call returns, the rollback is as
@@ -272,11 +274,72 @@ impl Database {
     /// # Errors
     /// The log cannot be written; the database has then stopped.
     pub fn flush_log(&self) -> Result<()> {
+        self.await_durable(self.log_end())
+    }
+
+    /// Returns the end of the log. What has committed before this call, also by calls outside of transactions, is
+    /// durable when the log is durable up to there.
+    pub fn log_end(&self) -> Lsn {
+        self.engine.log.end()
+    }
+
+    /// Returns the position up to which the log is durable.
+    pub fn durable_lsn(&self) -> Lsn {
+        self.engine.log.durable()
+    }
+
+    /// Makes the log durable up to a position, and waits until it is: one sync for all commits before it. `lsn` is a
+    /// position that [`Transaction::commit`], [`Database::log_end`] or another call of this database has returned.
+    ///
+    /// # Errors
+    /// [`UsageError::BeyondLog`]; the log cannot be written, and then the database has stopped.
+    pub fn await_durable(&self, lsn: Lsn) -> Result<()> {
         self.engine.check_open()?;
-        let end = self.engine.log.end();
-        self.engine.log.sync_to(end)?;
-        assert!(end <= self.engine.log.durable(), "the log was flushed, and its end is not durable");
+        self.check_position(lsn)?;
+        self.engine.log.sync_to(lsn)?;
+        assert!(
+            lsn <= self.engine.log.durable(),
+            "the log was synced up to a position, and it is not durable"
+        );
         Ok(())
+    }
+
+    /// Calls `callback` once when the log is durable up to a position, or with an error if it will not become so:
+    /// because the database has stopped, or was closed before. This does not ask for a sync: one follows with the next
+    /// commit that is synced, with [`Database::await_durable`], or within about a second. Callbacks are called in the
+    /// order of their positions, one at a time, by a background thread; a later one waits for an earlier one. They may
+    /// use the database. A panic of a callback is logged, and has no other effect.
+    ///
+    /// # Errors
+    /// [`UsageError::BeyondLog`]; the database is closed or has stopped; the system starts no more threads. `callback`
+    /// is then not called.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::sync::mpsc;
+    /// # use windfall::{Database, FlushLog, Options, TableOptions, TransactionOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let options = Options::default().buffer_pool_size(8 << 20);
+    /// # let db = Database::open(folder.path(), options)?;
+    /// # let table = db.create_table("t", TableOptions::default())?;
+    /// let trx = db.begin(TransactionOptions::default());
+    /// trx.table(&table).put(b"key", b"value")?;
+    /// let (sender, durable) = mpsc::channel();
+    /// if let Some(lsn) = trx.commit_with(FlushLog::Lazy)? {
+    ///     db.when_durable(lsn, move |outcome| sender.send(outcome).unwrap())?;
+    /// }
+    /// durable.recv().unwrap()?;
+    /// # Ok::<(), windfall::Error>(())
+    /// ```
+    pub fn when_durable(&self, lsn: Lsn, callback: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
+        self.engine.check_open()?;
+        self.check_position(lsn)?;
+        self.engine.when_durable(lsn, Box::new(callback))
+    }
+
+    fn check_position(&self, lsn: Lsn) -> Result<()> {
+        let end = self.engine.log.end();
+        if lsn > end { Err(UsageError::BeyondLog { lsn, end }.into()) } else { Ok(()) }
     }
 
     /// Returns the transactions that have an id, in the order of their ids: those that have changed or locked something

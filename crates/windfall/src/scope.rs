@@ -374,7 +374,7 @@ impl Scope {
         row::lock_range(&mut self.running(inner), tree, lower, upper)
     }
 
-    pub(crate) fn commit(&self, mode: FlushLog) -> Result<()> {
+    pub(crate) fn commit(&self, mode: FlushLog) -> Result<Option<Lsn>> {
         let end = self.end(|inner| {
             let mut trx = self.resume(inner);
             let end = trx.commit();
@@ -395,7 +395,8 @@ impl Scope {
             self.discard_state(inner);
             end
         })?;
-        self.await_log(end, mode)
+        self.await_log(end, mode)?;
+        Ok(end)
     }
 
     fn await_log(&self, end: Option<Lsn>, mode: FlushLog) -> Result<()> {

@@ -13,7 +13,7 @@ use core::time::Duration;
 use crate::{
     engine::Engine,
     error::Result,
-    ids::TrxId,
+    ids::{Lsn, TrxId},
     log::FlushLog,
     scope::Scope,
     sync::Arc,
@@ -178,6 +178,9 @@ impl Transaction {
     /// [`Database::interrupt`] ends a lock wait of that step. Other transactions see the changes before they are
     /// durable.
     ///
+    /// Returns the position of the log at which the commit ends; `None` if the transaction has logged nothing. The
+    /// commit is durable when the log is durable up to there ([`Database::await_durable`], [`Database::when_durable`]).
+    ///
     /// # Errors
     /// An earlier error has rolled the transaction back. The log accepts no more records: the database has then
     /// stopped, and the next opening decides whether the transaction is committed. A transaction with more undo than
@@ -189,8 +192,10 @@ impl Transaction {
     /// the call in progress has ended. A prepared one stays prepared, and must be ended by its name.
     ///
     /// [`Database::interrupt`]: crate::Database::interrupt
+    /// [`Database::await_durable`]: crate::Database::await_durable
+    /// [`Database::when_durable`]: crate::Database::when_durable
     /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
-    pub fn commit(self) -> Result<()> {
+    pub fn commit(self) -> Result<Option<Lsn>> {
         let mode = self.scope.engine.flush_mode();
         self.commit_with(mode)
     }
@@ -201,7 +206,7 @@ impl Transaction {
     ///
     /// # Errors
     /// As [`Transaction::commit`].
-    pub fn commit_with(self, mode: FlushLog) -> Result<()> {
+    pub fn commit_with(self, mode: FlushLog) -> Result<Option<Lsn>> {
         self.scope.commit(mode)
     }
 

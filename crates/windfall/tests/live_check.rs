@@ -292,7 +292,7 @@ fn an_open_transaction_keeps_the_long_values_that_it_has_replaced() {
         within.put(&[2], b"short").unwrap();
         within.put(b"new", &long(11)).unwrap();
         assert_sound(&db, &env);
-        if commits { trx.commit() } else { trx.rollback() }.unwrap();
+        if commits { trx.commit().map(drop) } else { trx.rollback() }.unwrap();
         assert_sound(&db, &env);
         assert_eq!(table.get(&[0]).unwrap(), Some(long(if commits { 10 } else { 0 })));
     }
@@ -309,7 +309,7 @@ fn a_prepared_transaction_keeps_the_long_values_that_it_has_replaced() {
         // Its handle is dropped, and it waits for its coordinator.
         drop(trx);
         assert_sound(&db, &env);
-        if commits { db.commit_prepared(b"name") } else { db.rollback_prepared(b"name") }.unwrap();
+        if commits { db.commit_prepared(b"name").map(drop) } else { db.rollback_prepared(b"name") }.unwrap();
         assert_sound(&db, &env);
         assert_eq!(table.contains(&[1]).unwrap(), !commits);
     }
@@ -335,7 +335,7 @@ fn rolled_back_changes_keep_their_long_values_until_the_transaction_has_ended() 
         within.put(&[3], &long(23)).unwrap();
         trx.rollback_to("here").unwrap();
         assert_sound(&db, &env);
-        if commits { trx.commit() } else { trx.rollback() }.unwrap();
+        if commits { trx.commit().map(drop) } else { trx.rollback() }.unwrap();
         assert_sound(&db, &env);
         assert_eq!(table.get(&[0]).unwrap(), Some(long(if commits { 10 } else { 0 })));
     }

@@ -52,7 +52,10 @@ fn reads(bench: &mut Bench) -> Result<()> {
         let trx = db.begin(TransactionOptions::default());
         inside.push(read(&trx.table(&table), rows, time, turn)?);
         trx.commit()?;
-        empty.push(rate(time, || Ok(db.begin(TransactionOptions::default().read_only()).commit()?))?);
+        empty.push(rate(time, || {
+            db.begin(TransactionOptions::default().read_only()).commit()?;
+            Ok(())
+        })?);
     }
     let [outside, inside, empty] = [outside, inside, empty].map(|rates| median(&rates));
     bench.fact("reads per second, each a call of its own", outside);
@@ -82,7 +85,8 @@ fn commits(bench: &mut Bench) -> Result<()> {
     let put = |thread: usize, id: u64| -> Result<()> {
         let trx = db.begin(TransactionOptions::default());
         trx.table(&table).put(&[thread as u64, id].map(u64::to_be_bytes).concat(), &fixture::SMALL)?;
-        Ok(trx.commit()?)
+        trx.commit()?;
+        Ok(())
     };
     let (each, count) = bench.size((2_000_u64, 200), (50, 10));
     let single_thread = SingleThread::measure(&db, count, |n| put(THREADS, n as u64))?;

@@ -65,7 +65,8 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         while view.is_some() || is_there() {
             // The first window begins with the end of the view.
             going.extend(setting.turn(interval, 4, 3 * turn + 1, |_, _| {
-                Ok(view.take().map_or(Ok(()), Transaction::commit)?)
+                view.take().map(Transaction::commit).transpose()?;
+                Ok(())
             })?);
         }
         freed.push(begin.elapsed().as_secs_f64());

@@ -342,7 +342,7 @@ fn value(table: &str, columns: Option<&Columns>, fields: &[Vec<u8>]) -> Result<V
 }
 
 /// Converts the result of ending a transaction, which is over also if that fails.
-fn ended(done: windfall::Result<()>) -> Result<()> {
+fn ended<T>(done: windfall::Result<T>) -> Result<T> {
     done.map_err(|error| Failure::message(format!("{error}; the transaction is over")))
 }
 

@@ -24,7 +24,7 @@ use crate::{
     env::{Env, Next, Worker, WorkerClass},
     error::{Error, Result},
     ids::Lsn,
-    log::{FlushLog, Log},
+    log::{DurableCallback, FlushLog, Log},
     options::check_undo_limit,
     sync::{
         Arc, Event, Mutex, OnceLock,
@@ -82,6 +82,9 @@ pub struct Engine {
     stopped_first: Mutex<Vec<Worker>>,
     /// Stopped last: the workers for which the others may wait.
     stopped_last: Mutex<Vec<Worker>>,
+    /// Calls the callbacks for durable positions of the log; started with the first of them.
+    notifier: Mutex<Option<Worker>>,
+    has_notifier: AtomicBool,
 }
 
 impl Engine {
@@ -113,6 +116,32 @@ impl Engine {
     #[inline]
     pub fn await_log(&self, end: Option<Lsn>, mode: FlushLog) -> Result<()> {
         self.log.await_flush(end, mode)
+    }
+
+    /// Registers a callback for the time at which the log is durable up to a position ([`Log::when_durable`]).
+    ///
+    /// # Errors
+    /// The database is closed or has stopped; the system starts no more threads. The callback is then not called.
+    pub fn when_durable(&self, lsn: Lsn, callback: DurableCallback) -> Result<()> {
+        self.check_open()?;
+        if !self.has_notifier.swap(true, SeqCst) {
+            let (log, health) = (self.log.clone(), &self.pool.context().health);
+            let step = health.watch("notifications", Box::new(move || log.notify_step()));
+            let wake = self.log.notify_wake();
+            let notifier = self.env.spawn("notifications", WorkerClass::Client, wake, step);
+            *self.notifier.lock() = Some(notifier.inspect_err(|_| self.has_notifier.store(false, SeqCst))?);
+            // A close that began meanwhile may have found no worker.
+            if self.closed.load(SeqCst) {
+                self.stop_notifier();
+            }
+        }
+        self.log.when_durable(lsn, callback)
+    }
+
+    fn stop_notifier(&self) {
+        // The end of the worker is not waited for under the mutex: a callback may take it.
+        let notifier = self.notifier.lock().take();
+        drop(notifier);
     }
 
     /// Returns the lock timeout of a call.
@@ -243,6 +272,8 @@ impl Engine {
         let result = self.shut();
         let workers = core::mem::take(&mut *self.stopped_last.lock());
         drop(workers);
+        self.stop_notifier();
+        self.log.end_notifications();
         // Calls still in progress end here: another process may open the database now.
         self.pool.context().health.close();
         self.pool.quiesce();

@@ -87,7 +87,7 @@ pub(crate) fn of_xid(xid: &[u8]) -> (u64, bool) {
 
 /// Ends a prepared transfer of which only the name is left, as the name demands.
 pub(crate) fn end_by_name(db: &Database, xid: &[u8]) -> Result<()> {
-    if of_xid(xid).1 { db.commit_prepared(xid) } else { db.rollback_prepared(xid) }
+    if of_xid(xid).1 { db.commit_prepared(xid).map(drop) } else { db.rollback_prepared(xid) }
 }
 
 /// The state of a transfer, as far as its client has reported.
@@ -248,7 +248,7 @@ impl Transfer {
                 drop(trx);
                 Ok(())
             }
-            end if end.commits() => trx.commit(),
+            end if end.commits() => trx.commit().map(drop),
             _ => trx.rollback(),
         }
     }

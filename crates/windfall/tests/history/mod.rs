@@ -40,7 +40,7 @@ pub(crate) fn open_with(disk: &SimulatedDisk, seed: u64, options: &Options) -> R
 
 /// Ends a prepared transaction as its name (xid) demands, so that the result is that of the step.
 fn end_prepared(db: &Database, xid: &[u8]) -> Result<()> {
-    if xid[0] == 1 { db.commit_prepared(xid) } else { db.rollback_prepared(xid) }
+    if xid[0] == 1 { db.commit_prepared(xid).map(drop) } else { db.rollback_prepared(xid) }
 }
 
 /// An open database, and state that ends with its process.
@@ -163,7 +163,7 @@ impl Many {
                 drop((trx, tables));
                 end_prepared(db, &xid)
             } else if self.commits {
-                trx.commit()
+                trx.commit().map(drop)
             } else {
                 trx.rollback()
             };
@@ -171,7 +171,7 @@ impl Many {
             // later.
             return done.inspect_err(|_| drop(db.rollback_prepared(&xid)));
         }
-        if self.commits { trx.commit() } else { trx.rollback() }
+        if self.commits { trx.commit().map(drop) } else { trx.rollback() }
     }
 }
 

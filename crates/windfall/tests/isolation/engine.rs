@@ -238,7 +238,7 @@ impl Client for Session {
         }
         let trx = self.open.take().expect("a transaction was begun");
         let done = match call {
-            Call::Commit => trx.commit().map(|()| Answer::Done),
+            Call::Commit => trx.commit().map(|_| Answer::Done),
             Call::Rollback => trx.rollback().map(|()| Answer::Done),
             call => {
                 let table = self.table.clone();

@@ -155,7 +155,7 @@ impl World {
     pub(crate) fn end(&mut self, slot: u8, how: End) -> Outcome {
         let trx = self.slots[slot as usize].take().expect("there is a transaction");
         let done = match how {
-            End::Commit => trx.commit(),
+            End::Commit => trx.commit().map(drop),
             End::RollBack => trx.rollback(),
             End::Drop => {
                 drop(trx);
@@ -182,8 +182,11 @@ impl World {
     }
 
     pub(crate) fn end_prepared(&self, name: u8, commits: bool) -> Outcome {
-        let done =
-            if commits { self.db.commit_prepared(&[name]) } else { self.db.rollback_prepared(&[name]) };
+        let done = if commits {
+            self.db.commit_prepared(&[name]).map(drop)
+        } else {
+            self.db.rollback_prepared(&[name])
+        };
         Outcome::of(done, |()| Outcome::Done)
     }
 
@@ -266,7 +269,7 @@ impl World {
             let (trx, ended) = (trx.clone(), ended.clone());
             move || {
                 let trx = trx.lock().unwrap().take().expect("it ends once");
-                let done = if commits { trx.commit() } else { trx.rollback() };
+                let done = if commits { trx.commit().map(drop) } else { trx.rollback() };
                 *ended.lock().unwrap() = Some(Outcome::of(done, |()| Outcome::Done));
             }
         };

@@ -131,7 +131,7 @@ fn the_end_of_a_transaction_waits_for_the_call_of_another_thread() {
                 assert!(!call.is_finished(), "it did not wait");
                 thread::yield_now();
             }
-            let end = scope.spawn(move || if commits { trx.commit() } else { trx.rollback() });
+            let end = scope.spawn(move || if commits { trx.commit().map(drop) } else { trx.rollback() });
             // A refusal would be immediate. Nothing reports that the end waits; if it has not got that far, the test
             // still holds.
             thread::sleep(Duration::from_millis(30));
@@ -150,7 +150,7 @@ fn an_end_from_within_a_call_waits_for_no_call_of_another_thread() {
     let db = database();
     let table = db.create_table("t", TableOptions::default()).unwrap();
     table.put_stream(b"long", LONG, &mut From(Some(|| {}))).unwrap();
-    let ends: [fn(Transaction) -> Result<()>; 2] = [Transaction::commit, Transaction::rollback];
+    let ends: [fn(Transaction) -> Result<()>; 2] = [|trx| trx.commit().map(drop), Transaction::rollback];
     for (end, from_source) in ends.into_iter().flat_map(|end| [(end, true), (end, false)]) {
         let (trx, blocker) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
         blocker.table(&table).put(b"a", b"x1").unwrap();

@@ -44,7 +44,7 @@ fn transfer(db: &Database, table: &Table, level: Isolation, from: u64, to: u64) 
         // Lets other threads run in between, on any number of cores.
         thread::yield_now();
     }
-    trx.commit()
+    trx.commit().map(drop)
 }
 
 fn total(table: &Table<impl Access>) -> u64 {
@@ -289,13 +289,13 @@ fn a_commit_that_the_disk_refuses_fails_all_active_transactions() {
             disk.fail_nth(1, fault, true);
             let assert_poisoned =
                 |done: windfall::Result<()>| assert!(matches!(done, Err(Error::Poisoned(_))), "{done:?}");
-            assert_poisoned(failing.commit());
-            assert_poisoned(waiting.join().unwrap());
-            assert_poisoned(prepared.prepare(b"xid").map(drop));
+            assert_poisoned(failing.commit().map(drop));
+            assert_poisoned(waiting.join().unwrap().map(drop));
+            assert_poisoned(prepared.prepare(b"xid"));
             assert_poisoned(beside.table(&table).put(b"c", b"w7"));
             assert_poisoned(beside.rollback());
             assert_poisoned(
-                begin(&db, Isolation::RepeatableRead).commit().and_then(|()| table.put(b"e", b"t8")),
+                begin(&db, Isolation::RepeatableRead).commit().and_then(|_| table.put(b"e", b"t8")),
             );
         });
         drop((prepared, table, db));

@@ -27,7 +27,7 @@ fn all_of_it_stays_or_nothing() {
             assert_eq!(rows(&within), pairs([("a", "w4"), ("b", "z3")]), "it sees what it did");
             assert_eq!(rows(&table), pairs([("a", "x1")]), "no other reader does");
             assert_eq!(other.get(b"k").unwrap(), None);
-            if commits { trx.commit() } else { trx.rollback() }.unwrap();
+            if commits { trx.commit().map(drop) } else { trx.rollback() }.unwrap();
             let after = if commits { pairs([("a", "w4"), ("b", "z3")]) } else { pairs([("a", "x1")]) };
             assert_eq!(rows(&table), after, "{level:?}");
             assert_eq!(other.contains(b"k").unwrap(), commits);

@@ -7,6 +7,7 @@ mod calls;
 #[path = "../changed_env/mod.rs"]
 mod changed_env;
 mod crowds;
+mod durability;
 mod ends;
 #[path = "../guard/mod.rs"]
 mod guard;

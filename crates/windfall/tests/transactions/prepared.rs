@@ -15,7 +15,7 @@ fn names(db: &Database) -> Vec<(Vec<u8>, bool)> {
 }
 
 fn end(db: &Database, xid: &[u8], commits: bool) {
-    let done = if commits { db.commit_prepared(xid) } else { db.rollback_prepared(xid) };
+    let done = if commits { db.commit_prepared(xid).map(drop) } else { db.rollback_prepared(xid) };
     done.unwrap();
 }
 
@@ -49,7 +49,7 @@ fn it_does_nothing_more_and_ends_by_its_handle() {
         let in_use = |done| {
             assert!(matches!(done, Err(Error::Transaction(TransactionError::InUse { .. }))), "{done:?}");
         };
-        in_use(db.commit_prepared(b"first"));
+        in_use(db.commit_prepared(b"first").map(drop));
         in_use(db.rollback_prepared(b"first"));
         assert_eq!(rows(&t), pairs([("a", "x1")]), "others see it");
         if commits {
@@ -261,7 +261,7 @@ fn prepared_transactions_survive_every_crash_and_ended_ones_stay_ended() {
             turn(Known::Ending(commits), &mut || {
                 let trx = trx.take().unwrap();
                 match (by_name, commits) {
-                    (false, true) => trx.commit().unwrap(),
+                    (false, true) => trx.commit().map(drop).unwrap(),
                     (false, false) => trx.rollback().unwrap(),
                     (true, true) => {
                         drop(trx);

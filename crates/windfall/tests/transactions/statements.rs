@@ -327,7 +327,7 @@ fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
             trx.savepoint("here").unwrap();
             assert!(within.delete(&[n]).unwrap());
             match n % 3 {
-                0 => trx.commit().unwrap(),
+                0 => trx.commit().map(drop).unwrap(),
                 1 => trx.rollback().unwrap(),
                 _ => {
                     trx.rollback_to("here").unwrap();

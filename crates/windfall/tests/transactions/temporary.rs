@@ -52,7 +52,7 @@ fn a_transaction_that_only_reads_may_change_temporary_tables() {
         assert_eq!(within.get_for_update(b"a").unwrap(), Some(b"x1".to_vec()));
         assert_eq!(within.range_for_share::<&[u8]>(..).unwrap().count(), 1);
         assert!(trx.table(&table).put(b"a", b"x1").is_err());
-        if commits { trx.commit() } else { trx.rollback() }.unwrap();
+        if commits { trx.commit().map(drop) } else { trx.rollback() }.unwrap();
         assert_eq!(temporary.contains(b"a").unwrap(), commits);
     }
 }
@@ -80,7 +80,7 @@ fn a_read_view_does_not_keep_old_versions_of_temporary_tables() {
         if round % 2 == 0 {
             let trx = begin(&db, Isolation::ReadCommitted);
             (0..4).for_each(|n| trx.table(&temporary).put(&[n], &long(n)).unwrap());
-            if round % 4 == 0 { trx.commit() } else { trx.rollback() }.unwrap();
+            if round % 4 == 0 { trx.commit().map(drop) } else { trx.rollback() }.unwrap();
         }
         let metrics = db.metrics();
         most = most.max(metrics.pool_frames - metrics.pool_free - metrics.pool_dropped);

@@ -282,7 +282,7 @@ fn a_concurrent_reader_sees_one_snapshot_or_gets_an_error() {
             }
             sum -= part;
         }
-        trx.commit()
+        trx.commit().map(drop)
     };
     let write = |seed: u64| {
         let mut chance = StdRng::seed_from_u64(seed);

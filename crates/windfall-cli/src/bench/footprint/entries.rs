@@ -252,7 +252,8 @@ fn insert(db: &Database, table: &Table, rows: impl Iterator<Item = (Vec<u8>, Vec
     for (key, value) in rows {
         within.insert(&key, &value)?;
     }
-    Ok(trx.commit()?)
+    trx.commit()?;
+    Ok(())
 }
 
 /// Makes the table of what was built, with the least and the largest of each figure over the numbers of rows.

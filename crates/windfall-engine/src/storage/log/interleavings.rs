@@ -31,7 +31,7 @@ fn append(log: &Log, payload: &[u8]) -> Group {
 /// for progress and not for the leader's end; a slot that is freed without a notification.
 #[test]
 fn an_acknowledged_commit_is_written_and_no_thread_waits_for_ever() {
-    explore(1200, &["DurableBeforeTheSync", "LeaderWakesNone", "GroupSeenEarly"], || {
+    explore(2000, &["DurableBeforeTheSync", "LeaderWakesNone", "GroupSeenEarly"], || {
         let life = open();
         let commits = [(1, 40, FlushLog::Sync), (2, 5, FlushLog::Write), (3, 900, FlushLog::Sync)];
         let threads = commits.map(|(n, len, mode)| {
@@ -207,5 +207,39 @@ fn the_low_water_mark_of_appending_waits_for_the_appenders() {
                 starts.iter().filter(|s| **s < low_water_mark && !known.contains(s)).collect();
             assert!(missed.is_empty(), "{missed:?} are below {low_water_mark:?} and registered nowhere");
         }
+    });
+}
+
+/// A callback is registered while the log is synced up to its position, and the worker sleeps until it is woken.
+///
+/// Catches: a registration that does not look at the durable position, or does so before it is visible; a sync that
+/// looks for callbacks before its position is durable.
+#[test]
+fn a_callback_is_not_missed_by_a_concurrent_sync() {
+    explore(800, &["CallbackIgnoresDurable", "SyncWakesNoCallback"], || {
+        let life = open();
+        let (_, end, _) = append(&life.log, &[1; 40]);
+        let called = Arc::new(AtomicBool::new(false));
+        let worker = {
+            let log = life.log.clone();
+            spawn(move || {
+                let is_due = || log.notifications.is_due(log.durable());
+                log.env.wait(&log.notify_wake(), &mut || is_due());
+                log.notify_step();
+            })
+        };
+        let syncer = {
+            let log = life.log.clone();
+            spawn(move || log.sync_to(end).unwrap())
+        };
+        let (log, of_call) = (life.log.clone(), called.clone());
+        let callback = move |outcome: Result<()>| {
+            assert!(outcome.is_ok() && log.durable() >= end, "it is called before its position is durable");
+            of_call.store(true, SeqCst);
+        };
+        life.log.when_durable(end, Box::new(callback)).unwrap();
+        syncer.join().unwrap();
+        worker.join().unwrap();
+        assert!(called.load(SeqCst));
     });
 }

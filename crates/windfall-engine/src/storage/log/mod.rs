@@ -1,10 +1,11 @@
 //! The redo log (write-ahead log): appending, group commit, reading back; and the control file.
 //!
-//! **Purpose.** Every change of a page is logged here before the page may be written to its file. The log is an
-//! endless stream of bytes; a position in it is an LSN. It holds one *frame* (`frame`) per mini-transaction. The
-//! thread that made the mini-transaction copies the frame into a ring buffer in memory (`ring`, `group`). The first
-//! committing thread that needs it writes and syncs it (`writer`) to segment files (`segments`), and recovery reads it
-//! back ([`LogReader`]). [`ControlFile`] records where recovery begins.
+//! **Purpose.** Every change of a page is logged here before the page may be written to its file. The log is an endless
+//! stream of bytes; a position in it is an LSN. It holds one *frame* (`frame`) per mini-transaction. The thread that
+//! made the mini-transaction copies the frame into a ring buffer in memory (`ring`, `group`). The first committing
+//! thread that needs it writes and syncs it (`writer`) to segment files (`segments`), and recovery reads it back
+//! ([`LogReader`]). Callbacks report that a position is durable (`notifications`). [`ControlFile`] records where
+//! recovery begins.
 //!
 //! **The end of the log.** After a crash the stream ends in a bad frame: torn, never written, or old bytes of a
 //! recycled segment. That is the normal end, unless there is proof that the log was durable beyond that frame. In that
@@ -45,6 +46,7 @@ pub mod fuzz;
 mod group;
 #[cfg(any(test, feature = "testing"))]
 mod invariants;
+mod notifications;
 mod reader;
 mod record;
 mod ring;
@@ -65,6 +67,8 @@ pub use control::{Control, ControlFile, FORMAT_VERSION};
 use crossbeam_utils::CachePadded;
 use frame::Seed;
 pub use group::AppendSlot;
+pub use notifications::DurableCallback;
+use notifications::Notifications;
 pub use reader::LogReader;
 pub use record::{GroupReader, GroupWriter, Record};
 use ring::Ring;
@@ -234,6 +238,7 @@ pub struct Log {
     longest_sync: AtomicU64,
     /// When the current sync began; zero when none is running.
     syncing_since: AtomicU64,
+    notifications: Notifications,
     counters: LogCounters,
 }
 
@@ -350,6 +355,7 @@ impl Log {
             last_sync_took: AtomicU64::new(0),
             longest_sync: AtomicU64::new(0),
             syncing_since: AtomicU64::new(0),
+            notifications: Notifications::default(),
             counters: LogCounters::default(),
             disk,
             env,

@@ -7,6 +7,7 @@
 
 mod control;
 mod crash;
+mod notifications;
 mod segments;
 
 use std::{thread, time::Instant};

@@ -319,6 +319,7 @@ impl Log {
         self.served.store(*arrived, Relaxed);
         // Bytes that other threads have written meanwhile may be too late for this sync.
         self.durable.store(*written, SeqCst);
+        self.notifications.wake_if_due(Lsn(*written));
         Ok(())
     }
 

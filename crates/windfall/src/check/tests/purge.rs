@@ -285,9 +285,10 @@ impl World {
         if let Some(name) = name {
             // The coordinator ends a prepared transaction by its XID.
             drop(trx);
-            if commits { self.db.commit_prepared(&name) } else { self.db.rollback_prepared(&name) }.unwrap();
+            if commits { self.db.commit_prepared(&name).map(drop) } else { self.db.rollback_prepared(&name) }
+                .unwrap();
         } else {
-            if commits { trx.commit() } else { trx.rollback() }.unwrap();
+            if commits { trx.commit().map(drop) } else { trx.rollback() }.unwrap();
         }
         if commits {
             Self::enter(&mut self.rows, changes);

@@ -61,7 +61,7 @@ fn at_places(db: &Database, mut act: impl FnMut(usize) + Send + 'static) {
 fn transactions_of_every_kind_go_on_while_an_index_is_built() {
     type End = fn(&Database, Transaction);
     let ends: [(&str, End); 8] = [
-        ("commit", |_, trx| trx.commit().unwrap()),
+        ("commit", |_, trx| trx.commit().map(drop).unwrap()),
         ("rollback", |_, trx| trx.rollback().unwrap()),
         ("a handle that is dropped", |_, trx| drop(trx)),
         ("to a savepoint", |_, trx| {
@@ -180,7 +180,7 @@ fn only_committed_duplicates_fail_an_index_build() {
                 if place >= 80
                     && let Some(trx) = trx.take()
                 {
-                    if commits { trx.commit() } else { trx.rollback() }.unwrap();
+                    if commits { trx.commit().map(drop) } else { trx.rollback() }.unwrap();
                 }
             });
             let options = if what.starts_with("is too long") {
@@ -236,7 +236,11 @@ impl Crowd {
         if !self.prepared.is_empty() && self.below(4) == 0 {
             let name = self.prepared.swap_remove(0);
             let commits = self.below(2) == 0;
-            if commits { self.db.commit_prepared(&name)? } else { self.db.rollback_prepared(&name)? }
+            if commits {
+                self.db.commit_prepared(&name).map(drop)
+            } else {
+                self.db.rollback_prepared(&name)
+            }?;
         }
         if self.open.is_empty() {
             return self.look(&table);
@@ -269,7 +273,7 @@ impl Crowd {
             ends => {
                 let trx = self.open.swap_remove(at);
                 match ends % 4 {
-                    0 | 1 => trx.commit(),
+                    0 | 1 => trx.commit().map(drop),
                     2 => trx.rollback(),
                     _ => {
                         drop(trx);
@@ -423,7 +427,7 @@ fn a_row_whose_index_key_is_out_of_reach_is_refused_whenever_it_comes() {
         table.update(&row(3), &value).unwrap();
     }
     let update: Act = |table, _| table.update(&row(3), &vec![b'x'; 70_005]).unwrap();
-    let commit: Act = |_, trx| trx.take().unwrap().commit().unwrap();
+    let commit: Act = |_, trx| trx.take().unwrap().commit().map(drop).unwrap();
     let back: Act = |_, trx| trx.take().unwrap().rollback().unwrap();
     // Whether the row's index key is out of reach at first, what a transaction makes of it before the statement, and
     // what happens during the statement.

@@ -314,7 +314,7 @@ fn deferred_entries_make_room_when_their_transactions_end() {
                 trx.table(&rows_of_trx).update(&row(n as u64), &value(key, false)).unwrap();
             };
             if n >= 200 {
-                let end = if stays_so { Transaction::commit } else { Transaction::rollback };
+                let end = |trx: Transaction| if stays_so { trx.commit().map(drop) } else { trx.rollback() };
                 stays.take().map_or(Ok(()), end).unwrap();
             } else if n % 2 == 0 {
                 update(trx.insert(begin(&handle)), one, keys[other]);

@@ -1,0 +1,170 @@
+//! Callbacks of the application for positions of the log that become durable.
+//!
+//! **Purpose.** A replication or backup thread must know when a commit is durable, and must not wait for each one. It
+//! registers a callback with the position ([`Log::when_durable`]), and the worker that runs [`Log::notify_step`] calls
+//! it after the log has become durable up to there. `MariaDB` asks its engines for this (`commit_checkpoint_request`).
+//!
+//! **Invariants.** A callback is called at most once (by type), and not without an outcome: with success only after its
+//! position has become durable, otherwise with the reason why it will not ([`Log::end_notifications`]). Callbacks that
+//! are called in one step are called in the order of their positions (test:
+//! `callbacks_are_called_once_in_the_order_of_their_positions`). No mutex or latch is held while a callback runs, so it
+//! may use the database. The thread that makes the log durable calls none; it wakes the worker.
+//!
+//! No callback is missed: a registration publishes its position in `first` before it reads the durable position, and
+//! the leader of a sync publishes the durable position before it reads `first`, so one of the two sees the other and
+//! wakes the worker (test: `a_callback_is_not_missed_by_a_concurrent_sync`).
+
+use core::{fmt, time::Duration};
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use super::Log;
+use crate::{
+    env::Next,
+    error::{Error, Result},
+    ids::Lsn,
+    sync::{
+        Arc, Event, Mutex, Rank,
+        atomic::{AtomicU64, Ordering::SeqCst},
+        is_inside,
+    },
+};
+
+/// The interval at which the worker runs without a wakeup, to see that the database has stopped.
+const NOTIFY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Is called when the log is durable up to a position, or with the reason why it will not become so.
+pub type DurableCallback = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// The callbacks that wait.
+pub(super) struct Notifications {
+    waiting: Mutex<Waiting>,
+    /// The lowest position of a callback that waits; the maximum if there is none. Changes under the mutex.
+    first: AtomicU64,
+    wake: Arc<Event>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// By position, then in the order of registration.
+    callbacks: BTreeMap<(Lsn, u64), DurableCallback>,
+    registered: u64,
+    /// No callback is accepted any more.
+    has_ended: bool,
+}
+
+impl Default for Notifications {
+    fn default() -> Self {
+        let waiting = Mutex::new(Rank::Leaf, Waiting::default());
+        Self { waiting, first: AtomicU64::new(u64::MAX), wake: Arc::new(Event::new()) }
+    }
+}
+
+impl fmt::Debug for Notifications {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifications").field("first", &self.first).finish_non_exhaustive()
+    }
+}
+
+impl Notifications {
+    fn register(&self, lsn: Lsn, callback: DurableCallback) -> Result<()> {
+        let mut waiting = self.waiting.lock();
+        if waiting.has_ended {
+            return Err(Error::Closed);
+        }
+        waiting.registered += 1;
+        let number = waiting.registered;
+        waiting.callbacks.insert((lsn, number), callback);
+        self.publish(&waiting);
+        Ok(())
+    }
+
+    fn publish(&self, waiting: &Waiting) {
+        let first = waiting.callbacks.first_key_value().map_or(u64::MAX, |((lsn, _), _)| lsn.0);
+        self.first.store(first, SeqCst);
+    }
+
+    /// Returns whether a callback waits for this position or a lower one.
+    pub(super) fn is_due(&self, durable: Lsn) -> bool {
+        self.first.load(SeqCst) <= durable.0
+    }
+
+    /// Wakes the worker if a callback is due.
+    pub(super) fn wake_if_due(&self, durable: Lsn) {
+        if self.is_due(durable) {
+            self.wake.notify();
+        }
+    }
+
+    /// Takes the callbacks for positions up to this one, in the order of their positions.
+    fn take(&self, upto: Lsn) -> Vec<DurableCallback> {
+        if !self.is_due(upto) {
+            return Vec::new();
+        }
+        let mut waiting = self.waiting.lock();
+        let later = waiting.callbacks.split_off(&(Lsn(upto.0.saturating_add(1)), 0));
+        let due = core::mem::replace(&mut waiting.callbacks, later);
+        self.publish(&waiting);
+        due.into_values().collect()
+    }
+
+    /// Accepts no callback any more, and takes those that wait.
+    fn end(&self) -> Vec<DurableCallback> {
+        let mut waiting = self.waiting.lock();
+        waiting.has_ended = true;
+        let all = core::mem::take(&mut waiting.callbacks);
+        self.publish(&waiting);
+        all.into_values().collect()
+    }
+}
+
+impl Log {
+    /// Registers a callback for the time at which the log is durable up to a position; if it is already, the worker
+    /// calls it at once. It is called by a background worker, which runs no other callback meanwhile. This does not ask
+    /// for a sync: the log becomes durable with the next commit that needs it, or within about a second.
+    ///
+    /// # Errors
+    /// The database is being closed. The callback is then not called.
+    pub fn when_durable(&self, lsn: Lsn, callback: DurableCallback) -> Result<()> {
+        self.notifications.register(lsn, callback)?;
+        self.notifications.wake_if_due(self.durable());
+        Ok(())
+    }
+
+    /// Returns the event that wakes the worker which runs [`Log::notify_step`].
+    pub fn notify_wake(&self) -> Arc<Event> {
+        self.notifications.wake.clone()
+    }
+
+    /// Calls the callbacks that are due. If the database has stopped, the others get its error.
+    pub fn notify_step(&self) -> Next {
+        let is_stopped = self.health.is_poisoned();
+        let durable = self.durable();
+        let due = self.notifications.take(durable);
+        let failed = if is_stopped { self.notifications.take(Lsn::MAX) } else { Vec::new() };
+        let is_idle = due.is_empty() && failed.is_empty();
+        call_all(due, || Ok(()));
+        call_all(failed, || self.health.check());
+        if is_idle { Next::Idle(NOTIFY_PAUSE) } else { Next::Again }
+    }
+
+    /// Calls the callbacks that still wait, after the last sync of a database that is being closed: those whose
+    /// positions are not durable get an error. No callback is accepted afterwards.
+    pub fn end_notifications(&self) {
+        call_all(self.notifications.take(self.durable()), || Ok(()));
+        call_all(self.notifications.end(), || self.health.check().and(Err(Error::Closed)));
+    }
+}
+
+/// Calls callbacks. A panic of the application's code is not one of the database.
+fn call_all(callbacks: Vec<DurableCallback>, outcome: impl Fn() -> Result<()>) {
+    debug_assert!(!is_inside(), "a callback is called from within a call");
+    for callback in callbacks {
+        let outcome = outcome();
+        if catch_unwind(AssertUnwindSafe(|| callback(outcome))).is_err() {
+            tracing::error!("a callback for a durable position of the log has panicked");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! When commits are durable: positions of the log, and callbacks for them.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering::SeqCst},
+    mpsc::channel,
+};
+
+use windfall::{Error, FlushLog, Isolation, TableOptions, error::UsageError, ids::Lsn};
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
+use super::{begin, database, simulated};
+
+#[test]
+fn a_commit_is_durable_from_its_position_on() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    let commit = |key: u8| {
+        let trx = begin(&db, Isolation::RepeatableRead);
+        trx.table(&t).put(&[key], b"value").unwrap();
+        trx.commit_with(FlushLog::Lazy).unwrap().expect("it has changed a row")
+    };
+    let (first, second) = (commit(1), commit(2));
+    assert!(db.durable_lsn() < first && first < second && second <= db.log_end());
+    let rows_after_a_crash = || {
+        let left = simulated(&disk.survivor(Survive::Nothing), &SimulatedEnv::new(2));
+        left.table("t").unwrap().rows().unwrap().count()
+    };
+    assert_eq!(rows_after_a_crash(), 0);
+    db.await_durable(second).unwrap();
+    assert!(db.durable_lsn() >= second);
+    assert_eq!(rows_after_a_crash(), 2);
+    let trx = begin(&db, Isolation::RepeatableRead);
+    assert_eq!(trx.table(&t).get(&[1]).unwrap(), Some(b"value".to_vec()));
+    assert_eq!(trx.commit().unwrap(), None, "it has logged nothing");
+    t.put(&[3], b"alone").unwrap();
+    db.await_durable(db.log_end()).unwrap();
+    assert_eq!(rows_after_a_crash(), 3);
+}
+
+#[test]
+fn a_position_beyond_the_log_is_refused() {
+    let db = database();
+    let end = db.log_end();
+    let beyond = Lsn(end.0 + 8);
+    for refused in [db.await_durable(beyond), db.when_durable(beyond, |_| unreachable!("it was refused"))] {
+        assert!(
+            matches!(refused, Err(Error::Usage(UsageError::BeyondLog { lsn, .. })) if lsn == beyond),
+            "{refused:?}"
+        );
+    }
+    db.clone().close().unwrap();
+    let closed = db.when_durable(end, |_| unreachable!("it was refused"));
+    assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
+}
+
+/// After each step of the workers the power may be lost: the rows of all commits that were reported are there.
+#[test]
+fn a_commit_that_was_reported_survives_a_crash() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let (mut crashes, mut unreported) = (0, 0);
+    for key in 0..40u8 {
+        let trx = begin(&db, Isolation::RepeatableRead);
+        trx.table(&t).put(&[key], b"value").unwrap();
+        let mode = if key % 8 == 7 { FlushLog::Sync } else { FlushLog::Lazy };
+        let lsn = trx.commit_with(mode).unwrap().expect("it has changed a row");
+        let of_callback = reported.clone();
+        db.when_durable(lsn, move |outcome| {
+            outcome.unwrap();
+            of_callback.lock().unwrap().push(key);
+        })
+        .unwrap();
+        env.run_workers(40);
+        let reported = reported.lock().unwrap().clone();
+        assert!(reported.is_sorted(), "{reported:?}");
+        unreported += usize::from(reported.len() <= usize::from(key));
+        let left = simulated(&disk.survivor(Survive::Nothing), &SimulatedEnv::new(u64::from(key)));
+        let left = left.table("t").unwrap();
+        for key in reported {
+            assert!(left.contains(&[key]).unwrap(), "the commit of row {key} was reported, and is lost");
+            crashes += 1;
+        }
+    }
+    assert!(crashes > 100 && unreported > 10, "{crashes} rows, {unreported} commits not reported at once");
+    // The last ones become durable without a sync that was asked for.
+    env.run_workers(1_000);
+    assert_eq!(*reported.lock().unwrap(), (0..40).collect::<Vec<u8>>());
+}
+
+/// A callback of the background thread commits, and waits for other commits.
+#[test]
+fn a_callback_may_use_the_database() {
+    let db = database();
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    let (sender, done) = channel();
+    for key in 0..20u8 {
+        let (of_callback, table, sender) = (db.clone(), t.clone(), sender.clone());
+        let trx = begin(&db, Isolation::RepeatableRead);
+        trx.table(&t).put(&[key], b"value").unwrap();
+        let lsn = trx.commit_with(FlushLog::Lazy).unwrap().expect("it has changed a row");
+        db.when_durable(lsn, move |outcome| {
+            let trx = begin(&of_callback, Isolation::RepeatableRead);
+            trx.table(&table).put(&[key, 1], b"copy").unwrap();
+            trx.commit().unwrap();
+            sender.send(outcome.is_ok()).unwrap();
+        })
+        .unwrap();
+    }
+    drop(sender);
+    assert_eq!(done.iter().collect::<Vec<_>>(), [true; 20]);
+    assert_eq!(t.rows().unwrap().count(), 40);
+}
+
+#[test]
+fn a_close_reports_what_is_durable() {
+    let db = database();
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    let succeeded = Arc::new(AtomicU64::new(0));
+    for key in 0..100u8 {
+        let trx = begin(&db, Isolation::RepeatableRead);
+        trx.table(&t).put(&[key], b"value").unwrap();
+        let lsn = trx.commit_with(FlushLog::Lazy).unwrap().expect("it has changed a row");
+        let succeeded = succeeded.clone();
+        let count = move |outcome: windfall::Result<()>| {
+            succeeded.fetch_add(u64::from(outcome.is_ok()), SeqCst);
+        };
+        db.when_durable(lsn, count).unwrap();
+    }
+    db.close().unwrap();
+    assert_eq!(succeeded.load(SeqCst), 100, "closing makes everything durable");
+}
