@@ -240,8 +240,8 @@ impl Database {
     /// [`Transaction::commit`] does.
     ///
     /// # Errors
-    /// There is no prepared transaction of this name, or its handle still exists; the disk is full, and then the
-    /// transaction stays prepared.
+    /// There is no prepared transaction of this name, or its handle still exists. The disk is full, and was so when the
+    /// database was opened: otherwise log is reserved for the commit. The transaction then stays prepared.
     pub fn commit_prepared(&self, xid: &[u8]) -> Result<Option<Lsn>> {
         self.engine.check_open()?;
         let end = two_phase::commit_prepared(&self.engine.transactions, xid)?;

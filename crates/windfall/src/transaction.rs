@@ -184,8 +184,8 @@ impl Transaction {
     /// # Errors
     /// An earlier error has rolled the transaction back. The log accepts no more records: the database has then
     /// stopped, and the next opening decides whether the transaction is committed. A transaction with more undo than
-    /// log is reserved for cannot be committed while the disk is full: it is rolled back; a prepared one stays
-    /// prepared.
+    /// log is reserved for cannot be committed while the disk is full: it is rolled back. A prepared one has log
+    /// reserved for its commit, whatever its size.
     ///
     /// [`TransactionError::Busy`] if a call of the transaction is in progress, and the commit comes from within a call
     /// (a source, or an output that a value is written to), which must not wait. The transaction then rolls back when

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use windfall::{
-    Database, Error, FlushLog, Isolation, TableOptions,
+    Database, Error, FlushLog, Isolation, Table, TableOptions,
     error::{LockError, TransactionError},
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
@@ -390,6 +390,54 @@ fn a_full_disk_leaves_it_prepared_or_lets_it_go() {
 
 /// The number of rows that a transaction changes so that its rollback is longer than the log buffer.
 const ROWS: u16 = 2_000;
+
+/// After its prepare, a transaction of any size commits on a full disk, by its handle or its name, and after a crash.
+#[test]
+fn a_prepared_transaction_commits_on_a_full_disk() {
+    for (rows, seed) in [1, 4 * ROWS].into_iter().flat_map(|rows| (0..6).map(move |seed| (rows, seed))) {
+        let what = format!("{rows} rows, seed {seed}");
+        let (disk, env, db) = database();
+        let [t, filler] = ["t", "filler"].map(|name| db.create_table(name, TableOptions::default()).unwrap());
+        (0..rows).for_each(|n| t.insert(&n.to_be_bytes(), &[1; 100]).unwrap());
+        let trx = begin(&db, Isolation::RepeatableRead);
+        let within = trx.table(&t);
+        (0..rows).for_each(|n| within.put(&n.to_be_bytes(), &[2; 100]).unwrap());
+        drop(within);
+        trx.prepare(b"first").unwrap();
+        // This puts the end of the log at different places in a segment.
+        (0..seed * 7).for_each(|n: u64| filler.put(&n.to_be_bytes(), &[1; 900]).unwrap());
+        let fill = |disk: &SimulatedDisk, filler: &Table| {
+            disk.full_from(Some(0));
+            (0..10_000_u64).find_map(|n| filler.put(&n.to_be_bytes(), &[3; 3000]).err()).expect("a full disk")
+        };
+        let (db, env) = match seed % 3 {
+            0 => {
+                fill(&disk, &filler);
+                trx.commit().unwrap_or_else(|error| panic!("{what}: {error}"));
+                (db, env)
+            }
+            1 => {
+                drop(trx);
+                fill(&disk, &filler);
+                db.commit_prepared(b"first").unwrap_or_else(|error| panic!("{what}: {error}"));
+                (db, env)
+            }
+            _ => {
+                drop(trx);
+                let (disk, env) = (disk.survivor(Survive::Everything), SimulatedEnv::new(seed));
+                let db = simulated(&disk, &env);
+                fill(&disk, &db.table("filler").unwrap());
+                db.commit_prepared(b"first").unwrap_or_else(|error| panic!("{what}: {error}"));
+                disk.full_from(None);
+                (db, env)
+            }
+        };
+        disk.full_from(None);
+        env.run_workers(500);
+        let t = db.table("t").unwrap();
+        assert!((0..rows).all(|n| t.get(&n.to_be_bytes()).unwrap() == Some(vec![2; 100])), "{what}");
+    }
+}
 
 /// The rollback of the transaction is longer than the log buffer: a part of it is durable when the rest is not.
 #[test]

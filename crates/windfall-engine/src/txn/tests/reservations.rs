@@ -1,9 +1,9 @@
 //! Log is reserved for everything that a call appends, and for its rollback.
 
-use windfall_sim::{SimulatedDisk, SimulatedEnv};
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
-use super::{Base, Mode, PAGE_SIZE, Setup};
-use crate::env::Env;
+use super::{Base, Edit, Mode, PAGE_SIZE, Setup, Trx, Value, row};
+use crate::{env::Env, log::LogReservation, sync::Arc, txn::trx::two_phase};
 
 #[test]
 fn a_call_appends_no_more_than_its_reservation() {
@@ -45,4 +45,59 @@ fn a_call_appends_no_more_than_its_reservation() {
     }
     println!("at most {tight} percent of the reserved bytes are used");
     assert!(tight > 20, "the reservations have nothing to do with what is appended: {tight} percent");
+}
+
+/// Reserves what is left of the log on a full disk, including what is kept for drops.
+fn use_up(base: &Base) -> Vec<LogReservation<'_>> {
+    let log = &base.pool.context().log;
+    let mut reserved = Vec::new();
+    for bytes in [4096, 64] {
+        while let Ok(more) = log.admit_freeing(bytes) {
+            reserved.push(more);
+        }
+    }
+    reserved
+}
+
+/// Neither its undo, which is far more than log is reserved for, nor a crash costs it the log of its end.
+#[test]
+fn a_prepared_transaction_commits_without_any_free_log() {
+    for rows in [1u16, 400] {
+        let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+        let base = Base::open(Setup { purge: false, ..Setup::simulated(&disk, &env) }).unwrap();
+        let secondaries = base.secondaries();
+        let [by_handle, by_name] = [1u8, 2].map(|part| {
+            let mut trx = Trx::new(&base.transactions);
+            for n in 0..rows {
+                let mut edit = Edit::write(Value::Bytes(&[0; 100]), Mode::Put);
+                let key = [&[part][..], &n.to_be_bytes()].concat();
+                row::change(&mut trx, &base.target(&secondaries), &key, &mut edit, false).unwrap();
+            }
+            trx.prepare(&Arc::from([part])).unwrap();
+            trx.suspend()
+        });
+        base.sync().unwrap();
+        let after_a_crash = disk.survivor(Survive::Everything);
+        disk.full_from(Some(0));
+        let reserved = use_up(&base);
+        base.put(b"other", &[0; 100], Mode::Put).expect_err("the disk is full");
+        for state in [by_handle, by_name] {
+            Trx::resume(&base.transactions, state).commit().unwrap();
+        }
+        drop(reserved);
+        let base = Base::open(Setup::simulated(&after_a_crash, &SimulatedEnv::new(2))).unwrap();
+        after_a_crash.full_from(Some(0));
+        let reserved = use_up(&base);
+        for name in [1u8, 2] {
+            two_phase::commit_prepared(&base.transactions, &[name]).unwrap();
+        }
+        drop(reserved);
+        base.compare(
+            &(0..rows)
+                .flat_map(|n| [1, 2].map(|part| (part, n)))
+                .map(|(part, n)| ([&[part][..], &n.to_be_bytes()].concat(), vec![0; 100]))
+                .collect(),
+        )
+        .unwrap();
+    }
 }

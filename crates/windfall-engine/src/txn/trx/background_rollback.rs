@@ -46,7 +46,7 @@ use crate::{
     sync::Arc,
     txn::{
         locks::{LockRequest, LockTimeout, TableMode},
-        undo::position::byte_of,
+        undo::{position::byte_of, rollback::LOG_BYTES_OF_END},
     },
 };
 
@@ -119,11 +119,15 @@ fn resume_prepared(transactions: &Transactions, id: TrxId, name: &Arc<[u8]>, fou
         transactions.lock_manager().acquire(&lock_owner, wanted, LockTimeout::NoWait)?;
     }
     let touched = found.touched.iter().copied();
-    transactions.prepared().insert_recovered(
-        name,
-        id,
-        Suspended::found(transactions.active(), id, found.last, touched, true),
-    )
+    let mut state = Suspended::found(transactions.active(), id, found.last, touched, true);
+    // A full disk does not keep the database closed: the commit then has to find the space.
+    match transactions.log().admit_rollback(LOG_BYTES_OF_END) {
+        Ok(reservation) => state.reserved_bytes = reservation.detach_bytes(LOG_BYTES_OF_END),
+        Err(error) => {
+            tracing::warn!(%error, "no log could be reserved for the commit of prepared transaction {id}");
+        }
+    }
+    transactions.prepared().insert_recovered(name, id, state)
 }
 
 /// Runs one step of the worker. Returns whether more work can be done at once.

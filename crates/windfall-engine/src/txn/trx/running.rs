@@ -117,17 +117,23 @@ impl<'e> Trx<'e> {
     }
 
     /// Suspends the transaction, to be resumed. The log reserved for its rollback stays reserved, unless it is too
-    /// much.
+    /// much; if the transaction is prepared, that for its end does in any case.
     pub fn suspend(mut self) -> Suspended {
         debug_assert!(!self.disarmed, "a transaction is suspended after its end, or twice");
         debug_assert!(self.broken.is_none(), "a transaction continues after a partial rollback has failed");
         self.disarmed = true;
         let mut state = core::mem::take(&mut self.state);
         let most = self.transactions.log().size() / RESERVATION_DIVISOR;
-        let kept = state.rollback_log.within(most).unwrap_or(0);
+        let of_end = if state.prepared { LOG_BYTES_OF_END } else { 0 };
+        let kept = state.rollback_log.within(most).unwrap_or(of_end);
         state.reserved_bytes =
             self.reservation.take().map_or(0, |reservation| reservation.detach_bytes(kept));
         debug_assert!(state.reserved_bytes <= most, "a transaction keeps more log reserved than it may");
+        debug_assert!(
+            state.reserved_bytes >= of_end || state.rollback_log == RollbackLog::Unknown,
+            "transaction {:?} is prepared, and no log is reserved for its commit",
+            state.id()
+        );
         debug_assert!(
             state.id().is_none_or(|id| self.transactions.active().is_active(id)),
             "transaction {:?} is suspended and not active",
@@ -461,10 +467,11 @@ impl<'e> Trx<'e> {
     ///
     /// # Errors
     /// If the log accepts no more records, or the disk is full and no log was reserved ahead: the transaction has not
-    /// ended then.
+    /// ended then. A prepared transaction has log reserved, unless the disk was full when the database was opened.
     pub fn commit(&mut self) -> Result<Option<Lsn>> {
         assert!(self.broken.is_none(), "a transaction commits and could not roll back a part of it");
         let end = match self.logged() {
+            Some(_) if self.has_log_of_end() => self.append_end_group()?,
             Some(_) => {
                 let _room = self.rollback_space.room(self.transactions.log(), LOG_BYTES_OF_END)?;
                 self.append_end_group()?
@@ -473,6 +480,12 @@ impl<'e> Trx<'e> {
         };
         self.end();
         Ok(end)
+    }
+
+    /// Returns whether the transaction is prepared, and has kept log for its end since then.
+    fn has_log_of_end(&self) -> bool {
+        let reserved = self.reservation.as_ref().map_or(0, LogReservation::bytes);
+        self.state.prepared && reserved >= LOG_BYTES_OF_END
     }
 
     fn append_end_group(&self) -> Result<Option<Lsn>> {

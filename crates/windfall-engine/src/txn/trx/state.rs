@@ -4,7 +4,9 @@
 //!
 //! **Invariants.** A transaction with an id is in the table of active transactions until it has ended (checked by
 //! `trx/running.rs::suspend`). The records of a transaction form a chain per stream, and the state has the last record
-//! of each (checked by `trx/running.rs::write_undo`). A transaction that is prepared has records, and its id.
+//! of each (checked by `trx/running.rs::write_undo`). A transaction that is prepared has records, and its id. From its
+//! prepare on, log is reserved for its end, so that its commit needs no space on the disk (test:
+//! `a_prepared_transaction_commits_without_any_free_log`).
 
 use smallvec::SmallVec;
 
@@ -79,7 +81,8 @@ pub struct Suspended {
     pub(super) call: CallStart,
     /// The log that its full rollback needs.
     pub(super) rollback_log: RollbackLog,
-    /// The part of that which stays reserved, in bytes.
+    /// The part of that which stays reserved between two calls, in bytes; if the transaction is prepared, at least what
+    /// its end needs.
     pub(super) reserved_bytes: u64,
     /// The tables that it has changed, by their clustered trees, except temporary ones.
     pub(super) touched: SmallVec<[SpaceId; 2]>,
