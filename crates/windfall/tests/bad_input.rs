@@ -145,13 +145,15 @@ fn a_control_file_that_is_none() {
     flipped[4096 + 70] ^= 1;
     opened(&flipped, &["both copies", "damaged", "restore"]);
     // Another version, with a valid checksum.
-    let mut newer = good.clone();
-    for slot in newer.chunks_exact_mut(4096) {
-        slot[8..12].copy_from_slice(&99u32.to_le_bytes());
-        let crc = crc32c::crc32c(&slot[..4092]);
-        slot[4092..].copy_from_slice(&crc.to_le_bytes());
+    for version in [1u32, 99] {
+        let mut other = good.clone();
+        for slot in other.chunks_exact_mut(4096) {
+            slot[8..12].copy_from_slice(&version.to_le_bytes());
+            let crc = crc32c::crc32c(&slot[..4092]);
+            slot[4092..].copy_from_slice(&crc.to_le_bytes());
+        }
+        opened(&other, &[&format!("version {version};"), "reads version 2", "open it with"]);
     }
-    opened(&newer, &["version 99", "reads version 1", "open it with"]);
     // The older copy may be damaged: a torn write leaves that. Without the newer copy the database does not open,
     // because the log may be truncated already.
     let mut opened = 0;
@@ -255,16 +257,17 @@ fn a_damaged_page_is_one_tables_trouble() {
     assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
 }
 
-/// The checksum is right, but the keys of the leaf would be cut off at the wrong byte.
+/// The checksum is right, but the fences of the leaf share a byte more than is cut off its keys.
 #[test]
 fn a_leaf_with_the_wrong_prefix_is_neither_read_nor_changed() {
     let (_folder, path) = made();
     let file = file_of(&path, "bad");
     let mut bytes = fs::read(&file).expect("the file");
     let u16_at = |page: &[u8], at: usize| usize::from(u16::from_le_bytes([page[at], page[at + 1]]));
-    let fits = |page: &&mut [u8]| page[4] == 2 && u16_at(page, 34) < u16_at(page, 36).min(u16_at(page, 38));
+    let fits = |page: &&mut [u8]| page[4] == 2 && u16_at(page, 34) < u16_at(page, 36) && u16_at(page, 38) > 0;
     let page = bytes.chunks_exact_mut(PAGE as usize).find(fits).expect("a leaf");
-    page[34] += 1;
+    // The upper fence is stored after the lower one, without the prefix.
+    page[40 + u16_at(page, 36)] = page[40 + u16_at(page, 34)];
     let sum = crc32c::crc32c(&page[4..]).to_le_bytes();
     page[..4].copy_from_slice(&sum);
     let inside = [&page[40..40 + u16_at(page, 36)], b"+"].concat();

@@ -54,15 +54,15 @@ fn read_everything(page: Page<'_>, key: &[u8]) {
         node.value_into(slot, &mut out);
         node.lower_into(&mut out);
         node.upper_into(&mut out);
-        assert!(out.len() <= 5 * page.len(), "a record is longer than its page");
-        let _ = (node.header(slot), node.child(slot), node.words_of(slot), node.is_at(slot, key));
+        assert!(out.len() <= 6 * page.len(), "a record is longer than its page");
+        let _ = (node.header(slot), node.child(slot), node.record_bytes(slot), node.is_at(slot, key));
     }
     let _ =
         (node.contains(key), node.has_prefix_of(key), node.child_slot(key), node.child_slot_below(Some(key)));
-    let _ = (node.free_words(), node.live_words(), node.child_slot_below(None));
+    let _ = (node.free_bytes(), node.live_bytes(), node.child_slot_below(None));
 }
 
-/// The fences of a node and its records, with whole keys and bodies.
+/// The fences of a node and its records, each with its whole key.
 #[derive(Debug, PartialEq)]
 struct Content {
     level: u8,
@@ -78,8 +78,12 @@ impl Content {
         let (mut lower, mut upper) = (Vec::new(), Vec::new());
         node.lower_into(&mut lower);
         let upper = node.upper_into(&mut upper).then_some(upper);
-        let records = (0..list.len()).map(|n| (list.key(n).to_vec(), list.body(n).to_vec())).collect();
-        Self { level: node.level(), lower, upper, records }
+        let record = |n| {
+            let mut record = Vec::new();
+            list.record(n, 0).encode(&mut record);
+            (list.key(n).to_vec(), record)
+        };
+        Self { level: node.level(), lower, upper, records: (0..list.len()).map(record).collect() }
     }
 }
 
@@ -129,12 +133,13 @@ fn check_changes(page: Page<'_>, data: &[u8]) {
         if !node.contains(&key) || slot < node.first_slot() {
             continue;
         }
-        let (index, header) = (slot as u16, EntryHeader::new(TrxId(7), UndoPos(9)));
+        let (index, header) = (slot as u16, header(u64::from(chunk[0]) / 3));
         let suffix = &key[node.prefix_len()..];
         let (op, there) = match (found, node.is_leaf()) {
-            (true, true) if chunk[0] % 2 == 0 => {
+            (true, true) if chunk[0] % 3 == 0 => {
                 (PageOp::LeafReplace { slot: index, header, value: data }, true)
             }
+            (true, true) if chunk[0] % 3 == 1 => (PageOp::LeafHeader { slot: index, header }, true),
             (true, _) => (PageOp::NodeRemove { slot: index }, false),
             (false, true) => (PageOp::LeafInsert { slot: index, header, suffix, value: chunk }, true),
             (false, false) => (PageOp::InnerInsert { slot: index, child: PageNo(8), suffix }, true),
@@ -145,7 +150,10 @@ fn check_changes(page: Page<'_>, data: &[u8]) {
             continue;
         }
         match validate(page) {
-            Ok(node) => assert_eq!(node.find(&key), (slot, there), "{op:?}"),
+            Ok(node) => {
+                assert_eq!(node.find(&key), (slot, there), "{op:?}");
+                assert!(!there || node.is_inner() || node.header(slot) == header, "{op:?}");
+            }
             Err(what) => panic!("{what}, after {op:?}"),
         }
     }
@@ -200,8 +208,10 @@ pub fn redo(data: &[u8]) {
     }
 }
 
+/// Returns headers of every form.
 fn header(n: u64) -> EntryHeader {
-    EntryHeader { trx: TrxId(n), flags: n as u16 % 3, undo: UndoPos(n << 7) }
+    let undo = if n.is_multiple_of(5) { 0 } else { n << 7 };
+    EntryHeader { trx: TrxId(n.saturating_sub(2)), flags: n as u16 % 3, undo: UndoPos(undo) }
 }
 
 /// Returns the logged form of operations, one after the other.

@@ -27,13 +27,15 @@ pub(crate) mod node_build;
 mod node_change;
 mod node_check;
 pub mod op;
+pub(crate) mod record;
 mod words;
 
-pub use node::{EntryHeader, Node};
+pub use node::Node;
 pub use node_build::NodeList;
 pub use node_change::check_change;
 pub use node_check::{check_entries, check_header, validate};
 pub use op::PageOp;
+pub use record::EntryHeader;
 pub use words::{Page, blank};
 
 use crate::{

@@ -7,68 +7,56 @@
 //! strictly ascending (test: `behaves_as_a_map_4k`). Each key begins with the common prefix of both fences, which only
 //! the lower fence stores (test: `a_header_has_the_prefix_of_its_fences_and_no_other`). Slot 0 of an inner node has the
 //! lower fence as its key, so the child for a key is in the last slot with a key that is not greater (test:
-//! `behaves_as_a_map_4k`). Reads use relaxed word accesses and tolerate a page that changes meanwhile or is damaged:
-//! they never panic and never loop, they clamp (test: `reads_never_leave_the_page`). Their result must not be used
-//! before version validation (test: `readers_and_cursors_during_splits_and_merges`).
+//! `a_search_finds_what_a_sorted_set_finds`). Reads use relaxed word accesses and tolerate a page that changes
+//! meanwhile or is damaged: they never panic and never loop, they clamp (test: `reads_never_leave_the_page`). Their
+//! result must not be used before version validation (test: `readers_and_cursors_during_splits_and_merges`).
 //!
 //! # Layout, byte by byte
 //!
-//! All numbers are little-endian. A *word* is 8 bytes; records and fences begin at whole words.
+//! All numbers are little-endian. Records begin at any byte, slots at a multiple of 8.
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
 //! | 0 | 28 | page header; type 2 (leaf) or 3 (inner), level 0 for a leaf; flags at offset 6, 2 bytes: see below |
 //! | 28 | 2 | number of slots *n* |
-//! | 30 | 2 | heap: words taken by records, live and dead |
-//! | 32 | 2 | garbage: words of the heap to which no slot refers |
+//! | 30 | 2 | heap: bytes taken by records, live and dead |
+//! | 32 | 2 | garbage: bytes of the heap that belong to no record |
 //! | 34 | 2 | length of the common prefix in bytes |
 //! | 36 | 2 | length of the lower fence in bytes; an empty lower fence is below every key |
-//! | 38 | 2 | length of the upper fence in bytes; 0 if there is none, and then every key is below it |
-//! | 40 | | lower fence, padded with zeros to whole words, then the upper fence, padded likewise |
-//! | *s* | 8*n* | slots in key order, directly after the fences |
+//! | 38 | 2 | length of the upper fence without the common prefix; 0 if there is none, and then every key is below it |
+//! | 40 | | lower fence, then the upper fence without the common prefix, then zeros up to a whole word |
+//! | *s* | 4*n* | slots in key order, directly after the fences |
 //! | … | … | free space |
 //! | *h* | | the heap of records, growing downwards from the page's end |
 //!
 //! A freshly formatted page, in which bytes 28 to 39 are zero, is thus an empty node without fences. Bit 0 of the
 //! **flags** is set if the node has an upper fence; bits 8 to 15 are the *skip*.
 //!
-//! A **slot** is one word. From the most significant bits: 32 bits *head*, 16 bits offset of the record in words, 16
-//! bits length of the key after the prefix (its *suffix*). The head is the first four bytes of the suffix after the
-//! skip, big-endian, padded with zeros. In slot 0 of an inner node, which no search compares, it is zero.
+//! A **slot** is half a word. From the most significant bits: 16 bits *head*, 16 bits offset of the record. The head is
+//! the first two bytes of the key after the prefix (its *suffix*) and after the skip, big-endian, padded with zeros. In
+//! slot 0 of an inner node, which no search compares, it is zero. Records are described in [`record`](super::record).
 //!
 //! The **skip** is a number of leading bytes that all suffixes share, except that of an inner node's slot 0; they may
 //! share more. It lets heads distinguish keys where the fences give no prefix: in the root, and in the first and the
 //! last node of each level. It is computed again when a node is built, when an insert makes the number of slots a power
 //! of two, and when an inserted key lacks the shared bytes. It is then the length of the common prefix of the first and
-//! the last such suffix, at most 255, and 0 if that is less than two. It is 0 in a node without such a slot.
-//!
-//! | record of a leaf: offset | size | field |
-//! | --- | --- | --- |
-//! | 0 | 6 | transaction of the version |
-//! | 6 | 2 | flags: bit 0 deleted, bit 1 the value is a reference to an overflow chain |
-//! | 8 | 8 | undo position of the version |
-//! | 16 | 2 | length of the value *v* |
-//! | 18 | | suffix, then value, then zeros up to a whole word |
-//!
-//! | record of an inner node: offset | size | field |
-//! | --- | --- | --- |
-//! | 0 | 4 | page number of the child |
-//! | 4 | | suffix, then zeros up to a whole word |
+//! the last such suffix, at most 255. It is 0 in a node without such a slot.
 
 use core::cmp::Ordering as Order;
 
-use super::{Page, PageType};
+use super::{
+    Page, PageType,
+    record::{EntryHeader, Fixed, child_of},
+};
 use crate::{
-    ids::{PageNo, TrxId, UndoPos},
+    ids::PageNo,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 /// Bytes before the fences.
 pub(crate) const NODE_HEADER: usize = 40;
-/// Bytes of a leaf's record before the suffix.
-pub(crate) const LEAF_RECORD: usize = 18;
-/// Bytes of an inner node's record before the suffix.
-pub(crate) const INNER_RECORD: usize = 4;
+/// Bytes of a slot.
+pub(crate) const SLOT: usize = 4;
 
 pub(super) const FLAGS: usize = 6;
 pub(super) const HAS_UPPER: u16 = 1;
@@ -90,11 +78,6 @@ pub const fn inline_limit(page_size: usize) -> usize {
     page_size / 4
 }
 
-/// Returns the words of the heap that a record of this many bytes takes.
-pub(crate) const fn record_words(fixed: usize, suffix: usize, value: usize) -> usize {
-    (fixed + suffix + value).div_ceil(8)
-}
-
 /// Returns the length of the longest common prefix.
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
@@ -102,100 +85,56 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
 
 /// Returns the head of a suffix, as slots store it.
 #[inline]
-pub(crate) fn head_of(suffix: &[u8]) -> u32 {
-    if let Some(bytes) = suffix.first_chunk::<4>() {
-        u32::from_be_bytes(*bytes)
-    } else {
-        let mut bytes = [0; 4];
-        bytes[..suffix.len()].copy_from_slice(suffix);
-        u32::from_be_bytes(bytes)
-    }
-}
-
-/// The version header of an index entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct EntryHeader {
-    /// The transaction that wrote this version; at most [`TrxId::MAX`].
-    pub trx: TrxId,
-    /// [`EntryHeader::DELETED`] and [`EntryHeader::OVERFLOW`].
-    pub flags: u16,
-    /// Position of the undo record that describes the previous version.
-    pub undo: UndoPos,
-}
-
-impl EntryHeader {
-    /// The entry is delete-marked.
-    pub const DELETED: u16 = 1;
-    /// The value is a reference to an overflow chain.
-    pub const OVERFLOW: u16 = 2;
-
-    /// The header of an entry without versions, which every reader sees.
-    pub const UNVERSIONED: Self = Self { trx: TrxId(0), flags: 0, undo: UndoPos(0) };
-
-    /// Creates the header of an ordinary version.
-    pub fn new(trx: TrxId, undo: UndoPos) -> Self {
-        Self { trx, flags: 0, undo }
-    }
-
-    /// Returns whether the entry is delete-marked.
-    pub fn is_deleted(self) -> bool {
-        self.flags & Self::DELETED != 0
-    }
-
-    /// Returns whether the value is a reference to an overflow chain.
-    pub fn is_overflow(self) -> bool {
-        self.flags & Self::OVERFLOW != 0
-    }
-
-    pub(super) fn words(self) -> [u64; 2] {
-        debug_assert!(self.trx <= TrxId::MAX, "transaction {} does not fit the header of an entry", self.trx);
-        [self.trx.0 & TrxId::MAX.0 | u64::from(self.flags) << 48, self.undo.0]
-    }
-
-    pub(super) fn from_words(words: [u64; 2]) -> Self {
-        Self { trx: TrxId(words[0] & TrxId::MAX.0), flags: (words[0] >> 48) as u16, undo: UndoPos(words[1]) }
+pub(crate) fn head_of(suffix: &[u8]) -> u16 {
+    match suffix {
+        [] => 0,
+        [first] => u16::from(*first) << 8,
+        [first, second, ..] => u16::from_be_bytes([*first, *second]),
     }
 }
 
 /// A slot's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot(pub u64);
+pub(super) struct Slot(pub u32);
 
 impl Slot {
-    pub(super) fn new(head: u32, record: usize, suffix_len: usize) -> Self {
-        debug_assert!(record.is_multiple_of(8), "a record does not begin at a whole word");
-        debug_assert!(u16::try_from(suffix_len).is_ok(), "the length of a suffix does not fit its slot");
-        Self(u64::from(head) << 32 | ((record / 8) as u64) << 16 | suffix_len as u64)
+    pub(super) fn new(head: u16, record: usize) -> Self {
+        debug_assert!(u16::try_from(record).is_ok(), "the offset of a record does not fit its slot");
+        Self(u32::from(head) << 16 | record as u32)
     }
     #[inline]
-    pub(super) fn head(self) -> u32 {
-        (self.0 >> 32) as u32
+    pub(super) fn head(self) -> u16 {
+        (self.0 >> 16) as u16
     }
     /// Returns the record's offset in bytes.
     #[inline]
     pub(super) fn record(self) -> usize {
-        (self.0 >> 16) as u16 as usize * 8
-    }
-    #[inline]
-    pub(super) fn suffix_len(self) -> usize {
         self.0 as u16 as usize
     }
 }
 
-/// Returns the first slot with a head that is not below `head`.
+/// The number of words of a cache line.
+const LINE: usize = 8;
+
+/// Returns the first of `count` slots, two in each of these words, with a head that is not below `head`.
 #[inline]
-fn lower_bound(slots: &[AtomicU64], head: u32) -> usize {
-    let is_below = |slot: &AtomicU64| Slot(slot.load(Relaxed)).head() < head;
-    if slots.len() > 256 {
-        return slots.partition_point(is_below);
-    }
+fn lower_bound(words: &[AtomicU64], count: usize, head: u16) -> usize {
+    // The head of the first slot of a word.
+    let is_below = |word: &AtomicU64| ((word.load(Relaxed) >> 16) as u16) < head;
     // A leaf is rarely in the CPU cache. Loading one slot of each 64-byte line at once costs one memory latency; a
-    // binary search pays one at every step.
-    let below: usize = slots.iter().step_by(8).map(|slot| usize::from(is_below(slot))).sum();
-    let Some(block) = below.checked_sub(1) else { return 0 };
-    let block = block * 8;
-    let rest = slots.get(block + 1..slots.len().min(block + 8)).unwrap_or(&[]);
-    block + 1 + rest.iter().map(|slot| usize::from(is_below(slot))).sum::<usize>()
+    // binary search pays one at every step. Of many lines, first only every eighth.
+    let steps: &[usize] = if words.len() > 32 * LINE { &[8 * LINE, LINE, 1] } else { &[LINE, 1] };
+    let (mut from, mut to) = (0, words.len());
+    for step in steps {
+        let samples = words.get(from..to).unwrap_or(&[]).iter().step_by(*step);
+        let below: usize = samples.map(|word| usize::from(is_below(word))).sum();
+        let Some(last) = below.checked_sub(1) else { return (2 * from).min(count) };
+        from += last * step;
+        to = to.min(from + step);
+    }
+    // The first slot of word `from` is below.
+    let second = words.get(from).map_or(0, |word| (word.load(Relaxed) >> 48) as u16);
+    (2 * from + 1 + usize::from(second < head)).min(count)
 }
 
 /// A node, as of the moment when its header was read.
@@ -230,10 +169,10 @@ impl<'a> Node<'a> {
         .clamped()
     }
 
-    /// Limits the number of slots to the words of the page.
+    /// Limits the number of slots to the room in the page.
     #[inline]
     fn clamped(self) -> Self {
-        let room = (self.page.len() / 8).saturating_sub(self.slots_at() / 8);
+        let room = self.page.len().saturating_sub(self.slots_at()) / SLOT;
         Self { count: self.count.min(room as u16), ..self }
     }
 
@@ -273,20 +212,28 @@ impl<'a> Node<'a> {
     }
 
     #[inline]
-    fn slots(self) -> &'a [AtomicU64] {
-        let first = self.slots_at() / 8;
-        self.page.words().get(first..first + self.count()).unwrap_or(&[])
-    }
-
-    #[inline]
     pub(super) fn slot(self, slot: usize) -> Slot {
-        Slot(self.slots().get(slot).map_or(0, |word| word.load(Relaxed)))
+        Slot(if slot < self.count() { self.page.u32(self.slots_at() + slot * SLOT) } else { 0 })
     }
 
-    /// Returns the bytes of a record before its suffix.
+    /// Returns the part of a record before its suffix.
     #[inline]
-    pub(super) fn fixed(self) -> usize {
-        if self.is_leaf() { LEAF_RECORD } else { INNER_RECORD }
+    pub(super) fn fixed(self, slot: Slot) -> Fixed {
+        let word = self.page.u64(slot.record());
+        if self.is_leaf() { Fixed::leaf(word) } else { Fixed::inner(word) }
+    }
+
+    /// Returns offset in the page and length of a slot's suffix.
+    #[inline]
+    fn suffix_range(self, slot: usize) -> (usize, usize) {
+        if slot < self.first_slot() {
+            // The lower fence.
+            let prefix = self.prefix_len();
+            return (NODE_HEADER + prefix, usize::from(self.lower).saturating_sub(prefix));
+        }
+        let slot = self.slot(slot);
+        let fixed = self.fixed(slot);
+        (slot.record() + fixed.start, fixed.suffix)
     }
 
     /// Returns the skip, in bytes.
@@ -311,19 +258,21 @@ impl<'a> Node<'a> {
         let mut rest = suffix;
         if skip > 0 {
             let (shared, rest_of) = suffix.split_at_checked(skip).unwrap_or((suffix, &[]));
-            let last = self.slot(self.count().saturating_sub(1));
-            match self.page.compare(last.record() + self.fixed(), skip, shared) {
+            let (last, _) = self.suffix_range(self.count().saturating_sub(1));
+            match self.page.compare(last, skip, shared) {
                 Order::Equal => rest = rest_of,
                 Order::Greater => return (start, false),
                 Order::Less => return (self.count(), false),
             }
         }
         let head = head_of(rest);
-        let slots = self.slots().get(start..).unwrap_or(&[]);
-        let first = lower_bound(slots, head);
-        match slots.get(first).map(|slot| Slot(slot.load(Relaxed))) {
-            Some(slot) if slot.head() == head => self.find_among(start + first, suffix, head),
-            _ => (start + first, false),
+        let words = self.slots_at() / 8..self.slots_at() / 8 + self.count().div_ceil(2);
+        // The head of an inner node's slot 0 is below every other.
+        let first = lower_bound(self.page.words().get(words).unwrap_or(&[]), self.count(), head).max(start);
+        if first < self.count() && self.slot(first).head() == head {
+            self.find_among(first, suffix, head)
+        } else {
+            (first, false)
         }
     }
 
@@ -331,34 +280,26 @@ impl<'a> Node<'a> {
     #[inline]
     pub fn is_at(self, slot: usize, key: &[u8]) -> bool {
         let suffix = key.get(self.prefix_len()..).unwrap_or(&[]);
-        let at = self.slot(slot);
         slot < self.count()
-            && at.head() == head_of(suffix.get(self.skip()..).unwrap_or(&[]))
-            && self.page.compare(at.record() + self.fixed(), at.suffix_len(), suffix) == Order::Equal
+            && self.slot(slot).head() == head_of(suffix.get(self.skip()..).unwrap_or(&[]))
+            && {
+                let (at, len) = self.suffix_range(slot);
+                self.page.compare(at, len, suffix) == Order::Equal
+            }
     }
 
-    /// Continues [`Node::find`] among the slots from `first` on with an equal head.
+    /// Continues [`Node::find`] among the slots from `first` on, which has an equal head.
     #[inline]
-    fn find_among(self, first: usize, suffix: &[u8], head: u32) -> (usize, bool) {
-        // The head is nearly always unique: check one slot before searching for the end of the run.
-        match self.compare(self.slot(first), suffix) {
-            Order::Equal => return (first, true),
-            Order::Greater => return (first, false),
-            Order::Less => {}
-        }
-        let mut low = first + 1;
-        let mut high = low
-            + self
-                .slots()
-                .get(low..)
-                .unwrap_or(&[])
-                .partition_point(|s| Slot(s.load(Relaxed)).head() <= head);
+    fn find_among(self, first: usize, suffix: &[u8], head: u16) -> (usize, bool) {
+        // Few slots have an equal head, and most often one: the search begins in small steps.
+        let (mut low, mut high) = (first, self.count());
+        let mut step = 1;
         while low < high {
-            let middle = low.midpoint(high);
-            match self.compare(self.slot(middle), suffix) {
-                Order::Less => low = middle + 1,
-                Order::Equal => return (middle, true),
-                Order::Greater => high = middle,
+            let at = if step < high - low { low + step - 1 } else { low.midpoint(high) };
+            match self.slot(at).head().cmp(&head).then_with(|| self.compare(at, suffix)) {
+                Order::Less => (low, step) = (at + 1, step * 2),
+                Order::Equal => return (at, true),
+                Order::Greater => high = at,
             }
         }
         (low, false)
@@ -366,27 +307,28 @@ impl<'a> Node<'a> {
 
     /// Compares a slot's suffix, known to be equal up to the head's end, with another suffix.
     #[inline]
-    fn compare(self, slot: Slot, suffix: &[u8]) -> Order {
-        let len = slot.suffix_len();
-        let known = self.skip() + 4;
+    fn compare(self, slot: usize, suffix: &[u8]) -> Order {
+        let (at, len) = self.suffix_range(slot);
+        let known = self.skip() + 2;
         match suffix.get(known..) {
-            Some(rest) if len > known => {
-                self.page.compare(slot.record() + self.fixed() + known, len - known, rest)
-            }
+            Some(rest) if len > known => self.page.compare(at + known, len - known, rest),
             // One of them ends within the head: equal heads then differ only in trailing zeros.
             _ => len.cmp(&suffix.len()),
         }
     }
 
     /// Computes the head of a slot for this skip.
-    pub(super) fn head_with(self, n: usize, skip: usize) -> u32 {
-        let slot = self.slot(n);
-        let left = slot.suffix_len().saturating_sub(skip);
-        if n < self.first_slot() || left == 0 {
+    pub(super) fn head_with(self, n: usize, skip: usize) -> u16 {
+        let (at, len) = self.suffix_range(n);
+        if n < self.first_slot() {
             return 0;
         }
-        let head = self.page.u32(slot.record() + self.fixed() + skip).swap_bytes();
-        if left < 4 { head & !(u32::MAX >> (8 * left)) } else { head }
+        let head = self.page.u16(at + skip).swap_bytes();
+        match len.saturating_sub(skip) {
+            0 => 0,
+            1 => head & 0xff00,
+            _ => head,
+        }
     }
 
     /// Computes the best skip for the present keys.
@@ -395,11 +337,8 @@ impl<'a> Node<'a> {
         if self.count() <= first {
             return 0;
         }
-        let (first, last) = (self.slot(first), self.slot(last));
-        let longest = first.suffix_len().min(last.suffix_len()).min(255);
-        let (a, b) = (first.record() + self.fixed(), last.record() + self.fixed());
-        let shared = self.page.common_prefix(a, b, longest);
-        if shared < 2 { 0 } else { shared }
+        let [(a, len), (b, other)] = [first, last].map(|slot| self.suffix_range(slot));
+        self.page.common_prefix(a, b, len.min(other).min(255))
     }
 
     /// Returns the slot of the child to which a key belongs.
@@ -441,22 +380,28 @@ impl<'a> Node<'a> {
     /// Returns the child in a slot of an inner node.
     #[inline]
     pub fn child(self, slot: usize) -> PageNo {
-        PageNo(self.page.u32(self.slot(slot).record()))
+        child_of(self.page.u64(self.slot(slot).record()))
     }
 
     /// Returns the version header in a slot of a leaf.
     #[inline]
     pub fn header(self, slot: usize) -> EntryHeader {
-        let at = self.slot(slot).record();
-        EntryHeader::from_words([self.page.u64(at), self.page.u64(at + 8)])
+        let slot = self.slot(slot);
+        self.fixed(slot).header(self.page, slot.record())
+    }
+
+    /// Returns whether the record of a slot of a leaf can be given this header without taking more bytes.
+    pub(crate) fn takes_header(self, slot: usize, header: EntryHeader) -> bool {
+        let fixed = self.fixed(self.slot(slot));
+        header.bytes(fixed.suffix + fixed.value) <= fixed.header_bytes()
     }
 
     /// Returns offset in the page and length of the value in a slot of a leaf.
     #[inline]
     pub(crate) fn value_range(self, slot: usize) -> (usize, usize) {
         let slot = self.slot(slot);
-        let at = slot.record();
-        (at + LEAF_RECORD + slot.suffix_len(), self.page.u16(at + 16).into())
+        let fixed = self.fixed(slot);
+        (slot.record() + fixed.start + fixed.suffix, fixed.value)
     }
 
     /// Appends the value in a slot of a leaf.
@@ -474,16 +419,15 @@ impl<'a> Node<'a> {
         self.page.append_to(NODE_HEADER, self.prefix_len(), out);
         // The value lies right after the rest of the key.
         let slot = self.slot(slot);
-        let at = slot.record();
-        let value = usize::from(self.page.u16(at + 16));
-        self.page.append_to(at + LEAF_RECORD, slot.suffix_len() + value, out);
-        (self.prefix_len() + slot.suffix_len()).min(out.len() - start)
+        let fixed = self.fixed(slot);
+        self.page.append_to(slot.record() + fixed.start, fixed.suffix + fixed.value, out);
+        (self.prefix_len() + fixed.suffix).min(out.len() - start)
     }
 
     /// Appends a slot's key after the prefix.
     pub(crate) fn suffix_into(self, slot: usize, out: &mut Vec<u8>) {
-        let slot = self.slot(slot);
-        self.page.append_to(slot.record() + self.fixed(), slot.suffix_len(), out);
+        let (at, len) = self.suffix_range(slot);
+        self.page.append_to(at, len, out);
     }
 
     /// Appends a slot's whole key.
@@ -495,9 +439,7 @@ impl<'a> Node<'a> {
     /// Returns the offset of the slots, which follow the fences.
     #[inline]
     pub(super) fn slots_at(self) -> usize {
-        NODE_HEADER
-            + usize::from(self.lower).next_multiple_of(8)
-            + usize::from(self.upper).next_multiple_of(8)
+        NODE_HEADER + (usize::from(self.lower) + usize::from(self.upper)).next_multiple_of(8)
     }
 
     /// Appends the lower fence.
@@ -505,25 +447,41 @@ impl<'a> Node<'a> {
         self.page.append_to(NODE_HEADER, self.lower.into(), out);
     }
 
-    /// Returns offset in the page and length of the upper fence, if there is one.
+    /// Returns offset in the page and length of the upper fence without the common prefix, if there is one.
+    #[inline]
     fn upper_range(self) -> Option<(usize, usize)> {
-        let at = NODE_HEADER + usize::from(self.lower).next_multiple_of(8);
-        self.has_upper().then_some((at, self.upper.into()))
+        self.has_upper().then_some((NODE_HEADER + usize::from(self.lower), self.upper.into()))
     }
 
     /// Appends the upper fence, if there is one, and returns whether there is.
     pub(crate) fn upper_into(self, out: &mut Vec<u8>) -> bool {
         let range = self.upper_range();
         if let Some((at, len)) = range {
+            self.page.append_to(NODE_HEADER, self.prefix_len(), out);
             self.page.append_to(at, len, out);
         }
         range.is_some()
     }
 
-    /// Returns the length of the common prefix of the fences, as they are.
-    pub(super) fn prefix_of_fences(self) -> usize {
-        self.upper_range()
-            .map_or(0, |(at, len)| self.page.common_prefix(NODE_HEADER, at, len.min(self.lower.into())))
+    /// Compares the upper fence with a key; `None` if there is no such fence.
+    #[inline]
+    fn compare_upper(self, key: &[u8]) -> Option<Order> {
+        let (at, len) = self.upper_range()?;
+        let (shared, rest) = key.split_at_checked(self.prefix_len()).unwrap_or((key, &[]));
+        let order = self.page.compare(NODE_HEADER, self.prefix_len(), shared);
+        Some(order.then_with(|| self.page.compare(at, len, rest)))
+    }
+
+    /// Returns whether the common prefix is all that the fences share.
+    pub(super) fn has_whole_prefix(self) -> bool {
+        let (prefix, lower) = (self.prefix_len(), usize::from(self.lower));
+        match self.upper_range() {
+            None => prefix == 0,
+            Some((at, len)) => {
+                prefix <= lower
+                    && self.page.common_prefix(NODE_HEADER + prefix, at, len.min(lower - prefix)) == 0
+            }
+        }
     }
 
     /// Returns whether the node has an upper fence: the last of its level has none.
@@ -539,14 +497,14 @@ impl<'a> Node<'a> {
     /// Returns whether a key lies within the fences.
     pub fn contains(self, key: &[u8]) -> bool {
         self.page.compare(NODE_HEADER, self.lower.into(), key) != Order::Greater
-            && self.upper_range().is_none_or(|(at, len)| self.page.compare(at, len, key) == Order::Greater)
+            && self.compare_upper(key).is_none_or(|order| order == Order::Greater)
     }
 
     /// Returns whether the keys just below this one lie within the fences. No key is below the empty key; for it the
     /// first node returns true.
     pub(crate) fn contains_below(self, key: &[u8]) -> bool {
         (self.lower == 0 || self.page.compare(NODE_HEADER, self.lower.into(), key) == Order::Less)
-            && self.upper_range().is_none_or(|(at, len)| self.page.compare(at, len, key) != Order::Less)
+            && self.compare_upper(key).is_none_or(|order| order != Order::Less)
     }
 
     /// Returns whether a key begins with the common prefix: enough to trust a slot that was found for it.
@@ -558,8 +516,7 @@ impl<'a> Node<'a> {
 
     /// Compares the suffixes of two slots.
     pub(super) fn compare_slots(self, a: usize, b: usize) -> Order {
-        let (a, b) = (self.slot(a), self.slot(b));
-        let [(from, len), (to, other)] = [a, b].map(|slot| (slot.record() + self.fixed(), slot.suffix_len()));
+        let [(from, len), (to, other)] = [a, b].map(|slot| self.suffix_range(slot));
         let shared = self.page.common_prefix(from, to, len.min(other));
         if shared < len.min(other) {
             self.page.u8(from + shared).cmp(&self.page.u8(to + shared))
@@ -568,26 +525,83 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the words that the record of a slot takes.
-    pub(crate) fn words_of(self, slot: usize) -> usize {
-        let slot = self.slot(slot);
-        let value = if self.is_leaf() { self.page.u16(slot.record() + 16).into() } else { 0 };
-        record_words(self.fixed(), slot.suffix_len(), value)
+    /// Returns the bytes that the record of a slot takes.
+    pub(crate) fn record_bytes(self, slot: usize) -> usize {
+        self.fixed(self.slot(slot)).bytes()
     }
 
-    /// Returns the words that are free for slots and records, including those of dead records.
-    pub(crate) fn free_words(self) -> usize {
-        let free = self.page.len().saturating_sub(self.slots_at()) / 8 + usize::from(self.page.u16(GARBAGE));
-        free.saturating_sub(self.count() + usize::from(self.page.u16(HEAP)))
+    /// Returns the bytes that are free for slots and records, including those of dead records.
+    pub(crate) fn free_bytes(self) -> usize {
+        let free = self.page.len().saturating_sub(self.slots_at()) + usize::from(self.page.u16(GARBAGE));
+        free.saturating_sub(self.count() * SLOT + usize::from(self.page.u16(HEAP)))
     }
 
-    /// Returns the words that slots and live records take.
-    pub(crate) fn live_words(self) -> usize {
-        (self.count() + usize::from(self.page.u16(HEAP))).saturating_sub(self.page.u16(GARBAGE).into())
+    /// Returns the bytes that slots and live records take.
+    pub(crate) fn live_bytes(self) -> usize {
+        let used = self.count() * SLOT + usize::from(self.page.u16(HEAP));
+        used.saturating_sub(self.page.u16(GARBAGE).into())
     }
 
-    /// Returns the words that a node of this page size has for slots, records and fences.
+    /// Returns the bytes that a node of this page size has for slots, records and fences.
     pub fn capacity(self) -> usize {
-        self.page.len().saturating_sub(NODE_HEADER) / 8
+        self.page.len().saturating_sub(NODE_HEADER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::{
+        super::{EntryHeader, NodeList, PageOp, blank},
+        *,
+    };
+    use crate::ids::{PageId, SpaceId};
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// From no slot to thousands, with heads that are unique and heads that many slots share.
+        #[test]
+        fn a_search_finds_what_a_sorted_set_finds(
+            keys in prop_oneof![
+                prop::collection::btree_set(prop::collection::vec(any::<u8>(), 0..4), 0..3000),
+                prop::collection::btree_set(prop::collection::vec(0u8..3, 0..9), 0..3000),
+                (0u32..3000).prop_map(|n| (0..n).map(|n| n.to_be_bytes().to_vec()).collect()),
+            ],
+            others in prop::collection::vec(prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..5), prop::collection::vec(0u8..3, 0..10),
+            ], 100), leaf in any::<bool>(),
+        ) {
+            let words = blank(65_536);
+            let page = Page::new(&words);
+            // The key of an inner node's first child is the lower fence.
+            let keys: BTreeSet<Vec<u8>> = keys.into_iter().chain((!leaf).then(Vec::new)).collect();
+            let mut list = NodeList::default();
+            for (n, key) in keys.iter().enumerate() {
+                if leaf {
+                    list.push_leaf(key, EntryHeader::UNVERSIONED, &[]);
+                } else {
+                    list.push_inner(key, PageNo(n as u32));
+                }
+            }
+            let image = list.image(&[], None);
+            let build = PageOp::NodeBuild { level: u8::from(!leaf), lower: &[], upper: None, image: &image };
+            prop_assert_eq!(build.apply(page, PageId { space: SpaceId(77), page: PageNo(3) }), Ok(()));
+            let node = Node::new(page);
+            prop_assert_eq!(node.count(), keys.len());
+            for key in keys.iter().chain(&others) {
+                let expected = (keys.range(..key.clone()).count(), keys.contains(key));
+                if leaf || !key.is_empty() {
+                    prop_assert_eq!(node.find(key), expected, "{:x?}", key);
+                }
+                if !leaf {
+                    let child = expected.0 + usize::from(expected.1) - 1;
+                    prop_assert_eq!(node.child(node.child_slot(key)), PageNo(child as u32));
+                }
+            }
+        }
     }
 }

@@ -1,77 +1,85 @@
 //! A whole node as a list: the input of splits, merges and bulk loads, which build nodes from it.
 //!
-//! **Purpose.** [`NodeList`] collects records with their whole keys; [`NodeImage`] is the logged form, without the
-//! common prefix of the fences.
+//! **Purpose.** [`NodeList`] collects records with their whole keys. Its *image* for a node is what the log has and the
+//! node's heap becomes: the records in their stored form ([`record`](super::record)), one after the other in key order,
+//! with nothing between them. [`NodeImage`] reads it.
 //!
 //! **Invariants.** Records are added in ascending order of their keys, all within the fences with which the image is
-//! then made.
-//!
-//! # The logged form
-//!
-//! | size | field |
-//! | --- | --- |
-//! | 2 | length of the suffix |
-//! | 2 | length of the body |
-//! | | suffix |
-//! | | body: of a leaf 16 bytes version header and the value, of an inner node 4 bytes page number |
-//!
-//! once per record, in key order.
+//! then made (both asserted). All are records of a leaf, or all of an inner node (asserted).
 
-use super::node::{EntryHeader, INNER_RECORD, LEAF_RECORD, Node, common_prefix, record_words};
+use super::{
+    node::{Node, SLOT, common_prefix},
+    record::{EntryHeader, Record},
+};
 use crate::ids::PageNo;
+
+/// The part of a record that is not bytes.
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    Leaf(EntryHeader),
+    Inner(PageNo),
+}
+
+/// A record in a list.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Start of the key in the bytes of the list, its end, where the value begins, and the end of that.
+    at: [u32; 3],
+    body: Body,
+}
 
 /// Records in key order, with whole keys.
 #[derive(Clone, Debug, Default)]
 pub struct NodeList {
     bytes: Vec<u8>,
-    /// Start of each record's key, start of its body, and its end.
-    entries: Vec<(u32, u32, u32)>,
+    entries: Vec<Entry>,
 }
 
 impl NodeList {
     /// Appends a leaf's record.
     pub fn push_leaf(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) {
-        let [a, b] = header.words();
-        self.push(key, |out| {
-            out.extend_from_slice(&a.to_le_bytes());
-            out.extend_from_slice(&b.to_le_bytes());
-            out.extend_from_slice(value);
-        });
+        self.push(key, value, Body::Leaf(header));
     }
 
     /// Appends an inner node's record.
     pub(crate) fn push_inner(&mut self, key: &[u8], child: PageNo) {
-        self.push(key, |out| out.extend_from_slice(&child.0.to_le_bytes()));
+        self.push(key, &[], Body::Inner(child));
     }
 
-    fn push(&mut self, key: &[u8], body: impl FnOnce(&mut Vec<u8>)) {
+    fn push(&mut self, key: &[u8], value: &[u8], body: Body) {
         debug_assert!(
             self.entries.is_empty() || self.key(self.entries.len() - 1) < key,
             "records are not added in the order of their keys"
         );
-        let start = self.bytes.len() as u32;
+        let start = self.bytes.len();
         self.bytes.extend_from_slice(key);
-        let middle = self.bytes.len() as u32;
-        body(&mut self.bytes);
-        self.entries.push((start, middle, self.bytes.len() as u32));
+        self.bytes.extend_from_slice(value);
+        self.close(start, start + key.len(), body);
+    }
+
+    /// Adds the record whose key and value were appended to the bytes.
+    fn close(&mut self, start: usize, middle: usize, body: Body) {
+        debug_assert!(
+            self.entries.last().is_none_or(|last| {
+                matches!((last.body, body), (Body::Leaf(_), Body::Leaf(_)) | (Body::Inner(_), Body::Inner(_)))
+            }),
+            "records of leaves and of inner nodes are in one list"
+        );
+        self.entries.push(Entry { at: [start as u32, middle as u32, self.bytes.len() as u32], body });
     }
 
     /// Appends the records of slots `from..to` of a node. The node must not change meanwhile.
     pub(crate) fn push_node(&mut self, node: Node<'_>, from: usize, to: usize) {
         debug_assert!(from <= to && to <= node.count(), "slots {from} to {to} are not all in the node");
         for slot in from..to {
-            let start = self.bytes.len() as u32;
-            node.key_into(slot, &mut self.bytes);
-            let middle = self.bytes.len() as u32;
+            let start = self.bytes.len();
             if node.is_leaf() {
-                let [a, b] = node.header(slot).words();
-                self.bytes.extend_from_slice(&a.to_le_bytes());
-                self.bytes.extend_from_slice(&b.to_le_bytes());
-                node.value_into(slot, &mut self.bytes);
+                let key = node.entry_into(slot, &mut self.bytes);
+                self.close(start, start + key, Body::Leaf(node.header(slot)));
             } else {
-                self.bytes.extend_from_slice(&node.child(slot).0.to_le_bytes());
+                node.key_into(slot, &mut self.bytes);
+                self.close(start, self.bytes.len(), Body::Inner(node.child(slot)));
             }
-            self.entries.push((start, middle, self.bytes.len() as u32));
         }
     }
 
@@ -93,61 +101,56 @@ impl NodeList {
 
     /// Returns the key of a record.
     pub fn key(&self, n: usize) -> &[u8] {
-        let (start, middle, _) = self.entries[n];
+        let [start, middle, _] = self.entries[n].at;
         &self.bytes[start as usize..middle as usize]
     }
 
-    /// Returns the body of a record, in the logged form.
-    pub fn body(&self, n: usize) -> &[u8] {
-        let (_, middle, end) = self.entries[n];
-        &self.bytes[middle as usize..end as usize]
+    /// Returns a record, with a prefix of this length cut off its key. The first record of an inner node has no suffix.
+    pub(crate) fn record(&self, n: usize, prefix: usize) -> Record<'_> {
+        // During a bulk load the newest key may lack the present prefix; if it stays in the node, the prefix shrinks.
+        let suffix = self.key(n).get(prefix..).unwrap_or(&[]);
+        let Entry { at: [_, middle, end], body } = self.entries[n];
+        match body {
+            Body::Leaf(header) => {
+                Record::Leaf { header, suffix, value: &self.bytes[middle as usize..end as usize] }
+            }
+            Body::Inner(child) => Record::Inner { child, suffix: if n == 0 { &[] } else { suffix } },
+        }
     }
 
     /// Moves the last record to another list, which then contains only that record.
     pub(crate) fn move_last(&mut self, to: &mut Self) {
         to.clear();
-        if let Some((start, middle, end)) = self.entries.pop() {
+        if let Some(Entry { at: [start, middle, end], body }) = self.entries.pop() {
             to.bytes.extend_from_slice(&self.bytes[start as usize..end as usize]);
-            to.entries.push((0, middle - start, end - start));
+            to.entries.push(Entry { at: [0, middle - start, end - start], body });
             self.bytes.truncate(start as usize);
         }
     }
 
-    /// Returns the words of slots and records, with a prefix of this length cut off.
-    pub fn words(&self, leaf: bool, prefix: usize) -> usize {
-        self.entries.iter().map(|(start, middle, end)| 1 + words(leaf, prefix, *start, *middle, *end)).sum()
+    /// Returns the bytes of slots and records, with a prefix of this length cut off.
+    pub(crate) fn bytes(&self, prefix: usize) -> usize {
+        (0..self.len()).map(|n| self.bytes_of(n, prefix)).sum()
     }
 
-    /// Returns the words of one record and its slot, with a prefix of this length cut off.
-    pub(crate) fn words_of(&self, leaf: bool, prefix: usize, n: usize) -> usize {
-        let (start, middle, end) = self.entries[n];
-        1 + words(leaf, prefix, start, middle, end)
+    /// Returns the bytes of one record and its slot, with a prefix of this length cut off.
+    pub(crate) fn bytes_of(&self, n: usize, prefix: usize) -> usize {
+        SLOT + self.record(n, prefix).bytes()
     }
 
-    /// Returns the logged form for a node with these fences.
+    /// Returns the image for a node with these fences.
     pub fn image(&self, lower: &[u8], upper: Option<&[u8]>) -> Vec<u8> {
         let prefix = prefix_of(lower, upper);
-        let mut out = Vec::with_capacity(self.bytes.len() + self.entries.len() * 4);
-        for &(start, middle, end) in &self.entries {
+        let mut out = Vec::with_capacity(self.bytes.len() + self.entries.len() * 8);
+        for n in 0..self.len() {
             debug_assert!(
-                self.bytes[start as usize..middle as usize].starts_with(&lower[..prefix]),
+                self.key(n).starts_with(&lower[..prefix]),
                 "a prefix is cut off a key that does not begin with it"
             );
-            let suffix = &self.bytes[start as usize + prefix..middle as usize];
-            out.extend_from_slice(&(suffix.len() as u16).to_le_bytes());
-            out.extend_from_slice(&((end - middle) as u16).to_le_bytes());
-            out.extend_from_slice(suffix);
-            out.extend_from_slice(&self.bytes[middle as usize..end as usize]);
+            self.record(n, prefix).encode(&mut out);
         }
         out
     }
-}
-
-fn words(leaf: bool, prefix: usize, start: u32, middle: u32, end: u32) -> usize {
-    let fixed = if leaf { LEAF_RECORD } else { INNER_RECORD };
-    let value = (end - middle) as usize - if leaf { 16 } else { INNER_RECORD };
-    // During a bulk load the newest key may lack the present prefix; if it stays in the node, the prefix shrinks.
-    record_words(fixed, ((middle - start) as usize).saturating_sub(prefix), value)
 }
 
 /// Returns the length of the prefix that a node with these fences cuts off its keys.
@@ -155,44 +158,43 @@ pub(crate) fn prefix_of(lower: &[u8], upper: Option<&[u8]>) -> usize {
     upper.map_or(0, |upper| common_prefix(lower, upper))
 }
 
-/// Returns the words that fences take.
-pub(crate) fn fence_words(lower: &[u8], upper: Option<&[u8]>) -> usize {
-    lower.len().div_ceil(8) + upper.map_or(0, |upper| upper.len().div_ceil(8))
+/// Returns the bytes that fences take.
+pub(crate) fn fence_bytes(lower: &[u8], upper: Option<&[u8]>) -> usize {
+    let upper = upper.map_or(0, |upper| upper.len() - common_prefix(lower, upper));
+    (lower.len() + upper).next_multiple_of(8)
 }
 
-/// A record in logged form.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ImageRecord<'a> {
-    /// The key after the prefix.
-    pub suffix: &'a [u8],
-    /// The rest of the record; see the table of the module.
-    pub body: &'a [u8],
-}
-
-/// An iterator over a node's records in logged form.
+/// An iterator over the records of an image: the offset of each, and the record.
 #[derive(Clone, Debug)]
-pub(crate) struct NodeImage<'a>(pub &'a [u8]);
+pub(crate) struct NodeImage<'a> {
+    leaf: bool,
+    rest: &'a [u8],
+    at: usize,
+}
+
+impl<'a> NodeImage<'a> {
+    /// Creates an iterator over the image of a leaf or an inner node.
+    pub(super) fn new(leaf: bool, image: &'a [u8]) -> Self {
+        Self { leaf, rest: image, at: 0 }
+    }
+}
 
 impl<'a> Iterator for NodeImage<'a> {
-    type Item = Result<ImageRecord<'a>, &'static str>;
+    type Item = Result<(usize, Record<'a>), &'static str>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
+        if self.rest.is_empty() {
             return None;
         }
-        let read = || {
-            let (suffix_len, rest) = self.0.split_first_chunk()?;
-            let (body_len, rest) = rest.split_first_chunk()?;
-            let (suffix, rest) = rest.split_at_checked(u16::from_le_bytes(*suffix_len).into())?;
-            let (body, rest) = rest.split_at_checked(u16::from_le_bytes(*body_len).into())?;
-            Some((ImageRecord { suffix, body }, rest))
-        };
-        if let Some((record, rest)) = read() {
-            self.0 = rest;
-            Some(Ok(record))
-        } else {
-            self.0 = &[];
-            Some(Err("a node's image is cut short"))
+        let found = Record::decode(self.leaf, self.rest).map(|(record, rest)| {
+            let at = self.at;
+            self.at += self.rest.len() - rest.len();
+            self.rest = rest;
+            (at, record)
+        });
+        if found.is_err() {
+            self.rest = &[];
         }
+        Some(found)
     }
 }

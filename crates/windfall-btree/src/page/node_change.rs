@@ -9,13 +9,13 @@
 use super::{
     Page, PageType,
     node::{
-        COUNT, EntryHeader, FLAGS, GARBAGE, HAS_UPPER, HEAP, INNER_RECORD, LEAF_RECORD, LOWER_LEN,
-        NODE_HEADER, Node, PREFIX, SKIP, Slot, UPPER_LEN, record_words,
+        COUNT, FLAGS, GARBAGE, HAS_UPPER, HEAP, LOWER_LEN, NODE_HEADER, Node, PREFIX, SKIP, SLOT, Slot,
+        UPPER_LEN,
     },
-    node_build::{ImageRecord, NodeImage, NodeList, fence_words, prefix_of},
+    node_build::{NodeImage, NodeList, fence_bytes, prefix_of},
+    record::{EntryHeader, Fixed, Record},
 };
 use crate::ids::{PageId, PageNo};
-use crate::sync::atomic::Ordering::Relaxed;
 
 type Result<T = (), E = &'static str> = core::result::Result<T, E>;
 
@@ -23,7 +23,7 @@ const NO_NODE: &str = "the page is not a node of that kind";
 const NO_SLOT: &str = "the node has no such slot";
 const NO_ROOM: &str = "the record does not fit the node";
 const MISCOUNTED: &str = "the node's garbage is miscounted";
-const BAD_RECORD: &str = "a record lies outside the node's heap";
+const OUTSIDE: &str = "a record lies outside the node's heap";
 
 /// Returns the page as a node, after checking that its areas lie within the page and do not overlap.
 pub(super) fn checked(page: Page<'_>, leaf: bool) -> Result<Node<'_>> {
@@ -31,14 +31,12 @@ pub(super) fn checked(page: Page<'_>, leaf: bool) -> Result<Node<'_>> {
     if !(if leaf { node.is_leaf() } else { node.is_inner() }) {
         return Err(NO_NODE);
     }
-    let lower = usize::from(page.u16(LOWER_LEN));
-    let upper = usize::from(page.u16(UPPER_LEN));
-    let fences = lower.next_multiple_of(8) + upper.next_multiple_of(8);
-    let words = usize::from(page.u16(COUNT)) + usize::from(page.u16(HEAP));
-    let shared = if page.u16(FLAGS) & HAS_UPPER != 0 { lower.min(upper) } else { 0 };
-    if NODE_HEADER + words * 8 + fences > page.len()
+    let (lower, upper) = (usize::from(page.u16(LOWER_LEN)), page.u16(UPPER_LEN));
+    let used = usize::from(page.u16(COUNT)) * SLOT + usize::from(page.u16(HEAP));
+    if node.slots_at() + used > page.len()
         || page.u16(GARBAGE) > page.u16(HEAP)
-        || node.prefix_len() > shared
+        || node.prefix_len() > if node.has_upper() { lower } else { 0 }
+        || upper > 0 && !node.has_upper()
     {
         return Err("the node's header contradicts itself");
     }
@@ -47,25 +45,28 @@ pub(super) fn checked(page: Page<'_>, leaf: bool) -> Result<Node<'_>> {
 
 /// Returns the offset of the heap. Must be called with a [`checked`] node.
 fn heap_start(node: Node<'_>) -> usize {
-    node.page().len() - usize::from(node.page().u16(HEAP)) * 8
+    node.page().len() - usize::from(node.page().u16(HEAP))
 }
 
-/// Returns a slot, after checking that its record lies within the heap, and the words of that record.
-pub(super) fn checked_slot(node: Node<'_>, slot: usize) -> Result<(Slot, usize)> {
+/// Returns a slot and the lengths of its record, after checking that the record lies within the heap.
+pub(super) fn checked_slot(node: Node<'_>, slot: usize) -> Result<(Slot, Fixed)> {
     if slot >= node.count() {
         return Err(NO_SLOT);
     }
-    let words = node.words_of(slot);
     let slot = node.slot(slot);
-    if slot.record() < heap_start(node) || slot.record() + words * 8 > node.page().len() {
-        return Err(BAD_RECORD);
+    let fixed = node.fixed(slot);
+    if slot.record() < heap_start(node) || slot.record() + fixed.bytes() > node.page().len() {
+        return Err(OUTSIDE);
     }
-    Ok((slot, words))
+    if !fixed.is_known() {
+        return Err("a record has a header of an unknown form");
+    }
+    Ok((slot, fixed))
 }
 
-/// Returns whether a node with this many slots must be compacted before it takes a record of `words`.
-fn needs_compaction(node: Node<'_>, slots: usize, words: usize) -> bool {
-    heap_start(node) < node.slots_at() + (slots + words) * 8
+/// Returns whether a node with this many slots must be compacted before it takes a record of this many bytes.
+fn needs_compaction(node: Node<'_>, slots: usize, bytes: usize) -> bool {
+    heap_start(node) < node.slots_at() + slots * SLOT + bytes
 }
 
 /// Checks that the heap consists of the records and of garbage, so that the node can be compacted. Must be called with
@@ -73,24 +74,24 @@ fn needs_compaction(node: Node<'_>, slots: usize, words: usize) -> bool {
 pub(super) fn check_heap(node: Node<'_>) -> Result {
     let mut live = 0;
     for n in 0..node.count() {
-        live += checked_slot(node, n)?.1;
+        live += checked_slot(node, n)?.1.bytes();
     }
     let garbage = usize::from(node.page().u16(GARBAGE));
     if live + garbage == node.page().u16(HEAP).into() { Ok(()) } else { Err(MISCOUNTED) }
 }
 
 /// Checks that a change for which the node has room cannot fail: the removal of the record in `slot`, if given, or a
-/// change of its header, and the insert of a record of `words` in its place, if that is not 0.
+/// change of its header that takes no more bytes, and the insert of a record of `bytes` in its place, if that is not 0.
 ///
 /// # Errors
 /// A description of the contradiction in the node.
-pub fn check_change(node: Node<'_>, slot: Option<usize>, words: usize) -> Result {
-    let present = slot.map_or(Ok(0), |slot| checked_slot(node, slot).map(|(_, words)| words))?;
+pub fn check_change(node: Node<'_>, slot: Option<usize>, bytes: usize) -> Result {
+    let present = slot.map_or(Ok(0), |slot| checked_slot(node, slot).map(|(_, fixed)| fixed.bytes()))?;
     // The removed record becomes garbage.
     if usize::from(node.page().u16(GARBAGE)) + present > node.page().u16(HEAP).into() {
         return Err(MISCOUNTED);
     }
-    if words > present && needs_compaction(node, node.count() + 1, words) {
+    if bytes > present && needs_compaction(node, node.count() + 1, bytes) {
         check_heap(node)?;
     }
     Ok(())
@@ -101,55 +102,7 @@ fn add(page: Page<'_>, field: usize, n: usize) {
 }
 
 fn put_slot(node: Node<'_>, slot: usize, value: Slot) {
-    node.page().set_u64(node.slots_at() + slot * 8, value.0);
-}
-
-/// The content of a record other than its suffix.
-#[derive(Clone, Copy)]
-enum Body<'a> {
-    Leaf(EntryHeader, &'a [u8]),
-    Inner(PageNo),
-}
-
-impl<'a> Body<'a> {
-    fn words(self, suffix_len: usize) -> usize {
-        match self {
-            Self::Leaf(_, value) => record_words(LEAF_RECORD, suffix_len, value.len()),
-            Self::Inner(_) => record_words(INNER_RECORD, suffix_len, 0),
-        }
-    }
-
-    fn of(leaf: bool, logged: &'a [u8]) -> Result<Self> {
-        const BAD: &str = "a logged record has no header";
-        if leaf {
-            let (a, rest) = logged.split_first_chunk().ok_or(BAD)?;
-            let (b, value) = rest.split_first_chunk().ok_or(BAD)?;
-            let header = EntryHeader::from_words([u64::from_le_bytes(*a), u64::from_le_bytes(*b)]);
-            Ok(Self::Leaf(header, value))
-        } else {
-            let child = logged.try_into().map_err(|_| BAD)?;
-            Ok(Self::Inner(PageNo(u32::from_le_bytes(child))))
-        }
-    }
-
-    /// Writes the whole record.
-    fn write(self, page: Page<'_>, at: usize, suffix: &[u8]) {
-        page.set_u64(at + (self.words(suffix.len()) - 1) * 8, 0);
-        match self {
-            Self::Leaf(header, value) => {
-                let [a, b] = header.words();
-                page.set_u64(at, a);
-                page.set_u64(at + 8, b);
-                page.set_u16(at + 16, value.len() as u16);
-                page.write(at + LEAF_RECORD, suffix);
-                page.write(at + LEAF_RECORD + suffix.len(), value);
-            }
-            Self::Inner(child) => {
-                page.set_u32(at, child.0);
-                page.write(at + INNER_RECORD, suffix);
-            }
-        }
-    }
+    node.page().set_u32(node.slots_at() + slot * SLOT, value.0);
 }
 
 /// Inserts a leaf's record.
@@ -160,46 +113,46 @@ pub(super) fn leaf_insert(
     suffix: &[u8],
     value: &[u8],
 ) -> Result {
-    insert(checked(page, true)?, slot.into(), suffix, Body::Leaf(header, value))
+    insert(checked(page, true)?, slot.into(), Record::Leaf { header, suffix, value })
 }
 
 /// Inserts an inner node's record.
 pub(super) fn inner_insert(page: Page<'_>, slot: u16, child: PageNo, suffix: &[u8]) -> Result {
-    insert(checked(page, false)?, slot.into(), suffix, Body::Inner(child))
+    insert(checked(page, false)?, slot.into(), Record::Inner { child, suffix })
 }
 
-fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result {
+fn insert(node: Node<'_>, slot: usize, record: Record<'_>) -> Result {
     let page = node.page();
-    let words = body.words(suffix.len());
+    let bytes = record.bytes();
     if slot > node.count() || slot < node.first_slot() {
         return Err(NO_SLOT);
     }
-    if node.free_words() < words + 1 {
+    if !record.has_lengths() || node.free_bytes() < SLOT + bytes {
         return Err(NO_ROOM);
     }
-    if needs_compaction(node, node.count() + 1, words) {
-        compact(node)?;
+    if needs_compaction(node, node.count() + 1, bytes) {
+        compact(node, None)?;
     }
     debug_assert!(
-        node.slots_at() + (node.count() + 1 + words) * 8 <= heap_start(node),
+        node.slots_at() + (node.count() + 1) * SLOT + bytes <= heap_start(node),
         "a record was assigned room that its node does not have"
     );
-    let record = heap_start(node) - words * 8;
-    let first = node.slots_at() / 8 + slot;
-    page.move_words(first, first + 1, node.count() - slot);
-    put_slot(node, slot, Slot::new(0, record, suffix.len()));
-    body.write(page, record, suffix);
+    let at = heap_start(node) - bytes;
+    let first = node.slots_at() / SLOT;
+    page.move_halves_up(first + slot, first + node.count());
+    put_slot(node, slot, Slot::new(0, at));
+    record.write(page, at);
     add(page, COUNT, 1);
-    add(page, HEAP, words);
+    add(page, HEAP, bytes);
     debug_assert_eq!(Node::new(page).count(), node.count() + 1, "an insert adds one slot");
-    debug_assert_eq!(heap_start(node), record, "an inserted record is not the first of the heap");
+    debug_assert_eq!(heap_start(node), at, "an inserted record is not the first of the heap");
     let node = Node::new(page);
     let skip = node.skip();
     // Only a new first or last key can lack the shared bytes, and `best_skip` compares these two.
     if node.count().is_power_of_two() || (skip > 0 && node.best_skip() < skip) {
         set_skip(node, node.best_skip());
     } else {
-        put_slot(node, slot, Slot::new(node.head_with(slot, skip), record, suffix.len()));
+        put_slot(node, slot, Slot::new(node.head_with(slot, skip), at));
     }
     debug_assert!(checked(page, node.is_leaf()).is_ok(), "the areas of a node overlap after an insert");
     Ok(())
@@ -209,35 +162,36 @@ fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result 
 fn set_skip(node: Node<'_>, skip: usize) {
     debug_assert!(u8::try_from(skip).is_ok(), "a skip does not fit its field");
     for n in 0..node.count() {
-        let slot = node.slot(n);
-        put_slot(node, n, Slot::new(node.head_with(n, skip), slot.record(), slot.suffix_len()));
+        put_slot(node, n, Slot::new(node.head_with(n, skip), node.slot(n).record()));
     }
     node.page().set_u8(SKIP, skip as u8);
 }
 
-/// Moves the live records together at the page's end, in slot order.
-fn compact(node: Node<'_>) -> Result {
+/// Moves the live records together at the page's end, in slot order, except that of slot `without`, which the caller
+/// replaces.
+fn compact(node: Node<'_>, without: Option<usize>) -> Result {
     let page = node.page();
-    let live = usize::from(page.u16(HEAP)) - usize::from(page.u16(GARBAGE));
-    let start = page.len() - live * 8;
-    debug_assert!(node.slots_at() + node.count() * 8 <= start, "live records reach into the slots");
+    let mut live = usize::from(page.u16(HEAP)) - usize::from(page.u16(GARBAGE));
     let mut moved = Vec::with_capacity(live);
     let mut slots = Vec::with_capacity(node.count());
     for n in 0..node.count() {
-        let (slot, words) = checked_slot(node, n)?;
-        slots.push(Slot::new(slot.head(), start + moved.len() * 8, slot.suffix_len()));
-        let record = slot.record() / 8;
-        moved.extend(page.words()[record..record + words].iter().map(|word| word.load(Relaxed)));
+        let (slot, fixed) = checked_slot(node, n)?;
+        if without == Some(n) {
+            live = live.checked_sub(fixed.bytes()).ok_or(MISCOUNTED)?;
+            continue;
+        }
+        slots.push((n, slot.head(), moved.len()));
+        page.append_to(slot.record(), fixed.bytes(), &mut moved);
     }
     if moved.len() != live {
         return Err(MISCOUNTED);
     }
-    for (n, slot) in slots.into_iter().enumerate() {
-        put_slot(node, n, slot);
+    let start = page.len() - live;
+    debug_assert!(node.slots_at() + node.count() * SLOT <= start, "live records reach into the slots");
+    for (n, head, at) in slots {
+        put_slot(node, n, Slot::new(head, start + at));
     }
-    for (n, word) in moved.into_iter().enumerate() {
-        page.words()[start / 8 + n].store(word, Relaxed);
-    }
+    page.write(start, &moved);
     page.set_u16(HEAP, live as u16);
     page.set_u16(GARBAGE, 0);
     debug_assert_eq!(heap_start(node), start, "a compacted heap does not begin at its first record");
@@ -247,19 +201,19 @@ fn compact(node: Node<'_>) -> Result {
 /// Removes a slot; its record becomes garbage.
 pub(super) fn remove(page: Page<'_>, slot: u16) -> Result {
     let node = checked(page, page.page_type() == PageType::Leaf as u8)?;
-    let (_, words) = checked_slot(node, slot.into())?;
+    let (_, fixed) = checked_slot(node, slot.into())?;
     if usize::from(slot) < node.first_slot() {
         return Err("the child at a node's lower fence cannot go");
     }
-    remove_slot(node, slot.into(), words);
+    remove_slot(node, slot.into(), fixed.bytes());
     Ok(())
 }
 
-fn remove_slot(node: Node<'_>, slot: usize, words: usize) {
+fn remove_slot(node: Node<'_>, slot: usize, bytes: usize) {
     debug_assert!(slot < node.count(), "a slot is removed that the node does not have");
     let page = node.page();
-    let first = node.slots_at() / 8 + slot;
-    page.move_words(first + 1, first, node.count() - slot - 1);
+    let first = node.slots_at() / SLOT;
+    page.move_halves_down(first + slot + 1, first + node.count());
     page.set_u16(COUNT, node.count() as u16 - 1);
     debug_assert_eq!(Node::new(page).count() + 1, node.count(), "a removal takes one slot");
     if node.count() - 1 <= node.first_slot() {
@@ -269,42 +223,61 @@ fn remove_slot(node: Node<'_>, slot: usize, words: usize) {
         page.set_u16(HEAP, 0);
         page.set_u16(GARBAGE, 0);
     } else {
-        add(page, GARBAGE, words);
+        add(page, GARBAGE, bytes);
     }
 }
 
 /// Replaces the version header and the value of a leaf's record.
 pub(super) fn leaf_replace(page: Page<'_>, slot: u16, header: EntryHeader, value: &[u8]) -> Result {
     let node = checked(page, true)?;
-    let (at, old) = checked_slot(node, slot.into())?;
-    let body = Body::Leaf(header, value);
-    let new = body.words(at.suffix_len());
-    if new > old + node.free_words() {
-        return Err(NO_ROOM);
-    }
-    let mut suffix = Vec::new();
+    let (_, fixed) = checked_slot(node, slot.into())?;
+    let mut suffix = Vec::with_capacity(fixed.suffix);
     node.suffix_into(slot.into(), &mut suffix);
-    if new <= old {
-        body.write(page, at.record(), &suffix);
-        add(page, GARBAGE, old - new);
-        return Ok(());
-    }
-    if needs_compaction(node, node.count(), new) {
-        // Before anything changes.
-        check_heap(node)?;
-    }
-    remove_slot(node, slot.into(), old);
-    let inserted = insert(Node::new(page), slot.into(), &suffix, body);
-    debug_assert!(inserted.is_ok(), "a record was removed, and what replaces it cannot be inserted");
-    inserted
+    replace(node, slot.into(), Record::Leaf { header, suffix: &suffix, value })
 }
 
 /// Replaces the version header of a leaf's record.
 pub(super) fn leaf_header(page: Page<'_>, slot: u16, header: EntryHeader) -> Result {
-    let (slot, _) = checked_slot(checked(page, true)?, slot.into())?;
-    let [a, b] = header.words();
-    page.set_u64(slot.record(), a);
-    page.set_u64(slot.record() + 8, b);
+    let node = checked(page, true)?;
+    let (at, fixed) = checked_slot(node, slot.into())?;
+    if let Some(rest) = fixed.header_bytes().checked_sub(header.bytes(fixed.suffix + fixed.value)) {
+        fixed.set_header(page, at.record(), header);
+        add(page, GARBAGE, rest);
+        return Ok(());
+    }
+    let mut record = Vec::with_capacity(fixed.suffix + fixed.value);
+    page.append_to(at.record() + fixed.start, fixed.suffix + fixed.value, &mut record);
+    let (suffix, value) = record.split_at(fixed.suffix);
+    replace(node, slot.into(), Record::Leaf { header, suffix, value })
+}
+
+/// Replaces a leaf's record by one with the same suffix, in place if it takes no more bytes.
+fn replace(node: Node<'_>, slot: usize, record: Record<'_>) -> Result {
+    let page = node.page();
+    let (at, fixed) = checked_slot(node, slot)?;
+    let (old, new) = (fixed.bytes(), record.bytes());
+    if !record.has_lengths() || new > old + node.free_bytes() {
+        return Err(NO_ROOM);
+    }
+    if new <= old {
+        record.write(page, at.record());
+        add(page, GARBAGE, old - new);
+        return Ok(());
+    }
+    if needs_compaction(node, node.count(), new) {
+        compact(node, Some(slot))?;
+    } else {
+        add(page, GARBAGE, old);
+    }
+    debug_assert!(
+        node.slots_at() + node.count() * SLOT + new <= heap_start(node),
+        "a record was assigned room that its node does not have"
+    );
+    let moved = heap_start(node) - new;
+    put_slot(node, slot, Slot::new(at.head(), moved));
+    record.write(page, moved);
+    add(page, HEAP, new);
+    debug_assert!(checked(page, true).is_ok(), "the areas of a node overlap after a replacement");
     Ok(())
 }
 
@@ -350,36 +323,35 @@ pub(super) fn build(
     image: &[u8],
 ) -> Result {
     let leaf = level == 0;
-    let mut words = 0;
     let mut count = 0;
-    for record in NodeImage(image) {
-        let ImageRecord { suffix, body } = record?;
-        words += Body::of(leaf, body)?.words(suffix.len());
+    for record in NodeImage::new(leaf, image) {
+        let (_, record) = record?;
+        if !leaf && count == 0 && !record.suffix().is_empty() {
+            return Err("a node's first child has a key of its own");
+        }
         count += 1;
     }
-    if NODE_HEADER + (count + words + fence_words(lower, upper)) * 8 > page.len() {
+    if NODE_HEADER + fence_bytes(lower, upper) + count * SLOT + image.len() > page.len() {
         return Err(NO_ROOM);
     }
+    let prefix = prefix_of(lower, upper);
+    let rest = upper.map_or(&[][..], |upper| &upper[prefix..]);
     page.format(id, if leaf { PageType::Leaf } else { PageType::Inner }, level);
     page.set_u16(FLAGS, upper.map_or(0, |_| HAS_UPPER));
     page.set_u16(COUNT, count as u16);
-    page.set_u16(HEAP, words as u16);
-    page.set_u16(PREFIX, prefix_of(lower, upper) as u16);
+    page.set_u16(HEAP, image.len() as u16);
+    page.set_u16(PREFIX, prefix as u16);
     page.set_u16(LOWER_LEN, lower.len() as u16);
-    page.set_u16(UPPER_LEN, upper.map_or(0, <[u8]>::len) as u16);
+    page.set_u16(UPPER_LEN, rest.len() as u16);
     page.write(NODE_HEADER, lower);
-    page.write(NODE_HEADER + lower.len().next_multiple_of(8), upper.unwrap_or(&[]));
+    page.write(NODE_HEADER + lower.len(), rest);
     let node = Node::new(page);
-    let mut record = page.len() - words * 8;
-    for (n, logged) in NodeImage(image).enumerate() {
-        let ImageRecord { suffix, body } = logged?;
-        let body = Body::of(leaf, body)?;
-        put_slot(node, n, Slot::new(0, record, suffix.len()));
-        body.write(page, record, suffix);
-        record += body.words(suffix.len()) * 8;
+    let heap = heap_start(node);
+    page.write(heap, image);
+    for (n, record) in NodeImage::new(leaf, image).enumerate() {
+        put_slot(node, n, Slot::new(0, heap + record?.0));
     }
     set_skip(node, node.best_skip());
-    debug_assert_eq!(record, page.len(), "the records of a new node do not fill its heap");
     debug_assert_eq!(Node::new(page).count(), count, "a new node has another number of slots than its image");
     debug_assert!(checked(page, leaf).is_ok(), "the areas of a new node overlap");
     Ok(())

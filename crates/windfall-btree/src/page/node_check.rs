@@ -40,7 +40,7 @@ fn check_node_header(page: Page<'_>) -> Result<Node<'_>, &'static str> {
     if leaf != (node.level() == 0) {
         return Err(WRONG_LEVEL);
     }
-    if node.prefix_len() != node.prefix_of_fences() {
+    if !node.has_whole_prefix() {
         return Err("its prefix is not that of its fences");
     }
     Ok(node)
@@ -52,7 +52,7 @@ fn check_node_header(page: Page<'_>) -> Result<Node<'_>, &'static str> {
 /// A description of the contradiction.
 pub fn validate(page: Page<'_>) -> Result<Node<'_>, &'static str> {
     let node = check_entries(page)?;
-    let extent = |n| (node.slot(n).record(), node.words_of(n) * 8);
+    let extent = |n| (node.slot(n).record(), node.record_bytes(n));
     let mut extents: Vec<_> = (0..node.count()).map(extent).collect();
     extents.sort_unstable();
     if extents.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
@@ -78,12 +78,16 @@ pub fn check_entries(page: Page<'_>) -> Result<Node<'_>, &'static str> {
     }
     let (mut live, mut last) = (0, 0);
     for n in 0..node.count() {
-        let (slot, words) = checked_slot(node, n)?;
-        live += words;
+        let (slot, fixed) = checked_slot(node, n)?;
+        fixed.check(node.is_leaf(), page, slot.record())?;
+        live += fixed.bytes();
         if slot.head() != node.head_with(n, node.skip()) {
             return Err("a slot's head is not that of its key");
         }
-        if n >= node.first_slot() && slot.suffix_len() < node.skip() {
+        if n < node.first_slot() && fixed.suffix > 0 {
+            return Err("its first child has a key of its own");
+        }
+        if n >= node.first_slot() && fixed.suffix < node.skip() {
             return Err("a key does not begin with what all share");
         }
         // If nothing is skipped, a head is the beginning of its suffix: a greater head means a greater key.
@@ -117,9 +121,6 @@ fn check_ends(node: Node<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<(), 
     if is_outside {
         return Err("a key lies outside the fences");
     }
-    if !node.is_leaf() && key(0)[..] != *lower {
-        return Err("its first child does not begin at its lower fence");
-    }
     Ok(())
 }
 
@@ -128,10 +129,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::{EntryHeader, PageOp, blank, node::PREFIX, node_build::prefix_of},
+        super::{
+            EntryHeader, NodeList, PageOp, blank,
+            node::{PREFIX, SLOT},
+            node_build::prefix_of,
+        },
         *,
     };
-    use crate::ids::{PageId, PageNo, SpaceId};
+    use crate::ids::{PageId, PageNo, SpaceId, TrxId, UndoPos};
 
     /// An insert into a node whose heap is said to be smaller than it is would overwrite a record.
     #[test]
@@ -142,14 +147,68 @@ mod tests {
         let build = PageOp::NodeBuild { level: 0, lower: b"", upper: None, image: &[] };
         assert_eq!(build.apply(page, id), Ok(()));
         for (slot, suffix) in (0..).zip([&b"a"[..], b"bcd", b"cdefghijkl"]) {
-            let header = EntryHeader::from_words([1, 2]);
+            let header = EntryHeader::new(TrxId(1), UndoPos(2));
             let insert = PageOp::LeafInsert { slot, header, suffix, value: b"value" };
             assert_eq!(insert.apply(page, id), Ok(()));
         }
         let heap = page.u16(HEAP);
-        for other in 0..100 {
+        for other in 0..200 {
             page.set_u16(HEAP, other);
-            assert_eq!(check_header(page).is_ok(), other == heap, "{other} words of heap, and not {heap}");
+            assert_eq!(check_header(page).is_ok(), other == heap, "{other} bytes of heap, and not {heap}");
+        }
+    }
+
+    /// A record has one form only, so that a replay makes the same page.
+    #[test]
+    fn a_record_in_another_form_is_refused() {
+        let id = PageId { space: SpaceId(77), page: PageNo(3) };
+        let check = |level: u8, stored: &[u8]| {
+            let words = blank(4096);
+            let page = Page::new(&words);
+            let mut list = NodeList::default();
+            if level > 0 {
+                list.push_inner(b"", PageNo(5));
+                list.push_inner(b"key", PageNo(6));
+            } else {
+                list.push_leaf(b"key", EntryHeader::UNVERSIONED, b"");
+            }
+            let image = list.image(b"", None);
+            let build = PageOp::NodeBuild { level, lower: b"", upper: None, image: &image };
+            assert_eq!(build.apply(page, id), Ok(()));
+            // The last record, at another place.
+            let last = usize::from(level > 0);
+            let (old, heap) = (Node::new(page).record_bytes(last), image.len() + stored.len());
+            page.set_u16(Node::new(page).slots_at() + last * SLOT, (4096 - heap) as u16);
+            page.write(4096 - heap, stored);
+            page.set_u16(HEAP, heap as u16);
+            page.set_u16(GARBAGE, old as u16);
+            check_entries(page).map(drop)
+        };
+        let other = "a record is not in its stored form";
+        let unknown = "a record has a header of an unknown form";
+        for (stored, expected) in [
+            (&b"\0\x03key"[..], Ok(())),
+            (b"\x01\x03key\x07\0\0\0\0\0", Ok(())),
+            (b"\x02\x03key\x07\0\0\0\0\0\x01\0\0\0\0\0\0\0", Ok(())),
+            (b"\x06\x03key\0\0\0\0\0\0\0\0\0\0\0\0\0\0", Ok(())),
+            (b"\x10\x03\x01key!", Ok(())),
+            // Headers that say less than they could.
+            (b"\x01\x03key\0\0\0\0\0\0", Err(other)),
+            (b"\x02\x03key\x07\0\0\0\0\0\0\0\0\0\0\0\0\0", Err(other)),
+            // A mark without a header; lengths that take more bytes than they need; a value of no bytes.
+            (b"\x04\x03key", Err(other)),
+            (b"\0\x80\x03key", Err(other)),
+            (b"\x10\x03\x80\x01key!", Err(other)),
+            (b"\x10\x03\0key", Err(other)),
+            (b"\x03\x03key", Err(unknown)),
+            (b"\x20\x03key", Err(unknown)),
+        ] {
+            assert_eq!(check(0, stored), expected, "{stored:x?}");
+        }
+        for (stored, expected) in
+            [(&b"\x03\x06\0\0\0key"[..], Ok(())), (b"\x80\x03\x06\0\0\0key", Err(other))]
+        {
+            assert_eq!(check(1, stored), expected, "{stored:x?}");
         }
     }
 
@@ -168,7 +227,13 @@ mod tests {
             prop_assert_eq!(PageOp::NodeBuild { level: 0, lower, upper, image: &[] }.apply(page, id), Ok(()));
             for prefix in 0..40 {
                 page.set_u16(PREFIX, prefix);
-                prop_assert_eq!(check_header(page).is_ok(), usize::from(prefix) == prefix_of(lower, upper));
+                // The upper fence is stored without the prefix: another prefix means another fence.
+                let (mut begin, mut end) = (Vec::new(), Vec::new());
+                Node::new(page).lower_into(&mut begin);
+                let end = Node::new(page).upper_into(&mut end).then_some(&end[..]);
+                let is_whole = prefix_of(&begin, end) == usize::from(prefix) && usize::from(prefix) <= lower.len();
+                prop_assert_eq!(check_header(page).is_ok(), is_whole, "{}", prefix);
+                prop_assert!(usize::from(prefix) != prefix_of(lower, upper) || end == upper && begin == lower);
             }
         }
     }

@@ -10,21 +10,24 @@
 //!
 //! One byte for the kind, then the fields in this order. Numbers are little-endian. A *string* is 4 bytes length, then
 //! that many bytes. A *fence* is 2 bytes length, then that many bytes; the length `0xffff` means that there is none. A
-//! *version* is the first 16 bytes of a leaf's record (see [`node`](super::node)).
+//! *record* is in its stored form (see [`record`](super::record)).
 //!
 //! | kind | operation | fields |
 //! | --- | --- | --- |
 //! | 1 | format | page type (1), level (1) |
 //! | 2 | write | offset (4), string |
-//! | 3 | leaf insert | slot (2), version, suffix string, value string |
-//! | 4 | leaf replace | slot (2), version, value string |
-//! | 5 | leaf header | slot (2), version |
-//! | 6 | inner insert | slot (2), child (4), suffix string |
+//! | 3 | leaf insert | slot (2), leaf's record |
+//! | 4 | leaf replace | slot (2), leaf's record with an empty suffix |
+//! | 5 | leaf header | slot (2), leaf's record with an empty suffix and no value |
+//! | 6 | inner insert | slot (2), inner node's record |
 //! | 7 | node remove | slot (2) |
 //! | 8 | node keep | first slot kept (2), first slot after them (2), lower fence, upper fence |
 //! | 9 | node build | level (1), lower fence, upper fence, image string (see [`node_build`](super::node_build)) |
 
-use super::{Page, PageType, node::EntryHeader, node_change};
+use super::{
+    Page, PageType, node_change,
+    record::{EntryHeader, Record},
+};
 use crate::ids::{PageId, PageNo};
 
 /// One change of one page.
@@ -55,7 +58,7 @@ pub enum PageOp<'a> {
         /// The value.
         value: &'a [u8],
     },
-    /// Replaces the version header and the value of a leaf's record, in place if the new value takes no more words.
+    /// Replaces the version header and the value of a leaf's record, in place if the new record takes no more bytes.
     LeafReplace {
         /// The slot of the record.
         slot: u16,
@@ -64,7 +67,8 @@ pub enum PageOp<'a> {
         /// The new value.
         value: &'a [u8],
     },
-    /// Replaces the version header of a leaf's record: delete mark, transaction, undo position.
+    /// Replaces the version header of a leaf's record: delete mark, transaction, undo position. In place if the new
+    /// record takes no more bytes.
     LeafHeader {
         /// The slot of the record.
         slot: u16,
@@ -137,10 +141,9 @@ fn put_fence(out: &mut Vec<u8>, fence: Option<&[u8]>) {
     out.extend_from_slice(fence.unwrap_or(&[]));
 }
 
-fn put_header(out: &mut Vec<u8>, header: EntryHeader) {
-    for word in header.words() {
-        out.extend_from_slice(&word.to_le_bytes());
-    }
+/// Appends a leaf's record.
+fn put_record(out: &mut Vec<u8>, header: EntryHeader, suffix: &[u8], value: &[u8]) {
+    Record::Leaf { header, suffix, value }.encode(out);
 }
 
 /// Reads logged fields one after the other.
@@ -161,9 +164,10 @@ impl<'a> Fields<'a> {
         self.chunk().map(u32::from_le_bytes)
     }
 
-    fn header(&mut self) -> Result<EntryHeader, &'static str> {
-        let words = [u64::from_le_bytes(self.chunk()?), u64::from_le_bytes(self.chunk()?)];
-        Ok(EntryHeader::from_words(words))
+    fn record(&mut self, leaf: bool) -> Result<Record<'a>, &'static str> {
+        let (record, rest) = Record::decode(leaf, self.0)?;
+        self.0 = rest;
+        Ok(record)
     }
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], &'static str> {
@@ -202,26 +206,22 @@ impl<'a> PageOp<'a> {
             Self::LeafInsert { slot, header, suffix, value } => {
                 out.push(LEAF_INSERT);
                 out.extend_from_slice(&slot.to_le_bytes());
-                put_header(out, header);
-                put_bytes(out, suffix);
-                put_bytes(out, value);
+                put_record(out, header, suffix, value);
             }
             Self::LeafReplace { slot, header, value } => {
                 out.push(LEAF_REPLACE);
                 out.extend_from_slice(&slot.to_le_bytes());
-                put_header(out, header);
-                put_bytes(out, value);
+                put_record(out, header, &[], value);
             }
             Self::LeafHeader { slot, header } => {
                 out.push(LEAF_HEADER);
                 out.extend_from_slice(&slot.to_le_bytes());
-                put_header(out, header);
+                put_record(out, header, &[], &[]);
             }
             Self::InnerInsert { slot, child, suffix } => {
                 out.push(INNER_INSERT);
                 out.extend_from_slice(&slot.to_le_bytes());
-                out.extend_from_slice(&child.0.to_le_bytes());
-                put_bytes(out, suffix);
+                Record::Inner { child, suffix }.encode(out);
             }
             Self::NodeRemove { slot } => {
                 out.push(NODE_REMOVE);
@@ -261,21 +261,22 @@ impl<'a> PageOp<'a> {
                 Self::Format { kind: PageType::from_u8(kind).ok_or("an unknown page type")?, level }
             }
             WRITE => Self::Write { at: fields.u32()?, bytes: fields.bytes()? },
-            LEAF_INSERT => Self::LeafInsert {
-                slot: fields.u16()?,
-                header: fields.header()?,
-                suffix: fields.bytes()?,
-                value: fields.bytes()?,
-            },
-            LEAF_REPLACE => {
-                Self::LeafReplace { slot: fields.u16()?, header: fields.header()?, value: fields.bytes()? }
+            LEAF_INSERT | LEAF_REPLACE | LEAF_HEADER | INNER_INSERT => {
+                let slot = fields.u16()?;
+                match (tag, fields.record(tag != INNER_INSERT)?) {
+                    (LEAF_INSERT, Record::Leaf { header, suffix, value }) => {
+                        Self::LeafInsert { slot, header, suffix, value }
+                    }
+                    (LEAF_REPLACE, Record::Leaf { header, suffix: [], value }) => {
+                        Self::LeafReplace { slot, header, value }
+                    }
+                    (LEAF_HEADER, Record::Leaf { header, suffix: [], value: [] }) => {
+                        Self::LeafHeader { slot, header }
+                    }
+                    (_, Record::Inner { child, suffix }) => Self::InnerInsert { slot, child, suffix },
+                    _ => return Err("a page operation has a record that says too much"),
+                }
             }
-            LEAF_HEADER => Self::LeafHeader { slot: fields.u16()?, header: fields.header()? },
-            INNER_INSERT => Self::InnerInsert {
-                slot: fields.u16()?,
-                child: PageNo(fields.u32()?),
-                suffix: fields.bytes()?,
-            },
             NODE_REMOVE => Self::NodeRemove { slot: fields.u16()? },
             NODE_KEEP => Self::NodeKeep {
                 slots: [fields.u16()?, fields.u16()?],

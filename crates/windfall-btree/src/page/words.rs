@@ -15,9 +15,6 @@ use crate::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// The number of words that are moved together.
-const GROUP: usize = 8;
-
 /// A page's words. Copies are cheap and refer to the same memory.
 #[derive(Clone, Copy)]
 pub struct Page<'a> {
@@ -195,21 +192,44 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Moves whole words, as `memmove` would: all three arguments count words. The compiler neither joins nor unrolls
-    /// atomic accesses, so words move in groups; the slot array of a full leaf has about 200.
-    pub(crate) fn move_words(self, from: usize, to: usize, count: usize) {
-        let is_down = to < from;
-        let (from, to) = (&self.words[from..from + count], &self.words[to..to + count]);
-        if is_down {
-            let (from, from_rest) = from.as_chunks::<GROUP>();
-            let (to, to_rest) = to.as_chunks::<GROUP>();
-            from.iter().zip(to).for_each(|(from, to)| move_group(from, to));
-            from_rest.iter().zip(to_rest).for_each(|(from, to)| to.store(from.load(Relaxed), Relaxed));
-        } else {
-            let (from_rest, from) = from.as_rchunks::<GROUP>();
-            let (to_rest, to) = to.as_rchunks::<GROUP>();
-            from.iter().zip(to).rev().for_each(|(from, to)| move_group(from, to));
-            from_rest.iter().zip(to_rest).rev().for_each(|(from, to)| to.store(from.load(Relaxed), Relaxed));
+    /// Moves the halves of words from `first` to before `end` up by one half. Both count halves, from the page's first.
+    pub(crate) fn move_halves_up(self, first: usize, end: usize) {
+        let mut to = end;
+        if to > first && to.is_multiple_of(2) {
+            self.set_u32(to * 4, self.u32((to - 1) * 4));
+            to -= 1;
+        }
+        // Now `to` is the second half of its word. Each word is loaded once.
+        let mut above = if to > first { self.word(to / 2) } else { 0 };
+        while to > first + 1 {
+            let below = self.word(to / 2 - 1);
+            self.words[to / 2].store(above << 32 | below >> 32, Relaxed);
+            above = below;
+            to -= 2;
+        }
+        if to > first {
+            self.set_u32(to * 4, self.u32((to - 1) * 4));
+        }
+    }
+
+    /// Moves the halves of words from `first` to before `end` down by one half. Both count halves, from the page's
+    /// first; `first` is not 0.
+    pub(crate) fn move_halves_down(self, first: usize, end: usize) {
+        let mut from = first;
+        if from < end && from.is_multiple_of(2) {
+            self.set_u32((from - 1) * 4, self.u32(from * 4));
+            from += 1;
+        }
+        // Now `from` is the second half of its word. Each word is loaded once.
+        let mut below = if from < end { self.word(from / 2) } else { 0 };
+        while from + 1 < end {
+            let above = self.word(from / 2 + 1);
+            self.words[from / 2].store(below >> 32 | above << 32, Relaxed);
+            below = above;
+            from += 2;
+        }
+        if from < end {
+            self.set_u32((from - 1) * 4, self.u32(from * 4));
         }
     }
 
@@ -274,12 +294,6 @@ impl<'a> Page<'a> {
     }
 }
 
-/// Moves a group of words. All are read before the first is written, because the two groups may overlap.
-fn move_group(from: &[AtomicU64; GROUP], to: &[AtomicU64; GROUP]) {
-    let values = from.each_ref().map(|word| word.load(Relaxed));
-    to.iter().zip(values).for_each(|(to, value)| to.store(value, Relaxed));
-}
-
 /// Copies words out: one load and one store for eight bytes.
 fn read_words(words: &[AtomicU64], out: &mut [u8]) {
     let whole = (out.len() / 8).min(words.len());
@@ -334,13 +348,18 @@ mod tests {
         }
 
         #[test]
-        fn words_move_as_memmove_moves_them(from in 0usize..64, to in 0usize..64, count in 0usize..64) {
-            let words: Vec<AtomicU64> = (0..64).map(AtomicU64::new).collect();
-            let mut model: Vec<u64> = (0..64).collect();
-            let count = count.min(64 - from.max(to));
-            Page::new(&words).move_words(from, to, count);
-            model.copy_within(from..from + count, to);
-            let moved: Vec<u64> = words.iter().map(|word| word.load(Relaxed)).collect();
+        fn halves_move_as_memmove_moves_them(first in 1usize..63, end in 1usize..64, up in any::<bool>()) {
+            let words: Vec<AtomicU64> = (0..32).map(|n| AtomicU64::new((2 * n + 1) << 32 | (2 * n))).collect();
+            let mut model: Vec<u32> = (0..64).collect();
+            let (page, end) = (Page::new(&words), end.clamp(first, 63));
+            if up {
+                page.move_halves_up(first, end);
+                model.copy_within(first..end, first + 1);
+            } else {
+                page.move_halves_down(first, end);
+                model.copy_within(first..end, first - 1);
+            }
+            let moved: Vec<u32> = (0..64).map(|n| page.u32(4 * n)).collect();
             prop_assert_eq!(moved, model);
         }
 

@@ -19,7 +19,8 @@ use crate::{
     ids::{Lsn, PageNo},
     page::{
         EntryHeader, Node, NodeList, PageOp, PageType,
-        node_build::{fence_words, prefix_of},
+        node::NODE_HEADER,
+        node_build::{fence_bytes, prefix_of},
     },
 };
 
@@ -28,8 +29,8 @@ use crate::{
 struct Level {
     lower: Vec<u8>,
     list: NodeList,
-    /// Words of all records, with a prefix of length `prefix` cut off.
-    words: usize,
+    /// Bytes of slots and records, with a prefix of length `prefix` cut off.
+    bytes: usize,
     prefix: usize,
     /// Whether a node of this level was written.
     written: bool,
@@ -100,7 +101,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         self.nodes.end();
         let level = &mut self.levels[0];
         level.list.push_leaf(key, header, value);
-        level.words += level.list.words_of(true, level.prefix, level.list.len() - 1);
+        level.bytes += level.list.bytes_of(level.list.len() - 1, level.prefix);
         Ok(())
     }
 
@@ -118,14 +119,13 @@ impl<S: PageStore> BulkLoader<'_, S> {
         let prefix = prefix_of(&node.lower, Some(upper));
         if prefix != node.prefix {
             node.prefix = prefix;
-            node.words = node.list.words(leaf, prefix);
+            node.bytes = node.list.bytes(prefix);
         }
-        let words = node.words + fence_words(&node.lower, Some(upper));
-        let room =
-            (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8 * self.fill_percent / 100;
+        let bytes = node.bytes + fence_bytes(&node.lower, Some(upper));
+        let room = (self.tree.store.page_size() - NODE_HEADER) * self.fill_percent / 100;
         // Two children at least, however sparse the nodes: with one child each, every entry would add a level.
         let fewest = if leaf { 1 } else { 2 };
-        if node.list.len() > fewest && words > room { self.close_before_last(level) } else { Ok(()) }
+        if node.list.len() > fewest && bytes > room { self.close_before_last(level) } else { Ok(()) }
     }
 
     /// Writes the node without its last entry, which begins the next node.
@@ -135,9 +135,9 @@ impl<S: PageStore> BulkLoader<'_, S> {
         let count = node.list.len();
         debug_assert!(count >= 2, "a node without its last entry would be empty");
         debug_assert_eq!(
-            node.words,
-            node.list.words(level == 0, node.prefix),
-            "the words of a node were counted wrong while it was filled"
+            node.bytes,
+            node.list.bytes(node.prefix),
+            "the bytes of a node were counted wrong while it was filled"
         );
         let upper = if level == 0 {
             separator(node.list.key(count - 2), node.list.key(count - 1)).to_vec()
@@ -148,7 +148,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         let full = core::mem::replace(&mut node.list, rest);
         let lower = core::mem::replace(&mut node.lower, upper.clone());
         node.prefix = 0;
-        node.words = node.list.words(level == 0, 0);
+        node.bytes = node.list.bytes(0);
         node.written = true;
         self.write(level, &lower, Some(&upper), &full)
     }
@@ -179,7 +179,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         self.ensure_room(level + 1, lower)?;
         let above = &mut self.levels[level + 1];
         above.list.push_inner(lower, child);
-        above.words += above.list.words_of(false, above.prefix, above.list.len() - 1);
+        above.bytes += above.list.bytes_of(above.list.len() - 1, above.prefix);
         Ok(())
     }
 
@@ -191,13 +191,12 @@ impl<S: PageStore> BulkLoader<'_, S> {
     /// the tree meanwhile; those of the store.
     pub fn finish(mut self) -> Result<Option<Lsn>> {
         self.nodes.check()?;
-        let room = (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8;
+        let room = self.tree.store.page_size() - NODE_HEADER;
         let mut level = 0;
         loop {
-            let leaf = level == 0;
             let node = &self.levels[level];
             // Without an upper fence there is no prefix to cut off.
-            if node.list.len() > 1 && node.list.words(leaf, 0) + fence_words(&node.lower, None) > room {
+            if node.list.len() > 1 && node.list.bytes(0) + fence_bytes(&node.lower, None) > room {
                 self.close_before_last(level)?;
             }
             let node = core::mem::take(&mut self.levels[level]);

@@ -3,9 +3,10 @@
 //! **Purpose.** Between the phases the caller, which has the present entry by then, appends undo in the same
 //! mini-transaction.
 //!
-//! **Invariants.** A [`Located`] guarantees that its leaf is latched and that an entry with a value of at most the
-//! requested length fits, so the second phase cannot fail. Splits that this requires are done before, in
-//! mini-transactions of their own; only then is the leaf latched for the second phase.
+//! **Invariants.** A [`Located`] guarantees that its leaf is latched and has the requested [`Room`], so the second
+//! phase cannot fail. Splits that this requires are done before, in mini-transactions of their own; only then is the
+//! leaf latched for the second phase. Without room a header may be replaced by one that takes no more bytes
+//! (asserted): that is enough to roll a version back, because a version of a transaction has a whole header.
 //!
 //! **What fails, and when.** [`Tree::seek_for_change`] fails with `KeyTooLong` or `ValueTooLong` before it does
 //! anything. It fails with the store's errors if a page cannot be read or allocated, and with damage if a node to be
@@ -27,6 +28,18 @@ use crate::{
     page::{EntryHeader, Node, PageOp, check_change},
 };
 
+/// The room that a change needs in a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// No more than the present entry takes: for its removal, or for a header that takes no more bytes than its present
+    /// one.
+    Keep,
+    /// For any header of the present entry, if there is one.
+    Header,
+    /// For an entry with a value of up to this many bytes, whether it is inserted or replaces the present one.
+    Value(usize),
+}
+
 /// The place of a key in a leaf that is latched in a mini-transaction.
 #[derive(Debug)]
 pub struct Located<'k, S: PageStore> {
@@ -34,14 +47,12 @@ pub struct Located<'k, S: PageStore> {
     leaf: Latched,
     slot: usize,
     found: Option<EntryHeader>,
-    room: Option<usize>,
+    room: Room,
     store: PhantomData<fn(&S)>,
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Finds the place of a key and latches its leaf in `mtr`. With `room`, an entry of this key with a value of up to
-    /// that many bytes will fit, whether it is inserted or replaces the present one. Without, only the header may be
-    /// changed or the entry removed.
+    /// Finds the place of a key and latches its leaf, which has the requested room, in `mtr`.
     ///
     /// `mtr` must not hold a page of this tree, nor a page that is latched after trees (undo, allocation maps): the
     /// descent and the splits would wait for it for ever.
@@ -52,10 +63,10 @@ impl<S: PageStore> Tree<S> {
         &self,
         mtr: &mut S::MiniTransaction<'_>,
         key: &'k [u8],
-        room: Option<usize>,
+        room: Room,
     ) -> Result<Located<'k, S>> {
         self.check_key(key)?;
-        self.check_inline(room.unwrap_or(0))?;
+        self.check_inline(if let Room::Value(length) = room { length } else { 0 })?;
         self.ensure_root()?;
         loop {
             let Some(path) = self.reach(Target::Key(key), 0, Access::Point)? else {
@@ -74,7 +85,7 @@ impl<S: PageStore> Tree<S> {
                     return Err(error);
                 }
             }
-            self.make_room(key, room.unwrap_or(0))?;
+            self.make_room(key, room)?;
         }
     }
 
@@ -84,16 +95,17 @@ impl<S: PageStore> Tree<S> {
         mtr: &S::MiniTransaction<'_>,
         leaf: Latched,
         key: &'k [u8],
-        room: Option<usize>,
+        room: Room,
     ) -> Result<Option<Located<'k, S>>> {
         let node = Node::new(mtr.page(leaf));
-        let need = room.map(|value| Need::leaf(key, value));
-        if need.is_some_and(|need| !need.fits(node)) {
+        let need = Need::leaf(key, room);
+        let (slot, found) = node.find(key);
+        let present = found.then_some(slot);
+        if need.is_some_and(|need| !need.fits(node, present)) {
             return Ok(None);
         }
-        let (slot, found) = node.find(key);
         debug_assert!(slot <= node.count(), "a key's place lies beyond the slots of its leaf");
-        check_change(node, found.then_some(slot), need.map_or(0, |need| need.record_words(node)))
+        check_change(node, present, need.map_or(0, |need| need.record_bytes(node, present)))
             .map_err(|what| self.damaged(mtr.page_no(leaf), what))?;
         let found = found.then(|| node.header(slot));
         Ok(Some(Located { key, leaf, slot, found, room, store: PhantomData }))
@@ -101,13 +113,13 @@ impl<S: PageStore> Tree<S> {
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Splits the leaf of a key, in mini-transactions of its own, until an entry with a value of `value` bytes fits, or
-    /// several entries that take as much. The caller must hold no page of this tree.
+    /// Splits the leaf of a key, in mini-transactions of its own, until it has this room, which may be that of several
+    /// entries with as many bytes. The caller must hold no page of this tree.
     ///
     /// # Errors
     /// The errors of the store.
-    pub fn make_room(&self, key: &[u8], value: usize) -> Result<()> {
-        self.split(&Need::leaf(key, value), 0)
+    pub fn make_room(&self, key: &[u8], room: Room) -> Result<()> {
+        Need::leaf(key, room).map_or(Ok(()), |need| self.split(&need, 0))
     }
 }
 
@@ -131,7 +143,7 @@ impl<S: PageStore> Tree<S> {
         mtr: &S::MiniTransaction<'_>,
         other: &Located<'_, S>,
         key: &'k [u8],
-        room: Option<usize>,
+        room: Room,
     ) -> Result<Option<Adjacent<'k, S>>> {
         if !Node::new(mtr.page(other.leaf)).contains(key) {
             return Ok(None);
@@ -192,14 +204,21 @@ impl<S: PageStore> Located<'_, S> {
         self.found = Some(header);
     }
 
-    /// Replaces the version header of the entry, which must exist.
+    /// Replaces the version header of the entry, which must exist. The header must fit the requested room.
     pub fn set_header(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader) {
         assert!(self.found.is_some(), "an entry is marked where none exists");
+        let node = Node::new(mtr.page(self.leaf));
+        let has_room = match self.room {
+            Room::Keep => node.takes_header(self.slot, header),
+            Room::Header => true,
+            Room::Value(length) => node.value_range(self.slot).1 <= length,
+        };
+        assert!(has_room, "a header that takes more bytes was not announced when its place was located");
         mtr.apply(self.leaf, &PageOp::LeafHeader { slot: self.slot as u16, header });
         debug_assert_eq!(
-            Node::new(mtr.page(self.leaf)).header(self.slot).undo,
-            header.undo,
-            "the new header of an entry has another undo position"
+            Node::new(mtr.page(self.leaf)).header(self.slot),
+            header,
+            "the new header of an entry is another one"
         );
         self.found = Some(header);
     }
@@ -218,7 +237,7 @@ impl<S: PageStore> Located<'_, S> {
 
     fn assert_room(&self, value: &[u8]) {
         assert!(
-            self.room.is_some_and(|room| value.len() <= room),
+            matches!(self.room, Room::Value(length) if value.len() <= length),
             "a value of {} bytes was not announced when its place was located",
             value.len()
         );

@@ -144,8 +144,8 @@ impl<S: PageStore> Tree<S> {
             if node.is_leaf() {
                 if is_new {
                     walk.report.leaves += 1;
-                    walk.report.leaf_bytes += (node.capacity() - node.free_words()) as u64 * 8;
-                    walk.report.leaf_capacity += node.capacity() as u64 * 8;
+                    walk.report.leaf_bytes += (node.capacity() - node.free_bytes()) as u64;
+                    walk.report.leaf_capacity += node.capacity() as u64;
                 }
                 let first = if lower < from { node.find(&from).0 } else { 0 };
                 let begun = rest.take().map(|rest| (&from[..], rest));

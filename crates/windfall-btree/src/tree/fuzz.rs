@@ -8,7 +8,7 @@
 //! tree end, too, if its pages pass the header check that a pool makes when it reads them.
 
 use super::{
-    Seek, Tree,
+    Room, Seek, Tree,
     hash::{HashBudget, TreeHash},
     overflow::{Link, OverflowRef, capacity},
     store::{MiniTransaction, PageStore},
@@ -32,7 +32,7 @@ const READ_MAX: usize = 20_000;
 
 fn put(tree: &Tree<TestPool>, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
     let mut mtr = tree.store().begin()?;
-    tree.seek_for_change(&mut mtr, key, Some(value.len()))?.insert(&mut mtr, header, value);
+    tree.seek_for_change(&mut mtr, key, Room::Value(value.len()))?.insert(&mut mtr, header, value);
     mtr.commit().map(drop)
 }
 
@@ -102,7 +102,7 @@ fn look(tree: &Tree<TestPool>, key: &[u8]) {
 fn toggle(tree: &Tree<TestPool>, key: &[u8]) -> Result<()> {
     let value = [5; 600];
     let mut mtr = tree.store().begin()?;
-    let mut place = tree.seek_for_change(&mut mtr, key, Some(value.len()))?;
+    let mut place = tree.seek_for_change(&mut mtr, key, Room::Value(value.len()))?;
     if place.header().is_none() {
         place.insert(&mut mtr, EntryHeader::new(TrxId(7), UndoPos(9)), &value);
         return mtr.commit().map(drop);

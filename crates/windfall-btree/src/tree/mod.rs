@@ -39,7 +39,7 @@ pub mod testpool;
 mod tests;
 
 pub use bulk_load::BulkLoader;
-pub use change::{Adjacent, Located};
+pub use change::{Adjacent, Located, Room};
 pub use check::{TreeReport, Walk};
 pub use cursor::{Cursor, Seek};
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};

@@ -21,7 +21,7 @@
 //! transaction uses the space that was reserved before ([`split_log_limit`]).
 
 use super::{
-    Tree,
+    Room, Tree,
     descent::Target,
     store::{Access, Latched, MiniTransaction, PageStore, Reading},
 };
@@ -30,8 +30,9 @@ use crate::{
     ids::PageNo,
     page::{
         Node, NodeList, PageOp, PageType, check_change, check_entries,
-        node::{INNER_RECORD, LEAF_RECORD, common_prefix, record_words},
-        node_build::{fence_words, prefix_of},
+        node::{SLOT, common_prefix},
+        node_build::{fence_bytes, prefix_of},
+        record::{HEADER_MAX, inner_bytes, leaf_bytes},
     },
 };
 
@@ -50,48 +51,65 @@ pub const fn split_log_limit(page_size: usize) -> u64 {
     MAX_SPLITS * one_change(page_size)
 }
 
-/// An entry that will be put into a node.
+/// An entry that will be put into a node, or changed there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Need<'k> {
     key: &'k [u8],
-    fixed: usize,
-    value: usize,
+    content: Content,
+}
+
+/// The part of an entry that is not its key.
+#[derive(Clone, Copy, Debug)]
+enum Content {
+    /// Of an inner node.
+    Child,
+    /// A value of this length, with any header.
+    Value(usize),
+    /// The present value with any header; nothing if there is no entry.
+    Header,
 }
 
 impl<'k> Need<'k> {
-    /// Creates the need for an entry of a leaf with a value of this length.
-    pub(super) fn leaf(key: &'k [u8], value: usize) -> Self {
-        Self { key, fixed: LEAF_RECORD, value }
+    /// Creates the need for an entry of a leaf; `None` if it needs no room.
+    pub(super) fn leaf(key: &'k [u8], room: Room) -> Option<Self> {
+        let content = match room {
+            Room::Keep => return None,
+            Room::Header => Content::Header,
+            Room::Value(length) => Content::Value(length),
+        };
+        Some(Self { key, content })
     }
 
     fn inner(key: &'k [u8]) -> Self {
-        Self { key, fixed: INNER_RECORD, value: 0 }
+        Self { key, content: Content::Child }
     }
 
-    /// Returns the words of the record.
-    pub(super) fn record_words(&self, node: Node<'_>) -> usize {
-        record_words(self.fixed, self.key.len().saturating_sub(node.prefix_len()), self.value)
+    /// Returns the bytes of the record, of which `present` is the slot, if there is one.
+    pub(super) fn record_bytes(&self, node: Node<'_>, present: Option<usize>) -> usize {
+        let suffix = self.key.len().saturating_sub(node.prefix_len());
+        match (self.content, present) {
+            (Content::Child, _) => inner_bytes(suffix),
+            (Content::Value(value), _) => leaf_bytes(HEADER_MAX, suffix, value),
+            (Content::Header, Some(slot)) => leaf_bytes(HEADER_MAX, suffix, node.value_range(slot).1),
+            (Content::Header, None) => 0,
+        }
     }
 
-    /// Returns the words of slot and record.
-    fn words(&self, node: Node<'_>) -> usize {
-        1 + self.record_words(node)
-    }
-
-    /// Returns whether the node has room for the entry, including that of an entry of the same key, which it replaces.
-    pub(super) fn fits(&self, node: Node<'_>) -> bool {
-        let words = self.words(node);
-        let free = node.free_words();
-        words <= free || {
-            let (slot, found) = node.find(self.key);
-            found && words <= free + 1 + node.words_of(slot)
+    /// Returns whether the node has room for the entry, including that of the entry of the same key in slot `present`,
+    /// which it replaces.
+    pub(super) fn fits(&self, node: Node<'_>, present: Option<usize>) -> bool {
+        let bytes = self.record_bytes(node, present);
+        let free = node.free_bytes();
+        match present {
+            Some(slot) => bytes <= free + node.record_bytes(slot),
+            None => bytes == 0 || SLOT + bytes <= free,
         }
     }
 }
 
 /// Returns whether a node should be merged with a neighbour.
 pub(super) fn is_underfull(node: Node<'_>) -> bool {
-    node.live_words() < node.capacity() / 3 || node.count() < if node.is_leaf() { 1 } else { 2 }
+    node.live_bytes() < node.capacity() / 3 || node.count() < if node.is_leaf() { 1 } else { 2 }
 }
 
 /// Returns the shortest key that is above `a` and not above `b`.
@@ -102,36 +120,34 @@ pub(super) fn separator<'b>(a: &[u8], b: &'b [u8]) -> &'b [u8] {
 /// A record, present or new, when a node is about to be split.
 struct Item {
     slot: Option<usize>,
-    words: usize,
-    /// Words without the new record.
-    words_now: usize,
+    bytes: usize,
+    /// Bytes without the new record.
+    bytes_now: usize,
 }
 
 /// Plans a split of a node after which `need` fits one of the parts, or at least will after further splits. Returns the
 /// first slot of the right part, and the separator.
 fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
     let (place, found) = node.find(need.key);
-    let new_item = |slot, words_now| Item { slot, words: need.words(node), words_now };
+    let needed = SLOT + need.record_bytes(node, found.then_some(place));
     let mut items = Vec::with_capacity(node.count() + 1);
     for n in 0..node.count() {
-        let words = 1 + node.words_of(n);
+        let bytes_now = SLOT + node.record_bytes(n);
         if n == place && found {
-            items.push(new_item(Some(n), words));
+            items.push(Item { slot: Some(n), bytes: needed, bytes_now });
             continue;
         }
         if n == place {
-            items.push(new_item(None, 0));
+            items.push(Item { slot: None, bytes: needed, bytes_now: 0 });
         }
-        items.push(Item { slot: Some(n), words, words_now: words });
+        items.push(Item { slot: Some(n), bytes: bytes_now, bytes_now });
     }
     if place >= node.count() {
-        items.push(new_item(None, 0));
+        items.push(Item { slot: None, bytes: needed, bytes_now: 0 });
     }
-    let mut fence = Vec::new();
-    node.lower_into(&mut fence);
-    let lower = fence.len().div_ceil(8);
-    fence.clear();
-    let upper = if node.upper_into(&mut fence) { fence.len().div_ceil(8) } else { 0 };
+    let (mut lower, mut upper) = (Vec::new(), Vec::new());
+    node.lower_into(&mut lower);
+    let upper = node.upper_into(&mut upper).then_some(&upper[..]);
     // Keys inserted in ascending order should leave full nodes.
     let appending = !node.has_upper() && items.last().is_some_and(|item| item.slot.is_none());
 
@@ -145,12 +161,12 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
     let mut before = Vec::new();
     let mut behind = Vec::new();
     for with_need in [true, false] {
-        let words = |item: &Item| if with_need { item.words } else { item.words_now };
-        let total: usize = items.iter().map(words).sum();
+        let bytes = |item: &Item| if with_need { item.bytes } else { item.bytes_now };
+        let total: usize = items.iter().map(bytes).sum();
         let mut left = 0;
         let mut best: Option<(usize, usize, Vec<u8>)> = None;
         for n in 1..items.len() {
-            left += words(&items[n - 1]);
+            left += bytes(&items[n - 1]);
             // An inner node's separator must be the key of a present child.
             if node.is_inner() && items[n].slot.is_none() {
                 continue;
@@ -162,8 +178,9 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
             key_of(&items[n - 1], &mut before);
             key_of(&items[n], &mut behind);
             let between = if node.is_leaf() { separator(&before, &behind) } else { &behind };
-            let fence = between.len().div_ceil(8);
-            if left + lower + fence <= node.capacity() && total - left + upper + fence <= node.capacity() {
+            let parts =
+                [left + fence_bytes(&lower, Some(between)), total - left + fence_bytes(between, upper)];
+            if parts.into_iter().all(|part| part <= node.capacity()) {
                 let first = items[n..].iter().find_map(|item| item.slot).unwrap_or(node.count());
                 best = Some((cost, first, between.to_vec()));
             }
@@ -213,7 +230,8 @@ impl<S: PageStore> Tree<S> {
                 level.checked_add(1),
                 "a child is not on the level below its parent"
             );
-            if need.fits(node) {
+            let (slot, found) = node.find(need.key);
+            if need.fits(node, found.then_some(slot)) {
                 return Ok(());
             }
             self.check_node(node)?;
@@ -221,7 +239,7 @@ impl<S: PageStore> Tree<S> {
                 return Err(self.damaged(mtr.page_no(child), "its records leave no place for a split"));
             };
             let need_above = Need::inner(&between);
-            if !need_above.fits(Node::new(mtr.page(parent))) {
+            if !need_above.fits(Node::new(mtr.page(parent)), None) {
                 drop(mtr);
                 self.split(&need_above, level + 1)?;
                 continue;
@@ -248,7 +266,7 @@ impl<S: PageStore> Tree<S> {
         if found || slot == 0 || parent.child(slot - 1) != child || !parent.has_prefix_of(lower) {
             return Err(damaged("its separators are not the fences of its children"));
         }
-        check_change(parent, None, Need::inner(lower).record_words(parent)).map_err(damaged)?;
+        check_change(parent, None, Need::inner(lower).record_bytes(parent, None)).map_err(damaged)?;
         Ok(slot)
     }
 
@@ -509,8 +527,8 @@ impl<S: PageStore> Tree<S> {
         let (mut lower, mut upper) = (Vec::new(), Vec::new());
         left.lower_into(&mut lower);
         let upper = right.upper_into(&mut upper).then_some(upper);
-        // The prefix of the merged node is no longer than that of either, so no record takes fewer words than now.
-        let least = left.live_words() + right.live_words() + fence_words(&lower, upper.as_deref());
+        // The prefix of the merged node is no longer than that of either, so no record takes fewer bytes than now.
+        let least = left.live_bytes() + right.live_bytes() + fence_bytes(&lower, upper.as_deref());
         let reserve = if left.count() == 0 || right.count() == 0 { 0 } else { left.capacity() / 8 };
         // Most merges that have no room are refused here, before the checks of both nodes.
         if least + reserve > left.capacity() {
@@ -530,9 +548,9 @@ impl<S: PageStore> Tree<S> {
         list.push_node(left, 0, left.count());
         list.push_node(right, 0, right.count());
         let prefix = prefix_of(&lower, upper.as_deref());
-        let words = list.words(left.is_leaf(), prefix) + fence_words(&lower, upper.as_deref());
-        debug_assert!(least <= words, "a merged node takes fewer words than its two parts");
-        if words + reserve > left.capacity() {
+        let bytes = list.bytes(prefix) + fence_bytes(&lower, upper.as_deref());
+        debug_assert!(least <= bytes, "a merged node takes fewer bytes than its two parts");
+        if bytes + reserve > left.capacity() {
             return Ok(None);
         }
         let image = list.image(&lower, upper.as_deref());

@@ -67,7 +67,7 @@ use crate::{
     store::Tree,
     sync::{Arc, Closed},
     system::Change,
-    tree::Seek,
+    tree::{Room, Seek},
     txn::{
         StatementLock,
         locks::{TableMode, key_latch::KeyLatchGuard},
@@ -569,7 +569,7 @@ impl<'a> IndexFiller<'a> {
 
     fn insert(&self, entry: &[u8]) -> Result<()> {
         let mut mtr = Mtr::begin(&self.catalog.pool)?;
-        let mut place = self.tree().seek_for_change(&mut mtr, entry, Some(0))?;
+        let mut place = self.tree().seek_for_change(&mut mtr, entry, Room::Value(0))?;
         if place.header().is_none() {
             place.insert(&mut mtr, EntryHeader::default(), &[]);
         }
@@ -579,7 +579,7 @@ impl<'a> IndexFiller<'a> {
 
     fn remove(&self, entry: &[u8]) -> Result<()> {
         let mut mtr = Mtr::begin(&self.catalog.pool)?;
-        let place = self.tree().seek_for_change(&mut mtr, entry, None)?;
+        let place = self.tree().seek_for_change(&mut mtr, entry, Room::Keep)?;
         let small = place.header().is_some() && place.remove(&mut mtr);
         mtr.commit()?;
         if small { self.tree().maintain(entry) } else { Ok(()) }

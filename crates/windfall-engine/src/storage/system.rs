@@ -37,7 +37,7 @@ use crate::{
     store::Tree,
     sync::{Arc, Mutex, Rank},
     tree::{
-        Adjacent, Located, PendingMerges, Seek,
+        Adjacent, Located, PendingMerges, Room, Seek,
         hash::{HashBudget, TreeHash},
     },
 };
@@ -254,19 +254,19 @@ impl SystemTree {
         let mut put = 0;
         for change in changes {
             let value = change.value.as_ref().map(Vec::len);
-            let room = value.map(|value| put + value);
+            let room = |put| value.map_or(Room::Keep, |value| Room::Value(put + value));
             let last = places.last();
-            let adjacent = last.map(|last| self.tree.seek_adjacent(mtr, last, &change.key, room));
+            let adjacent = last.map(|last| self.tree.seek_adjacent(mtr, last, &change.key, room(put)));
             match adjacent.transpose()?.flatten() {
                 Some(Adjacent::Place(place)) => places.push(place),
                 Some(Adjacent::NoRoom) => {
                     mtr.unlatch_all();
-                    self.tree.make_room(&change.key, room.unwrap_or(0))?;
+                    self.tree.make_room(&change.key, room(put))?;
                     return Ok(None);
                 }
                 None => {
                     mtr.check_may_latch()?;
-                    places.push(self.tree.seek_for_change(mtr, &change.key, value)?);
+                    places.push(self.tree.seek_for_change(mtr, &change.key, room(0))?);
                     put = 0;
                 }
             }

@@ -8,7 +8,7 @@ use windfall::{error::Result, ids::Lsn};
 use windfall_btree::{
     page::EntryHeader,
     tree::{
-        Tree,
+        Room, Tree,
         store::{MiniTransaction as _, PageStore},
     },
 };
@@ -22,7 +22,7 @@ pub const HEADER: EntryHeader = EntryHeader::UNVERSIONED;
 /// Errors of the tree.
 pub fn put<S: PageStore>(tree: &Tree<S>, key: &[u8], value: &[u8]) -> Result<Option<Lsn>> {
     let mut mtr = tree.store().begin()?;
-    let mut place = tree.seek_for_change(&mut mtr, key, Some(value.len()))?;
+    let mut place = tree.seek_for_change(&mut mtr, key, Room::Value(value.len()))?;
     match place.header() {
         Some(_) => place.replace(&mut mtr, HEADER, value),
         None => place.insert(&mut mtr, HEADER, value),
@@ -36,7 +36,7 @@ pub fn put<S: PageStore>(tree: &Tree<S>, key: &[u8], value: &[u8]) -> Result<Opt
 /// Errors of the tree.
 pub fn remove<S: PageStore>(tree: &Tree<S>, key: &[u8]) -> Result<Option<Lsn>> {
     let mut mtr = tree.store().begin()?;
-    let place = tree.seek_for_change(&mut mtr, key, None)?;
+    let place = tree.seek_for_change(&mut mtr, key, Room::Keep)?;
     if place.header().is_none() {
         place.release(&mut mtr);
         return Ok(None);

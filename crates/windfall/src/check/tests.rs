@@ -361,7 +361,7 @@ fn damage_is_found_during_a_transaction_with_long_values() {
     assert!(cursor.seek(crate::tree::Seek::AtLeast(&[7])).unwrap() && cursor.key().starts_with(&[7]));
     let entry = cursor.key().to_vec();
     let mut mtr = Mtr::begin(&db.engine.pool).unwrap();
-    let located = tree.seek_for_change(&mut mtr, &entry, None).unwrap();
+    let located = tree.seek_for_change(&mut mtr, &entry, crate::tree::Room::Keep).unwrap();
     located.remove(&mut mtr);
     mtr.commit().unwrap();
     for findings in checks() {

@@ -201,18 +201,23 @@ impl Tree {
             return wrong(format!("its level is {}", page[5]));
         }
         let (slots, prefix) = (u16_at(&page, 28), u16_at(&page, 34));
-        let (lower_len, upper_len) = (u16_at(&page, 36), u16_at(&page, 38));
-        let upper_at = 40 + lower_len.next_multiple_of(8);
-        let first = upper_at + upper_len.next_multiple_of(8);
-        let fence = (page[6] & 1 != 0).then(|| &page[upper_at..upper_at + upper_len]);
-        if (&page[40..40 + lower_len], fence) != (lower, upper) {
+        let upper_at = 40 + u16_at(&page, 36);
+        let upper_end = upper_at + u16_at(&page, 38);
+        let first = upper_end.next_multiple_of(8);
+        let shared = &page[40..40 + prefix];
+        let fence = (page[6] & 1 != 0).then(|| [shared, &page[upper_at..upper_end]].concat());
+        if (&page[40..upper_at], fence.as_deref()) != (lower, upper) {
             return wrong("its fences are not those of its parent".into());
         }
         let mut keys: Vec<(Vec<u8>, usize)> = Vec::new();
-        for slot in (0..slots).map(|n| u64_at(&page, first + 8 * n)) {
-            let (at, length) = ((slot >> 16 & 0xffff) as usize * 8, (slot & 0xffff) as usize);
-            let suffix = at + if is_leaf { 18 } else { 4 };
-            keys.push(([&page[40..40 + prefix], &page[suffix..suffix + length]].concat(), at));
+        for slot in 0..slots {
+            let at = u16_at(&page, first + 4 * slot);
+            let key = match RecordParts::of(&page[at..], is_leaf).suffix {
+                suffix if is_leaf || slot > 0 => [shared, suffix].concat(),
+                [] => lower.to_vec(),
+                _ => return wrong("its first child has a key of its own".into()),
+            };
+            keys.push((key, at));
         }
         let is_below = |key: &[u8]| upper.is_none_or(|upper| key < upper);
         let inside = keys.iter().all(|(key, _)| key.as_slice() >= lower && is_below(key));
@@ -230,20 +235,17 @@ impl Tree {
         }
         for (n, (key, at)) in keys.iter().enumerate() {
             let next = keys.get(n + 1).map(|(key, _)| key.as_slice()).or(upper);
-            self.node(u32_at(&page, *at), Some(page[5] - 1), key, next)?;
+            self.node(RecordParts::of(&page[*at..], false).child, Some(page[5] - 1), key, next)?;
         }
         Ok(())
     }
 
     fn entry(&mut self, page: &[u8], key: Vec<u8>, at: usize) -> Found<()> {
-        let (flags, length) = (u16_at(page, at + 6), u16_at(page, at + 16));
-        // The part of the key after the common prefix is stored before the value.
-        let value = at + 18 + key.len() - u16_at(page, 34);
-        let stored = page[value..value + length].to_vec();
-        if flags & 1 != 0 {
+        let RecordParts { info, value, .. } = RecordParts::of(&page[at..], true);
+        if info & 4 != 0 {
             return Err(format!("tablespace {}: an entry of {key:?} is left, marked as deleted", self.space));
         }
-        let value = if flags & 2 == 0 { stored } else { self.chain(&stored)? };
+        let value = if info & 8 == 0 { value.to_vec() } else { self.chain(value)? };
         self.entries.insert(key, value);
         Ok(())
     }
@@ -269,6 +271,32 @@ impl Tree {
         } else {
             Err(format!("a chain of {} bytes", value.len()))
         }
+    }
+}
+
+/// A record of a node, without the header at its end.
+struct RecordParts<'a> {
+    info: u8,
+    child: u32,
+    suffix: &'a [u8],
+    value: &'a [u8],
+}
+
+impl<'a> RecordParts<'a> {
+    fn of(record: &'a [u8], is_leaf: bool) -> Self {
+        let mut at = usize::from(is_leaf);
+        let mut length = || {
+            let [high, low] = [record[at], record[at + 1]].map(usize::from);
+            at += 1 + usize::from(high >= 0x80);
+            if high >= 0x80 { (high - 0x80) << 8 | low } else { high }
+        };
+        let suffix = length();
+        let info = if is_leaf { record[0] } else { 0 };
+        let value = if info & 16 == 0 { 0 } else { length() };
+        let child = if is_leaf { 0 } else { u32_at(record, at) };
+        let start = if is_leaf { at } else { at + 4 };
+        let (suffix, rest) = record[start..].split_at(suffix);
+        Self { info, child, suffix, value: &rest[..value] }
     }
 }
 

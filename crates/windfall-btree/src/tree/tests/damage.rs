@@ -10,7 +10,7 @@ use crate::{
     ids::{PageId, PageNo, SpaceId},
     page::{Node, NodeList, Page, PageOp, PageType, node::common_prefix},
     tree::{
-        Seek, Tree,
+        Room, Seek, Tree,
         store::{MiniTransaction, PageStore},
         testpool::TestPool,
     },
@@ -30,8 +30,17 @@ fn id(page: PageNo) -> PageId {
 
 /// Returns the offset of a slot in a page.
 fn slot(page: Page<'_>, n: usize) -> usize {
-    let fence = |at| usize::from(page.u16(at)).next_multiple_of(8);
-    40 + fence(36) + fence(38) + n * 8
+    40 + usize::from(page.u16(36) + page.u16(38)).next_multiple_of(8) + n * 4
+}
+
+/// Returns the offset of a record in a page.
+fn record(page: Page<'_>, n: usize) -> usize {
+    page.u16(slot(page, n)).into()
+}
+
+/// Changes a bit of the head of a slot.
+fn change_head(page: Page<'_>, n: usize) {
+    page.set_u32(slot(page, n), page.u32(slot(page, n)) ^ 1 << 31);
 }
 
 /// Returns a leaf that is not the root.
@@ -50,26 +59,29 @@ fn leaf(tree: &Tree<TestPool>) -> PageNo {
 #[test]
 fn check_finds_planted_damage_and_names_the_page() {
     type Damage = fn(Page<'_>);
-    let damages: [(&str, Damage); 12] = [
+    let damages: [(&str, Damage); 15] = [
         ("another type", |page| page.set_u8(4, PageType::Overflow as u8)),
         ("another level", |page| page.set_u8(5, 1)),
         ("a slot more", |page| page.set_u16(28, page.u16(28) + 1)),
         ("a slot less", |page| page.set_u16(28, page.u16(28) - 1)),
         ("two slots changed places", |page| {
-            let (a, b) = (page.u64(slot(page, 0)), page.u64(slot(page, 1)));
-            page.set_u64(slot(page, 0), b);
-            page.set_u64(slot(page, 1), a);
+            let (a, b) = (page.u32(slot(page, 0)), page.u32(slot(page, 1)));
+            page.set_u32(slot(page, 0), b);
+            page.set_u32(slot(page, 1), a);
         }),
-        ("one record for two slots", |page| page.set_u64(slot(page, 1), page.u64(slot(page, 0)))),
-        ("a wrong head", |page| page.set_u64(slot(page, 0), page.u64(slot(page, 0)) ^ 1 << 63)),
-        ("a record outside", |page| page.set_u64(slot(page, 0), page.u64(slot(page, 0)) | 0xffff_0000)),
+        ("one record for two slots", |page| page.set_u32(slot(page, 1), page.u32(slot(page, 0)))),
+        ("a wrong head", |page| change_head(page, 0)),
+        ("a record outside", |page| page.set_u16(slot(page, 0), 0xffff)),
         ("no upper fence", |page| page.set_u16(6, page.u16(6) ^ 1)),
         ("a shorter prefix", |page| page.set_u16(34, page.u16(34).wrapping_sub(1))),
         ("garbage that is none", |page| page.set_u16(32, 3)),
-        ("a value that is too long", |page| {
-            let record = (page.u64(slot(page, 0)) >> 16) as u16 as usize * 8;
-            page.set_u16(record + 16, 60_000);
+        ("a value that is too long", |page| page.set_u8(record(page, 0) + 2, 60)),
+        ("a header of an unknown form", |page| page.set_u8(record(page, 0), 0x13)),
+        ("a header that says nothing", |page| {
+            assert_eq!(page.u8(record(page, 0)), 0x12, "a value and a whole header");
+            page.fill_zero(record(page, 0) + 3 + usize::from(page.u8(record(page, 0) + 1)) + 40, 14);
         }),
+        ("an unknown flag", |page| page.set_u8(record(page, 0), 0x32)),
     ];
     for (name, damage) in damages {
         let tree = some_tree();
@@ -85,8 +97,9 @@ fn check_finds_wrong_links() {
     let link = |n: usize, to: u32| {
         let tree = some_tree();
         tree.store().damage(id(PageNo::ROOT), |page| {
-            let record = (page.u64(slot(page, n)) >> 16) as u16 as usize * 8;
-            page.set_u32(record, to);
+            let at = record(page, n);
+            assert!(page.u8(at) < 0x80, "the length of the suffix takes one byte");
+            page.set_u32(at + 1, to);
         });
         tree.check().unwrap_err().to_string()
     };
@@ -112,34 +125,31 @@ fn reading_a_damaged_page_is_an_error_or_an_answer_but_no_panic() {
 fn a_leaf_whose_last_write_was_lost_is_reported() {
     let tree = some_tree();
     let key = |n: u64| (n * 3).to_be_bytes();
-    let images = || -> Vec<(PageNo, Vec<u8>)> {
-        let pages = tree.check().unwrap().pages;
-        let mut all = Vec::new();
-        for page in pages.iter().filter(|page| *page != PageNo::ROOT) {
-            let mut bytes = Vec::new();
-            tree.store().damage(id(page), |page| page.append_to(0, 4096, &mut bytes));
-            all.push((page, bytes));
-        }
-        all
-    };
+    let images = || leaves(&tree).into_iter().map(|page| (page, image(&tree, page))).collect::<Vec<_>>();
     let before = images();
     (0..400).filter(|n| n % 4 != 0).for_each(|n| assert!(remove(&tree, &key(n))));
     let merged = images();
     assert!(merged.len() > 1 && merged.len() < before.len());
+    let mut lost = 0;
     for (page, now) in &merged {
         let (_, old) = before.iter().find(|(n, _)| n == page).unwrap();
-        tree.store().damage(id(*page), |page| page.write(0, old));
+        if (&now.lower, &now.upper) == (&old.lower, &old.upper) {
+            continue;
+        }
+        lost += 1;
+        put_back(&tree, *page, old);
         let fails = |n: &u64| tree.get_into(&key(*n), &mut Vec::new()).is_err();
         let missed: Vec<u64> = (0..400).filter(fails).collect();
         assert!(!missed.is_empty(), "page {page}");
         let mut mtr = tree.store().begin().unwrap();
-        assert!(missed.iter().all(|n| tree.seek_for_change(&mut mtr, &key(*n), None).is_err()));
+        assert!(missed.iter().all(|n| tree.seek_for_change(&mut mtr, &key(*n), Room::Keep).is_err()));
         drop(mtr);
         let (mut up, mut down) = (tree.cursor(), tree.cursor());
         assert!((0..1000).map(|_| up.next()).find(|step| !matches!(step, Ok(true))).unwrap().is_err());
         assert!((0..1000).map(|_| down.prev()).find(|step| !matches!(step, Ok(true))).unwrap().is_err());
-        tree.store().damage(id(*page), |page| page.write(0, now));
+        put_back(&tree, *page, now);
     }
+    assert!(lost > 1, "{lost} leaves were merged");
     confirm(&tree);
 }
 
@@ -203,7 +213,7 @@ fn a_leaf_that_has_lost_its_split_is_reported_for_every_key() {
             let error = tree.get_into(key, &mut Vec::new()).unwrap_err().to_string();
             assert!(error.contains(&format!("page {page}:")), "{error}");
             let mut mtr = tree.store().begin().unwrap();
-            assert!(tree.seek_for_change(&mut mtr, key, Some(3)).is_err());
+            assert!(tree.seek_for_change(&mut mtr, key, Room::Value(3)).is_err());
         }
         put_back(&tree, page, &now);
     }
@@ -228,7 +238,7 @@ fn a_neighbour_that_has_lost_its_split_is_not_merged() {
     // Emptied, so that it must be merged: with its right neighbour, if possible.
     for key in &below {
         let mut mtr = tree.store().begin().unwrap();
-        let place = tree.seek_for_change(&mut mtr, key, None).unwrap();
+        let place = tree.seek_for_change(&mut mtr, key, Room::Keep).unwrap();
         place.remove(&mut mtr);
         mtr.commit().unwrap();
     }
@@ -258,19 +268,17 @@ fn nodes_are_checked_for_a_merge_and_not_for_one_without_room() {
     let keep = |page: PageNo, number: usize| {
         for key in &image(&tree, page).keys[number..] {
             let mut mtr = tree.store().begin().unwrap();
-            tree.seek_for_change(&mut mtr, key, None).unwrap().remove(&mut mtr);
+            tree.seek_for_change(&mut mtr, key, Room::Keep).unwrap().remove(&mut mtr);
             mtr.commit().unwrap();
         }
     };
     let damage = || {
-        tree.store().damage(id(next), |page| {
-            page.set_u64(slot(page, 0), page.u64(slot(page, 0)) ^ 1 << 63);
-        });
+        tree.store().damage(id(next), |page| change_head(page, 0));
     };
     let is_merged = || !leaves(&tree).contains(&next);
     // Both fit one page, but not with the reserve of an eighth.
-    keep(first, 16);
-    keep(next, 34);
+    keep(first, 18);
+    keep(next, 38);
     damage();
     tree.maintain(&[]).unwrap();
     damage();
@@ -306,7 +314,7 @@ fn leaf_of(tree: &Tree<TestPool>, key: &[u8]) -> PageNo {
 fn refused(tree: &Tree<TestPool>, keys: impl Iterator<Item = Vec<u8>>, len: usize) -> String {
     for key in keys {
         let mut mtr = tree.store().begin().unwrap();
-        match tree.seek_for_change(&mut mtr, &key, Some(len)) {
+        match tree.seek_for_change(&mut mtr, &key, Room::Value(len)) {
             Ok(mut place) => place.insert(&mut mtr, header(1), &vec![7; len]),
             Err(error) => return error.to_string(),
         }
@@ -327,8 +335,8 @@ fn a_node_with_a_key_that_lacks_the_prefix_is_not_split() {
     let page = leaves(&tree).into_iter().find(wide).unwrap();
     let last = image(&tree, page).keys.pop().unwrap();
     tree.store().damage(id(page), |page| {
-        let at = slot(page, Node::new(page).count() - 3);
-        page.set_u64(at, page.u64(at) & !0xffff);
+        let at = record(page, Node::new(page).count() - 3);
+        page.set_u8(at + 1, 0);
     });
     let below = (1..100).map(|n| [&last[..7], &[last[7] - 1, n]].concat());
     let error = refused(&tree, below, 100);
@@ -353,7 +361,7 @@ fn a_leaf_with_more_garbage_than_its_heap_allows_loses_no_entry() {
     (0..9).for_each(|n| put(&tree, &key(n), header(1), &[1; 150]));
     // The header states that the whole heap is garbage.
     tree.store().damage(id(PageNo::ROOT), |page| page.set_u16(32, page.u16(30)));
-    for room in [None, Some(40)] {
+    for room in [Room::Keep, Room::Header, Room::Value(40)] {
         let mut mtr = tree.store().begin().unwrap();
         let error = tree.seek_for_change(&mut mtr, &key(3), room).unwrap_err().to_string();
         assert!(error.contains("page 1: the node's garbage is miscounted"), "{error}");
@@ -363,12 +371,17 @@ fn a_leaf_with_more_garbage_than_its_heap_allows_loses_no_entry() {
 #[test]
 fn an_entry_outside_its_page_is_not_changed() {
     let tree = some_tree();
-    let key = 30u64.to_be_bytes();
-    let page = leaf_of(&tree, &key);
-    let at = image(&tree, page).keys.iter().position(|other| *other == key).unwrap();
-    tree.store()
-        .damage(id(page), |page| page.set_u64(slot(page, at), page.u64(slot(page, at)) | 0xffff_0000));
-    for room in [None, Some(40)] {
+    let page = leaf_of(&tree, &30u64.to_be_bytes());
+    let keys = image(&tree, page).keys;
+    let mut key = Vec::new();
+    tree.store().damage(id(page), |page| {
+        // The last record of the page, whose value is now longer than the rest of it.
+        let last = (0..keys.len()).max_by_key(|n| record(page, *n)).unwrap();
+        page.set_u8(record(page, last) + 2, 0x7f);
+        key.clone_from(&keys[last]);
+    });
+    assert_ne!(key, 33u64.to_be_bytes());
+    for room in [Room::Keep, Room::Header, Room::Value(40)] {
         let mut mtr = tree.store().begin().unwrap();
         let error = tree.seek_for_change(&mut mtr, &key, room).unwrap_err().to_string();
         assert!(error.contains(&format!("page {page}: a record lies outside the node's heap")), "{error}");
@@ -384,7 +397,7 @@ fn a_parent_with_a_record_outside_its_heap_loses_no_child() {
     let keys = image(&tree, page).keys;
     for key in &keys {
         let mut mtr = tree.store().begin().unwrap();
-        tree.seek_for_change(&mut mtr, key, None).unwrap().remove(&mut mtr);
+        tree.seek_for_change(&mut mtr, key, Room::Keep).unwrap().remove(&mut mtr);
         mtr.commit().unwrap();
     }
     tree.store().damage(id(PageNo::ROOT), |page| page.set_u16(30, 1));
@@ -398,12 +411,12 @@ fn a_root_with_fences_does_not_grow() {
     tree.ensure_root().unwrap();
     let key = |n: u8| [0, 0, 0, 0, 0, 0, 1, n];
     let mut list = NodeList::default();
-    (0..126).for_each(|n| list.push_leaf(&key(n), header(1), &[7; 4]));
+    (0..149).for_each(|n| list.push_leaf(&key(n), header(1), &[7; 4]));
     let (lower, upper) = ([0; 6], [0, 0, 0, 0, 0, 0, 9]);
     let image = list.image(&lower, Some(&upper));
     let build = PageOp::NodeBuild { level: 0, lower: &lower, upper: Some(&upper), image: &image };
     tree.store().damage(id(PageNo::ROOT), |page| build.apply(page, id(PageNo::ROOT)).unwrap());
-    let error = refused(&tree, (130..140).map(|n| key(n).to_vec()), 4);
+    let error = refused(&tree, (150..160).map(|n| key(n).to_vec()), 4);
     assert!(error.contains("page 1: the root has a fence"), "{error}");
 }
 

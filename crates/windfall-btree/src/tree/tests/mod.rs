@@ -12,7 +12,7 @@ mod scans;
 mod values;
 
 use super::{
-    Tree, TreeReport,
+    Room, Tree, TreeReport,
     hash::{HashBudget, TreeHash},
     store::{MiniTransaction, PageStore},
     testpool::TestPool,
@@ -39,7 +39,7 @@ fn header(n: u64) -> EntryHeader {
 /// Inserts or replaces an entry.
 fn put(tree: &Tree<TestPool>, key: &[u8], header: EntryHeader, value: &[u8]) {
     let mut mtr = tree.store().begin().unwrap();
-    let mut place = tree.seek_for_change(&mut mtr, key, Some(value.len())).unwrap();
+    let mut place = tree.seek_for_change(&mut mtr, key, Room::Value(value.len())).unwrap();
     if place.header().is_some() {
         place.replace(&mut mtr, header, value);
     } else {
@@ -51,7 +51,7 @@ fn put(tree: &Tree<TestPool>, key: &[u8], header: EntryHeader, value: &[u8]) {
 /// Removes an entry, and merges nodes if the removal returns that they should be merged.
 fn remove(tree: &Tree<TestPool>, key: &[u8]) -> bool {
     let mut mtr = tree.store().begin().unwrap();
-    let place = tree.seek_for_change(&mut mtr, key, None).unwrap();
+    let place = tree.seek_for_change(&mut mtr, key, Room::Keep).unwrap();
     let found = place.header().is_some();
     let small = found && place.remove(&mut mtr);
     mtr.commit().unwrap();

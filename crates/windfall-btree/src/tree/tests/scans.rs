@@ -221,7 +221,7 @@ fn bulk_load_fills_pages_and_logs_each_once() {
     }
     load.finish().unwrap();
     let report = confirm(&tree);
-    assert!(report.leaves <= 50_000 / 46 + 1, "{} leaves", report.leaves);
+    assert!(report.leaves <= 50_000 / 55 + 1, "{} leaves", report.leaves);
     // Two groups for the root, its creation and its building, and one for every other page.
     assert_eq!(tree.store().log().len(), report.pages.len() + 1);
     let mut cursor = tree.cursor();

@@ -10,11 +10,11 @@ use proptest::prelude::*;
 use super::{confirm, get, header, put, remove, tree, tree_on};
 use crate::{
     error::{Error, UsageError},
-    ids::{PageNo, SpaceId},
+    ids::{PageNo, SpaceId, TrxId},
     page::EntryHeader,
     sync::Arc,
     tree::{
-        OverflowRef, PageSet, Tree,
+        OverflowRef, PageSet, Room, Tree,
         hash::{HashBudget, TreeHash},
         overflow::VALUE_BYTES_MAX,
         store::{HashIndex as _, MiniTransaction, PageStore},
@@ -157,9 +157,9 @@ fn a_reader_never_takes_another_value_for_its_own() {
 fn exceeded_limits_are_reported() {
     let tree = tree(4096);
     let mut mtr = tree.store().begin().unwrap();
-    let error = tree.seek_for_change(&mut mtr, &[1; 769], None).unwrap_err();
+    let error = tree.seek_for_change(&mut mtr, &[1; 769], Room::Keep).unwrap_err();
     assert!(matches!(error, Error::Usage(UsageError::KeyTooLong { length: 769, limit: 768, .. })));
-    let error = tree.seek_for_change(&mut mtr, b"a", Some(1025)).unwrap_err();
+    let error = tree.seek_for_change(&mut mtr, b"a", Room::Value(1025)).unwrap_err();
     assert!(matches!(error, Error::Usage(UsageError::ValueTooLong { length: 1025, limit: 1024, .. })));
     assert!(tree.store().is_empty(tree.space()).unwrap(), "nothing was made for a call that failed");
     assert_eq!(tree.check().unwrap(), crate::tree::TreeReport::default());
@@ -252,15 +252,55 @@ fn making_room_for_an_entry_takes_no_more_log_than_is_reserved() {
 fn a_value_that_was_not_announced_is_not_written() {
     let tree = tree(4096);
     let mut mtr = tree.store().begin().unwrap();
-    let mut place = tree.seek_for_change(&mut mtr, b"key", Some(10)).unwrap();
+    let mut place = tree.seek_for_change(&mut mtr, b"key", Room::Value(10)).unwrap();
     place.insert(&mut mtr, header(1), &[7; 11]);
+}
+
+/// A header that takes more bytes than its record has must be announced, because the leaf may be full.
+#[test]
+#[should_panic(expected = "a header that takes more bytes was not announced")]
+fn a_header_that_was_not_announced_is_not_written() {
+    let tree = tree(4096);
+    put(&tree, b"key", EntryHeader::UNVERSIONED, b"value");
+    let mut mtr = tree.store().begin().unwrap();
+    let mut place = tree.seek_for_change(&mut mtr, b"key", Room::Keep).unwrap();
+    place.set_header(&mut mtr, header(1));
+}
+
+/// The headers of all entries of a full leaf grow, and shrink again in place.
+#[test]
+fn headers_grow_in_full_leaves_and_shrink_in_place() {
+    for len in [0, 3, 200] {
+        let tree = tree(4096);
+        let mut load = tree.bulk_load(100).unwrap();
+        let key = |n: u16| n.to_be_bytes();
+        let value = vec![7; len];
+        (0..2000).for_each(|n| load.push(&key(n), EntryHeader::UNVERSIONED, &value).unwrap());
+        load.finish().unwrap();
+        let full = confirm(&tree).leaves;
+        let set = |n, room, header| {
+            let mut mtr = tree.store().begin().unwrap();
+            tree.seek_for_change(&mut mtr, &key(n), room).unwrap().set_header(&mut mtr, header);
+            mtr.commit().unwrap();
+        };
+        let marked = EntryHeader { flags: EntryHeader::DELETED, ..header(9) };
+        (0..2000).for_each(|n| set(n, Room::Header, marked));
+        let split = confirm(&tree).leaves;
+        assert_eq!(split > full, len < 96, "only records of a whole header stay in place");
+        (0..2000).for_each(|n| assert_eq!(get(&tree, &key(n)), Some((marked, value.clone()))));
+        for before in [EntryHeader { trx: TrxId(5), ..EntryHeader::UNVERSIONED }, EntryHeader::UNVERSIONED] {
+            (0..2000).for_each(|n| set(n, Room::Keep, before));
+            (0..2000).for_each(|n| assert_eq!(get(&tree, &key(n)), Some((before, value.clone()))));
+            assert_eq!(confirm(&tree).leaves, split);
+        }
+    }
 }
 
 /// The frequency of merges is a trade-off of cost: a leaf does not request one after each of many removals, and a root
 /// never requests one.
 #[test]
 fn merges_are_asked_for_by_leaves_that_hold_little() {
-    for (rows, expected) in [(20, &[][..]), (200, &[24, 16, 8, 7, 6, 5, 4, 3, 2, 1, 0])] {
+    for (rows, expected) in [(20, &[][..]), (200, &[32, 24, 16, 8, 7, 6, 5, 4, 3, 2, 1, 0])] {
         let tree = tree(4096);
         for n in 0..rows {
             put(&tree, &[n], header(1), &[7; 20]);
@@ -269,7 +309,7 @@ fn merges_are_asked_for_by_leaves_that_hold_little() {
         asked.reverse();
         asked.retain(|n| {
             let mut mtr = tree.store().begin().unwrap();
-            let asks = tree.seek_for_change(&mut mtr, &[*n], None).unwrap().remove(&mut mtr);
+            let asks = tree.seek_for_change(&mut mtr, &[*n], Room::Keep).unwrap().remove(&mut mtr);
             mtr.commit().unwrap();
             asks
         });

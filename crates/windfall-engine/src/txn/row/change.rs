@@ -36,7 +36,7 @@ use crate::{
     ids::Lsn,
     mtr::Mtr,
     page::EntryHeader,
-    tree::overflow::VALUE_BYTES_MAX,
+    tree::{Room, overflow::VALUE_BYTES_MAX},
     txn::{
         locks::{RowMode, key_latch::KeyLatchGuard},
         mvcc::{CurrentVersion, value},
@@ -198,7 +198,7 @@ fn change_secondary(
     let Planned { tree, touch } = planned;
     debug_assert!(tree.space().id() == touch.space, "undo names the tree that is changed");
     let mut mtr = Mtr::begin(tree.store())?;
-    let room = if matches!(touch.change, EntryChange::Marked(_)) { None } else { Some(0) };
+    let room = if matches!(touch.change, EntryChange::Marked(_)) { Room::Header } else { Room::Value(0) };
     let mut located = tree.seek_for_change(&mut mtr, &touch.key, room)?;
     match (touch.change, located.header()) {
         (EntryChange::Marked(_), Some(_)) => {

@@ -19,7 +19,7 @@ use crate::{
     ids::Lsn,
     mtr::Mtr,
     page::EntryHeader,
-    tree::{Located, split_log_limit},
+    tree::{Located, Room, split_log_limit},
     txn::{
         locks::RowMode,
         trx::Trx,
@@ -129,7 +129,8 @@ impl<'t> ClusteredChange<'_, 't> {
         let id = trx.writer_id();
         trx.reserve(&mut tail, UndoRecord::row_bound(key.len(), tree.inline_limit(), &touches))?;
         let mut mtr = Mtr::begin(tree.store())?;
-        let mut located = tree.seek_for_change(&mut mtr, key, new.map(|new| new.bytes.len()))?;
+        let room = new.map_or(Room::Header, |new| Room::Value(new.bytes.len()));
+        let mut located = tree.seek_for_change(&mut mtr, key, room)?;
         let header = located.header();
         if let Some(header) = header
             && !may_replace(trx, plan, header)

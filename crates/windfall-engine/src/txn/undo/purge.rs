@@ -62,6 +62,7 @@ use crate::{
         Arc, Event,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    tree::Room,
     txn::{
         locks::key_latch::KeyLatches,
         mvcc::{Active, Snapshot},
@@ -579,7 +580,7 @@ fn remove(tree: &Tree, version: EntryHeader, key: &[u8], pages: &mut usize) -> R
     let mut chain_is_freed = false;
     loop {
         let mut mtr = Mtr::begin(tree.store())?;
-        let located = tree.seek_for_change(&mut mtr, key, None)?;
+        let located = tree.seek_for_change(&mut mtr, key, Room::Keep)?;
         let Some(header) = located.header().filter(is_it) else { return Ok(true) };
         if !header.is_overflow() || chain_is_freed {
             let small = located.remove(&mut mtr);

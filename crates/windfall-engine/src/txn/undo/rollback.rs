@@ -21,7 +21,7 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    tree::split_log_limit,
+    tree::{Room, split_log_limit},
 };
 
 /// Bytes of log that the rollback of an entry needs, in addition to its value and without page splits.
@@ -140,7 +140,7 @@ pub(in crate::txn) fn merge(tree: &Tree, key: &[u8]) {
 
 fn undo_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
     let mut mtr = Mtr::begin(tree.store())?;
-    let mut located = tree.seek_for_change(&mut mtr, &touch.key, None)?;
+    let mut located = tree.seek_for_change(&mut mtr, &touch.key, Room::Keep)?;
     if !carries(located.header(), version) {
         return Ok(true);
     }
@@ -170,8 +170,8 @@ fn undo_row(
     at: u64,
 ) -> Result<bool> {
     let room = match change {
-        RowChange::Update { value, .. } => Some(value.len()),
-        RowChange::Insert | RowChange::Delete { .. } => None,
+        RowChange::Update { value, .. } => Room::Value(value.len()),
+        RowChange::Insert | RowChange::Delete { .. } => Room::Keep,
     };
     let mut mtr = Mtr::begin(tree.store())?;
     let mut located = tree.seek_for_change(&mut mtr, key, room)?;
