@@ -148,7 +148,10 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
     let (mut lower, mut upper) = (Vec::new(), Vec::new());
     node.lower_into(&mut lower);
     let upper = node.upper_into(&mut upper).then_some(&upper[..]);
-    // Keys inserted in ascending order should leave full nodes.
+    // Keys inserted in ascending order should leave full nodes, with some room for headers and values that grow.
+    let full = node.capacity() / 16 * 15;
+    // The left part has an upper fence, and so a longer prefix than the last node of its level.
+    let shorter = common_prefix(&lower, need.key).saturating_sub(node.prefix_len());
     let appending = !node.has_upper() && items.last().is_some_and(|item| item.slot.is_none());
 
     let key_of = |item: &Item, key: &mut Vec<u8>| {
@@ -171,7 +174,11 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
             if node.is_inner() && items[n].slot.is_none() {
                 continue;
             }
-            let cost = if appending { items.len() - n } else { left.abs_diff(total - left) };
+            let cost = if appending {
+                left.saturating_sub(n * shorter).abs_diff(full)
+            } else {
+                left.abs_diff(total - left)
+            };
             if best.as_ref().is_some_and(|best| best.0 <= cost) {
                 continue;
             }

@@ -19,8 +19,8 @@ use crate::{
 
 /// Bytes of entries that are sorted in memory at a time.
 pub(super) const SORT_BUFFER_BYTES: usize = 64 << 20;
-/// Fill factor of bulk-loaded pages, in percent: it leaves room for later inserts.
-const FILL_PERCENT: usize = 90;
+/// Fill factor of bulk-loaded pages, in percent: it leaves room for later inserts, and for headers that grow.
+const FILL_PERCENT: usize = 94;
 /// Bytes of a long value per log reservation.
 const RESERVATION_BYTES: usize = 64 << 10;
 /// The base of the stamps of overflow chains that a load makes. Chains of changes carry an undo position instead, and
