@@ -291,15 +291,20 @@ impl<'a> Node<'a> {
     /// Continues [`Node::find`] among the slots from `first` on, which has an equal head.
     #[inline]
     fn find_among(self, first: usize, suffix: &[u8], head: u16) -> (usize, bool) {
-        // Few slots have an equal head, and most often one: the search begins in small steps.
-        let (mut low, mut high) = (first, self.count());
-        let mut step = 1;
+        // Few slots have an equal head, and most often one. A bound of their run is found by the heads alone; a record
+        // is read only to compare its key.
+        let (mut end, mut step) = (first + 1, 1);
+        while end < self.count() && self.slot(end).head() == head {
+            end += step;
+            step *= 2;
+        }
+        let (mut low, mut high) = (first, end.min(self.count()));
         while low < high {
-            let at = if step < high - low { low + step - 1 } else { low.midpoint(high) };
-            match self.slot(at).head().cmp(&head).then_with(|| self.compare(at, suffix)) {
-                Order::Less => (low, step) = (at + 1, step * 2),
-                Order::Equal => return (at, true),
-                Order::Greater => high = at,
+            let middle = low.midpoint(high);
+            match self.slot(middle).head().cmp(&head).then_with(|| self.compare(middle, suffix)) {
+                Order::Less => low = middle + 1,
+                Order::Equal => return (middle, true),
+                Order::Greater => high = middle,
             }
         }
         (low, false)

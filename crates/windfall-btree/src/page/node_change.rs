@@ -149,7 +149,8 @@ fn insert(node: Node<'_>, slot: usize, record: Record<'_>) -> Result {
     let node = Node::new(page);
     let skip = node.skip();
     // Only a new first or last key can lack the shared bytes, and `best_skip` compares these two.
-    if node.count().is_power_of_two() || (skip > 0 && node.best_skip() < skip) {
+    let is_end = slot == node.first_slot() || slot + 1 == node.count();
+    if node.count().is_power_of_two() || (skip > 0 && is_end && node.best_skip() < skip) {
         set_skip(node, node.best_skip());
     } else {
         put_slot(node, slot, Slot::new(node.head_with(slot, skip), at));
