@@ -59,7 +59,7 @@ pub(super) fn checked_slot(node: Node<'_>, slot: usize) -> Result<(Slot, Fixed)>
         return Err(OUTSIDE);
     }
     if !fixed.is_known() {
-        return Err("a record has a header of an unknown form");
+        return Err("a record has an info byte that no record has");
     }
     Ok((slot, fixed))
 }

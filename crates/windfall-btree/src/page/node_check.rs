@@ -138,18 +138,19 @@ mod tests {
     };
     use crate::ids::{PageId, PageNo, SpaceId, TrxId, UndoPos};
 
+    const ID: PageId = PageId { space: SpaceId(77), page: PageNo(3) };
+
     /// An insert into a node whose heap is said to be smaller than it is would overwrite a record.
     #[test]
     fn a_header_has_the_heap_of_its_records_and_no_other() {
         let words = blank(4096);
         let page = Page::new(&words);
-        let id = PageId { space: SpaceId(77), page: PageNo(3) };
         let build = PageOp::NodeBuild { level: 0, lower: b"", upper: None, image: &[] };
-        assert_eq!(build.apply(page, id), Ok(()));
+        assert_eq!(build.apply(page, ID), Ok(()));
         for (slot, suffix) in (0..).zip([&b"a"[..], b"bcd", b"cdefghijkl"]) {
             let header = EntryHeader::new(TrxId(1), UndoPos(2));
             let insert = PageOp::LeafInsert { slot, header, suffix, value: b"value" };
-            assert_eq!(insert.apply(page, id), Ok(()));
+            assert_eq!(insert.apply(page, ID), Ok(()));
         }
         let heap = page.u16(HEAP);
         for other in 0..200 {
@@ -158,57 +159,91 @@ mod tests {
         }
     }
 
+    const OTHER: &str = "a record is not in its stored form";
+    const UNKNOWN: &str = "a record has an info byte that no record has";
+
+    /// Records of a leaf, as they may be stored and as they may not.
+    const STORED: [(&[u8], Result<(), &str>); 14] = [
+        (b"\0\x03key", Ok(())),
+        (b"\x01\x03key\x07\0\0\0\0\0", Ok(())),
+        (b"\x02\x03key\x07\0\0\0\0\0\x01\0\0\0\0\0\0\0", Ok(())),
+        (b"\x06\x03key\0\0\0\0\0\0\0\0\0\0\0\0\0\0", Ok(())),
+        (b"\x10\x03\x01key!", Ok(())),
+        // Headers that say less than they could.
+        (b"\x01\x03key\0\0\0\0\0\0", Err(OTHER)),
+        (b"\x02\x03key\x07\0\0\0\0\0\0\0\0\0\0\0\0\0", Err(OTHER)),
+        // A mark without a header; lengths that take more bytes than they need.
+        (b"\x04\x03key", Err(OTHER)),
+        (b"\0\x80\x03key", Err(OTHER)),
+        (b"\x10\x03\x80\x01key!", Err(OTHER)),
+        // A value of no bytes, also before a header; a form and a bit that do not exist.
+        (b"\x10\x03\0key", Err(UNKNOWN)),
+        (b"\x12\x03\0key\x07\0\0\0\0\0\x01\0\0\0\0\0\0\0", Err(UNKNOWN)),
+        (b"\x03\x03key", Err(UNKNOWN)),
+        (b"\x20\x03key", Err(UNKNOWN)),
+    ];
+
+    /// Makes the page a node whose last record is stored like this.
+    fn store(page: Page<'_>, level: u8, stored: &[u8]) {
+        let mut list = NodeList::default();
+        if level > 0 {
+            list.push_inner(b"", PageNo(5));
+            list.push_inner(b"key", PageNo(6));
+        } else {
+            list.push_leaf(b"key", EntryHeader::UNVERSIONED, b"");
+        }
+        let image = list.image(b"", None);
+        let build = PageOp::NodeBuild { level, lower: b"", upper: None, image: &image };
+        assert_eq!(build.apply(page, ID), Ok(()));
+        // At another place than the record that was built.
+        let last = usize::from(level > 0);
+        let (old, heap) = (Node::new(page).record_bytes(last), image.len() + stored.len());
+        page.set_u16(Node::new(page).slots_at() + last * SLOT, (4096 - heap) as u16);
+        page.write(4096 - heap, stored);
+        page.set_u16(HEAP, heap as u16);
+        page.set_u16(GARBAGE, old as u16);
+    }
+
     /// A record has one form only, so that a replay makes the same page.
     #[test]
     fn a_record_in_another_form_is_refused() {
-        let id = PageId { space: SpaceId(77), page: PageNo(3) };
-        let check = |level: u8, stored: &[u8]| {
-            let words = blank(4096);
-            let page = Page::new(&words);
-            let mut list = NodeList::default();
-            if level > 0 {
-                list.push_inner(b"", PageNo(5));
-                list.push_inner(b"key", PageNo(6));
-            } else {
-                list.push_leaf(b"key", EntryHeader::UNVERSIONED, b"");
-            }
-            let image = list.image(b"", None);
-            let build = PageOp::NodeBuild { level, lower: b"", upper: None, image: &image };
-            assert_eq!(build.apply(page, id), Ok(()));
-            // The last record, at another place.
-            let last = usize::from(level > 0);
-            let (old, heap) = (Node::new(page).record_bytes(last), image.len() + stored.len());
-            page.set_u16(Node::new(page).slots_at() + last * SLOT, (4096 - heap) as u16);
-            page.write(4096 - heap, stored);
-            page.set_u16(HEAP, heap as u16);
-            page.set_u16(GARBAGE, old as u16);
-            check_entries(page).map(drop)
-        };
-        let other = "a record is not in its stored form";
-        let unknown = "a record has a header of an unknown form";
-        for (stored, expected) in [
-            (&b"\0\x03key"[..], Ok(())),
-            (b"\x01\x03key\x07\0\0\0\0\0", Ok(())),
-            (b"\x02\x03key\x07\0\0\0\0\0\x01\0\0\0\0\0\0\0", Ok(())),
-            (b"\x06\x03key\0\0\0\0\0\0\0\0\0\0\0\0\0\0", Ok(())),
-            (b"\x10\x03\x01key!", Ok(())),
-            // Headers that say less than they could.
-            (b"\x01\x03key\0\0\0\0\0\0", Err(other)),
-            (b"\x02\x03key\x07\0\0\0\0\0\0\0\0\0\0\0\0\0", Err(other)),
-            // A mark without a header; lengths that take more bytes than they need; a value of no bytes.
-            (b"\x04\x03key", Err(other)),
-            (b"\0\x80\x03key", Err(other)),
-            (b"\x10\x03\x80\x01key!", Err(other)),
-            (b"\x10\x03\0key", Err(other)),
-            (b"\x03\x03key", Err(unknown)),
-            (b"\x20\x03key", Err(unknown)),
-        ] {
-            assert_eq!(check(0, stored), expected, "{stored:x?}");
+        let words = blank(4096);
+        let page = Page::new(&words);
+        for (stored, expected) in STORED {
+            store(page, 0, stored);
+            assert_eq!(check_entries(page).map(drop), expected, "{stored:x?}");
         }
         for (stored, expected) in
-            [(&b"\x03\x06\0\0\0key"[..], Ok(())), (b"\x80\x03\x06\0\0\0key", Err(other))]
+            [(&b"\x03\x06\0\0\0key"[..], Ok(())), (b"\x80\x03\x06\0\0\0key", Err(OTHER))]
         {
-            assert_eq!(check(1, stored), expected, "{stored:x?}");
+            store(page, 1, stored);
+            assert_eq!(check_entries(page).map(drop), expected, "{stored:x?}");
+        }
+    }
+
+    /// A change does not check the form of the record. It is refused, or leaves the heap as its header describes it,
+    /// and the key and the value as they are.
+    #[test]
+    fn a_change_of_a_record_in_another_form_is_refused_or_counted() {
+        let words = blank(4096);
+        let page = Page::new(&words);
+        let content = || {
+            let mut content = Vec::new();
+            let key = Node::new(page).entry_into(0, &mut content);
+            (key, content)
+        };
+        let undone = EntryHeader { trx: TrxId(5), ..EntryHeader::UNVERSIONED };
+        for (stored, expected) in STORED {
+            for header in [EntryHeader::UNVERSIONED, undone, EntryHeader::new(TrxId(5), UndoPos(6))] {
+                store(page, 0, stored);
+                let before = content();
+                let done = PageOp::LeafHeader { slot: 0, header }.apply(page, ID);
+                assert_eq!(done.is_err(), expected == Err(UNKNOWN), "{stored:x?}: {done:?}");
+                if done.is_ok() {
+                    assert_eq!(check_header(page), Ok(()), "{stored:x?}, {header:?}");
+                    assert_eq!((Node::new(page).header(0), content()), (header, before), "{stored:x?}");
+                }
+            }
         }
     }
 
@@ -223,8 +258,7 @@ mod tests {
             let (lower, upper) = (&fences[0][..], (!last).then_some(&fences[1][..]));
             let words = blank(4096);
             let page = Page::new(&words);
-            let id = PageId { space: SpaceId(77), page: PageNo(3) };
-            prop_assert_eq!(PageOp::NodeBuild { level: 0, lower, upper, image: &[] }.apply(page, id), Ok(()));
+            prop_assert_eq!(PageOp::NodeBuild { level: 0, lower, upper, image: &[] }.apply(page, ID), Ok(()));
             for prefix in 0..40 {
                 page.set_u16(PREFIX, prefix);
                 // The upper fence is stored without the prefix: another prefix means another fence.

@@ -223,9 +223,11 @@ impl Fixed {
         page.write(at + self.header_at(), &header.stored()[..bytes]);
     }
 
-    /// Returns whether a leaf's record has a header of a known form.
+    /// Returns whether a leaf's record has a known info byte that fits its lengths: then a change of its header leaves
+    /// the bytes before the header as they are.
     pub(super) fn is_known(self) -> bool {
-        self.info & FORM != NO_FORM && self.info & UNUSED == 0
+        let has_value = self.info & HAS_VALUE != 0;
+        self.info & FORM != NO_FORM && self.info & UNUSED == 0 && has_value == (self.value > 0)
     }
 
     /// Returns whether a leaf's record with this header is in its stored form.
