@@ -307,6 +307,10 @@ pub(super) fn keep(
     if (0..list.len()).any(|n| !list.key(n).starts_with(&cut)) {
         return Err("a key lies outside the new fences");
     }
+    // A shorter prefix leaves longer suffixes.
+    if (0..list.len()).any(|n| !list.record(n, prefix).has_lengths()) {
+        return Err(NO_ROOM);
+    }
     let lsn = page.lsn();
     build(page, id, node.level(), lower, upper, &list.image(lower, upper))?;
     page.set_lsn(lsn);
@@ -356,4 +360,42 @@ pub(super) fn build(
     debug_assert_eq!(Node::new(page).count(), count, "a new node has another number of slots than its image");
     debug_assert!(checked(page, leaf).is_ok(), "the areas of a new node overlap");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{NodeList, PageOp, blank},
+        *,
+    };
+    use crate::ids::SpaceId;
+
+    /// A node of the largest page holds a key that is longer than a record can state, if a fence has half of it.
+    #[test]
+    fn a_node_is_not_kept_with_a_key_that_its_record_cannot_state() {
+        let id = PageId { space: SpaceId(77), page: PageNo(3) };
+        let words = blank(65_536);
+        let page = Page::new(&words);
+        let lower = vec![7; 20_000];
+        let (key, upper) = ([&lower[..], &vec![5; 20_000]].concat(), [&lower[..], &[9]].concat());
+        let mut list = NodeList::default();
+        list.push_leaf(&key, EntryHeader::UNVERSIONED, b"value");
+        let image = list.image(&lower, Some(&upper));
+        let build = PageOp::NodeBuild { level: 0, lower: &lower, upper: Some(&upper), image: &image };
+        assert_eq!(build.apply(page, id), Ok(()));
+        let content = || {
+            let mut bytes = vec![0; page.len()];
+            page.read(0, &mut bytes);
+            bytes
+        };
+        let before = content();
+        for upper in [None, Some(&b"\x08"[..])] {
+            let keep = PageOp::NodeKeep { slots: [0, 1], lower: b"", upper };
+            assert_eq!(keep.apply(page, id), Err(NO_ROOM));
+            assert!(content() == before, "an operation was refused and has changed the page");
+        }
+        let keep = PageOp::NodeKeep { slots: [0, 1], lower: &lower, upper: Some(&upper) };
+        assert_eq!(keep.apply(page, id), Ok(()));
+        assert_eq!(Node::new(page).find(&key), (0, true));
+    }
 }

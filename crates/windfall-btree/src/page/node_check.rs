@@ -81,6 +81,9 @@ pub fn check_entries(page: Page<'_>) -> Result<Node<'_>, &'static str> {
         let (slot, fixed) = checked_slot(node, n)?;
         fixed.check(node.is_leaf(), page, slot.record())?;
         live += fixed.bytes();
+        if node.prefix_len() + fixed.suffix > limit {
+            return Err("a key is too long");
+        }
         if slot.head() != node.head_with(n, node.skip()) {
             return Err("a slot's head is not that of its key");
         }
@@ -244,6 +247,26 @@ mod tests {
                     assert_eq!((Node::new(page).header(0), content()), (header, before), "{stored:x?}");
                 }
             }
+        }
+    }
+
+    /// With a shorter prefix, as in a merged node, its record could not state its length.
+    #[test]
+    fn a_key_that_is_longer_than_a_tree_takes_is_refused() {
+        let words = blank(65_536);
+        let page = Page::new(&words);
+        let limit = key_limit(page.len());
+        let lower = vec![7; limit];
+        let upper = [&lower[..limit - 1], &[8]].concat();
+        for len in [limit, limit + 1, 40_000] {
+            let expected = if len > limit { Err("a key is too long") } else { Ok(()) };
+            let key = [&lower[..], &vec![0; len - limit][..]].concat();
+            let mut list = NodeList::default();
+            list.push_leaf(&key, EntryHeader::UNVERSIONED, b"");
+            let image = list.image(&lower, Some(&upper));
+            let build = PageOp::NodeBuild { level: 0, lower: &lower, upper: Some(&upper), image: &image };
+            assert_eq!(build.apply(page, ID), Ok(()));
+            assert_eq!(check_entries(page).map(drop), expected, "{len} bytes");
         }
     }
 
