@@ -191,10 +191,12 @@ impl<S: PageStore> Located<'_, S> {
         self.found = Some(header);
     }
 
-    /// Replaces header and value of the entry, which must exist. The value must fit the requested room.
-    pub fn replace(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader, value: &[u8]) {
+    /// Replaces header and value of the entry, which must exist. The value must fit the requested room. Returns whether
+    /// the entry takes fewer bytes than before, and the leaf should be merged as after [`Located::remove`].
+    pub fn replace(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader, value: &[u8]) -> bool {
         assert!(self.found.is_some(), "an entry is replaced where none exists");
         self.assert_room(value);
+        let before = self.record_bytes(mtr);
         mtr.apply(self.leaf, &PageOp::LeafReplace { slot: self.slot as u16, header, value });
         debug_assert_eq!(
             Node::new(mtr.page(self.leaf)).value_range(self.slot).1,
@@ -202,10 +204,12 @@ impl<S: PageStore> Located<'_, S> {
             "the new value of an entry has another length"
         );
         self.found = Some(header);
+        self.record_bytes(mtr) < before && self.should_merge(mtr, self.slot)
     }
 
-    /// Replaces the version header of the entry, which must exist. The header must fit the requested room.
-    pub fn set_header(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader) {
+    /// Replaces the version header of the entry, which must exist. The header must fit the requested room. Returns
+    /// whether the entry takes fewer bytes than before, and the leaf should be merged as after [`Located::remove`].
+    pub fn set_header(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader) -> bool {
         assert!(self.found.is_some(), "an entry is marked where none exists");
         let node = Node::new(mtr.page(self.leaf));
         let has_room = match self.room {
@@ -214,6 +218,7 @@ impl<S: PageStore> Located<'_, S> {
             Room::Value(length) => node.value_range(self.slot).1 <= length,
         };
         assert!(has_room, "a header that takes more bytes was not announced when its place was located");
+        let before = self.record_bytes(mtr);
         mtr.apply(self.leaf, &PageOp::LeafHeader { slot: self.slot as u16, header });
         debug_assert_eq!(
             Node::new(mtr.page(self.leaf)).header(self.slot),
@@ -221,6 +226,7 @@ impl<S: PageStore> Located<'_, S> {
             "the new header of an entry is another one"
         );
         self.found = Some(header);
+        self.record_bytes(mtr) < before && self.should_merge(mtr, self.slot)
     }
 
     /// Removes the entry, which must exist. Returns whether the leaf has become so empty that [`Tree::maintain`] should
@@ -228,11 +234,30 @@ impl<S: PageStore> Located<'_, S> {
     pub fn remove(self, mtr: &mut S::MiniTransaction<'_>) -> bool {
         assert!(self.found.is_some(), "an entry is removed where none exists");
         mtr.apply(self.leaf, &PageOp::NodeRemove { slot: self.slot as u16 });
+        self.should_merge(mtr, Node::new(mtr.page(self.leaf)).count())
+    }
+
+    /// Returns whether a merge of the leaf should be tried after a change. `turn` is different after each of many
+    /// changes of a leaf: a merge that failed is not tried again after each of them.
+    fn should_merge(&self, mtr: &S::MiniTransaction<'_>, turn: usize) -> bool {
         let node = Node::new(mtr.page(self.leaf));
-        // A root has no neighbour, and a merge that failed is not tried again after every removal.
+        // A root has no neighbour.
         mtr.page_no(self.leaf) != PageNo::ROOT
             && is_underfull(node)
-            && (node.count() < 8 || node.count().is_multiple_of(8))
+            && (node.count() < 8 || turn.is_multiple_of(8))
+    }
+
+    fn record_bytes(&self, mtr: &S::MiniTransaction<'_>) -> usize {
+        Node::new(mtr.page(self.leaf)).record_bytes(self.slot)
+    }
+
+    /// Returns whether the entry, which must exist, takes as many bytes as it would with a value of this length and any
+    /// header, so that the leaf needs no room for that.
+    pub fn has_room_for(&self, mtr: &S::MiniTransaction<'_>, length: usize) -> bool {
+        debug_assert!(self.found.is_some(), "an entry that does not exist has room");
+        let need = Need::leaf(self.key, Room::Value(length));
+        let node = Node::new(mtr.page(self.leaf));
+        need.is_some_and(|need| need.record_bytes(node, Some(self.slot)) <= node.record_bytes(self.slot))
     }
 
     fn assert_room(&self, value: &[u8]) {

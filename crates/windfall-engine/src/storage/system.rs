@@ -224,7 +224,9 @@ impl SystemTree {
             let mut place = places.pop().expect("one for each change");
             let leaf = place.leaf();
             match (&change.value, place.header()) {
-                (Some(value), Some(_)) => place.replace(mtr, HEADER, value),
+                (Some(value), Some(_)) => {
+                    place.replace(mtr, HEADER, value);
+                }
                 (Some(value), None) => place.insert(mtr, HEADER, value),
                 (None, Some(_)) => {
                     if place.remove(mtr) && noted != Some(leaf) {

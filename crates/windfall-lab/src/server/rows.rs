@@ -24,7 +24,9 @@ pub fn put<S: PageStore>(tree: &Tree<S>, key: &[u8], value: &[u8]) -> Result<Opt
     let mut mtr = tree.store().begin()?;
     let mut place = tree.seek_for_change(&mut mtr, key, Room::Value(value.len()))?;
     match place.header() {
-        Some(_) => place.replace(&mut mtr, HEADER, value),
+        Some(_) => {
+            place.replace(&mut mtr, HEADER, value);
+        }
         None => place.insert(&mut mtr, HEADER, value),
     }
     mtr.commit()

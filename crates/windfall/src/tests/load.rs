@@ -6,7 +6,7 @@ use proptest::{collection::btree_map, prelude::*};
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use crate::{
-    Database, IndexOptions, Options, Result, Table, TableOptions,
+    Database, IndexOptions, Options, Result, Table, TableOptions, TransactionOptions,
     buffer::Durability,
     disk::{Disk, Folder},
     env::Env as _,
@@ -404,4 +404,69 @@ fn a_disk_that_becomes_full_during_a_load_leaves_nothing_of_it() {
         }
     }
     assert!(failures > 10, "{failures} failures");
+}
+
+/// Returns of each tree of the table the leaves, and how full they are: bytes taken and bytes there.
+fn leaves(db: &Database) -> Vec<(u64, u64, u64)> {
+    let trees = db.check().unwrap().trees.into_iter();
+    trees
+        .filter(|tree| tree.table == "t")
+        .map(|tree| (tree.leaves, tree.leaf_bytes, tree.leaf_capacity))
+        .collect()
+}
+
+/// An entry that was loaded has no header, and its first change makes it longer: leaves split. When the change is
+/// rolled back, by the transaction or after a crash, those that are less than a third full are merged. Of a pair that
+/// is too full for that, one leaf is more than half full.
+#[test]
+fn a_rolled_back_change_of_loaded_rows_leaves_few_pages() {
+    for (deletes, crashes) in [(true, false), (true, true), (false, false), (false, true)] {
+        let what = format!("deletes {deletes}, crashes {crashes}");
+        let disk = SimulatedDisk::new(1);
+        let options = Options::default()
+            .page_size(PAGE as usize)
+            .buffer_pool_size(1024 * PAGE)
+            .log_size(64 << 20)
+            .log_buffer_size(256 << 10);
+        let open = |disk: &SimulatedDisk| {
+            let env = SimulatedEnv::new(1);
+            let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {});
+            (db.unwrap(), env)
+        };
+        let (db, env) = open(&disk);
+        let table = load(&db, indexed(), true, rows(3000, 5)).unwrap();
+        let (before, loaded) = (rows_of(&table), leaves(&db));
+        let trx = db.begin(TransactionOptions::default());
+        let within = trx.table(&table);
+        for (n, key) in (10_001..).zip(before.keys()) {
+            if deletes {
+                assert!(within.delete(key).unwrap(), "{what}");
+            } else {
+                // So much longer that the leaves of the rows, too, are less than a third full after the rollback.
+                within.put(key, &value(n, 40)).unwrap();
+            }
+        }
+        drop(within);
+        let changed = leaves(&db);
+        let have_split = changed.iter().zip(&loaded).all(|((changed, ..), (loaded, ..))| changed > loaded);
+        assert!(have_split, "{what}: {changed:?}, {loaded:?} before");
+        let (disk, db, env) = if crashes {
+            db.checkpoint().unwrap();
+            let disk = disk.survivor(Survive::Everything);
+            let (db, env) = open(&disk);
+            while db.metrics().rollbacks_pending > 0 {
+                env.run_workers(60);
+            }
+            (disk, db, env)
+        } else {
+            trx.rollback().unwrap();
+            (disk, db, env)
+        };
+        assert_eq!(rows_of(&db.table("t").unwrap()), before, "{what}");
+        assert_eq!(rows_by(&db.table("t").unwrap(), "some"), before, "{what}");
+        let left = leaves(&db);
+        let are_merged = left.iter().all(|(_, taken, there)| taken * 3 >= *there);
+        assert!(are_merged, "{what}: {left:?}, {changed:?} before the rollback");
+        assert_rest(&db, &env, &disk, &what);
+    }
 }

@@ -14,7 +14,7 @@ use crate::{
     page::EntryHeader,
     sync::Arc,
     tree::{
-        OverflowRef, PageSet, Room, Tree,
+        OverflowRef, PageSet, Room, Tree, TreeReport,
         hash::{HashBudget, TreeHash},
         overflow::VALUE_BYTES_MAX,
         store::{HashIndex as _, MiniTransaction, PageStore},
@@ -162,7 +162,7 @@ fn exceeded_limits_are_reported() {
     let error = tree.seek_for_change(&mut mtr, b"a", Room::Value(1025)).unwrap_err();
     assert!(matches!(error, Error::Usage(UsageError::ValueTooLong { length: 1025, limit: 1024, .. })));
     assert!(tree.store().is_empty(tree.space()).unwrap(), "nothing was made for a call that failed");
-    assert_eq!(tree.check().unwrap(), crate::tree::TreeReport::default());
+    assert_eq!(tree.check().unwrap(), TreeReport::default());
     assert_eq!(get(&tree, &[1; 5000]), None);
 }
 
@@ -293,6 +293,46 @@ fn headers_grow_in_full_leaves_and_shrink_in_place() {
             (0..2000).for_each(|n| assert_eq!(get(&tree, &key(n)), Some((before, value.clone()))));
             assert_eq!(confirm(&tree).leaves, split);
         }
+    }
+}
+
+/// What the rollback of a change of all entries does.
+#[test]
+fn leaves_are_merged_whose_entries_have_become_shorter() {
+    let key = |n: u16| n.to_be_bytes();
+    let marked = EntryHeader { flags: EntryHeader::DELETED, ..header(9) };
+    for long in [false, true] {
+        let tree = tree(4096);
+        let mut load = tree.bulk_load(100).unwrap();
+        (0..4000).for_each(|n| load.push(&key(n), EntryHeader::UNVERSIONED, b"abc").unwrap());
+        load.finish().unwrap();
+        let full = confirm(&tree).leaves;
+        let change = |n, room, header| {
+            let key = key(n);
+            let mut mtr = tree.store().begin().unwrap();
+            let mut place = tree.seek_for_change(&mut mtr, &key, room).unwrap();
+            let value = [7; 40];
+            let asks = match room {
+                Room::Value(length) => place.replace(&mut mtr, header, &value[..length]),
+                _ => place.set_header(&mut mtr, header),
+            };
+            mtr.commit().unwrap();
+            asks
+        };
+        let (forth, back) = if long { (Room::Value(40), Room::Value(3)) } else { (Room::Header, Room::Keep) };
+        (0..4000).for_each(|n| assert!(!change(n, forth, marked), "an entry has become longer"));
+        let split = confirm(&tree).leaves;
+        for n in (0..4000).rev() {
+            if change(n, back, EntryHeader::UNVERSIONED) {
+                tree.maintain(&key(n)).unwrap();
+            }
+        }
+        let TreeReport { leaves, leaf_bytes, leaf_capacity, .. } = confirm(&tree);
+        // Without merges they are 24 and 9 percent full. Of a pair too full for a merge, a leaf is more than half full.
+        assert!(
+            leaf_bytes * 3 >= leaf_capacity,
+            "{full} leaves, {split} with whole headers, {leaves} in the end"
+        );
     }
 }
 

@@ -8,6 +8,11 @@
 //! at any point (test: `every_crash_point_of_short_histories`). A tablespace that was dropped is skipped. Of a long
 //! value only the record is marked: its pages are left to purge (`chains`). Rollback needs no new undo and no new disk
 //! space, only log ([`RollbackSpace`]) (test: `a_call_appends_no_more_than_its_reservation`).
+//!
+//! An entry may take fewer bytes than before the rollback, because its header is shorter again or its value is. Leaves
+//! that hold little then are merged, as after removals, so that the rollback of a change of all rows leaves no tree of
+//! leaves that are nearly empty (test: `a_rolled_back_change_of_loaded_rows_leaves_few_pages`). Leaves that are more
+//! than a third full stay, although a load fills them further.
 
 use super::{
     followers::Followers,
@@ -148,8 +153,7 @@ fn undo_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> 
         EntryChange::Inserted => located.remove(&mut mtr),
         EntryChange::Revived(before) | EntryChange::Marked(before) => {
             debug_assert!(!carries(Some(before), version), "a secondary entry was changed by itself");
-            located.set_header(&mut mtr, before);
-            false
+            located.set_header(&mut mtr, before)
         }
     };
     mtr.commit()?;
@@ -190,13 +194,20 @@ fn undo_row(
             restored.as_ref().is_none_or(|(before, _)| !carries(Some(*before), version)),
             "an entry that was rolled back still carries the version that is undone"
         );
+        if let RowChange::Update { value, .. } = change {
+            // A version has a whole header. So only a longer value may need a split, for which log is reserved.
+            debug_assert!(
+                value.len() > stored.len() || located.has_room_for(&mtr, value.len()),
+                "a value that is no longer than the present one needs more room"
+            );
+        }
         let is_live = |(header, _): &(EntryHeader, Vec<u8>)| !header.is_deleted();
         sides = Some((Some((header, stored)).filter(is_live), restored.filter(is_live)));
-        match change {
-            RowChange::Insert => small = located.remove(&mut mtr),
+        small = match change {
+            RowChange::Insert => located.remove(&mut mtr),
             RowChange::Update { header, value } => located.replace(&mut mtr, *header, value),
             RowChange::Delete { header } => located.set_header(&mut mtr, *header),
-        }
+        };
     }
     mtr.apply(slot, &op);
     mtr.commit()?;
