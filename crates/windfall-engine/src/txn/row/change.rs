@@ -198,23 +198,22 @@ fn change_secondary(
     let Planned { tree, touch } = planned;
     debug_assert!(tree.space().id() == touch.space, "undo names the tree that is changed");
     let mut mtr = Mtr::begin(tree.store())?;
-    let room = if matches!(touch.change, EntryChange::Marked(_)) { Room::Header } else { Room::Value(0) };
+    let is_new = touch.change == EntryChange::Inserted;
+    let room = if is_new { Room::Value(0) } else { Room::Header };
     let mut located = tree.seek_for_change(&mut mtr, &touch.key, room)?;
-    match (touch.change, located.header()) {
-        (EntryChange::Marked(_), Some(_)) => {
-            located.set_header(&mut mtr, EntryHeader { flags: EntryHeader::DELETED, ..version });
-        }
-        (EntryChange::Marked(_), None) => {
-            let what = "a secondary entry has vanished while its row was locked".into();
-            return Err(CorruptError::Structure { owner: Owner::Unknown, space: touch.space, what }.into());
-        }
-        (_, there) => {
-            // Another transaction may have locked the range since it was checked.
-            check_gap(trx, tree, &touch.key)?;
-            match there {
-                Some(_) => located.set_header(&mut mtr, version),
-                None => located.insert(&mut mtr, version, &[]),
-            }
+    if located.header().is_some() == is_new {
+        let what = "a secondary entry is not as it was when its row was locked".into();
+        return Err(CorruptError::Structure { owner: Owner::Unknown, space: touch.space, what }.into());
+    }
+    if let EntryChange::Marked(_) = touch.change {
+        located.set_header(&mut mtr, EntryHeader { flags: EntryHeader::DELETED, ..version });
+    } else {
+        // Another transaction may have locked the range since it was checked.
+        check_gap(trx, tree, &touch.key)?;
+        if is_new {
+            located.insert(&mut mtr, version, &[]);
+        } else {
+            located.set_header(&mut mtr, version);
         }
     }
     if last {
