@@ -24,6 +24,9 @@
 //! | 4 + n | its key |
 //! | 1 | what was done: 1 inserted, 2 revived, 3 marked as deleted |
 //! | 16 | revived, marked: the version header before |
+//!
+//! A version header is the transaction (6), the flags (2; 1 delete-marked, 2 overflow reference, other bits zero) and
+//! the undo position (8), also of an entry that stores less of it.
 
 use crate::{
     ids::{PageNo, SpaceId, TrxId, UndoPos},
@@ -123,6 +126,7 @@ const REVIVED: u8 = 2;
 const MARKED: u8 = 3;
 
 const SHORT: &str = "an undo record is cut short";
+const UNKNOWN_FLAG: &str = "an undo record has an unknown flag of an entry";
 
 /// Bytes before the clustered key.
 const FIXED: usize = 1 + 8 + 8 + 8;
@@ -173,11 +177,11 @@ impl Fields<'_> {
 
     fn header(&mut self) -> Result<EntryHeader, &'static str> {
         let word = self.u64()?;
-        Ok(EntryHeader {
-            trx: TrxId(word & TrxId::MAX.0),
-            flags: (word >> 48) as u16,
-            undo: UndoPos(self.u64()?),
-        })
+        let flags = (word >> 48) as u16;
+        if flags & !(EntryHeader::DELETED | EntryHeader::OVERFLOW) != 0 {
+            return Err(UNKNOWN_FLAG);
+        }
+        Ok(EntryHeader { trx: TrxId(word & TrxId::MAX.0), flags, undo: UndoPos(self.u64()?) })
     }
 
     fn touch(&mut self) -> Result<Touch, &'static str> {
@@ -318,7 +322,7 @@ mod tests {
     use super::*;
 
     fn header() -> impl Strategy<Value = EntryHeader> {
-        (0..1u64 << 48, any::<u16>(), any::<u64>()).prop_map(|(trx, flags, undo)| EntryHeader {
+        (0..1u64 << 48, 0..4u16, any::<u64>()).prop_map(|(trx, flags, undo)| EntryHeader {
             trx: TrxId(trx),
             flags,
             undo: UndoPos(undo),
@@ -355,6 +359,29 @@ mod tests {
             (any::<u64>(), any::<u32>())
                 .prop_map(|(space, page)| Body::Overflow { space: SpaceId(space), first: PageNo(page) })
         ]
+    }
+
+    /// An entry has no place for other flags: a rollback could not restore them.
+    #[test]
+    fn a_header_with_an_unknown_flag_is_refused() {
+        let header = EntryHeader { flags: 3, ..EntryHeader::new(TrxId(5), UndoPos(6)) };
+        let touch = |change| vec![Touch { space: SpaceId(2), key: vec![1], change }];
+        for (change, touches) in [
+            (RowChange::Delete { header }, Vec::new()),
+            (RowChange::Update { header, value: vec![2] }, Vec::new()),
+            (RowChange::Insert, touch(EntryChange::Revived(header))),
+            (RowChange::Insert, touch(EntryChange::Marked(header))),
+        ] {
+            let body = Body::Row { space: SpaceId(1), key: Vec::new(), change, touches };
+            let mut bytes = Vec::new();
+            UndoRecord { trx: TrxId(9), previous: None, body }.encode(&mut bytes);
+            let stored = bytes.windows(8).position(|word| word == (5u64 | 3 << 48).to_le_bytes()).unwrap();
+            for bit in 2..16 {
+                let mut other = bytes.clone();
+                other[stored + 6 + bit / 8] |= 1 << (bit % 8);
+                assert_eq!(UndoRecord::decode(&other), Err(UNKNOWN_FLAG), "bit {bit}");
+            }
+        }
     }
 
     proptest! {
