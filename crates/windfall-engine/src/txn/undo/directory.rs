@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     position::stream_of,
-    stream::{SLICE_PAGES, Stream, UndoContext, slice_of},
+    stream::{SLICE_PAGES, Stream, UndoContext, may_exist, slice_of},
 };
 use crate::{
     buffer::{Durability, Space},
@@ -58,7 +58,8 @@ impl Streams {
         let mut failure = None;
         context.system.scan(&[UNDO], &mut |key, value| {
             let space = value.try_into().ok().map(|bytes| SpaceId(u64::from_le_bytes(bytes)));
-            let attached = match (slice_of(key), space) {
+            let slice = slice_of(key).filter(|(_, slice)| may_exist(*slice, context.pool.page_size()));
+            let attached = match (slice, space) {
                 (Some(slice), Some(space)) => attach(space).map(|space| (slice, space)),
                 _ => Err(context.system.damaged("the record of an undo slice makes no sense")),
             };
@@ -187,12 +188,53 @@ mod tests {
     use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
     use super::{
-        super::super::{
-            Mode,
-            tests::{Base, Setup},
+        super::{
+            super::{
+                Mode,
+                tests::{Base, PAGE_SIZE, Setup},
+            },
+            stream::key_of,
         },
         *,
     };
+    use crate::{mtr::Mtr, system::Change};
+
+    /// The number in a damaged record must not overflow when positions are computed.
+    #[test]
+    fn a_slice_without_a_place_in_its_stream_is_damage() {
+        let bytes = SLICE_PAGES * (PAGE_SIZE as u64 - 32);
+        let first_refused = (1 << 55) / bytes;
+        for (slice, is_refused) in
+            [(first_refused - 1, false), (first_refused, true), (u64::MAX / bytes, true), (u64::MAX, true)]
+        {
+            let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+            let base = Base::open(Setup { purge: false, ..Setup::simulated(&disk, &env) }).unwrap();
+            base.put(b"row", b"11x", Mode::Insert).unwrap();
+            let space = base.transactions.streams().spaces()[0];
+            let mut mtr = Mtr::begin(&base.pool).unwrap();
+            let record = Change::put(key_of(0, slice), space.0.to_le_bytes().to_vec());
+            base.system.change(&mut mtr, &mut [record]).unwrap();
+            mtr.commit().unwrap();
+            base.sync().unwrap();
+            drop(base);
+            let disk = disk.restart(Survive::Everything);
+            let opened = Base::open(Setup { purge: false, ..Setup::simulated(&disk, &env) });
+            match opened {
+                Ok(base) => {
+                    assert!(!is_refused, "slice {slice}");
+                    // The stream continues after that slice.
+                    base.put(b"another row", b"22x", Mode::Insert).unwrap();
+                }
+                Err(error) => {
+                    assert!(
+                        is_refused && error.to_string().contains("makes no sense"),
+                        "slice {slice}: {error}"
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn all_streams_are_found_again() {
         for count in [1, 255, MAX_STREAMS] {

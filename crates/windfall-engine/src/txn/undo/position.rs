@@ -9,6 +9,9 @@ use crate::ids::UndoPos;
 
 /// Bits of the position in a stream.
 const BYTE_BITS: u32 = 56;
+/// The limit for the slices of a stream that exist when a database is opened, in bytes: half of the positions. No
+/// stream becomes that long, and the slices to come have the other half.
+pub(super) const STREAM_BYTES: u64 = 1 << (BYTE_BITS - 1);
 
 /// Returns the undo position of a byte of a stream.
 pub(in crate::txn) fn undo_pos(stream: u8, at: u64) -> UndoPos {

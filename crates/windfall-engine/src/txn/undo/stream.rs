@@ -30,7 +30,12 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use super::{position::undo_pos, purge_state::StreamPurge, readers::Readers, record::UndoRecord};
+use super::{
+    position::{STREAM_BYTES, undo_pos},
+    purge_state::StreamPurge,
+    readers::Readers,
+    record::UndoRecord,
+};
 use crate::{
     buffer::{BufferPool, Durability, SharedPage, Space},
     error::{CorruptError, Error, Owner, Result},
@@ -208,6 +213,16 @@ pub(in crate::txn) fn slice_of(key: &[u8]) -> Option<(u8, u64)> {
     Some((*stream, u64::from_be_bytes(slice.try_into().ok()?)))
 }
 
+/// Returns the bytes of a slice, for a page size.
+fn slice_bytes_of(page_size: usize) -> u64 {
+    SLICE_PAGES * (page_size - DATA) as u64
+}
+
+/// Returns whether a stream may have a slice of this number, so that the following slices have positions, too.
+pub(super) fn may_exist(slice: u64, page_size: usize) -> bool {
+    slice < STREAM_BYTES / slice_bytes_of(page_size)
+}
+
 impl Stream {
     /// Returns a stream with its existing slices.
     pub(in crate::txn) fn new(
@@ -216,7 +231,11 @@ impl Stream {
         durability: Durability,
         slices: BTreeMap<u64, Arc<Space>>,
     ) -> Self {
-        let slice_bytes = SLICE_PAGES * (context.pool.page_size() - DATA) as u64;
+        let slice_bytes = slice_bytes_of(context.pool.page_size());
+        debug_assert!(
+            slices.keys().all(|slice| may_exist(*slice, context.pool.page_size())),
+            "a stream has a slice without a place in it"
+        );
         let next = slices.last_key_value().map_or(BEGIN, |(slice, _)| (slice + 1) * slice_bytes);
         let newest = slices.last_key_value().map(|(slice, space)| (*slice, space.clone()));
         let oldest = slices.first_key_value().map_or(BEGIN, |(slice, _)| slice * slice_bytes);
@@ -249,7 +268,7 @@ impl Stream {
 
     /// Returns the bytes per slice.
     pub(in crate::txn) fn slice_bytes(&self) -> u64 {
-        SLICE_PAGES * self.page_bytes()
+        slice_bytes_of(self.context.pool.page_size())
     }
 
     /// Returns the summary of a slice; `None` for one that is being written, or was written by another process.
