@@ -20,7 +20,7 @@ use changed_env::{Change, Changed};
 use guard::whole;
 use time_limit::wait_until;
 use windfall::{
-    Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
+    Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions, TransactionOptions,
     env::{Env, RealEnv, Step, Worker, WorkerClass},
     error::DiskError,
 };
@@ -135,6 +135,113 @@ fn a_long_value_and_a_disk_that_becomes_full_at_every_moment() {
         db.close().expect(&what);
     }
     assert!(failures > 8, "{failures} failures");
+}
+
+/// The rows of a table before deletions, and the entries of its index.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Made {
+    Loaded,
+    IndexLoaded,
+    Inserted,
+}
+
+/// The first change of an entry that was loaded makes it longer, and may split its leaf. Such a deletion needs more log
+/// than others, and is refused on a full disk while others are not. The row then stays in the table and in the index.
+#[test]
+fn deletions_of_loaded_rows_on_a_full_disk_are_whole_or_refused() {
+    let _again = whole("full_disk", "deletions_of_loaded_rows_on_a_full_disk_are_whole_or_refused");
+    let value = |n: u32| [n.wrapping_mul(0x9e37_79b9).to_be_bytes(); 2].concat();
+    let rows: BTreeMap<_, _> = (0..2000).map(|n: u32| (n.to_be_bytes().to_vec(), value(n))).collect();
+    let kinds =
+        [(Made::Loaded, false), (Made::Loaded, true), (Made::IndexLoaded, false), (Made::Inserted, false)];
+    for (made, in_transaction) in kinds {
+        let mut mixed = 0;
+        // The disk is full from several places in a segment of the log on.
+        for before in (0..40).step_by(4) {
+            let what = format!("{made:?}, in a transaction: {in_transaction}, {before} other rows");
+            let (disk, env) = (SimulatedDisk::new(before), SimulatedEnv::new(before));
+            let db = open(&disk, Arc::new(env.clone())).expect("a database");
+            let index = IndexOptions::on_value(0..4);
+            let table = if made == Made::Loaded {
+                let source = rows.clone().into_iter().map(Ok);
+                db.create_table_from("t", TableOptions::default().index("i", index), source).expect("a table")
+            } else {
+                let table = db.create_table("t", TableOptions::default()).expect("a table");
+                if made == Made::Inserted {
+                    db.create_index("t", "i", index.clone()).expect("an index");
+                }
+                for (key, value) in &rows {
+                    table.insert(key, value).expect("a row");
+                }
+                if made == Made::IndexLoaded {
+                    db.create_index("t", "i", index).expect("an index");
+                }
+                table
+            };
+            for _ in 0..2 {
+                db.checkpoint().expect("a checkpoint");
+                env.run_workers(100);
+            }
+            let other = db.create_table("other", TableOptions::default()).expect("a table");
+            (0..before).for_each(|n| other.insert(&n.to_be_bytes(), &[7; 2000]).expect("a row"));
+            disk.full_from(Some(disk.operations()));
+            let (mut left, mut refused, mut later) = (rows.clone(), 0, 0);
+            let mut note = |key: &Vec<u8>, done: Result<bool>| match done {
+                Ok(found) => {
+                    assert!(found && left.remove(key).is_some(), "{what}");
+                    later += u32::from(refused > 0);
+                }
+                Err(error) => {
+                    assert!(is_full(&error), "{what}: {error}");
+                    refused += 1;
+                }
+            };
+            if in_transaction {
+                let trx = db.begin(TransactionOptions::default());
+                let within = trx.table(&table);
+                // More of them have more undo than log is reserved for.
+                rows.keys().take(60).for_each(|key| note(key, within.delete(key)));
+                drop(within);
+                trx.rollback().expect(&what);
+                left.clone_from(&rows);
+            } else {
+                for key in rows.keys() {
+                    note(key, table.delete(key));
+                }
+            }
+            // Deletions of rows that were inserted all need the same log.
+            assert!(
+                refused > 0 && (made != Made::Inserted || later == 0),
+                "{what}: {refused}, then {later} done"
+            );
+            mixed += later;
+            let assert_rows = |expected: &BTreeMap<_, _>| {
+                let found: BTreeMap<_, _> = table.rows().expect(&what).collect::<Result<_>>().expect(&what);
+                assert!(found == *expected, "{what}: {} rows, {} expected", found.len(), expected.len());
+                let index = table.index("i").expect(&what);
+                let found: BTreeMap<_, _> = index
+                    .range::<&[u8]>(..)
+                    .expect(&what)
+                    .map(|row| row.map(|row| (row.key, row.value)))
+                    .collect::<Result<_>>()
+                    .expect(&what);
+                assert!(found == *expected, "{what}: {} rows, {} expected", found.len(), expected.len());
+            };
+            assert_rows(&left);
+            disk.full_from(None);
+            env.run_workers(300);
+            for key in left.keys() {
+                assert!(table.delete(key).expect(&what), "{what}");
+            }
+            assert_rows(&BTreeMap::new());
+            assert_eq!(db.check().expect(&what).findings, Vec::<String>::new(), "{what}");
+            db.close().expect(&what);
+        }
+        assert!(
+            mixed > 0 || made != Made::Loaded || in_transaction,
+            "no deletion was done after one was refused"
+        );
+    }
 }
 
 /// Threads with rows that grow and shrink, a log of small segments, and a disk that is full from time to time.
