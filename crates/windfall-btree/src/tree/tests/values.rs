@@ -211,8 +211,8 @@ fn the_hash_index_finds_and_never_lies() {
     drop(tree_on(&pool));
 }
 
-/// Entries as long and as short as possible, in every order: the log that one of them takes to make room stays within
-/// the reservation.
+/// Entries as long and as short as possible, in every order, and headers that grow: the log that one of them takes to
+/// make room stays within the reservation.
 #[test]
 fn making_room_for_an_entry_takes_no_more_log_than_is_reserved() {
     let mut seed = 5u64;
@@ -220,22 +220,36 @@ fn making_room_for_an_entry_takes_no_more_log_than_is_reserved() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) as usize % below
     };
-    let mut worst = (0, 0);
+    // The largest numbers of splits for an entry and for a header.
+    let mut worst = [0, 0];
     for page_size in [4096, 8192] {
         let tree = tree(page_size);
         let (longest_key, longest_value) = (tree.key_limit(), tree.inline_limit());
-        let mut before = 0;
-        for n in 0..4000u64 {
-            let mut key = vec![chance(3) as u8; [2, 40, longest_key - 3][chance(3)]];
-            key.extend([chance(250) as u8, chance(250) as u8, chance(4) as u8]);
-            let value = vec![7; [0, 30, longest_value][chance(3)]];
-            put(&tree, &key, header(n + 1), &value);
+        let (mut before, mut keys) = (0, Vec::new());
+        for n in 0..8000u64 {
+            let is_entry = n % 2 == 0;
+            if is_entry {
+                let mut key = vec![chance(3) as u8; [2, 40, longest_key - 3][chance(3)]];
+                key.extend([chance(250) as u8, chance(250) as u8, chance(4) as u8]);
+                let value = vec![7; [0, 30, longest_value][chance(3)]];
+                // Most short entries have no header yet.
+                let header = if chance(4) == 0 { header(n + 1) } else { EntryHeader::UNVERSIONED };
+                put(&tree, &key, header, &value);
+                keys.push(key);
+            } else {
+                let key = &keys[chance(keys.len())];
+                let mut mtr = tree.store().begin().unwrap();
+                let mut place = tree.seek_for_change(&mut mtr, key, Room::Header).unwrap();
+                place.set_header(&mut mtr, EntryHeader { flags: EntryHeader::DELETED, ..header(n + 1) });
+                mtr.commit().unwrap();
+            }
             let log = tree.store().log_since(before);
             before += log.len();
-            // The last group is the entry itself.
+            // The last group is the change itself.
             let splits = &log[..log.len() - 1];
             let bytes: usize = splits.iter().flatten().map(|logged| logged.op.len() + 24).sum();
-            worst = worst.max((bytes * 100 / page_size, splits.len()));
+            let most = &mut worst[usize::from(!is_entry)];
+            *most = splits.len().max(*most);
             assert!(
                 bytes as u64 <= crate::tree::split_log_limit(page_size),
                 "{} splits, {bytes} bytes",
@@ -244,7 +258,10 @@ fn making_room_for_an_entry_takes_no_more_log_than_is_reserved() {
         }
         confirm(&tree);
     }
-    assert!(worst.1 > 3, "{worst:?}: no entry met more than one full node");
+    assert!(
+        worst[0] > 3 && worst[1] > 0,
+        "{worst:?} splits: no entry met several full nodes, or no header one"
+    );
 }
 
 #[test]
