@@ -213,7 +213,7 @@ impl<'a> Node<'a> {
 
     #[inline]
     pub(super) fn slot(self, slot: usize) -> Slot {
-        Slot(if slot < self.count() { self.page.u32(self.slots_at() + slot * SLOT) } else { 0 })
+        Slot(if slot < self.count() { self.page.aligned_u32(self.slots_at() + slot * SLOT) } else { 0 })
     }
 
     /// Returns the part of a record before its suffix.
@@ -409,6 +409,15 @@ impl<'a> Node<'a> {
         (slot.record() + fixed.start + fixed.suffix, fixed.value)
     }
 
+    /// Appends the value in a slot of a leaf. Returns the version header.
+    #[inline]
+    pub(crate) fn version_into(self, slot: usize, out: &mut Vec<u8>) -> EntryHeader {
+        let slot = self.slot(slot);
+        let (fixed, at) = (self.fixed(slot), slot.record());
+        self.page.append_to(at + fixed.start + fixed.suffix, fixed.value, out);
+        fixed.header(self.page, at)
+    }
+
     /// Appends the value in a slot of a leaf.
     #[inline]
     pub fn value_into(self, slot: usize, out: &mut Vec<u8>) {
@@ -417,16 +426,17 @@ impl<'a> Node<'a> {
     }
 
     /// Appends the key and then the value in a slot of a leaf. Returns the length of the key, which never exceeds the
-    /// appended bytes, even after a torn read.
+    /// appended bytes, even after a torn read, and the version header.
     #[inline]
-    pub(crate) fn entry_into(self, slot: usize, out: &mut Vec<u8>) -> usize {
+    pub(crate) fn entry_into(self, slot: usize, out: &mut Vec<u8>) -> (usize, EntryHeader) {
         let start = out.len();
         self.page.append_to(NODE_HEADER, self.prefix_len(), out);
         // The value lies right after the rest of the key.
         let slot = self.slot(slot);
         let fixed = self.fixed(slot);
         self.page.append_to(slot.record() + fixed.start, fixed.suffix + fixed.value, out);
-        (self.prefix_len() + fixed.suffix).min(out.len() - start)
+        let key = (self.prefix_len() + fixed.suffix).min(out.len() - start);
+        (key, fixed.header(self.page, slot.record()))
     }
 
     /// Appends a slot's key after the prefix.

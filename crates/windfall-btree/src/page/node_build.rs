@@ -74,8 +74,8 @@ impl NodeList {
         for slot in from..to {
             let start = self.bytes.len();
             if node.is_leaf() {
-                let key = node.entry_into(slot, &mut self.bytes);
-                self.close(start, start + key, Body::Leaf(node.header(slot)));
+                let (key, header) = node.entry_into(slot, &mut self.bytes);
+                self.close(start, start + key, Body::Leaf(header));
             } else {
                 node.key_into(slot, &mut self.bytes);
                 self.close(start, self.bytes.len(), Body::Inner(node.child(slot)));

@@ -232,7 +232,7 @@ mod tests {
         let page = Page::new(&words);
         let content = || {
             let mut content = Vec::new();
-            let key = Node::new(page).entry_into(0, &mut content);
+            let (key, _) = Node::new(page).entry_into(0, &mut content);
             (key, content)
         };
         let undone = EntryHeader { trx: TrxId(5), ..EntryHeader::UNVERSIONED };

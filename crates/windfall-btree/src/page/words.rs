@@ -72,9 +72,16 @@ impl<'a> Page<'a> {
     /// Reads eight bytes at any offset, aligned or not; bytes past the end read as zero.
     #[inline]
     pub fn u64(self, at: usize) -> u64 {
+        // Without a branch: records begin anywhere, so it would often be predicted wrongly.
         let shift = at % 8 * 8;
-        let low = self.word(at / 8);
-        if shift == 0 { low } else { low >> shift | self.word(at / 8 + 1) << (64 - shift) }
+        self.word(at / 8) >> shift | self.word(at / 8 + 1) << 1 << (63 - shift)
+    }
+
+    /// Reads the four bytes at a multiple of four.
+    #[inline]
+    pub(crate) fn aligned_u32(self, at: usize) -> u32 {
+        debug_assert!(at.is_multiple_of(4), "a half of a word does not begin at byte {at}");
+        (self.word(at / 8) >> (at % 8 * 8)) as u32
     }
 
     /// Reads four bytes.
@@ -135,25 +142,19 @@ impl<'a> Page<'a> {
         if at.is_multiple_of(8) {
             return read_words(words, out);
         }
-        let mut words = words.iter().map(|word| word.load(Relaxed));
-        let mut next = || words.next().unwrap_or(0);
         let shift = at % 8 * 8;
-        // Each word is loaded once, though it may end one chunk and begin the next.
-        let mut low = next();
-        let mut chunk_at = || {
-            let high = next();
-            let bytes = low >> shift | high << (64 - shift);
-            low = high;
-            bytes.to_le_bytes()
-        };
-        let mut chunks = out.chunks_exact_mut(8);
-        for chunk in &mut chunks {
-            chunk.copy_from_slice(&chunk_at());
+        // No iteration depends on the one before, although each word is loaded twice.
+        let mut done = 0;
+        for (chunk, pair) in out.chunks_exact_mut(8).zip(words.windows(2)) {
+            let [low, high] = [&pair[0], &pair[1]].map(|word| word.load(Relaxed));
+            chunk.copy_from_slice(&(low >> shift | high << (64 - shift)).to_le_bytes());
+            done += 8;
         }
-        let rest = chunks.into_remainder();
-        let n = rest.len();
-        if n > 0 {
-            rest.copy_from_slice(&chunk_at()[..n]);
+        // The last bytes, and those past the end of the page.
+        while done < out.len() {
+            let n = (out.len() - done).min(8);
+            out[done..done + n].copy_from_slice(&self.u64(at + done).to_le_bytes()[..n]);
+            done += n;
         }
     }
 

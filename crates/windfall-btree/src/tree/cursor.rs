@@ -90,9 +90,9 @@ impl Batch {
 
     fn copy(&mut self, node: Node<'_>, slot: usize) {
         let start = self.bytes.len() as u32;
-        let middle = start + node.entry_into(slot, &mut self.bytes) as u32;
-        let end = self.bytes.len() as u32;
-        self.entries.push(Entry { key: (start, middle), value: (middle, end), header: node.header(slot) });
+        let (key, header) = node.entry_into(slot, &mut self.bytes);
+        let (middle, end) = (start + key as u32, self.bytes.len() as u32);
+        self.entries.push(Entry { key: (start, middle), value: (middle, end), header });
     }
 
     #[inline]

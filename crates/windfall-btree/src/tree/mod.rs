@@ -155,10 +155,7 @@ impl<S: PageStore> Tree<S> {
             let Some(path) = self.descend(Target::Key(key), 0, Access::Point)? else { return Ok(None) };
             let node = Node::new(path.node.page());
             let (slot, found) = node.find(key);
-            let header = found.then(|| {
-                node.value_into(slot, value);
-                node.header(slot)
-            });
+            let header = found.then(|| node.version_into(slot, value));
             let leaf = node.page().id().page;
             let is_there = found || node.contains(key);
             if path.node.is_valid() {
@@ -187,8 +184,7 @@ impl<S: PageStore> Tree<S> {
         value.clear();
         let (slot, found) = if node.is_at(hint, key) { (hint, true) } else { node.find(key) };
         if found {
-            node.value_into(slot, value);
-            let header = node.header(slot);
+            let header = node.version_into(slot, value);
             if !reading.is_valid() {
                 return ByHint::Unknown;
             }
