@@ -93,6 +93,15 @@ impl<A: Access> Index<A> {
         self.range_of(self.table.reader()?, &range)
     }
 
+    /// Estimates the number of rows with index keys in a range, as [`Table::estimate_rows`] does.
+    ///
+    /// # Errors
+    /// As [`Table::estimate_rows`]; the index was dropped.
+    pub fn estimate_rows<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
+        let Bounds { lower, upper } = entry_bounds(Bounds::of(&range));
+        self.table.estimate(&self.tree, &lower, &upper).map_err(|error| error.of(|_| self.owner()))
+    }
+
     /// Returns the keys of the rows with index keys in a range, in order, from either end, from the index alone. Pages
     /// of the table itself are read only for rows that were inserted, deleted or given another index key after the view
     /// was taken, and at [`Isolation::Serializable`](crate::Isolation::Serializable), which locks the rows.

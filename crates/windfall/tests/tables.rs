@@ -485,6 +485,32 @@ fn a_value_far_longer_than_the_log_is_put_replaced_and_deleted() -> Result<()> {
 }
 
 #[test]
+fn ranges_of_rows_and_of_index_keys_are_estimated() -> Result<()> {
+    let (_folder, db) = new_database(options())?;
+    let options = TableOptions::default().index("tenth", IndexOptions::on_value(0..4));
+    let table = db.create_table("t", options)?;
+    assert_eq!(table.estimate_rows::<&[u8]>(..)?, 0);
+    (0..20_000).try_for_each(|n| table.insert(&key(n), &[&key(n / 10)[..], &[1; 60]].concat()))?;
+    let index = table.index("tenth")?;
+    for (from, to) in [(0, 20_000), (3_000, 3_010), (500, 9_500), (19_990, 30_000), (5, 5)] {
+        let rows = u64::from(to.min(20_000) - from);
+        let [by_key, by_index] =
+            [table.estimate_rows(key(from)..key(to))?, index.estimate_rows(key(from / 10)..key(to / 10))?];
+        for found in [by_key, by_index] {
+            assert!(
+                found >= rows / 2 && found <= 2 * rows,
+                "{found} instead of {rows} rows from {from} to {to}"
+            );
+        }
+    }
+    assert_eq!(index.estimate_rows(key(7)..=key(7))?, 10);
+    db.drop_index("t", "tenth")?;
+    let gone = index.estimate_rows::<&[u8]>(..).unwrap_err().to_string();
+    assert!(gone.contains("tenth"), "{gone}");
+    Ok(())
+}
+
+#[test]
 fn indexes_are_made_of_fields() -> Result<()> {
     let (_folder, db) = new_database(options())?;
     let table = db.create_table(

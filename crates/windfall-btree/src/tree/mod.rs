@@ -25,6 +25,7 @@ mod change;
 mod check;
 mod cursor;
 mod descent;
+mod estimate;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod hash;

@@ -6,6 +6,7 @@
 
 mod concurrent;
 mod damage;
+mod estimates;
 mod model;
 mod pieces;
 mod scans;
