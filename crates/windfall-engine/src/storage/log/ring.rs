@@ -5,12 +5,14 @@
 //!
 //! **Invariants.** A word is zero from the moment its space becomes available until its owner writes it. An owner
 //! stores the first word of its frame last, so that a thread that sees it sees the rest; that word is never zero. So a
-//! non-zero first word means a complete frame. Only the writer clears, and only what it has consumed.
+//! non-zero first word means a complete frame. Only the writer clears, and only what it has consumed. The memory of a
+//! part of the ring is allocated when that part is first used.
 
 use super::frame::{HEADER, Header, span};
 use crate::{
     error::{Result, UsageError},
     ids::Lsn,
+    memory::Words,
     sync::atomic::{
         AtomicU64,
         Ordering::{Acquire, Relaxed, SeqCst},
@@ -19,7 +21,7 @@ use crate::{
 
 /// The ring buffer.
 pub(super) struct Ring {
-    words: Box<[AtomicU64]>,
+    words: Words,
 }
 
 impl core::fmt::Debug for Ring {
@@ -35,14 +37,12 @@ impl Ring {
     /// [`UsageError::Option`] when that much memory is not available.
     pub(super) fn new(bytes: usize) -> Result<Self> {
         assert!(bytes.is_power_of_two() && bytes >= 4096, "the log buffer's size is a power of two");
-        let mut words = Vec::new();
-        words.try_reserve_exact(bytes / 8).map_err(|error| UsageError::Option {
+        let words = Words::new(bytes / 8).ok_or_else(|| UsageError::Option {
             name: "log_buffer_size",
-            what: format!("{bytes} bytes of memory are not available ({error}): choose less").into(),
+            what: format!("{bytes} bytes of address space are not available: choose less").into(),
         })?;
-        words.resize_with(bytes / 8, || AtomicU64::new(0));
         assert!(words.len() * 8 == bytes, "the ring has another size than was asked for");
-        Ok(Self { words: words.into_boxed_slice() })
+        Ok(Self { words })
     }
 
     /// Returns the size in bytes.
