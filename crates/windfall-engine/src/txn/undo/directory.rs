@@ -168,6 +168,10 @@ impl Streams {
     /// # Errors
     /// I/O, a full disk.
     pub(crate) fn create_next_slices(&self) -> Result<()> {
+        // A reservation makes the log larger, so an idle database makes none.
+        if !self.all().any(Stream::needs_next_slice) {
+            return Ok(());
+        }
         let _room = self.context.pool.context().log.admit(LOG_BYTES_OF_NEW_SLICES)?;
         self.all().try_for_each(Stream::create_next_slices)
     }

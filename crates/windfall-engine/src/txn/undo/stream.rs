@@ -337,6 +337,16 @@ impl Stream {
         self.tail.try_lock().is_some()
     }
 
+    /// Returns whether the newest slice is half full, and no thread is appending.
+    pub(in crate::txn) fn needs_next_slice(&self) -> bool {
+        self.tail.try_lock().is_some_and(|end| self.is_half_full(&end))
+    }
+
+    fn is_half_full(&self, end: &End) -> bool {
+        let (in_use, within) = (end.next / self.slice_bytes(), end.next % self.slice_bytes());
+        within >= self.slice_bytes() / 2 && end.newest.as_ref().is_some_and(|(newest, _)| *newest == in_use)
+    }
+
     /// Creates the next slice in advance, if the newest one is half full and no thread is appending: a new writer
     /// meanwhile picks another stream. Must be called without a latch.
     ///
@@ -344,10 +354,9 @@ impl Stream {
     /// As [`Appender::reserve`].
     pub(in crate::txn) fn create_next_slices(&self) -> Result<()> {
         let Some(mut end) = self.tail.try_lock() else { return Ok(()) };
-        let in_use = end.next / self.slice_bytes();
-        let half_full = end.next % self.slice_bytes() >= self.slice_bytes() / 2;
-        if half_full && end.newest.as_ref().is_some_and(|(newest, _)| *newest == in_use) {
-            end.newest = Some((in_use + 1, self.make_slice(in_use + 1)?));
+        if self.is_half_full(&end) {
+            let next = end.next / self.slice_bytes() + 1;
+            end.newest = Some((next, self.make_slice(next)?));
         }
         Ok(())
     }
