@@ -57,14 +57,9 @@ pub fn create_log(
     page_size: usize,
     size: u64,
 ) -> Result<Log> {
-    let control = Control {
-        page_size: page_size as u32,
-        uuid: *b"windfall-the-lab",
-        segment_size: SEGMENT_BYTES_MAX.min(size / 2),
-        ..Control::default()
-    };
+    let control = Control { page_size: page_size as u32, uuid: *b"windfall-the-lab", ..Control::default() };
     let mut control = ControlFile::create(disk.clone(), health.clone(), control)?;
-    let options = LogOptions { size, ..LogOptions::default() };
+    let options = LogOptions { size, segment: SEGMENT_BYTES_MAX.min(size / 2), ..LogOptions::default() };
     Log::open(disk.clone(), env, health.clone(), options, &mut control, Lsn::ZERO)
 }
 

@@ -183,11 +183,11 @@ impl Options {
 
     /// Returns the sizes of the log.
     pub(crate) fn log(&self) -> LogOptions {
-        LogOptions { size: self.log_size, buffer: self.log_buffer_size }
+        LogOptions { size: self.log_size, segment: self.segment_size(), buffer: self.log_buffer_size }
     }
 
-    /// Returns the size of a new log's segments: a sixteenth of the log, from 64 KiB to 64 MiB.
-    pub(crate) fn segment_size(&self) -> u64 {
+    /// Returns the size of the largest log segments: a sixteenth of the log, from 64 KiB to 64 MiB.
+    fn segment_size(&self) -> u64 {
         (self.log_size / 16).next_power_of_two().clamp(64 << 10, 64 << 20)
     }
 }
@@ -196,11 +196,7 @@ impl Options {
 #[cfg(feature = "fuzz")]
 pub mod fuzz {
     use super::Options;
-    use crate::{
-        fuzz_input::Input,
-        log::{self, FlushLog},
-        page,
-    };
+    use crate::{fuzz_input::Input, log::FlushLog, page};
 
     /// Returns numbers of which half are near a power of two.
     fn number(input: &mut Input<'_>) -> u64 {
@@ -238,7 +234,6 @@ pub mod fuzz {
         assert!(log.size >= 2 * segment && log.buffer.is_power_of_two());
         assert!(options.page_size.is_none_or(|size| page::SIZES.contains(&size)));
         assert!(options.pool_max(4096) >= options.buffer_pool_size && options.io_threads <= 256);
-        assert_eq!(log::segment_of(segment, crate::ids::Lsn(log.size)), log.size / (segment - 4096));
     }
 
     /// Returns accepted options, at their bounds.

@@ -214,11 +214,10 @@ impl History {
             // A failed sync of a log segment that is being prepared, even one that recycles an old segment, only
             // discards that segment. Any other failed sync stops the database.
             let low_water_mark = files::segments_in_use(&self.disk, 0).start;
-            let is_needed = |number: u64| {
-                number >= low_water_mark && in_use.as_ref().is_some_and(|some| number < some.end)
-            };
+            let is_needed =
+                |start: u64| start >= low_water_mark && in_use.as_ref().is_some_and(|some| start < some.end);
             let is_new =
-                matches!(self.disk.failed(), Some((IoOp::Sync, FileName::Log(number))) if !is_needed(number));
+                matches!(self.disk.failed(), Some((IoOp::Sync, FileName::Log(start))) if !is_needed(start));
             let stops = matches!(next, Err(Error::Poisoned(_)));
             assert!(stops || is_new, "{step:?}: after a failed sync of {:?}: {next:?}", self.disk.failed());
             stops

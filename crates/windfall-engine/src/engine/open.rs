@@ -60,7 +60,6 @@ fn create(
     disk: &Arc<dyn Disk>,
     env: &Arc<dyn Env>,
     health: &Health,
-    options: &Options,
     page_size: usize,
 ) -> Result<ControlFile> {
     Doublewrite::create(&**disk, page_size)?;
@@ -71,7 +70,6 @@ fn create(
     let control = Control {
         page_size: page_size as u32,
         uuid,
-        segment_size: options.segment_size(),
         space_ceiling: SpaceId::FIRST.0,
         trx_ceiling: 1,
         ..Control::default()
@@ -272,7 +270,7 @@ fn open_control(
     options.check_log_buffer(page_size)?;
     let control = match found {
         Some(control) => control,
-        None => create(disk, env, health, options, page_size)?,
+        None => create(disk, env, health, page_size)?,
     };
     Ok((control, PoolSize { page_size, frames, most_frames }))
 }

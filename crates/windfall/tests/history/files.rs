@@ -45,12 +45,11 @@ fn control(disk: &SimulatedDisk) -> Option<Vec<u8>> {
 /// Destroys all of the log below its low-water mark: recovery must not need it.
 pub(crate) fn forget_below_the_low_water_mark(disk: &SimulatedDisk) {
     let Some(control) = control(disk) else { return };
-    let (segment_size, low_water_mark) = (u64_at(&control, 56), u64_at(&control, 64));
-    let room = segment_size - 4096;
-    for file in disk.list(Folder::Log).unwrap() {
-        let FileName::Log(number) = file else { continue };
-        let within = low_water_mark.saturating_sub(number * room).min(room);
-        if within == room {
+    let low_water_mark = u64_at(&control, 56);
+    let starts = starts(disk);
+    for (n, start) in starts.iter().enumerate() {
+        let (file, within) = (FileName::Log(*start), low_water_mark.saturating_sub(*start));
+        if starts.get(n + 1).is_some_and(|next| *next <= low_water_mark) {
             disk.remove(file).unwrap();
         } else if within > 0 && disk.len(file).unwrap() >= Some(4096 + within) {
             disk.write(file, 4096, &vec![0xa5; within as usize]).unwrap();
@@ -60,27 +59,55 @@ pub(crate) fn forget_below_the_low_water_mark(disk: &SimulatedDisk) {
     disk.sync_folder(Folder::Log).unwrap();
 }
 
-/// Returns the numbers of the segments that hold a part of the log if `age` bytes of it are above its low-water mark.
+/// Returns the log positions at which segments begin, in their order.
+fn starts(disk: &SimulatedDisk) -> Vec<u64> {
+    let files = disk.list(Folder::Log).unwrap().into_iter();
+    let mut starts: Vec<u64> = files
+        .filter_map(|file| match file {
+            FileName::Log(start) => Some(start),
+            _ => None,
+        })
+        .collect();
+    starts.sort_unstable();
+    starts
+}
+
+/// Returns the start of the segment with this log position; the position itself if there is none.
+fn start_of(starts: &[u64], at: u64) -> u64 {
+    starts.iter().copied().rfind(|start| *start <= at).unwrap_or(at)
+}
+
+/// Returns the range of the starts of segments that hold a part of the log if `age` bytes of it are above its low-water
+/// mark.
 #[allow(dead_code, reason = "only some tests need it")]
 pub(crate) fn segments_in_use(disk: &SimulatedDisk, age: u64) -> core::ops::Range<u64> {
     let Some(control) = control(disk) else { return 0..0 };
-    let (room, low_water_mark) = (u64_at(&control, 56) - 4096, u64_at(&control, 64));
-    low_water_mark / room..(low_water_mark + age).div_ceil(room)
+    let low_water_mark = u64_at(&control, 56);
+    start_of(&starts(disk), low_water_mark)..low_water_mark + age
 }
 
 /// Returns the low-water mark: the position at which recovery starts to read the log.
 #[allow(dead_code, reason = "only some tests need it")]
 pub(crate) fn low_water_mark(disk: &SimulatedDisk) -> u64 {
-    u64_at(&control(disk).unwrap(), 64)
+    u64_at(&control(disk).unwrap(), 56)
 }
 
 /// Returns the segments of the log from the one with its low-water mark on, each with the log position of its first
-/// byte.
+/// byte. A segment ends where the next one begins.
 fn segments(disk: &SimulatedDisk, control: &[u8]) -> impl Iterator<Item = (u64, FileName, Vec<u8>)> {
-    let (room, low_water_mark) = (u64_at(control, 56) - 4096, u64_at(control, 64));
-    (low_water_mark / room..).map_while(move |number| {
-        let file = FileName::Log(number);
-        Some((number * room, file, bytes_of(disk, file).ok()??))
+    let mut starts = starts(disk);
+    let first = start_of(&starts, u64_at(control, 56));
+    starts.retain(|start| *start >= first);
+    let mut next = first;
+    (0..starts.len()).map_while(move |n| {
+        let (start, file) = (starts[n], FileName::Log(starts[n]));
+        let mut bytes = bytes_of(disk, file).ok()??;
+        if let Some(after) = starts.get(n + 1) {
+            bytes.truncate(4096 + (after - start) as usize);
+        }
+        let is_next = start == next;
+        next = start + (bytes.len() as u64).saturating_sub(4096);
+        is_next.then_some((start, file, bytes))
     })
 }
 
@@ -88,7 +115,7 @@ fn segments(disk: &SimulatedDisk, control: &[u8]) -> impl Iterator<Item = (u64, 
 #[allow(dead_code, reason = "only some tests need it")]
 pub(crate) fn group_ends(disk: &SimulatedDisk) -> Vec<u64> {
     let Some(control) = control(disk) else { return Vec::new() };
-    let (newest, begin, low_water_mark) = (u32_at(&control, 40), u64_at(&control, 48), u64_at(&control, 64));
+    let (newest, begin, low_water_mark) = (u32_at(&control, 40), u64_at(&control, 48), u64_at(&control, 56));
     let mut stream = Vec::new();
     let mut first = low_water_mark;
     for (start, _, bytes) in segments(disk, &control) {
@@ -350,7 +377,8 @@ pub(crate) fn owners(disk: &SimulatedDisk) -> Found<BTreeMap<u64, String>> {
 }
 
 /// Checks the log of a cleanly closed database. Its segments are one run without gaps from the segment with the
-/// low-water mark on, except a few below it that are kept for recycling. No file that was being created is left.
+/// low-water mark on, except a few below it that are kept for recycling. Each begins where the one before ends, and has
+/// the size that its header records. No file that was being created is left.
 fn check_log(disk: &SimulatedDisk) -> Found<()> {
     /// The most segments that may be kept below the low-water mark.
     const KEPT: usize = 2;
@@ -360,21 +388,23 @@ fn check_log(disk: &SimulatedDisk) -> Found<()> {
         }
     }
     let control = control(disk).ok_or("there is no control file")?;
-    let (size, low_water_mark) = (u64_at(&control, 56), u64_at(&control, 64));
-    let first = low_water_mark / (size - 4096);
-    let numbers = disk.list(Folder::Log).unwrap().into_iter().filter_map(|file| match file {
-        FileName::Log(number) => Some(number),
-        _ => None,
-    });
-    let (kept, ahead): (BTreeSet<u64>, BTreeSet<u64>) = numbers.partition(|number| *number < first);
+    let starts = starts(disk);
+    let first = start_of(&starts, u64_at(&control, 56));
+    let (kept, chain): (Vec<u64>, Vec<u64>) = starts.into_iter().partition(|start| *start < first);
     if kept.len() > KEPT {
         return Err(format!("segments {kept:?} are left below the low-water mark, in segment {first}"));
     }
-    if ahead.iter().copied().ne(first..first + ahead.len() as u64) {
-        return Err(format!("segments {ahead:?} are left, and the low-water mark is in segment {first}"));
-    }
-    if let Some(number) = ahead.iter().find(|n| disk.len(FileName::Log(**n)).unwrap() != Some(size)) {
-        return Err(format!("segment {number} is not of {size} bytes"));
+    for (n, start) in chain.iter().enumerate() {
+        let bytes = bytes_of(disk, FileName::Log(*start))?.unwrap_or_default();
+        let header = bytes.get(..4096).ok_or_else(|| format!("segment {start} has no header"))?;
+        let is_whole = crc32c::crc32c(&header[..4092]) == u32_at(header, 4092);
+        if !is_whole || u64_at(header, 32) != *start || u64_at(header, 40) != bytes.len() as u64 {
+            return Err(format!("segment {start} of {} bytes has the header of another one", bytes.len()));
+        }
+        let end = start + bytes.len() as u64 - 4096;
+        if chain.get(n + 1).is_some_and(|next| *next > end) {
+            return Err(format!("segment {start} ends at {end}, in {chain:?}"));
+        }
     }
     Ok(())
 }

@@ -17,10 +17,9 @@ pub(crate) fn new_pool(frames: usize) -> (SimulatedDisk, Arc<BufferPool>) {
     let disk = SimulatedDisk::new(1);
     let (shared, env, health) = (Arc::new(disk.clone()), Arc::new(SimulatedEnv::new(1)), Health::new());
     Doublewrite::create(&disk, PAGE_SIZE).unwrap();
-    let control =
-        Control { page_size: PAGE_SIZE as u32, uuid: [7; 16], segment_size: 1 << 20, ..Control::default() };
+    let control = Control { page_size: PAGE_SIZE as u32, uuid: [7; 16], ..Control::default() };
     let mut control = ControlFile::create(shared.clone(), health.clone(), control).unwrap();
-    let options = LogOptions { size: 16 << 20, buffer: 1 << 20 };
+    let options = LogOptions { size: 16 << 20, segment: 1 << 20, buffer: 1 << 20 };
     let log = Log::open(shared.clone(), env.clone(), health.clone(), options, &mut control, Lsn::ZERO);
     let context = StorageContext { disk: shared, log: Arc::new(log.unwrap()), env, health };
     let pool = BufferPool::new(context, PAGE_SIZE, frames, frames);

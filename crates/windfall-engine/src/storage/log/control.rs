@@ -14,12 +14,11 @@
 //! | 40..44 | incarnation of the log |
 //! | 44..48 | flags; bit 0: shut down cleanly; bit 1: the file of the system tablespace was made |
 //! | 48..56 | LSN at which the incarnation begins |
-//! | 56..64 | segment size of the log |
-//! | 64..72 | low-water mark: recovery reads the log from this LSN |
-//! | 72..80 | LSN of the checkpoint's record |
-//! | 80..88 | LSN up to which the log was durable |
-//! | 88..96 | all tablespace ids assigned so far are below this |
-//! | 96..104 | all transaction ids assigned so far are below this |
+//! | 56..64 | low-water mark: recovery reads the log from this LSN |
+//! | 64..72 | LSN of the checkpoint's record |
+//! | 72..80 | LSN up to which the log was durable |
+//! | 80..88 | all tablespace ids assigned so far are below this |
+//! | 88..96 | all transaction ids assigned so far are below this |
 //! | 4092..4096 | CRC-32C of bytes 0..4092 |
 //!
 //! A damaged slot is the trace of a write that a crash interrupted, or of bit rot. The other slot is used then, and is
@@ -56,8 +55,6 @@ pub struct Control {
     pub incarnation: u32,
     /// The LSN at which this incarnation begins. Everything before it is durable.
     pub incarnation_start: Lsn,
-    /// The size of a log segment in bytes, fixed when the database is created.
-    pub segment_size: u64,
     /// The low-water mark: recovery reads the log from here.
     pub low_water_mark: Lsn,
     /// The LSN of the last checkpoint's record.
@@ -89,7 +86,6 @@ impl Control {
         put(44, &(u32::from(self.clean) | u32::from(self.system_made) << 1).to_le_bytes());
         let longs = [
             self.incarnation_start.0,
-            self.segment_size,
             self.low_water_mark.0,
             self.checkpoint.0,
             self.durable.0,
@@ -123,12 +119,11 @@ impl Control {
             clean: int(44) & 1 == 1,
             system_made: int(44) & 2 == 2,
             incarnation_start: Lsn(long(48)),
-            segment_size: long(56),
-            low_water_mark: Lsn(long(64)),
-            checkpoint: Lsn(long(72)),
-            durable: Lsn(long(80)),
-            space_ceiling: long(88),
-            trx_ceiling: long(96),
+            low_water_mark: Lsn(long(56)),
+            checkpoint: Lsn(long(64)),
+            durable: Lsn(long(72)),
+            space_ceiling: long(80),
+            trx_ceiling: long(88),
             alone: false,
         };
         Ok((long(32), control))
@@ -258,8 +253,7 @@ impl ControlFile {
         control.alone = false;
         let before = &self.control;
         debug_assert!(
-            (control.uuid, control.page_size, control.segment_size)
-                == (before.uuid, before.page_size, before.segment_size),
+            (control.uuid, control.page_size) == (before.uuid, before.page_size),
             "the record would be that of another database"
         );
         debug_assert!(control.low_water_mark >= before.low_water_mark, "the low-water mark moves back");

@@ -10,9 +10,9 @@
 use windfall_sim::SimulatedDisk;
 
 use super::{
-    Control, ControlFile, GroupReader, GroupWriter, LogReader, Record,
+    Control, ControlFile, FORMAT_VERSION, GroupReader, GroupWriter, LogReader, Record,
     frame::{self, HEADER, Header, LOG_BLOCK_BYTES, Seed},
-    segments::Geometry,
+    segments::{self, Segment},
 };
 use crate::{
     disk::{Disk, FileName},
@@ -117,14 +117,15 @@ fn stream_of(mut input: Input<'_>) -> Vec<u8> {
 /// Returns a disk with this stream in segments; those that `damage` selects have a bad header or no file.
 fn disk_with(stream: &[u8], damage: u8) -> Arc<dyn Disk> {
     let disk = SimulatedDisk::new(1);
-    let geometry = Geometry::new(SEGMENT);
-    for (number, piece) in (0u64..).zip(stream.chunks((SEGMENT as usize) - LOG_BLOCK_BYTES)) {
-        let file = FileName::Log(number);
+    let room = SEGMENT as usize - LOG_BLOCK_BYTES;
+    for (number, piece) in (0u64..).zip(stream.chunks(room)) {
+        let segment = Segment { start: Lsn(number * room as u64), size: SEGMENT };
+        let file = segment.file();
         let is_damaged = |bit: u64| damage >> (bit % 8) & 1 == 1;
         if is_damaged(number + 4) {
             continue;
         }
-        let mut header = geometry.header(&UUID, number);
+        let mut header = segment.header(&UUID);
         header[60] ^= u8::from(is_damaged(number));
         let written = disk
             .create(file)
@@ -162,7 +163,6 @@ pub fn stream(data: &[u8]) {
     let (start, durable, low_water_mark) = (place(), place(), place());
     let control = Control {
         uuid: UUID,
-        segment_size: SEGMENT,
         page_size: 4096,
         incarnation,
         incarnation_start: start,
@@ -222,7 +222,7 @@ pub fn stream_seeds() -> Vec<Vec<u8>> {
 }
 
 /// The bytes of a slot that have a meaning.
-const SLOT: usize = 104;
+const SLOT: usize = 96;
 
 /// Opens the control file, each slot sealed or not, and the log that it describes.
 pub fn control(data: &[u8]) {
@@ -264,7 +264,7 @@ pub fn control(data: &[u8]) {
 
 /// Returns control files: new, after some use, with one damaged slot, of another version.
 pub fn control_seeds() -> Vec<Vec<u8>> {
-    let young = Control { uuid: UUID, segment_size: SEGMENT, page_size: 4096, ..Control::default() };
+    let young = Control { uuid: UUID, page_size: 4096, ..Control::default() };
     let grown = Control {
         incarnation: 4,
         incarnation_start: Lsn(4096),
@@ -279,7 +279,7 @@ pub fn control_seeds() -> Vec<Vec<u8>> {
     let slot = |control: &Control, sequence| control.encode(sequence)[..SLOT].to_vec();
     let pair = |flags: u8, a: Vec<u8>, b: Vec<u8>| [vec![flags], a, b].concat();
     let mut other = slot(&young, 7);
-    other[8] = 2;
+    other[8] = FORMAT_VERSION as u8 + 1;
     vec![
         pair(0, slot(&young, 0), slot(&young, 1)),
         pair(0, slot(&grown, 8), slot(&young, 7)),
@@ -296,11 +296,12 @@ pub fn append(disk: &SimulatedDisk, group: &[u8]) -> Option<()> {
     let mut reader = LogReader::new(shared, &control, control.low_water_mark).ok()?;
     while reader.next_group().ok()?.is_some() {}
     let end = reader.end();
-    let geometry = Geometry::new(control.segment_size);
+    let all = segments::list(disk).ok()?;
+    let segment = all[segments::find(&all, end)?];
     let header = Header::new(Seed::new(&control.uuid), end, control.incarnation, control.durable, group);
-    if group.is_empty() || header.span() as u64 > geometry.left(end) {
+    if group.is_empty() || header.span() as u64 > segment.left(end) {
         return None;
     }
     let frame = frame_of(&header, group);
-    disk.write(FileName::Log(geometry.number(end)), geometry.offset(end), &frame).ok()
+    disk.write(segment.file(), segment.offset(end), &frame).ok()
 }

@@ -3,7 +3,7 @@
 //! run.
 
 use super::{
-    tests::{Group, OpenLog, new_database, open_in, read},
+    tests::{Group, OpenLog, ROOM, new_database, open_in, read},
     *,
 };
 use crate::{
@@ -130,10 +130,10 @@ fn a_reservation_is_kept_on_a_full_disk() {
     const PROMISE: u64 = 1000;
     explore(1500, &["ReservationReadsEndFirst"], || {
         let life = open();
-        let geometry = life.log.segments.geometry();
         // The existing segment has room for one of the two.
-        while geometry.left(life.log.end()) > 2 * PROMISE {
-            let room = geometry.left(life.log.end()) - 3 * PROMISE / 2;
+        let left = || ROOM - life.log.end().0 % ROOM;
+        while left() > 2 * PROMISE {
+            let room = left() - 3 * PROMISE / 2;
             append(&life.log, &vec![7; (room as usize).min(life.log.max_group())]);
         }
         life.log.sync_to(Lsn::MAX).unwrap();

@@ -56,19 +56,22 @@ impl Segments {
     /// Checks that no segment that is needed is retired, and that the log is written to prepared segments alone.
     fn check_invariants(&self, low_water_mark: Lsn, written: Lsn) {
         let Some(files) = self.files.try_lock() else { return };
-        let (first, retired) = (files.first, &files.retired);
+        let (first, last) = {
+            let chain = self.chain.lock();
+            (chain.front().copied(), chain.back().copied())
+        };
         assert!(
-            first <= self.geometry().number(low_water_mark),
-            "the segment of the low-water mark {low_water_mark} is retired"
+            first.is_none_or(|first| first.start <= low_water_mark),
+            "the segment of the low-water mark {low_water_mark} is retired: {first:?} is the first"
         );
         assert!(
-            retired.iter().all(|number| *number < first),
-            "segment {first} and later ones are needed: {retired:?}"
+            files.retired.iter().all(|old| first.is_none_or(|first| old.start < first.start)),
+            "{first:?} and later ones are needed: {:?}",
+            files.retired
         );
-        let last = self.geometry().number(Lsn(written.0.saturating_sub(1)));
         assert!(
-            written == Lsn::ZERO || self.is_ready(last),
-            "segment {last} is written and was not prepared"
+            self.is_ready(written) && last.is_none_or(|last| self.is_ready(last.end())),
+            "the log is written up to {written}, and prepared segments end with {last:?}"
         );
     }
 }

@@ -72,8 +72,8 @@ use notifications::Notifications;
 pub use reader::LogReader;
 pub use record::{GroupReader, GroupWriter, Record};
 use ring::Ring;
-pub use segments::segment_of;
-use segments::{Geometry, Segments};
+use segments::Segments;
+pub use segments::file_of;
 use space::Blocker;
 pub use space::{LOG_OVERHEAD_BYTES, LogReservation};
 use writer::Writer;
@@ -123,8 +123,10 @@ impl TryFrom<u8> for FlushLog {
 /// Sizes of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// The size, in bytes, that the age is kept below; at least two segments.
+    /// The size, in bytes, that the age is kept below; at least two of the largest segments.
     pub size: u64,
+    /// The size of the largest segments in bytes, a multiple of 4 KiB. A log that has grown little has smaller ones.
+    pub segment: u64,
     /// The size of the buffer in memory, in bytes: a power of two from 64 KiB to 1 GiB. A group is at most a quarter
     /// of it.
     pub buffer: usize,
@@ -132,7 +134,7 @@ pub struct LogOptions {
 
 impl Default for LogOptions {
     fn default() -> Self {
-        Self { size: 1 << 30, buffer: 16 << 20 }
+        Self { size: 1 << 30, segment: 64 << 20, buffer: 16 << 20 }
     }
 }
 
@@ -242,21 +244,18 @@ pub struct Log {
     counters: LogCounters,
 }
 
-/// Returns the geometry of a database's log, after checking the control file for contradictions.
-fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
-    // Far beyond what any log reaches: keeps sums of positions and lengths from overflowing.
-    let is_possible = |lsn: Lsn| lsn.0.is_multiple_of(frame::ALIGN) && lsn.0 < 1 << 62;
-    let size = control.segment_size;
-    let is_consistent = (64 << 10..=1 << 40).contains(&size)
-        && size.is_multiple_of(frame::LOG_BLOCK_BYTES as u64)
-        && [control.low_water_mark, control.checkpoint, control.durable, control.incarnation_start]
+/// Checks the control file for contradictions.
+fn check_control(disk: &dyn Disk, control: &Control) -> Result<()> {
+    let is_possible = |lsn: Lsn| lsn.0.is_multiple_of(frame::ALIGN) && lsn.0 < segments::LSN_LIMIT;
+    let is_consistent =
+        [control.low_water_mark, control.checkpoint, control.durable, control.incarnation_start]
             .into_iter()
             .all(is_possible)
-        && control.low_water_mark <= control.durable.max(control.incarnation_start)
-        && control.space_ceiling <= SpaceId::MAX.0
-        && control.trx_ceiling <= TrxId::MAX.0;
+            && control.low_water_mark <= control.durable.max(control.incarnation_start)
+            && control.space_ceiling <= SpaceId::MAX.0
+            && control.trx_ceiling <= TrxId::MAX.0;
     if is_consistent {
-        return Ok(Geometry::new(size));
+        return Ok(());
     }
     let what = "the control record contradicts itself: restore the database from a backup".into();
     Err(CorruptError::File { file: disk.path(FileName::Control), what }.into())
@@ -266,8 +265,8 @@ fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
 fn next_incarnation(options: LogOptions, control: &Control) -> Result<u32> {
     let refuse =
         |name, what: &str| Err(Error::from(UsageError::Option { name, what: what.to_owned().into() }));
-    if options.size < 2 * control.segment_size {
-        let what = format!("{} is less than two segments of {}", options.size, control.segment_size);
+    if !segments::is_possible_size(options.segment) || options.size / 2 < options.segment {
+        let what = format!("{} is less than two segments of {}", options.size, options.segment);
         return refuse("log_size", &what);
     }
     if !options.buffer.is_power_of_two() || !(64 << 10..=1 << 30).contains(&options.buffer) {
@@ -295,7 +294,7 @@ impl Log {
         end: Lsn,
     ) -> Result<Self> {
         let before = control.control().clone();
-        let geometry = geometry(disk.as_ref(), &before)?;
+        check_control(disk.as_ref(), &before)?;
         let incarnation = next_incarnation(options, &before)?;
         let ring = Ring::new(options.buffer)?;
         let known = before.durable.max(before.incarnation_start);
@@ -305,7 +304,7 @@ impl Log {
             disk.clone(),
             health.clone(),
             before.uuid,
-            geometry,
+            options.segment,
             before.low_water_mark,
             known,
             end,

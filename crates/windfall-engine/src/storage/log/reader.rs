@@ -6,15 +6,16 @@
 //! been durable is damage (the module documentation of `log` gives the reasoning). A complete frame of a newer
 //! incarnation than that in the control file proves that the control file has lost its newest record. Bytes from disk
 //! are never trusted: no input makes the reader panic, and memory grows with what the files hold, up to the largest
-//! frame.
+//! frame. The segment of a position is found by the names of the files, and a segment counts only with a good header;
+//! the lengths of the files bound what is read.
 
 use super::{
     control::Control,
     frame::{HEADER, Header, LOG_BLOCK_BYTES, Seed},
-    segments::Geometry,
+    segments::{self, Segment},
 };
 use crate::{
-    disk::{Disk, FileName, Folder},
+    disk::{Disk, FileName},
     error::{CorruptError, DiskError, Result},
     ids::Lsn,
     sync::Arc,
@@ -26,8 +27,7 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// A reader of the log.
 #[derive(Debug)]
 pub struct LogReader {
-    disk: Arc<dyn Disk>,
-    geometry: Geometry,
+    files: LogFiles,
     uuid: [u8; 16],
     seed: Seed,
     /// The newest incarnation, and where it begins.
@@ -49,10 +49,18 @@ pub struct LogReader {
     /// The incarnation of the previous frame.
     newest: u32,
     /// The segment last found to have a good header.
-    entered: Option<u64>,
-    /// The segment with a bad header, and what is wrong with it.
-    blocked: Option<(u64, &'static str)>,
+    entered: Option<Segment>,
+    /// The start of the segment with a bad header, or where one is missing, and what is wrong with it.
+    blocked: Option<(Lsn, &'static str)>,
     ended: bool,
+}
+
+/// The segment files as they were when the reader was made.
+#[derive(Debug)]
+struct LogFiles {
+    disk: Arc<dyn Disk>,
+    /// In the order of their starts.
+    segments: Vec<Segment>,
 }
 
 /// The content of the log at a position.
@@ -70,9 +78,10 @@ impl LogReader {
     /// # Errors
     /// [`CorruptError::File`] when the control file contradicts itself.
     pub fn new(disk: Arc<dyn Disk>, control: &Control, from: Lsn) -> Result<Self> {
-        let geometry = super::geometry(disk.as_ref(), control)?;
+        super::check_control(disk.as_ref(), control)?;
+        let segments = segments::list(disk.as_ref())?;
         Ok(Self {
-            geometry,
+            files: LogFiles { disk, segments },
             uuid: control.uuid,
             seed: Seed::new(&control.uuid),
             incarnation: control.incarnation,
@@ -88,7 +97,6 @@ impl LogReader {
             entered: None,
             blocked: None,
             ended: false,
-            disk,
         })
     }
 
@@ -181,15 +189,18 @@ impl LogReader {
             self.buffer.drain(..consumed);
             self.base = self.at;
             let next = Lsn(self.base.0 + self.buffer.len() as u64);
-            let number = self.geometry.number(next);
-            if self.entered != Some(number) {
-                if let Some(what) = self.geometry.check(self.disk.as_ref(), &self.uuid, number)? {
-                    self.blocked = Some((number, what));
+            let Some((segment, _)) = self.files.segment(next) else {
+                self.blocked = Some((next, "the segment is missing"));
+                return Ok(false);
+            };
+            if self.entered != Some(segment) {
+                if let Err(what) = Segment::read(self.files.disk.as_ref(), &self.uuid, segment.start)? {
+                    self.blocked = Some((segment.start, what));
                     return Ok(false);
                 }
-                self.entered = Some(number);
+                self.entered = Some(segment);
             }
-            read_on(self.disk.as_ref(), self.geometry, next, WINDOW_BYTES, &mut self.buffer)?;
+            self.files.read_on(next, WINDOW_BYTES, &mut self.buffer)?;
             if next.0 == self.base.0 + self.buffer.len() as u64 {
                 return Ok(false);
             }
@@ -198,7 +209,7 @@ impl LogReader {
 
     /// Decides what a bad frame here means: either the log ends here, or it is damaged.
     fn bad(&mut self, what: &'static str) -> Result<()> {
-        let lost = self.blocked.is_some_and(|(number, _)| self.geometry.start(number) < self.known);
+        let lost = self.blocked.is_some_and(|(start, _)| start < self.known);
         let proof = if self.at < self.known || lost {
             Some(self.known)
         } else if self.clean_end == Some(self.at) {
@@ -211,11 +222,12 @@ impl LogReader {
             self.ended = true;
             return Ok(());
         };
-        let why = self.blocked.map_or_else(String::new, |(number, why)| {
-            format!(" ({}: {why})", self.disk.path(FileName::Log(number)).display())
+        let path = |file| self.files.disk.path(file);
+        let why = self.blocked.map_or_else(String::new, |(start, why)| {
+            format!(" ({}: {why})", path(FileName::Log(start.0)).display())
         });
         let what = format!("{what}{why}, although the log was durable up to LSN {durable}");
-        let file = self.disk.path(FileName::Log(self.geometry.number(self.at)));
+        let file = path(self.files.name(self.at));
         if self.alone {
             let what = format!(
                 "one of its two records is damaged, and the log is not whole from where the other one begins ({}: LSN \
@@ -223,9 +235,7 @@ impl LogReader {
                 file.display(),
                 self.at
             );
-            return Err(
-                CorruptError::File { file: self.disk.path(FileName::Control), what: what.into() }.into()
-            );
+            return Err(CorruptError::File { file: path(FileName::Control), what: what.into() }.into());
         }
         Err(CorruptError::Log { file, lsn: self.at, what: what.into() }.into())
     }
@@ -236,7 +246,7 @@ impl LogReader {
             "its newest record is damaged or lost: the log continues at LSN {lsn} beyond what the older one records, \
              and commits there would be lost: restore the database from a backup"
         );
-        CorruptError::File { file: self.disk.path(FileName::Control), what: what.into() }
+        CorruptError::File { file: self.files.disk.path(FileName::Control), what: what.into() }
     }
 
     /// Searches above this position for a frame that proves that the log was durable beyond it. A frame in a segment
@@ -244,19 +254,18 @@ impl LogReader {
     fn proof(&self) -> Result<Option<Lsn>> {
         let mut window = vec![0; WINDOW_BYTES + HEADER];
         let mut frame = Vec::new();
-        for file in self.disk.list(Folder::Log)? {
-            let FileName::Log(number) = file else { continue };
-            let end = self.geometry.start(number.saturating_add(1));
-            if end <= self.at || end == Lsn(u64::MAX) {
+        for (n, segment) in self.files.segments.iter().enumerate() {
+            let (start, end) = (segment.start, self.files.limit(n));
+            if end <= self.at {
                 continue;
             }
             // Segments are written in order, so one that is missing before a written one was retired, below a low-water
             // mark that the control file recorded once.
-            let behind = |bad| bad == number || self.alone && bad < number;
+            let behind = |bad| bad == start || self.alone && bad < start;
             let blocked = self.blocked.is_some_and(|(bad, _)| behind(bad));
-            let mut at = self.geometry.start(number).max(Lsn(self.at.0 + 8));
+            let mut at = start.max(Lsn(self.at.0 + 8));
             while at < end {
-                let window = self.window(at, &mut window)?;
+                let window = self.files.window(at, &mut window)?;
                 for from in candidates(window, at) {
                     let lsn = Lsn(at.0 + from as u64);
                     let Some(header) = Header::decode(&window[from..]) else { continue };
@@ -266,7 +275,7 @@ impl LogReader {
                         continue;
                     }
                     frame.clear();
-                    self.read_through(lsn, header.span(), &mut frame)?;
+                    self.files.read_through(lsn, header.span(), &mut frame)?;
                     if header.holds(self.seed, &frame) {
                         if later {
                             return Err(self.outdated(lsn).into());
@@ -279,17 +288,32 @@ impl LogReader {
         }
         Ok(None)
     }
+}
+
+impl LogFiles {
+    /// Returns where the part of the stream in a segment ends.
+    fn limit(&self, n: usize) -> Lsn {
+        let end = self.segments[n].end();
+        self.segments.get(n + 1).map_or(end, |next| end.min(next.start))
+    }
+
+    /// Returns the segment that contains a position, and where its part of the stream ends.
+    fn segment(&self, at: Lsn) -> Option<(Segment, Lsn)> {
+        let n = segments::find(&self.segments, at)?;
+        let limit = self.limit(n);
+        (at < limit).then_some((self.segments[n], limit))
+    }
+
+    /// Returns the name of the segment that contains a position, or should.
+    fn name(&self, at: Lsn) -> FileName {
+        segments::find(&self.segments, at).map_or(FileName::Log(at.0), |n| self.segments[n].file())
+    }
 
     /// Reads the stream from a position on, as much as is contiguous and fits, without checking the segment headers.
     fn window<'w>(&self, at: Lsn, window: &'w mut [u8]) -> Result<&'w [u8]> {
         let mut length = 0;
         while length < window.len() {
-            let read = read_into(
-                self.disk.as_ref(),
-                self.geometry,
-                Lsn(at.0 + length as u64),
-                &mut window[length..],
-            )?;
+            let read = self.read_into(Lsn(at.0 + length as u64), &mut window[length..])?;
             if read == 0 {
                 break;
             }
@@ -304,12 +328,33 @@ impl LogReader {
         while out.len() < wanted {
             let had = out.len();
             let next = Lsn(at.0 + (bytes - (wanted - had)) as u64);
-            read_on(self.disk.as_ref(), self.geometry, next, wanted - had, out)?;
+            self.read_on(next, wanted - had, out)?;
             if out.len() == had {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Appends the bytes of one segment from a position on. A missing segment has none.
+    fn read_on(&self, at: Lsn, at_most: usize, out: &mut Vec<u8>) -> Result<(), DiskError> {
+        let had = out.len();
+        let left = self.segment(at).map_or(0, |(_, limit)| limit.0 - at.0);
+        // Bounds the memory: one chunk at a time, whatever length a frame claims.
+        out.resize(had + at_most.min(WINDOW_BYTES).min(left as usize), 0);
+        let read = self.read_into(at, &mut out[had..]);
+        out.truncate(had + read.as_ref().map_or(0, |n| *n));
+        read.map(drop)
+    }
+
+    /// Reads the bytes of one segment from a position on, and returns their number. A missing segment has none.
+    fn read_into(&self, at: Lsn, out: &mut [u8]) -> Result<usize, DiskError> {
+        let Some((segment, limit)) = self.segment(at) else { return Ok(0) };
+        let most = out.len().min((limit.0 - at.0) as usize);
+        match self.disk.read(segment.file(), segment.offset(at), &mut out[..most]) {
+            Err(DiskError::Missing { .. }) => Ok(0),
+            read => read,
+        }
     }
 }
 
@@ -331,29 +376,4 @@ fn candidates(window: &[u8], at: Lsn) -> impl Iterator<Item = usize> {
             window[from + 8..from + 16] == lsn.to_le_bytes()
         },
     )
-}
-
-/// Appends the bytes of one segment from a position on. A missing segment has none.
-fn read_on(
-    disk: &dyn Disk,
-    geometry: Geometry,
-    at: Lsn,
-    at_most: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), DiskError> {
-    let had = out.len();
-    // Bounds the memory: one chunk at a time, whatever length a frame claims.
-    out.resize(had + at_most.min(WINDOW_BYTES).min(geometry.left(at) as usize), 0);
-    let read = read_into(disk, geometry, at, &mut out[had..]);
-    out.truncate(had + read.as_ref().map_or(0, |n| *n));
-    read.map(drop)
-}
-
-/// Reads the bytes of one segment from a position on, and returns their number. A missing segment has none.
-fn read_into(disk: &dyn Disk, geometry: Geometry, at: Lsn, out: &mut [u8]) -> Result<usize, DiskError> {
-    let most = out.len().min(usize::try_from(geometry.left(at)).unwrap_or(usize::MAX));
-    match disk.read(FileName::Log(geometry.number(at)), geometry.offset(at), &mut out[..most]) {
-        Err(DiskError::Missing { .. }) => Ok(0),
-        read => read,
-    }
 }

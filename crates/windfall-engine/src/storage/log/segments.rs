@@ -1,20 +1,26 @@
 //! Segment files: mapping positions of the stream to files, and the files' life cycle.
 //!
-//! **Purpose.** The stream is cut into segments of a fixed size, numbered from 0. Each begins with a sealed header of
-//! 4 KiB:
+//! **Purpose.** The stream is cut into segments. Each is a file named by the LSN of its first byte, and begins with a
+//! sealed header of 4 KiB, which is no part of the stream:
 //!
 //! | bytes | field |
 //! | --- | --- |
 //! | 0..8 | magic `WINDLOG1` |
 //! | 8..12 | format version |
 //! | 16..32 | uuid of the database |
-//! | 32..40 | number of the segment |
-//! | 40..48 | LSN of its first byte |
-//! | 48..56 | segment size in bytes, header included |
+//! | 32..40 | LSN of its first byte |
+//! | 40..48 | segment size in bytes, header included |
 //! | 4092..4096 | CRC-32C of bytes 0..4092 |
 //!
-//! Segments are prepared ahead, with their space preallocated; those below the low-water mark are renamed and
-//! recycled.
+//! A segment ends where it is full, or before that where the next one begins. So the segment of a position is the
+//! one with the greatest start that is not above it. The *chain* is the segments from the low-water mark on: those in
+//! use, and then those that are prepared ahead.
+//!
+//! **Sizes.** The first segment has [`SMALLEST_SEGMENT_BYTES`], and each further one twice the size of the one before,
+//! up to the largest size, which the size of the log determines. A single large reservation gets a segment as large
+//! as it needs. So a small database has a small log, and under load nearly all segments are of the largest size. The
+//! background worker prepares segments by bytes (`space`): there may be none ahead while the current one has room.
+//! Retired segments of the size that the next one will have are renamed and recycled; the others are removed.
 //!
 //! **When a sync fails** the system may have dropped the pages that it could not write and marked the file clean: the
 //! next sync of the file succeeds, and the bytes are lost all the same. So no sync is tried again. If a segment that
@@ -26,14 +32,14 @@
 //!
 //! **Invariants.** Header and name of a segment are durable before the first frame is written to it. A recycled segment
 //! gets its header under its old name, is synced, and is then renamed: a file with a wrong header is never found under
-//! the number of a segment in use.
+//! the name of a segment in use. Nothing is written at or above `prepared_end`, the end of the chain.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::frame::{self, LOG_BLOCK_BYTES};
 use crate::{
     disk::{Disk, FileName, Folder},
-    error::{DiskError, Result},
+    error::{CorruptError, DiskError, Result},
     health::Health,
     ids::Lsn,
     sync::{
@@ -43,124 +49,150 @@ use crate::{
 };
 
 const MAGIC: &[u8; 8] = b"WINDLOG1";
-const VERSION: u32 = 1;
-/// Segments below the low-water mark kept for recycling; more are removed.
+const VERSION: u32 = 2;
+/// The size of the first segment in bytes: room for the bytes kept for work that makes room (`space`), and for a few
+/// small changes.
+pub(super) const SMALLEST_SEGMENT_BYTES: u64 = 128 << 10;
+/// The limit of a segment's size, in bytes.
+pub(super) const SEGMENT_BYTES_LIMIT: u64 = 1 << 40;
+/// Positions are below this: far beyond what any log reaches, so sums of positions and lengths do not overflow.
+pub(super) const LSN_LIMIT: u64 = 1 << 62;
+/// Retired segments of the next size that are kept for recycling; more are removed.
 const SEGMENTS_TO_RECYCLE: usize = 2;
 /// The maximum length of one rewrite, in bytes.
 const REWRITE_BYTES: u64 = 1 << 20;
+const BLOCK: u64 = LOG_BLOCK_BYTES as u64;
 
-/// The arithmetic of positions.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Geometry {
-    segment_size: u64,
+/// A segment file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    /// The position of its first byte.
+    pub(super) start: Lsn,
+    /// The size of the file in bytes, header included.
+    pub(super) size: u64,
 }
 
-/// Returns the number of the segment that contains a position.
-pub fn segment_of(segment_size: u64, at: Lsn) -> u64 {
-    Geometry::new(segment_size).number(at)
-}
-
-impl Geometry {
-    /// Returns the arithmetic for segments of this many bytes, header included: a multiple of 4 KiB, and more than 4
-    /// KiB.
-    pub(super) fn new(segment_size: u64) -> Self {
-        let block = LOG_BLOCK_BYTES as u64;
-        assert!(segment_size > block && segment_size.is_multiple_of(block), "a segment of impossible size");
-        Self { segment_size }
+impl Segment {
+    pub(super) fn file(self) -> FileName {
+        FileName::Log(self.start.0)
     }
 
-    fn room(self) -> u64 {
-        self.segment_size - LOG_BLOCK_BYTES as u64
+    /// Returns the position behind its last byte, if the next segment does not begin before that.
+    pub(super) fn end(self) -> Lsn {
+        Lsn(self.start.0 + self.size.saturating_sub(BLOCK))
     }
 
-    /// Returns the number of the segment that contains a position.
-    pub(super) fn number(self, at: Lsn) -> u64 {
-        at.0 / self.room()
-    }
-
-    /// Returns the first position of a segment; the last possible one when there is no such segment.
-    pub(super) fn start(self, number: u64) -> Lsn {
-        Lsn(number.saturating_mul(self.room()))
-    }
-
-    /// Returns the offset of a position in its file.
+    /// Returns the offset of a position in the file.
     pub(super) fn offset(self, at: Lsn) -> u64 {
-        LOG_BLOCK_BYTES as u64 + at.0 % self.room()
+        debug_assert!(self.start <= at && at <= self.end(), "the position {at} is not in {self:?}");
+        BLOCK + at.0 - self.start.0
     }
 
-    /// Returns the number of bytes from a position to the end of its segment.
+    /// Returns the number of bytes from a position to the end.
     pub(super) fn left(self, at: Lsn) -> u64 {
-        self.room() - at.0 % self.room()
+        self.end().0.saturating_sub(at.0)
     }
 
-    pub(super) fn header(self, uuid: &[u8; 16], number: u64) -> [u8; LOG_BLOCK_BYTES] {
+    pub(super) fn header(self, uuid: &[u8; 16]) -> [u8; LOG_BLOCK_BYTES] {
         let mut block = [0; LOG_BLOCK_BYTES];
         block[..8].copy_from_slice(MAGIC);
         block[8..12].copy_from_slice(&VERSION.to_le_bytes());
         block[16..32].copy_from_slice(uuid);
-        block[32..40].copy_from_slice(&number.to_le_bytes());
-        block[40..48].copy_from_slice(&self.start(number).0.to_le_bytes());
-        block[48..56].copy_from_slice(&self.segment_size.to_le_bytes());
+        block[32..40].copy_from_slice(&self.start.0.to_le_bytes());
+        block[40..48].copy_from_slice(&self.size.to_le_bytes());
         frame::seal(&mut block);
         block
     }
 
-    /// Checks a segment's header and returns what is wrong with it, if anything.
-    pub(super) fn check(
-        self,
+    /// Reads the header of the segment that begins at a position. Returns the segment, or what is wrong with it.
+    pub(super) fn read(
         disk: &dyn Disk,
         uuid: &[u8; 16],
-        number: u64,
-    ) -> Result<Option<&'static str>, DiskError> {
+        start: Lsn,
+    ) -> Result<Result<Self, &'static str>, DiskError> {
         let mut found = [0; LOG_BLOCK_BYTES];
-        match disk.read(FileName::Log(number), 0, &mut found) {
-            Err(DiskError::Missing { .. }) => return Ok(Some("the segment is missing")),
+        match disk.read(FileName::Log(start.0), 0, &mut found) {
+            Err(DiskError::Missing { .. }) => return Ok(Err("the segment is missing")),
             other => other?,
         };
-        Ok(if found == self.header(uuid, number) {
-            None
-        } else if !frame::sealed(&found) || !found.starts_with(MAGIC) {
-            Some("the header of the segment is damaged")
+        let size = u64::from_le_bytes(core::array::from_fn(|n| found[40 + n]));
+        let segment = Self { start, size };
+        Ok(if !frame::sealed(&found) || !found.starts_with(MAGIC) {
+            Err("the header of the segment is damaged")
         } else if found[16..32] != uuid[..] {
-            Some("the segment belongs to another database")
+            Err("the segment belongs to another database")
+        } else if found != segment.header(uuid) || !is_possible_size(size) {
+            Err("the header of the segment is not that of this segment")
         } else {
-            Some("the header of the segment is not that of this segment")
+            Ok(segment)
         })
     }
 }
 
-#[derive(Debug)]
-pub(super) struct Files {
-    /// The lowest number of a segment that may still be needed.
-    pub(super) first: u64,
-    /// Numbers of segments below the low-water mark that still have files.
-    pub(super) retired: Vec<u64>,
+/// Returns whether a segment can have this size, in bytes.
+pub(super) fn is_possible_size(size: u64) -> bool {
+    size > BLOCK && size.is_multiple_of(BLOCK) && size <= SEGMENT_BYTES_LIMIT
 }
 
-/// Takes over a segment above the end of the log. Returns whether it was a valid one.
-fn take_over(disk: &dyn Disk, geometry: Geometry, uuid: &[u8; 16], number: u64) -> Result<bool, DiskError> {
-    let file = FileName::Log(number);
-    if disk.len(file)? != Some(geometry.segment_size) || geometry.check(disk, uuid, number)?.is_some() {
-        return Ok(false);
+/// Returns the segment files in the order of their starts. The sizes are the lengths of the files.
+pub(super) fn list(disk: &dyn Disk) -> Result<Vec<Segment>, DiskError> {
+    let mut found = Vec::new();
+    for file in disk.list(Folder::Log)? {
+        if let FileName::Log(start) = file
+            && start < LSN_LIMIT
+            && let Some(size) = disk.len(file)?
+        {
+            found.push(Segment { start: Lsn(start), size: size.min(SEGMENT_BYTES_LIMIT) });
+        }
     }
+    found.sort_unstable_by_key(|segment| segment.start);
+    Ok(found)
+}
+
+/// Returns the index of the segment that contains a position, if it reaches that far, and of the one before it if not.
+/// `None` if all begin above it.
+pub(super) fn find(segments: &[Segment], at: Lsn) -> Option<usize> {
+    segments.partition_point(|segment| segment.start <= at).checked_sub(1)
+}
+
+/// Returns the name of the segment file that contains a position, or should.
+pub fn file_of(disk: &dyn Disk, at: Lsn) -> FileName {
+    let all = list(disk).unwrap_or_default();
+    find(&all, at).map_or(FileName::Log(at.0), |n| all[n].file())
+}
+
+/// What the mutex of the files protects, apart from the files themselves.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// Segments below the low-water mark that still have files.
+    pub(super) retired: Vec<Segment>,
+}
+
+/// Takes over the segment that begins at a position above the end of the log, if it is a valid one.
+fn take_over(disk: &dyn Disk, uuid: &[u8; 16], start: Lsn) -> Result<Option<Segment>, DiskError> {
+    let Ok(segment) = Segment::read(disk, uuid, start)? else { return Ok(None) };
     // As for the rest of the log: its sync may have failed, and readable bytes need not be durable.
-    if disk.write(file, 0, &geometry.header(uuid, number)).is_err() {
-        return Ok(false);
+    if disk.len(segment.file())? != Some(segment.size)
+        || disk.write(segment.file(), 0, &segment.header(uuid)).is_err()
+    {
+        return Ok(None);
     }
-    disk.sync(file)?;
-    Ok(true)
+    disk.sync(segment.file())?;
+    Ok(Some(segment))
 }
 
 /// Rewrites a part of the stream in place.
-fn write_again(disk: &dyn Disk, geometry: Geometry, from: Lsn, end: Lsn) -> Result<(), DiskError> {
+fn write_again(disk: &dyn Disk, chain: &VecDeque<Segment>, from: Lsn, end: Lsn) -> Result<(), DiskError> {
     assert!(from <= end, "the log ends below the position that was durable");
     let (mut at, mut bytes) = (from, Vec::new());
     while at < end {
-        let (file, offset) = (FileName::Log(geometry.number(at)), geometry.offset(at));
-        bytes.resize((end.0 - at.0).min(geometry.left(at)).min(REWRITE_BYTES) as usize, 0);
+        let missing = |at: Lsn| DiskError::Missing { path: disk.path(FileName::Log(at.0)) };
+        let (segment, limit) = locate(chain, at).filter(|(_, limit)| at < *limit).ok_or(missing(at))?;
+        let (file, offset) = (segment.file(), segment.offset(at));
+        bytes.resize((end.min(limit).0 - at.0).min(REWRITE_BYTES) as usize, 0);
         let read = disk.read(file, offset, &mut bytes)?;
         if read < bytes.len() {
-            return Err(DiskError::Missing { path: disk.path(file) });
+            return Err(missing(segment.start));
         }
         disk.write(file, offset, &bytes)?;
         at.0 += read as u64;
@@ -169,15 +201,29 @@ fn write_again(disk: &dyn Disk, geometry: Geometry, from: Lsn, end: Lsn) -> Resu
     Ok(())
 }
 
+/// Returns the segment of a chain that contains a position, and where its part of the stream ends. The position may be
+/// that end, if no segment begins there.
+fn locate(chain: &VecDeque<Segment>, at: Lsn) -> Option<(Segment, Lsn)> {
+    let after = chain.partition_point(|segment| segment.start <= at);
+    let segment = *chain.get(after.checked_sub(1)?)?;
+    let limit = chain.get(after).map_or(segment.end(), |next| next.start.min(segment.end()));
+    Some((segment, limit))
+}
+
 /// The segment files.
 #[derive(Debug)]
 pub(super) struct Segments {
     disk: Arc<dyn Disk>,
     health: Health,
     uuid: [u8; 16],
-    geometry: Geometry,
-    /// Segments below this number are ready to be written.
-    prepared: AtomicU64,
+    /// The size of the largest segments, in bytes.
+    largest: u64,
+    /// The log can be written below this position.
+    prepared_end: AtomicU64,
+    /// The segments from the low-water mark on. Changed under `files` alone; a separate mutex, so that the writer does
+    /// not wait while files are made and removed.
+    pub(super) chain: Mutex<VecDeque<Segment>>,
+    /// Held while files are made, removed and retired.
     pub(super) files: Mutex<Files>,
 }
 
@@ -185,82 +231,116 @@ impl Segments {
     /// Takes over the files of a log that is needed from `low_water_mark` on, was certainly durable up to `known`, and
     /// ends at `end`. Makes the range in between durable. Above it are segments that were prepared for reservations.
     /// The rollback of unfinished transactions now requests that space again, perhaps on a full disk. So these segments
-    /// are kept as far as they are valid.
+    /// are kept as far as they are valid. Further ones have at most `largest` bytes, header included.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         health: Health,
         uuid: [u8; 16],
-        geometry: Geometry,
+        largest: u64,
         low_water_mark: Lsn,
         known: Lsn,
         end: Lsn,
     ) -> Result<Self> {
+        assert!(is_possible_size(largest), "segments of {largest} bytes are impossible");
         assert!(low_water_mark <= known, "the low-water mark is above the position that was durable");
+        let all = list(&*disk)?;
+        // A segment that begins at the end of the log holds nothing yet, and one that ends at the low-water mark is
+        // needed no more.
+        let is_below = |segment: &Segment| segment.start < low_water_mark && segment.end() <= low_water_mark;
+        let first = find(&all, low_water_mark).map_or(0, |n| n + usize::from(is_below(&all[n])));
+        let in_use = first..all.partition_point(|segment| segment.start < end).max(first);
+        let mut chain = VecDeque::new();
+        for Segment { start, .. } in &all[in_use.clone()] {
+            // The reader of the log has accepted it.
+            let segment = Segment::read(&*disk, &uuid, *start)?.map_err(|what| CorruptError::Log {
+                file: disk.path(FileName::Log(start.0)),
+                lsn: *start,
+                what: what.into(),
+            })?;
+            chain.push_back(segment);
+        }
         // A sync of an earlier process may have failed: its bytes would stay readable and never become durable.
-        write_again(&*disk, geometry, known, end)?;
-        let first = geometry.number(low_water_mark);
-        // If the log ends at the very beginning of a segment, nothing in that file is needed yet.
-        let in_use = geometry.number(end) + u64::from(end > geometry.start(geometry.number(end)));
-        assert!(first <= in_use, "the low-water mark is above the end of the log");
-        let (mut retired, mut ahead) = (Vec::new(), BTreeSet::new());
-        for file in disk.list(Folder::Log)? {
-            let FileName::Log(number) = file else { continue };
-            if number >= in_use.max(first) {
-                ahead.insert(number);
-            } else if number < first {
-                retired.push(number);
-            } else {
-                disk.sync(file)?;
-            }
+        write_again(&*disk, &chain, known, end)?;
+        chain.iter().try_for_each(|segment| disk.sync(segment.file()))?;
+        let retired = all[..first].to_vec();
+        let mut removed: BTreeSet<FileName> = disk.list(Folder::Log)?.into_iter().collect();
+        for segment in chain.iter().chain(&retired) {
+            removed.remove(&segment.file());
         }
-        let mut prepared = in_use.max(first);
-        while ahead.contains(&prepared) && take_over(&*disk, geometry, &uuid, prepared)? {
-            ahead.remove(&prepared);
-            prepared += 1;
+        let prepared = chain.back().map_or(end, |last| last.end());
+        let mut next = take_over(&*disk, &uuid, prepared)?;
+        while let Some(segment) = next {
+            removed.remove(&segment.file());
+            chain.push_back(segment);
+            next = take_over(&*disk, &uuid, segment.end())?;
         }
-        ahead.into_iter().try_for_each(|number| disk.remove(FileName::Log(number)))?;
+        removed.into_iter().try_for_each(|file| disk.remove(file))?;
         disk.sync_folder(Folder::Log)?;
-        let files = Mutex::new(Rank::LogFiles, Files { first, retired });
-        Ok(Self { disk, health, uuid, geometry, prepared: AtomicU64::new(prepared), files })
+        let prepared_end = AtomicU64::new(chain.back().map_or(end, |last| last.end()).0);
+        let chain = Mutex::new(Rank::Leaf, chain);
+        let files = Mutex::new(Rank::LogFiles, Files { retired });
+        Ok(Self { disk, health, uuid, largest, prepared_end, chain, files })
     }
 
-    /// Returns the arithmetic of positions.
-    pub(super) fn geometry(&self) -> Geometry {
-        self.geometry
+    /// Returns whether the log can be written at once below this position.
+    pub(super) fn is_ready(&self, upto: Lsn) -> bool {
+        self.prepared_end.load(SeqCst) >= upto.0
     }
 
-    /// Returns whether a segment can be written at once.
-    pub(super) fn is_ready(&self, number: u64) -> bool {
-        self.prepared.load(SeqCst) > number
-    }
-
-    /// Prepares segments until this one can be written.
-    pub(super) fn ready(&self, number: u64) -> Result<()> {
-        while self.prepared.load(SeqCst) <= number {
-            self.prepare(number)?;
+    /// Prepares segments until the log can be written below this position.
+    pub(super) fn ready(&self, upto: Lsn) -> Result<()> {
+        while !self.is_ready(upto) {
+            self.prepare(upto)?;
         }
         Ok(())
     }
 
-    /// Prepares the next segment if it is not above `up_to`. Returns whether it did.
-    pub(super) fn prepare(&self, up_to: u64) -> Result<bool> {
+    /// Returns the segment that contains a position below the end of the chain.
+    pub(super) fn locate(&self, at: Lsn) -> Segment {
+        let found = locate(&self.chain.lock(), at);
+        debug_assert!(found.is_some_and(|(_, limit)| at < limit), "no segment is prepared at {at}");
+        found.map_or(Segment { start: at, size: self.largest }, |(segment, _)| segment)
+    }
+
+    /// Returns the number of bytes that are to be prepared beyond the end of the log, apart from reservations: half of
+    /// the current segment. So a small one, once half full, is followed by a larger one before it is full.
+    pub(super) fn wanted_ahead(&self, end: Lsn) -> u64 {
+        locate(&self.chain.lock(), end).map_or(0, |(segment, _)| segment.size / 2)
+    }
+
+    /// Returns the smallest size of a segment.
+    fn smallest(&self) -> u64 {
+        SMALLEST_SEGMENT_BYTES.min(self.largest)
+    }
+
+    /// Returns the segment to be prepared next, if the log is to be written up to this position.
+    fn next(&self, upto: Lsn) -> Segment {
+        let last = self.chain.lock().back().copied();
+        let start = last.map_or_else(|| Lsn(self.prepared_end.load(SeqCst)), Segment::end);
+        let doubled = last.map_or(0, |last| last.size * 2);
+        let asked =
+            upto.0.saturating_sub(start.0).saturating_add(BLOCK).min(self.largest).next_power_of_two();
+        Segment { start, size: doubled.max(self.smallest()).max(asked).min(self.largest) }
+    }
+
+    /// Prepares the next segment if the log cannot be written up to this position. Returns whether it did.
+    pub(super) fn prepare(&self, upto: Lsn) -> Result<bool> {
         let mut files = self.files.lock();
-        let number = self.prepared.load(SeqCst);
-        if number > up_to {
+        if self.is_ready(upto) {
             return Ok(false);
         }
-        assert!(number >= files.first, "segment {number} is prepared below the low-water mark");
+        let next = self.next(upto);
         // Only a file of full size is recycled: another one would not have its space reserved.
-        let again = match files.retired.last() {
-            Some(&old) if self.disk.len(FileName::Log(old))? == Some(self.geometry.segment_size) => {
-                files.retired.pop()
+        let again = match files.retired.iter().rposition(|old| old.size == next.size) {
+            Some(n) if self.disk.len(files.retired[n].file())? == Some(next.size) => {
+                Some(files.retired.remove(n))
             }
             _ => None,
         };
-        assert!(again.is_none_or(|old| old < files.first), "a segment is recycled that may be needed");
-        if let Err(error) = self.make(number, again) {
+        assert!(again.is_none_or(|old| old.start < next.start), "a segment is recycled that may be needed");
+        if let Err(error) = self.make(next, again) {
             // It may already have its new name.
-            self.remove_unusable(number, &error)?;
+            self.remove_unusable(next, &error)?;
             if let Some(old) = again
                 && !self.remove_unusable(old, &error)?
             {
@@ -268,30 +348,35 @@ impl Segments {
             }
             return Err(error.into());
         }
-        self.disk.sync_folder(Folder::Log).map_err(|error| self.health.poison(&error.to_string()))?;
-        debug_assert!(!files.retired.contains(&number), "segment {number} is prepared and may be removed");
-        self.prepared.store(number + 1, SeqCst);
+        self.sync_folder()?;
+        debug_assert!(!files.retired.contains(&next), "{next:?} is prepared and may be removed");
+        self.chain.lock().push_back(next);
+        self.prepared_end.store(next.end().0, SeqCst);
         Ok(true)
     }
 
+    fn sync_folder(&self) -> Result<()> {
+        self.disk.sync_folder(Folder::Log).map_err(|error| self.health.poison(&error.to_string()))
+    }
+
     /// Creates a segment, out of an old file if one is to be recycled.
-    fn make(&self, number: u64, again: Option<u64>) -> Result<(), DiskError> {
-        let (name, header) = (FileName::Log(number), self.geometry.header(&self.uuid, number));
-        if let Some(old) = again.map(FileName::Log) {
+    fn make(&self, new: Segment, again: Option<Segment>) -> Result<(), DiskError> {
+        let (name, header) = (new.file(), new.header(&self.uuid));
+        if let Some(old) = again.map(Segment::file) {
             self.disk.write(old, 0, &header)?;
             self.disk.sync(old)?;
             return self.disk.rename(old, name);
         }
         self.disk.create(name)?;
-        self.disk.preallocate(name, 0, self.geometry.segment_size)?;
+        self.disk.preallocate(name, 0, new.size)?;
         self.disk.write(name, 0, &header)?;
         self.disk.sync(name)
     }
 
     /// Removes a file that could not be made a segment. Returns whether it is removed; it must be if its sync failed.
-    fn remove_unusable(&self, number: u64, error: &DiskError) -> Result<bool> {
-        match self.disk.remove(FileName::Log(number)) {
-            Ok(()) | Err(DiskError::Missing { .. }) => Ok(true),
+    fn remove_unusable(&self, segment: Segment, error: &DiskError) -> Result<bool> {
+        match self.remove(segment) {
+            Ok(()) => Ok(true),
             Err(stays) if error.is_sync_failure() => {
                 Err(self.health.poison(&format!("{error}; and then: {stays}")))
             }
@@ -299,15 +384,20 @@ impl Segments {
         }
     }
 
+    /// Removes a file, if it is there.
+    fn remove(&self, segment: Segment) -> Result<(), DiskError> {
+        match self.disk.remove(segment.file()) {
+            Err(DiskError::Missing { .. }) => Ok(()),
+            done => done,
+        }
+    }
+
     /// Retires the segments that are wholly below the low-water mark.
     pub(super) fn retire(&self, low_water_mark: Lsn) {
-        let first = self.geometry.number(low_water_mark);
         let mut files = self.files.lock();
-        assert!(first <= self.prepared.load(SeqCst), "a segment is retired that was never prepared");
-        while files.first < first {
-            let number = files.first;
-            files.retired.push(number);
-            files.first += 1;
+        let mut chain = self.chain.lock();
+        while chain.get(1).is_some_and(|next| next.start <= low_water_mark) {
+            files.retired.extend(chain.pop_front());
         }
     }
 
@@ -315,15 +405,23 @@ impl Segments {
     /// removed moves to the end of the list: it is recycled, or removed later.
     pub(super) fn remove_one(&self) -> Result<bool> {
         let mut files = self.files.lock();
-        if files.retired.len() <= SEGMENTS_TO_RECYCLE {
-            return Ok(false);
-        }
-        let number = files.retired.remove(0);
-        assert!(number < files.first, "segment {number} is removed and may be needed");
-        match self.disk.remove(FileName::Log(number)) {
-            Ok(()) | Err(DiskError::Missing { .. }) => Ok(true),
+        let next = self.next(Lsn::ZERO).size;
+        let mut fit = 0;
+        let is_kept = |old: &Segment| {
+            fit += usize::from(old.size == next);
+            old.size == next && fit <= SEGMENTS_TO_RECYCLE
+        };
+        let kept: Vec<bool> = files.retired.iter().rev().map(is_kept).collect();
+        let Some(n) = kept.iter().rev().position(|kept| !kept) else { return Ok(false) };
+        let old = files.retired.remove(n);
+        assert!(
+            self.chain.lock().front().is_none_or(|first| old.start < first.start),
+            "{old:?} is removed and may be needed"
+        );
+        match self.remove(old) {
+            Ok(()) => Ok(true),
             Err(error) => {
-                files.retired.push(number);
+                files.retired.push(old);
                 Err(error.into())
             }
         }

@@ -272,19 +272,19 @@ impl Log {
     /// late, a full disk is found here, before anything is changed; the leader of group commit would find it too late.
     fn reserve_before(&self, bytes: u64, kept: u64) -> Result<LogReservation<'_>> {
         self.health.check()?;
-        let (reservation, last) = self.count_reservation(bytes, kept);
-        self.segments.ready(last)?;
+        let (reservation, needed) = self.count_reservation(bytes, kept);
+        self.segments.ready(needed)?;
         Ok(reservation)
     }
 
-    /// Counts a reservation, and returns the last segment that it needs.
-    fn count_reservation(&self, bytes: u64, kept: u64) -> (LogReservation<'_>, u64) {
+    /// Counts a reservation, and returns the position below which segments must be prepared for it.
+    fn count_reservation(&self, bytes: u64, kept: u64) -> (LogReservation<'_>, Lsn) {
         // Add the reservation first and read the end afterwards: bytes appended under an older reservation move from
         // the one count to the other.
         let reserved_bytes = self.reserved_bytes.fetch_add(bytes, SeqCst) + bytes;
         self.reserved_ever.add(bytes);
-        let last = self.segments.geometry().number(Lsn(self.end().0 + reserved_bytes + kept));
-        (LogReservation { log: self, bytes }, last)
+        let needed = Lsn(self.end().0 + reserved_bytes + kept);
+        (LogReservation { log: self, bytes }, needed)
     }
 
     /// Returns the bytes reserved at the moment.
@@ -299,8 +299,8 @@ impl Log {
     /// The failure that poisoned the database.
     pub fn try_reserve(&self, bytes: u64) -> Result<Option<LogReservation<'_>>> {
         self.health.check()?;
-        let (reservation, last) = self.count_reservation(bytes, EMERGENCY_RESERVE_BYTES);
-        Ok(self.segments.is_ready(last).then_some(reservation))
+        let (reservation, needed) = self.count_reservation(bytes, EMERGENCY_RESERVE_BYTES);
+        Ok(self.segments.is_ready(needed).then_some(reservation))
     }
 
     /// Raises the low-water mark: nothing below it will be read again. The control file has recorded it durably.
@@ -343,9 +343,7 @@ impl Log {
         if self.health.is_poisoned() {
             return Next::Idle(SYNC_INTERVAL);
         }
-        let number = |behind| self.segments.geometry().number(Lsn(self.end().0 + behind));
-        let ahead = (number(0) + 1).max(number(self.reserved_bytes() + EMERGENCY_RESERVE_BYTES));
-        match self.segments.prepare(ahead) {
+        match self.segments.prepare(self.wanted()) {
             Ok(prepared) => {
                 self.set_obstacle(&self.unprepared, None);
                 if prepared {
@@ -359,6 +357,13 @@ impl Log {
             }
         }
         if self.remove_segment() { Next::Again } else { self.every_second() }
+    }
+
+    /// Returns the position below which segments are to be prepared.
+    fn wanted(&self) -> Lsn {
+        let reserved = self.reserved_bytes() + EMERGENCY_RESERVE_BYTES;
+        let end = self.end();
+        Lsn(end.0 + reserved.max(self.segments.wanted_ahead(end)))
     }
 
     /// Removes an unneeded segment. Returns whether there was one.

@@ -22,14 +22,21 @@ use crate::{
 };
 
 const SEGMENT: u64 = 64 << 10;
-const OPTIONS: LogOptions = LogOptions { size: 4 * SEGMENT, buffer: 64 << 10 };
+/// The bytes of the stream in a segment.
+pub(super) const ROOM: u64 = SEGMENT - 4096;
+const OPTIONS: LogOptions = LogOptions { size: 4 * SEGMENT, segment: SEGMENT, buffer: 64 << 10 };
 const UUID: [u8; 16] = [9; 16];
 
 pub(super) fn new_database() -> Arc<TestDisk> {
     let disk = TestDisk::new();
-    let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+    let control = Control { uuid: UUID, page_size: 16384, ..Control::default() };
     ControlFile::create(disk.clone(), Health::new(), control).unwrap();
     disk
+}
+
+/// Returns the name of the segment that contains a position, if all segments have the largest size.
+fn file(at: Lsn) -> FileName {
+    FileName::Log(at.0 / ROOM * ROOM)
 }
 
 pub(super) type Group = (Lsn, Lsn, Vec<u8>);
@@ -193,19 +200,18 @@ proptest! {
         prop_assert_eq!(&read(&disk, None).unwrap().1, &groups);
         let durable = life.log.durable();
         let lsn = Lsn(at.index(durable.0 as usize) as u64);
-        let geometry = Geometry::new(SEGMENT);
-        disk.flip(FileName::Log(geometry.number(lsn)), geometry.offset(lsn) as usize, mask);
-        let Err(Error::Corrupt(CorruptError::Log { file, lsn: found, .. })) = read(&disk, None) else {
+        disk.flip(file(lsn), 4096 + (lsn.0 % ROOM) as usize, mask);
+        let Err(Error::Corrupt(CorruptError::Log { file: named, lsn: found, .. })) = read(&disk, None) else {
             panic!("a flipped byte at {lsn} of {durable} was not noticed");
         };
         // The last frame of a cleanly closed log is a marker, which is no group.
         let start = groups.iter().rfind(|g| g.0 <= lsn).filter(|g| lsn < g.1).map_or(found, |g| g.0);
         prop_assert_eq!(found, start);
-        prop_assert_eq!(file, disk.path(FileName::Log(geometry.number(start))));
+        prop_assert_eq!(named, disk.path(file(start)));
         // So is a damaged header of a segment that is in use.
         let disk = life.disk.crash(0);
-        let number = at.index(geometry.number(Lsn(durable.0 - 1)) as usize + 1) as u64;
-        disk.flip(FileName::Log(number), at.index(4096), mask);
+        let number = at.index(((durable.0 - 1) / ROOM) as usize + 1) as u64;
+        disk.flip(FileName::Log(number * ROOM), at.index(4096), mask);
         let damaged = matches!(read(&disk, None), Err(Error::Corrupt(CorruptError::Log { .. })));
         prop_assert!(damaged, "a damaged header of segment {} was not noticed", number);
     }
@@ -256,7 +262,7 @@ fn segments_are_used_again_and_the_log_stays_small() {
         let files = life.disk.list(Folder::Log).unwrap();
         assert!(files.len() <= 5, "{files:?}");
     }
-    assert!(life.disk.crash(7).list(Folder::Log).unwrap().iter().all(|f| *f > FileName::Log(10)));
+    assert!(life.disk.crash(7).list(Folder::Log).unwrap().iter().all(|f| *f > FileName::Log(10 * ROOM)));
     assert_eq!(read(&life.disk.crash(7), None).unwrap().1, last);
     // Nothing is left below the low-water mark: that is an error, not an empty log.
     assert!(matches!(read(&life.disk, Some(Lsn::ZERO)), Err(Error::Corrupt(_))));
@@ -294,7 +300,7 @@ fn threads_commit_together() {
     all.sort();
     let metrics = life.log.metrics();
     assert_eq!(metrics.groups, 3200);
-    let segments = life.log.end().0 / (SEGMENT - 4096) + 1;
+    let segments = life.log.end().0 / ROOM + 1;
     let syncs = life.disk.syncs() - before - segments;
     assert!(syncs <= 8 * 134 + segments, "{syncs} syncs");
     let bytes: usize = all.iter().map(|g| span(g.2.len())).sum();
@@ -363,18 +369,18 @@ fn a_damaged_header_before_frames_is_an_error() {
     }
     life.log.write_to(Lsn::MAX).unwrap();
     let disk = life.disk.crash(0);
-    disk.flip(FileName::Log(1), 100, 1);
+    disk.flip(FileName::Log(ROOM), 100, 1);
     let Err(Error::Corrupt(CorruptError::Log { what, .. })) = read(&disk, None) else {
         panic!("the damaged header was not noticed");
     };
-    assert!(what.contains("log/0000000000000001.log: the header of the segment is damaged"), "{what}");
+    assert!(what.contains("log/000000000000f000.log: the header of the segment is damaged"), "{what}");
     // Without frames it looks like a crash while the segment was created.
     let life = open(new_database());
     life.append(b"one");
     life.log.write_to(Lsn::MAX).unwrap();
     while life.log.step() == Next::Again {}
     let disk = life.disk.crash(0);
-    disk.flip(FileName::Log(1), 100, 1);
+    disk.flip(FileName::Log(ROOM), 100, 1);
     let life = open(disk);
     for n in 0..12 {
         life.append(&[n; 9000]);
@@ -728,7 +734,7 @@ fn the_log_after_a_known_end_is_not_read() {
 
     use crate::sync::work::{self, Work};
     let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
-    let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+    let control = Control { uuid: UUID, page_size: 16384, ..Control::default() };
     let mut control = ControlFile::create(disk.clone(), Health::new(), control).unwrap();
     let env = Arc::new(SimulatedEnv::new(1));
     let log = Log::open(disk.clone(), env, Health::new(), OPTIONS, &mut control, Lsn::ZERO).unwrap();

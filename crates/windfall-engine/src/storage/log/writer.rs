@@ -16,7 +16,7 @@ use core::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{Log, frame::LOG_BLOCK_BYTES};
+use super::{Log, frame::LOG_BLOCK_BYTES, segments::Segment};
 use crate::{
     disk::FileName,
     error::{DiskError, Result},
@@ -41,6 +41,8 @@ const FRUITLESS_DELAYS_MAX: u64 = 6;
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     buffer: Vec<u8>,
+    /// The segment that is written to.
+    current: Option<Segment>,
     /// Segments written to since the last sync collected them.
     unsynced: Segments,
 }
@@ -66,8 +68,8 @@ impl Drop for NotifyOnDrop<'_> {
     }
 }
 
-/// Numbers of segments, most of the time one.
-type Segments = SmallVec<[u64; 4]>;
+/// The starts of segments, most of the time of one.
+type Segments = SmallVec<[Lsn; 4]>;
 
 /// The segments that a sync covers.
 struct Unsynced {
@@ -252,25 +254,23 @@ impl Log {
         debug_assert!(upto <= self.end(), "more is written than was reserved");
         #[cfg(not(feature = "model"))]
         debug_assert!(self.written.load(SeqCst) == from.0, "two threads write the log");
-        let geometry = self.segments.geometry();
         let mut at = from;
         while at < upto {
-            let number = geometry.number(at);
-            self.segments.ready(number)?;
-            let bytes = (upto.0 - at.0).min(geometry.left(at)).min(WRITE_BYTES) as usize;
+            let segment = self.segment_to_write(writer, at)?;
+            let bytes = (upto.0 - at.0).min(segment.left(at)).min(WRITE_BYTES) as usize;
             debug_assert!(bytes > 0 && bytes.is_multiple_of(8), "a write is some whole words of the ring");
             debug_assert!(
-                writer.unsynced.last().is_none_or(|last| *last <= number),
+                writer.unsynced.last().is_none_or(|last| *last <= segment.start),
                 "the log is written in another order than it was appended"
             );
             self.ring.copy_out(at, bytes, &mut writer.buffer);
-            if writer.unsynced.last() != Some(&number) {
-                writer.unsynced.push(number);
+            if writer.unsynced.last() != Some(&segment.start) {
+                writer.unsynced.push(segment.start);
             }
-            let offset = geometry.offset(at);
+            let offset = segment.offset(at);
             pad(&mut writer.buffer, offset);
-            debug_assert!(writer.buffer.len() as u64 <= geometry.left(at), "a write goes beyond its segment");
-            self.disk.write(FileName::Log(number), offset, &writer.buffer)?;
+            debug_assert!(writer.buffer.len() as u64 <= segment.left(at), "a write goes beyond its segment");
+            self.disk.write(segment.file(), offset, &writer.buffer)?;
             self.ring.clear(at, bytes);
             at.0 += bytes as u64;
             self.written.store(at.0, SeqCst);
@@ -281,11 +281,23 @@ impl Log {
             more(&self.counters.bytes, bytes as u64);
         }
         debug_assert!(at == upto, "another part of the log was written");
-        if geometry.number(upto) != geometry.number(from) {
+        // The worker prepares the next segment when half of the current one is used.
+        if writer.current.is_some_and(|segment| !self.segments.is_ready(Lsn(upto.0 + segment.size / 2))) {
             self.wake.notify();
         }
         self.wake_checkpointer_if_old();
         Ok(())
+    }
+
+    /// Returns the segment that a position is written to.
+    fn segment_to_write(&self, writer: &mut Writer, at: Lsn) -> Result<Segment> {
+        if let Some(segment) = writer.current.filter(|segment| at < segment.end()) {
+            return Ok(segment);
+        }
+        self.segments.ready(Lsn(at.0 + 1))?;
+        let segment = self.segments.locate(at);
+        writer.current = Some(segment);
+        Ok(segment)
     }
 
     fn sync_written(&self, unsynced: &Unsynced) -> Result<(), DiskError> {
@@ -295,17 +307,18 @@ impl Log {
         // In a model, a load would be a step of its schedule.
         #[cfg(not(feature = "model"))]
         debug_assert!(self.durable.load(SeqCst) <= *written, "the log is durable beyond what is written");
+        #[cfg(not(feature = "model"))]
         debug_assert!(
-            segments.last() == Some(&self.segments.geometry().number(Lsn(written - 1))),
+            segments.last() == Some(&self.segments.locate(Lsn(written - 1)).start),
             "the log is synced up to {written}, and not the segment of its last byte"
         );
         debug_assert!(*arrived >= served, "fewer requests have arrived than were served");
         // Bytes written from here on are for the next sync, however long this one takes.
         self.last_sync_at.store(self.env.now().as_nanos() as u64, Relaxed);
-        for number in segments {
+        for start in segments {
             let before = self.env.now();
             self.syncing_since.store((before.as_nanos() as u64).max(1), Relaxed);
-            let done = self.disk.sync(FileName::Log(*number));
+            let done = self.disk.sync(FileName::Log(start.0));
             self.syncing_since.store(0, Relaxed);
             done?;
             let now = self.env.now();

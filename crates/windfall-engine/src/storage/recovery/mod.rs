@@ -43,7 +43,7 @@ use crate::{
     disk::{Action, Completion, Disk, FileName, Folder, IoBuffer, Queue, Request},
     error::{CorruptError, DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
-    log::{Control, GroupReader, LogReader, Record, segment_of},
+    log::{Control, GroupReader, LogReader, Record, file_of},
     page::{Page, PageOp, blank},
     sync::{Arc, atomic::Ordering::Relaxed},
 };
@@ -124,8 +124,8 @@ impl Scan {
             return Ok(());
         }
         for record in GroupReader::new(group) {
-            let record = record.map_err(|what| damage(disk.as_ref(), control, start, what))?;
-            self.check_transactions(&record).map_err(|what| damage(disk.as_ref(), control, start, &what))?;
+            let record = record.map_err(|what| damage(disk.as_ref(), start, what))?;
+            self.check_transactions(&record).map_err(|what| damage(disk.as_ref(), start, &what))?;
             match record {
                 Record::TrxTable { active } => self.unfinished.extend(active),
                 Record::TrxPrepare { trx, xid } => self.trx_prepared(trx, &xid),
@@ -213,9 +213,8 @@ impl Scan {
     }
 }
 
-fn damage(disk: &dyn Disk, control: &Control, lsn: Lsn, what: &str) -> CorruptError {
-    let file = disk.path(FileName::Log(segment_of(control.segment_size, lsn)));
-    CorruptError::Log { file, lsn, what: what.into() }
+fn damage(disk: &dyn Disk, lsn: Lsn, what: &str) -> CorruptError {
+    CorruptError::Log { file: disk.path(file_of(disk, lsn)), lsn, what: what.into() }
 }
 
 /// Reads the log from the low-water mark to its end. It keeps only the transactions that are unfinished at the same
@@ -236,8 +235,8 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     while let Some((start, end, group)) = reader.next_group()? {
         let mut is_table = false;
         for record in GroupReader::new(group) {
-            let record = record.map_err(|what| damage(disk.as_ref(), control, start, what))?;
-            scan.check_transactions(&record).map_err(|what| damage(disk.as_ref(), control, start, &what))?;
+            let record = record.map_err(|what| damage(disk.as_ref(), start, what))?;
+            scan.check_transactions(&record).map_err(|what| damage(disk.as_ref(), start, &what))?;
             match record {
                 Record::Drop { spaces } => spaces.iter().for_each(|space| scan.drop_space(*space)),
                 Record::FileMade { space } => scan.file_made(space, start),
@@ -535,8 +534,7 @@ fn replay(
     while let Some((start, end, group)) = reader.next_group()? {
         debug_assert!(control.low_water_mark <= start, "a group below the low-water mark is replayed");
         for record in GroupReader::new(group) {
-            if let Record::Page { id, op } =
-                record.map_err(|what| damage(disk.as_ref(), control, start, what))?
+            if let Record::Page { id, op } = record.map_err(|what| damage(disk.as_ref(), start, what))?
                 && !scan.dropped.contains(id.space)
             {
                 replay.collect(id, start, end, &op);
@@ -549,9 +547,7 @@ fn replay(
     }
     if reader.end() != scan.end {
         // The device returns other bytes than when the log was scanned.
-        return Err(
-            damage(disk.as_ref(), control, reader.end(), "it was whole here when it was scanned").into()
-        );
+        return Err(damage(disk.as_ref(), reader.end(), "it was whole here when it was scanned").into());
     }
     replay.apply()?;
     assert!(replay.pages.is_empty() && replay.bytes.is_empty(), "changes were collected and not applied");

@@ -69,7 +69,6 @@ impl Base {
             let control = Control {
                 page_size: PAGE_SIZE as u32,
                 uuid: [7; 16],
-                segment_size: 64 << 10,
                 space_ceiling: 100,
                 ..Control::default()
             };
@@ -79,7 +78,7 @@ impl Base {
         };
         let before = control.control().clone();
         let scan = scan(&shared, &before, &|_| {})?;
-        let options = LogOptions { size: 256 << 10, buffer: 64 << 10 };
+        let options = LogOptions { size: 256 << 10, segment: 64 << 10, buffer: 64 << 10 };
         let log = Log::open(
             shared.clone(),
             Arc::new(env.clone()),
@@ -449,7 +448,7 @@ fn an_invalid_record_is_reported_with_its_segment() {
     drop((base, space, log));
     let error = Base::open(&disk.restart(Survive::Nothing), 1).err();
     let Some(Error::Corrupt(CorruptError::Log { file, lsn, .. })) = error else { panic!("{error:?}") };
-    assert_eq!((file, lsn), (disk.path(FileName::Log(1)), at));
+    assert_eq!((file, lsn), (disk.path(FileName::Log((64 << 10) - 4096)), at));
 }
 
 #[test]

@@ -105,18 +105,13 @@ impl Base {
         let health = Health::new();
         let mut control = if disk.len(FileName::Control)?.is_none() {
             Doublewrite::create(&*disk, PAGE_SIZE)?;
-            let control = Control {
-                page_size: PAGE_SIZE as u32,
-                uuid: [7; 16],
-                segment_size: 64 << 10,
-                ..Control::default()
-            };
+            let control = Control { page_size: PAGE_SIZE as u32, uuid: [7; 16], ..Control::default() };
             ControlFile::create(disk.clone(), health.clone(), control)?
         } else {
             ControlFile::open(disk.clone(), health.clone())?
         };
         let found = scan(&disk, control.control(), &|_| {})?;
-        let options = LogOptions { size: log_size, buffer: 256 << 10 };
+        let options = LogOptions { size: log_size, segment: 64 << 10, buffer: 256 << 10 };
         let log = Log::open(disk.clone(), env.clone(), health.clone(), options, &mut control, found.end)?;
         let log = Arc::new(log);
         let context = StorageContext { disk: disk.clone(), log: log.clone(), env: env.clone(), health };

@@ -60,7 +60,7 @@ pub(crate) struct Base {
 
 fn base(disk: SimulatedDisk, mut control: ControlFile, end: Lsn, frames: u32) -> Base {
     let (shared, env) = (Arc::new(disk.clone()), Arc::new(ModelEnv::default()));
-    let options = LogOptions { size: 256 << 10, buffer: 64 << 10 };
+    let options = LogOptions { size: 256 << 10, segment: 64 << 10, buffer: 64 << 10 };
     let health = Health::new();
     let log = Log::open(shared.clone(), env.clone(), health.clone(), options, &mut control, end).unwrap();
     let context = StorageContext { disk: shared, log: Arc::new(log), env, health };
@@ -76,12 +76,7 @@ impl Prepared {
     pub(crate) fn new() -> Self {
         let disk = SimulatedDisk::new(1);
         Doublewrite::create(&disk, PAGE_SIZE).unwrap();
-        let control = Control {
-            page_size: PAGE_SIZE as u32,
-            uuid: [7; 16],
-            segment_size: 64 << 10,
-            ..Control::default()
-        };
+        let control = Control { page_size: PAGE_SIZE as u32, uuid: [7; 16], ..Control::default() };
         let control = ControlFile::create(Arc::new(disk.clone()), Health::new(), control).unwrap();
         let base = base(disk.clone(), control, Lsn::ZERO, super::MIN_FRAMES as u32);
         for space in &base.spaces {

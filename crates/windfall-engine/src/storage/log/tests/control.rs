@@ -35,7 +35,7 @@ fn a_write_torn_at_any_byte_leaves_the_old_or_the_new() {
 #[test]
 fn every_field_comes_back() {
     let disk = TestDisk::new();
-    let fixed = Control { page_size: 1, uuid: [2; 16], segment_size: 5, ..Control::default() };
+    let fixed = Control { page_size: 1, uuid: [2; 16], ..Control::default() };
     let mut file = ControlFile::create(disk.clone(), Health::new(), fixed.clone()).unwrap();
     file.update(|control| {
         *control = Control {
@@ -146,8 +146,7 @@ fn a_clean_end_hides_nothing_that_was_logged_after_it() {
     life.log.sync_to(life.log.end()).unwrap();
     let disk = life.disk.crash(2);
     assert_eq!(read(&disk, None).unwrap().1.len(), 3);
-    let geometry = Geometry::new(SEGMENT);
-    disk.flip(FileName::Log(geometry.number(first)), geometry.offset(first) as usize + 30, 1);
+    disk.flip(file(first), 4096 + (first.0 % ROOM) as usize + 30, 1);
     let error = read(&disk, None).map(drop).unwrap_err().to_string();
     assert!(error.contains("although the log was durable"), "{error}");
 }
@@ -183,8 +182,7 @@ fn a_database_that_could_not_be_made_is_none() {
         disk.fail_at(operation, Fault::Fails);
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
         let made = || {
-            let control =
-                Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+            let control = Control { uuid: UUID, page_size: 16384, ..Control::default() };
             ControlFile::create(shared.clone(), Health::new(), control)
         };
         if made().is_ok() {
@@ -205,7 +203,7 @@ fn the_record_that_was_found_survives_a_torn_write_of_the_next() {
     for seed in 0..64 {
         let disk = SimulatedDisk::new(seed);
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+        let control = Control { uuid: UUID, page_size: 16384, ..Control::default() };
         let mut file = ControlFile::create(shared, Health::new(), control).unwrap();
         file.update(|control| control.trx_ceiling = 1000).unwrap();
         disk.fail_on(FileName::Control, Fault::SyncFails);

@@ -73,7 +73,7 @@ fn history(disk: &Arc<SimulatedDisk>, acknowledged: &mut Acknowledged, close: bo
 
 fn made() -> Arc<SimulatedDisk> {
     let disk = Arc::new(SimulatedDisk::new(1));
-    let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+    let control = Control { uuid: UUID, page_size: 16384, ..Control::default() };
     ControlFile::create(disk.clone(), Health::new(), control).unwrap();
     Arc::new(disk.restart(Survive::Nothing))
 }

@@ -6,10 +6,7 @@
 
 use windfall_sim::{Fault, SimulatedDisk, Survive};
 
-use super::{
-    super::segments::{Geometry, Segments},
-    *,
-};
+use super::{super::segments::Segments, *};
 struct Prepared {
     disk: SimulatedDisk,
     health: Health,
@@ -24,7 +21,7 @@ fn about_to_prepare(out_of_an_old_one: bool) -> Prepared {
 fn about_to_prepare_on(disk: SimulatedDisk, out_of_an_old_one: bool) -> Prepared {
     let health = Health::new();
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+    let control = Control { uuid: UUID, page_size: 16384, ..Control::default() };
     let mut control = ControlFile::create(shared.clone(), health.clone(), control).unwrap();
     let env = Arc::new(SimulatedEnv::new(1));
     let log = Log::open(shared, env, health.clone(), OPTIONS, &mut control, Lsn::ZERO).unwrap();
@@ -145,9 +142,9 @@ fn a_segment_that_is_taken_over_is_durable_before_it_is_used() {
         let env = Arc::new(SimulatedEnv::new(seed));
         let log = Log::open(shared, env, Health::new(), OPTIONS, &mut control, end).unwrap();
         assert!(files(&next).contains(&stayed), "it was not taken over");
-        let FileName::Log(number) = stayed else { unreachable!() };
+        let FileName::Log(start) = stayed else { unreachable!() };
         let mut last = end;
-        while Geometry::new(SEGMENT).number(last) <= number {
+        while last.0 <= start {
             (_, last) = log.begin_group().append(&[2; 9000]).unwrap();
             log.sync_to(last).unwrap();
         }
@@ -163,17 +160,17 @@ fn a_segment_that_is_taken_over_is_durable_before_it_is_used() {
 #[test]
 fn a_segment_that_could_not_be_removed_is_removed_later() {
     let disk = SimulatedDisk::new(1);
-    let (geometry, shared) = (Geometry::new(SEGMENT), Arc::new(disk.clone()));
-    let zero = Lsn::ZERO;
-    let segments = Segments::open(shared, Health::new(), UUID, geometry, zero, zero, zero).unwrap();
-    while segments.prepare(9).unwrap() {}
-    segments.retire(geometry.start(8));
+    let (zero, start) = (Lsn::ZERO, |number| Lsn(number * ROOM));
+    let segments =
+        Segments::open(Arc::new(disk.clone()), Health::new(), UUID, SEGMENT, zero, zero, zero).unwrap();
+    while segments.prepare(start(10)).unwrap() {}
+    segments.retire(start(8));
     assert!(segments.remove_one().unwrap());
     disk.fail_nth(1, Fault::WriteFails, false);
     segments.remove_one().unwrap_err();
     while segments.remove_one().unwrap() {}
-    assert_eq!(files(&disk), [1, 7, 8, 9].map(FileName::Log), "two are kept, and two are needed");
+    assert_eq!(files(&disk), [1, 7, 8, 9].map(|n| file(start(n))), "two are kept, and two are needed");
     // A file that could not be removed can be recycled like any other.
-    assert!(segments.prepare(10).unwrap());
-    assert_eq!(files(&disk), [7, 8, 9, 10].map(FileName::Log));
+    assert!(segments.prepare(start(11)).unwrap());
+    assert_eq!(files(&disk), [7, 8, 9, 10].map(|n| file(start(n))));
 }
