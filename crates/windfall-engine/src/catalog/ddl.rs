@@ -224,8 +224,10 @@ impl Catalog {
             return Err(self.system.damaged("a table's record is damaged"));
         };
         let schema = self.schema(record, attach)?;
-        self.names.enter(name, Table::new(schema, self.hashed.load(SeqCst)));
-        Ok(())
+        if self.names.enter(name, Table::new(schema, self.hashed.load(SeqCst))) {
+            return Ok(());
+        }
+        Err(self.system.damaged(&format!("two records have the name {name}")))
     }
 
     pub(super) fn schema(

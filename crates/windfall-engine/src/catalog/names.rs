@@ -228,11 +228,11 @@ impl Names {
         Ok(metadata_lock)
     }
 
-    /// Adds a table with a record that was found when the database was opened.
-    pub(super) fn enter(&self, name: &str, table: Arc<Table>) {
+    /// Adds a table with a record that was found when the database was opened. Returns whether it is the only one of
+    /// that name.
+    pub(super) fn enter(&self, name: &str, table: Arc<Table>) -> bool {
         let entry = NameEntry { table: Some(table), mark: Mark::Free };
-        let before = self.shard(name).lock().insert(name.into(), entry);
-        assert!(before.is_none(), "two records have the name {name}");
+        self.shard(name).lock().insert(name.into(), entry).is_none()
     }
 
     /// Returns the number of names, locked ones included.
