@@ -4,6 +4,9 @@
 //! checkpoint only finds the LSN below which all changes are in the data files, and writes it to the control file. Then
 //! the log space below may be reused. This LSN is the low-water mark: the oldest LSN that recovery still needs.
 //!
+//! A database that has logged nothing for [`IDLE_AFTER`] and has a large log makes it small: the page cleaner writes
+//! all changes, the log continues in a small segment (`Log::cut`), and a checkpoint retires the large ones.
+//!
 //! **Invariants.** The low-water mark is the minimum of four LSNs. The first is read first: the start of the oldest
 //! group with pages that are not all registered dirty. The others are: the oldest change of a page that is not durable
 //! in its data file; the log record of the oldest data file that has no catalog record yet; the limit that transactions
@@ -38,6 +41,8 @@ const IDLE_PAUSE: Duration = Duration::from_millis(100);
 const SHORT_PAUSE: Duration = Duration::from_millis(2);
 /// Changes older than this are written even when the log has room, so that a quiet database is soon clean.
 const QUIET_AFTER: Duration = Duration::from_secs(30);
+/// The database is idle when it has logged nothing for this long: then a large log is made small.
+const IDLE_AFTER: Duration = Duration::from_secs(2);
 /// In a quiet database, fewer bytes of log than this are not worth a checkpoint.
 const QUIET_LOG_BYTES: u64 = 4096;
 
@@ -59,6 +64,7 @@ pub struct Checkpointer {
     transactions: OnceLock<Arc<dyn TransactionNotes>>,
     /// The log's end some time ago, to find pages that have been dirty for long.
     earlier: Mutex<Earlier>,
+    idle: Mutex<Idle>,
     /// The time of the last checkpoint, and the log's end after its record.
     last: Mutex<(Duration, Lsn)>,
     made: AtomicU64,
@@ -72,6 +78,15 @@ struct Earlier {
     at: Duration,
     before: Lsn,
     last: Lsn,
+}
+
+/// How long nothing has been logged.
+#[derive(Debug)]
+struct Idle {
+    since: Duration,
+    end: Lsn,
+    /// The end of the log when it was made small, apart from what that has logged: more is not to be done there.
+    shrunk: Option<Lsn>,
 }
 
 impl core::fmt::Debug for Checkpointer {
@@ -92,6 +107,7 @@ impl Checkpointer {
             control: Mutex::new(Rank::Checkpoint, control),
             transactions: OnceLock::new(),
             earlier: Mutex::new(Rank::Leaf, Earlier { at: Duration::ZERO, before: Lsn::ZERO, last: end }),
+            idle: Mutex::new(Rank::Leaf, Idle { since: Duration::ZERO, end: Lsn::ZERO, shrunk: None }),
             last: Mutex::new(Rank::Leaf, (Duration::ZERO, end)),
             made: AtomicU64::new(0),
             wake,
@@ -170,9 +186,36 @@ impl Checkpointer {
         self.checkpoint(clean)
     }
 
+    /// Returns whether the database is idle, and its log is larger than it needs then.
+    fn may_shrink_log(&self) -> bool {
+        let (now, log) = (self.pool.context().env.now(), &self.pool.context().log);
+        let end = log.end_of_groups();
+        let mut idle = self.idle.lock();
+        if idle.end != end {
+            (idle.since, idle.end) = (now, end);
+        }
+        let is_idle = now.saturating_sub(idle.since) >= IDLE_AFTER && idle.shrunk != Some(end);
+        drop(idle);
+        is_idle && self.transactions.get().is_some() && log.is_oversized()
+    }
+
+    /// Makes the log small: it continues in a small segment, and a checkpoint retires those before. Does nothing while
+    /// too much is reserved.
+    fn shrink_log(&self) -> Result<()> {
+        let log = &self.pool.context().log;
+        if log.cut()? {
+            self.checkpoint(false)?;
+            self.idle.lock().shrunk = Some(log.end_of_groups());
+        }
+        Ok(())
+    }
+
     /// Returns the LSN up to which changes must be written now.
     fn old_up_to(&self) -> Lsn {
         let log = &self.pool.context().log;
+        if self.may_shrink_log() {
+            return log.end();
+        }
         let now = self.pool.context().env.now();
         let mut earlier = self.earlier.lock();
         let end = log.end();
@@ -234,6 +277,13 @@ impl Checkpointer {
         let pause = if step == STEP_PERCENT { IDLE_PAUSE } else { SHORT_PAUSE };
         let due = rise > 0 && rise >= log.size() / 100 * step;
         if !due && !self.is_quiet() {
+            if self.may_shrink_log()
+                && self.low_water_mark() >= log.end()
+                && let Err(error) = self.shrink_log()
+            {
+                tracing::warn!(%error, "the log of an idle database could not be made smaller yet");
+                self.idle.lock().since = self.pool.context().env.now();
+            }
             return Next::Idle(pause);
         }
         if let Err(error) = self.checkpoint(false) {

@@ -3,7 +3,7 @@
 //! run.
 
 use super::{
-    tests::{Group, OpenLog, ROOM, new_database, open_in, read},
+    tests::{Group, OpenLog, ROOM, new_database, open_in, open_with, read},
     *,
 };
 use crate::{
@@ -153,6 +153,37 @@ fn a_reservation_is_kept_on_a_full_disk() {
             thread.join().unwrap();
         }
         life.log.sync_to(Lsn::MAX).expect("the reserved space is there");
+    });
+}
+
+/// The log is cut while a thread reserves more than the new segment has, and appends it, and then the disk is full: it
+/// has what it needs. Nothing that is appended meanwhile is lost.
+///
+/// Catches: a cut that looks for reservations before it withdraws the prepared segments.
+#[test]
+fn a_reservation_during_a_cut_is_kept_on_a_full_disk() {
+    const GROUPS: usize = 6;
+    const GROUP: usize = 14_000;
+    explore(1500, &["CutMissesReservations"], || {
+        let options = LogOptions { size: 2 << 20, segment: 512 << 10, buffer: 64 << 10 };
+        let life = open_with(new_database(), Arc::new(ModelEnv::default()), options);
+        while life.log.end() < Lsn(200 << 10) {
+            append(&life.log, &[7; GROUP]);
+        }
+        life.log.sync_to(Lsn::MAX).unwrap();
+        let (log, disk) = (life.log.clone(), life.disk.clone());
+        let appender = spawn(move || {
+            let reservation = log.admit_freeing((GROUPS * (GROUP + 100)) as u64).unwrap();
+            disk.set_full(true);
+            let groups: Vec<_> = (1..=GROUPS).map(|n| append(&log, &vec![n as u8; GROUP])).collect();
+            drop(reservation);
+            log.sync_to(Lsn::MAX).expect("the reserved space is there");
+            groups
+        });
+        let _ = life.log.cut();
+        let groups = appender.join().unwrap();
+        let found = read(&life.disk.crash(5), None).unwrap().1;
+        assert!(found.ends_with(&groups), "{:?} instead of {:?}", starts(&found), starts(&groups));
     });
 }
 

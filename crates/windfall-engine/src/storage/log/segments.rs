@@ -22,6 +22,19 @@
 //! background worker prepares segments by bytes (`space`): there may be none ahead while the current one has room.
 //! Retired segments of the size that the next one will have are renamed and recycled; the others are removed.
 //!
+//! **The idle cut** ([`Segments::cut`]) makes the log small again. At a position where everything is written and
+//! durable, it makes a segment of the smallest size that begins there, and removes the segments ahead. The current
+//! segment ends there, far below its size, and is retired once the low-water mark reaches that position. A crash may
+//! leave any of these states, and each is a correct log:
+//!
+//! | state | the next opening |
+//! | --- | --- |
+//! | the new segment has no valid header | removes it; the log continues in the old one and those ahead of it |
+//! | the new segment is complete | takes it over, because it begins at the end of the log; removes those ahead |
+//! | some segments ahead are removed, others are not | the same |
+//!
+//! A cut that fails removes the new segment, durably, before anything is written to the old one beyond it.
+//!
 //! **When a sync fails** the system may have dropped the pages that it could not write and marked the file clean: the
 //! next sync of the file succeeds, and the bytes are lost all the same. So no sync is tried again. If a segment that
 //! holds a part of the stream fails, the database stops (`writer`). A segment that is being prepared holds nothing
@@ -32,7 +45,10 @@
 //!
 //! **Invariants.** Header and name of a segment are durable before the first frame is written to it. A recycled segment
 //! gets its header under its old name, is synced, and is then renamed: a file with a wrong header is never found under
-//! the name of a segment in use. Nothing is written at or above `prepared_end`, the end of the chain.
+//! the name of a segment in use. Nothing is written at or above `prepared_end`, the end of the chain. It falls only in
+//! a cut, and a reservation that a cut does not see, sees that it has fallen: both store first and load afterwards,
+//! sequentially consistently (test: `a_reservation_during_a_cut_is_kept_on_a_full_disk`). No other file has a name
+//! within the range of a segment that is written (test: `every_step_of_a_cut_may_be_the_last`).
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -50,8 +66,8 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"WINDLOG1";
 const VERSION: u32 = 2;
-/// The size of the first segment in bytes: room for the bytes kept for work that makes room (`space`), and for a few
-/// small changes.
+/// The size of the first segment, and of one that a cut makes, in bytes: room for the bytes kept for work that makes
+/// room (`space`), and for a few small changes.
 pub(super) const SMALLEST_SEGMENT_BYTES: u64 = 128 << 10;
 /// The limit of a segment's size, in bytes.
 pub(super) const SEGMENT_BYTES_LIMIT: u64 = 1 << 40;
@@ -218,7 +234,7 @@ pub(super) struct Segments {
     uuid: [u8; 16],
     /// The size of the largest segments, in bytes.
     largest: u64,
-    /// The log can be written below this position.
+    /// The log can be written below this position. Zero during a cut.
     prepared_end: AtomicU64,
     /// The segments from the low-water mark on. Changed under `files` alone; a separate mutex, so that the writer does
     /// not wait while files are made and removed.
@@ -267,8 +283,12 @@ impl Segments {
         for segment in chain.iter().chain(&retired) {
             removed.remove(&segment.file());
         }
+        // A cut may have made a segment that begins right at the end.
+        let mut next = take_over(&*disk, &uuid, end)?;
         let prepared = chain.back().map_or(end, |last| last.end());
-        let mut next = take_over(&*disk, &uuid, prepared)?;
+        if next.is_none() && prepared > end {
+            next = take_over(&*disk, &uuid, prepared)?;
+        }
         while let Some(segment) = next {
             removed.remove(&segment.file());
             chain.push_back(segment);
@@ -306,6 +326,11 @@ impl Segments {
     /// the current segment. So a small one, once half full, is followed by a larger one before it is full.
     pub(super) fn wanted_ahead(&self, end: Lsn) -> u64 {
         locate(&self.chain.lock(), end).map_or(0, |(segment, _)| segment.size / 2)
+    }
+
+    /// Returns the size of all segments of the chain, in bytes.
+    pub(super) fn total(&self) -> u64 {
+        self.chain.lock().iter().map(|segment| segment.size).sum()
     }
 
     /// Returns the smallest size of a segment.
@@ -390,6 +415,61 @@ impl Segments {
             Err(DiskError::Missing { .. }) => Ok(()),
             done => done,
         }
+    }
+
+    /// Ends the current segment at a position, the end of the log, where everything is written and durable, and
+    /// continues with one of the smallest size, unless the last one is as small. The caller is the writer of the log.
+    /// Returns `false`, and does nothing, if a segment begins there already, or if the new one had no room up to
+    /// the position that `needed` returns: the end of the reserved range.
+    ///
+    /// # Errors
+    /// I/O: the chain is as it was, perhaps with fewer segments ahead, but still up to `needed`. If a file has to be
+    /// removed and stays, the database stops.
+    pub(super) fn cut(&self, at: Lsn, needed: &dyn Fn() -> Lsn) -> Result<bool> {
+        let _files = self.files.lock();
+        let new = Segment { start: at, size: self.smallest() };
+        let (last, ahead) = {
+            let chain = self.chain.lock();
+            let in_use = chain.partition_point(|segment| segment.start < at);
+            (chain.back().copied(), chain.range(in_use..).copied().collect::<Vec<_>>())
+        };
+        if last.is_none_or(|last| last.size <= new.size) {
+            return Ok(true);
+        }
+        if ahead.first().is_some_and(|next| next.start == at) {
+            return Ok(false);
+        }
+        // A reservation adds itself first and loads this afterwards: what is not counted in `needed` has to wait.
+        self.prepared_end.store(0, SeqCst);
+        let fits = needed() <= new.end();
+        let done = if fits { self.replace_ahead(new, &ahead).map(|()| true) } else { Ok(false) };
+        let end = self.chain.lock().back().map_or(at, |last| last.end());
+        self.prepared_end.store(end.0, SeqCst);
+        done
+    }
+
+    /// Makes the segment with which the log continues at its end, and removes those ahead. The last one goes first, so
+    /// that the rest is a chain at any time, and the first one only after the new segment has its space.
+    fn replace_ahead(&self, new: Segment, ahead: &[Segment]) -> Result<()> {
+        let (first, others) = ahead.split_at(ahead.len().min(1));
+        let give_up = |segment: &Segment| {
+            self.remove(*segment)?;
+            let last = self.chain.lock().pop_back();
+            debug_assert!(last == Some(*segment), "{last:?} is ahead, and not {segment:?}");
+            Ok::<_, DiskError>(())
+        };
+        others.iter().rev().try_for_each(give_up)?;
+        let made = self.make(new, None).and_then(|()| first.iter().try_for_each(give_up));
+        if let Err(error) = made {
+            // The log continues in the old segment, within which no other one may begin.
+            let stays = |stays| self.health.poison(&format!("{error}; and then: {stays}"));
+            self.remove(new).map_err(stays)?;
+            self.sync_folder()?;
+            return Err(error.into());
+        }
+        self.sync_folder()?;
+        self.chain.lock().push_back(new);
+        Ok(())
     }
 
     /// Retires the segments that are wholly below the low-water mark.

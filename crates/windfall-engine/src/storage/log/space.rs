@@ -35,7 +35,7 @@ use crate::{
     error::{Error, Result},
     ids::Lsn,
     sync::{
-        Arc, Event, Mutex, Rank,
+        Arc, Event, Held, Mutex, Rank,
         atomic::{
             AtomicBool,
             Ordering::{Relaxed, SeqCst},
@@ -52,6 +52,8 @@ const EMERGENCY_RESERVE_BYTES: u64 = 64 << 10;
 /// Log for a change in addition to its keys and values, in bytes: records of the transaction, undo slices that it
 /// makes, headers.
 pub const LOG_OVERHEAD_BYTES: u64 = 4 << 10;
+/// The size of all segments, in bytes, that an idle log keeps.
+const IDLE_LOG_BYTES: u64 = 1 << 20;
 /// Bytes of a marker frame.
 const MARKER_BYTES: u64 = frame::span(0) as u64;
 /// The interval at which the log is synced when commits do not sync it.
@@ -335,6 +337,42 @@ impl Log {
     /// Returns the event that wakes the background worker before its time: pass it to `Env::spawn` with [`Log::step`].
     pub fn wake(&self) -> Arc<Event> {
         self.wake.clone()
+    }
+
+    /// Returns the end of the log without a marker at its end: it stays the same while nothing happens.
+    pub(crate) fn end_of_groups(&self) -> Lsn {
+        let end = self.end().0;
+        Lsn(if end == self.marked.load(SeqCst) { end.saturating_sub(MARKER_BYTES) } else { end })
+    }
+
+    /// Returns whether the log has so many segments, or such large ones, that an idle database should give them up.
+    pub(crate) fn is_oversized(&self) -> bool {
+        self.segments.total() > IDLE_LOG_BYTES
+    }
+
+    /// Continues in a small segment, if everything is durable and little is reserved. The large one is retired when the
+    /// low-water mark reaches the end of the log of now. Returns whether the current segment is a small one. Commits
+    /// wait meanwhile, so the log should be idle.
+    ///
+    /// # Errors
+    /// I/O; the log is as it was then. The failure that poisoned the database.
+    pub(crate) fn cut(&self) -> Result<bool> {
+        drop(Held::take(Rank::LogWrite));
+        let mut writer = self.become_writer()?;
+        self.health.check()?;
+        let at = self.written();
+        if at != self.end() || at != self.durable() {
+            return Ok(false);
+        }
+        // What was appended under a reservation counts in the end before it does not count as reserved any more.
+        let needed = || {
+            let reserved = self.reserved_bytes() + EMERGENCY_RESERVE_BYTES;
+            Lsn(self.end().0 + reserved)
+        };
+        let done = self.segments.cut(at, &needed);
+        writer.leave_segment();
+        self.wake.notify();
+        done
     }
 
     /// Performs one step of the background worker: prepares a segment ahead, removes an unneeded one, or syncs once a

@@ -60,9 +60,13 @@ pub(super) struct OpenLog {
 }
 
 pub(super) fn open_in(disk: Arc<TestDisk>, env: Arc<dyn Env>) -> OpenLog {
+    open_with(disk, env, OPTIONS)
+}
+
+pub(super) fn open_with(disk: Arc<TestDisk>, env: Arc<dyn Env>, options: LogOptions) -> OpenLog {
     let (mut control, _, end) = read(&disk, None).unwrap();
     let health = Health::new();
-    let log = Log::open(disk.clone(), env, health.clone(), OPTIONS, &mut control, end).map(Arc::new).unwrap();
+    let log = Log::open(disk.clone(), env, health.clone(), options, &mut control, end).map(Arc::new).unwrap();
     let stopped = Arc::downgrade(&log);
     health.when_stopped(move || {
         if let Some(log) = stopped.upgrade() {

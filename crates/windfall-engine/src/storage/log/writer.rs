@@ -48,7 +48,7 @@ pub(super) struct Writer {
 }
 
 /// Leadership. It ends with the value, and then the waiters are woken: the fields are dropped in this order.
-struct Lead<'a, T> {
+pub(super) struct Lead<'a, T> {
     guard: MutexGuard<'a, T>,
     _end: NotifyOnDrop<'a>,
 }
@@ -56,6 +56,14 @@ struct Lead<'a, T> {
 impl<'a, T> Lead<'a, T> {
     fn new(guard: MutexGuard<'a, T>, followers: &'a Event) -> Self {
         Self { guard, _end: NotifyOnDrop(followers) }
+    }
+}
+
+impl Lead<'_, Writer> {
+    /// The next write finds its segment again. All that was written is durable.
+    pub(super) fn leave_segment(&mut self) {
+        debug_assert!(self.guard.unsynced.is_empty(), "a segment is left that must still be synced");
+        self.guard.current = None;
     }
 }
 
@@ -154,7 +162,7 @@ impl Log {
     }
 
     /// Becomes the writer, after the current one.
-    fn become_writer(&self) -> Result<Lead<'_, Writer>> {
+    pub(super) fn become_writer(&self) -> Result<Lead<'_, Writer>> {
         loop {
             if let Some(writer) = self.writer.try_lock() {
                 return Ok(Lead::new(writer, &self.progress));

@@ -19,6 +19,13 @@ struct Acknowledged {
 }
 
 fn recover(disk: &Arc<SimulatedDisk>) -> Result<(ControlFile, Vec<Group>, Lsn, Log)> {
+    recover_with(disk, OPTIONS)
+}
+
+fn recover_with(
+    disk: &Arc<SimulatedDisk>,
+    options: LogOptions,
+) -> Result<(ControlFile, Vec<Group>, Lsn, Log)> {
     let health = Health::new();
     let mut control = ControlFile::open(disk.clone(), health.clone())?;
     let mut reader = LogReader::new(disk.clone(), control.control(), control.control().low_water_mark)?;
@@ -27,7 +34,7 @@ fn recover(disk: &Arc<SimulatedDisk>) -> Result<(ControlFile, Vec<Group>, Lsn, L
         groups.push((start, end, payload.to_vec()));
     }
     let end = reader.end();
-    let log = Log::open(disk.clone(), Arc::new(SimulatedEnv::new(1)), health, OPTIONS, &mut control, end)?;
+    let log = Log::open(disk.clone(), Arc::new(SimulatedEnv::new(1)), health, options, &mut control, end)?;
     Ok((control, groups, end, log))
 }
 
@@ -135,6 +142,77 @@ fn every_operation_may_be_the_last() {
                 let left = Arc::new(left.restart(Survive::Nothing));
                 let (_, now, _, _) = recover(&left).expect(&context);
                 assert_eq!((&now[..groups.len()], now.len()), (&groups[..], groups.len() + 1), "{context}");
+            }
+        }
+    }
+}
+
+/// The largest segments are four times as large as the first one.
+const GROWING: LogOptions = LogOptions { size: 4 << 20, segment: 512 << 10, buffer: 64 << 10 };
+
+/// A log grows and is cut: with a segment ahead or without, with the checkpoint before the cut or after it. Then it
+/// continues in the small segment, and perhaps it is cut again.
+fn history_with_cuts(disk: &Arc<SimulatedDisk>, acknowledged: &mut Acknowledged, variant: u64) -> Result<()> {
+    let (mut control, _, end, log) = recover_with(disk, GROWING)?;
+    acknowledged.durable = acknowledged.durable.max(end);
+    let is_first = variant & 1 == 1;
+    for (round, groups) in [if variant & 2 == 2 { 12u8 } else { 26 }, 3, 12, 1].into_iter().enumerate() {
+        for n in 0..groups {
+            let payload = vec![(round as u8) << 5 ^ n; 12_000];
+            let start = log.end();
+            acknowledged.appended.push((start, Lsn(start.0 + span(payload.len()) as u64), payload.clone()));
+            log.begin_group().append(&payload)?;
+        }
+        log.sync_to(Lsn::MAX)?;
+        acknowledged.durable = acknowledged.durable.max(log.durable());
+        while log.step() == Next::Again {}
+        if round == 3 {
+            break;
+        }
+        for step in [is_first, !is_first] {
+            if step {
+                assert!(log.cut()?, "it could not be cut");
+                continue;
+            }
+            let durable = log.durable();
+            control.update(|control| (control.low_water_mark, control.durable) = (durable, durable))?;
+            log.raise_low_water_mark(durable);
+            while log.step() == Next::Again {}
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_step_of_a_cut_may_be_the_last() {
+    for variant in 0..4 {
+        let disk = made();
+        history_with_cuts(&disk, &mut Acknowledged::default(), variant).unwrap();
+        let sizes = disk.list(Folder::Log).unwrap().into_iter().map(|file| disk.len(file).unwrap().unwrap());
+        assert!(sizes.sum::<u64>() <= 640 << 10, "the log was not cut");
+        for at in 1..=disk.operations() {
+            let disk = made();
+            let mut acknowledged = Acknowledged::default();
+            disk.crash_at(at);
+            assert!(history_with_cuts(&disk, &mut acknowledged, variant).is_err());
+            for survive in
+                [Survive::Nothing, Survive::Everything, Survive::Random(at), Survive::Random(at + 1)]
+            {
+                let context = format!("variant {variant}, operation {at}, {survive:?}");
+                let left = Arc::new(disk.restart(survive));
+                left.crash_at(1 + at % 5);
+                let _ = recover_with(&left, GROWING);
+                let left = Arc::new(left.restart(Survive::Random(at)));
+                let (control, groups, end, log) = recover_with(&left, GROWING).expect(&context);
+                judge(&acknowledged, control.control(), &groups, end, &context);
+                // The log continues, far enough to fill a segment, and is found again.
+                for n in 0..14 {
+                    log.begin_group().append(&[n; 12_000]).unwrap();
+                }
+                log.sync_to(Lsn::MAX).unwrap();
+                let left = Arc::new(left.restart(Survive::Nothing));
+                let (_, now, _, _) = recover_with(&left, GROWING).expect(&context);
+                assert_eq!((&now[..groups.len()], now.len()), (&groups[..], groups.len() + 14), "{context}");
             }
         }
     }

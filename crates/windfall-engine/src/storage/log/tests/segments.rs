@@ -174,3 +174,135 @@ fn a_segment_that_could_not_be_removed_is_removed_later() {
     assert!(segments.prepare(start(11)).unwrap());
     assert_eq!(files(&disk), [7, 8, 9, 10].map(|n| file(start(n))));
 }
+
+/// The largest segments are four times as large as the first one.
+const GROWING: LogOptions = LogOptions { size: 4 << 20, segment: 512 << 10, buffer: 64 << 10 };
+
+struct Growing {
+    disk: SimulatedDisk,
+    control: ControlFile,
+    log: Log,
+}
+
+fn growing(disk: SimulatedDisk, options: LogOptions) -> Growing {
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let control = Control { uuid: UUID, page_size: 16384, ..Control::default() };
+    let mut control = ControlFile::create(shared.clone(), Health::new(), control).unwrap();
+    let env = Arc::new(SimulatedEnv::new(1));
+    let log = Log::open(shared, env, Health::new(), options, &mut control, Lsn::ZERO).unwrap();
+    Growing { disk, control, log }
+}
+
+impl Growing {
+    fn append(&self, bytes: u64) {
+        let before = self.log.end();
+        while self.log.end().0 < before.0 + bytes {
+            self.log.begin_group().append(&[1; 9000]).unwrap();
+            while self.log.step() == Next::Again {}
+        }
+        self.log.sync_to(Lsn::MAX).unwrap();
+    }
+
+    fn checkpoint(&mut self) {
+        let end = self.log.durable();
+        self.control.update(|control| (control.low_water_mark, control.durable) = (end, end)).unwrap();
+        self.log.raise_low_water_mark(end);
+        while self.log.step() == Next::Again {}
+    }
+
+    /// Returns the sizes of the segment files in KiB, in the order of their names.
+    fn sizes(&self) -> Vec<u64> {
+        files(&self.disk).iter().map(|file| self.disk.len(*file).unwrap().unwrap() >> 10).collect()
+    }
+}
+
+#[test]
+fn segments_grow_with_the_log_and_the_largest_are_recycled() {
+    let mut life = growing(SimulatedDisk::new(1), GROWING);
+    while life.log.step() == Next::Again {}
+    assert_eq!(life.sizes(), [128]);
+    life.append(100 << 10);
+    assert_eq!(life.sizes(), [128, 256], "one is ahead as soon as half of the current one is used");
+    life.append(1800 << 10);
+    assert_eq!(life.sizes(), [128, 256, 512, 512, 512, 512]);
+    life.checkpoint();
+    assert_eq!(life.sizes(), [512, 512, 512], "in use, and two to be recycled");
+    let before = files(&life.disk);
+    life.append(600 << 10);
+    assert_eq!(life.sizes(), [512, 512, 512]);
+    assert_ne!(files(&life.disk), before, "none was recycled");
+    // A reservation gets a segment of its size.
+    let small = growing(SimulatedDisk::new(1), LogOptions { segment: 2 << 20, ..GROWING });
+    drop(small.log.reserve(900 << 10).unwrap());
+    assert_eq!(small.sizes(), [1024]);
+}
+
+/// A crash has left the file that was to be the first segment.
+#[test]
+fn a_first_segment_that_was_not_finished_is_made_again() {
+    for length in [0, 4096, 128 << 10] {
+        let disk = SimulatedDisk::new(1);
+        disk.create(FileName::Log(0)).unwrap();
+        disk.preallocate(FileName::Log(0), 0, length).unwrap();
+        let life = growing(disk, GROWING);
+        life.append(10 << 10);
+        assert_eq!((files(&life.disk), life.sizes()), (vec![FileName::Log(0)], vec![128]));
+    }
+}
+
+#[test]
+fn an_idle_log_is_cut_down() {
+    let mut life = growing(SimulatedDisk::new(1), GROWING);
+    life.append(2000 << 10);
+    assert!(life.log.is_oversized());
+    let end = life.log.end();
+    // Bytes that are reserved must stay covered.
+    let large = life.log.reserve(100 << 10).unwrap();
+    assert!(!life.log.cut().unwrap());
+    drop(large);
+    let small = life.log.reserve(10 << 10).unwrap();
+    assert!(life.log.cut().unwrap());
+    drop(small);
+    life.checkpoint();
+    assert_eq!(life.sizes(), [256, 128], "one is kept, of the size that the next one will have");
+    assert_eq!(files(&life.disk).last(), Some(&FileName::Log(end.0)));
+    assert!(!life.log.is_oversized() && life.log.cut().unwrap());
+    life.append(300 << 10);
+    assert_eq!(life.sizes(), [128, 256, 512], "it grows again");
+    // What is not durable is not cut off.
+    life.log.begin_group().append(&[2; 100]).unwrap();
+    assert!(!life.log.cut().unwrap());
+    assert_eq!(life.sizes(), [128, 256, 512]);
+}
+
+#[test]
+fn a_cut_that_fails_leaves_the_log_as_it_was() {
+    // On a full disk, and at each of the operations of a cut.
+    for operation in 0..9 {
+        let life = growing(SimulatedDisk::new(1), GROWING);
+        life.append(330 << 10);
+        assert_eq!(life.sizes(), [128, 256, 512]);
+        match operation {
+            0 => life.disk.set_capacity(Some(life.disk.used())),
+            n => life.disk.fail_nth(n, Fault::Fails, false),
+        }
+        let cut = life.log.cut();
+        life.disk.set_capacity(None);
+        life.disk.clear_faults();
+        if life.log.health.is_poisoned() {
+            assert!(cut.is_err());
+            continue;
+        }
+        assert_eq!(
+            life.sizes(),
+            if cut.is_ok() { vec![128, 256, 128] } else { vec![128, 256, 512] },
+            "{operation}"
+        );
+        life.append(500 << 10);
+        life.log.finish().unwrap();
+        let survivor: Arc<dyn Disk> = Arc::new(life.disk.restart(Survive::Nothing));
+        let mut reader = LogReader::new(survivor, life.control.control(), Lsn::ZERO).unwrap();
+        while reader.next_group().unwrap().is_some() {}
+        assert_eq!(reader.end(), life.log.durable(), "{operation}");
+    }
+}
