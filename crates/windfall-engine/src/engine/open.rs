@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, path::Path};
 
 use super::{Engine, files};
 use crate::{
-    buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
+    buffer::{BufferPool, Doublewrite, Durability, SMALLEST_ROOM, Space, StorageContext},
     catalog::Catalog,
     checkpoint::Checkpointer,
     disk::{Disk, FileName, Folder, RealDisk, RealDiskOptions},
@@ -62,7 +62,7 @@ fn create(
     health: &Health,
     page_size: usize,
 ) -> Result<ControlFile> {
-    Doublewrite::create(&**disk, page_size)?;
+    Doublewrite::create(&**disk, page_size, SMALLEST_ROOM)?;
     disk.sync_folder(Folder::Root)?;
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&env.random().to_le_bytes());

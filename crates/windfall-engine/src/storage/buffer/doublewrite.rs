@@ -40,9 +40,13 @@
 //! damaged since the crash looks like one of a batch that is not whole. If a full disk were an error, the database
 //! could not be opened, and no drop could make room.
 //!
+//! **Room.** The file of a new database has room for batches of [`SMALLEST_ROOM`] pages. When a larger one comes, a new
+//! file with the copies of both halves and more room replaces this one ([`Doublewrite::make_room`]). Without space for
+//! it the batches stay small, so a full disk does not keep pages from being written.
+//!
 //! # File format
 //!
-//! Two halves, each with room for [`BATCH_PAGES`] pages. In each:
+//! Two halves of the same size, which have room for up to [`BATCH_PAGES`] pages each. In each:
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
@@ -67,7 +71,11 @@ use crate::{
 };
 
 /// The maximum number of pages in a batch.
-pub(super) const BATCH_PAGES: usize = 128;
+pub(crate) const BATCH_PAGES: usize = 128;
+/// The room of a new database's file, in pages of a batch.
+pub(crate) const SMALLEST_ROOM: usize = 2;
+/// The rooms that a file may grow to.
+const ROOMS: [usize; 2] = [16, BATCH_PAGES];
 pub(super) const MAGIC: &[u8; 8] = b"WFDBLWR1";
 pub(super) const ENTRIES_AT: usize = 24;
 pub(super) const ENTRY: usize = 24;
@@ -80,13 +88,21 @@ pub struct Doublewrite {
     turn: u64,
     /// The number of the last batch.
     number: u32,
+    /// The room of the file, in pages of a batch; zero before it is known.
+    room: usize,
     /// The buffer of the last batch, reused: the operating system would clear new memory for each batch, page by page.
     buffer: IoBuffer,
 }
 
 /// Returns the size of one half in bytes.
-pub(super) fn half(page_size: usize) -> u64 {
-    (HEADER + BATCH_PAGES * page_size) as u64
+pub(super) fn half(page_size: usize, room: usize) -> u64 {
+    (HEADER + room * page_size) as u64
+}
+
+/// Returns the room of the file, in pages of a batch. A file that is missing or too short has none.
+fn room_of(disk: &dyn Disk, page_size: usize) -> Result<usize, DiskError> {
+    let half = disk.len(FileName::Doublewrite)?.unwrap_or_default() / 2;
+    Ok(((half as usize).saturating_sub(HEADER) / page_size).min(BATCH_PAGES))
 }
 
 /// Converts the bytes of a page to words, so that they can be accessed as a `Page`.
@@ -102,12 +118,13 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 impl Doublewrite {
-    /// Creates the file, with room for two batches. Its name becomes durable when the folder is synced.
+    /// Creates the file, with room for two batches of this many pages. Its name becomes durable when the folder is
+    /// synced.
     ///
     /// # Errors
     /// I/O.
-    pub fn create(disk: &dyn Disk, page_size: usize) -> Result<()> {
-        reserve(disk, FileName::Doublewrite, page_size)?;
+    pub fn create(disk: &dyn Disk, page_size: usize, room: usize) -> Result<()> {
+        reserve(disk, FileName::Doublewrite, page_size, room)?;
         disk.sync(FileName::Doublewrite)?;
         Ok(())
     }
@@ -128,23 +145,11 @@ impl Doublewrite {
     /// I/O. No page may be written then. The next opening finds the same copies as this one. If the machine crashes
     /// before the new name is durable, it finds those that were durable before.
     pub(crate) fn make_durable(disk: &dyn Disk, copies: &Copies, page_size: usize) -> Result<(), DiskError> {
-        assert!(
-            copies.read.iter().all(|bytes| bytes.len() as u64 <= half(page_size)),
-            "more was read than a half of the doublewrite file has"
-        );
-        let file = FileName::NewDoublewrite;
-        let replace = || {
-            reserve(disk, file, page_size)?;
-            let mut halves = (0..).zip(&copies.read);
-            halves.try_for_each(|(turn, bytes)| disk.write(file, turn * half(page_size), bytes))?;
-            // Some file systems allocate the space only now.
-            disk.sync(file)?;
-            disk.rename(file, FileName::Doublewrite)
-        };
+        let room = room_of(disk, page_size)?.max(SMALLEST_ROOM);
         let is_replaced = if copies.unread.is_some() {
             false
         } else {
-            match replace() {
+            match replace(disk, &copies.read, page_size, room) {
                 Err(error) if error.is_no_space() => {
                     tracing::warn!(%error, "no new doublewrite file: the old one is synced instead");
                     Self::remove_new(disk);
@@ -161,6 +166,50 @@ impl Doublewrite {
         disk.sync_folder(Folder::Root)
     }
 
+    /// Makes room for a batch of this many pages, in a new file with the copies of this one. Returns the room that
+    /// there is: less if the new file could not be made, with the old one in use as before.
+    ///
+    /// # Errors
+    /// The name of the new file may not be durable: the next batch may be lost.
+    pub(super) fn make_room(
+        &mut self,
+        disk: &dyn Disk,
+        page_size: usize,
+        pages: usize,
+    ) -> Result<usize, DiskError> {
+        let room = self.room(disk, page_size)?;
+        let Some(more) = ROOMS.into_iter().find(|more| *more > room && *more >= pages.min(BATCH_PAGES))
+        else {
+            return Ok(room);
+        };
+        if pages <= room {
+            return Ok(room);
+        }
+        let half_bytes = half(page_size, room);
+        let read = |turn: u64| {
+            let mut bytes = vec![0; half_bytes as usize];
+            disk.read(FileName::Doublewrite, turn * half_bytes, &mut bytes)?;
+            Ok::<_, DiskError>(bytes)
+        };
+        let replaced = read(0).and_then(|one| replace(disk, &[one, read(1)?], page_size, more));
+        if let Err(error) = replaced {
+            tracing::warn!(%error, "the doublewrite file cannot be made larger: batches stay small");
+            Self::remove_new(disk);
+            return Ok(room);
+        }
+        disk.sync_folder(Folder::Root)?;
+        self.room = more;
+        Ok(more)
+    }
+
+    /// Returns the room of the file, in pages of a batch.
+    pub(super) fn room(&mut self, disk: &dyn Disk, page_size: usize) -> Result<usize, DiskError> {
+        if self.room == 0 {
+            self.room = room_of(disk, page_size)?;
+        }
+        Ok(self.room)
+    }
+
     /// Sets the half that the next batch overwrites, and the number of the last batch.
     pub(super) fn set_position(&mut self, half: u64, number: u32) {
         assert!(half < 2, "the doublewrite file has two halves, and no half {half}");
@@ -175,7 +224,8 @@ impl Doublewrite {
         pages: &[(PageId, &IoBuffer)],
         page_size: usize,
     ) -> Result<(), DiskError> {
-        assert!((1..=BATCH_PAGES).contains(&pages.len()), "a batch of {} pages", pages.len());
+        let room = self.room(disk, page_size)?;
+        assert!((1..=room).contains(&pages.len()), "a batch of {} pages, and room for {room}", pages.len());
         debug_assert!(
             pages.iter().map(|(id, _)| id).collect::<BTreeSet<_>>().len() == pages.len(),
             "a batch has two copies of a page"
@@ -212,7 +262,7 @@ impl Doublewrite {
         queue.submit(vec![Request {
             token: 0,
             file: FileName::Doublewrite,
-            offset: self.turn * half(page_size),
+            offset: self.turn * half(page_size, room),
             action: Action::Write,
             buffer,
         }]);
@@ -234,9 +284,10 @@ impl Doublewrite {
     /// files.
     pub fn copies(disk: &dyn Disk, page_size: usize) -> Result<Copies> {
         let mut copies = Copies::default();
-        if disk.len(FileName::Doublewrite)?.is_some() {
+        let room = room_of(disk, page_size)?;
+        if room > 0 {
             for turn in 0..2 {
-                collect(disk, page_size, turn, &mut copies)?;
+                collect(disk, page_size, room, turn, &mut copies)?;
             }
         }
         Ok(copies)
@@ -244,9 +295,24 @@ impl Doublewrite {
 }
 
 /// Creates a file with room for two batches.
-fn reserve(disk: &dyn Disk, file: FileName, page_size: usize) -> Result<(), DiskError> {
+fn reserve(disk: &dyn Disk, file: FileName, page_size: usize, room: usize) -> Result<(), DiskError> {
     disk.create(file)?;
-    disk.preallocate(file, 0, 2 * half(page_size))
+    disk.preallocate(file, 0, 2 * half(page_size, room))
+}
+
+/// Replaces the file by a durable one with this room and this beginning of each half. The new name is not durable yet.
+fn replace(disk: &dyn Disk, halves: &[Vec<u8>; 2], page_size: usize, room: usize) -> Result<(), DiskError> {
+    assert!(
+        halves.iter().all(|bytes| bytes.len() as u64 <= half(page_size, room)),
+        "more was read than a half of the doublewrite file has"
+    );
+    let file = FileName::NewDoublewrite;
+    reserve(disk, file, page_size, room)?;
+    let mut halves = (0..).zip(halves);
+    halves.try_for_each(|(turn, bytes)| disk.write(file, turn * half(page_size, room), bytes))?;
+    // Some file systems allocate the space only now.
+    disk.sync(file)?;
+    disk.rename(file, FileName::Doublewrite)
 }
 
 /// Returns the number of the next batch. No batch has number zero.
@@ -331,8 +397,8 @@ impl Copies {
 }
 
 /// Collects the copies of one half.
-fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) -> Result<()> {
-    let start = turn * half(page_size);
+fn collect(disk: &dyn Disk, page_size: usize, room: usize, turn: u64, copies: &mut Copies) -> Result<()> {
+    let start = turn * half(page_size, room);
     let mut header = vec![0; HEADER];
     let is_read = copies.read(disk, turn, start, &mut header)?;
     copies.read[turn as usize].extend_from_slice(&header);
@@ -344,7 +410,7 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
         return Ok(());
     }
     copies.numbers[turn as usize] = Some(u32::from_le_bytes(field(&header, 20)));
-    let count = (u32::from_le_bytes(field(&header, 16)) as usize).min(BATCH_PAGES);
+    let count = (u32::from_le_bytes(field(&header, 16)) as usize).min(room);
     for n in 0..count {
         let at = ENTRIES_AT + n * ENTRY;
         let id = PageId {
@@ -377,10 +443,11 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
 
 #[cfg(test)]
 mod tests {
-    use windfall_sim::SimulatedDisk;
+    use windfall_sim::{SimulatedDisk, Survive};
 
     use super::*;
     const SIZE: usize = 4096;
+    const ROOM: usize = 4;
 
     /// Returns a page with a valid header: its id and its LSN.
     fn sealed(page: u32, lsn: u64) -> (PageId, IoBuffer) {
@@ -421,7 +488,7 @@ mod tests {
     fn batches_have_numbers_that_rise() {
         let disk = SimulatedDisk::new(1);
         let mut file = Doublewrite::default();
-        Doublewrite::create(&disk, SIZE).unwrap();
+        Doublewrite::create(&disk, SIZE, ROOM).unwrap();
         for (half, number) in [(0, 1), (1, 2), (0, 3)] {
             let (id, page) = sealed(1, u64::from(number));
             file.write(&disk, &mut *disk.queue(), &[(id, &page)], SIZE).unwrap();
@@ -436,7 +503,7 @@ mod tests {
     fn pages_that_were_durable_before_the_last_batch_are_known() {
         let disk = SimulatedDisk::new(1);
         let mut file = Doublewrite::default();
-        Doublewrite::create(&disk, SIZE).unwrap();
+        Doublewrite::create(&disk, SIZE, ROOM).unwrap();
         for pages in [[1, 2], [2, 3]] {
             let batch = pages.map(|page| sealed(page, 10));
             let pages = batch.each_ref().map(|(id, page)| (*id, page));
@@ -447,7 +514,7 @@ mod tests {
         let copies = Doublewrite::copies(&disk, SIZE).unwrap();
         assert!(copies.is_whole(1));
         assert_eq!(durable(&copies), [true, false, false]);
-        let last = half(SIZE) + HEADER as u64 + SIZE as u64 - 8;
+        let last = half(SIZE, ROOM) + HEADER as u64 + SIZE as u64 - 8;
         assert!(disk.corrupt(FileName::Doublewrite, last, 1));
         let copies = Doublewrite::copies(&disk, SIZE).unwrap();
         assert!(!copies.is_whole(1));
@@ -461,7 +528,7 @@ mod tests {
     fn a_copy_counts_if_it_is_the_one_that_the_header_names() {
         let disk = SimulatedDisk::new(1);
         let mut file = Doublewrite::default();
-        Doublewrite::create(&disk, SIZE).unwrap();
+        Doublewrite::create(&disk, SIZE, ROOM).unwrap();
         let batch = |lsns: [u64; 4]| (1..).zip(lsns).map(|(page, lsn)| sealed(page, lsn)).collect::<Vec<_>>();
         let found = || {
             let copies = Doublewrite::copies(&disk, SIZE).unwrap();
@@ -475,7 +542,7 @@ mod tests {
         assert_eq!(found(), [(1, 20), (2, 21), (3, 22), (4, 13)], "the youngest of each page");
         // In the second batch one copy is torn, one is of another LSN, and one is of another page.
         let put = |n: usize, bytes: &[u8]| {
-            let at = half(SIZE) + (HEADER + n * SIZE) as u64;
+            let at = half(SIZE, ROOM) + (HEADER + n * SIZE) as u64;
             disk.write(FileName::Doublewrite, at, bytes).unwrap();
         };
         let mut torn = sealed(1, 20).1;
@@ -484,5 +551,75 @@ mod tests {
         put(1, sealed(2, 23).1.bytes());
         put(2, sealed(9, 22).1.bytes());
         assert_eq!(found(), [(1, 10), (2, 11), (3, 12), (4, 13)]);
+    }
+
+    /// Two batches in a file with room for two pages, which must become larger for a third one.
+    fn about_to_grow() -> (SimulatedDisk, Doublewrite) {
+        let (disk, mut file) = (SimulatedDisk::new(1), Doublewrite::default());
+        Doublewrite::create(&disk, SIZE, SMALLEST_ROOM).unwrap();
+        disk.sync_folder(Folder::Root).unwrap();
+        write_batch(&disk, &mut file, 1..3, 10).unwrap();
+        write_batch(&disk, &mut file, 2..4, 11).unwrap();
+        (disk, file)
+    }
+
+    fn write_batch(
+        disk: &SimulatedDisk,
+        file: &mut Doublewrite,
+        pages: core::ops::Range<u32>,
+        lsn: u64,
+    ) -> Result<usize, DiskError> {
+        let room = file.make_room(disk, SIZE, pages.len())?;
+        let batch: Vec<_> = pages.take(room).map(|page| sealed(page, lsn)).collect();
+        let pages: Vec<_> = batch.iter().map(|(id, page)| (*id, page)).collect();
+        file.write(disk, &mut *disk.queue(), &pages, SIZE)?;
+        Ok(room)
+    }
+
+    fn found(disk: &SimulatedDisk) -> Vec<(u32, u64)> {
+        let pages = Doublewrite::copies(disk, SIZE).unwrap().pages;
+        pages.into_iter().map(|(id, found)| (id.page.0, found.lsn.0)).collect()
+    }
+
+    #[test]
+    fn the_file_grows_for_a_large_batch_and_keeps_its_copies() {
+        let small = [(1, 10), (2, 11), (3, 11)];
+        let operations = {
+            let (disk, mut file) = about_to_grow();
+            assert_eq!(disk.len(FileName::Doublewrite).unwrap(), Some(2 * half(SIZE, SMALLEST_ROOM)));
+            let before = disk.operations();
+            assert_eq!(file.make_room(&disk, SIZE, 5).unwrap(), ROOMS[0]);
+            assert_eq!(found(&disk), small);
+            assert_eq!(write_batch(&disk, &mut file, 5..10, 12).unwrap(), ROOMS[0]);
+            assert_eq!(found(&disk)[..], [(2, 11), (3, 11), (5, 12), (6, 12), (7, 12), (8, 12), (9, 12)]);
+            let operations = before + 1..=disk.operations();
+            assert_eq!(write_batch(&disk, &mut file, 0..200, 13).unwrap(), BATCH_PAGES);
+            assert_eq!(Doublewrite::default().room(&disk, SIZE).unwrap(), BATCH_PAGES);
+            operations
+        };
+        // Whatever step is the last: the copies of the last batch are there, and those of the one before it until the
+        // new batch is durable.
+        for at in operations {
+            let (disk, mut file) = about_to_grow();
+            disk.crash_at(at);
+            write_batch(&disk, &mut file, 5..10, 12).unwrap_err();
+            for survive in
+                [Survive::Nothing, Survive::Everything, Survive::Random(at), Survive::Random(at + 1)]
+            {
+                let left = found(&disk.restart(survive));
+                assert!(left.contains(&(2, 11)) && left.contains(&(3, 11)), "operation {at}: {left:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_space_the_batches_stay_small() {
+        let (disk, mut file) = about_to_grow();
+        disk.set_capacity(Some(disk.used()));
+        assert_eq!(write_batch(&disk, &mut file, 5..10, 12).unwrap(), SMALLEST_ROOM);
+        assert_eq!(found(&disk), [(2, 11), (3, 11), (5, 12), (6, 12)]);
+        assert_eq!(disk.len(FileName::NewDoublewrite).unwrap(), None);
+        disk.set_capacity(None);
+        assert_eq!(write_batch(&disk, &mut file, 5..10, 13).unwrap(), ROOMS[0]);
     }
 }

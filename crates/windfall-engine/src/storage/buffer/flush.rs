@@ -39,7 +39,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{
-    BufferPool, Space,
+    BufferPool, Durability, Space,
     arena::FrameNo,
     doublewrite::{BATCH_PAGES, Doublewrite, words},
     frame::{DIRTY, UNVERIFIED, WRITING},
@@ -286,7 +286,8 @@ impl BufferPool {
             self.frame_freed.notify();
         }
         let written = flushed?;
-        Ok(shrinking || (short && done > 0) || written == BATCH_PAGES)
+        let room = self.flusher.lock().doublewrite.room(&*self.context.disk, self.page_size)?;
+        Ok(shrinking || (short && done > 0) || written >= room)
     }
 
     /// Returns the page in a frame, with its tablespace.
@@ -323,7 +324,7 @@ impl BufferPool {
         );
         self.mark_failed_dirty(&mut flusher);
         self.forget_dropped(&mut flusher)?;
-        let Batch { copies, pages, retried, kept } = self.fill_batch(&mut flusher, wanted);
+        let Batch { copies, pages, retried, kept } = self.fill_batch(&mut flusher, wanted)?;
         if copies.is_empty() {
             return Ok(0);
         }
@@ -365,27 +366,40 @@ impl BufferPool {
     }
 
     /// Copies the pages of a batch: the torn ones, one of a failing file, then those of `wanted` whose file works.
+    /// First it makes room for them in the doublewrite file.
     fn fill_batch(
         &self,
         flusher: &mut Flusher,
         wanted: impl IntoIterator<Item = (Arc<Space>, PageNo)>,
-    ) -> Batch {
+    ) -> Result<Batch> {
         let mut batch = Vec::new();
         let kept = self.copy_torn(flusher, &mut batch);
         let retried = batch.len();
-        let room = BATCH_PAGES - flusher.torn.len();
         let probe = flusher.next_probe();
-        let Flusher { torn, spare, .. } = flusher;
+        let Flusher { torn, spare, doublewrite, .. } = flusher;
         // A torn page that is unlatched only now stays out of the batch: its copy in `torn` would outlive its write.
         let is_kept_out =
             |space: &Space, page| torn.iter().any(|torn| torn.space.id() == space.id() && torn.page == page);
         let wanted = wanted.into_iter().filter(|(space, _)| !space.is_failing());
-        for (space, page) in probe.into_iter().chain(wanted) {
-            if batch.len() - retried >= room {
+        let wanted: Vec<_> = probe.into_iter().chain(wanted).collect();
+        let is_logged = |space: &Space| space.durability() == Durability::Logged;
+        let logged = wanted.iter().filter(|(space, _)| is_logged(space)).count();
+        let room = doublewrite
+            .make_room(&*self.context.disk, self.page_size, torn.len() + logged)
+            .map_err(|error| self.poison_if_unknown(error))?;
+        let (room, mut logged) = (room.saturating_sub(torn.len()), 0);
+        for (space, page) in wanted {
+            if batch.len() - retried >= BATCH_PAGES - torn.len() {
                 break;
             }
-            if !is_kept_out(&space, page) {
-                batch.extend(self.copy_out(space, page, spare));
+            // Pages of temporary tablespaces take no room in the doublewrite file.
+            if is_kept_out(&space, page) || is_logged(&space) && logged >= room {
+                continue;
+            }
+            let is_logged = is_logged(&space);
+            if let Some(copy) = self.copy_out(space, page, spare) {
+                logged += usize::from(is_logged);
+                batch.push(copy);
             }
         }
         assert!(
@@ -399,7 +413,7 @@ impl BufferPool {
             (copy, (id, buffer))
         };
         let (copies, pages) = batch.into_iter().map(with_id).unzip();
-        Batch { copies, pages, retried, kept }
+        Ok(Batch { copies, pages, retried, kept })
     }
 
     /// Ends a batch: its pages are written, except for those in `failed`, which become dirty again.

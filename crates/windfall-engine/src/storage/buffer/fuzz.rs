@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use windfall_sim::SimulatedDisk;
 
-use super::doublewrite::{Doublewrite, ENTRIES_AT, ENTRY, HEADER, MAGIC, half};
+use super::doublewrite::{BATCH_PAGES, Doublewrite, ENTRIES_AT, ENTRY, HEADER, MAGIC, half};
 use crate::{
     disk::{Disk, FileName},
     fuzz_input::Input,
@@ -27,10 +27,10 @@ pub fn doublewrite(data: &[u8]) {
     let mut input = Input(data);
     let disk = SimulatedDisk::new(1);
     let file = FileName::Doublewrite;
-    let mut written = Doublewrite::create(&disk, SIZE).is_ok();
+    let mut written = Doublewrite::create(&disk, SIZE, BATCH_PAGES).is_ok();
     let mut expected: BTreeMap<PageId, Lsn> = BTreeMap::new();
     for turn in 0..2 {
-        let start = turn * half(SIZE);
+        let start = turn * half(SIZE, BATCH_PAGES);
         let (flags, entries, said) = (input.u8(), input.u8() % 5, input.u16());
         let mut header = vec![0; HEADER];
         header[..8].copy_from_slice(if flags & 1 == 1 { b"anything" } else { MAGIC });

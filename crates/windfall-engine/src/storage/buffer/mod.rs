@@ -37,6 +37,9 @@ mod space;
 pub(crate) mod test_pool;
 
 use arena::{Arena, FrameNo};
+#[cfg(test)]
+pub(crate) use doublewrite::BATCH_PAGES;
+pub(crate) use doublewrite::SMALLEST_ROOM;
 pub use doublewrite::{Copies, CopyFound, Doublewrite, words};
 use frame::{DIRTY, RETIRED, UNVERIFIED, WRITING};
 pub use read_ahead::READ_AHEAD_PAGES;

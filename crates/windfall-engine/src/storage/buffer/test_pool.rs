@@ -2,7 +2,7 @@
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
-use super::{BufferPool, Doublewrite, StorageContext};
+use super::{BATCH_PAGES, BufferPool, Doublewrite, StorageContext};
 use crate::{
     health::Health,
     ids::Lsn,
@@ -16,7 +16,7 @@ pub(crate) const PAGE_SIZE: usize = 4096;
 pub(crate) fn new_pool(frames: usize) -> (SimulatedDisk, Arc<BufferPool>) {
     let disk = SimulatedDisk::new(1);
     let (shared, env, health) = (Arc::new(disk.clone()), Arc::new(SimulatedEnv::new(1)), Health::new());
-    Doublewrite::create(&disk, PAGE_SIZE).unwrap();
+    Doublewrite::create(&disk, PAGE_SIZE, BATCH_PAGES).unwrap();
     let control = Control { page_size: PAGE_SIZE as u32, uuid: [7; 16], ..Control::default() };
     let mut control = ControlFile::create(shared.clone(), health.clone(), control).unwrap();
     let options = LogOptions { size: 16 << 20, segment: 1 << 20, buffer: 1 << 20 };

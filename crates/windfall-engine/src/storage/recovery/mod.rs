@@ -39,7 +39,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::spaces::SpaceSet;
 use crate::{
-    buffer::{BufferPool, Copies, CopyFound, Doublewrite, Durability, FileState, Space, words},
+    buffer::{
+        BufferPool, Copies, CopyFound, Doublewrite, Durability, FileState, SMALLEST_ROOM, Space, words,
+    },
     disk::{Action, Completion, Disk, FileName, Folder, IoBuffer, Queue, Request},
     error::{CorruptError, DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
@@ -328,7 +330,7 @@ pub fn recover(
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
         tracing::warn!("the doublewrite file is missing: it is created again");
-        Doublewrite::create(disk, pool.page_size())?;
+        Doublewrite::create(disk, pool.page_size(), SMALLEST_ROOM)?;
     }
     // A killed process may have created this file, or the control file, before its name was durable.
     disk.sync_folder(Folder::Root)?;

@@ -12,7 +12,7 @@ use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv, Survive};
 
 use super::{attach_file, recover, scan};
 use crate::{
-    buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
+    buffer::{BATCH_PAGES, BufferPool, Doublewrite, Durability, Space, StorageContext},
     checkpoint::{Checkpointer, TransactionNotes},
     disk::{Disk, FileName, Folder},
     env::{Env, Worker, WorkerClass},
@@ -65,7 +65,7 @@ impl Base {
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
         let is_new = disk.len(FileName::Control)?.is_none();
         let mut control = if is_new {
-            Doublewrite::create(&*shared, PAGE_SIZE)?;
+            Doublewrite::create(&*shared, PAGE_SIZE, BATCH_PAGES)?;
             let control = Control {
                 page_size: PAGE_SIZE as u32,
                 uuid: [7; 16],
@@ -512,7 +512,7 @@ fn file_names_of_a_killed_process_are_durable_after_an_opening() {
     // The doublewrite file was lost, and is made again.
     disk.remove(FileName::Doublewrite).unwrap();
     disk.sync_folder(Folder::Root).unwrap();
-    Doublewrite::create(&disk, PAGE_SIZE).unwrap();
+    Doublewrite::create(&disk, PAGE_SIZE, BATCH_PAGES).unwrap();
     are_durable(&disk.next_process(), "made again");
     for operation in 1..=disk.operations() {
         let disk = SimulatedDisk::new(1);

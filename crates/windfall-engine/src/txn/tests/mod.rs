@@ -24,7 +24,7 @@ use super::{
     trx::background_rollback,
 };
 use crate::{
-    buffer::{BufferPool, Doublewrite, Durability, Space, StorageContext},
+    buffer::{BATCH_PAGES, BufferPool, Doublewrite, Durability, Space, StorageContext},
     checkpoint::Checkpointer,
     disk::{Disk, FileName},
     env::{Env, Next, Worker, WorkerClass},
@@ -104,7 +104,7 @@ impl Base {
         let Setup { disk, env, frames, log_size, purge } = setup;
         let health = Health::new();
         let mut control = if disk.len(FileName::Control)?.is_none() {
-            Doublewrite::create(&*disk, PAGE_SIZE)?;
+            Doublewrite::create(&*disk, PAGE_SIZE, BATCH_PAGES)?;
             let control = Control { page_size: PAGE_SIZE as u32, uuid: [7; 16], ..Control::default() };
             ControlFile::create(disk.clone(), health.clone(), control)?
         } else {

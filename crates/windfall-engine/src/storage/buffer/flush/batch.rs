@@ -278,7 +278,7 @@ impl BufferPool {
 
     /// Poisons the database if the error leaves the content of the doublewrite file unknown: a failed sync, or a panic.
     /// Other failures have no lasting effect.
-    fn poison_if_unknown(&self, error: DiskError) -> Error {
+    pub(super) fn poison_if_unknown(&self, error: DiskError) -> Error {
         if error.is_sync_failure() || matches!(error, DiskError::Panicked { .. }) {
             self.context.health.poison(&error.to_string())
         } else {

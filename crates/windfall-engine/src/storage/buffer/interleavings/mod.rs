@@ -10,7 +10,7 @@ mod stops;
 use windfall_sim::{SimulatedDisk, Survive};
 
 use super::{
-    BufferPool, Doublewrite, Durability, FileState, Space, StorageContext,
+    BATCH_PAGES, BufferPool, Doublewrite, Durability, FileState, Space, StorageContext,
     arena::FrameNo,
     frame::{DIRTY, WRITING},
 };
@@ -75,7 +75,7 @@ fn base(disk: SimulatedDisk, mut control: ControlFile, end: Lsn, frames: u32) ->
 impl Prepared {
     pub(crate) fn new() -> Self {
         let disk = SimulatedDisk::new(1);
-        Doublewrite::create(&disk, PAGE_SIZE).unwrap();
+        Doublewrite::create(&disk, PAGE_SIZE, BATCH_PAGES).unwrap();
         let control = Control { page_size: PAGE_SIZE as u32, uuid: [7; 16], ..Control::default() };
         let control = ControlFile::create(Arc::new(disk.clone()), Health::new(), control).unwrap();
         let base = base(disk.clone(), control, Lsn::ZERO, super::MIN_FRAMES as u32);
