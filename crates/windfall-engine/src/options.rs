@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** The options, their defaults, and the check of their values.
 //!
-//! **Invariants.** A value out of range is an error that names the option, before any file is touched.
+//! **Invariants.** A value out of range is an error that names the option, before any file is touched. Options derived
+//! from a budget are in range, whatever the budget is (test: `options_for_any_memory_are_accepted`).
 
 use core::time::Duration;
 
@@ -16,6 +17,9 @@ use crate::{
 /// Pages for which the log buffer must have room. The longest group (the records of one mini-transaction) is a quarter
 /// of the buffer, and a structure change of a tree may write two pages and the positions of their entries.
 const PAGES_IN_LOG_BUFFER: usize = 16;
+
+/// The memory that [`Options::small`] is made for, in bytes; smaller budgets count as this one.
+const SMALL_MEMORY: u64 = 8 << 20;
 
 /// Options of a database. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +128,43 @@ impl Options {
         io_threads: usize => io_threads;
         /// Whether data files bypass the system's page cache (direct I/O) if the file system supports it. Default: yes.
         direct_io: bool => direct_io;
+    }
+
+    /// Returns options for a small database, with some MiB of memory and of disk: those for a memory of 8 MiB, and a
+    /// log of 8 MiB.
+    #[must_use]
+    pub fn small() -> Self {
+        Self::for_memory(SMALL_MEMORY).log_size(SMALL_MEMORY)
+    }
+
+    /// Returns options for a budget of memory in bytes, at least 8 MiB:
+    ///
+    /// | option | value |
+    /// | --- | --- |
+    /// | [`buffer_pool_size`](Self::buffer_pool_size), and the size it may grow to | three quarters of the budget |
+    /// | [`log_buffer_size`](Self::log_buffer_size) | a thirty-second, a power of two, from 1 to 16 MiB |
+    /// | [`hash_index_memory`](Self::hash_index_memory) | a hundredth of the pool |
+    /// | [`log_size`](Self::log_size), on disk | four times the budget, from 64 MiB to 16 GiB |
+    /// | [`open_files`](Self::open_files) | one for each 256 KiB, from 64 to 400 |
+    /// | [`io_threads`](Self::io_threads) | one for each 8 MiB, from 2 to 8 |
+    ///
+    /// The rest is for transactions, locks, the catalog, and stacks of threads. Memory is allocated as it is used, so
+    /// the process takes less as long as the data is small. While a database is opened after a crash, and while an
+    /// index is built, tens of MiB more may be needed, but no more than the data or the log has.
+    #[must_use]
+    pub fn for_memory(bytes: u64) -> Self {
+        let bytes = bytes.clamp(SMALL_MEMORY, 1 << 44);
+        let pool = bytes / 4 * 3;
+        let log_buffer = (bytes / 32).clamp(1 << 20, 16 << 20);
+        Self {
+            buffer_pool_size: pool,
+            buffer_pool_max_size: Some(pool),
+            log_size: (bytes * 4).clamp(64 << 20, 16 << 30),
+            log_buffer_size: 1 << log_buffer.ilog2(),
+            open_files: (bytes >> 18).clamp(64, 400) as usize,
+            io_threads: (bytes >> 23).clamp(2, 8) as usize,
+            ..Self::default()
+        }
     }
 
     /// Refuses values that are out of range or contradict each other.
@@ -284,5 +325,22 @@ mod tests {
         assert!(error.contains("at least 256 KiB"), "{error}");
         let smallest = Options::default().log_size(1 << 20);
         assert!(smallest.segment_size() * 2 <= smallest.log_size);
+    }
+
+    #[test]
+    fn options_for_any_memory_are_accepted() {
+        let powers = (0..64).flat_map(|n| [(1u64 << n) - 1, 1 << n, (1 << n) + 1]);
+        for bytes in powers.chain([3 << 20, 100 << 20, u64::MAX]) {
+            let options = Options::for_memory(bytes);
+            options.check().unwrap();
+            options.check_log_buffer(64 << 10).unwrap();
+            let memory = options.buffer_pool_size + options.log_buffer_size as u64 + options.hash_memory();
+            assert!(memory <= bytes.max(SMALL_MEMORY), "{memory} of {bytes}");
+            assert_eq!(options.pool_max(16 << 10), options.buffer_pool_size);
+        }
+        let small = Options::small();
+        small.check().unwrap();
+        assert_eq!((small.buffer_pool_size, small.log_size), (6 << 20, 8 << 20));
+        assert_eq!(Options::for_memory(1 << 30).log_buffer_size, 16 << 20);
     }
 }
