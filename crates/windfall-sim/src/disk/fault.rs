@@ -13,6 +13,8 @@ pub enum Fault {
     Fails,
     /// As [`Fault::Fails`], but only for operations that change something, and not for syncs.
     WriteFails,
+    /// A rename, a removal or a truncation reports a failure, and has happened all the same.
+    LateFailure,
     /// A read fails; plain reads too, although they are not counted as operations.
     ReadFails,
     /// An operation that may take space finds none, and has no effect.
@@ -90,6 +92,7 @@ impl Fault {
             Self::WriteFails => {
                 !matches!(kind, OperationKind::PlainRead | OperationKind::Read | OperationKind::Sync)
             }
+            Self::LateFailure => kind == OperationKind::Other,
             Self::ReadFails => matches!(kind, OperationKind::PlainRead | OperationKind::Read),
             Self::Full => matches!(kind, OperationKind::Write | OperationKind::Grow),
             Self::SyncFails | Self::SyncFull => kind == OperationKind::Sync,

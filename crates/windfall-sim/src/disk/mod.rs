@@ -404,6 +404,7 @@ impl SimulatedDisk {
             Some(Fault::Fails | Fault::WriteFails | Fault::ReadFails) if kind != OperationKind::Sync => {
                 Err(eio(action, file))
             }
+            Some(Fault::LateFailure) => run(&mut state, None).and(Err(eio(action, file))),
             fault => run(&mut state, fault),
         };
         if kind != OperationKind::Sync {

@@ -276,6 +276,10 @@ fn faults_happen_once_where_they_fit() {
     disk.write(LOG, 0, &[2]).unwrap();
     disk.sync(LOG).unwrap();
     assert_eq!(content(&disk, LOG).unwrap(), [1; 4096]);
+    disk.fail_at(0, Fault::LateFailure);
+    disk.write(LOG, 0, &[2]).unwrap();
+    assert!(matches!(disk.remove(LOG), Err(DiskError::Io { .. })));
+    assert_eq!(disk.len(LOG).unwrap(), None, "it is removed all the same");
 }
 
 #[test]
