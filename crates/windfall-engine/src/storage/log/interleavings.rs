@@ -156,13 +156,14 @@ fn a_reservation_is_kept_on_a_full_disk() {
     });
 }
 
-/// The log is cut while a thread reserves more than the new segment has, and appends it, and then the disk is full: it
-/// has what it needs. Nothing that is appended meanwhile is lost.
+/// A thread cuts the log while another one reserves more than the new segment has, and begins to append it. Then the
+/// disk is full: what was reserved is there. Nothing that is appended meanwhile is lost.
 ///
 /// Catches: a cut that looks for reservations before it withdraws the prepared segments.
 #[test]
 fn a_reservation_during_a_cut_is_kept_on_a_full_disk() {
-    const GROUPS: usize = 6;
+    // More together than a segment that a cut makes.
+    const GROUPS: usize = 10;
     const GROUP: usize = 14_000;
     explore(1500, &["CutMissesReservations"], || {
         let options = LogOptions { size: 2 << 20, segment: 512 << 10, buffer: 64 << 10 };
@@ -171,17 +172,15 @@ fn a_reservation_during_a_cut_is_kept_on_a_full_disk() {
             append(&life.log, &[7; GROUP]);
         }
         life.log.sync_to(Lsn::MAX).unwrap();
-        let (log, disk) = (life.log.clone(), life.disk.clone());
-        let appender = spawn(move || {
-            let reservation = log.admit_freeing((GROUPS * (GROUP + 100)) as u64).unwrap();
-            disk.set_full(true);
-            let groups: Vec<_> = (1..=GROUPS).map(|n| append(&log, &vec![n as u8; GROUP])).collect();
-            drop(reservation);
-            log.sync_to(Lsn::MAX).expect("the reserved space is there");
-            groups
-        });
-        let _ = life.log.cut();
-        let groups = appender.join().unwrap();
+        let log = life.log.clone();
+        let cutter = spawn(move || drop(log.cut()));
+        let reservation = life.log.admit_freeing((GROUPS * (GROUP + 100)) as u64).unwrap();
+        let mut groups = vec![append(&life.log, &[1; GROUP])];
+        cutter.join().unwrap();
+        life.disk.set_full(true);
+        groups.extend((2..=GROUPS).map(|n| append(&life.log, &vec![n as u8; GROUP])));
+        drop(reservation);
+        life.log.sync_to(Lsn::MAX).expect("the reserved space is there");
         let found = read(&life.disk.crash(5), None).unwrap().1;
         assert!(found.ends_with(&groups), "{:?} instead of {:?}", starts(&found), starts(&groups));
     });
