@@ -23,9 +23,11 @@
 //! Retired segments of the size that the next one will have are renamed and recycled; the others are removed.
 //!
 //! **The idle cut** ([`Segments::cut`]) makes the log small again. At a position where everything is written and
-//! durable, it makes a segment of the smallest size that begins there, and removes the segments ahead. The current
-//! segment ends there, far below its size, and is retired once the low-water mark reaches that position. A crash may
-//! leave any of these states, and each is a correct log:
+//! durable, it makes a segment of [`SMALLEST_SEGMENT_BYTES`] that begins there, durably, and only then removes the
+//! segments ahead: at any time there is space for work that makes room (test:
+//! `a_crash_during_a_cut_leaves_space_for_work_that_makes_room`). The current segment ends there, far below its size,
+//! and is retired once the low-water mark reaches that position. A crash may leave any of these states, and each is a
+//! correct log:
 //!
 //! | state | the next opening |
 //! | --- | --- |
@@ -33,7 +35,10 @@
 //! | the new segment is complete | takes it over, because it begins at the end of the log; removes those ahead |
 //! | some segments ahead are removed, others are not | the same |
 //!
-//! A cut that fails removes the new segment, durably, before anything is written to the old one beyond it.
+//! A cut that fails removes the new segment, durably, before anything is written to the old one beyond it (test:
+//! `a_cut_that_fails_leaves_the_log_as_it_was`). A file that could not be made a segment and could not be removed
+//! begins at the end of the chain: the next segment replaces it, and a cut, after which other segments reach beyond
+//! it, removes it first.
 //!
 //! **When a sync fails** the system may have dropped the pages that it could not write and marked the file clean: the
 //! next sync of the file succeeds, and the bytes are lost all the same. So no sync is tried again. If a segment that
@@ -48,14 +53,18 @@
 //! the name of a segment in use. Nothing is written at or above `prepared_end`, the end of the chain. It falls only in
 //! a cut, and a reservation that a cut does not see, sees that it has fallen: both store first and load afterwards,
 //! sequentially consistently (test: `a_reservation_during_a_cut_is_kept_on_a_full_disk`). No other file has a name
-//! within the range of a segment that is written (test: `every_step_of_a_cut_may_be_the_last`).
+//! within the range of a segment that is written (tests: `every_step_of_a_cut_may_be_the_last`,
+//! `a_file_that_stayed_at_the_end_of_the_chain_is_removed_before_a_cut`).
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::frame::{self, LOG_BLOCK_BYTES};
+use super::{
+    frame::{self, LOG_BLOCK_BYTES},
+    space::EMERGENCY_RESERVE_BYTES,
+};
 use crate::{
     disk::{Disk, FileName, Folder},
-    error::{CorruptError, DiskError, Result},
+    error::{CorruptError, DiskError, Error, Result},
     health::Health,
     ids::Lsn,
     sync::{
@@ -66,8 +75,8 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"WINDLOG1";
 const VERSION: u32 = 2;
-/// The size of the first segment, and of one that a cut makes, in bytes: room for the bytes kept for work that makes
-/// room (`space`), and for a few small changes.
+/// The size of the first segment, if the largest is not smaller, and of one that a cut makes, in bytes: room for the
+/// bytes kept for work that makes room (`space`), and for a few small changes.
 pub(super) const SMALLEST_SEGMENT_BYTES: u64 = 128 << 10;
 /// The limit of a segment's size, in bytes.
 pub(super) const SEGMENT_BYTES_LIMIT: u64 = 1 << 40;
@@ -78,6 +87,8 @@ const SEGMENTS_TO_RECYCLE: usize = 2;
 /// The maximum length of one rewrite, in bytes.
 const REWRITE_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = LOG_BLOCK_BYTES as u64;
+const _: () =
+    assert!(SMALLEST_SEGMENT_BYTES > EMERGENCY_RESERVE_BYTES + BLOCK, "no cut would have the bytes kept");
 
 /// A segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +186,17 @@ pub(super) fn find(segments: &[Segment], at: Lsn) -> Option<usize> {
 pub fn file_of(disk: &dyn Disk, at: Lsn) -> FileName {
     let all = list(disk).unwrap_or_default();
     find(&all, at).map_or(FileName::Log(at.0), |n| all[n].file())
+}
+
+/// The outcome of a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// The log continues in a segment of the smallest size.
+    Small,
+    /// Nothing was done: more is reserved than a segment of the smallest size has.
+    Reserved,
+    /// Nothing was done: a segment begins at the end of the log.
+    BetweenSegments,
 }
 
 /// What the mutex of the files protects, apart from the files themselves.
@@ -322,20 +344,20 @@ impl Segments {
         found.map_or(Segment { start: at, size: self.largest }, |(segment, _)| segment)
     }
 
-    /// Returns the number of bytes that are to be prepared beyond the end of the log, apart from reservations: half of
-    /// the current segment. So a small one, once half full, is followed by a larger one before it is full.
+    /// Returns the number of bytes that are to be prepared beyond the end of the log, apart from reservations.
     pub(super) fn wanted_ahead(&self, end: Lsn) -> u64 {
-        locate(&self.chain.lock(), end).map_or(0, |(segment, _)| segment.size / 2)
+        locate(&self.chain.lock(), end).map_or(0, |(segment, _)| self.wanted_ahead_in(segment))
+    }
+
+    /// As [`Segments::wanted_ahead`], while the log ends in this segment: half of it. So a small one, once half full,
+    /// is followed by a larger one before it is full. One from a time of larger segments counts as one of today.
+    pub(super) fn wanted_ahead_in(&self, current: Segment) -> u64 {
+        current.size.min(self.largest) / 2
     }
 
     /// Returns the size of all segments of the chain, in bytes.
     pub(super) fn total(&self) -> u64 {
         self.chain.lock().iter().map(|segment| segment.size).sum()
-    }
-
-    /// Returns the smallest size of a segment.
-    fn smallest(&self) -> u64 {
-        SMALLEST_SEGMENT_BYTES.min(self.largest)
     }
 
     /// Returns the segment to be prepared next, if the log is to be written up to this position.
@@ -345,7 +367,7 @@ impl Segments {
         let doubled = last.map_or(0, |last| last.size * 2);
         let asked =
             upto.0.saturating_sub(start.0).saturating_add(BLOCK).min(self.largest).next_power_of_two();
-        Segment { start, size: doubled.max(self.smallest()).max(asked).min(self.largest) }
+        Segment { start, size: doubled.max(SMALLEST_SEGMENT_BYTES).max(asked).min(self.largest) }
     }
 
     /// Prepares the next segment if the log cannot be written up to this position. Returns whether it did.
@@ -364,7 +386,7 @@ impl Segments {
         };
         assert!(again.is_none_or(|old| old.start < next.start), "a segment is recycled that may be needed");
         if let Err(error) = self.make(next, again) {
-            // It may already have its new name.
+            // It may already have its new name. If it stays there, the next attempt or a cut replaces or removes it.
             self.remove_unusable(next, &error)?;
             if let Some(old) = again
                 && !self.remove_unusable(old, &error)?
@@ -418,58 +440,71 @@ impl Segments {
     }
 
     /// Ends the current segment at a position, the end of the log, where everything is written and durable, and
-    /// continues with one of the smallest size, unless the last one is as small. The caller is the writer of the log.
-    /// Returns `false`, and does nothing, if a segment begins there already, or if the new one had no room up to
-    /// the position that `needed` returns: the end of the reserved range.
+    /// continues with one of the smallest size, unless it and those ahead are as small. The caller is the writer of the
+    /// log. `needed` returns the end of the reserved range.
     ///
     /// # Errors
-    /// I/O: the chain is as it was, perhaps with fewer segments ahead, but still up to `needed`. If a file has to be
-    /// removed and stays, the database stops.
-    pub(super) fn cut(&self, at: Lsn, needed: &dyn Fn() -> Lsn) -> Result<bool> {
+    /// I/O: the chain is as it was, perhaps with fewer segments ahead, but still up to `needed`. If that is impossible,
+    /// because a file that has to be removed stays, the database stops.
+    pub(super) fn cut(&self, at: Lsn, needed: &dyn Fn() -> Lsn) -> Result<Cut> {
         let _files = self.files.lock();
-        let new = Segment { start: at, size: self.smallest() };
-        let (last, ahead) = {
+        let new = Segment { start: at, size: SMALLEST_SEGMENT_BYTES };
+        let (is_small, ahead) = {
             let chain = self.chain.lock();
             let in_use = chain.partition_point(|segment| segment.start < at);
-            (chain.back().copied(), chain.range(in_use..).copied().collect::<Vec<_>>())
+            let is_small = chain.range(in_use.saturating_sub(1)..).all(|segment| segment.size <= new.size);
+            (is_small, chain.range(in_use..).copied().collect::<Vec<_>>())
         };
-        if last.is_none_or(|last| last.size <= new.size) {
-            return Ok(true);
+        if is_small {
+            return Ok(Cut::Small);
         }
         if ahead.first().is_some_and(|next| next.start == at) {
-            return Ok(false);
+            return Ok(Cut::BetweenSegments);
         }
         // A reservation adds itself first and loads this afterwards: what is not counted in `needed` has to wait.
         self.prepared_end.store(0, SeqCst);
-        let fits = needed() <= new.end();
-        let done = if fits { self.replace_ahead(new, &ahead).map(|()| true) } else { Ok(false) };
+        let reserved = needed();
+        let done = if reserved <= new.end() {
+            self.replace_ahead(new, &ahead, reserved).map(|()| Cut::Small)
+        } else {
+            Ok(Cut::Reserved)
+        };
         let end = self.chain.lock().back().map_or(at, |last| last.end());
         self.prepared_end.store(end.0, SeqCst);
         done
     }
 
-    /// Makes the segment with which the log continues at its end, and removes those ahead. The last one goes first, so
-    /// that the rest is a chain at any time, and the first one only after the new segment has its space.
-    fn replace_ahead(&self, new: Segment, ahead: &[Segment]) -> Result<()> {
-        let (first, others) = ahead.split_at(ahead.len().min(1));
-        let give_up = |segment: &Segment| {
-            self.remove(*segment)?;
+    /// Makes the segment with which the log continues at its end, and then removes those ahead: the last one first, so
+    /// that the rest is a chain at any time. `reserved` is the end of the reserved range.
+    fn replace_ahead(&self, new: Segment, ahead: &[Segment], reserved: Lsn) -> Result<()> {
+        let end = || self.chain.lock().back().map_or(new.start, |last| last.end());
+        // Later segments will reach beyond the end of the chain, where a file may be that could not be made a segment.
+        self.remove(Segment { start: end(), size: 0 })?;
+        if let Err(error) = self.make(new, None) {
+            return Err(self.undo_cut(new, error));
+        }
+        // Before those ahead go: a crash must leave the new segment, or the space that they have.
+        self.sync_folder()?;
+        for segment in ahead.iter().rev() {
+            if let Err(error) = self.remove(*segment) {
+                let error = self.undo_cut(new, error);
+                return Err(if end() < reserved { self.health.poison(&error.to_string()) } else { error });
+            }
             let last = self.chain.lock().pop_back();
             debug_assert!(last == Some(*segment), "{last:?} is ahead, and not {segment:?}");
-            Ok::<_, DiskError>(())
-        };
-        others.iter().rev().try_for_each(give_up)?;
-        let made = self.make(new, None).and_then(|()| first.iter().try_for_each(give_up));
-        if let Err(error) = made {
-            // The log continues in the old segment, within which no other one may begin.
-            let stays = |stays| self.health.poison(&format!("{error}; and then: {stays}"));
-            self.remove(new).map_err(stays)?;
-            self.sync_folder()?;
-            return Err(error.into());
         }
         self.sync_folder()?;
         self.chain.lock().push_back(new);
         Ok(())
+    }
+
+    /// Removes the new segment of a cut that has failed: the log continues in the old one, within which no other one
+    /// may begin. Returns the error.
+    fn undo_cut(&self, new: Segment, error: DiskError) -> Error {
+        if let Err(stays) = self.remove(new) {
+            return self.health.poison(&format!("{error}; and then: {stays}"));
+        }
+        self.sync_folder().err().unwrap_or_else(|| error.into())
     }
 
     /// Retires the segments that are wholly below the low-water mark.

@@ -29,7 +29,7 @@
 
 use core::time::Duration;
 
-use super::{Log, LogMetrics, frame};
+use super::{Log, LogMetrics, frame, segments::Cut};
 use crate::{
     env::Next,
     error::{Error, Result},
@@ -48,7 +48,7 @@ const THROTTLE_PERCENT: u64 = 85;
 /// The pause for each percent above it.
 const PAUSE_PER_PERCENT: Duration = Duration::from_micros(100);
 /// Bytes kept beyond all reservations for work that makes room: drops, checkpoints.
-const EMERGENCY_RESERVE_BYTES: u64 = 64 << 10;
+pub(super) const EMERGENCY_RESERVE_BYTES: u64 = 64 << 10;
 /// Log for a change in addition to its keys and values, in bytes: records of the transaction, undo slices that it
 /// makes, headers.
 pub const LOG_OVERHEAD_BYTES: u64 = 4 << 10;
@@ -351,8 +351,8 @@ impl Log {
     }
 
     /// Continues in a small segment, if everything is durable and little is reserved. The large one is retired when the
-    /// low-water mark reaches the end of the log of now. Returns whether the current segment is a small one. Commits
-    /// wait meanwhile, so the log should be idle.
+    /// low-water mark reaches the end of the log of now. Returns whether the current segment is a small one; if not, it
+    /// may be after another call. Commits wait meanwhile, so the log should be idle.
     ///
     /// # Errors
     /// I/O; the log is as it was then. The failure that poisoned the database.
@@ -371,8 +371,15 @@ impl Log {
         };
         let done = self.segments.cut(at, &needed);
         writer.leave_segment();
+        drop(writer);
         self.wake.notify();
-        done
+        let done = done?;
+        if done == Cut::BetweenSegments {
+            // It moves the end into the next segment, which can then be cut.
+            self.mark()?;
+            self.sync_to(self.end())?;
+        }
+        Ok(done == Cut::Small)
     }
 
     /// Performs one step of the background worker: prepares a segment ahead, removes an unneeded one, or syncs once a

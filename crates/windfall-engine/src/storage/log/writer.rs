@@ -290,7 +290,8 @@ impl Log {
         }
         debug_assert!(at == upto, "another part of the log was written");
         // The worker prepares the next segment when half of the current one is used.
-        if writer.current.is_some_and(|segment| !self.segments.is_ready(Lsn(upto.0 + segment.size / 2))) {
+        let wanted = |segment| Lsn(upto.0 + self.segments.wanted_ahead_in(segment));
+        if writer.current.is_some_and(|segment| !self.segments.is_ready(wanted(segment))) {
             self.wake.notify();
         }
         self.wake_checkpointer_if_old();

@@ -22,7 +22,7 @@ fn recover(disk: &Arc<SimulatedDisk>) -> Result<(ControlFile, Vec<Group>, Lsn, L
     recover_with(disk, OPTIONS)
 }
 
-fn recover_with(
+pub(super) fn recover_with(
     disk: &Arc<SimulatedDisk>,
     options: LogOptions,
 ) -> Result<(ControlFile, Vec<Group>, Lsn, Log)> {

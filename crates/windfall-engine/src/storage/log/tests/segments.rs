@@ -1,12 +1,19 @@
-//! Segments that cannot be prepared.
+//! The life cycle of segments, and segments that cannot be made or removed.
 //!
-//! **Purpose.** No file is trusted after a sync of it has failed.
+//! **Purpose.** No file is trusted after a sync of it has failed. The log grows and is cut, and a cut that fails or is
+//! interrupted loses neither a part of the log nor the space for work that makes room.
 //!
 //! **Invariants.** The histories are the same in every run.
 
 use windfall_sim::{Fault, SimulatedDisk, Survive};
 
-use super::{super::segments::Segments, *};
+use super::{
+    super::{segments::Segments, space::EMERGENCY_RESERVE_BYTES},
+    crash::recover_with,
+    *,
+};
+use crate::error::IoOp;
+
 struct Prepared {
     disk: SimulatedDisk,
     health: Health,
@@ -275,34 +282,184 @@ fn an_idle_log_is_cut_down() {
     assert_eq!(life.sizes(), [128, 256, 512]);
 }
 
+/// Returns the end of the log that a restart finds. It is found again, with a few groups more, by the next one.
+fn end_after_restart(disk: &SimulatedDisk, survive: Survive, what: &str) -> Lsn {
+    let left = Arc::new(disk.survivor(survive));
+    let (_, _, end, log) = recover_with(&left, GROWING).unwrap_or_else(|error| panic!("{what}: {error}"));
+    for _ in 0..60 {
+        log.begin_group().append(&[3; 9000]).unwrap();
+    }
+    log.sync_to(Lsn::MAX).unwrap();
+    let expected = log.durable();
+    let (_, _, found, _) = recover_with(&Arc::new(left.restart(Survive::Nothing)), GROWING)
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(found, expected, "{what}");
+    end
+}
+
+/// Returns a log with two segments ahead, of which the current one has little room.
+fn two_ahead() -> Growing {
+    let life = growing(SimulatedDisk::new(1), GROWING);
+    life.append(330 << 10);
+    drop(life.log.reserve(800 << 10).unwrap());
+    assert_eq!(life.sizes(), [128, 256, 512, 512]);
+    life
+}
+
 #[test]
 fn a_cut_that_fails_leaves_the_log_as_it_was() {
+    let operations = {
+        let life = two_ahead();
+        let before = life.disk.operations();
+        assert!(life.log.cut().unwrap());
+        life.disk.operations() - before
+    };
     // On a full disk, and at each of the operations of a cut.
-    for operation in 0..9 {
-        let life = growing(SimulatedDisk::new(1), GROWING);
-        life.append(330 << 10);
-        assert_eq!(life.sizes(), [128, 256, 512]);
+    for operation in 0..=operations {
+        let life = two_ahead();
         match operation {
             0 => life.disk.set_capacity(Some(life.disk.used())),
             n => life.disk.fail_nth(n, Fault::Fails, false),
         }
-        let cut = life.log.cut();
+        life.log.cut().unwrap_err();
+        assert_eq!(life.disk.failures(), 1, "{operation}");
         life.disk.set_capacity(None);
         life.disk.clear_faults();
         if life.log.health.is_poisoned() {
-            assert!(cut.is_err());
-            continue;
+            assert_eq!(life.disk.failed().map(|(action, _)| action), Some(IoOp::SyncFolder), "{operation}");
+        } else {
+            // The last one may be given up before the removal of the other one fails.
+            let ahead = if operation == operations - 1 { &[512][..] } else { &[512, 512] };
+            assert_eq!(life.sizes(), [&[128, 256][..], ahead].concat(), "{operation}");
+            life.append(500 << 10);
+            life.log.finish().unwrap();
         }
-        assert_eq!(
-            life.sizes(),
-            if cut.is_ok() { vec![128, 256, 128] } else { vec![128, 256, 512] },
-            "{operation}"
-        );
-        life.append(500 << 10);
-        life.log.finish().unwrap();
-        let survivor: Arc<dyn Disk> = Arc::new(life.disk.restart(Survive::Nothing));
-        let mut reader = LogReader::new(survivor, life.control.control(), Lsn::ZERO).unwrap();
-        while reader.next_group().unwrap().is_some() {}
-        assert_eq!(reader.end(), life.log.durable(), "{operation}");
+        let chances = (0..8).map(Survive::Random);
+        for survive in [Survive::Nothing, Survive::Everything].into_iter().chain(chances) {
+            let what = format!("operation {operation}, {survive}");
+            assert_eq!(end_after_restart(&life.disk, survive, &what), life.log.durable(), "{what}");
+        }
     }
+}
+
+/// The prepared segment that has the bytes for work that makes room is replaced by the new one, and a crash comes in
+/// between.
+#[test]
+fn a_crash_during_a_cut_leaves_space_for_work_that_makes_room() {
+    let (first, last) = {
+        let life = two_ahead();
+        let before = life.disk.operations();
+        assert!(life.log.cut().unwrap());
+        (before + 1, life.disk.operations())
+    };
+    let life = two_ahead();
+    life.disk.record_crash_points(first..=last);
+    assert!(life.log.cut().unwrap());
+    for (operation, crash_point) in life.disk.take_crash_points() {
+        for survive in (0..100).map(Survive::Random).chain([Survive::Nothing, Survive::Everything]) {
+            let left = Arc::new(crash_point.restart(survive));
+            left.set_capacity(Some(left.used()));
+            let (_, _, _, log) = recover_with(&left, GROWING).unwrap();
+            let room = log.admit_freeing(EMERGENCY_RESERVE_BYTES);
+            drop(room.unwrap_or_else(|error| panic!("operation {operation}, {survive}: {error}")));
+        }
+    }
+}
+
+/// A segment could be neither made nor removed, and then the log is cut: a later segment reaches beyond that file.
+#[test]
+fn a_file_that_stayed_at_the_end_of_the_chain_is_removed_before_a_cut() {
+    for is_removable in [true, false] {
+        let life = growing(SimulatedDisk::new(1), GROWING);
+        life.append(500 << 10);
+        assert_eq!(life.sizes(), [128, 256, 512]);
+        let stays = FileName::Log((128 + 256 + 512 - 3 * 4) << 10);
+        while life.log.end().0 < 650 << 10 {
+            life.log.begin_group().append(&[1; 9000]).unwrap();
+        }
+        life.log.sync_to(Lsn::MAX).unwrap();
+        // The file is created, its space cannot be reserved, and it cannot be removed.
+        life.disk.fail_nth(2, Fault::Full, false);
+        life.disk.fail_nth(2, Fault::WriteFails, false);
+        assert!(matches!(life.log.step(), Next::Idle(_)));
+        assert_eq!((life.disk.failures(), life.disk.failed()), (2, Some((IoOp::Remove, stays))));
+        assert!(files(&life.disk).contains(&stays) && !life.log.health.is_poisoned());
+        if is_removable {
+            assert!(life.log.cut().unwrap());
+            assert!(!files(&life.disk).contains(&stays), "the next segments reach beyond it");
+        } else {
+            life.disk.fail_on(stays, Fault::WriteFails);
+            life.log.cut().unwrap_err();
+            assert!(files(&life.disk).contains(&stays));
+        }
+        life.append(400 << 10);
+        life.log.finish().unwrap();
+        for survive in [Survive::Nothing, Survive::Everything] {
+            let what = format!("it can be removed: {is_removable}, {survive}");
+            assert_eq!(end_after_restart(&life.disk, survive, &what), life.log.durable(), "{what}");
+        }
+    }
+}
+
+/// The log ends exactly where a prepared segment begins.
+#[test]
+fn a_log_that_ends_between_segments_is_cut_soon() {
+    let mut life = growing(SimulatedDisk::new(1), GROWING);
+    life.append(330 << 10);
+    let boundary = Lsn((128 + 256 - 2 * 4) << 10);
+    let left = || (boundary.0 - life.log.end().0) as usize;
+    while left() > 9000 {
+        life.log.begin_group().append(&[1; 4000]).unwrap();
+    }
+    let longest = (1..left()).rfind(|bytes| span(*bytes) <= left()).unwrap();
+    life.log.begin_group().append(&vec![1; longest]).unwrap();
+    life.log.sync_to(Lsn::MAX).unwrap();
+    assert_eq!(life.log.end(), boundary);
+    assert!(!life.log.cut().unwrap());
+    assert!(life.log.cut().unwrap(), "the end has not moved");
+    life.checkpoint();
+    assert_eq!(life.sizes().last(), Some(&128));
+    life.append(100 << 10);
+    assert_eq!(end_after_restart(&life.disk, Survive::Nothing, "cut"), life.log.durable());
+}
+
+/// Returns a log with its end near `end`, in a segment of 512 KiB without one ahead, whose largest segments have 64 KiB
+/// since it was opened again.
+fn larger_before(end: u64) -> Growing {
+    let life = growing(SimulatedDisk::new(1), GROWING);
+    life.append(500 << 10);
+    while life.log.end().0 < end {
+        life.log.begin_group().append(&[1; 4000]).unwrap();
+    }
+    life.log.finish().unwrap();
+    assert_eq!(life.sizes(), [128, 256, 512]);
+    let disk = life.disk.restart(Survive::Nothing);
+    let (control, _, _, log) = recover_with(&Arc::new(disk.clone()), OPTIONS).unwrap();
+    Growing { disk, control, log }
+}
+
+#[test]
+fn a_log_with_larger_segments_than_the_largest_of_today_is_cut_and_prepares_little() {
+    let mut life = larger_before(700 << 10);
+    life.checkpoint();
+    assert_eq!(life.sizes(), [512], "none is ahead: the current one has room for more than one of today");
+    assert!(life.log.cut().unwrap());
+    life.checkpoint();
+    assert_eq!(life.sizes(), [128]);
+    life.append(300 << 10);
+    assert_eq!(end_after_restart(&life.disk, Survive::Nothing, "cut"), life.log.durable());
+}
+
+/// One prepared segment was removed, and another one stays: the space that is reserved is neither in the old chain nor
+/// in the new one.
+#[test]
+fn a_cut_that_fails_and_loses_reserved_space_stops_the_database() {
+    let life = larger_before(870 << 10);
+    let room = life.log.reserve(50 << 10).unwrap();
+    assert_eq!(life.sizes(), [128, 256, 512, 64, 64]);
+    life.disk.fail_on(FileName::Log((128 + 256 + 512 - 3 * 4) << 10), Fault::WriteFails);
+    life.log.cut().unwrap_err();
+    assert!(life.log.health.is_poisoned());
+    drop(room);
+    assert_eq!(end_after_restart(&life.disk, Survive::Everything, "stopped"), life.log.durable());
 }
