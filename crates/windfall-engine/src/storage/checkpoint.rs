@@ -11,10 +11,13 @@
 //! group with pages that are not all registered dirty. The others are: the oldest change of a page that is not durable
 //! in its data file; the log record of the oldest data file that has no catalog record yet; the limit that transactions
 //! set ([`TransactionNotes::note`]). The record of unfinished transactions is logged at or above the low-water mark,
-//! and is durable before the control file records the mark. The log is truncated only afterwards.
+//! and is durable before the control file records the mark. The log is truncated only afterwards. No checkpoint follows
+//! that of a clean shutdown (test: `no_checkpoint_comes_after_that_of_a_clean_shutdown`).
 
 #[cfg(all(test, feature = "model"))]
 pub(crate) mod interleavings;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use core::time::Duration;
 
@@ -130,7 +133,7 @@ impl Checkpointer {
     }
 
     /// Makes a checkpoint, unless recovery is still in progress. Returns the low-water mark. `clean` says that nothing
-    /// will be written after this checkpoint.
+    /// will be written after this checkpoint: a worker that is still running makes none any more.
     ///
     /// # Errors
     /// When the log has no space for the record. All other errors, of the log or the control file, poison the database.
@@ -138,6 +141,9 @@ impl Checkpointer {
         let mut control = self.control.lock();
         let log = &self.pool.context().log;
         let Some(transactions) = self.transactions.get() else { return Ok(log.low_water_mark()) };
+        if control.control().clean && !clean {
+            return Ok(log.low_water_mark());
+        }
         let low_water_mark = self.low_water_mark();
         let system = self.pool.space(SpaceId::SYSTEM);
         let system_made = system.is_some_and(|space| space.file() == FileState::Durable);
@@ -199,15 +205,16 @@ impl Checkpointer {
         is_idle && self.transactions.get().is_some() && log.is_oversized()
     }
 
-    /// Makes the log small: it continues in a small segment, and a checkpoint retires those before. Does nothing while
-    /// too much is reserved.
-    fn shrink_log(&self) -> Result<()> {
+    /// Makes the log small: it continues in a small segment, and a checkpoint retires those before. Returns whether
+    /// that was possible: not while too much is reserved.
+    fn shrink_log(&self) -> Result<bool> {
         let log = &self.pool.context().log;
-        if log.cut()? {
+        let is_cut = log.cut()?;
+        if is_cut {
             self.checkpoint(false)?;
             self.idle.lock().shrunk = Some(log.end_of_groups());
         }
-        Ok(())
+        Ok(is_cut)
     }
 
     /// Returns the LSN up to which changes must be written now.
@@ -277,12 +284,14 @@ impl Checkpointer {
         let pause = if step == STEP_PERCENT { IDLE_PAUSE } else { SHORT_PAUSE };
         let due = rise > 0 && rise >= log.size() / 100 * step;
         if !due && !self.is_quiet() {
-            if self.may_shrink_log()
-                && self.low_water_mark() >= log.end()
-                && let Err(error) = self.shrink_log()
-            {
-                tracing::warn!(%error, "the log of an idle database could not be made smaller yet");
-                self.idle.lock().since = self.pool.context().env.now();
+            if self.may_shrink_log() && self.low_water_mark() >= log.end() {
+                let is_shrunk = self.shrink_log().unwrap_or_else(|error| {
+                    tracing::warn!(%error, "the log of an idle database could not be made smaller yet");
+                    false
+                });
+                if !is_shrunk {
+                    self.idle.lock().since = self.pool.context().env.now();
+                }
             }
             return Next::Idle(pause);
         }

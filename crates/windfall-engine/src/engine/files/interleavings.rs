@@ -8,7 +8,7 @@ use crate::{
         Durability,
         interleavings::{EMPTY, Prepared, make_header},
     },
-    checkpoint::{Checkpointer, interleavings::NoTransactions},
+    checkpoint::{Checkpointer, tests::NoTransactions},
     disk::Disk,
     health::Health,
     ids::Lsn,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use windfall_sim::Survive;
 
-use super::*;
+use super::{tests::NoTransactions, *};
 use crate::{
     buffer::{
         Durability, MIN_FRAMES,
@@ -29,19 +29,6 @@ use crate::{
 const SEGMENT: u64 = 64 << 10;
 /// The offset of the LSN in a page.
 const LSN: u64 = 16;
-
-/// No transactions: a checkpoint finds none unfinished.
-pub(crate) struct NoTransactions;
-
-impl TransactionNotes for NoTransactions {
-    fn note(&self, _: &mut GroupWriter) -> Option<Lsn> {
-        None
-    }
-
-    fn ceilings(&self) -> (u64, u64) {
-        (1000, 1000)
-    }
-}
 
 /// Returns the LSN of a page on this disk.
 fn lsn_on(disk: &dyn Disk, space: usize, page: PageNo) -> Lsn {
