@@ -41,12 +41,16 @@
 //! could not be opened, and no drop could make room.
 //!
 //! **Room.** The file of a new database has room for batches of [`SMALLEST_ROOM`] pages. When a larger one comes, a new
-//! file with the copies of both halves and more room replaces this one ([`Doublewrite::make_room`]). Without space for
-//! it the batches stay small, so a full disk does not keep pages from being written.
+//! file with the copies of both halves and more room replaces this one ([`Doublewrite::make_room`]; test:
+//! `the_file_grows_for_a_large_batch_and_keeps_its_copies`). Without space for it the batches stay small, so a full
+//! disk does not keep pages from being written; it is tried again after some batches (test:
+//! `without_space_the_batches_stay_small`). The name of a new file is durable before a batch relies on it, also if the
+//! rename has reported a failure (test: `a_rename_that_reports_a_failure_and_happens_is_noticed`).
 //!
 //! # File format
 //!
-//! Two halves of the same size, which have room for up to [`BATCH_PAGES`] pages each. In each:
+//! Two halves, one behind the other, of the same size: the header, and room for copies. The room is the number of pages
+//! for which half of the file's length suffices, at most [`BATCH_PAGES`]. In each half:
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
@@ -76,6 +80,9 @@ pub(crate) const BATCH_PAGES: usize = 128;
 pub(crate) const SMALLEST_ROOM: usize = 2;
 /// The rooms that a file may grow to.
 const ROOMS: [usize; 2] = [16, BATCH_PAGES];
+/// When the file could not be made as large as a batch, this number of larger batches pass until it is tried again: on
+/// a full disk an attempt costs more than a small batch.
+const BATCHES_BETWEEN_ATTEMPTS: u32 = 64;
 pub(super) const MAGIC: &[u8; 8] = b"WFDBLWR1";
 pub(super) const ENTRIES_AT: usize = 24;
 pub(super) const ENTRY: usize = 24;
@@ -88,8 +95,10 @@ pub struct Doublewrite {
     turn: u64,
     /// The number of the last batch.
     number: u32,
-    /// The room of the file, in pages of a batch; zero before it is known.
+    /// The room of the file, in pages of a batch; zero while it is unknown.
     room: usize,
+    /// If the last attempt to make the file larger has failed, the number of batches that pass until the next one.
+    pause: Option<u32>,
     /// The buffer of the last batch, reused: the operating system would clear new memory for each batch, page by page.
     buffer: IoBuffer,
 }
@@ -129,8 +138,8 @@ impl Doublewrite {
         Ok(())
     }
 
-    /// Removes a new file that a failed or interrupted opening has left. If that fails, the file stays and only takes
-    /// space: it is never read, and the next new file replaces it.
+    /// Removes a new file that a failed or interrupted opening, or a failed growth, has left. If that fails, the file
+    /// stays and only takes space: it is never read, and the next new file replaces it.
     pub(crate) fn remove_new(disk: &dyn Disk) {
         let file = FileName::NewDoublewrite;
         let remove = || if disk.len(file)?.is_some() { disk.remove(file) } else { Ok(()) };
@@ -167,7 +176,7 @@ impl Doublewrite {
     }
 
     /// Makes room for a batch of this many pages, in a new file with the copies of this one. Returns the room that
-    /// there is: less if the new file could not be made, with the old one in use as before.
+    /// there is: less if there is no space for the new file, or if it could not be made.
     ///
     /// # Errors
     /// The name of the new file may not be durable: the next batch may be lost.
@@ -177,29 +186,26 @@ impl Doublewrite {
         page_size: usize,
         pages: usize,
     ) -> Result<usize, DiskError> {
-        let room = self.room(disk, page_size)?;
-        let Some(more) = ROOMS.into_iter().find(|more| *more > room && *more >= pages.min(BATCH_PAGES))
-        else {
-            return Ok(room);
-        };
+        let (room, pages) = (self.room(disk, page_size)?, pages.min(BATCH_PAGES));
         if pages <= room {
             return Ok(room);
         }
-        let half_bytes = half(page_size, room);
-        let read = |turn: u64| {
-            let mut bytes = vec![0; half_bytes as usize];
-            disk.read(FileName::Doublewrite, turn * half_bytes, &mut bytes)?;
-            Ok::<_, DiskError>(bytes)
-        };
-        let replaced = read(0).and_then(|one| replace(disk, &[one, read(1)?], page_size, more));
-        if let Err(error) = replaced {
-            tracing::warn!(%error, "the doublewrite file cannot be made larger: batches stay small");
-            Self::remove_new(disk);
+        if let Some(batches @ 1..) = &mut self.pause {
+            *batches -= 1;
             return Ok(room);
         }
+        if let Err(error) = grow(disk, page_size, room, pages) {
+            if self.pause.is_none() {
+                tracing::warn!(%error, "the doublewrite file cannot be made larger: batches stay small");
+            }
+            Self::remove_new(disk);
+        }
+        // A rename that has failed may have taken effect all the same.
         disk.sync_folder(Folder::Root)?;
-        self.room = more;
-        Ok(more)
+        self.room = 0;
+        let room = self.room(disk, page_size)?;
+        self.pause = (room < pages).then_some(BATCHES_BETWEEN_ATTEMPTS);
+        Ok(room)
     }
 
     /// Returns the room of the file, in pages of a batch.
@@ -292,6 +298,26 @@ impl Doublewrite {
         }
         Ok(copies)
     }
+}
+
+/// Replaces the file by one with room for a batch of this many pages, or for fewer if the disk has no space for that.
+fn grow(disk: &dyn Disk, page_size: usize, room: usize, pages: usize) -> Result<(), DiskError> {
+    let half_bytes = half(page_size, room);
+    let read = |turn: u64| {
+        let mut bytes = vec![0; half_bytes as usize];
+        disk.read(FileName::Doublewrite, turn * half_bytes, &mut bytes)?;
+        Ok::<_, DiskError>(bytes)
+    };
+    let halves = [read(0)?, read(1)?];
+    let enough = ROOMS.into_iter().find(|more| *more >= pages).unwrap_or(BATCH_PAGES);
+    let mut larger = ROOMS.into_iter().rev().filter(|more| (room + 1..=enough).contains(more)).peekable();
+    while let Some(more) = larger.next() {
+        match replace(disk, &halves, page_size, more) {
+            Err(error) if error.is_no_space() && larger.peek().is_some() => {}
+            done => return done,
+        }
+    }
+    Ok(())
 }
 
 /// Creates a file with room for two batches.
@@ -443,9 +469,11 @@ fn collect(disk: &dyn Disk, page_size: usize, room: usize, turn: u64, copies: &m
 
 #[cfg(test)]
 mod tests {
-    use windfall_sim::{SimulatedDisk, Survive};
+    use windfall_sim::{Fault, SimulatedDisk, Survive};
 
     use super::*;
+    use crate::error::IoOp;
+
     const SIZE: usize = 4096;
     const ROOM: usize = 4;
 
@@ -619,7 +647,49 @@ mod tests {
         assert_eq!(write_batch(&disk, &mut file, 5..10, 12).unwrap(), SMALLEST_ROOM);
         assert_eq!(found(&disk), [(2, 11), (3, 11), (5, 12), (6, 12)]);
         assert_eq!(disk.len(FileName::NewDoublewrite).unwrap(), None);
+        // It is not tried with each batch.
         disk.set_capacity(None);
-        assert_eq!(write_batch(&disk, &mut file, 5..10, 13).unwrap(), ROOMS[0]);
+        let before = disk.operations();
+        for n in 0..BATCHES_BETWEEN_ATTEMPTS {
+            assert_eq!(write_batch(&disk, &mut file, 5..10, 13 + u64::from(n)).unwrap(), SMALLEST_ROOM);
+        }
+        assert_eq!(disk.operations() - before, 2 * u64::from(BATCHES_BETWEEN_ATTEMPTS), "a write and a sync");
+        assert_eq!(write_batch(&disk, &mut file, 5..10, 99).unwrap(), ROOMS[0]);
+        // There is no pause any more.
+        assert_eq!(write_batch(&disk, &mut file, 5..105, 100).unwrap(), BATCH_PAGES);
+    }
+
+    #[test]
+    fn with_little_space_the_file_grows_as_far_as_it_can() {
+        let (disk, mut file) = about_to_grow();
+        disk.set_capacity(Some(disk.used() + 2 * half(SIZE, ROOMS[0])));
+        assert_eq!(write_batch(&disk, &mut file, 5..105, 12).unwrap(), ROOMS[0]);
+        assert_eq!(found(&disk).len(), 2 + ROOMS[0]);
+        disk.set_capacity(None);
+        for _ in 0..BATCHES_BETWEEN_ATTEMPTS {
+            assert_eq!(file.make_room(&disk, SIZE, 100).unwrap(), ROOMS[0]);
+        }
+        assert_eq!(file.make_room(&disk, SIZE, 100).unwrap(), BATCH_PAGES);
+    }
+
+    /// Batches are written to the file that has the name, where the next opening looks for them.
+    #[test]
+    fn a_rename_that_reports_a_failure_and_happens_is_noticed() {
+        for fault in [Fault::LateFailure, Fault::Fails] {
+            let (disk, mut file) = about_to_grow();
+            // The file is created, its space is reserved, both halves are written, and it is synced.
+            disk.fail_nth(if fault == Fault::Fails { 6 } else { 1 }, fault, false);
+            let room = if fault == Fault::Fails { SMALLEST_ROOM } else { ROOMS[0] };
+            assert_eq!(file.make_room(&disk, SIZE, 5).unwrap(), room, "{fault:?}");
+            assert_eq!(disk.failed(), Some((IoOp::Rename, FileName::NewDoublewrite)), "{fault:?}");
+            let pages: Vec<_> = (5..5 + room as u32).map(|page| sealed(page, 12)).collect();
+            let pages: Vec<_> = pages.iter().map(|(id, page)| (*id, page)).collect();
+            file.write(&disk, &mut *disk.queue(), &pages, SIZE).unwrap();
+            for survive in [Survive::Nothing, Survive::Everything] {
+                let left = found(&disk.survivor(survive));
+                assert_eq!(left.len(), 2 + room, "{fault:?}, {survive}: {left:?}");
+                assert!(left.starts_with(&[(2, 11), (3, 11), (5, 12)]), "{fault:?}, {survive}: {left:?}");
+            }
+        }
     }
 }
