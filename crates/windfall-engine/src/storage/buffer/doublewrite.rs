@@ -138,6 +138,14 @@ impl Doublewrite {
         Ok(())
     }
 
+    /// Returns whether there is a file, with room for at least one page.
+    ///
+    /// # Errors
+    /// I/O.
+    pub(crate) fn has_room(disk: &dyn Disk, page_size: usize) -> Result<bool, DiskError> {
+        Ok(room_of(disk, page_size)? > 0)
+    }
+
     /// Removes a new file that a failed or interrupted opening, or a failed growth, has left. If that fails, the file
     /// stays and only takes space: it is never read, and the next new file replaces it.
     pub(crate) fn remove_new(disk: &dyn Disk) {

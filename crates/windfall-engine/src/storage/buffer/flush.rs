@@ -18,17 +18,19 @@
 //! page of all their tablespaces, to test whether the writes still fail. Only pages that are torn in their data files,
 //! or cannot be read there, must be in every batch. They leave room for other pages, however many files fail:
 //!
-//! - A batch writes its new pages in two halves, and skips the second half when a page of the first half fails. So half
-//!   of its room is free after a failure.
-//! - While torn pages fill half of the room ([`TRIAL_WRITES_FROM`]), a trial write comes before the write of each new
+//! - A batch writes its new pages in two halves, and skips the second half when a page of the first half fails. Each
+//!   half may tear at most half of the room that is left, rounded up. If that is one page, the page of a failing file
+//!   comes first in every other batch only.
+//! - While torn pages fill half of the room ([`trial_writes_from`]), a trial write comes before the write of each new
 //!   page: the page's old bytes are read from the data file and written back. If the trial stops halfway, the page in
 //!   the file stays whole. If the trial fails, the page stays dirty and takes no room.
 //!
-//! So the files that fail when a batch begins tear at most three quarters of a batch together. More pages are torn only
-//! if a write fails right after its trial succeeded, or if the page cannot be read any more after its trial failed.
-//! Such a batch tears at most half of the room that is left, rounded up. With no room left (after six such batches,
-//! with no torn page written or dropped between them) no other page is written: every flush returns the error, the
-//! pages stay dirty, and the log's low-water mark stays below their changes.
+//! The room is that of the doublewrite file, up to [`BATCH_PAGES`] pages, and less in a small database with a full
+//! disk. The files that fail when a batch begins tear at most three quarters of it together, rounded up. More pages are
+//! torn only if a write fails right after its trial succeeded, or if the page cannot be read any more after its trial
+//! failed. With no room left (after six such batches if it is for [`BATCH_PAGES`], with no torn page written or dropped
+//! between them) no other page is written: every flush returns the error, the pages stay dirty, and the log's low-water
+//! mark stays below their changes.
 
 mod batch;
 pub(super) mod files;
@@ -55,8 +57,6 @@ use crate::{
 
 /// The maximum number of tablespaces that a round by age examines.
 const SPACES_PER_ROUND: usize = 32;
-/// With this number of torn pages, no page may be written without a trial write, so that hardly any are added.
-const TRIAL_WRITES_FROM: usize = BATCH_PAGES / 2;
 /// The frames that a round frees, apart from the surplus of one call of the reclaimer.
 const FREED_PER_ROUND: usize = 512;
 /// The maximum number of frames that the cleaner's clock hand passes in one round.
@@ -73,21 +73,32 @@ const IDLE_ROUNDS_MAX: u64 = 1000;
 /// The pause after such a round, except for the first ones.
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
+/// Returns the number of torn pages from which no page may be written without a trial write, so that hardly any are
+/// added. `room` is that of the doublewrite file.
+fn trial_writes_from(room: usize) -> usize {
+    room / 2
+}
+
 /// The state that the flusher keeps between batches.
 pub(super) struct Flusher {
     queue: Box<dyn Queue>,
     doublewrite: Doublewrite,
+    /// The room of the doublewrite file for the batch, in pages; zero before the first one.
+    room: usize,
     /// Copies with a failed write and pages that are not yet marked dirty again.
     failed: Vec<Copy>,
     /// Logged pages that may be torn in their data files: each from a failed write until one succeeds or the drop of
-    /// its tablespace is durable. All the while such a page is dirty or being written. There are no more than fit into
-    /// a batch.
+    /// its tablespace is durable. All the while such a page is dirty or being written. There are no more than the
+    /// doublewrite file has room for in a batch.
     torn: Vec<Torn>,
     /// Tablespaces with a file that could not be made or written, and those that have no dirty pages except torn ones.
     /// The one tried last is at the end. Each has its flag `Space::is_failing` set.
     failing: VecDeque<Arc<Space>>,
     /// Selects the page of such a tablespace that is tried next.
     probe: usize,
+    /// Whether the last such page came after the pages of working files, because the first half had room for one page
+    /// only.
+    probe_was_last: bool,
     /// Buffers of the last batch, for reuse.
     spare: Vec<IoBuffer>,
 }
@@ -136,10 +147,12 @@ impl Flusher {
         Self {
             queue: disk.queue(),
             doublewrite: Doublewrite::default(),
+            room: 0,
             failed: Vec::new(),
             torn: Vec::new(),
             failing: VecDeque::new(),
             probe: 0,
+            probe_was_last: false,
             spare: Vec::new(),
         }
     }
@@ -286,8 +299,9 @@ impl BufferPool {
             self.frame_freed.notify();
         }
         let written = flushed?;
+        // A full batch: there may be more.
         let room = self.flusher.lock().doublewrite.room(&*self.context.disk, self.page_size)?;
-        Ok(shrinking || (short && done > 0) || written >= room)
+        Ok(shrinking || (short && done > 0) || (written > 0 && written >= room))
     }
 
     /// Returns the page in a frame, with its tablespace.
@@ -324,7 +338,13 @@ impl BufferPool {
         );
         self.mark_failed_dirty(&mut flusher);
         self.forget_dropped(&mut flusher)?;
-        let Batch { copies, pages, retried, kept } = self.fill_batch(&mut flusher, wanted)?;
+        let Batch { copies, pages, retried, kept } = match self.fill_batch(&mut flusher, wanted) {
+            Ok(batch) => batch,
+            Err(error) => {
+                drop(flusher);
+                return Err(self.flush_failed(error));
+            }
+        };
         if copies.is_empty() {
             return Ok(0);
         }
@@ -376,24 +396,39 @@ impl BufferPool {
         let kept = self.copy_torn(flusher, &mut batch);
         let retried = batch.len();
         let probe = flusher.next_probe();
-        let Flusher { torn, spare, doublewrite, .. } = flusher;
+        let has_probe = probe.is_some();
+        let wanted = wanted.into_iter().filter(|(space, _)| !space.is_failing());
+        let mut wanted: Vec<_> = probe.into_iter().chain(wanted).collect();
+        let is_logged = |space: &Space| space.durability() == Durability::Logged;
+        let logged = wanted.iter().filter(|(space, _)| is_logged(space)).count();
+        let pages = flusher.torn.len() + logged;
+        match flusher.doublewrite.make_room(&*self.context.disk, self.page_size, pages) {
+            Ok(room) => flusher.room = room,
+            Err(error) => {
+                // The torn pages are not written after all.
+                let copies: Vec<_> = batch.into_iter().map(|(copy, _)| copy).collect();
+                let all = (0..copies.len()).collect();
+                self.end_batch(flusher, copies, &all);
+                return Err(self.poison_if_unknown(error));
+            }
+        }
+        let left = flusher.room.saturating_sub(flusher.torn.len());
+        if has_probe && left <= 2 {
+            // A failing file must not take the first half of every batch.
+            flusher.probe_was_last = !flusher.probe_was_last;
+            wanted.rotate_left(usize::from(flusher.probe_was_last));
+        }
+        let Flusher { torn, spare, .. } = flusher;
         // A torn page that is unlatched only now stays out of the batch: its copy in `torn` would outlive its write.
         let is_kept_out =
             |space: &Space, page| torn.iter().any(|torn| torn.space.id() == space.id() && torn.page == page);
-        let wanted = wanted.into_iter().filter(|(space, _)| !space.is_failing());
-        let wanted: Vec<_> = probe.into_iter().chain(wanted).collect();
-        let is_logged = |space: &Space| space.durability() == Durability::Logged;
-        let logged = wanted.iter().filter(|(space, _)| is_logged(space)).count();
-        let room = doublewrite
-            .make_room(&*self.context.disk, self.page_size, torn.len() + logged)
-            .map_err(|error| self.poison_if_unknown(error))?;
-        let (room, mut logged) = (room.saturating_sub(torn.len()), 0);
+        let mut logged = 0;
         for (space, page) in wanted {
             if batch.len() - retried >= BATCH_PAGES - torn.len() {
                 break;
             }
             // Pages of temporary tablespaces take no room in the doublewrite file.
-            if is_kept_out(&space, page) || is_logged(&space) && logged >= room {
+            if is_kept_out(&space, page) || is_logged(&space) && logged >= left {
                 continue;
             }
             let is_logged = is_logged(&space);
@@ -474,16 +509,21 @@ impl BufferPool {
         frame.is_some_and(|frame| frame.tag() == torn.id() && frame.is(DIRTY | WRITING))
     }
 
-    /// Returns the maximum number of torn pages that recovery may leave to batches: they must leave room there, and in
-    /// the pool.
-    pub(crate) fn room_for_torn(&self) -> usize {
-        TRIAL_WRITES_FROM.min(self.limit.load(Relaxed) as usize / 4)
+    /// Returns how many of this number of torn pages recovery may leave to batches: they must leave room there, and in
+    /// the pool. If possible, makes the doublewrite file large enough; its copies must be durable.
+    ///
+    /// # Errors
+    /// I/O.
+    pub(crate) fn room_for_torn(&self, torn: usize) -> Result<usize> {
+        let mut flusher = self.flusher.lock();
+        let room = flusher.doublewrite.make_room(&*self.context.disk, self.page_size, 2 * torn)?;
+        Ok(torn.min(trial_writes_from(room)).min(self.limit.load(Relaxed) as usize / 4))
     }
 
     /// Prepares the first batch: it overwrites the half of the doublewrite file that is not `kept`, and has the number
-    /// after `number`. The `torn` pages could not be written to their data files: each has a copy in the half that is
-    /// kept, and is dirty since `since`. This must be one call, made before the pool has any other page, so that no
-    /// batch comes in between.
+    /// after `number`. The `torn` pages could not be written to their data files: there are no more than
+    /// [`BufferPool::room_for_torn`] allows, each has a copy in the half that is kept, and is dirty since `since`. This
+    /// must be one call, made before the pool has any other page, so that no batch comes in between.
     ///
     /// # Errors
     /// As [`BufferPool::read`].
@@ -494,10 +534,15 @@ impl BufferPool {
         torn: Vec<(Arc<Space>, PageNo, IoBuffer)>,
         since: Lsn,
     ) -> Result<()> {
-        debug_assert!(torn.len() <= self.room_for_torn(), "{} torn pages are too many", torn.len());
         assert!(kept < 2, "the doublewrite file has two halves, and no half {kept}");
         let mut flusher = self.flusher.lock();
         assert!(flusher.torn.is_empty() && flusher.failed.is_empty(), "a batch came before the first one");
+        let room = flusher.doublewrite.room(&*self.context.disk, self.page_size)?;
+        debug_assert!(
+            torn.len() <= trial_writes_from(room),
+            "{} torn pages, and room for {room}",
+            torn.len()
+        );
         assert!(self.counters.writes.load(Relaxed) == 0, "a page was written before recovery chose the half");
         flusher.doublewrite.set_position(1 - kept as u64, number);
         for (space, page, copy) in torn {

@@ -327,9 +327,9 @@ pub fn recover(
     Doublewrite::remove_new(disk);
     sync_changed_files(disk, scan, &files, progress)?;
     let lost = repair_torn_pages(pool, control.low_water_mark, scan, &files)?;
-    if disk.len(FileName::Doublewrite)?.is_none() {
-        // Without it no page could ever be written.
-        tracing::warn!("the doublewrite file is missing: it is created again");
+    if !Doublewrite::has_room(disk, pool.page_size())? {
+        // Without it no page could ever be written. If it is there, its creation was interrupted.
+        tracing::warn!("the doublewrite file is missing or too short: it is created again");
         Doublewrite::create(disk, pool.page_size(), SMALLEST_ROOM)?;
     }
     // A killed process may have created this file, or the control file, before its name was durable.
@@ -407,6 +407,7 @@ fn repair_torn_pages(pool: &BufferPool, low_water_mark: Lsn, scan: &Scan, files:
         Doublewrite::make_durable(disk, &copies, page_size)?;
     }
     let refused = write_again(pool, &repairs)?;
+    let room = if refused.is_empty() { 0 } else { pool.room_for_torn(refused.len())? };
     let (mut torn, mut lost) = (Vec::new(), Lost::new());
     let mut kept = [true; 2];
     let mut why = None;
@@ -419,7 +420,7 @@ fn repair_torn_pages(pool: &BufferPool, low_water_mark: Lsn, scan: &Scan, files:
         let is_enough = |lsn: Lsn| lsn > low_water_mark || lsn == copy.lsn;
         kept = [0, 1].map(|half| kept[half] && copy.lsns[half].is_some_and(is_enough));
         let is_sound = pool.verify(*id, Page::new(&words(&copy.bytes))).is_ok();
-        if !is_sound || copies.unread.is_some() || torn.len() == pool.room_for_torn() {
+        if !is_sound || copies.unread.is_some() || torn.len() == room {
             return Err(error.into());
         }
         tracing::warn!(page = %id, %error, "a page cannot be written in its place: it stays in memory");

@@ -2,6 +2,7 @@
 
 mod copies;
 mod dropped;
+mod room;
 mod unfinished;
 mod unsynced;
 mod unwritable;

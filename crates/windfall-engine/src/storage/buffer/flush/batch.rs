@@ -8,9 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Copy, Flusher, Spaces, TRIAL_WRITES_FROM, Torn, Unwritten};
+use super::{Copy, Flusher, Spaces, Torn, Unwritten, trial_writes_from};
 use crate::{
-    buffer::{BufferPool, Durability, doublewrite::BATCH_PAGES},
+    buffer::{BufferPool, Durability},
     disk::{Action, FileName, IoBuffer, Request},
     error::{DiskError, Error, Result},
     ids::PageId,
@@ -109,8 +109,8 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Writes the pages to their data files, in two halves. Returns those with a failed write, and adds those without
-    /// a write to `unwritten`.
+    /// Writes the pages to their data files, in two parts: each has at most half of the logged pages for which the torn
+    /// ones leave room. Returns those with a failed write, and adds those without a write to `unwritten`.
     fn write_in_place(
         &self,
         flusher: &mut Flusher,
@@ -133,9 +133,12 @@ impl BufferPool {
             requests.len() + unwritten.len() == copies.len(),
             "a page of the batch is neither written nor reported as unwritten"
         );
-        let first = (retried + (BATCH_PAGES - flusher.torn.len()) / 2).min(requests.len());
+        let half = (flusher.room - flusher.torn.len()).div_ceil(2);
+        let takes_room = |n: usize| n >= retried && copies[n].is_logged();
+        let mut new = (0..requests.len()).filter(|at| takes_room(requests[*at].token as usize));
+        let first = new.nth(half).unwrap_or(requests.len());
         let second = requests.split_off(first);
-        let needs_trials = flusher.torn.len() >= TRIAL_WRITES_FROM;
+        let needs_trials = flusher.torn.len() >= trial_writes_from(flusher.room);
         let mut failed = Failed::new();
         for mut part in [requests, second] {
             if failed.range(retried..).next().is_some() {
@@ -183,7 +186,12 @@ impl BufferPool {
                 flusher.spare.push(buffer);
             }
         }
-        assert!(flusher.torn.len() <= BATCH_PAGES, "{} torn pages are more than a batch", flusher.torn.len());
+        assert!(
+            flusher.torn.len() <= flusher.room,
+            "{} torn pages are more than a batch has room for, {}",
+            flusher.torn.len(),
+            flusher.room
+        );
         debug_assert!(
             flusher.torn.iter().all(|torn| torn.space.durability() == Durability::Logged),
             "a page of a temporary table takes room in every batch"

@@ -3,12 +3,16 @@
 use windfall_sim::{Fault, SimulatedDisk, Survive};
 
 use super::{
-    super::test_pool::{PAGE_SIZE, new_pool},
+    super::{
+        doublewrite::SMALLEST_ROOM,
+        test_pool::{PAGE_SIZE, new_pool, new_pool_with_room},
+    },
     *,
 };
 use crate::{
     buffer::Durability,
     disk::{FileName, Folder},
+    error::IoOp,
     mtr::Mtr,
     page::{PageOp, PageType},
     tablespace,
@@ -41,9 +45,13 @@ fn change_whole_root(pool: &BufferPool, space: &Arc<Space>) {
     mtr.commit().unwrap();
 }
 
+/// The rooms of the doublewrite file with which a file fails. The disk is full, so a smaller one cannot grow.
+const ROOMS: [usize; 3] = [BATCH_PAGES, 16, SMALLEST_ROOM];
+
 /// Returns two tablespaces with files, in a pool where everything is clean.
-fn bad_and_good() -> (SimulatedDisk, Arc<BufferPool>, [Arc<Space>; 2]) {
-    let (disk, pool) = new_pool(2048);
+fn bad_and_good(room: usize) -> (SimulatedDisk, Arc<BufferPool>, [Arc<Space>; 2]) {
+    let (disk, pool) = new_pool_with_room(2048, room);
+    disk.fail_always_on(FileName::NewDoublewrite, Fault::Full);
     let spaces = [100, 101].map(|id| pool.attach(SpaceId(id), Durability::Logged));
     for space in &spaces {
         dirty_pages(&pool, space, 3);
@@ -87,27 +95,32 @@ fn all_is_written_once_writes_succeed(disk: &SimulatedDisk, pool: &BufferPool) {
 
 #[test]
 fn a_file_that_takes_no_writes_holds_up_no_other() {
-    for (pages, others) in [(50, 3), (127, 3), (128, 3), (200, 3), (300, 3), (300, 300)] {
-        let (disk, pool, spaces) = bad_and_good();
-        disk.fail_always_on(FileName::Data(spaces[0].id()), Fault::WriteFails);
-        dirty_pages(&pool, &spaces[0], pages);
-        dirty_pages(&pool, &spaces[1], others);
-        let rounds = rounds_to_write(&pool, &spaces);
-        assert!(rounds <= 3 + others / 32, "{pages} pages that cannot be written: {rounds} rounds");
-        all_is_written_once_writes_succeed(&disk, &pool);
+    for room in ROOMS {
+        for (pages, others) in
+            [(50, 3), (127, 3), (128, 3), (200, 3), (300, 3), (300, 300_usize.min(20 * room))]
+        {
+            let (disk, pool, spaces) = bad_and_good(room);
+            disk.fail_always_on(FileName::Data(spaces[0].id()), Fault::WriteFails);
+            dirty_pages(&pool, &spaces[0], pages);
+            dirty_pages(&pool, &spaces[1], others);
+            let rounds = rounds_to_write(&pool, &spaces);
+            let most = 3 + others / (room / 4).max(1);
+            assert!(rounds <= most, "{pages} pages that cannot be written, room {room}: {rounds} rounds");
+            all_is_written_once_writes_succeed(&disk, &pool);
+        }
     }
 }
 
 #[test]
 fn a_file_that_cannot_be_made_holds_up_no_other() {
-    for pages in [50, 300] {
-        let (disk, pool, [_, good]) = bad_and_good();
+    for (room, pages) in ROOMS.into_iter().flat_map(|room| [(room, 50), (room, 300)]) {
+        let (disk, pool, [_, good]) = bad_and_good(room);
         let spaces = [pool.attach(SpaceId(102), Durability::Logged), good];
         disk.fail_always_on(FileName::Data(spaces[0].id()), Fault::WriteFails);
         dirty_pages(&pool, &spaces[0], pages);
         dirty_pages(&pool, &spaces[1], 3);
         let rounds = rounds_to_write(&pool, &spaces);
-        assert!(rounds <= 3, "{pages} pages without a file: {rounds} rounds");
+        assert!(rounds <= 3 + 3 / room, "{pages} pages without a file, room {room}: {rounds} rounds");
         all_is_written_once_writes_succeed(&disk, &pool);
     }
 }
@@ -132,8 +145,11 @@ fn fail(disk: &SimulatedDisk, spaces: &[Arc<Space>], faults: &[Fault]) {
 
 /// Returns one good tablespace without dirty pages, and bad ones with two dirty pages each: more of them than a batch
 /// has pages. The files of all bad ones fail at the same time.
-fn many_bad_and_good(faults: &[Fault]) -> (SimulatedDisk, Arc<BufferPool>, Arc<Space>, Vec<Arc<Space>>) {
-    let (disk, pool, [good, _]) = bad_and_good();
+fn many_bad_and_good(
+    room: usize,
+    faults: &[Fault],
+) -> (SimulatedDisk, Arc<BufferPool>, Arc<Space>, Vec<Arc<Space>>) {
+    let (disk, pool, [good, _]) = bad_and_good(room);
     let bad: Vec<_> = (200..400).map(|id| pool.attach(SpaceId(id), Durability::Logged)).collect();
     for space in &bad {
         dirty_pages(&pool, space, 3);
@@ -149,26 +165,33 @@ fn many_bad_and_good(faults: &[Fault]) -> (SimulatedDisk, Arc<BufferPool>, Arc<S
 
 #[test]
 fn many_files_that_take_no_writes_hold_up_no_other() {
+    for room in [BATCH_PAGES, 16] {
+        many_files_that_take_no_writes(room);
+    }
+}
+
+fn many_files_that_take_no_writes(room: usize) {
     let neither = [Fault::WriteFails, Fault::ReadFails];
-    let many = TRIAL_WRITES_FROM..=BATCH_PAGES * 3 / 4;
+    let (many, slower) = (trial_writes_from(room)..=room * 3 / 4, BATCH_PAGES / room);
     for (faults, are_torn) in [(&neither[..1], 0..=0), (&neither, many.clone()), (&[Fault::TornPage], many)] {
-        let (disk, pool, good, bad) = many_bad_and_good(faults);
+        let (disk, pool, good, bad) = many_bad_and_good(room, faults);
         let oldest = pool.oldest_dirty();
         // With older changes that cannot be written, and then when the failures are known.
         for most in [20, 5, 5] {
             dirty_pages(&pool, &good, 100);
             let rounds = rounds_to_write(&pool, &[bad[0].clone(), good.clone()]);
-            assert!(rounds <= most, "{faults:?}: {rounds} rounds");
+            assert!(rounds <= most * slower, "{faults:?}, room {room}: {rounds} rounds");
             let torn = torn_pages_have_copies(&disk, &pool);
-            assert!(are_torn.contains(&torn), "{faults:?}: {torn} pages are torn");
+            assert!(are_torn.contains(&torn), "{faults:?}, room {room}: {torn} pages are torn");
             assert_eq!(pool.oldest_dirty(), oldest, "the log is needed for what is not written");
         }
         // A file that accepts writes again is detected soon, whichever it is.
         disk.clear_faults();
+        disk.fail_always_on(FileName::NewDoublewrite, Fault::Full);
         fail(&disk, &bad[..150], faults);
         fail(&disk, &bad[151..], faults);
         let rounds = rounds_to_write(&pool, &[bad[0].clone(), bad[150].clone()]);
-        assert!(rounds <= 250, "{faults:?}: {rounds} rounds until a file that takes writes again is written");
+        assert!(rounds <= 300, "{faults:?}, room {room}: {rounds} rounds until a file is written again");
         torn_pages_have_copies(&disk, &pool);
         all_is_written_once_writes_succeed(&disk, &pool);
     }
@@ -177,9 +200,9 @@ fn many_files_that_take_no_writes_hold_up_no_other() {
 /// A page with an interrupted trial write may not be readable after the crash.
 #[test]
 fn a_crash_during_trial_writes_leaves_every_page_whole_somewhere() {
-    let (disk, pool, good, bad) = many_bad_and_good(&[Fault::TornPage]);
+    let (disk, pool, good, bad) = many_bad_and_good(BATCH_PAGES, &[Fault::TornPage]);
     (0..200).for_each(|_| drop(pool.clean_step(Lsn::MAX)));
-    assert!(pool.flusher.lock().torn.len() >= TRIAL_WRITES_FROM);
+    assert!(pool.flusher.lock().torn.len() >= trial_writes_from(BATCH_PAGES));
     dirty_pages(&pool, &good, 50);
     let first = disk.operations() + 1;
     disk.record_crash_points(first..=u64::MAX);
@@ -208,8 +231,8 @@ fn a_crash_during_trial_writes_leaves_every_page_whole_somewhere() {
 /// Each page of such a file that was tried counts as torn: it cannot be read from the file.
 #[test]
 fn a_file_that_can_be_neither_written_nor_read_fills_no_batch() {
-    for pages in [50, 127, 300] {
-        let (disk, pool, spaces) = bad_and_good();
+    for (room, pages) in ROOMS.into_iter().flat_map(|room| [50, 127, 300].map(|pages| (room, pages))) {
+        let (disk, pool, spaces) = bad_and_good(room);
         for fault in [Fault::WriteFails, Fault::ReadFails] {
             disk.fail_always_on(FileName::Data(spaces[0].id()), fault);
         }
@@ -218,19 +241,42 @@ fn a_file_that_can_be_neither_written_nor_read_fills_no_batch() {
             let _ = pool.clean_step(Lsn::MAX);
         }
         let torn = pool.flusher.lock().torn.len();
-        assert!(torn <= BATCH_PAGES * 3 / 4, "{torn} of {pages} pages are in every batch");
-        dirty_pages(&pool, &spaces[1], 300);
+        assert!(torn <= (room * 3).div_ceil(4), "{torn} of {pages} pages are in every batch, room {room}");
+        let others = 300_usize.min(20 * room);
+        dirty_pages(&pool, &spaces[1], others);
         let rounds = rounds_to_write(&pool, &spaces);
-        assert!(rounds <= 3 + 300 / 32, "with {torn} of {pages} pages torn: {rounds} rounds");
+        // With room for one page the failing file has it in every other batch.
+        let most = 3 + if room / 4 > 1 { others / (room / 4 - 1) } else { 2 * others };
+        assert!(rounds <= most, "with {torn} of {pages} pages torn, room {room}: {rounds} rounds");
         all_is_written_once_writes_succeed(&disk, &pool);
     }
+}
+
+/// The torn pages were copied already.
+#[test]
+fn a_batch_without_a_doublewrite_file_leaves_no_page_that_is_being_written() {
+    let (disk, pool) = new_pool_with_room(2048, SMALLEST_ROOM);
+    let [space, other] = [100, 101].map(|id| pool.attach(SpaceId(id), Durability::Logged));
+    dirty_pages(&pool, &space, 3);
+    pool.flush_all().unwrap();
+    change_whole_root(&pool, &space);
+    disk.fail_at(0, Fault::TornPage);
+    assert!(pool.flush([(space.clone(), PageNo::ROOT)]).is_err());
+    assert_eq!(pool.flusher.lock().torn.len(), 1);
+    dirty_pages(&pool, &other, 20);
+    // The file with the copies becomes larger, and the sync of its name fails.
+    let frame = pool.arena.frame(space.pages.get(PageNo::ROOT).unwrap());
+    disk.fail_always_on(FileName::Control, Fault::SyncFails);
+    assert!(pool.flush(pool.old_pages(Lsn::MAX)).is_err());
+    assert_eq!(disk.failed(), Some((IoOp::SyncFolder, FileName::Control)));
+    assert!(frame.is(DIRTY) && !frame.is(WRITING), "it can never be written again");
 }
 
 /// A copy that stayed among the torn pages would be outdated, and would replace the page if the data file cannot be
 /// read.
 #[test]
 fn a_page_that_was_written_has_no_copy_among_the_torn_ones() {
-    let (disk, pool, [space, _]) = bad_and_good();
+    let (disk, pool, [space, _]) = bad_and_good(BATCH_PAGES);
     change_whole_root(&pool, &space);
     disk.fail_at(0, Fault::TornPage);
     assert!(pool.flush([(space.clone(), PageNo::ROOT)]).is_err());

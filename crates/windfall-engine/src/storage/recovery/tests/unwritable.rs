@@ -12,7 +12,7 @@ use super::{
 };
 
 /// The file of the first of two tablespaces: the one that fails.
-const FAILING: FileName = FileName::Data(SpaceId(40));
+pub(super) const FAILING: FileName = FileName::Data(SpaceId(40));
 
 /// A failed write without and with a torn place.
 const FAULTS: [Fault; 2] = [Fault::WriteFails, Fault::TornPage];
