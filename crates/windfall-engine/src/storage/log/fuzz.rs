@@ -114,23 +114,38 @@ fn stream_of(mut input: Input<'_>) -> Vec<u8> {
     stream
 }
 
-/// Returns a disk with this stream in segments; those that `damage` selects have a bad header or no file.
-fn disk_with(stream: &[u8], damage: u8) -> Arc<dyn Disk> {
+/// Returns a disk with this stream in segments; those that `damage` selects have a bad header or no file. The upper
+/// bits of `flags` select which segments are larger, and which end before they are full, where the next one begins:
+/// behind that end they have a good frame that is no part of the stream.
+fn disk_with(stream: &[u8], flags: u8, damage: u8, incarnation: u32) -> Arc<dyn Disk> {
     let disk = SimulatedDisk::new(1);
-    let room = SEGMENT as usize - LOG_BLOCK_BYTES;
-    for (number, piece) in (0u64..).zip(stream.chunks(room)) {
-        let segment = Segment { start: Lsn(number * room as u64), size: SEGMENT };
-        let file = segment.file();
-        let is_damaged = |bit: u64| damage >> (bit % 8) & 1 == 1;
+    let is_set = |bit: u64| flags >> bit & 1 == 1;
+    let is_damaged = |bit: u64| damage >> (bit % 8) & 1 == 1;
+    let mut start = 0;
+    for number in 0u64.. {
+        if start >= stream.len() {
+            break;
+        }
+        let segment = Segment { start: Lsn(start as u64), size: SEGMENT << u8::from(is_set(2 + number % 3)) };
+        let (file, room) = (segment.file(), segment.left(segment.start) as usize);
+        let used = if is_set(5 + number % 3) { room / 16 * 8 } else { room };
+        let mut piece = stream[start..].iter().copied().take(used).collect::<Vec<_>>();
+        start += used;
         if is_damaged(number + 4) {
             continue;
+        }
+        // Without the next segment this one would go on.
+        if used < room && start < stream.len() && !is_damaged(number + 5) {
+            let payload = b"stale";
+            let (seed, lsn) = (Seed::new(&UUID), Lsn(start as u64));
+            piece.extend(frame_of(&Header::new(seed, lsn, incarnation, Lsn::ZERO, payload), payload));
         }
         let mut header = segment.header(&UUID);
         header[60] ^= u8::from(is_damaged(number));
         let written = disk
             .create(file)
             .and_then(|()| disk.write(file, 0, &header))
-            .and_then(|()| disk.write(file, LOG_BLOCK_BYTES as u64, piece));
+            .and_then(|()| disk.write(file, LOG_BLOCK_BYTES as u64, &piece));
         assert!(written.is_ok(), "the disk takes everything");
     }
     Arc::new(disk)
@@ -173,7 +188,7 @@ pub fn stream(data: &[u8]) {
         ..Control::default()
     };
     let stream = stream_of(input);
-    let disk = disk_with(&stream, damage);
+    let disk = disk_with(&stream, flags, damage, incarnation);
     let Ok(reader) = LogReader::new(disk.clone(), &control, low_water_mark) else { return };
     let (groups, end) = read(reader);
     let (mut at, mut newest) = (low_water_mark, 0);
@@ -200,7 +215,8 @@ pub fn stream(data: &[u8]) {
     }
 }
 
-/// Returns logs of one incarnation and of two, truncated, with a damaged frame, and over several segments.
+/// Returns logs of one incarnation and of two, truncated, with a damaged frame, and over several segments of one size
+/// and of two.
 pub fn stream_seeds() -> Vec<Vec<u8>> {
     // Flags, damage, incarnation; its start, the durable end and the low-water mark in units of 8 bytes.
     let log = |flags: u8, damage: u8, places: [u16; 3], items: &[&[u8]]| {
@@ -210,6 +226,9 @@ pub fn stream_seeds() -> Vec<Vec<u8>> {
     let (old, new): (&[u8], &[u8]) = (b"\x01\x01\x00\x05hello", b"\x01\x02\x01\x03abc");
     let (long, marker): (&[u8], &[u8]) = (b"\x03\x02\x02\xf0\xf0\x11", b"\x01\x02\x00\x00");
     let (torn, gap): (&[u8], &[u8]) = (b"\x00\x0ctorn garbage", b"\x04\x08");
+    // A frame of a quarter of the room in a segment.
+    let length = (SEGMENT as usize - LOG_BLOCK_BYTES) / 4 - HEADER;
+    let quarter = [&[3, 2, 0][..], &(length as u16).to_le_bytes(), &[0x22]].concat();
     vec![
         log(0, 0, [0, 0, 0], &[new, new, marker]),
         log(0, 0, [4, 4, 0], &[old, new, torn]),
@@ -218,6 +237,10 @@ pub fn stream_seeds() -> Vec<Vec<u8>> {
         log(0, 0, [0, 4, 0], &[new, long, long, long, marker]),
         log(0, 2, [0, 4, 0], &[new, long, long, new]),
         log(2, 32, [0, 4, 0], &[new, long, long, new]),
+        // Segments of two sizes; and some that end before they are full, at a frame or within one.
+        log(4, 0, [0, 4, 0], &[new, long, long, long, marker]),
+        log(0x20, 0, [0, 4, 0], &[&quarter, &quarter, new, long, long, marker]),
+        log(0xa8, 2, [0, 4, 0], &[new, long, long, long, marker]),
     ]
 }
 
