@@ -367,12 +367,12 @@ impl Database {
 
     /// Interrupts the lock wait of a transaction or statement. `trx` is the id that [`Database::lock_waits`] and
     /// [`Transaction::id`] return. The waiting call fails with [`LockError::Interrupted`]; the transaction keeps its
-    /// changes and locks. If it does not wait now, the next wait of the call or statement ([`Transaction::atomically`])
-    /// in progress is interrupted, so that an interrupt just before a wait is not lost. An interrupt that comes after
-    /// that call or statement has no effect on later ones. Returns `false` if no transaction has this id, and no
-    /// statement waits under it.
+    /// changes and locks. If it does not wait now, the next wait of the call or statement
+    /// ([`Transaction::begin_statement`]) in progress is interrupted, so that an interrupt just before a wait is not
+    /// lost. An interrupt that comes after that call or statement has no effect on later ones. Returns `false` if no
+    /// transaction has this id, and no statement waits under it.
     ///
-    /// [`Transaction::atomically`]: crate::Transaction::atomically
+    /// [`Transaction::begin_statement`]: crate::Transaction::begin_statement
     /// [`LockError::Interrupted`]: crate::error::LockError::Interrupted
     pub fn interrupt(&self, trx: TrxId) -> bool {
         self.engine.transactions.interrupt(trx)

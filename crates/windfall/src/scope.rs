@@ -1,7 +1,7 @@
 //! The state that the calls of a transaction share.
 //!
-//! **Purpose.** Between two calls it keeps the transaction, its view, its savepoints, and the tables that it has
-//! locked. It runs each call, which waits for locks outside the gate and then starts again.
+//! **Purpose.** Between two calls it keeps the transaction, its view, its statements and savepoints (`statement`), and
+//! the tables that it has locked. It runs each call, which waits for locks outside the gate and then starts again.
 //!
 //! **Invariants.** One call at a time: a second call meanwhile is refused, even one of the same thread. No call waits
 //! for a lock inside a table's gate: a blocked call leaves the gate first ([`RowCall::run`]). A table is
@@ -11,9 +11,11 @@
 //!
 //! The end of a statement or of the transaction waits for a call of another thread. Only a thread that is in no call,
 //! of any transaction or table, waits for it: such a thread holds nothing that the other call could be waiting for.
-//! From within a call (the source or the sink of a value), commit and rollback are refused while another call is in
-//! progress. A statement begun there refuses calls of other threads from its beginning, so its end has no call to wait
-//! for.
+//! From within a call (the source or the sink of a value), these ends are refused while another call is in progress.
+//! The statement of a closure that is run there refuses calls of other threads from its beginning, so its end has no
+//! call to wait for.
+
+mod statement;
 
 use core::{
     cell::Cell,
@@ -23,6 +25,7 @@ use core::{
 
 use smallvec::SmallVec;
 
+use self::statement::Statements;
 use crate::{
     engine::Engine,
     error::{Error, LockError, Owner, Result, TransactionError},
@@ -150,10 +153,7 @@ pub(crate) struct Inner {
     savepoints: Vec<(Arc<str>, Savepoint)>,
     /// The sessions that own changed temporary tables.
     sessions: SmallVec<[Arc<SessionUndo>; 1]>,
-    /// Nesting depth of the statements in progress.
-    statements: usize,
-    /// The thread that has begun a statement from within a call: calls of other threads are refused meanwhile.
-    bound_to: Option<usize>,
+    statements: Statements,
     /// The time that the call in progress has waited so far.
     waited: Duration,
 }
@@ -168,8 +168,7 @@ impl Scope {
             tables: SmallVec::new(),
             savepoints: Vec::new(),
             sessions: SmallVec::new(),
-            statements: 0,
-            bound_to: None,
+            statements: Statements::default(),
             waited: Duration::ZERO,
         };
         let inner = Mutex::new(Rank::Scope, inner);
@@ -186,25 +185,18 @@ impl Scope {
     /// Begins a call, or a part of one. Its result, also an error, must be passed to [`Call::finish`].
     pub(crate) fn begin_call(&self) -> Result<Call<'_>> {
         let inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
-        if inner.bound_to.is_some_and(|thread| thread != thread::number()) {
-            return Err(TransactionError::Busy.into());
-        }
+        inner.statements.check_thread()?;
         self.begin_call_on(inner)
     }
 
     fn begin_call_on<'s>(&'s self, mut inner: MutexGuard<'s, Inner>) -> Result<Call<'s>> {
-        if let Phase::Prepared(_) = inner.phase {
-            return Err(TransactionError::Prepared.into());
-        }
-        inner.check_active()?;
+        inner.check_accepts_calls()?;
         self.engine.check_open()?;
         inner.waited = Duration::ZERO;
-        assert!(
-            inner.bound_to.is_none() || inner.statements > 0,
-            "a transaction is bound to a thread, and no statement is in progress"
-        );
-        if inner.statements == 0 {
+        if inner.statements.is_empty() {
             inner.trx.begin_call(self.engine.transactions.lock_manager());
+        } else {
+            inner.trx.continue_statement();
         }
         Ok(Call { scope: self, inner, marker: InCall::enter() })
     }
@@ -225,24 +217,31 @@ impl Scope {
     fn discard_state(&self, inner: &mut Inner) {
         assert!(
             matches!(inner.phase, Phase::Committed | Phase::RolledBack(_)),
-            "a transaction that is still open loses its view and its savepoints"
+            "a transaction that is still open loses its view, its savepoints and its statements"
         );
         inner.view = None;
         inner.savepoints.clear();
+        inner.statements.discard();
         for undo in inner.sessions.drain(..) {
             self.engine.transactions.purge().purge_temporary(undo.stream());
         }
     }
 
+    /// Locks the state for the end of the transaction or of a statement. Waits until a call in progress on another
+    /// thread has ended, except from within a call.
+    fn lock_for_end(&self) -> Result<MutexGuard<'_, Inner>> {
+        if is_in_call() {
+            Ok(self.inner.try_lock().ok_or(TransactionError::Busy)?)
+        } else {
+            Ok(self.inner.lock())
+        }
+    }
+
     /// Ends the transaction, prepared or not. Waits first until a call in progress on another thread has ended.
     fn end<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
-        let mut inner = if is_in_call() {
-            self.inner.try_lock().ok_or(TransactionError::Busy)?
-        } else {
-            self.inner.lock()
-        };
+        let mut inner = self.lock_for_end()?;
         inner.check_active()?;
-        assert_eq!(inner.statements, 0, "a transaction ends within a statement of its own");
+        inner.statements.check_none()?;
         self.engine.check_open()?;
         inner.trx.accept_no_calls();
         run(&mut inner)
@@ -409,9 +408,7 @@ impl Scope {
         Prepared::check_name(xid)?;
         let xid = Arc::from(xid);
         let end = self.call(|inner| {
-            if inner.statements > 0 {
-                return Err(TransactionError::StatementInProgress.into());
-            }
+            inner.statements.check_none()?;
             let prepared = self.engine.transactions.prepared();
             let mut trx = self.running(inner);
             prepared.enter(&xid, trx.ensure_id()?)?;
@@ -456,7 +453,10 @@ impl Scope {
                     let _ = self.rollback_because(&mut inner, "its handle was dropped".into());
                 }
                 Phase::Prepared(xid) => {
-                    debug_assert!(inner.statements == 0, "a transaction is prepared within a statement");
+                    debug_assert!(
+                        inner.statements.is_empty(),
+                        "a transaction is prepared within a statement"
+                    );
                     let xid = xid.clone();
                     self.engine.transactions.prepared().put_back(&xid, core::mem::take(&mut inner.trx));
                     inner.phase = Phase::PreparedWithoutHandle;
@@ -465,57 +465,6 @@ impl Scope {
                 Phase::PreparedWithoutHandle | Phase::Committed | Phase::RolledBack(_) => {}
             }
         }
-    }
-
-    pub(crate) fn set_savepoint(&self, name: &str) -> Result<()> {
-        self.call(|inner| {
-            let here = inner.trx.savepoint();
-            inner.savepoints.retain(|(known, _)| **known != *name);
-            debug_assert!(
-                inner.savepoints.last().is_none_or(|(_, last)| !here.is_before(last)),
-                "a savepoint is set before an earlier one"
-            );
-            inner.savepoints.push((name.into(), here));
-            Ok(())
-        })
-    }
-
-    pub(crate) fn rollback_to(&self, name: &str) -> Result<()> {
-        self.call(|inner| {
-            let place = inner.place_of(name)?;
-            inner.savepoints.truncate(place + 1);
-            let savepoint = inner.savepoints[place].1.clone();
-            debug_assert!(!inner.trx.savepoint().is_before(&savepoint), "a savepoint is ahead of its undo");
-            self.running(inner).rollback_to(&savepoint)
-        })
-    }
-
-    pub(crate) fn release(&self, name: &str) -> Result<()> {
-        self.call(|inner| {
-            let place = inner.place_of(name)?;
-            inner.savepoints.truncate(place);
-            Ok(())
-        })
-    }
-
-    pub(crate) fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
-        let binds = is_in_call();
-        let mut statement = self.call(|inner| {
-            let binds = binds && inner.bound_to.is_none();
-            if binds {
-                inner.bound_to = Some(thread::number());
-            }
-            inner.statements += 1;
-            let (start, outside) = (inner.trx.savepoint(), core::mem::take(&mut inner.savepoints));
-            Ok(Statement { scope: self, start, outside, binds, is_over: false })
-        })?;
-        let done = run();
-        if done.is_ok() {
-            statement.keep();
-        } else {
-            statement.rollback_statement()?;
-        }
-        done
     }
 }
 
@@ -591,6 +540,7 @@ impl Drop for RunningTrx<'_> {
         let Self { scope, inner, trx, phase, was_panicking } = self;
         if thread::panicking() && !*was_panicking {
             // The phase is `RolledBack` already, and the transaction rolls back when it is dropped.
+            inner.statements.discard();
             return;
         }
         debug_assert!(
@@ -683,69 +633,6 @@ impl<'c> row::Attempts<'c> for RowCall<'c> {
     }
 }
 
-/// Several calls that are one statement. It rolls back unless it is kept, also on a panic.
-///
-/// Savepoints that were set before it are hidden meanwhile: the statement could not continue after a rollback to one of
-/// them.
-struct Statement<'s> {
-    scope: &'s Scope,
-    start: Savepoint,
-    outside: Vec<(Arc<str>, Savepoint)>,
-    /// Whether it has bound the transaction to its thread.
-    binds: bool,
-    is_over: bool,
-}
-
-impl<'s> Statement<'s> {
-    /// Ends the statement. Waits first until a call in progress on another thread has ended.
-    fn end(&mut self) -> MutexGuard<'s, Inner> {
-        self.is_over = true;
-        let scope = self.scope;
-        // Within a call this cannot deadlock: other threads hold the mutex only to check whether they may continue.
-        let mut inner = if is_in_call() { scope.inner.lock_out_of_order() } else { scope.inner.lock() };
-        assert!(inner.statements > 0, "a statement ends and is not counted");
-        inner.statements -= 1;
-        debug_assert!(
-            !self.binds || inner.bound_to == Some(thread::number()),
-            "a statement ends on another thread than the one it has bound its transaction to"
-        );
-        if self.binds {
-            inner.bound_to = None;
-        }
-        inner
-    }
-
-    /// Keeps its changes; its savepoints become those of the transaction.
-    fn keep(&mut self) {
-        let mut inner = self.end();
-        if matches!(inner.phase, Phase::Open) {
-            let set = core::mem::replace(&mut inner.savepoints, core::mem::take(&mut self.outside));
-            inner.savepoints.retain(|(name, _)| set.iter().all(|(again, _)| again != name));
-            inner.savepoints.extend(set);
-        }
-    }
-
-    fn rollback_statement(&mut self) -> Result<()> {
-        let inner = self.end();
-        if !matches!(inner.phase, Phase::Open) {
-            return Ok(());
-        }
-        let mut call = self.scope.begin_call_on(inner)?;
-        call.inner.savepoints = core::mem::take(&mut self.outside);
-        let done = self.scope.running(&mut call.inner).rollback_to(&self.start);
-        call.finish(done)
-    }
-}
-
-impl Drop for Statement<'_> {
-    fn drop(&mut self) {
-        if !self.is_over {
-            // An error of the rollback has ended the transaction, or stopped the database.
-            let _ = self.rollback_statement();
-        }
-    }
-}
-
 impl Inner {
     /// Returns whether the transaction has locked a table in this mode, or in the stronger one of those that its calls
     /// request.
@@ -764,6 +651,13 @@ impl Inner {
         }
     }
 
+    fn check_accepts_calls(&self) -> Result<()> {
+        if let Phase::Prepared(_) = self.phase {
+            return Err(TransactionError::Prepared.into());
+        }
+        self.check_active()
+    }
+
     /// Returns the transaction's id, if it has one.
     pub(crate) fn own(&self) -> Option<TrxId> {
         self.trx.id()
@@ -779,11 +673,6 @@ impl Inner {
         if !self.sessions.iter().any(|known| Arc::ptr_eq(known, undo)) {
             self.sessions.push(undo.clone());
         }
-    }
-
-    fn place_of(&self, name: &str) -> Result<usize> {
-        let place = self.savepoints.iter().position(|(known, _)| **known == *name);
-        Ok(place.ok_or_else(|| TransactionError::NoSavepoint(name.into()))?)
     }
 }
 

@@ -70,6 +70,15 @@ pub enum LockWaitPolicy {
     SkipLocked,
 }
 
+/// What becomes of the changes of a statement at its end ([`Transaction::end_statement`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StatementEnd {
+    /// They stay part of the transaction, and so do the savepoints that were set in the statement.
+    Keep,
+    /// They are rolled back. The rows stay locked.
+    Undo,
+}
+
 /// Options of a new transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionOptions {
@@ -191,6 +200,10 @@ impl Transaction {
     /// (a source, or an output that a value is written to), which must not wait. The transaction then rolls back when
     /// the call in progress has ended. A prepared one stays prepared, and must be ended by its name.
     ///
+    /// [`TransactionError::StatementInProgress`] if a statement has not ended ([`Transaction::end_statement`]). The
+    /// transaction is then rolled back.
+    ///
+    /// [`TransactionError::StatementInProgress`]: crate::error::TransactionError::StatementInProgress
     /// [`Database::interrupt`]: crate::Database::interrupt
     /// [`Database::await_durable`]: crate::Database::await_durable
     /// [`Database::when_durable`]: crate::Database::when_durable
@@ -213,13 +226,15 @@ impl Transaction {
     /// Rolls back the transaction. Waits for a call on another thread, as [`Transaction::commit`] does.
     ///
     /// # Errors
-    /// An earlier error has rolled the transaction back. [`TransactionError::Busy`], as for [`Transaction::commit`].
-    /// [`TransactionError::RollingBack`] if the rollback continues in the background. The disk is full, if the
-    /// transaction is prepared, and it stays prepared. After any other error the database has stopped, and the next
-    /// opening rolls back.
+    /// An earlier error has rolled the transaction back. [`TransactionError::Busy`] and
+    /// [`TransactionError::StatementInProgress`], as for [`Transaction::commit`]: a transaction whose statement has not
+    /// ended is rolled back nevertheless, as it is when it is dropped. [`TransactionError::RollingBack`] if the
+    /// rollback continues in the background. The disk is full, if the transaction is prepared, and it stays prepared.
+    /// After any other error the database has stopped, and the next opening rolls back.
     ///
     /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
     /// [`TransactionError::RollingBack`]: crate::error::TransactionError::RollingBack
+    /// [`TransactionError::StatementInProgress`]: crate::error::TransactionError::StatementInProgress
     pub fn rollback(self) -> Result<()> {
         self.scope.rollback()
     }
@@ -233,8 +248,8 @@ impl Transaction {
     ///
     /// # Errors
     /// The name is taken, empty, or longer than 255 bytes; the disk is full; a statement is in progress
-    /// ([`Transaction::atomically`]), which may still fail. The transaction then stays open as if this had not been
-    /// called.
+    /// ([`Transaction::begin_statement`]), which may still be undone. The transaction then stays open as if this had
+    /// not been called.
     pub fn prepare(&self, xid: &[u8]) -> Result<()> {
         self.prepare_with(xid, self.scope.engine.flush_mode())
     }
@@ -273,16 +288,67 @@ impl Transaction {
         self.scope.release(name)
     }
 
+    /// Begins a statement: the calls until its end take effect together. It may be ended on another thread. Statements
+    /// nest. Savepoints set before cannot be used until the statement ends; those that it has set are kept if it is.
+    /// The transaction can be neither prepared nor ended meanwhile, except by dropping it, which rolls it back.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-statement-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{StatementEnd, TableOptions, TransactionOptions};
+    ///
+    /// let stock = db.create_table("stock", TableOptions::default())?;
+    /// let trx = db.begin(TransactionOptions::default());
+    /// trx.table(&stock).put(b"apples", b"3")?;
+    /// trx.begin_statement()?;
+    /// trx.table(&stock).put(b"apples", b"2")?;
+    /// trx.table(&stock).put(b"pears", b"1")?;
+    /// trx.end_statement(StatementEnd::Undo)?;
+    /// trx.commit()?;
+    /// assert_eq!(stock.rows()?.collect::<windfall::Result<Vec<_>>>()?, [(b"apples".to_vec(), b"3".to_vec())]);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The transaction is prepared or has ended, or a call of it is in progress.
+    pub fn begin_statement(&self) -> Result<()> {
+        self.scope.begin_statement()
+    }
+
+    /// Ends the innermost statement that [`Transaction::begin_statement`] has begun. Waits for a call on another
+    /// thread, as [`Transaction::commit`] does. Locks are kept.
+    ///
+    /// # Errors
+    /// - [`TransactionError::RolledBack`]: an earlier error has rolled the transaction back, and the statement with it.
+    /// - [`TransactionError::NoStatement`]: there is none, or the innermost one is that of a closure
+    ///   ([`Transaction::atomically`]).
+    /// - [`TransactionError::Busy`]: as for [`Transaction::commit`], or a closure binds the transaction to another
+    ///   thread. The statement has not ended.
+    /// - Any other error: the changes could not be rolled back, and the transaction is rolled back as a whole.
+    ///
+    /// [`TransactionError::RolledBack`]: crate::error::TransactionError::RolledBack
+    /// [`TransactionError::NoStatement`]: crate::error::TransactionError::NoStatement
+    /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
+    pub fn end_statement(&self, end: StatementEnd) -> Result<()> {
+        self.scope.end_statement(end)
+    }
+
     /// Runs several calls as one statement: if `run` fails or panics, their changes are rolled back, and the
-    /// transaction stays open. Savepoints set before cannot be used until the statement ends; those that it has set are
-    /// kept if it succeeds. If this is called from within a call of another transaction, or of none, the statement
-    /// belongs to its thread: calls of other threads in this transaction are refused ([`TransactionError::Busy`]) until
-    /// it ends.
+    /// transaction stays open. A statement that `run` has begun and not ended ends with it. If this is called from
+    /// within a call of another transaction, or of none, the statement belongs to its thread: calls of other threads in
+    /// this transaction are refused ([`TransactionError::Busy`]) until it ends.
     ///
     /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
     ///
     /// # Errors
-    /// The errors of `run`.
+    /// The errors of `run`. [`TransactionError::RolledBack`] if `run` succeeds although an error of one of its calls
+    /// has rolled the transaction back.
+    ///
+    /// [`TransactionError::RolledBack`]: crate::error::TransactionError::RolledBack
     pub fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         self.scope.atomically(run)
     }

@@ -94,10 +94,15 @@ pub enum TransactionError {
     /// Another call of the transaction is in progress.
     #[error("a call of this transaction is in progress: it runs one at a time, and none from within another")]
     Busy,
-    /// A statement of the transaction is in progress and may still fail: a prepared transaction cannot roll back a part
-    /// of its changes.
-    #[error("a statement of this transaction is in progress: prepare it when that has ended")]
+    /// A statement of the transaction is in progress and may still be undone: a transaction that is prepared, or has
+    /// ended, cannot roll back a part of its changes.
+    #[error(
+        "a statement of this transaction is in progress: end that first, and then prepare the transaction or end it"
+    )]
     StatementInProgress,
+    /// No statement is in progress that a call has begun.
+    #[error("no statement of this transaction was begun by a call and is in progress: begin one first")]
+    NoStatement,
     /// There is no savepoint of this name.
     #[error(
         "there is no savepoint {0:?}: it was never set, or was released, or rolled back over, or the statement in \

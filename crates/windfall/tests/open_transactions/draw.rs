@@ -251,8 +251,23 @@ impl Draw {
                 };
                 Step::End { slot, how }
             }
-            33..=39 => Step::Savepoint { slot, name: self.number(SAVEPOINTS) },
-            40..=45 => Step::RollBackTo { slot, name: self.number(SAVEPOINTS) },
+            33..=36 => Step::Savepoint { slot, name: self.number(SAVEPOINTS) },
+            40..=42 => Step::RollBackTo { slot, name: self.number(SAVEPOINTS) },
+            // These have taken the place of savepoints and calls, and draw what those drew: histories that are kept by
+            // their seeds stay the same.
+            37..=39 => {
+                self.number(SAVEPOINTS);
+                Step::BeginStatement { slot }
+            }
+            43..=45 => Step::EndStatement { slot, undo: self.number(SAVEPOINTS) == 0 },
+            194..=196 => {
+                let _ = (self.party(), self.call());
+                Step::BeginStatement { slot }
+            }
+            197.. => {
+                self.party();
+                Step::EndStatement { slot, undo: matches!(self.call(), Call::Write { .. }) }
+            }
             46 => Step::Release { slot, name: self.number(SAVEPOINTS) },
             47 | 48 => Step::Prepare { slot, name: self.number(NAMES) },
             49 => Step::EndPrepared { name: self.number(NAMES), commits: self.is(2) },

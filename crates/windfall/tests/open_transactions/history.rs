@@ -106,6 +106,19 @@ impl History {
                 let outcome = self.world.call(by, call);
                 self.judge_call(me, call, &HeldLatches::default(), &outcome)?;
             }
+            Step::BeginStatement { slot } => {
+                let Some(trx) = slot_of(&self.model, slot) else { return Ok(None) };
+                let outcome = self.world.begin_statement(slot);
+                let allowed = self.model.begin_statement(trx);
+                self.hold(Some(trx), "begin statement", &outcome, &[allowed])?;
+            }
+            Step::EndStatement { slot, undo } => {
+                let Some(trx) = slot_of(&self.model, slot) else { return Ok(None) };
+                let outcome = self.world.end_statement(slot, undo);
+                let allowed = self.model.end_statement(trx, undo);
+                let kind = if undo { "undo statement" } else { "keep statement" };
+                self.hold(Some(trx), kind, &outcome, &[allowed])?;
+            }
             Step::Statement { slot, ref calls, fails } => return self.statement(slot, calls, fails),
             Step::Nested { by, table, key, value, late, inner } => {
                 let outer = Call::Write { table, key, value, mode: WriteMode::Put };
@@ -266,12 +279,8 @@ impl History {
     fn end(&mut self, slot: u8, trx: TrxNo, how: End) -> Result<(), String> {
         self.close_cursors(trx);
         let outcome = self.world.end(slot, how);
-        self.hold(Some(trx), "end", &outcome, &[Outcome::Done])?;
-        match how {
-            End::Commit => self.model.commit(trx),
-            End::RollBack => self.model.rollback(trx),
-            End::Drop => self.model.drop_handle(trx),
-        }
+        let allowed = self.model.end(trx, how);
+        self.hold(Some(trx), "end", &outcome, &[allowed])?;
         self.model.slots[slot as usize] = None;
         Ok(())
     }
@@ -357,12 +366,8 @@ impl History {
         self.close_cursors(other);
         let (outcome, ended) = self.world.race(slot, call, ending, commits);
         if let Some(ended) = ended {
-            self.hold(Some(other), "end during a call", &ended, &[Outcome::Done])?;
-            if commits {
-                self.model.commit(other);
-            } else {
-                self.model.rollback(other);
-            }
+            let allowed = self.model.end(other, if commits { End::Commit } else { End::RollBack });
+            self.hold(Some(other), "end during a call", &ended, &[allowed])?;
             self.model.slots[ending as usize] = None;
         }
         self.judge_call(Some(me), call, &HeldLatches::default(), &outcome)?;

@@ -137,7 +137,14 @@ pub(crate) enum Step {
         by: Party,
         call: Call,
     },
-    /// Several calls as one statement, which is rolled back if one of them is refused, or at its end.
+    BeginStatement {
+        slot: u8,
+    },
+    EndStatement {
+        slot: u8,
+        undo: bool,
+    },
+    /// Several calls in a closure as one statement, which is rolled back if one of them is refused, or at its end.
     Statement {
         slot: u8,
         calls: Vec<Call>,

@@ -9,8 +9,8 @@ use std::{
 };
 
 use windfall::{
-    Access, Database, Error, IndexOptions, Isolation, LockWaitPolicy, Options, Result, Session, Table,
-    TableOptions, Transaction, TransactionOptions, TxTable, env::Env, error::UsageError,
+    Access, Database, Error, IndexOptions, Isolation, LockWaitPolicy, Options, Result, Session, StatementEnd,
+    Table, TableOptions, Transaction, TransactionOptions, TxTable, env::Env, error::UsageError,
 };
 use windfall_base::sync::as_another_thread;
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
@@ -163,6 +163,15 @@ impl World {
             }
         };
         Outcome::of(done, |()| Outcome::Done)
+    }
+
+    pub(crate) fn begin_statement(&self, slot: u8) -> Outcome {
+        Outcome::of(self.trx(slot).begin_statement(), |()| Outcome::Done)
+    }
+
+    pub(crate) fn end_statement(&self, slot: u8, undo: bool) -> Outcome {
+        let end = if undo { StatementEnd::Undo } else { StatementEnd::Keep };
+        Outcome::of(self.trx(slot).end_statement(end), |()| Outcome::Done)
     }
 
     pub(crate) fn savepoint(&self, slot: u8, name: u8) -> Outcome {

@@ -10,8 +10,8 @@ use std::{
 };
 
 use windfall::{
-    Database, Error, IndexOptions, Isolation, Lock, Result, RowMode, Table, TableOptions, Transaction,
-    TransactionOptions, TxTable, env::Env, error::LockError,
+    Database, Error, IndexOptions, Isolation, Lock, Result, RowMode, StatementEnd, Table, TableOptions,
+    Transaction, TransactionOptions, TxTable, env::Env, error::LockError,
 };
 use windfall_base::sync::{Event, as_another_thread};
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
@@ -269,6 +269,14 @@ fn an_interrupt_ends_no_later_call_or_statement() {
         Ok(())
     });
     statement.unwrap();
+    assert!(!blocked(), "it came too late");
+    trx.begin_statement().unwrap();
+    interrupt();
+    within.put(b"f", b"").unwrap();
+    assert!(blocked(), "the statement is in progress");
+    assert!(!blocked(), "an interrupt ends one call");
+    interrupt();
+    trx.end_statement(StatementEnd::Undo).unwrap();
     assert!(!blocked(), "it came too late");
     assert!(!is_interrupted(trx.atomically(|| within.put(b"a", b""))));
     trx.commit().unwrap();

@@ -37,6 +37,11 @@ impl CallStart {
     pub(super) fn new(interrupts: u64) -> Self {
         Self { thread: Some(thread::number()), interrupts }
     }
+
+    /// Returns the beginning of a further call of the same statement.
+    pub(crate) fn on_this_thread(self) -> Self {
+        Self { thread: Some(thread::number()), ..self }
+    }
 }
 
 /// Stands for no thread.
@@ -48,8 +53,8 @@ pub struct LockOwner {
     id: TrxId,
     /// Rows changed.
     changed: AtomicU64,
-    /// The thread of the last call of its transaction, or statement of several calls; none if it accepts no more calls.
-    /// For messages only: a thread may serve many sessions.
+    /// The thread of the last call of its transaction; none if it accepts no more calls. For messages only: a thread
+    /// may serve many sessions.
     thread: AtomicUsize,
     ended: AtomicBool,
     /// The number of the last interrupt that arrived outside of a wait; 0 if there was none.

@@ -135,6 +135,12 @@ impl Suspended {
         self.lock_owner.iter().for_each(|lock_owner| lock_owner.begin_call(self.call));
     }
 
+    /// Begins a further call of its statement on this thread.
+    pub fn continue_statement(&mut self) {
+        self.call = self.call.on_this_thread();
+        self.lock_owner.iter().for_each(|lock_owner| lock_owner.begin_call(self.call));
+    }
+
     /// Notes that it accepts no more calls, or ends.
     pub fn accept_no_calls(&self) {
         self.lock_owner.iter().for_each(|lock_owner| lock_owner.forget_thread());

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use windfall::Isolation;
 
 use super::locks::{Lock, Locks};
-use super::{Model, State, TreeId, TrxNo, Undone};
+use super::{Model, State, Statement, TreeId, TrxNo, Undone};
 use crate::outcome::{Outcome, Refusal};
+use crate::steps::End;
 
 impl Model {
     pub(crate) fn begin(&mut self, slot: u8, level: Isolation, read_only: bool, snapshot: bool) {
@@ -17,7 +18,7 @@ impl Model {
         self.slots[slot as usize] = Some(trx);
     }
 
-    pub(crate) fn commit(&mut self, trx: TrxNo) {
+    fn commit(&mut self, trx: TrxNo) {
         self.seq += 1;
         self.trx_mut(trx).state = State::Committed(self.seq);
         self.locks.release(trx);
@@ -26,14 +27,59 @@ impl Model {
         }
     }
 
-    pub(crate) fn rollback(&mut self, trx: TrxNo) {
+    fn rollback(&mut self, trx: TrxNo) {
         self.rollback_since(trx, 0, false);
         self.trx_mut(trx).state = State::RolledBack;
         self.locks.release(trx);
     }
 
+    /// Ends a transaction, or drops its handle. Returns the outcome.
+    pub(crate) fn end(&mut self, trx: TrxNo, how: End) -> Outcome {
+        let is_within = !self.trx(trx).statements.is_empty();
+        match how {
+            // Its handle is dropped.
+            End::Commit | End::RollBack if is_within => {
+                self.drop_handle(trx);
+                return Refusal::StatementInProgress.into();
+            }
+            End::Commit => self.commit(trx),
+            End::RollBack => self.rollback(trx),
+            End::Drop => self.drop_handle(trx),
+        }
+        Outcome::Done
+    }
+
+    pub(crate) fn begin_statement(&mut self, trx: TrxNo) -> Outcome {
+        if let Some(refused) = self.check_open(Some(trx)) {
+            return refused.into();
+        }
+        let mark = self.mark();
+        let trx = self.trx_mut(trx);
+        let hidden = core::mem::take(&mut trx.savepoints);
+        trx.statements.push(Statement { mark, hidden });
+        Outcome::Done
+    }
+
+    pub(crate) fn end_statement(&mut self, trx: TrxNo, undo: bool) -> Outcome {
+        if let Some(refused) = self.check_open(Some(trx)) {
+            return refused.into();
+        }
+        let Some(Statement { mark, hidden }) = self.trx_mut(trx).statements.pop() else {
+            return Refusal::NoStatement.into();
+        };
+        let set = core::mem::replace(&mut self.trx_mut(trx).savepoints, hidden);
+        if undo {
+            self.rollback_since(trx, mark, true);
+        } else {
+            let savepoints = &mut self.trx_mut(trx).savepoints;
+            savepoints.retain(|(known, _)| !set.iter().any(|(again, _)| again == known));
+            savepoints.extend(set);
+        }
+        Outcome::Done
+    }
+
     /// Drops the handle of a transaction.
-    pub(crate) fn drop_handle(&mut self, trx: TrxNo) {
+    fn drop_handle(&mut self, trx: TrxNo) {
         match &mut self.trx_mut(trx).state {
             State::Open => self.rollback(trx),
             State::Prepared { has_handle, .. } => *has_handle = false,
@@ -99,6 +145,9 @@ impl Model {
     pub(crate) fn prepare(&mut self, trx: TrxNo, name: u8) -> Outcome {
         if let Some(refused) = self.check_open(Some(trx)) {
             return refused.into();
+        }
+        if !self.trx(trx).statements.is_empty() {
+            return Refusal::StatementInProgress.into();
         }
         if self.prepared(name).is_some() {
             return Refusal::NameTaken.into();

@@ -45,6 +45,15 @@ pub(crate) enum State {
     RolledBack,
 }
 
+/// A statement in progress.
+#[derive(Clone, Debug)]
+pub(crate) struct Statement {
+    /// The number of the last version at its beginning.
+    mark: u64,
+    /// The savepoints that were set before it.
+    hidden: Vec<(u8, u64)>,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Trx {
     pub level: Isolation,
@@ -53,6 +62,8 @@ pub(crate) struct Trx {
     pub view: Option<Seq>,
     /// The names of the savepoints, each with the number of the last version at that time.
     pub savepoints: Vec<(u8, u64)>,
+    /// The outermost one first.
+    pub statements: Vec<Statement>,
     /// The trees of rows that it has changed, including changes that were rolled back.
     pub touched: BTreeSet<TreeId>,
 }
@@ -288,6 +299,7 @@ impl Model {
             state: State::Open,
             view: None,
             savepoints: Vec::new(),
+            statements: Vec::new(),
             touched: BTreeSet::new(),
         };
         self.transactions.push(trx);
