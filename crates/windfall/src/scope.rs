@@ -41,7 +41,7 @@ use crate::{
     transaction::{Isolation, LockWaitPolicy, TransactionOptions},
     txn::{
         ReadView, Rules, Savepoint, Stop, Suspended, Trx, Visibility,
-        locks::{LockRequest, LockTimeout, RowMode, TableMode, Waits},
+        locks::{LockRequest, LockTimeout, LockWait, RowMode, TableMode, Waits},
         row,
         trx::prepared::Prepared,
     },
@@ -87,6 +87,8 @@ fn is_in_call() -> bool {
 pub(crate) struct Scope {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: TransactionOptions,
+    /// The lock timeout of its calls, if it is not that of the database.
+    lock_wait: LockWait,
     inner: Mutex<Inner>,
     /// The transaction's id, zero while it has none; readable also while a call is in progress.
     id: AtomicU64,
@@ -172,7 +174,8 @@ impl Scope {
             waited: Duration::ZERO,
         };
         let inner = Mutex::new(Rank::Scope, inner);
-        Self { engine, options, inner, id: AtomicU64::new(0), abandoned: AtomicBool::new(false) }
+        let (id, abandoned) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { engine, options, lock_wait: LockWait::new(options.lock_wait), inner, id, abandoned }
     }
 
     /// Runs a call on the transaction itself.
@@ -290,7 +293,12 @@ impl Scope {
 
     /// Returns how long a call waits for a lock.
     pub(crate) fn lock_timeout(&self) -> LockTimeout {
-        LockTimeout::of(self.options.lock_wait.unwrap_or_else(|| self.engine.lock_wait()))
+        LockTimeout::of(self.lock_wait.get().unwrap_or_else(|| self.engine.lock_wait()))
+    }
+
+    /// Changes the lock timeout of its calls; `None` is that of the database.
+    pub(crate) fn set_lock_timeout(&self, at_most: Option<Duration>) {
+        self.lock_wait.set(at_most);
     }
 
     /// Returns the transaction's view, and takes it if there is none yet.

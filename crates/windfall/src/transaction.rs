@@ -113,7 +113,7 @@ impl TransactionOptions {
     }
 
     /// Sets the lock timeout of a call: the waits of one call together take at most this long; with zero it does not
-    /// wait at all. Default: [`Options::lock_wait_timeout`].
+    /// wait at all. Default: [`Options::lock_wait_timeout`]. [`Transaction::set_lock_wait_timeout`] changes it.
     ///
     /// [`Options::lock_wait_timeout`]: crate::Options::lock_wait_timeout
     #[must_use]
@@ -180,6 +180,13 @@ impl Transaction {
     /// Returns the isolation level.
     pub fn isolation(&self) -> Isolation {
         self.scope.options.isolation
+    }
+
+    /// Changes the lock timeout ([`TransactionOptions::lock_wait`]) for the calls that begin after this one; `None`
+    /// sets it to that of the database ([`Options::lock_wait_timeout`](crate::Options::lock_wait_timeout)). May be
+    /// called at any time. A wait in progress keeps its timeout.
+    pub fn set_lock_wait_timeout(&self, at_most: Option<Duration>) {
+        self.scope.set_lock_timeout(at_most);
     }
 
     /// Commits the transaction. When this call returns, the commit is as durable as `flush_log_at_trx_commit` says. A

@@ -287,6 +287,48 @@ fn an_interrupt_ends_no_later_call_or_statement() {
 }
 
 #[test]
+fn the_lock_timeout_of_a_transaction_can_be_changed_at_any_time() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let (db, script, clock) = scripted();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let blocker = begin(&db, Isolation::ReadCommitted);
+    blocker.table(&table).put(b"a", b"").unwrap();
+    let trx = Arc::new(db.begin(TransactionOptions::default().lock_wait(SECOND)));
+    let wait_of = |trx: &Transaction| {
+        let began = clock.now();
+        let refused = trx.table(&table).put(b"a", b"");
+        let waited = clock.now().saturating_sub(began);
+        match refused {
+            Err(Error::Lock(LockError::Busy(_))) => assert!(waited.is_zero()),
+            Err(Error::Lock(LockError::TimedOut { waited: reported, .. })) => assert_eq!(reported, waited),
+            other => panic!("{other:?}"),
+        }
+        waited
+    };
+    assert_eq!(wait_of(&trx), SECOND);
+    for at_most in [3 * SECOND, Duration::ZERO, LOCK_WAIT * 2, Duration::from_micros(1)] {
+        trx.set_lock_wait_timeout(Some(at_most));
+        assert_eq!(wait_of(&trx), at_most);
+    }
+    trx.set_lock_wait_timeout(Some(Duration::from_nanos(1)));
+    assert_eq!(wait_of(&trx), Duration::from_micros(1), "only zero does not wait");
+    trx.set_lock_wait_timeout(None);
+    assert_eq!(wait_of(&trx), LOCK_WAIT);
+    db.set_lock_wait_timeout(2 * SECOND);
+    assert_eq!(wait_of(&trx), 2 * SECOND);
+    // During a wait, it is changed for the next one.
+    trx.set_lock_wait_timeout(Some(3 * SECOND));
+    let changed = trx.clone();
+    script.then(SECOND, move || changed.set_lock_wait_timeout(Some(SECOND)));
+    assert_eq!((wait_of(&trx), wait_of(&trx)), (3 * SECOND, SECOND));
+    assert_eq!(wait_of(&begin(&db, Isolation::ReadCommitted)), 2 * SECOND, "others keep theirs");
+    trx.set_lock_wait_timeout(Some(Duration::MAX));
+    script.then(1000 * LOCK_WAIT, move || blocker.commit().unwrap());
+    trx.table(&table).put(b"a", b"").unwrap();
+    drop(trx);
+}
+
+#[test]
 fn the_time_of_a_statement_is_not_that_of_each_of_its_tables() {
     let (db, script, clock) = scripted();
     let names = ["t1", "t2", "t3", "t4"];

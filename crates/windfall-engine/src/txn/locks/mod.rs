@@ -56,7 +56,7 @@ pub use metrics::{LockMetrics, WAIT_CLASSES};
 pub use mode::{RowMode, TableMode};
 pub use owner::{CallStart, LockOwner};
 pub use request::{
-    Deadlock, DeadlockMember, HeldLock, Lock, LockRequest, LockTimeout, RowName, Waiting, Waits,
+    Deadlock, DeadlockMember, HeldLock, Lock, LockRequest, LockTimeout, LockWait, RowName, Waiting, Waits,
 };
 
 use crate::{

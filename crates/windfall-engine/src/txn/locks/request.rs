@@ -13,6 +13,7 @@ use crate::{
     error::Blockers,
     ids::{SpaceId, TrxId},
     keys::KeyRange,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 /// The name of a row, or of an index key, which may exist or not.
@@ -68,6 +69,36 @@ impl LockTimeout {
     /// Returns the timeout for a duration: zero does not wait.
     pub fn of(at_most: Duration) -> Self {
         if at_most.is_zero() { Self::NoWait } else { Self::AtMost(at_most) }
+    }
+}
+
+/// A lock timeout that can be changed at any time, if there is one.
+#[derive(Debug)]
+pub struct LockWait(AtomicU64);
+
+/// Stands for no timeout.
+const NO_TIMEOUT: u64 = u64::MAX;
+
+impl LockWait {
+    /// Returns one with this timeout.
+    pub fn new(at_most: Option<Duration>) -> Self {
+        Self(AtomicU64::new(Self::of(at_most)))
+    }
+
+    /// Returns the timeout in microseconds, rounded up: only zero does not wait.
+    fn of(at_most: Option<Duration>) -> u64 {
+        let most = u128::from(NO_TIMEOUT - 1);
+        at_most.map_or(NO_TIMEOUT, |time| time.as_nanos().div_ceil(1000).min(most) as u64)
+    }
+
+    /// Returns the timeout.
+    pub fn get(&self) -> Option<Duration> {
+        Some(self.0.load(Relaxed)).filter(|micros| *micros != NO_TIMEOUT).map(Duration::from_micros)
+    }
+
+    /// Changes the timeout.
+    pub fn set(&self, at_most: Option<Duration>) {
+        self.0.store(Self::of(at_most), Relaxed);
     }
 }
 

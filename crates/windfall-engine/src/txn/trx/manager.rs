@@ -18,13 +18,13 @@ use crate::{
     error::{Error, LockError, Result},
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{GroupWriter, Log, Record},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::Arc,
     system::SystemTree,
     txn::{
-        locks::{LockManager, LockOwner, LockRequest, LockTimeout, TableMode, Waits, key_latch::KeyLatches},
+        locks::{
+            LockManager, LockOwner, LockRequest, LockTimeout, LockWait, TableMode, Waits,
+            key_latch::KeyLatches,
+        },
         mvcc::{
             Active, Ids, Snapshot,
             active::Noted,
@@ -66,8 +66,8 @@ pub struct Transactions {
     key_latches: Arc<KeyLatches>,
     /// The lock table: locks that transactions hold until they end.
     lock_manager: LockManager,
-    /// The lock timeout of a call, in microseconds.
-    lock_wait: AtomicU64,
+    /// The lock timeout of a call, if it is not the default.
+    lock_wait: LockWait,
     /// Prepared transactions, which wait for the decision of an external coordinator.
     prepared: Prepared,
     /// Background rollbacks.
@@ -117,7 +117,7 @@ impl Transactions {
             undo_limit: UndoLimit::new(undo.clone(), streams.clone(), active.clone(), purge.clone()),
             followers: Followers::new(),
             lock_manager: LockManager::new(env),
-            lock_wait: AtomicU64::new(LOCK_WAIT.as_micros() as u64),
+            lock_wait: LockWait::new(None),
             prepared: Prepared::default(),
             rollbacks: Rollbacks::new(),
             undo,
@@ -200,12 +200,12 @@ impl Transactions {
 
     /// Returns the lock timeout of a call.
     pub fn lock_wait(&self) -> Duration {
-        Duration::from_micros(self.lock_wait.load(Relaxed))
+        self.lock_wait.get().unwrap_or(LOCK_WAIT)
     }
 
     /// Changes the lock timeout of calls.
     pub fn set_lock_wait(&self, at_most: Duration) {
-        self.lock_wait.store(u64::try_from(at_most.as_micros()).unwrap_or(u64::MAX), Relaxed);
+        self.lock_wait.set(Some(at_most));
     }
 
     /// Returns a snapshot of the transactions that have ended. An entry of one of them that is read after this call is
