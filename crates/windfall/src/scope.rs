@@ -165,7 +165,7 @@ impl Scope {
         let wants_view = options.snapshot && options.isolation >= Isolation::RepeatableRead;
         let inner = Inner {
             phase: Phase::Open,
-            trx: Suspended::default(),
+            trx: Suspended::new(options.owner),
             view: wants_view.then(|| Arc::new(engine.transactions.versions().view())),
             tables: SmallVec::new(),
             savepoints: Vec::new(),
@@ -299,6 +299,14 @@ impl Scope {
     /// Changes the lock timeout of its calls; `None` is that of the database.
     pub(crate) fn set_lock_timeout(&self, at_most: Option<Duration>) {
         self.lock_wait.set(at_most);
+    }
+
+    /// Changes the tag that lists show.
+    pub(crate) fn set_tag(&self, tag: u64) -> Result<()> {
+        self.call(|inner| {
+            inner.trx.set_tag(self.engine.transactions.active(), tag);
+            Ok(())
+        })
     }
 
     /// Returns the transaction's view, and takes it if there is none yet.

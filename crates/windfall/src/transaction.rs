@@ -19,6 +19,7 @@ use crate::{
     sync::Arc,
     table::Table,
     tx_table::{InTransaction, TxTable},
+    txn::locks::OwnerOptions,
 };
 
 /// The isolation level of a transaction, with the meanings that users of `MariaDB` know.
@@ -86,6 +87,7 @@ pub struct TransactionOptions {
     pub(crate) read_only: bool,
     pub(crate) snapshot: bool,
     pub(crate) lock_wait: Option<Duration>,
+    pub(crate) owner: OwnerOptions,
 }
 
 impl TransactionOptions {
@@ -119,6 +121,15 @@ impl TransactionOptions {
     #[must_use]
     pub fn lock_wait(mut self, at_most: Duration) -> Self {
         self.lock_wait = Some(at_most);
+        self
+    }
+
+    /// Sets the tag: any number by which the program recognizes the transaction, such as that of its session. The lists
+    /// of transactions, locks and waits show it, and so do blockers and deadlocks. Default: 0, which stands for none.
+    /// It does not survive a crash.
+    #[must_use]
+    pub fn tag(mut self, tag: u64) -> Self {
+        self.owner.tag = tag;
         self
     }
 }
@@ -187,6 +198,14 @@ impl Transaction {
     /// called at any time. A wait in progress keeps its timeout.
     pub fn set_lock_wait_timeout(&self, at_most: Option<Duration>) {
         self.scope.set_lock_timeout(at_most);
+    }
+
+    /// Changes the tag ([`TransactionOptions::tag`]). Errors and reports that exist keep the former one.
+    ///
+    /// # Errors
+    /// The transaction is prepared or has ended, or a call of it is in progress.
+    pub fn set_tag(&self, tag: u64) -> Result<()> {
+        self.scope.set_tag(tag)
     }
 
     /// Commits the transaction. When this call returns, the commit is as durable as `flush_log_at_trx_commit` says. A

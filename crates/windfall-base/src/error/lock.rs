@@ -49,27 +49,38 @@ fn timed_out(blockers: &Blockers) -> String {
 /// The transactions that blocked a request, at most [`Blockers::MAX_NAMED`] of them; empty if a statement blocked it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blockers {
-    ids: Arc<[TrxId]>,
+    named: Arc<Named>,
     own: Option<TrxId>,
+}
+
+/// The transactions that are named; behind the first `count` entries there is nothing.
+#[derive(Debug, PartialEq, Eq)]
+struct Named {
+    count: usize,
+    ids: [TrxId; Blockers::MAX_NAMED],
+    tags: [u64; Blockers::MAX_NAMED],
 }
 
 impl Blockers {
     /// The maximum number of transactions named: a longer list does not help the reader.
     pub const MAX_NAMED: usize = 8;
 
-    /// Keeps the first distinct ids, up to [`Blockers::MAX_NAMED`]: the caller passes holders before waiters.
+    /// Keeps the first distinct ids with their tags, up to [`Blockers::MAX_NAMED`]: the caller passes holders before
+    /// waiters.
     #[doc(hidden)]
-    pub fn new(transactions: impl IntoIterator<Item = TrxId>) -> Self {
-        let mut first = Vec::new();
-        for trx in transactions {
-            if first.len() == Self::MAX_NAMED {
+    pub fn new(transactions: impl IntoIterator<Item = (TrxId, u64)>) -> Self {
+        let (ids, tags) = ([TrxId(0); Self::MAX_NAMED], [0; Self::MAX_NAMED]);
+        let mut named = Named { count: 0, ids, tags };
+        for (trx, tag) in transactions {
+            if named.count == Self::MAX_NAMED {
                 break;
             }
-            if !first.contains(&trx) {
-                first.push(trx);
+            if !named.ids[..named.count].contains(&trx) {
+                (named.ids[named.count], named.tags[named.count]) = (trx, tag);
+                named.count += 1;
             }
         }
-        Self { ids: first.into(), own: None }
+        Self { named: Arc::new(named), own: None }
     }
 
     /// Sets the result of [`Blockers::own`].
@@ -81,7 +92,12 @@ impl Blockers {
 
     /// Returns the ids of the transactions.
     pub fn ids(&self) -> &[TrxId] {
-        &self.ids
+        &self.named.ids[..self.named.count]
+    }
+
+    /// Returns the tags of the transactions, in the order of their ids ([`Blockers::ids`]); 0 for one without a tag.
+    pub fn tags(&self) -> &[u64] {
+        &self.named.tags[..self.named.count]
     }
 
     /// Returns the transaction whose lock blocked a call outside of transactions, if the last call of that transaction
@@ -103,7 +119,7 @@ impl Blockers {
 
 impl fmt::Display for Blockers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.ids {
+        match self.ids() {
             [] => f.write_str("another transaction or statement"),
             [one] => write!(f, "transaction {one}"),
             [first @ .., last] => {
@@ -123,10 +139,11 @@ mod tests {
 
     #[test]
     fn an_error_names_the_blocking_transactions() {
-        let of = |ids: &[u64]| Blockers::new(ids.iter().map(|id| TrxId(*id)));
+        let of = |ids: &[u64]| Blockers::new(ids.iter().map(|id| (TrxId(*id), 10 * id)));
         assert_eq!(of(&[7]).to_string(), "transaction 7");
         assert_eq!(of(&[7, 9, 7, 8]).to_string(), "transactions 7, 9 and 8");
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).ids().len(), Blockers::MAX_NAMED);
+        assert_eq!((of(&[]).tags(), of(&[7, 9, 7, 8]).tags()), (&[][..], &[70, 90, 80][..]));
         let error = LockError::TimedOut { blockers: of(&[7, 9]), waited: Duration::from_secs(2) };
         let text = error.to_string();
         assert!(text.contains("transactions 7 and 9") && text.contains("2s"), "{text}");

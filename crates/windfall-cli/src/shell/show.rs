@@ -101,7 +101,7 @@ pub(super) fn prepared(db: &Database) -> Answer {
 pub(super) fn transactions(db: &Database, names: Names<'_>) -> Answer {
     let mut grid = Grid::new([">transaction", "session", ">age", "state", "changes"]);
     let mut list = Vec::new();
-    for TransactionInfo { id, age, has_changes, state } in db.transactions() {
+    for TransactionInfo { id, age, has_changes, state, .. } in db.transactions() {
         let (state, xid) = match state {
             TransactionState::Prepared(xid) => ("prepared", Some(xid)),
             TransactionState::RollingBack => ("rolling back", None),

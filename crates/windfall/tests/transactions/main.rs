@@ -12,6 +12,7 @@ mod ends;
 #[path = "../guard/mod.rs"]
 mod guard;
 mod index_only;
+mod lock_owners;
 mod open_statements;
 mod prepared;
 mod queue;

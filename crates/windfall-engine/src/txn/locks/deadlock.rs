@@ -38,7 +38,8 @@ impl LockTable {
             cycle.rotate_left(first.unwrap_or_default());
             self.metrics.deadlocks += 1;
             self.last_deadlock = Some(self.describe(&cycle));
-            self.stop(cycle[0], LockError::Deadlock(Blockers::new(cycle[1..].iter().copied())));
+            let others = Blockers::new(cycle[1..].iter().map(|trx| (*trx, self.owners.tag(*trx))));
+            self.stop(cycle[0], LockError::Deadlock(others));
         }
     }
 
@@ -84,6 +85,7 @@ impl LockTable {
             let space = self.spaces.get(&wanted.space());
             DeadlockMember {
                 trx,
+                tag: self.owners.tag(trx),
                 wanted: wait.wanted.clone().into(),
                 held: space.and_then(|space| space.held_against(trx, wanted)),
                 weight: self.weight(trx),

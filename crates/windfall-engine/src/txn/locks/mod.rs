@@ -54,7 +54,7 @@ use core::ops::Bound;
 
 pub use metrics::{LockMetrics, WAIT_CLASSES};
 pub use mode::{RowMode, TableMode};
-pub use owner::{CallStart, LockOwner};
+pub use owner::{CallStart, LockOwner, OwnerOptions};
 pub use request::{
     Deadlock, DeadlockMember, HeldLock, Lock, LockRequest, LockTimeout, LockWait, RowName, Waiting, Waits,
 };
@@ -136,7 +136,12 @@ impl LockManager {
 
     /// Creates the lock owner of a transaction, once per transaction. The caller must call [`LockManager::end`] for it.
     pub fn lock_owner(&self, id: TrxId) -> Arc<LockOwner> {
-        Arc::new(LockOwner::new(id))
+        self.lock_owner_with(id, OwnerOptions::default())
+    }
+
+    /// As [`LockManager::lock_owner`], with options.
+    pub fn lock_owner_with(&self, id: TrxId, options: OwnerOptions) -> Arc<LockOwner> {
+        Arc::new(LockOwner::new(id, options))
     }
 
     /// Runs a step, publishes the counts, and wakes the lock owners of the waits that it has ended.

@@ -44,6 +44,14 @@ impl CallStart {
     }
 }
 
+/// What a user has set for a transaction that others may have to wait for. A change or statement outside of
+/// transactions has the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerOptions {
+    /// The number by which the user finds the transaction in lists; 0 for none.
+    pub tag: u64,
+}
+
 /// Stands for no thread.
 const NO_THREAD: usize = usize::MAX;
 
@@ -51,6 +59,8 @@ const NO_THREAD: usize = usize::MAX;
 #[derive(Debug)]
 pub struct LockOwner {
     id: TrxId,
+    /// The tag of its transaction; 0 for none.
+    tag: AtomicU64,
     /// Rows changed.
     changed: AtomicU64,
     /// The thread of the last call of its transaction; none if it accepts no more calls. For messages only: a thread
@@ -66,9 +76,11 @@ pub struct LockOwner {
 }
 
 impl LockOwner {
-    pub(super) fn new(id: TrxId) -> Self {
+    pub(super) fn new(id: TrxId, options: OwnerOptions) -> Self {
+        let OwnerOptions { tag } = options;
         Self {
             id,
+            tag: AtomicU64::new(tag),
             changed: AtomicU64::new(0),
             thread: AtomicUsize::new(NO_THREAD),
             ended: AtomicBool::new(false),
@@ -82,6 +94,11 @@ impl LockOwner {
     /// Returns the id of its transaction or statement.
     pub fn id(&self) -> TrxId {
         self.id
+    }
+
+    /// Changes the tag of its transaction.
+    pub(crate) fn set_tag(&self, tag: u64) {
+        self.tag.store(tag, Relaxed);
     }
 
     /// Adds changed rows to its weight. The transaction on a cycle that has changed and locked the least is the
@@ -187,6 +204,11 @@ impl OwnerState {
         self.lock_owner.thread()
     }
 
+    /// Returns the tag of its transaction; 0 if it has none.
+    pub(super) fn tag(&self) -> u64 {
+        self.lock_owner.tag.load(Relaxed)
+    }
+
     /// Returns the number of rows changed, as reported by the transaction.
     pub(super) fn changed(&self) -> u64 {
         self.lock_owner.changed.load(Relaxed)
@@ -220,6 +242,11 @@ impl LockOwners {
     /// Returns the entry of a lock owner, if it has one, mutable.
     pub(super) fn get_mut(&mut self, trx: TrxId) -> Option<&mut OwnerState> {
         self.all.get_mut(&trx)
+    }
+
+    /// Returns the tag of a transaction; 0 if it has none, or is not a lock owner.
+    pub(super) fn tag(&self, trx: TrxId) -> u64 {
+        self.get(trx).map_or(0, OwnerState::tag)
     }
 
     /// Removes a lock owner that has no locks left.

@@ -167,6 +167,8 @@ impl From<LockRequest> for Lock {
 pub struct HeldLock {
     /// The holder.
     pub trx: TrxId,
+    /// The tag of the holder; 0 if it has none.
+    pub tag: u64,
     /// The lock.
     pub lock: Lock,
 }
@@ -176,6 +178,8 @@ pub struct HeldLock {
 pub struct Waiting {
     /// The transaction.
     pub trx: TrxId,
+    /// The tag of the transaction; 0 if it has none.
+    pub tag: u64,
     /// The lock that it waits for.
     pub lock: Lock,
     /// The point in time at which the wait began, as the time elapsed since the start of the environment's clock
@@ -223,6 +227,8 @@ pub struct Deadlock {
 pub struct DeadlockMember {
     /// The transaction.
     pub trx: TrxId,
+    /// The tag of the transaction; 0 if it has none.
+    pub tag: u64,
     /// The lock that it waited for.
     pub wanted: Lock,
     /// The lock that it held and that the one before it wanted; `None` if it was only an earlier waiter in the queue.

@@ -14,7 +14,7 @@ use super::{
     owner::{LockOwner, LockOwners, Wait},
     queue::{LockQueue, Place},
     ranges::Ranges,
-    request::{HeldLock, Lock, LockRequest, RowName},
+    request::{Lock, LockRequest, RowName},
 };
 use crate::{
     error::Blockers,
@@ -319,13 +319,20 @@ impl SpaceLocks {
     }
 
     /// Returns the transactions that block a request at this place, or at the end of the queue if it does not wait.
-    pub(super) fn blockers(&self, trx: TrxId, wanted: &LockRequest, place: Option<Place>) -> Blockers {
+    pub(super) fn blockers(
+        &self,
+        trx: TrxId,
+        wanted: &LockRequest,
+        place: Option<Place>,
+        owners: &LockOwners,
+    ) -> Blockers {
+        let with_tag = |trx| (trx, owners.tag(trx));
         if let Some((queue, mode)) = self.queue(wanted) {
             let place = place.unwrap_or_else(|| queue.place(trx, u64::MAX));
             let holders = queue.holders_against(trx, mode);
-            return Blockers::new(holders.chain(queue.waiters_against(place, mode, 0)));
+            return Blockers::new(holders.chain(queue.waiters_against(place, mode, 0)).map(with_tag));
         }
-        Blockers::new(self.ranges_against(trx, wanted))
+        Blockers::new(self.ranges_against(trx, wanted).map(with_tag))
     }
 
     /// Returns a transaction with a lock that blocks a request, and that satisfies `is_sought`.
@@ -380,19 +387,20 @@ impl SpaceLocks {
         (table + rows + ranges) as u64
     }
 
-    /// Returns all locks held here.
-    pub(super) fn listing(&self) -> impl Iterator<Item = HeldLock> {
-        let table = self.table.holders().flat_map(move |(trx, modes)| {
-            modes.iter().map(move |mode| HeldLock { trx, lock: Lock::Table(self.id, mode) })
-        });
+    /// Returns all locks held here, each with its holder.
+    pub(super) fn listing(&self) -> impl Iterator<Item = (TrxId, Lock)> {
+        let table = self
+            .table
+            .holders()
+            .flat_map(move |(trx, modes)| modes.iter().map(move |mode| (trx, Lock::Table(self.id, mode))));
         let rows = self.rows.iter().flat_map(move |(key, queue)| {
             queue.holders().flat_map(move |(trx, modes)| {
                 let lock = move |mode| Lock::Row(self.name(key), row_mode(mode));
-                modes.iter().map(move |mode| HeldLock { trx, lock: lock(mode) })
+                modes.iter().map(move |mode| (trx, lock(mode)))
             })
         });
         let ranges = self.ranges.iter().flat_map(move |(trx, ranges)| {
-            ranges.iter().map(move |range| HeldLock { trx: *trx, lock: Lock::Range(self.id, range) })
+            ranges.iter().map(move |range| (*trx, Lock::Range(self.id, range)))
         });
         table.chain(rows).chain(ranges)
     }

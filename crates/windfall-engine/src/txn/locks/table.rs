@@ -14,7 +14,7 @@ use super::{
     metrics::LockMetrics,
     mode::RowMode,
     owner::{LockOwner, LockOwners, OwnerState},
-    request::{Deadlock, HeldLock, LockRequest, RowName, Waiting},
+    request::{Deadlock, HeldLock, Lock, LockRequest, RowName, Waiting},
     space::{LockCounts, SpaceLocks},
 };
 use crate::{
@@ -69,7 +69,7 @@ impl LockTable {
     pub(super) fn try_grant(&mut self, me: &Arc<LockOwner>, wanted: &LockRequest) -> Result<(), LockError> {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
         let blockers = self.in_space(wanted.space(), |space, owners| {
-            (!space.try_grant(me, wanted, owners)).then(|| space.blockers(me.id(), wanted, None))
+            (!space.try_grant(me, wanted, owners)).then(|| space.blockers(me.id(), wanted, None, owners))
         });
         match blockers {
             None => Ok(()),
@@ -167,7 +167,7 @@ impl LockTable {
         let wait = self.owners.wait_of(trx);
         let found = wait.and_then(|wait| {
             let space = self.spaces.get(&wait.wanted.space())?;
-            Some(space.blockers(trx, &wait.wanted, Some(wait.place)))
+            Some(space.blockers(trx, &wait.wanted, Some(wait.place), &self.owners))
         });
         found.unwrap_or_else(|| Blockers::new([]))
     }
@@ -303,7 +303,8 @@ impl LockTable {
 
     /// Returns all held locks.
     pub(super) fn listing(&self) -> Vec<HeldLock> {
-        self.spaces.values().flat_map(SpaceLocks::listing).collect()
+        let held = |(trx, lock): (TrxId, Lock)| HeldLock { trx, tag: self.owners.tag(trx), lock };
+        self.spaces.values().flat_map(SpaceLocks::listing).map(held).collect()
     }
 
     /// Returns all waiters.
@@ -311,7 +312,8 @@ impl LockTable {
         let waiting = |(trx, owner): (TrxId, &OwnerState)| {
             let wait = owner.wait.as_ref()?;
             let lock = wait.wanted.clone().into();
-            Some(Waiting { trx, lock, started_at: wait.started_at, blockers: self.blockers(trx) })
+            let (tag, blockers) = (owner.tag(), self.blockers(trx));
+            Some(Waiting { trx, tag, lock, started_at: wait.started_at, blockers })
         };
         self.owners.iter().filter_map(waiting).collect()
     }

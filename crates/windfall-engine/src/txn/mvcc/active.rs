@@ -35,7 +35,7 @@ use crate::{
             Ordering::{Acquire, Relaxed, Release, SeqCst},
         },
     },
-    txn::locks::{LockManager, LockOwner},
+    txn::locks::{LockManager, LockOwner, OwnerOptions},
 };
 
 #[derive(Debug, Default)]
@@ -49,6 +49,8 @@ struct ActiveEntry {
     /// The name by which it is prepared.
     prepared: Option<Arc<[u8]>>,
     ending: Ending,
+    /// What its lock owner is created with.
+    options: OwnerOptions,
     /// The lock owner of the transaction, once the transaction or a waiter for it has requested it.
     lock_owner: Option<Arc<LockOwner>>,
 }
@@ -161,13 +163,14 @@ impl Active {
     }
 
     /// Begins a transaction, which has no logged undo yet.
-    pub(in crate::txn) fn begin(&self) -> Result<(TrxId, Ending)> {
+    pub(in crate::txn) fn begin(&self, options: OwnerOptions) -> Result<(TrxId, Ending)> {
         let (ending, since) = (Ending::default(), self.env.now());
         loop {
             {
                 let mut table = self.table.lock();
                 if let Some(trx) = self.ids.try_trx() {
-                    let running = ActiveEntry { since, ending: ending.clone(), ..ActiveEntry::default() };
+                    let running =
+                        ActiveEntry { since, options, ending: ending.clone(), ..ActiveEntry::default() };
                     debug_assert!(trx.0 != 0, "zero is the id of no transaction");
                     debug_assert!(
                         trx < self.ids.next_trx(),
@@ -314,9 +317,26 @@ impl Active {
     pub(in crate::txn) fn lock_owner(&self, trx: TrxId, locks: &LockManager) -> Option<Arc<LockOwner>> {
         let mut table = self.table.lock();
         let running = table.running.get_mut(&trx)?;
-        let lock_owner = running.lock_owner.get_or_insert_with(|| locks.lock_owner(trx)).clone();
+        let create = || locks.lock_owner_with(trx, running.options);
+        let lock_owner = running.lock_owner.get_or_insert_with(create).clone();
         debug_assert!(lock_owner.id() == trx, "transaction {trx} has the lock owner of another one");
         Some(lock_owner)
+    }
+
+    /// Changes the tag of a transaction.
+    pub(in crate::txn) fn set_tag(&self, trx: TrxId, tag: u64) {
+        let mut table = self.table.lock();
+        let running = table.running.get_mut(&trx);
+        debug_assert!(running.is_some(), "transaction {trx} gets a tag and is not active");
+        if let Some(running) = running {
+            running.options.tag = tag;
+            running.lock_owner.iter().for_each(|lock_owner| lock_owner.set_tag(tag));
+        }
+    }
+
+    /// Returns the tag of a transaction; 0 if it has none, or has ended.
+    pub(in crate::txn) fn tag(&self, trx: TrxId) -> u64 {
+        self.table.lock().running.get(&trx).map_or(0, |running| running.options.tag)
     }
 
     /// Removes the lock owner of a transaction. A waiter for what it has changed creates a new one.
@@ -437,6 +457,7 @@ impl Active {
         let now = self.env.now();
         let info = |(id, running): (&TrxId, &ActiveEntry)| TransactionInfo {
             id: *id,
+            tag: running.options.tag,
             age: now.saturating_sub(running.since),
             has_changes: running.first.is_some(),
             state: match &running.prepared {

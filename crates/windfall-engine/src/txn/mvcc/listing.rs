@@ -15,6 +15,8 @@ use crate::ids::TrxId;
 pub struct TransactionInfo {
     /// The id of the transaction, as in lists of locks.
     pub id: TrxId,
+    /// The tag of the transaction; 0 if it has none.
+    pub tag: u64,
     /// The time since it got that number: at its first change or lock, or when the database was opened.
     pub age: Duration,
     /// Whether it has changed anything that outlives the process.

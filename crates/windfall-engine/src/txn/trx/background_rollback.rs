@@ -258,7 +258,8 @@ pub(crate) fn await_rollbacks(
     if blockers.is_empty() {
         return Ok(());
     }
-    let blockers = Blockers::new(blockers);
+    let active = transactions.active();
+    let blockers = Blockers::new(blockers.into_iter().map(|trx| (trx, active.tag(trx))));
     Err(match LockTimeout::of(at_most) {
         LockTimeout::NoWait => LockError::Busy(blockers),
         _ => LockError::TimedOut { blockers, waited: transactions.now().saturating_sub(began) },

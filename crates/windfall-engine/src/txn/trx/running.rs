@@ -213,7 +213,7 @@ impl<'e> Trx<'e> {
         if let Some(id) = self.id() {
             return Ok(id);
         }
-        let (id, ending) = self.transactions.active().begin()?;
+        let (id, ending) = self.transactions.active().begin(self.state.options)?;
         self.state.identity = Some((id, ending));
         Ok(id)
     }

@@ -14,7 +14,7 @@ use crate::{
     ids::{SpaceId, TrxId, UndoPos},
     sync::Arc,
     txn::{
-        locks::{CallStart, LockManager, LockOwner},
+        locks::{CallStart, LockManager, LockOwner, OwnerOptions},
         mvcc::{Active, active::Ending},
         undo::{Stream, position::stream_of},
     },
@@ -88,11 +88,18 @@ pub struct Suspended {
     pub(super) touched: SmallVec<[SpaceId; 2]>,
     /// Whether the transaction is prepared, and that is logged.
     pub(super) prepared: bool,
+    /// What its lock owner is created with.
+    pub(super) options: OwnerOptions,
     /// The lock owner of the transaction, once it has requested a lock.
     pub(super) lock_owner: Option<Arc<LockOwner>>,
 }
 
 impl Suspended {
+    /// Returns a transaction that has not begun, with options.
+    pub fn new(options: OwnerOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// Returns a transaction that recovery has found unfinished, with its last record, if one was found, and the tables
     /// that it has changed. The log that its rollback needs is unknown.
     pub(in crate::txn) fn found(
@@ -127,6 +134,14 @@ impl Suspended {
     /// Returns the number of partial rollbacks.
     pub fn rolled_back(&self) -> u64 {
         self.rolled_back
+    }
+
+    /// Changes its tag.
+    pub fn set_tag(&mut self, active: &Active, tag: u64) {
+        self.options.tag = tag;
+        if let Some(id) = self.id() {
+            active.set_tag(id, tag);
+        }
     }
 
     /// Begins a call or statement on this thread: interrupts of an earlier one no longer apply.

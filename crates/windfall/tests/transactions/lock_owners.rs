@@ -1,0 +1,92 @@
+//! Transactions as lock owners: the tags by which lists name them.
+
+use std::{thread, time::Duration};
+
+use windfall::{
+    Database, Error, Isolation, TableOptions, TransactionOptions,
+    error::{Blockers, LockError, TransactionError},
+};
+
+use super::{begin, database};
+
+fn read_committed() -> TransactionOptions {
+    TransactionOptions::default().isolation(Isolation::ReadCommitted)
+}
+
+/// Waits until a number of transactions wait for locks.
+fn await_waits(db: &Database, count: usize) {
+    while db.lock_waits().len() < count {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn lists_of_transactions_locks_and_waits_show_tags() {
+    let db = database();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let (holder, waiter) = (db.begin(read_committed().tag(7)), db.begin(read_committed()));
+    let other = begin(&db, Isolation::ReadCommitted);
+    holder.table(&table).put(b"a", b"").unwrap();
+    other.table(&table).put(b"b", b"").unwrap();
+    let tags = || db.transactions().iter().map(|one| (Some(one.id), one.tag)).collect::<Vec<_>>();
+    assert_eq!(tags(), [(holder.id(), 7), (other.id(), 0)]);
+    waiter.set_tag(9).unwrap();
+    assert_eq!(tags().len(), 2, "it has neither changed nor locked anything");
+    waiter.table(&table).put(b"w", b"").unwrap();
+    let named = |blockers: &Blockers| (blockers.ids().to_vec(), blockers.tags().to_vec());
+    thread::scope(|scope| {
+        // The waiter makes the lock of the holder explicit, and enters the holder into the lock table.
+        let waits = scope.spawn(|| waiter.table(&table).put(b"a", b""));
+        await_waits(&db, 1);
+        let of_locks = || {
+            let locks = db.locks();
+            let tag_of = |id| {
+                if id == holder.id() {
+                    7
+                } else if id == waiter.id() {
+                    9
+                } else {
+                    0
+                }
+            };
+            assert!(locks.iter().all(|held| held.tag == tag_of(Some(held.trx))), "{locks:?}");
+            locks.len()
+        };
+        assert!(of_locks() >= 4);
+        assert_eq!(tags(), [(holder.id(), 7), (other.id(), 0), (waiter.id(), 9)]);
+        let waiting = &db.lock_waits()[0];
+        assert_eq!((Some(waiting.trx), waiting.tag), (waiter.id(), 9));
+        assert_eq!(named(&waiting.blockers), (vec![holder.id().unwrap()], vec![7]));
+        let busy = waiter.set_tag(10);
+        assert!(matches!(busy, Err(Error::Transaction(TransactionError::Busy))), "{busy:?}");
+        holder.set_tag(8).unwrap();
+        assert_eq!(db.lock_waits()[0].blockers.tags(), [8]);
+        assert!(db.locks().iter().any(|held| held.tag == 8) && tags()[0].1 == 8);
+        holder.rollback().unwrap();
+        waits.join().unwrap().unwrap();
+        // A deadlock with the other one, which has done less.
+        waiter.table(&table).put(b"c", b"").unwrap();
+        let waits = scope.spawn(|| waiter.table(&table).put(b"b", b""));
+        await_waits(&db, 1);
+        match other.table(&table).put(b"a", b"") {
+            Err(Error::Lock(LockError::Deadlock(others))) => {
+                assert_eq!(named(&others), (vec![waiter.id().unwrap()], vec![9]));
+            }
+            done => panic!("{done:?}"),
+        }
+        let cycle = db.last_deadlock().unwrap().cycle;
+        assert_eq!(cycle.iter().map(|member| member.tag).collect::<Vec<_>>(), [0, 9]);
+        waits.join().unwrap().unwrap();
+    });
+    db.set_lock_wait_timeout(Duration::ZERO);
+    match table.put(b"a", b"") {
+        Err(Error::Lock(LockError::Busy(blockers))) => assert_eq!(blockers.tags(), [9]),
+        done => panic!("{done:?}"),
+    }
+    let over = other.set_tag(1);
+    assert!(matches!(over, Err(Error::Transaction(TransactionError::RolledBack(_)))), "{over:?}");
+    waiter.prepare(b"xid").unwrap();
+    assert!(waiter.set_tag(1).is_err());
+    assert_eq!(tags(), [(waiter.id(), 9)], "a prepared transaction keeps its tag");
+    waiter.commit().unwrap();
+}
