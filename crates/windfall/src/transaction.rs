@@ -132,6 +132,15 @@ impl TransactionOptions {
         self.owner.tag = tag;
         self
     }
+
+    /// Sets the priority among the members of a deadlock: the one with the lowest is the victim and rolls back; among
+    /// equals it is the one that has changed and locked the least. Default: 0. [`i32::MIN`] is that of a DDL statement
+    /// which lets others pass while it waits, and means one more here.
+    #[must_use]
+    pub fn deadlock_priority(mut self, priority: i32) -> Self {
+        self.owner.deadlock_priority = priority.max(OwnerOptions::MIN_PRIORITY);
+        self
+    }
 }
 
 /// A transaction: several calls on any tables, of which all take effect or none.

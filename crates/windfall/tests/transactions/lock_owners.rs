@@ -1,9 +1,9 @@
-//! Transactions as lock owners: the tags by which lists name them.
+//! Transactions as lock owners: the tags by which lists name them, and their priorities in deadlocks.
 
 use std::{thread, time::Duration};
 
 use windfall::{
-    Database, Error, Isolation, TableOptions, TransactionOptions,
+    Database, Error, Isolation, Result, TableOptions, TransactionOptions,
     error::{Blockers, LockError, TransactionError},
 };
 
@@ -89,4 +89,46 @@ fn lists_of_transactions_locks_and_waits_show_tags() {
     assert!(waiter.set_tag(1).is_err());
     assert_eq!(tags(), [(waiter.id(), 9)], "a prepared transaction keeps its tag");
     waiter.commit().unwrap();
+}
+
+#[test]
+fn the_transaction_with_the_lowest_priority_is_the_deadlock_victim() {
+    const LOWEST: i32 = i32::MIN;
+    let cases = [
+        (0, 0, false),
+        (-1, 0, true),
+        (0, 1, true),
+        (1, 0, false),
+        (LOWEST, i32::MAX, true),
+        (i32::MAX, LOWEST, false),
+        // The lowest one is that of a statement which waits in turns.
+        (LOWEST, LOWEST + 1, false),
+    ];
+    for (of_heavy, of_light, heavy_is_victim) in cases {
+        let db = database();
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        let heavy = db.begin(read_committed().deadlock_priority(of_heavy));
+        let light = db.begin(read_committed().deadlock_priority(of_light));
+        for key in 0..10u8 {
+            heavy.table(&table).put(&[key], b"").unwrap();
+        }
+        light.table(&table).put(&[20], b"").unwrap();
+        let is_deadlock = |done: Result<()>| match done {
+            Ok(()) => false,
+            Err(Error::Lock(LockError::Deadlock(_))) => true,
+            other => panic!("{other:?}"),
+        };
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| heavy.table(&table).put(&[20], b""));
+            await_waits(&db, 1);
+            // It has changed less, and it closes the cycle.
+            let closes = light.table(&table).put(&[0], b"");
+            let victims = (is_deadlock(waits.join().unwrap()), is_deadlock(closes));
+            assert_eq!(victims, (heavy_is_victim, !heavy_is_victim), "{of_heavy} and {of_light}");
+        });
+        let (victim, survivor) = if heavy_is_victim { (heavy, light) } else { (light, heavy) };
+        assert!(victim.commit().is_err());
+        survivor.commit().unwrap();
+        assert_eq!(table.rows().unwrap().count(), if heavy_is_victim { 2 } else { 11 });
+    }
 }

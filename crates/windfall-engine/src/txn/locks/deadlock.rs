@@ -1,12 +1,13 @@
 //! Deadlock detection.
 //!
 //! **Purpose.** Finds a cycle in the wait-for graph as soon as it is closed, ends the wait of the transaction on it
-//! that loses the least work, and reports afterwards which transaction waited for which.
+//! that is preferred as the victim or loses the least work, and reports afterwards which transaction waited for which.
 //!
 //! **Invariants.** There was no cycle before, so a new one contains the transaction that has just begun to wait, or
 //! that was granted a lock while it waits. The search begins there, visits each transaction once, and examines each
-//! place of a queue once per mode. The victim is the lightest transaction; among equals the one with which the search
-//! began, and then the youngest.
+//! place of a queue once per mode. The victim is a transaction with the lowest priority; among those the lightest,
+//! among equals the one with which the search began, and then the youngest (test:
+//! `of_the_lowest_priority_the_lightest_is_the_victim`).
 
 use core::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry};
@@ -33,8 +34,9 @@ impl LockTable {
                 cycle.iter().all(|trx| self.owners.wait_of(*trx).is_some()),
                 "every member of a cycle waits"
             );
-            let cheapest = |trx: &TrxId| (self.weight(*trx), *trx != root, Reverse(*trx));
-            let first = (0..cycle.len()).min_by_key(|at| cheapest(&cycle[*at]));
+            let order =
+                |trx: TrxId| (self.deadlock_priority(trx), self.weight(trx), trx != root, Reverse(trx));
+            let first = (0..cycle.len()).min_by_key(|at| order(cycle[*at]));
             cycle.rotate_left(first.unwrap_or_default());
             self.metrics.deadlocks += 1;
             self.last_deadlock = Some(self.describe(&cycle));
@@ -89,6 +91,7 @@ impl LockTable {
                 wanted: wait.wanted.clone().into(),
                 held: space.and_then(|space| space.held_against(trx, wanted)),
                 weight: self.weight(trx),
+                deadlock_priority: self.deadlock_priority(trx),
             }
         };
         Deadlock {

@@ -13,7 +13,7 @@
 //! - A waiter holds no latch and no ranked lock (checked by `sync/lock.rs::take`), and waits for one lock at a time
 //!   (checked by `locks/owner.rs::begin_wait`). No thread waits while holding the mutex of the table. Its rank is that
 //!   of a leaf, so calls that do not wait may be made under a latch (test: `no_thread_waits_for_a_lock_under_a_latch`).
-//! - No deadlock persists: as soon as a cycle is closed, the wait of its lightest transaction is ended (test:
+//! - No deadlock persists: as soon as a cycle is closed, the wait of one of its transactions is ended (test:
 //!   `every_deadlock_that_a_wait_closes_is_broken`).
 //! - *What writers see.* A writer checks for locks under the exclusive latch of the leaf ([`LockManager::may_write`],
 //!   [`LockManager::may_insert`]); a locking reader takes its lock first and then reads the leaf. So either the writer

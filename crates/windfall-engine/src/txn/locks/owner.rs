@@ -50,6 +50,15 @@ impl CallStart {
 pub struct OwnerOptions {
     /// The number by which the user finds the transaction in lists; 0 for none.
     pub tag: u64,
+    /// The member of a deadlock with the lowest priority is the victim.
+    pub deadlock_priority: i32,
+}
+
+impl OwnerOptions {
+    /// The options of an owner that is the victim of every deadlock that it is part of.
+    pub(crate) const VICTIM: Self = Self { tag: 0, deadlock_priority: i32::MIN };
+    /// The lowest priority of a transaction.
+    pub const MIN_PRIORITY: i32 = i32::MIN + 1;
 }
 
 /// Stands for no thread.
@@ -61,6 +70,7 @@ pub struct LockOwner {
     id: TrxId,
     /// The tag of its transaction; 0 for none.
     tag: AtomicU64,
+    deadlock_priority: i32,
     /// Rows changed.
     changed: AtomicU64,
     /// The thread of the last call of its transaction; none if it accepts no more calls. For messages only: a thread
@@ -77,10 +87,11 @@ pub struct LockOwner {
 
 impl LockOwner {
     pub(super) fn new(id: TrxId, options: OwnerOptions) -> Self {
-        let OwnerOptions { tag } = options;
+        let OwnerOptions { tag, deadlock_priority } = options;
         Self {
             id,
             tag: AtomicU64::new(tag),
+            deadlock_priority,
             changed: AtomicU64::new(0),
             thread: AtomicUsize::new(NO_THREAD),
             ended: AtomicBool::new(false),
@@ -101,8 +112,8 @@ impl LockOwner {
         self.tag.store(tag, Relaxed);
     }
 
-    /// Adds changed rows to its weight. The transaction on a cycle that has changed and locked the least is the
-    /// deadlock victim.
+    /// Adds changed rows to its weight. Of the transactions on a cycle with the lowest priority, the one that has
+    /// changed and locked the least is the deadlock victim.
     pub(crate) fn add_weight(&self, rows: u64) {
         self.changed.fetch_add(rows, Relaxed);
     }
@@ -207,6 +218,11 @@ impl OwnerState {
     /// Returns the tag of its transaction; 0 if it has none.
     pub(super) fn tag(&self) -> u64 {
         self.lock_owner.tag.load(Relaxed)
+    }
+
+    /// Returns its priority among the members of a deadlock.
+    pub(super) fn deadlock_priority(&self) -> i32 {
+        self.lock_owner.deadlock_priority
     }
 
     /// Returns the number of rows changed, as reported by the transaction.

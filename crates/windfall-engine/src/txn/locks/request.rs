@@ -235,6 +235,8 @@ pub struct DeadlockMember {
     pub held: Option<Lock>,
     /// The number of rows that it had changed and of locks that it held.
     pub weight: u64,
+    /// Its priority: the victim has the lowest one of the cycle.
+    pub deadlock_priority: i32,
 }
 
 impl Deadlock {
@@ -247,13 +249,15 @@ impl Deadlock {
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a cycle of {} transactions, of which the first was rolled back:", self.cycle.len())?;
-        for (n, DeadlockMember { trx, wanted, weight, .. }) in self.cycle.iter().enumerate() {
+        for (n, DeadlockMember { trx, wanted, weight, deadlock_priority, .. }) in
+            self.cycle.iter().enumerate()
+        {
             let next = &self.cycle[(n + 1) % self.cycle.len()];
-            write!(
-                f,
-                "\n  transaction {trx} (weight {weight}) waited for {wanted}, after transaction {}, which ",
-                next.trx
-            )?;
+            write!(f, "\n  transaction {trx} (weight {weight}")?;
+            if *deadlock_priority != 0 {
+                write!(f, ", priority {deadlock_priority}")?;
+            }
+            write!(f, ") waited for {wanted}, after transaction {}, which ", next.trx)?;
             match &next.held {
                 Some(lock) => write!(f, "held {lock}")?,
                 None => f.write_str("was before it in the queue")?,

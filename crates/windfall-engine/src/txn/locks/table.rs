@@ -294,6 +294,11 @@ impl LockTable {
         self.stop(trx, LockError::Interrupted)
     }
 
+    /// Returns the priority of a lock owner among the members of a deadlock.
+    pub(super) fn deadlock_priority(&self, trx: TrxId) -> i32 {
+        self.owners.get(trx).map_or(0, OwnerState::deadlock_priority)
+    }
+
     /// Returns the number of rows changed plus the number of locks held.
     pub(super) fn weight(&self, trx: TrxId) -> u64 {
         let Some(owner) = self.owners.get(trx) else { return 0 };

@@ -10,8 +10,8 @@
 //! ended. So waiting for a transaction that runs for hours does not block others (test:
 //! `a_yielding_request_blocks_no_other`). The lock is granted whenever the table is free (test:
 //! `a_wait_in_turns_is_granted_despite_overlapping_holders`). If a turn closes a cycle, the statement is the
-//! victim, because it is the lightest, and starts again (test:
-//! `a_wait_in_turns_that_is_a_deadlock_victim_starts_again`).
+//! victim, because no transaction has a priority as low as the owner of such a wait, and starts again (test:
+//! `a_wait_in_turns_is_the_victim_of_every_deadlock`).
 
 use core::time::Duration;
 

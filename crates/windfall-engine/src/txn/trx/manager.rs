@@ -22,7 +22,7 @@ use crate::{
     system::SystemTree,
     txn::{
         locks::{
-            LockManager, LockOwner, LockRequest, LockTimeout, LockWait, TableMode, Waits,
+            LockManager, LockOwner, LockRequest, LockTimeout, LockWait, OwnerOptions, TableMode, Waits,
             key_latch::KeyLatches,
         },
         mvcc::{
@@ -277,7 +277,7 @@ impl Transactions {
         at_most: Duration,
         between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<StatementLock<'_>> {
-        let lock_owner = self.lock_manager.lock_owner(self.active.number()?);
+        let lock_owner = self.lock_manager.lock_owner_with(self.active.number()?, OwnerOptions::VICTIM);
         let lock = StatementLock { locks: &self.lock_manager, lock_owner };
         let longest = self.lock_wait() / 4;
         let taken = self.lock_manager.acquire_yielding(&lock.lock_owner, space, at_most, longest, between);

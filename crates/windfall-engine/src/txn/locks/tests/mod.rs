@@ -32,6 +32,14 @@ impl TestLocks {
         core::array::from_fn(|n| self.locks.lock_owner(TrxId(n as u64 + 1)))
     }
 
+    /// As [`TestLocks::lock_owners`], with these priorities among the members of a deadlock.
+    fn lock_owners_with<const N: usize>(&self, priorities: [i32; N]) -> [Arc<LockOwner>; N] {
+        core::array::from_fn(|n| {
+            let options = OwnerOptions { tag: 0, deadlock_priority: priorities[n] };
+            self.locks.lock_owner_with(TrxId(n as u64 + 1), options)
+        })
+    }
+
     /// Requests a lock, and begins to wait if necessary. Returns whether it was granted.
     fn ask(&self, me: &Arc<LockOwner>, wanted: LockRequest) -> bool {
         let now = self.env.now();

@@ -24,7 +24,8 @@ enum Op {
     Interrupt(u64),
     Forget(u64),
     Weigh(u64, u64),
-    End(u64),
+    /// Ends a lock owner; the priority is that of the next one.
+    End(u64, i32),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -42,7 +43,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => trx.clone().prop_map(Op::Interrupt),
         1 => trx.clone().prop_map(Op::Forget),
         1 => (trx.clone(), 0..3u64).prop_map(|(trx, rows)| Op::Weigh(trx, rows)),
-        2 => trx.prop_map(Op::End),
+        2 => (trx, -1..2).prop_map(|(trx, priority)| Op::End(trx, priority)),
     ]
 }
 
@@ -67,6 +68,8 @@ struct Model {
     /// In order of arrival.
     waits: Vec<Waits>,
     weights: [u64; LOCK_OWNERS as usize],
+    /// The priorities among the members of a deadlock.
+    priorities: [i32; LOCK_OWNERS as usize],
     interrupted: BTreeSet<u64>,
     /// Outcomes of waits that were not compared yet.
     outcomes: Vec<(u64, &'static str)>,
@@ -191,8 +194,9 @@ fn wanted(want: Want) -> LockRequest {
 impl Pair {
     fn new() -> Self {
         let desk = TestLocks::new();
-        let lock_owners = (0..LOCK_OWNERS).map(|n| desk.locks.lock_owner(TrxId(n))).collect();
-        Self { desk, model: Model::default(), lock_owners, next: LOCK_OWNERS }
+        let model = Model { priorities: [0, 0, 1, -1, -1], ..Model::default() };
+        let lock_owners = desk.lock_owners_with(model.priorities);
+        Self { desk, model, lock_owners: lock_owners.into(), next: LOCK_OWNERS }
     }
 
     fn waits(&self, trx: u64) -> bool {
@@ -213,17 +217,20 @@ impl Pair {
         self.lock_owners.iter().position(|lock_owner| lock_owner.id() == trx).unwrap() as u64
     }
 
-    /// Checks that the last reported cycle is one of the model, and that its lightest transaction is the victim; among
-    /// equals the root.
+    /// Checks that the last reported cycle is one of the model, and that its victim has the lowest priority; among
+    /// equals it is the lightest, and then the root.
     fn check_cycle(&self, root: u64) {
         let cycle = self.desk.locks.last_deadlock().unwrap().cycle;
-        let cycle: Vec<(u64, u64)> = cycle.iter().map(|b| (self.number(b.trx), b.weight)).collect();
-        for (n, (trx, weight)) in cycle.iter().enumerate() {
+        let cycle: Vec<(u64, (i32, u64))> = cycle
+            .iter()
+            .map(|member| (self.number(member.trx), (member.deadlock_priority, member.weight)))
+            .collect();
+        for (n, (trx, order)) in cycle.iter().enumerate() {
             let who = self.model.waits.iter().find(|who| who.trx == *trx).expect("it waits");
             let (next, _) = cycle[(n + 1) % cycle.len()];
             assert!(self.model.blockers(who).contains(&next), "{trx} does not wait for {next}");
-            assert_eq!(*weight, self.model.weight(*trx));
-            assert!(cycle[0].1 < *weight || cycle[0].1 == *weight && (cycle[0].0 == root || *trx != root));
+            assert_eq!(*order, (self.model.priorities[*trx as usize], self.model.weight(*trx)));
+            assert!(cycle[0].1 < *order || cycle[0].1 == *order && (cycle[0].0 == root || *trx != root));
         }
         assert!(cycle.iter().any(|(trx, _)| *trx == root));
     }
@@ -304,7 +311,7 @@ impl Pair {
                 self.lock_owners[trx as usize].add_weight(rows);
                 self.model.weights[trx as usize] += rows;
             }
-            Op::End(trx) if !self.waits(trx) => self.end(trx),
+            Op::End(trx, priority) if !self.waits(trx) => self.end(trx, priority),
             _ => {}
         }
     }
@@ -337,12 +344,16 @@ impl Pair {
         }
     }
 
-    fn end(&mut self, trx: u64) {
+    /// Ends a lock owner. The next one has this priority.
+    fn end(&mut self, trx: u64, priority: i32) {
         self.desk.locks.end(&self.lock_owners[trx as usize]);
         assert!(!self.desk.locks.make_explicit(&self.lock_owners[trx as usize], key(0)));
         self.model.end(trx);
         // The lock owner of the next transaction under this number of the model.
-        self.lock_owners[trx as usize] = self.desk.locks.lock_owner(TrxId(self.next * LOCK_OWNERS + trx));
+        let (id, options) =
+            (TrxId(self.next * LOCK_OWNERS + trx), OwnerOptions { tag: 0, deadlock_priority: priority });
+        self.lock_owners[trx as usize] = self.desk.locks.lock_owner_with(id, options);
+        self.model.priorities[trx as usize] = priority;
         self.next += 1;
     }
 
@@ -397,7 +408,7 @@ proptest! {
         for _ in 0..LOCK_OWNERS {
             for trx in 0..LOCK_OWNERS {
                 if !pair.waits(trx) {
-                    pair.end(trx);
+                    pair.end(trx, 0);
                     pair.compare();
                 }
             }

@@ -131,6 +131,66 @@ fn the_lightest_transaction_of_a_deadlock_is_the_victim() {
     desk.close(all);
 }
 
+/// For each order of priorities: three owners of different weights wait in a cycle.
+#[test]
+fn of_the_lowest_priority_the_lightest_is_the_victim() {
+    let weights = [5, 1, 3];
+    for priorities in [[0, 0, 0], [-1, 0, 0], [0, 0, -1], [1, 2, 2], [-7, 3, -7], [i32::MIN, i32::MAX, 0]] {
+        for root in 0..3 {
+            let desk = TestLocks::new();
+            let all = desk.lock_owners_with(priorities);
+            let keys = ["a", "b", "c"];
+            for ((lock_owner, key), weight) in all.iter().zip(keys).zip(weights) {
+                lock_owner.add_weight(weight);
+                assert!(desk.ask(lock_owner, exclusive(key)));
+            }
+            for n in [1, 2, 0].map(|n| (root + n) % 3) {
+                assert!(!desk.ask(&all[n], exclusive(keys[(n + 1) % 3])));
+            }
+            let lowest = *priorities.iter().min().unwrap();
+            let victim = (0..3).filter(|n| priorities[*n] == lowest).min_by_key(|n| weights[*n]).unwrap();
+            for (n, lock_owner) in all.iter().enumerate() {
+                let outcome = desk.outcome(lock_owner);
+                let is_victim = matches!(outcome, Some(Err(LockError::Deadlock(_))));
+                assert_eq!(is_victim, n == victim, "{priorities:?}, closed by {root}: {n}, {outcome:?}");
+            }
+            let deadlock = desk.locks.last_deadlock().unwrap();
+            assert_eq!(deadlock.victim(), Some(all[victim].id()));
+            let listed =
+                |member: &DeadlockMember| priorities[member.trx.0 as usize - 1] == member.deadlock_priority;
+            assert!(deadlock.cycle.iter().all(listed), "{deadlock:?}");
+            let is_named = deadlock.to_string().contains(&format!("priority {lowest})"));
+            assert_eq!(is_named, lowest != 0, "{deadlock}");
+            // The others proceed, one after the other.
+            let [first, last] = [&all[(victim + 2) % 3], &all[(victim + 1) % 3]];
+            desk.locks.end(&all[victim]);
+            assert!(desk.was_served(first) && desk.outcome(last).is_none());
+            desk.locks.end(first);
+            assert!(desk.was_served(last));
+            desk.close(&all);
+        }
+    }
+}
+
+/// Several owners that are part of no other cycle may be victims of one request.
+#[test]
+fn a_request_with_a_high_priority_ends_the_waits_of_all_in_its_way() {
+    let desk = TestLocks::new();
+    let all @ [a, b, c] = &desk.lock_owners_with([1, 0, -1]);
+    b.add_weight(100);
+    assert!(desk.ask(a, exclusive("a")));
+    assert!(desk.ask(b, shared("k")) && desk.ask(c, shared("k")));
+    assert!(!desk.ask(b, shared("a")) && !desk.ask(c, shared("a")));
+    assert!(!desk.ask(a, exclusive("k")), "two wait for it, and it waits for both");
+    for lock_owner in [b, c] {
+        assert!(matches!(desk.outcome(lock_owner), Some(Err(LockError::Deadlock(_)))));
+    }
+    desk.locks.end(b);
+    desk.locks.end(c);
+    assert!(desk.was_served(a));
+    desk.close(all);
+}
+
 #[test]
 fn a_deadlock_may_involve_the_order_of_a_queue() {
     let desk = TestLocks::new();

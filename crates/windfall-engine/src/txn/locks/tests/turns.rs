@@ -86,6 +86,31 @@ fn a_wait_in_turns_that_is_a_deadlock_victim_starts_again() {
     desk.close(all);
 }
 
+/// Its owner has the lowest priority of all, and so is the victim whatever the others have chosen.
+#[test]
+fn a_wait_in_turns_is_the_victim_of_every_deadlock() {
+    let desk = TestLocks::new();
+    let me = &desk.locks.lock_owner_with(TrxId(1), OwnerOptions::VICTIM);
+    let [_, old, new] = &desk.lock_owners_with([0, 0, OwnerOptions::MIN_PRIORITY]);
+    let row = LockRequest::Row(name(OTHER, "k"), RowMode::Exclusive);
+    assert!(desk.ask(old, TABLE) && desk.ask(new, row.clone()));
+    let mut looks = 0;
+    let served = desk.in_turns(me, Duration::from_secs(10), || {
+        looks += 1;
+        if looks == 1 {
+            assert!(!desk.ask(new, TABLE) && !desk.ask(old, row.clone()));
+            assert_eq!(desk.locks.last_deadlock().and_then(|cycle| cycle.victim()), Some(me.id()));
+            assert!(desk.was_served(new));
+            desk.locks.end(new);
+            assert!(desk.was_served(old));
+            desk.locks.end(old);
+        }
+    });
+    served.unwrap();
+    assert_eq!(desk.locks.metrics().deadlocks, 1);
+    desk.close(core::slice::from_ref(me));
+}
+
 /// While there is more to do it calls `between` again at once.
 #[test]
 fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
