@@ -309,6 +309,12 @@ impl Scope {
         })
     }
 
+    /// Returns whether the transaction has locks in the lock table, or has changed anything.
+    pub(crate) fn holds_locks(&self) -> Result<bool> {
+        let inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
+        Ok(inner.trx.holds_locks(self.engine.transactions.lock_manager()))
+    }
+
     /// Returns the transaction's view, and takes it if there is none yet.
     pub(crate) fn view<'i>(&self, inner: &'i mut Inner) -> &'i Arc<ReadView> {
         inner.view.get_or_insert_with(|| Arc::new(self.engine.transactions.versions().view()))

@@ -217,6 +217,17 @@ impl Transaction {
         self.scope.set_tag(tag)
     }
 
+    /// Returns whether the transaction has locks in the lock table ([`Database::locks`](crate::Database::locks)) or has
+    /// changed anything, in a temporary table, too. What was rolled back to a savepoint counts, because its rows stay
+    /// locked. A transaction that was rolled back as a whole holds none, also while its rollback continues in the
+    /// background.
+    ///
+    /// # Errors
+    /// [`TransactionError::Busy`](crate::error::TransactionError::Busy): a call of it is in progress.
+    pub fn holds_locks(&self) -> Result<bool> {
+        self.scope.holds_locks()
+    }
+
     /// Commits the transaction. When this call returns, the commit is as durable as `flush_log_at_trx_commit` says. A
     /// step of a range or cursor of the transaction on another thread is part of it: the commit waits for that step.
     /// [`Database::interrupt`] ends a lock wait of that step. Other transactions see the changes before they are

@@ -4,6 +4,7 @@ use windfall::Isolation;
 
 use crate::counts::Counts;
 use crate::draw::draw;
+use crate::model::locks::Conflict;
 use crate::model::{Model, State, TableNo, TrxNo, Verdict, calls::HeldLatches, choose, expect};
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Call, End, Move, Over, Party, Read, Shape, Step, Which, WriteMode};
@@ -54,7 +55,20 @@ impl History {
         if self.model.rolls_back && !self.world.rolls_back() {
             self.model.settle_pending();
         }
-        self.make(step).map(drop)
+        self.make(step)?;
+        self.compare_locks()
+    }
+
+    /// Compares whether each transaction holds locks.
+    fn compare_locks(&self) -> Result<(), String> {
+        for (slot, trx) in self.model.slots.iter().enumerate() {
+            let Some(trx) = *trx else { continue };
+            let (holds, expected) = (self.world.holds_locks(slot as u8), self.model.holds_locks(trx));
+            if expected != Conflict::May && holds != (expected == Conflict::Must) {
+                return Err(format!("transaction {trx} holds locks: {holds}, and not {expected:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Executes a step. Returns `None` if its transaction or table does not exist.
@@ -145,9 +159,10 @@ impl History {
                 for _ in 0..times {
                     let Some(cursor) = self.model.cursors.get(&place) else { return Ok(None) };
                     let (me, over) = (cursor.me, cursor.over);
-                    let locks = cursor.lock.is_some();
+                    let (locks, table) = (cursor.lock.is_some(), cursor.table);
                     let outcome = self.world.step(place, over, to);
                     self.count(me, if locks { "locking cursor" } else { "cursor" }, &outcome);
+                    self.note_use(me, table);
                     self.model.judge_move(place, to, &outcome)?;
                     if matches!(outcome, Outcome::End | Outcome::Refused(_)) {
                         break;
@@ -244,9 +259,18 @@ impl History {
             world::Call::Lock { .. } => "locking read",
         };
         self.count(me, kind, outcome);
+        self.note_use(me, call.table());
         let effects = choose(self.verdicts(me, call, turns), outcome)?;
         self.model.apply(me, effects);
         Ok(())
+    }
+
+    /// Notes a call on a table that may leave more than the model knows.
+    fn note_use(&mut self, me: Option<TrxNo>, table: TableNo) {
+        let known = &self.model.tables[table];
+        if let Some(trx) = me.filter(|_| known.temporary || known.is_dropped) {
+            self.model.trx_mut(trx).may_hold_locks = true;
+        }
     }
 
     fn count(&mut self, me: Option<TrxNo>, kind: &'static str, outcome: &Outcome) {
@@ -333,6 +357,7 @@ impl History {
             let turns = self.turns(table, key, value, late);
             let kind = if late { "call within, late" } else { "call within" };
             self.count(other, kind, &inner_outcome);
+            self.note_use(other, inner.table());
             let effects = choose(self.verdicts(other, inner, &turns), &inner_outcome)
                 .map_err(|what| format!("the call from within the source: {what}"))?;
             self.model.apply(other, effects);

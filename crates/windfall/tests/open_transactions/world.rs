@@ -66,6 +66,15 @@ pub(crate) struct World {
     lives: u64,
 }
 
+impl Call {
+    /// Returns the index of its table.
+    pub(crate) fn table(self) -> usize {
+        match self {
+            Self::Write { table, .. } | Self::Get { table, .. } | Self::Lock { table, .. } => table,
+        }
+    }
+}
+
 fn options() -> Options {
     Options::default()
         .page_size(4096)
@@ -172,6 +181,10 @@ impl World {
     pub(crate) fn end_statement(&self, slot: u8, undo: bool) -> Outcome {
         let end = if undo { StatementEnd::Undo } else { StatementEnd::Keep };
         Outcome::of(self.trx(slot).end_statement(end), |()| Outcome::Done)
+    }
+
+    pub(crate) fn holds_locks(&self, slot: u8) -> bool {
+        self.trx(slot).holds_locks().expect("no call of it is in progress")
     }
 
     pub(crate) fn savepoint(&self, slot: u8, name: u8) -> Outcome {

@@ -1,4 +1,5 @@
-//! Transactions as lock owners: the tags by which lists name them, and their priorities in deadlocks.
+//! Transactions as lock owners: the tags by which lists name them, their priorities in deadlocks, and whether they hold
+//! locks.
 
 use std::{thread, time::Duration};
 
@@ -7,7 +8,7 @@ use windfall::{
     error::{Blockers, LockError, TransactionError},
 };
 
-use super::{begin, database};
+use super::{begin, calls, database};
 
 fn read_committed() -> TransactionOptions {
     TransactionOptions::default().isolation(Isolation::ReadCommitted)
@@ -131,4 +132,58 @@ fn the_transaction_with_the_lowest_priority_is_the_deadlock_victim() {
         survivor.commit().unwrap();
         assert_eq!(table.rows().unwrap().count(), if heavy_is_victim { 2 } else { 11 });
     }
+}
+
+#[test]
+fn a_transaction_reports_whether_it_holds_locks() {
+    let db = database();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    table.put(b"a", b"").unwrap();
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
+    for &level in Isolation::ALL {
+        let trx = begin(&db, level);
+        assert!(!trx.holds_locks().unwrap());
+        trx.savepoint("here").unwrap();
+        trx.table(&table).get(b"a").unwrap();
+        assert_eq!(trx.holds_locks().unwrap(), level == Isolation::Serializable);
+        trx.table(&table).put(b"b", b"").unwrap();
+        assert!(trx.holds_locks().unwrap());
+        trx.rollback_to("here").unwrap();
+        assert!(trx.holds_locks().unwrap(), "the row stays locked");
+        trx.rollback().unwrap();
+        // Without the row the table is locked.
+        for exists in [true, false] {
+            let trx = begin(&db, level);
+            let key: &[u8] = if exists { b"a" } else { b"none" };
+            trx.table(&table).get_for_update(key).unwrap();
+            assert!(trx.holds_locks().unwrap());
+        }
+        let trx = begin(&db, level);
+        trx.begin_statement().unwrap();
+        trx.table(&temporary).put(b"a", b"").unwrap();
+        trx.end_statement(windfall::StatementEnd::Undo).unwrap();
+        assert!(trx.holds_locks().unwrap(), "it has changed something");
+    }
+    let trx = begin(&db, Isolation::ReadCommitted);
+    let mut from = calls::From(Some(|| {
+        let busy = trx.holds_locks();
+        assert!(matches!(busy, Err(Error::Transaction(TransactionError::Busy))), "{busy:?}");
+    }));
+    trx.table(&table).put_stream(b"c", calls::LONG, &mut from).unwrap();
+    trx.prepare(b"xid").unwrap();
+    assert!(trx.holds_locks().unwrap());
+    trx.rollback().unwrap();
+    // The victim of a deadlock holds nothing.
+    let (one, other) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+    one.table(&table).put(b"a", b"").unwrap();
+    other.table(&table).put(b"b", b"").unwrap();
+    other.table(&table).put(b"c", b"").unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| other.table(&table).put(b"a", b""));
+        await_waits(&db, 1);
+        assert!(one.table(&table).put(b"b", b"").is_err());
+        waits.join().unwrap().unwrap();
+    });
+    assert!(!one.holds_locks().unwrap() && other.holds_locks().unwrap());
 }

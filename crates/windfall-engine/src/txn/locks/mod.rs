@@ -251,6 +251,11 @@ impl LockManager {
         !self.tables.is_none() && spaces.any(|space| self.table.lock().is_table_locked(space))
     }
 
+    /// Returns whether a lock owner holds any lock that is in the table.
+    pub fn holds_any(&self, me: &LockOwner) -> bool {
+        self.table.lock().held_by(me.id()) > 0
+    }
+
     /// Returns the mode in which a transaction holds a row, if it does.
     pub(crate) fn held_mode(&self, me: &LockOwner, row: &RowName) -> Option<RowMode> {
         self.table.lock().held_mode(me, row)

@@ -301,9 +301,13 @@ impl LockTable {
 
     /// Returns the number of rows changed plus the number of locks held.
     pub(super) fn weight(&self, trx: TrxId) -> u64 {
+        self.owners.get(trx).map_or(0, OwnerState::changed) + self.held_by(trx)
+    }
+
+    /// Returns the number of locks that a lock owner holds.
+    pub(super) fn held_by(&self, trx: TrxId) -> u64 {
         let Some(owner) = self.owners.get(trx) else { return 0 };
-        let held = |id: &SpaceId| self.spaces.get(id).map_or(0, |space| space.held_by(trx));
-        owner.changed() + owner.spaces.iter().map(held).sum::<u64>()
+        owner.spaces.iter().filter_map(|id| self.spaces.get(id)).map(|space| space.held_by(trx)).sum()
     }
 
     /// Returns all held locks.

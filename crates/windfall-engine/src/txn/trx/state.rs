@@ -136,6 +136,12 @@ impl Suspended {
         self.rolled_back
     }
 
+    /// Returns whether it has locks in the lock table, or has written anything. What was rolled back counts, because
+    /// its rows stay locked.
+    pub fn holds_locks(&self, locks: &LockManager) -> bool {
+        self.records > 0 || self.lock_owner.as_ref().is_some_and(|lock_owner| locks.holds_any(lock_owner))
+    }
+
     /// Changes its tag.
     pub fn set_tag(&mut self, active: &Active, tag: u64) {
         self.options.tag = tag;

@@ -104,6 +104,13 @@ impl Locks {
         strongest(holders.filter(|(_, lock)| !changing || lock.exclusive).map(|(_, lock)| lock.sure))
     }
 
+    /// Returns whether a transaction holds any lock.
+    pub(crate) fn any(&self, trx: TrxNo) -> Conflict {
+        let locks = self.tables.values().chain(self.rows.values()).filter_map(|locks| locks.get(&trx));
+        let ranges = self.ranges.values().flatten().filter(|range| range.trx == trx);
+        strongest(locks.map(|lock| lock.sure).chain(ranges.map(|range| range.sure)))
+    }
+
     /// Releases the locks of a transaction that has ended.
     pub(crate) fn release(&mut self, trx: TrxNo) {
         for locks in self.tables.values_mut().chain(self.rows.values_mut()) {

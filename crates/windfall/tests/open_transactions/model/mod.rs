@@ -64,6 +64,8 @@ pub(crate) struct Trx {
     pub savepoints: Vec<(u8, u64)>,
     /// The outermost one first.
     pub statements: Vec<Statement>,
+    /// A call of it was refused that may have left changes which were undone, or the lock on a dropped table.
+    pub may_hold_locks: bool,
     /// The trees of rows that it has changed, including changes that were rolled back.
     pub touched: BTreeSet<TreeId>,
 }
@@ -300,6 +302,7 @@ impl Model {
             view: None,
             savepoints: Vec::new(),
             statements: Vec::new(),
+            may_hold_locks: false,
             touched: BTreeSet::new(),
         };
         self.transactions.push(trx);
@@ -369,6 +372,16 @@ impl Model {
     /// Returns whether a read view sees the changes of a transaction.
     pub(crate) fn sees(&self, view: Seq, trx: TrxNo) -> bool {
         matches!(self.trx(trx).state, State::Committed(at) if at <= view)
+    }
+
+    /// Returns whether a transaction holds a lock or has written anything.
+    pub(crate) fn holds_locks(&self, trx: TrxNo) -> Conflict {
+        let mut versions = self.tables.iter().flat_map(|table| table.versions.values().flatten());
+        if versions.any(|version| version.trx == trx) {
+            return Conflict::Must;
+        }
+        let may = if self.trx(trx).may_hold_locks { Conflict::May } else { Conflict::No };
+        self.locks.any(trx).max(may)
     }
 
     pub(crate) fn strict_view(&self, me: Option<TrxNo>) -> Option<Seq> {

@@ -400,8 +400,12 @@ fn a_row_may_be_given_back_before_the_end() {
     assert!(desk.ask(a, exclusive("k")) && desk.ask(a, exclusive("l")) && !desk.ask(b, exclusive("k")));
     desk.locks.release_row(b, &name(SPACE, "k"));
     assert!(desk.outcome(b).is_none(), "a release without the lock has no effect");
+    assert!(desk.locks.holds_any(a) && !desk.locks.holds_any(b), "a waiter holds nothing");
     desk.locks.release_row(a, &name(SPACE, "k"));
     assert!(desk.was_served(b) && desk.try_now(b, shared("l")).is_err());
+    assert!(desk.locks.holds_any(a) && desk.locks.holds_any(b));
+    desk.locks.release_row(b, &name(SPACE, "k"));
+    assert!(!desk.locks.holds_any(b), "it has released its only lock");
     desk.close(all);
 }
 
