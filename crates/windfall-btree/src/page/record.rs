@@ -80,6 +80,18 @@ impl EntryHeader {
         Self { trx, flags: 0, undo }
     }
 
+    /// Returns the header of this version for an entry that was inserted: no version precedes it, so no undo record is
+    /// ever looked up for it.
+    pub fn of_insert(self) -> Self {
+        debug_assert!(!self.is_deleted(), "a delete-marked entry is inserted");
+        Self { undo: UndoPos(0), ..self }
+    }
+
+    /// Returns whether an undo record has the version before this one.
+    pub fn has_undo(self) -> bool {
+        self.undo != UndoPos(0)
+    }
+
     /// Returns whether the entry is delete-marked.
     pub fn is_deleted(self) -> bool {
         self.flags & Self::DELETED != 0

@@ -37,7 +37,7 @@ pub fn get(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
     if header.is_deleted() || !header.is_overflow() {
         return Ok(!header.is_deleted());
     }
-    long_value(tree, key, header, out, None)
+    long_value(tree, key, out, None)
 }
 
 /// Replaces the stored value of an entry at which a cursor stands, in `out`, by the row's value. Returns `false` if the
@@ -46,7 +46,7 @@ pub fn get(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
 /// # Errors
 /// As [`get`].
 pub fn resolve(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) -> Result<bool> {
-    if header.is_overflow() { long_value(tree, key, header, out, None) } else { Ok(true) }
+    if header.is_overflow() { long_value(tree, key, out, None) } else { Ok(true) }
 }
 
 /// As [`resolve`], but reads only the [`INDEXED_BYTES`] first bytes of a long value: those that index keys are made of.
@@ -59,7 +59,7 @@ pub(crate) fn resolve_indexed(
     header: EntryHeader,
     out: &mut Vec<u8>,
 ) -> Result<bool> {
-    if header.is_overflow() { long_value(tree, key, header, out, Some(INDEXED_BYTES)) } else { Ok(true) }
+    if header.is_overflow() { long_value(tree, key, out, Some(INDEXED_BYTES)) } else { Ok(true) }
 }
 
 /// Replaces the stored value of an entry by the first bytes of the row's value, regardless of the entry's present
@@ -79,28 +79,25 @@ pub(crate) fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) ->
 pub(crate) fn get_indexed(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
     let Some(header) = tree.get_into(key, out)? else { return Ok(None) };
     if !header.is_deleted() && header.is_overflow() {
-        long_value(tree, key, header, out, Some(INDEXED_BYTES))?;
+        long_value(tree, key, out, Some(INDEXED_BYTES))?;
     }
     Ok(Some(header))
 }
 
-fn long_value(
-    tree: &Tree,
-    key: &[u8],
-    mut header: EntryHeader,
-    out: &mut Vec<u8>,
-    window: Option<usize>,
-) -> Result<bool> {
+/// Replaces the reference in `out` by the value, or by that of the entry's present version if the chain was freed. A
+/// chain that the entry still refers to was not freed: an error is damage then. Headers do not tell: an entry that was
+/// removed and inserted again by one transaction has the header of before.
+fn long_value(tree: &Tree, key: &[u8], out: &mut Vec<u8>, window: Option<usize>) -> Result<bool> {
     loop {
+        let reference = overflow_ref(tree, out)?;
         let Err(error) = follow(tree, out, window) else { return Ok(true) };
         let Some(now) = tree.get_into(key, out)?.filter(|now| !now.is_deleted()) else { return Ok(false) };
-        if now == header {
-            return Err(error);
-        }
         if !now.is_overflow() {
             return Ok(true);
         }
-        header = now;
+        if overflow_ref(tree, out)? == reference {
+            return Err(error);
+        }
     }
 }
 

@@ -211,7 +211,7 @@ fn change_secondary(
         // Another transaction may have locked the range since it was checked.
         check_gap(trx, tree, &touch.key)?;
         if is_new {
-            located.insert(&mut mtr, version, &[]);
+            located.insert(&mut mtr, version.of_insert(), &[]);
         } else {
             located.set_header(&mut mtr, version);
         }

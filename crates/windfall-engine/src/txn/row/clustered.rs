@@ -211,7 +211,9 @@ fn write_version(
             let flags = header.map_or(0, |header| header.flags) | EntryHeader::DELETED;
             located.set_header(mtr, EntryHeader { flags, ..version });
         }
-        (Some(new), None) => located.insert(mtr, EntryHeader { flags: new.flags, ..version }, new.bytes),
+        (Some(new), None) => {
+            located.insert(mtr, EntryHeader { flags: new.flags, ..version }.of_insert(), new.bytes);
+        }
         (Some(new), Some(_)) => {
             located.replace(mtr, EntryHeader { flags: new.flags, ..version }, new.bytes);
         }

@@ -5,6 +5,7 @@ use windfall_sim::{SimulatedDisk, SimulatedEnv};
 use super::{
     super::{
         Trx,
+        mvcc::value,
         trx::quiesce,
         undo::{chains::LOG_BYTES_PER_PAGE, purge::PAGES_PER_STEP},
     },
@@ -122,4 +123,25 @@ fn a_value_far_longer_than_the_log_is_written_and_purged() {
     base.compare_purged(&Rows::from([first])).unwrap();
     assert!(pages(&base) < 10);
     assert!(most <= log.size() + (16 << 10), "{most} bytes of a log of {}", log.size());
+}
+
+/// A transaction inserts a long value, rolls that back, inserts another one, and commits. Both entries have the same
+/// header. A reader with a copy of the first entry, whose chain is freed, finds the other value, and no damage.
+#[test]
+fn a_row_that_was_inserted_twice_is_read_again() {
+    let base = base(64 << 20);
+    let secondaries = base.secondaries();
+    let target = base.target(&secondaries);
+    let mut trx = Trx::new(&base.transactions);
+    let start = trx.savepoint();
+    change(&mut trx, &target, b"row", Some(&long(3, 1))).unwrap();
+    let mut copied = Vec::new();
+    let header = base.clustered.get_into(b"row", &mut copied).unwrap().unwrap();
+    trx.rollback_to(&start).unwrap();
+    change(&mut trx, &target, b"row", Some(&long(3, 2))).unwrap();
+    trx.commit().unwrap();
+    purge(&base, || {});
+    assert_eq!(base.clustered.get_into(b"row", &mut Vec::new()).unwrap(), Some(header));
+    assert!(value::resolve(&base.clustered, b"row", header, &mut copied).unwrap());
+    assert_eq!(copied, long(3, 2));
 }

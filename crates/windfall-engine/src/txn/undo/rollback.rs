@@ -2,12 +2,15 @@
 //!
 //! **Purpose.** Restores the entries of a row to their state before the record was written.
 //!
-//! **Invariants.** An entry is changed only if it still carries the record's transaction id and undo position, and
-//! carries them no longer then. The secondary entries come first, each in a mini-transaction of its own; the last
-//! mini-transaction restores the clustered entry and marks the record. So the rollback may be interrupted and restarted
-//! at any point (test: `every_crash_point_of_short_histories`). A tablespace that was dropped is skipped. Of a long
-//! value only the record is marked: its pages are left to purge (`chains`). Rollback needs no new undo and no new disk
-//! space, only log ([`RollbackSpace`]) (test: `a_call_appends_no_more_than_its_reservation`).
+//! **Invariants.** An entry is changed only if it still carries the version of the record, and no longer carries it
+//! then: the record's transaction id and undo position, or the transaction id alone in an entry that was inserted. Of
+//! the records of one transaction that inserted an entry of this key, at most one is not undone, because the entry
+//! exists until that one is: so the transaction id determines the record. The secondary entries come first, each in a
+//! mini-transaction of its own; the last mini-transaction restores the clustered entry and marks the record. So the
+//! rollback may be interrupted and restarted at any point (test: `every_crash_point_of_short_histories`). A tablespace
+//! that was dropped is skipped. Of a long value only the record is marked: its pages are left to purge (`chains`).
+//! Rollback needs no new undo and no new disk space, only log ([`RollbackSpace`]) (test:
+//! `a_call_appends_no_more_than_its_reservation`).
 //!
 //! An entry may take fewer bytes than before the rollback, because its header is shorter again or its value is. Leaves
 //! that hold little then are merged, as after removals, so that the rollback of a change of all rows leaves no tree of
@@ -130,7 +133,7 @@ fn mark(pool: &BufferPool, stream: &Stream, at: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether an entry still carries the version.
+/// Returns whether an entry still carries the version, which is [`EntryHeader::of_insert`] if it was inserted.
 pub(in crate::txn) fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool {
     header.is_some_and(|header| header.trx == version.trx && header.undo == version.undo)
 }
@@ -146,6 +149,10 @@ pub(in crate::txn) fn merge(tree: &Tree, key: &[u8]) {
 fn undo_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
     let mut mtr = Mtr::begin(tree.store())?;
     let mut located = tree.seek_for_change(&mut mtr, &touch.key, Room::Keep)?;
+    let version = match touch.change {
+        EntryChange::Inserted => version.of_insert(),
+        EntryChange::Revived(_) | EntryChange::Marked(_) => version,
+    };
     if !carries(located.header(), version) {
         return Ok(true);
     }
@@ -173,9 +180,10 @@ fn undo_row(
     stream: &Stream,
     at: u64,
 ) -> Result<bool> {
-    let room = match change {
-        RowChange::Update { value, .. } => Room::Value(value.len()),
-        RowChange::Insert | RowChange::Delete { .. } => Room::Keep,
+    let (version, room) = match change {
+        RowChange::Insert => (version.of_insert(), Room::Keep),
+        RowChange::Update { value, .. } => (version, Room::Value(value.len())),
+        RowChange::Delete { .. } => (version, Room::Keep),
     };
     let mut mtr = Mtr::begin(tree.store())?;
     let mut located = tree.seek_for_change(&mut mtr, key, room)?;

@@ -8,8 +8,9 @@
 //! unless the view is ended meanwhile; the result of the read is discarded then (test:
 //! `a_concurrent_reader_sees_one_snapshot_or_gets_an_error`). A version that was rolled back after the reader copied it
 //! leads to the same previous version as before (test: `a_snapshot_is_stable_while_rows_and_indexes_change`). The
-//! clustered entry and each secondary entry of a row carry the position of one record, which has the previous state of
-//! each of them (checked by `row/clustered.rs::attempt`).
+//! clustered entry and each secondary entry that a call changes carry the position of one record, which has the
+//! previous state of each of them (checked by `row/clustered.rs::attempt`). An entry that a call inserts carries none:
+//! a reader that does not see its transaction knows that it did not exist.
 //!
 //! A temporary table has one reader, which sees the current versions.
 
@@ -174,6 +175,9 @@ impl Versions {
         visibility: Visibility<'_>,
     ) -> Result<Option<EntryHeader>> {
         while !visibility.sees(header.trx) {
+            if !header.has_undo() {
+                return Ok(None);
+            }
             let record = self.maker_of(space, header)?;
             let Body::Row { space: of, key: row, change, .. } = record.body else {
                 return Err(lost(space, header));
@@ -182,7 +186,8 @@ impl Versions {
                 return Err(lost(space, header));
             }
             match change {
-                RowChange::Insert => return Ok(None),
+                // An inserted entry names no record.
+                RowChange::Insert => return Err(lost(space, header)),
                 RowChange::Update { header: before, value: stored } => {
                     *value = stored;
                     header = before;
