@@ -82,6 +82,7 @@ impl EntryHeader {
 
     /// Returns the header of this version for an entry that was inserted: no version precedes it, so no undo record is
     /// ever looked up for it.
+    #[must_use]
     pub fn of_insert(self) -> Self {
         debug_assert!(!self.is_deleted(), "a delete-marked entry is inserted");
         Self { undo: UndoPos(0), ..self }

@@ -2,7 +2,9 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     io::{self, Read},
+    path::Path,
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     thread,
     time::Duration,
@@ -11,7 +13,7 @@ use std::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{Database, FlushLog, Options, Table, TableOptions};
 
-use crate::{Case, assert_sound, files::in_memory, in_processes_on, seed, sized};
+use crate::{Case, assert_sound, files::in_memory, in_processes_on, seed, sized, time_limit::wait_until};
 
 pub(crate) const SEVERAL: &str = "maps::threads_in_a_tree_of_several_maps";
 
@@ -21,19 +23,21 @@ const SPAN: u64 = (PAGE - 128) * 8;
 /// The length of a value that only fills space.
 const FILLER: u64 = 8 << 20;
 const THREADS: u64 = 4;
+/// The number of copies in which the threads run.
+const ROUNDS: u64 = 6;
 /// The least number of calls per thread.
 const LEAST: u64 = 200;
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn open(case: &Case) -> Database {
+fn open(folder: &Path) -> Database {
     let options = Options::default()
         .page_size(PAGE as usize)
         .buffer_pool_size(16 << 20)
         .log_size(64 << 20)
         .log_buffer_size(4 << 20)
         .flush_log_at_trx_commit(FlushLog::Lazy);
-    Database::open(&case.folder, options).unwrap()
+    Database::open(folder, options).unwrap()
 }
 
 /// Returns a number of fillers such that the last map has little free space.
@@ -51,8 +55,21 @@ fn first_rows(filler: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     (0..40).map(move |n| (row(filler, n * THREADS), vec![1; 300]))
 }
 
-fn length_of_file(case: &Case) -> u64 {
-    let files = std::fs::read_dir(case.folder.join("data")).unwrap();
+/// Copies a closed database.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn length_of_file(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder.join("data")).unwrap();
     files.map(|file| file.unwrap().metadata().unwrap().len()).max().unwrap()
 }
 
@@ -61,9 +78,9 @@ fn rows_of(table: &Table) -> Rows {
     rows.filter(|(key, _)| key.len() > 8).collect()
 }
 
-/// Runs a thread with rows of its own, everywhere between the fillers.
-fn work(table: &Table, thread: u64, stop: &AtomicBool) -> Rows {
-    let mut chance = StdRng::seed_from_u64(seed() << 8 | thread);
+/// Runs a thread in a round, with rows of its own, everywhere between the fillers.
+fn work(table: &Table, (thread, round): (u64, u64), stop: &AtomicBool) -> Rows {
+    let mut chance = StdRng::seed_from_u64(seed() << 16 | round << 8 | thread);
     let mut rows = if thread == 0 { (0..fillers()).flat_map(first_rows).collect() } else { Rows::new() };
     for call in 0.. {
         if call >= LEAST && stop.load(SeqCst) {
@@ -87,11 +104,13 @@ fn work(table: &Table, thread: u64, stop: &AtomicBool) -> Rows {
     rows
 }
 
-/// After a restart the state of the maps is unknown. All maps but the first are full, and the free pages are below.
+/// After a restart the state of the maps is unknown. All maps but the first are full, and the free pages are below. The
+/// first allocations decide, and which these are depends on the threads: so they run in several copies.
 #[test]
 fn threads_in_a_tree_of_several_maps() {
     let fill = |case: &Case| {
-        let db = open(case);
+        let folder = case.folder.join("filled");
+        let db = open(&folder);
         let table = db.create_table("t", TableOptions::default()).unwrap();
         case.part("filled", || {
             for filler in 0..fillers() {
@@ -104,36 +123,46 @@ fn threads_in_a_tree_of_several_maps() {
             for filler in 1..3u64 {
                 assert!(table.delete(&filler.to_be_bytes()).unwrap());
             }
+            wait_until("the fillers are purged", || db.metrics().history_bytes == 0);
             db.close().unwrap();
         });
-        let maps = length_of_file(case) / (SPAN * PAGE);
+        let maps = length_of_file(&folder) / (SPAN * PAGE);
         assert!(maps >= sized(3, 5), "only {maps} maps are full");
     };
     let reopened = |case: &Case| {
-        let before = length_of_file(case);
-        let db = open(case);
-        let (table, stop) = (db.table("t").unwrap(), AtomicBool::new(false));
-        let rows: Rows = case.part("threads", || {
-            thread::scope(|scope| {
-                let (table, stop) = (&table, &stop);
-                let workers: Vec<_> =
-                    (0..THREADS).map(|thread| scope.spawn(move || work(table, thread, stop))).collect();
-                thread::sleep(Duration::from_secs(sized(2, 60)));
-                stop.store(true, SeqCst);
-                workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
-            })
-        });
-        case.part("looked at", || {
-            assert!(rows_of(&table) == rows, "{} rows expected", rows.len());
-            assert_sound(&db, "at the end");
-            db.close().unwrap();
-        });
-        let db = open(case);
-        let table = db.table("t").unwrap();
-        assert!(rows_of(&table) == rows, "opened again: {} rows expected", rows.len());
-        let after = length_of_file(case);
-        println!("    {} rows, a file of {} MiB, {} before", rows.len(), after >> 20, before >> 20);
-        db.close().unwrap();
+        let folder = case.folder.join("copy");
+        for round in 0..ROUNDS {
+            copy(&case.folder.join("filled"), &folder);
+            reopen(case, &folder, round);
+            fs::remove_dir_all(&folder).unwrap();
+        }
     };
     in_processes_on(in_memory().unwrap_or(&std::env::temp_dir()), SEVERAL, &[&fill, &reopened]);
+}
+
+fn reopen(case: &Case, folder: &Path, round: u64) {
+    let before = length_of_file(folder);
+    let db = open(folder);
+    let (table, stop) = (db.table("t").unwrap(), AtomicBool::new(false));
+    let rows: Rows = case.part("threads", || {
+        thread::scope(|scope| {
+            let (table, stop) = (&table, &stop);
+            let workers: Vec<_> =
+                (0..THREADS).map(|thread| scope.spawn(move || work(table, (thread, round), stop))).collect();
+            thread::sleep(Duration::from_millis(sized(2_000, 60_000) / ROUNDS));
+            stop.store(true, SeqCst);
+            workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+        })
+    });
+    case.part("looked at", || {
+        assert!(rows_of(&table) == rows, "{} rows expected", rows.len());
+        assert_sound(&db, "at the end");
+        db.close().unwrap();
+    });
+    let db = open(folder);
+    let table = db.table("t").unwrap();
+    assert!(rows_of(&table) == rows, "opened again: {} rows expected", rows.len());
+    let after = length_of_file(folder);
+    println!("    {} rows, a file of {} MiB, {} before", rows.len(), after >> 20, before >> 20);
+    db.close().unwrap();
 }

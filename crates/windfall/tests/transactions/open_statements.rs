@@ -107,7 +107,7 @@ fn a_transaction_is_not_ended_within_a_statement() {
             trx
         };
         // The handle is gone, so nothing could end the statement: all of it is rolled back.
-        is_in_progress(started().commit());
+        is_in_progress(started().commit().map(drop));
         assert_eq!((rows(&table), db.locks(), db.transactions()), (Vec::new(), Vec::new(), Vec::new()));
         is_in_progress(started().rollback());
         assert_eq!((rows(&table), db.locks(), db.transactions()), (Vec::new(), Vec::new(), Vec::new()));
@@ -179,7 +179,7 @@ fn the_end_of_a_transaction_ends_its_statements() {
                 calls();
             }
         });
-        assert!(is_over(trx.commit()));
+        assert!(is_over(trx.commit().map(drop)));
         other.commit().unwrap();
         assert_eq!(table.rows().unwrap().count(), 11);
     }

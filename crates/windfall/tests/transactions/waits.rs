@@ -323,7 +323,7 @@ fn the_lock_timeout_of_a_transaction_can_be_changed_at_any_time() {
     assert_eq!((wait_of(&trx), wait_of(&trx)), (3 * SECOND, SECOND));
     assert_eq!(wait_of(&begin(&db, Isolation::ReadCommitted)), 2 * SECOND, "others keep theirs");
     trx.set_lock_wait_timeout(Some(Duration::MAX));
-    script.then(1000 * LOCK_WAIT, move || blocker.commit().unwrap());
+    script.then(1000 * LOCK_WAIT, move || blocker.commit().map(drop).unwrap());
     trx.table(&table).put(b"a", b"").unwrap();
     drop(trx);
 }
