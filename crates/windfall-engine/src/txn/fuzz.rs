@@ -3,7 +3,7 @@
 //! **Purpose.** [`undo`] decodes any bytes as an undo record, [`key`] as the key of a secondary entry or of an undo
 //! slice.
 //!
-//! **Invariants.** Accepted input has exactly one stored form.
+//! **Invariants.** Accepted input has exactly one stored form (checked by `txn/fuzz.rs::undo`).
 
 use super::{
     row::secondary::{entry_key, index_key_of, prefix_of, split},
