@@ -4,10 +4,11 @@
 //! that is preferred as the victim or loses the least work, and reports afterwards which transaction waited for which.
 //!
 //! **Invariants.** There was no cycle before, so a new one contains the transaction that has just begun to wait, or
-//! that was granted a lock while it waits. The search begins there, visits each transaction once, and examines each
-//! place of a queue once per mode. The victim is a transaction with the lowest priority; among those the lightest,
-//! among equals the one with which the search began, and then the youngest (test:
-//! `of_the_lowest_priority_the_lightest_is_the_victim`).
+//! that was granted a lock while it waits (test: `behaves_as_its_rules`). The search begins there, visits each
+//! transaction once, and examines each place of a queue once per mode. The victim is a transaction with the lowest
+//! priority; among those the lightest, among equals the one with which the search began, and then the youngest (tests:
+//! `of_the_lowest_priority_the_lightest_is_the_victim`, `two_upgrades_of_one_row_are_a_deadlock`,
+//! `a_long_chain_of_waits_is_searched_once`).
 
 use core::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry};

@@ -4,17 +4,17 @@
 //! latch is held from before the first read of the row until the call has ended. Locks that a transaction holds until
 //! its end are in the lock table.
 //!
-//! **Invariants.** A latch is named by tablespace and hash of the key, so two keys may share one, which costs only
-//! time. Waiters are served in order of arrival. A call latches its row first and then, in one sorted acquisition, the
-//! keys of unique indexes (checked by `locks/key_latch.rs::latch_more`). Rows and index keys are in different
-//! tablespaces, so there is no deadlock (checked by
-//! `locks/key_latch.rs::latch_more`). No thread waits for a key latch
+//! **Invariants.** A latch is named by tablespace and hash of the key (by type), so two keys may share one, which costs
+//! only time. Waiters are served in order of arrival. A call latches its row first and then, in one sorted acquisition,
+//! the keys of unique indexes (checked by `locks/key_latch.rs::latch_more`). Rows and index keys are in different
+//! tablespaces, so there is no deadlock (checked by `locks/key_latch.rs::latch_more`). No thread waits for a key latch
 //! while it holds a mutex or latch of another kind: the rank is asserted (checked by `sync/lock.rs::take`).
 //!
 //! *Nested calls.* A call that is made from within another call, by the source of a value, runs while the outer call
 //! holds latches that come earlier in the order. So it never waits for another call, which may be waiting for the outer
-//! one: it is refused if a call holds the latch or is queued for it. It does wait for a *worker*, which is purge or the
-//! builder of a new secondary tree (test: `a_call_inside_another_call_waits_for_workers_only`), and that wait ends:
+//! one: it is refused if a call holds the latch or is queued for it (test:
+//! `a_call_inside_another_call_waits_for_workers_only`). It does wait for a *worker*, which is purge or the builder of
+//! a new secondary tree (test: `a_call_inside_another_call_waits_for_workers_only`), and that wait ends:
 //! - A worker waits for no key latch while it holds one. Purge only tries ([`KeyLatches::try_latch`]). A worker that
 //!   needs the latches of two rows releases the one before it waits for the other ([`KeyLatches::latch_all`]) (test:
 //!   `a_worker_holds_no_latch_while_it_waits_for_one`).

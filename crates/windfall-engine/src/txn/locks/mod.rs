@@ -8,21 +8,22 @@
 //!
 //! **Invariants.**
 //! - A lock is held until its transaction ends, except for a row lock that is released earlier
-//!   ([`LockManager::release_row`]), or downgraded ([`LockManager::downgrade_row`]) (checked by
-//!   `locks/table.rs::release`).
+//!   ([`LockManager::release_row`]), or downgraded ([`LockManager::downgrade_row`]) (test: `behaves_as_its_rules`).
 //! - A waiter holds no latch and no ranked lock (checked by `sync/lock.rs::take`), and waits for one lock at a time
-//!   (checked by `locks/owner.rs::begin_wait`). No thread waits while holding the mutex of the table. Its rank is that
-//!   of a leaf, so calls that do not wait may be made under a latch (test: `no_thread_waits_for_a_lock_under_a_latch`).
+//!   (checked by `locks/owner.rs::begin_wait`). No thread waits while holding the mutex of the table (test:
+//!   `a_background_step_may_end_a_wait_in_a_simulation`). Its rank is that of a leaf, so calls that do not wait may be
+//!   made under a latch (test: `no_thread_waits_for_a_lock_under_a_latch`).
 //! - No deadlock persists: as soon as a cycle is closed, the wait of one of its transactions is ended (test:
 //!   `every_deadlock_that_a_wait_closes_is_broken`).
 //! - *What writers see.* A writer checks for locks under the exclusive latch of the leaf ([`LockManager::may_write`],
 //!   [`LockManager::may_insert`]); a locking reader takes its lock first and then reads the leaf. So either the writer
 //!   finds the lock, or the reader finds the entry or the latched leaf (test: `an_insert_sees_the_range_or_is_seen`):
-//!   - A step that enters locks publishes their number before it releases the mutex, and a sequentially consistent
-//!     fence follows. The writer has another fence between latching the leaf and reading the number. One of these
-//!     fences is the first in the total order. If it is the writer's, the reader, which reads the latch after its own
-//!     fence, sees it taken or released, and waits for what was written; that also holds for an optimistic read that
-//!     validates a version. If it is the reader's, the writer sees a number other than zero.
+//!   - A step that enters locks publishes their number before it releases the mutex (test:
+//!     `a_row_that_is_locked_is_not_written`), and a sequentially consistent fence follows. The writer has another
+//!     fence between latching the leaf and reading the number. One of these fences is the first in the total order. If
+//!     it is the writer's, the reader, which reads the latch after its own fence, sees it taken or released, and waits
+//!     for what was written; that also holds for an optimistic read that validates a version. If it is the reader's,
+//!     the writer sees a number other than zero.
 //!   - A writer that sees such a number takes the mutex. If it takes the mutex before the reader, the reader sees the
 //!     latch taken, because the mutex orders the two. If it takes the mutex after the reader, it finds the lock.
 //!

@@ -3,8 +3,9 @@
 //! **Purpose.** One compatibility matrix for tables and rows: the shared and exclusive modes of a row are those of a
 //! table.
 //!
-//! **Invariants.** The matrix is symmetric. A mode that covers another one conflicts with everything that the other one
-//! conflicts with.
+//! **Invariants.** The matrix is symmetric (test: `the_matrix_is_the_usual_one`). A mode that covers another one
+//! conflicts with everything that the other one conflicts with (test:
+//! `a_mode_covers_another_if_it_conflicts_with_at_least_as_much`).
 
 use core::fmt;
 

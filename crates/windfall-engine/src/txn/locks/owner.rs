@@ -3,9 +3,10 @@
 //! **Purpose.** A [`LockOwner`] is the handle of a lock owner, shared by its transaction and its waiters.
 //! [`LockOwners`] is the set of lock owners that hold or request locks, with the wait of each.
 //!
-//! **Invariants.** The state of a wait changes under the mutex of the lock table. A lock owner is `resolved` from the
-//! moment in which the outcome of its wait is known until it waits again. The thread that resolves it queues it to be
-//! woken once the mutex is free.
+//! **Invariants.** The state of a wait changes under the mutex of the lock table (by type). A lock owner is `resolved`
+//! from the moment in which the outcome of its wait is known until it waits again (checked by
+//! `locks/owner.rs::take_woken`). The thread that resolves it queues it to be woken once the mutex is free (test:
+//! `every_end_of_a_wait_wakes_the_waiting_thread`).
 
 use core::{mem, time::Duration};
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,16 +5,19 @@
 //!
 //! **Invariants.**
 //! - A new request waits for holders that conflict with it, and for earlier waiters that conflict with it: a new
-//!   request never overtakes a conflicting one. A waiter that yields keeps its place: it waits for holders and earlier
-//!   waiters, but no request waits for it.
+//!   request never overtakes a conflicting one (test:
+//!   `compatible_requests_are_granted_together_and_none_is_overtaken`). A waiter that yields keeps its place (checked
+//!   by `locks/queue.rs::set_yielding`): it waits for holders and earlier waiters, but no request waits for it (test:
+//!   `a_yielding_request_blocks_no_other`).
 //! - An upgrade, requested by a holder of the lock, waits for the other holders only, and is placed before all waiters
-//!   that hold nothing: these wait for the holder anyway, or would.
-//! - A request that nothing blocks is granted in the same step in which that becomes so; a queue without holders has no
-//!   waiters.
+//!   that hold nothing: these wait for the holder anyway, or would (test:
+//!   `an_upgrade_is_queued_before_requests_without_a_lock`).
+//! - A request that nothing blocks is granted in the same step in which that becomes so (test: `behaves_as_its_rules`);
+//!   a queue without holders has no waiters (checked by `locks/queue.rs::grant_waiters`).
 //!
 //! Holders may conflict in one case: a transaction was granted the lock although another one had written the row,
 //! because the writer's implicit lock was made explicit only afterwards. Both keep their locks, and neither is granted
-//! a further mode alongside the other.
+//! a further mode alongside the other (test: `a_request_overtaken_by_a_writer_is_not_granted_with_it`).
 
 use std::collections::VecDeque;
 

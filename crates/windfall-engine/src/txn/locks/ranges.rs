@@ -3,7 +3,8 @@
 //! **Purpose.** A scan locks the gaps between the rows that it has read, piece by piece; a lookup that finds nothing
 //! locks one key. This set answers whether a key is in any of the ranges.
 //!
-//! **Invariants.** No two ranges overlap or touch: they are merged. None is empty.
+//! **Invariants.** No two ranges overlap or touch: they are merged (test: `ranges_are_sets_of_keys`). None is empty
+//! (checked by `locks/ranges.rs::lock`).
 
 use core::ops::Bound;
 use std::collections::BTreeMap;

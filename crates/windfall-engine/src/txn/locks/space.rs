@@ -3,8 +3,10 @@
 //! **Purpose.** Holds all locks of a tablespace: the lock of its table, row locks, range locks, and the waiters to
 //! insert. A drop first waits for the transactions that have locked the table.
 //!
-//! **Invariants.** `held` has the rows of which a transaction is a holder, and no others. A row's queue exists as long
-//! as the row has a holder. A waiter is granted its request in the step that removes the last conflict.
+//! **Invariants.** `held` has the rows of which a transaction is a holder (checked by `locks/space.rs::downgrade_row`),
+//! and no others (checked by `locks/space.rs::release`). A row's queue exists as long as the row has a holder (checked
+//! by `locks/space.rs::try_grant`). A waiter is granted its request in the step that removes the last conflict (test:
+//! `behaves_as_its_rules`).
 
 use core::{ops::Bound::Included, time::Duration};
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,10 +2,11 @@
 //!
 //! **Purpose.** The operations under the mutex, each call one step.
 //!
-//! **Invariants.** A tablespace without locks has no entry. The counts are the sums over the tablespaces. Between two
-//! steps there is no deadlock: each transaction that begins to wait, or that is granted a lock while it waits, is
-//! checked for a cycle ([`LockTable::break_cycles`]). A new range needs no such check: its owner does not wait, and
-//! every member of a cycle does.
+//! **Invariants.** A tablespace without locks has no entry (test: `a_storm_leaves_no_locks`). The counts are the sums
+//! over the tablespaces (checked by `locks/table.rs::in_space`). Between two steps there is no deadlock: each
+//! transaction that begins to wait, or that is granted a lock while it waits, is checked for a cycle
+//! ([`LockTable::break_cycles`]) (test: `behaves_as_its_rules`). A new range needs no such check: its owner does not
+//! wait, and every member of a cycle does.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
