@@ -4,16 +4,19 @@
 //! can roll them back. A reader sees the transactions that had ended when its read view (`view`) was made. Purge keeps
 //! what a reader may still need.
 //!
-//! **Invariants.** An id is assigned and entered here under one lock, so every lookup sees all transactions below the
-//! next id that have not ended. A transaction is entered before its `TrxBegin` is logged and removed after its `TrxEnd`
-//! was. So a copy of the table that is made after the end of the log was read misses no transaction with records that
-//! recovery will not see. Before a transaction logs its end it announces where the log ends, so that a checkpoint that
-//! still finds it here keeps its low-water mark below that position. The lock is held briefly: no thread waits while
+//! **Invariants.** An id is assigned and entered here under one lock (checked by `mvcc/active.rs::publish_oldest`), so
+//! every lookup sees all transactions below the next id that have not ended. A transaction is entered before its
+//! `TrxBegin` is logged (checked by `mvcc/active.rs::note_first`) and removed after its `TrxEnd` was (checked by
+//! `trx/running.rs::append_trx_end`). So a copy of the table that is made after the end of the log was read misses no
+//! transaction with records that recovery will not see. Before a transaction logs its end it announces where the log
+//! ends, so that a checkpoint that still finds it here keeps its low-water mark below that position (test:
+//! `a_transaction_that_ended_during_a_checkpoint_is_not_unfinished`). The lock is held briefly: no thread waits while
 //! holding it.
 //!
-//! *All transactions below [`Active::oldest`] have ended*, and it never decreases. A thread that reads it first, and
-//! then an entry of a lower id, has read a final version: had the transaction been rolled back, its entries would have
-//! been rolled back before. In the reverse order, the entry first and `oldest` second, that would not hold.
+//! *All transactions below [`Active::oldest`] have ended*, and it never decreases (checked by
+//! `mvcc/active.rs::publish_oldest`). A thread that reads it first, and then an entry of a lower id, has read a final
+//! version: had the transaction been rolled back, its entries would have been rolled back before. In the reverse order,
+//! the entry first and `oldest` second, that would not hold.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

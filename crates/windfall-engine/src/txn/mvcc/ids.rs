@@ -3,9 +3,11 @@
 //! **Purpose.** Each id is assigned by one addition. A *ceiling* keeps ids unique across restarts: no id at or above it
 //! was ever assigned.
 //!
-//! **Invariants.** A ceiling is durable in the log before the first id below it is used. A restart begins at the
-//! ceiling, and the ids between are lost. [`Ids::ceilings`] is never below the ceilings in the log, so a checkpoint
-//! that writes it to the control file makes the log record dispensable.
+//! **Invariants.** A ceiling is durable in the log before the first id below it is used (checked by
+//! `mvcc/ids.rs::raise`). A restart begins at the ceiling, and the ids between are lost (test:
+//! `no_id_is_repeated_over_any_number_of_crashes`). [`Ids::ceilings`] is never below the ceilings in the log, so a
+//! checkpoint that writes it to the control file makes the log record dispensable (test:
+//! `no_id_is_repeated_over_any_number_of_crashes`).
 
 use crate::{
     buffer::BufferPool,

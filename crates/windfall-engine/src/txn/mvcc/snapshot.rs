@@ -3,7 +3,8 @@
 //! **Purpose.** Answers for each transaction whether it had ended when the snapshot was made.
 //!
 //! **Invariants.** All transactions below `low` had ended, none from `high` on had begun, and `active` has those
-//! between the two that had not ended, in order. `low` is the first of these, or `high`.
+//! between the two that had not ended (test: `histories_of_the_engine_are_accepted`), in order (checked by
+//! `mvcc/snapshot.rs::new`). `low` is the first of these, or `high`.
 
 use crate::ids::TrxId;
 

@@ -5,10 +5,11 @@
 //!
 //! **Invariants.** A value is read completely, and belongs to one version (test:
 //! `a_reader_never_takes_another_value_for_its_own`). If a chain was freed, the entry has usually changed since the
-//! read, so it is read again; a missing chain is damage only if the entry is unchanged. A reader with a read view keeps
-//! all versions that it sees from purge, with their chains (test: `a_pin_keeps_versions_and_a_reader_its_value`), or
-//! gets an error because the view was ended (test: `a_view_is_ended_within_a_long_value`); a reader of a stream has
-//! such a view until its end.
+//! read, so it is read again; a missing chain is damage only if the entry is unchanged (test:
+//! `a_row_that_was_inserted_twice_is_read_again`). A reader with a read view keeps all versions that it sees from
+//! purge, with their chains (test: `a_pin_keeps_versions_and_a_reader_its_value`), or gets an error because the view
+//! was ended (test: `a_view_is_ended_within_a_long_value`); a reader of a stream has such a view until its end (test:
+//! `a_sink_blocks_no_call_and_gets_the_value_that_was_there`).
 
 use crate::{
     error::{CorruptError, Owner, Result},

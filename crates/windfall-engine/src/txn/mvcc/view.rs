@@ -4,7 +4,8 @@
 //! these versions while the view exists.
 //!
 //! **Invariants.** A view is pinned in the table of active transactions (`active`) under the lock under which ids are
-//! assigned: purge finds the pin, or has read a horizon that the view sees completely.
+//! assigned: purge finds the pin, or has read a horizon that the view sees completely (checked by
+//! `mvcc/active.rs::pin`).
 
 use super::{active::Active, snapshot::Snapshot};
 use crate::{
