@@ -3,8 +3,9 @@
 //! **Purpose.** Assigns a stream to each transaction that begins to write: one without an appender, if there is any, so
 //! that committing threads do not wait for each other.
 //!
-//! **Invariants.** There are at most [`MAX_STREAMS`] streams, numbered from zero without gaps, and a stream is never
-//! removed. Their number grows when all are busy.
+//! **Invariants.** There are at most [`MAX_STREAMS`] streams (checked by `undo/directory.rs::get`), numbered from zero
+//! without gaps (test: `all_streams_are_found_again`), and a stream is never removed (by type). Their number grows when
+//! all are busy (test: `some_crash_points_of_longer_histories`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

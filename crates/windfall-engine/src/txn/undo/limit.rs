@@ -4,21 +4,22 @@
 //! with an error that names the cause; or the oldest read view is ended ([`UndoLimitAction`]).
 //!
 //! **Invariants.** Only a call that is about to change a row waits or is refused, before it has the key latch of the
-//! row (checked by `sync/lock.rs::take`), and outside of its table's gate. The end of a transaction, by commit or
-//! rollback, needs no undo and proceeds (test: `a_transaction_that_fills_the_undo_gets_an_error_and_ends_either_way`).
-//! Two slices per stream do not count, or no transaction could begin: the last one, which is never dropped, and the
-//! next one. Changes in progress may exceed the limit by one slice per stream (test:
-//! `an_old_view_stops_changes_at_the_limit_until_it_ends`). A wait continues as long as purge makes progress (test:
-//! `writers_that_outrun_purge_wait_for_it`), or a check blocks purge (test:
+//! row, and outside of its table's gate (test: `writers_that_outrun_purge_wait_for_it`). The end of a transaction, by
+//! commit or rollback, needs no undo and proceeds (test:
+//! `a_transaction_that_fills_the_undo_gets_an_error_and_ends_either_way`). Two slices per stream do not count, or no
+//! transaction could begin: the last one, which is never dropped, and the next one. Changes in progress may exceed the
+//! limit by one slice per stream (test: `an_old_view_stops_changes_at_the_limit_until_it_ends`). A wait continues as
+//! long as purge makes progress (test: `writers_that_outrun_purge_wait_for_it`), or a check blocks purge (test:
 //! `a_change_waits_at_the_limit_for_a_check_that_purge_has_met`), but no longer than the lock timeout. That timeout
 //! ends a deadlock of a wait here and waits for this transaction's locks.
 //!
 //! The read views that are ended are those that do not see the transaction at which purge is blocked: all of them must
 //! be ended before its records can be purged (test: `no_view_is_ended_where_none_is_in_the_way`). They are at least
 //! `CHECK_INTERVAL` old; a younger view that sees that transaction stays (test:
-//! `views_that_hold_nothing_up_stay_however_old_they_are`). A longer read outside of transactions restarts. A check
-//! that blocks purge at the same time does not change that, because after its end the views would still block purge
-//! (test: `a_view_is_ended_at_the_limit_during_a_check`).
+//! `views_that_hold_nothing_up_stay_however_old_they_are`). A longer read outside of transactions gets an error, and
+//! the next one has a new view (test: `the_oldest_view_is_ended`). A check that blocks purge at the same time does not
+//! change that, because after its end the views would still block purge (test:
+//! `a_view_is_ended_at_the_limit_during_a_check`).
 
 use core::time::Duration;
 

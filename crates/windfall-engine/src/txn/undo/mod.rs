@@ -5,8 +5,8 @@
 //! which removes delete-marked entries and old values of committed transactions, and drops the undo itself.
 //!
 //! **Invariants.** Nothing here depends on transactions as such, only on their ids: `mvcc` answers which of them have
-//! ended. The state of a transaction as a whole is in the layer above (`trx`) (test:
-//! `the_workspace_keeps_the_house_rules`).
+//! ended (test: `the_workspace_keeps_the_house_rules`). The state of a transaction as a whole is in the layer above
+//! (`trx`) (test: `the_workspace_keeps_the_house_rules`).
 
 pub mod chains;
 pub mod directory;

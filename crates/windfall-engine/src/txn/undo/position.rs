@@ -3,7 +3,9 @@
 //! **Purpose.** A position names a byte of a stream: the stream's number is its highest byte, the rest is the position
 //! in that stream.
 //!
-//! **Invariants.** A position is never used twice, and zero is no position of a record.
+//! **Invariants.** A position of a logged stream is never used twice (checked by `undo/stream.rs::write`); the streams
+//! of temporary tables all have the number zero. Zero is no position of a record (checked by
+//! `trx/running.rs::write_undo`).
 
 use crate::ids::UndoPos;
 

@@ -3,9 +3,11 @@
 //! **Purpose.** The position up to which purge has processed the stream, and the records that it has skipped or
 //! deferred on the way (`purge`).
 //!
-//! **Invariants.** Everything before the position was purged, or is noted here. A record is noted once, however often
-//! it is read. The numbers of deferred records and of those postponed are bounded; the records of a quiesced table are
-//! one range of positions, however many they are.
+//! **Invariants.** Everything before the position was purged, or is noted here (test:
+//! `a_transaction_skipped_by_purge_is_purged_when_it_has_committed`). A record is noted once, however often it is read.
+//! The numbers of deferred records (checked by `undo/purge.rs::purge_locked`) and of those postponed (checked by
+//! `undo/purge_state.rs::postpone`) are bounded; the records of a quiesced table are one range of positions (by type),
+//! however many they are.
 
 use core::{ops::RangeInclusive, time::Duration};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

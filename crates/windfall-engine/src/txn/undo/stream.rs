@@ -3,17 +3,21 @@
 //! **Purpose.** Undo records are appended by the mini-transactions that make the changes, read back by rollback and
 //! purge, and removed when their slice is dropped as a whole.
 //!
-//! **Invariants.** A position is never used twice. There is one appender at a time ([`Stream::lock`]). It locks the
-//! stream before any page, then latches the leaf, then the undo pages ([`Appender::prepare`], which may fail), and then
-//! applies the changes ([`Appender::write`], which cannot fail). The page after the page in use is formatted and empty,
-//! so a forward reader finds the end without requesting a page that was never created. After a restart, existing slices
-//! are no longer written, except to mark records as undone: the first append begins a new slice.
+//! **Invariants.** A position is never used twice (checked by `undo/stream.rs::write`). There is one appender at a time
+//! ([`Stream::lock`]) (by type). It locks the stream before any page (checked by `sync/lock.rs::take`), then latches
+//! the leaf, then the undo pages ([`Appender::prepare`], which may fail), and then applies the changes
+//! ([`Appender::write`], which cannot fail). The page after the page in use is formatted and empty, so a forward reader
+//! finds the end without requesting a page that was never created. After a restart, existing slices are no longer
+//! written, except to mark records as undone: the first append begins a new slice (test:
+//! `after_a_restart_purge_skips_no_record_because_of_a_missing_one`).
 //!
-//! The purge worker creates the next slice once the current one is half full. So no writer waits for the system tree,
-//! which a statement may be changing; only a writer that fills a slice faster creates the next one itself. The newest
-//! slice is never dropped, because it holds the end position of the stream. For a slice that this process has filled it
-//! is known whether anything in it must be purged: if not, purge skips it as a whole. Slices of a temporary stream are
-//! not logged, and vanish with the process.
+//! The purge worker creates the next slice once the current one is half full (test: `a_writer_finds_its_slices_made`).
+//! So no writer waits for the system tree, which a statement may be changing; only a writer that fills a slice faster
+//! creates the next one itself (test: `a_writer_finds_its_slices_made`). The newest slice is never dropped (checked by
+//! `undo/stream.rs::drop_slice`), because it holds the end position of the stream. For a slice that this process has
+//! filled it is known whether anything in it must be purged: if not, purge skips it as a whole (test:
+//! `slices_with_nothing_to_purge_go_unread`). Slices of a temporary stream are not logged (test:
+//! `temporary_rows_leave_nothing_in_the_log`), and vanish with the process (test: `temporary_tables_leave_nothing`).
 //!
 //! # Undo page, byte by byte
 //!

@@ -10,9 +10,11 @@
 //! leads to the same previous version as before (test: `a_snapshot_is_stable_while_rows_and_indexes_change`). The
 //! clustered entry and each secondary entry that a call changes carry the position of one record, which has the
 //! previous state of each of them (checked by `row/clustered.rs::attempt`). An entry that a call inserts carries none:
-//! a reader that does not see its transaction knows that it did not exist.
+//! a reader that does not see its transaction knows that it did not exist (test:
+//! `a_snapshot_is_stable_while_rows_and_indexes_change`).
 //!
-//! A temporary table has one reader, which sees the current versions.
+//! A temporary table has one reader, which sees the current versions (test:
+//! `a_strict_snapshot_does_not_concern_temporary_tables`).
 
 use super::{
     directory::Streams,
