@@ -12,9 +12,10 @@
 //! chain; the clustered entry with the undo record of the whole change; the secondary entries. If any step fails, the
 //! work done so far is rolled back (test: `rows_match_the_model`).
 //!
-//! A new entry, or a delete-marked one that is revived, conflicts with the range locks of others. That is checked once
-//! more under the latch of the leaf: a transaction that locks a range and then reads the leaf finds the entry, or the
-//! writer has found the range lock (test: `an_insert_sees_the_range_or_is_seen`).
+//! A new entry, or a delete-marked one that is revived, conflicts with the range locks of others (test:
+//! `a_blocked_call_of_a_transaction_that_has_ended_fails`). That is checked once more under the latch of the leaf: a
+//! transaction that locks a range and then reads the leaf finds the entry, or the writer has found the range lock
+//! (test: `an_insert_sees_the_range_or_is_seen`).
 //!
 //! Index keys are made of the first bytes of a value, at most `INDEXED_BYTES`, regardless of its length: so the change
 //! of a long value needs no more memory than that of a short one.

@@ -4,14 +4,17 @@
 //! transaction at a point where it holds nothing.
 //!
 //! **Invariants.** A rollback takes no key latch, so an entry of another transaction is relied on only if that
-//! transaction had ended before the entry was read ([`Active::read_final`]). A transaction that has changed an entry
-//! and not ended holds an implicit lock on it: the transaction id in the entry represents it, at no cost. A waiter
-//! makes that lock explicit and queues for it. A blocked call returns [`Stop`], releases its key latches, the table's
-//! gate and all page latches, waits, and starts again ([`retry`]), because what it found may have changed. So while a
-//! call waits for a transaction, others can only be waiting for the locks of its own transaction, and the lock table
-//! finds every cycle among those.
+//! transaction had ended before the entry was read ([`Active::read_final`]) (test:
+//! `rows_and_entries_stay_one_under_contention`). A transaction that has changed an entry and not ended holds an
+//! implicit lock on it: the transaction id in the entry represents it, at no cost (test:
+//! `a_lock_timeout_fails_the_call_but_not_the_transaction`). A waiter makes that lock explicit and queues for it (test:
+//! `a_lock_timeout_fails_the_call_but_not_the_transaction`). A blocked call returns [`Stop`], releases its key latches,
+//! the table's gate (test: `no_money_is_made_or_lost`) and all page latches (checked by `sync/lock.rs::take`), waits,
+//! and starts again ([`retry`]), because what it found may have changed. So while a call waits for a transaction,
+//! others can only be waiting for the locks of its own transaction, and the lock table finds every cycle among those.
 //!
-//! A call from within the source of a value is inside another call: it is refused instead of waiting.
+//! A call from within the source of a value is inside another call: it is refused instead of waiting (test:
+//! `a_call_from_within_a_source_waits_for_no_lock`).
 //!
 //! [`Active::read_final`]: crate::txn::mvcc::Active::read_final
 

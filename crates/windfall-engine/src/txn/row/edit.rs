@@ -4,7 +4,7 @@
 //! call continues.
 //!
 //! **Invariants.** The bytes of a source are read once, in order: first those that index keys are made of, then the
-//! rest when the overflow chain is written.
+//! rest when the overflow chain is written (test: `values_are_put_from_sources`).
 
 use std::io::Read;
 

@@ -3,8 +3,10 @@
 //! **Purpose.** Determines, before the first page latch for a change, which secondary entries a change touches, and
 //! checks that it may: key lengths, unique indexes, gap locks of others.
 //!
-//! **Invariants.** The call holds the key latch of the row, and, from [`plan`] on, those of the keys of unique indexes
-//! that the row leaves or takes. So the entries are found under the page latches as they were planned.
+//! **Invariants.** The call holds the key latch of the row (test: `rows_and_entries_stay_one_under_contention`), and,
+//! from [`plan`] on, those of the keys of unique indexes that the row leaves or takes (test:
+//! `one_of_several_inserts_of_a_unique_key_succeeds`). So the entries are found under the page latches as they were
+//! planned.
 
 use super::{
     conflict::{Blocked, Stop},

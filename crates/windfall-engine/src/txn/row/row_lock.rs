@@ -3,8 +3,9 @@
 //! **Purpose.** Requests and checks of locks that do not wait: what would have to wait is returned as [`Stop`].
 //!
 //! **Invariants.** None of these functions waits for another transaction, so they may be called under key latches
-//! (checked by `locks/mod.rs::acquire`). What they lock is held when they return. [`may_write`] and [`check_gap`]
-//! neither read a page nor assign an id, and may be called under the latch of a leaf (by type).
+//! (test: `no_money_is_made_or_lost`). What they lock is held when they return (checked by
+//! `row/row_lock.rs::lock_row`). [`may_write`] and [`check_gap`] neither read a page nor assign an id, and may be
+//! called under the latch of a leaf (by type).
 
 use core::ops::Bound;
 

@@ -5,7 +5,8 @@
 //!
 //! **Invariants.** The order of entries is the order of index keys, then of clustered keys (test:
 //! `entries_are_in_order_and_come_apart_again`). The bytes of the index key are stored as they are, except that zero
-//! becomes `00 ff`; `00 00` ends the index key. So no encoded index key is a prefix of another one.
+//! becomes `00 ff`; `00 00` ends the index key (test: `entries_are_in_order_and_come_apart_again`). So no encoded index
+//! key is a prefix of another one.
 
 const END: [u8; 2] = [0, 0];
 const ZERO: [u8; 2] = [0, 0xff];

@@ -3,8 +3,9 @@
 //! **Purpose.** Everything that a row change needs of its table: the trees, how index keys are made of a value, and
 //! which observer follows the changes.
 //!
-//! **Invariants.** The caller is inside the table's gate as long as it uses a target. The undo of a temporary
-//! table goes to the session's stream, and that of every other table to a logged one.
+//! **Invariants.** The caller is inside the table's gate as long as it uses a target. The undo of a temporary table
+//! goes to the session's stream, and that of every other table to a logged one (checked by
+//! `row/target.rs::durability`).
 
 use crate::{
     buffer::Durability,
