@@ -6,15 +6,16 @@
 //! **Invariants.**
 //! - Until it is fully rolled back a transaction is active: its rows are locked, and readers see the versions before
 //!   its changes (test: `the_database_is_open_while_unfinished_transactions_are_rolled_back`).
-//! - The records of an unfinished transaction are found by reading its stream from its first record to the end that the
-//!   stream had when the database was opened. One such *search* serves all transactions of a stream, and none of them
-//!   is rolled back before the search is complete (test: `a_search_that_cannot_go_on_holds_up_no_other_rollback`).
+//! - The records of an unfinished transaction are found by reading its stream from its first record (test:
+//!   `every_crash_point_of_short_histories`) to the end that the stream had when the database was opened. One such
+//!   *search* serves all transactions of a stream, and none of them is rolled back before the search is complete (test:
+//!   `a_search_that_cannot_go_on_holds_up_no_other_rollback`).
 //! - Prepared transactions are searched for before the database is open, and have locks on their tables from then on
 //!   (test: `after_a_crash_its_rows_and_tables_are_locked_until_its_end`).
-//! - All other transactions here have no locks except the implicit ones on the rows that they have changed. A drop or a
-//!   truncation does not wait for them, because a dropped table needs no rollback (test:
-//!   `a_drop_and_a_truncation_wait_for_nothing_that_was_unfinished`). A statement that must find no unfinished change
-//!   in a table locks the table and then waits for them ([`await_rollbacks`]) (test:
+//! - All other transactions here have no locks except the implicit ones on the rows that they have changed (test:
+//!   `a_full_disk_leaves_it_prepared_or_lets_it_go`). A drop or a truncation does not wait for them, because a dropped
+//!   table needs no rollback (test: `a_drop_and_a_truncation_wait_for_nothing_that_was_unfinished`). A statement that
+//!   must find no unfinished change in a table locks the table and then waits for them ([`await_rollbacks`]) (test:
 //!   `an_index_build_waits_only_for_unfinished_transactions_on_its_table`). A call that is not part of a transaction is
 //!   not kept out by that lock, so the statement checks with the table's gate closed whether a transaction was handed
 //!   over meanwhile ([`are_clear_of`]) (test: `a_rollback_that_is_handed_over_is_waited_for`).

@@ -4,9 +4,11 @@
 //! table, undo with its purge, prepared transactions and background rollbacks. The manager also notes the unfinished
 //! transactions that a checkpoint must log, and locks tables for statements.
 //!
-//! **Invariants.** A statement is not a transaction and has no changes: its lock owner has a number of its own, and its
-//! locks are released when its guard is dropped. When lock waits are ended because the database has stopped or is being
-//! closed, every waiter gets the reason.
+//! **Invariants.** A statement is not a transaction and has no changes: its lock owner has a number of its own (checked
+//! by `mvcc/active.rs::number`), and its locks are released when its guard is dropped (test:
+//! `a_statement_waits_only_for_transactions_that_have_changed_its_table`). When lock waits are ended because the
+//! database has stopped or is being closed, every waiter gets the reason (test:
+//! `a_wait_for_a_lock_gets_an_error_when_the_database_is_closed_or_stops`).
 
 use core::time::Duration;
 use std::collections::BTreeMap;

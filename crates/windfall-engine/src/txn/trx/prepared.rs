@@ -4,9 +4,12 @@
 //! This module has the table of prepared transactions, by the names that the coordinator has given them (XA calls such
 //! a name an xid).
 //!
-//! **Invariants.** A name denotes one transaction. Either its handle or a call that ends it is in possession of the
-//! transaction, or it waits here. The possessor returns it or removes the name. Nothing here decides what survives a
-//! crash: the log does (`running`), and recovery enters what it has found.
+//! **Invariants.** A name denotes one transaction (test: `a_prepared_transaction_outlives_its_handle`). Either its
+//! handle or a call that ends it is in possession of the transaction, or it waits here (checked by
+//! `trx/prepared.rs::put_back`). The possessor returns it or removes the name (test:
+//! `a_full_disk_leaves_it_prepared_or_lets_it_go`). Nothing here decides what survives a crash: the log does
+//! (`running`), and recovery enters what it has found (test:
+//! `prepared_transactions_survive_every_crash_and_ended_ones_stay_ended`).
 
 use std::collections::BTreeMap;
 

@@ -4,8 +4,8 @@
 //! tables these transactions have changed, and whether a row change was interrupted.
 //!
 //! **Invariants.** A transaction is here from the moment that it is handed over until it is fully rolled back, also
-//! while the worker processes it. The interruption of a row change is noted before the table's gate, or its
-//! [`Space::check_lock`], is released.
+//! while the worker processes it (test: `the_database_is_open_while_unfinished_transactions_are_rolled_back`). The
+//! interruption of a row change is noted before the table's gate, or its [`Space::check_lock`], is released.
 //!
 //! [`Space::check_lock`]: crate::buffer::Space::check_lock
 

@@ -3,18 +3,21 @@
 //! **Purpose.** All row changes are made by a transaction: by a single call, or by several, between which it is
 //! [`Suspended`]. A transaction gets its id when it first writes or locks something.
 //!
-//! **Invariants.** `TrxBegin` is logged in the group of the first undo record. `TrxEnd` is logged in the group that
-//! makes the last change, or in a group of its own; a commit is no more than that. A transaction that is dropped
-//! without an end is rolled back.
+//! **Invariants.** `TrxBegin` is logged in the group of the first undo record (test:
+//! `runs_crash_between_the_groups_of_a_write`). `TrxEnd` is logged in the group that makes the last change, or in a
+//! group of its own; a commit is no more than that. A transaction that is dropped without an end is rolled back (test:
+//! `dropping_the_handle_rolls_back_the_transaction`).
 //!
 //! The rollback (`rollback`) needs a few small log groups per record, which were reserved before the change
-//! ([`LogReservation`]). Between two calls of a transaction the log that its rollback needs stays reserved, up to a
-//! fraction of the log. A longer transaction would hold as much log as it has undo, so its rollback reserves log record
-//! by record.
+//! ([`LogReservation`]) (test: `a_call_appends_no_more_than_its_reservation`). Between two calls of a transaction the
+//! log that its rollback needs stays reserved, up to a fraction of the log (checked by `trx/running.rs::suspend`). A
+//! longer transaction would hold as much log as it has undo, so its rollback reserves log record by record (test:
+//! `a_rollback_stopped_by_a_full_disk_resumes_when_space_is_free`).
 //!
-//! A prepared transaction is committed or rolled back when that is requested by its name (`prepared`), and by nothing
-//! else, not even a crash. `TrxPrepare` records in the log that it is prepared, and also that it will be rolled back
-//! after all, before its first record is undone.
+//! A prepared transaction is committed or rolled back when that is requested by its handle or its name (`prepared`),
+//! and by nothing else, not even a crash (test: `prepared_transactions_survive_every_crash_and_ended_ones_stay_ended`).
+//! `TrxPrepare` records in the log that it is prepared, and also that it will be rolled back after all, before its
+//! first record is undone (test: `a_partly_rolled_back_transaction_is_not_prepared_any_more`).
 
 mod rollback;
 

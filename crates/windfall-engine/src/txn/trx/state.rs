@@ -4,9 +4,9 @@
 //!
 //! **Invariants.** A transaction with an id is in the table of active transactions until it has ended (checked by
 //! `trx/running.rs::suspend`). The records of a transaction form a chain per stream, and the state has the last record
-//! of each (checked by `trx/running.rs::write_undo`). A transaction that is prepared has records, and its id. From its
-//! prepare on, log is reserved for its end, so that its commit needs no space on the disk (test:
-//! `a_prepared_transaction_commits_without_any_free_log`).
+//! of each (checked by `trx/running.rs::write_undo`). A transaction that is prepared has records, and its id (checked
+//! by `trx/state.rs::found`). From its prepare on, log is reserved for its end, so that its commit needs no space on
+//! the disk (test: `a_prepared_transaction_commits_without_any_free_log`).
 
 use smallvec::SmallVec;
 

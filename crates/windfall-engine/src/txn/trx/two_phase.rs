@@ -3,8 +3,8 @@
 //! **Purpose.** A coordinator ends a prepared transaction without a handle: it was dropped, or lost in a crash.
 //!
 //! **Invariants.** A call takes the transaction out of the table of prepared ones (`prepared`), and returns it or
-//! removes its name. So one call at a time ends it (checked by `trx/prepared.rs::put_back`), and after a failure it is
-//! still prepared (checked by `trx/prepared.rs::take`).
+//! removes its name (test: `a_full_disk_leaves_it_prepared_or_lets_it_go`). So one call at a time ends it (checked by
+//! `trx/prepared.rs::put_back`), and after a failure it is still prepared (checked by `trx/prepared.rs::take`).
 
 use super::{manager::Transactions, running::Trx};
 use crate::{error::Result, ids::Lsn};

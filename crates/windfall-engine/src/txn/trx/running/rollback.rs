@@ -3,10 +3,13 @@
 //! **Purpose.** Reads the records of a transaction from the last to the first and undoes each of them
 //! (`undo::rollback`). A transaction, or a part of it, is *rolled back*; a record is *undone*.
 //!
-//! **Invariants.** It may be interrupted and restarted at any point. The records that were undone stay in the chain of
-//! the transaction, marked: a later rollback skips them, and purge visits them for what they have left. A rollback that
-//! fails, because a full disk leaves no log or because a page cannot be read, continues in the background
-//! (`background_rollback`), unless the database has stopped.
+//! **Invariants.** It may be interrupted and restarted at any point (test:
+//! `closing_leaves_the_rest_to_the_next_opening`). The records that were undone stay in the chain of the transaction,
+//! marked: a later rollback skips them, and purge visits them for what they have left (test:
+//! `a_step_frees_a_bounded_number_of_pages`). A rollback that fails, because a full disk leaves no log or because a
+//! page cannot be read, continues in the background (`background_rollback`) (test:
+//! `a_rollback_stopped_by_a_full_disk_resumes_when_space_is_free`), unless the database has stopped (test:
+//! `a_commit_that_the_disk_refuses_fails_all_active_transactions`).
 
 use super::Trx;
 use crate::{
