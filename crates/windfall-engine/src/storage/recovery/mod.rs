@@ -4,32 +4,54 @@
 //! replays changes (redo). The transaction layer rolls unfinished transactions back in the background, from the list
 //! that is collected here.
 //!
-//! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page of a dropped
-//! tablespace, and a file that a drop has deleted is not reported missing. A change is replayed if the page's LSN is
-//! below the end of its group. A page that was never written must begin with a change that initialises it; otherwise a
-//! file or a page is lost, which is damage if a record names the tablespace. The content found in a file is made
-//! durable before anything else is written. Before a page is rewritten, and before a batch overwrites another one, the
-//! content found in the doublewrite file is made durable. A sync does not prove that the copies are durable, so they
-//! go to a new file, except in two cases in which no new file is possible. Recovery may be interrupted at any point and
-//! started again: the running engine would write everything else that recovery writes, too.
+//! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page of a dropped tablespace
+//! (tests: `a_table_that_was_dropped_is_a_bit`, `a_torn_page_of_a_dropped_tablespace_is_not_missed`), and a file that a
+//! drop has deleted is not reported missing (checked by `recovery/mod.rs::scan`). A change is replayed if the page's
+//! LSN is below the end of its group (tests: `every_crash_point_of_short_histories`,
+//! `first_runs_crash_at_every_operation`). A page that was never written must begin with a change that initialises it;
+//! otherwise a file or a page is lost, which is damage if a record names the tablespace (tests:
+//! `a_page_corrupted_on_disk_is_not_read`, `files_are_missing`). The content found in a file is made durable (test:
+//! `writes_of_a_killed_process_are_synced_before_new_writes`) before anything else is written. Before a page is
+//! rewritten, and before a batch overwrites another one, the content found in the doublewrite file is made durable
+//! (tests: `pages_with_copies_that_a_killed_process_did_not_sync_are_written_again`,
+//! `copies_that_a_killed_process_did_not_sync_are_durable_before_the_next_batch`). A sync does not prove that the
+//! copies are durable, so they go to a new file (test:
+//! `copies_whose_sync_has_failed_are_durable_before_the_next_batch`), except in two cases in which no new file is
+//! possible (tests: `a_half_that_cannot_be_read_stays_where_it_is`,
+//! `a_disk_without_room_for_a_new_file_keeps_no_database_closed`). Recovery may be interrupted at any point and started
+//! again: the running engine would write everything else that recovery writes, too (tests:
+//! `every_crash_point_of_short_histories`, `an_opening_that_is_cut_off_leaves_every_page`).
 //!
 //! *A file that refuses writes affects its own tablespace only*, here as in the flusher. A page of it that cannot be
-//! restored from the doublewrite file becomes a torn, dirty page of the pool, with the content of its copy:
+//! restored from the doublewrite file becomes a torn, dirty page of the pool, with the content of its copy (test:
+//! `a_file_that_takes_no_writes_keeps_no_database_closed`):
 //!
 //! - It is dirty since the low-water mark of the log, which stays there until the page is written or the drop of its
-//!   tablespace is durable. So its copy stays above the low-water mark, and the log has every later change.
+//!   tablespace is durable (tests: `a_file_that_takes_no_writes_keeps_no_database_closed`,
+//!   `a_page_whose_tablespace_is_dropped_is_kept_until_the_drop_is_durable`). So its copy stays above the low-water
+//!   mark, and the log has every later change.
 //! - Its copy is overwritten only when a batch that contains the page, too, is durable: one half of the doublewrite
-//!   file has copies of all such pages, and the first batch uses the other half. The copy in that half need not be the
-//!   newest one, if the log has every later change. If no half has all of them, or one half cannot be read, there is
-//!   no such order, and the opening fails with the error of the write.
+//!   file has copies of all such pages, and the first batch uses the other half (test:
+//!   `all_pages_that_are_torn_are_in_every_batch`). The copy in that half need not be the newest one, if the log has
+//!   every later change (test: `a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn`). If no half has
+//!   all of them, or one half cannot be read, there is no such order, and the opening fails with the error of the write
+//!   (tests: `copies_in_either_half_alone_are_an_error_that_loses_nothing`,
+//!   `with_a_half_that_cannot_be_read_it_is_an_error_that_loses_nothing`).
 //! - A page that only the earlier of two batches contains is not kept if it is whole in its place: it was durable there
-//!   before the later batch began, and only the same bytes have been written over it.
-//! - Such pages take at most a quarter of the pool and half of a batch. More of them are an error, too.
+//!   before the later batch began, and only the same bytes have been written over it (test:
+//!   `copies_in_either_half_alone_are_an_error_that_loses_nothing`).
+//! - Such pages take at most a quarter of the pool and half of a batch; more of them are an error, too (test:
+//!   `unwritable_pages_beyond_the_pool_are_an_error_with_the_file`).
 //! - A copy below the low-water mark cannot bring its page up to date. Either the page is damaged, or its tablespace
 //!   was dropped below the mark and only the file is left. So the tablespace is recorded as lost, which is an error
-//!   only if a record names it. The page stays in memory like the others.
+//!   only if a record names it (tests: `a_page_that_is_torn_below_the_low_water_mark_is_an_error_that_loses_nothing`,
+//!   `a_page_of_a_tablespace_that_was_dropped_below_the_low_water_mark_is_not_missed`). The page stays in memory like
+//!   the others.
 //!
-//! After such an error every copy that is needed is where it was, or in each batch that was written since.
+//! After such an error every copy that is needed is where it was, or in each batch that was written since (tests:
+//! `copies_in_either_half_alone_are_an_error_that_loses_nothing`,
+//! `with_a_half_that_cannot_be_read_it_is_an_error_that_loses_nothing`,
+//! `a_page_that_is_torn_below_the_low_water_mark_is_an_error_that_loses_nothing`).
 
 mod spaces;
 #[cfg(test)]

@@ -3,8 +3,9 @@
 //! **Purpose.** Every drop in the log must be known before anything is replayed, and a large log may contain the drops
 //! of many million tables. Their tablespaces were numbered consecutively, so the numbers are close together.
 //!
-//! **Invariants.** 64 neighbouring numbers share a word, and no word is zero. So a tablespace takes half a byte if its
-//! neighbours are in the set, too, and 32 bytes if it is alone.
+//! **Invariants.** 64 neighbouring numbers share a word, and no word is zero (test:
+//! `a_space_set_has_its_members_and_neighbours_share_a_word`). So a tablespace takes half a byte if its neighbours are
+//! in the set, too, and 32 bytes if it is alone.
 
 use std::collections::BTreeMap;
 
