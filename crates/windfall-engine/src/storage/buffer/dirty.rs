@@ -4,9 +4,10 @@
 //! **Purpose.** The flusher takes pages oldest first, and the log may be truncated only below the oldest. The set
 //! belongs to the tablespace, so a drop discards it as a whole.
 //!
-//! **Invariants.** A page is in `waiting` while its frame is `DIRTY`, under the LSN that the frame records. It is in
-//! `writing` from the moment a copy of it was taken until that copy is durable in the data file. It is in both if it
-//! changed again meanwhile. The oldest LSN counts both.
+//! **Invariants.** A page is in `waiting` while its frame is `DIRTY`, under the LSN that the frame records (checked by
+//! `buffer/invariants.rs::check_frame`). It is in `writing` from the moment a copy of it was taken until that copy is
+//! durable in the data file (test: `a_low_water_mark_passes_nothing_that_only_the_log_knows`). It is in both if it
+//! changed again meanwhile, and the oldest LSN counts both (test: `the_oldest_lsn_includes_pages_being_written`).
 
 use std::collections::BTreeSet;
 

@@ -4,33 +4,43 @@
 //! up to their LSNs. It writes the copies to the doublewrite file first, and then to the data files. The log's
 //! low-water mark passes them only when they are durable there. No thread waits for a page while it is being written.
 //!
-//! **Invariants.** Write-ahead: the log is durable up to the newest LSN of the copies before any copy is written. A
-//! page that is being written is not copied a second time, so two writes of a page never race. It keeps its frame until
-//! the whole batch is durable, so a page with a failed write becomes dirty again, with its old dirty-since LSN.
+//! **Invariants.** Write-ahead: the log is durable up to the newest LSN of the copies before any copy is written (test:
+//! `a_low_water_mark_passes_nothing_that_only_the_log_knows`). A page that is being written is not copied a second
+//! time, so two writes of a page never race (checked by `buffer/invariants.rs::check_invariants`). It keeps its frame
+//! until the whole batch is durable (checked by `buffer/flush.rs::end_batch`), so a page with a failed write becomes
+//! dirty again, with its old dirty-since LSN (test: `many_files_that_take_no_writes_hold_up_no_other`).
 //!
 //! The next batch overwrites a half of the doublewrite file, which may have the only whole copies of pages. So it
-//! begins only when the writes of the last batch are synced. It has a copy of every page that a failed write has torn,
-//! until a write succeeds or the drop of the page's tablespace is durable. Pages that recovery could not write to the
+//! begins only when the writes of the last batch are synced (test: `first_runs_crash_at_every_operation`). It has a
+//! copy of every page that a failed write has torn, until a write succeeds or the drop of the page's tablespace is
+//! durable (tests: `many_files_that_take_no_writes_hold_up_no_other`,
+//! `a_torn_page_is_needed_until_the_drop_of_its_tablespace_is_durable`). Pages that recovery could not write to the
 //! data files are treated as torn from the start: all their copies are in one half of the doublewrite file, and the
-//! first batch overwrites the other.
+//! first batch overwrites the other (test: `all_pages_that_are_torn_are_in_every_batch`).
 //!
 //! *A file that rejects writes affects only its own tablespace.* As long as such files fail, a batch takes only one
-//! page of all their tablespaces, to test whether the writes still fail. Only pages that are torn in their data files,
-//! or cannot be read there, must be in every batch. They leave room for other pages, however many files fail:
+//! page of all their tablespaces, to test whether the writes still fail (test:
+//! `a_file_that_takes_no_writes_holds_up_no_other`). Only pages that are torn in their data files, or cannot be read
+//! there, must be in every batch; they leave room for other pages, however many files fail (test:
+//! `many_files_that_take_no_writes_hold_up_no_other`):
 //!
-//! - A batch writes its new pages in two halves, and skips the second half when a page of the first half fails. Each
-//!   half may tear at most half of the room that is left, rounded up. If that is one page, the page of a failing file
-//!   comes first in every other batch only.
+//! - A batch writes its new pages in two halves, and skips the second half when a page of the first half fails: each
+//!   half may tear at most half of the room that is left, rounded up (test:
+//!   `many_files_that_take_no_writes_hold_up_no_other`). If that is one page, the page of a failing file comes first in
+//!   every other batch only (test: `a_file_that_can_be_neither_written_nor_read_fills_no_batch`).
 //! - While torn pages fill half of the room ([`trial_writes_from`]), a trial write comes before the write of each new
-//!   page: the page's old bytes are read from the data file and written back. If the trial stops halfway, the page in
-//!   the file stays whole. If the trial fails, the page stays dirty and takes no room.
+//!   page: the page's old bytes are read from the data file and written back (test:
+//!   `many_files_that_take_no_writes_hold_up_no_other`). If the trial stops halfway, the page in the file stays whole,
+//!   and if it fails, the page stays dirty and takes no room (test: `many_files_that_take_no_writes_hold_up_no_other`).
 //!
-//! The room is that of the doublewrite file, up to [`BATCH_PAGES`] pages, and less in a small database with a full
-//! disk. The files that fail when a batch begins tear at most three quarters of it together, rounded up. More pages are
-//! torn only if a write fails right after its trial succeeded, or if the page cannot be read any more after its trial
-//! failed. With no room left (after six such batches if it is for [`BATCH_PAGES`], with no torn page written or dropped
-//! between them) no other page is written: every flush returns the error, the pages stay dirty, and the log's low-water
-//! mark stays below their changes.
+//! The room is that of the doublewrite file, up to [`BATCH_PAGES`] pages, and less in a small database with a full disk
+//! (tests: `without_space_the_batches_stay_small`, `with_little_space_the_file_grows_as_far_as_it_can`). The files that
+//! fail when a batch begins tear at most three quarters of it together, rounded up (tests:
+//! `many_files_that_take_no_writes_hold_up_no_other`, `a_file_that_can_be_neither_written_nor_read_fills_no_batch`).
+//! More pages are torn only if a write fails right after its trial succeeded, or if the page cannot be read any more
+//! after its trial failed. With no room left (after six such batches if it is for [`BATCH_PAGES`], with no torn page
+//! written or dropped between them) no other page is written: every flush returns the error, the pages stay dirty, and
+//! the log's low-water mark stays below their changes.
 
 mod batch;
 pub(super) mod files;

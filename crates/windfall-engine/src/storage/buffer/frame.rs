@@ -3,9 +3,11 @@
 //! **Purpose.** All that replacement, flushing and readers need of a frame is in one cache line. Except for the free
 //! list the frame is in no list: frames are found by number or through the page table of their tablespace.
 //!
-//! **Invariants.** The tag (tablespace and page) changes only under the exclusive latch. `DIRTY` is set under the
-//! exclusive latch and cleared under at least the shared one, so a page that is being copied for writing is not changed
-//! at the same time. A frame that is dirty or being written keeps its page.
+//! **Invariants.** The tag (tablespace and page) changes only under the exclusive latch (checked by
+//! `buffer/frame.rs::set_tag`). A change sets `DIRTY` under the exclusive latch. A copy for writing clears it under the
+//! shared one, so the page is not changed at the same time, and a failed write sets it again under the shared one. A
+//! frame that is dirty (checked by `buffer/invariants.rs::check_dirty_set`) or being written (checked by
+//! `buffer/flush.rs::end_batch`) keeps its page, unless the tablespace is dropped.
 
 use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId},

@@ -2,8 +2,9 @@
 //!
 //! **Purpose.** A lock-free stack, linked through the descriptors.
 //!
-//! **Invariants.** A frame is in the list at most once; the thread that pops it owns it. The head carries a count of
-//! its changes, so that equal heads mean an unchanged list (the ABA problem of Treiber's stack, 1986).
+//! **Invariants.** A frame is in the list at most once; the thread that pops it owns it (test:
+//! `a_frame_has_one_owner_at_a_time`). The head carries a count of its changes, so that equal heads mean an unchanged
+//! list (the ABA problem of Treiber's stack, 1986) (test: `a_free_frame_has_one_owner`).
 
 use super::arena::{Arena, FrameNo};
 #[cfg(not(feature = "model"))]

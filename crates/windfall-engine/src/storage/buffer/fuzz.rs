@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Reads a file with two halves, with headers and copies that match each other or do not.
 //!
-//! **Invariants.** A copy that is returned is whole, is the page that the header names, and is the newest such copy.
+//! **Invariants.** A copy that is returned is whole, is the page that the header names, and is the newest such copy
+//! (checked by `buffer/fuzz.rs::doublewrite`).
 
 use std::collections::BTreeMap;
 

@@ -3,12 +3,15 @@
 //! **Purpose.** Computes the minimum over all dirty tablespaces, for 100,000 of them, without a scan and without a lock
 //! that a page change or a drop would take.
 //!
-//! **Invariants.** A tablespace with a dirty page is in the inbox or in the heap. Its key in the heap is at most its
-//! oldest LSN, now and later. So the top of the heap, once its key is up to date, is the minimum. Groups register their
-//! pages in any order: an older change may arrive after a newer one. So a key never rises above the LSN below which all
-//! changes are registered, and this LSN is read before the dirty set is examined. A dropped tablespace is included
-//! until its drop is durable, or until the reclaimer has taken its dirty set. The second case is safe because the
-//! control file records no low-water mark before the log is durable beyond everything that was appended before.
+//! **Invariants.** A tablespace with a dirty page is in the inbox or in the heap (test:
+//! `the_minimum_follows_changes_writes_and_drops`). Its key in the heap is at most its oldest LSN, now and later
+//! (checked by `buffer/low_water_mark.rs::oldest_of`). So the top of the heap, once its key is up to date, is the
+//! minimum. Groups register their pages in any order: an older change may arrive after a newer one. So a key never
+//! rises above the LSN below which all changes are registered, and this LSN is read before the dirty set is examined
+//! (test: `a_low_water_mark_waits_for_the_older_of_two_groups`). A dropped tablespace is included until its drop is
+//! durable (test: `the_minimum_follows_changes_writes_and_drops`), or until the reclaimer has taken its dirty set. The
+//! second case is safe because the control file records no low-water mark before the log is durable beyond everything
+//! that was appended before (test: `a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss`).
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -5,9 +5,11 @@
 //! of them.
 //!
 //! **Invariants.** A frame is type-stable memory. Its tag names the page that it holds; a reader checks the tag under
-//! the version that it validates. A page is changed under the exclusive latch only. A dirty page is written only after
-//! the log is durable up to its LSN. A frame comes from the free list, then from dropped tablespaces, and only then
-//! from a live tree. The foreground never writes a page: when every victim is dirty it waits for the cleaner.
+//! the version that it validates (test: `no_thread_takes_a_page_for_another`). A page is changed under the exclusive
+//! latch only. A dirty page is written only after the log is durable up to its LSN (test:
+//! `a_low_water_mark_passes_nothing_that_only_the_log_knows`). A frame comes from the free list, then from dropped
+//! tablespaces, and only then from a live tree. The foreground never writes a page: when every victim is dirty it waits
+//! for the cleaner.
 //!
 //! A read: [`BufferPool::read`] looks up the tablespace's [`page_table`], notes the frame's version and checks its tag.
 //! On a miss, `load` takes a frame ([`replace`]), latches and tags it, enters it into the page table and reads the page

@@ -4,16 +4,20 @@
 //! names: the detached table *is* the list of frames to be reused.
 //!
 //! **Invariants.** An entry is set by compare-and-swap from empty and cleared by compare-and-swap or swap, so only one
-//! thread clears it. The memory is in proportion to the resident pages: eight entries inline, then one chunk of 56,
-//! then a radix tree of chunks of 512. A radix chunk that becomes empty is unlinked, and is queued in the pool's
-//! [`EmptyChunks`] when no reader can be in it.
+//! thread clears it (test: `a_drain_and_inserters_share_no_entry`). The memory is in proportion to the resident pages:
+//! eight entries inline, then one chunk of 56, then a radix tree of chunks of 512 (tests: `an_empty_table_is_small`,
+//! `a_page_table_is_freed_in_steps`). A radix chunk that becomes empty is unlinked, and is queued in the pool's
+//! [`EmptyChunks`] when no reader can be in it (tests:
+//! `chunks_that_evictions_have_emptied_are_freed_in_the_background`, `empty_chunks_that_wait_are_bounded`).
 //!
 //! The thread that detects the end of the epoch, which may be any reader, moves up to 512 chunks to that queue and
-//! frees none. The background worker frees them, and an eviction frees two when more than 1024 are queued (2 MiB).
-//! Chunks that arrive after the pool was dropped are freed with the last of them. A chunk increments its entry count
-//! *before* an entry is set and decrements it after the entry is cleared. The count of a chunk that was given up is
-//! `DEAD`, and no page is entered into it any more (checked by `buffer/page_table.rs::check_below`). This module is one
-//! of the few places with `unsafe`.
+//! frees none (test: `empty_chunks_are_freed_by_no_reader`). The background worker frees them, and an eviction frees
+//! two when more than 1024 are queued (2 MiB) (tests: `chunks_that_evictions_have_emptied_are_freed_in_the_background`,
+//! `empty_chunks_that_wait_are_bounded`). Chunks that arrive after the pool was dropped are freed with the last of them
+//! (by type). A chunk increments its entry count *before* an entry is set and decrements it after the entry is cleared
+//! (test: `a_chunk_is_removed_only_with_its_last_entry`). The count of a chunk that was given up is `DEAD`, and no page
+//! is entered into it any more (checked by `buffer/page_table.rs::check_below`). This module is one of the few places
+//! with `unsafe`.
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared};
 use crossbeam_queue::SegQueue;

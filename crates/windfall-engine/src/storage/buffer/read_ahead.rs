@@ -4,8 +4,8 @@
 //! the disk busy.
 //!
 //! **Invariants.** As for a single read: a page is latched exclusively from its entry into the page table until its
-//! content is verified. A page with a failed read is removed again. A thread that needs it reads it itself and gets the
-//! error.
+//! content is verified. A page with a failed read is removed again, and a thread that needs it reads it itself and gets
+//! the error (test: `a_page_that_cannot_be_read_and_has_no_copy_is_named`).
 
 use super::{BufferPool, ExclusivePage, FileState, Space, doublewrite::words, frame::UNVERIFIED};
 use crate::{

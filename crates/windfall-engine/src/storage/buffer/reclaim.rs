@@ -5,11 +5,16 @@
 //! rest, and frees the memory that the tablespace leaves: its dirty set and its page table.
 //!
 //! **Invariants.** A call examines a bounded number of entries and of tablespaces, whatever the size of a table and the
-//! number of dropped tables. A frame is taken by its latch and its tag: a frame that another thread has latched is kept
-//! in `busy_frames` and tried again. A dropped page is never written: its dirty bit is cleared with its tag. Only the
-//! background step frees memory, a bounded amount per step. That includes chunks that evictions have emptied
-//! ([`EmptyChunks`]). The reclaimer keeps a tablespace until nothing else has a reference. So no other thread ever
-//! drops the last reference to a tablespace that was in the pool's directory.
+//! number of dropped tables (tests: `a_reclaim_call_frees_a_bounded_number_of_frames`,
+//! `a_call_takes_in_a_bounded_number_of_tablespaces`). A frame is taken by its latch and its tag (test:
+//! `a_drain_takes_no_frame_that_was_reused`): a frame that another thread has latched is kept in `busy_frames` and
+//! tried again (test: `a_latched_frame_is_freed_when_its_latch_is_released`). A dropped page is never written: its
+//! dirty bit is cleared with its tag. Only the background step frees memory, a bounded amount per step (test:
+//! `a_dropped_tablespace_is_freed_in_steps_once_unreferenced`). That includes chunks that evictions have emptied
+//! ([`EmptyChunks`]), unless too many wait (tests: `chunks_that_evictions_have_emptied_are_freed_in_the_background`,
+//! `empty_chunks_that_wait_are_bounded`). The reclaimer keeps a tablespace until nothing else has a reference, so no
+//! other thread ever drops the last reference to a tablespace that was in the pool's directory (test:
+//! `a_dropped_tablespace_is_freed_in_steps_once_unreferenced`).
 
 use std::collections::VecDeque;
 

@@ -5,14 +5,16 @@
 //! spared once, and one that is used again twice.
 //!
 //! **Invariants.** The last free frames are reserved for threads that roll a change back or drop a tablespace
-//! ([`with_reserved_frames`]). When dirty pages cannot be written, other threads give up while some frames are left,
-//! and their changes can be rolled back. No thread waits for a frame without limit, not even for a rollback: the frames
-//! that could come free may be latched by callers that wait themselves.
+//! ([`with_reserved_frames`]) (test: `the_last_free_frames_are_for_work_that_makes_room`). When dirty pages cannot be
+//! written, other threads give up while some frames are left, and their changes can be rolled back. No thread waits for
+//! a frame without limit, not even for a rollback: the frames that could come free may be latched by callers that wait
+//! themselves (test: `a_long_value_that_finds_no_frame_has_changed_nothing`).
 //!
-//! The foreground examines a bounded number of frames and writes none. When it finds few free ones it wakes the
-//! cleaner, and when it finds no clean victim either it waits for a frame. The last clean pages are not victims, so
-//! that a descent can keep its path in memory. A victim is claimed by its latch, and then its tag and state are
-//! checked.
+//! The foreground examines a bounded number of frames and writes none. When it finds few free ones it wakes the cleaner
+//! (test: `a_caller_that_finds_a_frame_itself_wakes_the_cleaner`), and when it finds no clean victim either it waits
+//! for a frame. The last clean pages are not victims, so that a descent can keep its path in memory (test:
+//! `a_look_up_ends_where_all_other_pages_wait_to_be_written`). A victim is claimed by its latch, and then its tag and
+//! state are checked (checked by `buffer/replace.rs::evict`).
 
 use core::cell::Cell;
 

@@ -3,11 +3,14 @@
 //! **Purpose.** Descriptors and address space are reserved for the largest pool, so the size is a number: the frames
 //! below it are in use. Frames that were never used are not touched: the pool takes them one after the other.
 //!
-//! **Invariants.** A frame beyond the size is retired when it comes free. Its version has grown before its page bytes
-//! return to the operating system, so no reader validates the zeroes that it then reads. A retired frame is in no list.
-//! A thread that retires a frame checks the size again afterwards; a thread that grows the pool sets the size before it
-//! looks for retired frames. In the same way, a thread that takes a frame that was never used checks the size
-//! afterwards, and a thread that shrinks the pool sets the size before it reads how many frames are in use.
+//! **Invariants.** A frame beyond the size is retired when it comes free (test:
+//! `a_shrinking_pool_gets_every_frame_back`). Its version has grown before its page bytes return to the operating
+//! system, so no reader validates the zeroes that it then reads. A retired frame is in no list (test:
+//! `a_growing_pool_gets_each_retired_frame_once`). A thread that retires a frame checks the size again afterwards; a
+//! thread that grows the pool sets the size before it looks for retired frames (test:
+//! `a_growing_pool_gets_each_retired_frame_once`). In the same way, a thread that takes a frame that was never used
+//! checks the size afterwards, and a thread that shrinks the pool sets the size before it reads how many frames are in
+//! use (test: `a_shrinking_pool_gets_every_frame_back`).
 
 use super::{
     BufferPool, MIN_FRAMES,

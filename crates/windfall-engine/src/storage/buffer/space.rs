@@ -3,11 +3,14 @@
 //! **Purpose.** The page table, the dirty set and the state of the file belong to this object. A drop marks it and
 //! pushes it on the reclaimer's queue; nothing else is visited.
 //!
-//! **Invariants.** A dropped tablespace stays dropped: its id is never reused. A thread that installs a page checks the
-//! mark afterwards, and a drop marks before the table is drained. So a page that is installed too late is removed by
-//! the thread that installed it. A tablespace is entered into the pool's directory at its first page, at the latest. A
-//! tablespace that is dropped before has nothing to free; its slot shows which of the two cases it is. The memory stays
-//! valid until the last handle is released.
+//! **Invariants.** A dropped tablespace stays dropped: its id is never reused (test:
+//! `an_incarnation_is_never_used_twice`). A thread that installs a page checks the mark afterwards, and a drop marks
+//! before the table is drained, so a page that is installed too late is removed by the thread that installed it (tests:
+//! `a_page_that_arrives_after_a_drop_is_removed_at_once`, `a_drop_reclaims_every_frame_despite_concurrent_work`). A
+//! tablespace is entered into the pool's directory at its first page, at the latest (checked by
+//! `buffer/invariants.rs::check_frame`). A tablespace that is dropped before has nothing to free; its slot shows which
+//! of the two cases it is (test: `a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known`). The memory
+//! stays valid until the last handle is released (by type).
 
 use super::{dirty::DirtySet, page_table::PageTable};
 use crate::{

@@ -4,7 +4,8 @@
 //! files, and the syncs.
 //!
 //! **Invariants.** As in the module above: each page is durable in the doublewrite file before a write to its data file
-//! begins, and a page that a failed write may have torn is kept for the next batch.
+//! begins (test: `first_runs_crash_at_every_operation`), and a page that a failed write may have torn is kept for the
+//! next batch (test: `a_page_torn_by_a_failed_write_stays_whole_in_the_doublewrite_file`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

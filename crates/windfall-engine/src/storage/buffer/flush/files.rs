@@ -3,9 +3,11 @@
 //! **Purpose.** Before a batch is written, missing files of its tablespaces are created, and large files grow. After it
 //! the files are synced, and new files are recorded in the log.
 //!
-//! **Invariants.** A tablespace's file is created at the first flush. It is [`FileState::Durable`] when its name and
-//! content are durable and its log record is appended. One lock guards the decisions whether a tablespace gets a file,
-//! and whether a dropped one has a file to delete. So no file is created after [`BufferPool::file_of_dropped`].
+//! **Invariants.** A tablespace's file is created at the first flush (test:
+//! `a_table_that_no_checkpoint_saw_makes_no_file`). It is [`FileState::Durable`] when its name and content are durable
+//! and its log record is appended (test: `first_runs_crash_at_every_operation`). One lock guards the decisions whether
+//! a tablespace gets a file, and whether a dropped one has a file to delete, so no file is created after
+//! [`BufferPool::file_of_dropped`] (test: `no_file_is_created_after_the_deleter_has_asked`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
