@@ -3,9 +3,9 @@
 //! **Purpose.** [`records`] decodes any bytes as a group, [`stream`] reads segments of frames and of arbitrary bytes,
 //! and [`control`] opens a control file with any bytes in both slots.
 //!
-//! **Invariants.** Every group that the reader returns is in the segments as a complete frame of the right
-//! incarnation, one after the other; an end is returned only at or above the durable position. Re-encoding what was
-//! read yields the same bytes.
+//! **Invariants.** Every group that the reader returns is in the segments as a complete frame of the right incarnation,
+//! one after the other; an end is returned only at or above the durable position (checked by `log/fuzz.rs::stream`).
+//! Re-encoding what was read yields the same bytes (checked by `log/fuzz.rs::records`).
 
 use windfall_sim::SimulatedDisk;
 

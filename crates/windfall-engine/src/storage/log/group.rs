@@ -6,8 +6,8 @@
 //! **Invariants.** An appending thread publishes in a slot a lower bound of what it will reserve *before* it reserves.
 //! [`Log::append_low_water_mark`] reads the reserved end first and the slots after it. So it either sees the slot, or
 //! the reservation happened after its read of the end: the pages of every group below the returned mark have been
-//! registered by its appender. All of this is sequentially consistent. A thread waits for no latch while it holds a
-//! slot.
+//! registered by its appender (test: `the_low_water_mark_of_appending_waits_for_the_appenders`). All of this is
+//! sequentially consistent. A thread waits for no latch while it holds a slot.
 
 use core::cell::Cell;
 

@@ -30,14 +30,18 @@
 //! and nothing has to be erased. Stale frames of a recycled segment carry other LSNs.
 //!
 //! **Invariants.**
-//! - LSNs of frames are multiples of 8. The ring holds the range `written..reserved`; `durable <= written <=
-//!   reserved`.
-//! - Below [`Log::append_low_water_mark`] every group's pages are registered dirty.
-//! - Appending never waits for the low-water mark of the log (the oldest LSN still needed), only for
-//!   writing. Operations wait in [`Log::wait_for_room`]. Appending uses a log reservation made before
-//!   ([`LogReservation`]), and the segments for that reservation are prepared.
-//! - A segment is retired only when the control file durably records a low-water mark above it.
-//! - A failed write or sync poisons the database, and every waiter gets the error.
+//! - LSNs of frames are multiples of 8 (checked by `log/frame.rs::new`). The ring holds the range `written..reserved`;
+//!   `durable <= written <= reserved` (checked by `log/invariants.rs::check_invariants`).
+//! - Below [`Log::append_low_water_mark`] every group's pages are registered dirty (test:
+//!   `the_low_water_mark_of_appending_waits_for_the_appenders`).
+//! - Appending never waits for the low-water mark of the log (the oldest LSN still needed), only for writing.
+//!   Operations wait in [`Log::wait_for_room`] (test: `operations_wait_for_the_low_water_mark_and_appending_does_not`).
+//!   Appending uses a log reservation made before ([`LogReservation`]), and the segments for that reservation are
+//!   prepared (test: `reserved_bytes_can_be_appended_on_a_full_disk`).
+//! - A segment is retired only when the control file durably records a low-water mark above it (test:
+//!   `no_segment_is_used_again_that_the_control_file_still_needs`).
+//! - A failed write or sync poisons the database, and every waiter gets the error (tests: `every_write_fails`,
+//!   `a_failing_sync_is_reported_to_every_commit_and_acknowledges_none`).
 
 mod control;
 mod frame;

@@ -5,10 +5,12 @@
 //! it after the log has become durable up to there. `MariaDB` asks its engines for this (`commit_checkpoint_request`).
 //!
 //! **Invariants.** A callback is called at most once (by type), and not without an outcome: with success only after its
-//! position has become durable, otherwise with the reason why it will not ([`Log::end_notifications`]). Callbacks that
-//! are called in one step are called in the order of their positions (test:
-//! `callbacks_are_called_once_in_the_order_of_their_positions`). No mutex or latch is held while a callback runs, so it
-//! may use the database. The thread that makes the log durable calls none; it wakes the worker.
+//! position has become durable, otherwise with the reason why it will not ([`Log::end_notifications`]) (tests:
+//! `callbacks_are_called_once_in_the_order_of_their_positions`, `callbacks_of_a_stopped_database_get_its_error`,
+//! `the_end_of_the_database_calls_every_callback_and_takes_no_more`). Callbacks that are called in one step are called
+//! in the order of their positions (test: `callbacks_are_called_once_in_the_order_of_their_positions`). No mutex or
+//! latch is held while a callback runs, so it may use the database (test: `a_callback_may_use_the_database`). The
+//! thread that makes the log durable calls none; it wakes the worker.
 //!
 //! No callback is missed: a registration publishes its position in `first` before it reads the durable position, and
 //! the leader of a sync publishes the durable position before it reads `first`, so one of the two sees the other and

@@ -3,11 +3,14 @@
 //! **Purpose.** Recovery reads group after group from the low-water mark to the end, and determines where the end is.
 //!
 //! **Invariants.** The end is reported only if no evidence contradicts it: a bad frame below a position known to have
-//! been durable is damage (the module documentation of `log` gives the reasoning). A complete frame of a newer
-//! incarnation than that in the control file proves that the control file has lost its newest record. Bytes from disk
-//! are never trusted: no input makes the reader panic, and memory grows with what the files hold, up to the largest
-//! frame. The segment of a position is found by the names of the files, and a segment counts only with a good header;
-//! the lengths of the files bound what is read.
+//! been durable is damage (the module documentation of `log` gives the reasoning) (test:
+//! `damage_below_the_durable_end_is_reported`). A complete frame of a newer incarnation than that in the control file
+//! proves that the control file has lost its newest record (test:
+//! `an_older_control_record_never_hides_the_log_of_a_later_incarnation`). Bytes from disk are never trusted: no input
+//! makes the reader panic, and memory grows with what the files hold, up to the largest frame (test:
+//! `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`). The segment of a position is found by the names of
+//! the files, and a segment counts only with a good header (test: `a_damaged_header_before_frames_is_an_error`); the
+//! lengths of the files bound what is read.
 
 use super::{
     control::Control,

@@ -3,9 +3,10 @@
 //! **Purpose.** A group is a sequence of records: changes of pages, and the few facts that recovery needs besides
 //! them.
 //!
-//! **Invariants.** The decoder accepts any bytes and never panics. A page record names its page; consecutive changes
-//! of one page repeat only a byte. A thread keeps a buffer for its next group: after its first group, one of at most
-//! [`GROUP_BUFFER_BYTES`] bytes requests no memory.
+//! **Invariants.** The decoder accepts any bytes and never panics (test:
+//! `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`). A page record names its page; consecutive changes of
+//! one page repeat only a byte. A thread keeps a buffer for its next group: after its first group, one of at most
+//! [`GROUP_BUFFER_BYTES`] bytes requests no memory (test: `a_thread_keeps_a_small_buffer_after_a_group_of_any_size`).
 
 use core::{cell::Cell, mem};
 use std::borrow::Cow;

@@ -3,10 +3,12 @@
 //! **Purpose.** Appenders copy their frames in at positions they have reserved, in any order, without a lock. The
 //! writer finds the finished prefix by walking from frame to frame.
 //!
-//! **Invariants.** A word is zero from the moment its space becomes available until its owner writes it. An owner
-//! stores the first word of its frame last, so that a thread that sees it sees the rest; that word is never zero. So a
-//! non-zero first word means a complete frame. Only the writer clears, and only what it has consumed. The memory of a
-//! part of the ring is allocated when that part is first used.
+//! **Invariants.** A word is zero from the moment its space becomes available until its owner writes it (test:
+//! `a_full_ring_loses_and_mixes_nothing`). An owner stores the first word of its frame last, so that a thread that sees
+//! it sees the rest (test: `an_acknowledged_commit_is_written_and_no_thread_waits_for_ever`); that word is never zero
+//! (checked by `log/ring.rs::put`). So a non-zero first word means a complete frame. Only the writer clears, and only
+//! what it has consumed (test: `a_full_ring_loses_and_mixes_nothing`). The memory of a part of the ring is allocated
+//! when that part is first used.
 
 use super::frame::{HEADER, Header, span};
 use crate::{

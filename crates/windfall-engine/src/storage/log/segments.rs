@@ -48,12 +48,14 @@
 //! the set of durable names is unknown, the database stops. The next opening reads bytes that may not be durable: so
 //! everything above the position that was certainly durable is rewritten before it is synced.
 //!
-//! **Invariants.** Header and name of a segment are durable before the first frame is written to it. A recycled segment
-//! gets its header under its old name, is synced, and is then renamed: a file with a wrong header is never found under
-//! the name of a segment in use. Nothing is written at or above `prepared_end`, the end of the chain. It falls only in
-//! a cut, and a reservation that a cut does not see, sees that it has fallen: both store first and load afterwards,
-//! sequentially consistently (test: `a_reservation_during_a_cut_is_kept_on_a_full_disk`). No other file has a name
-//! within the range of a segment that is written (tests: `every_step_of_a_cut_may_be_the_last`,
+//! **Invariants.** Header and name of a segment are durable before the first frame is written to it (tests:
+//! `a_segment_counts_only_once_it_is_durable`, `a_segment_that_is_taken_over_is_durable_before_it_is_used`). A recycled
+//! segment gets its header under its old name, is synced, and is then renamed: a file with a wrong header is never
+//! found under the name of a segment in use. Nothing is written at or above `prepared_end`, the end of the chain
+//! (checked by `log/invariants.rs::check_invariants`). It falls only in a cut, and a reservation that a cut does not
+//! see, sees that it has fallen: both store first and load afterwards, sequentially consistently (test:
+//! `a_reservation_during_a_cut_is_kept_on_a_full_disk`). No other file has a name within the range of a segment that is
+//! written (tests: `every_step_of_a_cut_may_be_the_last`,
 //! `a_file_that_stayed_at_the_end_of_the_chain_is_removed_before_a_cut`).
 
 use std::collections::{BTreeSet, VecDeque};

@@ -5,12 +5,17 @@
 //! threads wait for the outcome. A thread that needs the log only written does not wait for a sync: it writes while
 //! the sync runs.
 //!
-//! **Invariants.** There is one leader of syncs at a time, and one writer: the holder of the respective mutex,
-//! obtained by `try_lock`. The leader of a sync becomes the writer, too, for as long as it writes. A thread that must
-//! wait for leadership waits on an event, never on the mutex. `written` moves only after the ring below it is clear,
-//! because it makes that space available. `durable` moves only after a sync that succeeded, to the position up to
-//! which the log was written when that sync collected its segments. A failed write or sync poisons the database before
-//! leadership ends, so every waiter gets the error.
+//! **Invariants.** There is one leader of syncs at a time (checked by `log/writer.rs::delay_for_group_commit`), and one
+//! writer (checked by `log/writer.rs::write_out`): the holder of the respective mutex, obtained by `try_lock`. The
+//! leader of a sync becomes the writer, too, for as long as it writes (test:
+//! `a_commit_that_only_writes_does_not_wait_for_a_sync`). A thread that must wait for leadership waits on an event,
+//! never on the mutex. `written` moves only after the ring below it is clear, because it makes that space available
+//! (test: `a_full_ring_loses_and_mixes_nothing`). `durable` moves only after a sync that succeeded, to the position up
+//! to which the log was written when that sync collected its segments (tests:
+//! `an_acknowledged_commit_is_written_and_no_thread_waits_for_ever`,
+//! `writes_during_a_sync_become_durable_with_the_next_sync`). A failed write or sync poisons the database before
+//! leadership ends, so every waiter gets the error (tests: `every_write_fails`,
+//! `a_failing_sync_is_reported_to_every_commit_and_acknowledges_none`).
 
 use core::time::Duration;
 
