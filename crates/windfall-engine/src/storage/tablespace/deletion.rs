@@ -6,8 +6,10 @@
 //! of the log writer: if its syncs, including a running one, become slower than usual, the pieces shrink. If no thread
 //! has written for a while, or free space is short, there are no pauses.
 //!
-//! **Invariants.** No file is deleted before the drop of its tablespace is durable. A step truncates one piece or
-//! removes one name. A file that a crash leaves partly deleted is named by no record, and is deleted after recovery.
+//! **Invariants.** No file is deleted before the drop of its tablespace is durable (test:
+//! `a_file_is_deleted_after_its_drop_and_not_created_again`). A step truncates one piece or removes one name. A file
+//! that a crash leaves partly deleted is named by no record, and is deleted after recovery (test:
+//! `first_runs_crash_at_every_operation`).
 
 use core::time::Duration;
 use std::collections::VecDeque;

@@ -2,15 +2,18 @@
 //!
 //! **Purpose.** Allocates and frees pages of a tablespace, within the mini-transaction that needs them.
 //!
-//! **Invariants.** A tablespace without pages has no header. The first allocation creates page 0, and returns page 1. A
-//! bit is set while its page is in use; map pages have their own bits set.
+//! **Invariants.** A tablespace without pages has no header: the first allocation creates page 0, and returns page 1
+//! (test: `pages_are_allocated_one_after_the_other`). A bit is set while its page is in use; map pages have their own
+//! bits set (test: `a_full_group_is_followed_by_the_next`).
 //!
-//! The latches on map pages are the last that a mini-transaction takes, in ascending order. A thread that holds one
-//! requests only later ones and the page just allocated. The latch on a full map page is released before the search
-//! continues at the beginning. Several pages are freed in ascending order for the same reason. A map page is latched,
-//! and read in if necessary, before the mini-transaction changes anything. So a damaged map page is an error of this
-//! tablespace and leaves no half-finished change. A freed page is formatted as free, so that a stale pointer to it is
-//! detected.
+//! The latches on map pages are taken in ascending order (checked by `tablespace/mod.rs::latch_made`), as the last of a
+//! mini-transaction. A thread that holds one requests only later ones and the page just allocated. The latch on a full
+//! map page is released before the search continues at the beginning (test:
+//! `maps_are_latched_in_rising_order_after_a_restart`). Several pages are freed in ascending order for the same reason
+//! (checked by `tablespace/mod.rs::latch_made`). A map page is latched, and read in if necessary, before the
+//! mini-transaction changes anything, so a damaged map page is an error of this tablespace and leaves no half-finished
+//! change (test: `a_map_page_that_cannot_be_read_is_one_tables_trouble`). A freed page is formatted as free, so that a
+//! stale pointer to it is detected.
 //!
 //! # Allocation map, byte by byte
 //!
