@@ -10,9 +10,13 @@
 //! **Invariants.** The low-water mark is the minimum of four LSNs. The first is read first: the start of the oldest
 //! group with pages that are not all registered dirty. The others are: the oldest change of a page that is not durable
 //! in its data file; the log record of the oldest data file that has no catalog record yet; the limit that transactions
-//! set ([`TransactionNotes::note`]). The record of unfinished transactions is logged at or above the low-water mark,
-//! and is durable before the control file records the mark. The log is truncated only afterwards. No checkpoint follows
-//! that of a clean shutdown (test: `no_checkpoint_comes_after_that_of_a_clean_shutdown`).
+//! set ([`TransactionNotes::note`]) (tests: `a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss`,
+//! `the_low_water_mark_passes_no_file_without_a_record`,
+//! `a_transaction_that_ended_during_a_checkpoint_is_not_unfinished`). The record of unfinished transactions is logged
+//! at or above the low-water mark (checked by `storage/checkpoint.rs::checkpoint`), and is durable before the control
+//! file records the mark (test: `a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss`). The log is
+//! truncated only afterwards (test: `no_segment_is_used_again_that_the_control_file_still_needs`). No checkpoint
+//! follows that of a clean shutdown (test: `no_checkpoint_comes_after_that_of_a_clean_shutdown`).
 
 #[cfg(all(test, feature = "model"))]
 pub(crate) mod interleavings;

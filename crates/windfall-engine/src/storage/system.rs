@@ -5,9 +5,10 @@
 //!
 //! **Invariants.** A change of records is atomic: changes are redo-only and belong to one group of the log, whatever
 //! their number (test: `batched_changes_of_records_match_a_map`). Several records are changed under the latches of all
-//! their leaves. The leaves are latched in key order (checked by `storage/system.rs::change`), and no record changes
-//! before every leaf was seen to have room. A mutex excludes merges while a writer latches its leaves: a merge holds
-//! the inner node on the path to the next leaf, and would wait for the leaf that the writer holds already.
+//! their leaves (checked by `storage/system.rs::change`). The leaves are latched in key order (checked by
+//! `storage/system.rs::change`), and no record changes before every leaf was seen to have room (checked by
+//! `storage/mtr.rs::unlatch`). A mutex excludes merges while a writer latches its leaves: a merge holds the inner node
+//! on the path to the next leaf, and would wait for the leaf that the writer holds already.
 //!
 //! **Locks of a drop.** The writer mutex until the drop has latched its leaves, and the leaves until its group
 //! is in the log buffer. Meanwhile a drop may wait for a page that is not in memory and for room in the log buffer. It
