@@ -7,14 +7,16 @@
 //!
 //! **Invariants.** The ceiling is logged before the first number below it is allocated (test:
 //! `a_number_comes_once_and_below_the_ceiling`). A row with that number is logged later, so a log that contains the row
-//! contains the ceiling, wherever a crash truncates it, and no call waits for a sync. The ceiling rises by as much as
-//! was allocated so far, within bounds, and a crash loses the numbers between (test:
+//! contains the ceiling, wherever a crash truncates it (test: `first_runs_crash_at_every_operation`), and no call waits
+//! for a sync (test: `a_table_without_numbers_writes_no_log_for_them`). The ceiling rises by as much as was allocated
+//! so far, within bounds, and a crash loses the numbers between (test:
 //! `a_close_leaves_no_gap_and_a_crash_a_small_one`). When the database is closed, the ceiling is lowered to the next
 //! number, and no more numbers are allocated (test: `threads_get_numbers_of_their_own_and_a_close_is_an_end`). A table
 //! of which no number was ever requested has no ceiling, and its numbers begin with 1; the numbers of a temporary table
 //! are in memory only (test: `a_table_without_numbers_writes_no_log_for_them`).
 //!
-//! The next number rises inside the table's gate. It is reset only while the gate is closed.
+//! The next number rises inside the table's gate. It is reset only while the gate is closed, or when the database is
+//! closed.
 
 #[cfg(all(test, feature = "model"))]
 mod interleavings;

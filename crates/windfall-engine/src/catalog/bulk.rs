@@ -4,8 +4,9 @@
 //! chains of long values, and shortened keys in messages.
 //!
 //! **Invariants.** No latch is held between two calls: other threads continue, including the one that makes room in the
-//! log. A tree without entries gets no page. A failed load leaves a tree without readers; its tablespace must be
-//! dropped.
+//! log (test: `a_table_larger_than_the_pool_and_the_log_is_written_once`). A tree without entries gets no page (test:
+//! `a_table_larger_than_the_pool_and_the_log_is_written_once`). A failed load leaves a tree without readers; its
+//! tablespace must be dropped (test: `a_refused_load_leaves_nothing`).
 
 use crate::{
     buffer::BufferPool,

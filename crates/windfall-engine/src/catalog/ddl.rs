@@ -2,10 +2,12 @@
 //!
 //! **Purpose.** Create, drop, truncate, rename, swap; add and drop secondary trees. Each is atomic across a crash.
 //!
-//! **Invariants.** Those of the [catalog](super). New tablespaces cannot be found before their record is committed,
-//! with the durability that `flush_log_at_trx_commit` demands; old ones are detached after their drop is committed in
-//! the same way. Dropped and replaced tables and trees are freed in the background ([`Catalog::free_step`]): the work
-//! of a drop does not depend on the size or the indexes of the table.
+//! **Invariants.** Those of the [catalog](super). New tablespaces cannot be found before their record is committed
+//! (test: `a_table_is_not_visible_before_it_is_complete`), with the durability that `flush_log_at_trx_commit` demands;
+//! old ones are detached after their drop is committed in the same way (test: `a_drop_that_fails_has_touched_nothing`).
+//! Dropped and replaced tables and trees are freed in the background ([`Catalog::free_step`]) (test:
+//! `retired_tables_are_freed_in_the_background_once_unreferenced`): the work of a drop does not depend on the size or
+//! the indexes of the table (test: `the_work_of_a_drop_depends_on_nothing`).
 
 use core::time::Duration;
 use std::collections::BTreeSet;

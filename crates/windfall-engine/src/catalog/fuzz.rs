@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Decodes arbitrary bytes as a record of the system tree.
 //!
-//! **Invariants.** A record that is accepted has exactly one stored form, and names each tree once.
+//! **Invariants.** A record that is accepted has exactly one stored form, and names each tree once (checked by
+//! `catalog/fuzz.rs::table`).
 
 use std::collections::BTreeSet;
 

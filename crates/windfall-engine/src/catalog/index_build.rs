@@ -26,25 +26,34 @@
 //! need the touched index entries, which they were written without.
 //!
 //! **Invariants.**
-//! - The table's gate is closed twice, briefly: to put the [`RowLog`] into its schema, so that every later change is
-//!   noted, and every earlier one has ended or belongs to an open transaction; and for the last round and the record.
-//!   No row call waits for the work between.
-//! - An entry is *applied* under its row's key latch: afterwards it is in the tree if and only if the row has it. The
-//!   rows are collected after the first closing, so the tree has each row's entry of some moment since. If that was not
-//!   the last state of the row, a change has noted the entries of both sides. All notes taken after the collected
-//!   entries were put are applied, so at the end each row has its entry, and no other.
+//! - The table's gate is closed briefly at the beginning and at the end: to put the [`RowLog`] into its schema, so that
+//!   every later change is noted, and every earlier one has ended or belongs to an open transaction; and for the last
+//!   round and the record (test: `deferred_entries_are_applied_while_calls_continue`). No row call waits for the work
+//!   between (test: `rows_change_while_an_index_is_built`).
+//! - An entry is *applied* under its row's key latch: afterwards it is in the tree if and only if the row has it (test:
+//!   `rows_change_while_an_index_is_built`). The rows are collected after the first closing, so the tree has each row's
+//!   entry of some moment since. If that was not the last state of the row, a change has noted the entries of both
+//!   sides. All notes taken after the collected entries were put are applied (checked by
+//!   `catalog/index_build.rs::decide`), so at the end each row has its entry, and no other (test:
+//!   `an_index_is_built_under_more_writers_than_it_can_follow`).
 //! - A change that its writer may still roll back is not final: a duplicate, or a key that is too long, is deferred and
-//!   applied again, finally with exclusive access to the table. A row that a rollback brings back is noted, and applied
-//!   then.
-//! - Deferred entries are bounded by bytes, not by transactions: one transaction may cause many. From half of the bound
-//!   on, each applied note also applies one deferred entry again, the oldest, so entries make room once their
-//!   transactions have ended. None is applied while the tree is loaded.
+//!   applied again, finally with exclusive access to the table (test: `only_committed_duplicates_fail_an_index_build`).
+//!   A row that a rollback brings back is noted, and applied then (test:
+//!   `transactions_of_every_kind_go_on_while_an_index_is_built`).
+//! - Deferred entries are bounded by bytes, not by transactions: one transaction may cause many (test:
+//!   `deferred_entries_are_bounded`). From half of the bound on, each applied note also applies one deferred entry
+//!   again, the oldest (test: `deferred_entries_are_checked_again_in_turn`), so entries make room once their
+//!   transactions have ended (test: `deferred_entries_make_room_when_their_transactions_end`). None is applied while
+//!   the tree is loaded.
 //! - Two live rows with one key of a unique tree are an error only if both have it at one moment, under both key
-//!   latches. This is checked whenever an entry is put or applied next to another one of the same key, unless that
-//!   entry will be applied again anyway. Of two rows that have the key at the end, one was put or applied last, and its
-//!   check found the other.
-//! - Until the table's record names the tree, it has no readers, and no undo record refers to it: on a failure, and
-//!   after a crash, it is dropped like any tree, and a rollback notes what it changes.
+//!   latches (test: `two_rows_of_one_key_are_refused_only_if_they_have_it_at_one_time`). This is checked whenever an
+//!   entry is put or applied next to another one of the same key, unless that entry will be applied again anyway (test:
+//!   `an_index_build_with_many_equal_keys_has_linear_cost`). Of two rows that have the key at the end, one was put or
+//!   applied last, and its check found the other (test: `any_transactions_run_during_an_index_build`).
+//! - Until the table's record names the tree, it has no readers, and no undo record refers to it (checked by
+//!   `catalog/table.rs::change_schema`): on a failure, and after a crash, it is dropped like any tree (test:
+//!   `a_crash_during_a_concurrent_index_build_leaves_all_or_nothing`), and a rollback notes what it changes (test:
+//!   `transactions_of_every_kind_go_on_while_an_index_is_built`).
 
 use core::{cell::RefCell, time::Duration};
 use std::collections::{BTreeSet, VecDeque};

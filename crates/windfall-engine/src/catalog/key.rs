@@ -6,7 +6,8 @@
 //!
 //! **Invariants.**
 //! - A part is taken as far as the value contains it: bytes past the value's end are left out, and a missing field is
-//!   empty (checked by `catalog/key.rs::key_of`). A key is the concatenation of the parts of one value in order.
+//!   empty (checked by `catalog/key.rs::key_of`). A key is the concatenation of the parts of one value in order (test:
+//!   `indexes_are_made_of_fields`).
 //! - *The rule*: a part may precede another one only if it has its full length in every value in which the other one is
 //!   not empty. A range of bytes has its full length in values that reach to its end, and is not empty in those that
 //!   reach beyond its first byte; a field never has a full length, and is not empty only in values with a header for it

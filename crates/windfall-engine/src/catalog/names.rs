@@ -2,16 +2,20 @@
 //!
 //! **Purpose.** Finds a table by its name, and lets one DDL statement at a time change the meaning of a name.
 //!
-//! **Invariants.** A statement takes the metadata locks on all names that it uses, in order, before it changes
-//! anything. A lookup of a locked name waits for the outcome, unless the statement itself still waits for another name,
-//! or shows its names while it works. No mutex is held while the statement works: a metadata lock is a mark. A
-//! shard's mutex is held only for a lookup in its map.
+//! **Invariants.** A statement takes the metadata locks on all names that it uses, in order (checked by
+//! `catalog/names.rs::take`), before it changes anything (checked by `catalog/names.rs::lock_names`). A lookup of a
+//! locked name waits for the outcome, unless the statement itself still waits for another name (test:
+//! `a_statement_that_waits_for_one_table_hides_no_other`), or shows its names while it works (test:
+//! `calls_go_on_while_an_index_is_built`). No mutex is held while the statement works: a metadata lock is a mark, and a
+//! shard's mutex is held only while its map is read or changed (by type).
 //!
 //! A listing goes from shard to shard, and could miss a table that is renamed from a shard not yet read to a shard
 //! already read. So a statement that renames tables publishes the names under the mutex of [`Renames`], and while a
-//! listing is in progress these renames are kept, with numbers. At its end, a listing looks up, under that mutex, every
-//! name that was given to a table since it began. So a table that always has a name is listed, and each table and each
-//! name only once. Renames from before the oldest listing are not kept.
+//! listing is in progress these renames are kept, with numbers (checked by `catalog/names.rs::correct`). At its end, a
+//! listing looks up, under that mutex, every name that was given to a table since it began. So a table that always has
+//! a name is listed (test: `a_listing_contains_every_table_that_always_has_a_name`), and each table and each name only
+//! once (test: `a_name_is_listed_once`). Renames from before the oldest listing are not kept (test:
+//! `listings_that_overlap_keep_few_moves`).
 
 use core::{hash::BuildHasher, time::Duration};
 use std::collections::{BTreeMap, VecDeque};

@@ -7,10 +7,13 @@
 //! few small blocks, whatever the database holds. An allocator that keeps what a thread frees for the same thread
 //! creates the next table in the same memory, and does not wait for the background at the lock of an arena.
 //!
-//! **Invariants.** An item here has no name. A dropped tree is in exactly one item, and an item contains no tree that
-//! is still in use. So each item is the only owner of its trees once all handles are dropped; until then it is kept,
-//! so that no handle is the last owner. Hash indexes are freed at once, even if handles to the trees are left: they are
-//! no longer read. A step handles a bounded number of items.
+//! **Invariants.** An item here has no name, and a dropped tree is in exactly one item (test:
+//! `retired_tables_are_freed_in_the_background_once_unreferenced`). An item contains no tree that is still in use
+//! (checked by `catalog/retired.rs::give_up_hash_indexes`). So each item is the only owner of its trees once all
+//! handles are dropped; until then it is kept, so that no handle is the last owner (test:
+//! `retired_tables_are_freed_in_the_background_once_unreferenced`). Hash indexes are freed at once, even if handles to
+//! the trees are left: they are no longer read (test: `the_last_handle_of_a_dropped_table_frees_nothing`). A step
+//! handles a bounded number of items.
 
 use std::collections::VecDeque;
 

@@ -4,14 +4,17 @@
 //! **Purpose.** Row calls run while the tree is filled, and do not write to it. They note here the index entries that
 //! their change affects, and so do rollbacks; the builder that fills the tree applies these entries again.
 //!
-//! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's key
-//! latch and before it changes anything; so the builder, which takes the note and then the latch, finds the result of
-//! the change. A rollback holds no key latch, and notes both sides after its change of the row: so a note of it is
-//! applied after that change, and notes taken after the rollback has ended miss nothing of it. A row with an unchanged
-//! entry is not noted, unless the index cannot hold an entry of its new value (test:
-//! `old_and_new_index_keys_are_noted_once_and_unchanged_ones_are_not`). Notes take at most [`NOTES_LIMIT_BYTES`]
-//! bytes, plus what the calls and rollbacks in progress add. A later call waits outside the gate, and the builder never
-//! waits for such a call without applying notes from time to time.
+//! **Invariants.** A change of a row notes the entries of the value before and of the value after (test:
+//! `rows_change_while_an_index_is_built`), under the row's key latch and before it changes anything; so the builder,
+//! which takes the note and then the latch, finds the result of the change. A rollback holds no key latch, and notes
+//! both sides (test: `transactions_of_every_kind_go_on_while_an_index_is_built`) after its change of the row: so a note
+//! of it is applied after that change, and notes taken after the rollback has ended miss nothing of it. A row with an
+//! unchanged entry is not noted, unless the index cannot hold an entry of its new value (test:
+//! `a_row_whose_index_key_is_out_of_reach_is_refused_whenever_it_comes`). Notes take at most [`NOTES_LIMIT_BYTES`]
+//! bytes, plus what the calls and rollbacks in progress add (test:
+//! `changes_that_are_faster_than_the_index_build_wait_for_room`). A later call waits outside the gate, and the builder
+//! never waits for such a call without applying notes from time to time (test:
+//! `changes_that_are_faster_than_the_index_build_wait_for_room`).
 
 use std::collections::BTreeSet;
 

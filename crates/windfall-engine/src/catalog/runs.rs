@@ -4,8 +4,9 @@
 //! bulk-loaded and read in order. Runs are merged, so that a tree of any size is written from its first page to its
 //! last.
 //!
-//! **Invariants.** A key occurs only once in a run; equal keys of several runs are returned one after the other. A run
-//! is dropped when it is no longer read (by type).
+//! **Invariants.** A key occurs only once in a run (checked by `catalog/runs.rs::drain`); equal keys of several runs
+//! are returned one after the other (test: `a_refused_load_leaves_nothing`). A run is dropped when it is no longer read
+//! (by type).
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -4,12 +4,17 @@
 //! to its last; other rows are sorted first, in pieces. Entries of secondary trees are collected on the way, sorted in
 //! pieces, and loaded after the last row.
 //!
-//! **Invariants.** The load writes no undo, because the table cannot be found before its record is committed, when all
-//! of it exists. After a failure or a crash, no record names its tablespaces. Entries carry no transaction id: every
-//! reader sees them. Rows and entries in memory together take no more than a piece and the current row.
+//! **Invariants.** The table cannot be found before its record is committed, when all of it exists (test:
+//! `a_table_is_not_visible_before_it_is_complete`), so the load writes no undo. After a failure (test:
+//! `a_refused_load_leaves_nothing`) or a crash, no record names its tablespaces (test:
+//! `a_crash_during_a_load_leaves_all_or_nothing`). Entries carry no transaction id: every reader sees them (checked by
+//! `catalog/bulk.rs::push`). Rows and entries in memory together take no more than a piece and the current row (test:
+//! `a_table_larger_than_the_pool_and_the_log_is_written_once`).
 //!
-//! The metadata lock on the name is held from the beginning. The source of the rows is never called with a mutex or a
-//! latch held.
+//! The metadata lock on the name is held from the beginning (test:
+//! `a_statement_waits_for_another_one_as_long_as_it_is_asked_to`). The source of the rows is never called with a mutex
+//! (test: `a_table_is_not_visible_before_it_is_complete`) or a latch held (test:
+//! `a_table_larger_than_the_pool_and_the_log_is_written_once`).
 
 use super::{
     bulk::{Load, duplicate_key, load_chain, shown},
