@@ -2,8 +2,9 @@
 //!
 //! **Purpose.** The options, their defaults, and the check of their values.
 //!
-//! **Invariants.** A value out of range is an error that names the option, before any file is touched. Options derived
-//! from a budget are in range, whatever the budget is (test: `options_for_any_memory_are_accepted`).
+//! **Invariants.** A value out of range is an error that names the option, before a database is created (test:
+//! `options_that_cannot_be`). Options derived from a budget are in range, whatever the budget is (test:
+//! `options_for_any_memory_are_accepted`).
 
 use core::time::Duration;
 

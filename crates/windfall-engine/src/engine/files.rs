@@ -4,8 +4,9 @@
 //! tree states it, too, before the low-water mark passes the log record; the record is removed after the file.
 //!
 //! **Invariants.** A live tablespace with a created file has a record, or the log states it at or above the low-water
-//! mark. The record of a tablespace that nothing else names has no effect. The same worker merges leaves of the system
-//! tree.
+//! mark (test: `the_low_water_mark_passes_no_file_without_a_record`). The record of a tablespace that nothing else
+//! names has no effect (test: `cleanup_at_open_does_not_wait_for_later_steps`). The same worker merges leaves of the
+//! system tree (test: `a_pause_follows_each_merge_in_the_system_tree`).
 
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
