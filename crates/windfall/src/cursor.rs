@@ -3,16 +3,17 @@
 //! **Purpose.** A cursor over the live rows of a tree: it seeks, moves forward and backward, and lends the row at its
 //! position.
 //!
-//! **Invariants.** A cursor holds no latch between two calls. It passes the table's gate in each call that needs more
-//! than the entries that were read ahead. If the tablespace that it began on was dropped, by a drop or a truncation,
-//! every further call fails with [`Error::TableDropped`](crate::error::Error::TableDropped), whatever has replaced it.
-//! Rows are found in order, each once per direction. The row that the cursor lends does not change until the cursor
-//! moves.
+//! **Invariants.** A cursor holds no latch between two calls (test: `a_seek_reads_again`). It passes the table's gate
+//! in each call that needs more than the entries that were read ahead. If the tablespace that it began on was dropped,
+//! by a drop or a truncation, every further call fails with [`Error::TableDropped`](crate::error::Error::TableDropped),
+//! whatever has replaced it (test: `a_cursor_ends_with_its_table`). Rows are found in order, each once per direction
+//! (test: `cursors_walk_like_a_model`). The row that the cursor lends does not change until the cursor moves (by type).
 //!
 //! The [`Reader`] decides what is visible. Outside of a transaction a cursor takes a view at each seek; in a
-//! transaction the isolation level decides which view it uses. So the rows that it returns between two seeks are of one
-//! snapshot, except at levels that read without a view. A locking cursor (`locking`) reads the newest version of each
-//! row.
+//! transaction the isolation level decides which view it uses (test:
+//! `a_snapshot_is_stable_while_rows_and_indexes_change`). So the rows that it returns between two seeks are of one
+//! snapshot (test: `a_seek_reads_again`), except at levels that read without a view. A locking cursor (`locking`) reads
+//! the newest version of each row.
 
 mod locking;
 

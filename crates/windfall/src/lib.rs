@@ -84,8 +84,8 @@
 //!
 //! **Purpose.** The API. The engine behind it is the crate `windfall-engine`; ARCHITECTURE.md is for its developers.
 //!
-//! **Invariants.** Every type that a public item mentions can be named from here. `public-items.txt` lists the items
-//! (test: `the_list_has_every_public_item`).
+//! **Invariants.** Every type that a public item mentions can be named from here, and `public-items.txt` lists the
+//! items (test: `the_list_has_every_public_item`).
 //!
 //! The examples of README.md are tests of this crate.
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -3,17 +3,23 @@
 //! **Purpose.** Between two calls it keeps the transaction, its view, its statements and savepoints (`statement`), and
 //! the tables that it has locked. It runs each call, which waits for locks outside the gate and then starts again.
 //!
-//! **Invariants.** One call at a time: a second call meanwhile is refused, even one of the same thread. No call waits
-//! for a lock inside a table's gate: a blocked call leaves the gate first ([`RowCall::run`]). A table is
-//! locked before its first change or locking read, so a DDL statement on the table finds all transactions that use it.
-//! A deadlock rolls back the transaction, any other lock error only the call. The lock timeout bounds all waits of a
-//! call together. An interrupt applies to the call or statement in progress when it arrives, and to no later one.
+//! **Invariants.** One call at a time: a second call meanwhile is refused, even one of the same thread (test:
+//! `a_transaction_does_one_call_at_a_time`). No call waits for a lock inside a table's gate: a blocked call leaves the
+//! gate first ([`RowCall::run`]) (test: `the_waits_of_one_call_last_no_longer_together_than_one`). A table is locked
+//! before its first change or locking read, so a DDL statement on the table finds all transactions that use it (test:
+//! `a_statement_waits_only_for_transactions_that_have_changed_its_table`). A deadlock rolls back the transaction (test:
+//! `the_transaction_with_the_lowest_priority_is_the_deadlock_victim`), any other lock error only the call (test:
+//! `a_lock_timeout_fails_the_call_but_not_the_transaction`). The lock timeout bounds all waits of a call together
+//! (test: `the_waits_of_one_call_last_no_longer_together_than_one`). An interrupt applies to the call or statement in
+//! progress when it arrives, and to no later one (test: `an_interrupt_ends_no_later_call_or_statement`).
 //!
-//! The end of a statement or of the transaction waits for a call of another thread. Only a thread that is in no call,
-//! of any transaction or table, waits for it: such a thread holds nothing that the other call could be waiting for.
-//! From within a call (the source or the sink of a value), these ends are refused while another call is in progress.
-//! The statement of a closure that is run there refuses calls of other threads from its beginning, so its end has no
-//! call to wait for.
+//! The end of a statement (test: `the_end_of_a_statement_waits_for_the_call_of_another_thread`) or of the transaction
+//! (test: `the_end_of_a_transaction_waits_for_the_call_of_another_thread`) waits for a call of another thread. Only a
+//! thread that is in no call, of any transaction or table, waits for it: such a thread holds nothing that the other
+//! call could be waiting for. From within a call (the source or the sink of a value), these ends are refused while
+//! another call is in progress (test: `an_end_from_within_a_call_waits_for_no_call_of_another_thread`). The statement
+//! of a closure that is run there refuses calls of other threads from its beginning, so its end has no call to wait for
+//! (test: `a_statement_from_within_a_call_keeps_the_calls_of_other_threads_out`).
 
 mod statement;
 

@@ -6,10 +6,10 @@
 //!
 //! **Invariants.** A call on a temporary table writes no redo for it and waits for no room in the log, whatever it
 //! changes (test: `temporary_rows_ask_for_no_room_in_the_log`). The call itself purges the old versions that it leaves,
-//! before it returns. The change is already made by then, so a failure of purge does not fail the call (test:
-//! `a_change_that_was_made_is_not_reported_as_failed`). Only handles outlive a session; their calls then return
-//! [`Error::TableDropped`](crate::error::Error::TableDropped) (test:
-//! `the_end_of_a_session_waits_for_calls_on_a_scratch_tree_that_is_going`).
+//! before it returns (test: `a_read_view_does_not_keep_old_versions_of_temporary_tables`). The change is already made
+//! by then, so a failure of purge does not fail the call (test: `a_change_that_was_made_is_not_reported_as_failed`).
+//! Only handles outlive a session; their calls then return [`Error::TableDropped`](crate::error::Error::TableDropped)
+//! (test: `the_end_of_a_session_waits_for_calls_on_a_scratch_tree_that_is_going`).
 
 use std::collections::BTreeMap;
 

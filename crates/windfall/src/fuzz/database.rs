@@ -3,8 +3,9 @@
 //! **Purpose.** It covers what no target of a single decoder covers: recovery, undo streams, allocation maps and the
 //! system tree, over pages and log groups with arbitrary contents.
 //!
-//! **Invariants.** Opening, checking, reading, background work and closing end, with a result or an error. An
-//! unmodified database has its rows, and a database in which the check finds nothing can be read.
+//! **Invariants.** Opening, checking, reading, background work and closing end, with a result or an error (test:
+//! `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`). An unmodified database has its rows, and a database
+//! in which the check finds nothing can be read (checked by `fuzz/database.rs::database`).
 
 use std::io;
 

@@ -3,8 +3,9 @@
 //! **Purpose.** Lists the target functions, which are next to their decoders, for the fuzzer and the tests of
 //! `crates/windfall-fuzz`.
 //!
-//! **Invariants.** Only builds with the feature `fuzz` have this module. A target panics only when a decoder violates
-//! its contract; it depends on its input alone.
+//! **Invariants.** Only builds with the feature `fuzz` have this module (test: `the_list_has_every_public_item`). A
+//! target panics only when a decoder violates its contract (test:
+//! `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`); it depends on its input alone.
 
 mod database;
 
