@@ -3,9 +3,11 @@
 //! **Purpose.** [`page`] treats arbitrary bytes as a page that was read from disk, and [`redo`] treats them as logged
 //! changes.
 //!
-//! **Invariants.** No content of a page makes a reader panic. A node that passes [`validate`] finds each of its
-//! records, can be rebuilt from them, and stays valid under changes that fit it. An operation that fails has changed
-//! nothing.
+//! **Invariants.** No content of a page makes a reader panic (test:
+//! `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`). A node that passes [`validate`] finds each of its
+//! records (checked by `page/fuzz.rs::check_searches`), can be rebuilt from them (checked by
+//! `page/fuzz.rs::check_rebuild`), and stays valid under changes that fit it (checked by
+//! `page/fuzz.rs::check_changes`). An operation that fails has changed nothing (checked by `page/fuzz.rs::redo`).
 
 use super::{
     EntryHeader, HEADER, Node, NodeList, Page, PageOp, PageType, blank,

@@ -4,8 +4,9 @@
 //! node's heap becomes: the records in their stored form ([`record`](super::record)), one after the other in key order,
 //! with nothing between them. [`NodeImage`] reads it.
 //!
-//! **Invariants.** Records are added in ascending order of their keys, all within the fences with which the image is
-//! then made (both asserted). All are records of a leaf, or all of an inner node (asserted).
+//! **Invariants.** Records are added in ascending order of their keys (checked by `page/node_build.rs::push`), all
+//! within the fences with which the image is then made (test: `behaves_as_a_map_4k`). All are records of a leaf, or all
+//! of an inner node (checked by `page/node_build.rs::close`).
 
 use super::{
     node::{Node, SLOT, common_prefix},

@@ -3,8 +3,9 @@
 //! **Purpose.** A change is a value: the running engine applies it to a page and logs it; recovery decodes it and
 //! applies it by the same code. Redo is *physiological*: physical to a page, logical within it.
 //!
-//! **Invariants.** The result of applying depends only on the page's content and the operation. Applying an operation
-//! decoded from the log never panics: if it does not fit the page, that is an error.
+//! **Invariants.** The result of applying depends only on the page's content and the operation (test:
+//! `behaves_as_a_map_4k`). Applying an operation decoded from the log never panics: if it does not fit the page, that
+//! is an error (test: `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`).
 //!
 //! # The logged form, byte by byte
 //!

@@ -5,8 +5,9 @@
 //! smaller fields are extracted from words. This needs no `unsafe`, and on x86 a relaxed load is a `mov`.
 //!
 //! **Invariants.** Writers hold the page's exclusive latch, so no other writer interferes with the read-modify-write of
-//! a word for a small field. Readers without a latch validate before they trust a value. Read accessors stay inside the
-//! page whatever offsets a torn read produced: they never panic, they clamp.
+//! a word for a small field. Readers without a latch validate before they trust a value (test:
+//! `readers_and_cursors_during_splits_and_merges`). Read accessors stay inside the page whatever offsets a torn read
+//! produced: they never panic, they clamp (test: `reads_never_leave_the_page`).
 
 use core::cmp::Ordering as Order;
 

@@ -3,11 +3,12 @@
 //! **Purpose.** Loads at sequential speed: pages in ascending order, each written once, by one operation, in one
 //! mini-transaction.
 //!
-//! **Invariants.** Until [`BulkLoader::finish`] the tree stays empty, because its root is built last. A load that is
-//! abandoned leaves unreachable pages, so its tablespace must then be dropped. The tree must not be changed otherwise
-//! during the load. Of the entries collected for a node, all but the last always fit a page together with the fences
-//! they then have. That is checked as each entry is added, because a node's prefix, and so its size, depends on the
-//! next key.
+//! **Invariants.** Until [`BulkLoader::finish`] the tree stays empty, because its root is built last (test:
+//! `bulk_load_takes_any_sorted_keys`). A load that is abandoned leaves unreachable pages, so its tablespace must then
+//! be dropped (test: `a_refused_load_leaves_nothing`). The tree must not be changed otherwise during the load. Of the
+//! entries collected for a node, all but the last always fit a page together with the fences they then have (test:
+//! `bulk_load_takes_any_sorted_keys`). That is checked as each entry is added, because a node's prefix, and so its
+//! size, depends on the next key.
 
 use super::{
     Parts, Tree,

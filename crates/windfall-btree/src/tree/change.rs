@@ -4,9 +4,11 @@
 //! mini-transaction.
 //!
 //! **Invariants.** A [`Located`] guarantees that its leaf is latched and has the requested [`Room`], so the second
-//! phase cannot fail. Splits that this requires are done before, in mini-transactions of their own; only then is the
-//! leaf latched for the second phase. Without room a header may be replaced by one that takes no more bytes
-//! (asserted): that is enough to roll a version back, because a version of a transaction has a whole header.
+//! phase cannot fail (test: `behaves_as_a_map_4k`). Splits that this requires are done before, in mini-transactions of
+//! their own; only then is the leaf latched for the second phase (test:
+//! `making_room_for_an_entry_takes_no_more_log_than_is_reserved`). Without room a header may be replaced by one that
+//! takes no more bytes (checked by `tree/change.rs::set_header`): that is enough to roll a version back, because a
+//! version of a transaction has a whole header.
 //!
 //! **What fails, and when.** [`Tree::seek_for_change`] fails with `KeyTooLong` or `ValueTooLong` before it does
 //! anything. It fails with the store's errors if a page cannot be read or allocated, and with damage if a node to be

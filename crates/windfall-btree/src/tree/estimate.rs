@@ -7,7 +7,7 @@
 //! `an_estimate_of_a_few_leaves_is_exact`). Of a longer range the nodes between the two paths are counted at the level
 //! where the paths part, and each is taken to have as many children, or entries, as nodes of its level near the two
 //! ends have on average (test: `an_estimate_is_within_a_factor_of_two`). An estimate takes no latch, and changes
-//! meanwhile may make it wrong, but nothing else.
+//! meanwhile may make it wrong, but nothing else (test: `an_estimate_ends_beside_changes`).
 
 use core::ops::Bound;
 

@@ -12,11 +12,12 @@
 //! replaced by a larger, empty one, by one thread at a time (test: `one_thread_at_a_time_makes_a_larger_table`). An
 //! exhausted budget only stops the growth (test: `the_hash_index_finds_and_never_lies`).
 //!
-//! The cost of a read or a drop does not depend on the size of a table. A new one costs a bounded time
-//! ([`Words::new`]). A table that was replaced, switched off or dropped with its tree goes into a queue of the budget,
-//! whichever thread released it last (test: `a_hash_table_switched_off_by_an_idle_thread_is_freed`).
-//! [`HashBudget::free_step`] frees it in the background in small steps, which also return its share of the budget
-//! (test: `a_table_is_freed_in_steps_and_by_no_thread_that_releases_it`).
+//! The cost of a read or a drop does not depend on the size of a table. A new one costs a bounded time ([`Words::new`])
+//! (test: `large_areas_cost_a_call_each_to_make`). A table that was replaced, switched off or dropped with its tree
+//! goes into a queue of the budget, whichever thread released it last (test:
+//! `a_hash_table_switched_off_by_an_idle_thread_is_freed`). [`HashBudget::free_step`] frees it in the background in
+//! small steps, which also return its share of the budget (test:
+//! `a_table_is_freed_in_steps_and_by_no_thread_that_releases_it`).
 #![expect(unsafe_code, reason = "tables are replaced under readers, by epochs")]
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared, pin};

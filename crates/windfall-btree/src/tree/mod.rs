@@ -16,9 +16,10 @@
 //!   `a_cursor_survives_splits_and_merges_between_its_calls`).
 //! - Readers hold no latch: a child's version is read while the parent's version is still valid (optimistic lock
 //!   coupling), and the descent restarts if validation fails (test: `readers_and_cursors_during_splits_and_merges`).
-//! - A change of structure is one mini-transaction for one level: the parent, one or two nodes, a new or a freed page.
-//!   Latches are taken parent before child, left before right, the allocation map last. Between the mini-transactions
-//!   of a cascade the tree is consistent (test: `a_crash_between_any_two_groups_leaves_a_whole_tree`).
+//! - A change of structure is one mini-transaction for one level: the parent, one or two nodes, a new or a freed page
+//!   (test: `a_crash_between_any_two_groups_leaves_a_whole_tree`). Latches are taken parent before child, left before
+//!   right, the allocation map last. Between the mini-transactions of a cascade the tree is consistent (test:
+//!   `a_crash_between_any_two_groups_leaves_a_whole_tree`).
 
 mod bulk_load;
 mod change;

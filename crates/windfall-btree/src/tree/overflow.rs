@@ -4,14 +4,18 @@
 //! The entry then holds an [`OverflowRef`] in place of the value, and a flag in its header.
 //!
 //! **Invariants.** A page is linked in the mini-transaction that allocates it, so a chain can be walked from its first
-//! page at any time, however little of it is written yet. A chain is freed from its second page on, in bounded steps,
-//! and its first page last: after a crash at any point, a walk from the first page finds the rest. A caller that has
-//! logged the first page (in undo) can thus free the whole chain, and no page is freed twice. Each page carries the
-//! chain's stamp and its place in the chain. If a reader's chain was freed and the pages used again, the reader gets an
-//! error and not another value's bytes.
+//! page at any time, however little of it is written yet (test:
+//! `a_chain_can_be_walked_and_freed_however_far_it_was_written`). A chain is freed from its second page on, in bounded
+//! steps, and its first page last: after a crash at any point, a walk from the first page finds the rest (test:
+//! `a_chain_can_be_walked_and_freed_however_far_it_was_written`). A caller that has logged the first page (in undo) can
+//! thus free the whole chain, and no page is freed twice (checked by `tree/testpool.rs::free`). Each page carries the
+//! chain's stamp and its place in the chain (checked by `tree/overflow.rs::flush`). If a reader's chain was freed and
+//! the pages used again, the reader gets an error and not another value's bytes (test:
+//! `a_reader_never_takes_another_value_for_its_own`).
 //!
 //! A chain belongs to the version of an entry. The caller that frees it must ensure that no reader can still need that
-//! version. A reader that nevertheless finds its chain freed should read the entry again.
+//! version (test: `a_value_of_a_temporary_table_that_is_read_is_that_of_the_beginning`). A reader that nevertheless
+//! finds its chain freed should read the entry again.
 //!
 //! # Layout of an overflow page, byte by byte
 //!

@@ -3,8 +3,8 @@
 //! **Purpose.** The pages that a tree reaches, to be compared with its allocation maps in words of 64 pages, as the
 //! maps store them.
 //!
-//! **Invariants.** No word is zero. Adjacent pages, as those of a tree mostly are, take less than half a byte each. The
-//! set grows by small nodes, so adding a page never copies the whole set.
+//! **Invariants.** No word is zero (test: `is_a_set`). Adjacent pages, as those of a tree mostly are, take less than
+//! half a byte each. The set grows by small nodes, so adding a page never copies the whole set (by type).
 
 use std::collections::{BTreeMap, btree_map::Entry};
 

@@ -3,8 +3,9 @@
 //! **Purpose.** Shows that the tree needs nothing but those traits, and lets its tests run without disk, log and
 //! recovery. It can keep every logged operation, and rebuild all pages from them.
 //!
-//! **Invariants.** One mutex guards everything but the words of pages and their versions. A version is odd while its
-//! page is latched exclusively.
+//! **Invariants.** One mutex guards everything but the words of pages, their versions and the marks of unverified
+//! pages. A version is odd while its page is latched exclusively (test:
+//! `readers_and_cursors_during_splits_and_merges`).
 
 use std::collections::HashMap;
 

@@ -3,7 +3,7 @@
 //! **Purpose.** Readers and cursors run concurrently with writers that split and merge.
 //!
 //! **Invariants.** Keys that are never removed are always found, with a value that was written as a whole, and every
-//! cursor sees each of them once, in order.
+//! cursor sees each of them once, in order (test: `readers_and_cursors_during_splits_and_merges`).
 
 use std::time::{Duration, Instant};
 

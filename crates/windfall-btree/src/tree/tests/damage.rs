@@ -3,7 +3,8 @@
 //! **Purpose.** `check` finds planted damage. The effects of arbitrary bytes are tested by the fuzz targets
 //! (`page/fuzz.rs`, `tree/fuzz.rs`).
 //!
-//! **Invariants.** Every damage that changes the meaning of the tree is found.
+//! **Invariants.** Every damage that changes the meaning of the tree is found (test:
+//! `check_finds_planted_damage_and_names_the_page`).
 
 use super::{confirm, header, put, remove, tree};
 use crate::{

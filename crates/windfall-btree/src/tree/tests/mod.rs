@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** The guarantees of the tree, against a model, under concurrent change, and over a replay of its log.
 //!
-//! **Invariants.** After every test the pages equal those that a replay of the log builds from an empty pool.
+//! **Invariants.** At each call of [`confirm`] the pages equal those that a replay of the log builds from an empty pool
+//! (checked by `tree/tests/mod.rs::confirm`).
 
 mod concurrent;
 mod damage;

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** The guarantees of a cursor when the tree changes between its calls; trees that were loaded in bulk.
 //!
-//! **Invariants.** Keys that are present throughout are seen once, in order.
+//! **Invariants.** Keys that are present throughout are seen once, in order (test:
+//! `a_cursor_survives_splits_and_merges_between_its_calls`).
 
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};

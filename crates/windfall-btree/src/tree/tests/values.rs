@@ -3,7 +3,7 @@
 //! **Purpose.** Overflow chains are written, read, shortened and freed; the hash index finds entries and never returns
 //! a wrong one.
 //!
-//! **Invariants.** Every page is accounted for after every step.
+//! **Invariants.** Every page is accounted for after every step (checked by `tree/tests/mod.rs::confirm`).
 
 use proptest::prelude::*;
 
