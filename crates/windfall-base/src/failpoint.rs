@@ -4,8 +4,8 @@
 //! ([`Failpoint`]), a function of the test runs ([`SyncPoint`]), a limit has another value ([`TestValue`]), or the test
 //! learns a sum ([`TestCounter`]).
 //!
-//! **Invariants.** Only tests of this crate, and builds with the feature `testing`, can set a point. In any other build
-//! the types have no size, which the compiler checks here, and their methods are empty.
+//! **Invariants.** Only tests of this crate, and builds with the feature `testing`, can set a point (by type). In any
+//! other build the types have no size, which the compiler checks here, and their methods are empty.
 
 pub use points::{Failpoint, SyncPoint, TestCounter, TestValue};
 

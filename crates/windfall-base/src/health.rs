@@ -5,9 +5,9 @@
 //! acknowledged. The loss of a background worker stops the database, too: otherwise other threads would wait for it
 //! silently.
 //!
-//! **Invariants.** The first failure is kept and returned to every caller. Waiting threads are woken, and if a worker's
-//! panic poisons the database while it unwinds, the panic is reported as the reason (test:
-//! `a_worker_that_panics_is_named_and_the_waiting_thread_is_woken`).
+//! **Invariants.** The first failure is kept and returned to every caller (test: `the_first_failure_sticks`). Waiting
+//! threads are woken, and if a worker's panic poisons the database while it unwinds, the panic is reported as the
+//! reason (test: `a_worker_that_panics_is_named_and_the_waiting_thread_is_woken`).
 
 use core::{any::Any, fmt, panic::AssertUnwindSafe};
 use std::panic::{catch_unwind, resume_unwind};

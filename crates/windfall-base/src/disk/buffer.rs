@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Direct I/O needs memory aligned to the device's blocks. An [`IoBuffer`] owns such memory.
 //!
-//! **Invariants.** The address is a multiple of 4 KiB, and the length is a whole number of 4 KiB blocks.
+//! **Invariants.** The address is a multiple of 4 KiB, and the length is a whole number of 4 KiB blocks (by type).
 
 /// The alignment of direct I/O, in bytes.
 pub const BLOCK_BYTES: usize = 4096;

@@ -4,11 +4,12 @@
 //!
 //! **Invariants.** The bound leaves a part of the process's limit of open files to other code. If that limit is reached
 //! nevertheless, handles of data files are closed and the call is repeated. A handle is reference-counted: eviction and
-//! removal drop the cache's reference, and the descriptor is closed when the last request on it ends. A handle that was
-//! opened while names changed is used but not cached: a name never leads to a file that no longer has it, and the
-//! blocks of a removed file are freed (test: `a_handle_opened_before_a_removal_is_not_cached_after_it`). Data files
-//! have a mutex of their own: a write of the log, which commits wait for, does not wait for a thread that opens or
-//! deletes data files (test: `the_log_is_found_while_another_thread_looks_for_a_data_file`).
+//! removal drop the cache's reference, and the descriptor is closed when the last request on it ends (test:
+//! `the_handle_of_a_removed_file_is_closed_and_its_requests_end`). A handle that was opened while names changed is used
+//! but not cached: a name never leads to a file that no longer has it, and the blocks of a removed file are freed
+//! (test: `a_handle_opened_before_a_removal_is_not_cached_after_it`). Data files have a mutex of their own: a write of
+//! the log, which commits wait for, does not wait for a thread that opens or deletes data files (test:
+//! `the_log_is_found_while_another_thread_looks_for_a_data_file`).
 
 use std::{
     collections::BTreeMap,

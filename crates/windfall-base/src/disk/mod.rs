@@ -4,9 +4,10 @@
 //! simulated disk with fault injection: crashes, torn writes and lost writes.
 //!
 //! **Invariants.** Files are named by their role ([`FileName`]), never by path: the name of a data file is its
-//! incarnation. Nothing is durable before its `sync`; a new, renamed or removed name is not durable before
-//! `sync_folder`. A file object outlives every request on it, so a descriptor is never reused while an I/O on it is in
-//! progress.
+//! incarnation (by type). Nothing is durable before its `sync` (test: `unsynced_writes_are_visible_but_not_durable`); a
+//! new, renamed or removed name is not durable before `sync_folder` (test:
+//! `a_synced_file_whose_name_is_not_synced_may_be_lost`). A file object outlives every request on it, so a descriptor
+//! is never reused while an I/O on it is in progress (test: `requests_outlive_the_disk_object`).
 
 mod buffer;
 mod handles;

@@ -2,10 +2,13 @@
 //!
 //! **Purpose.** A worker submits many page reads or writes at once and continues; the device sees them together.
 //!
-//! **Invariants.** Threads are started on demand, up to a limit. The drop of the disk waits until they have completed
-//! every request and ended. A request drops its reference to the file before its completion is visible. Every request
-//! has a completion: a panic during a request becomes its error ([`DiskError::Panicked`]), and the thread continues.
-//! The caller must stop the database then.
+//! **Invariants.** Threads are started on demand, up to a limit (test: `few_handles_serve_many_files`). The drop of the
+//! disk waits until they have completed every request and ended (checked by `disk/queue.rs::drop`). A request drops its
+//! reference to the file before its completion is visible (test:
+//! `the_handle_of_a_removed_file_is_closed_and_its_requests_end`). Every request has a completion: a panic during a
+//! request becomes its error ([`DiskError::Panicked`]), and the thread continues (test:
+//! `a_panic_during_a_request_is_its_error_and_the_thread_continues`). The caller must stop the database then (test:
+//! `a_panic_of_an_io_thread_stops_the_database`).
 
 use core::panic::AssertUnwindSafe;
 use std::{collections::VecDeque, panic::catch_unwind};

@@ -3,9 +3,10 @@
 //! **Purpose.** The disk of the product: a folder with a lock file, direct I/O for data files where the file system
 //! supports it, the page cache for the log and the control file.
 //!
-//! **Invariants.** The lock is taken before any file is touched, and released after the last request has ended. After
-//! the release nothing is changed: a late call, by a thread that still runs after the database was closed, is refused
-//! ([`DiskError::Released`]).
+//! **Invariants.** The lock is taken before any file is touched, and released after the last request has ended (test:
+//! `a_folder_is_opened_once_at_a_time`). After the release nothing is changed: a late call, by a thread that still runs
+//! after the database was closed, is refused ([`DiskError::Released`]) (test:
+//! `a_call_after_the_release_changes_nothing_of_the_next_owner`).
 
 use std::{
     fs, io,

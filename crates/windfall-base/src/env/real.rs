@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** The environment of the product.
 //!
-//! **Invariants.** The drop of a worker's handle joins its thread.
+//! **Invariants.** The drop of a worker's handle joins its thread (test:
+//! `a_worker_that_panics_is_named_and_the_waiting_thread_is_woken`).
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},

@@ -4,9 +4,9 @@
 //! waits are counted: `make bench` and `make demo` show that there are none. Without the feature a mark has no
 //! size, and its functions do nothing.
 //!
-//! **Invariants.** The mark of a lock or latch is set while it is held from inside a drop, and only then. That of a
-//! gate says how it was closed last, and is read while it is closed (test:
-//! `a_guard_that_outlives_its_drop_clears_its_mark`).
+//! **Invariants.** The mark of a lock or latch is set while it is held from inside a drop, and only then (test:
+//! `a_guard_that_outlives_its_drop_clears_its_mark`). That of a gate says how it was closed last, and is read while it
+//! is closed (test: `a_wait_for_a_drop_is_distinguished_from_one_for_another_statement`).
 
 use core::marker::PhantomData;
 

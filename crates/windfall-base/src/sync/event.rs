@@ -4,7 +4,8 @@
 //! and the wait for it is never lost, and notifying costs one atomic load when no thread waits.
 //!
 //! **Invariants.** A waiter announces itself and then checks the condition again; a notifier changes the condition and
-//! then checks for waiters. Both have a sequentially consistent fence in between.
+//! then checks for waiters (test: `an_event_loses_no_notification`). Both have a sequentially consistent fence in
+//! between.
 
 use core::time::Duration;
 use std::time::Instant;

@@ -3,11 +3,12 @@
 //! **Purpose.** A lock that is held or waited for too long is reported with the thread and the rank of the lock.
 //! Otherwise the only symptom would be a test that never ends.
 //!
-//! **Invariants.** Debug builds record each acquisition of a lock, a latch or a gate, and its release; other builds
-//! record nothing, and pay nothing. A thread records in slots of its own, without a lock; the only wait here is for the
-//! list of threads, locked for a moment. Each acquisition of a thread has its own number, so many short ones do not
-//! look like a long one (test: `a_thread_that_holds_something_for_long_is_named`). A poll adds only a limited time,
-//! because the whole process may have been suspended between two polls.
+//! **Invariants.** Debug builds record each acquisition of a lock, a latch or a gate, and its release (test:
+//! `a_thread_that_holds_something_for_long_is_named`); other builds record nothing, and pay nothing. A thread records
+//! in slots of its own, without a lock; the only wait here is for the list of threads, locked for a moment. Each
+//! acquisition of a thread has its own number, so many short ones do not look like a long one (test:
+//! `a_thread_that_holds_something_for_long_is_named`). A poll adds only a limited time, because the whole process may
+//! have been suspended between two polls (test: `a_thread_that_holds_something_for_long_is_named`).
 //!
 //! The lock in this module is that of the standard library, not one of the engine's own.
 

@@ -4,15 +4,17 @@
 //! is unchanged (optimistic read). Writers, and readers that must not be disturbed, take the latch. The idea is that of
 //! `LeanStore`'s hybrid latch (Leis, Haubenschild, Neumann 2019).
 //!
-//! **Invariants.** The version grows with every exclusive release that changed something, and is never reset: not when
-//! the frame gets another page, not when the pool shrinks. After 2^48 changes of one frame (a year of ten million per
-//! second) it wraps around. A version says nothing about *which* page the frame holds: the tag must be read under the
-//! version that is validated.
+//! **Invariants.** The version grows with every exclusive release that changed something (test:
+//! `an_unchanged_release_keeps_the_version`), and is never reset: not when the frame gets another page (test:
+//! `a_reader_notices_the_eviction_of_its_page`), not when the pool shrinks. After 2^48 changes of one frame (a year of
+//! ten million per second) it wraps around (test: `a_version_that_overflows_leaves_no_shared_latch`). A version says
+//! nothing about *which* page the frame holds: the tag must be read under the version that is validated (test:
+//! `no_thread_takes_a_page_for_another`).
 //!
 //! Latches belong to frames, but their acquisition order is defined on pages. So a waiter supplies a check whether the
 //! frame still holds its page (`wanted`), which is repeated whenever the latch changes hands. Hence a waiter never
 //! waits for the holder of another page that was read into the frame; that holder may itself wait for a page of the
-//! waiter.
+//! waiter (test: `an_exclusive_latch_waits_for_no_page_that_came_into_the_frame`).
 //!
 //! The word: bit 63 exclusive, bit 62 a thread is parked, bits 48 to 61 the number of sharers, bits 0 to 47 the
 //! version.

@@ -4,7 +4,7 @@
 //! a thread takes locks only in rising rank.
 //!
 //! **Invariants.** [`Rank`] is the whole order, as documented in ARCHITECTURE.md. In debug builds each thread records
-//! the ranks that it holds, and an acquisition out of order panics with both names.
+//! the ranks that it holds, and an acquisition out of order panics with both names (test: `falling_ranks_panic`).
 
 use core::ops::{Deref, DerefMut};
 

@@ -4,8 +4,9 @@
 //! **Purpose.** Every row call reads the schema version of its table, and statements change it occasionally. The gate
 //! separates the two anyway, so reading the value costs only the passing of the gate.
 //!
-//! **Invariants.** The value changes only under a [`Closed`] of its own gate and under the lock. A reader is inside the
-//! gate, has it closed, or holds the lock.
+//! **Invariants.** The value changes only under a [`Closed`] of its own gate (checked by `sync/gate/value.rs::check`)
+//! and under the lock (test: `those_inside_see_one_value_to_the_end`). A reader is inside the gate, has it closed, or
+//! holds the lock (by type).
 #![expect(unsafe_code, reason = "the gate keeps readers and the writer of one value apart")]
 
 use core::{cell::UnsafeCell, fmt, ops::Deref};
