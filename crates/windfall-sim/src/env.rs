@@ -4,7 +4,8 @@
 //! decides the order of the steps, and a replay repeats it.
 //!
 //! **Invariants.** Nothing here blocks: a wait runs worker steps until its condition holds, and panics if no step can
-//! make it hold and the wait has no time limit. Time advances only by steps and [`SimulatedEnv::advance`].
+//! make it hold and the wait has no time limit (test: `a_wait_for_nothing_is_found`). Time advances only by steps and
+//! [`SimulatedEnv::advance`].
 
 use core::time::Duration;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** The engine is tested on the simulated disk and runs on the real one, so both must pass the same tests.
 //!
-//! **Invariants.** The disk is empty at the start.
+//! **Invariants.** The disk is empty at the start (test: `the_simulated_disk_conforms_with_every_seed`).
 
 use windfall_base::{
     disk::{Action, Completion, Disk, FileName, Folder, IoBuffer, RealDisk, RealDiskOptions, Request},

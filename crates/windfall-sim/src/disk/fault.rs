@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Disks fail in more ways than by crashing.
 //!
-//! **Invariants.** A planned fault happens only to operations that it fits, and only once unless it is lasting.
+//! **Invariants.** A planned fault happens only to operations that it fits, and only once unless it is lasting (test:
+//! `faults_happen_once_where_they_fit`).
 
 use windfall_base::disk::FileName;
 

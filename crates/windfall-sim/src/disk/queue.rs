@@ -3,8 +3,8 @@
 //! **Purpose.** Requests run in an order that the seed decides, some when they are submitted, others only when their
 //! completion is requested. A sync in between does not cover the latter.
 //!
-//! **Invariants.** A request holds its file from its submission on. A queue that is dropped runs its remaining
-//! requests.
+//! **Invariants.** A request holds its file from its submission on (test:
+//! `the_simulated_disk_conforms_with_every_seed`). A queue that is dropped runs its remaining requests.
 
 use windfall_base::{
     disk::{Action, Completion, FileName, Queue, Request},
