@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Mutation without coverage guidance: it finds known bugs again, and similar ones.
 //!
-//! **Invariants.** The seed determines every mutant. The targets themselves correct checksums.
+//! **Invariants.** The seed determines every mutant (test: `a_mutator_changes_nearly_all_and_repeats_itself`). The
+//! targets themselves correct checksums.
 
 /// The maximum length of a mutant.
 const LONGEST: usize = 8192;

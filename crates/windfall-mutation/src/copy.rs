@@ -3,7 +3,8 @@
 //! **Purpose.** Writes the copy, and brings it up to date.
 //!
 //! **Invariants.** A file of the copy is written only if its content changes, so that a build after it compiles no more
-//! than is necessary; files that the workspace no longer has are removed.
+//! than is necessary (test: `every_bug_applies_and_unchanged_files_are_not_rewritten`); files that the workspace no
+//! longer has are removed (test: `every_bug_applies_and_unchanged_files_are_not_rewritten`).
 
 use std::{
     collections::BTreeMap,

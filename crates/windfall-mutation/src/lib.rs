@@ -5,9 +5,12 @@
 //! workspace that contains all of them, each behind a condition, so that one build serves for all; the environment
 //! variable [`VARIABLE`] names the bug that a process has. `tests/mutation_suite.rs` runs the test suites in that copy.
 //!
-//! **Invariants.** The product has no trace of a bug: the changes are made in the copy alone. The text that a change
-//! replaces is in its file exactly once, so a change of the engine's source that a bug depends on is detected. A bug is
-//! present only when the variable names it; without it, the copy behaves as the product does.
+//! **Invariants.** The product has no trace of a bug: the changes are made in the copy alone (test:
+//! `every_bug_applies_and_unchanged_files_are_not_rewritten`). The text that a change replaces is in its file exactly
+//! once, so a change of the engine's source that a bug depends on is detected (test:
+//! `every_bug_applies_and_unchanged_files_are_not_rewritten`). A bug is present only when the variable names it;
+//! without it, the copy behaves as the product does (test:
+//! `every_planted_bug_is_found_and_without_them_the_suites_pass`).
 //!
 //! A file in `bugs` is a list of entries, separated by an empty line:
 //!
@@ -23,7 +26,8 @@
 //! ```
 //!
 //! The lines after `in` are those of a diff: kept, removed and added lines begin with a space, a minus and a plus. The
-//! suites are those of [`Suite`]; each of them must fail with the bug.
+//! suites are those of [`Suite`]; each of them must fail with the bug (test:
+//! `every_planted_bug_is_found_and_without_them_the_suites_pass`).
 
 mod copy;
 
