@@ -3,7 +3,7 @@
 //! **Purpose.** A child process is killed when its handle is dropped, and its output is read until the end.
 //!
 //! **Invariants.** Both output streams are read concurrently: a child that writes into a full pipe would otherwise
-//! block forever.
+//! block forever (test: `a_child_that_says_much_on_both_streams_is_heard`).
 
 use std::{
     io::{self, Read},

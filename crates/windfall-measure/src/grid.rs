@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Lines with aligned columns.
 //!
-//! **Invariants.** A column is as wide as its widest cell, counted in characters; no line ends in spaces.
+//! **Invariants.** A column is as wide as its widest cell, counted in characters (test: `columns_are_aligned`); no line
+//! ends in spaces.
 
 use std::fmt::Write as _;
 

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** A histogram of times with the percentiles that every table and graph shows.
 //!
-//! **Invariants.** A time is kept with two significant digits up to 18 minutes; the maximum is exact.
+//! **Invariants.** A time is kept with two significant digits up to 18 minutes; the maximum is exact (test:
+//! `percentiles_are_near_and_the_maximum_is_exact`).
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value};

@@ -5,7 +5,7 @@
 //! tables, drawings and pages.
 //!
 //! **Invariants.** Each thread records into its own instruments, so that measuring adds no contention; they are merged
-//! when the threads have ended. Nothing here depends on the engine.
+//! when the threads have ended. Nothing here depends on the engine (by type).
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 #![allow(
     clippy::cast_sign_loss,

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Processor, memory, kernel and file system, for every report: numbers cannot be compared without them.
 //!
-//! **Invariants.** What cannot be determined is "unknown". Nothing is read that identifies the machine or its user.
+//! **Invariants.** What cannot be determined is "unknown", an amount of memory then 0, and the number of cores 1.
+//! Nothing is read that identifies the machine or its user.
 
 use std::{fs, path::Path, thread};
 

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Keys, rows and arrival times. The generator is small and fast, so that clients measure the engine.
 //!
-//! **Invariants.** The same seed and stream give the same numbers on every machine.
+//! **Invariants.** The same seed and stream give the same numbers on every machine (test:
+//! `a_seed_repeats_its_numbers`).
 
 /// A generator of the splitmix64 family.
 #[derive(Clone, Debug)]

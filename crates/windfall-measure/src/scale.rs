@@ -3,7 +3,7 @@
 //! **Purpose.** Every measurement has three sizes: one that shows that it runs, one for two cores and some minutes, and
 //! the one that a claim is about.
 //!
-//! **Invariants.** Each scale has its own name; the scales are ordered by size.
+//! **Invariants.** Each scale has its own name (test: `a_scale_is_found_by_its_name`); the scales are ordered by size.
 
 use serde::{Deserialize, Serialize};
 

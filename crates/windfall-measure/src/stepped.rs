@@ -7,7 +7,7 @@
 //! **Invariants.** Only the thread that sets marks is traced: the child's main thread. Outside its marks it runs at
 //! full speed. The cost of a mark is measured by the child's first pair of marks of each kind, with nothing between,
 //! and is subtracted. An instruction that repeats itself, such as a string copy on x86-64, takes one step per iteration
-//! and counts once. A child is killed when this process ends.
+//! and counts once (test: `an_instruction_that_repeats_itself_counts_once`). A child is killed when this process ends.
 
 #[cfg(target_arch = "x86_64")]
 use core::ops::Range;

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Formats counts, times and sizes in suitable units; wraps text into lines.
 //!
-//! **Invariants.** A count is exact; a time or a size has about three significant digits.
+//! **Invariants.** A count is exact; a time or a size has about three significant digits (test: `numbers_read_well`).
 
 /// Formats a count with commas between thousands.
 pub fn count(n: u64) -> String {

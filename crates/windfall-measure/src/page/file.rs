@@ -2,8 +2,9 @@
 //!
 //! **Purpose.** A graph with its legend and caption as one SVG file, for documents that embed pictures but no markup.
 //!
-//! **Invariants.** The file loads nothing, and is readable on light and dark backgrounds. It contains its title, its
-//! caption and the source of its figures, because a picture is copied without the page around it.
+//! **Invariants.** The file loads nothing, and is readable on light and dark backgrounds (test:
+//! `a_file_has_all_that_a_page_says_of_a_graph`). It contains its title, its caption and the source of its figures,
+//! because a picture is copied without the page around it (test: `a_file_has_all_that_a_page_says_of_a_graph`).
 
 use std::fmt::Write as _;
 

@@ -3,8 +3,10 @@
 //! **Purpose.** The parts that reports of several programs share: the frame of a page, graphs with their captions,
 //! tables, tiles, and the section about how the page was made.
 //!
-//! **Invariants.** A page loads nothing: no script, no font, no address. It is readable on light and dark backgrounds,
-//! on wide and narrow screens. Text arguments are escaped and cannot become markup.
+//! **Invariants.** A page loads nothing: no script, no font, no address (test:
+//! `a_page_loads_nothing_and_no_text_becomes_markup`). It is readable on light and dark backgrounds, on wide and narrow
+//! screens. Text arguments are escaped and cannot become markup (test:
+//! `a_page_loads_nothing_and_no_text_becomes_markup`).
 
 mod file;
 
