@@ -5,9 +5,9 @@
 //! the mutexes and the global hash index of the servers of 2005 to 2021. Each policy removes a dropped table from the
 //! pool as one of those servers did.
 //!
-//! **Invariants.** None of this is in the engine: `windfall` does not depend on this crate. A module imports only from
-//! modules before it in this list: [`watch`], [`pool`], [`system`], [`policy`], [`results`], [`server`], [`seam`],
-//! [`workload`], [`experiment`], [`report`].
+//! **Invariants.** None of this is in the engine: `windfall` does not depend on this crate (by type). A module imports
+//! only from modules before it in this list: [`watch`], [`pool`], [`system`], [`policy`], [`results`], [`server`],
+//! [`seam`], [`workload`], [`experiment`], [`report`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![allow(clippy::cast_sign_loss, reason = "what is cast here are sizes and times, and not negative")]
 

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** `MySQL` 8.0 to 8.0.22: the versions that the article on 8.0.23 compares with.
 //!
-//! **Invariants.** The steps:
+//! **Invariants.** The steps (test: `extent_ahi_asks_for_each_page_and_walks_both_lists`):
 //! 1. With the hash index on: for each extent of the table, each of its pages is looked up in the page hash. If it is
 //!    in the pool and hashed it is latched, and its entries are removed.
 //! 2. For each instance: what [`flush_list`](super::flush_list) does, under the mutexes of the LRU list and of the

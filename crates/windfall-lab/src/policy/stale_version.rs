@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** `MySQL` 8.0.23, and 8.0.21 for undo tablespaces.
 //!
-//! **Invariants.** The steps:
+//! **Invariants.** The steps (test: `stale_version_scans_for_hashed_pages_only`):
 //! 1. The tablespace has a new version or is dropped; no list is scanned. A page with the old version is stale: readers
 //!    do not see it, eviction treats it as free, the cleaner drops it unwritten.
 //! 2. With the hash index on, if any page of the table is hashed: for each instance, scans the LRU list under its mutex

@@ -4,8 +4,8 @@
 //! if it is not in the pool.
 //!
 //! **Invariants.** A page enters page hash and LRU list in one step, and is latched exclusively until it is read in;
-//! threads that look it up meanwhile wait for the latch. A dead page is not returned: it is freed, and the page is
-//! read in again.
+//! threads that look it up meanwhile wait for the latch. A dead page is not returned: it is freed, and the page is read
+//! in again (test: `a_truncated_tablespace_has_none_of_its_old_pages`).
 
 use core::{cell::Cell, sync::atomic::Ordering::Relaxed};
 use std::thread;

@@ -3,10 +3,10 @@
 //! **Purpose.** Keeps some frames free, the share of dirty pages below its limit, and the checkpoint age small.
 //!
 //! **Invariants.** A page is pinned under the flush list's lock before it is written, and latched shared from the copy
-//! to the end of the write: no thread changes it meanwhile, as with `io_fix` in `InnoDB`. It leaves the flush list
-//! when its file is synced. A dead page is not written: it is removed from the flush list when it is found, and its
-//! frame is freed. One thread writes at a time; the mutex for that is not one of the servers', and is not
-//! instrumented.
+//! to the end of the write: no thread changes it meanwhile, as with `io_fix` in `InnoDB`. It leaves the flush list when
+//! its file is synced. A dead page is not written: it is removed from the flush list when it is found, and its frame is
+//! freed (test: `lazy_mark_flags_and_frees_nothing`). One thread writes at a time; the mutex for that is not one of the
+//! servers', and is not instrumented.
 
 use core::time::Duration;
 use std::{collections::BTreeSet, sync::Arc};

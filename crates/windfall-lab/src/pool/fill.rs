@@ -6,9 +6,11 @@
 //!
 //! **Invariants.** Such a page is in the pool like one that was read in, or changed, and is never looked up. A dirty
 //! one is never written and needs no log: its first change is [`Lsn::MAX`], so it is at the head of the flush list,
-//! newer than all pages that were really changed. It is evicted when it has become old, as if it had been written by
-//! then. The order of the lists is determined by a seed and not by the frame numbers, as it is in a pool that has
-//! been in use.
+//! newer than all pages that were really changed (test: `clean_pages_come_last_in_the_flush_list`). It is evicted when
+//! it has become old, as if it had been written by then (test:
+//! `real_pages_coexist_with_synthetic_ones_and_replace_them`). The order of the lists is determined by a seed and not
+//! by the frame numbers, as it is in a pool that has been in use (test:
+//! `lists_are_as_long_as_was_asked_for_and_in_an_order_of_chance`).
 
 use std::sync::Arc;
 

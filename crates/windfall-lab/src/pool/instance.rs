@@ -3,8 +3,8 @@
 //! **Purpose.** `innodb_buffer_pool_instances`: an access to one instance never waits for the locks of another. [`Era`]
 //! defines which lock guards which part; this module acquires the locks.
 //!
-//! **Invariants.** Locks are taken in the order of [`Lock`], instance by instance. Under a latch of the page hash
-//! nothing else is taken.
+//! **Invariants.** Locks are taken in the order of [`Lock`], instance by instance (checked by
+//! `pool/instance.rs::acquire`). Under a latch of the page hash nothing else is taken.
 
 use core::ops::Range;
 

@@ -3,12 +3,14 @@
 //! **Purpose.** The LRU list with its midpoint, the flush list in the order of the first change, the free list.
 //!
 //! **Invariants.** A list is changed and scanned under its lock, which the caller holds. About [`OLD_SHARE`] of the
-//! frames of the LRU list, those from the midpoint to the old end, have the mark [`OLD`]. The LSNs of the flush list
-//! descend from head to tail.
+//! frames of the LRU list, those from the midpoint to the old end, have the mark [`OLD`] (test:
+//! `the_older_part_is_three_eighths`). The LSNs of the flush list descend from head to tail (test:
+//! `changed_pages_are_ordered_by_their_first_change`).
 //!
 //! *Midpoint insertion*: a page that is read in enters the list three eighths from its end, so that a scan does not
-//! evict the pages in use. It moves to the front when it is used again, but not if it is among the youngest quarter of
-//! the young part anyway (`buf_page_peek_if_young`). Most look-ups therefore do not need the list's lock.
+//! evict the pages in use (test: `a_page_of_a_scan_leaves_before_those_in_use`). It moves to the front when it is used
+//! again, but not if it is among the youngest quarter of the young part anyway (`buf_page_peek_if_young`) (test:
+//! `only_pages_off_the_front_are_made_young`). Most look-ups therefore do not need the list's lock.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

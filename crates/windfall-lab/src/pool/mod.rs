@@ -6,10 +6,11 @@
 //! eviction and flushing are real; the redo log and the disk are Windfall's.
 //!
 //! **Invariants.** A pinned page stays in its frame: every page access pins the page, as `buf_page_get` did. A page is
-//! changed only under its exclusive latch. A dirty page is in the flush list of its instance, and is written only
-//! after the log up to its LSN is durable. A page is *dead* if its tablespace was dropped, if it belongs to a
-//! truncated version, or if it has the mark of a lazy drop. A dead page is never returned to a reader and never
-//! written, and its frame counts as free.
+//! changed only under its exclusive latch. A dirty page is in the flush list of its instance (checked by
+//! `windfall-lab/src/testing.rs::check_pool`), and is written only after the log up to its LSN is durable. A page is
+//! *dead* if its tablespace was dropped, if it belongs to a truncated version, or if it has the mark of a lazy drop. A
+//! dead page is never returned to a reader and never written, and its frame counts as free (test:
+//! `no_dropped_page_is_served_or_written`).
 //!
 //! Locks are taken in this order:
 //! 1. Page latches, in the order that the tree defines. After them the allocation lock of a tree, and after that the

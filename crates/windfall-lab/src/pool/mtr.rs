@@ -2,9 +2,10 @@
 //!
 //! **Purpose.** Latches pages and logs their changes as one group: implements [`MiniTransaction`].
 //!
-//! **Invariants.** All latches are held until the commit. At the commit the changes are logged first. Then the pages
-//! are added to their flush lists with the start of the group as LSN; the log's low-water mark does not pass the group
-//! before that. The keys of a hashed page and their entries in the hash index change together, under the page's latch.
+//! **Invariants.** The latches of changed pages are held until the commit (checked by `pool/mtr.rs::unlatch`). At the
+//! commit the changes are logged first. Then the pages are added to their flush lists with the start of the group as
+//! LSN; the log's low-water mark does not pass the group before that. The keys of a hashed page and their entries in
+//! the hash index change together, under the page's latch.
 
 use smallvec::SmallVec;
 use windfall::{

@@ -3,7 +3,7 @@
 //! **Purpose.** Checks that the pool keeps pages: a pool much smaller than the tree evicts and writes all the time,
 //! with and without the hash index, with one thread and with several.
 //!
-//! **Invariants.** The tree returns what the model returns.
+//! **Invariants.** The tree returns what the model returns (test: `a_tree_larger_than_the_pool_matches_the_model`).
 
 use std::{
     collections::BTreeMap,

@@ -2,7 +2,9 @@
 //!
 //! **Purpose.** Shows the differences in speed, run by run: the same experiment, system and setting.
 //!
-//! **Invariants.** A run that is in only one of the results is named, not left out. No line is wider than 100 columns.
+//! **Invariants.** A run that is in only one of the results is named, not left out (test:
+//! `runs_that_are_in_both_are_held_against_each_other`). No line is wider than 100 columns (test:
+//! `runs_that_are_in_both_are_held_against_each_other`).
 
 use std::fmt::Write as _;
 

@@ -4,8 +4,9 @@
 //! **Purpose.** Shows the measurements that were published in fifteen years, repeated on one machine, and which
 //! systems stall their clients. Each graph has a sentence that says what to see, on the page and in its own file.
 //!
-//! **Invariants.** Sentences are computed from the results and claim nothing beyond them: if a published order does
-//! not show, the sentence says so. The page loads nothing. Every experiment may be missing.
+//! **Invariants.** Sentences are computed from the results and claim nothing beyond them: if a published order does not
+//! show, the sentence says so (test: `an_order_that_does_not_show_is_said_to`). The page loads nothing (test:
+//! `the_page_has_all_parts`). Every experiment may be missing (test: `parts_may_be_missing`).
 
 #![allow(clippy::cast_sign_loss, reason = "what is cast here are places in drawings, and not negative")]
 

@@ -3,8 +3,8 @@
 //! **Purpose.** Times of old machines cannot be compared with those of this one, but the ratios between two servers on
 //! one machine can.
 //!
-//! **Invariants.** If an order does not show here, the report says so; systems are compared with the same hash index
-//! setting.
+//! **Invariants.** If an order does not show here, the report says so (test: `an_order_that_does_not_show_is_said_to`);
+//! systems are compared with the same hash index setting.
 
 use std::fmt::Write as _;
 

@@ -4,7 +4,7 @@
 //! remarks that belong to them. Its graphs are also available as files.
 //!
 //! **Invariants.** Text is escaped here. A graph without content is left out. The file of a graph contains the remarks
-//! that the page has above it.
+//! that the page has above it (test: `every_graph_of_the_page_is_a_file`).
 
 use std::fmt::Write as _;
 

@@ -4,8 +4,8 @@
 //! produces the same tables with its own figures.
 //!
 //! **Invariants.** A table contains the systems as they were published: at the ratio of the article, in one pool
-//! instance. Its first line names the experiment and the scale. The count of a drop's entries is the mean over the
-//! drops of a run.
+//! instance. Its first line names the experiment and the scale (test: `the_chapter_has_the_tables_that_are_written`).
+//! The count of a drop's entries is the mean over the drops of a run.
 
 use windfall_measure::{
     median,

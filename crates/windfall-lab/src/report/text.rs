@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** One or two tables per experiment, for use without a browser.
 //!
-//! **Invariants.** No line is wider than 100 columns.
+//! **Invariants.** No line is wider than 100 columns (test: `tables_fit_the_terminal`).
 
 use std::fmt::Write as _;
 

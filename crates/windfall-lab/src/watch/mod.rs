@@ -5,14 +5,16 @@
 //! the thread and its [`Purpose`].
 //!
 //! **Invariants.** Instrumentation must not lengthen the holds that it measures: of brief holds, such as page look-ups,
-//! one in [`SAMPLED`] is timed and counted for all of them. A hold that began with a wait is always timed, and so is
-//! every hold that is not brief. A hold is recorded after the lock is released. A wait names one holder: the one that
-//! was seen to hold the lock for the longest total time during the wait.
+//! one in [`SAMPLED`] is timed and counted for all of them (test: `brief_holds_are_counted_by_samples`). A hold that
+//! began with a wait is always timed, and so is every hold that is not brief. A hold is recorded after the lock is
+//! released. A wait names one holder: the one that was seen to hold the lock for the longest total time during the wait
+//! (test: `a_wait_for_several_holders_names_the_one_with_the_longest_part`).
 //!
 //! The locks themselves are those of `parking_lot`: a thread that does not get the lock spins briefly, then sleeps
 //! until the release. The mutexes of the servers did the same. A thread that waits for long wakes from time to time and
-//! reads the holder of the lock. The interval doubles each time, so the cost is small compared to the wait. Each wakeup
-//! costs the thread its place in the queue of waiters; there are thirteen in the first second.
+//! reads the holder of the lock. The interval doubles each time (test:
+//! `a_wait_for_several_holders_names_the_one_with_the_longest_part`), so the cost is small compared to the wait. Each
+//! wakeup costs the thread its place in the queue of waiters; there are thirteen in the first second.
 
 mod holder_name;
 mod mutex;

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** [`Mutex`], as described in [`watch`](super).
 //!
-//! **Invariants.** The holder of the mutex writes its name into it.
+//! **Invariants.** The holder of the mutex writes its name into it (test: `a_wait_names_the_holder_and_his_purpose`).
 
 use core::time::Duration;
 

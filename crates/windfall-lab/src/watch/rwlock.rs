@@ -3,7 +3,7 @@
 //! **Purpose.** [`RwLock`], as described in [`watch`](super).
 //!
 //! **Invariants.** An exclusive holder writes its name into the lock, and so does a shared holder with a purpose that
-//! is not brief.
+//! is not brief (test: `a_writer_waits_for_a_reader`).
 
 use super::{Hold, Purpose, Report, Stats, guard, holder_name::HolderName, now, record::RoleAndPurpose};
 

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Shows how a time grows with the fill, the pool or a setting, for several systems in one panel.
 //!
-//! **Invariants.** Names do not overlap: where curves end close together, their names are spread and joined to the
-//! curves by leader lines.
+//! **Invariants.** Names do not overlap (test: `names_are_spread`): where curves end close together, their names are
+//! spread and joined to the curves by leader lines.
 
 use windfall_measure::svg::{Drawing, Panel, Scale, Shape};
 

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Small multiples, rows of marks, and curves with names at their ends.
 //!
-//! **Invariants.** Each is drawn for a wide and for a narrow screen; texts fit in both. A value that cannot be placed
-//! is left out.
+//! **Invariants.** Each is drawn for a wide and for a narrow screen (test: `the_page_has_all_parts`); texts fit in
+//! both. A value that cannot be placed is left out.
 
 mod curves;
 mod multiples;
