@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Every command with its options, as `clap` parses them. The doc comments are the text of `--help`.
 //!
-//! **Invariants.** Invalid arguments are rejected here, before anything is opened.
+//! **Invariants.** Invalid arguments are rejected here (test: `command_lines_that_make_no_sense`), before anything is
+//! opened.
 
 use std::path::PathBuf;
 

@@ -3,7 +3,7 @@
 //! **Purpose.** The format that `load` writes and `get` and `scan` read: key and value by the names of the header.
 //!
 //! **Invariants.** Names and values are rows of [`windfall::row`], so that a program can index and read the columns.
-//! Bytes that do not match that format exactly are shown as raw bytes.
+//! Bytes that do not match that format exactly are shown as raw bytes (test: `a_row_becomes_an_object`).
 
 use serde_json::{Map, Value};
 use windfall::row;

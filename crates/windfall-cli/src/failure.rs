@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** The error type of this crate, which prints as one line.
 //!
-//! **Invariants.** The line names the cause and, if there is one, the remedy.
+//! **Invariants.** The line names the cause and, if there is one, the remedy (test:
+//! `a_folder_without_a_database_is_not_made_one_by_reading`).
 
 use std::{fmt, io};
 

@@ -3,9 +3,12 @@
 //! **Purpose.** Tables from the command line, the demo and the benchmarks, over the public API of the library alone.
 //!
 //! **Invariants.** The output of a command goes to standard output; errors go to standard error, as one line that names
-//! the cause and the remedy. Exit code 0: done; 1: damage found, a claim that does not hold, or a failed statement of a
-//! shell; 2: the call, or a part of a benchmark, could not be executed; 128 plus the number of a signal: ended by that
-//! signal.
+//! the cause and the remedy (test: `a_folder_without_a_database_is_not_made_one_by_reading`). Exit code 0: done; 1:
+//! damage found, a claim that does not hold, or a failed statement of a shell (tests:
+//! `damage_is_found_and_is_no_refusal`, `bounds_count_unless_the_run_is_quick`,
+//! `a_script_stops_at_the_first_failure_unless_it_is_to_go_on`); 2: the call, or a part of a benchmark, could not be
+//! executed (tests: `command_lines_that_make_no_sense`, `a_failed_part_does_not_affect_other_parts`); 128 plus the
+//! number of a signal: ended by that signal (test: `a_signal_ends_it_in_good_order`).
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 #![allow(
     clippy::cast_sign_loss,

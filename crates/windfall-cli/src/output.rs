@@ -3,7 +3,7 @@
 //! **Purpose.** Aligned tables as text, JSON for programs, and bytes in both.
 //!
 //! **Invariants.** Bytes that are text stay text; others are escaped in text, and are `{"hex": ".."}` in JSON, so that
-//! nothing is lost.
+//! nothing is lost (test: `bytes_are_distinguished_from_text`).
 
 use std::{
     fmt::Write as _,

@@ -4,7 +4,8 @@
 //! then the other parts: `drop_latency`, `drop_factors`.
 //!
 //! **Invariants.** The engine itself counts its work, `strace` counts system calls, and single-stepping counts
-//! instructions; the latter two trace a child process that marks the start and the end of each drop.
+//! instructions; the latter two trace a child process that marks the start and the end of each drop (test:
+//! `calls_are_taken_from_the_thread_that_marks`).
 
 use std::{
     env,

@@ -10,7 +10,7 @@
 //! machine often preempts a client for longer than a short stall lasts, but seldom in the first millisecond. The
 //! sensitivity of the test is a claim, too: in a third kind of windows every client is stalled at the drop (a planted
 //! hold), for 1 ms unless `--plant-hold-us` sets another time, and the test must find these windows different from
-//! those without drops.
+//! those without drops (test: `foreground_finds_a_planted_hold`).
 //!
 //! **What is counted as a wait.** Waits of other threads for any lock or latch that the dropping thread holds, and for
 //! the gate of a table that it truncates or drops an index from, of which there are none here. Not counted are waits

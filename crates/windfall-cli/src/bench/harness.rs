@@ -2,8 +2,10 @@
 //!
 //! **Purpose.** A temporary folder, claims with their bounds, facts, and the output as text or JSON.
 //!
-//! **Invariants.** The exit code is 0 if every claim holds, 1 if one does not, 2 if a part failed; the other parts are
-//! measured and reported nevertheless. In a quick run the bounds are not enforced. A benchmark without a claim fails.
+//! **Invariants.** The exit code is 0 if every claim holds, 1 if one does not (test:
+//! `bounds_count_unless_the_run_is_quick`), 2 if a part failed; the other parts are measured and reported nevertheless
+//! (test: `a_failed_part_does_not_affect_other_parts`). In a quick run the bounds are not enforced (test:
+//! `bounds_count_unless_the_run_is_quick`). A benchmark without a claim fails, unless the run is quick.
 
 use std::{
     fs,

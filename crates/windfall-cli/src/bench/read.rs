@@ -5,7 +5,7 @@
 //! engine, which has no hash index.
 //!
 //! **Invariants.** The engines alternate, and the median of the turns counts. Every engine has the same rows, and the
-//! sums of the values that they read agree.
+//! sums of the values that they read agree (test: `read`).
 
 use std::time::Duration;
 

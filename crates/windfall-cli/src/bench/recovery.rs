@@ -4,7 +4,7 @@
 //! there.
 //!
 //! **Invariants.** The child writes to its output the number of acknowledged inserts of each thread. Rows acknowledged
-//! before the kill must be found after it.
+//! before the kill must be found after it (test: `recovery`).
 
 use std::{
     env, fs,

@@ -2,9 +2,11 @@
 //!
 //! **Purpose.** `check`: every page checksum, every tree, the allocation maps, missing and leaked files.
 //!
-//! **Invariants.** Exit code 0 means that nothing was found, 1 that something was; damage that prevents the database
-//! from being opened is a finding too. Files that a crash left to be deleted, foreign files, and tables that could not
-//! be compared with their indexes yet are reported, but are not findings.
+//! **Invariants.** Exit code 0 means that nothing was found, 1 that something was (tests:
+//! `damage_is_found_and_is_no_refusal`, `a_sound_database_is_called_sound`); damage that prevents the database from
+//! being opened is a finding too (test: `a_control_file_that_is_lost_is_damage`). Files that a crash left to be
+//! deleted, foreign files, and tables that could not be compared with their indexes yet are reported, but are not
+//! findings (test: `leaked_missing_and_foreign_files_are_reported`).
 
 use std::{path::Path, process::ExitCode};
 

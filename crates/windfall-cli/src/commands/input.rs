@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** A file or standard input, with a progress bar.
 //!
-//! **Invariants.** A wait for input ends at a signal.
+//! **Invariants.** A wait for input ends at a signal (test: `an_interrupted_load_is_a_failed_load`).
 
 use std::{
     fs::File,

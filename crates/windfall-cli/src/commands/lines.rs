@@ -2,9 +2,10 @@
 //!
 //! **Purpose.** Parses a file with a header: the columns, then a key and a value for each line.
 //!
-//! **Invariants.** Any bytes are accepted. A line is either a row with exactly the fields of the header and a key, or
-//! bad and reported with its number. An unclosed quote is detected, however many lines it spans. The memory for a line
-//! is bounded.
+//! **Invariants.** Any bytes are accepted (test: `bytes_that_are_no_text_survive`). A line is either a row with exactly
+//! the fields of the header and a key, or bad and reported with its number (test: `a_bad_line_is_named_by_its_number`).
+//! An unclosed quote is detected, however many lines it spans (test: `a_quote_that_is_never_closed_swallows_no_lines`).
+//! The memory for a line is bounded (test: `lines_without_an_end`).
 
 use std::io::{self, Read};
 

@@ -2,8 +2,9 @@
 //!
 //! **Purpose.** Dispatches the command line to the function that executes it.
 //!
-//! **Invariants.** Only `create` and `load` create a database; every other command rejects a folder without one. A
-//! command that has opened a database closes it, also when it fails.
+//! **Invariants.** Only `create` and `load` create a database; every other command rejects a folder without one (test:
+//! `a_folder_without_a_database_is_not_made_one_by_reading`). A command that has opened a database closes it, also when
+//! it fails.
 
 mod check;
 mod input;

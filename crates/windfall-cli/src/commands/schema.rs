@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** `create`, `tables`, `truncate`, `drop`, and their counterparts in the shell.
 //!
-//! **Invariants.** Several tables named in one `drop` are dropped in one atomic step: all of them or none.
+//! **Invariants.** Several tables named in one `drop` are dropped in one atomic step: all of them or none (test:
+//! `a_group_is_dropped_wholly_or_not_at_all`).
 
 use std::{collections::HashSet, path::Path, process::ExitCode};
 

@@ -2,9 +2,10 @@
 //!
 //! **Purpose.** A fresh database for each run, which is removed at the end, also if the demo is interrupted.
 //!
-//! **Invariants.** Only files of a demo are removed: they are next to a lock file, which the running demo keeps locked
-//! and removes last. From then on the folder may belong to another demo. A database that is kept has no lock file next
-//! to it at the end.
+//! **Invariants.** Only files of a demo are removed (test: `only_the_leftovers_of_a_demo_are_removed`): they are next
+//! to a lock file, which the running demo keeps locked and removes last. From then on the folder may belong to another
+//! demo (test: `a_demo_that_has_ended_leaves_the_next_one_alone`). A database that is kept has no lock file next to it
+//! at the end.
 
 use std::{
     fs::{self, File},

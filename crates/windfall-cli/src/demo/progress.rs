@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** One bar with the name of the phase; on a stream that is not a terminal, one line per phase.
 //!
-//! **Invariants.** Nothing is written to standard output.
+//! **Invariants.** Nothing is written to standard output (test: `the_numbers_of_a_demo_hang_together`).
 
 use std::{
     io::{self, IsTerminal as _},

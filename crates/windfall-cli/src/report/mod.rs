@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Graphs on the same scales, each with a caption, the tables of their figures, and how they were made.
 //!
-//! **Invariants.** The page loads nothing: no script, no font, no address. It is readable on light and dark
-//! backgrounds, on wide and narrow screens.
+//! **Invariants.** The page loads nothing: no script, no font, no address (test: `a_demo_leaves_a_report`). It is
+//! readable on light and dark backgrounds, on wide and narrow screens (test: `a_demo_leaves_a_report`).
 
 mod graphs;
 

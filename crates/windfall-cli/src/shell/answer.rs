@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** An answer as text, and as one JSON object for programs.
 //!
-//! **Invariants.** Both have the same content, and format bytes as everywhere in this crate.
+//! **Invariants.** Both have the same content, and format bytes as everywhere in this crate (test:
+//! `rows_are_shown_by_their_columns`).
 
 use serde_json::{Map, Value, json};
 use windfall_measure::units;

@@ -3,8 +3,10 @@
 //! **Purpose.** `shell`: reads statements from a terminal or from standard input, passes them to sessions, and prints
 //! their answers.
 //!
-//! **Invariants.** A statement is either answered, or known to wait for a lock, before the next one is read. Later
-//! answers are printed as soon as they arrive. However the shell ends, open transactions are rolled back first.
+//! **Invariants.** A statement is either answered, or known to wait for a lock, before the next one is read (test:
+//! `a_waiting_session_continues_after_the_commit_of_another`). Later answers are printed as soon as they arrive (test:
+//! `an_answer_comes_above_the_line_that_is_being_edited`). However the shell ends, open transactions are rolled back
+//! first (tests: `open_transactions_are_rolled_back_at_the_end`, `a_signal_ends_it_in_good_order`).
 
 mod answer;
 mod input;

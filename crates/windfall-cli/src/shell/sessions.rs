@@ -3,9 +3,10 @@
 //! **Purpose.** Creates sessions, passes work to their threads, and tracks the state of each: idle, executing, or
 //! waiting for a lock, and for which transactions.
 //!
-//! **Invariants.** A session executes at most one statement. A wait is assigned to a session by the number of its
-//! transaction. A statement outside a transaction gets a number when it begins to wait, so a wait with an unknown
-//! number belongs to the session that was last given a statement.
+//! **Invariants.** A session executes at most one statement (test: `impossible_statements_are_refused`). A wait is
+//! assigned to a session by the number of its transaction. A statement outside a transaction gets a number when it
+//! begins to wait, so a wait with an unknown number belongs to the session that was last given a statement (test:
+//! `statements_of_three_sessions_are_distinguished`).
 
 use std::{
     sync::mpsc::{self, Sender},

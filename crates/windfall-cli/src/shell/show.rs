@@ -3,7 +3,8 @@
 //! **Purpose.** `transactions`, `views`, `locks`, `waits`, `deadlock`, `prepared` and `status`, as the library reports
 //! them, with the sessions' names.
 //!
-//! **Invariants.** Nothing here waits for a lock: the output is available even if every session is blocked.
+//! **Invariants.** Nothing here waits for a lock: the output is available even if every session is blocked (test:
+//! `a_waiting_session_continues_after_the_commit_of_another`).
 
 use std::time::Duration;
 

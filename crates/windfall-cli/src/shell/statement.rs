@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Parses a line as a statement; the text of `help` is here.
 //!
-//! **Invariants.** A line is parsed to its last word or rejected, with the form that it should have.
+//! **Invariants.** A line is parsed to its last word or rejected, with the form that it should have (test:
+//! `malformed_statements_are_refused_with_their_syntax`).
 
 use std::time::Duration;
 

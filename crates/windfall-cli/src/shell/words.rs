@@ -2,8 +2,9 @@
 //!
 //! **Purpose.** Splits a line at its blanks, and parses quoted words.
 //!
-//! **Invariants.** Any bytes can be written, and a word has exactly the bytes that are written: nothing is omitted and
-//! nothing is guessed. A quoted word is never a keyword.
+//! **Invariants.** Any bytes can be written, and a word has exactly the bytes that are written (test:
+//! `every_byte_can_be_said`): nothing is omitted and nothing is guessed. A quoted word is never a keyword (test:
+//! `a_keyword_stands_without_quotes`).
 
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 //! **Purpose.** Executes the work of one session, one statement after the other, in its transaction if one is open.
 //!
 //! **Invariants.** Every statement is answered, also one that panics. A transaction that was ended by an error is
-//! removed, and the answer says so. An answer with rows takes no more memory than [`MAX_ANSWER_BYTES`] allows.
+//! removed, and the answer says so (test: `a_deadlock_ends_one_transaction_and_says_so`). An answer with rows takes no
+//! more memory than [`MAX_ANSWER_BYTES`] allows (test: `an_answer_has_a_longest_length`).
 
 use std::{
     ops::Bound,

@@ -3,8 +3,9 @@
 //! **Purpose.** What a database takes when it is empty, and some seconds after a large table was loaded and dropped:
 //! there may be many databases, and most of them are small.
 //!
-//! **Invariants.** The disk is that of the blocks that the files of the folder have, not the lengths of the files. The
-//! database has the default options, except for its pool, and is open when it is measured.
+//! **Invariants.** The disk is that of the blocks that the files of the folder have, not the lengths of the files
+//! (test: `blocks_count_and_not_lengths`). The database has the default options, except for its pool, and is open when
+//! it is measured.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, thread, time::Instant};
 

@@ -7,8 +7,9 @@
 //! **Invariants.** A table is measured when purge has processed all undo and all pages are in its files. How full the
 //! leaves of a random build are depends on the number of entries, because leaves that began together split at about the
 //! same time, the more so the more entries a leaf has: so the claims are about the mean over numbers that differ by
-//! equal factors, and over whole doublings. A byte of a leaf is one that the entry takes there, its share of what a
-//! page needs to find its entries included; a byte of the file is one of its length.
+//! equal factors, and over whole doublings (test: `the_numbers_of_rows_span_two_doublings_in_equal_factors`). A byte of
+//! a leaf is one that the entry takes there, its share of what a page needs to find its entries included; a byte of the
+//! file is one of its length.
 
 use std::fs;
 
