@@ -15,6 +15,25 @@ fn register(log: &Log, lsn: Lsn, sender: &Sender<(u8, Result<()>)>, number: u8) 
     log.when_durable(lsn, Box::new(move |outcome| sender.send((number, outcome)).unwrap())).unwrap();
 }
 
+/// A log with two groups, of which the first is durable, and a callback for each of them.
+struct Registered {
+    life: OpenLog,
+    first: Lsn,
+    second: Lsn,
+    receiver: Receiver<(u8, Result<()>)>,
+}
+
+fn registered() -> Registered {
+    let life = open(new_database());
+    let (sender, receiver) = channel();
+    let (_, first, _) = life.append(&[1; 40]);
+    life.log.sync_to(first).unwrap();
+    let (_, second, _) = life.append(&[2; 40]);
+    register(&life.log, second, &sender, 2);
+    register(&life.log, first, &sender, 1);
+    Registered { life, first, second, receiver }
+}
+
 /// Runs steps until one has nothing to do, and returns what was called.
 fn called(log: &Log, receiver: &Receiver<(u8, Result<()>)>) -> Vec<(u8, bool)> {
     while log.notify_step() == Next::Again {}
@@ -48,13 +67,7 @@ fn callbacks_are_called_once_in_the_order_of_their_positions() {
 
 #[test]
 fn callbacks_of_a_stopped_database_get_its_error() {
-    let life = open(new_database());
-    let (sender, receiver) = channel();
-    let (_, first, _) = life.append(&[1; 40]);
-    life.log.sync_to(first).unwrap();
-    let (_, second, _) = life.append(&[2; 40]);
-    register(&life.log, second, &sender, 2);
-    register(&life.log, first, &sender, 1);
+    let Registered { life, second, receiver, .. } = registered();
     life.disk.fail_sync();
     life.log.sync_to(second).unwrap_err();
     assert_eq!(called(&life.log, &receiver), [(1, true), (2, false)]);
@@ -62,13 +75,7 @@ fn callbacks_of_a_stopped_database_get_its_error() {
 
 #[test]
 fn the_end_of_the_database_calls_every_callback_and_takes_no_more() {
-    let life = open(new_database());
-    let (sender, receiver) = channel();
-    let (_, first, _) = life.append(&[1; 40]);
-    life.log.sync_to(first).unwrap();
-    let (_, second, _) = life.append(&[2; 40]);
-    register(&life.log, second, &sender, 2);
-    register(&life.log, first, &sender, 1);
+    let Registered { life, first, receiver, .. } = registered();
     let panics: DurableCallback = Box::new(|_| panic!("a callback of a test"));
     life.log.when_durable(first, panics).unwrap();
     life.log.end_notifications();

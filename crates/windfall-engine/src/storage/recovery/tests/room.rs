@@ -7,7 +7,7 @@
 
 use super::{
     copies::{change, filled, values_are, write},
-    unwritable::{FAILING, open_failing},
+    unwritable::{FAILING, open_failing, restarted_with_torn},
     *,
 };
 use crate::buffer::SMALLEST_ROOM;
@@ -47,11 +47,7 @@ fn torn_with_little_room() -> (SimulatedDisk, Vec<PageNo>, Vec<PageNo>) {
     change(&base, &space, &pages, 7);
     write(&base, &space, &pages);
     drop(base);
-    let disk = disk.restart(Survive::Nothing);
-    for page in &pages {
-        assert!(disk.corrupt(FAILING, u64::from(page.0 + 1) * PAGE_SIZE as u64 - 8, 1));
-    }
-    (disk, pages, others)
+    (restarted_with_torn(&disk, &pages), pages, others)
 }
 
 #[test]

@@ -213,11 +213,16 @@ pub(super) fn torn_pages(disk: &SimulatedDisk) -> (SimulatedDisk, Vec<PageNo>, V
     change(&base, &failing, &pages, 7);
     write(&base, &failing, &pages);
     drop(base);
+    (restarted_with_torn(disk, &pages), pages, others)
+}
+
+/// Returns the disk after a crash that has torn these pages of the failing file.
+pub(super) fn restarted_with_torn(disk: &SimulatedDisk, pages: &[PageNo]) -> SimulatedDisk {
     let disk = disk.restart(Survive::Nothing);
-    for page in &pages {
+    for page in pages {
         assert!(disk.corrupt(FAILING, u64::from(page.0 + 1) * PAGE_SIZE as u64 - 8, 1));
     }
-    (disk, pages, others)
+    disk
 }
 
 #[test]

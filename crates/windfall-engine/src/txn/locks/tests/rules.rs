@@ -172,19 +172,24 @@ fn of_the_lowest_priority_the_lightest_is_the_victim() {
     }
 }
 
+/// Closes two cycles by one request of `a`, whose members `others` are the victims.
+fn close_two_cycles(desk: &TestLocks, a: &Arc<LockOwner>, others: [&Arc<LockOwner>; 2]) {
+    assert!(desk.ask(a, exclusive("a")));
+    assert!(others.iter().all(|other| desk.ask(other, shared("k"))));
+    assert!(others.iter().all(|other| !desk.ask(other, shared("a"))));
+    assert!(!desk.ask(a, exclusive("k")), "two wait for it, and it waits for both");
+    for lock_owner in others {
+        assert!(matches!(desk.outcome(lock_owner), Some(Err(LockError::Deadlock(_)))));
+    }
+}
+
 /// Several owners that are part of no other cycle may be victims of one request.
 #[test]
 fn a_request_with_a_high_priority_ends_the_waits_of_all_in_its_way() {
     let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners_with([1, 0, -1]);
     b.add_weight(100);
-    assert!(desk.ask(a, exclusive("a")));
-    assert!(desk.ask(b, shared("k")) && desk.ask(c, shared("k")));
-    assert!(!desk.ask(b, shared("a")) && !desk.ask(c, shared("a")));
-    assert!(!desk.ask(a, exclusive("k")), "two wait for it, and it waits for both");
-    for lock_owner in [b, c] {
-        assert!(matches!(desk.outcome(lock_owner), Some(Err(LockError::Deadlock(_)))));
-    }
+    close_two_cycles(&desk, a, [b, c]);
     desk.locks.end(b);
     desk.locks.end(c);
     assert!(desk.was_served(a));
@@ -213,13 +218,7 @@ fn every_deadlock_that_a_wait_closes_is_broken() {
     let desk = TestLocks::new();
     let all @ [a, b, c] = &desk.lock_owners();
     a.add_weight(10);
-    assert!(desk.ask(a, exclusive("a")));
-    assert!(desk.ask(b, shared("k")) && desk.ask(c, shared("k")));
-    assert!(!desk.ask(b, shared("a")) && !desk.ask(c, shared("a")));
-    assert!(!desk.ask(a, exclusive("k")), "two wait for it, and it waits for both");
-    for lock_owner in [b, c] {
-        assert!(matches!(desk.outcome(lock_owner), Some(Err(LockError::Deadlock(_)))));
-    }
+    close_two_cycles(&desk, a, [b, c]);
     assert_eq!(desk.locks.metrics().deadlocks, 2);
     desk.locks.end(b);
     assert!(desk.outcome(a).is_none());
