@@ -13,7 +13,7 @@ use windfall::{
     error::{SchemaError, TransactionError},
 };
 
-use super::{begin, database, pairs, rows, table};
+use super::{await_lock_wait, begin, database, pairs, rows, table};
 
 /// A source and a sink that run an action at the first read or write.
 pub(crate) struct From<F>(pub Option<F>);
@@ -127,10 +127,7 @@ fn the_end_of_a_transaction_waits_for_the_call_of_another_thread() {
         let mut cursor = trx.table(&table).cursor_for_update().unwrap();
         thread::scope(|scope| {
             let call = scope.spawn(move || cursor.seek(Seek::AtLeast(b"b")));
-            while db.lock_waits().is_empty() {
-                assert!(!call.is_finished(), "it did not wait");
-                thread::yield_now();
-            }
+            await_lock_wait(&db, &call);
             let end = scope.spawn(move || if commits { trx.commit().map(drop) } else { trx.rollback() });
             // A refusal would be immediate. Nothing reports that the end waits; if it has not got that far, the test
             // still holds.
@@ -158,10 +155,7 @@ fn an_end_from_within_a_call_waits_for_no_call_of_another_thread() {
         let mut cursor = trx.table(&table).cursor_for_update().unwrap();
         thread::scope(|scope| {
             let call = scope.spawn(|| cursor.seek(Seek::AtLeast(b"a")));
-            while db.lock_waits().is_empty() {
-                assert!(!call.is_finished(), "it did not wait");
-                thread::yield_now();
-            }
+            await_lock_wait(&db, &call);
             let around = begin(&db, Isolation::ReadCommitted);
             let mut from = From(Some(move || assert!(is_busy(&end(trx)))));
             if from_source {

@@ -26,7 +26,11 @@ mod views;
 mod wait_policy;
 mod waits;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    thread::{self, ScopedJoinHandle},
+    time::Duration,
+};
 
 use windfall::{
     Access, Database, IndexOptions, Isolation, Options, Table, TableOptions, Transaction, TransactionOptions,
@@ -65,6 +69,14 @@ fn table(db: &Database) -> Table {
 
 fn begin(db: &Database, isolation: Isolation) -> Transaction {
     db.begin(TransactionOptions::default().isolation(isolation))
+}
+
+/// Waits until a call of another thread waits for a lock.
+fn await_lock_wait<T>(db: &Database, call: &ScopedJoinHandle<'_, T>) {
+    while db.lock_waits().is_empty() {
+        assert!(!call.is_finished(), "it did not wait");
+        thread::yield_now();
+    }
 }
 
 /// Returns the rows by key, and asserts that the index has the same ones.

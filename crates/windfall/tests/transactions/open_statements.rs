@@ -13,7 +13,7 @@ use windfall::{
     error::{LockError, TransactionError},
 };
 
-use super::{begin, calls, database, pairs, rows, table, time_limit::HANG};
+use super::{await_lock_wait, begin, calls, database, pairs, rows, table, time_limit::HANG};
 
 fn is_none(done: Result<()>) {
     assert!(matches!(done, Err(Error::Transaction(TransactionError::NoStatement))), "{done:?}");
@@ -156,10 +156,7 @@ fn the_end_of_a_transaction_ends_its_statements() {
                 trx.begin_statement().unwrap();
                 within.put(&[2], b"").unwrap();
                 let waits = scope.spawn(|| other.table(&table).put(&[1], b""));
-                while db.lock_waits().is_empty() {
-                    assert!(!waits.is_finished(), "it did not wait");
-                    thread::yield_now();
-                }
+                await_lock_wait(&db, &waits);
                 // It has changed less than the other one.
                 let deadlock = within.put(&[10], b"");
                 assert!(matches!(deadlock, Err(Error::Lock(LockError::Deadlock(_)))), "{deadlock:?}");
@@ -261,10 +258,7 @@ fn the_end_of_a_statement_waits_for_the_call_of_another_thread() {
         let mut cursor = trx.table(&table).cursor_for_update().unwrap();
         thread::scope(|scope| {
             let call = scope.spawn(move || cursor.seek(Seek::AtLeast(b"b")));
-            while db.lock_waits().is_empty() {
-                assert!(!call.is_finished(), "it did not wait");
-                thread::yield_now();
-            }
+            await_lock_wait(&db, &call);
             // From within a call it does not wait, because that call may be what the other one waits for.
             let around = begin(&db, Isolation::ReadCommitted);
             let mut from = calls::From(Some(|| {

@@ -19,7 +19,7 @@ use windfall::{
     error::LockError,
 };
 
-use super::{begin, database, pairs, rows, table, time_limit::HANG};
+use super::{await_lock_wait, begin, database, pairs, rows, table, time_limit::HANG};
 
 type Statement = fn(&Database) -> Result<()>;
 
@@ -313,10 +313,7 @@ fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
     old.table(&table).update(&[0], b"y\xf0").unwrap();
     thread::scope(|scope| {
         let building = scope.spawn(|| db.create_index("t", "late", IndexOptions::on_value(0..2).unique()));
-        while db.lock_waits().is_empty() {
-            assert!(!building.is_finished(), "it did not wait");
-            thread::yield_now();
-        }
+        await_lock_wait(&db, &building);
         // It waits, and a later transaction waits for at most one turn of the statement in the table's queue, whether
         // it commits, rolls back, or rolls back to a savepoint.
         for n in 1..60 {
