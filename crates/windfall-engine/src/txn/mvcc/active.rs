@@ -222,6 +222,15 @@ impl Active {
         Ok(())
     }
 
+    /// Removes the note of a transaction that has written no record at that position and writes none from now on:
+    /// recovery would look for its records.
+    pub(in crate::txn) fn forget_first(&self, trx: TrxId) {
+        let mut table = self.table.lock();
+        let running = table.running.get_mut(&trx).expect("a transaction that is prepared is active");
+        assert!(running.prepared.is_none(), "transaction {trx} is prepared, and has logged that");
+        running.first = None;
+    }
+
     /// Notes that a transaction is prepared, or no longer prepared, before it logs that. The transactions must not take
     /// more than `most` bytes in a checkpoint.
     pub(in crate::txn) fn set_prepared(

@@ -417,6 +417,8 @@ impl<'e> Trx<'e> {
         );
         let id = self.ensure_id()?;
         if self.logged().is_none() {
+            // A call that has failed may have noted a position.
+            self.transactions.active().forget_first(id);
             return Ok(None);
         }
         let log = self.transactions.log();
