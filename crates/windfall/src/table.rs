@@ -546,9 +546,9 @@ impl<A: Access> Table<A> {
     }
 
     /// Estimates the number of rows with keys in a range, for the plan of a query: two descents in the tree, and at
-    /// most eight leaves more. Within a few leaves they are counted. Rows that transactions have inserted or deleted
-    /// and not committed count, as do deleted rows that purge has not removed yet. The estimate of a longer range is
-    /// usually within a factor of two, as long as rows near the ends of the range are as long as those between.
+    /// most twelve nodes more of each level. Within a few leaves they are counted. Rows that transactions have inserted
+    /// or deleted and not committed count, as do deleted rows that purge has not removed yet. The estimate of a longer
+    /// range is usually within a factor of two, if rows near the ends of the range are as long as those between.
     ///
     /// # Errors
     /// The table was dropped; I/O.

@@ -74,12 +74,27 @@ impl<S: PageStore> Tree<S> {
             return Ok(None);
         }
         loop {
-            match self.try_descend(target, level, access)? {
+            match self.try_descend(target, level, access, |_| {})? {
                 Attempt::Changed => {}
                 Attempt::TooLow => return Ok(None),
                 Attempt::Reached(path) => return Ok(Some(path)),
             }
         }
+    }
+
+    /// Descends to a leaf, and calls `visit` with each node on the way, the root first. If a node has changed, `visit`
+    /// may have got it in the middle of the change, and the descent begins again at the root. Returns whether the tree
+    /// has a leaf.
+    pub(super) fn descend_through(
+        &self,
+        target: Target<'_>,
+        mut visit: impl FnMut(Node<'_>),
+    ) -> Result<bool> {
+        if !self.is_rooted()? {
+            return Ok(false);
+        }
+        while let Attempt::Changed = self.try_descend(target, 0, Access::Point, &mut visit)? {}
+        Ok(true)
     }
 
     /// As [`Tree::descend`], but also checks that the node's own fences contain the target.
@@ -121,9 +136,15 @@ impl<S: PageStore> Tree<S> {
         )
     }
 
-    /// Makes one attempt.
+    /// Makes one attempt. Calls `visit` with each node, before it is known whether the node has changed meanwhile.
     #[inline]
-    fn try_descend(&self, target: Target<'_>, level: u8, access: Access) -> Result<Attempt<'_, S>> {
+    fn try_descend(
+        &self,
+        target: Target<'_>,
+        level: u8,
+        access: Access,
+        mut visit: impl FnMut(Node<'_>),
+    ) -> Result<Attempt<'_, S>> {
         let at_level = |level| if level == 0 { access } else { Access::Point };
         let mut parent: Option<S::Reading<'_>> = None;
         let mut page = PageNo::ROOT;
@@ -146,6 +167,7 @@ impl<S: PageStore> Tree<S> {
             {
                 return Ok(Attempt::Changed);
             }
+            visit(view);
             if at <= level {
                 return Ok(match node.is_valid() {
                     false => Attempt::Changed,

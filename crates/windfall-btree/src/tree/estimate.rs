@@ -1,12 +1,14 @@
 //! Estimates of the number of entries in a range.
 //!
 //! **Purpose.** A query planner compares ranges before it reads one of them. [`Tree::estimate`] costs two descents, and
-//! reads a few leaves.
+//! reads a few nodes more.
 //!
 //! **Invariants.** A range within one leaf, or with few leaves between its ends, is counted (test:
 //! `an_estimate_of_a_few_leaves_is_exact`). Of a longer range the nodes between the two paths are counted at the level
-//! where the paths part, and each is taken to have as many children, or entries, as nodes of its level near the two
-//! ends have on average (test: `an_estimate_is_within_a_factor_of_two`). An estimate takes no latch, and changes
+//! where the paths part, and each is taken to have as many children, or entries, as some nodes of its level between the
+//! paths have on average (test: `an_estimate_is_within_a_factor_of_two`). The nodes on the paths do not count for it:
+//! the last ones of a growing tree have few children (test:
+//! `an_estimate_up_to_the_end_of_a_growing_tree_is_within_a_factor_of_two`). An estimate takes no latch, and changes
 //! meanwhile may make it wrong, but nothing else (test: `an_estimate_ends_beside_changes`).
 
 use core::ops::Bound;
@@ -18,10 +20,10 @@ use super::{
 };
 use crate::{error::Result, ids::PageNo, page::Node};
 
-/// The number of leaves between the two ends of a range that are read to count their entries.
-const COUNTED_LEAVES: usize = 8;
-/// The number of leaves near each end of a longer range that are read for the average.
-const SAMPLED_LEAVES: usize = 4;
+/// The number of nodes of a level that are counted if all of them have one parent.
+const COUNTED_NODES: usize = 8;
+/// The number of children of a node that are read otherwise.
+const SAMPLED_NODES: usize = 4;
 
 /// An end of a range.
 #[derive(Clone, Copy)]
@@ -38,6 +40,24 @@ struct Step {
     slot: usize,
     /// The number of entries or children.
     count: usize,
+}
+
+/// Some children of an inner node, by their slots.
+#[derive(Clone, Copy, Debug)]
+struct Children {
+    parent: PageNo,
+    from: usize,
+    to: usize,
+}
+
+/// What was found in some nodes of a level.
+#[derive(Debug, Default)]
+struct Sample {
+    nodes: u64,
+    /// Their entries, or their children.
+    entries: u64,
+    /// The children of the last of them.
+    last: Option<Children>,
 }
 
 impl<'k> End<'k> {
@@ -66,7 +86,7 @@ impl<'k> End<'k> {
 
 impl<S: PageStore> Tree<S> {
     /// Estimates the number of entries in a range, delete-marked ones included. Reads two pages of each level, and at
-    /// most eight leaves more.
+    /// most twelve others, each of them with its parent.
     ///
     /// # Errors
     /// The errors of [`PageStore::read`].
@@ -95,82 +115,80 @@ impl<S: PageStore> Tree<S> {
     }
 
     /// Estimates the number of entries between two paths that meet at a level.
-    fn entries_between(&self, first: &[Step], last: &[Step], level: usize) -> Result<u64> {
-        let between = |level: usize| (last[level].slot as u64).saturating_sub(first[level].slot as u64);
-        if level == 0 {
-            return Ok(between(0));
+    fn entries_between(&self, first: &[Step], last: &[Step], meet: usize) -> Result<u64> {
+        let apart = (last[meet].slot as u64).saturating_sub(first[meet].slot as u64);
+        if meet == 0 {
+            return Ok(apart);
         }
-        let inside = |level: usize| {
-            let after = first[level].count.saturating_sub(first[level].slot) as u64;
-            (after, last[level].slot as u64)
-        };
-        let (after, before) = inside(0);
-        let leaves = between(level).saturating_sub(1);
-        if level == 1 && leaves <= COUNTED_LEAVES as u64 {
-            let counted = self.entries_of(first[1].page, first[1].slot + 1, last[1].slot, COUNTED_LEAVES)?;
-            return Ok(after + before + counted.0);
+        // The number of nodes between the paths, of the level that the loop has reached.
+        let mut nodes = apart.saturating_sub(1);
+        let between = Children { parent: first[meet].page, from: first[meet].slot + 1, to: last[meet].slot };
+        let mut inside = None;
+        for level in (0..meet).rev() {
+            let [low, high] = [first[level + 1], last[level + 1]];
+            let after_low = Children { parent: low.page, from: low.slot + 1, to: low.count };
+            let before_high = Children { parent: high.page, from: 0, to: high.slot };
+            let mut sample = Sample::default();
+            if level + 1 == meet {
+                self.sample(between, level, COUNTED_NODES, &mut sample)?;
+            } else {
+                for children in [Some(after_low), Some(before_high), inside].into_iter().flatten() {
+                    self.sample(children, level, SAMPLED_NODES, &mut sample)?;
+                }
+            }
+            let [low, high] = [first[level], last[level]];
+            let (sum, of) = match sample.nodes {
+                0 => (low.count as u64 + high.count as u64, 2),
+                of => (sample.entries, of),
+            };
+            let (after, before) = (low.count.saturating_sub(low.slot) as u64, high.slot as u64);
+            nodes = nodes * sum / of + before + if level == 0 { after } else { after.saturating_sub(1) };
+            inside = sample.last;
         }
-        // Whole nodes between the paths, at the level below.
-        let mut nodes = leaves;
-        for level in (1..level).rev() {
-            let fan_out = (first[level].count + last[level].count) as u64 / 2;
-            let (after, before) = inside(level);
-            nodes = nodes * fan_out + after.saturating_sub(1) + before;
-        }
-        let [near_first, near_last] = if level == 1 {
-            let middle = usize::midpoint(first[1].slot, last[1].slot);
-            [(first[1].page, first[1].slot + 1, middle), (last[1].page, middle, last[1].slot)]
-        } else {
-            [(first[1].page, first[1].slot + 1, first[1].count), (last[1].page, 0, last[1].slot)]
-        };
-        let (mut entries, mut seen) = (first[0].count as u64 + last[0].count as u64, 2);
-        for (page, from, to) in [near_first, near_last] {
-            let (more, read) = self.entries_of(page, from, to, SAMPLED_LEAVES)?;
-            entries += more;
-            seen += read;
-        }
-        Ok(after + before + nodes * entries / seen)
+        Ok(nodes)
     }
 
     /// Returns the path to an end, the leaf first; nothing if the tree is empty.
     fn path(&self, end: End<'_>) -> Result<Vec<Step>> {
         let mut path = Vec::new();
-        while let Some(found) = self.descend(end.target(), path.len() as u8, Access::Point)? {
-            let node = Node::new(found.node.page());
-            let step = Step { page: node.page().id().page, slot: end.slot(node), count: node.count() };
-            if found.node.is_valid() {
-                path.push(step);
+        self.descend_through(end.target(), |node| {
+            let page = node.page().id().page;
+            if page == PageNo::ROOT {
+                path.clear();
             }
-        }
+            path.push(Step { page, slot: end.slot(node), count: node.count() });
+        })?;
+        path.reverse();
         Ok(path)
     }
 
-    /// Counts the entries of leaves that are children of a node of level 1, in slots `from..to`; of at most `most` of
-    /// them, evenly spaced. Returns the number of leaves read as well.
-    fn entries_of(&self, parent: PageNo, from: usize, to: usize, most: usize) -> Result<(u64, u64)> {
-        let (mut entries, mut read) = (0, 0);
-        let slots = to.saturating_sub(from);
+    /// Counts the entries, or the children, of nodes of a level; of at most `most` of them, evenly spaced.
+    fn sample(&self, of: Children, level: usize, most: usize, sample: &mut Sample) -> Result<()> {
+        let slots = of.to.saturating_sub(of.from);
         let samples = slots.min(most);
+        let is_at = |node: Node<'_>, level: usize| {
+            usize::from(node.level()) == level && if level == 0 { node.is_leaf() } else { node.is_inner() }
+        };
         for n in 0..samples {
-            let slot = from + n * slots / samples;
-            let reading = self.store.read(&self.space, parent, Access::Point)?;
+            let slot = of.from + n * slots / samples;
+            let reading = self.store.read(&self.space, of.parent, Access::Point)?;
             let node = Node::new(reading.page());
-            let child =
-                (node.is_inner() && node.level() == 1 && slot < node.count()).then(|| node.child(slot));
+            let page = (is_at(node, level + 1) && slot < node.count()).then(|| node.child(slot));
             // A node that has changed since, or that is no longer there, is left out.
-            let Some(child) = child.filter(|_| reading.is_valid()) else { continue };
-            let leaf = self.store.read(&self.space, child, Access::Point);
+            let Some(page) = page.filter(|_| reading.is_valid()) else { continue };
+            let child = self.store.read(&self.space, page, Access::Point);
             if !reading.is_valid() {
                 continue;
             }
-            let leaf = leaf?;
-            let node = Node::new(leaf.page());
-            let (is_leaf, count) = (node.is_leaf(), node.count());
-            if is_leaf && leaf.is_valid() {
-                entries += count as u64;
-                read += 1;
+            let child = child?;
+            let node = Node::new(child.page());
+            let (is_of_level, count) = (is_at(node, level), node.count());
+            if is_of_level && child.is_valid() {
+                sample.nodes += 1;
+                sample.entries += count as u64;
+                sample.last = Some(Children { parent: page, from: 0, to: count });
             }
         }
-        Ok((entries, read))
+        Ok(())
     }
 }

@@ -10,6 +10,10 @@ use std::collections::BTreeMap;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{TestPool, Tree, header, put, remove, tree};
+use crate::{
+    page::node::key_limit,
+    sync::work::{Work, so_far},
+};
 
 type Entries = BTreeMap<Vec<u8>, usize>;
 
@@ -92,6 +96,48 @@ fn an_estimate_is_within_a_factor_of_two() {
         }
     }
     assert!(longest > 10_000, "{longest}");
+}
+
+/// Returns long keys in order, of which neighbours differ in their last byte: most separators have their length.
+fn long_key(n: u32) -> Vec<u8> {
+    let mut key = vec![0; key_limit(4096)];
+    key[..4].copy_from_slice(&(n / 64).to_be_bytes());
+    *key.last_mut().unwrap() = (n % 64) as u8;
+    key
+}
+
+/// The last nodes of each level have few children, and later many.
+#[test]
+fn an_estimate_up_to_the_end_of_a_growing_tree_is_within_a_factor_of_two() {
+    let tree = tree(4096);
+    for n in 0..6_000 {
+        put(&tree, &long_key(n), header(1), &[]);
+        for from in [0, n / 3] {
+            let found = tree.estimate(Bound::Included(&long_key(from)), Bound::Unbounded).unwrap();
+            let expected = u64::from(n + 1 - from);
+            assert!(
+                found >= expected / 2 && found <= 2 * expected,
+                "{found} of {expected} entries from {from}, the tree has {} levels",
+                tree.height().unwrap()
+            );
+        }
+    }
+    assert!(tree.height().unwrap() >= 5, "{:?}", tree.height());
+}
+
+#[test]
+fn an_estimate_reads_few_pages() {
+    let tree = tree(4096);
+    (0..6_000).for_each(|n| put(&tree, &long_key(n), header(1), &[]));
+    let height = u64::from(tree.height().unwrap());
+    for (from, to) in [(10, 10), (10, 11), (700, 720), (100, 5_900)] {
+        let before = so_far();
+        tree.estimate(Bound::Included(&long_key(from)), Bound::Included(&long_key(to))).unwrap();
+        let read = (so_far() - before).of(Work::Frame);
+        // Of each node that is sampled, its parent is read again.
+        let most = 2 * height + if to - from < 2 { 0 } else { 2 * 12 * (height - 1) };
+        assert!(read <= most, "{read} pages for {from} to {to}, the tree has {height} levels");
+    }
 }
 
 #[test]
