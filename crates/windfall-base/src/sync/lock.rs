@@ -64,6 +64,8 @@ pub enum Rank {
     Disk,
     /// The disk's cache of handles.
     Handles,
+    /// The start of a background worker in an open database.
+    Workers,
     /// A leaf lock: no other lock is taken while it is held.
     Leaf,
 }
@@ -71,7 +73,7 @@ pub enum Rank {
 #[cfg(debug_assertions)]
 impl Rank {
     /// All ranks, in their order.
-    pub(super) const ALL: [Self; 23] = [
+    pub(super) const ALL: [Self; 24] = [
         Self::Scope,
         Self::Session,
         Self::Renames,
@@ -94,6 +96,7 @@ impl Rank {
         Self::LogFiles,
         Self::Disk,
         Self::Handles,
+        Self::Workers,
         Self::Leaf,
     ];
 }

@@ -86,7 +86,6 @@ pub struct Engine {
     stopped_last: Mutex<Vec<Worker>>,
     /// Calls the callbacks for durable positions of the log; started with the first of them.
     notifier: Mutex<Option<Worker>>,
-    has_notifier: AtomicBool,
 }
 
 impl Engine {
@@ -125,19 +124,23 @@ impl Engine {
     /// # Errors
     /// The database is closed or has stopped; the system starts no more threads. The callback is then not called.
     pub fn when_durable(&self, lsn: Lsn, callback: DurableCallback) -> Result<()> {
+        self.start_notifier()?;
+        self.log.when_durable(lsn, callback)
+    }
+
+    /// Starts the worker that calls the callbacks, unless it has been started. A concurrent call waits for the outcome,
+    /// and tries it, too, if that is an error.
+    fn start_notifier(&self) -> Result<()> {
+        let mut notifier = self.notifier.lock();
+        // Under the mutex: a close that has begun by now may look for the worker no more, and a later one finds it.
         self.check_open()?;
-        if !self.has_notifier.swap(true, SeqCst) {
+        if notifier.is_none() {
             let (log, health) = (self.log.clone(), &self.pool.context().health);
             let step = health.watch("notifications", Box::new(move || log.notify_step()));
             let wake = self.log.notify_wake();
-            let notifier = self.env.spawn("notifications", WorkerClass::Client, wake, step);
-            *self.notifier.lock() = Some(notifier.inspect_err(|_| self.has_notifier.store(false, SeqCst))?);
-            // A close that began meanwhile may have found no worker.
-            if self.closed.load(SeqCst) {
-                self.stop_notifier();
-            }
+            *notifier = Some(self.env.spawn("notifications", WorkerClass::Client, wake, step)?);
         }
-        self.log.when_durable(lsn, callback)
+        Ok(())
     }
 
     fn stop_notifier(&self) {

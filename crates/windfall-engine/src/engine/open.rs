@@ -230,8 +230,7 @@ impl Engine {
             ended: Event::new(),
             stopped_first: Mutex::new(Rank::Leaf, Vec::new()),
             stopped_last: Mutex::new(Rank::Leaf, stopped_last),
-            notifier: Mutex::new(Rank::Leaf, None),
-            has_notifier: AtomicBool::new(false),
+            notifier: Mutex::new(Rank::Workers, None),
         };
         engine.transactions.set_lock_wait(options.lock_wait_timeout);
         engine.transactions.undo_limit().set(options.undo_limit);

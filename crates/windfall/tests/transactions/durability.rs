@@ -1,27 +1,44 @@
 //! When commits are durable: positions of the log, and callbacks for them.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering::SeqCst},
-    mpsc::channel,
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+    time::Duration,
 };
 
-use windfall::{Error, FlushLog, Isolation, TableOptions, error::UsageError, ids::Lsn};
+use windfall::{
+    Database, Error, FlushLog, Isolation, Result, Table, TableOptions,
+    env::{Env, RealEnv, Step, Worker, WorkerClass},
+    error::UsageError,
+    ids::Lsn,
+};
+use windfall_base::sync::Event;
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
-use super::{begin, database, simulated};
+use super::{
+    begin,
+    changed_env::{Change, Changed},
+    database, options, simulated,
+    time_limit::HANG,
+};
+
+/// Commits a row, and leaves it to a later sync to make that durable. Returns its position.
+fn commit_lazily(db: &Database, table: &Table, key: u8) -> Lsn {
+    let trx = begin(db, Isolation::RepeatableRead);
+    trx.table(table).put(&[key], b"value").unwrap();
+    trx.commit_with(FlushLog::Lazy).unwrap().expect("it has changed a row")
+}
 
 #[test]
 fn a_commit_is_durable_from_its_position_on() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = simulated(&disk, &env);
     let t = db.create_table("t", TableOptions::default()).unwrap();
-    let commit = |key: u8| {
-        let trx = begin(&db, Isolation::RepeatableRead);
-        trx.table(&t).put(&[key], b"value").unwrap();
-        trx.commit_with(FlushLog::Lazy).unwrap().expect("it has changed a row")
-    };
-    let (first, second) = (commit(1), commit(2));
+    let (first, second) = (commit_lazily(&db, &t, 1), commit_lazily(&db, &t, 2));
     assert!(db.durable_lsn() < first && first < second && second <= db.log_end());
     let rows_after_a_crash = || {
         let left = simulated(&disk.survivor(Survive::Nothing), &SimulatedEnv::new(2));
@@ -99,9 +116,7 @@ fn a_callback_may_use_the_database() {
     let (sender, done) = channel();
     for key in 0..20u8 {
         let (of_callback, table, sender) = (db.clone(), t.clone(), sender.clone());
-        let trx = begin(&db, Isolation::RepeatableRead);
-        trx.table(&t).put(&[key], b"value").unwrap();
-        let lsn = trx.commit_with(FlushLog::Lazy).unwrap().expect("it has changed a row");
+        let lsn = commit_lazily(&db, &t, key);
         db.when_durable(lsn, move |outcome| {
             let trx = begin(&of_callback, Isolation::RepeatableRead);
             trx.table(&table).put(&[key, 1], b"copy").unwrap();
@@ -121,15 +136,58 @@ fn a_close_reports_what_is_durable() {
     let t = db.create_table("t", TableOptions::default()).unwrap();
     let succeeded = Arc::new(AtomicU64::new(0));
     for key in 0..100u8 {
-        let trx = begin(&db, Isolation::RepeatableRead);
-        trx.table(&t).put(&[key], b"value").unwrap();
-        let lsn = trx.commit_with(FlushLog::Lazy).unwrap().expect("it has changed a row");
+        let lsn = commit_lazily(&db, &t, key);
         let succeeded = succeeded.clone();
-        let count = move |outcome: windfall::Result<()>| {
+        let count = move |outcome: Result<()>| {
             succeeded.fetch_add(u64::from(outcome.is_ok()), SeqCst);
         };
         db.when_durable(lsn, count).unwrap();
     }
     db.close().unwrap();
     assert_eq!(succeeded.load(SeqCst), 100, "closing makes everything durable");
+}
+
+/// The first start of the worker for callbacks waits until the test lets it fail.
+#[derive(Debug)]
+struct FirstStartFails(Mutex<Option<(Sender<()>, Receiver<()>)>>);
+
+impl Change for FirstStartFails {
+    fn spawn(
+        &self,
+        env: &dyn Env,
+        name: &'static str,
+        class: WorkerClass,
+        wake: Arc<Event>,
+        step: Step,
+    ) -> Result<Worker> {
+        let first = (name == "notifications").then(|| self.0.lock().unwrap().take()).flatten();
+        if let Some((begins, may_fail)) = first {
+            begins.send(()).unwrap();
+            may_fail.recv_timeout(HANG).unwrap();
+            return Err(UsageError::NoThread { worker: name, error: "on purpose".into() }.into());
+        }
+        env.spawn(name, class, wake, step)
+    }
+}
+
+#[test]
+fn a_callback_is_called_although_a_concurrent_start_of_its_worker_fails() {
+    let ((begins, has_begun), (lets_fail, may_fail)) = (channel(), channel());
+    let change = FirstStartFails(Mutex::new(Some((begins, may_fail))));
+    let env = Arc::new(Changed { env: Arc::new(RealEnv::default()), change });
+    let db = Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options(), &|_| {}).unwrap();
+    let (sender, called) = channel();
+    thread::scope(|scope| {
+        let refused = scope.spawn(|| db.when_durable(Lsn::ZERO, |_| unreachable!("it was refused")));
+        has_begun.recv_timeout(HANG).unwrap();
+        let accepted =
+            scope.spawn(|| db.when_durable(Lsn::ZERO, move |outcome| sender.send(outcome).unwrap()));
+        // Nothing reports that it waits; if it has not got that far, the test still holds.
+        thread::sleep(Duration::from_millis(30));
+        lets_fail.send(()).unwrap();
+        let refused = refused.join().unwrap();
+        assert!(matches!(refused, Err(Error::Usage(UsageError::NoThread { .. }))), "{refused:?}");
+        accepted.join().unwrap().unwrap();
+    });
+    called.recv_timeout(HANG).unwrap().unwrap();
 }
