@@ -307,8 +307,9 @@ impl Database {
     /// Calls `callback` once when the log is durable up to a position, or with an error if it will not become so:
     /// because the database has stopped, or was closed before. This does not ask for a sync: one follows with the next
     /// commit that is synced, with [`Database::await_durable`], or within about a second. Callbacks are called in the
-    /// order of their positions, one at a time, by a background thread; a later one waits for an earlier one. They may
-    /// use the database. A panic of a callback is logged, and has no other effect.
+    /// order of their positions, one at a time, by a background thread, and what still waits when the database is
+    /// closed, by the thread that closes it. A later one waits for an earlier one. They may use the database, and close
+    /// it ([`Database::close`]). A panic of a callback is logged, and has no other effect.
     ///
     /// # Errors
     /// [`UsageError::BeyondLog`]; the database is closed or has stopped; the system starts no more threads. `callback`
@@ -701,7 +702,8 @@ impl Database {
     ///
     /// # Errors
     /// Something could not be written, or the database had stopped before. The next opening recovers the changes that
-    /// are in the log.
+    /// are in the log. [`Error::Closed`](crate::error::Error::Closed) within a callback of [`Database::when_durable`],
+    /// or the source or output of a value, if another thread is closing the database and may wait for that.
     pub fn close(self) -> Result<()> {
         self.engine.close()
     }

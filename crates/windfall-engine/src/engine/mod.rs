@@ -26,7 +26,7 @@ use crate::{
     env::{Env, Next, Worker, WorkerClass},
     error::{Error, Result},
     ids::Lsn,
-    log::{DurableCallback, FlushLog, Log},
+    log::{DurableCallback, FlushLog, Log, is_in_callback},
     options::check_undo_limit,
     sync::{
         Arc, Event, Mutex, OnceLock,
@@ -247,11 +247,11 @@ impl Engine {
     ///
     /// # Errors
     /// An error of a page write or of the log; changes that reached no data file are in the log. A second call from
-    /// within a row call, which the first one may be waiting for.
+    /// within a row call or a callback, which the first one may be waiting for.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, SeqCst) {
             let ended = || self.outcome.get().is_some();
-            if !ended() && is_inside() {
+            if !ended() && (is_inside() || is_in_callback()) {
                 return Err(Error::Closed);
             }
             self.env.wait(&self.ended, &mut || ended());

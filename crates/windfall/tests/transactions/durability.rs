@@ -20,7 +20,7 @@ use windfall_base::sync::Event;
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::{
-    begin,
+    begin, calls,
     changed_env::{Change, Changed},
     database, options, simulated,
     time_limit::HANG,
@@ -145,6 +145,91 @@ fn a_close_reports_what_is_durable() {
     }
     db.close().unwrap();
     assert_eq!(succeeded.load(SeqCst), 100, "closing makes everything durable");
+}
+
+/// It closes the database, or drops the last handle. What else is to be called is called after it, in order.
+#[test]
+fn a_callback_may_close_the_database() {
+    for (drops, seed) in [false, true].into_iter().flat_map(|drops| (0..4).map(move |seed| (drops, seed))) {
+        let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(seed));
+        let db = simulated(&disk, &env);
+        let t = db.create_table("t", TableOptions::default()).unwrap();
+        let first = commit_lazily(&db, &t, 1);
+        db.await_durable(first).unwrap();
+        let later = commit_lazily(&db, &t, 2);
+        assert!(first <= db.durable_lsn() && later > db.durable_lsn());
+        let (sender, called) = channel();
+        let (closes, of_closing) = (db.clone(), sender.clone());
+        db.when_durable(first, move |outcome| {
+            outcome.unwrap();
+            of_closing.send("closing begins").unwrap();
+            if drops {
+                drop(closes);
+            } else {
+                closes.close().unwrap();
+            }
+            of_closing.send("closing ends").unwrap();
+        })
+        .unwrap();
+        for (lsn, what) in [(later, "later"), (first, "beside")] {
+            let sender = sender.clone();
+            db.when_durable(lsn, move |outcome| {
+                outcome.unwrap();
+                sender.send(what).unwrap();
+            })
+            .unwrap();
+        }
+        drop((db, t));
+        env.run_workers(100);
+        let called: Vec<_> = called.try_iter().collect();
+        assert_eq!(called, ["closing begins", "closing ends", "beside", "later"], "{drops}, seed {seed}");
+        let left = simulated(&disk.survivor(Survive::Nothing), &SimulatedEnv::new(2));
+        assert_eq!(left.table("t").unwrap().rows().unwrap().count(), 2);
+    }
+}
+
+/// The first close waits for the callback, so a close within the callback must not wait for the first one.
+#[test]
+fn a_close_within_a_callback_does_not_wait_for_another_one() {
+    let is_refused = |done: &Result<()>| matches!(done, Err(Error::Closed));
+    // The thread that closes calls it.
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    let (sender, closed) = channel();
+    let closes = db.clone();
+    db.when_durable(commit_lazily(&db, &t, 1), move |_| sender.send(closes.close()).unwrap()).unwrap();
+    db.close().unwrap();
+    let closed = closed.try_recv();
+    assert!(closed.as_ref().is_ok_and(is_refused), "{closed:?}");
+    // The background thread calls it.
+    let db = database();
+    let (sender, closed) = channel();
+    let closes = db.clone();
+    db.when_durable(Lsn::ZERO, move |_| {
+        while closes.tables().is_ok() {
+            thread::yield_now();
+        }
+        sender.send(closes.close()).unwrap();
+    })
+    .unwrap();
+    db.close().unwrap();
+    let closed = closed.recv_timeout(HANG);
+    assert!(closed.as_ref().is_ok_and(is_refused), "{closed:?}");
+}
+
+/// The source of a value closes the database, on the thread that then calls what waits.
+#[test]
+fn a_close_within_a_call_calls_the_callbacks() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    let (sender, called) = channel();
+    db.when_durable(commit_lazily(&db, &t, 1), move |outcome| sender.send(outcome).unwrap()).unwrap();
+    let mut from = calls::From(Some(|| db.clone().close().unwrap()));
+    let ended = t.put_stream(b"long", calls::LONG, &mut from);
+    assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    assert!(matches!(called.try_recv(), Ok(Ok(()))));
 }
 
 /// The first start of the worker for callbacks waits until the test lets it fail.

@@ -73,6 +73,7 @@ use frame::Seed;
 pub use group::AppendSlot;
 pub use notifications::DurableCallback;
 use notifications::Notifications;
+pub(crate) use notifications::is_in_callback;
 pub use reader::LogReader;
 pub use record::{GroupReader, GroupWriter, Record};
 use ring::Ring;

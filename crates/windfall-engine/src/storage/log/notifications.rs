@@ -7,16 +7,17 @@
 //! **Invariants.** A callback is called at most once (by type), and not without an outcome: with success only after its
 //! position has become durable, otherwise with the reason why it will not ([`Log::end_notifications`]) (tests:
 //! `callbacks_are_called_once_in_the_order_of_their_positions`, `callbacks_of_a_stopped_database_get_its_error`,
-//! `the_end_of_the_database_calls_every_callback_and_takes_no_more`). Callbacks that are called in one step are called
-//! in the order of their positions (test: `callbacks_are_called_once_in_the_order_of_their_positions`). No mutex or
-//! latch is held while a callback runs, so it may use the database (test: `a_callback_may_use_the_database`). The
+//! `the_end_of_the_database_calls_every_callback_and_takes_no_more`). Of the callbacks that are due, the one with the
+//! lowest position is called first (test: `callbacks_are_called_once_in_the_order_of_their_positions`), and the next
+//! one only when it has returned, even if it closes the database (test: `a_callback_may_close_the_database`). No mutex
+//! or latch is held while a callback runs, so it may use the database (test: `a_callback_may_use_the_database`). The
 //! thread that makes the log durable calls none; it wakes the worker.
 //!
 //! No callback is missed: a registration publishes its position in `first` before it reads the durable position, and
 //! the leader of a sync publishes the durable position before it reads `first`, so one of the two sees the other and
 //! wakes the worker (test: `a_callback_is_not_missed_by_a_concurrent_sync`).
 
-use core::{fmt, time::Duration};
+use core::{cell::Cell, fmt, time::Duration};
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -30,15 +31,26 @@ use crate::{
     sync::{
         Arc, Event, Mutex, Rank,
         atomic::{AtomicU64, Ordering::SeqCst},
-        is_inside,
+        thread, thread_local,
     },
 };
+
+thread_local! {
+    /// The number of callbacks that this thread is in, over all databases: one may close another database, and so call
+    /// those of that one.
+    static CALLBACKS: Cell<usize> = const { Cell::new(0) };
+}
 
 /// The interval at which the worker runs without a wakeup, to see that the database has stopped.
 const NOTIFY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Is called when the log is durable up to a position, or with the reason why it will not become so.
 pub type DurableCallback = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Returns whether this thread is in a callback, of any database.
+pub(crate) fn is_in_callback() -> bool {
+    CALLBACKS.get() > 0
+}
 
 /// The callbacks that wait.
 pub(super) struct Notifications {
@@ -55,6 +67,8 @@ struct Waiting {
     registered: u64,
     /// No callback is accepted any more.
     has_ended: bool,
+    /// The thread that is in a callback.
+    caller: Option<usize>,
 }
 
 impl Default for Notifications {
@@ -100,25 +114,35 @@ impl Notifications {
         }
     }
 
-    /// Takes the callbacks for positions up to this one, in the order of their positions.
-    fn take(&self, upto: Lsn) -> Vec<DurableCallback> {
-        if !self.is_due(upto) {
-            return Vec::new();
-        }
+    /// Takes the first callback, and begins to call it, if it is due: its position is durable, or it is not and none
+    /// will become so.
+    fn begin_call(&self, durable: Lsn, is_stopped: bool) -> Option<(Lsn, DurableCallback)> {
         let mut waiting = self.waiting.lock();
-        let later = waiting.callbacks.split_off(&(Lsn(upto.0.saturating_add(1)), 0));
-        let due = core::mem::replace(&mut waiting.callbacks, later);
+        let is_over = is_stopped || waiting.has_ended;
+        let first = waiting.callbacks.first_entry()?;
+        let (lsn, _) = *first.key();
+        if lsn > durable && !is_over {
+            return None;
+        }
+        let callback = first.remove();
         self.publish(&waiting);
-        due.into_values().collect()
+        debug_assert!(waiting.caller.is_none(), "a callback is called while another one runs");
+        waiting.caller = Some(thread::number());
+        Some((lsn, callback))
     }
 
-    /// Accepts no callback any more, and takes those that wait.
-    fn end(&self) -> Vec<DurableCallback> {
+    /// Notes that a callback has returned. Returns whether no callback is accepted any more.
+    fn end_call(&self) -> bool {
+        let mut waiting = self.waiting.lock();
+        waiting.caller = None;
+        waiting.has_ended
+    }
+
+    /// Accepts no callback any more. Returns whether this thread is in a callback: its caller calls those that wait.
+    fn end(&self) -> bool {
         let mut waiting = self.waiting.lock();
         waiting.has_ended = true;
-        let all = core::mem::take(&mut waiting.callbacks);
-        self.publish(&waiting);
-        all.into_values().collect()
+        waiting.caller == Some(thread::number())
     }
 }
 
@@ -140,33 +164,41 @@ impl Log {
         self.notifications.wake.clone()
     }
 
-    /// Calls the callbacks that are due. If the database has stopped, the others get its error.
+    /// Calls the first callback that is due, if any. If the database has stopped, each one is, and gets its error.
     pub fn notify_step(&self) -> Next {
-        let is_stopped = self.health.is_poisoned();
-        let durable = self.durable();
-        let due = self.notifications.take(durable);
-        let failed = if is_stopped { self.notifications.take(Lsn::MAX) } else { Vec::new() };
-        let is_idle = due.is_empty() && failed.is_empty();
-        call_all(due, || Ok(()));
-        call_all(failed, || self.health.check());
-        if is_idle { Next::Idle(NOTIFY_PAUSE) } else { Next::Again }
+        match self.call_next() {
+            None => return Next::Idle(NOTIFY_PAUSE),
+            Some(has_ended) if has_ended => self.call_all(),
+            Some(_) => {}
+        }
+        Next::Again
     }
 
     /// Calls the callbacks that still wait, after the last sync of a database that is being closed: those whose
-    /// positions are not durable get an error. No callback is accepted afterwards.
+    /// positions are not durable get an error. No callback is accepted afterwards. If this thread is in a callback,
+    /// the others are called when it has returned.
     pub fn end_notifications(&self) {
-        call_all(self.notifications.take(self.durable()), || Ok(()));
-        call_all(self.notifications.end(), || self.health.check().and(Err(Error::Closed)));
+        if !self.notifications.end() {
+            self.call_all();
+        }
     }
-}
 
-/// Calls callbacks. A panic of the application's code is not one of the database.
-fn call_all(callbacks: Vec<DurableCallback>, outcome: impl Fn() -> Result<()>) {
-    debug_assert!(!is_inside(), "a callback is called from within a call");
-    for callback in callbacks {
-        let outcome = outcome();
+    fn call_all(&self) {
+        while self.call_next().is_some() {}
+    }
+
+    /// Calls the first callback that is due. Returns whether no callback is accepted any more; `None` if none was due.
+    fn call_next(&self) -> Option<bool> {
+        let is_stopped = self.health.is_poisoned();
+        let durable = self.durable();
+        let (lsn, callback) = self.notifications.begin_call(durable, is_stopped)?;
+        let outcome = if lsn <= durable { Ok(()) } else { self.health.check().and(Err(Error::Closed)) };
+        CALLBACKS.set(CALLBACKS.get() + 1);
+        // A panic of the application's code is not one of the database.
         if catch_unwind(AssertUnwindSafe(|| callback(outcome))).is_err() {
             tracing::error!("a callback for a durable position of the log has panicked");
         }
+        CALLBACKS.set(CALLBACKS.get() - 1);
+        Some(self.notifications.end_call())
     }
 }
