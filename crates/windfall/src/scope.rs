@@ -194,8 +194,12 @@ impl Scope {
     /// Begins a call, or a part of one. Its result, also an error, must be passed to [`Call::finish`].
     pub(crate) fn begin_call(&self) -> Result<Call<'_>> {
         let inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
-        inner.statements.check_thread()?;
-        self.begin_call_on(inner)
+        let begun = inner.statements.check_thread().and_then(|()| self.begin_call_on(inner));
+        if begun.is_err() {
+            // The handle may have been dropped while this thread held the mutex.
+            self.end_if_abandoned();
+        }
+        begun
     }
 
     fn begin_call_on<'s>(&'s self, mut inner: MutexGuard<'s, Inner>) -> Result<Call<'s>> {

@@ -1,6 +1,13 @@
 //! Two-phase commit.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+};
 
 use windfall::{
     Database, Error, FlushLog, Isolation, Table, TableOptions,
@@ -8,7 +15,7 @@ use windfall::{
 };
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
-use super::{begin, guard::whole, options, pairs, rows, simulated, table};
+use super::{begin, guard::whole, options, pairs, rows, simulated, table, time_limit::wait_until};
 
 fn names(db: &Database) -> Vec<(Vec<u8>, bool)> {
     db.prepared().into_iter().map(|one| (one.xid, one.in_use)).collect()
@@ -532,4 +539,34 @@ fn judge(mut disk: SimulatedDisk, luck: u64, known: &BTreeMap<u8, Known>, what: 
     }
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
     (prepared.len() as u64, (known.len() - prepared.len()) as u64)
+}
+
+/// Each step of the cursor is refused, and holds the state of the transaction for a moment.
+#[test]
+fn a_step_of_a_cursor_that_is_refused_keeps_no_dropped_transaction() {
+    let db = super::database();
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    for n in 0..500u32 {
+        let xid = n.to_be_bytes();
+        let trx = begin(&db, Isolation::ReadCommitted);
+        trx.table(&t).put(&xid, b"value").unwrap();
+        let mut cursor = trx.table(&t).cursor().unwrap();
+        trx.prepare_with(&xid, FlushLog::Lazy).unwrap();
+        let (steps, enough) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while steps.fetch_add(1, SeqCst) < enough.load(SeqCst) {
+                    cursor.next().unwrap_err();
+                }
+            });
+            while steps.load(SeqCst) < 100 {
+                thread::yield_now();
+            }
+            drop(trx);
+            // A step that is in progress leaves it to be ended by its name.
+            wait_until("a transaction without a handle", || db.prepared().iter().all(|one| !one.in_use));
+            db.commit_prepared(&xid).unwrap();
+            enough.store(0, SeqCst);
+        });
+    }
 }
