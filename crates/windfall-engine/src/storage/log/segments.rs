@@ -442,8 +442,8 @@ impl Segments {
     }
 
     /// Ends the current segment at a position, the end of the log, where everything is written and durable, and
-    /// continues with one of the smallest size, unless it and those ahead are as small. The caller is the writer of the
-    /// log. `needed` returns the end of the reserved range.
+    /// continues with one of the smallest size, unless it and those ahead are as small, and few. The caller is the
+    /// writer of the log. `needed` returns the end of the reserved range.
     ///
     /// # Errors
     /// I/O: the chain is as it was, perhaps with fewer segments ahead, but still up to `needed`. If that is impossible,
@@ -454,7 +454,8 @@ impl Segments {
         let (is_small, ahead) = {
             let chain = self.chain.lock();
             let in_use = chain.partition_point(|segment| segment.start < at);
-            let is_small = chain.range(in_use.saturating_sub(1)..).all(|segment| segment.size <= new.size);
+            let rest = || chain.range(in_use.saturating_sub(1)..).map(|segment| segment.size);
+            let is_small = rest().all(|size| size <= new.size) && rest().sum::<u64>() <= 2 * new.size;
             (is_small, chain.range(in_use..).copied().collect::<Vec<_>>())
         };
         if is_small {

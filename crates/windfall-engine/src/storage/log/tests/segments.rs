@@ -282,6 +282,20 @@ fn an_idle_log_is_cut_down() {
     assert_eq!(life.sizes(), [128, 256, 512]);
 }
 
+/// The largest segments are no larger than the one that a cut makes.
+#[test]
+fn an_idle_log_of_small_segments_is_cut_down() {
+    let mut life = growing(SimulatedDisk::new(1), OPTIONS);
+    life.append(10 << 10);
+    drop(life.log.reserve(2 << 20).unwrap());
+    assert!(life.log.is_oversized() && life.sizes().iter().all(|size| *size == 64));
+    assert!(life.log.cut().unwrap());
+    life.checkpoint();
+    assert_eq!(life.sizes(), [64, 128], "one is kept, of the size that the next one will have");
+    life.append(300 << 10);
+    assert_eq!(end_after_restart(&life.disk, Survive::Nothing, "cut"), life.log.durable());
+}
+
 /// Returns the end of the log that a restart finds. It is found again, with a few groups more, by the next one.
 fn end_after_restart(disk: &SimulatedDisk, survive: Survive, what: &str) -> Lsn {
     let left = Arc::new(disk.survivor(survive));
