@@ -102,6 +102,22 @@ impl<A: Access> Index<A> {
         self.table.estimate(&self.tree, &lower, &upper).map_err(|error| error.of(|_| self.owner()))
     }
 
+    /// Returns the number of pages that the index takes, as [`Table::pages`] does.
+    ///
+    /// # Errors
+    /// The table or the index was dropped; I/O.
+    pub fn pages(&self) -> Result<u64> {
+        self.table.pages_of(&self.tree).map_err(|error| error.of(|_| self.owner()))
+    }
+
+    /// Returns the number of levels of the index; 0 while it has no page.
+    ///
+    /// # Errors
+    /// The table or the index was dropped; I/O.
+    pub fn height(&self) -> Result<u32> {
+        self.table.height_of(&self.tree).map_err(|error| error.of(|_| self.owner()))
+    }
+
     /// Returns the keys of the rows with index keys in a range, in order, from either end, from the index alone. Pages
     /// of the table itself are read only for rows that were inserted, deleted or given another index key after the view
     /// was taken, and at [`Isolation::Serializable`](crate::Isolation::Serializable), which locks the rows.

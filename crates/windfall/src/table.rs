@@ -24,6 +24,7 @@ use crate::{
     session::SessionUndo,
     store::Tree,
     sync::Arc,
+    tablespace,
     transaction::Isolation,
     tx_table::{Access, AutoCommit},
     txn::{
@@ -567,6 +568,49 @@ impl<A: Access> Table<A> {
         self.engine.check_open()?;
         tree.space().check_live()?;
         tree.estimate(lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]))
+    }
+
+    /// Returns the number of rows, for the plan of a query. Those that transactions have inserted count before the
+    /// commit, and those that they have deleted do not. It is kept over a restart. Each crash may make it wrong by 1 % in
+    /// a table of up to 32,768 rows, and by 1/512 of the rows in a larger one; a table of less than 8,192 rows is
+    /// counted at the first question after an opening.
+    ///
+    /// # Errors
+    /// The table was dropped; I/O.
+    pub fn row_count(&self) -> Result<u64> {
+        self.engine.check_open()?;
+        self.inner.row_count().map_err(|error| self.with_owner(error))
+    }
+
+    /// Returns the number of pages that the tree of the rows takes, with those of long values and the allocation map.
+    /// Reads a page per 2 GiB of the table (with pages of 16 KiB).
+    ///
+    /// # Errors
+    /// The table was dropped; I/O.
+    pub fn pages(&self) -> Result<u64> {
+        let call = self.enter()?;
+        self.pages_of(&call.clustered).map_err(|error| self.with_owner(error))
+    }
+
+    pub(crate) fn pages_of(&self, tree: &Tree) -> Result<u64> {
+        self.engine.check_open()?;
+        tree.space().check_live()?;
+        tablespace::count_pages(&self.engine.pool, tree.space())
+    }
+
+    /// Returns the number of levels of the tree of the rows; 0 while it has no page.
+    ///
+    /// # Errors
+    /// The table was dropped; I/O.
+    pub fn height(&self) -> Result<u32> {
+        let call = self.enter()?;
+        self.height_of(&call.clustered).map_err(|error| self.with_owner(error))
+    }
+
+    pub(crate) fn height_of(&self, tree: &Tree) -> Result<u32> {
+        self.engine.check_open()?;
+        tree.space().check_live()?;
+        tree.height()
     }
 
     /// Returns a cursor over all rows. It is not positioned yet.

@@ -28,6 +28,7 @@ mod names;
 pub mod pause;
 mod record;
 mod retired;
+mod row_count;
 mod row_log;
 mod runs;
 mod table;

@@ -26,8 +26,10 @@ use super::{
 };
 use crate::{
     error::{Owner, Result, SchemaError, UsageError},
+    log::LOG_OVERHEAD_BYTES,
     page::EntryHeader,
     sync::Arc,
+    tablespace,
     txn::{
         mvcc::value::INDEXED_BYTES,
         row::{
@@ -137,6 +139,7 @@ struct TableLoader<'a> {
 struct Clustered<'t> {
     load: Load<'t>,
     last: Option<Vec<u8>>,
+    rows: i64,
 }
 
 impl Clustered<'_> {
@@ -160,6 +163,7 @@ impl Clustered<'_> {
         let (header, value) = stored.entry();
         self.load.push(&key, header, value)?;
         self.last = Some(key);
+        self.rows += 1;
         Ok(())
     }
 }
@@ -191,7 +195,7 @@ impl<'a> TableLoader<'a> {
     }
 
     fn fill_clustered(&mut self, rows: &mut Rows<'_>, order: Order) -> Result<()> {
-        let mut clustered = Clustered { load: Load::new(&self.schema.clustered), last: None };
+        let mut clustered = Clustered { load: Load::new(&self.schema.clustered), last: None, rows: 0 };
         let mut unsorted: Runs<Stored> = Runs::new(self.catalog.pool.clone());
         for (row, next) in (1..).zip(rows) {
             let (key, value) = next?;
@@ -209,7 +213,20 @@ impl<'a> TableLoader<'a> {
             clustered.check(&key, None)?;
             clustered.push(key, &stored)
         })?;
-        clustered.load.finish()
+        clustered.load.finish()?;
+        self.write_rows(clustered.rows)
+    }
+
+    /// Writes the number of rows to the header of the clustered tree.
+    fn write_rows(&self, rows: i64) -> Result<()> {
+        if rows == 0 {
+            return Ok(());
+        }
+        let pool = &self.catalog.pool;
+        let _room = pool.context().log.admit(LOG_OVERHEAD_BYTES)?;
+        let space = self.schema.clustered.space();
+        space.row_count().add(rows);
+        tablespace::write_rows(pool, space)
     }
 
     /// Turns a row's value into the content of its entry, and collects its entries of secondary trees.

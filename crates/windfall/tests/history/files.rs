@@ -161,29 +161,37 @@ struct Tree {
     bytes: Vec<u8>,
     reached: BTreeSet<u32>,
     entries: Rows,
+    header: Header,
+}
+
+/// What the header of a tablespace says about the table.
+#[derive(Clone, Copy, Debug, Default)]
+struct Header {
     /// No auto-increment value at or above this was assigned to a row.
     ceiling: u64,
+    /// The number of rows.
+    rows: u64,
 }
 
 impl Tree {
     /// Returns the entries of a tree.
     fn read(disk: &SimulatedDisk, space: u64) -> Found<Rows> {
-        Self::read_numbered(disk, space).map(|(entries, _)| entries)
+        Self::read_with_header(disk, space).map(|(entries, _)| entries)
     }
 
-    /// Returns the entries of a tree, and the ceiling of its auto-increment values. A tree that was never flushed has
-    /// no file.
-    fn read_numbered(disk: &SimulatedDisk, space: u64) -> Found<(Rows, u64)> {
+    /// Returns the entries of a tree, and the header of its tablespace. A tree that was never flushed has no file.
+    fn read_with_header(disk: &SimulatedDisk, space: u64) -> Found<(Rows, Header)> {
         let Some(bytes) = bytes_of(disk, FileName::Data(SpaceId(space)))? else {
-            return Ok((Rows::new(), 0));
+            return Ok((Rows::new(), Header::default()));
         };
-        let mut tree = Self { space, bytes, reached: BTreeSet::from([0]), entries: Rows::new(), ceiling: 0 };
+        let (reached, entries, header) = (BTreeSet::from([0]), Rows::new(), Header::default());
+        let mut tree = Self { space, bytes, reached, entries, header };
         let map = tree.page(0, 1)?.to_vec();
         if &map[32..40] != b"WFSPACE1" || u32_at(&map, 40) as usize != PAGE {
             return Err(format!("the first page of tablespace {space} is none"));
         }
-        tree.ceiling = u64_at(&map, 48);
-        if map[44..48].iter().chain(&map[56..128]).any(|byte| *byte != 0) {
+        tree.header = Header { ceiling: u64_at(&map, 48), rows: u64_at(&map, 64) };
+        if map[44..48].iter().chain(&map[56..64]).chain(&map[72..128]).any(|byte| *byte != 0) {
             return Err(format!("there is something in the header of tablespace {space}"));
         }
         let bit = |n: u32| map[128 + n as usize / 8] & 1 << (n % 8) != 0;
@@ -197,7 +205,7 @@ impl Tree {
                 "tablespace {space}: nothing leads to {lost:?}, not in the map is {extra:?}"
             ));
         }
-        Ok((tree.entries, tree.ceiling))
+        Ok((tree.entries, tree.header))
     }
 
     fn page(&self, number: u32, kind: u8) -> Found<&[u8]> {
@@ -437,7 +445,14 @@ pub(crate) fn read(disk: &SimulatedDisk) -> Found<Model> {
                 if !spaces.iter().all(|space| named.insert(*space)) {
                     return Err(format!("a tablespace of {spaces:?} has two owners"));
                 }
-                let (rows, ceiling) = Tree::read_numbered(disk, spaces[0])?;
+                let (rows, Header { ceiling, rows: counted }) = Tree::read_with_header(disk, spaces[0])?;
+                if counted != rows.len() as u64 {
+                    return Err(format!(
+                        "{} has {} rows, and {counted} in its header",
+                        spaces[0],
+                        rows.len()
+                    ));
+                }
                 for space in &spaces[1..] {
                     let entries: BTreeSet<Vec<u8>> = Tree::read(disk, *space)?.into_keys().collect();
                     if entries != rows.iter().map(|(key, value)| index_entry(key, value)).collect() {

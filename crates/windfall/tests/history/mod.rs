@@ -610,6 +610,9 @@ pub(crate) fn observe(db: &Database) -> Result<Model> {
             let by_index: Rows = by_index.map(|row| row.map(|r| (r.key, r.value))).collect::<Result<_>>()?;
             assert_eq!(by_index, rows, "the index of {} disagrees", info.name);
         }
+        let counted = table.row_count()?;
+        let is_quiet = db.metrics().rollbacks_pending == 0 && db.metrics().active_transactions == 0;
+        assert!(!is_quiet || counted == rows.len() as u64, "{counted} instead of {} rows", rows.len());
         let (rows, last) = without_gaps(rows);
         let next = table.peek_number()?;
         assert!(next > last, "{} has a row {last}, and would give {next} again", info.name);

@@ -34,6 +34,7 @@ mod read_ahead;
 mod reclaim;
 mod replace;
 mod resize;
+mod row_count;
 mod space;
 #[cfg(test)]
 pub(crate) mod test_pool;

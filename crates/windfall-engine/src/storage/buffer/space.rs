@@ -12,12 +12,12 @@
 //! of the two cases it is (test: `a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known`). The memory
 //! stays valid until the last handle is released (by type).
 
-use super::{dirty::DirtySet, page_table::PageTable};
+use super::{dirty::DirtySet, page_table::PageTable, row_count::RowCount};
 use crate::{
     error::{Error, Owner, Result},
     ids::{Lsn, SpaceId, TrxId},
     sync::{
-        Mutex, Rank, RwLock,
+        Mutex, OnceLock, Rank, RwLock,
         atomic::{
             AtomicBool, AtomicU8, AtomicU32, AtomicU64,
             Ordering::{Acquire, Relaxed, Release, SeqCst},
@@ -86,6 +86,8 @@ pub struct Space {
     /// under `dirty`.
     pub(super) listed: AtomicBool,
     check_lock: RwLock<()>,
+    /// Only tablespaces with rows that change have it.
+    row_count: OnceLock<Box<RowCount>>,
 }
 
 impl Space {
@@ -119,6 +121,7 @@ impl Space {
             dirty: Mutex::new(Rank::Dirty, DirtySet::default()),
             listed: AtomicBool::new(false),
             check_lock: RwLock::new(Rank::RollBack, ()),
+            row_count: OnceLock::new(),
         }
     }
 
@@ -126,6 +129,17 @@ impl Space {
     /// having passed its gate hold it shared, for one undo record at a time; a check of the table holds it exclusively.
     pub fn check_lock(&self) -> &RwLock<()> {
         &self.check_lock
+    }
+
+    /// Returns the changes of the number of rows that its header does not have.
+    #[inline]
+    pub(crate) fn row_count(&self) -> &RowCount {
+        self.row_count.get_or_init(Box::default)
+    }
+
+    /// Returns whether its header lacks changes of the number of rows.
+    pub(crate) fn has_pending_rows(&self) -> bool {
+        self.row_count.get().is_some_and(|count| count.pending() != 0)
     }
 
     /// Returns its id, which is unique to this incarnation.

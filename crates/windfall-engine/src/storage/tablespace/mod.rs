@@ -27,7 +27,9 @@
 //! | 40 | 4 | page size (page 0 only) |
 //! | 44 | 4 | zero |
 //! | 48 | 8 | ceiling of the table's auto-increment values, 0 while there is none ([`ceiling()`]; page 0 only) |
-//! | 56 | 72 | zero |
+//! | 56 | 8 | zero |
+//! | 64 | 8 | number of rows of the table, signed, without the pending changes ([`rows()`]; page 0 only) |
+//! | 72 | 56 | zero |
 //! | 128 | page size - 128 | one bit per page, lowest bit first, set while the page is in use |
 //!
 //! The last bit of a map page is set if the next group exists; the page of this bit is never used.
@@ -36,11 +38,13 @@ mod ceiling;
 mod deletion;
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
+mod rows;
 #[cfg(test)]
 mod tests;
 
 pub use ceiling::{ceiling, set_ceiling};
 pub use deletion::{Deleter, Deletions};
+pub use rows::{rows, write_rows, write_rows_if_due};
 
 use crate::{
     buffer::{BufferPool, Space},
@@ -338,6 +342,22 @@ pub fn group(pool: &BufferPool, space: &Arc<Space>, group: u32) -> Result<Group>
         *last &= !(1 << 63);
     }
     Ok(Group { used, has_next })
+}
+
+/// Returns the number of pages in use, including map pages. Reads the map pages, one per 2 GiB of 16 KiB pages.
+///
+/// # Errors
+/// Damage, I/O.
+pub fn count_pages(pool: &BufferPool, space: &Arc<Space>) -> Result<u64> {
+    let mut pages = 0;
+    for number in 0.. {
+        let group = group(pool, space, number)?;
+        pages += group.used.iter().map(|bits| u64::from(bits.count_ones())).sum::<u64>();
+        if !group.has_next {
+            break;
+        }
+    }
+    Ok(pages)
 }
 
 /// Returns the pages in use, including map pages, in order. For tests and comparisons: reads every map page.

@@ -20,6 +20,7 @@ use crate::{
     ids::Lsn,
     mtr::Mtr,
     page::EntryHeader,
+    tablespace,
     tree::{Located, Room, split_log_limit},
     txn::{
         locks::RowMode,
@@ -86,7 +87,11 @@ impl<'t> ClusteredChange<'_, 't> {
         );
         loop {
             match self.attempt(trx, plan)? {
-                Attempt::Changed(version, end) => return Ok(Some((version, end))),
+                Attempt::Changed(version, end) => {
+                    let tree = self.target.clustered;
+                    tablespace::write_rows_if_due(tree.store(), tree.space());
+                    return Ok(Some((version, end)));
+                }
                 Attempt::Stopped(obstacle) => {
                     if !self.overcome(obstacle, trx, plan)? {
                         return Ok(None);
@@ -172,6 +177,9 @@ impl<'t> ClusteredChange<'_, 't> {
         }
         let version = EntryHeader::new(id, tail.position());
         write_version(new, version, &mut located, &mut mtr);
+        if live != new.is_some() {
+            tree.space().row_count().add(if live { -1 } else { 1 });
+        }
         trx.write_undo(&mut mtr, &mut tail, place, &record, tree.space().id(), plan.planned.len());
         debug_assert!(
             trx.previous(&tail) == Some(version.undo),

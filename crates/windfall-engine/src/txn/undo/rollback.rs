@@ -31,6 +31,7 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
+    tablespace,
     tree::{Room, split_log_limit},
 };
 
@@ -212,7 +213,12 @@ fn undo_row(
             );
         }
         let is_live = |(header, _): &(EntryHeader, Vec<u8>)| !header.is_deleted();
-        sides = Some((Some((header, stored)).filter(is_live), restored.filter(is_live)));
+        let (undone, restored) = (Some((header, stored)).filter(is_live), restored.filter(is_live));
+        let rows = i64::from(restored.is_some()) - i64::from(undone.is_some());
+        if rows != 0 {
+            tree.space().row_count().add(rows);
+        }
+        sides = Some((undone, restored));
         small = match change {
             RowChange::Insert => located.remove(&mut mtr),
             RowChange::Update { header, value } => located.replace(&mut mtr, *header, value),
@@ -221,6 +227,7 @@ fn undo_row(
     }
     mtr.apply(slot, &op);
     mtr.commit()?;
+    tablespace::write_rows_if_due(tree.store(), tree.space());
     if let Some((undone, restored)) = sides {
         followers.note_rolled_back(tree, key, undone, restored);
     }

@@ -1,0 +1,265 @@
+//! The statistics for the plan of a query: numbers of rows, pages and levels.
+
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread,
+};
+
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use windfall::{Database, Error, IndexOptions, Options, Table, TableOptions, TransactionOptions};
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
+mod common;
+use common::{key, new_database};
+
+fn options() -> Options {
+    Options::default().page_size(4096).buffer_pool_size(8 << 20)
+}
+
+fn open(disk: &SimulatedDisk, env: &SimulatedEnv) -> Database {
+    Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {}).unwrap()
+}
+
+/// Opens the database again: after a crash, or after a close.
+fn reopened(disk: &SimulatedDisk, db: Database, crashes: bool) -> (SimulatedDisk, Database) {
+    if crashes {
+        disk.crash();
+        drop(db);
+    } else {
+        db.close().unwrap();
+    }
+    let disk = if crashes { disk.restart(Survive::Everything) } else { disk.next_process() };
+    let env = SimulatedEnv::new(2);
+    let db = open(&disk, &env);
+    env.run_workers(2_000);
+    assert_eq!(db.metrics().rollbacks_pending, 0);
+    (disk, db)
+}
+
+fn counted(table: &Table) -> u64 {
+    table.rows().unwrap().count() as u64
+}
+
+/// A model of a table, and the calls that change both.
+struct Rows {
+    db: Database,
+    table: Table,
+    model: BTreeMap<u32, u8>,
+    random: SmallRng,
+}
+
+impl Rows {
+    /// Makes one call of any kind, alone or in a transaction, which may fail.
+    fn change(&mut self, trx: Option<&windfall::Transaction>) {
+        let (n, first) = (self.random.random_range(0..60), self.random.random_range(0..40));
+        let value = vec![first; [5, 40, 9_000][self.random.random_range(0..3)]];
+        let kind = self.random.random_range(0..4);
+        let is_taken = self.model.iter().any(|(other, taken)| *other != n && *taken == first);
+        let exists = self.model.contains_key(&n);
+        let done = match trx {
+            Some(trx) => apply(&trx.table(&self.table), kind, n, &value),
+            None => apply(&self.table, kind, n, &value),
+        };
+        let expected = match kind {
+            0 => !exists && !is_taken,
+            1 => !is_taken,
+            2 => exists && !is_taken,
+            _ => true,
+        };
+        assert_eq!(done.is_ok(), expected, "{kind} of {n}: {done:?}");
+        match (kind, expected) {
+            (_, false) => {}
+            (3, true) => drop(self.model.remove(&n)),
+            (_, true) => drop(self.model.insert(n, first)),
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.random_range(0..20) {
+            0 => {
+                self.db.truncate_table("t").unwrap();
+                self.model.clear();
+            }
+            1..=4 => self.transaction(),
+            _ => self.change(None),
+        }
+        assert_eq!(self.table.row_count().unwrap(), self.model.len() as u64);
+    }
+
+    /// A transaction of several calls, of which some or all are rolled back.
+    fn transaction(&mut self) {
+        let trx = self.db.begin(TransactionOptions::default());
+        let before = self.model.clone();
+        self.change(Some(&trx));
+        trx.savepoint("s").unwrap();
+        let within = self.model.clone();
+        (0..3).for_each(|_| self.change(Some(&trx)));
+        assert_eq!(self.table.row_count().unwrap(), self.model.len() as u64, "uncommitted rows count");
+        if self.random.random() {
+            trx.rollback_to("s").unwrap();
+            self.model = within;
+            assert_eq!(self.table.row_count().unwrap(), self.model.len() as u64);
+        }
+        if self.random.random() {
+            trx.rollback().unwrap();
+            self.model = before;
+        } else {
+            trx.commit().unwrap();
+        }
+    }
+}
+
+fn apply<A: windfall::Access>(table: &Table<A>, kind: u32, n: u32, value: &[u8]) -> Result<(), Error> {
+    match kind {
+        0 => table.insert(&key(n), value),
+        1 => table.put(&key(n), value),
+        2 => table.update(&key(n), value),
+        _ => table.delete(&key(n)).map(drop),
+    }
+}
+
+#[test]
+fn the_number_of_rows_follows_every_change() {
+    for seed in 0..8 {
+        let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
+        let db = open(&disk, &env);
+        let unique = IndexOptions::on_value(0..1).unique();
+        let table = db.create_table("t", TableOptions::default().index("first", unique)).unwrap();
+        let random = SmallRng::seed_from_u64(seed);
+        let mut rows = Rows { db, table, model: BTreeMap::new(), random };
+        for _ in 0..400 {
+            rows.step();
+            env.run_workers(1);
+        }
+        let Rows { db, table, model, .. } = rows;
+        drop(table);
+        let (_disk, db) = reopened(&disk, db, seed % 2 == 0);
+        assert_eq!(db.table("t").unwrap().row_count().unwrap(), model.len() as u64);
+    }
+}
+
+/// Rows of a table that is so large that it is not counted.
+const LARGE: u32 = 40_000;
+
+#[test]
+fn a_close_keeps_the_number_of_rows() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let rows = (0..LARGE).map(|n| Ok((key(n).to_vec(), vec![1; 20])));
+    let table = db.create_table_from("t", TableOptions::default(), rows).unwrap();
+    assert_eq!(table.row_count().unwrap(), u64::from(LARGE));
+    (0..7).for_each(|n| assert!(table.delete(&key(n)).unwrap()));
+    table.insert(&key(LARGE), b"new").unwrap();
+    drop(table);
+    let (_disk, db) = reopened(&disk, db, false);
+    assert_eq!(db.table("t").unwrap().row_count().unwrap(), u64::from(LARGE) - 6);
+}
+
+#[test]
+fn a_crash_loses_few_changes_of_the_number_of_rows() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    (0..LARGE).for_each(|n| table.insert(&key(n), &[1; 20]).unwrap());
+    // These are rolled back after the crash.
+    let trx = db.begin(TransactionOptions::default());
+    let within = trx.table(&table);
+    (0..3_000).for_each(|n| assert!(within.delete(&key(n)).unwrap()));
+    assert_eq!(table.row_count().unwrap(), u64::from(LARGE) - 3_000);
+    db.checkpoint().unwrap();
+    drop((within, table));
+    core::mem::forget(trx);
+    let (_disk, db) = reopened(&disk, db, true);
+    let table = db.table("t").unwrap();
+    let (found, rows) = (table.row_count().unwrap(), counted(&table));
+    assert_eq!(rows, u64::from(LARGE));
+    assert!(found.abs_diff(rows) <= rows / 512, "{found} instead of {rows} rows");
+}
+
+#[test]
+fn a_small_table_is_counted_after_a_crash() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    (0..15).for_each(|n| table.insert(&key(n), b"v").unwrap());
+    drop(table);
+    let (_disk, db) = reopened(&disk, db, true);
+    let table = db.table("t").unwrap();
+    table.insert(&key(90), b"v").unwrap();
+    assert_eq!(table.row_count().unwrap(), 16, "fewer than a stripe holds were never in the header");
+    assert!(table.delete(&key(90)).unwrap());
+    assert_eq!(table.row_count().unwrap(), 15);
+}
+
+#[test]
+fn changes_during_a_count_are_not_counted_twice() {
+    let (folder, mut db) = new_database(options()).unwrap();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    (0..2_000).for_each(|n| table.insert(&key(n), b"v").unwrap());
+    drop(table);
+    for round in 1..=6 {
+        // The first question after an opening counts the rows.
+        db.close().unwrap();
+        db = Database::open(folder.path(), options()).unwrap();
+        let table = db.table("t").unwrap();
+        let (is_over, begun) = (AtomicBool::new(false), Barrier::new(4));
+        thread::scope(|scope| {
+            for first in [1 << 29, 1 << 30] {
+                let (table, is_over, begun) = (&table, &is_over, &begun);
+                scope.spawn(move || {
+                    table.put(&key(first), b"v").unwrap();
+                    begun.wait();
+                    for n in (1..200).cycle().take_while(|_| !is_over.load(SeqCst)) {
+                        table.put(&key(first + round * 200 + n), b"v").unwrap();
+                        table.delete(&key(first + round * 200 + n - 1)).unwrap();
+                    }
+                });
+            }
+            let counters = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    begun.wait();
+                    (0..4).map(|_| table.row_count().unwrap()).max()
+                })
+            });
+            let found = counters.map(|counter| counter.join().unwrap());
+            is_over.store(true, SeqCst);
+            assert!(found.iter().all(|found| *found >= Some(2_000)), "{found:?}");
+        });
+        // The first one may be the count that nothing disturbs.
+        table.row_count().unwrap();
+        assert_eq!(table.row_count().unwrap(), counted(&table), "round {round}");
+    }
+}
+
+#[test]
+fn pages_and_levels_are_those_of_the_trees() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let by_first = TableOptions::default().index("first", IndexOptions::on_value(0..1));
+    let table = db.create_table("t", by_first).unwrap();
+    let index = table.index("first").unwrap();
+    assert_eq!([table.pages().unwrap(), index.pages().unwrap()], [0, 0]);
+    assert_eq!([table.height().unwrap(), index.height().unwrap()], [0, 0]);
+    table.insert(&key(0), &[1; 20]).unwrap();
+    // The allocation map and the root.
+    assert_eq!([table.pages().unwrap(), index.pages().unwrap()], [2, 2]);
+    assert_eq!([table.height().unwrap(), index.height().unwrap()], [1, 1]);
+    table.insert(&key(1), &[1; 40_000]).unwrap();
+    let chain = 40_000_u64.div_ceil(4096 - 48);
+    assert_eq!([table.pages().unwrap(), index.pages().unwrap()], [2 + chain, 2]);
+    (2..1_000).for_each(|n| table.insert(&key(n), &[1; 200]).unwrap());
+    assert!(table.pages().unwrap() >= 2 + chain + 998 * 200 / 4096, "{}", table.pages().unwrap());
+    assert!(index.pages().unwrap() < table.pages().unwrap());
+    assert_eq!(table.height().unwrap(), 2);
+    db.checkpoint().unwrap();
+    db.drop_table("t").unwrap();
+    for gone in [table.pages().unwrap_err(), index.pages().unwrap_err(), table.row_count().unwrap_err()] {
+        assert!(matches!(gone, Error::TableDropped(_)), "{gone:?}");
+    }
+}
