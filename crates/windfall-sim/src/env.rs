@@ -4,8 +4,10 @@
 //! decides the order of the steps, and a replay repeats it.
 //!
 //! **Invariants.** Nothing here blocks: a wait runs worker steps until its condition holds, and panics if no step can
-//! make it hold and the wait has no time limit (test: `a_wait_for_nothing_is_found`). Time advances only by steps and
-//! [`SimulatedEnv::advance`].
+//! make it hold and the wait has no time limit (test: `a_wait_for_nothing_is_found`). It runs only workers for which
+//! the waiting thread may wait (test: `a_wait_runs_no_worker_of_a_later_class`). Time advances only by steps, by waits
+//! with a time limit in which no worker has a step, and by [`SimulatedEnv::advance`] (test:
+//! `time_passes_with_steps_and_when_there_is_none`).
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -235,6 +237,55 @@ mod tests {
     #[should_panic(expected = "no background step can end")]
     fn a_wait_for_nothing_is_found() {
         SimulatedEnv::new(1).wait(&Event::new(), &mut || false);
+    }
+
+    /// Starts a worker of this class whose first step sets a flag. Returns the flag.
+    fn worker(env: &SimulatedEnv, class: WorkerClass) -> (Worker, Arc<AtomicU64>) {
+        let has_run = Arc::new(AtomicU64::new(0));
+        let flag = has_run.clone();
+        let step = move || {
+            flag.store(1, SeqCst);
+            Next::Done
+        };
+        (env.spawn("test", class, Arc::new(Event::new()), Box::new(step)).unwrap(), has_run)
+    }
+
+    #[test]
+    fn a_wait_runs_no_worker_of_a_later_class() {
+        type Wait = fn(&SimulatedEnv, &mut dyn FnMut() -> bool);
+        let waits: [(Wait, WorkerClass); 3] = [
+            (|env, ready| env.wait(&Event::new(), ready), WorkerClass::Service),
+            (|env, ready| env.wait_unlatched(&Event::new(), ready), WorkerClass::Recorder),
+            (
+                |env, ready| env.wait_unhindered(&Event::new(), Duration::from_secs(1), ready),
+                WorkerClass::Client,
+            ),
+        ];
+        let classes = [WorkerClass::Service, WorkerClass::Recorder, WorkerClass::Client];
+        for ((wait, most), class) in waits.into_iter().flat_map(|wait| classes.map(|class| (wait, class))) {
+            let env = SimulatedEnv::new(1);
+            let (_worker, has_run) = worker(&env, class);
+            let ends = || wait(&env, &mut || has_run.load(SeqCst) == 1);
+            let is_ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(ends)).is_ok();
+            assert_eq!(is_ended, class <= most, "a wait for workers up to {most:?} runs one of {class:?}");
+        }
+    }
+
+    #[test]
+    fn time_passes_with_steps_and_when_there_is_none() {
+        let env = SimulatedEnv::new(1);
+        let (_worker, _) = worker(&env, WorkerClass::Service);
+        env.random();
+        env.wait(&Event::new(), &mut || true);
+        assert_eq!((env.now(), env.now()), (Duration::ZERO, Duration::ZERO));
+        assert!(env.step(None));
+        let step = env.now();
+        assert!(step > Duration::ZERO);
+        assert!(!env.step(None));
+        env.advance(Duration::from_secs(1));
+        assert_eq!(env.now(), step + Duration::from_secs(1));
+        env.sleep(Duration::from_secs(2));
+        assert_eq!(env.now(), step + Duration::from_secs(3));
     }
 
     #[test]

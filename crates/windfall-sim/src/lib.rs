@@ -1,10 +1,10 @@
 //! The disk and the environment of simulations, for tests of the storage engine Windfall.
 //!
 //! **Purpose.** The engine runs on them as on a real disk and a real clock; the simulated environment runs it on one
-//! thread. Everything random comes from a seed: crashes, torn writes, and the order of background steps. A test plans
-//! failures itself.
+//! thread. A test plans failures itself.
 //!
-//! **Invariants.** Each module states its own.
+//! **Invariants.** Everything random comes from a seed: crashes and torn writes (test:
+//! `a_seed_decides_the_order_of_completions`), and the order of background steps (test: `a_seed_decides_the_order`).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod disk;

@@ -10,7 +10,8 @@
 //! it afterwards (test: `one_run_gives_the_disk_of_every_crash`). Every random decision is drawn from the seed, in the
 //! order of the calls (test: `a_seed_decides_the_order_of_completions`).
 //!
-//! *The state after a crash.* These are the only rules on which the engine may rely.
+//! *The state after a crash.* The engine relies on the following rules only (test:
+//! `first_runs_crash_at_every_operation`).
 //!
 //! 1. Everything synced survives: of a file its content and length (test:
 //!    `synced_bytes_survive_a_crash_and_no_other_bytes_appear`), of a folder its names (test:
@@ -38,9 +39,9 @@
 //! 8. A block of 4 KiB of a data file or of the doublewrite file may be unreadable if its write was cut off: reads of
 //!    it fail until it is written again (test: `a_block_whose_write_was_cut_off_may_be_unreadable`).
 //!
-//! The log and the control file are exempt from the last rule, because they overwrite blocks with live content: commits
-//! share the last block of the log, and an open writes the control record that it has found. There a device must leave
-//! the block partly old and partly new (test: `a_block_whose_write_was_cut_off_may_be_unreadable`).
+//! The log and the control file are exempt from the last rule: there a device must leave the block partly old and
+//! partly new (test: `a_block_whose_write_was_cut_off_may_be_unreadable`), because they overwrite blocks with live
+//! content: commits share the last block of the log, and an open writes the control record that it has found.
 //!
 //! **Damage.** [`Fault::is_damage`] and [`SimulatedDisk::flip`] break these rules: a write that is acknowledged and
 //! lost, either at once or at the crash although it was synced; a write that lands elsewhere, in this file or in

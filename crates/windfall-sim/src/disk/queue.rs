@@ -4,7 +4,8 @@
 //! completion is requested. A sync in between does not cover the latter.
 //!
 //! **Invariants.** A request holds its file from its submission on (test:
-//! `the_simulated_disk_conforms_with_every_seed`). A queue that is dropped runs its remaining requests.
+//! `the_simulated_disk_conforms_with_every_seed`). A queue that is dropped runs its remaining requests (test:
+//! `a_queue_that_is_dropped_runs_its_requests`).
 
 use windfall_base::{
     disk::{Action, Completion, FileName, Queue, Request},

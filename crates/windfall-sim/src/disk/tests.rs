@@ -209,6 +209,19 @@ fn a_sync_does_not_cover_requests_that_have_not_completed() {
 }
 
 #[test]
+fn a_queue_that_is_dropped_runs_its_requests() {
+    for seed in 0..10 {
+        let disk = SimulatedDisk::new(seed);
+        disk.create(DATA).unwrap();
+        let mut queue = disk.queue();
+        queue.submit((0..8).map(|n| write(n, DATA, 7)).collect());
+        drop(queue.complete(false));
+        drop(queue);
+        assert!(content(&disk, DATA).unwrap() == [7; 8 * 4096], "seed {seed}");
+    }
+}
+
+#[test]
 fn a_seed_decides_the_order_of_completions() {
     let order = |seed| {
         let disk = SimulatedDisk::new(seed);
