@@ -5,7 +5,7 @@
 //! learns a sum ([`TestCounter`]).
 //!
 //! **Invariants.** Only tests of this crate, and builds with the feature `testing`, can set a point (by type). In any
-//! other build the types have no size, which the compiler checks here, and their methods are empty.
+//! other build the types have no size, and so no state for their methods to act on (by type): the compiler checks it.
 
 pub use points::{Failpoint, SyncPoint, TestCounter, TestValue};
 

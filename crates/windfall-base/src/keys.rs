@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** The one representation of a range of keys that all layers use.
 //!
-//! **Invariants.** No key lies between a key and that key with a zero byte appended. So each bound is stored as the
-//! first key inside the range or the first key after it (test: `a_bound_is_in_or_out`).
+//! **Invariants.** Each bound is stored as the first key inside the range or the first key after it, because no key
+//! lies between a key and that key with a zero byte appended (test: `a_bound_is_in_or_out`).
 
 use core::{fmt, ops::Bound};
 

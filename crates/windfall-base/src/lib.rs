@@ -4,8 +4,8 @@
 //! (clock, randomness, workers, files). Nothing here depends on the format of a page. Errors, ranks of locks and kinds
 //! of work are lists for all layers: they name things of the layers above, and use nothing of them.
 //!
-//! **Invariants.** Each module states its own. This crate is not a public API: `windfall` re-exports what users need
-//! (test: `the_list_has_every_public_item`).
+//! **Invariants.** This crate is not a public API: `windfall` re-exports what users need (test:
+//! `the_list_has_every_public_item`).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod disk;

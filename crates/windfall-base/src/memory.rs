@@ -2,12 +2,13 @@
 //!
 //! **Purpose.** A large area costs nothing before it is touched, and a part of it can be returned to the system. The
 //! buffer pool and the hash indexes are such areas. Small memory comes from the allocator; [`queue_block_is_small`]
-//! keeps the requests of statements below the size from which the allocator does additional work.
+//! keeps the requests of statements below the size from which the allocator does additional work. This is one of the
+//! few modules with `unsafe`.
 //!
 //! **Invariants.** A fresh mapping reads as zero (test: `words_are_zero_and_go_in_steps`), and so does a part that was
 //! returned (test: `discarded_memory_reads_as_zero`). Words are accessed as atomics only, so any thread may read and
 //! write them (by type). Freeing words in steps needs exclusive ownership (by type). System calls are counted as
-//! [`Work::MapCall`] (test: `large_areas_cost_a_call_each_to_make`). This is one of the few modules with `unsafe`.
+//! [`Work::MapCall`] (test: `large_areas_cost_a_call_each_to_make`).
 #![expect(unsafe_code, reason = "Rust does not manage mapped memory")]
 
 use core::{

@@ -4,8 +4,9 @@
 //! tree can then take its key from a field (`KeyPart::Field` of `windfall`).
 //!
 //! **Invariants.** Reading accepts any bytes and never panics (test:
-//! `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`). Format: the number of fields (`u16`), the end of
-//! each field counted from the first field's start (`u32` each), the fields; numbers are little-endian.
+//! `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`). The format is the number of fields (`u16`), the end
+//! of each field counted from the first field's start (`u32` each), the fields; numbers are little-endian (test:
+//! `a_row_is_its_number_of_fields_their_ends_and_the_fields`).
 
 /// Encodes several fields as one value.
 ///
@@ -90,6 +91,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_row_is_its_number_of_fields_their_ends_and_the_fields() {
+        assert_eq!(encode(&[&b"a"[..], b"", b"bcd"]), b"\x03\0\x01\0\0\0\x01\0\0\0\x04\0\0\0abcd");
+        let long = [7; 0x0102];
+        assert_eq!(encode(&[&long]), [&b"\x01\0\x02\x01\0\0"[..], &long].concat());
+    }
 
     proptest! {
         #[test]

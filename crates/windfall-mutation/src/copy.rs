@@ -20,8 +20,9 @@ const MODULE: &str = include_str!("../template/planted.rs");
 const BASE: &str = "crates/windfall-base/";
 /// The parts of the workspace's folder that are copied: those that a build reads. Databases of demos and benchmarks may
 /// be next to them.
-const COPIED: [&str; 8] = [
+const COPIED: [&str; 9] = [
     ".cargo",
+    "ARCHITECTURE.md",
     "Cargo.lock",
     "Cargo.toml",
     "README.md",

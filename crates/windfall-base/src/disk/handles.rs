@@ -2,14 +2,15 @@
 //!
 //! **Purpose.** A database may have a hundred thousand files, but a process often has only a thousand descriptors.
 //!
-//! **Invariants.** The bound leaves a part of the process's limit of open files to other code. If that limit is reached
-//! nevertheless, handles of data files are closed and the call is repeated. A handle is reference-counted: eviction and
-//! removal drop the cache's reference, and the descriptor is closed when the last request on it ends (test:
-//! `the_handle_of_a_removed_file_is_closed_and_its_requests_end`). A handle that was opened while names changed is used
-//! but not cached: a name never leads to a file that no longer has it, and the blocks of a removed file are freed
-//! (test: `a_handle_opened_before_a_removal_is_not_cached_after_it`). Data files have a mutex of their own: a write of
-//! the log, which commits wait for, does not wait for a thread that opens or deletes data files (test:
-//! `the_log_is_found_while_another_thread_looks_for_a_data_file`).
+//! **Invariants.** The bound leaves a part of the process's limit of open files to other code (test:
+//! `the_limit_of_open_files_is_shared_and_is_no_error`). If that limit is reached nevertheless, handles of data files
+//! are closed and the call is repeated (test: `the_limit_of_open_files_is_shared_and_is_no_error`). A handle is
+//! reference-counted: eviction and removal drop the cache's reference, and the descriptor is closed when the last
+//! request on it ends (test: `the_handle_of_a_removed_file_is_closed_and_its_requests_end`). A handle that was opened
+//! while names changed is used but not cached: a name never leads to a file that no longer has it, and the blocks of a
+//! removed file are freed (test: `a_handle_opened_before_a_removal_is_not_cached_after_it`). Data files have a mutex of
+//! their own: a write of the log, which commits wait for, does not wait for a thread that opens or deletes data files
+//! (test: `the_log_is_found_while_another_thread_looks_for_a_data_file`).
 
 use std::{
     collections::BTreeMap,
@@ -251,6 +252,7 @@ impl Handles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::SpaceId;
 
     #[test]
     fn a_handle_opened_before_a_removal_is_not_cached_after_it() {
@@ -283,5 +285,35 @@ mod tests {
         assert_eq!(is_found, Ok(true), "the log waits for a data file");
         drop(looking);
         thread.join().unwrap().unwrap();
+    }
+
+    /// Runs in a process of its own, because the limit is that of the whole process.
+    #[test]
+    fn the_limit_of_open_files_is_shared_and_is_no_error() {
+        const ITSELF: &str = "disk::handles::tests::the_limit_of_open_files_is_shared_and_is_no_error";
+        const IS_CHILD: &str = "WINDFALL_LIMITED_PROCESS";
+        const LIMIT: u64 = 64;
+        if std::env::var_os(IS_CHILD).is_none() {
+            let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+            let done = test.args(["--exact", ITSELF]).env(IS_CHILD, "").output().unwrap();
+            let output = String::from_utf8_lossy(&done.stdout);
+            assert!(done.status.success() && output.contains("1 passed"), "{output}");
+            return;
+        }
+        let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+        let limit = rustix::process::Rlimit { current: Some(LIMIT), maximum };
+        rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("data")).unwrap();
+        let handles = Handles::new(folder.path().into(), 1000, false);
+        let data = |n| FileName::Data(SpaceId(n));
+        (0..100).for_each(|n| handles.create(data(n)).unwrap());
+        let cached = handles.open_now();
+        assert!(cached > 1);
+        let others: Vec<_> =
+            core::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).take(1000).collect();
+        assert!(others.len() > LIMIT as usize / 2, "{} files of other code next to {cached}", others.len());
+        assert!(handles.get(data(0)).is_ok(), "no descriptor is left");
+        assert_eq!(handles.open_now(), 1);
     }
 }

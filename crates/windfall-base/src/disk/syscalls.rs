@@ -3,8 +3,10 @@
 //! **Purpose.** The system may transfer fewer bytes than requested, be interrupted, or refuse memory that is not
 //! aligned. Above this module a transfer is whole or an error.
 //!
-//! **Invariants.** Memory of a page is written through a raw pointer only: optimistic readers may read the same words
-//! concurrently, so no `&[u8]` or `&mut [u8]` over it may exist.
+//! **Invariants.** A transfer goes on after a part of it and after an interruption, and ends early only at the end of
+//! the file or with an error (test: `a_transfer_goes_on_after_a_part_and_an_interruption`). Optimistic readers may read
+//! the words of a page while it is read from disk: they are passed as `&[AtomicU64]`, of which safe code makes no
+//! `&[u8]` or `&mut [u8]` (by type). So the one `unsafe` call here passes a raw pointer to the system.
 
 use std::{
     io,
@@ -277,6 +279,26 @@ mod tests {
         assert!(matches!(error(Errno::IO), DiskError::Io { .. }));
         let is_no_space = |errno| error(errno).is_no_space();
         assert_eq!([Errno::NOSPC, Errno::FBIG, Errno::IO].map(is_no_space), [true, true, false]);
+    }
+
+    #[test]
+    fn a_transfer_goes_on_after_a_part_and_an_interruption() {
+        let path = Path::new("/dev/null");
+        let file = File::new(std::fs::File::open(path).unwrap().into(), path.into(), false, None);
+        let interrupted = || Err(io::ErrorKind::Interrupted.into());
+        let run = |mut calls: Vec<io::Result<usize>>| {
+            calls.reverse();
+            let mut places = Vec::new();
+            let filled = file.fill(10, |at| {
+                places.push(at);
+                calls.pop().unwrap()
+            });
+            (filled.map_err(|error| error.kind()), places)
+        };
+        assert_eq!(run(vec![Ok(3), interrupted(), Ok(5), Ok(2)]), (Ok(10), vec![0, 3, 3, 8]));
+        assert_eq!(run(vec![Ok(3), Ok(0)]), (Ok(3), vec![0, 3]), "the end of the file");
+        let failed = io::ErrorKind::PermissionDenied;
+        assert_eq!(run(vec![Ok(3), Err(failed.into())]), (Err(failed), vec![0, 3]));
     }
 
     #[test]

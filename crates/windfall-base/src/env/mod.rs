@@ -3,9 +3,12 @@
 //! **Purpose.** The product runs on a real clock and real threads. A simulation runs the same code on one thread, where
 //! time and the order of background steps come from a seed, so that a failure can be replayed.
 //!
-//! **Invariants.** Every background worker runs in bounded steps: a step does a limited amount of work, never waits for
-//! another worker, and returns when it should run again. A foreground wait goes through [`Env::wait`], which in a
+//! **Invariants.** A background worker is a step that returns when it should run again (by type). The events for which
+//! it may wait depend on its [`WorkerClass`]: in a simulation a wait that only workers of other classes could end
+//! panics (test: `a_wait_runs_no_worker_of_a_later_class`). A foreground wait goes through [`Env::wait`], which in a
 //! simulation runs steps until the condition holds (test: `a_background_step_may_end_a_wait_in_a_simulation`).
+//!
+//! **Design.** Each step does a limited amount of work, which the worker's own module states.
 
 #[cfg(feature = "model")]
 mod model;

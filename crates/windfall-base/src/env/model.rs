@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** The environment that a scenario of `sync::model` uses where a part of the engine needs one.
 //!
-//! **Invariants.** The clock advances at each read, so that a replayed run is the same. There are no workers
-//! (by type): a scenario calls their steps.
+//! **Invariants.** The clock counts its reads, so that a replayed run is the same (test: `the_clock_counts_its_reads`).
+//! No worker runs (test: `a_worker_is_refused`): a scenario calls the steps itself.
 
 use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},

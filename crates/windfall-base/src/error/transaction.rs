@@ -5,7 +5,8 @@
 //! **Invariants.** After [`TransactionError::Changed`] and [`TransactionError::TableChanged`] the transaction can
 //! continue as if the call had not been made (test:
 //! `a_strict_snapshot_changes_and_locks_no_table_that_it_does_not_know`). Repeating the call fails again, because the
-//! snapshot does not change. The transaction can continue after [`TransactionError::UndoFull`], too (test:
+//! snapshot does not change (test: `a_strict_snapshot_is_refused_only_by_rows_of_its_range`). The transaction can
+//! continue after [`TransactionError::UndoFull`], too (test:
 //! `a_transaction_that_fills_the_undo_gets_an_error_and_ends_either_way`). After [`TransactionError::ViewEnded`] it can
 //! still change rows and read them with locks, unless its snapshot is strict (test: `the_oldest_view_is_ended`).
 

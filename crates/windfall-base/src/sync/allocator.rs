@@ -4,8 +4,10 @@
 //! proportion to the table's size, and no other counter shows it. A program that needs these counts makes this its
 //! allocator, and `DropReport` of `windfall` reports them.
 //!
-//! **Invariants.** Every call goes to the system's allocator unchanged. The counters are plain thread-local cells
-//! without a destructor, so counting allocates nothing and works at any time of a thread's life (by type).
+//! **Invariants.** Every call goes to the system's allocator unchanged, so memory has the alignment and the content
+//! that its contract requires (test: `memory_has_the_requested_alignment_and_content`). The counters are plain
+//! thread-local cells without a destructor, so counting allocates nothing and works at any time of a thread's life (by
+//! type).
 #![expect(unsafe_code, reason = "an allocator is unsafe by its contract")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -68,5 +70,40 @@ unsafe impl GlobalAlloc for CountingAllocator {
         freed(layout.size());
         // SAFETY: as above.
         unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::slice;
+
+    use super::*;
+
+    #[test]
+    fn memory_has_the_requested_alignment_and_content() {
+        let memory = CountingAllocator;
+        let of = |size, align| Layout::from_size_align(size, align).unwrap();
+        for (layout, longer) in [(of(100, 4096), 5000), (of(5000, 64), 100), (of(1 << 20, 8), 4 << 20)] {
+            let kept = layout.size().min(longer);
+            // SAFETY: the layouts have a size; each block is used within its size and freed once, with its layout.
+            unsafe {
+                // Memory that was used before, as the allocator passes it on.
+                let dirty: [*mut u8; 4] = [(); 4].map(|()| memory.alloc(layout));
+                for block in dirty {
+                    assert_eq!(block.addr() % layout.align(), 0);
+                    block.write_bytes(7, layout.size());
+                }
+                dirty.into_iter().for_each(|block| memory.dealloc(block, layout));
+                let block = memory.alloc_zeroed(layout);
+                assert_eq!(block.addr() % layout.align(), 0);
+                assert!(slice::from_raw_parts(block, layout.size()).iter().all(|byte| *byte == 0));
+                block.write_bytes(9, layout.size());
+                let block = memory.realloc(block, layout, longer);
+                assert_eq!(block.addr() % layout.align(), 0);
+                assert!(slice::from_raw_parts(block, kept).iter().all(|byte| *byte == 9));
+                block.write_bytes(1, longer);
+                memory.dealloc(block, of(longer, layout.align()));
+            }
+        }
     }
 }

@@ -4,8 +4,11 @@
 //! and the wait for it is never lost, and notifying costs one atomic load when no thread waits.
 //!
 //! **Invariants.** A waiter announces itself and then checks the condition again; a notifier changes the condition and
-//! then checks for waiters (test: `an_event_loses_no_notification`). Both have a sequentially consistent fence in
-//! between.
+//! then checks for waiters (test: `an_event_loses_no_notification`).
+//!
+//! **Ordering.** Both have a sequentially consistent fence in between, so that one of the two sees the other whatever
+//! the ordering of the change. A model does not notice if the fence is missing, because it has no weak memory; a
+//! processor then loses one notification in millions.
 
 use core::time::Duration;
 use std::time::Instant;

@@ -8,7 +8,7 @@
 //! gate has one [`Closed`] at a time, so its holder is alone inside. After [`Gate::close_permanently`] it stays closed.
 //!
 //! **Invariants.** A thread that passes first adds to a stripe, then checks whether the gate is closed; a closer first
-//! marks the gate closed, then sums the stripes. All these accesses are sequentially consistent, so at least one of the
+//! marks the gate closed, then sums the stripes; all these accesses are sequentially consistent, so at least one of the
 //! two sees the other (test: `no_thread_is_inside_a_closed_gate`). A gate that is closed permanently never opens again
 //! (checked by `sync/gate.rs::store`).
 //!

@@ -5,12 +5,11 @@
 //!
 //! **Invariants.** Debug builds record each acquisition of a lock, a latch or a gate, and its release (test:
 //! `a_thread_that_holds_something_for_long_is_named`); other builds record nothing, and pay nothing. A thread records
-//! in slots of its own, without a lock; the only wait here is for the list of threads, locked for a moment. Each
-//! acquisition of a thread has its own number, so many short ones do not look like a long one (test:
-//! `a_thread_that_holds_something_for_long_is_named`). A poll adds only a limited time, because the whole process may
-//! have been suspended between two polls (test: `a_thread_that_holds_something_for_long_is_named`).
-//!
-//! The lock in this module is that of the standard library, not one of the engine's own.
+//! in slots of its own, without a lock (test: `a_record_waits_for_no_lock`). Each acquisition of a thread has its own
+//! number, so many short ones do not look like a long one (test: `a_thread_that_holds_something_for_long_is_named`). A
+//! poll adds only a limited time, because the whole process may have been suspended between two polls (test:
+//! `a_thread_that_holds_something_for_long_is_named`). The list of threads is under a lock of the standard library, not
+//! one of the engine's own, which would be recorded here, too (by type).
 
 use core::marker::PhantomData;
 use std::{
@@ -118,7 +117,7 @@ mod noted {
     }
 
     static THREADS: AtomicU64 = AtomicU64::new(0);
-    static HOLDERS: Mutex<Vec<Weak<Holder>>> = Mutex::new(Vec::new());
+    pub(super) static HOLDERS: Mutex<Vec<Weak<Holder>>> = Mutex::new(Vec::new());
 
     std::thread_local! {
         static MINE: Mine = register();
@@ -228,10 +227,32 @@ impl Watchdog {
 
 #[cfg(all(test, debug_assertions))]
 mod tests {
+    use std::sync::mpsc;
+
     use super::{
         super::{Gate, Mutex},
         *,
     };
+
+    #[test]
+    fn a_record_waits_for_no_lock() {
+        let ((begin, may_begin), (recorded, is_recorded)) = (mpsc::channel(), mpsc::channel());
+        let thread = std::thread::spawn(move || {
+            // The first record adds the thread to the list.
+            for () in may_begin {
+                drop(HoldNote::new(HeldObject::Gate));
+                recorded.send(()).unwrap();
+            }
+        });
+        begin.send(()).unwrap();
+        is_recorded.recv().unwrap();
+        let list = noted::HOLDERS.lock().unwrap();
+        begin.send(()).unwrap();
+        let is_recorded = is_recorded.recv_timeout(Duration::from_mins(10));
+        assert_eq!(is_recorded, Ok(()), "a record waits for the list of threads");
+        drop((list, begin));
+        thread.join().unwrap();
+    }
 
     const LONG: Duration = Duration::from_millis(20);
 

@@ -11,13 +11,13 @@
 //! nothing about *which* page the frame holds: the tag must be read under the version that is validated (test:
 //! `no_thread_takes_a_page_for_another`).
 //!
-//! Latches belong to frames, but their acquisition order is defined on pages. So a waiter supplies a check whether the
-//! frame still holds its page (`wanted`), which is repeated whenever the latch changes hands. Hence a waiter never
-//! waits for the holder of another page that was read into the frame; that holder may itself wait for a page of the
-//! waiter (test: `an_exclusive_latch_waits_for_no_page_that_came_into_the_frame`).
+//! Latches belong to frames, but their acquisition order is defined on pages: a waiter never waits for the holder of
+//! another page that was read into the frame, because that holder may itself wait for a page of the waiter (test:
+//! `an_exclusive_latch_waits_for_no_page_that_came_into_the_frame`). So a waiter supplies a check whether the frame
+//! still holds its page (`wanted`), which is repeated whenever the latch changes hands.
 //!
-//! The word: bit 63 exclusive, bit 62 a thread is parked, bits 48 to 61 the number of sharers, bits 0 to 47 the
-//! version.
+//! **Layout.** The word: bit 63 exclusive, bit 62 a thread is parked, bits 48 to 61 the number of sharers, bits 0 to 47
+//! the version.
 
 use super::{
     drop_mark::DropMark,
@@ -36,6 +36,7 @@ const PARKED: u64 = 1 << 62;
 const SHARE: u64 = 1 << 48;
 const SHARERS: u64 = PARKED - SHARE;
 const VERSION: u64 = SHARE - 1;
+const _: () = assert!(EXCLUSIVE ^ PARKED ^ SHARERS ^ VERSION == u64::MAX, "two parts of the word overlap");
 
 /// The latch. Zeroed memory is an open latch of version 0.
 #[derive(Debug, Default)]

@@ -3,8 +3,9 @@
 //! **Purpose.** Two locks that two threads take in opposite orders deadlock sooner or later. Every lock has a rank, and
 //! a thread takes locks only in rising rank.
 //!
-//! **Invariants.** [`Rank`] is the whole order, as documented in ARCHITECTURE.md. In debug builds each thread records
-//! the ranks that it holds, and an acquisition out of order panics with both names (test: `falling_ranks_panic`).
+//! **Invariants.** [`Rank`] is the whole order, as documented in ARCHITECTURE.md (test:
+//! `the_ranks_are_documented_in_their_order`). In debug builds each thread records the ranks that it holds, and an
+//! acquisition out of order panics with both names (test: `falling_ranks_panic`).
 
 use core::ops::{Deref, DerefMut};
 
@@ -390,6 +391,16 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn the_ranks_are_documented_in_their_order() {
+        let document = include_str!("../../../../ARCHITECTURE.md");
+        let (_, table) = document.split_once("| rank | what it ranks |\n| --- | --- |\n").unwrap();
+        let rows = table.lines().map_while(|line| line.strip_prefix("| `"));
+        let ranks: Vec<_> = rows.map(|row| row.split_once('`').unwrap().0).collect();
+        assert_eq!(ranks, Rank::ALL.map(|rank| format!("{rank:?}")));
+    }
 
     #[test]
     fn rising_ranks_are_fine() {

@@ -1,10 +1,11 @@
 //! The primitives of the machine, as the product uses them.
 //!
 //! **Purpose.** The primitives on which the rest of `sync` is built, in one place. A test build with the feature
-//! `model` has the module `model` here instead; a model checker schedules the primitives of that module.
+//! `model` has the module `model` here instead; a model checker schedules the primitives of that module. This is one of
+//! the few modules with `unsafe`.
 //!
 //! **Invariants.** This module contains only names, and calls that are compiled away: the indirection costs the product
-//! nothing (by type). It is one of the few modules with `unsafe`.
+//! nothing (by type).
 
 pub(super) use core::hint::spin_loop;
 pub use core::sync::atomic;

@@ -4,9 +4,9 @@
 //! system calls made, memory allocated and freed. The counters are updated where the work is done (frame access, latch,
 //! lock, `Disk`, allocator), never in the code that is measured.
 //!
-//! **Invariants.** Counters belong to a thread (test: `a_scope_counts_its_own_thread_only`) and only grow. A
-//! measurement is a difference of two [`WorkCounts`]. Work on pages of the system tree is counted separately from work
-//! on other pages, by the page's tablespace.
+//! **Invariants.** Counters belong to a thread and only grow, so a measurement is the difference of two [`WorkCounts`]
+//! (test: `a_scope_counts_its_own_thread_only`). Work on pages of the system tree is counted separately from work on
+//! other pages, by the page's tablespace (test: `a_writer_finds_its_slices_made`).
 
 use core::cell::Cell;
 

@@ -3,15 +3,20 @@
 //! **Purpose.** They have the size of the machine's atomics, and zeroed memory is a zero, so mapped memory keeps its
 //! layout.
 //!
-//! **Invariants.** One access is one step. An update in a loop is a load and a compare-and-swap, as in the machine.
+//! **Invariants.** One access is one step (test: `another_thread_may_run_before_each_access`). An update in a loop is a
+//! load and a compare-and-swap, as in the machine (test: `an_update_is_repeated_when_another_comes_between`).
 
 use core::sync::atomic as machine;
 pub use core::sync::atomic::Ordering;
 
-use super::access;
+use super::{access, is_scenario};
 
-/// Does nothing: all accesses have one total order here.
-pub fn fence(_order: Ordering) {}
+/// Does nothing in a scenario, where all accesses have one total order.
+pub fn fence(order: Ordering) {
+    if !is_scenario() {
+        machine::fence(order);
+    }
+}
 
 macro_rules! atomic {
     ($name:ident, $value:ty $(, $add:ident)*) => {

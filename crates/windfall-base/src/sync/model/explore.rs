@@ -4,8 +4,12 @@
 //! with planted bugs it then verifies that the scenario can fail: with each of its bugs it must fail.
 //!
 //! **Invariants.** A scenario is the same in each run except for the order of its threads: it uses no random numbers of
-//! its own, and reads no clock. The first runs are repeated to verify this. A run that fails leaves threads and epoch
-//! pins that are never ended; so each bug is planted in a process of its own.
+//! its own, and reads no clock, which is verified by repeating the first runs (test:
+//! `a_scenario_that_is_not_repeatable_is_refused`). A bug that the scenario names and does not find fails the test, and
+//! so does a failure that its schedule does not replay (checked by `sync/model/explore.rs::check_bug_is_found`).
+//!
+//! **Method.** Each bug is planted in a process of its own, because a run that fails leaves threads and epoch pins that
+//! are never ended.
 
 use core::any::type_name;
 use std::{

@@ -3,7 +3,8 @@
 //! **Purpose.** A thread that must wait is not scheduled until another thread wakes it.
 //!
 //! **Invariants.** The locks are those of the machine, taken by trying only; so within a scenario the machine never
-//! waits. A waiter enters the parking lot in the same step in which it saw that it must wait.
+//! waits (test: `a_thread_waits_for_a_lock_without_the_machine`). A waiter enters the parking lot in the same step in
+//! which it saw that it must wait (test: `a_thread_waits_for_a_lock_without_the_machine`).
 
 use core::{
     cell::RefCell,

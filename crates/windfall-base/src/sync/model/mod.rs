@@ -5,24 +5,26 @@
 //! failure is replayed by its schedule. The scheduler is that of the crate `shuttle`; the threads of a scenario are its
 //! tasks, on one thread of the machine.
 //!
-//! **Invariants.** Only test builds with the feature `model` contain this. Outside a scenario everything here behaves
-//! as the machine does, so other tests run in such a build, too.
+//! **Invariants.** Outside a scenario everything here behaves as the machine does, so other tests run in such a build,
+//! too (test: `threads_outside_a_scenario_wait_as_those_of_the_machine`). A run may have any possible order of the
+//! accesses of a scenario to our own atomics, locks and events (test: `a_race_has_every_outcome`). The atomics are
+//! those of the machine, of the same size as in the product (by type); so frames, pages and the log's ring are explored
+//! in place, in mapped memory. Locks, events and latches that must wait do so in a small parking lot ([`park`]), which
+//! has no spurious wakeups: a lost wakeup is a deadlock, and that is reported (test:
+//! `a_wait_that_nothing_ends_is_reported`). A timed wait lasts for a random small number of scheduler yields (test:
+//! `a_short_wait_ends_by_itself`); a wait of an hour or more never ends by itself (test:
+//! `a_wait_that_nothing_ends_is_reported`). A scenario finds the bugs that it names: in the copy of the source that has
+//! them (`crates/windfall-mutation`) it runs once with each of them (checked by
+//! `sync/model/explore.rs::check_bug_is_found`).
 //!
-//! A scenario names the bugs that it must find. In the copy of the source that has them (`crates/windfall-mutation`) it
-//! runs once with each of them; if one is not found, the test fails.
+//! **Method.** The mechanism is one call, [`point`], before each access to an atomic: the scheduler may switch to
+//! another thread there. Only test builds with the feature `model` contain this module.
 //!
-//! The mechanism is one call, [`point`], before each access to an atomic: the scheduler may switch to another thread
-//! there. The atomics themselves are those of the machine, of the same size as in the product; so frames, pages and the
-//! log's ring are explored in place, in mapped memory. Locks, events and latches that must wait do so in a small
-//! parking lot ([`park`]), which has no spurious wakeups: a lost wakeup is a deadlock, and that is reported. A timed
-//! wait lasts for a random small number of scheduler yields; a wait of an hour or more never ends by itself.
+//! **Limits.** The following is not covered:
 //!
-//! A run may have any possible order of the accesses of a scenario to our own atomics, locks and events. The following
-//! is not covered:
-//!
-//! - Weak memory. All accesses are sequentially consistent here, whatever memory ordering they specify, and fences do
-//!   nothing. A `Relaxed` that ought to be `Release` is not found: that is left to the thread sanitizer and to runs on
-//!   real hardware.
+//! - Weak memory. In a scenario all accesses are sequentially consistent, whatever memory ordering they specify, and
+//!   fences do nothing. A `Relaxed` that ought to be `Release` is not found: that is left to the thread sanitizer and
+//!   to runs on real hardware.
 //! - The internals of `crossbeam-epoch`, `crossbeam-queue`, `Arc` and `OnceLock`: one of their calls is one step. All
 //!   threads of a scenario are one thread to epoch-based reclamation, so a pin of any of them holds back the memory
 //!   that all of them free. A missing pin is not found: that is left to the address sanitizer.
@@ -32,6 +34,8 @@
 
 pub mod atomic;
 mod explore;
+#[cfg(test)]
+mod interleavings;
 mod lock;
 
 use core::{
