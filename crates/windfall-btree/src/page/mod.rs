@@ -3,10 +3,10 @@
 //! **Purpose.** Every page of every tablespace begins with the same 32 bytes, so that any page found anywhere
 //! identifies itself: its tablespace and number, its type, and its last change.
 //!
-//! **Invariants.** A page in memory is a slice of `AtomicU64` (by type) and is accessed only by relaxed loads and
-//! stores of words. An optimistic reader may thus read a page while it changes, and detects the change afterwards
-//! (test: `readers_and_cursors_during_splits_and_merges`). No layer above ever forms a `&[u8]` over a page in the pool.
-//! Bytes are numbered little-endian within words.
+//! **Invariants.** A page in memory is a slice of `AtomicU64`, of which safe code makes no `&[u8]` (by type), and is
+//! accessed only by relaxed loads and stores of words. An optimistic reader may thus read a page while it changes, and
+//! detects the change afterwards (test: `readers_and_cursors_during_splits_and_merges`). Bytes are numbered
+//! little-endian within words (test: `behaves_as_bytes_do`).
 //!
 //! # Header, byte by byte
 //!

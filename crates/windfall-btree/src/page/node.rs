@@ -3,10 +3,10 @@
 //! **Purpose.** Slotted pages with fence keys, prefix truncation and key heads, so that a search touches few cache
 //! lines and allocates nothing.
 //!
-//! **Invariants.** Keys are byte strings in memcmp order. A node holds the keys of `[lower fence, upper fence)`,
-//! strictly ascending (test: `behaves_as_a_map_4k`). Each key begins with the common prefix of both fences, which only
-//! the lower fence stores (test: `a_header_has_the_prefix_of_its_fences_and_no_other`). Slot 0 of an inner node has the
-//! lower fence as its key, so the child for a key is in the last slot with a key that is not greater (test:
+//! **Invariants.** A node holds the keys of `[lower fence, upper fence)`, strictly ascending as byte strings in memcmp
+//! order (test: `behaves_as_a_map_4k`). Each key begins with the common prefix of both fences, which only the lower
+//! fence stores (test: `a_header_has_the_prefix_of_its_fences_and_no_other`). Slot 0 of an inner node has the lower
+//! fence as its key, so the child for a key is in the last slot with a key that is not greater (test:
 //! `a_search_finds_what_a_sorted_set_finds`). Reads use relaxed word accesses and tolerate a page that changes
 //! meanwhile or is damaged: they never panic and never loop, they clamp (test: `reads_never_leave_the_page`). Their
 //! result must not be used before version validation (test: `readers_and_cursors_during_splits_and_merges`).

@@ -4,8 +4,8 @@
 //! ([`check_header`]), its entries before they move to other nodes ([`check_entries`]), and the whole page for the
 //! check of a tree ([`validate`]).
 //!
-//! **Invariants.** Only reads. A damaged page causes an error, never a panic, whatever it holds (test:
-//! `reading_a_damaged_page_is_an_error_or_an_answer_but_no_panic`).
+//! **Invariants.** A check only reads (test: `a_check_changes_nothing`). A damaged page causes an error, never a panic,
+//! whatever it holds (test: `reading_a_damaged_page_is_an_error_or_an_answer_but_no_panic`).
 
 use core::cmp::Ordering as Order;
 
@@ -139,7 +139,10 @@ mod tests {
         },
         *,
     };
-    use crate::ids::{PageId, PageNo, SpaceId, TrxId, UndoPos};
+    use crate::{
+        ids::{PageId, PageNo, SpaceId, TrxId, UndoPos},
+        sync::atomic::Ordering::Relaxed,
+    };
 
     const ID: PageId = PageId { space: SpaceId(77), page: PageNo(3) };
 
@@ -205,6 +208,21 @@ mod tests {
         page.write(4096 - heap, stored);
         page.set_u16(HEAP, heap as u16);
         page.set_u16(GARBAGE, old as u16);
+    }
+
+    #[test]
+    fn a_check_changes_nothing() {
+        let words = blank(4096);
+        let page = Page::new(&words);
+        let content = || words.iter().map(|word| word.load(Relaxed)).collect::<Vec<_>>();
+        for (stored, _) in STORED {
+            for level in [0, 1] {
+                store(page, level, stored);
+                let before = content();
+                let _ = (check_header(page), check_entries(page), validate(page));
+                assert!(content() == before, "{stored:x?} on level {level} was changed");
+            }
+        }
     }
 
     /// A record has one form only, so that a replay makes the same page.

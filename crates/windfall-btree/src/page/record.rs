@@ -3,10 +3,11 @@
 //! **Purpose.** A short entry costs few bytes more than its key and its value: lengths take one byte where that is
 //! enough, nothing is padded, and the version header takes only what it has to say.
 //!
-//! **Invariants.** A record has one stored form, which follows from its header and its lengths alone; any other form
-//! is refused, in the log and by [`check_entries`](super::check_entries) (tests: `a_record_has_one_stored_form`,
-//! `a_record_in_another_form_is_refused`). So replay needs nothing but the operation and the page. A record that a
-//! torn read finds is parsed from one word, and its lengths are at most [`LENGTH_MAX`].
+//! **Invariants.** A record has one stored form, which follows from its header and its lengths alone; any other form is
+//! refused, in the log (test: `any_bytes_are_a_record_in_its_stored_form_or_none`) and by
+//! [`check_entries`](super::check_entries) (test: `a_record_in_another_form_is_refused`). So replay needs nothing but
+//! the operation and the page. A record that a torn read finds is parsed from one word (by type), and its lengths are
+//! at most [`LENGTH_MAX`] (checked by `page/record.rs::length`).
 //!
 //! # The stored form, byte by byte
 //!
@@ -158,7 +159,9 @@ pub(crate) const fn inner_bytes(suffix: usize) -> usize {
 #[inline]
 fn length(word: u64) -> (usize, usize) {
     let (first, second) = ((word & 0xff) as usize, (word >> 8 & 0xff) as usize);
-    if first < 0x80 { (first, 1) } else { ((first & 0x7f) << 8 | second, 2) }
+    let (length, bytes) = if first < 0x80 { (first, 1) } else { ((first & 0x7f) << 8 | second, 2) };
+    debug_assert!(length <= LENGTH_MAX, "a record states a length of {length} bytes");
+    (length, bytes)
 }
 
 /// The part of a record before its suffix.

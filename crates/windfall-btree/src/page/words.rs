@@ -4,10 +4,10 @@
 //! of the same size. Pages are therefore `[AtomicU64]`, and every access is a relaxed load or store of a whole word;
 //! smaller fields are extracted from words. This needs no `unsafe`, and on x86 a relaxed load is a `mov`.
 //!
-//! **Invariants.** Writers hold the page's exclusive latch, so no other writer interferes with the read-modify-write of
-//! a word for a small field. Readers without a latch validate before they trust a value (test:
-//! `readers_and_cursors_during_splits_and_merges`). Read accessors stay inside the page whatever offsets a torn read
-//! produced: they never panic, they clamp (test: `reads_never_leave_the_page`).
+//! **Invariants.** Writers hold the page's exclusive latch (checked by `tree/testpool.rs::apply`), so no other writer
+//! interferes with the read-modify-write of a word for a small field. Readers without a latch validate before they
+//! trust a value (test: `readers_and_cursors_during_splits_and_merges`). Read accessors stay inside the page whatever
+//! offsets a torn read produced: they never panic, they clamp (test: `reads_never_leave_the_page`).
 
 use core::cmp::Ordering as Order;
 
@@ -335,6 +335,9 @@ mod tests {
             let mut all = vec![0; 256];
             page.read(0, &mut all);
             prop_assert_eq!(&all, &model);
+            for (word, bytes) in words.iter().zip(model.as_chunks().0) {
+                prop_assert_eq!(word.load(Relaxed), u64::from_le_bytes(*bytes));
+            }
             let len = len.min(256 - at);
             let mut cut = Vec::new();
             page.append_to(at, len, &mut cut);

@@ -5,10 +5,10 @@
 //!
 //! **Invariants.** Until [`BulkLoader::finish`] the tree stays empty, because its root is built last (test:
 //! `bulk_load_takes_any_sorted_keys`). A load that is abandoned leaves unreachable pages, so its tablespace must then
-//! be dropped (test: `a_refused_load_leaves_nothing`). The tree must not be changed otherwise during the load. Of the
-//! entries collected for a node, all but the last always fit a page together with the fences they then have (test:
-//! `bulk_load_takes_any_sorted_keys`). That is checked as each entry is added, because a node's prefix, and so its
-//! size, depends on the next key.
+//! be dropped (test: `a_refused_load_leaves_nothing`). A load fails at its end if the tree was changed otherwise
+//! meanwhile (test: `a_load_of_a_tree_that_has_got_an_entry_fails`). Of the entries collected for a node, all but the
+//! last always fit a page together with the fences they then have, which is checked as each entry is added, because a
+//! node's prefix, and so its size, depends on the next key (test: `bulk_load_takes_any_sorted_keys`).
 
 use super::{
     Parts, Tree,

@@ -2,14 +2,14 @@
 //!
 //! **Purpose.** Walks every page that the tree reaches and verifies that its nodes are consistent with each other.
 //!
-//! **Invariants.** Only reads. Damage causes an error that names the page, never a panic (test:
-//! `check_finds_planted_damage_and_names_the_page`), and never an endless walk: levels fall from node to node, no page
-//! is visited twice (test: `check_finds_wrong_links`), and no piece goes back behind the one before (checked by
-//! `tree/check.rs::check_piece`). The tree must not be changed during a check: pages are latched one at a time, so a
-//! change would look like damage. It may be changed between two pieces of a [`Walk`] (test:
-//! `changes_between_two_pieces_are_not_reported_as_damage`): each piece begins at the root and continues at the key
-//! where the previous one ended, which may be in the middle of a long value. If that value has been replaced, the walk
-//! continues after it (test: `a_long_value_may_go_while_it_is_looked_at`).
+//! **Invariants.** A check only reads (test: `check_finds_planted_damage_and_names_the_page`). Damage causes an error
+//! that names the page, never a panic (test: `check_finds_planted_damage_and_names_the_page`), and never an endless
+//! walk: levels fall from node to node, no page is visited twice (test: `check_finds_wrong_links`), and no piece goes
+//! back behind the one before (checked by `tree/check.rs::check_piece`). The tree may be changed between two pieces of
+//! a [`Walk`] (test: `changes_between_two_pieces_are_not_reported_as_damage`), but not during a piece, because pages
+//! are latched one at a time and the change would look like damage: each piece begins at the root and continues at the
+//! key where the previous one ended, which may be in the middle of a long value. If that value has been replaced, the
+//! walk continues after it (test: `a_long_value_may_go_while_it_is_looked_at`).
 
 use super::{
     PageSet, Tree,
@@ -89,6 +89,11 @@ pub struct Walk {
 }
 
 impl Walk {
+    /// Returns whether a page was reached.
+    pub fn has_begun(&self) -> bool {
+        !self.report.pages.is_empty()
+    }
+
     /// Returns the result. If the tree has changed between two pieces, the counts are of different times.
     pub fn finish(self) -> TreeReport {
         self.report

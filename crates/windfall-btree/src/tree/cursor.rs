@@ -6,15 +6,13 @@
 //!
 //! **Invariants.** A batch is the content of the tree in a key range at one moment: all entries in `[low, high)`, where
 //! the bounds are the leaf's fences or the key at which the copy was cut short (test:
-//! `readers_and_cursors_during_splits_and_merges`). The next batch begins exactly at a bound (test:
+//! `readers_and_cursors_during_splits_and_merges`). So an entry may be older than a change that was committed since its
+//! batch was copied. The next batch begins exactly at a bound (test:
 //! `a_cursor_survives_splits_and_merges_between_its_calls`). A key that is present throughout is returned exactly once,
 //! in order, and no key is returned twice, despite splits, merges and deletes between batches (test:
 //! `readers_and_cursors_during_splits_and_merges`). A cursor holds no latch, neither between calls nor within them
-//! (test: `a_cursor_survives_splits_and_merges_between_its_calls`). An entry may be older than a change that was
-//! committed since its batch was copied.
-//!
-//! A cursor may be restricted to limits. It then treats the tree as if it had no other entries, and copies no others
-//! (test: `a_cursor_stays_within_its_limits`).
+//! (test: `a_cursor_survives_splits_and_merges_between_its_calls`). A cursor that is restricted to limits treats the
+//! tree as if it had no other entries, and copies no others (test: `a_cursor_stays_within_its_limits`).
 //!
 //! **Access.** Batches after the first are read as [`Access::Scan`]: a short range counts as a look-up, a long one as a
 //! scan.

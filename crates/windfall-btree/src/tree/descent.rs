@@ -7,8 +7,8 @@
 //! `readers_and_cursors_during_splits_and_merges`). Levels fall by one at each step, so a descent ends, whatever the
 //! pages hold (checked by `tree/descent.rs::try_descend`).
 //!
-//! A page is intact but stale if the disk has lost its last write. It may then be a node that was split or merged
-//! since. The first descent to a page that was read in from disk therefore compares its fences with its parent (test:
+//! The first descent to a page that was read in from disk compares its fences with its parent, because a page whose
+//! last write the disk has lost is intact but stale: it may be a node that was split or merged since (test:
 //! `a_leaf_that_has_lost_its_split_is_reported_for_every_key`). Callers that look for an absent key, continue from a
 //! node, or change one use [`Tree::reach`]: it detects that the node is the wrong one, even if the parent is the stale
 //! page (test: `a_leaf_whose_last_write_was_lost_is_reported`).

@@ -4,17 +4,18 @@
 //! run time, and costs one relaxed load while it is off.
 //!
 //! **Invariants.** The table is *lossy*: entries are hints that overwrite each other, are never removed, and prove
-//! nothing. A hint is used only if the page is a valid leaf of this tablespace and its content answers for the key: the
-//! leaf contains the key, or the key lies within its fences (test: `the_hash_index_finds_and_never_lies`). No split,
-//! merge, free or re-use of a page therefore needs to look for hints (test:
+//! nothing, so a hint is used only if the page is a valid leaf of this tablespace and its content answers for the key:
+//! the leaf contains the key, or the key lies within its fences (test: `the_hash_index_finds_and_never_lies`). No
+//! split, merge, free or re-use of a page therefore needs to look for hints (test:
 //! `readers_and_cursors_during_splits_and_merges`). The tables of all trees take memory within one [`HashBudget`]
 //! (test: `the_hash_index_finds_and_never_lies`). After about twice as many fills as it has entries, a table is
 //! replaced by a larger, empty one, by one thread at a time (test: `one_thread_at_a_time_makes_a_larger_table`). An
 //! exhausted budget only stops the growth (test: `the_hash_index_finds_and_never_lies`).
 //!
-//! The cost of a read or a drop does not depend on the size of a table. A new one costs a bounded time ([`Words::new`])
-//! (test: `large_areas_cost_a_call_each_to_make`). A table that was replaced, switched off or dropped with its tree
-//! goes into a queue of the budget, whichever thread released it last (test:
+//! The cost of a read or a drop does not depend on the size of a table (test:
+//! `a_hash_index_of_megabytes_is_freed_by_no_statement_and_zeroed_by_no_read`). A new one costs a bounded time
+//! ([`Words::new`]) (test: `large_areas_cost_a_call_each_to_make`). A table that was replaced, switched off or dropped
+//! with its tree goes into a queue of the budget, whichever thread released it last (test:
 //! `a_hash_table_switched_off_by_an_idle_thread_is_freed`). [`HashBudget::free_step`] frees it in the background in
 //! small steps, which also return its share of the budget (test:
 //! `a_table_is_freed_in_steps_and_by_no_thread_that_releases_it`).

@@ -5,21 +5,22 @@
 //! chains, bulk load, an exact check, and an adaptive hash index.
 //!
 //! **Invariants.**
-//! - The root is page 1 of its tablespace and never moves. A tree without a page is empty; a tree that became empty
-//!   again keeps its root (test: `a_tree_that_is_emptied_in_any_order_is_one_page`).
+//! - The root is page 1 of its tablespace and never moves (test: `a_tree_that_is_emptied_in_any_order_is_one_page`). A
+//!   tree without a page is empty; a tree that became empty again keeps its root (test:
+//!   `a_tree_that_is_emptied_in_any_order_is_one_page`).
 //! - Every page is in the tree, in an overflow chain, or free (test:
 //!   `a_crash_between_any_two_groups_leaves_a_whole_tree`): a node that is removed from the tree is formatted as free
 //!   before its number is returned to the free pages. A page that reads as a valid leaf of this tablespace is thus a
 //!   leaf of this tree (test: `the_hash_index_finds_and_never_lies`).
-//! - There are no sibling links. The fences of each node are the separators on both sides of its link in the parent, so
+//! - There are no sibling links: the fences of each node are the separators on both sides of its link in the parent, so
 //!   a cursor or a hint verifies its position by the fences (test:
 //!   `a_cursor_survives_splits_and_merges_between_its_calls`).
 //! - Readers hold no latch: a child's version is read while the parent's version is still valid (optimistic lock
 //!   coupling), and the descent restarts if validation fails (test: `readers_and_cursors_during_splits_and_merges`).
 //! - A change of structure is one mini-transaction for one level: the parent, one or two nodes, a new or a freed page
 //!   (test: `a_crash_between_any_two_groups_leaves_a_whole_tree`). Latches are taken parent before child, left before
-//!   right, the allocation map last. Between the mini-transactions of a cascade the tree is consistent (test:
-//!   `a_crash_between_any_two_groups_leaves_a_whole_tree`).
+//!   right, the allocation map last (checked by `tree/testpool.rs::hold_in_order`). Between the mini-transactions of a
+//!   cascade the tree is consistent (test: `a_crash_between_any_two_groups_leaves_a_whole_tree`).
 
 mod bulk_load;
 mod change;

@@ -13,9 +13,9 @@
 //! the pages used again, the reader gets an error and not another value's bytes (test:
 //! `a_reader_never_takes_another_value_for_its_own`).
 //!
-//! A chain belongs to the version of an entry. The caller that frees it must ensure that no reader can still need that
-//! version (test: `a_value_of_a_temporary_table_that_is_read_is_that_of_the_beginning`). A reader that nevertheless
-//! finds its chain freed should read the entry again.
+//! A chain belongs to the version of an entry, and the caller that frees it must ensure that no reader can still need
+//! that version (test: `a_value_of_a_temporary_table_that_is_read_is_that_of_the_beginning`). So a reader that finds
+//! its chain freed nevertheless should read the entry again.
 //!
 //! # Layout of an overflow page, byte by byte
 //!

@@ -4,7 +4,8 @@
 //! maps store them.
 //!
 //! **Invariants.** No word is zero (test: `is_a_set`). Adjacent pages, as those of a tree mostly are, take less than
-//! half a byte each. The set grows by small nodes, so adding a page never copies the whole set (by type).
+//! half a byte each (test: `adjacent_pages_take_less_than_half_a_byte_each`). The set grows by small nodes, so adding a
+//! page never copies the whole set (by type).
 
 use std::collections::{BTreeMap, btree_map::Entry};
 

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** A value or tree that is written in parts refuses every call after a failed part, because it lacks it.
 //!
-//! **Invariants.** From [`Parts::begin`] to [`Parts::end`] the whole is incomplete. An error or a panic in between
+//! **Invariants.** From [`Parts::begin`] to [`Parts::end`] the whole is incomplete, and an error or a panic in between
 //! leaves it so (test: `nothing_follows_a_part_that_was_not_written`).
 
 use crate::error::{Result, UsageError};

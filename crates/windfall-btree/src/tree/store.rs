@@ -8,9 +8,10 @@
 //! under the exclusive latch that [`MiniTransaction::latch`], [`MiniTransaction::upgrade`] or
 //! [`MiniTransaction::allocate`] took (test: `behaves_as_a_map_4k`). The latch is held until commit, so that the change
 //! and its log record are always the same (checked by `storage/mtr.rs::unlatch`). Latches are taken parent before
-//! child, left before right, tree before allocation map. A mini-transaction that has applied a change must be
-//! committed: it cannot be rolled back (test: `half_a_change_gets_nowhere`). Everything that can fail must therefore
-//! come before the first [`MiniTransaction::apply`] (checked by `tree/testpool.rs::prepare_free`).
+//! child, left before right, tree before allocation map (checked by `tree/testpool.rs::hold_in_order`). A
+//! mini-transaction that has applied a change must be committed: it cannot be rolled back (test:
+//! `half_a_change_gets_nowhere`). Everything that can fail must therefore come before the first
+//! [`MiniTransaction::apply`] (checked by `tree/testpool.rs::prepare_free`).
 
 use core::fmt::Debug;
 

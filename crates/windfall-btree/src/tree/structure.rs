@@ -1,22 +1,22 @@
 //! Splits, merges, and the growing and shrinking of the root.
 //!
 //! **Purpose.** Splits nodes that have no room for an entry, and merges nodes and frees pages when entries are removed.
+//! Entries are not shifted between nodes otherwise.
 //!
 //! **Invariants.** Each change is one mini-transaction that latches the parent, then the node (and its right
-//! neighbour), then allocates or frees. If the parent has no room for a separator, it is split first, in a
-//! mini-transaction of its own, and the descent restarts (test:
+//! neighbour), then allocates or frees (checked by `tree/testpool.rs::hold_in_order`). If the parent has no room for a
+//! separator, it is split first, in a mini-transaction of its own, and the descent restarts (test:
 //! `making_room_for_an_entry_takes_no_more_log_than_is_reserved`). The root is split in place: its content moves to a
 //! new child, which is then split like any other (checked by `tree/structure.rs::grow`). A node that is less than a
 //! third full is merged with a neighbour if both fit one page with a reserve of an eighth (test:
 //! `nodes_are_checked_for_a_merge_and_not_for_one_without_room`). Thus neighbours never both stay small, and the next
-//! insert does not undo a merge; entries are not shifted between nodes. When inner nodes are merged, children that had
-//! different parents become neighbours, and these are considered for a merge again (test:
-//! `a_tree_that_is_emptied_in_any_order_is_one_page`).
+//! insert does not undo a merge. When inner nodes are merged, children that had different parents become neighbours,
+//! and these are considered for a merge again (test: `a_tree_that_is_emptied_in_any_order_is_one_page`).
 //!
-//! Why a split always finds its place (test: `behaves_as_a_map_4k`): a record takes at most 7/16 of a page and a fence
-//! at most 3/16. Between "the left part with its fences just fits" and "the right part just fits" there is therefore at
+//! A split always finds its place (test: `behaves_as_a_map_4k`), because a record takes at most 7/16 of a page and a
+//! fence at most 3/16: between "the left part with its fences just fits" and "the right part just fits" there is at
 //! least one boundary of records. If the new record is too large to fit either half at once, the node is split without
-//! it, and again, with fewer records each time.
+//! it, and again, with fewer records each time (test: `behaves_as_a_map_4k`).
 //!
 //! A node is checked before its records are moved, so a change that finds damage returns an error (test:
 //! `nodes_are_checked_for_a_merge_and_not_for_one_without_room`).

@@ -3,9 +3,8 @@
 //! **Purpose.** Shows that the tree needs nothing but those traits, and lets its tests run without disk, log and
 //! recovery. It can keep every logged operation, and rebuild all pages from them.
 //!
-//! **Invariants.** One mutex guards everything but the words of pages, their versions and the marks of unverified
-//! pages. A version is odd while its page is latched exclusively (test:
-//! `readers_and_cursors_during_splits_and_merges`).
+//! **Invariants.** One mutex guards everything but the words of pages, and what a page has next to them (by type). A
+//! version is odd while its page is latched exclusively (test: `readers_and_cursors_during_splits_and_merges`).
 
 use std::collections::HashMap;
 
@@ -17,7 +16,7 @@ use super::{
 use crate::{
     error::{Error, Result, UsageError},
     ids::{Lsn, PageId, PageNo, SpaceId},
-    page::{Page, PageOp, PageType, blank},
+    page::{Node, Page, PageOp, PageType, blank},
     sync::{
         Arc, Event, Mutex, Rank,
         atomic::{
@@ -53,6 +52,8 @@ struct State {
     allocated: HashMap<SpaceId, Vec<bool>>,
     log: Vec<Vec<Logged>>,
     lsn: u64,
+    /// Whether a page was damaged: then links and fences may lead anywhere.
+    is_damaged: bool,
 }
 
 /// The pool.
@@ -163,7 +164,8 @@ impl TestPool {
 
     /// Changes a page without a latch or a log record.
     pub fn damage(&self, id: PageId, change: impl FnOnce(Page<'_>)) {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        state.is_damaged = true;
         if let Some(frame) = state.pages.get(&id) {
             change(Page::new(&frame.words));
             frame.version.fetch_add(2, Relaxed);
@@ -279,7 +281,14 @@ impl PageStore for TestPool {
     }
 
     fn begin(&self) -> Result<TestMini<'_>> {
-        Ok(TestMini { pool: self, pages: Vec::new(), log: Vec::new(), changed: false, allocated: false })
+        Ok(TestMini {
+            pool: self,
+            pages: Vec::new(),
+            log: Vec::new(),
+            changed: false,
+            allocated: false,
+            frees: false,
+        })
     }
 }
 
@@ -299,6 +308,15 @@ pub struct TestMini<'a> {
     changed: bool,
     /// Whether it has allocated a page: a pool with allocation maps would then hold one latched.
     allocated: bool,
+    /// Whether it has prepared to free a page, for which it would hold an allocation map, too.
+    frees: bool,
+}
+
+/// Returns whether a node's keys are below those of another one.
+fn is_left_of(node: Node<'_>, other: Node<'_>) -> bool {
+    let (mut upper, mut lower) = (Vec::new(), Vec::new());
+    other.lower_into(&mut lower);
+    node.upper_into(&mut upper) && upper <= lower
 }
 
 /// Latches a frame exclusively if it is not latched.
@@ -316,6 +334,22 @@ impl TestMini<'_> {
     fn hold(&mut self, frame: Arc<Frame>, id: PageId) -> Latched {
         self.pages.push(Some(Held { frame, id, changed: false }));
         Latched(self.pages.len() - 1)
+    }
+
+    /// Holds a page for which the thread may have waited, and checks that the pages held before come before it.
+    fn hold_in_order(&mut self, frame: Arc<Frame>, id: PageId) -> Latched {
+        if !self.pool.state.lock().is_damaged {
+            assert!(!self.allocated && !self.frees, "{id} is latched after the allocation map");
+            let new = Node::new(Page::new(&frame.words));
+            for held in self.pages.iter().flatten() {
+                let node = Node::new(Page::new(&held.frame.words));
+                let are_nodes = [node, new].iter().all(|node| node.is_leaf() || node.is_inner());
+                let is_before =
+                    node.level() > new.level() || node.level() == new.level() && is_left_of(node, new);
+                assert!(!are_nodes || is_before, "{id} is latched after {}", held.id);
+            }
+        }
+        self.hold(frame, id)
     }
 
     fn held(&self, page: Latched) -> &Held {
@@ -354,14 +388,14 @@ impl<'a> MiniTransaction<'a, TestPool> for TestMini<'a> {
             Ok(frame) => try_latch(&frame).then_some(Ok(frame)),
             Err(error) => Some(Err(error)),
         })?;
-        Ok(self.hold(frame, id))
+        Ok(self.hold_in_order(frame, id))
     }
 
     fn upgrade(&mut self, _: &SpaceId, reading: &TestReading) -> Result<Option<Latched>> {
         let latched = self.pool.wait(|_| {
             if reading.is_valid() { try_latch(&reading.frame).then_some(true) } else { Some(false) }
         });
-        Ok(latched.then(|| self.hold(reading.frame.clone(), reading.id)))
+        Ok(latched.then(|| self.hold_in_order(reading.frame.clone(), reading.id)))
     }
 
     fn unlatch(&mut self, page: Latched) {
@@ -381,6 +415,8 @@ impl<'a> MiniTransaction<'a, TestPool> for TestMini<'a> {
 
     fn apply(&mut self, page: Latched, op: &PageOp<'_>) {
         let held = self.pages[page.0].as_mut().expect("the page is latched");
+        let is_latched = !held.frame.version.load(Relaxed).is_multiple_of(2);
+        assert!(is_latched, "{} is changed without an exclusive latch", held.id);
         if let Err(what) = op.apply(Page::new(&held.frame.words), held.id) {
             panic!("{}: {what}: {op:?}", held.id);
         }
@@ -416,6 +452,7 @@ impl<'a> MiniTransaction<'a, TestPool> for TestMini<'a> {
 
     fn prepare_free(&mut self, _: &SpaceId, page: Latched) -> Result<Latched> {
         assert!(!self.changed || self.allocated, "what can fail comes before the first change");
+        self.frees = true;
         Ok(page)
     }
 

@@ -88,8 +88,11 @@ fn check_finds_planted_damage_and_names_the_page() {
         let tree = some_tree();
         let leaf = leaf(&tree);
         tree.store().damage(id(leaf), damage);
+        let state = || (image(&tree, leaf).bytes, tree.store().log().len());
+        let before = state();
         let error = tree.check().expect_err(name).to_string();
         assert!(error.contains(&format!("page {leaf}:")), "{name}: {error}");
+        assert!(state() == before, "{name}: the check has changed the leaf");
     }
 }
 

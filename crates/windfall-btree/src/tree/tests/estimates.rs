@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Estimates against the true numbers, in trees that were filled in different ways.
 //!
-//! **Invariants.** All randomness comes from a seed.
+//! **Invariants.** An estimate is exact, or within a factor of two (test: `an_estimate_is_within_a_factor_of_two`).
 
 use core::ops::Bound;
 use std::collections::BTreeMap;

@@ -10,6 +10,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{confirm, get, header, put, remove, tree};
 use crate::{
+    error::{Error, UsageError},
     keys::{KeyRange, successor},
     page::node::key_limit,
     tree::Seek,
@@ -232,6 +233,20 @@ fn bulk_load_fills_pages_and_logs_each_once() {
         n += 1;
     }
     assert_eq!(n, 50_000);
+}
+
+#[test]
+fn a_load_of_a_tree_that_has_got_an_entry_fails() {
+    // The last tree has more than one leaf then.
+    for entries in [1, 2000u64] {
+        let tree = tree(4096);
+        let mut load = tree.bulk_load(90).unwrap();
+        load.push(b"a", header(1), b"").unwrap();
+        (0..entries).for_each(|n| put(&tree, &n.to_be_bytes(), header(n), b"value"));
+        let refused = load.finish();
+        assert!(matches!(refused, Err(Error::Usage(UsageError::NotEmpty))), "{refused:?}");
+        assert_eq!(confirm(&tree).entries, entries);
+    }
 }
 
 #[test]
