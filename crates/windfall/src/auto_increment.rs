@@ -4,7 +4,8 @@
 //!
 //! **Invariants.** A number that was returned before a row was written is not returned again once that row is durable,
 //! wherever a crash occurs (test: `a_close_leaves_no_gap_and_a_crash_a_small_one`). No lock is held to the end of a
-//! transaction, so the numbers of rows that are rolled back are skipped, as with `innodb_autoinc_lock_mode=2`.
+//! transaction, so the numbers of rows that are rolled back are skipped, as with `innodb_autoinc_lock_mode=2` (test:
+//! `a_transaction_keeps_no_other_from_a_number_and_gives_none_back`).
 
 use core::ops::Range;
 
@@ -72,7 +73,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Database, Options, TableOptions,
+        Database, Options, TableOptions, Transaction, TransactionOptions,
         error::{Error, UsageError},
         sync::atomic::{AtomicBool, Ordering::SeqCst},
     };
@@ -123,6 +124,26 @@ mod tests {
             assert!((next..=2 * next + 8).contains(&now) && now <= next + 128, "{next}, then {now}");
             next = now;
         }
+    }
+
+    #[test]
+    fn a_transaction_keeps_no_other_from_a_number_and_gives_none_back() {
+        let db = open(&SimulatedDisk::new(1));
+        let t = table(&db, "t");
+        let [first, second] = [(); 2].map(|()| db.begin(TransactionOptions::default()));
+        let insert = |trx: &Transaction| {
+            let t = trx.table(&t);
+            let number = t.next_number().unwrap();
+            t.insert(&number.to_be_bytes(), b"").unwrap();
+            number
+        };
+        // In a simulation a wait for the lock of another open transaction would be an error.
+        assert_eq!([insert(&first), insert(&second), insert(&first)], [1, 2, 3]);
+        first.rollback().unwrap();
+        second.commit().unwrap();
+        assert_eq!(t.next_number().unwrap(), 4);
+        let keys: Vec<_> = t.rows().unwrap().map(|row| row.unwrap().0).collect();
+        assert_eq!(keys, [2u64.to_be_bytes()]);
     }
 
     #[test]

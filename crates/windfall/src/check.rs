@@ -3,11 +3,11 @@
 //! **Purpose.** Verifies every page of every data file by its checksum, every tree by its order, every page against the
 //! allocation map, and every file against the records. Lists the findings by file and page.
 //!
-//! **Invariants.** The check changes nothing, except that dirty pages are written. Opening the database has deleted
-//! data files that no record names, and keeps a list of them: the check reports which of them a drop or a crash may
-//! have left, and which this database never created (test: `a_check_distinguishes_orphans_of_a_crash_from_leaks`).
-//! Foreign files are reported and left alone (test:
-//! `leaked_missing_and_foreign_files_are_reported`).
+//! **Invariants.** The check makes a checkpoint, which writes dirty pages, and changes nothing else (test:
+//! `a_check_makes_a_checkpoint_and_changes_nothing`). Opening the database has deleted data files that no record names,
+//! and keeps a list of them: the check reports which of them a drop or a crash may have left, and which this database
+//! never created (test: `a_check_distinguishes_orphans_of_a_crash_from_leaks`). Foreign files are reported and left
+//! alone (test: `leaked_missing_and_foreign_files_are_reported`).
 //!
 //! While a table's trees are read, the check holds the metadata lock of its name, its gate (`sync::Gate`, a drain lock)
 //! is closed, and neither rollback nor purge changes it, so that no change in progress looks like damage (test:
@@ -28,7 +28,7 @@
 //! A check that runs concurrently with other work proceeds piece by piece ([`pieces`]), and releases the table in
 //! between (test: `a_check_piece_of_a_large_tree_is_as_short_as_of_a_small_one`). Its findings hold for the moment of
 //! each piece: for a table of several pieces it does not report what only a check of the whole table at one moment
-//! could prove. That is whether the counts of rows and entries are equal, and whether a page is lost that has changed
+//! could prove, which is whether the counts of rows and entries are equal, and whether a page is lost that has changed
 //! meanwhile, or one of a long value while purge lags (test:
 //! `a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost`). A table that is created or renamed after the
 //! check has begun is skipped (test: `a_check_during_renames_finds_the_table_of_every_file`), and so is a tree that is
@@ -36,10 +36,10 @@
 //! `a_check_finds_nothing_during_concurrent_work_and_blocks_no_thread`). Findings never end the check (test:
 //! `damage_is_found_during_a_transaction_with_long_values`).
 //!
-//! Statements continue while files are compared with the records. A tablespace first belongs to a statement that
-//! creates it, then to a table, then it is dropped; and it is entered in the next of these lists before it leaves the
-//! previous one. So the files are listed first, and then the lists are read in that order: a file that is in none of
-//! them belongs to nothing, whatever happened meanwhile (test: `no_statement_makes_a_file_look_unowned`).
+//! Statements continue while files are compared with the records, and a file that is reported belongs to nothing,
+//! whatever happened meanwhile (test: `no_statement_makes_a_file_look_unowned`): a tablespace first belongs to a
+//! statement that creates it, then to a table, then it is dropped; it is entered in the next of these lists before it
+//! leaves the previous one. So the files are listed first, and then the lists are read in that order.
 
 mod pieces;
 #[cfg(test)]

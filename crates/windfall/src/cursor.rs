@@ -4,16 +4,17 @@
 //! position.
 //!
 //! **Invariants.** A cursor holds no latch between two calls (test: `a_seek_reads_again`). It passes the table's gate
-//! in each call that needs more than the entries that were read ahead. If the tablespace that it began on was dropped,
-//! by a drop or a truncation, every further call fails with [`Error::TableDropped`](crate::error::Error::TableDropped),
-//! whatever has replaced it (test: `a_cursor_ends_with_its_table`). Rows are found in order, each once per direction
-//! (test: `cursors_walk_like_a_model`). The row that the cursor lends does not change until the cursor moves (by type).
+//! in each call that needs more than the entries that were read ahead (checked by `windfall/src/cursor.rs::make`). If
+//! the tablespace that it began on was dropped, by a drop or a truncation, every further call fails with
+//! [`Error::TableDropped`](crate::error::Error::TableDropped), whatever has replaced it (test:
+//! `a_cursor_ends_with_its_table`). Rows are found in order, each once per direction (test:
+//! `cursors_walk_like_a_model`). The row that the cursor lends does not change until the cursor moves (by type).
 //!
-//! The [`Reader`] decides what is visible. Outside of a transaction a cursor takes a view at each seek; in a
+//! The [`Reader`] decides what is visible: outside of a transaction a cursor takes a view at each seek, in a
 //! transaction the isolation level decides which view it uses (test:
 //! `a_snapshot_is_stable_while_rows_and_indexes_change`). So the rows that it returns between two seeks are of one
 //! snapshot (test: `a_seek_reads_again`), except at levels that read without a view. A locking cursor (`locking`) reads
-//! the newest version of each row.
+//! the newest version of each row (test: `a_locking_cursor_reads_the_newest_version_of_each_row`).
 
 mod locking;
 
@@ -24,7 +25,7 @@ use crate::{
     ids::{SpaceId, TrxId},
     scope::{Inner, RowLock, Scope},
     store::Tree,
-    sync::Arc,
+    sync::{Arc, is_inside},
     tree,
     txn::{ReadView, Snapshot, Transactions, Visibility, mvcc::value, row::secondary},
 };
@@ -127,10 +128,20 @@ pub(crate) enum Move<'k> {
 
 impl Move<'_> {
     fn make(self, entries: &mut Entries) -> Result<bool> {
+        debug_assert!(is_inside() || self.is_read_ahead(entries), "a cursor reads a tree outside the gate");
         match self {
             Move::To(place) => entries.seek(place),
             Move::Next => entries.next(),
             Move::Prev => entries.prev(),
+        }
+    }
+
+    /// Returns whether it leads to an entry that was read ahead.
+    fn is_read_ahead(self, entries: &Entries) -> bool {
+        match self {
+            Move::To(_) => false,
+            Move::Next => entries.ahead(true).is_some(),
+            Move::Prev => entries.ahead(false).is_some(),
         }
     }
 

@@ -8,9 +8,9 @@
 //! `rows_that_have_left_the_range_since_it_read_ahead_are_not_locked`). The [cursor](Cursor) over the entries returns
 //! the values of the rows, unless it is [of entries alone](Cursor::of_entries_alone): an entry records the transaction
 //! that inserted or delete-marked it, and a view that sees that change needs no more (test:
-//! `the_keys_of_rows_are_found_without_them`). A view that does not see it must read the row: the visible version has
-//! this index key or not. The earlier state of the entry decides nothing, because the reader's own transaction may have
-//! changed the row after a change that the view does not see, with or without the entry (test:
+//! `the_keys_of_rows_are_found_without_them`). A view that does not see it must read the row, of which the visible
+//! version has this index key or not: the earlier state of the entry decides nothing, because the reader's own
+//! transaction may have changed the row after a change that the view does not see, with or without the entry (test:
 //! `an_own_change_that_keeps_the_index_key_is_found_by_it`).
 
 use core::{

@@ -83,11 +83,10 @@
 //! - [`disk`] and [`mod@env`]: what [`Database::open_on`] takes instead of a folder and the clock, for simulations.
 //!
 //! **Purpose.** The API. The engine behind it is the crate `windfall-engine`; ARCHITECTURE.md is for its developers.
+//! The examples of README.md are tests of this crate.
 //!
 //! **Invariants.** Every type that a public item mentions can be named from here, and `public-items.txt` lists the
 //! items (test: `the_list_has_every_public_item`).
-//!
-//! The examples of README.md are tests of this crate.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod auto_increment;

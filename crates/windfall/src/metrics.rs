@@ -2,8 +2,10 @@
 //!
 //! **Purpose.** A plain struct for programs, and the same as text for Prometheus.
 //!
-//! **Invariants.** Counters only grow while the database is open; reading the metrics blocks no other call. The
-//! histogram of lock waits is cumulative (test: `histogram_buckets_are_cumulative`).
+//! **Invariants.** Counters only grow while the database is open (test: `counters_only_grow`). Reading the metrics
+//! latches no page and takes as few locks for many tables and transactions as for one, each for a moment (test:
+//! `metrics_of_many_tables_cost_what_those_of_one_cost`). The histogram of lock waits is cumulative (test:
+//! `histogram_buckets_are_cumulative`).
 
 use core::fmt::Write;
 
@@ -122,7 +124,19 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use core::time::Duration;
+    use std::collections::BTreeMap;
+
+    use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
     use super::*;
+    use crate::{
+        Database, Options, TableOptions, TransactionOptions,
+        sync::{
+            Arc,
+            work::{self, Work},
+        },
+    };
 
     #[test]
     fn the_text_has_a_line_for_each_number() {
@@ -131,6 +145,69 @@ mod tests {
         assert!(text.contains("# TYPE windfall_tables gauge\nwindfall_tables 0\n"));
         let (numbers, _) = text.split_once("# HELP windfall_lock_wait_duration_seconds").unwrap();
         assert!(numbers.lines().count().is_multiple_of(3));
+    }
+
+    fn open() -> Database {
+        let options = Options::default().page_size(4096).buffer_pool_size(256 * 4096).log_size(4 << 20);
+        let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
+        Database::open_on(disk, env, &options, &|_| {}).unwrap()
+    }
+
+    #[test]
+    fn counters_only_grow() {
+        let db = open();
+        let counters = || {
+            let text = db.metrics().to_prometheus();
+            let lines = text.lines().filter_map(|line| line.split_once("_total "));
+            let counters =
+                lines.filter_map(|(name, value)| Some((name.to_owned(), value.parse::<u64>().ok()?)));
+            counters.collect::<BTreeMap<_, _>>()
+        };
+        let first = counters();
+        let mut last = first.clone();
+        for round in 0..20u8 {
+            let table = db.create_table("t", TableOptions::default()).unwrap();
+            (0..50u8).for_each(|n| table.put(&[round, n], &[n; 1000]).unwrap());
+            let [one, other] = [(); 2].map(|()| db.begin(TransactionOptions::default()));
+            one.table(&table).put(&[round, 1], b"").unwrap();
+            other.set_lock_wait_timeout(Some(Duration::from_millis(1)));
+            other.table(&table).put(&[round, 1], b"").unwrap_err();
+            one.rollback().unwrap();
+            other.rollback().unwrap();
+            db.checkpoint().unwrap();
+            db.drop_table("t").unwrap();
+            let now = counters();
+            let fallen = last.iter().find(|(name, value)| now.get(*name).is_none_or(|now| now < *value));
+            assert_eq!(fallen, None, "round {round}");
+            last = now;
+        }
+        let risen = first.iter().filter(|(name, value)| last[*name] > **value).count();
+        assert!(risen >= 12, "{risen} of {} counters: {last:?}", first.len());
+    }
+
+    #[test]
+    fn metrics_of_many_tables_cost_what_those_of_one_cost() {
+        let db = open();
+        let cost = || {
+            let before = work::so_far();
+            let metrics = db.metrics();
+            let work = work::so_far() - before;
+            for kind in [Work::Frame, Work::Latch, Work::SystemTreeLatch, Work::Wait, Work::ListEntry] {
+                assert_eq!(work.of(kind), 0, "{kind:?}: {work:?}");
+            }
+            (metrics.tables, metrics.active_transactions, work.of(Work::Lock))
+        };
+        let mut open = Vec::new();
+        let mut add = |n: u32| {
+            let table = db.create_table(&n.to_string(), TableOptions::default()).unwrap();
+            let trx = db.begin(TransactionOptions::default());
+            trx.table(&table).put(b"a", b"").unwrap();
+            open.push(trx);
+        };
+        add(0);
+        let (_, _, locks) = cost();
+        (1..100).for_each(&mut add);
+        assert_eq!(cost(), (100, 100, locks));
     }
 
     #[test]

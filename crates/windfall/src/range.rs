@@ -2,9 +2,9 @@
 //!
 //! **Purpose.** An iterator over a range of a tree, from either end.
 //!
-//! **Invariants.** Those of a [`Cursor`]. There is one cursor at each end; both stay within the range (test:
-//! `both_ends_of_a_range_meet`) and read with the same view (test: `a_range_is_of_one_moment_from_both_ends`). The
-//! range ends when one cursor reaches or passes the other, or after an error (test: `both_ends_of_a_range_meet`).
+//! **Invariants.** There is one [`Cursor`] at each end; both stay within the range (test: `both_ends_of_a_range_meet`)
+//! and read with the same view (test: `a_range_is_of_one_moment_from_both_ends`). The range ends when one cursor
+//! reaches or passes the other, or after an error (test: `both_ends_of_a_range_meet`).
 
 use core::ops::{Bound, RangeBounds};
 

@@ -15,11 +15,12 @@
 //!
 //! The end of a statement (test: `the_end_of_a_statement_waits_for_the_call_of_another_thread`) or of the transaction
 //! (test: `the_end_of_a_transaction_waits_for_the_call_of_another_thread`) waits for a call of another thread. Only a
-//! thread that is in no call, of any transaction or table, waits for it: such a thread holds nothing that the other
-//! call could be waiting for. From within a call (the source or the sink of a value), these ends are refused while
-//! another call is in progress (test: `an_end_from_within_a_call_waits_for_no_call_of_another_thread`). The statement
-//! of a closure that is run there refuses calls of other threads from its beginning, so its end has no call to wait for
-//! (test: `a_statement_from_within_a_call_keeps_the_calls_of_other_threads_out`).
+//! thread that is in no call, of any transaction or table, waits for it, because such a thread holds nothing that the
+//! other call could be waiting for (test: `an_end_from_within_a_call_waits_for_no_call_of_another_thread`). From within
+//! a call (the source or the sink of a value), these ends are refused while another call is in progress (test:
+//! `an_end_from_within_a_call_waits_for_no_call_of_another_thread`). The statement of a closure that is run there
+//! refuses calls of other threads from its beginning, so its end has no call to wait for (test:
+//! `a_statement_from_within_a_call_keeps_the_calls_of_other_threads_out`).
 
 mod statement;
 

@@ -5,6 +5,7 @@ mod common;
 use std::{
     collections::{BTreeMap, VecDeque},
     ops::{Bound, RangeBounds},
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
     time::Duration,
 };
 
@@ -225,6 +226,37 @@ fn a_cursor_ends_with_its_table() -> Result<()> {
     assert!(!table.cursor()?.seek(Seek::First)?);
     db.drop_table("t")?;
     assert!(matches!(table.cursor(), Err(Error::TableDropped(_))));
+    Ok(())
+}
+
+/// Another thread inserts rows all the time, each before all others.
+#[test]
+fn no_row_appears_before_the_one_that_a_locking_cursor_has_found() -> Result<()> {
+    const ROUNDS: usize = 2000;
+    let (_folder, db) = new_database(options())?;
+    let table = db.create_table("t", TableOptions::default())?;
+    let has_ended = AtomicBool::new(false);
+    let level = TransactionOptions::default().isolation(Isolation::RepeatableRead);
+    let phantom = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let insert = |n| table.insert(&key(n), b"v").expect("no transaction is open for long");
+            (0..u32::MAX).rev().take_while(|_| !has_ended.load(SeqCst)).for_each(insert);
+        });
+        let phantom = (0..ROUNDS).find_map(|round| {
+            let trx = db.begin(level);
+            let first = || -> Result<_> {
+                let mut cursor = trx.table(&table).cursor_for_share()?;
+                cursor.seek(Seek::First)?;
+                Ok(cursor.key().map(<[u8]>::to_vec))
+            };
+            let found: Result<_> = first().and_then(|found| Ok((found, first()?)));
+            let is_same = found.as_ref().is_ok_and(|(found, again)| found == again);
+            (!is_same).then_some((round, found))
+        });
+        has_ended.store(true, SeqCst);
+        phantom
+    });
+    assert!(phantom.is_none(), "{phantom:?}");
     Ok(())
 }
 

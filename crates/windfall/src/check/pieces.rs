@@ -4,12 +4,13 @@
 //! reaches, then its allocation maps, each of which is compared with the pages reached. Work that needs no blocking
 //! follows each piece.
 //!
-//! **Invariants.** A piece examines a bounded number of pages, plus those on the way to one leaf. It compares at most
+//! **Invariants.** A piece examines a bounded number of pages, plus those on the way to one leaf; it compares at most
 //! that many allocation maps, and stops when it has found that many suspects (test:
-//! `a_check_piece_of_a_large_tree_is_as_short_as_of_a_small_one`). A check stores which pages of one tree it has
-//! reached, in less than half a byte for each, and the suspects of one piece.
+//! `a_check_piece_of_a_large_tree_is_as_short_as_of_a_small_one`). A check stores which pages it has reached of one
+//! tree only, and the suspects of one piece (checked by `check/pieces.rs::check_piece`). The former take less than half
+//! a byte for each page (test: `adjacent_pages_take_less_than_half_a_byte_each`).
 //!
-//! Allocating or freeing a page changes it. So if tree and map disagree about a page that has not changed since the
+//! Allocating or freeing a page changes it, so if tree and map disagree about a page that has not changed since the
 //! first piece, the page was neither allocated nor freed since (test: `a_lost_page_is_reported_by_a_live_check_too`);
 //! and a tree that references a page does so until the page is freed: it does not matter when each of them was read.
 //! Nothing is reported about a page that has changed (test:
@@ -62,6 +63,17 @@ enum Stage {
     Walk(Walk),
     Maps(Maps),
     Ended,
+}
+
+impl Stage {
+    /// Returns whether it stores pages that were reached.
+    fn has_reached_some(&self) -> bool {
+        match self {
+            Self::Walk(walk) => walk.has_begun(),
+            Self::Maps(maps) => !maps.reached.is_empty(),
+            Self::Ended => false,
+        }
+    }
 }
 
 /// A comparison of the pages reached with the allocation maps.
@@ -171,6 +183,10 @@ impl<'a> Pieces<'a> {
             has_ended &= matches!(stage, Stage::Ended);
             self.trees.insert(id, stage);
         }
+        debug_assert!(
+            self.trees.values().filter(|stage| stage.has_reached_some()).count() <= 1,
+            "the pages reached of several trees are stored"
+        );
         debug_assert!(
             self.suspects.len() <= self.piece.saturating_add(63),
             "{} suspects are more than a piece of {} pages",

@@ -153,6 +153,30 @@ fn a_check_piece_of_a_large_tree_is_as_short_as_of_a_small_one() {
 }
 
 #[test]
+fn a_check_makes_a_checkpoint_and_changes_nothing() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let table = db.create_table("t", indexed()).unwrap();
+    for n in 0..200u8 {
+        table.put(&[n], &if n % 50 == 0 { long(n) } else { vec![n; 100] }).unwrap();
+    }
+    let rows = || table.rows().unwrap().map(Result::unwrap).collect::<Vec<_>>();
+    for is_live in [false, true] {
+        // Purge, the deletion of files and the page cleaner have nothing left to do.
+        env.run_workers(2000);
+        db.checkpoint().unwrap();
+        let (before, rows_before) = (db.metrics(), rows());
+        let report = if is_live { db.check_live() } else { db.check() };
+        assert_eq!(report.unwrap().findings, Vec::<String>::new());
+        let after = db.metrics();
+        let checkpoints = after.checkpoints - before.checkpoints;
+        assert!(after.log_groups - before.log_groups <= checkpoints && checkpoints <= 1, "{after:?}");
+        assert_eq!((before.pool_dirty, after.pool_writes), (0, before.pool_writes), "live {is_live}");
+        assert!(rows() == rows_before, "live {is_live}");
+    }
+}
+
+#[test]
 fn a_rollback_in_other_tables_does_not_wait_for_a_check() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = open(&disk, &env);

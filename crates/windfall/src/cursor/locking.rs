@@ -3,21 +3,21 @@
 //! **Purpose.** Each row is locked, and its newest version is read. At levels that lock gaps, no row can be inserted
 //! between the rows that were returned.
 //!
-//! **Invariants.** A gap is locked before it is taken for empty (test:
-//! `an_insert_sees_the_range_or_is_seen`). A range that is known beforehand is locked as a
-//! whole at its first step (checked by `cursor/locking.rs::fix_range`). A cursor without a range finds the next entry,
-//! locks up to it, and then checks again that it is still the next one. A row found by an index is locked in the
+//! **Invariants.** A gap is locked before it is taken for empty (test: `an_insert_sees_the_range_or_is_seen`). A range
+//! that is known beforehand is locked as a whole at its first step (checked by `cursor/locking.rs::fix_range`). A
+//! cursor without a range finds the next entry, locks up to it, and then checks again that it is still the next one
+//! (test: `no_row_appears_before_the_one_that_a_locking_cursor_has_found`). A row found by an index is locked in the
 //! clustered tree if its current value still has the index key: a row that has left the key is not locked (test:
 //! `rows_that_have_left_the_range_since_it_read_ahead_are_not_locked`).
 //!
 //! *Entries that have left the index are skipped.* A delete-marked entry belongs to a row that no longer has this index
-//! key, or will not have it once the entry's writer has committed. If the writer has ended, the row is neither read nor
-//! locked nor waited for (test: `a_locked_row_that_has_left_the_range_is_not_waited_for`). The set of ended
+//! key, or will not have it once the entry's writer has committed, so if the writer has ended, the row is neither read
+//! nor locked nor waited for (test: `a_locked_row_that_has_left_the_range_is_not_waited_for`). The set of ended
 //! transactions is taken before the entry is read, so the writer's mark cannot be rolled back (checked by
-//! `cursor/locking.rs::step_locked`). The entry cannot be revived later:
-//! - At levels that lock gaps, the range was locked before the entry was read. A writer that revives an entry looks for
-//!   such a range under the latch of the entry's leaf, and waits for this transaction. A change that already has the
-//!   row, and has yet to revive the entry, finds the range as well and rolls itself back (test:
+//! `cursor/locking.rs::step_locked`). The entry is not revived later, or it does not matter:
+//! - At levels that lock gaps, the range was locked before the entry was read, and a writer that revives an entry looks
+//!   for such a range under the latch of the entry's leaf, and waits for this transaction; a change that already has
+//!   the row, and has yet to revive the entry, finds the range as well and rolls itself back (test:
 //!   `a_row_cannot_reenter_a_locked_range_in_which_it_was_skipped`).
 //! - At the other levels a row may enter the range at any time, before or after this read (test:
 //!   `a_row_cannot_reenter_a_locked_range_in_which_it_was_skipped`).
