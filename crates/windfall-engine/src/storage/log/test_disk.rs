@@ -40,7 +40,7 @@ enum SyncOutcome {
 type Names = BTreeMap<FileName, u64>;
 
 #[derive(Clone, Debug, Default)]
-struct State {
+struct TestDiskState {
     files: BTreeMap<u64, File>,
     names: Names,
     /// The names of each folder as they were after each change since its last sync.
@@ -54,11 +54,14 @@ struct State {
 }
 
 #[derive(Debug)]
-pub(super) struct TestDisk(Mutex<State>);
+pub(super) struct TestDisk(Mutex<TestDiskState>);
 
 impl TestDisk {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Rank::Handles, State { history: vec![Names::new()], ..State::default() })))
+        Arc::new(Self(Mutex::new(
+            Rank::Handles,
+            TestDiskState { history: vec![Names::new()], ..TestDiskState::default() },
+        )))
     }
 
     /// Returns the disk as found after the machine has stopped; with `seed` 0 after the process alone has.
@@ -125,7 +128,10 @@ impl TestDisk {
         Ok(run(state.files.get_mut(&id).unwrap()))
     }
 
-    fn rename_all(&self, change: impl FnOnce(&mut State) -> Result<(), DiskError>) -> Result<(), DiskError> {
+    fn rename_all(
+        &self,
+        change: impl FnOnce(&mut TestDiskState) -> Result<(), DiskError>,
+    ) -> Result<(), DiskError> {
         let mut state = self.0.lock();
         change(&mut state)?;
         let names = state.names.clone();

@@ -24,7 +24,7 @@ use crate::{
 /// The transactions that are being rolled back.
 #[derive(Debug)]
 pub struct Rollbacks {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<RollbackQueueState>,
     /// Wakes the worker early.
     wake: Arc<Event>,
     /// Signals that a rollback or a search has ended, or cannot continue.
@@ -34,7 +34,7 @@ pub struct Rollbacks {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct RollbackQueueState {
     pub searches: VecDeque<Search>,
     pub waiting: VecDeque<PendingRollback>,
     /// Transactions with a partly applied row change, and its table.
@@ -89,7 +89,7 @@ impl PendingRollback {
 
 impl Rollbacks {
     pub(in crate::txn) fn new() -> Self {
-        let state = Mutex::new(Rank::Leaf, State::default());
+        let state = Mutex::new(Rank::Leaf, RollbackQueueState::default());
         Self {
             state,
             wake: Arc::new(Event::new()),

@@ -46,7 +46,7 @@ use super::{
     chains,
     directory::Streams,
     position::byte_of,
-    purge_state::{MAX_DEFERRED, Outcome, SkippedRecords, State, Unpurged},
+    purge_state::{MAX_DEFERRED, Outcome, PurgeState, SkippedRecords, Unpurged},
     record::{Body, EntryChange, RowChange, Touch, UndoRecord},
     rollback::{carries, merge},
     stream::{Stored, Stream, UndoContext},
@@ -225,7 +225,7 @@ impl Purge {
         Ok(self.purge_locked(stream, &mut stream.purge.state.lock())?.more)
     }
 
-    fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<Stepped> {
+    fn purge_locked(&self, stream: &Stream, state: &mut PurgeState) -> Result<Stepped> {
         debug_assert!(
             stream.durability() == Durability::Temporary
                 || self.context.log().reserved_bytes() >= LOG_BYTES_PER_STEP,
@@ -265,7 +265,7 @@ impl Purge {
         Ok(Stepped { more, cut: left.cut })
     }
 
-    fn retry_deferred(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
+    fn retry_deferred(&self, stream: &Stream, state: &mut PurgeState, left: &mut Left) -> Result<()> {
         let mut done = Ok(());
         for record in core::mem::take(&mut state.deferred) {
             let outcome =
@@ -283,7 +283,7 @@ impl Purge {
     }
 
     /// Retries the records that could not be read some time ago.
-    fn retry_postponed(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
+    fn retry_postponed(&self, stream: &Stream, state: &mut PurgeState, left: &mut Left) -> Result<()> {
         let now = self.context.now();
         if state.unreadable.is_empty() || now < state.retry_due {
             return Ok(());
@@ -312,7 +312,7 @@ impl Purge {
         &self,
         stream: &Stream,
         horizon: &Snapshot,
-        state: &mut State,
+        state: &mut PurgeState,
         (trx, next): &mut (TrxId, Option<UndoPos>),
         left: &mut Left,
     ) -> Result<()> {
@@ -347,7 +347,7 @@ impl Purge {
         &self,
         stream: &Stream,
         horizon: &Snapshot,
-        state: &mut State,
+        state: &mut PurgeState,
         left: &mut Left,
     ) -> Result<()> {
         let tables: Vec<SpaceId> = state.quiesced.keys().copied().collect();
@@ -387,7 +387,13 @@ impl Purge {
     }
 
     /// Continues the scan of the stream.
-    fn pass(&self, stream: &Stream, horizon: &Snapshot, state: &mut State, left: &mut Left) -> Result<()> {
+    fn pass(
+        &self,
+        stream: &Stream,
+        horizon: &Snapshot,
+        state: &mut PurgeState,
+        left: &mut Left,
+    ) -> Result<()> {
         let mut looked_at = None;
         while left.records > 0 && state.deferred.len() < MAX_DEFERRED {
             let end = stream.end();
@@ -434,7 +440,7 @@ impl Purge {
         Ok(())
     }
 
-    fn drop_slices(stream: &Stream, state: &State) -> Result<usize> {
+    fn drop_slices(stream: &Stream, state: &PurgeState) -> Result<usize> {
         let passed = state.at / stream.slice_bytes();
         let mut candidates = stream.slices();
         candidates.retain(|(slice, _)| *slice < passed);
@@ -567,7 +573,7 @@ impl Purge {
 }
 
 /// Reads ahead the slice of a record that can be purged: the records after it can probably be purged, too.
-fn read_ahead(stream: &Stream, state: &mut State, at: u64) {
+fn read_ahead(stream: &Stream, state: &mut PurgeState, at: u64) {
     if state.reads_ahead(at / stream.slice_bytes()) {
         stream.read_ahead(at);
     }

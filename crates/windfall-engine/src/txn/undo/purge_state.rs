@@ -31,7 +31,7 @@ pub(super) const MAX_UNREADABLE: usize = 1024;
 /// The progress of purge in a stream.
 #[derive(Debug)]
 pub(in crate::txn) struct StreamPurge {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<PurgeState>,
     /// Transactions that were skipped and have ended, each with its last record here.
     pub(super) ended: SegQueue<(TrxId, UndoPos)>,
     /// The position up to which purge has processed the stream, for readers without the lock.
@@ -44,7 +44,7 @@ pub(in crate::txn) struct StreamPurge {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct PurgeState {
     /// Everything before was purged or is noted below.
     pub at: u64,
     /// Transactions with skipped records.
@@ -103,7 +103,7 @@ pub(super) enum Outcome {
 
 impl StreamPurge {
     pub(in crate::txn) fn new(at: u64) -> Self {
-        let state = State { at, ..State::default() };
+        let state = PurgeState { at, ..PurgeState::default() };
         let (passed, blocked_at) = (AtomicU64::new(at), AtomicU64::new(0));
         let quiesced_tables = Mutex::new(Rank::Leaf, Vec::new());
         Self {
@@ -176,7 +176,7 @@ impl StreamPurge {
     }
 }
 
-impl State {
+impl PurgeState {
     pub(super) fn pins(&self, slice_bytes: u64) -> BTreeSet<u64> {
         let of = |at: &u64| at / slice_bytes;
         // A deferred record may extend into the next slice.
