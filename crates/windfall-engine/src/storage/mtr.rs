@@ -22,7 +22,7 @@ use crate::{
     error::Result,
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::{GroupWriter, LogReservation, Record},
-    page::{Page, PageOp},
+    page::{Page, PageOp, PageType},
     sync::Arc,
 };
 
@@ -35,6 +35,18 @@ struct LatchedPage<'a> {
     space: Arc<Space>,
     page: ExclusivePage<'a>,
     id: PageId,
+}
+
+/// Returns the place of a page in the order in which pages are latched: those of trees come first, then undo pages, and
+/// then allocation maps.
+fn order_of(page: &ExclusivePage<'_>) -> u8 {
+    const UNDO: u8 = PageType::Undo as u8;
+    const MAP: u8 = PageType::Map as u8;
+    match page.page().page_type() {
+        UNDO => 1,
+        MAP => 2,
+        _ => 0,
+    }
 }
 
 /// A mini-transaction.
@@ -95,6 +107,15 @@ impl<'a> Mtr<'a> {
         Slot(self.pages.len() - 1)
     }
 
+    /// Asserts that a page which was formatted before is latched in the order of pages.
+    fn check_order(&self, page: &ExclusivePage<'_>) {
+        debug_assert!(
+            self.pages.iter().flatten().all(|held| order_of(&held.page) <= order_of(page)),
+            "{} is latched after a page that comes later in the order: tree, undo, allocation map",
+            page.id()
+        );
+    }
+
     fn memo(&self, slot: Slot) -> &LatchedPage<'a> {
         self.pages[slot.0].as_ref().expect("the page is latched")
     }
@@ -114,6 +135,7 @@ impl<'a> Mtr<'a> {
             return Ok(slot);
         }
         let latched = self.pool.exclusive(space, page)?;
+        self.check_order(&latched);
         Ok(self.keep(space, id, latched))
     }
 
@@ -146,6 +168,7 @@ impl<'a> Mtr<'a> {
     pub fn upgrade(&mut self, space: &Arc<Space>, reading: &OptimisticRead<'_>) -> Option<Slot> {
         let latched = self.pool.upgrade(reading)?;
         let id = latched.id();
+        self.check_order(&latched);
         Some(self.keep(space, id, latched))
     }
 

@@ -39,12 +39,13 @@
 //!   (test: `all_of_it_stays_or_nothing`). Purge and the drop of slices keep what a read view may still need (test:
 //!   `a_pin_keeps_versions_and_a_reader_its_value`).
 //! - *Locks.* A transaction that has changed an entry and not ended holds an implicit lock on it (test:
-//!   `the_lock_of_a_writer_is_made_explicit_until_it_ends`). All other locks are in the lock table (`locks`). A blocked
-//!   call holds no key latch, no gate (test: `no_money_is_made_or_lost`) and no page latch (checked by
-//!   `sync/lock.rs::take`) while it waits (`row::conflict`).
+//!   `the_lock_of_a_writer_is_made_explicit_until_it_ends`). All its other locks are in the lock table (`locks`), which
+//!   lists them (test: `held_and_requested_locks_are_listed`). A blocked call holds no key latch, no gate (test:
+//!   `no_money_is_made_or_lost`) and no page latch (checked by `sync/lock.rs::take`) while it waits (`row::conflict`).
 //!
 //! Lock order: key latch of a row, key latches of unique index keys, an undo stream, the system tree, pages (checked by
-//! `sync/lock.rs::take`). Pages in this order: pages of a tree, then undo pages, then allocation maps.
+//! `sync/lock.rs::take`). Pages are latched in this order: those of trees, then undo pages, then allocation maps
+//! (checked by `storage/mtr.rs::check_order`).
 //!
 //! **Layers.** `locks` (locks and key latches), `mvcc` (ids, active transactions, what a reader sees), `undo` (records,
 //! streams, rollback of a record, purge), `trx` (transactions), `row` (row changes and locking reads). Each depends
