@@ -4,11 +4,14 @@
 //! that is preferred as the victim or loses the least work, and reports afterwards which transaction waited for which.
 //!
 //! **Invariants.** There was no cycle before, so a new one contains the transaction that has just begun to wait, or
-//! that was granted a lock while it waits (test: `behaves_as_its_rules`). The search begins there, visits each
-//! transaction once, and examines each place of a queue once per mode. The victim is a transaction with the lowest
-//! priority; among those the lightest, among equals the one with which the search began, and then the youngest (tests:
+//! that was granted a lock while it waits (test: `behaves_as_its_rules`). The search begins there, and visits each
+//! transaction once (checked by `locks/deadlock.rs::cycle`). The victim is a transaction with the lowest priority;
+//! among those the lightest, among equals the one with which the search began, and then the youngest (tests:
 //! `of_the_lowest_priority_the_lightest_is_the_victim`, `two_upgrades_of_one_row_are_a_deadlock`,
 //! `a_long_chain_of_waits_is_searched_once`).
+//!
+//! **Cost.** A search examines each place of a queue once per mode, so many waiters for one lock cost no more than
+//! their number.
 
 use core::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry};
@@ -60,7 +63,10 @@ impl LockTable {
             seen: BTreeMap::new(),
             open: VecDeque::from([root]),
         };
+        let mut visited = 0;
         while let Some(trx) = search.open.pop_front() {
+            visited += 1;
+            debug_assert!(visited <= 1 + search.found_by.len(), "a search visits a transaction again");
             if let Some(wait) = self.owners.wait_of(trx)
                 && search.visit(trx, wait)
             {

@@ -5,24 +5,27 @@
 //! its end are in the lock table.
 //!
 //! **Invariants.** A latch is named by tablespace and hash of the key (by type), so two keys may share one, which costs
-//! only time. Waiters are served in order of arrival. A call latches its row first and then, in one sorted acquisition,
-//! the keys of unique indexes (checked by `locks/key_latch.rs::latch_more`). Rows and index keys are in different
-//! tablespaces, so there is no deadlock (checked by `locks/key_latch.rs::latch_more`). No thread waits for a key latch
-//! while it holds a mutex or latch of another kind: the rank is asserted (checked by `sync/lock.rs::take`).
+//! only time. Waiters are served in order of arrival (test: `waiters_are_served_in_order_of_arrival`). A call latches
+//! its row first and then, in one sorted acquisition, the keys of unique indexes (checked by
+//! `locks/key_latch.rs::latch_more`). Rows and index keys are in different tablespaces, so there is no deadlock
+//! (checked by `locks/key_latch.rs::latch_more`). No thread waits for a key latch while it holds a mutex or latch of
+//! another kind: the rank is asserted (checked by `sync/lock.rs::take`).
 //!
-//! *Nested calls.* A call that is made from within another call, by the source of a value, runs while the outer call
-//! holds latches that come earlier in the order. So it never waits for another call, which may be waiting for the outer
-//! one: it is refused if a call holds the latch or is queued for it (test:
-//! `a_call_inside_another_call_waits_for_workers_only`). It does wait for a *worker*, which is purge or the builder of
-//! a new secondary tree (test: `a_call_inside_another_call_waits_for_workers_only`), and that wait ends:
-//! - A worker waits for no key latch while it holds one. Purge only tries ([`KeyLatches::try_latch`]). A worker that
-//!   needs the latches of two rows releases the one before it waits for the other ([`KeyLatches::latch_all`]) (test:
+//! *Nested calls.* A call that is made from within another call, by the source of a value, is refused if a call holds
+//! the latch or is queued for it (test: `a_call_inside_another_call_waits_for_workers_only`). So it never waits for
+//! another call, which may be waiting for a latch of the outer one. It does wait for a *worker*, which is purge or the
+//! builder of a new secondary tree (test: `a_call_inside_another_call_waits_for_workers_only`), and that wait ends:
+//! - A worker waits for no key latch while it holds one: purge only tries ([`KeyLatches::try_latch`]) (test:
+//!   `a_record_of_a_locked_row_is_deferred_for_a_check`), and a worker that needs the latches of two rows releases the
+//!   one before it waits for the other ([`KeyLatches::latch_all`]) (test:
 //!   `a_worker_holds_no_latch_while_it_waits_for_one`).
-//! - While it holds such a latch a worker does a bounded amount of work, and waits at most for page latches and frames:
-//!   it has reserved log before, and it waits for no gate, no metadata lock and no statement. No source is read under a
-//!   page latch, so the holder of a page latch makes progress (test: `a_call_from_within_another_one_waits_for_purge`).
-//! - Only workers are queued before the call, to which the same applies. Calls that arrive later are queued after it
-//!   (test: `a_call_inside_another_call_waits_for_workers_only`).
+//! - While it holds such a latch a worker does a bounded amount of work (test:
+//!   `a_step_frees_a_bounded_number_of_pages`), and waits at most for page latches and frames, because it has reserved
+//!   log before, and waits for no gate, no metadata lock and no statement (test:
+//!   `a_call_from_within_another_one_waits_for_purge`). No source is read under a page latch, so the holder of a page
+//!   latch makes progress (test: `a_call_from_within_another_one_waits_for_purge`).
+//! - Only workers are queued before the call, to which the same applies, and calls that arrive later are queued after
+//!   it (tests: `waiters_are_served_in_order_of_arrival`, `a_call_inside_another_call_waits_for_workers_only`).
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -343,13 +346,42 @@ mod tests {
         assert!(latches.shards.iter().all(|shard| shard.queues.lock().is_empty()));
     }
 
+    #[test]
+    fn waiters_are_served_in_order_of_arrival() {
+        let latches = latches();
+        let name = latches.name(SpaceId(20), &[1]);
+        let served = Mutex::new(Rank::Leaf, Vec::new());
+        let call = latches.latch_in_call(name).unwrap();
+        thread::scope(|scope| {
+            for n in 1..=4 {
+                let (latches, served) = (&latches, &served);
+                scope.spawn(move || {
+                    let guard =
+                        if n == 3 { Ok(latches.latch_all(vec![name])) } else { latches.latch_in_call(name) };
+                    served.lock().push(n);
+                    guard.map(drop)
+                });
+                while latches.waiting(name) < n {
+                    thread::yield_now();
+                }
+            }
+            drop(call);
+        });
+        assert_eq!(*served.lock(), [1, 2, 3, 4]);
+    }
+
     impl KeyLatches {
+        /// Returns the number of threads that are queued behind the holder of a latch.
+        fn waiting(&self, name: LatchName) -> u64 {
+            self.shard(name).queues.lock().get(&name).map_or(0, |queue| queue.next - queue.serving - 1)
+        }
+
         fn has_calls(&self, name: LatchName) -> bool {
             self.shard(name).queues.lock().get(&name).is_some_and(|queue| queue.calls > 0)
         }
 
         fn is_awaited(&self, name: LatchName) -> bool {
-            self.shard(name).queues.lock().get(&name).is_some_and(|queue| queue.next - queue.serving > 1)
+            self.waiting(name) > 0
         }
     }
 

@@ -16,16 +16,12 @@
 //! - No deadlock persists: as soon as a cycle is closed, the wait of one of its transactions is ended (test:
 //!   `every_deadlock_that_a_wait_closes_is_broken`).
 //! - *What writers see.* A writer checks for locks under the exclusive latch of the leaf ([`LockManager::may_write`],
-//!   [`LockManager::may_insert`]); a locking reader takes its lock first and then reads the leaf. So either the writer
-//!   finds the lock, or the reader finds the entry or the latched leaf (test: `an_insert_sees_the_range_or_is_seen`):
-//!   - A step that enters locks publishes their number before it releases the mutex (test:
-//!     `a_row_that_is_locked_is_not_written`), and a sequentially consistent fence follows. The writer has another
-//!     fence between latching the leaf and reading the number. One of these fences is the first in the total order. If
-//!     it is the writer's, the reader, which reads the latch after its own fence, sees it taken or released, and waits
-//!     for what was written; that also holds for an optimistic read that validates a version. If it is the reader's,
-//!     the writer sees a number other than zero.
-//!   - A writer that sees such a number takes the mutex. If it takes the mutex before the reader, the reader sees the
-//!     latch taken, because the mutex orders the two. If it takes the mutex after the reader, it finds the lock.
+//!   [`LockManager::may_insert`]), and a locking reader takes its lock first and then reads the leaf, so either the
+//!   writer finds the lock, or the reader finds the entry or the latched leaf (tests:
+//!   `an_insert_sees_the_range_or_is_seen`, `a_row_that_is_locked_is_not_written`).
+//! - A step that enters locks publishes their number before it releases the mutex (test:
+//!   `a_row_that_is_locked_is_not_written`), and a writer that sees a number other than zero takes the mutex and looks
+//!   for the lock (test: `behaves_as_its_rules`).
 //!
 //! A row is locked for a reader as follows: read the entry; if its writer is active, call
 //! [`LockManager::make_explicit`] for the writer, then [`LockManager::acquire`] for the row, which waits for the
@@ -33,6 +29,13 @@
 //! `acquire` first, and then read the entry again (test: `a_row_that_is_locked_is_not_written`). A reader that now
 //! finds an active writer was late: it releases the row ([`LockManager::release_row`]) and starts again (test:
 //! `a_request_too_late_for_a_writer_is_released_or_waits`).
+//!
+//! **Order in memory.** A sequentially consistent fence follows each step that enters locks, and a writer has another
+//! one between latching the leaf and reading the number. One of these fences is the first in the total order. If it is
+//! the writer's, the reader, which reads the latch after its own fence, sees it taken or released, and waits for what
+//! was written; that also holds for an optimistic read that validates a version. If it is the reader's, the writer sees
+//! a number other than zero, and takes the mutex. If it takes the mutex before the reader, the reader sees the latch
+//! taken, because the mutex orders the two. If it takes the mutex after the reader, it finds the lock.
 
 mod deadlock;
 pub(crate) mod key_latch;

@@ -15,9 +15,10 @@
 //! - A request that nothing blocks is granted in the same step in which that becomes so (test: `behaves_as_its_rules`);
 //!   a queue without holders has no waiters (checked by `locks/queue.rs::grant_waiters`).
 //!
-//! Holders may conflict in one case: a transaction was granted the lock although another one had written the row,
-//! because the writer's implicit lock was made explicit only afterwards. Both keep their locks, and neither is granted
-//! a further mode alongside the other (test: `a_request_overtaken_by_a_writer_is_not_granted_with_it`).
+//! Holders conflict in one case only (test: `behaves_as_its_rules`): a transaction was granted the lock although
+//! another one had written the row, because the writer's implicit lock was made explicit only afterwards. Both keep
+//! their locks, and neither is granted a further mode alongside the other (test:
+//! `a_request_overtaken_by_a_writer_is_not_granted_with_it`).
 
 use std::collections::VecDeque;
 

@@ -5,8 +5,9 @@
 //! **Invariants.** A tablespace without locks has no entry (test: `a_storm_leaves_no_locks`). The counts are the sums
 //! over the tablespaces (checked by `locks/table.rs::in_space`). Between two steps there is no deadlock: each
 //! transaction that begins to wait, or that is granted a lock while it waits, is checked for a cycle
-//! ([`LockTable::break_cycles`]) (test: `behaves_as_its_rules`). A new range needs no such check: its owner does not
-//! wait, and every member of a cycle does.
+//! ([`LockTable::break_cycles`]) (test: `behaves_as_its_rules`). A new range needs no such check, because its owner
+//! does not wait (checked by `locks/table.rs::lock_range`), and every member of a cycle does (checked by
+//! `locks/deadlock.rs::break_cycles`).
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -220,6 +221,11 @@ impl LockTable {
     /// Locks a range.
     pub(super) fn lock_range(&mut self, me: &Arc<LockOwner>, space: SpaceId, range: KeyRange) {
         debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
+        debug_assert!(
+            self.owners.wait_of(me.id()).is_none(),
+            "transaction {} waits and locks a range: that may close a cycle",
+            me.id()
+        );
         self.in_space(space, |space, owners| space.lock_range(me, range, owners));
         debug_assert!(
             self.owners.get(me.id()).is_some_and(|owner| owner.spaces.contains(&space)),

@@ -176,6 +176,8 @@ struct Pair {
     model: Model,
     lock_owners: Vec<Arc<LockOwner>>,
     next: u64,
+    /// The metrics at the last comparison.
+    before: LockMetrics,
 }
 
 fn key(key: u8) -> RowName {
@@ -196,7 +198,8 @@ impl Pair {
         let desk = TestLocks::new();
         let model = Model { priorities: [0, 0, 1, -1, -1], ..Model::default() };
         let lock_owners = desk.lock_owners_with(model.priorities);
-        Self { desk, model, lock_owners: lock_owners.into(), next: LOCK_OWNERS }
+        let before = desk.locks.metrics();
+        Self { desk, model, lock_owners: lock_owners.into(), next: LOCK_OWNERS, before }
     }
 
     fn waits(&self, trx: u64) -> bool {
@@ -381,6 +384,9 @@ impl Pair {
             let behind: BTreeSet<u64> = waiting.blockers.ids().iter().map(|trx| lock_owner(*trx)).collect();
             assert_eq!(behind, self.model.blockers(who));
         }
+        let metrics = self.desk.locks.metrics();
+        assert!(has_grown(&self.before, &metrics), "{metrics:?} after {:?}", self.before);
+        self.before = metrics;
         assert_eq!(self.desk.locks.metrics().waiting, self.model.waits.len() as u64);
         let total: u64 =
             (0..LOCK_OWNERS).map(|trx| self.model.weight(trx) - self.model.weights[trx as usize]).sum();
@@ -394,6 +400,26 @@ impl Pair {
             assert_eq!(self.desk.locks.may_write(me, SPACE, &[n]), may_write);
         }
     }
+}
+
+/// Returns whether no metric is smaller than before, except those of the present state.
+fn has_grown(before: &LockMetrics, now: &LockMetrics) -> bool {
+    let LockMetrics {
+        held: _,
+        waiting: _,
+        waits,
+        wait_time,
+        longest_wait,
+        wait_classes,
+        timeouts,
+        deadlocks,
+    } = now;
+    *waits >= before.waits
+        && *wait_time >= before.wait_time
+        && *longest_wait >= before.longest_wait
+        && wait_classes.iter().zip(&before.wait_classes).all(|(now, before)| now >= before)
+        && *timeouts >= before.timeouts
+        && *deadlocks >= before.deadlocks
 }
 
 proptest! {
