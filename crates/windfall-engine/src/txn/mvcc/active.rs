@@ -10,13 +10,14 @@
 //! `trx/running.rs::append_trx_end`). So a copy of the table that is made after the end of the log was read misses no
 //! transaction with records that recovery will not see. Before a transaction logs its end it announces where the log
 //! ends, so that a checkpoint that still finds it here keeps its low-water mark below that position (test:
-//! `a_transaction_that_ended_during_a_checkpoint_is_not_unfinished`). The lock is held briefly: no thread waits while
-//! holding it.
+//! `a_transaction_that_ended_during_a_checkpoint_is_not_unfinished`). No thread waits while holding the lock (checked
+//! by `sync/lock.rs::take`).
 //!
 //! *All transactions below [`Active::oldest`] have ended*, and it never decreases (checked by
 //! `mvcc/active.rs::publish_oldest`). A thread that reads it first, and then an entry of a lower id, has read a final
-//! version: had the transaction been rolled back, its entries would have been rolled back before. In the reverse order,
-//! the entry first and `oldest` second, that would not hold.
+//! version, because a transaction rolls back its entries before it ends (test:
+//! `a_version_whose_writer_has_ended_since_is_read_again`). So the reverse order, the entry first and `oldest` second,
+//! would be wrong.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -593,6 +594,25 @@ mod tests {
         let covered: Vec<u64> = (4..12).filter(|trx| snapshot.covers(TrxId(*trx))).collect();
         assert_eq!(covered, [4, 5, 6, 8]);
         assert!(active.end(TrxId(7)).0);
+    }
+
+    /// The writer of an entry rolls back and ends after the entry was read, and before it is looked up.
+    #[test]
+    fn a_version_whose_writer_has_ended_since_is_read_again() {
+        let base = Base::open(Setup::simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1))).unwrap();
+        let active = Active::new(base.transactions.ids().clone(), Arc::new(SimulatedEnv::new(1)));
+        let (writer, _) = active.begin(OwnerOptions::default()).unwrap();
+        let mut reads = 0;
+        let found = active.read_final(None, || {
+            reads += 1;
+            let inserted = EntryHeader { trx: writer, ..EntryHeader::default() };
+            let there = active.is_active(writer).then_some(inserted);
+            if there.is_some() {
+                active.end(writer);
+            }
+            Ok(there)
+        });
+        assert_eq!((found.unwrap(), reads), (CurrentVersion::Final(None), 2));
     }
 
     #[test]

@@ -3,8 +3,9 @@
 //! **Purpose.** The transactions with their age and state, and the read views with versions that purge keeps.
 //!
 //! **Invariants.** A list is of one moment, except for the background rollbacks, which are queried after that (test:
-//! `a_list_shows_the_active_transactions_and_their_states`). Making a list blocks other threads no longer than it takes
-//! to copy the table.
+//! `a_list_shows_the_active_transactions_and_their_states`).
+//!
+//! **Cost.** Making a list blocks other threads no longer than it takes to copy the table.
 
 use core::time::Duration;
 
