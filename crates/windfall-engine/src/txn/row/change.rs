@@ -8,17 +8,19 @@
 //! page latch is still valid under it: no other call changes the row or its secondary entries, which carry the row's
 //! key, and purge defers its records of the row. Nor does a rollback interfere, because a row with the changes of an
 //! unfinished other transaction is not touched: the call is blocked ([`Stop`]) (test:
-//! `rows_and_entries_stay_one_under_contention`). Order of the work: lengths, conflicts, duplicates; the overflow
-//! chain; the clustered entry with the undo record of the whole change; the secondary entries. If any step fails, the
-//! work done so far is rolled back (test: `rows_match_the_model`).
+//! `rows_and_entries_stay_one_under_contention`). If any step fails, the work done so far is rolled back (test:
+//! `rows_match_the_model`).
 //!
 //! A new entry, or a delete-marked one that is revived, conflicts with the range locks of others (test:
 //! `a_blocked_call_of_a_transaction_that_has_ended_fails`). That is checked once more under the latch of the leaf: a
 //! transaction that locks a range and then reads the leaf finds the entry, or the writer has found the range lock
 //! (test: `an_insert_sees_the_range_or_is_seen`).
 //!
-//! Index keys are made of the first bytes of a value, at most `INDEXED_BYTES`, regardless of its length: so the change
-//! of a long value needs no more memory than that of a short one.
+//! Index keys are made of the first bytes of a value, at most `INDEXED_BYTES`, regardless of its length (checked by
+//! `row/change.rs::try_change`). So the change of a long value needs no more memory than that of a short one.
+//!
+//! **Order of the work.** Lengths, conflicts, duplicates, which need no rollback; the overflow chain; the clustered
+//! entry with the undo record of the whole change; the secondary entries.
 
 use std::borrow::Cow;
 
@@ -41,7 +43,7 @@ use crate::{
     txn::{
         locks::{RowMode, key_latch::KeyLatchGuard},
         mvcc::{CurrentVersion, value},
-        trx::{Savepoint, Trx, running::RollbackCaller},
+        trx::{Savepoint, Trx, rollback_queue::ChecksExcluded, running::RollbackCaller},
         undo::record::EntryChange,
     },
 };
@@ -95,7 +97,8 @@ pub fn change<'e: 't, 't>(
     // If the rollback fails, the row is left partly changed.
     let partly_changed_by = if done.is_err() && trx.has_changed_since(&start) { trx.id() } else { None };
     if let Some(id) = partly_changed_by {
-        transactions.rollbacks().note_partial_change(id, target.clustered.space().id());
+        let space = target.clustered.space().id();
+        transactions.rollbacks().note_partial_change(id, space, &ChecksExcluded::InsideGate);
     }
     match &done {
         // Before the key latch is released: the next call finds a row without unfinished changes.
@@ -156,6 +159,10 @@ fn try_change<'e: 't, 't>(
         }
         let before = is_live(header).then_some(&before[..]);
         let after = edit.indexed();
+        debug_assert!(
+            [before, after].into_iter().flatten().all(|bytes| bytes.len() <= value::INDEXED_BYTES),
+            "an index key is made of more bytes of a value than are read of a long one"
+        );
         plan::plan(trx, latch, target, key, before, after, &mut plan)?;
         debug_assert!(
             plan.planned.len() <= 2 * target.secondaries.len(),

@@ -47,6 +47,45 @@ fn a_call_appends_no_more_than_its_reservation() {
     assert!(tight > 20, "the reservations have nothing to do with what is appended: {tight} percent");
 }
 
+/// However much a transaction has changed, a group of its own has its end. The end of a single call is in the group of
+/// its last change, which takes less.
+#[test]
+fn a_commit_logs_nothing_but_its_end() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let base = Base::open(Setup { purge: false, ..Setup::simulated(&disk, &env) }).unwrap();
+    let log = &base.pool.context().log;
+    let secondaries = base.secondaries();
+    let put = |trx: &mut Trx<'_>, n: u16| {
+        let mut edit = Edit::write(Value::Bytes(&[0; 100]), Mode::Put);
+        let before = log.end();
+        row::change(trx, &base.target(&secondaries), &n.to_be_bytes(), &mut edit, false).unwrap();
+        log.end().0 - before.0
+    };
+    let commit = |mut trx: Trx<'_>| {
+        let before = log.end();
+        assert_eq!(trx.commit().unwrap(), Some(log.end()));
+        log.end().0 - before.0
+    };
+    base.put(&[0, 0], &[0; 100], Mode::Put).unwrap();
+    // New rows, and then changes that leave the index entries as they are.
+    for _ in 0..2 {
+        let mut trx = Trx::new(&base.transactions);
+        let in_two_calls = put(&mut trx, 1) + commit(trx);
+        let before = log.end();
+        base.put(&[0, 2], &[0; 100], Mode::Put).unwrap();
+        let in_one_call = log.end().0 - before.0;
+        assert!(in_one_call + 8 <= in_two_calls, "{in_one_call} bytes, and {in_two_calls} in two calls");
+    }
+    for rows in [1, 200] {
+        let mut trx = Trx::new(&base.transactions);
+        for n in 0..rows {
+            put(&mut trx, n);
+        }
+        let appended = commit(trx);
+        assert!((1..64).contains(&appended), "{appended} bytes after {rows} changes");
+    }
+}
+
 /// Reserves what is left of the log on a full disk, including what is kept for drops.
 fn use_up(base: &Base) -> Vec<LogReservation<'_>> {
     let log = &base.pool.context().log;

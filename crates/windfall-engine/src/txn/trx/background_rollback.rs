@@ -18,19 +18,17 @@
 //!   must find no unfinished change in a table locks the table and then waits for them ([`await_rollbacks`]) (test:
 //!   `an_index_build_waits_only_for_unfinished_transactions_on_its_table`). A call that is not part of a transaction is
 //!   not kept out by that lock, so the statement checks with the table's gate closed whether a transaction was handed
-//!   over meanwhile ([`are_clear_of`]) (test: `a_rollback_that_is_handed_over_is_waited_for`).
-//! - A row change that was interrupted has some of its entries and not others. It belongs to a transaction that is
-//!   here, or to one that has failed to roll back completely. The failure is noted before the table's gate, or its
-//!   [`Space::check_lock`], is released ([`may_have_partial_change`]) (test:
+//!   over meanwhile ([`are_clear_of`](super::rollback_queue::Rollbacks::are_clear_of)) (test:
+//!   `a_rollback_that_is_handed_over_is_waited_for`).
+//! - A row change that was interrupted, and has some of its entries and not others, belongs to a transaction that is
+//!   here (test: `a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock`), or to one that has failed to roll back
+//!   completely, which is noted
+//!   ([`may_have_partial_change`](super::rollback_queue::Rollbacks::may_have_partial_change)) (test:
 //!   `versions_cut_off_by_a_failed_rollback_are_not_reported_as_damage`).
 //! - A rollback that cannot continue, because the disk is full or a page cannot be read, is retried from time to time,
 //!   and the others continue meanwhile (test: `a_page_that_cannot_be_read_holds_up_one_rollback_and_nothing_else`).
 //!   Closing the database leaves the remaining rollbacks to the next opening (test:
 //!   `closing_leaves_the_rest_to_the_next_opening`).
-//!
-//! [`Space::check_lock`]: crate::buffer::Space::check_lock
-//! [`are_clear_of`]: super::rollback_queue::Rollbacks::are_clear_of
-//! [`may_have_partial_change`]: super::rollback_queue::Rollbacks::may_have_partial_change
 
 use core::time::Duration;
 use std::collections::BTreeMap;

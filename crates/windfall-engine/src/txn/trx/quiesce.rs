@@ -5,15 +5,16 @@
 //!
 //! **Invariants.** Only work on this table waits (test: `a_rollback_in_other_tables_does_not_wait_for_a_check`). A
 //! rollback or purge of a record outside of a gate holds [`Space::check_lock`] of the record's table in shared mode,
-//! for that one record. A check holds it in exclusive mode, so each record of the table is then undone completely, or
-//! not at all (test: `a_check_finds_nothing_during_concurrent_work_and_blocks_no_thread`). When it is held exclusively,
-//! a client's rollback waits; purge and the background rollbacks defer the record, or the transaction, and continue
-//! with others (test: `workers_continue_with_other_tables_during_a_check`). So in a simulation, which has one thread,
-//! no step of a worker waits for the check that it runs within (test:
+//! for that one record, and a check holds it in exclusive mode, so each record of the table is then undone completely,
+//! or not at all (test: `a_check_finds_nothing_during_concurrent_work_and_blocks_no_thread`). When it is held
+//! exclusively, a client's rollback waits; purge and the background rollbacks defer the record, or the transaction, and
+//! continue with others (test: `workers_continue_with_other_tables_during_a_check`). So in a simulation, which has one
+//! thread, no step of a worker waits for the check that it runs within (test:
 //! `a_check_during_a_rollback_with_a_view_that_holds_up_purge_comes_to_an_end`).
 //!
-//! The conclusions of a check depend on what others may still do to the trees, and it is informed of that
-//! ([`Quiesced`]):
+//! A check is informed ([`Quiesced`]) of what others may still do to the trees, because its conclusions depend on that
+//! (tests: `an_open_transaction_keeps_the_long_values_that_it_has_replaced`,
+//! `a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock`):
 //! - A page in use that no tree leads to may belong to a long value. Either a version leads to that value, or a
 //!   transaction has written it and not yet put it into the tree, or has rolled it back: all these pages are named by
 //!   records that purge has not finished (test:
@@ -22,11 +23,9 @@
 //!   `a_check_finds_nothing_during_concurrent_work_and_blocks_no_thread`).
 //! - The numbers of rows and entries differ if a row change was interrupted: by a crash, until it is rolled back (test:
 //!   `a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock`), or by a rollback that failed in the middle of a
-//!   record ([`Rollbacks::may_have_partial_change`]) (test:
+//!   record ([`Rollbacks::may_have_partial_change`](super::rollback_queue::Rollbacks::may_have_partial_change)) (test:
 //!   `versions_cut_off_by_a_failed_rollback_are_not_reported_as_damage`). An open or a prepared transaction does not
 //!   matter, because each of its calls was complete (test: `damage_is_found_during_a_transaction_with_long_values`).
-//!
-//! [`Rollbacks::may_have_partial_change`]: super::rollback_queue::Rollbacks::may_have_partial_change
 
 use super::manager::Transactions;
 use crate::buffer::Space;

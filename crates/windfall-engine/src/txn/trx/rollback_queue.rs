@@ -5,9 +5,8 @@
 //!
 //! **Invariants.** A transaction is here from the moment that it is handed over until it is fully rolled back, also
 //! while the worker processes it (test: `the_database_is_open_while_unfinished_transactions_are_rolled_back`). The
-//! interruption of a row change is noted before the table's gate, or its [`Space::check_lock`], is released.
-//!
-//! [`Space::check_lock`]: crate::buffer::Space::check_lock
+//! interruption of a row change is noted before the table's gate, or its
+//! [`Space::check_lock`](crate::buffer::Space::check_lock), is released ([`ChecksExcluded`]) (by type).
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,7 +15,7 @@ use super::state::{RollbackFrom, Suspended};
 use crate::{
     ids::{SpaceId, TrxId, UndoPos},
     sync::{
-        Arc, Event, Mutex, Rank,
+        Arc, Event, Mutex, Rank, RwLockReadGuard,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
 };
@@ -39,6 +38,20 @@ pub(super) struct RollbackQueueState {
     pub waiting: VecDeque<PendingRollback>,
     /// Transactions with a partly applied row change, and its table.
     pub partial_changes: BTreeMap<TrxId, SpaceId>,
+}
+
+/// What keeps a check of a table away from a change of a row that is in progress.
+#[derive(Debug)]
+pub(in crate::txn) enum ChecksExcluded<'t> {
+    /// The caller is inside the table's gate.
+    InsideGate,
+    /// The caller holds the table's check lock.
+    Locked {
+        /// Released after the change.
+        _guard: RwLockReadGuard<'t, ()>,
+    },
+    /// The table was dropped.
+    Dropped,
 }
 
 /// A search for the records of a stream's unfinished transactions.
@@ -165,9 +178,8 @@ impl Rollbacks {
         state.searches.iter().any(|search| !search.failed) || waiting.any(|waiting| !waiting.failed)
     }
 
-    /// Notes that a transaction has changed a row of a table in part, or has rolled back such a change in part. The
-    /// caller is still inside the table's gate, or keeps the table from being quiesced.
-    pub(in crate::txn) fn note_partial_change(&self, trx: TrxId, space: SpaceId) {
+    /// Notes that a transaction has changed a row of a table in part, or has rolled back such a change in part.
+    pub(in crate::txn) fn note_partial_change(&self, trx: TrxId, space: SpaceId, _: &ChecksExcluded<'_>) {
         if self.state.lock().partial_changes.insert(trx, space).is_none() {
             self.partial_changes.fetch_add(1, SeqCst);
         }
@@ -176,7 +188,7 @@ impl Rollbacks {
     /// As a rollback that has failed in the middle of a change: the rest of it is left to the end of the transaction.
     #[cfg(feature = "testing")]
     pub fn cut_off(&self, trx: TrxId, space: SpaceId) {
-        self.note_partial_change(trx, space);
+        self.note_partial_change(trx, space, &ChecksExcluded::InsideGate);
     }
 
     /// Notes that the change is rolled back, or the transaction has ended.

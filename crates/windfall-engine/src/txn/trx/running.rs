@@ -5,8 +5,8 @@
 //!
 //! **Invariants.** `TrxBegin` is logged in the group of the first undo record (test:
 //! `runs_crash_between_the_groups_of_a_write`). `TrxEnd` is logged in the group that makes the last change, or in a
-//! group of its own; a commit is no more than that. A transaction that is dropped without an end is rolled back (test:
-//! `dropping_the_handle_rolls_back_the_transaction`).
+//! group of its own, and a commit logs no more than that (test: `a_commit_logs_nothing_but_its_end`). A transaction
+//! that is dropped without an end is rolled back (test: `dropping_the_handle_rolls_back_the_transaction`).
 //!
 //! The rollback (`rollback`) needs a few small log groups per record, which were reserved before the change
 //! ([`LogReservation`]) (test: `a_call_appends_no_more_than_its_reservation`). Between two calls of a transaction the

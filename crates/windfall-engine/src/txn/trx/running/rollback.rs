@@ -19,7 +19,10 @@ use crate::{
     sync::is_inside,
     txn::{
         locks::RowName,
-        trx::state::{RollbackFrom, RollbackLog, Savepoint, Suspended},
+        trx::{
+            rollback_queue::ChecksExcluded,
+            state::{RollbackFrom, RollbackLog, Savepoint, Suspended},
+        },
         undo::{
             Stream,
             position::byte_of,
@@ -261,12 +264,15 @@ impl Trx<'_> {
             }
         }
         let table = self.transactions.pool().space(record.body.table());
-        let _at_work = match (caller, &table) {
-            (RollbackCaller::Inside, _) | (_, None) => None,
-            (RollbackCaller::Outside, Some(table)) => Some(table.check_lock().read()),
+        let excluded = match (caller, &table) {
+            (RollbackCaller::Inside, _) => ChecksExcluded::InsideGate,
+            (_, None) => ChecksExcluded::Dropped,
+            (RollbackCaller::Outside, Some(table)) => {
+                ChecksExcluded::Locked { _guard: table.check_lock().read() }
+            }
             (RollbackCaller::Background, Some(table)) => match table.check_lock().try_read() {
                 None => return Ok(None),
-                at_work => at_work,
+                Some(guard) => ChecksExcluded::Locked { _guard: guard },
             },
         };
         if let Body::Row { space, key, .. } = &record.body {
@@ -277,8 +283,14 @@ impl Trx<'_> {
         let _room = if asks { self.rollback_space.room(self.transactions.log(), bytes)? } else { None };
         rollback::undo(self.transactions.undo_context(), self.transactions.followers(), stream, at, &record)
             .inspect_err(|_| {
-                self.transactions.rollbacks().note_partial_change(self.writer_id(), record.body.table());
+                let (id, table) = (self.writer_id(), record.body.table());
+                self.transactions.rollbacks().note_partial_change(id, table, &excluded);
             })?;
+        debug_assert!(
+            self.transactions.active().is_active(record.trx),
+            "transaction {} has ended, and the follower of a table learns only now that it was rolled back",
+            record.trx
+        );
         Ok(Some(undone))
     }
 }
