@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Changes the entry of a row and writes the undo record of the whole change, in one mini-transaction.
 //!
-//! **Invariants.** An attempt holds the undo stream and the latch of the leaf. If it would have to wait, or needs a
+//! **Invariants.** An attempt holds the undo stream and the latch of the leaf, so if it would have to wait, or needs a
 //! check that must not be made under a latch, it ends with an [`Obstacle`]; the wait or the check follows without a
 //! latch (checked by `sync/lock.rs::take`), and the next attempt reads the entry again. An attempt that does not
 //! succeed has changed nothing (test: `rows_and_entries_stay_one_under_contention`).

@@ -4,8 +4,8 @@
 //! transaction at a point where it holds nothing.
 //!
 //! **Invariants.** A rollback takes no key latch, so an entry of another transaction is relied on only if that
-//! transaction had ended before the entry was read ([`Active::read_final`]) (test:
-//! `rows_and_entries_stay_one_under_contention`). A transaction that has changed an entry and not ended holds an
+//! transaction had ended before the entry was read ([`Active::read_final`](crate::txn::mvcc::Active::read_final))
+//! (test: `rows_and_entries_stay_one_under_contention`). A transaction that has changed an entry and not ended holds an
 //! implicit lock on it: the transaction id in the entry represents it, at no cost (test:
 //! `a_lock_timeout_fails_the_call_but_not_the_transaction`). A waiter makes that lock explicit and queues for it (test:
 //! `a_lock_timeout_fails_the_call_but_not_the_transaction`). A blocked call returns [`Stop`], releases its key latches,
@@ -15,8 +15,6 @@
 //!
 //! A call from within the source of a value is inside another call: it is refused instead of waiting (test:
 //! `a_call_from_within_a_source_waits_for_no_lock`).
-//!
-//! [`Active::read_final`]: crate::txn::mvcc::Active::read_final
 
 use crate::{
     error::{Error, LockError, Owner, Result, RowHolder, UsageError},

@@ -6,9 +6,9 @@
 //! **Invariants.** A row is read and locked under one key latch, so no call changes it in between (test:
 //! `no_increment_is_lost_and_the_log_is_enough`). What is locked belongs to the transaction that reads (checked by
 //! `row/locking_read.rs::lock_range`), which is active (checked by `row/locking_read.rs::read_locked`). A range is
-//! locked before it is read, and an inserter checks for range locks under the latch of the leaf. So either it inserts
+//! locked before it is read, and an inserter checks for range locks under the latch of the leaf, so either it inserts
 //! before the reader latches the leaf, and then the reader finds an entry of an unfinished transaction and waits for
-//! it; or it finds the range lock (test: `an_insert_sees_the_range_or_is_seen`).
+//! it; or it finds the range lock (tests: `an_insert_sees_the_range_or_is_seen`, `first_histories_are_judged`).
 
 use core::ops::Bound;
 

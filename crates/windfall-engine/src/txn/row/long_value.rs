@@ -4,8 +4,8 @@
 //!
 //! **Invariants.** The undo record of the chain is logged with its first page, so a rollback finds every page of it
 //! (checked by `row/long_value.rs::write_chain`). A call that is blocked afterwards keeps its chain and does not write
-//! it again. Between two pieces of the value the thread holds no latches except key latches (test:
-//! `a_source_makes_no_statement_and_waits_for_no_row`).
+//! it again (test: `a_blocked_call_keeps_the_chain_that_it_has_written`). Between two pieces of the value the thread
+//! holds no latches except key latches (test: `a_source_makes_no_statement_and_waits_for_no_row`).
 
 use super::{
     edit::{Edit, Value, fill},

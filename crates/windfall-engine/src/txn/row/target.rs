@@ -3,9 +3,9 @@
 //! **Purpose.** Everything that a row change needs of its table: the trees, how index keys are made of a value, and
 //! which observer follows the changes.
 //!
-//! **Invariants.** The caller is inside the table's gate as long as it uses a target. The undo of a temporary table
-//! goes to the session's stream, and that of every other table to a logged one (checked by
-//! `row/target.rs::durability`).
+//! **Invariants.** The caller is inside the table's gate as long as it uses a target, which borrows the trees from the
+//! pass through the gate (by type). The undo of a temporary table goes to the session's stream, and that of every other
+//! table to a logged one (checked by `row/target.rs::durability`).
 
 use crate::{
     buffer::Durability,
@@ -27,7 +27,9 @@ pub struct Secondary<'a> {
 }
 
 /// Makes the index keys of a row from the first bytes of its value: one per secondary tree, `None` for an index that
-/// does not contain the row.
+/// does not contain the row. An index of a table contains all its rows; but row changes, undo and purge do not rely on
+/// that, and their tests have rows that are in one index, in another, in both or in none. So the change of a row may
+/// insert an entry without marking another one, and the reverse, and rows that are not in a unique index may be equal.
 pub type KeysOf<'a> = dyn Fn(&[u8]) -> Result<Vec<Option<Vec<u8>>>> + Sync + 'a;
 
 /// Is called with a row change that is about to be made under the row's key latch: the row's key, and the first bytes

@@ -5,13 +5,16 @@ use core::ops::Bound::Unbounded;
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{
-    Base, Edit, Mode, RowTarget, Setup, Stop, Trx, UNIQUE, Value, keys_of, row, secondary::entry_key,
+    Base, CLUSTERED, Edit, Mode, RowTarget, Setup, Stop, Trx, UNIQUE, Value, keys_of, row,
+    secondary::entry_key,
 };
 use crate::{
     mtr::Mtr,
     page::EntryHeader,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
+    tablespace,
     tree::Room,
+    txn::locks::{LockRequest, LockTimeout, RowMode, RowName},
 };
 
 /// Between the plan of a change and its secondary entries, another transaction locks the range of one. The change of
@@ -47,6 +50,45 @@ fn a_blocked_call_of_a_transaction_that_has_ended_fails() {
         assert_eq!(base.transactions.active().is_active(trx.id().unwrap()), !fails);
         assert!(!base.transactions.rollbacks().may_have_partial_change(base.clustered.space().id()));
         base.compare(&[(b"a".to_vec(), b"11x".to_vec())].into()).unwrap();
+    }
+}
+
+/// Another transaction locks the row when its new value is about to be written, and ends.
+#[test]
+fn a_blocked_call_keeps_the_chain_that_it_has_written() {
+    let long = [vec![0, 0, 1], vec![7; 70_000]].concat();
+    for is_read_from_a_source in [false, true] {
+        let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+        let base = Base::open(Setup { purge: false, ..Setup::simulated(&disk, &env) }).unwrap();
+        let mut other = Trx::new(&base.transactions);
+        let lock_owner = other.lock_owner().unwrap();
+        let is_locked = AtomicBool::new(false);
+        let lock = |key: &[u8], _: Option<&[u8]>, _: Option<&[u8]>| {
+            if !is_locked.swap(true, Relaxed) {
+                let row = RowName { space: CLUSTERED, key: key.into() };
+                let wanted = LockRequest::Row(row, RowMode::Exclusive);
+                base.transactions.lock_manager().acquire(&lock_owner, wanted, LockTimeout::NoWait).unwrap();
+            }
+        };
+        let secondaries = base.secondaries();
+        let target = RowTarget { watch: Some(&lock), ..base.target(&secondaries) };
+        let mut trx = Trx::new(&base.transactions);
+        let mut source = &long[..];
+        let value = if is_read_from_a_source {
+            Value::Source { length: long.len() as u64, source: &mut source }
+        } else {
+            Value::Bytes(&long)
+        };
+        let mut edit = Edit::write(value, Mode::Insert);
+        let done = row::change(&mut trx, &target, b"row", &mut edit, true);
+        assert!(matches!(done, Err(Stop::Blocked(_))), "{done:?}");
+        let pages = || tablespace::pages_in_use(&base.pool, base.clustered.space()).unwrap();
+        let written = pages();
+        assert!(written.len() > 10, "{written:?}");
+        other.rollback().unwrap();
+        row::change(&mut trx, &target, b"row", &mut edit, true).unwrap();
+        assert_eq!(pages(), written);
+        base.compare_purged(&[(b"row".to_vec(), long.clone())].into()).unwrap();
     }
 }
 
