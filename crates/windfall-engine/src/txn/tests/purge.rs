@@ -13,7 +13,7 @@ use super::{
 use crate::{
     buffer::Durability,
     disk::FileName,
-    error::UsageError,
+    error::{Error, TransactionError, UsageError},
     ids::PageNo,
     store::Tree,
     sync::{
@@ -336,6 +336,11 @@ fn temporary_rows_leave_nothing_in_the_log() {
     let spaces = ids.ceilings();
     let log = &base.pool.context().log;
     let before = log.end();
+    let undo = || {
+        let streams = base.transactions.streams();
+        (streams.extent(), streams.bytes_in_the_limit())
+    };
+    let logged_undo = undo();
     for round in 0..12 {
         for n in 0..200 {
             let value = row(n, round);
@@ -349,6 +354,7 @@ fn temporary_rows_leave_nothing_in_the_log() {
     assert!(super::value::get(&tree, &key(3), &mut value).unwrap());
     assert!(value == row(3, 11));
     assert!(stream.slices().len() > 2);
+    assert_eq!(undo(), logged_undo);
     base.transactions.purge().purge_temporary(&stream);
     assert_eq!(stream.slices().len(), 1);
     assert_eq!((log.end(), ids.ceilings()), (before, spaces));
@@ -450,6 +456,53 @@ fn a_writer_finds_its_slices_made() {
     churn(&base, &mut model, 3);
     base.compare_purged(&model).unwrap();
     assert_eq!(base.slices(), 1);
+}
+
+/// With a limit of zero a stream may have two slices. A third one counts.
+#[test]
+fn two_slices_of_a_stream_do_not_count_towards_the_limit() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    base.transactions.undo_limit().set(Some(0));
+    let put = |n| base.put(b"row", &row(n, 1), Mode::Put);
+    let refused = (0..10_000).find_map(|n| put(n).err()).unwrap();
+    assert!(matches!(refused, Error::Transaction(TransactionError::UndoFull { .. })), "{refused}");
+    assert_eq!(base.slices(), 3);
+}
+
+/// A reader that comes to the end of such a record finds no further one. The next process does not know how far the
+/// stream was written.
+#[test]
+fn a_record_may_end_where_its_page_ends() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let page_bytes = PAGE_SIZE as u64 - 32;
+    let end = || base.transactions.streams().get(0).end();
+    let put = |length: u64| {
+        let before = end();
+        base.put(b"row", &vec![0; length as usize], Mode::Put).unwrap();
+        end() - before
+    };
+    // The record of a change has the value before it.
+    put(100);
+    let overhead = put(100) - 100;
+    loop {
+        let room = page_bytes - (end() + overhead + 100) % page_bytes;
+        let length = room.checked_sub(overhead).filter(|length| (3..500).contains(length));
+        put(length.unwrap_or(100));
+        if length.is_some() {
+            break;
+        }
+    }
+    put(100);
+    let at = end();
+    assert_eq!(at % page_bytes, 0);
+    base.sync().unwrap();
+    drop(base);
+    let base = self::base(&disk.restart(Survive::Everything));
+    let stream = base.transactions.streams().get(0);
+    assert!(stream.end() > at && stream.next_record(at).unwrap().is_none());
+    base.compare_purged(&Rows::from([(b"row".to_vec(), vec![0; 100])])).unwrap();
 }
 
 /// Changes rows of another table until undo ends less than `bytes` bytes before the end of a slice. Returns the slice.

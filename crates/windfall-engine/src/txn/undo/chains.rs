@@ -14,13 +14,14 @@
 //!   `crash_points_during_the_freeing_of_long_chains`).
 //! - The reference, which is the undo record or a delete-marked entry, stays until the first page is freed: the record
 //!   is processed again, and its slice is kept (test: `a_value_far_longer_than_the_log_is_written_and_purged`).
-//! - A chain's stamp is the position of the undo record that began it, which no other chain ever had, or, if the value
-//!   was written with the creation of a table, a unique number that is no position. Freeing a chain that was freed
-//!   before is thus detected and does nothing (test: `crash_points_during_the_freeing_of_long_chains`).
+//! - A chain's stamp is the position of the undo record that began it, which no other chain ever had (checked by
+//!   `row/long_value.rs::write_chain`), or, if the value was written with the creation of a table, its number among the
+//!   chains of that load, with a bit that no position has (checked by `catalog/bulk.rs::load_chain`). So freeing a
+//!   chain that was freed before is detected and does nothing (test: `crash_points_during_the_freeing_of_long_chains`).
 //! - Pages are freed on an [`allowance`](free) (checked by `undo/chains.rs::free`). The caller that grants one has
 //!   reserved log before it took any mutex or latch, and grants no more than fits into its reservation
 //!   ([`LOG_BYTES_PER_PAGE`]) (checked by `undo/purge.rs::purge_locked`).
-//! - Between two pieces other calls may access the row. A reader of the old value finds its chain freed (test:
+//! - Between two pieces other calls may access the row, so a reader of the old value finds its chain freed (test:
 //!   `a_reader_never_takes_another_value_for_its_own`) and reads the entry again. A delete-marked entry may be revived,
 //!   and that rolled back: the chain that it names is then freed by whichever record comes first, and the other one
 //!   finds nothing (test: `crash_points_during_the_freeing_of_long_chains`).

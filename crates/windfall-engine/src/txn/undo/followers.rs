@@ -5,11 +5,14 @@
 //! coordinator. An observer of the rows of a table is registered here, and is notified of each row that was rolled
 //! back.
 //!
-//! **Invariants.** A rollback first restores the row and then looks up the follower of its table. A follower is first
-//! registered and then reads the rows. Both have a sequentially consistent fence between the two steps, and one of
-//! these fences is the first in the total order. If it is the rollback's, the follower reads the restored row; if it is
-//! the follower's, it is notified (test: `transactions_of_every_kind_go_on_while_an_index_is_built`). When a
-//! transaction has ended all its notifications have been made.
+//! **Invariants.** A rollback first restores the row and then looks up the follower of its table, and a follower is
+//! first registered and then reads the rows, so it reads the restored row, or is notified of it (test:
+//! `transactions_of_every_kind_go_on_while_an_index_is_built`). When a transaction has ended all its notifications have
+//! been made (checked by `running/rollback.rs::undo_record`).
+//!
+//! **Order in memory.** Both have a sequentially consistent fence between the two steps, and one of these fences is the
+//! first in the total order. If it is the rollback's, the follower reads the restored row; if it is the follower's, it
+//! is notified.
 
 use core::fmt;
 use std::collections::BTreeMap;

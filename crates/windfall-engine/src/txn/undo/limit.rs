@@ -7,11 +7,13 @@
 //! row, and outside of its table's gate (test: `writers_that_outrun_purge_wait_for_it`). The end of a transaction, by
 //! commit or rollback, needs no undo and proceeds (test:
 //! `a_transaction_that_fills_the_undo_gets_an_error_and_ends_either_way`). Two slices per stream do not count, or no
-//! transaction could begin: the last one, which is never dropped, and the next one. Changes in progress may exceed the
-//! limit by one slice per stream (test: `an_old_view_stops_changes_at_the_limit_until_it_ends`). A wait continues as
-//! long as purge makes progress (test: `writers_that_outrun_purge_wait_for_it`), or a check blocks purge (test:
-//! `a_change_waits_at_the_limit_for_a_check_that_purge_has_met`), but no longer than the lock timeout. That timeout
-//! ends a deadlock of a wait here and waits for this transaction's locks.
+//! transaction could begin: the last one, which is never dropped, and the next one (test:
+//! `two_slices_of_a_stream_do_not_count_towards_the_limit`). Changes in progress may exceed the limit by one slice per
+//! stream (test: `an_old_view_stops_changes_at_the_limit_until_it_ends`). A wait continues as long as purge makes
+//! progress (test: `writers_that_outrun_purge_wait_for_it`), or a check blocks purge (test:
+//! `a_change_waits_at_the_limit_for_a_check_that_purge_has_met`), but no longer than the lock timeout, which also ends
+//! a deadlock of this wait and others for the locks of this transaction (test:
+//! `an_old_view_stops_changes_at_the_limit_until_it_ends`).
 //!
 //! The read views that are ended are those that do not see the transaction at which purge is blocked: all of them must
 //! be ended before its records can be purged (test: `no_view_is_ended_where_none_is_in_the_way`). They are at least

@@ -4,10 +4,10 @@
 //! deferred on the way (`purge`).
 //!
 //! **Invariants.** Everything before the position was purged, or is noted here (test:
-//! `a_transaction_skipped_by_purge_is_purged_when_it_has_committed`). A record is noted once, however often it is read.
-//! The numbers of deferred records (checked by `undo/purge.rs::purge_locked`) and of those postponed (checked by
-//! `undo/purge_state.rs::postpone`) are bounded; the records of a quiesced table are one range of positions (by type),
-//! however many they are.
+//! `a_transaction_skipped_by_purge_is_purged_when_it_has_committed`). A record is deferred or postponed once, however
+//! often it is read (checked by `undo/purge_state.rs::note`). The numbers of deferred records (checked by
+//! `undo/purge.rs::purge_locked`) and of those postponed (checked by `undo/purge_state.rs::postpone`) are bounded; the
+//! records of a quiesced table are one range of positions (by type), however many they are.
 
 use core::{ops::RangeInclusive, time::Duration};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -251,6 +251,11 @@ impl PurgeState {
             outcome == Outcome::Purged || !self.is_done_with(record.table, 0),
             "a record is still to be purged, and its table counts as purged"
         );
+        debug_assert!(
+            self.unpurged().filter(|known| known.at == record.at).count() <= 1,
+            "the record at {} is deferred or postponed twice",
+            record.at
+        );
         true
     }
 
@@ -284,6 +289,18 @@ impl PurgeState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_that_is_read_again_is_deferred_once() {
+        let mut state = PurgeState::default();
+        for at in [100, 200] {
+            let record = Unpurged { at, table: SpaceId(20) };
+            for outcome in [Outcome::Busy, Outcome::Unreadable, Outcome::Busy] {
+                assert!(state.note(record, outcome));
+            }
+        }
+        assert_eq!(state.unpurged().map(|record| record.at).collect::<Vec<_>>(), [100, 200]);
+    }
 
     #[test]
     #[should_panic(expected = "a record is deferred that the stream does not have")]

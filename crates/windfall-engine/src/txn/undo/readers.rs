@@ -3,7 +3,9 @@
 //! **Purpose.** A temporary table has no read views: a reader of a long value is registered here, with the stream of
 //! its session (`temporary`).
 //!
-//! **Invariants.** Readers are kept in the order in which they began, so the first one has the oldest snapshot.
+//! **Invariants.** Readers are kept in the order in which they were registered (checked by `undo/readers.rs::enter`),
+//! each with a snapshot that was made before (by type). So all transactions that the snapshot of the first one covers
+//! had ended when any other was registered, and purge that keeps what the first one needs keeps what all need.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +14,7 @@ use crate::{
     txn::mvcc::Snapshot,
 };
 
-/// The readers of long values of a session's temporary tables, in the order in which they began.
+/// The readers of long values of a session's temporary tables, in the order in which they were registered.
 #[derive(Debug)]
 pub(super) struct Readers(Mutex<Entered>);
 
@@ -34,8 +36,11 @@ impl Readers {
         let mut entered = self.0.lock();
         let number = entered.next;
         entered.next += 1;
-        let before = entered.readers.insert(number, snapshot);
-        debug_assert!(before.is_none(), "two readers have one number");
+        entered.readers.insert(number, snapshot);
+        debug_assert!(
+            entered.readers.last_key_value().is_some_and(|(last, _)| *last == number),
+            "a reader is not behind those that were registered before"
+        );
         number
     }
 
@@ -49,5 +54,25 @@ impl Readers {
     pub(super) fn oldest(&self) -> Option<Arc<Snapshot>> {
         let entered = self.0.lock();
         entered.readers.first_key_value().map(|(_, snapshot)| snapshot.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::TrxId;
+
+    #[test]
+    fn the_oldest_reader_is_the_first_that_was_registered() {
+        let readers = Readers::default();
+        let oldest = || readers.oldest().map(|snapshot| snapshot.covers_all_up_to(TrxId(4)));
+        let numbers = [4, 5, 6].map(|high| readers.enter(Arc::new(Snapshot::new(Vec::new(), TrxId(high)))));
+        assert_eq!(oldest(), Some(false));
+        readers.leave(numbers[1]);
+        assert_eq!(oldest(), Some(false));
+        readers.leave(numbers[0]);
+        assert_eq!(oldest(), Some(true));
+        readers.leave(numbers[2]);
+        assert_eq!(oldest(), None);
     }
 }

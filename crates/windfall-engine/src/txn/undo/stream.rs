@@ -7,9 +7,9 @@
 //! ([`Stream::lock`]) (by type). It locks the stream before any page (checked by `sync/lock.rs::take`), then latches
 //! the leaf, then the undo pages ([`Appender::prepare`], which may fail), and then applies the changes
 //! ([`Appender::write`], which cannot fail). The page after the page in use is formatted and empty, so a forward reader
-//! finds the end without requesting a page that was never created. After a restart, existing slices are no longer
-//! written, except to mark records as undone: the first append begins a new slice (test:
-//! `after_a_restart_purge_skips_no_record_because_of_a_missing_one`).
+//! finds the end without requesting a page that was never created (test: `a_record_may_end_where_its_page_ends`). After
+//! a restart, existing slices are no longer written, except to mark records as undone: the first append begins a new
+//! slice (test: `after_a_restart_purge_skips_no_record_because_of_a_missing_one`).
 //!
 //! The purge worker creates the next slice once the current one is half full (test: `a_writer_finds_its_slices_made`).
 //! So no writer waits for the system tree, which a statement may be changing; only a writer that fills a slice faster

@@ -5,18 +5,17 @@
 //!
 //! **Invariants.** A temporary table is read in its current version: no read follows its undo records to an older
 //! version, so no read view keeps one (`versions`) (test:
-//! `a_read_view_does_not_keep_old_versions_of_temporary_tables`). The session itself may still need two things. An
-//! unfinished transaction may roll back its changes as a whole, to a savepoint, or those of a statement: all of these
-//! walk its own records, and purge keeps these until it has ended (test:
-//! `a_transaction_rolls_back_its_changes_to_a_temporary_table`). And a long value that is read piece by piece stays
-//! until the read is over: the reader is registered with the stream before it reads the row ([`TemporaryRead`]), and a
-//! transaction that replaces the value that it reads ends, if at all, after this registration (test:
-//! `a_value_of_a_temporary_table_that_is_read_is_that_of_the_beginning`).
+//! `a_read_view_does_not_keep_old_versions_of_temporary_tables`). Purge keeps the records of an unfinished transaction
+//! until it has ended, because it may roll back its changes as a whole, to a savepoint, or those of a statement, and
+//! all of these walk its own records (test: `a_transaction_rolls_back_its_changes_to_a_temporary_table`). A long value
+//! that is read piece by piece stays until the read is over: the reader is registered with the stream before it reads
+//! the row ([`TemporaryRead`]), and a transaction that replaces the value that it reads ends, if at all, after this
+//! registration (test: `a_value_of_a_temporary_table_that_is_read_is_that_of_the_beginning`).
 //!
 //! Each call purges as far as possible, and nothing is left to the worker: the undo that is kept is that of one
 //! session, of its transaction and of its writes while it reads a long value (test:
 //! `a_read_view_does_not_keep_old_versions_of_temporary_tables`). It counts neither for the limit on undo nor for its
-//! metrics.
+//! metrics (test: `temporary_rows_leave_nothing_in_the_log`).
 
 use super::stream::Stream;
 use crate::{buffer::Durability, sync::Arc, txn::mvcc::Active};
