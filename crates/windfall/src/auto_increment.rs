@@ -22,7 +22,7 @@ impl<A: Access> Table<A> {
     fn with_auto_increment<T>(&self, run: impl FnOnce(&AutoIncrement, &Arc<Tree>) -> Result<T>) -> Result<T> {
         self.engine.check_open()?;
         let call: Call<'_> = self.enter()?;
-        run(self.inner.auto_increment(), &call.clustered).map_err(|error| self.with_owner(error))
+        run(self.inner.auto_increment(&call), &call.clustered).map_err(|error| self.with_owner(error))
     }
 
     /// Returns the next auto-increment value of this table, and reserves it for the caller. It is 1 at first, and after

@@ -181,6 +181,11 @@ impl Gate {
         self.changed.wait(|| self.is_empty());
     }
 
+    /// Returns whether it is closed, for now or permanently.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state.load(SeqCst), CLOSED | CLOSED_PERMANENTLY)
+    }
+
     fn begin_to_close(&self) -> Closed<'_> {
         self.by_drop.set_by_this_thread();
         // No notification: no thread waits at an open gate.

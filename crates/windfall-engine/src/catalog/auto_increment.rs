@@ -15,8 +15,9 @@
 //! of which no number was ever requested has no ceiling, and its numbers begin with 1; the numbers of a temporary table
 //! are in memory only (test: `a_table_without_numbers_writes_no_log_for_them`).
 //!
-//! The next number rises inside the table's gate. It is reset only while the gate is closed, or when the database is
-//! closed.
+//! The next number rises inside the table's gate (checked by `catalog/table.rs::auto_increment`). It is reset only
+//! while the gate is closed (checked by `catalog/table.rs::restart_auto_increment`), or when the database is closed,
+//! after which no number is allocated (test: `threads_get_numbers_of_their_own_and_a_close_is_an_end`).
 
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
@@ -112,7 +113,9 @@ impl AutoIncrement {
             let below = self.ceiling.load(SeqCst);
             let within = |next| to(next).filter(|end| next > 0 && *end <= below);
             if let Ok(next) = self.next.fetch_update(SeqCst, SeqCst, within) {
-                return Ok(next..to(next).unwrap_or(next));
+                let end = to(next).unwrap_or(next);
+                debug_assert!(next <= end, "the next number falls from {next} to {end}");
+                return Ok(next..end);
             }
             self.lift(tree, |next| {
                 let used_up = UsageError::AutoIncrementExhausted { owner: Owner::Unknown, count, next };
@@ -184,7 +187,7 @@ impl AutoIncrement {
     }
 
     /// Stops the allocation, and writes the next number as the ceiling.
-    fn close(&self) -> Result<()> {
+    pub(super) fn close(&self) -> Result<()> {
         let mut counting = self.counting.lock();
         let AutoIncrementState::Of(tree) = core::mem::replace(&mut *counting, AutoIncrementState::Ended)
         else {
@@ -215,7 +218,7 @@ impl Catalog {
     /// no number is allocated.
     pub(crate) fn close_auto_increment(&self) {
         for (name, table) in self.tables() {
-            if let Err(error) = table.auto_increment().close() {
+            if let Err(error) = table.close_auto_increment() {
                 tracing::warn!(%error, table = &*name, "after the next opening some numbers will be left out");
             }
         }

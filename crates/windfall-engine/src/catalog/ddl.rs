@@ -1,10 +1,11 @@
 //! DDL statements.
 //!
-//! **Purpose.** Create, drop, truncate, rename, swap; add and drop secondary trees. Each is atomic across a crash.
+//! **Purpose.** Create, drop, truncate, rename, swap; add and drop secondary trees. Each is atomic across a crash, as
+//! all changes of the [catalog](super) are.
 //!
-//! **Invariants.** Those of the [catalog](super). New tablespaces cannot be found before their record is committed
-//! (test: `a_table_is_not_visible_before_it_is_complete`), with the durability that `flush_log_at_trx_commit` demands;
-//! old ones are detached after their drop is committed in the same way (test: `a_drop_that_fails_has_touched_nothing`).
+//! **Invariants.** New tablespaces cannot be found before their record is committed (test:
+//! `a_table_is_not_visible_before_it_is_complete`), with the durability that `flush_log_at_trx_commit` demands; old
+//! ones are detached after their drop is committed in the same way (test: `a_drop_that_fails_has_touched_nothing`).
 //! Dropped and replaced tables and trees are freed in the background ([`Catalog::free_step`]) (test:
 //! `retired_tables_are_freed_in_the_background_once_unreferenced`): the work of a drop does not depend on the size or
 //! the indexes of the table (test: `the_work_of_a_drop_depends_on_nothing`).
@@ -568,7 +569,7 @@ impl Catalog {
         trees().for_each(|tree| self.detach(tree, lsn));
         debug_assert!(trees().all(|tree| tree.space().is_dropped()), "a tree of a dropped table is in use");
         tables().for_each(|table| table.gate().close_permanently());
-        tables().for_each(|table| table.auto_increment().restart());
+        tables().for_each(|table| table.restart_auto_increment());
         drop((closed, all));
         metadata_lock.remove_tables(|table| self.retired.table(table));
         // A transaction that waits for the table then finds it dropped.
@@ -751,7 +752,7 @@ impl Catalog {
                 (schema.trees().count(), schema.trees().map(detach).fold(false, core::ops::BitOr::bitor))
             });
             if dropped {
-                table.auto_increment().restart();
+                table.restart_auto_increment();
                 self.retired.table(table.clone());
             }
             trees

@@ -2,9 +2,9 @@
 //!
 //! **Purpose.** Index entries are collected in bounded memory, sorted, and bulk-loaded into the new tree from its first
 //! page to its last; entries that exceed the memory are written to sorted runs and merged. Row calls run meanwhile, and
-//! note the entries that they change ([`RowLog`]). The notes are applied in rounds, the last one with exclusive
-//! access to the table. If the notes become too many while rows are collected, the collected entries are put into the
-//! tree, and the rest follows piece by piece; while entries are put into the tree, notes go to a run like entries.
+//! note the entries that they change ([`RowLog`]). The notes are applied in rounds, the last one with exclusive access
+//! to the table. If the notes become too many while rows are collected, the collected entries are put into the tree,
+//! and the rest follows piece by piece; while entries are put into the tree, notes go to a run like entries.
 //!
 //! *Transactions.* They lock, change and roll back rows meanwhile as usual. A change notes inside the gate, a rollback
 //! outside of it (`txn::undo::followers`), so the tree follows the rows, committed or not. The new entries carry no
@@ -31,11 +31,12 @@
 //!   round and the record (test: `deferred_entries_are_applied_while_calls_continue`). No row call waits for the work
 //!   between (test: `rows_change_while_an_index_is_built`).
 //! - An entry is *applied* under its row's key latch: afterwards it is in the tree if and only if the row has it (test:
-//!   `rows_change_while_an_index_is_built`). The rows are collected after the first closing, so the tree has each row's
-//!   entry of some moment since. If that was not the last state of the row, a change has noted the entries of both
-//!   sides. All notes taken after the collected entries were put are applied (checked by
-//!   `catalog/index_build.rs::decide`), so at the end each row has its entry, and no other (test:
-//!   `an_index_is_built_under_more_writers_than_it_can_follow`).
+//!   `rows_change_while_an_index_is_built`). The rows are collected after the first closing (test:
+//!   `rows_change_while_an_index_is_built`), so the tree has each row's entry of some moment since, and if that was not
+//!   the last state of the row, a change has noted the entries of both sides (test:
+//!   `old_and_new_index_keys_are_noted_once_and_unchanged_ones_are_not`). All notes taken after the collected entries
+//!   were put are applied (checked by `catalog/index_build.rs::decide`), so at the end each row has its entry, and no
+//!   other (test: `an_index_is_built_under_more_writers_than_it_can_follow`).
 //! - A change that its writer may still roll back is not final: a duplicate, or a key that is too long, is deferred and
 //!   applied again, finally with exclusive access to the table (test: `only_committed_duplicates_fail_an_index_build`).
 //!   A row that a rollback brings back is noted, and applied then (test:
@@ -44,7 +45,7 @@
 //!   `deferred_entries_are_bounded`). From half of the bound on, each applied note also applies one deferred entry
 //!   again, the oldest (test: `deferred_entries_are_checked_again_in_turn`), so entries make room once their
 //!   transactions have ended (test: `deferred_entries_make_room_when_their_transactions_end`). None is applied while
-//!   the tree is loaded.
+//!   the tree is loaded (checked by `catalog/index_build.rs::apply`).
 //! - Two live rows with one key of a unique tree are an error only if both have it at one moment, under both key
 //!   latches (test: `two_rows_of_one_key_are_refused_only_if_they_have_it_at_one_time`). This is checked whenever an
 //!   entry is put or applied next to another one of the same key, unless that entry will be applied again anyway (test:
@@ -55,7 +56,10 @@
 //!   `a_crash_during_a_concurrent_index_build_leaves_all_or_nothing`), and a rollback notes what it changes (test:
 //!   `transactions_of_every_kind_go_on_while_an_index_is_built`).
 
-use core::{cell::RefCell, time::Duration};
+use core::{
+    cell::{Cell, RefCell},
+    time::Duration,
+};
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{
@@ -158,6 +162,7 @@ impl Catalog {
             row_log,
             bounds,
             deferred: RefCell::default(),
+            is_loading: Cell::new(false),
         };
         let with_owner = |error: Error| error.of(|space| filler.owner_of(space));
         let (alone, mut closed) = match filler.fill().and_then(|()| filler.close(table, lock_timeout)) {
@@ -248,6 +253,8 @@ struct IndexFiller<'a> {
     row_log: Arc<RowLog>,
     bounds: Bounds,
     deferred: RefCell<Deferred>,
+    /// Whether the tree is being loaded: until the load ends, it is no tree into which an entry can be put.
+    is_loading: Cell<bool>,
 }
 
 /// Deferred entries: the index would have to be refused because of them, but the changes of their rows may still roll
@@ -453,6 +460,7 @@ impl<'a> IndexFiller<'a> {
     /// Loads the empty tree.
     fn load(&self, entries: &mut Runs<()>, noted: &mut Runs<()>) -> Result<()> {
         let mut load = Load::new(self.tree());
+        self.is_loading.set(true);
         // The entries with the last entry's key against which the next entry must be checked.
         let mut alike: Vec<Vec<u8>> = Vec::new();
         entries.drain(|entry, ()| {
@@ -471,7 +479,9 @@ impl<'a> IndexFiller<'a> {
             }
             self.spill_notes(noted)
         })?;
-        load.finish()
+        load.finish()?;
+        self.is_loading.set(false);
+        Ok(())
     }
 
     fn put(&self, entries: &mut Runs<()>, noted: &mut Runs<()>) -> Result<()> {
@@ -545,6 +555,7 @@ impl<'a> IndexFiller<'a> {
     }
 
     fn apply(&self, entry: &[u8]) -> Result<()> {
+        debug_assert!(!self.is_loading.get(), "an entry is applied while the tree is loaded");
         let _room = self.admit(entry)?;
         let row_lock = self.latch(&[entry])?;
         match self.entry_state(entry)? {

@@ -9,17 +9,20 @@
 //!   empty (checked by `catalog/key.rs::key_of`). A key is the concatenation of the parts of one value in order (test:
 //!   `indexes_are_made_of_fields`).
 //! - *The rule*: a part may precede another one only if it has its full length in every value in which the other one is
-//!   not empty. A range of bytes has its full length in values that reach to its end, and is not empty in those that
-//!   reach beyond its first byte; a field never has a full length, and is not empty only in values with a header for it
-//!   and a byte after the header (test: `every_refused_key_definition_is_ambiguous`).
-//! - *Why that is enough*: take two rows and the first part in which they differ. All parts before it are equal. If the
-//!   two differ at some byte, so do the keys, at that byte. If not, one is a prefix of the other, and so is shorter
-//!   than its full length: everything that follows in that row is empty, and its key is a prefix of the other one. So
-//!   keys are equal only where all parts are, and their order is that of the parts, one after the other (test:
+//!   not empty (test: `keys_are_equal_only_where_all_parts_are_and_have_their_order`). A range of bytes has its full
+//!   length in values that reach to its end, and is not empty in those that reach beyond its first byte; a field never
+//!   has a full length, and is not empty only in values with a header for it and a byte after the header (test:
+//!   `every_refused_key_definition_is_ambiguous`).
+//! - Keys are equal only where all parts are, and their order is that of the parts, one after the other (test:
 //!   `keys_are_equal_only_where_all_parts_are_and_have_their_order`).
-//! - An index from before this rule keeps working: its record is read, its rows can be changed, and it can be truncated
-//!   with its table and dropped. Only the creation of one is refused (test:
+//! - An index from before this rule keeps working: its record is read, its rows can be changed, it can be truncated
+//!   with its table and dropped, and only the creation of one is refused (test:
 //!   `a_table_with_an_ambiguous_index_from_before_can_be_used`).
+//!
+//! **Reasons.** The rule is enough: take two rows and the first part in which they differ. All parts before it are
+//! equal. If the two differ at some byte, so do the keys, at that byte. If not, one is a prefix of the other, and so is
+//! shorter than its full length: everything that follows in that row is empty, and its key is a prefix of the other
+//! one.
 
 use core::fmt;
 

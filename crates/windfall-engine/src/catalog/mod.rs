@@ -9,12 +9,11 @@
 //! `sync/lock.rs::take`), only the metadata lock on the names, the closed gate of the table itself, and the table lock
 //! if it had to wait for transactions.
 //!
-//! A drop ([`Catalog::drop_tables`]) takes these steps: take the metadata lock on the names; wait for the transactions
-//! that have locked one of the tables; close the gates, which waits for the row calls in progress in these tables;
-//! remove the records and log the drop as one group; wait for the
-//! log as a commit does; mark each tablespace dropped and push it to the reclaimer's queue
-//! ([`BufferPool::detach`](crate::buffer::BufferPool::detach)); push the table to the queue of what is freed in the
-//! background (`retired`).
+//! **Steps of a drop.** [`Catalog::drop_tables`] does the following: take the metadata lock on the names; wait for the
+//! transactions that have locked one of the tables; close the gates, which waits for the row calls in progress in these
+//! tables; remove the records and log the drop as one group; wait for the log as a commit does; mark each tablespace
+//! dropped and push it to the reclaimer's queue ([`BufferPool::detach`](crate::buffer::BufferPool::detach)); push the
+//! table to the queue of what is freed in the background (`retired`).
 
 mod auto_increment;
 mod bulk;

@@ -10,11 +10,11 @@
 //! shard's mutex is held only while its map is read or changed (by type).
 //!
 //! A listing goes from shard to shard, and could miss a table that is renamed from a shard not yet read to a shard
-//! already read. So a statement that renames tables publishes the names under the mutex of [`Renames`], and while a
-//! listing is in progress these renames are kept, with numbers (checked by `catalog/names.rs::correct`). At its end, a
-//! listing looks up, under that mutex, every name that was given to a table since it began. So a table that always has
-//! a name is listed (test: `a_listing_contains_every_table_that_always_has_a_name`), and each table and each name only
-//! once (test: `a_name_is_listed_once`). Renames from before the oldest listing are not kept (test:
+//! already read: while it is in progress, renames are kept, with numbers (checked by `catalog/names.rs::correct`). At
+//! its end, under the mutex of [`Renames`], under which renames are published, it looks up every name that was given to
+//! a table since it began, so a table that always has a name is listed (test:
+//! `a_listing_contains_every_table_that_always_has_a_name`), and each table and each name only once (test:
+//! `a_name_is_listed_once`). Renames from before the oldest listing are not kept (test:
 //! `listings_that_overlap_keep_few_moves`).
 
 use core::{hash::BuildHasher, time::Duration};

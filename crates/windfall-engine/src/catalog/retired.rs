@@ -13,7 +13,7 @@
 //! handles are dropped; until then it is kept, so that no handle is the last owner (test:
 //! `retired_tables_are_freed_in_the_background_once_unreferenced`). Hash indexes are freed at once, even if handles to
 //! the trees are left: they are no longer read (test: `the_last_handle_of_a_dropped_table_frees_nothing`). A step
-//! handles a bounded number of items.
+//! handles a bounded number of items (test: `a_step_handles_a_bounded_number_of_items`).
 
 use std::collections::VecDeque;
 
@@ -149,8 +149,54 @@ impl Retired {
     }
 
     /// Returns the number of items.
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn count(&self) -> usize {
         self.arrived.len() + self.waiting.lock().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        buffer::{Durability, test_pool::new_pool},
+        ids::SpaceId,
+        tree::hash::{HashBudget, TreeHash},
+    };
+
+    #[test]
+    fn a_step_handles_a_bounded_number_of_items() {
+        let (_, pool) = new_pool(64);
+        let budget = Arc::new(HashBudget::new(0));
+        let retired = Retired::default();
+        let items = 3 * ITEMS_PER_STEP + 5;
+        let retire = |n: usize| {
+            let clustered = SpaceId(100 + n as u64);
+            let space = pool.attach(clustered, Durability::Temporary);
+            let tree = Arc::new(Tree::new(pool.clone(), space.clone(), TreeHash::new(budget.clone())));
+            let record =
+                TableRecord { id: 1, version: 1, clustered, metadata: Vec::new(), indexes: Vec::new() };
+            let schema = TableSchema { record, clustered: tree, secondaries: Vec::new(), row_log: None };
+            let table = Table::new(schema, false);
+            pool.detach(&space, None);
+            retired.table(table.clone());
+            table
+        };
+        let handles: Vec<_> = (0..items).map(retire).collect();
+        let taken_in = |_| {
+            retired.free_step();
+            retired.waiting.lock().len()
+        };
+        let expected = [1, 2, 3].map(|steps| steps * ITEMS_PER_STEP);
+        assert_eq!([(); 3].map(taken_in), expected, "a step takes in more than it may");
+        assert_eq!(retired.count(), items, "handles refer to all of them");
+        drop(handles);
+        let left = |_| {
+            retired.free_step();
+            retired.count()
+        };
+        let expected = [1, 2, 3].map(|steps| items - steps * ITEMS_PER_STEP);
+        assert_eq!([(); 3].map(left), expected, "a step frees more than it may");
+        assert_eq!((left(()), retired.free_step()), (0, false));
     }
 }

@@ -162,8 +162,23 @@ impl Table {
     }
 
     /// Returns its auto-increment values, for a call inside the gate.
-    pub fn auto_increment(&self) -> &AutoIncrement {
+    pub fn auto_increment(&self, call: &Call<'_>) -> &AutoIncrement {
+        debug_assert!(
+            call.clustered.space().id() == self.space(),
+            "a number of a table is allocated inside the gate of another one"
+        );
         &self.auto_increment
+    }
+
+    /// Resets its auto-increment values. The gate must be closed.
+    pub(super) fn restart_auto_increment(&self) {
+        debug_assert!(self.gate().is_closed(), "the numbers of a table are reset while calls may be inside");
+        self.auto_increment.restart();
+    }
+
+    /// Ends the allocation of auto-increment values, when the database is closed.
+    pub(super) fn close_auto_increment(&self) -> Result<()> {
+        self.auto_increment.close()
     }
 
     /// Returns the gate, for DDL.
@@ -189,7 +204,7 @@ impl Table {
         debug_assert!(before.record.id == id, "a table gets the schema of another one");
         debug_assert!(before.record.version <= version, "a table gets an earlier definition back");
         if before.record.clustered != now {
-            self.auto_increment.restart();
+            self.restart_auto_increment();
         }
         self.apply_hash_index();
         before
