@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** The crate `windfall-lab` puts the buffer pools of older servers below the tree of this engine, and
 //! compares them with this engine's own. It names no other path of this crate (a house rule checks that), and takes
-//! everything else from `windfall-btree` and the API.
+//! everything else from `windfall-btree` and the API. This module adds nothing to a statement or a page access: the lab
+//! measures the work of the engine's own calls.
 //!
 //! | item | why the lab needs it |
 //! | --- | --- |
@@ -13,8 +14,7 @@
 //! | [`Engine`], [`Trees`], [`TemporaryTable`] | the engine as one of the servers: its DDL statements, and the trees of its tables, to which the lab writes without transactions |
 //! | [`BufferPool`] | the page store of these trees |
 //!
-//! **Invariants.** The lab names no other path of this crate (test: `the_workspace_keeps_the_house_rules`). This module
-//! adds nothing to a statement or a page access: the lab measures the work of the engine's own calls.
+//! **Invariants.** The lab names no other path of this crate (test: `the_workspace_keeps_the_house_rules`).
 
 use crate::{
     buffer::{

@@ -2,11 +2,11 @@
 //!
 //! **Purpose.** Pages between the log and the disk, with checkpoints and recovery (`storage`), transactions (`txn`),
 //! tables and DDL (`catalog`), options, and the assembly of an open database (`engine`). They form layers: a module
-//! imports only from layers below its own (ARCHITECTURE.md lists them, lowest first).
+//! imports only from layers below its own (ARCHITECTURE.md lists them, lowest first). This crate is not a public API.
 //!
 //! **Invariants.** docs/invariants.md lists them, each with the tests that check it (test:
-//! `every_test_that_a_document_names_exists`). This crate is not a public API. The lab (`windfall-lab`) uses the module
-//! `lab` alone (test: `the_workspace_keeps_the_house_rules`).
+//! `every_test_that_a_document_names_exists`). The lab (`windfall-lab`) uses the module `lab` alone (test:
+//! `the_workspace_keeps_the_house_rules`).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod catalog;

@@ -1,13 +1,14 @@
 //! The assembled engine: the components of an open database.
 //!
 //! **Purpose.** Assembles the layers in the order of their dependencies, starts the background workers, and shuts all
-//! of it down again.
+//! of it down again. Opening takes the same steps after a crash and after a clean shutdown; a crash only leaves more to
+//! replay.
 //!
-//! **Invariants.** Opening is the same after a crash and after a clean shutdown; a crash only leaves more to replay. No
-//! call is served before every page is up to date with the end of the log (test: `first_runs_crash_at_every_operation`)
-//! and every unfinished transaction is active again (checked by `engine/open.rs::open_transactions`), to be rolled back
-//! in the background (test: `the_database_is_open_while_unfinished_transactions_are_rolled_back`). Tablespaces that no
-//! record names are dropped at that point (test: `a_crash_during_a_load_leaves_all_or_nothing`).
+//! **Invariants.** No call is served before every page is up to date with the end of the log (test:
+//! `first_runs_crash_at_every_operation`) and every unfinished transaction is active again (checked by
+//! `engine/open.rs::open_transactions`), to be rolled back in the background (test:
+//! `the_database_is_open_while_unfinished_transactions_are_rolled_back`). Tablespaces that no record names are dropped
+//! at that point (test: `a_crash_during_a_load_leaves_all_or_nothing`).
 
 mod files;
 mod open;

@@ -2,8 +2,10 @@
 //!
 //! **Purpose.** The order in which recovery brings up the layers.
 //!
-//! **Invariants.** A new database exists once its control file does, which is created last. No page is written before
-//! the log is open, because only then is everything that recovery has read durable.
+//! **Invariants.** A new database exists once its control file does: that file is made when the doublewrite file is
+//! durable, and before any data file and any segment of the log (test:
+//! `a_new_database_exists_once_its_control_file_does`). No page is written before the log is open, because only then is
+//! everything that recovery has read durable: pages are written through the pool, which has the open log (by type).
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -401,6 +403,36 @@ mod tests {
         drop_unnamed(&engine.pool, &engine.system, &engine.deleter, &attacher).unwrap();
         assert!(unnamed.iter().all(|space| space.is_dropped()));
         create_table(&engine, "t");
+    }
+
+    /// What a crash leaves of a creation is a database that can be opened, or none.
+    #[test]
+    fn a_new_database_exists_once_its_control_file_does() {
+        let options = Options::default().page_size(4096).buffer_pool_size(256 * 4096).log_size(1 << 20);
+        let whole = SimulatedDisk::new(1);
+        whole.record_crash_points(1..=u64::MAX);
+        drop(test_engine::open(&whole, Arc::new(SimulatedEnv::new(1)), &options));
+        let (mut without, mut with) = (0, 0);
+        for (operation, crash_point) in whole.take_crash_points() {
+            for survive in [Survive::Nothing, Survive::Everything, Survive::Random(operation)] {
+                let left = crash_point.restart(survive);
+                let what = format!("operation {operation}, {survive}");
+                if left.len(FileName::Control).unwrap().is_some() {
+                    let has_room = Doublewrite::has_room(&left, 4096).unwrap();
+                    assert!(has_room, "{what}: a file was to be made before the control file");
+                    with += 1;
+                } else {
+                    let files = [Folder::Data, Folder::Log].map(|folder| left.list(folder).unwrap());
+                    assert!(
+                        files.iter().all(Vec::is_empty),
+                        "{what}: {files:?} came before the control file"
+                    );
+                    without += 1;
+                }
+                drop(test_engine::open(&left, Arc::new(SimulatedEnv::new(1)), &options));
+            }
+        }
+        assert!(without > 5 && with > 5, "{without} without a control file, {with} with one");
     }
 
     #[test]
