@@ -49,6 +49,8 @@ pub enum Rank {
     /// A latch on a page. Pages have an order of their own: parent before child, left before right, the tree before the
     /// undo page, the allocation map last.
     Page,
+    /// A slot of a thread that appends to the log, until the pages of the group are registered dirty.
+    Append,
     /// The reclaimer's queue, the heap of dirty tablespaces.
     Pool,
     /// A tablespace's dirty set.
@@ -74,7 +76,7 @@ pub enum Rank {
 #[cfg(debug_assertions)]
 impl Rank {
     /// All ranks, in their order.
-    pub(super) const ALL: [Self; 24] = [
+    pub(super) const ALL: [Self; 25] = [
         Self::Scope,
         Self::Session,
         Self::Renames,
@@ -89,6 +91,7 @@ impl Rank {
         Self::Transactions,
         Self::File,
         Self::Page,
+        Self::Append,
         Self::Pool,
         Self::Dirty,
         Self::Spaces,

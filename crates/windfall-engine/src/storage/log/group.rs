@@ -3,11 +3,12 @@
 //! **Purpose.** A mini-transaction appends its redo as one group and then registers its pages dirty. In between, only
 //! its slot here informs a checkpoint that pages are about to become dirty from an older LSN on.
 //!
-//! **Invariants.** An appending thread publishes in a slot a lower bound of what it will reserve *before* it reserves.
-//! [`Log::append_low_water_mark`] reads the reserved end first and the slots after it. So it either sees the slot, or
-//! the reservation happened after its read of the end: the pages of every group below the returned mark have been
-//! registered by its appender (test: `the_low_water_mark_of_appending_waits_for_the_appenders`). All of this is
-//! sequentially consistent. A thread waits for no latch while it holds a slot.
+//! **Invariants.** An appending thread publishes in a slot a lower bound of what it will reserve *before* it reserves
+//! (checked by `log/group.rs::append`). [`Log::append_low_water_mark`] reads the reserved end first and the slots after
+//! it, all of it sequentially consistently, so it either sees the slot, or the reservation happened after its read of
+//! the end: the pages of every group below the returned mark have been registered by its appender (test:
+//! `the_low_water_mark_of_appending_waits_for_the_appenders`). A thread waits for no latch while it holds a slot, whose
+//! rank is above that of a page (checked by `sync/lock.rs::take`).
 
 use core::cell::Cell;
 
@@ -19,6 +20,7 @@ use crate::{
     error::{Owner, Result, UsageError},
     ids::Lsn,
     sync::{
+        Held, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
@@ -59,12 +61,14 @@ impl Slot {
 pub struct AppendSlot<'a> {
     log: &'a Log,
     slot: usize,
+    _held: Held,
 }
 
 impl Log {
     /// Begins to append. The caller must hold every latch that it needs; it appends, registers its pages dirty, and
     /// drops the guard.
     pub fn begin_group(&self) -> AppendSlot<'_> {
+        let held = Held::take(Rank::Append);
         let first = LAST.get();
         loop {
             for n in 0..SLOTS {
@@ -77,7 +81,7 @@ impl Log {
                 debug_assert!(bound != FREE, "a position is taken for the mark of a free slot");
                 if cell.compare_exchange(FREE, bound, SeqCst, SeqCst).is_ok() {
                     LAST.set(slot);
-                    return AppendSlot { log: self, slot };
+                    return AppendSlot { log: self, slot, _held: held };
                 }
             }
             self.env

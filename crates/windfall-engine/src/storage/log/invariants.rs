@@ -2,8 +2,11 @@
 //!
 //! **Purpose.** As `buffer::invariants`, which calls them.
 //!
-//! **Invariants.** Positions are read from the lowest to the highest, and they only grow: so what is read later is at
-//! least what it was when the earlier one was read.
+//! **Invariants.** A position out of order is found at the next yield point (test:
+//! `a_simulation_finds_a_violated_invariant_at_its_next_yield_point`).
+//!
+//! **Design.** Positions are read from the lowest to the highest, and they only grow: so what is read later is at least
+//! what it was when the earlier one was read.
 
 use super::{Log, ring::Ring, segments::Segments};
 use crate::{ids::Lsn, sync::atomic::Ordering::SeqCst};

@@ -15,9 +15,9 @@
 //! - The control file records a durable position, and the LSN at which the newest incarnation begins, before which
 //!   everything was made durable.
 //! - Each frame records up to where the log was durable when the frame was made. A good frame after the bad one that
-//!   records a durable position above the bad one is proof. A good frame that does not may have reached the disk out
-//!   of order before the crash. So damage is distinguished from a torn tail for everything but the last commits before
-//!   a crash. When the log is idle, a *marker* frame closes that gap a second later, and a clean shutdown closes it at
+//!   records a durable position above the bad one is proof. A good frame that does not may have reached the disk out of
+//!   order before the crash. So damage is distinguished from a torn tail for everything but the last commits before a
+//!   crash. When the log is idle, a *marker* frame closes that gap a second later, and a clean shutdown closes it at
 //!   once.
 //! - A good frame in a segment with a bad header: the header was durable before the frame was written.
 //!
@@ -34,8 +34,8 @@
 //!   `durable <= written <= reserved` (checked by `log/invariants.rs::check_invariants`).
 //! - Below [`Log::append_low_water_mark`] every group's pages are registered dirty (test:
 //!   `the_low_water_mark_of_appending_waits_for_the_appenders`).
-//! - Appending never waits for the low-water mark of the log (the oldest LSN still needed), only for writing.
-//!   Operations wait in [`Log::wait_for_room`] (test: `operations_wait_for_the_low_water_mark_and_appending_does_not`).
+//! - Appending never waits for the low-water mark of the log (the oldest LSN still needed), only for writing;
+//!   operations wait in [`Log::wait_for_room`] (test: `operations_wait_for_the_low_water_mark_and_appending_does_not`).
 //!   Appending uses a log reservation made before ([`LogReservation`]), and the segments for that reservation are
 //!   prepared (test: `reserved_bytes_can_be_appended_on_a_full_disk`).
 //! - A segment is retired only when the control file durably records a low-water mark above it (test:

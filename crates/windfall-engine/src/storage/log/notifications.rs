@@ -11,7 +11,8 @@
 //! lowest position is called first (test: `callbacks_are_called_once_in_the_order_of_their_positions`), and the next
 //! one only when it has returned, even if it closes the database (test: `a_callback_may_close_the_database`). No mutex
 //! or latch is held while a callback runs, so it may use the database (test: `a_callback_may_use_the_database`). The
-//! thread that makes the log durable calls none; it wakes the worker.
+//! thread that makes the log durable calls none; it wakes the worker (test:
+//! `callbacks_are_called_once_in_the_order_of_their_positions`).
 //!
 //! No callback is missed: a registration publishes its position in `first` before it reads the durable position, and
 //! the leader of a sync publishes the durable position before it reads `first`, so one of the two sees the other and

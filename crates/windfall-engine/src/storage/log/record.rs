@@ -1,12 +1,12 @@
 //! The records of a log group.
 //!
-//! **Purpose.** A group is a sequence of records: changes of pages, and the few facts that recovery needs besides
-//! them.
+//! **Purpose.** A group is a sequence of records: changes of pages, and the few facts that recovery needs besides them.
 //!
 //! **Invariants.** The decoder accepts any bytes and never panics (test:
 //! `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`). A page record names its page; consecutive changes of
-//! one page repeat only a byte. A thread keeps a buffer for its next group: after its first group, one of at most
-//! [`GROUP_BUFFER_BYTES`] bytes requests no memory (test: `a_thread_keeps_a_small_buffer_after_a_group_of_any_size`).
+//! one page repeat only a byte (test: `consecutive_changes_of_a_page_name_it_once`). A thread keeps a buffer for its
+//! next group: after its first group, one of at most [`GROUP_BUFFER_BYTES`] bytes requests no memory (test:
+//! `a_thread_keeps_a_small_buffer_after_a_group_of_any_size`).
 
 use core::{cell::Cell, mem};
 use std::borrow::Cow;
@@ -333,6 +333,20 @@ mod tests {
         for cut in 0..writer.bytes().len() {
             let _ = GroupReader::new(&writer.bytes()[..cut]).count();
         }
+    }
+
+    #[test]
+    fn consecutive_changes_of_a_page_name_it_once() {
+        let op = PageOp::Write { at: 40, bytes: b"abc" };
+        let mut encoded = Vec::new();
+        op.encode(&mut encoded);
+        let mut writer = GroupWriter::default();
+        let mut bytes_of = |page: u32| {
+            let before = writer.bytes().len();
+            writer.page(PageId { space: SpaceId(7), page: PageNo(page) }, &op);
+            writer.bytes().len() - before - encoded.len()
+        };
+        assert_eq!([3, 3, 3, 4, 3, 3].map(&mut bytes_of), [13, 1, 1, 13, 13, 1]);
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! `a_full_ring_loses_and_mixes_nothing`). An owner stores the first word of its frame last, so that a thread that sees
 //! it sees the rest (test: `an_acknowledged_commit_is_written_and_no_thread_waits_for_ever`); that word is never zero
 //! (checked by `log/ring.rs::put`). So a non-zero first word means a complete frame. Only the writer clears, and only
-//! what it has consumed (test: `a_full_ring_loses_and_mixes_nothing`). The memory of a part of the ring is allocated
-//! when that part is first used.
+//! what it has consumed (test: `a_full_ring_loses_and_mixes_nothing`). The memory of a part of a large ring is
+//! allocated when that part is first used (test: `a_ring_of_gigabytes_costs_nothing_until_it_is_used`).
 
 use super::frame::{HEADER, Header, span};
 use crate::{
@@ -146,6 +146,15 @@ impl Ring {
 mod tests {
     use super::*;
     use crate::log::frame::Seed;
+
+    #[test]
+    fn a_ring_of_gigabytes_costs_nothing_until_it_is_used() {
+        let (ring, seed) = (Ring::new(1 << 38).unwrap(), Seed::new(&[1; 16]));
+        let far = Lsn(200 << 30);
+        assert!(!ring.is_published(far));
+        ring.put(&Header::new(seed, far, 1, Lsn::ZERO, b"far"), b"far");
+        assert!(ring.is_published(far));
+    }
 
     #[test]
     fn only_whole_frames_are_seen_and_the_turn_of_the_ring_is_no_obstacle() {

@@ -12,13 +12,13 @@
 //! | 40..48 | segment size in bytes, header included |
 //! | 4092..4096 | CRC-32C of bytes 0..4092 |
 //!
-//! A segment ends where it is full, or before that where the next one begins. So the segment of a position is the
-//! one with the greatest start that is not above it. The *chain* is the segments from the low-water mark on: those in
-//! use, and then those that are prepared ahead.
+//! A segment ends where it is full, or before that where the next one begins. So the segment of a position is the one
+//! with the greatest start that is not above it. The *chain* is the segments from the low-water mark on: those in use,
+//! and then those that are prepared ahead.
 //!
 //! **Sizes.** The first segment has [`SMALLEST_SEGMENT_BYTES`], and each further one twice the size of the one before,
-//! up to the largest size, which the size of the log determines. A single large reservation gets a segment as large
-//! as it needs. So a small database has a small log, and under load nearly all segments are of the largest size. The
+//! up to the largest size, which the size of the log determines. A single large reservation gets a segment as large as
+//! it needs. So a small database has a small log, and under load nearly all segments are of the largest size. The
 //! background worker prepares segments by bytes (`space`): there may be none ahead while the current one has room.
 //! Retired segments of the size that the next one will have are renamed and recycled; the others are removed.
 //!
@@ -37,25 +37,25 @@
 //!
 //! A cut that fails removes the new segment, durably, before anything is written to the old one beyond it (test:
 //! `a_cut_that_fails_leaves_the_log_as_it_was`). A file that could not be made a segment and could not be removed
-//! begins at the end of the chain: the next segment replaces it, and a cut, after which other segments reach beyond
-//! it, removes it first.
+//! begins at the end of the chain: the next segment replaces it, and a cut, after which other segments reach beyond it,
+//! removes it first.
 //!
 //! **When a sync fails** the system may have dropped the pages that it could not write and marked the file clean: the
 //! next sync of the file succeeds, and the bytes are lost all the same. So no sync is tried again. If a segment that
-//! holds a part of the stream fails, the database stops (`writer`). A segment that is being prepared holds nothing
-//! yet: its file is removed, and the next attempt begins with another file, every byte of which must be written again;
-//! until then operations get the error. If the file cannot be removed, or if the sync of the folder fails, after which
-//! the set of durable names is unknown, the database stops. The next opening reads bytes that may not be durable: so
+//! holds a part of the stream fails, the database stops (`writer`). A segment that is being prepared holds nothing yet:
+//! its file is removed, and the next attempt begins with another file, every byte of which must be written again; until
+//! then operations get the error. If the file cannot be removed, or if the sync of the folder fails, after which the
+//! set of durable names is unknown, the database stops. The next opening reads bytes that may not be durable: so
 //! everything above the position that was certainly durable is rewritten before it is synced.
 //!
 //! **Invariants.** Header and name of a segment are durable before the first frame is written to it (tests:
 //! `a_segment_counts_only_once_it_is_durable`, `a_segment_that_is_taken_over_is_durable_before_it_is_used`). A recycled
-//! segment gets its header under its old name, is synced, and is then renamed: a file with a wrong header is never
-//! found under the name of a segment in use. Nothing is written at or above `prepared_end`, the end of the chain
-//! (checked by `log/invariants.rs::check_invariants`). It falls only in a cut, and a reservation that a cut does not
-//! see, sees that it has fallen: both store first and load afterwards, sequentially consistently (test:
-//! `a_reservation_during_a_cut_is_kept_on_a_full_disk`). No other file has a name within the range of a segment that is
-//! written (tests: `every_step_of_a_cut_may_be_the_last`,
+//! segment gets its header under its old name, is synced, and is then renamed: a crash leaves no file with its new name
+//! and an old header (test: `a_recycled_file_has_its_header_before_its_name`). Nothing is written at or above
+//! `prepared_end`, the end of the chain (checked by `log/invariants.rs::check_invariants`). It falls only in a cut, and
+//! a reservation that a cut does not see, sees that it has fallen: both store first and load afterwards, sequentially
+//! consistently (test: `a_reservation_during_a_cut_is_kept_on_a_full_disk`). No other file has a name within the range
+//! of a segment that is written (tests: `every_step_of_a_cut_may_be_the_last`,
 //! `a_file_that_stayed_at_the_end_of_the_chain_is_removed_before_a_cut`).
 
 use std::collections::{BTreeSet, VecDeque};

@@ -1,9 +1,9 @@
 //! The space of the log, and its background work.
 //!
-//! **Purpose.** The distance from the log's low-water mark to its end is its *age*. Operations request
-//! admission before they latch anything, are throttled there while the log is old, and wait while it is too old.
-//! Appending itself never waits for the low-water mark, because its caller holds latches that the checkpoint may need.
-//! So the files may exceed the size somewhat.
+//! **Purpose.** The distance from the log's low-water mark to its end is its *age*. Operations request admission before
+//! they latch anything, are throttled there while the log is old, and wait while it is too old. Appending itself never
+//! waits for the low-water mark, because its caller holds latches that the checkpoint may need. So the files may exceed
+//! the size somewhat.
 //!
 //! A thread that appends has a [`LogReservation`] of at least as many bytes: the disk has them, preallocated in
 //! prepared segments. So a full disk is an error of the reservation, before anything is changed, and never of the
@@ -11,13 +11,15 @@
 //!
 //! **Invariants.** The low-water mark only rises (checked by `log/control.rs::update`), and only after the control file
 //! records it (test: `no_segment_is_used_again_that_the_control_file_still_needs`). A step of the background worker
-//! makes or removes at most one file, or syncs once. The prepared segments reach beyond the log's end by all
+//! makes or removes at most one file, or makes the log durable once (test:
+//! `a_step_of_the_worker_makes_or_removes_one_file_or_syncs`). The prepared segments reach beyond the log's end by all
 //! outstanding reservations, and, when an ordinary reservation is made, by [`EMERGENCY_RESERVE_BYTES`] bytes more
 //! (tests: `a_reservation_is_kept_on_a_full_disk`, `reservations_leave_log_for_work_that_makes_room`). Only work that
 //! makes room uses those bytes (test: `reservations_leave_log_for_work_that_makes_room`), and it reserves little; half
 //! of them may go to rollback ([`Log::admit_rollback`]). A reservation counts in full until it is dropped, so bytes
-//! appended under it count twice for a while. The reservation of a change includes what its rollback appends, and lasts
-//! until the change has ended: rollback requests nothing (tests: `a_call_appends_no_more_than_its_reservation`,
+//! appended under it count twice for a while (test: `a_reservation_counts_in_full_until_it_is_dropped`). The
+//! reservation of a change includes what its rollback appends, and lasts until the change has ended: rollback requests
+//! nothing (tests: `a_call_appends_no_more_than_its_reservation`,
 //! `a_long_value_and_a_disk_that_becomes_full_at_every_moment`). Long data, the pages of long values and of nodes that
 //! are split or merged, is reserved for each mini-transaction separately (checked by `storage/mtr.rs::commit`).
 //!

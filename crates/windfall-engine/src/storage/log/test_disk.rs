@@ -2,10 +2,8 @@
 //!
 //! **Purpose.** It models what the simulated disk does not: the end of the process alone, after which all that was
 //! written is read back, but a later crash of the machine may still lose what was never synced. A crash leaves the disk
-//! usable.
-//!
-//! **Invariants.** Synced content survives. Of the rest each 512-byte sector of each write and each change of a
-//! folder survives or not.
+//! usable. Synced content survives. Of the rest each 512-byte sector of each write survives or not, and a folder is as
+//! one of its changes since its last sync has left it (test: `a_crash_keeps_what_was_synced_and_any_of_the_rest`).
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -250,4 +248,31 @@ impl Disk for TestDisk {
             state.names.remove(&file).ok_or(DiskError::Missing { path: self.path(file) }).map(drop)
         })
     }
+}
+
+#[test]
+fn a_crash_keeps_what_was_synced_and_any_of_the_rest() {
+    let [one, other] = [0, 1 << 20].map(FileName::Log);
+    let disk = TestDisk::new();
+    disk.create(one).unwrap();
+    disk.sync_folder(Folder::Log).unwrap();
+    disk.write(one, 0, &[1; 2048]).unwrap();
+    disk.sync(one).unwrap();
+    disk.write(one, 512, &[2; 1536]).unwrap();
+    disk.create(other).unwrap();
+    let (mut sectors, mut names) = (0, 0);
+    for seed in 1..100 {
+        let left = disk.crash(seed);
+        let mut bytes = [0; 2048];
+        assert_eq!(left.read(one, 0, &mut bytes).unwrap(), 2048, "seed {seed}: a synced file is shorter");
+        assert_eq!(bytes[..512], [1; 512], "seed {seed}: synced content is lost");
+        for sector in bytes[512..].chunks(512) {
+            assert!([[1; 512], [2; 512]].iter().any(|whole| sector == whole), "seed {seed}: half a sector");
+            sectors += usize::from(sector[0] == 2);
+        }
+        names += left.list(Folder::Log).unwrap().len() - 1;
+    }
+    assert!((100..200).contains(&sectors), "{sectors} of 297 sectors have survived");
+    assert!((20..80).contains(&names), "{names} of 99 names have survived");
+    assert_eq!(disk.crash(0).list(Folder::Log).unwrap(), [one, other], "the process alone has ended");
 }

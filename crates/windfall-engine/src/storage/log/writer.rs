@@ -2,16 +2,17 @@
 //!
 //! **Purpose.** A thread that needs the log written or durable up to a position, and finds no other thread doing that,
 //! becomes the leader: it writes every finished frame, syncs once for all of them, and wakes all waiters. The other
-//! threads wait for the outcome. A thread that needs the log only written does not wait for a sync: it writes while
-//! the sync runs.
+//! threads wait for the outcome. A thread that needs the log only written does not wait for a sync: it writes while the
+//! sync runs.
 //!
 //! **Invariants.** There is one leader of syncs at a time (checked by `log/writer.rs::delay_for_group_commit`), and one
 //! writer (checked by `log/writer.rs::write_out`): the holder of the respective mutex, obtained by `try_lock`. The
 //! leader of a sync becomes the writer, too, for as long as it writes (test:
-//! `a_commit_that_only_writes_does_not_wait_for_a_sync`). A thread that must wait for leadership waits on an event,
-//! never on the mutex. `written` moves only after the ring below it is clear, because it makes that space available
-//! (test: `a_full_ring_loses_and_mixes_nothing`). `durable` moves only after a sync that succeeded, to the position up
-//! to which the log was written when that sync collected its segments (tests:
+//! `a_commit_that_only_writes_does_not_wait_for_a_sync`). A thread that must wait for leadership waits on an event and
+//! not on the mutex, so it ends with the database, even if the leader does not (test:
+//! `a_follower_gets_the_error_while_the_leader_still_syncs`). `written` moves only after the ring below it is clear,
+//! because it makes that space available (test: `a_full_ring_loses_and_mixes_nothing`). `durable` moves only after a
+//! sync that succeeded, to the position up to which the log was written when that sync collected its segments (tests:
 //! `an_acknowledged_commit_is_written_and_no_thread_waits_for_ever`,
 //! `writes_during_a_sync_become_durable_with_the_next_sync`). A failed write or sync poisons the database before
 //! leadership ends, so every waiter gets the error (tests: `every_write_fails`,
@@ -369,7 +370,47 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::thread;
+
+    use super::{
+        super::tests::{new_database, open_in},
+        *,
+    };
+    use crate::{env::RealEnv, sync::Arc};
+
+    #[test]
+    fn a_follower_gets_the_error_while_the_leader_still_syncs() {
+        let disk = new_database();
+        let life = open_in(disk.clone(), Arc::new(RealEnv::default()));
+        let log = &life.log;
+        let append = || log.begin_group().append(&[1; 100]).unwrap().1;
+        // The segment already exists.
+        log.sync_to(append()).unwrap();
+        let end = append();
+        disk.set_slow_sync(true);
+        thread::scope(|scope| {
+            let leader = scope.spawn(|| log.sync_to(end));
+            while log.syncing_since.load(Relaxed) == 0 {
+                thread::yield_now();
+            }
+            let arrived = log.arrived.load(SeqCst);
+            let follower = scope.spawn(|| log.sync_to(end));
+            while log.arrived.load(SeqCst) == arrived {
+                thread::yield_now();
+            }
+            let _ = log.health.poison("stopped by a test");
+            let patience = std::time::Instant::now() + Duration::from_mins(1);
+            while !follower.is_finished() && std::time::Instant::now() < patience {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let has_ended = [&follower, &leader].map(thread::ScopedJoinHandle::is_finished);
+            // Before any assertion: the scope waits for both threads.
+            disk.set_slow_sync(false);
+            assert_eq!(has_ended, [true, false]);
+            follower.join().unwrap().unwrap_err();
+            drop(leader.join().unwrap());
+        });
+    }
 
     #[test]
     fn a_block_is_entered_with_all_of_it() {

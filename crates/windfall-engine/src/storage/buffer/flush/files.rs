@@ -141,6 +141,7 @@ impl BufferPool {
         }
         // If there is no log space for the record, the batch has failed and is written again.
         let _room = self.context.log.admit_freeing(group.log_bytes())?;
+        let mut files = self.files.lock();
         let appending = self.context.log.begin_group();
         let (start, _) = appending.append(group.bytes())?;
         #[cfg(not(feature = "model"))]
@@ -148,12 +149,10 @@ impl BufferPool {
             self.context.log.low_water_mark() <= start,
             "the log is cut off above the record of a file that the system tree does not have"
         );
-        let mut files = self.files.lock();
         for space in new {
             files.note(space.id(), start);
             space.set_file(FileState::Durable);
         }
-        drop(files);
         drop(appending);
         Ok(())
     }

@@ -51,7 +51,12 @@ fn callbacks_are_called_once_in_the_order_of_their_positions() {
     assert_eq!(called(&life.log, &receiver), [], "nothing is durable");
     life.log.write_to(ends[2]).unwrap();
     assert_eq!(called(&life.log, &receiver), [], "what is written is not durable");
+    while life.log.notify_wake().is_notified() {
+        life.log.notify_wake().timed_wait(Duration::ZERO);
+    }
     life.log.sync_to(ends[0]).unwrap();
+    assert!(receiver.try_recv().is_err(), "the thread that synced has called a callback");
+    assert!(life.log.notify_wake().is_notified(), "the worker sleeps");
     let durable = ends.iter().filter(|end| **end <= life.log.durable()).count();
     assert_eq!(durable, 3, "a sync covers what is written");
     let ok = |numbers: &[u8]| numbers.iter().map(|n| (*n, true)).collect::<Vec<_>>();

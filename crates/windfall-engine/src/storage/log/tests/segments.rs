@@ -8,11 +8,14 @@
 use windfall_sim::{Fault, SimulatedDisk, Survive};
 
 use super::{
-    super::{segments::Segments, space::EMERGENCY_RESERVE_BYTES},
+    super::{
+        segments::{Segment, Segments},
+        space::EMERGENCY_RESERVE_BYTES,
+    },
     crash::recover_with,
     *,
 };
-use crate::error::IoOp;
+use crate::{error::IoOp, sync::atomic::Ordering::Relaxed};
 
 struct Prepared {
     disk: SimulatedDisk,
@@ -476,4 +479,79 @@ fn a_cut_that_fails_and_loses_reserved_space_stops_the_database() {
     assert!(life.log.health.is_poisoned());
     drop(room);
     assert_eq!(end_after_restart(&life.disk, Survive::Everything, "stopped"), life.log.durable());
+}
+
+#[test]
+fn a_recycled_file_has_its_header_before_its_name() {
+    let Prepared { disk, log, .. } = about_to_prepare(true);
+    let before = files(&disk);
+    disk.record_crash_points(1..=u64::MAX);
+    assert_eq!(log.step(), Next::Again);
+    let renamed: Vec<FileName> = files(&disk).into_iter().filter(|file| !before.contains(file)).collect();
+    let [FileName::Log(start)] = renamed[..] else { panic!("{renamed:?} were made") };
+    let mut found = 0;
+    for (operation, crash_point) in disk.take_crash_points() {
+        for survive in (0..20).map(Survive::Random).chain([Survive::Nothing, Survive::Everything]) {
+            let left = crash_point.restart(survive);
+            if files(&left).contains(&renamed[0]) {
+                let segment = Segment::read(&left, &UUID, Lsn(start)).unwrap();
+                assert!(segment.is_ok(), "operation {operation}, {survive}: {segment:?}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 0, "no crash has left the new name");
+}
+
+#[test]
+fn a_step_of_the_worker_makes_or_removes_one_file_or_syncs() {
+    let mut life = growing(SimulatedDisk::new(1), GROWING);
+    let mut most = [0; 3];
+    let mut steps = |life: &Growing| {
+        loop {
+            let (before, syncs) = (files(&life.disk), life.log.metrics().fsyncs);
+            let next = life.log.step();
+            let after = files(&life.disk);
+            let is_not_in = |others: &[FileName], file: &&FileName| !others.contains(file);
+            let made = after.iter().filter(|file| is_not_in(&before, file)).count() as u64;
+            let removed = before.iter().filter(|file| is_not_in(&after, file)).count() as u64;
+            let syncs = life.log.metrics().fsyncs - syncs;
+            // A file that is recycled gets another name.
+            assert!(made <= 1 && removed <= 1 && syncs <= 1, "{made} made, {removed} removed, {syncs} syncs");
+            assert!(made + removed == 0 || syncs == 0, "{made} made, {removed} removed, {syncs} syncs");
+            most = [most[0].max(made), most[1].max(removed), most[2].max(syncs)];
+            if next != Next::Again {
+                return;
+            }
+        }
+    };
+    steps(&life);
+    for round in 0..3 {
+        for _ in 0..150 {
+            life.log.begin_group().append(&[1; 9000]).unwrap();
+        }
+        life.log.sync_to(Lsn::MAX).unwrap();
+        let end = life.log.durable();
+        life.control.update(|control| (control.low_water_mark, control.durable) = (end, end)).unwrap();
+        life.log.raise_low_water_mark(end);
+        steps(&life);
+        // The log is older than the interval at which it is synced.
+        life.log.begin_group().append(&[2; 90]).unwrap();
+        life.log.last_sync_at.store(u64::MAX / 2, Relaxed);
+        steps(&life);
+        assert_eq!(life.log.durable(), life.log.end(), "round {round}");
+    }
+    assert_eq!(most, [1, 1, 1], "a kind of step did not occur");
+}
+
+#[test]
+fn a_reservation_counts_in_full_until_it_is_dropped() {
+    let life = growing(SimulatedDisk::new(1), GROWING);
+    let room = life.log.reserve(20_000).unwrap();
+    for n in 1..=2 {
+        life.log.begin_group().append(&[1; 9000]).unwrap();
+        assert_eq!(life.log.reserved_bytes(), 20_000, "after {n} groups");
+    }
+    drop(room);
+    assert_eq!(life.log.reserved_bytes(), 0);
 }
