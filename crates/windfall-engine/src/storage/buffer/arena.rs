@@ -1,12 +1,13 @@
 //! The memory of the pool: page bytes and frame descriptors, reserved for the largest pool, touched as used.
 //!
 //! **Purpose.** Frames are type-stable: the memory of a frame is used as that frame for the lifetime of the pool. A
-//! reader with a stale frame number reads valid memory, and detects the change by the frame's tag and version.
+//! reader with a stale frame number reads valid memory, and detects the change by the frame's tag and version. This
+//! module is one of the few places with `unsafe`.
 //!
 //! **Invariants.** Both areas are mapped for the largest pool at creation and unmapped at the end (by type). A page
 //! that was returned to the operating system reads as zero (test:
 //! `a_reservation_of_hundreds_of_gigabytes_costs_nothing_until_touched`). The version in a descriptor's latch is never
-//! reset (by type). This module is one of the few places with `unsafe`.
+//! reset (by type).
 
 use core::slice;
 

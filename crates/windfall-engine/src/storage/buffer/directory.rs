@@ -111,6 +111,13 @@ impl Directory {
         Some(self.0.try_read()?.slots.iter().flatten().cloned().collect())
     }
 
+    /// Runs `run` as if the directory were being changed.
+    #[cfg(test)]
+    pub(super) fn locked(&self, run: impl FnOnce()) {
+        let _entries = self.0.write();
+        run();
+    }
+
     /// Returns all tablespaces.
     pub(super) fn all(&self) -> Vec<Arc<Space>> {
         self.0.read().slots.iter().flatten().cloned().collect()

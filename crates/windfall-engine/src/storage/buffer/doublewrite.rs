@@ -11,7 +11,7 @@
 //! `batches_have_numbers_that_rise`): pages that the last batch may have torn stay whole here until the next batch is
 //! durable (test: `a_page_torn_by_a_failed_write_stays_whole_in_the_doublewrite_file`).
 //!
-//! The header block names the pages of the batch with their LSNs. A copy is used only if it is exactly the page that
+//! The header block names the pages of the batch with their LSNs, a copy is used only if it is exactly the page that
 //! the header names, and of two copies the newer one is used: copies left over from earlier batches never bring old
 //! content back (test: `a_copy_counts_if_it_is_the_one_that_the_header_names`). If one half cannot be read, a copy in
 //! the other half may be outdated, and recovery checks it against the log's low-water mark (test:
@@ -20,7 +20,7 @@
 //! `a_copy_that_cannot_be_read_is_none`).
 //!
 //! Batches are numbered, so the later one of two whole headers can be determined (test:
-//! `the_later_batch_is_known_by_its_number`). A page that only the earlier header names was durable in its data file
+//! `the_later_batch_is_known_by_its_number`). So a page that only the earlier header names was durable in its data file
 //! before the later batch was written. If a crash has left a copy of a batch that is not whole, the batch never reached
 //! the data files (test: `pages_that_were_durable_before_the_last_batch_are_known`).
 //!

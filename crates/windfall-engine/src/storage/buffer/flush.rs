@@ -10,10 +10,10 @@
 //! until the whole batch is durable (checked by `buffer/flush.rs::end_batch`), so a page with a failed write becomes
 //! dirty again, with its old dirty-since LSN (test: `many_files_that_take_no_writes_hold_up_no_other`).
 //!
-//! The next batch overwrites a half of the doublewrite file, which may have the only whole copies of pages. So it
-//! begins only when the writes of the last batch are synced (test: `first_runs_crash_at_every_operation`). It has a
-//! copy of every page that a failed write has torn, until a write succeeds or the drop of the page's tablespace is
-//! durable (tests: `many_files_that_take_no_writes_hold_up_no_other`,
+//! The next batch begins only when the writes of the last one are synced, because it overwrites a half of the
+//! doublewrite file, which may have the only whole copies of pages (test: `first_runs_crash_at_every_operation`). It
+//! has a copy of every page that a failed write has torn, until a write succeeds or the drop of the page's tablespace
+//! is durable (tests: `many_files_that_take_no_writes_hold_up_no_other`,
 //! `a_torn_page_is_needed_until_the_drop_of_its_tablespace_is_durable`). Pages that recovery could not write to the
 //! data files are treated as torn from the start: all their copies are in one half of the doublewrite file, and the
 //! first batch overwrites the other (test: `all_pages_that_are_torn_are_in_every_batch`).
@@ -36,11 +36,12 @@
 //! The room is that of the doublewrite file, up to [`BATCH_PAGES`] pages, and less in a small database with a full disk
 //! (tests: `without_space_the_batches_stay_small`, `with_little_space_the_file_grows_as_far_as_it_can`). The files that
 //! fail when a batch begins tear at most three quarters of it together, rounded up (tests:
-//! `many_files_that_take_no_writes_hold_up_no_other`, `a_file_that_can_be_neither_written_nor_read_fills_no_batch`).
-//! More pages are torn only if a write fails right after its trial succeeded, or if the page cannot be read any more
-//! after its trial failed. With no room left (after six such batches if it is for [`BATCH_PAGES`], with no torn page
-//! written or dropped between them) no other page is written: every flush returns the error, the pages stay dirty, and
-//! the log's low-water mark stays below their changes.
+//! `many_files_that_take_no_writes_hold_up_no_other`, `a_file_that_can_be_neither_written_nor_read_fills_no_batch`). So
+//! more pages are torn only if a write fails right after its trial succeeded, or if the page cannot be read any more
+//! after its trial failed, and six such batches take all of a room for [`BATCH_PAGES`], if no torn page is written or
+//! dropped between them. With no room left no other logged page is written: every flush returns the error, the pages
+//! stay dirty, and the log's low-water mark stays below their changes (test:
+//! `with_no_room_left_no_other_page_is_written`).
 
 mod batch;
 pub(super) mod files;

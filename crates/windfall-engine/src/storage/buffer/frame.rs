@@ -4,10 +4,12 @@
 //! list the frame is in no list: frames are found by number or through the page table of their tablespace.
 //!
 //! **Invariants.** The tag (tablespace and page) changes only under the exclusive latch (checked by
-//! `buffer/frame.rs::set_tag`). A change sets `DIRTY` under the exclusive latch. A copy for writing clears it under the
-//! shared one, so the page is not changed at the same time, and a failed write sets it again under the shared one. A
-//! frame that is dirty (checked by `buffer/invariants.rs::check_dirty_set`) or being written (checked by
-//! `buffer/flush.rs::end_batch`) keeps its page, unless the tablespace is dropped.
+//! `buffer/frame.rs::set_tag`). A change sets `DIRTY` under the exclusive latch (checked by
+//! `buffer/mod.rs::mark_dirty`). A copy for writing clears it under the shared one, so the page is not changed at the
+//! same time, and a failed write sets it again under the shared one (test:
+//! `a_latched_page_is_neither_copied_nor_marked_dirty_again`). A frame that is dirty (checked by
+//! `buffer/invariants.rs::check_dirty_set`) or being written (checked by `buffer/flush.rs::end_batch`) keeps its page,
+//! unless the tablespace is dropped.
 
 use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId},

@@ -2,11 +2,12 @@
 //!
 //! **Purpose.** A simulation has the pool and the log check themselves at every yield point, from the moment at which
 //! the pool exists: recovery included. These are checks that an assertion at one place cannot make, because they
-//! concern several structures, or every moment and not only a change.
+//! concern several structures, or every moment and not only a change. Only tests, and builds with the feature
+//! `testing`, have this module.
 //!
 //! **Invariants.** A check changes nothing and waits for nothing: a part that is locked is skipped, because the holder
-//! may be in the middle of a change. So is a frame with a held latch, which may be changing from one page to another.
-//! Only tests, and builds with the feature `testing`, have this module.
+//! may be in the middle of a change, and so is a frame with a held latch, which may be changing from one page to
+//! another (test: `a_check_changes_nothing_and_waits_for_nothing`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -208,6 +209,21 @@ mod tests {
         drop(page);
         pool.check_invariants();
         (pool, space, no)
+    }
+
+    #[test]
+    fn a_check_changes_nothing_and_waits_for_nothing() {
+        let (pool, space, no) = with_a_page();
+        let state = || format!("{pool:?} {:?}", pool.arena.frame(no));
+        let before = state();
+        pool.check_invariants();
+        assert_eq!(state(), before);
+        // A wait would be one of this thread for itself.
+        let page = pool.exclusive(&space, PageNo(100)).unwrap();
+        let dirty = space.dirty.lock();
+        pool.check_invariants();
+        pool.directory.locked(|| pool.check_invariants());
+        drop((dirty, page));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! **Invariants.** A tablespace with a dirty page is in the inbox or in the heap (test:
 //! `the_minimum_follows_changes_writes_and_drops`). Its key in the heap is at most its oldest LSN, now and later
 //! (checked by `buffer/low_water_mark.rs::oldest_of`). So the top of the heap, once its key is up to date, is the
-//! minimum. Groups register their pages in any order: an older change may arrive after a newer one. So a key never
+//! minimum. Groups register their pages in any order, and an older change may arrive after a newer one: a key never
 //! rises above the LSN below which all changes are registered, and this LSN is read before the dirty set is examined
 //! (test: `a_low_water_mark_waits_for_the_older_of_two_groups`). A dropped tablespace is included until its drop is
 //! durable (test: `the_minimum_follows_changes_writes_and_drops`), or until the reclaimer has taken its dirty set. The

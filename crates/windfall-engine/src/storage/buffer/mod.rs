@@ -4,16 +4,18 @@
 //! Readers can read a page without a latch. When a tablespace is dropped, its frames are freed without a visit to any
 //! of them.
 //!
-//! **Invariants.** A frame is type-stable memory. Its tag names the page that it holds; a reader checks the tag under
-//! the version that it validates (test: `no_thread_takes_a_page_for_another`). A page is changed under the exclusive
-//! latch only. A dirty page is written only after the log is durable up to its LSN (test:
-//! `a_low_water_mark_passes_nothing_that_only_the_log_knows`). A frame comes from the free list, then from dropped
-//! tablespaces, and only then from a live tree. The foreground never writes a page: when every victim is dirty it waits
-//! for the cleaner.
+//! **Invariants.** A frame is type-stable memory ([`arena`]), and its tag names the page that it holds; a reader checks
+//! the tag under the version that it validates (test: `no_thread_takes_a_page_for_another`). A mini-transaction has
+//! each page that it changes under the exclusive latch (by type). A dirty page is written only after the log is durable
+//! up to its LSN (test: `a_low_water_mark_passes_nothing_that_only_the_log_knows`). A frame comes from the free list,
+//! then from dropped tablespaces, and only then from a live tree (test:
+//! `frames_come_from_the_free_list_then_from_drops_and_then_from_live_trees`). The foreground never writes a page: when
+//! every victim is dirty it waits for the cleaner (test: `the_foreground_waits_for_the_cleaner_and_writes_no_page`).
 //!
-//! A read: [`BufferPool::read`] looks up the tablespace's [`page_table`], notes the frame's version and checks its tag.
-//! On a miss, `load` takes a frame ([`replace`]), latches and tags it, enters it into the page table and reads the page
-//! while other threads wait at the latch. A drop: [`BufferPool::detach`], which is two compare-and-swaps and one push.
+//! **Steps.** A read: [`BufferPool::read`] looks up the tablespace's [`page_table`], notes the frame's version and
+//! checks its tag. On a miss, `load` takes a frame ([`replace`]), latches and tags it, enters it into the page table
+//! and reads the page while other threads wait at the latch. A drop: [`BufferPool::detach`], which is two
+//! compare-and-swaps and one push.
 
 pub(crate) mod arena;
 mod directory;
@@ -257,6 +259,11 @@ impl<'a> ExclusivePage<'a> {
             #[cfg(not(feature = "model"))]
             debug_assert!(frame.oldest() <= since, "a page changed before the change that made it dirty");
         } else {
+            #[cfg(not(feature = "model"))]
+            debug_assert!(
+                frame.latch.version().is_none(),
+                "a page becomes dirty without its exclusive latch"
+            );
             let before = frame.set(DIRTY);
             debug_assert!(before & DIRTY == 0, "two threads mark a page dirty under one exclusive latch");
             debug_assert!(before & RETIRED == 0, "a page changed in a frame that is not in use");

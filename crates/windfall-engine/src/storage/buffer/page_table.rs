@@ -1,7 +1,7 @@
 //! A tablespace's page table: maps each resident page to its frame.
 //!
 //! **Purpose.** The tablespace owns its mapping. Dropping the tablespace detaches the table with all frames that it
-//! names: the detached table *is* the list of frames to be reused.
+//! names: the detached table *is* the list of frames to be reused. This module is one of the few places with `unsafe`.
 //!
 //! **Invariants.** An entry is set by compare-and-swap from empty and cleared by compare-and-swap or swap, so only one
 //! thread clears it (test: `a_drain_and_inserters_share_no_entry`). The memory is in proportion to the resident pages:
@@ -16,8 +16,7 @@
 //! `empty_chunks_that_wait_are_bounded`). Chunks that arrive after the pool was dropped are freed with the last of them
 //! (by type). A chunk increments its entry count *before* an entry is set and decrements it after the entry is cleared
 //! (test: `a_chunk_is_removed_only_with_its_last_entry`). The count of a chunk that was given up is `DEAD`, and no page
-//! is entered into it any more (checked by `buffer/page_table.rs::check_below`). This module is one of the few places
-//! with `unsafe`.
+//! is entered into it any more (checked by `buffer/page_table.rs::check_below`).
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared};
 use crossbeam_queue::SegQueue;

@@ -3,9 +3,10 @@
 //! **Purpose.** Recovery and purge can determine in advance which pages they need. Requesting them in one batch keeps
 //! the disk busy.
 //!
-//! **Invariants.** As for a single read: a page is latched exclusively from its entry into the page table until its
-//! content is verified. A page with a failed read is removed again, and a thread that needs it reads it itself and gets
-//! the error (test: `a_page_that_cannot_be_read_and_has_no_copy_is_named`).
+//! **Invariants.** As for a single read, a page is latched exclusively from its entry into the page table until its
+//! content is verified (checked by `buffer/read_ahead.rs::read_ahead`). A page with a failed read is removed again, and
+//! a thread that needs it reads it itself and gets the error (test:
+//! `a_page_that_cannot_be_read_and_has_no_copy_is_named`).
 
 use super::{BufferPool, ExclusivePage, FileState, Space, doublewrite::words, frame::UNVERIFIED};
 use crate::{
@@ -76,6 +77,11 @@ impl BufferPool {
                 let id = latched.id();
                 let bytes = words(done.buffer.bytes());
                 let content = Page::new(&bytes[..self.page_size / 8]);
+                #[cfg(not(feature = "model"))]
+                debug_assert!(
+                    self.arena.frame(latched.frame).latch.version().is_none(),
+                    "{id} can be read before its content is verified"
+                );
                 if done.result.is_ok() && self.verify(id, content).is_ok() {
                     latched.page().copy_from(content);
                     self.arena.frame(latched.frame).set(UNVERIFIED);

@@ -8,8 +8,9 @@
 //! number of dropped tables (tests: `a_reclaim_call_frees_a_bounded_number_of_frames`,
 //! `a_call_takes_in_a_bounded_number_of_tablespaces`). A frame is taken by its latch and its tag (test:
 //! `a_drain_takes_no_frame_that_was_reused`): a frame that another thread has latched is kept in `busy_frames` and
-//! tried again (test: `a_latched_frame_is_freed_when_its_latch_is_released`). A dropped page is never written: its
-//! dirty bit is cleared with its tag. Only the background step frees memory, a bounded amount per step (test:
+//! tried again (test: `a_latched_frame_is_freed_when_its_latch_is_released`). A page of a dropped tablespace is not
+//! copied for writing any more, and its dirty bit is cleared with its tag (test: `a_dropped_page_is_not_written`). Only
+//! the background step frees memory, a bounded amount per step (test:
 //! `a_dropped_tablespace_is_freed_in_steps_once_unreferenced`). That includes chunks that evictions have emptied
 //! ([`EmptyChunks`]), unless too many wait (tests: `chunks_that_evictions_have_emptied_are_freed_in_the_background`,
 //! `empty_chunks_that_wait_are_bounded`). The reclaimer keeps a tablespace until nothing else has a reference, so no
@@ -324,7 +325,7 @@ mod tests {
 
     use super::{super::test_pool::new_pool, *};
     use crate::{
-        buffer::{Access, Durability, Occupancy},
+        buffer::{Access, Durability, Occupancy, frame::DIRTY},
         error::Error,
         ids::{Lsn, SpaceId},
     };
@@ -351,6 +352,17 @@ mod tests {
         assert_eq!(freed, [FRAMES_PER_CALL, FRAMES_PER_CALL, 10]);
         assert_eq!((space.resident(), pool.counters.reclaimed.load(Relaxed)), (0, pages as u64));
         assert_eq!(pool.reclaimer.pending(), 0);
+    }
+
+    #[test]
+    fn a_dropped_page_is_not_written() {
+        let (_, pool) = new_pool(64);
+        let space = dropped(&pool, 100, 5, 5);
+        let pages = (0..5).map(|page| (space.clone(), PageNo(page)));
+        assert_eq!(pool.flush(pages).unwrap(), 0);
+        while pool.reclaim_step(&mut |_| panic!("it has no file")) {}
+        assert_eq!(pool.counters.writes.load(Relaxed), 0);
+        assert!((0..5).all(|no| !pool.arena.frame(FrameNo(no)).is(DIRTY)), "a free frame is dirty");
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //! spared once, and one that is used again twice.
 //!
 //! **Invariants.** The last free frames are reserved for threads that roll a change back or drop a tablespace
-//! ([`with_reserved_frames`]) (test: `the_last_free_frames_are_for_work_that_makes_room`). When dirty pages cannot be
-//! written, other threads give up while some frames are left, and their changes can be rolled back. No thread waits for
-//! a frame without limit, not even for a rollback: the frames that could come free may be latched by callers that wait
-//! themselves (test: `a_long_value_that_finds_no_frame_has_changed_nothing`).
+//! ([`with_reserved_frames`]) (test: `the_last_free_frames_are_for_work_that_makes_room`). So other threads give up
+//! while some frames are left, when dirty pages cannot be written, and their changes can be rolled back. No thread
+//! waits for a frame without limit, not even for a rollback: the frames that could come free may be latched by callers
+//! that wait themselves (test: `a_long_value_that_finds_no_frame_has_changed_nothing`).
 //!
-//! The foreground examines a bounded number of frames and writes none. When it finds few free ones it wakes the cleaner
+//! The foreground examines a bounded number of frames and writes none (test:
+//! `a_caller_examines_a_bounded_number_of_frames_and_writes_none`). When it finds few free ones it wakes the cleaner
 //! (test: `a_caller_that_finds_a_frame_itself_wakes_the_cleaner`), and when it finds no clean victim either it waits
 //! for a frame. The last clean pages are not victims, so that a descent can keep its path in memory (test:
 //! `a_look_up_ends_where_all_other_pages_wait_to_be_written`). A victim is claimed by its latch, and then its tag and
@@ -294,8 +295,9 @@ mod tests {
     use crate::{
         buffer::{Access, Durability},
         engine::test_engine,
-        ids::PageNo,
+        ids::{Lsn, PageNo},
         options::Options,
+        page::{PageOp, PageType},
         sync::Arc,
     };
 
@@ -343,6 +345,68 @@ mod tests {
         while pool.free_frames() > 0 {
             with_reserved_frames(|| pool.allocate()).unwrap();
         }
+    }
+
+    #[test]
+    fn frames_come_from_the_free_list_then_from_drops_and_then_from_live_trees() {
+        let (_, pool) = new_pool(64);
+        let [live, dropped] = [100, 101].map(|id| pool.attach(SpaceId(id), Durability::Temporary));
+        for space in [&live, &dropped] {
+            (0..20).for_each(|page| drop(pool.latch_for_format(space, PageNo(page)).unwrap()));
+        }
+        pool.detach(&dropped, None);
+        let is_any_free = || pool.free_frames() > pool.reserved_frames();
+        let taken = || [&pool.counters.reclaimed, &pool.counters.evictions].map(|count| count.load(Relaxed));
+        while is_any_free() {
+            pool.allocate().unwrap();
+            assert_eq!(taken(), [0, 0], "there were free frames");
+        }
+        // A few at a time: they come by way of the free list.
+        pool.allocate().unwrap();
+        assert_eq!(taken(), [20, 0], "there were frames of a dropped tablespace");
+        while is_any_free() {
+            pool.allocate().unwrap();
+        }
+        assert_eq!(taken(), [20, 0]);
+        pool.allocate().unwrap();
+        assert_eq!(taken(), [20, 1]);
+        assert_eq!((live.resident(), dropped.resident()), (19, 0));
+    }
+
+    /// Fills a pool with dirty pages, as far as frames can be had without a wait.
+    fn fill_with_dirty_pages(pool: &BufferPool, pages: u32) {
+        let space = pool.attach(SpaceId(100), Durability::Temporary);
+        for page in (0..pages).map(PageNo) {
+            let mut latched = pool.latch_for_format(&space, page).unwrap();
+            PageOp::Format { kind: PageType::Leaf, level: 0 }.apply(latched.page(), latched.id()).unwrap();
+            latched.mark_dirty(&space, Lsn(1));
+        }
+    }
+
+    #[test]
+    fn a_caller_examines_a_bounded_number_of_frames_and_writes_none() {
+        let frames = 2 * FOREGROUND_REACH_FRAMES;
+        let (disk, pool) = new_pool(frames);
+        fill_with_dirty_pages(&pool, (frames - pool.reserved_frames()) as u32);
+        let (operations, hand) = (disk.operations(), pool.hand.load(Relaxed));
+        assert!(pool.allocate_at_once().is_none(), "all pages are dirty");
+        let examined = pool.hand.load(Relaxed) - hand;
+        assert!((1..=FOREGROUND_REACH_FRAMES as u64).contains(&examined), "{examined} frames are examined");
+        assert_eq!((disk.operations(), pool.counters.writes.load(Relaxed)), (operations, 0));
+    }
+
+    #[test]
+    fn the_foreground_waits_for_the_cleaner_and_writes_no_page() {
+        let options = Options::default().page_size(4096).buffer_pool_size(128 * 4096);
+        let engine = test_engine::open(&SimulatedDisk::new(1), Arc::new(SimulatedEnv::new(1)), &options);
+        let counters = &engine.pool.counters;
+        let count = || [&counters.writes, &counters.foreground_writes].map(|count| count.load(Relaxed));
+        let before = count();
+        fill_with_dirty_pages(&engine.pool, 1000);
+        let waits = counters.frame_waits.load(Relaxed);
+        let [written, in_the_foreground] = [0, 1].map(|n| count()[n] - before[n]);
+        assert!(waits > 0 && written >= 1000 - 128, "{waits} waits, {written} pages written");
+        assert_eq!(in_the_foreground, 0);
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //!
 //! **Invariants.** A frame beyond the size is retired when it comes free (test:
 //! `a_shrinking_pool_gets_every_frame_back`). Its version has grown before its page bytes return to the operating
-//! system, so no reader validates the zeroes that it then reads. A retired frame is in no list (test:
+//! system, so no reader validates the zeroes that it then reads (test:
+//! `no_reader_validates_a_page_that_was_returned_to_the_system`). A retired frame is in no list (test:
 //! `a_growing_pool_gets_each_retired_frame_once`). A thread that retires a frame checks the size again afterwards; a
 //! thread that grows the pool sets the size before it looks for retired frames (test:
 //! `a_growing_pool_gets_each_retired_frame_once`). In the same way, a thread that takes a frame that was never used
@@ -133,5 +134,37 @@ impl BufferPool {
             self.shrinking.store(true, SeqCst);
         }
         more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Access, Durability, test_pool::new_pool};
+    use crate::{
+        buffer::frame::RETIRED,
+        ids::{Lsn, PageNo, SpaceId},
+    };
+
+    #[test]
+    fn no_reader_validates_a_page_that_was_returned_to_the_system() {
+        let (_, pool) = new_pool(128);
+        let space = pool.attach(SpaceId(100), Durability::Temporary);
+        let read = |page| pool.read(&space, page, Access::Point).unwrap();
+        let readings: Vec<_> = (0..100)
+            .map(PageNo)
+            .map(|page| {
+                pool.latch_for_format(&space, page).unwrap().page().set_u64(64, 7);
+                read(page)
+            })
+            .collect();
+        pool.resize(64).unwrap();
+        while pool.clean_step(Lsn::ZERO).unwrap() {}
+        let is_retired = |no| pool.arena.frame(no).is(RETIRED);
+        assert!(readings.iter().filter(|reading| is_retired(reading.frame)).count() > 20);
+        for reading in &readings {
+            let value = reading.page().u64(64);
+            assert!(!is_retired(reading.frame) || value == 0, "its memory is still in use");
+            assert!(value == 7 || !reading.is_valid(), "a reader takes zeroes for its page");
+        }
     }
 }

@@ -297,3 +297,63 @@ fn a_page_that_was_written_has_no_copy_among_the_torn_ones() {
     pool.flush_all().unwrap();
     assert_eq!((pool.oldest_dirty(), pool.flusher.lock().torn.len()), (None, 0));
 }
+
+/// Torn pages take all the room of the doublewrite file: a batch can do nothing but try to write them.
+#[test]
+fn with_no_room_left_no_other_page_is_written() {
+    for room in [16, SMALLEST_ROOM] {
+        let (disk, pool, spaces) = bad_and_good(room);
+        let [bad, good] = &spaces;
+        fail(&disk, &spaces[..1], &[Fault::WriteFails, Fault::ReadFails]);
+        dirty_pages(&pool, bad, room + 3);
+        // Batches tear some of the pages; that the others are torn, too, is only noted.
+        (0..20).for_each(|_| drop(pool.clean_step(Lsn::MAX)));
+        let mut flusher = pool.flusher.lock();
+        assert!((1..room).contains(&flusher.torn.len()), "{} pages are torn", flusher.torn.len());
+        let dirty = bad.dirty.lock().oldest_waiting(Lsn::MAX, room + 3);
+        for (_, page) in dirty {
+            let frame = bad.pages.get(page).unwrap();
+            if flusher.torn.len() < room && flusher.torn.iter().all(|torn| torn.page != page) {
+                let mut copy = IoBuffer::new(PAGE_SIZE);
+                pool.arena.page(frame).read(0, copy.bytes_mut());
+                let crc = crc32c::crc32c(&copy.bytes()[4..PAGE_SIZE]);
+                copy.bytes_mut()[..4].copy_from_slice(&crc.to_le_bytes());
+                flusher.torn.push(Torn { space: bad.clone(), page, copy });
+            }
+        }
+        assert_eq!(flusher.torn.len(), room);
+        drop(flusher);
+        dirty_pages(&pool, good, 3);
+        let (before, oldest) = (waiting(&spaces), pool.oldest_dirty());
+        let written = pool.counters.writes.load(Relaxed);
+        for _ in 0..5 {
+            let wanted = pool.old_pages(Lsn::MAX);
+            assert!(wanted.iter().any(|(space, _)| Arc::ptr_eq(space, good)));
+            assert!(pool.flush(wanted).is_err(), "room {room}: something was written");
+            assert_eq!((waiting(&spaces), pool.oldest_dirty()), (before, oldest), "room {room}");
+            assert_eq!(pool.counters.writes.load(Relaxed), written, "room {room}");
+            assert_eq!(torn_pages_have_copies(&disk, &pool), room);
+        }
+        all_is_written_once_writes_succeed(&disk, &pool);
+    }
+}
+
+#[test]
+fn a_latched_page_is_neither_copied_nor_marked_dirty_again() {
+    let (_, pool, [space, _]) = bad_and_good(BATCH_PAGES);
+    change_whole_root(&pool, &space);
+    let frame = pool.arena.frame(space.pages.get(PageNo::ROOT).unwrap());
+    let copy_out = || pool.copy_out(space.clone(), PageNo::ROOT, &mut Vec::new());
+    assert!(frame.latch.try_exclusive());
+    assert!(copy_out().is_none(), "a page is copied while another thread may be changing it");
+    assert!(frame.is(DIRTY) && !frame.is(WRITING));
+    frame.latch.release_unchanged();
+    let (copy, _) = copy_out().unwrap();
+    assert!(frame.is(WRITING) && !frame.is(DIRTY));
+    assert!(frame.latch.try_exclusive());
+    assert!(!pool.dirty_again(&copy), "a page is marked dirty while another thread may be changing it");
+    assert!(frame.is(WRITING) && !frame.is(DIRTY));
+    frame.latch.release_unchanged();
+    assert!(pool.dirty_again(&copy));
+    assert!(frame.is(DIRTY) && !frame.is(WRITING));
+}
