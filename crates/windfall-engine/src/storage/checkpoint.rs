@@ -7,10 +7,11 @@
 //! A database that has logged nothing for [`IDLE_AFTER`] and has a large log makes it small: the page cleaner writes
 //! all changes, the log continues in a small segment (`Log::cut`), and a checkpoint retires the large ones.
 //!
-//! **Invariants.** The low-water mark is the minimum of four LSNs. The first is read first: the start of the oldest
-//! group with pages that are not all registered dirty. The others are: the oldest change of a page that is not durable
-//! in its data file; the log record of the oldest data file that has no catalog record yet; the limit that transactions
-//! set ([`TransactionNotes::note`]) (tests: `a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss`,
+//! **Invariants.** The low-water mark is the minimum of four LSNs: the start of the oldest group with pages that are
+//! not all registered dirty, which is read first; the oldest change of a page that is not durable in its data file; the
+//! log record of the oldest data file that has no catalog record yet; the limit that transactions set
+//! ([`TransactionNotes::note`]) (tests: `a_low_water_mark_passes_nothing_that_only_the_log_knows`,
+//! `a_low_water_mark_on_disk_passes_nothing_that_a_crash_would_miss`,
 //! `the_low_water_mark_passes_no_file_without_a_record`,
 //! `a_transaction_that_ended_during_a_checkpoint_is_not_unfinished`). The record of unfinished transactions is logged
 //! at or above the low-water mark (checked by `storage/checkpoint.rs::checkpoint`), and is durable before the control

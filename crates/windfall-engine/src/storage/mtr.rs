@@ -7,13 +7,13 @@
 //! **Invariants.** The latches on changed pages are held until the commit, so no other thread sees a part of the change
 //! (checked by `storage/mtr.rs::unlatch`). The pages are registered dirty before the log's low-water mark can pass the
 //! group ([`Log::begin_group`](crate::log::Log::begin_group)) (test:
-//! `a_low_water_mark_passes_nothing_that_only_the_log_knows`). Applied changes must be committed. A mini-transaction
+//! `a_low_water_mark_passes_nothing_that_only_the_log_knows`). Applied changes must be committed: a mini-transaction
 //! that is dropped after a change, by a panic or an error, poisons the database, because memory and log disagree from
 //! then on (tests: `a_panic_during_a_change_of_several_pages_stops_the_database`,
 //! `a_drop_under_the_hands_of_purge_does_not_stop_the_database`). The exception: every changed page belongs to a
-//! tablespace that was dropped meanwhile, as may happen to purge, and no other record was added (test:
-//! `a_drop_under_the_hands_of_purge_does_not_stop_the_database`). No thread reads these pages again. Changes of
-//! temporary tablespaces are applied and not logged (test: `temporary_rows_leave_nothing_in_the_log`).
+//! tablespace that was dropped meanwhile, as may happen to purge, so that no thread reads these pages again, and no
+//! other record was added (test: `a_drop_under_the_hands_of_purge_does_not_stop_the_database`). Changes of temporary
+//! tablespaces are applied and not logged (test: `temporary_rows_leave_nothing_in_the_log`).
 
 use smallvec::SmallVec;
 

@@ -7,15 +7,16 @@
 //! their number (test: `batched_changes_of_records_match_a_map`). Several records are changed under the latches of all
 //! their leaves (checked by `storage/system.rs::change`). The leaves are latched in key order (checked by
 //! `storage/system.rs::change`), and no record changes before every leaf was seen to have room (checked by
-//! `storage/mtr.rs::unlatch`). A mutex excludes merges while a writer latches its leaves: a merge holds the inner node
-//! on the path to the next leaf, and would wait for the leaf that the writer holds already.
+//! `storage/mtr.rs::unlatch`). A mutex excludes merges while a writer latches its leaves, because a merge holds the
+//! inner node on the path to the next leaf, and would wait for the leaf that the writer holds already (test:
+//! `a_merge_waits_for_the_writer_of_the_tree`).
 //!
-//! **Locks of a drop.** The writer mutex until the drop has latched its leaves, and the leaves until its group
-//! is in the log buffer. Meanwhile a drop may wait for a page that is not in memory and for room in the log buffer. It
-//! never waits for the log to be written or synced, nor for a thread outside this tree. Readers take neither the mutex
-//! nor these latches. Besides statements and background workers, only a writer that must make its own undo slice waits
-//! for the drop. The purge worker makes slices ahead to avoid that. Mutex and latches are marked for the count of waits
-//! on drops ([`DropMark`](crate::sync::drop_mark::DropMark)).
+//! **Locks of a drop.** The writer mutex until the drop has latched its leaves, and the leaves until its group is in
+//! the log buffer. Meanwhile a drop may wait for a page that is not in memory and for room in the log buffer. It never
+//! waits for the log to be written or synced, nor for a thread outside this tree. Readers take neither the mutex nor
+//! these latches. Besides statements and background workers, only a writer that must make its own undo slice waits for
+//! the drop. The purge worker makes slices ahead to avoid that. Mutex and latches are marked for the count of waits on
+//! drops ([`DropMark`](crate::sync::drop_mark::DropMark)).
 //!
 //! # Keys
 //!
@@ -462,6 +463,17 @@ mod tests {
         assert!((2..=leaves).contains(&noted), "{noted} keys of at most {leaves} leaves");
         assert_eq!(tidy(&engine, pending), 1, "a statement waits for as many merges as one step makes");
         check_system_tree(&engine);
+    }
+
+    /// A thread that waits for a lock that it holds itself violates the lock order.
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "lock order: System taken while System is held")]
+    fn a_merge_waits_for_the_writer_of_the_tree() {
+        let engine = open(&SimulatedDisk::new(1), Arc::new(SimulatedEnv::new(1)));
+        let mut pending = PendingMerges::default();
+        pending.push_leaf(key(1));
+        let _ = engine.system.with_writers_excluded(|_| engine.system.tidy_step(&mut pending));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** What a checkpoint records, whatever workers do before and after it.
 //!
-//! **Invariants.** There is no worker: the tests make each step.
+//! **Method.** There is no worker: the tests make each step.
 
 use super::*;
 use crate::{buffer::test_pool::new_pool, health::Health};

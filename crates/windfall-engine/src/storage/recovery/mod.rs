@@ -22,7 +22,7 @@
 //! again: the running engine would write everything else that recovery writes, too (tests:
 //! `every_crash_point_of_short_histories`, `an_opening_that_is_cut_off_leaves_every_page`).
 //!
-//! *A file that refuses writes affects its own tablespace only*, here as in the flusher. A page of it that cannot be
+//! *A file that refuses writes affects its own tablespace only*, here as in the flusher: a page of it that cannot be
 //! restored from the doublewrite file becomes a torn, dirty page of the pool, with the content of its copy (test:
 //! `a_file_that_takes_no_writes_keeps_no_database_closed`):
 //!
@@ -42,11 +42,11 @@
 //!   `copies_in_either_half_alone_are_an_error_that_loses_nothing`).
 //! - Such pages take at most a quarter of the pool and half of a batch; more of them are an error, too (test:
 //!   `unwritable_pages_beyond_the_pool_are_an_error_with_the_file`).
-//! - A copy below the low-water mark cannot bring its page up to date. Either the page is damaged, or its tablespace
-//!   was dropped below the mark and only the file is left. So the tablespace is recorded as lost, which is an error
-//!   only if a record names it (tests: `a_page_that_is_torn_below_the_low_water_mark_is_an_error_that_loses_nothing`,
-//!   `a_page_of_a_tablespace_that_was_dropped_below_the_low_water_mark_is_not_missed`). The page stays in memory like
-//!   the others.
+//! - A copy below the low-water mark cannot bring its page up to date, because either the page is damaged, or its
+//!   tablespace was dropped below the mark and only the file is left: the page stays in memory like the others, and the
+//!   tablespace is recorded as lost, which is an error only if a record names it (tests:
+//!   `a_page_that_is_torn_below_the_low_water_mark_is_an_error_that_loses_nothing`,
+//!   `a_page_of_a_tablespace_that_was_dropped_below_the_low_water_mark_is_not_missed`).
 //!
 //! After such an error every copy that is needed is where it was, or in each batch that was written since (tests:
 //! `copies_in_either_half_alone_are_an_error_that_loses_nothing`,

@@ -3,8 +3,9 @@
 //! **Purpose.** A word of page 0, called the ceiling: all auto-increment values assigned so far are below it. It
 //! belongs to the tablespace as the tree does: a drop and a truncation discard it, a rename of the table keeps it.
 //!
-//! **Invariants.** Zero means that no value was requested yet (checked by `tablespace/ceiling.rs::set_ceiling`). While
-//! the ceiling is read or written, the latch on the header is the only one held.
+//! **Invariants.** Zero means that no value was requested yet (checked by `tablespace/ceiling.rs::set_ceiling`). A
+//! mini-transaction that writes the ceiling has latched no page of the tablespace before (checked by
+//! `tablespace/ceiling.rs::set_ceiling`).
 
 use super::{MAGIC, MAGIC_AT};
 use crate::{

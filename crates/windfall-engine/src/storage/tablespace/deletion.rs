@@ -7,9 +7,9 @@
 //! has written for a while, or free space is short, there are no pauses.
 //!
 //! **Invariants.** No file is deleted before the drop of its tablespace is durable (test:
-//! `a_file_is_deleted_after_its_drop_and_not_created_again`). A step truncates one piece or removes one name. A file
-//! that a crash leaves partly deleted is named by no record, and is deleted after recovery (test:
-//! `first_runs_crash_at_every_operation`).
+//! `a_file_is_deleted_after_its_drop_and_not_created_again`). A step truncates one piece or removes one name (test:
+//! `a_file_is_deleted_in_pieces_and_its_bytes_are_counted`). A file that a crash leaves partly deleted is named by no
+//! record, and is deleted after recovery (test: `first_runs_crash_at_every_operation`).
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -383,7 +383,12 @@ mod tests {
         }
         let mut lengths = Vec::new();
         while deleter.deletions().pending_files > 0 {
+            let before = deleter.deletions();
+            let operations = disk.operations();
             let _ = deleter.step();
+            let freed = deleter.deletions().bytes - before.bytes;
+            assert!(freed <= *PIECE_BYTES.end(), "a step frees {freed} bytes");
+            assert!(disk.operations() - operations <= 1, "a step truncates or removes more than once");
             let left = [one, other].map(|space| disk.len(FileName::Data(space)).unwrap());
             let Deletions { pending_files, pending_bytes, files, bytes } = deleter.deletions();
             assert_eq!(pending_bytes, left.iter().flatten().sum(), "after {lengths:?}");

@@ -17,7 +17,7 @@ use crate::{
     error::Result,
     ids::{PageNo, SpaceId},
     mtr::Mtr,
-    page::{Page, PageOp, PageType},
+    page::{Access, Page, PageOp, PageType},
     sync::{Arc, atomic::AtomicU64},
 };
 
@@ -142,6 +142,16 @@ fn a_page_not_in_use_cannot_be_freed() {
     let mut mtr = Mtr::begin(&base.pool).unwrap();
     assert!(allocate(&mut mtr, &base.space, PageType::Leaf, 0, PageNo::ROOT).is_err());
     assert!(pages_in_use(&base.pool, &other).unwrap().is_empty());
+}
+
+#[test]
+fn a_freed_page_is_formatted_as_free() {
+    let base = Base::new();
+    let page = PageNo(base.allocate(0));
+    let kind = || base.pool.share(&base.space, page, Access::Point).unwrap().page().page_type();
+    assert_eq!(kind(), PageType::Leaf as u8);
+    base.free(page.0).unwrap();
+    assert_eq!(kind(), PageType::Free as u8);
 }
 
 #[test]
