@@ -1,9 +1,7 @@
 //! The fuzzer: one libFuzzer binary for all targets, which `scripts/fuzz.sh` builds and runs.
 //!
-//! **Purpose.** `WINDFALL_FUZZ_TARGET` selects the target; `list` prints the names of all targets. The binary writes
-//! the target's seeds into the folder that `WINDFALL_FUZZ_SEEDS` names, as its initial corpus.
-//!
-//! **Invariants.** Its only state is the target.
+//! **Purpose.** `WINDFALL_FUZZ_TARGET` selects the target, once; `list` prints the names of all targets. The binary
+//! writes the target's seeds into the folder that `WINDFALL_FUZZ_SEEDS` names, as its initial corpus.
 #![no_main]
 
 use std::{env, fs, path::PathBuf, process, sync::OnceLock};

@@ -1,9 +1,9 @@
 //! Mutations of inputs.
 //!
-//! **Purpose.** Mutation without coverage guidance: it finds known bugs again, and similar ones.
+//! **Purpose.** Mutation without coverage guidance: it finds known bugs again, and similar ones. The checksum of a
+//! mutant is wrong; the targets themselves correct it.
 //!
-//! **Invariants.** The seed determines every mutant (test: `a_mutator_changes_nearly_all_and_repeats_itself`). The
-//! targets themselves correct checksums.
+//! **Invariants.** The seed determines every mutant (test: `a_mutator_changes_nearly_all_and_repeats_itself`).
 
 /// The maximum length of a mutant.
 const LONGEST: usize = 8192;

@@ -4,11 +4,13 @@
 //! and with much of it in its own table, all else equal. This module has the figures of the three, their ratios, the
 //! delays of other clients meanwhile, and the tables of the report.
 //!
-//! **Invariants.** A ratio compares two numbers that one process measured alternately; [`Figure::of_all`] defines how
-//! the samples of a side become one number (test: `one_number_stands_for_all`). A value below one counts as zero (test:
-//! `a_ratio_to_nothing_is_more_than_one`). A ratio to zero is the other value plus one: from 0 to 3 is fourfold, and
-//! from 0 to 1 is more than from 1 to 1 (test: `a_ratio_to_nothing_is_more_than_one`). A cost that is proportional to
-//! the trees or tables of a statement is divided by their number; the factor says so.
+//! **Invariants.** [`Figure::of_all`] defines how the samples of a side become one number (test:
+//! `one_number_stands_for_all`). A value below one counts as zero (test: `a_ratio_to_nothing_is_more_than_one`). A
+//! ratio to zero is the other value plus one: from 0 to 3 is fourfold, and from 0 to 1 is more than from 1 to 1 (test:
+//! `a_ratio_to_nothing_is_more_than_one`).
+//!
+//! **Method.** A ratio compares two numbers that one process measured alternately. A cost that is proportional to the
+//! trees or tables of a statement is divided by their number, which [`Factor::per`] names.
 
 use serde::{Deserialize, Serialize};
 

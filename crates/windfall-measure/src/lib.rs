@@ -4,8 +4,9 @@
 //! rows of sysbench; the instructions and system calls of a child process; calls of a shared object; formatted numbers,
 //! tables, drawings and pages.
 //!
-//! **Invariants.** Each thread records into its own instruments, so that measuring adds no contention; they are merged
-//! when the threads have ended. Nothing here depends on the engine (by type).
+//! **Invariants.** Recording into an instrument takes exclusive access to it (by type): so each thread has its own
+//! instruments, which adds no contention, and they are merged when the threads have ended. Nothing here depends on the
+//! engine (by type).
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 #![allow(
     clippy::cast_sign_loss,

@@ -2,8 +2,10 @@
 //!
 //! **Purpose.** Processor, memory, kernel and file system, for every report: numbers cannot be compared without them.
 //!
-//! **Invariants.** What cannot be determined is "unknown", an amount of memory then 0, and the number of cores 1.
-//! Nothing is read that identifies the machine or its user.
+//! **Invariants.** A description that cannot be determined is "unknown", and an amount of memory then 0 (test:
+//! `what_cannot_be_determined_is_unknown`). Nothing is read that identifies the machine or its user: of the options of
+//! a mount those with a value, which may be a path, an address or a name, are left out unless they concern speed (test:
+//! `mount_options_with_paths_and_names_are_left_out`).
 
 use std::{fs, path::Path, thread};
 
@@ -16,13 +18,13 @@ use crate::units;
 pub struct Machine {
     /// The model name of the processor.
     pub processor: String,
-    /// The number of threads that can run in parallel.
+    /// The number of threads that can run in parallel; 1 if it cannot be determined.
     pub cores: usize,
     /// The memory in bytes.
     pub memory: u64,
     /// The kernel.
     pub kernel: String,
-    /// The file system of the database, with its mount options.
+    /// The file system of the database, with those of its mount options that identify nothing.
     pub file_system: String,
     /// Whether the program was built with optimisation.
     pub optimised: bool,
@@ -31,13 +33,13 @@ pub struct Machine {
 impl Machine {
     /// Describes this machine, with the file system of a folder.
     pub fn of(folder: &Path) -> Self {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease");
         Self {
-            processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".into()),
+            processor: known("processor", field("/proc/cpuinfo", "model name")),
             cores: thread::available_parallelism().map_or(1, usize::from),
             memory: kib("/proc/meminfo", "MemTotal"),
-            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
-                .map_or_else(|_| "unknown kernel".into(), |k| format!("Linux {}", k.trim())),
-            file_system: file_system(folder).unwrap_or_else(|| "unknown file system".into()),
+            kernel: known("kernel", release.ok().map(|release| format!("Linux {}", release.trim()))),
+            file_system: known("file system", file_system(folder)),
             optimised: !cfg!(debug_assertions),
         }
     }
@@ -76,6 +78,11 @@ pub fn resident_of_mapping(at_least: u64) -> Option<u64> {
     largest.map(|(_, resident)| resident)
 }
 
+/// Returns the description, or that `what` is unknown.
+fn known(what: &str, description: Option<String>) -> String {
+    description.unwrap_or_else(|| format!("unknown {what}"))
+}
+
 /// Returns the value of the first line `name : value` of a file.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
@@ -94,7 +101,17 @@ fn file_system(folder: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let mounts = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>()).filter(|m| m.len() > 3);
     let above = mounts.filter(|m| folder.starts_with(m[1]));
-    above.max_by_key(|m| m[1].len()).map(|m| format!("{} ({})", m[2], m[3]))
+    above.max_by_key(|m| m[1].len()).map(|m| format!("{} ({})", m[2], public_options(m[3])))
+}
+
+/// Mount options with a value that concerns speed.
+const WITH_VALUE: [&str; 10] =
+    ["allocsize", "barrier", "commit", "compress", "data", "huge", "logbsize", "logbufs", "size", "stripe"];
+
+/// Returns the mount options without those that may identify the machine or a user.
+fn public_options(options: &str) -> String {
+    let is_public = |option: &&str| option.split_once('=').is_none_or(|(name, _)| WITH_VALUE.contains(&name));
+    options.split(',').filter(is_public).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -112,6 +129,27 @@ mod tests {
         let half = SIZE as u64 / 2;
         assert!((half..half + (4 << 20)).contains(&grown), "{grown} of {half}");
         assert_eq!(resident_of_mapping(1 << 50), None);
+    }
+
+    #[test]
+    fn what_cannot_be_determined_is_unknown() {
+        assert_eq!(known("processor", field("/proc/none", "model name")), "unknown processor");
+        assert_eq!(known("kernel", field("/proc/self/status", "no such name")), "unknown kernel");
+        assert_eq!(Machine::of(Path::new("/proc/none")).file_system, "unknown file system");
+        // A missing file, a missing line, a line without a number.
+        assert_eq!(kib("/proc/none", "VmRSS"), 0);
+        assert_eq!(["no such name", "Name"].map(|name| kib("/proc/self/status", name)), [0; 2]);
+    }
+
+    #[test]
+    fn mount_options_with_paths_and_names_are_left_out() {
+        assert_eq!(public_options("rw,relatime"), "rw,relatime");
+        assert_eq!(
+            public_options(
+                "rw,resuid=1000,data=ordered,upperdir=/home/ann/x,addr=10.0.0.7,username=ann,commit=30"
+            ),
+            "rw,data=ordered,commit=30"
+        );
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! **Purpose.** An open-loop load: call times are drawn in advance, as if the clients were independent, and a slow call
 //! does not delay the next one. So a stall shows in the latency of every call that it delays (no coordinated omission).
 //!
-//! **Invariants.** The intervals between two calls are exponentially distributed.
+//! **Invariants.** The intervals between two calls are exponentially distributed (test:
+//! `intervals_are_exponentially_distributed`).
 
 use std::{
     thread,
@@ -65,5 +66,20 @@ mod tests {
         assert!((47_500.0..52_500.0).contains(&mean), "{mean}");
         pace.wait_until(1_000);
         assert!(pace.now() >= 1_000);
+    }
+
+    #[test]
+    fn intervals_are_exponentially_distributed() {
+        const MEAN: u64 = 50_000;
+        const COUNT: u64 = 20_000;
+        let mut pace = Pace::new(Instant::now(), Duration::from_nanos(MEAN));
+        let mut random = Random::new(1, 2);
+        let due: Vec<u64> = (0..=COUNT).map(|_| pace.next_due(&mut random)).collect();
+        // The share of intervals longer than so many means.
+        for means in [0.1, 0.5, 1.0, 2.0, 3.0_f64] {
+            let longer = due.windows(2).filter(|pair| (pair[1] - pair[0]) as f64 > means * MEAN as f64);
+            let (share, expected) = (longer.count() as f64 / COUNT as f64, (-means).exp());
+            assert!((share - expected).abs() < 0.02, "{share} are longer than {means} means, not {expected}");
+        }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! **Purpose.** Rows as sysbench defines them, encoded so that keys sort and `k` can be indexed.
 //!
-//! **Invariants.** Numbers are big-endian, so that their bytes sort numerically. The value of an `sbtest` row is `k` (4
-//! bytes), `c` (120 characters), `pad` (60 characters) (test: `rows_look_like_those_of_sysbench`).
+//! **Invariants.** Numbers are big-endian, so that their bytes sort numerically (test: `numbers_sort_by_their_bytes`).
+//! The value of an `sbtest` row is `k` (4 bytes), `c` (120 characters), `pad` (60 characters) (test:
+//! `rows_look_like_those_of_sysbench`).
 
 use core::ops::Range;
 
@@ -78,6 +79,18 @@ mod tests {
         let pad = std::str::from_utf8(&value[C.end..]).unwrap();
         assert_eq!((pad.len(), pad.trim_end().split('-').count()), (60, 5));
         assert!((1..=1_000).contains(&k(&value)));
+    }
+
+    #[test]
+    fn numbers_sort_by_their_bytes() {
+        let numbers = [0, 1, 255, 256, 65_535, 65_536, u32::MAX];
+        assert!(numbers.map(key).is_sorted());
+        let values = numbers.map(|k| {
+            let mut value = [b'9'; VALUE];
+            set_k(&mut value, k);
+            value
+        });
+        assert!(values.is_sorted_by_key(|value| value[K].to_vec()), "{values:?}");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! **Purpose.** Takes the place of the work of other threads in control measurements, which are made without that work.
 //!
-//! **Invariants.** The work stays in user space from start to end, as a long statement does. A call that reads the
-//! thread's time would make the scheduler check its time slice, which otherwise lasts until the next tick; other
-//! threads would then wait less than with the work that this replaces.
+//! **Method.** The work stays in user space from start to end, as a long statement does. A call that reads the thread's
+//! time would make the scheduler check its time slice, which otherwise lasts until the next tick; other threads would
+//! then wait less than with the work that this replaces.
 
 use std::{hint::black_box, time::Duration};
 

@@ -4,10 +4,14 @@
 //! between two other marks. This needs no tool. Unlike a simulated processor, it leaves the child all of the address
 //! space, so that a pool of hundreds of gigabytes can be reserved.
 //!
-//! **Invariants.** Only the thread that sets marks is traced: the child's main thread. Outside its marks it runs at
-//! full speed. The cost of a mark is measured by the child's first pair of marks of each kind, with nothing between,
-//! and is subtracted. An instruction that repeats itself, such as a string copy on x86-64, takes one step per iteration
-//! and counts once (test: `an_instruction_that_repeats_itself_counts_once`). A child is killed when this process ends.
+//! **Invariants.** The cost of a mark is measured by the child's first pair of marks of each kind, with nothing
+//! between, and is subtracted (test: `the_first_pair_of_marks_is_subtracted`). An instruction that repeats itself, such
+//! as a string copy on x86-64, takes one step per iteration and counts once (test:
+//! `an_instruction_that_repeats_itself_counts_once`). A child is killed when this process ends (test:
+//! `a_child_ends_with_the_process_that_traces_it`).
+//!
+//! **Method.** Only the thread that sets marks is traced: the child's main thread. Outside its marks it runs at full
+//! speed.
 
 #[cfg(target_arch = "x86_64")]
 use core::ops::Range;
@@ -435,9 +439,66 @@ fn check_exit(ended: WaitStatus, said: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::env;
+    use std::{
+        env,
+        path::PathBuf,
+        thread,
+        time::{Duration, Instant},
+    };
 
     use super::*;
+
+    #[test]
+    fn the_first_pair_of_marks_is_subtracted() {
+        let call = |number| Call { number, is_wake: false };
+        let calls = |counts: &[(u64, u64)]| counts.iter().map(|&(n, count)| (call(n), count)).collect();
+        let traced = Traced {
+            instructions: vec![10, 25, 7],
+            indirect_calls: vec![2, 5],
+            system_calls: vec![calls(&[(1, 1), (2, 3)]), calls(&[(1, 4), (2, 3), (3, 1)])],
+            ..Traced::default()
+        };
+        let seen = traced.seen("answer".into()).unwrap();
+        assert_eq!((seen.instructions, seen.indirect_calls), (vec![15, 0], vec![3]));
+        assert_eq!(seen.system_calls, [calls(&[(1, 3), (3, 1)])]);
+    }
+
+    /// The variable by which this test calls itself: then it traces a child that never ends.
+    const TRACE: &str = "WINDFALL_TRACED_PID";
+
+    #[test]
+    fn a_child_ends_with_the_process_that_traces_it() {
+        if let Some(file) = env::var_os(TRACE) {
+            // The shell waits for a writer of the pipe.
+            let script =
+                "mkfifo \"$0.pipe\"; echo $$ > \"$0.new\"; mv \"$0.new\" \"$0\"; read x < \"$0.pipe\"";
+            let _ = run(Command::new("sh").args(["-c", script]).arg(file));
+            unreachable!("the child waits");
+        }
+        let file: PathBuf = env::temp_dir().join(format!("windfall-traced-{}", std::process::id()));
+        let name = "stepped::tests::a_child_ends_with_the_process_that_traces_it";
+        let mut tracer = Command::new(env::current_exe().unwrap());
+        tracer.args([name, "--exact"]).env(TRACE, &file).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut tracer = KillOnDrop(tracer.spawn().unwrap());
+        let start = Instant::now();
+        let await_it = |what: &str, is_done: &dyn Fn() -> bool| {
+            while !is_done() {
+                assert!(start.elapsed() < Duration::from_mins(10), "{what}");
+                thread::sleep(Duration::from_millis(5));
+            }
+        };
+        await_it("the child does not begin", &|| file.exists());
+        let pid = fs::read_to_string(&file).unwrap();
+        for file in [file.clone(), file.with_extension("pipe")] {
+            fs::remove_file(file).unwrap();
+        }
+        let stat = format!("/proc/{}/stat", pid.trim());
+        // A process that has ended may remain as a zombie until its new parent waits for it.
+        let has_ended = || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+        assert!(!has_ended());
+        tracer.0.kill().unwrap();
+        await_it("the child outlives its tracer", &has_ended);
+    }
 
     #[test]
     fn a_child_that_fails_or_sets_no_mark_is_reported() {

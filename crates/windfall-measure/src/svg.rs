@@ -1,9 +1,9 @@
 //! Drawing: scales, axes, lines and areas as SVG text.
 //!
-//! **Purpose.** The building blocks of the graphs of a report.
+//! **Purpose.** The building blocks of the graphs of a report. Colours come from CSS classes alone, so that one drawing
+//! fits light and dark backgrounds.
 //!
-//! **Invariants.** Colours come from CSS classes alone, so that one drawing fits light and dark backgrounds. Every axis
-//! has its unit.
+//! **Invariants.** A panel names no colour, whatever is drawn (test: `a_panel_names_no_colour`).
 
 use std::fmt::Write as _;
 
@@ -417,6 +417,28 @@ mod tests {
     fn values_outside_are_put_on_the_edge() {
         let scale = Scale::linear(0.0, 10.0).onto(100.0, 200.0);
         assert_eq!([scale.at(-5.0), scale.at(5.0), scale.at(50.0)], [100.0, 150.0, 200.0]);
+    }
+
+    #[test]
+    fn a_panel_names_no_colour() {
+        let scale = Scale::linear(0.0, 10.0);
+        let mut panel = Panel::new(Width::Wide, 20.0, 100.0, scale, Scale::decades(1.0, 100.0));
+        panel.heading("a heading");
+        panel.left_axis(|v| format!("{v} s"));
+        panel.bottom_axis("seconds", |v| v.to_string());
+        panel.bottom_grid();
+        panel.stroke("stem c1", (1.0, 2.0), (3.0, 4.0));
+        panel.line("line with", [(0.0, 1.0), (5.0, 50.0)]);
+        panel.area("fill with", &[(0.0, 1.0, 2.0), (5.0, 1.0, 50.0)]);
+        panel.vertical("drop", 3.0, "a hint");
+        panel.label((5.0, 50.0), "note", "a note");
+        for (_, shape) in Shape::NAMED {
+            panel.mark(shape, "dot with", (5.0, 5.0), "a mark");
+        }
+        let drawing = Drawing::new(Width::Wide, 150.0, "about", [panel]).in_page();
+        for none in ["fill=", "stroke=", "style=", "color", "rgb", "#"] {
+            assert!(!drawing.contains(none), "{none} is in {drawing}");
+        }
     }
 
     #[test]

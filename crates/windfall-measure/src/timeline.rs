@@ -2,11 +2,13 @@
 //!
 //! **Purpose.** Operations per second over time, and the longest time in which no client finished one.
 //!
-//! **Invariants.** Time is divided into cells. A cell keeps the number of operations that finished in it, and the times
-//! of the first and the last of them. Cells of several threads merge without loss, so a gap longer than a cell is known
-//! to the nanosecond (test: `a_gap_is_where_no_thread_finished`). A time line either has a length fixed in advance, and
-//! ignores operations that finish later (test: `the_ends_count_as_gaps`), or grows until its end is known (test:
+//! **Invariants.** Cells of several threads merge without loss, so a gap longer than a cell is known to the nanosecond
+//! (test: `a_gap_is_where_no_thread_finished`). A time line either has a length fixed in advance, and ignores
+//! operations that finish later (test: `the_ends_count_as_gaps`), or grows until its end is known (test:
 //! `a_line_grows_until_its_end_is_known`).
+//!
+//! **Layout.** Time is divided into cells. A cell keeps the number of operations that finished in it, and the times of
+//! the first and the last of them.
 
 use std::time::Duration;
 

@@ -4,8 +4,8 @@
 //! calls these are the only ways in which a thread enters the kernel itself. The same is available for all threads
 //! together.
 //!
-//! **Invariants.** Page faults are counted exactly, and times are in nanoseconds. User and kernel time are not
-//! separated: most kernels divide them by ticks of milliseconds, which is meaningless for a statement of microseconds.
+//! **Method.** The system counts each page fault, and times are in nanoseconds. User and kernel time are not separated:
+//! most kernels divide them by ticks of milliseconds, which is meaningless for a statement of microseconds.
 
 use std::{
     mem,

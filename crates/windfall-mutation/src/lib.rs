@@ -10,9 +10,10 @@
 //! once, so a change of the engine's source that a bug depends on is detected (test:
 //! `every_bug_applies_and_unchanged_files_are_not_rewritten`). A bug is present only when the variable names it;
 //! without it, the copy behaves as the product does (test:
-//! `every_planted_bug_is_found_and_without_them_the_suites_pass`).
+//! `every_planted_bug_is_found_and_without_them_the_suites_pass`). Each suite that an entry names fails with its bug
+//! (test: `every_planted_bug_is_found_and_without_them_the_suites_pass`).
 //!
-//! A file in `bugs` is a list of entries, separated by an empty line:
+//! **Format.** A file in `bugs` is a list of entries, separated by an empty line:
 //!
 //! ```text
 //! bug LatchDespiteSharers
@@ -26,8 +27,7 @@
 //! ```
 //!
 //! The lines after `in` are those of a diff: kept, removed and added lines begin with a space, a minus and a plus. The
-//! suites are those of [`Suite`]; each of them must fail with the bug (test:
-//! `every_planted_bug_is_found_and_without_them_the_suites_pass`).
+//! suites are those of [`Suite`].
 
 mod copy;
 

@@ -1,8 +1,6 @@
 //! The command that makes the copy of the workspace with the planted bugs.
 //!
 //! **Purpose.** Makes the copy, and prints the command that runs a test in it with one of the bugs.
-//!
-//! **Invariants.** Those of the library.
 
 use std::io;
 

@@ -4,9 +4,9 @@
 //! tables, tiles, and the section about how the page was made.
 //!
 //! **Invariants.** A page loads nothing: no script, no font, no address (test:
-//! `a_page_loads_nothing_and_no_text_becomes_markup`). It is readable on light and dark backgrounds, on wide and narrow
-//! screens. Text arguments are escaped and cannot become markup (test:
-//! `a_page_loads_nothing_and_no_text_becomes_markup`).
+//! `a_page_loads_nothing_and_no_text_becomes_markup`). Each colour has a value for light and one for dark backgrounds,
+//! and each graph a drawing for wide and one for narrow screens (test: `a_page_adapts_to_backgrounds_and_screens`).
+//! Text arguments are escaped and cannot become markup (test: `a_page_loads_nothing_and_no_text_becomes_markup`).
 
 mod file;
 
@@ -164,6 +164,36 @@ mod tests {
         for none in ["<script", "http", "url(", "@import", "<b>", "<i>", "<u>", "<x>", "a < b"] {
             assert!(!html.contains(none), "{none}");
         }
+    }
+
+    #[test]
+    fn a_page_adapts_to_backgrounds_and_screens() {
+        let drawings = [Width::Wide, Width::Narrow].map(|width| Drawing::new(width, 10.0, "d", []));
+        let graph = Graph { title: "t".into(), legend: Vec::new(), drawings, caption: "c".into() };
+        let html = page("title", &graph.figure());
+        assert!(html.contains("content=\"width=device-width, initial-scale=1\""));
+        assert!(html.contains("content=\"light dark\""));
+        // Every colour is defined twice.
+        let (light, dark) = html.split_once("@media (prefers-color-scheme: dark)").unwrap();
+        let defined = |css: &str| -> std::collections::BTreeSet<String> {
+            let block = css.split_once(":root {").unwrap().1.split_once('}').unwrap().0;
+            let colours = block.split(';').filter_map(|each| each.split_once(": #"));
+            colours.map(|(name, _)| name.trim().to_owned()).collect()
+        };
+        assert!(defined(light).len() > 15, "{:?}", defined(light));
+        assert_eq!(defined(light), defined(dark));
+        let used = DRAWING.split("var(").skip(1).filter_map(|each| each.split([')', ',']).next());
+        for name in used.filter(|name| !["--font", "--c"].contains(name)) {
+            assert!(defined(dark).contains(name), "{name} has no value for dark backgrounds");
+        }
+        // One of the two drawings is shown, by the width of the screen.
+        assert!(html.contains("<svg class=\"wide\"") && html.contains("<svg class=\"narrow\""));
+        assert!(html.contains("svg.narrow { display: none; }"));
+        let narrow = html.split_once("@media (max-width: ").unwrap().1;
+        assert!(
+            narrow.contains("svg.wide { display: none; }")
+                && narrow.contains("svg.narrow { display: block; }")
+        );
     }
 
     #[test]
