@@ -1,10 +1,10 @@
 //! Results of experiments, as data.
 //!
 //! **Purpose.** One format for all uses: the output of `--json`, the input of a report, and the comparison of two runs.
-//! A child process prints a part of it.
+//! A child process prints a part of it. Times are nanoseconds unless a name says otherwise.
 //!
-//! **Invariants.** Times are nanoseconds unless a name says otherwise. Nothing here is computed from published
-//! figures: those belong to the report.
+//! **Invariants.** Nothing here is computed from published figures, which belong to the report: this module imports
+//! nothing from there (test: `modules_import_only_from_those_before_them`).
 
 use serde::{Deserialize, Serialize};
 use windfall_measure::{GRAPH_INTERVAL, Gap, Latency, Machine, Timeline, flat::Factor};

@@ -3,7 +3,7 @@
 //! **Purpose.** The tree is written against the traits of [`windfall_btree::tree::store`], so that classic pools can be
 //! used below it. The product must pay nothing for that. The benchmark counts what the compiled read does.
 //!
-//! **Invariants.** All pages of the table are in the pool.
+//! **Invariants.** All pages of the table are in the pool (checked by `windfall-lab/src/seam.rs::load`).
 
 use std::{path, sync::Arc};
 
@@ -50,6 +50,9 @@ impl Cached {
         }
         let end = loader.finish()?;
         server.commit(end)?;
+        let [in_pool, _] = server.entries();
+        let used = server.used_bytes(&[Arc::clone(&table)])?;
+        assert!(in_pool * PAGE_SIZE as u64 >= used, "{used} bytes of pages do not fit into the pool");
         Ok(Self { _server: server, table })
     }
 

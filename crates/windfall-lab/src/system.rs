@@ -3,7 +3,8 @@
 //! **Purpose.** A [`System`] is a policy with the settings that an experiment varies; commands, results and reports
 //! use the same names.
 //!
-//! **Invariants.** [`PolicyName::ALL`] is in the order of the years.
+//! **Invariants.** [`PolicyName::ALL`] has every policy, in the order of the years (test:
+//! `policies_are_in_the_order_of_their_years`).
 
 use core::fmt;
 
@@ -142,5 +143,17 @@ impl fmt::Display for System {
             write!(f, ", {} instances", self.instances)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_in_the_order_of_their_years() {
+        assert!(PolicyName::ALL.is_sorted_by_key(|policy| policy.year()));
+        assert!(PolicyName::ALL.iter().enumerate().all(|(n, policy)| *policy as usize == n));
+        assert_eq!(PolicyName::ALL.last(), Some(&PolicyName::Detach), "it is the last variant");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** One way to create, fill and check a pool.
 //!
-//! **Invariants.** Nothing runs in the background unless a test starts it.
+//! **Method.** Nothing runs in the background unless a test starts it.
 
 use std::{
     process,
@@ -23,8 +23,9 @@ use windfall_btree::tree::Tree;
 use windfall_sim::SimulatedDisk;
 
 use crate::{
-    pool::{ClassicPool, Context, PoolOptions, Space, TreeHash, descriptor::DIRTY},
+    pool::{ClassicPool, Context, PoolOptions, Space, TreeHash, descriptor::DIRTY, era::Part},
     server::rows,
+    watch::{Mutex, Purpose},
 };
 
 /// Waits for an event for at most ten minutes, a limit that only a hang reaches. It then ends the process: after a
@@ -80,11 +81,24 @@ pub(crate) fn get(tree: &Tree<ClassicPool>, key: &[u8]) -> Option<Vec<u8>> {
     rows::get(tree, key).unwrap()
 }
 
-/// Asserts that the hash index counts its entries correctly, and that each list holds the frames that belong to it.
+/// Acquires a lock of a pool, as the callers of its lists do.
+pub(crate) fn lock_of_pool() -> impl Drop {
+    let mutex: &'static Mutex<()> = Box::leak(Box::new(Mutex::new("pool", ())));
+    mutex.lock(Purpose::Load)
+}
+
+/// Asserts that the hash index counts its entries correctly, and that each list holds the frames that belong to it: the
+/// LRU list those that the page hash finds.
 pub(crate) fn check_pool(pool: &ClassicPool) {
     let hashed: u32 = pool.frames().iter().map(|d| d.hashed.load(Relaxed)).sum();
     assert_eq!(hashed as usize, pool.hash_index().len());
     for instance in pool.instances() {
+        let locked = instance.lock(&[Part::Lru], Purpose::Lookup);
+        let found = |&f: &u32| instance.pages.find(pool.frames(), pool.frames()[f as usize].tag()) == Some(f);
+        assert_eq!(instance.lru.from_oldest(pool.frames()).find(|f| !found(f)), None);
+        let tagged = instance.frames.clone().filter(|&f| pool.frames()[f as usize].space() != SpaceId::NONE);
+        assert_eq!(tagged.filter(found).count(), instance.lru.len() as usize);
+        drop(locked);
         let held = instance.lru.from_oldest(pool.frames()).count();
         assert_eq!(held, instance.lru.len() as usize);
         assert_eq!(held + instance.free.len() as usize, instance.frames.len());

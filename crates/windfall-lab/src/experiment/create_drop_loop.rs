@@ -3,7 +3,7 @@
 //! **Purpose.** Bug 69316: 100,000 times `create table t1(a int primary key)` and drop, with a pool of 512 MB, on a
 //! disk and on a ramdisk; and with a pool of 60 GB that is filled first.
 //!
-//! **Invariants.** The pages of the fill are bookkeeping only, at every scale.
+//! **Method.** The pages of the fill are bookkeeping only, at every scale.
 
 use std::{
     path::{Path, PathBuf},

@@ -6,13 +6,12 @@
 //! implemented, too: a baseline without drops for each system, other ratios of the LRU list to the flush list, and
 //! several instances.
 //!
-//! **Invariants.** The baseline is measured in the same process: phases with drops and without alternate, so that both
-//! have the same tables, the same pages in the pool, and the same disk. The clients' pages are real; those that fill
-//! the pool up to the published number are bookkeeping. The log is large enough that it never forces pages to be
-//! written.
+//! **Method.** The baseline is measured in the same process: phases with drops and without alternate, so that both have
+//! the same tables, the same pages in the pool, and the same disk. The clients' pages are real; those that fill the
+//! pool up to the published number are bookkeeping. The log is large enough that it never forces pages to be written.
 //!
-//! Windfall has more turns than the others: the claim that its drops cannot be distinguished from its baseline is
-//! about windows, and few windows would not refute it.
+//! Windfall has more turns than the others: the claim that its drops cannot be distinguished from its baseline is about
+//! windows, and few windows would not refute it.
 
 use std::{path::Path, time::Duration};
 

@@ -3,8 +3,7 @@
 //! **Purpose.** A cost that no pool can avoid: freeing the blocks of a large file competes with every sync on the same
 //! file system. The classic servers delete the file at once, Windfall step by step in the background.
 //!
-//! **Invariants.** The file is on the disk and hardly in any cache; the committing threads wait for the disk each
-//! time.
+//! **Method.** The file is on the disk and hardly in any cache; the committing threads wait for the disk each time.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{

@@ -3,7 +3,10 @@
 //! **Purpose.** Bug 56332: 10,000 tables of its definition are created and dropped, on `MySQL` 5.0.77 and 5.0.91,
 //! which scans twice; then 40,000 by 4 and by 8 connections at once, on more than one file system.
 //!
-//! **Invariants.** The pool holds nothing else. A row of the report's table has 44 bytes; the tables are empty.
+//! **Invariants.** The pool holds one page of the dictionary and nothing else (test:
+//! `x2_to_x5_count_the_steps_of_the_policies`), because the tables are empty.
+//!
+//! **Method.** A row of the report's table has 44 bytes.
 
 use std::{
     path::{Path, PathBuf},

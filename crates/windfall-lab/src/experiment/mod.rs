@@ -4,8 +4,11 @@
 //! combines the outcomes. X1 to X5 repeat published experiments (see each file for its source), X6 to X8 are our own.
 //! X9 is not one of these: it is for Windfall alone, and the command measures it.
 //!
-//! **Invariants.** A job contains everything that its run depends on: the same job on the same machine is the same
-//! run, apart from times. A process runs one job and ends.
+//! **Invariants.** [`Job::run`] takes a job and an empty folder, and nothing else (by type). A job that is passed to
+//! another process as text is the same job there (test: `x2_to_x5_count_the_steps_of_the_policies`). So the same job on
+//! the same machine is the same run, apart from times.
+//!
+//! **Method.** A process runs one job and ends.
 
 mod create_drop_loop;
 mod drop_under_load;

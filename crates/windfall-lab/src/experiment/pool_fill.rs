@@ -3,7 +3,7 @@
 //! **Purpose.** The experiment of April 2011: 1,000 tables, with 21, 52 and 104 GB of a pool of 144 GB filled; `MySQL`
 //! 5.1.56, Percona Server 5.1.56 with lazy drop, `MySQL` 5.6.2. Scaled by the number of tables.
 //!
-//! **Invariants.** The pages of the fill are bookkeeping only, at every scale.
+//! **Method.** The pages of the fill are bookkeeping only, at every scale.
 
 use std::{path::Path, time::Instant};
 

@@ -4,8 +4,8 @@
 //! one big table, then 100 empty tables are created and dropped concurrently. Its baseline is the previous generation,
 //! `extent-ahi`; `lru-scan` is added for comparison.
 //!
-//! **Invariants.** The pages of the fill are bookkeeping only, at every scale. With the hash index on, the rows of
-//! each table are looked up until its pages are hashed: a table that was never read has nothing to be unhashed.
+//! **Method.** The pages of the fill are bookkeeping only, at every scale. With the hash index on, the rows of each
+//! table are looked up until its pages are hashed: a table that was never read has nothing to be unhashed.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::{path::Path, time::Instant};

@@ -3,7 +3,7 @@
 //! **Purpose.** Continuous retention: rows are inserted at full speed, and once a second a new partition begins and
 //! the oldest one is dropped. A run without drops keeps all partitions.
 //!
-//! **Invariants.** Rows go to the newest partition, in the order of time. The pool is full of other tables' pages, as
+//! **Method.** Rows go to the newest partition, in the order of time. The pool is full of other tables' pages, as
 //! bookkeeping. The measured part of a statement begins with the drop: the new partition is created before.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -3,7 +3,7 @@
 //! **Purpose.** Checks that all jobs run, and that their results have the properties that do not depend on the
 //! machine.
 //!
-//! **Invariants.** Nothing is asserted about times, except that there are some.
+//! **Method.** Nothing is asserted about times, except that there are some.
 
 use tempfile::TempDir;
 

@@ -2,7 +2,10 @@
 //!
 //! **Purpose.** `MySQL` 8.0 to 8.0.22: the versions that the article on 8.0.23 compares with.
 //!
-//! **Invariants.** The steps (test: `extent_ahi_asks_for_each_page_and_walks_both_lists`):
+//! **Invariants.** A drop takes the steps below and no others, as their counts show (test:
+//! `extent_ahi_asks_for_each_page_and_walks_both_lists`).
+//!
+//! **Steps.**
 //! 1. With the hash index on: for each extent of the table, each of its pages is looked up in the page hash. If it is
 //!    in the pool and hashed it is latched, and its entries are removed.
 //! 2. For each instance: what [`flush_list`](super::flush_list) does, under the mutexes of the LRU list and of the
@@ -15,11 +18,11 @@
 //! there both scans hold the buffer pool mutex, and the whole drop holds the mutex of the dictionary: the lab does not
 //! have those versions.
 //!
-//! A look-up needs only the latch of the page hash; a thread that reads a page in, makes one young or needs a frame
-//! waits for the scans. The cost is proportional to the number of pages in the pool, for tables of any size, as the
-//! article says.
+//! **Cost.** A look-up needs only the latch of the page hash; a thread that reads a page in, makes one young or needs a
+//! frame waits for the scans. The cost is proportional to the number of pages in the pool, for tables of any size, as
+//! the article says.
 //!
-//! Source: the changelog of 5.6.13 (bug 69316), and "A 250x improvement to tablespace truncation in `MySQL` Server
+//! **Source.** The changelog of 5.6.13 (bug 69316), and "A 250x improvement to tablespace truncation in `MySQL` Server
 //! 8.0.23".
 
 use windfall::ids::{PageId, SpaceId};

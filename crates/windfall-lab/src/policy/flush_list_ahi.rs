@@ -2,16 +2,17 @@
 //!
 //! **Purpose.** `MySQL` 5.6.2 to 5.6.12, three times as slow as 5.5.
 //!
-//! **Invariants.** The steps, for each instance (test: `flush_list_ahi_restarts_its_walk_after_each_batch`):
+//! **Invariants.** A drop takes the steps below, as their counts show (test:
+//! `flush_list_ahi_restarts_its_walk_after_each_batch`). So the LRU list is scanned even for a table that has no page,
+//! with the hash index on or off (test: `flush_list_ahi_walks_the_lru_list_first`).
+//!
+//! **Steps.** For each instance:
 //! 1. Takes the buffer pool mutex and scans the LRU list for hashed pages of the tablespace. At 1,024 of them, and at
 //!    the end, releases the mutex and removes their entries, each page looked up and latched. After 1,024 begins the
 //!    scan again.
 //! 2. What [`flush_list`](super::flush_list) does.
 //!
-//! So the LRU list is scanned even for a table that has no page, with the hash index on or off (test:
-//! `flush_list_ahi_walks_the_lru_list_first`).
-//!
-//! Source: bug 69316, `buf_LRU_drop_page_hash_for_tablespace`; fixed in 5.6.13.
+//! **Source.** Bug 69316, `buf_LRU_drop_page_hash_for_tablespace`; fixed in 5.6.13.
 
 use windfall::ids::SpaceId;
 

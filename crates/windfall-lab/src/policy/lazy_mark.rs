@@ -3,14 +3,17 @@
 //! **Purpose.** Percona Server 5.1.56, 5.5.10 and 5.5.24 with `innodb_lazy_drop_table = 1`, which can be switched
 //! while the server runs. Off, it is [`flush_list`](super::flush_list), as in 5.5.30.
 //!
-//! **Invariants.** The steps (test: `lazy_mark_flags_and_frees_nothing`):
+//! **Invariants.** A drop takes the steps below and no others, as their counts show (test:
+//! `lazy_mark_flags_and_frees_nothing`).
+//!
+//! **Steps.**
 //! 1. For each instance: takes the mutex of the LRU list, which look-ups do not need, scans the list once, marks each
 //!    page of the tablespace, and releases the mutex. Marked pages are freed when eviction or the cleaner finds them.
 //! 2. Shares the latch of the hash index, which keeps writers of the index out, and examines every frame of the pool.
 //!    For a hashed page of the tablespace: releases the latch, latches the page exclusively, removes its entries,
 //!    releases the page latch, and shares the latch of the index again. Releases it at the end.
 //!
-//! Source: `buf_LRU_mark_space_was_deleted`, as described in the article of June 2012.
+//! **Source.** `buf_LRU_mark_space_was_deleted`, as described in the article of June 2012.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

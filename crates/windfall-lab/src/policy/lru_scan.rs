@@ -2,17 +2,21 @@
 //!
 //! **Purpose.** `MySQL` before 5.5.23: 5.0.77 with one scan, 5.0.87 to 5.1 and 5.5.15 with two.
 //!
-//! **Invariants.** The steps, for each instance (test: `lru_scan_walks_the_whole_list_under_the_pool_mutex`):
+//! **Invariants.** A drop takes the steps below and no others, as their counts show (test:
+//! `lru_scan_walks_the_whole_list_under_the_pool_mutex`). A page in use is waited for (test:
+//! `a_page_in_use_is_waited_for`).
+//!
+//! **Steps.** For each instance:
 //! 1. Takes the buffer pool mutex, which every page look-up takes, and holds it for all that follows.
 //! 2. With two scans: scans the LRU list and removes the entries of each page of the tablespace from the hash index.
 //! 3. Scans the LRU list and frees each page of the tablespace, dirty ones unwritten. (With one scan its hash entries
 //!    are removed here.)
-//! 4. If a page was in use: releases the mutex, waits 20 ms, and begins again (test: `a_page_in_use_is_waited_for`).
+//! 4. If a page was in use: releases the mutex, waits 20 ms, and begins again.
 //!
-//! The cost is one or two scans of all pages in the pool, whatever the size of the table.
+//! **Cost.** One or two scans of all pages in the pool, whatever the size of the table.
 //!
-//! Source: `buf_LRU_invalidate_tablespace`. Bug 56332 describes its second scan, and the article on Lazy Drop Table of
-//! June 2012 its mutex.
+//! **Source.** `buf_LRU_invalidate_tablespace`. Bug 56332 describes its second scan, and the article on Lazy Drop Table
+//! of June 2012 its mutex.
 
 use core::sync::atomic::Ordering::Relaxed;
 

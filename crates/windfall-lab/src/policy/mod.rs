@@ -5,8 +5,9 @@
 //! head of each file lists the steps, the version, and the source; [`Steps`] counts them.
 //!
 //! **Invariants.** Before a policy runs, the tablespace refuses its handles; afterwards no page of it is ever returned
-//! to a reader or written, whether it was freed or not (test: `no_dropped_page_is_served_or_written`). A step is
-//! counted where it is done.
+//! to a reader or written, whether it was freed or not (test: `no_dropped_page_is_served_or_written`).
+//!
+//! **Policies.**
 //!
 //! | policy | version | the pool at a drop |
 //! | --- | --- | --- |

@@ -3,7 +3,9 @@
 //! **Purpose.** Steps that several versions have in common are here once. The file of each policy defines which of
 //! them it does, in which order and under which locks.
 //!
-//! **Invariants.** Each step counts its own work.
+//! **Invariants.** Each step counts its own work, where it is done: the counts are those that a scan of all descriptors
+//! finds (tests: `lru_scan_walks_the_whole_list_under_the_pool_mutex`, `lazy_mark_flags_and_frees_nothing`,
+//! `extent_ahi_asks_for_each_page_and_walks_both_lists`).
 
 use core::{ops::AddAssign, sync::atomic::Ordering::Relaxed};
 use std::{thread, time::Duration};

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Checks that a policy does exactly what the head of its file says.
 //!
-//! **Invariants.** Expected values are counted by a scan of all descriptors, not by the lists and counters that the
+//! **Method.** Expected values are counted by a scan of all descriptors, not by the lists and counters that the
 //! policies use.
 
 use std::{

@@ -3,8 +3,8 @@
 //! **Purpose.** Checks that a reader never gets a row of another incarnation of a table than the one that it accessed,
 //! and that the pool is consistent afterwards, with every policy.
 //!
-//! **Invariants.** Each client has its own keys, and a model of their values in the table that stays and in the
-//! incarnation on which it worked last. The pool is smaller than either table.
+//! **Method.** Each client has its own keys, and a model of their values in the table that stays and in the incarnation
+//! on which it worked last. The pool is smaller than either table.
 
 use std::{
     collections::BTreeMap,

@@ -3,9 +3,11 @@
 //! **Purpose.** Finds a page by the page hash, pins it, makes it young if that is due, and reads it in from its file
 //! if it is not in the pool.
 //!
-//! **Invariants.** A page enters page hash and LRU list in one step, and is latched exclusively until it is read in;
-//! threads that look it up meanwhile wait for the latch. A dead page is not returned: it is freed, and the page is read
-//! in again (test: `a_truncated_tablespace_has_none_of_its_old_pages`).
+//! **Invariants.** A page is in the page hash if and only if it is in the LRU list (checked by
+//! `windfall-lab/src/testing.rs::check_pool`), because it enters both in one step. It is latched exclusively until it
+//! is read in, so that threads that look it up meanwhile wait for the latch (checked by `pool/access.rs::load`). A dead
+//! page is not returned: it is freed, and the page is read in again (test:
+//! `a_truncated_tablespace_has_none_of_its_old_pages`).
 
 use core::{cell::Cell, sync::atomic::Ordering::Relaxed};
 use std::thread;
@@ -23,11 +25,11 @@ use windfall_engine::lab::{Latch, Version};
 
 use super::{
     ClassicPool, Handle,
-    descriptor::{IO, UNVERIFIED},
+    descriptor::{IO, SYNTHETIC, UNVERIFIED},
     era::Part,
     space::PendingIo,
 };
-use crate::watch::Purpose;
+use crate::watch::{Purpose, assert_not_held};
 
 thread_local! {
     /// The last frame that this thread accessed.
@@ -116,6 +118,12 @@ impl ClassicPool {
         self.memory.latch(frame)
     }
 
+    /// Waits for a page latch and takes it exclusively.
+    pub(super) fn await_exclusive(&self, frame: u32) {
+        assert_not_held();
+        self.latch(frame).exclusive();
+    }
+
     pub(super) fn look_at<'a>(
         &'a self,
         handle: &Handle,
@@ -151,7 +159,7 @@ impl ClassicPool {
     pub(super) fn latch_exclusive(&self, handle: &Handle, page: PageNo) -> Result<Pin<'_>> {
         loop {
             let pin = self.fix(handle, page, Access::Point)?;
-            pin.latch().exclusive();
+            self.await_exclusive(pin.frame);
             if self.frames[pin.frame as usize].tag() == handle.in_file(page) {
                 return Ok(pin);
             }
@@ -163,7 +171,7 @@ impl ClassicPool {
     pub(super) fn latch_fresh(&self, handle: &Handle, page: PageNo) -> Result<Pin<'_>> {
         loop {
             if let Some(pin) = self.find(handle, page)? {
-                pin.latch().exclusive();
+                self.await_exclusive(pin.frame);
                 if self.frames[pin.frame as usize].tag() == handle.in_file(page) {
                     return Ok(pin);
                 }
@@ -189,9 +197,10 @@ impl ClassicPool {
         }
     }
 
-    /// Pins a page that is in the pool.
+    /// Pins a page that is in the pool. The caller then waits for its latch.
     #[inline]
     fn find(&self, handle: &Handle, page: PageNo) -> Result<Option<Pin<'_>>> {
+        assert_not_held();
         let id = handle.in_file(page);
         loop {
             handle.check_live()?;
@@ -200,6 +209,10 @@ impl ClassicPool {
             };
             let pin = Pin { pool: self, frame };
             if self.frames[frame as usize].version() == handle.version() {
+                debug_assert!(
+                    !self.frames[frame as usize].is(SYNTHETIC),
+                    "a page without contents is looked up"
+                );
                 return Ok(Some(pin));
             }
             // A page of an older version of the tablespace: it is dead, and occupies the place of the new page.
@@ -231,6 +244,11 @@ impl ClassicPool {
         let instance = self.instance_of(id);
         let frame = self.allocate_frame(instance)?;
         let descriptor = &self.frames[frame as usize];
+        debug_assert_eq!(
+            descriptor.hashed.load(Relaxed),
+            0,
+            "the hash index refers to a frame that is used again"
+        );
         // No other thread can hold it.
         self.latch(frame).exclusive();
         let held = instance.lock(&[Part::Lru], Purpose::Load);
@@ -265,6 +283,7 @@ impl ClassicPool {
         let id = handle.in_file(page);
         let file = FileName::Data(id.space);
         let read = self.context.disk.read_page(file, self.offset(id.page), pin.page().words());
+        debug_assert!(!pin.latch().try_share(), "a page was not latched while it was read in");
         let sound = read.map_err(Into::into).and_then(|()| self.verify(handle.in_tree(page), id, pin.page()));
         if let Err(error) = sound {
             self.abandon(pin, id);

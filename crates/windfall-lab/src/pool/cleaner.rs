@@ -2,11 +2,12 @@
 //!
 //! **Purpose.** Keeps some frames free, the share of dirty pages below its limit, and the checkpoint age small.
 //!
-//! **Invariants.** A page is pinned under the flush list's lock before it is written, and latched shared from the copy
-//! to the end of the write: no thread changes it meanwhile, as with `io_fix` in `InnoDB`. It leaves the flush list when
-//! its file is synced. A dead page is not written: it is removed from the flush list when it is found, and its frame is
-//! freed (test: `lazy_mark_flags_and_frees_nothing`). One thread writes at a time; the mutex for that is not one of the
-//! servers', and is not instrumented.
+//! **Invariants.** A page that is being written is pinned (by type), since before the flush list's lock was released,
+//! and latched shared from the copy to the end of the write: no thread changes it meanwhile, as with `io_fix` in
+//! `InnoDB` (checked by `pool/cleaner.rs::write`). It leaves the flush list when its file is synced, and stays in it if
+//! that fails (test: `a_page_whose_sync_fails_stays_dirty`). A dead page is not written: it is removed from the flush
+//! list when it is found, and its frame is freed (test: `lazy_mark_flags_and_frees_nothing`). One thread writes at a
+//! time, because the queue of writes is in a mutex (by type), which is not one of the servers' and not instrumented.
 
 use core::time::Duration;
 use std::{collections::BTreeSet, sync::Arc};
@@ -246,6 +247,7 @@ impl ClassicPool {
         let _held = instance.lock(&[Part::Flush], Purpose::Flush);
         for Writing { pin, .. } in &writing {
             let descriptor = &self.frames[pin.frame as usize];
+            debug_assert!(!pin.latch().try_exclusive(), "a page was not latched while it was written");
             if written.is_ok() {
                 descriptor.clear(DIRTY);
                 instance.flush.remove(&self.frames, pin.frame);
@@ -263,6 +265,7 @@ impl ClassicPool {
         let batch = writing.iter().map(|w| {
             let id = self.frames[w.pin.frame as usize].tag();
             let (page, mut buffer) = (w.pin.page(), IoBuffer::new(self.options.page_size));
+            debug_assert!(page.lsn() <= self.context.log.durable(), "a page is written before its log");
             page.read(0, buffer.bytes_mut());
             buffer.bytes_mut()[..4].copy_from_slice(&page.checksum().to_le_bytes());
             let (file, offset) = (FileName::Data(id.space), self.offset(id.page));

@@ -3,9 +3,12 @@
 //! **Purpose.** The id of the page, its links in the lists, and its pins: what `buf_page_t` and `buf_block_t` are in
 //! `InnoDB`.
 //!
-//! **Invariants.** The links of a list change only under the lock of that list, and the tag only under that of the
-//! page hash. They are atomics because the lock depends on the version. A pinned frame keeps its page. Zeroed memory
-//! is a frame that holds nothing.
+//! **Invariants.** The page of a pinned frame is not evicted (checked by `pool/replace.rs::remove_hash_entries`). A
+//! descriptor of zeros is that of a frame that holds nothing (test: `a_descriptor_of_zeros_holds_nothing`).
+//!
+//! **Locks.** The links of a list change only under the lock of that list, and the tag only under that of the page
+//! hash; [`lists`](super::lists) and [`page_hash`](super::page_hash) check that. They are atomics because the lock
+//! depends on the version.
 
 use core::sync::atomic::{
     AtomicU32, AtomicU64,
@@ -146,5 +149,19 @@ impl Descriptor {
     /// Sets that LSN.
     pub fn set_oldest(&self, lsn: Lsn) {
         self.oldest.store(lsn.0, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_of_zeros_holds_nothing() {
+        let descriptor = Descriptor::default();
+        assert_eq!(descriptor.space(), SpaceId::NONE);
+        assert!(!descriptor.is(u32::MAX) && !descriptor.is_pinned());
+        let links = descriptor.lru.iter().chain(&descriptor.flush).chain([&descriptor.chain]);
+        assert!(links.map(Link::get).all(|link| link.is_none()));
     }
 }

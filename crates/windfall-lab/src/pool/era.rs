@@ -1,9 +1,12 @@
 //! The locks of a pool's parts, by version.
 //!
 //! **Purpose.** A drop stalls the threads that need the locks that it holds. So the versions differ here before they
-//! differ in what a drop does.
+//! differ in what a drop does. Nothing else in the pool depends on the version.
 //!
-//! **Invariants.** The table below is complete: nothing else in the pool depends on the version.
+//! **Invariants.** The locks of a version are those of the table below (test:
+//! `the_locks_of_each_era_match_the_module_doc`).
+//!
+//! **Locks.** Each instance of a pool has its own set.
 //!
 //! | version | page hash | LRU list | free list | flush list |
 //! | --- | --- | --- | --- | --- |
@@ -12,8 +15,6 @@
 //! | `XtraDB` 5.1, 5.5 | one latch | LRU list mutex | free list mutex | flush list mutex |
 //! | `MySQL` 5.6, 5.7 | 16 latches | pool mutex | pool mutex | flush list mutex |
 //! | `MySQL` 8.0 | 16 latches | LRU list mutex | free list mutex | flush list mutex |
-//!
-//! Each instance of a pool has its own set.
 
 use serde::Serialize;
 

@@ -4,12 +4,12 @@
 //! not on the contents of the pages. So a pool of hundreds of gigabytes fits on a small machine: all descriptors, the
 //! page hash and the lists are real, and the bytes of the pages are address space that is never touched.
 //!
-//! **Invariants.** Such a page is in the pool like one that was read in, or changed, and is never looked up. A dirty
-//! one is never written and needs no log: its first change is [`Lsn::MAX`], so it is at the head of the flush list,
-//! newer than all pages that were really changed (test: `clean_pages_come_last_in_the_flush_list`). It is evicted when
-//! it has become old, as if it had been written by then (test:
-//! `real_pages_coexist_with_synthetic_ones_and_replace_them`). The order of the lists is determined by a seed and not
-//! by the frame numbers, as it is in a pool that has been in use (test:
+//! **Invariants.** Such a page is in the pool like one that was read in, or changed, and is never looked up (checked by
+//! `pool/access.rs::find`). A dirty one is never written and needs no log: its first change is [`Lsn::MAX`], so it is
+//! at the head of the flush list, newer than all pages that were really changed (test:
+//! `clean_pages_come_last_in_the_flush_list`). It is evicted when it has become old, as if it had been written by then
+//! (test: `real_pages_coexist_with_synthetic_ones_and_replace_them`). The order of the lists is determined by a seed
+//! and not by the frame numbers, as it is in a pool that has been in use (test:
 //! `lists_are_as_long_as_was_asked_for_and_in_an_order_of_chance`).
 
 use std::sync::Arc;

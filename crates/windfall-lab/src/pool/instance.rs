@@ -4,7 +4,8 @@
 //! defines which lock guards which part; this module acquires the locks.
 //!
 //! **Invariants.** Locks are taken in the order of [`Lock`], instance by instance (checked by
-//! `pool/instance.rs::acquire`). Under a latch of the page hash nothing else is taken.
+//! `pool/instance.rs::acquire`). Under a latch of the page hash no other of these locks is taken (checked by
+//! `watch/mod.rs::take`).
 
 use core::ops::Range;
 

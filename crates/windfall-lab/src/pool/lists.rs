@@ -2,21 +2,22 @@
 //!
 //! **Purpose.** The LRU list with its midpoint, the flush list in the order of the first change, the free list.
 //!
-//! **Invariants.** A list is changed and scanned under its lock, which the caller holds. About [`OLD_SHARE`] of the
-//! frames of the LRU list, those from the midpoint to the old end, have the mark [`OLD`] (test:
-//! `the_older_part_is_three_eighths`). The LSNs of the flush list descend from head to tail (test:
-//! `changed_pages_are_ordered_by_their_first_change`).
+//! **Invariants.** A thread that changes a list holds a lock of the pool (checked by `watch/mod.rs::assert_held`),
+//! namely that of the list, which the caller has acquired. About [`OLD_SHARE`] of the frames of the LRU list, those
+//! from the midpoint to the old end, have the mark [`OLD`] (test: `the_older_part_is_three_eighths`). The LSNs of the
+//! flush list descend from head to tail (test: `changed_pages_are_ordered_by_their_first_change`).
 //!
 //! *Midpoint insertion*: a page that is read in enters the list three eighths from its end, so that a scan does not
 //! evict the pages in use (test: `a_page_of_a_scan_leaves_before_those_in_use`). It moves to the front when it is used
 //! again, but not if it is among the youngest quarter of the young part anyway (`buf_page_peek_if_young`) (test:
-//! `only_pages_off_the_front_are_made_young`). Most look-ups therefore do not need the list's lock.
+//! `only_pages_off_the_front_are_made_young`). So most look-ups do not need the list's lock.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use windfall::ids::Lsn;
 
 use super::descriptor::{Descriptor, Link, OLD};
+use crate::watch::assert_held;
 
 /// The share of the old part, in 1,024ths: three eighths.
 const OLD_SHARE: u32 = 3 * 1024 / 8;
@@ -104,6 +105,7 @@ impl Lru {
 
     /// Removes a frame.
     pub fn remove(&self, frames: &[Descriptor], frame: u32) {
+        assert_held("the LRU list");
         let descriptor = &frames[frame as usize];
         let [younger, older] = &descriptor.lru;
         let (younger, older) = (younger.get(), older.get());
@@ -149,6 +151,7 @@ impl Lru {
     }
 
     fn link(&self, frames: &[Descriptor], frame: u32, younger: Option<u32>, older: Option<u32>) {
+        assert_held("the LRU list");
         frames[frame as usize].lru[YOUNGER].set(younger);
         frames[frame as usize].lru[OLDER].set(older);
         match younger {
@@ -250,6 +253,7 @@ impl Flush {
     /// Inserts a frame by its [`Descriptor::oldest`]. Log groups end almost in the order in which they began, so the
     /// search is short.
     pub fn insert(&self, frames: &[Descriptor], frame: u32) {
+        assert_held("the flush list");
         let lsn = frames[frame as usize].oldest();
         let (mut newer, mut older) = (None, self.newest.get());
         match self.oldest_synthetic.get() {
@@ -277,6 +281,7 @@ impl Flush {
 
     /// Removes a frame.
     pub fn remove(&self, frames: &[Descriptor], frame: u32) {
+        assert_held("the flush list");
         let [newer, older] = &frames[frame as usize].flush;
         let (newer, older) = (newer.get(), older.get());
         if self.oldest_synthetic.get() == Some(frame) {
@@ -332,6 +337,7 @@ impl Free {
 
     /// Takes a free frame.
     pub fn pop(&self, frames: &[Descriptor]) -> Option<u32> {
+        assert_held("the free list");
         if let Some(frame) = self.first.get() {
             self.first.set(frames[frame as usize].chain.get());
             self.length.fetch_sub(1, Relaxed);
@@ -346,6 +352,12 @@ impl Free {
 
     /// Adds a free frame.
     pub fn push(&self, frames: &[Descriptor], frame: u32) {
+        assert_held("the free list");
+        debug_assert_eq!(
+            frames[frame as usize].hashed.load(Relaxed),
+            0,
+            "a frame is freed that the hash index refers to"
+        );
         frames[frame as usize].chain.set(self.first.get());
         self.first.set(Some(frame));
         self.length.fetch_add(1, Relaxed);
@@ -355,6 +367,7 @@ impl Free {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::lock_of_pool;
 
     fn frames(count: u32) -> Vec<Descriptor> {
         (0..count).map(|_| Descriptor::default()).collect()
@@ -375,6 +388,7 @@ mod tests {
 
     #[test]
     fn the_older_part_is_three_eighths() {
+        let _held = lock_of_pool();
         let frames = frames(5_000);
         let lru = Lru::default();
         for frame in 0..5_000 {
@@ -400,6 +414,7 @@ mod tests {
 
     #[test]
     fn a_page_of_a_scan_leaves_before_those_in_use() {
+        let _held = lock_of_pool();
         let frames = frames(1_000);
         let lru = Lru::default();
         (0..900).for_each(|frame| lru.insert(&frames, frame, true));
@@ -410,6 +425,7 @@ mod tests {
 
     #[test]
     fn only_pages_off_the_front_are_made_young() {
+        let _held = lock_of_pool();
         let frames = frames(1_000);
         let lru = Lru::default();
         (0..1_000).for_each(|frame| lru.insert(&frames, frame, true));
@@ -425,6 +441,7 @@ mod tests {
 
     #[test]
     fn changed_pages_are_ordered_by_their_first_change() {
+        let _held = lock_of_pool();
         let frames = frames(10);
         let flush = Flush::default();
         for (frame, lsn) in [(3, 30), (1, 10), (4, 40), (2, 20), (5, 25)] {
@@ -444,6 +461,7 @@ mod tests {
 
     #[test]
     fn clean_pages_come_last_in_the_flush_list() {
+        let _held = lock_of_pool();
         let frames = frames(20);
         let flush = Flush::default();
         let enter = |frame: u32, lsn| {
@@ -473,6 +491,7 @@ mod tests {
 
     #[test]
     fn every_frame_is_free_once() {
+        let _held = lock_of_pool();
         let frames = frames(10);
         let free = Free::new(4..7);
         assert_eq!(free.len(), 3);

@@ -5,14 +5,17 @@
 //! a global hash index, in one or more instances, under the mutexes of a version ([`Era`]). Frames, pages, files,
 //! eviction and flushing are real; the redo log and the disk are Windfall's.
 //!
-//! **Invariants.** A pinned page stays in its frame: every page access pins the page, as `buf_page_get` did. A page is
-//! changed only under its exclusive latch. A dirty page is in the flush list of its instance (checked by
-//! `windfall-lab/src/testing.rs::check_pool`), and is written only after the log up to its LSN is durable. A page is
-//! *dead* if its tablespace was dropped, if it belongs to a truncated version, or if it has the mark of a lazy drop. A
-//! dead page is never returned to a reader and never written, and its frame counts as free (test:
-//! `no_dropped_page_is_served_or_written`).
+//! **Invariants.** A pinned page stays in its frame (checked by `pool/replace.rs::remove_hash_entries`), and every page
+//! access pins the page (by type), as `buf_page_get` did. A page is changed only under its exclusive latch (checked by
+//! `pool/mtr.rs::apply`). A dirty page is in the flush list of its instance (checked by
+//! `windfall-lab/src/testing.rs::check_pool`), and is written only after the log up to its LSN is durable (checked by
+//! `pool/cleaner.rs::write_out`). A *dead* page, whose tablespace was dropped, which belongs to a truncated version, or
+//! which has the mark of a lazy drop, is never returned to a reader and never written, and its frame counts as free
+//! (test: `no_dropped_page_is_served_or_written`). A thread that holds an instrumented lock of 4 or 5 below never waits
+//! for a page latch (checked by `watch/mod.rs::assert_not_held`): it tries the latch, and skips the page if the latch
+//! is taken. Under a latch of 5 no such lock is taken (checked by `watch/mod.rs::take`).
 //!
-//! Locks are taken in this order:
+//! **Lock order.**
 //! 1. Page latches, in the order that the tree defines. After them the allocation lock of a tree, and after that the
 //!    latch of the allocated page. If a dead page of an older version is in its place, the thread waits until that page
 //!    has no users. The users take locks of their own version's trees alone, and their next access is refused.
@@ -22,10 +25,7 @@
 //! 5. One of the following, under which nothing else is taken: a latch of the page hash, the latch of the hash index,
 //!    the lock of the table of tablespaces, the lock of a tablespace's map of pages.
 //!
-//! A thread that holds a lock of 2 to 5 never waits for a page latch: it tries the latch, and skips the page if the
-//! latch is taken.
-//!
-//! Not implemented: a doublewrite file and recovery. The pool survives no crash, and no experiment needs that.
+//! **Limits.** There is no doublewrite file and no recovery. The pool survives no crash, and no experiment needs that.
 
 mod access;
 mod cleaner;

@@ -3,9 +3,10 @@
 //! **Purpose.** Latches pages and logs their changes as one group: implements [`MiniTransaction`].
 //!
 //! **Invariants.** The latches of changed pages are held until the commit (checked by `pool/mtr.rs::unlatch`). At the
-//! commit the changes are logged first. Then the pages are added to their flush lists with the start of the group as
-//! LSN; the log's low-water mark does not pass the group before that. The keys of a hashed page and their entries in
-//! the hash index change together, under the page's latch.
+//! commit the changes are logged first; then the pages are added to their flush lists with the start of the group as
+//! LSN, which the log's low-water mark does not pass before that (checked by `pool/mtr.rs::mark_dirty`). The keys of a
+//! hashed page and their entries in the hash index change together, under the page's latch: an entry without its key
+//! would stay when the page is freed (checked by `pool/lists.rs::push`).
 
 use smallvec::SmallVec;
 use windfall::{
@@ -155,6 +156,7 @@ impl<'a> MiniTransaction<'a, ClassicPool> for Mtr<'a> {
     fn apply(&mut self, page: Latched, op: &PageOp<'_>) {
         let mtr_page = self.pages[page.0].as_mut().expect("the page is latched");
         let (frame, content) = (mtr_page.pin.frame, mtr_page.pin.page());
+        debug_assert!(!mtr_page.pin.latch().try_share(), "a page is changed without its exclusive latch");
         let hashed = self.pool.is_hashed(frame);
         let rehash = Rehash { pool: self.pool, frame, page: content };
         if hashed {
@@ -229,6 +231,8 @@ impl ClassicPool {
         if descriptor.is(DIRTY) {
             return;
         }
+        let log = &self.context.log;
+        debug_assert!(since >= log.low_water_mark(), "the low-water mark of the log has passed a change");
         let instance = self.instance_of(descriptor.tag());
         let _held = instance.lock(&[Part::Flush], Purpose::Dirty);
         descriptor.set_oldest(since);

@@ -2,11 +2,13 @@
 //!
 //! **Purpose.** Buckets of frames, chained through the descriptors.
 //!
-//! **Invariants.** A bucket is read and changed under its lock, which the caller holds.
+//! **Invariants.** A thread that reads or changes a bucket holds a lock of the pool (checked by
+//! `watch/mod.rs::assert_held`), namely that of the bucket, which the caller has acquired.
 
 use windfall::ids::PageId;
 
 use super::descriptor::{Descriptor, Link};
+use crate::watch::assert_held;
 
 /// The page hash of a pool instance.
 #[derive(Debug)]
@@ -33,6 +35,7 @@ impl PageHash {
     /// Returns the frame that holds a page.
     #[inline]
     pub fn find(&self, frames: &[Descriptor], id: PageId) -> Option<u32> {
+        assert_held("the page hash");
         let mut at = self.buckets[self.bucket(id)].get();
         while let Some(frame) = at.filter(|&frame| frames[frame as usize].tag() != id) {
             at = frames[frame as usize].chain.get();
@@ -42,6 +45,7 @@ impl PageHash {
 
     /// Adds a frame, whose tag must be set.
     pub fn insert(&self, frames: &[Descriptor], frame: u32) {
+        assert_held("the page hash");
         let descriptor = &frames[frame as usize];
         let bucket = &self.buckets[self.bucket(descriptor.tag())];
         descriptor.chain.set(bucket.get());
@@ -50,6 +54,7 @@ impl PageHash {
 
     /// Removes a frame, whose tag must still be set.
     pub fn remove(&self, frames: &[Descriptor], frame: u32) {
+        assert_held("the page hash");
         let descriptor = &frames[frame as usize];
         let mut link = &self.buckets[self.bucket(descriptor.tag())];
         while let Some(other) = link.get() {
@@ -68,9 +73,11 @@ mod tests {
     use windfall::ids::{PageNo, SpaceId};
 
     use super::*;
+    use crate::testing::lock_of_pool;
 
     #[test]
     fn pages_are_found_until_they_are_removed() {
+        let _held = lock_of_pool();
         let frames: Vec<Descriptor> = (0..1_000).map(|_| Descriptor::default()).collect();
         let hash = PageHash::new(100);
         let id = |n: u32| PageId { space: SpaceId(u64::from(n % 7) + 16), page: PageNo(n / 7) };

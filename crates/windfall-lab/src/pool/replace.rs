@@ -4,8 +4,9 @@
 //! evicted at once; a dirty one is first written, by the thread that needs the frame, as `buf_LRU_get_free_block`
 //! does.
 //!
-//! **Invariants.** A page is evicted under the locks of LRU list and page hash, and only if it is not pinned. Its
-//! entries in the hash index are removed before the frame is used again.
+//! **Invariants.** A page is evicted only if it is not pinned (checked by `pool/replace.rs::remove_hash_entries`): that
+//! is determined under the locks of LRU list and page hash. Its entries in the hash index are removed before the frame
+//! is used again (checked by `pool/access.rs::enter`).
 
 use core::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -98,6 +99,7 @@ impl ClassicPool {
 
     /// Removes the hash entries of an evicted page, and clears the descriptor.
     pub(crate) fn remove_hash_entries(&self, frame: u32, purpose: Purpose) -> u64 {
+        debug_assert!(!self.frames[frame as usize].is_pinned(), "the page of a pinned frame is evicted");
         let removed = self.hash.drop_page(&self.frames, frame, self.page(frame), purpose);
         self.frames[frame as usize].clear_tag();
         removed
@@ -129,7 +131,7 @@ impl ClassicPool {
 
     /// Removes the hash entries of a pinned page under its latch.
     pub(crate) fn remove_hash_entries_under_latch(&self, frame: u32) -> u64 {
-        self.latch(frame).exclusive();
+        self.await_exclusive(frame);
         self.remove_hash_entries_and_unlatch(frame)
     }
 

@@ -7,11 +7,12 @@
 //! page numbers in the file (test: `trees_of_a_tablespace_share_no_page`). A handle belongs to a *version* of its
 //! tablespace: a truncation that keeps the tablespace creates a new one, and handles of the old one are refused (test:
 //! `a_handle_belongs_to_a_version`). Pages that were freed become reusable when their mini-transaction has released its
-//! latches. A thread that reads or writes a page announces the I/O first and then checks whether the tablespace still
-//! exists. A drop marks the tablespace first and then waits for the announced I/O.
+//! latches (test: `a_freed_page_is_in_use_until_the_commit`). A thread that reads or writes a page announces the I/O
+//! first and then checks whether the tablespace still exists; a drop marks the tablespace first and then waits for the
+//! announced I/O: so a deleted file is not used any more (test: `tables_are_dropped_during_reads_writes_and_cleaning`).
 //!
-//! The map of pages in use is only in memory: the lab never opens its files again. 64 pages, one word of the map, are
-//! an extent.
+//! **Layout.** The map of pages in use is only in memory: the lab never opens its files again. 64 pages, one word of
+//! the map, are an extent.
 
 use core::{
     fmt,

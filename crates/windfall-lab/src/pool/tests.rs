@@ -11,7 +11,16 @@ use std::{
     thread,
 };
 
-use windfall::env::RealEnv;
+use windfall::{
+    disk::FileName,
+    env::RealEnv,
+    ids::{PageNo, SpaceId},
+};
+use windfall_btree::{
+    page::PageType,
+    tree::store::{MiniTransaction as _, PageStore as _},
+};
+use windfall_sim::Fault;
 
 use super::{Era, PoolOptions};
 use crate::testing::{check_pool, get, new_space, pool, put, random, remove, tree};
@@ -134,4 +143,49 @@ fn threads_share_a_small_pool() {
         drop(workers);
         check_pool(&pool);
     }
+}
+
+const SMALL: PoolOptions = PoolOptions {
+    era: Era::Mysql80,
+    instances: 1,
+    frames: 64,
+    page_size: 4096,
+    hash_index: false,
+    dirty_percent: 90,
+};
+
+/// A page that a mini-transaction frees must not be given to another one before the commit, which releases its latch.
+#[test]
+fn a_freed_page_is_in_use_until_the_commit() {
+    let (_disk, pool) = pool(SMALL);
+    let space = new_space(&pool, 20);
+    let handle = space.tree(SpaceId(100)).unwrap();
+    let in_use =
+        |page: PageNo| space.extents().iter().flatten().any(|used| *used == handle.in_file(page).page);
+    let mut mtr = pool.begin().unwrap();
+    let latched = mtr.allocate(&handle, PageType::Leaf, 0, PageNo(0)).unwrap();
+    let page = mtr.page_no(latched);
+    mtr.commit().unwrap();
+    assert!(in_use(page));
+    let mut mtr = pool.begin().unwrap();
+    let latched = mtr.latch(&handle, page).unwrap();
+    mtr.free(&handle, latched);
+    assert!(in_use(page), "it is latched");
+    mtr.commit().unwrap();
+    assert!(!in_use(page));
+}
+
+#[test]
+fn a_page_whose_sync_fails_stays_dirty() {
+    let (disk, pool) = pool(SMALL);
+    let space = new_space(&pool, 20);
+    let tree = tree(&pool, &space, 100);
+    put(&tree, b"key", b"value");
+    let [_, dirty, _] = pool.occupancy();
+    disk.fail_on(FileName::Data(space.id), Fault::SyncFails);
+    assert!(pool.flush_all().is_err());
+    assert_eq!((pool.occupancy()[1], dirty > 0), (dirty, true), "it was not synced");
+    pool.flush_all().unwrap();
+    assert_eq!(pool.occupancy()[1], 0);
+    check_pool(&pool);
 }

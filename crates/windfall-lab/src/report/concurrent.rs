@@ -1,9 +1,7 @@
 //! X6, X7 and X8: drops during inserts, during reads, and during durable commits.
 //!
 //! **Purpose.** Rates and gaps around drops that are large in one respect: partitions, pages in the hash index, bytes
-//! on the disk.
-//!
-//! **Invariants.** No published figures are shown with these, because none exist.
+//! on the disk. No published figures are shown with these, because none exist.
 
 use windfall_measure::{
     median,

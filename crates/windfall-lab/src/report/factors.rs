@@ -1,9 +1,7 @@
 //! X9: the factors that the cost of a drop does not depend on.
 //!
 //! **Purpose.** Shows the figures of each statement with little and with much of what a table owns, and the gaps of
-//! other threads.
-//!
-//! **Invariants.** Only for Windfall: the other systems have no such statement that could be measured by itself.
+//! other threads. Only for Windfall: the other systems have no such statement that could be measured by itself.
 
 use windfall_measure::{
     flat::{self, Cost, FLAT, FLAT_TIME_BESIDE, Factor, Figure},

@@ -3,7 +3,7 @@
 //! **Purpose.** Compares the published times with ours as ratios, and shows how they grow with the fill, and the
 //! tables dropped per second over time.
 //!
-//! **Invariants.** A growth compares a system with itself.
+//! **Method.** A growth compares a system with itself.
 
 use windfall_measure::{
     page::Graph,

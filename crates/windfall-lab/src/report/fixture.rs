@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Plausible numbers for all experiments, to test the report and to look at it.
 //!
-//! **Invariants.** The results are the same each time.
+//! **Invariants.** The results are the same each time (test: `runs_that_are_in_both_are_held_against_each_other`).
 
 use windfall_measure::{
     Gap, Machine, Random,

@@ -3,7 +3,7 @@
 //! **Purpose.** Shows the cause of a stall: the holds of the dropping thread compared with those of all others, per
 //! lock.
 //!
-//! **Invariants.** All instances of a lock count as one.
+//! **Method.** All instances of a lock count as one.
 
 use windfall_measure::{
     page::Graph,

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Shows the time of a drop by system and setting, and compares the published ratios with ours.
 //!
-//! **Invariants.** Times are compared only within one setting.
+//! **Method.** Times are compared only within one setting.
 
 use windfall_measure::{
     page::{Graph, table},

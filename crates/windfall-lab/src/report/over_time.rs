@@ -3,7 +3,8 @@
 //! **Purpose.** Draws rates and gaps of a load: per system one panel with the statements and one without, on one
 //! scale.
 //!
-//! **Invariants.** An interval of a thinned line has the mean of its rates, and the longest of its gaps.
+//! **Invariants.** An interval of a thinned line has the mean of its rates, and the longest of its gaps (test:
+//! `thinned_lines_keep_means_and_the_longest_gaps`).
 
 use windfall_measure::{
     page::Graph,
@@ -229,5 +230,25 @@ fn caption(runs: &[Both<'_>], names: Names, what: What, words: Words<'_>) -> Str
             }
             text
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinned_lines_keep_means_and_the_longest_gaps() {
+        let numbers: Vec<f64> = (0..1_000).map(f64::from).collect();
+        let load = Load {
+            interval_ns: 100_000_000,
+            rates: numbers.clone(),
+            gaps_ns: numbers.iter().rev().copied().collect(),
+            ..Load::default()
+        };
+        let (rates, interval_s) = values(&load, What::Rates);
+        assert_eq!((rates.len(), &rates[..2]), (334, &[1.0, 4.0][..]));
+        assert!((interval_s - 0.3).abs() < 1e-9, "{interval_s}");
+        assert_eq!(values(&load, What::Gaps).0[..2], [999.0, 996.0][..]);
     }
 }

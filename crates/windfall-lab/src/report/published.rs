@@ -1,8 +1,7 @@
 //! Published figures.
 //!
-//! **Purpose.** The figures that ours are compared with, each with its source.
-//!
-//! **Invariants.** Only figures of others; nothing here is measured by this program.
+//! **Purpose.** The figures that ours are compared with, each with its source. Nothing here is measured by this
+//! program.
 
 use crate::system::PolicyName;
 

@@ -3,7 +3,8 @@
 //! **Purpose.** Shows the bars of the article as curves, on a linear and on a logarithmic axis, the times of the
 //! previous version as a multiple, and the lengths of the lists that had to be scanned.
 //!
-//! **Invariants.** Where fewer tables than 100 were dropped, the time shown is that for 100.
+//! **Invariants.** Where fewer tables than 100 were dropped, the time shown is that for 100 (test:
+//! `the_time_of_fewer_tables_is_that_for_100`).
 
 use windfall_measure::{
     page::Graph,

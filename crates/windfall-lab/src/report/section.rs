@@ -3,8 +3,9 @@
 //! **Purpose.** The elements of every experiment's section: a title, a description of the runs, graphs, and the
 //! remarks that belong to them. Its graphs are also available as files.
 //!
-//! **Invariants.** Text is escaped here. A graph without content is left out. The file of a graph contains the remarks
-//! that the page has above it (test: `every_graph_of_the_page_is_a_file`).
+//! **Invariants.** Text is escaped here, and a graph without content is left out (test:
+//! `text_is_escaped_and_missing_graphs_are_left_out`). The file of a graph contains the remarks that the page has above
+//! it (test: `every_graph_of_the_page_is_a_file`).
 
 use std::fmt::Write as _;
 

@@ -3,8 +3,10 @@
 //! **Purpose.** Compares the 100 ms after each drop of X1 with the same times without drops, by rank: longest gap,
 //! p99.99, and rate.
 //!
-//! **Invariants.** A probability below [`SIGNIFICANCE_LEVEL`] is a difference, and with few windows nothing is
-//! claimed. The windows of both kinds are from one process, in alternating phases.
+//! **Invariants.** A probability below [`SIGNIFICANCE_LEVEL`] is a difference, and with few windows nothing is claimed
+//! (test: `stalls_are_differences_and_few_windows_show_nothing`).
+//!
+//! **Method.** The windows of both kinds are from one process, in alternating phases.
 
 use windfall_measure::{Grid, p_value};
 

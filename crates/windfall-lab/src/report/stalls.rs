@@ -3,7 +3,7 @@
 //! **Purpose.** Shows queries per second, gaps, latencies, and the settings that readers of the article requested; each
 //! run with its baseline.
 //!
-//! **Invariants.** The graphs of all systems are of one setting, which is named; the others are in the comparison of
+//! **Method.** The graphs of all systems are of one setting, which is named; the others are in the comparison of
 //! settings.
 
 use std::collections::BTreeSet;

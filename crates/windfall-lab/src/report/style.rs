@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Each of the eight policies has a colour, dashes and a shape, the same in every graph, and one name.
 //!
-//! **Invariants.** No graph distinguishes systems by colour alone.
+//! **Invariants.** No graph distinguishes systems by colour alone: each has a shape of its own (test:
+//! `each_system_has_its_own_colour_and_shape`).
 
 use windfall_measure::{svg::Shape, units::count};
 

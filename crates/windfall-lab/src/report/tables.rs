@@ -3,8 +3,10 @@
 //! **Purpose.** docs/history.md shows figures of a run. The tables are generated here, so that any run of the lab
 //! produces the same tables with its own figures.
 //!
-//! **Invariants.** A table contains the systems as they were published: at the ratio of the article, in one pool
-//! instance. Its first line names the experiment and the scale (test: `the_chapter_has_the_tables_that_are_written`).
+//! **Invariants.** The first line of a table names the experiment and the scale (test:
+//! `the_chapter_has_the_tables_that_are_written`).
+//!
+//! **Method.** A table contains the systems as they were published: at the ratio of the article, in one pool instance.
 //! The count of a drop's entries is the mean over the drops of a run.
 
 use windfall_measure::{

@@ -3,7 +3,7 @@
 //! **Purpose.** Checks that the page is well formed and loads nothing, that every section is present with its
 //! sentences, and that the tables fit.
 //!
-//! **Invariants.** Nothing is measured here.
+//! **Method.** The results are synthetic: nothing is measured here.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,8 @@ use super::{
     fixture::{all, empty, load},
     page, published,
     ranking::{Measured, Verdict, differences, pairs},
-    tables, text,
+    section::Section,
+    style, tables, text,
 };
 use crate::{
     results::{Load, Percentiles, Results, X1, X1Run, X3},
@@ -326,6 +327,66 @@ fn runs_that_are_in_both_are_held_against_each_other() {
     let x2 = text.split("\nX2\n").nth(1).unwrap().split("\n\n").next().unwrap();
     assert!(x2.lines().skip(1).all(|line| line.ends_with("3.00×")), "{x2}");
     assert!(compare(&empty(), &all(), ["a", "b"]).contains("No run is in both."));
+}
+
+#[test]
+fn text_is_escaped_and_missing_graphs_are_left_out() {
+    let mut section = Section::new("x1", "a < b", "<i>");
+    section.says("<b>");
+    section.setting("<u>");
+    section.bookkeeping("<em>");
+    section.folded("<s>", &[(&["<tt>"], vec![vec!["<q>".to_owned()]])]);
+    section.graph("missing", None);
+    let html = section.in_page();
+    is_balanced(&html);
+    for none in ["a < b", "<i>", "<b>", "<u>", "<em>", "<s>", "<tt>", "<q>", "<figure>"] {
+        assert!(!html.contains(none), "{none} is in {html}");
+    }
+    assert!(section.files("from").is_empty());
+}
+
+#[test]
+fn stalls_are_differences_and_few_windows_show_nothing() {
+    let run = |policy, windows| {
+        let system = System::of(policy);
+        let marks: Vec<f64> = (1..12).map(f64::from).collect();
+        let [mut without, mut with] = [&[], &marks[..]].map(|marks| load(system, 12.0, marks, 20_000.0, 1.0));
+        without.windows.truncate(windows);
+        with.windows.truncate(windows);
+        X1Run { system, lru_to_flush: 3, without, with }
+    };
+    let of =
+        |windows| page(&only_x1([PolicyName::LruScan, PolicyName::Detach].map(|p| run(p, windows)).into()));
+    let (differs, same) =
+        ("A drop shows in the 100 ms after it with", "cannot be distinguished from the same times");
+    let html = of(11);
+    assert!(html.contains(&format!("{differs} lru-scan, 3:1. ")), "{html}");
+    assert!(html.contains(&format!("{same} without drops with detach, 3:1.")), "{html}");
+    let html = of(7);
+    assert!(!html.contains(differs) && !html.contains(same));
+}
+
+#[test]
+fn the_time_of_fewer_tables_is_that_for_100() {
+    let x5_of = |tables: u32| {
+        let mut results = Results { x5: all().x5, ..empty() };
+        for run in &mut results.x5.as_mut().unwrap().runs {
+            (run.tables, run.total_ns) = (tables, u64::from(tables) * run.pages);
+        }
+        results
+    };
+    let (fewer, all) = (x5_of(20), x5_of(100));
+    assert_eq!(drawings(&fewer), drawings(&all));
+    assert_eq!(drawings(&all).len(), 4);
+    assert!(page(&fewer).contains("fewer tables were dropped, 20 at least; the times are those for 100."));
+}
+
+#[test]
+fn each_system_has_its_own_colour_and_shape() {
+    let different =
+        |of: fn(PolicyName) -> &'static str| PolicyName::ALL.into_iter().map(of).collect::<BTreeSet<_>>();
+    assert_eq!(different(style::class).len(), PolicyName::ALL.len());
+    assert_eq!(different(|policy| style::shape(policy).name()).len(), PolicyName::ALL.len());
 }
 
 #[test]

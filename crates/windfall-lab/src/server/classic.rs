@@ -3,10 +3,10 @@
 //! **Purpose.** [`Classic`]: `innodb_file_per_table`, one tablespace and one file per table, with its tree of rows and
 //! that of its index.
 //!
-//! **Invariants.** A drop follows `row_drop_table_for_mysql`: the tablespace refuses its handles, the table is removed
-//! from the dictionary, the policy removes its pages from the pool, the dropping thread deletes the file, and the log
-//! is made as durable as for a commit. Up to 5.7 all of that is done under the mutex of the dictionary, since 8.0 only
-//! the first two steps. A file is deleted when no page of it is being read or written.
+//! **Steps.** A drop follows `row_drop_table_for_mysql`: the tablespace refuses its handles, the table is removed from
+//! the dictionary, the policy removes its pages from the pool, the dropping thread deletes the file when no page of it
+//! is being read or written, and the log is made as durable as for a commit. Up to 5.7 all of that is done under the
+//! mutex of the dictionary, since 8.0 only the first two steps.
 
 use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -169,7 +169,7 @@ impl Server for Classic {
             pool,
             policy,
             dictionary,
-            dictionary_mutex: watch::Mutex::new("dictionary", ()),
+            dictionary_mutex: watch::Mutex::around_pool("dictionary", ()),
             next_id: AtomicU64::new(SpaceId::FIRST.0),
             flush: start.flush,
             _workers: workers,

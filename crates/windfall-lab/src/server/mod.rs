@@ -5,8 +5,8 @@
 //! [`Classic`](classic::Classic) has a classic pool with a drop policy, [`Product`](product::Product) is Windfall.
 //! Rows are written to the trees directly, on both: transactions would only obscure the comparison.
 //!
-//! **Invariants.** A statement has exclusive use of its table: experiments ensure that. The steps of a drop are
-//! counted by the code that does them.
+//! **Method.** A statement has exclusive use of its table: experiments ensure that. The steps of a drop are counted by
+//! the code that does them.
 
 pub mod classic;
 pub mod product;

@@ -3,8 +3,8 @@
 //! **Purpose.** [`Product`]: the unmodified engine, with its own catalog, log, page cleaner and file deletion. Only the
 //! rows are written to the trees directly, as on the other servers.
 //!
-//! **Invariants.** Statements are the engine's own. The folder is used once and never opened again, so it does no harm
-//! that its rows have no transactions.
+//! **Method.** Statements are the engine's own. The folder is used once and never opened again, so it does no harm that
+//! its rows have no transactions.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{collections::HashMap, sync::Arc, time::Instant};

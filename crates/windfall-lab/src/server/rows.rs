@@ -1,8 +1,7 @@
 //! Rows in trees, without transactions.
 //!
-//! **Purpose.** One call, one mini-transaction: the tree operations of every server's workload and dictionary.
-//!
-//! **Invariants.** Entries carry no transaction id: every reader sees them.
+//! **Purpose.** One call, one mini-transaction: the tree operations of every server's workload and dictionary. Entries
+//! carry no transaction id: every reader sees them.
 
 use windfall::{error::Result, ids::Lsn};
 use windfall_btree::{

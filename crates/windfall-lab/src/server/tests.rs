@@ -3,7 +3,7 @@
 //! **Purpose.** Runs the statements of the experiments once on each system. Checks that a dropped table is refused and
 //! its file is deleted, that other tables remain, and that the counted work is that of the policy.
 //!
-//! **Invariants.** Each test has its own folder, which is deleted afterwards.
+//! **Method.** Each test has its own folder, which is deleted afterwards.
 
 use std::{path::Path, time::Duration};
 

@@ -3,9 +3,11 @@
 //! **Purpose.** Lets a waiter name the holder that it waits for.
 //!
 //! **Invariants.** A name is written after the lock is acquired and cleared before it is released: a name that is read
-//! and not cleared is that of a current holder (test: `a_wait_names_no_previous_holder`). Writing the name costs a hold
-//! next to nothing. An exclusive holder writes without an atomic read-modify-write instruction. A brief shared holder
-//! only stores its name as the last one, which is mostly there already.
+//! and not cleared is that of a current holder (test: `a_wait_names_no_previous_holder`).
+//!
+//! **Cost.** Writing the name costs a hold next to nothing. An exclusive holder writes without an atomic
+//! read-modify-write instruction. A brief shared holder only stores its name as the last one, which is mostly there
+//! already.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 

@@ -4,17 +4,17 @@
 //! pool's locks record this themselves: [`Mutex`] and [`RwLock`] record every hold and every wait, by the [`Role`] of
 //! the thread and its [`Purpose`].
 //!
-//! **Invariants.** Instrumentation must not lengthen the holds that it measures: of brief holds, such as page look-ups,
-//! one in [`SAMPLED`] is timed and counted for all of them (test: `brief_holds_are_counted_by_samples`). A hold that
-//! began with a wait is always timed, and so is every hold that is not brief. A hold is recorded after the lock is
-//! released. A wait names one holder: the one that was seen to hold the lock for the longest total time during the wait
-//! (test: `a_wait_for_several_holders_names_the_one_with_the_longest_part`).
+//! **Invariants.** Of brief holds, such as page look-ups, one in [`SAMPLED`] is timed and counted for all of them
+//! (test: `brief_holds_are_counted_by_samples`), because instrumentation must not lengthen the holds that it measures.
+//! A hold that began with a wait is always timed (test: `a_wait_names_no_previous_holder`), and so is every hold that
+//! is not brief (test: `brief_holds_are_counted_by_samples`). A hold is recorded after the lock is released (test:
+//! `a_hold_is_recorded_after_the_release`). A wait names one holder: the one that was seen to hold the lock for the
+//! longest total time during the wait (test: `a_wait_for_several_holders_names_the_one_with_the_longest_part`).
 //!
-//! The locks themselves are those of `parking_lot`: a thread that does not get the lock spins briefly, then sleeps
-//! until the release. The mutexes of the servers did the same. A thread that waits for long wakes from time to time and
-//! reads the holder of the lock. The interval doubles each time (test:
-//! `a_wait_for_several_holders_names_the_one_with_the_longest_part`), so the cost is small compared to the wait. Each
-//! wakeup costs the thread its place in the queue of waiters; there are thirteen in the first second.
+//! **Waiting.** The locks themselves are those of `parking_lot`: a thread that does not get the lock spins briefly,
+//! then sleeps until the release. The mutexes of the servers did the same. A thread that waits for long wakes from time
+//! to time and reads the holder of the lock. The interval doubles each time, so the cost is small compared to the wait.
+//! Each wakeup costs the thread its place in the queue of waiters; there are thirteen in the first second.
 
 mod holder_name;
 mod mutex;
@@ -106,6 +106,57 @@ thread_local! {
     static ROLE: Cell<Role> = const { Cell::new(Role::Client) };
     /// One counter per purpose: if two purposes alternated on a shared counter, one of them might never be sampled.
     static TICKS: [Cell<u64>; Purpose::ALL.len()] = const { [const { Cell::new(0) }; Purpose::ALL.len()] };
+    /// The locks that this thread holds, by [`Order`]; counted in debug builds only.
+    static HELD: [Cell<u32>; 3] = const { [const { Cell::new(0) }; 3] };
+}
+
+/// The place of a lock in the order in which a thread acquires them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Before the page latches.
+    BeforePages,
+    /// After the page latches: no thread waits for one of these while it holds such a lock.
+    AfterPages,
+    /// Last of all.
+    Last,
+}
+
+impl Order {
+    /// Returns the number of such locks that this thread holds.
+    fn held(self) -> u32 {
+        HELD.with(|held| held[self as usize].get())
+    }
+
+    /// Counts an acquisition.
+    #[inline]
+    fn acquired(self) {
+        if cfg!(debug_assertions) {
+            HELD.with(|held| held[self as usize].set(self.held() + 1));
+        }
+    }
+
+    /// Counts a release.
+    #[inline]
+    fn released(self) {
+        if cfg!(debug_assertions) {
+            HELD.with(|held| held[self as usize].set(self.held() - 1));
+        }
+    }
+}
+
+/// Asserts that this thread holds a lock of the pool, which guards what it is about to use.
+#[inline]
+pub(crate) fn assert_held(what: &str) {
+    debug_assert!(Order::AfterPages.held() + Order::Last.held() > 0, "{what} is used without its lock");
+}
+
+/// Asserts that this thread holds no lock of the pool, so that it may wait for a page latch.
+#[inline]
+pub(crate) fn assert_not_held() {
+    debug_assert!(
+        Order::AfterPages.held() + Order::Last.held() == 0,
+        "a thread that holds a lock of the pool may have to wait for a page latch"
+    );
 }
 
 /// Sets the role of the calling thread from now on.
@@ -150,13 +201,14 @@ struct Wait {
 #[derive(Debug)]
 struct Stats {
     name: &'static str,
+    order: Order,
     holder_name: HolderName,
     record: parking_lot::Mutex<Record>,
 }
 
 impl Stats {
-    fn new(name: &'static str) -> Self {
-        Self { name, holder_name: HolderName::default(), record: parking_lot::Mutex::default() }
+    fn new(name: &'static str, order: Order) -> Self {
+        Self { name, order, holder_name: HolderName::default(), record: parking_lot::Mutex::default() }
     }
 
     /// Acquires the lock, at once or by attempts with a timeout. Returns the hold if it must be timed.
@@ -167,10 +219,12 @@ impl Stats {
         at_once: impl Fn() -> Option<G>,
         within: impl Fn(Duration) -> Option<G>,
     ) -> (G, Option<Hold>) {
+        debug_assert_eq!(Order::Last.held(), 0, "{}: a lock is taken after one that comes last", self.name);
         let (inner, wait) = match at_once() {
             Some(inner) => (inner, None),
             None => self.wait(at_once, within, now),
         };
+        self.order.acquired();
         let weight = weight(owner.purpose(), wait.is_some());
         (inner, weight.map(|weight| Hold { holder: owner, since: now(), weight, wait }))
     }
@@ -260,6 +314,7 @@ macro_rules! guard {
                 let took = self.hold.map(|hold| now().saturating_sub(hold.since));
                 ($leave)(&self.stats.holder_name, self.hold);
                 drop(self.inner.take());
+                self.stats.order.released();
                 if let (Some(hold), Some(took)) = (self.hold, took) {
                     self.stats.record_hold(hold, took);
                 }
@@ -288,7 +343,7 @@ mod tests {
     /// which ends with the release, is the longest one, but shorter than the total time of another holder.
     #[test]
     fn a_wait_for_several_holders_names_the_one_with_the_longest_part() {
-        let stats = Stats::new("pool");
+        let stats = Stats::new("pool", Order::AfterPages);
         let others = [Purpose::Drop, Purpose::Drop, Purpose::Flush, Purpose::Drop, Purpose::Load];
         let (clock, tried) = (Cell::new(Duration::from_secs(7)), RefCell::new(Vec::new()));
         let enter = |purpose| stats.holder_name.enter_alone(RoleAndPurpose::this(purpose));

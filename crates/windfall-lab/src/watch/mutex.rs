@@ -8,7 +8,9 @@ use core::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::{Hold, Purpose, Report, Stats, guard, holder_name::HolderName, now, record::RoleAndPurpose};
+use super::{
+    Hold, Order, Purpose, Report, Stats, guard, holder_name::HolderName, now, record::RoleAndPurpose,
+};
 
 /// A mutex that records its holds and waits.
 #[derive(Debug)]
@@ -21,9 +23,14 @@ guard!(mut Guard, MutexGuard, "A guard of [`Mutex::lock`].", |name: &HolderName,
     .leave_alone());
 
 impl<T> Mutex<T> {
-    /// Creates a mutex with this name.
+    /// Creates a mutex of the pool with this name.
     pub fn new(name: &'static str, value: T) -> Self {
-        Self { stats: Stats::new(name), inner: parking_lot::Mutex::new(value) }
+        Self { stats: Stats::new(name, Order::AfterPages), inner: parking_lot::Mutex::new(value) }
+    }
+
+    /// Creates a mutex that is held around whole calls of the pool.
+    pub fn around_pool(name: &'static str, value: T) -> Self {
+        Self { stats: Stats::new(name, Order::BeforePages), inner: parking_lot::Mutex::new(value) }
     }
 
     /// Waits for the mutex.
@@ -64,6 +71,7 @@ mod tests {
         super::{Role, Waited, set_role},
         *,
     };
+    use crate::testing::wait_until;
 
     /// Waits for the mutex, and reports each attempt.
     fn lock_audibly<'a>(mutex: &'a Mutex<()>, purpose: Purpose, tries: &mpsc::Sender<()>) -> Guard<'a, ()> {
@@ -78,7 +86,11 @@ mod tests {
     fn wait_of(mutex: &Mutex<()>, meanwhile: impl FnOnce(&mpsc::Receiver<()>)) -> Waited {
         thread::scope(|scope| {
             let (tries, tried) = mpsc::channel();
-            scope.spawn(move || drop(lock_audibly(mutex, Purpose::Lookup, &tries)));
+            scope.spawn(move || {
+                // The first brief hold of a thread is timed anyway.
+                drop(Mutex::new("other", ()).lock(Purpose::Lookup));
+                drop(lock_audibly(mutex, Purpose::Lookup, &tries));
+            });
             tried.recv().unwrap();
             meanwhile(&tried);
         });
@@ -138,6 +150,27 @@ mod tests {
             drop(guard);
         });
         assert_eq!(mutex.report().waits.len(), 1);
+    }
+
+    #[test]
+    fn a_hold_is_recorded_after_the_release() {
+        let mutex = Mutex::new("pool", ());
+        // A thread that records something waits for this.
+        let record = mutex.stats.record.lock();
+        thread::scope(|scope| {
+            let (held, is_held) = mpsc::channel();
+            let mutex = &mutex;
+            let holder = scope.spawn(move || {
+                let guard = mutex.lock(Purpose::Flush);
+                held.send(()).unwrap();
+                drop(guard);
+            });
+            is_held.recv().unwrap();
+            wait_until("the mutex is released", || mutex.inner.try_lock().is_some());
+            assert!(!holder.is_finished(), "the hold is not recorded yet");
+            drop(record);
+        });
+        assert_eq!(mutex.report().count(Purpose::Flush), 1);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Totals of holds and waits by role and purpose.
 //!
-//! **Invariants.** Bounded: there is one total of holds per combination of role and purpose, and at most one of waits
-//! per pair of such combinations.
+//! **Invariants.** There is one total of holds per combination of role and purpose, and at most one of waits per pair
+//! of such combinations (by type): so the memory is bounded.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -5,9 +5,11 @@
 //! **Invariants.** An exclusive holder writes its name into the lock, and so does a shared holder with a purpose that
 //! is not brief (test: `a_writer_waits_for_a_reader`).
 
-use super::{Hold, Purpose, Report, Stats, guard, holder_name::HolderName, now, record::RoleAndPurpose};
+use super::{
+    Hold, Order, Purpose, Report, Stats, guard, holder_name::HolderName, now, record::RoleAndPurpose,
+};
 
-/// A read-write lock that records its holds and waits.
+/// A read-write lock that records its holds and waits. While a thread holds it, it acquires no other lock of the pool.
 #[derive(Debug)]
 pub struct RwLock<T> {
     stats: Stats,
@@ -36,7 +38,7 @@ guard!(
 impl<T> RwLock<T> {
     /// Creates a lock with this name.
     pub fn new(name: &'static str, value: T) -> Self {
-        Self { stats: Stats::new(name), inner: parking_lot::RwLock::new(value) }
+        Self { stats: Stats::new(name, Order::Last), inner: parking_lot::RwLock::new(value) }
     }
 
     /// Waits until the lock can be shared.

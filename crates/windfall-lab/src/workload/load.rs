@@ -3,12 +3,12 @@
 //! **Purpose.** Clients work for a time, and one thread executes statements at times fixed in advance. The recorded
 //! queries become a [`Load`]: one for the phases with statements, and one for those without, if there are any.
 //!
-//! **Invariants.** Each client records into its own instruments. Phases alternate while the clients continue, and the
-//! pause between two of them belongs to neither (test: `phases_take_turns_and_a_stall_is_not_cut_at_the_end`). A window
-//! is the 100 ms after the start of a statement (test: `a_query_is_in_all_its_windows_and_in_the_phases_of_its_ends`);
-//! phases without statements have windows at the same times (test:
-//! `phases_take_turns_and_a_stall_is_not_cut_at_the_end`). A query is in a window if any part of it is, so it may be in
-//! several; it is in the phase in which it begins, and in that in which it ends (test:
+//! **Invariants.** Each client records into its own instruments (by type). Phases alternate while the clients continue,
+//! and the pause between two of them belongs to neither (test: `phases_take_turns_and_a_stall_is_not_cut_at_the_end`).
+//! A window is the 100 ms after the start of a statement (test:
+//! `a_query_is_in_all_its_windows_and_in_the_phases_of_its_ends`); phases without statements have windows at the same
+//! times (test: `phases_take_turns_and_a_stall_is_not_cut_at_the_end`). A query is in a window if any part of it is, so
+//! it may be in several; it is in the phase in which it begins, and in that in which it ends (test:
 //! `a_query_is_in_all_its_windows_and_in_the_phases_of_its_ends`). A phase lasts until the window of its last statement
 //! is over and that statement has returned, however long that takes: no stall is cut off at the end of a run (test:
 //! `phases_take_turns_and_a_stall_is_not_cut_at_the_end`).

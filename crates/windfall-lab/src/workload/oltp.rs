@@ -3,8 +3,11 @@
 //! **Purpose.** A transaction is 10 point reads, 4 ranges of 100 rows, an update of the indexed column and one of
 //! another column, a delete and an insert of the same row, and the commit.
 //!
-//! **Invariants.** Rows and index agree: a client holds a lock on a row while it changes the row. There is no rollback,
-//! and a lock is held for at most two queries: a delete, and the insert of the same row.
+//! **Invariants.** Rows and index agree, because a client holds a lock on a row while it changes the row (test:
+//! `rows_and_index_agree_after_concurrent_transactions`).
+//!
+//! **Method.** There is no rollback, and a lock is held for at most two queries: a delete, and the insert of the same
+//! row.
 
 use std::{hint::black_box, sync::Arc};
 
@@ -170,4 +173,51 @@ fn sum_range<P: PageStore>(tree: &Tree<P>, first: u32) -> Result<u64> {
         there = cursor.next()?;
     }
     Ok(black_box(sum))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tempfile::TempDir;
+    use windfall::FlushLog;
+
+    use super::*;
+    use crate::{
+        server::{Start, classic::Classic},
+        system::{PolicyName, System},
+        workload::load::{self, Plan},
+    };
+
+    #[test]
+    fn rows_and_index_agree_after_concurrent_transactions() {
+        let folder = TempDir::new().unwrap();
+        let (system, flush) = (System::of(PolicyName::FlushList), FlushLog::Write);
+        let start = Start { system, folder: folder.path(), pages: 256, log: 64 << 20, flush };
+        let server = Classic::start(&start).unwrap();
+        // So few rows that clients often change the same one.
+        let oltp = Oltp::load(&server, "t", 20, 1).unwrap();
+        let client =
+            |random: &mut Random, recorder: &mut Recorder<'_>| oltp.transaction(&server, random, recorder);
+        let plan = Plan::every(4, Duration::from_secs(1), Duration::from_millis(400), 1);
+        let result = load::run(&server, &plan, &client, &mut |_, begins| {
+            begins();
+            Ok(None)
+        });
+        assert!(result.unwrap().with.queries > 100);
+        let mut entries = Vec::new();
+        let mut cursor = oltp.table.rows.cursor();
+        while cursor.next().unwrap() {
+            let id = u32::from_be_bytes(cursor.key().try_into().unwrap());
+            entries.push(index_key(sbtest::k(cursor.value()), id).to_vec());
+        }
+        entries.sort_unstable();
+        assert_eq!(entries.len(), 20);
+        let mut cursor = oltp.table.index.as_ref().unwrap().cursor();
+        let mut indexed = Vec::new();
+        while cursor.next().unwrap() {
+            indexed.push(cursor.key().to_vec());
+        }
+        assert_eq!(indexed, entries);
+    }
 }

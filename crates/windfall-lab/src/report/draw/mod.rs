@@ -1,9 +1,10 @@
 //! The kinds of drawings of the report.
 //!
-//! **Purpose.** Small multiples, rows of marks, and curves with names at their ends.
+//! **Purpose.** Small multiples, rows of marks, and curves with names at their ends. Texts are as long as fits on both
+//! kinds of screens.
 //!
-//! **Invariants.** Each is drawn for a wide and for a narrow screen (test: `the_page_has_all_parts`); texts fit in
-//! both. A value that cannot be placed is left out.
+//! **Invariants.** Each is drawn for a wide and for a narrow screen (test: `the_page_has_all_parts`). A value that
+//! cannot be placed is left out (test: `little_data_is_shown_too`).
 
 mod curves;
 mod multiples;

@@ -1,8 +1,7 @@
 //! Small multiples: panels on one scale, in rows and columns.
 //!
-//! **Purpose.** Systems are easy to compare by eye when each has its own panel and all have the same axes.
-//!
-//! **Invariants.** All panels of a drawing have the same height and width.
+//! **Purpose.** Systems are easy to compare by eye when each has its own panel and all have the same axes. All panels
+//! of a drawing have the same height and width.
 
 use windfall_measure::svg::{Drawing, Panel, Scale, Width};
 

@@ -1,9 +1,7 @@
 //! Rows of marks along one scale.
 //!
 //! **Purpose.** A line per system, with its marks at their values and its figures at the end: like a bar chart, but
-//! with more than one value per system.
-//!
-//! **Invariants.** The figures are in a separate column, so that nothing is drawn over them.
+//! with more than one value per system. The figures are in a separate column, so that nothing is drawn over them.
 
 use windfall_measure::svg::{Drawing, Panel, Scale, Shape, Width};
 
