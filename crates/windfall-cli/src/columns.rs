@@ -2,8 +2,9 @@
 //!
 //! **Purpose.** The format that `load` writes and `get` and `scan` read: key and value by the names of the header.
 //!
-//! **Invariants.** Names and values are rows of [`windfall::row`], so that a program can index and read the columns.
-//! Bytes that do not match that format exactly are shown as raw bytes (test: `a_row_becomes_an_object`).
+//! **Invariants.** Names and values are rows of [`windfall::row`], so that a program can index and read the columns
+//! (tests: `rows_come_back_as_they_went`, `columns_live_in_the_metadata`). Bytes that do not match that format exactly
+//! are shown as raw bytes (test: `a_row_becomes_an_object`).
 
 use serde_json::{Map, Value};
 use windfall::row;

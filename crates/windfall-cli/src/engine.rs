@@ -1,9 +1,8 @@
 //! The adapter between this crate and the library.
 //!
 //! **Purpose.** The only module that translates the library's options and counted work into the types that the
-//! commands, the demo and the benchmarks share.
-//!
-//! **Invariants.** Nothing is estimated here: every number comes unchanged from the library.
+//! commands, the demo and the benchmarks share. Nothing is estimated here: every number comes unchanged from the
+//! library.
 
 use std::{cell::Cell, path::Path, time::Instant};
 

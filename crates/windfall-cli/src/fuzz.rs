@@ -1,8 +1,7 @@
 //! The fuzz targets of the command: files to load, the command line, and statements.
 //!
-//! **Purpose.** Lists them for `crates/windfall-fuzz`, as `windfall::fuzz` does for the library.
-//!
-//! **Invariants.** The module exists only with the feature `fuzz`.
+//! **Purpose.** Lists them for `crates/windfall-fuzz`, as `windfall::fuzz` does for the library; only with the feature
+//! `fuzz`.
 
 use windfall::fuzz::Target;
 

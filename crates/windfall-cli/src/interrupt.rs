@@ -2,8 +2,10 @@
 //!
 //! **Purpose.** Ctrl-C and SIGTERM become a flag that can be checked between two steps, and they end a wait for input.
 //!
-//! **Invariants.** Before [`Interrupt::watch`] a signal terminates the process as usual. After it the first signal is
-//! only recorded, and the second one terminates the process at once, in case the clean shutdown takes too long.
+//! **Invariants.** Before [`Interrupt::watch`] a signal terminates the process as usual (test:
+//! `signals_end_the_process_before_the_watch_and_the_second_time`). After it the first signal is only recorded, and the
+//! second one terminates the process at once, in case the clean shutdown takes too long (test:
+//! `signals_end_the_process_before_the_watch_and_the_second_time`).
 
 use std::{
     io::{self, PipeReader, PipeWriter, pipe},
@@ -100,5 +102,42 @@ impl Interrupt {
         let mut ends = [PollFd::new(&input, PollFlags::IN), PollFd::new(&self.woken, PollFlags::IN)];
         retry_on_intr(|| poll(&mut ends, None))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        env,
+        os::unix::process::ExitStatusExt as _,
+        process::{Command, ExitStatus, Stdio, exit},
+    };
+
+    use super::*;
+
+    /// The variable by which this test calls itself, with whether the process watches signals.
+    const WATCHES: &str = "WINDFALL_WATCHES_SIGNALS";
+
+    #[test]
+    fn signals_end_the_process_before_the_watch_and_the_second_time() {
+        if let Some(watches) = env::var_os(WATCHES) {
+            let interrupt = Interrupt::new().unwrap();
+            if watches == "yes" {
+                interrupt.watch().unwrap();
+            }
+            low_level::raise(SIGINT).unwrap();
+            interrupt.wait().unwrap();
+            assert_eq!(Signal::received(), Some(Signal(SIGINT as u8)));
+            low_level::raise(SIGTERM).unwrap();
+            exit(0);
+        }
+        let ended = |watches: &str| -> ExitStatus {
+            let name = "interrupt::tests::signals_end_the_process_before_the_watch_and_the_second_time";
+            let mut child = Command::new(env::current_exe().unwrap());
+            child.args([name, "--exact"]).env(WATCHES, watches);
+            child.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap()
+        };
+        assert_eq!(ended("no").signal(), Some(SIGINT));
+        assert_eq!(ended("yes").code(), Some(i32::from(BY_SIGNAL) + SIGTERM), "the first one was recorded");
     }
 }

@@ -4,8 +4,11 @@
 //! in the terminal, `lab.html` and `lab.json`; writes the graphs and tables of such a result. The experiments
 //! themselves are in the crate `windfall-lab`, except for X9, which is [`factors`].
 //!
-//! **Invariants.** Jobs run one at a time. The servers' files are removed, whatever ends the run. A failed job ends the
-//! run, because an incomplete experiment allows no comparison.
+//! **Invariants.** The servers' files are removed, whatever ends the run (tests:
+//! `a_run_of_the_lab_leaves_a_page_and_its_figures`, `a_lab_that_is_killed_leaves_no_files`). A failed job ends the
+//! run, because an incomplete experiment allows no comparison (test: `a_failed_job_ends_the_run`).
+//!
+//! **Method.** Jobs run one at a time.
 
 use std::{
     cell::Cell,

@@ -2,8 +2,6 @@
 //! it.
 //!
 //! **Purpose.** Calls [`windfall_cli::main`], and installs a counting allocator.
-//!
-//! **Invariants.** None.
 
 /// `windfall bench drop` counts what a drop allocates and frees.
 #[global_allocator]

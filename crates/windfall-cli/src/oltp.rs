@@ -3,9 +3,8 @@
 //! **Purpose.** One transaction of it: 10 point reads; 4 ranges of 100 rows (read, summed, sorted, distinct); an update
 //! of the indexed column and one of another; a delete and an insert of the same row; the commit.
 //!
-//! **Invariants.** The isolation level is the default,
-//! [`Isolation::RepeatableRead`](windfall::Isolation::RepeatableRead). A deadlock victim, or a transaction after a lock
-//! timeout, rolls back.
+//! **Method.** The isolation level is the default, [`Isolation::RepeatableRead`](windfall::Isolation::RepeatableRead).
+//! A deadlock victim, or a transaction after a lock timeout, rolls back.
 
 use std::{
     hint::black_box,

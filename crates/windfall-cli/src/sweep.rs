@@ -3,10 +3,12 @@
 //! **Purpose.** A benchmark or a demo creates databases of gigabytes. A process that is interrupted or killed cannot
 //! clean up, so another process waits for its end and does it.
 //!
-//! **Invariants.** The waiting process is in its own process group; otherwise Ctrl-C on the terminal would end it, too.
-//! That process detects the end by its standard input, which no other process holds open. It inherits a file lock of
-//! the first process and keeps it until it is done. Only one of the two removes anything, and only once, because files
-//! with the same names may belong to another process afterwards.
+//! **Invariants.** The waiting process is in its own process group; otherwise Ctrl-C on the terminal would end it, too
+//! (test: `a_benchmark_that_is_killed_leaves_no_files`). It detects the end of the first process by its standard input,
+//! which no other process holds open (test: `a_benchmark_that_is_killed_leaves_no_files`).
+//!
+//! **Method.** The waiting process inherits a file lock of the first process and keeps it until it is done. Only one of
+//! the two removes anything, and only once, because files with the same names may belong to another process afterwards.
 
 use std::{
     env,

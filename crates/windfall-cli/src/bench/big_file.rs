@@ -3,7 +3,7 @@
 //! **Purpose.** Big tables that no cache can hold are dropped while clients commit durably on the same file system. The
 //! clients' performance until the last block is free is compared with that without a deletion.
 //!
-//! **Invariants.** The tables grow by alternating inserts, so that their files are interleaved on disk. The longest gap
+//! **Method.** The tables grow by alternating inserts, so that their files are interleaved on disk. The longest gap
 //! (time without a finished commit) is compared with that of an equal time after the deletion. The speed of a deletion
 //! without load is compared with the fastest one under load. The speed with little free space is not measured here,
 //! because a file system would have to be filled; a test in `tablespace/deletion.rs` covers it:

@@ -3,8 +3,8 @@
 //! **Purpose.** A small table that is dropped before a checkpoint costs log writes and nothing else. A hundred thousand
 //! tables cost little memory, open fast, and make no call wait for log space.
 //!
-//! **Invariants.** The bare loop writes the same number of times and the same number of bytes as the engine did, to a
-//! file in the same folder.
+//! **Method.** The bare loop writes the same number of times and the same number of bytes as the engine did, to a file
+//! in the same folder.
 
 use std::{
     fs::{self, File},

@@ -3,7 +3,7 @@
 //! **Purpose.** Compares the measurements of [`factors`] with bounds, one claim per factor and kind of figure, and the
 //! effects on other clients with windows without drops.
 //!
-//! **Invariants.** The bound is [`flat::FLAT`] for all figures, with much in the table and with much in another table,
+//! **Method.** The bound is [`flat::FLAT`] for all figures, with much in the table and with much in another table,
 //! except for time with much in another table ([`flat::FLAT_TIME_BESIDE`]). A figure that cannot meet this bound has
 //! its own, documented in README's limits. For times there are two claims: the mean of the smaller half of the times is
 //! within the bound, and a rank test of all times finds them no longer than the bound allows. The effects on other

@@ -3,7 +3,7 @@
 //! **Purpose.** The time of a drop in a nearly empty pool and in a full one, of an empty table and of a big one, of
 //! many tables in one step and by many threads concurrently.
 //!
-//! **Invariants.** Compared values are measured alternately, so that disturbances of the machine affect both.
+//! **Method.** Compared values are measured alternately, so that disturbances of the machine affect both.
 
 use std::{hint::black_box, time::Instant};
 

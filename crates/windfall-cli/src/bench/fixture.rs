@@ -3,7 +3,7 @@
 //! **Purpose.** Tables of a given size, small used tables, threads that all do the same, children that are killed at
 //! the end of this process.
 //!
-//! **Invariants.** A table is filled in key order, by one thread.
+//! **Method.** A table is filled in key order, by one thread.
 
 use std::{
     thread,

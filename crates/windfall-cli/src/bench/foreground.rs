@@ -4,13 +4,14 @@
 //! that a stall shows in every call that it delays. The 100 ms after each drop are compared with equal windows without
 //! a drop. First the calls are separate reads and updates, then transactions of both.
 //!
-//! **Invariants.** A latency counts from the scheduled start of the call. Runs with and without drops alternate. "No
+//! **Invariants.** The test is sensitive, which is a claim, too: in a third kind of windows every client is stalled at
+//! the drop (a planted hold), for 1 ms unless `--plant-hold-us` sets another time, and the test must find these windows
+//! different from those without drops (test: `foreground_finds_a_planted_hold`).
+//!
+//! **Method.** A latency counts from the scheduled start of the call. Runs with and without drops alternate. "No
 //! difference" means a rank test over windows at a significance level of 1 %: of their p99, of their longest gap (time
 //! without a finished call), and of the longest gap at the drop itself. The last is needed because in 100 ms a busy
-//! machine often preempts a client for longer than a short stall lasts, but seldom in the first millisecond. The
-//! sensitivity of the test is a claim, too: in a third kind of windows every client is stalled at the drop (a planted
-//! hold), for 1 ms unless `--plant-hold-us` sets another time, and the test must find these windows different from
-//! those without drops (test: `foreground_finds_a_planted_hold`).
+//! machine often preempts a client for longer than a short stall lasts, but seldom in the first millisecond.
 //!
 //! **What is counted as a wait.** Waits of other threads for any lock or latch that the dropping thread holds, and for
 //! the gate of a table that it truncates or drops an index from, of which there are none here. Not counted are waits

@@ -5,7 +5,8 @@
 //! **Invariants.** The exit code is 0 if every claim holds, 1 if one does not (test:
 //! `bounds_count_unless_the_run_is_quick`), 2 if a part failed; the other parts are measured and reported nevertheless
 //! (test: `a_failed_part_does_not_affect_other_parts`). In a quick run the bounds are not enforced (test:
-//! `bounds_count_unless_the_run_is_quick`). A benchmark without a claim fails, unless the run is quick.
+//! `bounds_count_unless_the_run_is_quick`). A benchmark without a claim fails, unless the run is quick (test:
+//! `a_benchmark_without_a_claim_fails_unless_it_is_quick`).
 
 use std::{
     fs,
@@ -365,6 +366,14 @@ mod tests {
         assert_eq!(bench.code(), 0);
         let (id, why) = &bench.facts[0];
         assert!(id == "not counted" && why.as_str().unwrap().contains("--features drop-waits"), "{why}");
+    }
+
+    #[test]
+    fn a_benchmark_without_a_claim_fails_unless_it_is_quick() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = begin(folder.path(), &[]).end(true).unwrap_err().to_string();
+        assert!(error.contains("bench drop has measured nothing"), "{error}");
+        assert!(begin(folder.path(), &["--quick"]).end(true).is_ok());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! **Purpose.** Random reads, and reads and updates half and half, compared with redb with a cache of the same size;
 //! and no client ever writes out a dirty page to get a frame.
 //!
-//! **Invariants.** The engines alternate. An update is a separate commit that is not synced, in both. redb always reads
+//! **Method.** The engines alternate. An update is a separate commit that is not synced, in both. redb always reads
 //! through the kernel's page cache, which adds all free memory to its cache, so the compared databases of Windfall do
 //! so, too. The cost of a miss depends on the page size, so redb is compared with our default page size, four times
 //! redb's, and with redb's. The rates with direct I/O, our default, are reported as facts.

@@ -3,7 +3,7 @@
 //! **Purpose.** With a dropped table in a full pool, loading another table evicts no live page, and a miss that gets a
 //! dropped frame takes no longer than one that gets a frame of the free list.
 //!
-//! **Invariants.** Both loads read one row of each page of a large table from disk.
+//! **Method.** Both loads read one row of each page of a large table from disk.
 
 use std::time::Instant;
 

@@ -3,9 +3,11 @@
 //! **Purpose.** `windfall bench NAME`: measures, compares with the bounds that the project has set itself, and reports
 //! which hold.
 //!
-//! **Invariants.** Bounds are constants in the code where they are compared; results are not in the code. Rates depend
-//! on the machine and are reported as facts; a claim is a count or a ratio within one run. With `--quick` sizes and
-//! times are too small to prove anything, and the output says so.
+//! **Invariants.** The output of a quick run says that its sizes and times are too small to prove anything (test:
+//! `people_get_a_table`).
+//!
+//! **Method.** Bounds are constants in the code where they are compared; results are not in the code. Rates depend on
+//! the machine and are reported as facts; a claim is a count or a ratio within one run.
 
 mod big_file;
 mod calls;

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** LMDB and redb with the rows of `bench read`, each used as its documentation recommends.
 //!
-//! **Invariants.** Each has the same rows as Windfall; reads go through one read transaction, which is the fastest way
-//! that both offer.
+//! **Method.** Each has the same rows as Windfall; reads go through one read transaction, which is the fastest way that
+//! both offer.
 
 use std::{fs, path::Path};
 

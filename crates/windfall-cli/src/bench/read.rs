@@ -4,8 +4,9 @@
 //! same rows in the same run; one thread and two; with the hash index and without. The claims are about the default
 //! engine, which has no hash index.
 //!
-//! **Invariants.** The engines alternate, and the median of the turns counts. Every engine has the same rows, and the
-//! sums of the values that they read agree (test: `read`).
+//! **Invariants.** Every engine has the same rows, and the sums of the values that they read agree (test: `read`).
+//!
+//! **Method.** The engines alternate, and the median of the turns counts.
 
 use std::time::Duration;
 

@@ -3,8 +3,9 @@
 //! **Purpose.** A process under full write load is killed; the database is opened again, and all acknowledged rows are
 //! there.
 //!
-//! **Invariants.** The child writes to its output the number of acknowledged inserts of each thread. Rows acknowledged
-//! before the kill must be found after it (test: `recovery`).
+//! **Invariants.** Rows acknowledged before the kill must be found after it (test: `recovery`).
+//!
+//! **Method.** The child writes to its output the number of acknowledged inserts of each thread.
 
 use std::{
     env, fs,

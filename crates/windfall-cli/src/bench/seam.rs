@@ -6,9 +6,9 @@
 //! single-steps cached point reads, with the hash index and without, and counts their indirect calls and their
 //! instructions. As a control, the same child calls a trait object, which is an indirect call and must be counted.
 //!
-//! **Invariants.** The reads are of random keys that exist, after the table and the hash index were warmed. The counts
-//! do not depend on the speed of the machine. Those of instructions depend on the compiler, so their bounds leave a
-//! tenth. A call that is no longer inlined, or a choice between pools at run time, shows in the instructions alone.
+//! **Method.** The reads are of random keys that exist, after the table and the hash index were warmed. The counts do
+//! not depend on the speed of the machine. Those of instructions depend on the compiler, so their bounds leave a tenth.
+//! A call that is no longer inlined, or a choice between pools at run time, shows in the instructions alone.
 
 use std::{env, hint::black_box, path::Path, process::Command};
 

@@ -3,9 +3,11 @@
 //! **Purpose.** Commits that arrive during a sync share the next one (group commit). Their number depends on the
 //! disk: if a sync ends before another thread has something to commit, there is nothing to share.
 //!
-//! **Invariants.** A bound applies where a sync lasts as long as the work of all threads between two of their commits.
-//! Elsewhere the ratio is a fact, with the reason why it is not a claim (test:
-//! `nothing_is_claimed_of_a_disk_whose_syncs_are_over_at_once`). Compared values are measured in turns, by one thread.
+//! **Invariants.** A bound applies where a sync lasts as long as the work of all threads between two of their commits;
+//! elsewhere the ratio is a fact, with the reason why it is not a claim (test:
+//! `nothing_is_claimed_of_a_disk_whose_syncs_are_over_at_once`).
+//!
+//! **Method.** Compared values are measured in turns, by one thread.
 
 use std::time::Instant;
 

@@ -3,7 +3,7 @@
 //! **Purpose.** Sysbench's read/write transactions in SQL, in write-ahead mode with every commit synced: the mode in
 //! which `SQLite` lets readers and one writer work concurrently.
 //!
-//! **Invariants.** It has the same rows, all of them cached by each connection. A transaction that writes begins as a
+//! **Method.** It has the same rows, all of them cached by each connection. A transaction that writes begins as a
 //! writer, as its documentation recommends: one that becomes a writer later fails if another one has written since.
 
 use std::{

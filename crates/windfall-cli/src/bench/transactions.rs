@@ -4,8 +4,8 @@
 //! sync; sysbench's read/write transactions by one to eight threads, compared with `SQLite`; the effect of an old read
 //! view on other clients (`views`), and that of the truncation of its undo log (`undo`).
 //!
-//! **Invariants.** All rows are in the pool. Compared variants alternate, and the median of the turns counts. Commits
-//! are synced where durability is a part of the measurement, in both engines.
+//! **Method.** All rows are in the pool. Compared variants alternate, and the median of the turns counts. Commits are
+//! synced where durability is a part of the measurement, in both engines.
 
 use std::{
     hint::black_box,

@@ -4,8 +4,8 @@
 //! frees a table. Clients make calls meanwhile as in `foreground`: the windows in which undo is freed are compared with
 //! those before and after, in which none is.
 //!
-//! **Invariants.** The clients, the windows and the rank test are those of `foreground`. The table that is changed is
-//! not the clients' table, and no key changes.
+//! **Method.** The clients, the windows and the rank test are those of `foreground`. The table that is changed is not
+//! the clients' table, and no key changes.
 
 use std::time::{Duration, Instant};
 

@@ -4,10 +4,10 @@
 //! read view keeps undo from purge. The benchmark measures the slowdown of the updates, the memory, and the time until
 //! the undo is purged after the view has ended.
 //!
-//! **Invariants.** The rate with the view is compared with that before it, in one run. The load continues after the
-//! view has ended: purge must be faster than the load. The pool holds all entries that the load leaves in the trees
-//! while the view exists: if they were on disk, both load and purge would wait for reads. An update of a column without
-//! an index changes no index key, an update of `k` does.
+//! **Method.** The rate with the view is compared with that before it, in one run. The load continues after the view
+//! has ended: purge must be faster than the load. The pool holds all entries that the load leaves in the trees while
+//! the view exists: if they were on disk, both load and purge would wait for reads. An update of a column without an
+//! index changes no index key, an update of `k` does.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},

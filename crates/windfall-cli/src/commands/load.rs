@@ -4,10 +4,11 @@
 //!
 //! **Invariants.** A bad line stops the load and is reported by number, or is skipped and counted if that was requested
 //! (test: `a_bad_line_is_named_by_its_number`). A bad header always stops it, as does a line above the length limit
-//! (test: `lines_without_an_end`). If a load fails, its last checkpoint included, or is stopped by a signal, a table
-//! that it created is dropped (tests: `a_load_whose_checkpoint_fails_is_a_failed_load`,
+//! (test: `lines_without_an_end`). The rows of a finished load are durable, because it ends with a checkpoint (test:
+//! `a_load_whose_checkpoint_fails_is_a_failed_load`). If a load fails, its last checkpoint included, or is stopped by a
+//! signal, a table that it created is dropped (tests: `a_load_whose_checkpoint_fails_is_a_failed_load`,
 //! `an_interrupted_load_is_a_failed_load`). In an existing table the rows loaded so far stay, and the message has their
-//! number (test: `a_load_is_interrupted_between_two_rows`). The rows of a finished load are durable.
+//! number (test: `a_load_is_interrupted_between_two_rows`).
 
 use std::{path::Path, process::ExitCode};
 

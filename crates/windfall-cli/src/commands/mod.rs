@@ -1,10 +1,10 @@
 //! The commands.
 //!
-//! **Purpose.** Dispatches the command line to the function that executes it.
+//! **Purpose.** Dispatches the command line to the function that executes it, and opens and closes the database of a
+//! command.
 //!
 //! **Invariants.** Only `create` and `load` create a database; every other command rejects a folder without one (test:
-//! `a_folder_without_a_database_is_not_made_one_by_reading`). A command that has opened a database closes it, also when
-//! it fails.
+//! `a_folder_without_a_database_is_not_made_one_by_reading`).
 
 mod check;
 mod input;

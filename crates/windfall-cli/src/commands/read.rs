@@ -2,8 +2,10 @@
 //!
 //! **Purpose.** `get` and `scan`.
 //!
-//! **Invariants.** Rows are printed as they are read: a scan of any length needs the memory of one row. The text output
-//! of a scan is CSV with a header, which `load` can read (test: `rows_of_a_file_can_be_read_back`).
+//! **Invariants.** The text output of a scan is CSV with a header, which `load` can read (test:
+//! `rows_of_a_file_can_be_read_back`).
+//!
+//! **Method.** Rows are printed as they are read: a scan of any length needs the memory of one row.
 
 use std::{io::Write as _, ops::Bound, path::Path, process::ExitCode};
 

@@ -2,8 +2,11 @@
 //!
 //! **Purpose.** Each client works independently, and records every call, including the commit.
 //!
-//! **Invariants.** A call is inside a drop window if any part of it is. Conflicts of two clients on a row are normal:
-//! one waits for the other. In a deadlock one of them is the victim and rolls back, which is counted.
+//! **Invariants.** A call is inside a drop window if any part of it is (test:
+//! `a_call_is_in_a_window_if_a_part_of_it_is`).
+//!
+//! **Method.** Conflicts of two clients on a row are normal: one waits for the other. In a deadlock one of them is the
+//! victim and rolls back, which is counted.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -124,5 +127,39 @@ impl Observer for Recorder<'_> {
         times[kind].record(end - start);
         self.record.timeline.finished(end);
         Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_in_a_window_if_a_part_of_it_is() {
+        let shared = Shared { start: Instant::now() - Duration::from_secs(10), ..Shared::new() };
+        let mut recorder = Recorder { shared: &shared, record: Record::new(Duration::from_mins(1)) };
+        let counts = |recorder: &Recorder<'_>| {
+            [&recorder.record.inside, &recorder.record.outside].map(|times| times[0].count())
+        };
+        recorder.call(0, || Ok(())).unwrap();
+        assert_eq!(counts(&recorder), [0, 1], "no window is open yet");
+        recorder
+            .call(0, || {
+                shared.window.store(shared.now(), Relaxed);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(counts(&recorder), [1, 1], "the window opens during the call");
+        shared.window.store(shared.now() - WINDOW.as_nanos() as u64 - 1, Relaxed);
+        recorder.call(0, || Ok(())).unwrap();
+        assert_eq!(counts(&recorder), [1, 2], "the window is over");
+        shared.window.store(shared.now(), Relaxed);
+        recorder
+            .call(0, || {
+                std::thread::sleep(WINDOW);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(counts(&recorder), [2, 2], "the call ends after the window");
     }
 }

@@ -5,7 +5,7 @@
 //! **Invariants.** Only files of a demo are removed (test: `only_the_leftovers_of_a_demo_are_removed`): they are next
 //! to a lock file, which the running demo keeps locked and removes last. From then on the folder may belong to another
 //! demo (test: `a_demo_that_has_ended_leaves_the_next_one_alone`). A database that is kept has no lock file next to it
-//! at the end.
+//! at the end (test: `a_demo_that_has_ended_leaves_the_next_one_alone`).
 
 use std::{
     fs::{self, File},
@@ -131,5 +131,6 @@ mod tests {
         assert!(Folder::make(folder.path(), false).is_err());
         next.end().unwrap();
         assert!(folder.path().join("database").exists(), "it was to be kept");
+        assert!(!mark.exists(), "a later demo would remove it");
     }
 }

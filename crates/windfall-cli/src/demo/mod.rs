@@ -3,8 +3,8 @@
 //! **Purpose.** Loads a table of realistic size, lets clients work on it, drops other tables meanwhile, and shows the
 //! effect on the clients, compared with the same run without drops.
 //!
-//! **Invariants.** Both runs begin with the same database, the same pool and the same dirty pages; the one without
-//! drops comes first. Every number that is shown was measured in this run.
+//! **Method.** Both runs begin with the same database, the same pool and the same dirty pages; the one without drops
+//! comes first. Every number that is shown was measured in this run.
 
 pub(crate) mod clients;
 mod folder;

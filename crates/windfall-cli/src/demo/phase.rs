@@ -3,7 +3,7 @@
 //! **Purpose.** The same run with and without drops: without drops, the windows open at the same times, but nothing is
 //! dropped in them.
 //!
-//! **Invariants.** A window opens just before the call of its drop. The pool is sampled ten times a second, by a thread
+//! **Method.** A window opens just before the call of its drop. The pool is sampled ten times a second, by a thread
 //! that is not a client.
 
 use std::{

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** The results of both runs, as JSON and as tables on the terminal.
 //!
-//! **Invariants.** The JSON contains every figure of the report.
+//! **Invariants.** The JSON contains what each graph of the report shows: calls per second, gaps, latencies, drops, the
+//! pool (test: `the_numbers_of_a_demo_hang_together`).
 
 use std::fmt::Write as _;
 

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** One big table, and small ones as in bug report 56332.
 //!
-//! **Invariants.** The seed determines the rows.
+//! **Invariants.** The seed determines the rows (test: `the_seed_determines_the_rows`).
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -68,4 +68,27 @@ pub(super) fn make_small(db: &Database, n: usize, rows: u32, seed: u64) -> Resul
         std::hint::black_box(table.get(&key(row))?);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Setup;
+
+    #[test]
+    fn the_seed_determines_the_rows() {
+        let rows = |seed| {
+            let folder = tempfile::tempdir().unwrap();
+            let db = Setup::with_pool(64 << 20).open(folder.path()).unwrap();
+            let big = load_big(&db, 30, seed, &AtomicU64::new(0)).unwrap();
+            make_small(&db, 0, 30, seed).unwrap();
+            let small = db.table(&small_name(0)).unwrap();
+            [big, small].map(|table| table.rows().unwrap().map(Result::unwrap).collect::<Vec<_>>())
+        };
+        let [big, small] = rows(7);
+        assert_eq!((big.len(), small.len()), (30, 30));
+        assert_eq!(rows(7), [big.clone(), small.clone()]);
+        let others = rows(8);
+        assert!(others[0] != big && others[1] != small);
+    }
 }

@@ -3,13 +3,13 @@
 //! **Purpose.** A reader and a writer of another table call at times fixed in advance. For each, the longest time
 //! without a finished call is measured in windows that begin with a drop, and in windows without one.
 //!
-//! **Invariants.** Both windows belong to one run of the same load, and their order alternates between runs. The load
-//! does not run while a table is created. The second window begins when all background work of the first one's drop is
-//! done. In a window without a drop other threads use the same processor time as the statement, the background work
-//! during it and the background work after it in a window, in the same order, each without a system call. The reason:
-//! if clients keep all processors busy, any work costs them a time slice of the scheduler, which is not the effect to
-//! measure here. The work after the statement begins at a random moment of the half window after it: background workers
-//! are woken by timers, and a thread that is woken by another one stays on its processor. That time is measured when
+//! **Method.** Both windows belong to one run of the same load, and their order alternates between runs. The load does
+//! not run while a table is created. The second window begins when all background work of the first one's drop is done.
+//! In a window without a drop other threads use the same processor time as the statement, the background work during it
+//! and the background work after it in a window, in the same order, each without a system call. The reason: if clients
+//! keep all processors busy, any work costs them a time slice of the scheduler, which is not the effect to measure
+//! here. The work after the statement begins at a random moment of the half window after it: background workers are
+//! woken by timers, and a thread that is woken by another one stays on its processor. That time is measured when
 //! nothing else runs, and is in the result.
 //!
 //! The log is synced half a window before each window, because a commit waits for a sync in the kernel, for

@@ -3,8 +3,8 @@
 //! **Purpose.** Three of them are open concurrently: one has little of the factor; the others have much, one in another
 //! table than the dropped one, and the other in the dropped table itself.
 //!
-//! **Invariants.** A factor that is around a table, not in it, is present when the database is open: tables in the
-//! catalog, prepared transactions. Both databases with much have the same amount of it.
+//! **Method.** A factor that is around a table, not in it, is present when the database is open: tables in the catalog,
+//! prepared transactions. Both databases with much have the same amount of it.
 
 use std::{
     collections::BTreeSet,

@@ -4,9 +4,9 @@
 //! drop are measured with little of it, with much of it in another table, and with much of it in their table.
 //! `bench drop` compares the results with bounds, and `lab` shows them in its report.
 //!
-//! **Invariants.** A factor is measured by its own process, which has three databases that differ only in the amount of
-//! the factor and the table that has it, and alternates between them. That process is traced by this one, so one run
-//! gives instructions, system calls, counted work and times. No result is compared with a bound here.
+//! **Method.** A factor is measured by its own process, which has three databases that differ only in the amount of the
+//! factor and the table that has it, and alternates between them. That process is traced by this one, so one run gives
+//! instructions, system calls, counted work and times. No result is compared with a bound here.
 //!
 //! **What is not measured.** A drop waits for active transactions that have changed or locked the table, so there are
 //! none: finished transactions that touched it are measured, and prepared ones in another table. While a statement is

@@ -4,9 +4,9 @@
 //! factor. Each statement is timed and counted, or single-stepped, or traced. At the end, tables with much of the
 //! factor are dropped under a load of other clients.
 //!
-//! **Invariants.** The first side has little of the factor; the others also have much of it, one in a table other than
-//! the dropped one, the other in the dropped table. Those two do the same work. Each creates a table with little and
-//! one with much, first the one to be dropped, so that it has the same age on either side. The same work precedes each
+//! **Method.** The first side has little of the factor; the others also have much of it, one in a table other than the
+//! dropped one, the other in the dropped table. Those two do the same work. Each creates a table with little and one
+//! with much, first the one to be dropped, so that it has the same age on either side. The same work precedes each
 //! statement, the last of it a read of its table. So the creation of the large amount leaves the same traces in the
 //! processor's caches, in the log and in the pool of both, and the only difference is which of the two tables is
 //! dropped. The order of the sides changes from round to round, and none begins before the background work of the

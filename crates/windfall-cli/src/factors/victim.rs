@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Creates the table, and keeps the objects that must exist until its statement is over.
 //!
-//! **Invariants.** Apart from the factor, tables are alike. After its victim each side creates a counterpart, which has
-//! the amount of the factor that is in another table.
+//! **Method.** Apart from the factor, tables are alike. After its victim each side creates a counterpart, which has the
+//! amount of the factor that is in another table.
 
 use std::{any::Any, hint::black_box, thread, time::Duration};
 

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Calls per second, the longest gaps, latencies, drop times, the pool: each a drawing with a caption.
 //!
-//! **Invariants.** The runs with and without drops are one above the other on the same scales. A caption explains what
-//! to see with the numbers of this run, and claims nothing that they do not show.
+//! **Method.** The runs with and without drops are one above the other on the same scales. A caption explains what to
+//! see with the numbers of this run, and claims nothing that they do not show.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
 //! The input of the shell.
 //!
-//! **Purpose.** Reads lines on its own thread: from a terminal by a line editor with a history, otherwise directly.
+//! **Purpose.** Reads lines on its own thread, each when it is requested: from a terminal by a line editor with a
+//! history, otherwise directly.
 //!
-//! **Invariants.** A line is read when it is requested. Output during the editing of a line appears above it (test:
+//! **Invariants.** Output during the editing of a line appears above it (test:
 //! `an_answer_comes_above_the_line_that_is_being_edited`). The terminal settings are restored at the end, also when a
 //! signal ends the shell in the middle of a line (test: `a_signal_within_a_line_leaves_the_terminal_as_it_was`).
 

@@ -4,7 +4,8 @@
 //! waiting for a lock, and for which transactions.
 //!
 //! **Invariants.** A session executes at most one statement (test: `impossible_statements_are_refused`). A wait is
-//! assigned to a session by the number of its transaction. A statement outside a transaction gets a number when it
+//! assigned to a session by the number of its transaction (test:
+//! `a_waiting_session_continues_after_the_commit_of_another`). A statement outside a transaction gets a number when it
 //! begins to wait, so a wait with an unknown number belongs to the session that was last given a statement (test:
 //! `statements_of_three_sessions_are_distinguished`).
 

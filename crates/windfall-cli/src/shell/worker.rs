@@ -2,9 +2,10 @@
 //!
 //! **Purpose.** Executes the work of one session, one statement after the other, in its transaction if one is open.
 //!
-//! **Invariants.** Every statement is answered, also one that panics. A transaction that was ended by an error is
-//! removed, and the answer says so (test: `a_deadlock_ends_one_transaction_and_says_so`). An answer with rows takes no
-//! more memory than [`MAX_ANSWER_BYTES`] allows (test: `an_answer_has_a_longest_length`).
+//! **Invariants.** Every statement is answered, also one that panics (test: `a_statement_that_panics_is_answered`). A
+//! transaction that was ended by an error is removed, and the answer says so (test:
+//! `a_deadlock_ends_one_transaction_and_says_so`). An answer with rows takes no more memory than [`MAX_ANSWER_BYTES`]
+//! allows (test: `an_answer_has_a_longest_length`).
 
 use std::{
     ops::Bound,
@@ -73,6 +74,13 @@ impl SessionTransaction {
     }
 }
 
+/// Executes a statement. A panic is a failure.
+fn caught(answer: impl FnOnce() -> Result<Answer>) -> Result<Answer> {
+    catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
+        Err(Failure::message("the statement has panicked, which is a bug: please report it"))
+    })
+}
+
 /// The worker of a session.
 #[derive(Debug)]
 pub(super) struct Worker {
@@ -91,9 +99,7 @@ impl Worker {
     /// # Errors
     /// Errors of the library, with a note if the transaction is over.
     pub(super) fn run(&self, work: Work) -> Result<Answer, String> {
-        let done = catch_unwind(AssertUnwindSafe(|| self.answer(work))).unwrap_or_else(|_| {
-            Err(Failure::message("the statement has panicked, which is a bug: please report it"))
-        });
+        let done = caught(|| self.answer(work));
         let over = self.drop_if_ended();
         done.map_err(
             |failure| if over { format!("{failure}; the transaction is over") } else { failure.to_string() },
@@ -354,4 +360,15 @@ fn none_open() -> Failure {
 /// Returns the answer about a prepared transaction.
 fn about(text: &str, name: &str, xid: &[u8]) -> Answer {
     Answer::message(format!("{text} {}", output::text(xid)), json!({ name: output::value(xid) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_that_panics_is_answered() {
+        let answer = caught(|| unreachable!("a statement with a bug"));
+        assert!(answer.is_err_and(|failure| failure.to_string().contains("has panicked")));
+    }
 }

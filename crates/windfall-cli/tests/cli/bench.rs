@@ -3,10 +3,12 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     thread,
     time::{Duration, Instant},
 };
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::Folder;
 
@@ -356,17 +358,25 @@ fn a_failed_part_leaves_the_claims_of_other_parts() {
 #[test]
 fn a_benchmark_that_is_killed_leaves_no_files() {
     let folder = Folder::new();
-    let mut child = folder.command(&["bench", "footprint", "--dir", "a/b"]).spawn().unwrap();
-    let database = folder.path().join(format!("a/b/footprint-{}/memory/windfall.control", child.id()));
-    while !database.exists() {
-        thread::sleep(Duration::from_millis(5));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let start = Instant::now();
-    while folder.path().join("a").exists() {
-        assert!(start.elapsed() < Duration::from_mins(10), "the folder is still there");
-        thread::sleep(Duration::from_millis(20));
+    // The second time as by Ctrl-C on a terminal, which sends a signal to the whole process group.
+    for is_interrupted in [false, true] {
+        let mut command = folder.command(&["bench", "footprint", "--dir", "a/b"]);
+        let mut child = command.process_group(0).spawn().unwrap();
+        let database = folder.path().join(format!("a/b/footprint-{}/memory/windfall.control", child.id()));
+        while !database.exists() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        if is_interrupted {
+            kill_process_group(Pid::from_child(&child), Signal::INT).unwrap();
+        } else {
+            child.kill().unwrap();
+        }
+        child.wait().unwrap();
+        let start = Instant::now();
+        while folder.path().join("a").exists() {
+            assert!(start.elapsed() < Duration::from_mins(10), "the folder is still there");
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

@@ -69,7 +69,9 @@ fn the_numbers_of_a_demo_hang_together() {
         let recorded = latency("inside") + latency("outside");
         // Calls that end after the end of the run have a latency, and are not part of the time line.
         assert!(calls > 0 && recorded >= calls && recorded < 2 * calls, "{calls} {recorded}");
-        assert!(!run["pool"].as_array().unwrap().is_empty());
+        for each in ["pool", "calls_per_second_each_100_ms", "longest_gap_ms_each_100_ms"] {
+            assert!(!run[each].as_array().unwrap().is_empty(), "{each}");
+        }
         let total = (64 << 20) / json["page_size"].as_u64().unwrap();
         for sample in run["pool"].as_array().unwrap() {
             let part = |name: &str| sample[name].as_u64().unwrap();

@@ -1,6 +1,11 @@
 //! The lab runs, and writes a page and its figures; two results are compared, and one is drawn.
 
-use std::fs;
+use std::{
+    fs,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::Folder;
 
@@ -98,4 +103,40 @@ fn the_lab_refuses_invalid_requests_with_a_reason() {
     folder.call(&["lab", "x2", "other.json"]).refused(&["other.json", "only `windfall lab compare`"]);
     folder.file("file", "");
     folder.call(&["lab", "x2", "--scale", "quick", "--out", "file"]).refused(&["file", "--out"]);
+}
+
+#[test]
+fn a_lab_that_is_killed_leaves_no_files() {
+    let folder = Folder::new();
+    let mut child = folder.command(&["lab", "x2", "--scale", "quick", "--out", "out"]).spawn().unwrap();
+    let scratch = folder.path().join(format!("out/windfall-lab-{}", child.id()));
+    let await_it = |what: &str, is_done: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !is_done() {
+            assert!(start.elapsed() < Duration::from_mins(10), "{what}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    await_it("no job begins", &|| scratch.join("0").exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    await_it("the files are still there", &|| !scratch.exists());
+}
+
+#[test]
+fn a_failed_job_ends_the_run() {
+    let folder = Folder::new();
+    // The log of the first job is longer than a file may be.
+    let limited = "ulimit -f 64; exec \"$0\" lab x4 --scale quick --out out";
+    let output = Command::new("sh")
+        .args(["-c", limited, env!("CARGO_BIN_EXE_windfall")])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let printed = crate::printed(&output);
+    assert_eq!((printed.code, printed.out.as_str()), (2, ""), "{}", printed.err);
+    let last = printed.err.lines().last().unwrap();
+    assert!(last.starts_with("windfall: the run `lru-scan, ") && last.contains("` has failed: "), "{last}");
+    assert_eq!(printed.err.matches("x4: ").count(), 1, "no other job runs: {}", printed.err);
+    assert_eq!(fs::read_dir(folder.path().join("out")).unwrap().count(), 0, "no result, no files");
 }

@@ -3,8 +3,10 @@
 //! **Purpose.** A table of rows of 190 bytes, and for each kind of call a function that makes many of them.
 //!
 //! **Invariants.** Every row that a call looks for exists, and every call that is made is checked to have found or
-//! changed it (test: `calls`). What a function prepares, such as a cursor, it prepares before the first call that is
-//! measured. The keys of an index are in no order that the keys of the rows have.
+//! changed it (test: `calls`).
+//!
+//! **Method.** What a function prepares, such as a cursor, it prepares before the first call that is measured. The keys
+//! of an index are in no order that the keys of the rows have.
 
 use std::hint::black_box;
 

@@ -5,10 +5,10 @@
 //! calls, all pages are in the pool, and no commit waits for the log. The budgets are those of a storage engine of a
 //! server, and leave room for its adapter.
 //!
-//! **Invariants.** Each kind is measured in processes of its own: by a program that is built as one that uses the
-//! library usually is, without link-time optimisation (`examples/calls.rs`), and once more with the same code in a
-//! shared object that the program loads, as a server loads an engine (`examples/calls_library.rs`). Neither has the
-//! allocator that counts. A quick run measures its own program instead, and no shared object.
+//! **Method.** Each kind is measured in processes of its own: by a program that is built as one that uses the library
+//! usually is, without link-time optimisation (`examples/calls.rs`), and once more with the same code in a shared
+//! object that the program loads, as a server loads an engine (`examples/calls_library.rs`). Neither has the allocator
+//! that counts. A quick run measures its own program instead, and no shared object.
 //!
 //! A time of a call is the processor time of the calling thread, the median of rounds, so waits do not count, and
 //! neither does the work of background threads: writing the log, the cleaner, purge. The processor time of the whole

@@ -4,8 +4,9 @@
 //! there may be many databases, and most of them are small.
 //!
 //! **Invariants.** The disk is that of the blocks that the files of the folder have, not the lengths of the files
-//! (test: `blocks_count_and_not_lengths`). The database has the default options, except for its pool, and is open when
-//! it is measured.
+//! (test: `blocks_count_and_not_lengths`).
+//!
+//! **Method.** The database has the default options, except for its pool, and is open when it is measured.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, thread, time::Instant};
 

@@ -4,12 +4,14 @@
 //! the value, so an entry of the index is a pair of integers. Rows of 200 bytes show how full leaves are that hold few
 //! entries. Both are built in random order, by many transactions and by one, in ascending order, and by a bulk load.
 //!
-//! **Invariants.** A table is measured when purge has processed all undo and all pages are in its files. How full the
-//! leaves of a random build are depends on the number of entries, because leaves that began together split at about the
-//! same time, the more so the more entries a leaf has: so the claims are about the mean over numbers that differ by
-//! equal factors, and over whole doublings (test: `the_numbers_of_rows_span_two_doublings_in_equal_factors`). A byte of
-//! a leaf is one that the entry takes there, its share of what a page needs to find its entries included; a byte of the
-//! file is one of its length.
+//! **Invariants.** The claims are about the mean over numbers of rows that differ by equal factors, and over whole
+//! doublings (test: `the_numbers_of_rows_span_two_doublings_in_equal_factors`): how full the leaves of a random build
+//! are depends on the number of entries, because leaves that began together split at about the same time, the more so
+//! the more entries a leaf has.
+//!
+//! **Method.** A table is measured when purge has processed all undo and all pages are in its files. A byte of a leaf
+//! is one that the entry takes there, its share of what a page needs to find its entries included; a byte of the file
+//! is one of its length.
 
 use std::fs;
 

@@ -3,8 +3,8 @@
 //! **Purpose.** The resident memory besides the pages of a full pool: descriptors, page tables, dirty sets, free lists,
 //! and everything else that the engine keeps in memory, its buffers and its tables. Hash indexes have their own budget.
 //!
-//! **Invariants.** The pool is full when it is measured, half of it with one table and half with many, and its pages
-//! have been dirty. One claim is about the engine's own sum for its pool. The other is about the resident memory of the
+//! **Method.** The pool is full when it is measured, half of it with one table and half with many, and its pages have
+//! been dirty. One claim is about the engine's own sum for its pool. The other is about the resident memory of the
 //! whole process as the system reports it, minus that before the database was opened and minus the frames: it misses
 //! nothing. Buffers of fixed size, above all the log's of 16 MiB, count fully; with a smaller pool their share is
 //! larger. The hash indexes are built afterwards.

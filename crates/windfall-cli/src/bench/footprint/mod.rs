@@ -3,8 +3,8 @@
 //! **Purpose.** The memory of the engine's bookkeeping; the bytes that entries take in leaves and in files; the disk of
 //! a database that is empty, and of one whose large table was dropped.
 //!
-//! **Invariants.** Sizes are counts, and depend on nothing but the database and the random seed, except those that are
-//! the memory of the process as the system reports it.
+//! **Method.** Sizes are counts, and depend on nothing but the database and the random seed, except those that are the
+//! memory of the process as the system reports it.
 
 mod disk;
 mod entries;
