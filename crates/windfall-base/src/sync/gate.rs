@@ -181,7 +181,7 @@ impl Gate {
         self.changed.wait(|| self.is_empty());
     }
 
-    /// Returns whether it is closed, for now or permanently.
+    /// Returns whether it is closed, also if a guard will open it again.
     pub fn is_closed(&self) -> bool {
         matches!(self.state.load(SeqCst), CLOSED | CLOSED_PERMANENTLY)
     }

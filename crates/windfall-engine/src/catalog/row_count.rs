@@ -5,8 +5,10 @@
 //!
 //! **Invariants.** The rows of a small table are counted before their number is returned (test:
 //! `a_small_table_is_counted_after_a_crash`). A count during which no row was inserted or deleted corrects the number,
-//! once (test: `changes_during_a_count_are_not_counted_twice`). The gate of the table is passed for one batch of entries
-//! at a time (test: `a_drop_ends_a_count`).
+//! once (test: `changes_during_a_count_are_not_counted_twice`).
+//!
+//! **Cost.** A count passes the gate of the table for a bounded number of entries at a time, so that a statement which
+//! closes the gate waits for no more than those.
 
 use super::{ddl::Catalog, table::Table};
 use crate::{

@@ -3,10 +3,10 @@
 //! **Purpose.** Finds a page by the page hash, pins it, makes it young if that is due, and reads it in from its file
 //! if it is not in the pool.
 //!
-//! **Invariants.** A page is in the page hash if and only if it is in the LRU list (checked by
-//! `windfall-lab/src/testing.rs::check_pool`), because it enters both in one step. It is latched exclusively until it
-//! is read in, so that threads that look it up meanwhile wait for the latch (checked by `pool/access.rs::load`). A dead
-//! page is not returned: it is freed, and the page is read in again (test:
+//! **Invariants.** A page is in the page hash if and only if it is in the LRU list (test:
+//! `a_tree_larger_than_the_pool_matches_the_model`), because it enters both in one step. It is latched exclusively
+//! until it is read in, so that threads that look it up meanwhile wait for the latch (checked by
+//! `pool/access.rs::load`). A dead page is not returned: it is freed, and the page is read in again (test:
 //! `a_truncated_tablespace_has_none_of_its_old_pages`).
 
 use core::{cell::Cell, sync::atomic::Ordering::Relaxed};

@@ -5,7 +5,7 @@
 //! and so must be removed before the frame holds another page: a drop pays for that when the hash index is on.
 //!
 //! **Invariants.** A frame's [`hashed`](super::descriptor::Descriptor::hashed) counts the entries that point to it,
-//! because it is changed under the latch (checked by `windfall-lab/src/testing.rs::check_pool`). It is zero when the
+//! because it is changed under the latch (test: `a_tree_larger_than_the_pool_matches_the_model`). It is zero when the
 //! frame is freed (checked by `pool/lists.rs::push`). The keys of an evicted page are read when no other thread can
 //! reach it (checked by `pool/replace.rs::remove_hash_entries`), and those of another page under its latch (checked by
 //! `sync/latch.rs::release_unchanged`). The page latch is taken before the index's latch (checked by

@@ -7,13 +7,13 @@
 //!
 //! **Invariants.** A pinned page stays in its frame (checked by `pool/replace.rs::remove_hash_entries`), and every page
 //! access pins the page (by type), as `buf_page_get` did. A page is changed only under its exclusive latch (checked by
-//! `pool/mtr.rs::apply`). A dirty page is in the flush list of its instance (checked by
-//! `windfall-lab/src/testing.rs::check_pool`), and is written only after the log up to its LSN is durable (checked by
-//! `pool/cleaner.rs::write_out`). A *dead* page, whose tablespace was dropped, which belongs to a truncated version, or
-//! which has the mark of a lazy drop, is never returned to a reader and never written, and its frame counts as free
-//! (test: `no_dropped_page_is_served_or_written`). A thread that holds an instrumented lock of 4 or 5 below never waits
-//! for a page latch (checked by `watch/mod.rs::assert_not_held`): it tries the latch, and skips the page if the latch
-//! is taken. Under a latch of 5 no such lock is taken (checked by `watch/mod.rs::take`).
+//! `pool/mtr.rs::apply`). A dirty page is in the flush list of its instance (test:
+//! `a_tree_larger_than_the_pool_matches_the_model`), and is written only after the log up to its LSN is durable
+//! (checked by `pool/cleaner.rs::write_out`). A *dead* page, whose tablespace was dropped, which belongs to a truncated
+//! version, or which has the mark of a lazy drop, is never returned to a reader and never written, and its frame counts
+//! as free (test: `no_dropped_page_is_served_or_written`). A thread that holds an instrumented lock of 4 or 5 below
+//! never waits for a page latch (checked by `watch/mod.rs::assert_not_held`): it tries the latch, and skips the page if
+//! the latch is taken. Under a latch of 5 no such lock is taken (checked by `watch/mod.rs::take`).
 //!
 //! **Lock order.**
 //! 1. Page latches, in the order that the tree defines. After them the allocation lock of a tree, and after that the

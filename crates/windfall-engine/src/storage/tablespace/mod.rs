@@ -8,12 +8,12 @@
 //!
 //! The latches on map pages are taken in ascending order (checked by `tablespace/mod.rs::latch_made`), as the last of a
 //! mini-transaction. A thread that holds one requests only later ones and the page just allocated (checked by
-//! `storage/mtr.rs::check_order`). The latch on a full map page is released before the search continues at the beginning
-//! (test: `maps_are_latched_in_rising_order_after_a_restart`). Several pages are freed in ascending order for the same
-//! reason (checked by `tablespace/mod.rs::latch_made`). A map page is latched, and read in if necessary, before the
-//! mini-transaction changes anything, so a damaged map page is an error of this tablespace and leaves no half-finished
-//! change (test: `a_map_page_that_cannot_be_read_is_one_tables_trouble`). A freed page is formatted as free, so that a
-//! stale pointer to it is detected (test: `a_freed_page_is_formatted_as_free`).
+//! `storage/mtr.rs::check_order`). The latch on a full map page is released before the search continues at the
+//! beginning (test: `maps_are_latched_in_rising_order_after_a_restart`). Several pages are freed in ascending order for
+//! the same reason (checked by `tablespace/mod.rs::latch_made`). A map page is latched, and read in if necessary,
+//! before the mini-transaction changes anything, so a damaged map page is an error of this tablespace and leaves no
+//! half-finished change (test: `a_map_page_that_cannot_be_read_is_one_tables_trouble`). A freed page is formatted as
+//! free, so that a stale pointer to it is detected (test: `a_freed_page_is_formatted_as_free`).
 //!
 //! # Allocation map, byte by byte
 //!
