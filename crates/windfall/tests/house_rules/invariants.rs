@@ -1,31 +1,30 @@
 //! The rule that every module executes its invariants.
 //!
-//! A module states its invariants in its doc, and has an assertion. A sentence that no assertion of the module refutes
-//! ends with a mark: `(by type)`, if a violation would not compile; `(test: NAME)`, the test that would fail; or
-//! `(checked by PATH::FUNCTION)`, the function with the assertion. Names are in backticks.
+//! Each sentence under the heading has a mark that names what refutes it: `(checked by PATH::FUNCTION)`, the function
+//! with the assertion; `(test: NAME)`, the test that would fail; or `(by type)`, if a violation would not compile.
+//! Names are in backticks. A sentence that begins with "So" or "Thus" follows from those before it, and needs none.
 //!
-//! What is checked is that there is an assertion or a mark, and that marks name what exists. Whether each sentence is
-//! covered is a question for reviews.
+//! What is checked is that there are marks, and that they name what exists. Whether a test or an assertion would
+//! notice is a question for reviews.
 
 use std::collections::HashSet;
 
 use super::{
-    imports,
     rules::{Broken, Found},
     source::{Source, Token},
 };
 
-/// The beginnings of marks with a name.
-const TEST: &str = "test: ";
+/// The beginnings of marks with names.
+const TEST: [&str; 2] = ["test: ", "tests: "];
 const CHECK: &str = "checked by ";
+
+/// The beginnings of sentences that follow from those before them.
+const CONSEQUENCES: [&str; 2] = ["So ", "Thus "];
 
 const HEADING: &str = "**Invariants.**";
 
 const ASSERTIONS: [&str; 6] =
     ["assert", "assert_eq", "assert_ne", "debug_assert", "debug_assert_eq", "debug_assert_ne"];
-
-/// Parts of the engine that only tests have, besides those that are marked as tests.
-const APPARATUS: [&str; 5] = ["fuzz", "fuzz_input", "model", "failpoint", "interleavings"];
 
 /// The names to which marks may refer.
 #[derive(Debug, Default)]
@@ -42,7 +41,7 @@ impl Names {
         let mut names = Self::default();
         for source in sources {
             names.tests.extend(tests(&source.tokens));
-            if imports::is_engine(source) && !source.test {
+            if !source.test {
                 let checks = checks(&source.tokens).map(|function| format!("{}::{function}", source.path));
                 names.checks.extend(checks);
             }
@@ -50,20 +49,25 @@ impl Names {
         names
     }
 
-    /// Returns what is wrong with a mark, which is given without its parentheses. Other words are no marks.
-    fn check(&self, mark: &str) -> Option<String> {
-        if [TEST, CHECK].iter().any(|begin| mark.starts_with(begin) && name_in(mark, begin).is_none()) {
-            return Some(format!("the mark `({mark})` has no name in backticks"));
-        }
-        if let Some(test) = name_in(mark, TEST) {
-            let is_test = self.tests.contains(test);
-            return (!is_test).then(|| format!("there is no test `{test}`"));
-        }
-        let check = name_in(mark, CHECK)?;
-        let is_check = self.checks.iter().any(|known| {
-            known.strip_suffix(check).is_some_and(|folder| folder.is_empty() || folder.ends_with('/'))
+    /// Returns what is wrong with a mark, which is given without its parentheses; `None` for other words.
+    fn check(&self, mark: &str) -> Option<Result<(), String>> {
+        let tests = TEST.iter().find_map(|begin| mark.strip_prefix(begin));
+        let Some(list) = tests.or_else(|| mark.strip_prefix(CHECK)) else {
+            return (mark == "by type").then_some(Ok(()));
+        };
+        let unknown = list.split(", ").find_map(|name| {
+            let Some(name) = name.strip_prefix('`').and_then(|name| name.strip_suffix('`')) else {
+                return Some(format!("the mark `({mark})` has no name in backticks"));
+            };
+            if tests.is_some() {
+                return (!self.tests.contains(name)).then(|| format!("there is no test `{name}`"));
+            }
+            let is_check = self.checks.iter().any(|known| {
+                known.strip_suffix(name).is_some_and(|folder| folder.is_empty() || folder.ends_with('/'))
+            });
+            (!is_check).then(|| format!("there is no function `{name}` with an assertion"))
         });
-        (!is_check).then(|| format!("there is no function `{check}` with an assertion"))
+        Some(unknown.map_or(Ok(()), Err))
     }
 }
 
@@ -77,36 +81,58 @@ pub(crate) fn unexecuted(sources: &[Source]) -> Vec<Broken> {
     sources.iter().flat_map(of).collect()
 }
 
-/// Checks that a module of the engine with invariants has an assertion or a mark, and that its marks are right.
+/// Checks that each sentence of a module's invariants has a mark, and that its marks are right.
 pub(crate) fn stated(source: &Source, names: &Names) -> Found {
-    let is_apparatus = source.modules[0].iter().any(|part| APPARATUS.contains(&part.as_str()));
-    if !imports::is_engine(source) || source.test || is_apparatus {
+    if source.test {
         return Vec::new();
     }
     let doc: Vec<&str> = source.text.lines().map_while(|line| line.strip_prefix("//!")).collect();
     let Some(first) = doc.iter().position(|line| line.contains(HEADING)) else { return Vec::new() };
-    // A mark may continue on the next line.
-    let text = doc[first..].iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-    let marks = text.split('(').skip(1).filter_map(|rest| rest.split(')').next());
-    let (mut found, mut is_marked) = (Vec::new(), false);
-    for mark in marks {
-        is_marked |= mark == "by type" || [TEST, CHECK].iter().any(|begin| name_in(mark, begin).is_some());
-        found.extend(names.check(mark).map(|what| (first + 1, what)));
-    }
-    let asserts =
-        (0..source.tokens.len()).any(|at| is_assertion(&source.tokens, at) && !source.tokens[at].test);
-    if !asserts && !is_marked {
-        found.push((
-            first + 1,
-            "states invariants, and neither asserts one nor names what checks them".into(),
-        ));
+    let mut found = Vec::new();
+    for sentence in sentences(&doc[first..]) {
+        let mut is_marked = CONSEQUENCES.iter().any(|begin| sentence.starts_with(begin));
+        let in_brackets = sentence.split('(').skip(1).filter_map(|rest| rest.split(')').next());
+        for checked in in_brackets.filter_map(|words| names.check(words)) {
+            is_marked = true;
+            found.extend(checked.err().map(|what| (first + 1, what)));
+        }
+        if !is_marked {
+            found.push((
+                first + 1,
+                format!("an invariant without a mark that says what refutes it: {sentence}"),
+            ));
+        }
     }
     found
 }
 
-/// Returns the name in a mark with this beginning.
-fn name_in<'m>(mark: &'m str, begin: &str) -> Option<&'m str> {
-    mark.strip_prefix(begin)?.strip_prefix('`')?.strip_suffix('`')
+/// Returns the sentences from the heading of the invariants to the next heading.
+fn sentences(doc: &[&str]) -> Vec<String> {
+    let mut text = String::new();
+    for (at, line) in doc.iter().map(|line| line.trim()).enumerate() {
+        let line =
+            if at == 0 { line.split_once(HEADING).map_or(line, |(_, rest)| rest.trim()) } else { line };
+        if at > 0 && (line.starts_with("**") || line.starts_with("# ")) {
+            break;
+        }
+        text.push_str(line.strip_prefix("- ").unwrap_or(line));
+        text.push(' ');
+    }
+    let mut sentences = vec![String::new()];
+    for word in text.split_whitespace() {
+        let begins = word.starts_with(|c: char| c.is_ascii_uppercase() || "`[*(".contains(c));
+        if begins && sentences.last().is_some_and(|last| last.ends_with('.')) {
+            sentences.push(String::new());
+        }
+        if let Some(last) = sentences.last_mut() {
+            if !last.is_empty() {
+                last.push(' ');
+            }
+            last.push_str(word);
+        }
+    }
+    sentences.retain(|sentence| !sentence.is_empty());
+    sentences
 }
 
 fn text(tokens: &[Token], at: usize) -> &str {
