@@ -250,7 +250,7 @@ fn pages_and_levels_are_those_of_the_trees() {
     // The allocation map and the root.
     assert_eq!([table.pages().unwrap(), index.pages().unwrap()], [2, 2]);
     assert_eq!([table.height().unwrap(), index.height().unwrap()], [1, 1]);
-    table.insert(&key(1), &[1; 40_000]).unwrap();
+    table.insert(&key(1), &vec![1; 40_000]).unwrap();
     let chain = 40_000_u64.div_ceil(4096 - 48);
     assert_eq!([table.pages().unwrap(), index.pages().unwrap()], [2 + chain, 2]);
     (2..1_000).for_each(|n| table.insert(&key(n), &[1; 200]).unwrap());

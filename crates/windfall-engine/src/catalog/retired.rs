@@ -183,7 +183,7 @@ mod tests {
             table
         };
         let handles: Vec<_> = (0..items).map(retire).collect();
-        let taken_in = |_| {
+        let taken_in = |()| {
             retired.free_step();
             retired.waiting.lock().len()
         };
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!([(); 3].map(taken_in), expected, "a step takes in more than it may");
         assert_eq!(retired.count(), items, "handles refer to all of them");
         drop(handles);
-        let left = |_| {
+        let left = |()| {
             retired.free_step();
             retired.count()
         };

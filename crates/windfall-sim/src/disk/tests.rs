@@ -217,7 +217,7 @@ fn a_queue_that_is_dropped_runs_its_requests() {
         queue.submit((0..8).map(|n| write(n, DATA, 7)).collect());
         drop(queue.complete(false));
         drop(queue);
-        assert!(content(&disk, DATA).unwrap() == [7; 8 * 4096], "seed {seed}");
+        assert!(content(&disk, DATA).unwrap() == vec![7; 8 * 4096], "seed {seed}");
     }
 }
 

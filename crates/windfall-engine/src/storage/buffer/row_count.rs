@@ -12,7 +12,7 @@
 
 use crate::sync::{
     atomic::{
-        AtomicBool, AtomicI64, AtomicU64,
+        AtomicBool, AtomicU64,
         Ordering::{Relaxed, SeqCst},
     },
     thread,
@@ -29,8 +29,8 @@ const ROWS_PER_CHANGE: u64 = 512;
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Stripe {
-    /// Rows inserted minus rows deleted.
-    rows: AtomicI64,
+    /// Rows inserted minus rows deleted; a negative number as its two's complement.
+    rows: AtomicU64,
     /// The number of changes ever.
     changes: AtomicU64,
     apart: [u64; 6],
@@ -62,13 +62,13 @@ impl RowCount {
     pub(crate) fn add(&self, rows: i64) {
         let stripe = self.own();
         stripe.changes.fetch_add(1, SeqCst);
-        stripe.rows.fetch_add(rows, SeqCst);
+        stripe.rows.fetch_add(rows.cast_unsigned(), SeqCst);
     }
 
     /// Returns whether this thread must move the changes to the header.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.own().rows.load(Relaxed).unsigned_abs() >= self.limit.load(Relaxed)
+        self.own().rows.load(Relaxed).cast_signed().unsigned_abs() >= self.limit.load(Relaxed)
     }
 
     fn own(&self) -> &Stripe {
@@ -77,12 +77,12 @@ impl RowCount {
 
     /// Removes and returns the changes, which the caller adds to the header under its latch.
     pub(crate) fn take(&self) -> i64 {
-        self.stripes.iter().map(|stripe| stripe.rows.swap(0, SeqCst)).sum()
+        self.stripes.iter().map(|stripe| stripe.rows.swap(0, SeqCst).cast_signed()).sum()
     }
 
     /// Returns the changes that the header, whose latch is held, does not have.
     pub(crate) fn pending(&self) -> i64 {
-        self.stripes.iter().map(|stripe| stripe.rows.load(SeqCst)).sum()
+        self.stripes.iter().map(|stripe| stripe.rows.load(SeqCst).cast_signed()).sum()
     }
 
     /// Returns the number of changes ever.
@@ -105,7 +105,7 @@ impl RowCount {
     /// used: two of them would correct the same difference twice.
     pub(crate) fn correct(&self, by: i64) {
         if !self.is_counted.swap(true, SeqCst) {
-            self.own().rows.fetch_add(by, SeqCst);
+            self.own().rows.fetch_add(by.cast_unsigned(), SeqCst);
         }
     }
 }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_stripe_is_due_at_its_limit() {
-        for (rows, limit) in [(0, 16), (32_768, 16), (65_536, 32), (1 << 30, 1 << 19)] {
+        for (rows, limit) in [(0, 16_i64), (32_768, 16), (65_536, 32), (1 << 30, 1 << 19)] {
             for sign in [1, -1] {
                 let count = RowCount::default();
                 count.set_limit(rows);
@@ -124,8 +124,8 @@ mod tests {
                 assert!(!count.is_due(), "{rows}");
                 count.add(sign);
                 assert!(count.is_due(), "{rows}");
-                let most = limit * STRIPES as i64;
-                assert!(most <= (rows / 512) as i64 || limit == 16, "{rows} rows, {most} changes");
+                let most = limit.unsigned_abs() * STRIPES as u64;
+                assert!(most <= rows / 512 || limit == 16, "{rows} rows, {most} changes");
             }
         }
     }
