@@ -7,11 +7,13 @@
 //! `no_input_that_is_known_and_no_mutant_of_one_breaks_a_target`). A node that passes [`validate`] finds each of its
 //! records (checked by `page/fuzz.rs::check_searches`), can be rebuilt from them (checked by
 //! `page/fuzz.rs::check_rebuild`), and stays valid under changes that fit it (checked by
-//! `page/fuzz.rs::check_changes`). An operation that fails has changed nothing (checked by `page/fuzz.rs::redo`).
+//! `page/fuzz.rs::check_changes`), and when it is frozen (checked by `page/fuzz.rs::check_freeze`). An operation that
+//! fails has changed nothing (checked by `page/fuzz.rs::redo`).
 
 use super::{
-    EntryHeader, HEADER, Node, NodeList, Page, PageOp, PageType, blank,
+    EntryHeader, HEADER, Node, NodeList, Page, PageOp, PageType, blank, freezable_bytes,
     node::{NODE_HEADER, key_limit},
+    record::HEADER_ALWAYS,
     validate,
 };
 use crate::{
@@ -167,6 +169,31 @@ fn check_changes(page: Page<'_>, data: &[u8]) {
     }
 }
 
+/// Freezes a valid leaf. Checks that only the headers of old live records change.
+fn check_freeze(page: Page<'_>, below: TrxId) {
+    let entries = |page| {
+        let node = Node::new(page);
+        let entry = |slot| {
+            let mut entry = Vec::new();
+            (node.entry_into(slot, &mut entry), entry, node.record_bytes(slot))
+        };
+        (0..node.count()).map(entry).collect::<Vec<_>>()
+    };
+    let (before, bytes) = (entries(page), freezable_bytes(page, below));
+    let (free, prefix) = (Node::new(page).free_bytes(), Node::new(page).prefix_len());
+    assert_eq!(PageOp::LeafFreeze { below }.apply(page, ID), Ok(()));
+    assert_eq!(bytes, Ok(Node::new(page).free_bytes() - free));
+    assert!(validate(page).is_ok(), "a valid leaf is damaged by a freeze");
+    let expected = before.into_iter().map(|((key, header), entry, bytes)| {
+        let length = entry.len() - prefix;
+        let is_frozen = header.trx < below && !header.is_deleted() && length < HEADER_ALWAYS;
+        let left_out = if is_frozen { header.bytes(length) } else { 0 };
+        let header = if is_frozen { header.frozen() } else { header };
+        ((key, header), entry, bytes - left_out)
+    });
+    assert!(expected.eq(entries(page)), "a freeze changes more or less than the headers of old live records");
+}
+
 /// Reads the page as a node, and checks a valid one thoroughly.
 fn look(page: Page<'_>, data: &[u8]) {
     read_everything(page, some_key(data));
@@ -191,6 +218,9 @@ pub fn page(data: &[u8]) {
     look(page, data);
     if validate(page).is_ok() {
         check_changes(page, data);
+    }
+    if validate(page).is_ok_and(Node::is_leaf) {
+        check_freeze(page, TrxId(data.first().map_or(0, |byte| u64::from(*byte))));
     }
 }
 
@@ -259,6 +289,7 @@ pub fn redo_seeds() -> Vec<Vec<u8>> {
         PageOp::LeafReplace { slot: 2, header: header(3), value: b"shorter" },
         PageOp::LeafReplace { slot: 2, header: header(4), value: &[7; 90] },
         PageOp::LeafHeader { slot: 1, header: header(5) },
+        PageOp::LeafFreeze { below: TrxId(3) },
         PageOp::NodeRemove { slot: 4 },
         PageOp::NodeKeep { slots: [1, 4], lower: b"c", upper: Some(b"d") },
     ];

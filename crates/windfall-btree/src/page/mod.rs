@@ -33,7 +33,7 @@ mod words;
 
 pub use node::Node;
 pub use node_build::NodeList;
-pub use node_change::check_change;
+pub use node_change::{check_change, freezable_bytes};
 pub use node_check::{check_entries, check_header, validate};
 pub use op::PageOp;
 pub use record::EntryHeader;

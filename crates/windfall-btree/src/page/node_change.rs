@@ -1,6 +1,7 @@
 //! Changes of a node: the page operations of the tree, applied at run time and by recovery alike.
 //!
-//! **Purpose.** Insert, replace and remove records, reduce a node to a range, build a node from a list.
+//! **Purpose.** Insert, replace and remove records, freeze the records of a leaf, reduce a node to a range, build a
+//! node from a list.
 //!
 //! **Invariants.** The result depends only on the page's content and the operation, compaction included (test:
 //! `behaves_as_a_map_4k`). Everything is checked before the first word is written: on an error the page is unchanged
@@ -16,7 +17,7 @@ use super::{
     node_build::{NodeImage, NodeList, fence_bytes, prefix_of},
     record::{EntryHeader, Fixed, Record},
 };
-use crate::ids::{PageId, PageNo};
+use crate::ids::{PageId, PageNo, TrxId};
 
 type Result<T = (), E = &'static str> = core::result::Result<T, E>;
 
@@ -169,21 +170,38 @@ fn set_skip(node: Node<'_>, skip: usize) {
     node.page().set_u8(SKIP, skip as u8);
 }
 
+/// Returns the bytes that live records take.
+fn live_bytes(page: Page<'_>) -> usize {
+    usize::from(page.u16(HEAP)).saturating_sub(page.u16(GARBAGE).into())
+}
+
 /// Moves the live records together at the page's end, in slot order, except that of slot `without`, which the caller
 /// replaces.
 fn compact(node: Node<'_>, without: Option<usize>) -> Result {
     let page = node.page();
-    let mut live = usize::from(page.u16(HEAP)) - usize::from(page.u16(GARBAGE));
+    let replaced = without.map_or(Ok(0), |slot| checked_slot(node, slot).map(|(_, fixed)| fixed.bytes()))?;
+    let live = live_bytes(page).checked_sub(replaced).ok_or(MISCOUNTED)?;
+    gather(node, live, |n, slot, fixed, moved| {
+        let stays = without != Some(n);
+        if stays {
+            page.append_to(slot.record(), fixed.bytes(), moved);
+        }
+        stays
+    })
+}
+
+/// Rewrites the heap: it is what `append` appends for the slots, one after the other, which must be `live` bytes. A
+/// slot for which that returns `false` is left to the caller.
+fn gather(node: Node<'_>, live: usize, append: impl Fn(usize, Slot, Fixed, &mut Vec<u8>) -> bool) -> Result {
+    let page = node.page();
     let mut moved = Vec::with_capacity(live);
     let mut slots = Vec::with_capacity(node.count());
     for n in 0..node.count() {
         let (slot, fixed) = checked_slot(node, n)?;
-        if without == Some(n) {
-            live = live.checked_sub(fixed.bytes()).ok_or(MISCOUNTED)?;
-            continue;
+        let at = moved.len();
+        if append(n, slot, fixed, &mut moved) {
+            slots.push((n, slot.head(), at));
         }
-        slots.push((n, slot.head(), moved.len()));
-        page.append_to(slot.record(), fixed.bytes(), &mut moved);
     }
     if moved.len() != live {
         return Err(MISCOUNTED);
@@ -283,6 +301,39 @@ fn replace(node: Node<'_>, slot: usize, record: Record<'_>) -> Result {
     Ok(())
 }
 
+/// Returns the bytes that freezing the versions of transactions below this one frees in a leaf. If it succeeds, so does
+/// the freeze.
+///
+/// # Errors
+/// A description of the contradiction in the node.
+pub fn freezable_bytes(page: Page<'_>, below: TrxId) -> Result<usize> {
+    let node = checked(page, true)?;
+    let (mut live, mut freezable) = (0, 0);
+    for n in 0..node.count() {
+        let (slot, fixed) = checked_slot(node, n)?;
+        live += fixed.bytes();
+        if fixed.is_frozen_below(below, page, slot.record()) {
+            freezable += fixed.header_bytes();
+        }
+    }
+    if live == live_bytes(page) { Ok(freezable) } else { Err(MISCOUNTED) }
+}
+
+/// Freezes the records of a leaf with versions of transactions below this one.
+pub(super) fn leaf_freeze(page: Page<'_>, below: TrxId) -> Result {
+    let node = checked(page, true)?;
+    let live = live_bytes(page) - freezable_bytes(page, below)?;
+    gather(node, live, |_, slot, fixed, moved| {
+        let at = slot.record();
+        if fixed.is_frozen_below(below, page, at) {
+            fixed.append_frozen(page, at, moved);
+        } else {
+            page.append_to(at, fixed.bytes(), moved);
+        }
+        true
+    })
+}
+
 /// Reduces a node to the slots `from..to` and to narrower fences.
 pub(super) fn keep(
     page: Page<'_>,
@@ -366,10 +417,10 @@ pub(super) fn build(
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{NodeList, PageOp, blank},
+        super::{NodeList, PageOp, blank, validate},
         *,
     };
-    use crate::ids::SpaceId;
+    use crate::ids::{SpaceId, UndoPos};
 
     /// A node of the largest page holds a key that is longer than a record can state, if a fence has half of it.
     #[test]
@@ -398,5 +449,90 @@ mod tests {
         let keep = PageOp::NodeKeep { slots: [0, 1], lower: &lower, upper: Some(&upper) };
         assert_eq!(keep.apply(page, id), Ok(()));
         assert_eq!(Node::new(page).find(&key), (0, true));
+    }
+
+    const OLD: EntryHeader = EntryHeader { trx: TrxId(9), flags: 0, undo: UndoPos(70) };
+
+    fn with(header: EntryHeader, flags: u16) -> EntryHeader {
+        EntryHeader { flags, ..header }
+    }
+
+    /// Records with their headers after a freeze below transaction 10, and the bytes of header that it leaves out.
+    fn records() -> Vec<(EntryHeader, usize, EntryHeader, usize)> {
+        let (new, inserted) = (EntryHeader { trx: TrxId(10), ..OLD }, OLD.of_insert());
+        let (deleted, overflow) = (EntryHeader::DELETED, EntryHeader::OVERFLOW);
+        vec![
+            (OLD, 5, EntryHeader::UNVERSIONED, 14),
+            (inserted, 5, EntryHeader::UNVERSIONED, 6),
+            (inserted, 0, EntryHeader::UNVERSIONED, 6),
+            (EntryHeader::UNVERSIONED, 5, EntryHeader::UNVERSIONED, 0),
+            (with(OLD, overflow), 20, with(EntryHeader::UNVERSIONED, overflow), 14),
+            // Not old, needed by purge, or no shorter without its header.
+            (new, 5, new, 0),
+            (new.of_insert(), 5, new.of_insert(), 0),
+            (EntryHeader { trx: TrxId::MAX, ..OLD }, 5, EntryHeader { trx: TrxId::MAX, ..OLD }, 0),
+            (with(OLD, deleted), 5, with(OLD, deleted), 0),
+            (with(OLD, deleted | overflow), 20, with(OLD, deleted | overflow), 0),
+            (OLD, 94, EntryHeader::UNVERSIONED, 14),
+            (OLD, 95, OLD, 0),
+            (inserted, 95, inserted, 0),
+            (OLD, 300, OLD, 0),
+        ]
+    }
+
+    #[test]
+    fn a_freeze_removes_the_headers_of_old_live_records_and_no_others() {
+        let id = PageId { space: SpaceId(77), page: PageNo(3) };
+        let words = blank(4096);
+        let page = Page::new(&words);
+        let build = PageOp::NodeBuild { level: 0, lower: b"", upper: None, image: &[] };
+        assert_eq!(build.apply(page, id), Ok(()));
+        // In an order of their own, so that the records are not in the order of the slots, and with a hole.
+        for (n, (header, length, ..)) in records().into_iter().enumerate().rev() {
+            let insert =
+                PageOp::LeafInsert { slot: 0, header, suffix: &[n as u8], value: &vec![n as u8; length] };
+            assert_eq!(insert.apply(page, id), Ok(()));
+        }
+        let hole = PageOp::LeafInsert { slot: 0, header: OLD, suffix: b"", value: b"removed" };
+        assert_eq!(hole.apply(page, id), Ok(()));
+        assert_eq!(PageOp::NodeRemove { slot: 0 }.apply(page, id), Ok(()));
+        let free = Node::new(page).free_bytes();
+        let total: usize = records().into_iter().map(|(.., gain)| gain).sum();
+        assert_eq!(freezable_bytes(page, TrxId(9)), Ok(0), "no transaction is older than 9");
+        // What is frozen once has nothing left to freeze.
+        for gain in [total, 0] {
+            assert_eq!(freezable_bytes(page, TrxId(10)), Ok(gain));
+            assert_eq!(PageOp::LeafFreeze { below: TrxId(10) }.apply(page, id), Ok(()));
+            let node = validate(page).unwrap();
+            for (n, (_, length, header, _)) in records().into_iter().enumerate() {
+                let mut entry = Vec::new();
+                assert_eq!(node.entry_into(n, &mut entry), (1, header));
+                assert_eq!(entry, vec![n as u8; 1 + length]);
+            }
+            assert_eq!((page.u16(GARBAGE), node.free_bytes()), (0, free + total));
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_no_sound_leaf_is_not_frozen() {
+        let id = PageId { space: SpaceId(77), page: PageNo(3) };
+        let words = blank(4096);
+        let page = Page::new(&words);
+        let freeze = PageOp::LeafFreeze { below: TrxId(10) };
+        let mut list = NodeList::default();
+        list.push_inner(b"", PageNo(9));
+        let inner = PageOp::NodeBuild { level: 1, lower: b"", upper: None, image: &list.image(b"", None) };
+        assert_eq!(inner.apply(page, id), Ok(()));
+        assert_eq!(freeze.apply(page, id), Err(NO_NODE));
+        list.clear();
+        list.push_leaf(b"key", OLD, b"value");
+        let leaf = PageOp::NodeBuild { level: 0, lower: b"", upper: None, image: &list.image(b"", None) };
+        assert_eq!(leaf.apply(page, id), Ok(()));
+        page.set_u16(HEAP, page.u16(HEAP) + 1);
+        for below in [TrxId(0), TrxId(10)] {
+            assert_eq!(freezable_bytes(page, below), Err(MISCOUNTED));
+            assert_eq!(PageOp::LeafFreeze { below }.apply(page, id), Err(MISCOUNTED));
+            assert_eq!(Node::new(page).header(0), OLD);
+        }
     }
 }

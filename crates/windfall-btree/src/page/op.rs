@@ -24,12 +24,13 @@
 //! | 7 | node remove | slot (2) |
 //! | 8 | node keep | first slot kept (2), first slot after them (2), lower fence, upper fence |
 //! | 9 | node build | level (1), lower fence, upper fence, image string (see [`node_build`](super::node_build)) |
+//! | 10 | leaf freeze | transaction (6) |
 
 use super::{
     Page, PageType, node_change,
     record::{EntryHeader, Record},
 };
-use crate::ids::{PageId, PageNo};
+use crate::ids::{PageId, PageNo, TrxId};
 
 /// One change of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +77,12 @@ pub enum PageOp<'a> {
         /// The new version header.
         header: EntryHeader,
     },
+    /// Freezes the records of a leaf: those of versions of older transactions lose their header (see
+    /// [`record`](super::record)). The slots stay.
+    LeafFreeze {
+        /// The versions of transactions below this one are frozen; at most [`TrxId::MAX`].
+        below: TrxId,
+    },
     /// Inserts a child into an inner node.
     InnerInsert {
         /// The slot of the child; the children from there on move up.
@@ -121,6 +128,7 @@ const INNER_INSERT: u8 = 6;
 const NODE_REMOVE: u8 = 7;
 const NODE_KEEP: u8 = 8;
 const NODE_BUILD: u8 = 9;
+const LEAF_FREEZE: u8 = 10;
 
 const SHORT: &str = "a page operation is cut short";
 
@@ -219,6 +227,10 @@ impl<'a> PageOp<'a> {
                 out.extend_from_slice(&slot.to_le_bytes());
                 put_record(out, header, &[], &[]);
             }
+            Self::LeafFreeze { below } => {
+                out.push(LEAF_FREEZE);
+                out.extend_from_slice(&below.0.to_le_bytes()[..6]);
+            }
             Self::InnerInsert { slot, child, suffix } => {
                 out.push(INNER_INSERT);
                 out.extend_from_slice(&slot.to_le_bytes());
@@ -293,6 +305,11 @@ impl<'a> PageOp<'a> {
                     image: fields.bytes()?,
                 }
             }
+            LEAF_FREEZE => {
+                let mut below = [0; 8];
+                below[..6].copy_from_slice(&fields.chunk::<6>()?);
+                Self::LeafFreeze { below: TrxId(u64::from_le_bytes(below)) }
+            }
             _ => return Err("an unknown page operation"),
         };
         Ok((op, fields.0))
@@ -318,6 +335,7 @@ impl<'a> PageOp<'a> {
                 return node_change::leaf_replace(page, slot, header, value);
             }
             Self::LeafHeader { slot, header } => return node_change::leaf_header(page, slot, header),
+            Self::LeafFreeze { below } => return node_change::leaf_freeze(page, below),
             Self::InnerInsert { slot, child, suffix } => {
                 return node_change::inner_insert(page, slot, child, suffix);
             }

@@ -31,6 +31,15 @@
 //! The **form** of a header is 2 if the entry is delete-marked, or if suffix and value have [`HEADER_ALWAYS`] bytes or
 //! more. Otherwise it is 0 if transaction and undo position are 0, 1 if only the undo position is, and else 2. What a
 //! form leaves out is 0.
+//!
+//! # Frozen records
+//!
+//! A record is *frozen* when a version that every reader sees loses transaction and undo position
+//! ([`PageOp::LeafFreeze`](super::PageOp::LeafFreeze)): it then is as one that no transaction has written
+//! ([`EntryHeader::UNVERSIONED`]), and keeps its key, its value and its other flags. Only a live record whose header
+//! takes bytes and would take none is frozen: a delete-marked one keeps its header, which purge needs to recognise it,
+//! and a long one would gain nothing (test: `a_freeze_removes_the_headers_of_old_live_records_and_no_others`). Which
+//! transactions are old enough is decided by the tree ([`freeze`](crate::tree::freeze)), and logged.
 
 use super::Page;
 use crate::ids::{PageNo, TrxId, UndoPos};
@@ -87,6 +96,12 @@ impl EntryHeader {
     pub fn of_insert(self) -> Self {
         debug_assert!(!self.is_deleted(), "a delete-marked entry is inserted");
         Self { undo: UndoPos(0), ..self }
+    }
+
+    /// Returns the header of this version once every reader sees it, whatever its transaction.
+    #[must_use]
+    pub(crate) fn frozen(self) -> Self {
+        Self { flags: self.flags, ..Self::UNVERSIONED }
     }
 
     /// Returns whether an undo record has the version before this one.
@@ -229,6 +244,21 @@ impl Fixed {
     #[inline]
     pub(super) fn header(self, page: Page<'_>, at: usize) -> EntryHeader {
         self.header_from(|offset| page.u64(at + offset))
+    }
+
+    /// Returns whether the leaf's record at this offset is frozen by an operation for the versions of transactions
+    /// below this one.
+    pub(super) fn is_frozen_below(self, below: TrxId, page: Page<'_>, at: usize) -> bool {
+        self.header_bytes() > 0 && {
+            let header = self.header(page, at);
+            header.trx < below && header.frozen().bytes(self.suffix + self.value) == 0
+        }
+    }
+
+    /// Appends the leaf's record at this offset as it is when it is frozen.
+    pub(super) fn append_frozen(self, page: Page<'_>, at: usize, out: &mut Vec<u8>) {
+        out.push(self.header(page, at).frozen().info(self.suffix, self.value));
+        page.append_to(at + 1, self.header_at() - 1, out);
     }
 
     /// Changes the header of the leaf's record at this offset to one that takes no more bytes.

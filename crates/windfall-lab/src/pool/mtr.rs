@@ -97,6 +97,7 @@ impl Rehash<'_> {
             | PageOp::LeafInsert { .. }
             | PageOp::LeafReplace { .. }
             | PageOp::LeafHeader { .. }
+            | PageOp::LeafFreeze { .. }
             | PageOp::InnerInsert { .. } => {}
         }
     }
