@@ -1,23 +1,24 @@
 //! Points in the code at which a test acts.
 //!
 //! **Purpose.** The code passes such a point in one line. A test decides what happens there: the step fails
-//! ([`Failpoint`]), a function of the test runs ([`SyncPoint`]), a limit has another value ([`TestValue`]), or the test
-//! learns a sum ([`TestCounter`]).
+//! ([`Failpoint`]), a function of the test runs ([`SyncPoint`]), a limit has another value ([`TestValue`]), the test
+//! learns a sum ([`TestCounter`]), or work that is rarely needed is done at once ([`Eager`]).
 //!
 //! **Invariants.** Only tests of this crate, and builds with the feature `testing`, can set a point (by type). In any
 //! other build the types have no size, and so no state for their methods to act on (by type): the compiler checks it.
 
-pub use points::{Failpoint, SyncPoint, TestCounter, TestValue};
+pub use points::{Eager, Failpoint, SyncPoint, TestCounter, TestValue};
 
 #[cfg(any(test, feature = "testing"))]
 mod points {
-    use core::fmt;
+    use core::{cell::Cell, fmt};
 
     use crate::{
         error::{Result, UsageError},
         sync::{
             Mutex, Rank,
             atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+            thread_local,
         },
     };
 
@@ -117,6 +118,26 @@ mod points {
         }
     }
 
+    thread_local! {
+        static EAGER: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Whether this thread does at once what usually waits until it is needed.
+    #[derive(Debug)]
+    pub struct Eager;
+
+    impl Eager {
+        /// Switches it on or off, for this thread.
+        pub fn set(is_on: bool) {
+            EAGER.set(is_on);
+        }
+
+        /// Returns whether it is on.
+        pub fn is_on() -> bool {
+            EAGER.get()
+        }
+    }
+
     /// A sum that only a test reads.
     #[derive(Debug, Default)]
     pub struct TestCounter(AtomicU64);
@@ -183,6 +204,18 @@ mod points {
         }
     }
 
+    /// Whether this thread does at once what usually waits until it is needed, in tests.
+    #[derive(Debug)]
+    pub struct Eager;
+
+    impl Eager {
+        /// Returns `false`.
+        #[inline]
+        pub fn is_on() -> bool {
+            false
+        }
+    }
+
     /// A sum that only a test reads.
     #[derive(Debug, Default)]
     pub struct TestCounter(());
@@ -194,7 +227,7 @@ mod points {
     }
 
     const _: () = assert!(
-        size_of::<(Failpoint, SyncPoint, TestValue<u64>, TestCounter)>() == 0,
+        size_of::<(Failpoint, SyncPoint, TestValue<u64>, TestCounter, Eager)>() == 0,
         "a point of the tests has a size in the product"
     );
 }

@@ -4,8 +4,8 @@
 //! mini-transaction.
 //!
 //! **Invariants.** A [`Located`] guarantees that its leaf is latched and has the requested [`Room`], so the second
-//! phase cannot fail (test: `behaves_as_a_map_4k`). Splits that this requires are done before, in mini-transactions of
-//! their own; only then is the leaf latched for the second phase (test:
+//! phase cannot fail (test: `behaves_as_a_map_4k`). Freezes and splits that this requires are done before, in
+//! mini-transactions of their own; only then is the leaf latched for the second phase (test:
 //! `making_room_for_an_entry_takes_no_more_log_than_is_reserved`). Without room a header may be replaced by one that
 //! takes no more bytes (checked by `tree/change.rs::set_header`): that is enough to roll a version back, because a
 //! version of a transaction has a whole header.
@@ -13,8 +13,8 @@
 //! **What fails, and when.** [`Tree::seek_for_change`] fails with `KeyTooLong` or `ValueTooLong` before it does
 //! anything. It fails with the store's errors if a page cannot be read or allocated, and with damage if a node to be
 //! split is damaged, or the leaf in such a way that the second phase would fail. Then the caller's mini-transaction
-//! holds no more latches than before and is unchanged, although nodes may have been split, which changes no entry. The
-//! second phase has no errors.
+//! holds no more latches than before and is unchanged, although nodes may have been split or a leaf frozen, which
+//! changes no key and no value. The second phase has no errors.
 
 use core::marker::PhantomData;
 
@@ -70,6 +70,9 @@ impl<S: PageStore> Tree<S> {
         self.check_key(key)?;
         self.check_inline(if let Room::Value(length) = room { length } else { 0 })?;
         self.ensure_root()?;
+        if S::freezes_at_once() {
+            self.freeze(key, 1)?;
+        }
         loop {
             let Some(path) = self.reach(Target::Key(key), 0, Access::Point)? else {
                 return Err(self.damaged(PageNo::ROOT, "the root has vanished"));
@@ -115,13 +118,15 @@ impl<S: PageStore> Tree<S> {
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Splits the leaf of a key, in mini-transactions of its own, until it has this room, which may be that of several
-    /// entries with as many bytes. The caller must hold no page of this tree.
+    /// Freezes or splits the leaf of a key, in mini-transactions of its own, until it has this room, which may be that
+    /// of several entries with as many bytes. The caller must hold no page of this tree.
     ///
     /// # Errors
     /// The errors of the store.
     pub fn make_room(&self, key: &[u8], room: Room) -> Result<()> {
-        Need::leaf(key, room).map_or(Ok(()), |need| self.split(&need, 0))
+        let Some(need) = Need::leaf(key, room) else { return Ok(()) };
+        self.freeze_full_leaf(key)?;
+        self.split(&need, 0)
     }
 }
 

@@ -28,6 +28,7 @@ mod check;
 mod cursor;
 mod descent;
 mod estimate;
+pub mod freeze;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod hash;
@@ -45,6 +46,7 @@ pub use bulk_load::BulkLoader;
 pub use change::{Adjacent, Located, Room};
 pub use check::{TreeReport, Walk};
 pub use cursor::{Cursor, Seek};
+pub use freeze::Horizon;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use page_set::PageSet;
 pub use parts::Parts;
@@ -76,6 +78,8 @@ pub struct Tree<S: PageStore> {
     hash: S::Hash,
     /// Whether users of this handle have reserved log space for splits: [`split_log_limit`].
     log_reserved: bool,
+    /// What is old enough to be frozen.
+    horizon: Option<Arc<dyn Horizon>>,
 }
 
 /// The result of a read by a hint of the hash index.
@@ -89,13 +93,14 @@ enum ByHint {
 impl<S: PageStore> Tree<S> {
     /// Creates a handle of the tree in this tablespace, with its hash index.
     pub fn new(store: Arc<S>, space: S::Space, hash: S::Hash) -> Self {
-        Self { store, space, rooted: AtomicBool::new(false), hash, log_reserved: false }
+        Self { store, space, rooted: AtomicBool::new(false), hash, log_reserved: false, horizon: None }
     }
 
     /// Marks the handle as one whose users reserve log space ([`split_log_limit`]) for each entry that they make
     /// longer: its splits reserve none.
     #[must_use]
     pub fn with_log_reserved(self) -> Self {
+        debug_assert!(self.horizon.is_none(), "log that was reserved for splits is used to freeze");
         Self { log_reserved: true, ..self }
     }
 

@@ -78,6 +78,12 @@ pub trait PageStore: Send + Sync + Sized + 'static {
     /// Returns the page size in bytes.
     fn page_size(&self) -> usize;
 
+    /// Returns whether the leaf of each change is frozen first, and not only before a split: for tests.
+    #[inline]
+    fn freezes_at_once() -> bool {
+        false
+    }
+
     /// Returns the incarnation of a tablespace.
     fn space_id(&self, space: &Self::Space) -> SpaceId;
 

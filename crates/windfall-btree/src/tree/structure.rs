@@ -229,6 +229,11 @@ impl<S: PageStore> Tree<S> {
                 return Ok(());
             };
             let Some(parent) = &path.parent else {
+                let node = Node::new(path.node.page());
+                let (slot, found) = node.find(need.key);
+                if need.fits(node, found.then_some(slot)) && path.node.is_valid() {
+                    return Ok(());
+                }
                 self.grow(&path.node)?;
                 continue;
             };

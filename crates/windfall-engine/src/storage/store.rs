@@ -8,6 +8,7 @@
 use crate::{
     buffer::{BufferPool, OptimisticRead, SharedPage, Space},
     error::Result,
+    failpoint::Eager,
     ids::{Lsn, PageNo, SpaceId},
     mtr::{Mtr, Slot},
     page::{Access, Page, PageOp, PageType},
@@ -59,6 +60,11 @@ impl PageStore for BufferPool {
 
     fn page_size(&self) -> usize {
         BufferPool::page_size(self)
+    }
+
+    #[inline]
+    fn freezes_at_once() -> bool {
+        Eager::is_on()
     }
 
     fn space_id(&self, space: &Arc<Space>) -> SpaceId {

@@ -1,15 +1,18 @@
 //! Many threads on one tree.
 //!
-//! **Purpose.** Readers and cursors run concurrently with writers that split and merge.
+//! **Purpose.** Readers and cursors run concurrently with writers that freeze, split and merge.
 //!
 //! **Invariants.** Keys that are never removed are always found, with a value that was written as a whole, and every
 //! cursor sees each of them once, in order (test: `readers_and_cursors_during_splits_and_merges`).
 
 use std::time::{Duration, Instant};
 
-use super::{confirm, get, header, put, remove, tree};
+use super::{TestHorizon, confirm, get, header, put, remove, tree};
 use crate::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     tree::{Tree, store::HashIndex as _, testpool::TestPool},
 };
 
@@ -90,7 +93,8 @@ fn read(tree: &Tree<TestPool>, stop: &AtomicBool) {
 
 #[test]
 fn readers_and_cursors_during_splits_and_merges() {
-    let tree = tree(4096);
+    let horizon = Arc::new(TestHorizon::default());
+    let tree = tree(4096).with_horizon(horizon.clone());
     for n in 0..STAYING {
         put(&tree, &key(n * 1000), header(n), &value(n));
     }
@@ -106,6 +110,8 @@ fn readers_and_cursors_during_splits_and_merges() {
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_secs(3) && !reads.is_finished() {
             std::thread::sleep(Duration::from_millis(10));
+            // The versions of the rows that stay have any transaction up to 65,535.
+            horizon.raise(begin.elapsed().as_millis() as u64 * 20);
         }
         stop.store(true, Relaxed);
         reads.join().unwrap();

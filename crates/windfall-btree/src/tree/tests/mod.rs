@@ -8,13 +8,14 @@
 mod concurrent;
 mod damage;
 mod estimates;
+mod freezing;
 mod model;
 mod pieces;
 mod scans;
 mod values;
 
 use super::{
-    Room, Tree, TreeReport,
+    Horizon, Room, Tree, TreeReport,
     hash::{HashBudget, TreeHash},
     store::{MiniTransaction, PageStore},
     testpool::TestPool,
@@ -22,8 +23,28 @@ use super::{
 use crate::{
     ids::{SpaceId, TrxId, UndoPos},
     page::EntryHeader,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
 };
+
+/// A horizon that a test sets.
+#[derive(Debug, Default)]
+struct TestHorizon(AtomicU64);
+
+impl TestHorizon {
+    /// Raises it to this transaction, unless it is above.
+    fn raise(&self, below: u64) {
+        self.0.fetch_max(below, SeqCst);
+    }
+}
+
+impl Horizon for TestHorizon {
+    fn frozen_below(&self) -> TrxId {
+        TrxId(self.0.load(SeqCst))
+    }
+}
 
 /// Creates a tree on a pool of its own that keeps its log.
 fn tree(page_size: usize) -> Tree<TestPool> {

@@ -1,8 +1,11 @@
 //! The tree against a `BTreeMap`.
 //!
-//! **Purpose.** Random histories over difficult keys, for every page size.
+//! **Purpose.** Random histories over difficult keys, for every page size, while the horizon rises and leaves are
+//! frozen.
 //!
-//! **Invariants.** Tree and model agree at every step that is checked (test: `behaves_as_a_map_4k`).
+//! **Invariants.** Tree and model agree at every step that is checked (test: `behaves_as_a_map_4k`). The model does not
+//! know which entries share a leaf, so it does not know which are frozen: an entry has the header that was written, or
+//! if it may be frozen no header (checked by `tree/tests/model.rs::is_version`).
 
 use std::{
     collections::BTreeMap,
@@ -11,18 +14,48 @@ use std::{
 
 use proptest::prelude::*;
 
-use super::{confirm, get, header, put, remove, tree, tree_on, values::only_the_root};
+use super::{TestHorizon, confirm, get, header, put, remove, tree, tree_on, values::only_the_root};
 use crate::{
     ids::UndoPos,
     page::{
         EntryHeader,
         node::{inline_limit, key_limit},
+        record::HEADER_ALWAYS,
     },
     sync::Arc,
-    tree::{Cursor, Room, Seek, Tree, testpool::TestPool},
+    tree::{Cursor, Horizon as _, Room, Seek, Tree, testpool::TestPool},
 };
 
-type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+type Rows = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
+/// The expected entries, and the horizon of the tree.
+#[derive(Default)]
+struct Model {
+    rows: Rows,
+    horizon: Arc<TestHorizon>,
+}
+
+impl Model {
+    fn tree(&self, page_size: usize) -> Tree<TestPool> {
+        tree(page_size).with_horizon(self.horizon.clone())
+    }
+
+    /// Returns whether an entry may have this header if the version of step `n` was written.
+    fn is_version(&self, n: u64, found: EntryHeader) -> bool {
+        let written = version(n);
+        let may_be_frozen = written.trx < self.horizon.frozen_below() && !written.is_deleted();
+        found == written || may_be_frozen && found == EntryHeader::UNVERSIONED
+    }
+
+    /// Checks an entry that was read.
+    fn check(&self, key: &[u8], found: Option<(EntryHeader, &[u8])>) {
+        let expected = self.rows.get(key);
+        assert_eq!(found.map(|(_, value)| value), expected.map(|(_, value)| &value[..]), "{key:?}");
+        if let (Some((header, _)), Some((n, _))) = (found, expected) {
+            assert!(self.is_version(*n, header), "{key:?}: {header:?} of step {n}");
+        }
+    }
+}
 
 /// One step of a history.
 #[derive(Clone, Debug)]
@@ -32,6 +65,9 @@ enum Step {
     Remove(Vec<u8>),
     /// Removes this many keys, beginning with the first one at or after the given key.
     RemoveRun(Vec<u8>, usize),
+    /// Raises the horizon to this many steps before the present one.
+    Raise(u64),
+    Freeze(Vec<u8>),
 }
 
 /// Difficult keys: short ones, long common prefixes, zeros at the end, the longest possible.
@@ -63,6 +99,8 @@ fn steps(page_size: usize) -> impl Strategy<Value = Vec<Step>> {
         3 => key().prop_map(Step::Mark),
         2 => key().prop_map(Step::Remove),
         1 => (key(), 0usize..60).prop_map(|(key, n)| Step::RemoveRun(key, n)),
+        1 => (0u64..100).prop_map(Step::Raise),
+        1 => key().prop_map(Step::Freeze),
     ];
     prop::collection::vec(step, 1..400)
 }
@@ -86,58 +124,74 @@ fn run(tree: &Tree<TestPool>, model: &mut Model, step: &Step, n: u64) {
     match step {
         Step::Put(key, len) => {
             put(tree, key, version(n), &value(n, *len));
-            model.insert(key.clone(), (n, value(n, *len)));
+            model.rows.insert(key.clone(), (n, value(n, *len)));
         }
         Step::Mark(key) => {
             let mut mtr = tree.store().begin().unwrap();
             // No header takes fewer bytes than this one.
             let room = if version(n) == EntryHeader::UNVERSIONED { Room::Keep } else { Room::Header };
             let mut place = tree.seek_for_change(&mut mtr, key, room).unwrap();
-            assert_eq!(place.header(), model.get(key).map(|(n, _)| version(*n)));
+            let mut value = Vec::new();
+            place.value_into(&mtr, &mut value);
+            model.check(key, place.header().map(|header| (header, &value[..])));
             if place.header().is_some() {
-                let mut value = Vec::new();
-                place.value_into(&mtr, &mut value);
-                assert_eq!(value, model[key].1);
                 place.set_header(&mut mtr, version(n));
-                model.get_mut(key).unwrap().0 = n;
+                model.rows.get_mut(key).unwrap().0 = n;
             }
             mtr.commit().unwrap();
         }
-        Step::Remove(key) => assert_eq!(remove(tree, key), model.remove(key).is_some()),
+        Step::Remove(key) => assert_eq!(remove(tree, key), model.rows.remove(key).is_some()),
         Step::RemoveRun(from, n) => {
-            let keys: Vec<_> = model.range(from.clone()..).take(*n).map(|(key, _)| key.clone()).collect();
+            let keys: Vec<_> =
+                model.rows.range(from.clone()..).take(*n).map(|(key, _)| key.clone()).collect();
             for key in keys {
                 assert!(remove(tree, &key));
-                model.remove(&key);
+                model.rows.remove(&key);
+            }
+        }
+        Step::Raise(ago) => model.horizon.raise(n.saturating_sub(*ago)),
+        Step::Freeze(key) => {
+            tree.freeze(key, 1).unwrap();
+            // A short entry is frozen wherever it may be.
+            if let Some((header, value)) = get(tree, key)
+                && key.len() + value.len() < HEADER_ALWAYS
+                && header.trx < model.horizon.frozen_below()
+                && !header.is_deleted()
+            {
+                assert_eq!(header, EntryHeader::UNVERSIONED, "{key:?}");
             }
         }
     }
 }
 
 fn compare(tree: &Tree<TestPool>, model: &Model) {
-    for (key, (n, value)) in model {
-        assert_eq!(get(tree, key), Some((version(*n), value.clone())), "{key:?}");
+    for key in model.rows.keys() {
+        check_get(tree, model, key);
     }
-    let entry = |cursor: &Cursor<&Tree<TestPool>>| {
-        (cursor.key().to_vec(), (cursor.header(), cursor.value().to_vec()))
+    let check = |cursor: &Cursor<&Tree<TestPool>>, key: &Vec<u8>| {
+        assert_eq!(cursor.key(), key);
+        model.check(key, cursor.header().map(|header| (header, cursor.value())));
     };
-    let expected =
-        |(key, (n, value)): (&Vec<u8>, &(u64, Vec<u8>))| (key.clone(), (Some(version(*n)), value.clone()));
     let mut cursor = tree.cursor();
-    for row in model {
+    for key in model.rows.keys() {
         assert!(cursor.next().unwrap());
-        assert_eq!(entry(&cursor), expected(row));
+        check(&cursor, key);
     }
     assert!(!cursor.next().unwrap());
-    for row in model.iter().rev() {
+    for key in model.rows.keys().rev() {
         assert!(cursor.prev().unwrap());
-        assert_eq!(entry(&cursor), expected(row));
+        check(&cursor, key);
     }
     assert!(!cursor.prev().unwrap());
 }
 
+fn check_get(tree: &Tree<TestPool>, model: &Model, key: &[u8]) {
+    let found = get(tree, key);
+    model.check(key, found.as_ref().map(|(header, value)| (*header, &value[..])));
+}
+
 /// Compares every kind of seek, from a key that may or may not be present.
-fn compare_seeks(tree: &Tree<TestPool>, model: &Model, key: &Vec<u8>) {
+fn compare_seeks(tree: &Tree<TestPool>, model: &Rows, key: &Vec<u8>) {
     let mut cursor = tree.cursor();
     let (below, above) = ((Unbounded, Excluded(key)), (Excluded(key), Unbounded));
     for (seek, expected) in [
@@ -169,23 +223,22 @@ fn compare_seeks(tree: &Tree<TestPool>, model: &Model, key: &Vec<u8>) {
 }
 
 fn history(page_size: usize, steps: &[Step]) {
-    let tree = tree(page_size);
-    let mut model = Model::new();
+    let mut model = Model::default();
+    let tree = model.tree(page_size);
     for (n, step) in (1..).zip(steps) {
         run(&tree, &mut model, step, n);
-        if let Step::Put(key, _) | Step::Remove(key) | Step::Mark(key) = step {
-            let expected = model.get(key).map(|(n, value)| (version(*n), value.clone()));
-            assert_eq!(get(&tree, key), expected);
+        if let Step::Put(key, _) | Step::Remove(key) | Step::Mark(key) | Step::Freeze(key) = step {
+            check_get(&tree, &model, key);
         }
         if n % 50 == 0 {
             if let Step::Put(key, _) | Step::Remove(key) | Step::RemoveRun(key, _) = step {
-                compare_seeks(&tree, &model, key);
+                compare_seeks(&tree, &model.rows, key);
             }
             tree.hash().switch(n % 100 == 0);
         }
     }
     compare(&tree, &model);
-    assert_eq!(confirm(&tree).entries, model.len() as u64);
+    assert_eq!(confirm(&tree).entries, model.rows.len() as u64);
 }
 
 proptest! {
@@ -203,8 +256,8 @@ proptest! {
 
     #[test]
     fn a_crash_between_any_two_groups_leaves_a_whole_tree(steps in steps(4096)) {
-        let tree = tree(4096);
-        let mut model = Model::new();
+        let mut model = Model::default();
+        let tree = model.tree(4096);
         for (n, step) in (1..).zip(&steps) {
             run(&tree, &mut model, step, n);
         }
