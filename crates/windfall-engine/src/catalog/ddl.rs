@@ -244,8 +244,10 @@ impl Catalog {
         Ok(TableSchema { record, clustered, secondaries, row_log: None })
     }
 
+    /// Returns the tree of a table in this tablespace.
     pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
-        Arc::new(Tree::new(self.pool.clone(), space, TreeHash::new(self.budget.clone())))
+        let tree = Tree::new(self.pool.clone(), space, TreeHash::new(self.budget.clone()));
+        Arc::new(tree.with_horizon(self.transactions.active().clone()))
     }
 
     /// Turns the hash indexes of all present and future tables on or off. A session's temporary tables stay as they

@@ -14,6 +14,7 @@ use windfall::{
     env::Env,
     error::UsageError,
 };
+use windfall_base::failpoint::Eager;
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 pub(crate) fn options() -> Options {
@@ -30,6 +31,8 @@ pub(crate) fn open(disk: &SimulatedDisk, seed: u64) -> Result<Live> {
 }
 
 pub(crate) fn open_with(disk: &SimulatedDisk, seed: u64, options: &Options) -> Result<Live> {
+    // In every second process each change first freezes its leaf.
+    Eager::set(seed.is_multiple_of(2));
     let env = SimulatedEnv::new(seed);
     let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), options, &|_| {})?;
     for prepared in db.prepared() {

@@ -18,6 +18,7 @@ use windfall::{
     error::{LockError, SchemaError, TransactionError},
     ids::TrxId,
 };
+use windfall_base::failpoint::Eager;
 use windfall_sim::SimulatedDisk;
 
 use super::{
@@ -118,18 +119,20 @@ pub(crate) struct Session {
     /// The way in which the session finds its rows, in rotation.
     ways: &'static [By],
     reads: usize,
+    /// Whether each change first freezes its leaf.
+    eager: bool,
 }
 
 impl Session {
     pub(crate) fn new(db: &Database) -> Self {
         let (table, level) = (db.table("rows").unwrap(), Level::ReadCommitted);
-        Self { db: db.clone(), table, open: None, level, ways: &[By::Key], reads: 0 }
+        Self { db: db.clone(), table, open: None, level, ways: &[By::Key], reads: 0, eager: false }
     }
 
     /// Creates a session that finds rows by its indexes, too.
-    pub(crate) fn of_all_ways(db: &Database) -> Self {
+    pub(crate) fn of_all_ways(db: &Database, eager: bool) -> Self {
         let ways = &[By::Key, By::Index("by_item"), By::Key, By::Index("by_item_once")];
-        Self { ways, ..Self::new(db) }
+        Self { ways, eager, ..Self::new(db) }
     }
 
     /// Returns how to find rows this time. A reader with neither a read view nor gap locks misses a row that an index
@@ -231,6 +234,7 @@ impl Session {
 
 impl Client for Session {
     fn call(&mut self, call: &Call) -> Answer {
+        Eager::set(self.eager);
         if let Call::Begin(level) = call {
             let trx = self.db.begin(TransactionOptions::default().isolation(isolation(*level)));
             (self.open, self.level) = (Some(trx), *level);

@@ -12,7 +12,7 @@ use windfall::{
     Access, Database, Error, IndexOptions, Isolation, LockWaitPolicy, Options, Result, Session, StatementEnd,
     Table, TableOptions, Transaction, TransactionOptions, TxTable, env::Env, error::UsageError,
 };
-use windfall_base::sync::as_another_thread;
+use windfall_base::{failpoint::Eager, sync::as_another_thread};
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use crate::changed_env::{Change, Changed};
@@ -120,6 +120,8 @@ fn of_bytes(bytes: Option<Vec<u8>>) -> Outcome {
 
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
+        // In every second history each change first freezes its leaf.
+        Eager::set(seed.is_multiple_of(2));
         let (disk, env, meanwhile) =
             (SimulatedDisk::new(seed), SimulatedEnv::new(seed), Meanwhile::default());
         let db = open(&disk, &env, &meanwhile).unwrap();

@@ -18,6 +18,18 @@
 //! version, because a transaction rolls back its entries before it ends (test:
 //! `a_version_whose_writer_has_ended_since_is_read_again`). So the reverse order, the entry first and `oldest` second,
 //! would be wrong.
+//!
+//! *Every reader sees the versions of all transactions below [`Active::frozen_below`]*, and so does every later one
+//! (test: `versions_are_frozen_behind_all_views_and_transactions`): they are below `oldest`, and below the first
+//! transaction that was active when the oldest pin was made. That of a later pin is no lower (checked by
+//! `mvcc/active.rs::pin`). So no rollback, no purge and no reader needs the header of a live entry with such a version:
+//! - A rollback changes entries with versions of its own transaction, which is active up to its end: prepared ones,
+//!   those that recovery has found, and those that are rolled back in the background are, too. What it restores may be
+//!   a header that the entry had before it was frozen: with it or without it the entry is the same to all.
+//! - Purge looks for delete-marked entries, which are not frozen. It frees the chain of a long value by the stamp in
+//!   the value.
+//! - A reader that sees a version looks at nothing before it. One whose pin was ended may see too much, and its result
+//!   is discarded. A writer finds that the version is final, that it is not its own, and that its strict view sees it.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -39,6 +51,7 @@ use crate::{
             Ordering::{Acquire, Relaxed, Release, SeqCst},
         },
     },
+    tree::Horizon,
     txn::locks::{LockManager, LockOwner, OwnerOptions},
 };
 
@@ -443,9 +456,14 @@ impl Active {
         let names: usize = table.running.values().map(ActiveEntry::log_of_name).sum();
         assert!(table.names == names, "the names take {names} bytes, and {} are counted", table.names);
         assert!(table.pins.keys().all(|number| *number < table.next_pin), "a pin has a number to come");
-        let snapshots = || table.pins.values().map(|pinned| pinned.snapshot.high);
-        assert!(snapshots().is_sorted(), "a later view sees fewer transactions than an earlier one");
-        assert!(snapshots().all(|high| high <= next), "a view sees a transaction that has not begun");
+        let snapshots = || table.pins.values().map(|pinned| &pinned.snapshot);
+        let is_sorted = |of: fn(&Snapshot) -> TrxId| snapshots().map(|snapshot| of(snapshot)).is_sorted();
+        assert!(
+            is_sorted(|snapshot| snapshot.low) && is_sorted(|snapshot| snapshot.high),
+            "a later view sees fewer transactions than an earlier one"
+        );
+        let is_known = |snapshot: &Arc<Snapshot>| snapshot.high <= next;
+        assert!(snapshots().all(is_known), "a view sees a transaction that has not begun");
     }
 
     /// Returns the number of active transactions.
@@ -516,7 +534,9 @@ impl Active {
         let (snapshot, is_ended) = (Arc::new(self.snapshot_of(&table)), Arc::new(AtomicBool::new(false)));
         let pinned = Pinned { snapshot: snapshot.clone(), since, is_ended: is_ended.clone() };
         debug_assert!(
-            table.pins.last_key_value().is_none_or(|(_, last)| last.snapshot.high <= snapshot.high),
+            table.pins.last_key_value().is_none_or(|(_, last)| {
+                last.snapshot.high <= snapshot.high && last.snapshot.low <= snapshot.low
+            }),
             "a later view sees no fewer transactions"
         );
         let before = table.pins.insert(number, pinned);
@@ -548,12 +568,24 @@ impl Active {
     }
 }
 
+impl Horizon for Active {
+    /// Nothing is known before [`Active::opened`].
+    fn frozen_below(&self) -> TrxId {
+        let table = self.table.lock();
+        let pinned = table.pins.first_key_value().map_or(TrxId::MAX, |(_, oldest)| oldest.snapshot.low);
+        pinned.min(self.oldest())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
     use super::{
-        super::super::tests::{Base, Setup},
+        super::{
+            super::tests::{Base, Setup},
+            ReadView,
+        },
         *,
     };
     #[test]
@@ -613,6 +645,49 @@ mod tests {
             Ok(there)
         });
         assert_eq!((found.unwrap(), reads), (CurrentVersion::Final(None), 2));
+    }
+
+    #[test]
+    fn versions_are_frozen_behind_all_views_and_transactions() {
+        let base = Base::open(Setup::simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1))).unwrap();
+        let active = Arc::new(Active::new(base.transactions.ids().clone(), Arc::new(SimulatedEnv::new(1))));
+        // Recovery has still to enter the unfinished transactions.
+        assert_eq!(active.frozen_below(), TrxId(0));
+        active.ids.raise().unwrap();
+        let old = active.ids.try_trx().unwrap();
+        active.resume(old, UndoPos(50), None);
+        assert_eq!(active.frozen_below(), TrxId(0));
+        active.opened(1000).unwrap();
+        assert_eq!(active.frozen_below(), old);
+        let begin = || active.begin(OwnerOptions::default()).unwrap().0;
+        let (one, two) = (begin(), begin());
+        let name: Arc<[u8]> = b"name"[..].into();
+        active.set_prepared(old, Some(&name), 1000).unwrap();
+        active.end(one);
+        assert_eq!(active.frozen_below(), old, "a prepared transaction is active");
+        active.end(old);
+        assert_eq!(active.frozen_below(), two);
+        // A view that does not see the second transaction, and later one that does.
+        let view = ReadView::new(&active);
+        active.end(two);
+        assert!(!view.sees(two) && view.sees(one));
+        assert_eq!(active.frozen_below(), two);
+        let later = ReadView::new(&active);
+        let three = begin();
+        active.end(three);
+        assert!(later.sees(two) && !later.sees(three));
+        assert_eq!(active.frozen_below(), two, "the oldest view decides");
+        drop(view);
+        assert_eq!(active.frozen_below(), three);
+        // An ended view is not waited for; what it has read does not count.
+        assert_eq!(active.end_views(three, Duration::MAX), 1);
+        assert!(later.is_ended());
+        let next = begin();
+        assert_eq!(active.frozen_below(), next);
+        active.end(next);
+        let number = active.number().unwrap();
+        assert!(active.frozen_below() > number, "the number of a statement is of no transaction");
+        drop(later);
     }
 
     #[test]

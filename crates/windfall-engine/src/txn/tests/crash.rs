@@ -1,5 +1,5 @@
 //! Crash enumeration of row histories: after each crash the table matches the model, with the last operation whole or
-//! absent.
+//! absent. In every second history each change first freezes its leaf.
 
 use std::{sync::mpsc, thread};
 
@@ -9,7 +9,7 @@ use super::{
     super::{Trx, undo::purge::PAGES_PER_STEP},
     Base, Mode, Rows, Setup, change, keys_of,
 };
-use crate::{disk::Disk, env::Env, error::Result};
+use crate::{disk::Disk, env::Env, error::Result, failpoint::Eager};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -203,10 +203,11 @@ fn on_streams_of_their_own(base: &Base, [one, two]: &mut [Trx<'_>; 2]) -> Result
     })
 }
 
-/// Returns a setup; with `roomy`, it has room for very long values.
-fn setup(disk: &SimulatedDisk, env: &SimulatedEnv, roomy: bool) -> Setup {
+/// Opens the database of a history with this seed; with `roomy`, it has room for very long values.
+fn open(disk: &SimulatedDisk, env: &SimulatedEnv, seed: u64, roomy: bool) -> Result<Base> {
     let setup = Setup::simulated(disk, env);
-    if roomy { Setup { frames: 2048, log_size: 8 << 20, ..setup } } else { setup }
+    Eager::set(seed.is_multiple_of(2));
+    Base::open(if roomy { Setup { frames: 2048, log_size: 8 << 20, ..setup } } else { setup })
 }
 
 /// Runs the script. Returns the disk, the acknowledged rows, and the rows that are also allowed.
@@ -216,7 +217,7 @@ fn run(seed: u64, script: &[Step], roomy: bool, crash_at: Option<u64>) -> (Simul
         disk.crash_at(operation);
     }
     let env = SimulatedEnv::new(seed);
-    let Ok(base) = Base::open(setup(&disk, &env, roomy)) else {
+    let Ok(base) = open(&disk, &env, seed, roomy) else {
         return (disk, Rows::new(), Rows::new());
     };
     let mut run = Run { base, env, rows: Rows::new(), next: Rows::new() };
@@ -236,7 +237,7 @@ fn check(disk: &SimulatedDisk, seed: u64, roomy: bool, rows: &Rows, next: &Rows,
         return assert!(rows.is_empty());
     }
     let env = SimulatedEnv::new(seed);
-    let base = match Base::open(setup(disk, &env, roomy)) {
+    let base = match open(disk, &env, seed, roomy) {
         Ok(base) => base,
         Err(error) if rows.is_empty() && next.is_empty() => {
             return assert!(error.to_string().contains("control"), "{what}: {error}");
@@ -276,7 +277,7 @@ fn enumerate_script(seed: u64, script: &[Step], roomy: bool, every: u64) -> u64 
             // Recovery also crashes, including rollback and purge.
             survivor.crash_at(1 + operation % 47);
             let env = SimulatedEnv::new(seed);
-            if let Ok(base) = Base::open(setup(&survivor, &env, roomy)) {
+            if let Ok(base) = open(&survivor, &env, seed, roomy) {
                 env.run_workers(10);
                 let _ = base.checkpointer.checkpoint(false);
             }

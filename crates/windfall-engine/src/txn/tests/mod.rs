@@ -4,6 +4,7 @@ mod chains;
 mod checks;
 mod crash;
 mod frames;
+mod freezing;
 mod model;
 mod obstacles;
 mod own;
@@ -165,7 +166,8 @@ impl Base {
         transactions.check_at_yield_points();
         let mut trees = Vec::new();
         for id in [CLUSTERED, UNIQUE, PLAIN] {
-            trees.push(Arc::new(Tree::new(pool.clone(), attach(id)?, TreeHash::new(budget.clone()))));
+            let tree = Tree::new(pool.clone(), attach(id)?, TreeHash::new(budget.clone()));
+            trees.push(Arc::new(tree.with_horizon(transactions.active().clone())));
         }
         let lost: Vec<_> = pool.spaces().into_iter().filter(|space| !named.contains(&space.id())).collect();
         if !lost.is_empty() {

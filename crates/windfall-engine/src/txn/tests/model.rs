@@ -1,4 +1,5 @@
-//! Row operations against a model, with failures and rollbacks at every step.
+//! Row operations against a model, with failures and rollbacks at every step. In half of the histories each change
+//! first freezes its leaf.
 
 use std::io::Read;
 
@@ -6,7 +7,10 @@ use proptest::prelude::*;
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{super::Trx, Base, Mode, Rows, Setup, Value, change, keys_of};
-use crate::error::{Error, Owner, SchemaError};
+use crate::{
+    error::{Error, Owner, SchemaError},
+    failpoint::Eager,
+};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -167,7 +171,8 @@ impl Run {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn rows_match_the_model(ops in prop::collection::vec(op(), 1..50)) {
+    fn rows_match_the_model(ops in prop::collection::vec(op(), 1..50), eager in any::<bool>()) {
+        Eager::set(eager);
         let mut run = Run { disk: SimulatedDisk::new(1), base: None, rows: Rows::new() };
         run.reopen();
         for op in ops {

@@ -5,8 +5,9 @@
 //!
 //! **Invariants.** A record is purged once its transaction had ended for every possible reader ([`Snapshot`]) (test:
 //! `a_pin_keeps_versions_and_a_reader_its_value`). An entry is removed only if it still carries the record's version
-//! (test: `a_pin_keeps_versions_and_a_reader_its_value`), and a chain is freed only if it still has its stamp (test:
-//! `crash_points_during_the_freeing_of_long_chains`). So a record may be purged any number of times, and
+//! (test: `a_pin_keeps_versions_and_a_reader_its_value`), which a delete-marked one keeps until then (test:
+//! `a_freeze_removes_the_headers_of_old_live_records_and_no_others`). A chain is freed only if it still has its stamp
+//! (test: `crash_points_during_the_freeing_of_long_chains`). So a record may be purged any number of times, and
 //! after a restart every record that still exists is purged again (test:
 //! `after_a_restart_purge_skips_no_record_because_of_a_missing_one`). Of the records that were rolled back two kinds
 //! matter: those of chains, and those that had revived an entry, because the record that had delete-marked it was

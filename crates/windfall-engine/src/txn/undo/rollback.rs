@@ -5,13 +5,14 @@
 //! **Invariants.** An entry is changed only if it still carries the version of the record (test:
 //! `first_histories_are_judged`), and no longer carries it then (checked by `undo/rollback.rs::undo_row`): the record's
 //! transaction id and undo position, or the transaction id alone in an entry that was inserted, which determines the
-//! record, because the transaction does not insert the entry again before that record is undone. The secondary entries
-//! come first, each in a mini-transaction of its own; the last mini-transaction restores the clustered entry and marks
-//! the record (test: `runs_crash_between_the_groups_of_a_write`). So the rollback may be interrupted and restarted at
-//! any point (test: `every_crash_point_of_short_histories`). A tablespace that was dropped is skipped (test:
-//! `rows_of_a_dropped_table_are_passed_over`). Of a long value only the record is marked: its pages are left to purge
-//! (`chains`) (test: `a_step_frees_a_bounded_number_of_pages`). Rollback needs no new undo and no new disk space, only
-//! log ([`RollbackSpace`]) (test: `a_call_appends_no_more_than_its_reservation`).
+//! record, because the transaction does not insert the entry again before that record is undone. The versions of a
+//! transaction are not frozen before it has ended (test: `an_active_transaction_keeps_the_headers_of_its_versions`).
+//! The secondary entries come first, each in a mini-transaction of its own; the last mini-transaction restores the
+//! clustered entry and marks the record (test: `runs_crash_between_the_groups_of_a_write`). So the rollback may be
+//! interrupted and restarted at any point (test: `every_crash_point_of_short_histories`). A tablespace that was dropped
+//! is skipped (test: `rows_of_a_dropped_table_are_passed_over`). Of a long value only the record is marked: its pages
+//! are left to purge (`chains`) (test: `a_step_frees_a_bounded_number_of_pages`). Rollback needs no new undo and no new
+//! disk space, only log ([`RollbackSpace`]) (test: `a_call_appends_no_more_than_its_reservation`).
 //!
 //! Leaves that hold little after a rollback, because the header or the value of an entry is shorter again, are merged,
 //! as after removals, so that the rollback of a change of all rows leaves no tree of leaves that are nearly empty

@@ -11,7 +11,8 @@
 //! clustered entry and each secondary entry that a call changes carry the position of one record, which has the
 //! previous state of each of them (checked by `row/clustered.rs::attempt`). An entry that a call inserts carries none:
 //! a reader that does not see its transaction knows that it did not exist (test:
-//! `a_snapshot_is_stable_while_rows_and_indexes_change`).
+//! `a_snapshot_is_stable_while_rows_and_indexes_change`). An entry without a transaction was loaded, or is frozen:
+//! every reader sees it (test: `a_view_keeps_the_headers_that_it_needs`).
 //!
 //! A temporary table has one reader, which sees the current versions (test:
 //! `a_strict_snapshot_does_not_concern_temporary_tables`).
