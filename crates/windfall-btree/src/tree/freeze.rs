@@ -5,16 +5,15 @@
 //! 8. Before a leaf is split, those headers are removed ([`PageOp::LeafFreeze`]); if that makes the room that is
 //! needed, the split is spared.
 //!
-//! **Invariants.** Which versions are old enough only the users of the tree know: a [`Horizon`]. Without one a tree
-//! freezes nothing; only the trees of tables have one (test: `versions_are_frozen_behind_all_views_and_transactions`).
-//! The versions of transactions below [`Horizon::frozen_below`] are frozen, and of these only live ones, because the
-//! header of a delete-marked entry is needed up to its removal (test:
-//! `a_freeze_removes_the_headers_of_old_live_records_and_no_others`).
+//! **Invariants.** Without a [`Horizon`], which states the versions that are old enough, a tree freezes nothing (test:
+//! `a_tree_without_a_horizon_is_not_frozen`); only the trees of tables have one (test:
+//! `versions_are_frozen_behind_all_views_and_transactions`). The versions of transactions below
+//! [`Horizon::frozen_below`] are frozen, and of these only live ones, because the header of a delete-marked entry is
+//! needed up to its removal (test: `a_freeze_removes_the_headers_of_old_live_records_and_no_others`).
 //!
-//! A horizon is read before the mini-transaction begins: a rollback that fails stops the database before its
-//! transaction ceases to be active, and a stopped database begins no mini-transaction (test:
-//! `nothing_is_frozen_after_a_rollback_has_failed`). An old horizon is as good as a new one, because horizons only
-//! rise.
+//! A horizon is read before the mini-transaction begins, since an old one is as good as a new one: horizons only rise;
+//! and a rollback that fails stops the database before its transaction ceases to be active, and a stopped database
+//! begins no mini-transaction (test: `nothing_is_frozen_after_a_rollback_has_failed`).
 //!
 //! The operation has the horizon: a replay freezes the same records, whatever has ended by then (test:
 //! `a_crash_between_any_two_groups_leaves_a_whole_tree`). A transaction below the horizon had ended before that was
@@ -23,8 +22,10 @@
 //!
 //! Slots, keys, values and the order of entries stay, and so do positions of cursors and hints of the hash index (test:
 //! `a_tree_is_the_same_map_when_its_leaves_are_frozen`). A reader of the leaf notices the change of the page, as any
-//! other. The content that a leaf must have room for is never less after a freeze, and a freeze either frees a share of
-//! the leaf ([`LEAST_SHARE`]) or does not happen: so a leaf is not rewritten for every entry, and making room ends.
+//! other (test: `readers_and_cursors_during_splits_and_merges`).
+//!
+//! A freeze frees a share of the leaf ([`LEAST_SHARE`]) or does not happen (test:
+//! `a_leaf_is_split_if_a_freeze_frees_little`). So a leaf is not rewritten for every entry, and making room ends.
 
 use core::fmt::Debug;
 

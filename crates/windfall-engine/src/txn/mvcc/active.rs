@@ -22,7 +22,9 @@
 //! *Every reader sees the versions of all transactions below [`Active::frozen_below`]*, and so does every later one
 //! (test: `versions_are_frozen_behind_all_views_and_transactions`): they are below `oldest`, and below the first
 //! transaction that was active when the oldest pin was made. That of a later pin is no lower (checked by
-//! `mvcc/active.rs::pin`). So no rollback, no purge and no reader needs the header of a live entry with such a version:
+//! `mvcc/active.rs::pin`). So no rollback, no purge and no reader needs the header of a live entry with such a version.
+//!
+//! **Frozen headers.** The reasons, by what might need the header:
 //! - A rollback changes entries with versions of its own transaction, which is active up to its end: prepared ones,
 //!   those that recovery has found, and those that are rolled back in the background are, too. What it restores may be
 //!   a header that the entry had before it was frozen: with it or without it the entry is the same to all.
