@@ -93,7 +93,9 @@ mod tests {
                     assert_eq!(block.addr() % layout.align(), 0);
                     block.write_bytes(7, layout.size());
                 }
-                dirty.into_iter().for_each(|block| memory.dealloc(block, layout));
+                for block in dirty {
+                    memory.dealloc(block, layout);
+                }
                 let block = memory.alloc_zeroed(layout);
                 assert_eq!(block.addr() % layout.align(), 0);
                 assert!(slice::from_raw_parts(block, layout.size()).iter().all(|byte| *byte == 0));

@@ -29,15 +29,20 @@ fn a_race_has_every_outcome() {
             let number = number.clone();
             spawn(move || number.store(number.load(SeqCst) + added, SeqCst))
         });
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         outcomes.lock().unwrap().insert(number.load(SeqCst));
     });
     assert_eq!(*seen.lock().unwrap(), BTreeSet::from([1, 2, 3]));
 }
 
+/// One access to an atomic.
+type Access = fn(&AtomicU64);
+
 #[test]
 fn another_thread_may_run_before_each_access() {
-    let accesses: [(&str, fn(&AtomicU64)); 7] = [
+    let accesses: [(&str, Access); 7] = [
         ("load", |number| {
             number.load(SeqCst);
         }),
@@ -74,7 +79,9 @@ fn another_thread_may_run_before_each_access() {
                     meets.fetch_or(within.load(SeqCst), SeqCst);
                 }),
             ];
-            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            for thread in threads {
+                thread.join().unwrap();
+            }
         });
         assert!(has_met.load(SeqCst), "{name} is no step of its own");
     }
@@ -96,7 +103,9 @@ fn an_update_is_repeated_when_another_comes_between() {
                 shared.0.fetch_update(SeqCst, SeqCst, add_one).unwrap();
             })
         });
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         assert_eq!(shared.0.load(SeqCst), 2, "an update is lost");
         of_all_runs.fetch_max(shared.1.load(SeqCst), SeqCst);
     });
@@ -118,7 +127,9 @@ fn a_thread_waits_for_a_lock_without_the_machine() {
                 order.push(place);
             })
         });
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         orders.lock().unwrap().insert(order.lock().clone());
     });
     assert_eq!(*seen.lock().unwrap(), BTreeSet::from([vec![1, 2], vec![2, 1]]));
@@ -166,7 +177,9 @@ fn threads_outside_a_scenario_wait_as_those_of_the_machine() {
         drop(held);
         latch.unshare();
     }
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     assert_eq!(*mutex.lock(), 3 * ROUNDS);
 }
 
