@@ -572,8 +572,8 @@ impl<A: Access> Table<A> {
 
     /// Returns the number of rows, for the plan of a query. Those that transactions have inserted count before the
     /// commit, and those that they have deleted do not. It is kept over a restart. Each crash may make it wrong by 64
-    /// rows, or by 1/512 of the rows of a table with more than 32,768; a table of less than 8,192 rows is counted at
-    /// the first question after an opening.
+    /// rows, or by 1/512 of those that the table had then if these were more than 32,768. A table of less than 8,192
+    /// rows is counted at the first question after an opening.
     ///
     /// # Errors
     /// The table was dropped; I/O.

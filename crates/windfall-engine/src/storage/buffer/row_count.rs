@@ -7,12 +7,13 @@
 //! **Invariants.** A stripe that has reached the limit is due, and is moved by the thread that has changed it; so all
 //! stripes together differ from zero by less than 1/512 of the rows, or by [`STRIPES`] times [`MIN_LIMIT`] in a small
 //! table (test: `a_stripe_is_due_at_its_limit`). No change is lost and none is moved twice while others add (test:
-//! `changes_are_moved_once`). A change is counted in [`RowCount::changes`] before it is added, so a sum that was
+//! `changes_are_moved_once`). If they cannot be moved, the limit rises, so that few attempts follow (test:
+//! `a_stripe_is_due_at_its_limit`). A change is counted in [`RowCount::changes`] before it is added, so a sum that was
 //! taken while that number stayed the same is exact (test: `a_count_during_changes_is_refused`).
 
 use crate::sync::{
     atomic::{
-        AtomicBool, AtomicU64,
+        AtomicU8, AtomicU64,
         Ordering::{Relaxed, SeqCst},
     },
     thread,
@@ -24,6 +25,13 @@ const STRIPES: usize = 4;
 const MIN_LIMIT: u64 = 16;
 /// All stripes together hold at most one change per this many rows.
 const ROWS_PER_CHANGE: u64 = 512;
+
+/// The rows were not counted since the tablespace was opened.
+const UNCOUNTED: u8 = 0;
+/// A thread corrects their number by a count.
+const CORRECTING: u8 = 1;
+/// The number was corrected.
+const COUNTED: u8 = 2;
 
 /// One counter; a cache line apart from the next, so that no two of them share one.
 #[derive(Debug, Default)]
@@ -42,8 +50,8 @@ pub(crate) struct RowCount {
     stripes: [Stripe; STRIPES],
     /// A stripe that differs from zero by this much is due.
     limit: AtomicU64,
-    /// Whether the rows were counted since the tablespace was opened.
-    is_counted: AtomicBool,
+    /// [`UNCOUNTED`], [`CORRECTING`] or [`COUNTED`].
+    counted: AtomicU8,
 }
 
 impl Default for RowCount {
@@ -51,7 +59,7 @@ impl Default for RowCount {
         Self {
             stripes: Default::default(),
             limit: AtomicU64::new(MIN_LIMIT),
-            is_counted: AtomicBool::new(false),
+            counted: AtomicU8::new(UNCOUNTED),
         }
     }
 }
@@ -96,16 +104,32 @@ impl RowCount {
         self.limit.store(limit.max(MIN_LIMIT), Relaxed);
     }
 
-    /// Returns whether the rows were counted since the tablespace was opened.
-    pub(crate) fn is_counted(&self) -> bool {
-        self.is_counted.load(SeqCst)
+    /// Raises the limit, because the changes could not be moved.
+    pub(crate) fn defer(&self) {
+        self.limit.store(self.limit.load(Relaxed).saturating_mul(2), Relaxed);
     }
 
-    /// Corrects the number of rows by a count that was taken while `changes` stayed the same. Only the first count is
-    /// used: two of them would correct the same difference twice.
+    /// Returns whether the rows were counted since the tablespace was opened. Their number must be read afterwards.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.counted.load(SeqCst) == COUNTED
+    }
+
+    /// As [`RowCount::correct`], unless rows were inserted or deleted since there were this many changes. Returns
+    /// whether there were none.
+    pub(crate) fn correct_unless_changed(&self, changes: u64, by: i64) -> bool {
+        let is_exact = self.changes() == changes;
+        if is_exact {
+            self.correct(by);
+        }
+        is_exact
+    }
+
+    /// Corrects the number of rows by a count. Only the first count is used: two of them would correct the same
+    /// difference twice.
     pub(crate) fn correct(&self, by: i64) {
-        if !self.is_counted.swap(true, SeqCst) {
+        if self.counted.compare_exchange(UNCOUNTED, CORRECTING, SeqCst, SeqCst).is_ok() {
             self.own().rows.fetch_add(by.cast_unsigned(), SeqCst);
+            self.counted.store(COUNTED, SeqCst);
         }
     }
 }
@@ -126,6 +150,10 @@ mod tests {
                 assert!(count.is_due(), "{rows}");
                 let most = limit.unsigned_abs() * STRIPES as u64;
                 assert!(most <= rows / 512 || limit == 16, "{rows} rows, {most} changes");
+                count.defer();
+                assert!(!count.is_due());
+                count.add(sign * limit);
+                assert!(count.is_due());
             }
         }
     }
@@ -159,8 +187,9 @@ mod tests {
         count.add(1);
         count.add(-1);
         assert_eq!(count.pending(), 0);
-        assert_ne!(count.changes(), before, "as many rows as before, but not the same ones");
-        count.correct(5);
+        assert!(!count.correct_unless_changed(before, 5), "as many rows as before, but not the same ones");
+        assert!(count.pending() == 0 && !count.is_counted());
+        assert!(count.correct_unless_changed(count.changes(), 5) && count.is_counted());
         count.correct(5);
         assert_eq!(count.pending(), 5, "the second count finds the first correction");
     }

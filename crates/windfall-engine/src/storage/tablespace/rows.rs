@@ -4,10 +4,10 @@
 //! It belongs to the tablespace as the tree does: a drop and a truncation discard it, a rename of the table keeps it.
 //!
 //! **Invariants.** The word and the pending changes are read, and changes are moved from these to the word, under the
-//! latch of the header; so their sum is the number of rows (test: `changes_during_a_count_are_not_counted_twice`).
-//! Changes of a transaction that has not ended count, and its rollback takes them back (test:
-//! `the_number_of_rows_follows_every_change`). The changes that were pending at a crash are not counted afterwards,
-//! which are few (test: `a_crash_loses_few_changes_of_the_number_of_rows`).
+//! latch of the header; so their sum is the number of rows (tests: `changes_are_moved_once`,
+//! `the_number_of_rows_follows_every_change`). Changes of a transaction that has not ended count, and its rollback
+//! takes them back (test: `the_number_of_rows_follows_every_change`). The changes that were pending at a crash are not
+//! counted afterwards, which are few (test: `a_crash_loses_few_changes_of_the_number_of_rows`).
 
 use super::ceiling::check_header;
 use crate::{
@@ -59,6 +59,7 @@ pub fn write_rows_if_due(pool: &BufferPool, space: &Arc<Space>) {
     if space.row_count().is_due()
         && let Err(error) = write_rows(pool, space)
     {
+        space.row_count().defer();
         tracing::warn!(%error, space = space.id().0, "a number of rows could not be written");
     }
 }
