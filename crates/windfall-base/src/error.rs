@@ -4,8 +4,8 @@
 //! layers refer to tablespaces, not to tables; the upper layers add the [`Owner`] to an error on its way up, which
 //! costs nothing unless a call fails.
 //!
-//! **Invariants.** Errors are cheap to clone, because a failure that poisons the database is returned to every caller
-//! (by type).
+//! **Invariants.** Errors can be cloned, because a failure that poisons the database is returned to every caller (by
+//! type).
 
 mod lock;
 mod transaction;

@@ -7,7 +7,7 @@
 //!
 //! **Invariants.** A fresh mapping reads as zero (test: `words_are_zero_and_go_in_steps`), and so does a part that was
 //! returned (test: `discarded_memory_reads_as_zero`). Words are accessed as atomics only, so any thread may read and
-//! write them (by type). Freeing words in steps needs exclusive ownership (by type). System calls are counted as
+//! write them (by type). Freeing words in steps needs exclusive ownership (by type). A new mapping is counted as
 //! [`Work::MapCall`] (test: `large_areas_cost_a_call_each_to_make`).
 #![expect(unsafe_code, reason = "Rust does not manage mapped memory")]
 

@@ -3,8 +3,9 @@
 //! **Purpose.** What `AUTO_INCREMENT` needs: rising numbers, each returned once.
 //!
 //! **Invariants.** A number that was returned before a row was written is not returned again once that row is durable,
-//! wherever a crash occurs (test: `a_close_leaves_no_gap_and_a_crash_a_small_one`). No lock is held to the end of a
-//! transaction, so the numbers of rows that are rolled back are skipped, as with `innodb_autoinc_lock_mode=2` (test:
+//! wherever a crash occurs (tests: `first_runs_crash_at_every_operation`,
+//! `a_close_leaves_no_gap_and_a_crash_a_small_one`). No lock is held to the end of a transaction, so the numbers of
+//! rows that are rolled back are skipped, as with `innodb_autoinc_lock_mode=2` (test:
 //! `a_transaction_keeps_no_other_from_a_number_and_gives_none_back`).
 
 use core::ops::Range;

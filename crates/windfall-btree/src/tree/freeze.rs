@@ -1,24 +1,23 @@
 //! Freezing: version headers that no thread needs any more make room in a full leaf.
 //!
 //! **Purpose.** The header of a version tells readers whether they see it, and rollback and purge whether it is theirs.
-//! Once all of them would answer alike whatever it says, it only takes room: up to 14 bytes of an entry that may have
-//! 8. Before a leaf is split, those headers are removed ([`PageOp::LeafFreeze`]); if that makes the room that is
-//! needed, the split is spared.
+//! Once every reader sees the version, the header only takes space: up to 14 bytes of an entry that may have 8. Before
+//! a leaf is split, such headers are removed ([`PageOp::LeafFreeze`]); if that makes enough room, the leaf is not
+//! split. The trees of tables freeze, and no others: `Catalog::tree` gives them a [`Horizon`].
 //!
 //! **Invariants.** Without a [`Horizon`], which states the versions that are old enough, a tree freezes nothing (test:
-//! `a_tree_without_a_horizon_is_not_frozen`); only the trees of tables have one (test:
-//! `versions_are_frozen_behind_all_views_and_transactions`). The versions of transactions below
-//! [`Horizon::frozen_below`] are frozen, and of these only live ones, because the header of a delete-marked entry is
-//! needed up to its removal (test: `a_freeze_removes_the_headers_of_old_live_records_and_no_others`).
+//! `a_tree_without_a_horizon_is_not_frozen`). The versions of transactions below [`Horizon::frozen_below`] are frozen,
+//! and of these only live ones, because the header of a delete-marked entry is needed up to its removal (test:
+//! `a_freeze_removes_the_headers_of_old_live_records_and_no_others`).
 //!
 //! A horizon is read before the mini-transaction begins, since an old one is as good as a new one: horizons only rise;
 //! and a rollback that fails stops the database before its transaction ceases to be active, and a stopped database
 //! begins no mini-transaction (test: `nothing_is_frozen_after_a_rollback_has_failed`).
 //!
 //! The operation has the horizon: a replay freezes the same records, whatever has ended by then (test:
-//! `a_crash_between_any_two_groups_leaves_a_whole_tree`). A transaction below the horizon had ended before that was
-//! read, and so its end is before the operation in the log: no transaction that recovery rolls back has a frozen
-//! version (test: `every_crash_point_of_short_histories`).
+//! `behaves_as_a_map_4k`). A transaction below the horizon had ended before that was read, and so its end is before the
+//! operation in the log: no transaction that recovery rolls back has a frozen version (test:
+//! `every_crash_point_of_short_histories`).
 //!
 //! Slots, keys, values and the order of entries stay, and so do positions of cursors and hints of the hash index (test:
 //! `a_tree_is_the_same_map_when_its_leaves_are_frozen`). A reader of the leaf notices the change of the page, as any

@@ -1,8 +1,9 @@
 //! Checks of the invariants of the transaction layer, for simulations.
 //!
-//! **Purpose.** As `buffer::invariants`, for what this layer adds.
+//! **Purpose.** As `buffer::invariants`, for what this layer adds. Each part checks the invariants that its own module
+//! documents.
 //!
-//! **Invariants.** Each part checks the invariants that its own module documents (test:
+//! **Invariants.** A violated invariant fails a simulation at its next yield point (test:
 //! `a_simulation_finds_a_violated_invariant_at_its_next_yield_point`).
 
 use super::Transactions;

@@ -5,9 +5,10 @@
 //!
 //! **Invariants.** A tablespace is entered before its first page comes into the pool (checked by
 //! `buffer/invariants.rs::check_frame`). It keeps one slot while it is in the directory, and frames store the slot
-//! (checked by `buffer/replace.rs::evict`). Slots are reused, so a look-up compares the tablespace id, which is never
-//! reused (test: `an_incarnation_is_never_used_twice`). A drop does not touch the directory: the reclaimer removes the
-//! tablespace once all its frames are freed (checked by `buffer/invariants.rs::check_frame`).
+//! (checked by `buffer/replace.rs::evict`). Slots are reused, so a look-up compares the tablespace id (checked by
+//! `buffer/directory.rs::get`), which is never reused (test: `an_incarnation_is_never_used_twice`). A drop does not
+//! touch the directory: the reclaimer removes the tablespace once all its frames are freed (checked by
+//! `buffer/invariants.rs::check_frame`).
 
 use rustc_hash::FxHashMap;
 

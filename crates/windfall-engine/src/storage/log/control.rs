@@ -29,7 +29,7 @@
 //! damaged one.
 //!
 //! **Invariants.** A slot is durable before the other one is overwritten: opening rewrites the slot that it has read
-//! and syncs it (test: `the_record_that_was_found_survives_a_torn_write_of_the_next`), and a failed write poisons the
+//! and syncs it (test: `the_record_that_was_found_survives_a_torn_write_of_the_next`), and a failed sync poisons the
 //! database (test: `a_failing_write_poisons`).
 
 use super::frame::{self, LOG_BLOCK_BYTES};

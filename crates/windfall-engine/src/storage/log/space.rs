@@ -21,7 +21,8 @@
 //! reservation of a change includes what its rollback appends, and lasts until the change has ended: rollback requests
 //! nothing (tests: `a_call_appends_no_more_than_its_reservation`,
 //! `a_long_value_and_a_disk_that_becomes_full_at_every_moment`). Long data, the pages of long values and of nodes that
-//! are split or merged, is reserved for each mini-transaction separately (checked by `storage/mtr.rs::commit`).
+//! are split or merged, is reserved for each mini-transaction separately (tests:
+//! `a_call_appends_no_more_than_its_reservation`, `a_long_value_and_a_disk_that_becomes_full_at_every_moment`).
 //!
 //! | request | waits for the low-water mark | bytes that must be left beyond the reservations |
 //! | --- | --- | --- |
