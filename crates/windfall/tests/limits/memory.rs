@@ -122,8 +122,8 @@ fn memory_outside_the_pool_does_not_grow_with_the_data() {
 }
 
 /// The memory that recovery may use besides the pool, for a log of many short transactions. About half of it is the
-/// batch of changes that it collects.
-const RECOVERY: u64 = 64 << 20;
+/// batch of changes that it collects. On a busy machine up to 75 MiB were measured, otherwise 63.
+const RECOVERY: u64 = 80 << 20;
 
 /// Many transactions after the last checkpoint, all of which have ended: recovery keeps none of them. Their changes are
 /// more than a batch.
