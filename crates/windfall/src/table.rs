@@ -565,15 +565,14 @@ impl<A: Access> Table<A> {
         lower: &Bound<Vec<u8>>,
         upper: &Bound<Vec<u8>>,
     ) -> Result<u64> {
-        self.engine.check_open()?;
-        tree.space().check_live()?;
+        self.check_readable(tree)?;
         tree.estimate(lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]))
     }
 
     /// Returns the number of rows, for the plan of a query. Those that transactions have inserted count before the
     /// commit, and those that they have deleted do not. It is kept over a restart. Each crash may make it wrong by 64
     /// rows, or by 1/512 of those that the table had then if these were more than 32,768. A table of less than 8,192
-    /// rows is counted at the first question after an opening.
+    /// rows is counted at the first call after an opening.
     ///
     /// # Errors
     /// The table was dropped; I/O.
@@ -593,8 +592,7 @@ impl<A: Access> Table<A> {
     }
 
     pub(crate) fn pages_of(&self, tree: &Tree) -> Result<u64> {
-        self.engine.check_open()?;
-        tree.space().check_live()?;
+        self.check_readable(tree)?;
         tablespace::count_pages(&self.engine.pool, tree.space())
     }
 
@@ -608,9 +606,14 @@ impl<A: Access> Table<A> {
     }
 
     pub(crate) fn height_of(&self, tree: &Tree) -> Result<u32> {
-        self.engine.check_open()?;
-        tree.space().check_live()?;
+        self.check_readable(tree)?;
         tree.height()
+    }
+
+    /// Returns an error if the database is closed, or the tree was dropped.
+    fn check_readable(&self, tree: &Tree) -> Result<()> {
+        self.engine.check_open()?;
+        tree.space().check_live()
     }
 
     /// Returns a cursor over all rows. It is not positioned yet.

@@ -12,7 +12,7 @@ use crate::{
     buffer::{BufferPool, Space},
     error::{CorruptError, Owner, Result},
     ids::{PageId, PageNo},
-    mtr::Mtr,
+    mtr::{Mtr, Slot},
     page::{Access, Page, PageOp, PageType},
     sync::Arc,
 };
@@ -33,13 +33,36 @@ pub(super) fn check_header(id: PageId, page: Page<'_>) -> Result<()> {
 /// # Errors
 /// When the tablespace is dropped; damage, I/O.
 pub fn ceiling(pool: &BufferPool, space: &Arc<Space>) -> Result<u64> {
+    read_header(pool, space, |header| header.u64(CEILING_AT))
+}
+
+/// Reads from the header of a tablespace, under its latch; without a header, the default value.
+///
+/// # Errors
+/// When the tablespace is dropped; damage, I/O.
+pub(super) fn read_header<R: Default>(
+    pool: &BufferPool,
+    space: &Arc<Space>,
+    read: impl FnOnce(Page<'_>) -> R,
+) -> Result<R> {
     space.check_live()?;
     if !space.has_pages() {
-        return Ok(0);
+        return Ok(R::default());
     }
     let header = pool.share(space, PageNo::HEADER, Access::Point)?;
     check_header(PageId { space: space.id(), page: PageNo::HEADER }, header.page())?;
-    Ok(header.page().u64(CEILING_AT))
+    Ok(read(header.page()))
+}
+
+/// Latches the header of a tablespace that has pages.
+///
+/// # Errors
+/// When the tablespace is dropped; damage, I/O.
+pub(super) fn latch_header(mtr: &mut Mtr<'_>, space: &Arc<Space>) -> Result<Slot> {
+    space.check_live()?;
+    let header = mtr.latch(space, PageNo::HEADER)?;
+    check_header(mtr.id(header), mtr.page(header))?;
+    Ok(header)
 }
 
 /// Writes the ceiling of a tablespace that has pages, in a mini-transaction that has latched none of them.
@@ -49,9 +72,7 @@ pub fn ceiling(pool: &BufferPool, space: &Arc<Space>) -> Result<u64> {
 pub fn set_ceiling(mtr: &mut Mtr<'_>, space: &Arc<Space>, ceiling: u64) -> Result<()> {
     debug_assert!(mtr.latched(space.id()).next().is_none(), "the latch on the header is not the only one");
     assert!(ceiling > 0, "the ceiling of tablespace {} is that of a table without numbers", space.id());
-    space.check_live()?;
-    let header = mtr.latch(space, PageNo::HEADER)?;
-    check_header(mtr.id(header), mtr.page(header))?;
+    let header = latch_header(mtr, space)?;
     mtr.apply(header, &PageOp::Write { at: CEILING_AT as u32, bytes: &ceiling.to_le_bytes() });
     Ok(())
 }

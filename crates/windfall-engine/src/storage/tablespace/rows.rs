@@ -9,13 +9,12 @@
 //! takes them back (test: `the_number_of_rows_follows_every_change`). The changes that were pending at a crash are not
 //! counted afterwards, which are few (test: `a_crash_loses_few_changes_of_the_number_of_rows`).
 
-use super::ceiling::check_header;
+use super::ceiling::{latch_header, read_header};
 use crate::{
     buffer::{BufferPool, Space},
     error::Result,
-    ids::{PageId, PageNo},
     mtr::Mtr,
-    page::{Access, PageOp},
+    page::PageOp,
     sync::Arc,
 };
 
@@ -27,13 +26,9 @@ const ROWS_AT: usize = 64;
 /// # Errors
 /// When the tablespace is dropped; damage, I/O.
 pub fn rows(pool: &BufferPool, space: &Arc<Space>) -> Result<i64> {
-    space.check_live()?;
-    if !space.has_pages() {
-        return Ok(0);
-    }
-    let header = pool.share(space, PageNo::HEADER, Access::Point)?;
-    check_header(PageId { space: space.id(), page: PageNo::HEADER }, header.page())?;
-    Ok(header.page().u64(ROWS_AT).cast_signed().wrapping_add(space.row_count().pending()))
+    read_header(pool, space, |header| {
+        header.u64(ROWS_AT).cast_signed().wrapping_add(space.row_count().pending())
+    })
 }
 
 /// Moves the pending changes to the header of a tablespace that has pages. No latch may be held.
@@ -41,10 +36,8 @@ pub fn rows(pool: &BufferPool, space: &Arc<Space>) -> Result<i64> {
 /// # Errors
 /// When the tablespace is dropped; damage, I/O. Nothing was moved then.
 pub fn write_rows(pool: &BufferPool, space: &Arc<Space>) -> Result<()> {
-    space.check_live()?;
     let mut mtr = Mtr::begin(pool)?;
-    let header = mtr.latch(space, PageNo::HEADER)?;
-    check_header(mtr.id(header), mtr.page(header))?;
+    let header = latch_header(&mut mtr, space)?;
     let count = space.row_count();
     let rows = mtr.page(header).u64(ROWS_AT).cast_signed().wrapping_add(count.take());
     mtr.apply(header, &PageOp::Write { at: ROWS_AT as u32, bytes: &rows.to_le_bytes() });
