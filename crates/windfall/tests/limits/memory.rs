@@ -121,9 +121,9 @@ fn memory_outside_the_pool_does_not_grow_with_the_data() {
     in_processes_of_its_own(BOUNDED, &[&work, &reopened]);
 }
 
-/// The memory that recovery may use besides the pool, for a log of many short transactions. About half of it is the
-/// batch of changes that it collects. On a busy machine up to 75 MiB were measured, otherwise 63.
-const RECOVERY: u64 = 80 << 20;
+/// The memory that recovery may use besides the pool, for a log of many short transactions. Most of it is the batch of
+/// changes that it collects.
+const RECOVERY: u64 = 48 << 20;
 
 /// Many transactions after the last checkpoint, all of which have ended: recovery keeps none of them. Their changes are
 /// more than a batch.
@@ -147,9 +147,7 @@ fn memory_of_recovery_does_not_grow_with_the_transactions_in_the_log() {
         die();
     };
     let reopened = |case: &Case| {
-        // Purge begins at once, and touches as much of the log buffer as the machine gives it time for.
-        let options = options().log_buffer_size(1 << 20);
-        let db = case.part("recovery", || Database::open(&case.folder, options).unwrap());
+        let db = case.part("recovery", || Database::open(&case.folder, options()).unwrap());
         let beside = memory("VmHWM").saturating_sub(POOL);
         println!("    recovery: at most {} MiB beside the pool", beside >> 20);
         assert!(beside <= RECOVERY, "{beside} bytes beside the pool");

@@ -53,28 +53,28 @@
 //! `with_a_half_that_cannot_be_read_it_is_an_error_that_loses_nothing`,
 //! `a_page_that_is_torn_below_the_low_water_mark_is_an_error_that_loses_nothing`).
 
+mod replay;
 mod spaces;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use self::spaces::SpaceSet;
+use self::{
+    replay::{REPLAY_BATCH_BYTES, replay},
+    spaces::SpaceSet,
+};
 use crate::{
     buffer::{
         BufferPool, Copies, CopyFound, Doublewrite, Durability, FileState, SMALLEST_ROOM, Space, words,
     },
-    disk::{Action, Completion, Disk, FileName, Folder, IoBuffer, Queue, Request},
+    disk::{Action, Completion, Disk, FileName, Folder, IoBuffer, Request},
     error::{CorruptError, DiskError, Error, Result},
-    ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
+    ids::{Lsn, PageId, SpaceId, TrxId, UndoPos},
     log::{Control, GroupReader, LogReader, Record, file_of},
-    page::{Page, PageOp, blank},
+    page::{Page, blank},
     sync::{Arc, atomic::Ordering::Relaxed},
 };
-
-/// Bytes of changes, and of the entries that describe them, collected before their pages are visited: each page of a
-/// batch is visited once.
-const REPLAY_BATCH_BYTES: usize = 32 << 20;
 
 /// The progress of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -517,173 +517,6 @@ fn space_of(pool: &BufferPool, scan: &Scan, files: &Files, id: SpaceId) -> Resul
     let space = pool.attach(id, Durability::Logged);
     attach_file(pool, &space, files.contains(&id), scan.made.get(&id).copied().map(FileRecord::Log))?;
     Ok(space)
-}
-
-/// A change in a batch: group start, group end, and its range in the batch's bytes.
-type Change = (Lsn, Lsn, core::ops::Range<usize>);
-
-/// The changes of one page in a batch.
-type Changes = Vec<Change>;
-
-struct Replay<'a> {
-    pool: &'a BufferPool,
-    scan: &'a Scan,
-    files: &'a Files,
-    lost: Lost,
-    queue: Box<dyn Queue>,
-    bytes: Vec<u8>,
-    pages: BTreeMap<PageId, Changes>,
-    /// The number of changes in the batch. Most changes are so short that their entries take more memory than they.
-    collected: usize,
-}
-
-/// Replays the log into the pool, up to the end that the scan found.
-fn replay(
-    pool: &BufferPool,
-    control: &Control,
-    scan: &Scan,
-    files: &Files,
-    lost: Lost,
-    progress: &dyn Fn(Progress),
-) -> Result<Lost> {
-    let disk = &pool.context().disk;
-    let (queue, bytes, pages) = (disk.queue(), Vec::new(), BTreeMap::new());
-    let mut replay = Replay { pool, scan, files, lost, queue, bytes, pages, collected: 0 };
-    // A missing file may have been dropped below the low-water mark while its last pages were being written: then no
-    // record names it any more. If one does, the missing file is reported when its tablespace is attached or changed.
-    for space in scan.made.keys().filter(|space| files.contains(space)) {
-        replay.space(*space)?;
-    }
-    let mut reader = LogReader::new(disk.clone(), control, control.low_water_mark)?.up_to(scan.end);
-    let total = scan.end.0 - control.low_water_mark.0;
-    while let Some((start, end, group)) = reader.next_group()? {
-        debug_assert!(control.low_water_mark <= start, "a group below the low-water mark is replayed");
-        for record in GroupReader::new(group) {
-            if let Record::Page { id, op } = record.map_err(|what| damage(disk.as_ref(), start, what))?
-                && !scan.dropped.contains(id.space)
-            {
-                replay.collect(id, start, end, &op);
-            }
-        }
-        if replay.batch_bytes() >= REPLAY_BATCH_BYTES {
-            replay.apply()?;
-            progress(Progress { phase: Phase::Replay, done: end.0 - control.low_water_mark.0, total });
-        }
-    }
-    if reader.end() != scan.end {
-        // The device returns other bytes than when the log was scanned.
-        return Err(damage(disk.as_ref(), reader.end(), "it was whole here when it was scanned").into());
-    }
-    replay.apply()?;
-    assert!(replay.pages.is_empty() && replay.bytes.is_empty(), "changes were collected and not applied");
-    progress(Progress { phase: Phase::Replay, done: total, total });
-    Ok(replay.lost)
-}
-
-impl Replay<'_> {
-    fn collect(&mut self, id: PageId, start: Lsn, end: Lsn, op: &PageOp<'_>) {
-        debug_assert!(start < end, "a group ends where it starts");
-        let changes = self.pages.entry(id).or_default();
-        debug_assert!(
-            changes.last().is_none_or(|(_, last, _)| *last <= end),
-            "changes of a page are collected in another order than they were logged"
-        );
-        if op.overwrites_page() {
-            // The previous content of the page no longer matters.
-            changes.clear();
-        }
-        let at = self.bytes.len();
-        op.encode(&mut self.bytes);
-        changes.push((start, end, at..self.bytes.len()));
-        self.collected += 1;
-    }
-
-    fn batch_bytes(&self) -> usize {
-        self.bytes.len() + self.collected * size_of::<Change>()
-    }
-
-    fn space(&self, id: SpaceId) -> Result<Arc<Space>> {
-        space_of(self.pool, self.scan, self.files, id)
-    }
-
-    /// Applies the collected changes, and visits each page once.
-    fn apply(&mut self) -> Result<()> {
-        let pages = core::mem::take(&mut self.pages);
-        let bytes = core::mem::take(&mut self.bytes);
-        self.collected = 0;
-        let decode =
-            |range: &core::ops::Range<usize>| PageOp::decode(&bytes[range.clone()]).map(|(op, _)| op);
-        let mut work = Vec::with_capacity(pages.len());
-        for (id, changes) in pages {
-            debug_assert!(!changes.is_empty(), "a page without a change is to be replayed");
-            let fresh =
-                changes.first().is_some_and(|(_, _, at)| decode(at).is_ok_and(|op| op.overwrites_page()));
-            match self.space(id.space) {
-                Ok(space) => work.push((space, id, fresh, changes)),
-                Err(error) => self.lose(id.space, error)?,
-            }
-        }
-        for batch in work.chunks(crate::buffer::READ_AHEAD_PAGES) {
-            let reads: Vec<_> =
-                batch.iter().filter(|w| !w.2).map(|(space, id, ..)| (space.clone(), id.page)).collect();
-            self.pool.read_ahead(&mut *self.queue, &reads)?;
-            for (space, id, fresh, changes) in batch {
-                if let Err(error) = self.visit(space, *id, *fresh, changes, &decode) {
-                    self.lose(id.space, error)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Records damage of a tablespace: whether it matters is decided when the records of the system tree are read.
-    fn lose(&mut self, space: SpaceId, error: Error) -> Result<()> {
-        match error {
-            Error::Corrupt(_) | Error::Disk(DiskError::Missing { .. }) => {
-                self.lost.entry(space).or_insert(error);
-                Ok(())
-            }
-            error => Err(error),
-        }
-    }
-
-    fn visit<'b>(
-        &self,
-        space: &Arc<Space>,
-        id: PageId,
-        fresh: bool,
-        changes: &Changes,
-        decode: &dyn Fn(&core::ops::Range<usize>) -> Result<PageOp<'b>, &'static str>,
-    ) -> Result<()> {
-        debug_assert!(space.id() == id.space, "the page belongs to another tablespace");
-        let mut latched = if fresh {
-            self.pool.latch_for_format(space, id.page)?
-        } else {
-            self.pool.exclusive(space, id.page)?
-        };
-        if id.page == PageNo::HEADER {
-            space.set_has_pages();
-        }
-        // Dirty from the first change on, whether replayed or not: what is read may not be durable, if a sync has
-        // failed. So a page that was already up to date is rewritten, too, before the low-water mark of the log
-        // passes.
-        let Some(&(since, ..)) = changes.first() else { return Ok(()) };
-        // The LSN as found: a group may change a page several times, and all its changes carry one LSN.
-        let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };
-        for (_, end, at) in changes.iter().filter(|(_, end, _)| *end > found) {
-            let page = latched.page();
-            let damaged = |what: &str| {
-                let file = self.pool.context().disk.path(FileName::Data(id.space));
-                CorruptError::Page { file, page: id, lsn: page.lsn(), what: what.into() }
-            };
-            let op = decode(at).map_err(damaged)?;
-            op.apply(page, id).map_err(damaged)?;
-            page.set_lsn(*end);
-            latched.mark_dirty(space, since);
-        }
-        latched.mark_dirty(space, since);
-        Ok(())
-    }
 }
 
 /// The place of the record that a tablespace's file was created durably.
