@@ -161,7 +161,9 @@ impl FactorKind {
         const MB: u64 = 1 << 20;
         match self {
             Self::Rows => scale.pick([50, 500], [1_000, 100_000], [1_000, 1_000_000]),
-            Self::CleanPages | Self::DirtyPages => scale.pick([8, 80], [16, 1_600], [16, 16_000]),
+            Self::CleanPages => scale.pick([8, 80], [16, 1_600], [16, 16_000]),
+            // The pool also has dirty pages of the small tables around the victim, some 150 at most.
+            Self::DirtyPages => scale.pick([8, 800], [16, 1_600], [16, 16_000]),
             // A hash index grows fourfold: these are sizes that it can have.
             Self::HashIndex => scale.pick([32 * KB, 128 * KB], [32 * KB, 8 * MB], [32 * KB, 32 * MB]),
             Self::Indexes => scale.pick([0, 6], [0, 60], [0, 60]),

@@ -144,6 +144,8 @@ fn round(
         for n in ORDERS[turn % ORDERS.len()] {
             let side = &mut sides[n];
             let next = Victim::small(side)?;
+            let owners = [&victims[n], &counterparts[n]];
+            make_dirty_again(side, owners)?;
             // Long before the timed statement, because reading a large amount fills the processor's caches.
             note_seen(answer, n, side);
             let mut small = Vec::new();
@@ -159,6 +161,9 @@ fn round(
                 // A commit writes pending log records of the background, and the background worker excludes other
                 // threads.
                 side.wait_until_idle()?;
+                while make_dirty_again(side, owners)? {
+                    side.wait_until_idle()?;
+                }
                 side.db.flush_log()?;
                 note_seen(answer, n, side);
                 // glibc sorts the freed memory at a request that finds no fitting piece, 60 instructions per piece.
@@ -193,6 +198,16 @@ fn round(
         counterpart.remove(side, None)?;
     }
     Ok(())
+}
+
+/// Makes pages of the victim and its counterpart dirty again, if these are the factor and have been written. Returns
+/// whether they had been.
+fn make_dirty_again(side: &Side, owners: [&Victim; 2]) -> Result<bool> {
+    let is_written = Victim::is_written(side);
+    if is_written {
+        owners.iter().try_for_each(|owner| owner.dirty_again(side))?;
+    }
+    Ok(is_written)
 }
 
 /// Records the present amount of the factor: the maximum on the side with little, the minimum on those with much.

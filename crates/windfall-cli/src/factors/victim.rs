@@ -145,6 +145,30 @@ impl Victim {
         Ok(Self { names: vec![name], kept: Vec::new(), until_dropped: None })
     }
 
+    /// Returns whether its pages were dirty and are no longer: the page cleaner writes what has been dirty for long.
+    pub(super) fn is_written(side: &Side) -> bool {
+        let dirty = side.amount.max(side.in_other_table);
+        side.factor == FactorKind::DirtyPages && side.db.metrics().pool_dirty < dirty
+    }
+
+    /// Makes its pages dirty again: one row in each of them gets another last byte.
+    pub(super) fn dirty_again(&self, side: &Side) -> Result<()> {
+        side.lazy_commits();
+        for name in &self.names {
+            let table = side.db.table(name)?;
+            let mut value = Vec::new();
+            for row in (0u64..).step_by(PAGE_ROWS as usize).map(u64::to_be_bytes) {
+                if !table.get_into(&row, &mut value)? {
+                    break;
+                }
+                *value.last_mut().ok_or_else(|| Failure::message("a row of a victim has no value"))? ^= 1;
+                table.update(&row, &value)?;
+            }
+        }
+        side.write_commits();
+        Ok(())
+    }
+
     /// Releases what is kept until the statement begins.
     pub(super) fn release(&mut self) {
         self.until_dropped = None;
