@@ -658,6 +658,21 @@ pub enum SchemaError {
         /// Why not.
         what: &'static str,
     },
+    /// A name that is longer than the key of its record may be.
+    #[error(
+        "the name {name:?} cannot be used: it has {length} bytes, and with pages of {page_size} bytes a name has at most \
+         {limit}: choose a shorter one"
+    )]
+    NameTooLong {
+        /// The beginning of the name.
+        name: Arc<str>,
+        /// The length of the name in bytes.
+        length: usize,
+        /// The limit in bytes.
+        limit: usize,
+        /// The page size of the database in bytes.
+        page_size: usize,
+    },
     /// The key of a new index has a part that another part may not follow.
     #[error(
         "index {index} cannot be created: part {part} ({what}) of its key has no fixed length in rows that have a part {next} \

@@ -405,6 +405,11 @@ impl Database {
         Ok(Table::new(self.engine.clone(), name, self.engine.catalog.table(name)?))
     }
 
+    /// Returns the maximum length of the name of a table or an index, in bytes: 1,024, and 767 with pages of 4 KiB.
+    pub fn name_limit(&self) -> usize {
+        self.engine.catalog.name_limit()
+    }
+
     /// Returns information about all tables, in order of name.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use super::{
     ddl_options::DdlOptions,
     key::KeySpec,
-    names::{MetadataLock, Names},
+    names::{MetadataLock, Names, check_name, name_limit},
     pause::Pause,
     record::{IndexRecord, TableRecord},
     retired::Retired,
@@ -43,8 +43,6 @@ use crate::{
     txn::{StatementLock, Transactions, locks::TableMode},
 };
 
-/// The longest name, in bytes.
-const NAME_LIMIT: usize = 255;
 /// A statement's list of up to this many trees is on the stack. Directly after many tables were freed, a request for
 /// memory can cost glibc hundreds of microseconds.
 const TREES_ON_STACK: usize = 64;
@@ -147,22 +145,6 @@ pub struct Catalog {
     making: Mutex<BTreeSet<SpaceId>>,
     /// Points within statements at which a test acts.
     pub pause: Pause,
-}
-
-pub(super) fn check_name(name: &str) -> Result<()> {
-    let bad = |what| Err(SchemaError::BadName { name: name.into(), what }.into());
-    match name {
-        "" => bad("it is empty"),
-        _ if name.len() > NAME_LIMIT => bad("it is longer than 255 bytes"),
-        _ if name.contains('\0') => bad("it contains a zero byte"),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses an index definition that is invalid for any table.
-pub(super) fn check_index(index: &IndexDefinition) -> Result<()> {
-    check_name(&index.name)?;
-    index.key.check(&index.name)
 }
 
 pub(super) fn no_table(name: &str) -> SchemaError {
@@ -268,6 +250,21 @@ impl Catalog {
     /// Returns the number of tables.
     pub fn count(&self) -> usize {
         self.names.count()
+    }
+
+    /// Returns the maximum length of the name of a table or an index, in bytes.
+    pub fn name_limit(&self) -> usize {
+        name_limit(self.pool.page_size())
+    }
+
+    fn check_name(&self, name: &str) -> Result<()> {
+        check_name(name, self.pool.page_size())
+    }
+
+    /// Refuses an index definition that is invalid for any table.
+    pub(super) fn check_index(&self, index: &IndexDefinition) -> Result<()> {
+        self.check_name(&index.name)?;
+        index.key.check(&index.name)
     }
 
     /// Returns the table of this name.
@@ -436,7 +433,7 @@ impl Catalog {
     fn new_record(&self, definition: &TableDefinition) -> Result<TableRecord> {
         let mut indexes = Vec::with_capacity(definition.indexes.len());
         for (n, index) in definition.indexes.iter().enumerate() {
-            check_index(index)?;
+            self.check_index(index)?;
             if definition.indexes[..n].iter().any(|other| other.name == index.name) {
                 let (table, index) = ("the new table".into(), index.name.as_str().into());
                 return Err(SchemaError::IndexExists { table, index }.into());
@@ -478,7 +475,7 @@ impl Catalog {
         definition: &TableDefinition,
         options: DdlOptions,
     ) -> Result<(MetadataLock<'a>, TableRecord, Vec<u8>)> {
-        check_name(name)?;
+        self.check_name(name)?;
         let metadata_lock = self.lock_names(&[name], options)?;
         if metadata_lock.table(name).is_some() {
             return Err(SchemaError::TableExists(name.into()).into());
@@ -657,7 +654,7 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError`] for the names; errors of the log.
     pub fn rename_table(&self, from: &str, to: &str, options: DdlOptions) -> Result<()> {
-        check_name(to)?;
+        self.check_name(to)?;
         let mut metadata_lock = self.lock_names(&[from, to], options)?;
         let table = metadata_lock.table(from).ok_or_else(|| no_table(from))?.clone();
         if metadata_lock.table(to).is_some() {

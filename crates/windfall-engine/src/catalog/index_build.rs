@@ -64,7 +64,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::{
     bulk::{self, Load, SORT_BUFFER_BYTES},
-    ddl::{Catalog, IndexDefinition, check_index, new_space, no_table, record_key},
+    ddl::{Catalog, IndexDefinition, new_space, no_table, record_key},
     ddl_options::DdlOptions,
     record::{IndexRecord, TableRecord},
     row_log::{NOTE_OVERHEAD_BYTES, NOTES_LIMIT_BYTES, RowLog},
@@ -126,7 +126,7 @@ impl Catalog {
     /// [`SchemaError`] for the names and the definition, and if two rows have one key in a unique tree; errors of the
     /// log.
     pub fn create_index(&self, name: &str, index: &IndexDefinition, options: DdlOptions) -> Result<()> {
-        check_index(index)?;
+        self.check_index(index)?;
         let metadata_lock = self.lock_names(&[name], options)?;
         let table = metadata_lock.table(name).ok_or_else(|| no_table(name))?;
         let old = table.schema();

@@ -16,6 +16,11 @@
 //! `a_listing_contains_every_table_that_always_has_a_name`), and each table and each name only once (test:
 //! `a_name_is_listed_once`). Renames from before the oldest listing are not kept (test:
 //! `listings_that_overlap_keep_few_moves`).
+//!
+//! **Length of a name.** A table's name is a part of the key of its record, so its maximum length depends on the page
+//! size. The names of indexes have the same limit. The record of a name that is as long as it may be can be created,
+//! changed together with any other, and removed (tests: `a_name_may_be_as_long_as_the_page_size_allows`,
+//! `tables_with_the_longest_names_and_records_are_swapped`).
 
 use core::{hash::BuildHasher, time::Duration};
 use std::collections::{BTreeMap, VecDeque};
@@ -26,11 +31,38 @@ use smallvec::SmallVec;
 use super::table::Table;
 use crate::{
     env::Env,
-    error::{Blockers, LockError},
+    error::{Blockers, LockError, Result, SchemaError},
+    page::node::key_limit,
     sync::{Arc, Event, Mutex, Rank, is_inside},
 };
 
 const SHARDS: usize = 64;
+
+/// The longest name of a table or an index where the page size allows it, in bytes.
+const NAME_MAX: usize = 1024;
+/// Bytes of a refused name that its error quotes.
+const QUOTED: usize = 60;
+
+/// Returns the maximum length of a name in bytes: the key of a table's record is one byte longer.
+pub(super) fn name_limit(page_size: usize) -> usize {
+    NAME_MAX.min(key_limit(page_size) - 1)
+}
+
+/// Refuses a name that no table or index can have.
+pub(super) fn check_name(name: &str, page_size: usize) -> Result<()> {
+    let bad = |what| Err(SchemaError::BadName { name: name.into(), what }.into());
+    let limit = name_limit(page_size);
+    match name {
+        "" => bad("it is empty"),
+        _ if name.len() > limit => {
+            let begin = &name[..name.floor_char_boundary(QUOTED)];
+            let (name, length) = (format!("{begin}...").into(), name.len());
+            Err(SchemaError::NameTooLong { name, length, limit, page_size }.into())
+        }
+        _ if name.contains('\0') => bad("it contains a zero byte"),
+        _ => Ok(()),
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
