@@ -148,14 +148,14 @@ fn a_drop_that_fails_has_touched_nothing() {
     let (db, env, model) = with_table(&disk);
     // There are too many tables for one group of the log: the drop is refused before anything is changed.
     db.set_flush_log_at_trx_commit(FlushLog::Lazy);
-    let names: Vec<String> = (0..1500).map(|n| format!("n{n}")).collect();
+    let names: Vec<String> = (0..3000).map(|n| format!("n{n:04}")).collect();
     for name in &names {
         db.create_table(name, TableOptions::default()).unwrap();
     }
     let all: Vec<&str> = names.iter().map(String::as_str).chain(["t"]).collect();
     assert!(db.drop_tables(&all).is_err());
     env.run_workers(300);
-    for some in all[..1500].chunks(500) {
+    for some in all[..3000].chunks(1000) {
         db.drop_tables(some).unwrap();
     }
     db.checkpoint().unwrap();

@@ -29,6 +29,10 @@ fn a_group_that_does_not_fit_the_log_buffer_is_refused_whole() -> Result<()> {
             println!("a group of 3000: {error}");
             let text = error.to_string();
             assert!(text.contains("log_buffer_size") || text.contains("buffer pool"), "{text}");
+            for refused in [db.drop_tables_with_prefix("a t"), db.truncate_tables_with_prefix("a t")] {
+                let text = refused.expect_err("its group is as large").to_string();
+                assert!(text.contains("3000 tables") && text.contains("log_buffer_size"), "{text}");
+            }
             assert_eq!(db.tables()?.len(), 3000);
             db.table(&names[7])?.insert(b"key", b"value")?;
             for some in all.chunks(100) {

@@ -174,6 +174,11 @@ impl<S: PageStore> Located<'_, S> {
         }
     }
 
+    /// Returns the length of the entry's value; `None` if the key has no entry.
+    pub fn value_len(&self, mtr: &S::MiniTransaction<'_>) -> Option<usize> {
+        self.found.map(|_| Node::new(mtr.page(self.leaf)).value_range(self.slot).1)
+    }
+
     /// Returns the latched leaf, which is shared with the places that [`Tree::seek_adjacent`] has found.
     pub fn leaf(&self) -> Latched {
         self.leaf

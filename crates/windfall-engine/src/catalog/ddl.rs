@@ -80,17 +80,17 @@ pub struct DropReport {
 
 impl DropReport {
     /// Runs a statement that drops trees, and reports it with the work of this thread.
-    fn of(statement: impl FnOnce() -> Result<Dropped>) -> Result<Self> {
+    pub(super) fn of(statement: impl FnOnce() -> Result<Dropped>) -> Result<Self> {
         let (dropped, work) = work::in_drop(statement);
         dropped.map(|Dropped { trees, lsn }| Self { trees, work, lsn })
     }
 }
 
 /// The tables and trees that a statement has dropped.
-struct Dropped {
-    trees: usize,
+pub(super) struct Dropped {
+    pub(super) trees: usize,
     /// The end of its group in the log.
-    lsn: Option<Lsn>,
+    pub(super) lsn: Option<Lsn>,
 }
 
 /// A statement that is to be finished in memory: it is in the log, or row calls note for it what they change. If a
@@ -135,7 +135,7 @@ pub struct Catalog {
     pub(super) pool: Arc<BufferPool>,
     pub(super) system: Arc<SystemTree>,
     pub(super) transactions: Arc<Transactions>,
-    names: Names,
+    pub(super) names: Names,
     /// Tables and trees that are to be freed in the background.
     pub(super) retired: Retired,
     budget: Arc<HashBudget>,
@@ -399,7 +399,7 @@ impl Catalog {
     ) -> Result<(Option<Lsn>, UnfinishedStatement<'_>)> {
         let log = &self.pool.context().log;
         // All of it is one group: whether it fits must be known before the first page is changed.
-        let dropping = size_of_val(dropped) + size_of::<Lsn>();
+        let dropping = size_of_val(dropped) + 1 + size_of::<u64>();
         let bytes = changes.iter().map(Change::log_bytes).sum::<usize>() + dropping;
         if bytes > log.max_group() {
             let (tables, limit) = (changes.len(), log.max_group());
@@ -549,6 +549,15 @@ impl Catalog {
         if let Some((name, _)) = metadata_lock.tables().find(|(_, table)| table.is_none()) {
             return Err(no_table(name).into());
         }
+        self.drop_locked(metadata_lock, options)
+    }
+
+    /// Drops the tables of the locked names, of which each has one.
+    pub(super) fn drop_locked(
+        &self,
+        metadata_lock: MetadataLock<'_>,
+        options: DdlOptions,
+    ) -> Result<Dropped> {
         let tables = || metadata_lock.tables().filter_map(|(_, table)| table);
         // The lists have their final capacity: the work per table of a group does not depend on the number of tables.
         let mut all = SmallVec::<[&Table; 1]>::with_capacity(metadata_lock.tables().count());
@@ -583,68 +592,90 @@ impl Catalog {
     /// [`SchemaError::NoTable`]; errors of the log.
     pub fn truncate_table(&self, name: &str, options: DdlOptions) -> Result<DropReport> {
         DropReport::of(|| {
-            self.change_schema(name, options, |record| {
-                record.clustered = self.transactions.ids().space()?;
-                for index in &mut record.indexes {
-                    index.space = self.transactions.ids().space()?;
-                }
-                Ok(())
-            })
+            let metadata_lock = self.lock_table(name, options)?;
+            self.truncate_locked(&metadata_lock, options)
         })
     }
 
-    /// Changes a table's record while its gate is closed. Trees that the record no longer names are dropped; trees that
-    /// it newly names are empty.
-    fn change_schema(
-        &self,
-        name: &str,
-        options: DdlOptions,
-        change: impl FnOnce(&mut TableRecord) -> Result<()>,
-    ) -> Result<Dropped> {
+    /// Takes the metadata lock on the name of a table that exists.
+    fn lock_table<'a>(&'a self, name: &'a str, options: DdlOptions) -> Result<MetadataLock<'a>> {
         let metadata_lock = self.lock_names(&[name], options)?;
-        let table = metadata_lock.table(name).ok_or_else(|| no_table(name))?;
-        // The metadata lock keeps other statements away: the definition does not change.
-        let mut record = table.with_schema(|schema| schema.record.clone());
-        change(&mut record)?;
-        record.version += 1;
-        let (mut closed, _lock) = self.close_gates(&metadata_lock, &[&**table], options)?;
-        let closed = closed.first_mut().expect("one was closed");
-        assert!(
-            record.id == table.closed_schema(closed).record.id,
-            "a table has the same id as long as it exists"
-        );
-        assert!(
-            record.version != table.closed_schema(closed).record.version,
-            "a definition that changes has a new version"
-        );
-        let dropped: SmallVec<[SpaceId; TREES_ON_STACK]> = table
-            .closed_schema(closed)
-            .spaces()
-            .filter(|id| !record.spaces().any(|named| named == *id))
-            .collect();
+        if metadata_lock.table(name).is_none() {
+            return Err(no_table(name).into());
+        }
+        Ok(metadata_lock)
+    }
+
+    /// Truncates the tables of the locked names, of which each has one.
+    pub(super) fn truncate_locked(
+        &self,
+        metadata_lock: &MetadataLock<'_>,
+        options: DdlOptions,
+    ) -> Result<Dropped> {
+        self.change_schemas(metadata_lock, options, |record| {
+            record.clustered = self.transactions.ids().space()?;
+            for index in &mut record.indexes {
+                index.space = self.transactions.ids().space()?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes the records of the tables of the locked names while their gates are closed. Trees that a record no
+    /// longer names are dropped; trees that it newly names are empty.
+    fn change_schemas(
+        &self,
+        metadata_lock: &MetadataLock<'_>,
+        options: DdlOptions,
+        change: impl Fn(&mut TableRecord) -> Result<()>,
+    ) -> Result<Dropped> {
+        let named = || metadata_lock.tables().filter_map(|(name, table)| Some((name, table?)));
+        let count = named().count();
+        // The metadata lock keeps other statements away: the definitions do not change.
+        let mut records = SmallVec::<[TableRecord; 1]>::with_capacity(count);
+        for (_, table) in named() {
+            let mut record = table.with_schema(|schema| schema.record.clone());
+            change(&mut record)?;
+            record.version += 1;
+            records.push(record);
+        }
+        let mut all = SmallVec::<[&Table; 1]>::with_capacity(count);
+        all.extend(named().map(|(_, table)| &**table));
+        let (mut closed, _lock) = self.close_gates(metadata_lock, &all, options)?;
+        let mut dropped = SmallVec::<[SpaceId; TREES_ON_STACK]>::new();
+        for ((table, closed), record) in all.iter().zip(&closed).zip(&records) {
+            let schema = table.closed_schema(closed);
+            assert!(record.id == schema.record.id, "a table has the same id as long as it exists");
+            assert!(record.version != schema.record.version, "a definition that changes has a new version");
+            dropped.extend(schema.spaces().filter(|id| !record.names(*id)));
+        }
         let created_at = self.transactions.stamp()?;
-        let (lsn, statement) =
-            self.change(&mut [Change::put(record_key(name), record.encode())], &dropped, options.flush)?;
-        let kept = |id| table.closed_schema(closed).trees().find(|tree| tree.space().id() == id).cloned();
-        let new = |id| {
-            let tree = self.tree(new_space(id));
-            tree.space().set_created_at(created_at);
-            tree
-        };
-        let tree = |id| kept(id).unwrap_or_else(|| new(id));
-        let clustered = tree(record.clustered);
-        let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
+        let mut changes = SmallVec::<[Change; 1]>::with_capacity(count);
+        let encoded = |((name, _), record): ((&str, _), &TableRecord)| (record_key(name), record.encode());
+        changes.extend(named().zip(&records).map(encoded).map(|(key, value)| Change::put(key, value)));
+        let (lsn, statement) = self.change(&mut changes, &dropped, options.flush)?;
         self.pause.pass();
-        // Detached before it leaves the table schema: until it is dropped it belongs to the table.
-        let unnamed = |tree: &&Arc<Tree>| dropped.contains(&tree.space().id());
-        table.closed_schema(closed).trees().filter(unnamed).for_each(|tree| self.detach(tree, lsn));
-        let schema = TableSchema { record, clustered, secondaries, row_log: None };
-        assert!(
-            schema.trees().all(|tree| !tree.space().is_dropped()),
-            "a table gets a tree that was dropped"
-        );
-        let old = table.change_schema(closed, schema);
-        self.retired.schema(old);
+        for ((table, closed), record) in all.into_iter().zip(&mut closed).zip(records) {
+            let schema = table.closed_schema(closed);
+            let kept = |id| schema.trees().find(|tree| tree.space().id() == id).cloned();
+            let new = |id| {
+                let tree = self.tree(new_space(id));
+                tree.space().set_created_at(created_at);
+                tree
+            };
+            let tree = |id| kept(id).unwrap_or_else(|| new(id));
+            let clustered = tree(record.clustered);
+            let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
+            // Detached before it leaves the table schema: until it is dropped it belongs to the table.
+            let unnamed = |tree: &&Arc<Tree>| !record.names(tree.space().id());
+            schema.trees().filter(unnamed).for_each(|tree| self.detach(tree, lsn));
+            let schema = TableSchema { record, clustered, secondaries, row_log: None };
+            assert!(
+                schema.trees().all(|tree| !tree.space().is_dropped()),
+                "a table gets a tree that was dropped"
+            );
+            self.retired.schema(table.change_schema(closed, schema));
+        }
         statement.finished();
         Ok(Dropped { trees: dropped.len(), lsn })
     }
@@ -663,6 +694,7 @@ impl Catalog {
         let _lock = self.lock_out(&metadata_lock, &[&*table], options)?;
         let record = table.with_schema(|schema| schema.record.encode());
         let mut changes = [Change::remove(record_key(from)), Change::put(record_key(to), record)];
+        metadata_lock.begin_rename();
         let (_, statement) = self.change(&mut changes, &[], options.flush)?;
         metadata_lock.set(from, None);
         metadata_lock.set_moved(to, table);
@@ -687,6 +719,7 @@ impl Catalog {
         let put = |name: &str, table: &Table| {
             Change::put(record_key(name), table.with_schema(|schema| schema.record.encode()))
         };
+        metadata_lock.begin_rename();
         let (_, statement) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], options.flush)?;
         metadata_lock.set_moved(a, table_b);
         metadata_lock.set_moved(b, table_a);
@@ -701,7 +734,8 @@ impl Catalog {
     /// [`SchemaError`] for the names; errors of the log.
     pub fn drop_index(&self, name: &str, index: &str, options: DdlOptions) -> Result<DropReport> {
         DropReport::of(|| {
-            self.change_schema(name, options, |record| {
+            let metadata_lock = self.lock_table(name, options)?;
+            self.change_schemas(&metadata_lock, options, |record| {
                 let place = record.indexes.iter().position(|other| *other.name == *index);
                 let missing = || SchemaError::NoIndex { table: name.into(), index: index.into() };
                 record.indexes.remove(place.ok_or_else(missing)?);

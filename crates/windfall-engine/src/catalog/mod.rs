@@ -14,6 +14,8 @@
 //! tables; remove the records and log the drop as one group; wait for the log as a commit does; mark each tablespace
 //! dropped and push it to the reclaimer's queue ([`BufferPool::detach`](crate::buffer::BufferPool::detach)); push the
 //! table to the queue of what is freed in the background (`retired`).
+//!
+//! Statements on all tables with a prefix take the same steps once they have found and locked the names (`prefix`).
 
 mod auto_increment;
 mod bulk;
@@ -25,6 +27,7 @@ mod index_build;
 mod key;
 mod names;
 pub mod pause;
+mod prefix;
 mod record;
 mod retired;
 mod row_count;

@@ -21,6 +21,13 @@
 //! size. The names of indexes have the same limit. The record of a name that is as long as it may be can be created,
 //! changed together with any other, and removed (tests: `a_name_may_be_as_long_as_the_page_size_allows`,
 //! `tables_with_the_longest_names_and_records_are_swapped`).
+//!
+//! **Listings by prefix.** They find the names in the keys of the records ([`Names::with_prefix`]), which a rename
+//! changes before it publishes the names. Between the two, the records do not tell the names that lookups find, and a
+//! walk along the keys can pass over both names of one rename. So a rename states its names before it changes records,
+//! and they are looked up as those that were published (test:
+//! `a_listing_by_prefix_contains_a_table_that_is_being_renamed`). A record without a name in memory is that of a table
+//! that is being created (test: `tables_of_a_prefix_come_and_go_while_they_are_listed`).
 
 use core::{hash::BuildHasher, time::Duration};
 use std::collections::{BTreeMap, VecDeque};
@@ -90,6 +97,8 @@ struct Renames {
     first: u64,
     /// Tables that were renamed since the oldest listing began, in this order.
     moved: VecDeque<Move>,
+    /// Names that statements in progress give to other tables: the records may have changed, the names have not.
+    unpublished: Vec<Arc<str>>,
 }
 
 /// A table, and its new name.
@@ -156,12 +165,12 @@ impl<'a> Listing<'a> {
         // one created.
         let last: FxHashMap<*const Table, &Arc<str>> =
             moved.map(|(name, table)| (Arc::as_ptr(table), name)).collect();
-        if last.is_empty() {
+        if last.is_empty() && renames.unpublished.is_empty() {
             return found;
         }
         let mut corrected: FxHashMap<Arc<str>, Option<Arc<Table>>> = FxHashMap::default();
-        for name in last.values() {
-            corrected.entry((*name).clone()).or_insert_with(|| self.names.now(name));
+        for name in last.values().copied().chain(&renames.unpublished) {
+            corrected.entry(name.clone()).or_insert_with(|| self.names.now(name));
         }
         let is_right =
             |(name, table): &Move| !last.contains_key(&Arc::as_ptr(table)) && !corrected.contains_key(name);
@@ -258,7 +267,7 @@ impl Names {
             metadata_lock.upgrade();
         }
         debug_assert!(
-            names.iter().all(|name| metadata_lock.held.iter().any(|(held, _)| held == name)),
+            names.iter().all(|name| metadata_lock.find(name).is_ok()),
             "a statement begins without one of its metadata locks"
         );
         Ok(metadata_lock)
@@ -292,11 +301,37 @@ impl Names {
             }
             between();
         }
-        let mut all = listing.correct(all);
-        all.sort_by(|a, b| a.0.cmp(&b.0));
-        debug_assert!(all.windows(2).all(|pair| pair[0].0 < pair[1].0), "a name is listed twice");
-        all
+        in_order(listing.correct(all))
     }
+
+    /// Returns the tables with names that begin with `prefix`, as [`Names::all`] returns all. `walk` passes on the
+    /// names in the keys of the records with that prefix.
+    ///
+    /// # Errors
+    /// The error of `walk`.
+    pub(super) fn with_prefix(
+        &self,
+        prefix: &str,
+        walk: impl FnOnce(&mut dyn FnMut(&str)) -> Result<()>,
+    ) -> Result<Vec<Move>> {
+        let listing = Listing::begin(self);
+        let mut found = Vec::new();
+        walk(&mut |name| {
+            debug_assert!(name.starts_with(prefix), "a walk along the keys with a prefix leaves them");
+            let shard = self.shard(name).lock();
+            let entry = shard.get_key_value(name);
+            found.extend(entry.and_then(|(name, entry)| Some((name.clone(), entry.table.clone()?))));
+        })?;
+        let mut found = in_order(listing.correct(found));
+        found.retain(|(name, _)| name.starts_with(prefix));
+        Ok(found)
+    }
+}
+
+fn in_order(mut tables: Vec<Move>) -> Vec<Move> {
+    tables.sort_by(|a, b| a.0.cmp(&b.0));
+    debug_assert!(tables.windows(2).all(|pair| pair[0].0 < pair[1].0), "a name is listed twice");
+    tables
 }
 
 impl<'a> MetadataLock<'a> {
@@ -348,13 +383,41 @@ impl<'a> MetadataLock<'a> {
         }
     }
 
+    /// Returns the place of a locked name in the list.
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.held.binary_search_by(|(held, _)| (*held).cmp(name))
+    }
+
     fn place(&self, name: &str) -> usize {
-        self.held.binary_search_by(|(held, _)| (*held).cmp(name)).expect("the name is locked")
+        self.find(name).expect("the name is locked")
     }
 
     /// Returns the table of a locked name.
     pub(super) fn table(&self, name: &str) -> Option<&Arc<Table>> {
         self.held[self.place(name)].1.as_ref()
+    }
+
+    /// Returns whether the name is locked and means this table.
+    pub(super) fn has(&self, name: &str, table: &Arc<Table>) -> bool {
+        self.find(name)
+            .is_ok_and(|place| self.held[place].1.as_ref().is_some_and(|at| Arc::ptr_eq(at, table)))
+    }
+
+    /// Unlocks the names that mean no table.
+    pub(super) fn unlock_unused(&mut self) {
+        let all = core::mem::take(&mut self.held);
+        let (used, unused) = all.into_iter().partition(|(_, table)| table.is_some());
+        self.held = used;
+        let held = unused;
+        // Publishes that they mean nothing.
+        drop(MetadataLock { names: self.names, held, renames: false });
+    }
+
+    /// Announces a rename, before it changes records: tables of these names will be given others of them.
+    pub(super) fn begin_rename(&mut self) {
+        self.renames = true;
+        let names = self.held.iter().map(|(name, _)| Arc::from(*name));
+        self.names.renames.lock().unpublished.extend(names);
     }
 
     /// Downgrades the lock: lookups find the names with their old meanings. Other statements still wait.
@@ -381,7 +444,7 @@ impl<'a> MetadataLock<'a> {
 
     /// Sets the name to mean a table that had another name before.
     pub(super) fn set_moved(&mut self, name: &str, table: Arc<Table>) {
-        self.renames = true;
+        debug_assert!(self.renames, "a table is renamed and its rename was not announced");
         self.set(name, Some(table));
     }
 
@@ -406,6 +469,9 @@ impl MetadataLock<'_> {
         );
         // All names are published together, for a listing.
         let mut renames = self.renames.then(|| self.names.renames.lock());
+        if let Some(renames) = renames.as_mut() {
+            renames.unpublished.retain(|name| self.find(name).is_err());
+        }
         if let Some(renames) = renames.as_mut().filter(|renames| !renames.listings.is_empty()) {
             let named = self.held.iter().filter_map(|(name, table)| Some(((*name).into(), table.clone()?)));
             renames.moved.extend(named);
@@ -451,9 +517,12 @@ mod tests {
 
     const TABLES: usize = 20;
 
+    type Visit<'a> = &'a mut dyn FnMut(&str);
+
     fn rename(names: &Names, from: &str, to: &str) {
         let mut metadata_lock = names.lock_names(&[from, to], None).unwrap();
         let table = metadata_lock.table(from).unwrap().clone();
+        metadata_lock.begin_rename();
         metadata_lock.set(from, None);
         metadata_lock.set_moved(to, table);
     }
@@ -461,6 +530,7 @@ mod tests {
     fn swap(names: &Names, a: &str, b: &str) {
         let mut metadata_lock = names.lock_names(&[a, b], None).unwrap();
         let [table_a, table_b] = [a, b].map(|name| metadata_lock.table(name).unwrap().clone());
+        metadata_lock.begin_rename();
         metadata_lock.set_moved(a, table_b);
         metadata_lock.set_moved(b, table_a);
     }
@@ -556,6 +626,59 @@ mod tests {
             assert_eq!(all.len(), 1, "{all:?}");
             assert!(*all[0].0 == *"b" && Arc::ptr_eq(&all[0].1, &a), "{all:?}");
         }
+    }
+
+    #[test]
+    fn a_listing_by_prefix_contains_a_table_that_is_being_renamed() {
+        let (tree, _engine) = lone_tree();
+        let names = Names::new(Arc::new(SimulatedEnv::new(1)));
+        names.enter("p b", table_of(&tree));
+        names.enter("other", table_of(&tree));
+        let listed = |walk: &dyn Fn(Visit<'_>)| -> Vec<String> {
+            let walk = |visit: Visit<'_>| {
+                walk(visit);
+                Ok(())
+            };
+            let all = names.with_prefix("p ", walk).unwrap();
+            all.into_iter().map(|(name, _)| name.to_string()).collect()
+        };
+        assert_eq!(listed(&|visit| visit("p b")), ["p b"]);
+        let mut metadata_lock = names.lock_names(&["p a", "p b"], None).unwrap();
+        let table = metadata_lock.table("p b").unwrap().clone();
+        metadata_lock.begin_rename();
+        // The walk has passed the place of one name before the record moved there, and is at that of the other since.
+        assert_eq!(listed(&|_| {}), ["p b"]);
+        assert_eq!(listed(&|visit| visit("p a")), ["p b"]);
+        metadata_lock.set("p b", None);
+        metadata_lock.set_moved("p a", table);
+        let metadata_lock = core::cell::Cell::new(Some(metadata_lock));
+        assert_eq!(listed(&|_| drop(metadata_lock.take())), ["p a"]);
+        assert_eq!(listed(&|visit| visit("p a")), ["p a"]);
+        assert_eq!(listed(&|_| rename(&names, "p a", "q")), Vec::<String>::new());
+        assert!(names.renames.lock().unpublished.is_empty());
+        // A statement that fails renames nothing.
+        let mut metadata_lock = names.lock_names(&["q", "p c"], None).unwrap();
+        metadata_lock.begin_rename();
+        drop(metadata_lock);
+        assert_eq!(listed(&|_| {}), Vec::<String>::new());
+        assert!(names.renames.lock().unpublished.is_empty() && names.get("q").is_some());
+    }
+
+    #[test]
+    fn names_without_a_table_are_unlocked() {
+        let (tree, _engine) = lone_tree();
+        let names = Names::new(Arc::new(SimulatedEnv::new(1)));
+        names.enter("b", table_of(&tree));
+        let mut metadata_lock = names.lock_names(&["c", "b", "a"], None).unwrap();
+        metadata_lock.unlock_unused();
+        assert_eq!(metadata_lock.tables().map(|(name, _)| name).collect::<Vec<_>>(), ["b"]);
+        assert!(
+            metadata_lock.has("b", &names.now("b").unwrap()) && !metadata_lock.has("b", &table_of(&tree))
+        );
+        // In a simulation a wait for a lock that is never released is an error.
+        drop(names.lock_names(&["a", "c"], None).unwrap());
+        drop(metadata_lock);
+        assert_eq!(names.count(), 1);
     }
 
     #[test]

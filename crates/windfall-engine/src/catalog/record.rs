@@ -100,6 +100,11 @@ impl TableRecord {
         core::iter::once(self.clustered).chain(self.indexes.iter().map(|index| index.space))
     }
 
+    /// Returns whether it names this tablespace.
+    pub(super) fn names(&self, space: SpaceId) -> bool {
+        self.spaces().any(|named| named == space)
+    }
+
     /// Returns the stored form.
     pub fn encode(&self) -> Vec<u8> {
         // The exact length: 64 bytes per index would be more than most need, and every change of a definition would pay

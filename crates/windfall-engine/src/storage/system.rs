@@ -56,8 +56,12 @@ const HEADER: EntryHeader = EntryHeader::UNVERSIONED;
 
 /// The maximum number of log bytes of a record's change, besides its key and value.
 const CHANGE: usize = 48;
+/// The maximum number of log bytes of a record's removal: the page and the slot.
+const REMOVAL: usize = 16;
 /// The bytes of a record in a leaf besides its key and value, rounded up.
 const ENTRY: usize = 48;
+/// The bytes by which the length of a value can grow with the value.
+const LENGTH_FIELD: usize = 2;
 
 /// The capacity of the queue for changes that leave one sparse leaf.
 const SINGLE: usize = 256;
@@ -87,7 +91,7 @@ impl Change {
 
     /// Returns the maximum number of log bytes that the change can take.
     pub fn log_bytes(&self) -> usize {
-        self.value.as_ref().map_or(CHANGE, |value| CHANGE + self.key.len() + value.len())
+        self.value.as_ref().map_or(REMOVAL, |value| CHANGE + self.key.len() + value.len())
     }
 
     /// Creates a change that removes a record, if it exists.
@@ -254,7 +258,7 @@ impl SystemTree {
     /// `None` when a leaf had too little room and was split instead.
     fn locate<'k>(&self, mtr: &mut Mtr<'_>, changes: &'k [Change]) -> Result<Option<Places<'k>>> {
         let mut places = Places::with_capacity(changes.len());
-        // The bytes that the changes so far put into the leaf of the last position.
+        // The bytes that the changes so far add to the leaf of the last position.
         let mut put = 0;
         for change in changes {
             let value = change.value.as_ref().map(Vec::len);
@@ -274,7 +278,13 @@ impl SystemTree {
                     put = 0;
                 }
             }
-            put += value.map_or(0, |value| value + change.key.len() + ENTRY);
+            let present = places.last().and_then(|place| place.value_len(mtr));
+            put += match (value, present) {
+                (Some(value), None) => value + change.key.len() + ENTRY,
+                // The present record makes room for its replacement, so a truncation of many tables splits no leaves.
+                (Some(value), Some(present)) if value > present => value - present + LENGTH_FIELD,
+                (None, _) | (Some(_), Some(_)) => 0,
+            };
         }
         Ok(Some(places))
     }

@@ -457,6 +457,55 @@ fn a_panic_during_a_statement_stops_the_database_and_no_call_waits() -> Result<(
     Ok(())
 }
 
+/// The test acts when the statement has listed its tables and not locked them yet.
+#[test]
+fn a_rename_within_a_prefix_evades_no_drop() -> Result<()> {
+    type Statement = fn(&Database, &str) -> Result<crate::DropReport>;
+    let statements =
+        [Database::drop_tables_with_prefix as Statement, Database::truncate_tables_with_prefix as Statement];
+    for (which, statement) in statements.into_iter().enumerate() {
+        let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+        for name in ["p a", "p b", "p c", "p d", "p e", "q"] {
+            db.create_table(name, TableOptions::default())?.insert(b"was", name.as_bytes())?;
+        }
+        let mut passed = 0;
+        let other = db.clone();
+        db.engine().catalog.pause.set(move || {
+            passed += 1;
+            match passed {
+                1 => {
+                    // One gets another name with the prefix, one loses it, one is dropped, and two swap.
+                    other.rename_table("p a", "p f").unwrap();
+                    other.rename_table("p b", "o").unwrap();
+                    other.drop_table("p c").unwrap();
+                    other.swap_tables("p d", "p e").unwrap();
+                }
+                2 => other.swap_tables("p f", "q").unwrap(),
+                _ => {}
+            }
+        });
+        statement(&db, "p ")?;
+        db.engine().catalog.pause.clear();
+        let kept = |name: &str| db.table(name)?.get(b"was");
+        assert_eq!((kept("o")?.as_deref(), kept("q")?.as_deref()), (Some(&b"p b"[..]), Some(&b"p a"[..])));
+        let left: Vec<_> = db.tables()?.into_iter().map(|info| info.name).collect();
+        if which == 0 {
+            assert_eq!(left, ["o", "q"]);
+        } else {
+            assert_eq!(left, ["o", "p d", "p e", "p f", "q"]);
+            for name in &left[1..4] {
+                assert_eq!(kept(name)?, None, "{name}");
+            }
+        }
+        // No name is left locked.
+        for name in ["p a", "p b", "p c"] {
+            db.create_table(name, TableOptions::default())?;
+        }
+        assert_eq!(db.check()?.findings, Vec::<String>::new());
+    }
+    Ok(())
+}
+
 /// A check has exclusive access to the table: a call made meanwhile waits until it is done.
 #[test]
 fn exclusive_access_to_a_table_blocks_its_calls() {
