@@ -1,9 +1,11 @@
-//! Auto-increment values of a table, as its handle returns them.
+//! The counters of a table, as its handle returns their numbers: auto-increment values, and row ids.
 //!
-//! **Purpose.** What `AUTO_INCREMENT` needs: rising numbers, each returned once.
+//! **Purpose.** What `AUTO_INCREMENT` needs: rising numbers, each returned once. And a second counter with the same
+//! functions, for the ids of rows to which the application gives no key.
 //!
-//! **Invariants.** A number that was returned before a row was written is not returned again once that row is durable,
-//! wherever a crash occurs (tests: `first_runs_crash_at_every_operation`,
+//! **Invariants.** The counters do not depend on each other (test: `row_ids_are_numbers_of_their_own`). A number that
+//! was returned before a row was written is not returned again once that row is durable, wherever a crash occurs,
+//! unless the counter is set to a lower one (tests: `first_runs_crash_at_every_operation`,
 //! `a_close_leaves_no_gap_and_a_crash_a_small_one`). No lock is held to the end of a transaction, so the numbers of
 //! rows that are rolled back are skipped, as with `innodb_autoinc_lock_mode=2` (test:
 //! `a_transaction_keeps_no_other_from_a_number_and_gives_none_back`).
@@ -11,19 +13,29 @@
 use core::ops::Range;
 
 use crate::{
-    catalog::{AutoIncrement, Call},
+    catalog::{Call, Counter},
     error::Result,
     store::Tree,
     sync::Arc,
     table::Table,
+    tablespace::CounterKind,
     tx_table::Access,
 };
 
 impl<A: Access> Table<A> {
-    fn with_auto_increment<T>(&self, run: impl FnOnce(&AutoIncrement, &Arc<Tree>) -> Result<T>) -> Result<T> {
+    fn with_counter<T>(
+        &self,
+        kind: CounterKind,
+        run: impl FnOnce(&Counter, &Arc<Tree>) -> Result<T>,
+    ) -> Result<T> {
         self.engine.check_open()?;
         let call: Call<'_> = self.enter()?;
-        run(self.inner.auto_increment(&call), &call.clustered).map_err(|error| self.with_owner(error))
+        run(self.inner.counter(&call, kind), &call.clustered).map_err(|error| self.with_owner(error))
+    }
+
+    fn set_counter(&self, kind: CounterKind, next: u64) -> Result<()> {
+        let end = self.with_counter(kind, |counter, tree| counter.set(tree, next))?;
+        self.engine.await_log(end, self.engine.flush_mode())
     }
 
     /// Returns the next auto-increment value of this table, and reserves it for the caller. It is 1 at first, and after
@@ -44,7 +56,20 @@ impl<A: Access> Table<A> {
     /// # Errors
     /// As [`Table::next_number`]; no number is then lost.
     pub fn reserve_numbers(&self, count: u64) -> Result<Range<u64>> {
-        self.with_auto_increment(|auto_increment, tree| auto_increment.allocate(tree, count))
+        self.with_counter(CounterKind::AutoIncrement, |counter, tree| counter.allocate(tree, count))
+    }
+
+    /// Returns the unused end of a range that [`Table::reserve_numbers`] has reserved, as a server does at the end of
+    /// an insert of many rows: if nothing was reserved after it, the next number is then the first of `unused`. Returns
+    /// whether it is. If another call has reserved numbers since, or [`Table::raise_numbers`] was called with one in
+    /// `unused`, the numbers of `unused` are skipped.
+    ///
+    /// Only the call that has reserved the range may return a part of it, and not after [`Table::set_numbers`].
+    ///
+    /// # Errors
+    /// The table was dropped.
+    pub fn return_numbers(&self, unused: Range<u64>) -> Result<bool> {
+        self.with_counter(CounterKind::AutoIncrement, |counter, _| Ok(counter.take_back(&unused)))
     }
 
     /// Raises the next auto-increment value above `at_least`, a number that the caller has chosen for a row. Must be
@@ -53,7 +78,22 @@ impl<A: Access> Table<A> {
     /// # Errors
     /// The table was dropped; damage, I/O.
     pub fn raise_numbers(&self, at_least: u64) -> Result<()> {
-        self.with_auto_increment(|auto_increment, tree| auto_increment.raise(tree, at_least))
+        self.with_counter(CounterKind::AutoIncrement, |counter, tree| counter.raise(tree, at_least))
+    }
+
+    /// Sets the next auto-increment value, also to a lower one: `ALTER TABLE .. AUTO_INCREMENT = next` of SQL, without
+    /// the comparison with the rows. Zero counts as 1. When the call returns, this is as durable as a commit. It is no
+    /// part of a transaction.
+    ///
+    /// Numbers from `next` on that were returned before are returned again: the caller makes sure that no row has them,
+    /// and that no other call uses numbers of this table meanwhile. The number after a crash is at least `next`, and
+    /// above every number of a durable row that was requested after this call.
+    ///
+    /// # Errors
+    /// The table was dropped; damage, I/O. The next number has not changed then, unless the log could not be synced: in
+    /// that case the database has stopped.
+    pub fn set_numbers(&self, next: u64) -> Result<()> {
+        self.set_counter(CounterKind::AutoIncrement, next)
     }
 
     /// Returns the number that [`Table::next_number`] would return now, without reserving it; `u64::MAX` if the numbers
@@ -62,7 +102,56 @@ impl<A: Access> Table<A> {
     /// # Errors
     /// The table was dropped; damage, I/O.
     pub fn peek_number(&self) -> Result<u64> {
-        self.with_auto_increment(AutoIncrement::peek)
+        self.with_counter(CounterKind::AutoIncrement, Counter::peek)
+    }
+
+    /// Returns the next row id of this table, and reserves it for the caller: a number of a second counter, for rows
+    /// that have no other key. As [`Table::next_number`], which does not depend on it.
+    ///
+    /// # Errors
+    /// As [`Table::next_number`].
+    pub fn next_row_id(&self) -> Result<u64> {
+        Ok(self.reserve_row_ids(1)?.start)
+    }
+
+    /// Reserves the next `count` row ids of this table, as [`Table::reserve_numbers`].
+    ///
+    /// # Errors
+    /// As [`Table::reserve_numbers`].
+    pub fn reserve_row_ids(&self, count: u64) -> Result<Range<u64>> {
+        self.with_counter(CounterKind::RowId, |counter, tree| counter.allocate(tree, count))
+    }
+
+    /// Returns the unused end of a range that [`Table::reserve_row_ids`] has reserved, as [`Table::return_numbers`].
+    ///
+    /// # Errors
+    /// The table was dropped.
+    pub fn return_row_ids(&self, unused: Range<u64>) -> Result<bool> {
+        self.with_counter(CounterKind::RowId, |counter, _| Ok(counter.take_back(&unused)))
+    }
+
+    /// Raises the next row id above `at_least`, as [`Table::raise_numbers`].
+    ///
+    /// # Errors
+    /// As [`Table::raise_numbers`].
+    pub fn raise_row_ids(&self, at_least: u64) -> Result<()> {
+        self.with_counter(CounterKind::RowId, |counter, tree| counter.raise(tree, at_least))
+    }
+
+    /// Sets the next row id, also to a lower one, as [`Table::set_numbers`].
+    ///
+    /// # Errors
+    /// As [`Table::set_numbers`].
+    pub fn set_row_ids(&self, next: u64) -> Result<()> {
+        self.set_counter(CounterKind::RowId, next)
+    }
+
+    /// Returns the number that [`Table::next_row_id`] would return now, as [`Table::peek_number`].
+    ///
+    /// # Errors
+    /// As [`Table::peek_number`].
+    pub fn peek_row_id(&self) -> Result<u64> {
+        self.with_counter(CounterKind::RowId, Counter::peek)
     }
 }
 
@@ -236,6 +325,117 @@ mod tests {
         });
         assert!((1..=9).contains(&taken.count()), "{} bytes of log", end().0 - before.0);
         assert_eq!(db.metrics().log_syncs, syncs);
+    }
+
+    #[test]
+    fn row_ids_are_numbers_of_their_own() {
+        let disk = SimulatedDisk::new(1);
+        let db = open(&disk);
+        let t = table(&db, "t");
+        assert_eq!((t.next_number().unwrap(), t.next_row_id().unwrap()), (1, 1));
+        assert_eq!((t.reserve_row_ids(9).unwrap(), t.peek_number().unwrap()), (2..11, 2));
+        t.raise_row_ids(99).unwrap();
+        t.raise_numbers(49).unwrap();
+        assert!(t.return_row_ids(100..100).unwrap() && !t.return_row_ids(2..11).unwrap());
+        let session = db.session();
+        let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
+        assert_eq!((temporary.next_row_id().unwrap(), temporary.next_number().unwrap()), (1, 1));
+        temporary.set_row_ids(7).unwrap();
+        assert_eq!((temporary.next_row_id().unwrap(), temporary.next_number().unwrap()), (7, 2));
+        drop((temporary, session));
+        db.close().unwrap();
+
+        let db = open(&disk);
+        let t = table(&db, "t");
+        assert_eq!((t.next_number().unwrap(), t.next_row_id().unwrap()), (50, 100));
+        t.set_row_ids(3).unwrap();
+        assert_eq!((t.peek_number().unwrap(), t.peek_row_id().unwrap()), (51, 3));
+        db.rename_table("t", "u").unwrap();
+        assert_eq!((t.next_number().unwrap(), t.next_row_id().unwrap()), (51, 3));
+        db.truncate_table("u").unwrap();
+        assert_eq!((t.next_number().unwrap(), t.next_row_id().unwrap()), (1, 1));
+        db.drop_table("u").unwrap();
+        let gone = [t.next_row_id().err(), t.set_row_ids(1).err(), t.return_row_ids(1..2).err()];
+        assert!(gone.iter().all(|error| matches!(error, Some(Error::TableDropped(_)))), "{gone:?}");
+    }
+
+    #[test]
+    fn a_number_that_was_set_survives_a_crash() {
+        let mut disk = SimulatedDisk::new(1);
+        let mut rows = 0u64;
+        // Lower ones, higher ones, zero, which counts as one, and the end.
+        for (round, set) in [5, 1000, 7, 1, 0, u64::MAX, 50, 50].into_iter().enumerate() {
+            let db = open(&disk);
+            let t = table(&db, "t");
+            let other = t.peek_number().unwrap();
+            if round % 2 == 1 {
+                t.reserve_row_ids(300).unwrap();
+            }
+            t.set_row_ids(set).unwrap();
+            let next = set.max(1);
+            assert_eq!((t.peek_row_id().unwrap(), t.peek_number().unwrap()), (next, other));
+            // The call has waited for the log.
+            let left = open(&disk.survivor(Survive::Nothing));
+            assert_eq!(table(&left, "t").peek_row_id().unwrap(), next, "round {round}");
+            let mut used = next - 1;
+            for _ in 0..if next == u64::MAX { 0 } else { round * 20 } {
+                used = t.next_row_id().unwrap();
+                rows += 1;
+                t.insert(&rows.to_be_bytes(), &used.to_be_bytes()).unwrap();
+            }
+            if round % 3 == 0 {
+                db.close().unwrap();
+                drop(t);
+            } else {
+                disk.crash_at(disk.operations() + 1);
+                drop((db, t));
+            }
+            disk = disk.restart(Survive::Nothing);
+            let now = table(&open(&disk), "t").peek_row_id().unwrap();
+            assert!(now > used && now <= used.saturating_add(129), "round {round}: {used}, then {now}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_set_stays() {
+        let disk = SimulatedDisk::new(1);
+        let db = open(&disk);
+        let t = table(&db, "t");
+        assert_eq!(t.reserve_numbers(20).unwrap(), 1..21);
+        let closed = db.clone();
+        closed.close().unwrap();
+        assert!(matches!(t.set_numbers(5), Err(Error::Closed)));
+        assert!(matches!(t.return_numbers(5..21), Err(Error::Closed)));
+        assert_eq!(table(&open(&disk), "t").peek_number().unwrap(), 21);
+    }
+
+    #[test]
+    fn the_unused_end_of_a_range_is_returned_if_it_is_the_last() {
+        let disk = SimulatedDisk::new(1);
+        let db = open(&disk);
+        let t = table(&db, "t");
+        let back = |unused: Range<u64>| t.return_numbers(unused).unwrap();
+        assert!(!back(1..2), "no number was requested yet");
+        assert_eq!(t.reserve_numbers(10).unwrap(), 1..11);
+        assert!(back(4..11) && !back(4..11) && back(4..4));
+        assert_eq!(t.reserve_numbers(10).unwrap(), 4..14);
+        assert_eq!(t.next_number().unwrap(), 14);
+        assert!(!back(6..14), "another number came after them");
+        assert!(back(14..15) && back(6..14), "the later number is back as well");
+        assert!(!back(0..6), "zero is no number");
+        // A number that a row brings is not returned, wherever it is in the range.
+        assert_eq!(t.reserve_numbers(10).unwrap(), 6..16);
+        t.raise_numbers(9).unwrap();
+        assert!(!back(9..16) && back(10..16));
+        assert_eq!(t.peek_number().unwrap(), 10);
+        // No number below one that was set is returned.
+        assert_eq!(t.reserve_numbers(10).unwrap(), 10..20);
+        t.set_numbers(20).unwrap();
+        assert!(!back(15..20));
+        assert_eq!(t.next_number().unwrap(), 20);
+        assert!(back(20..21));
+        db.close().unwrap();
+        assert_eq!(table(&open(&disk), "t").next_number().unwrap(), 20);
     }
 
     #[test]

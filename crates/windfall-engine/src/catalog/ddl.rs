@@ -577,7 +577,7 @@ impl Catalog {
         trees().for_each(|tree| self.detach(tree, lsn));
         debug_assert!(trees().all(|tree| tree.space().is_dropped()), "a tree of a dropped table is in use");
         tables().for_each(|table| table.gate().close_permanently());
-        tables().for_each(|table| table.restart_auto_increment());
+        tables().for_each(|table| table.restart_counters());
         drop((closed, all));
         metadata_lock.remove_tables(|table| self.retired.table(table));
         // A transaction that waits for the table then finds it dropped.
@@ -785,7 +785,7 @@ impl Catalog {
                 (schema.trees().count(), schema.trees().map(detach).fold(false, core::ops::BitOr::bitor))
             });
             if dropped {
-                table.restart_auto_increment();
+                table.restart_counters();
                 self.retired.table(table.clone());
             }
             trees

@@ -36,7 +36,7 @@ mod runs;
 mod table;
 mod table_load;
 
-pub use auto_increment::AutoIncrement;
+pub use auto_increment::Counter;
 pub use ddl::{Catalog, DropReport, IndexDefinition, TableDefinition};
 pub use ddl_options::DdlOptions;
 pub use key::{KeyPart, KeySpec};

@@ -10,7 +10,7 @@
 
 use smallvec::SmallVec;
 
-use super::{auto_increment::AutoIncrement, record::TableRecord, row_log::RowLog};
+use super::{auto_increment::Counter, record::TableRecord, row_log::RowLog};
 use crate::{
     error::{Error, Owner, Result},
     ids::SpaceId,
@@ -20,6 +20,7 @@ use crate::{
         atomic::{AtomicBool, Ordering::SeqCst, fence},
         is_nested,
     },
+    tablespace::CounterKind,
     tree::store::HashIndex as _,
     txn::mvcc::value::INDEXED_BYTES,
 };
@@ -69,7 +70,7 @@ pub struct Table {
     schema: Gated<TableSchema>,
     /// Whether its trees should have a hash index.
     hashed: AtomicBool,
-    auto_increment: AutoIncrement,
+    counters: [Counter; CounterKind::ALL.len()],
 }
 
 /// A row call in progress: the table schema, which does not change until the call ends.
@@ -85,7 +86,7 @@ impl Table {
         Arc::new(Self {
             schema: Gated::new(schema),
             hashed: AtomicBool::new(hashed),
-            auto_increment: AutoIncrement::default(),
+            counters: CounterKind::ALL.map(Counter::new),
         })
     }
 
@@ -161,24 +162,24 @@ impl Table {
         self.with_schema(TableSchema::clone)
     }
 
-    /// Returns its auto-increment values, for a call inside the gate.
-    pub fn auto_increment(&self, call: &Call<'_>) -> &AutoIncrement {
+    /// Returns one of its counters, for a call inside the gate.
+    pub fn counter(&self, call: &Call<'_>, kind: CounterKind) -> &Counter {
         debug_assert!(
             call.clustered.space().id() == self.space(),
             "a number of a table is allocated inside the gate of another one"
         );
-        &self.auto_increment
+        &self.counters[kind as usize]
     }
 
-    /// Resets its auto-increment values. The gate must be closed.
-    pub(super) fn restart_auto_increment(&self) {
+    /// Resets its counters. The gate must be closed.
+    pub(super) fn restart_counters(&self) {
         debug_assert!(self.gate().is_closed(), "the numbers of a table are reset while calls may be inside");
-        self.auto_increment.restart();
+        self.counters.iter().for_each(Counter::restart);
     }
 
-    /// Ends the allocation of auto-increment values, when the database is closed.
-    pub(super) fn close_auto_increment(&self) -> Result<()> {
-        self.auto_increment.close()
+    /// Ends the allocation of numbers, when the database is closed.
+    pub(super) fn close_counters(&self) -> Result<()> {
+        self.counters.iter().map(Counter::close).fold(Ok(()), Result::and)
     }
 
     /// Returns the gate, for DDL.
@@ -204,7 +205,7 @@ impl Table {
         debug_assert!(before.record.id == id, "a table gets the schema of another one");
         debug_assert!(before.record.version <= version, "a table gets an earlier definition back");
         if before.record.clustered != now {
-            self.restart_auto_increment();
+            self.restart_counters();
         }
         self.apply_hash_index();
         before

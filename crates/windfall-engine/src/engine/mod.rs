@@ -290,7 +290,7 @@ impl Engine {
 
     fn shut(&self) -> Result<()> {
         self.pool.context().health.check()?;
-        self.catalog.close_auto_increment();
+        self.catalog.close_counters();
         self.catalog.write_row_counts();
         let flushed = self.pool.flush_all();
         // The log must have every change that has reached no data file, also those that no commit has waited for.

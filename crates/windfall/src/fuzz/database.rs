@@ -130,6 +130,7 @@ fn read_all(db: &Database) -> bool {
         whole &= table.peek_number().is_ok();
         // The auto-increment values may be used up.
         let _ = table.next_number();
+        let _ = table.next_row_id();
         let rows =
             table.rows().map(|rows| rows.take(SCAN_ROWS_MAX).map(|row| row.is_ok()).collect::<Vec<_>>());
         whole &= rows.is_ok_and(|rows| rows.len() < SCAN_ROWS_MAX && rows.into_iter().all(|is_ok| is_ok));

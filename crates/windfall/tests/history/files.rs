@@ -9,7 +9,7 @@ use windfall::{
 };
 use windfall_sim::SimulatedDisk;
 
-use super::{Model, Rows, without_gaps};
+use super::{Model, Rows, numbered_rows, without_gaps};
 
 const PAGE: usize = 4096;
 const SYSTEM: u64 = 1;
@@ -169,6 +169,8 @@ struct Tree {
 struct Header {
     /// No auto-increment value at or above this was assigned to a row.
     ceiling: u64,
+    /// No row id at or above this was requested for a row.
+    row_ids: u64,
     /// The number of rows.
     rows: u64,
 }
@@ -190,8 +192,8 @@ impl Tree {
         if &map[32..40] != b"WFSPACE1" || u32_at(&map, 40) as usize != PAGE {
             return Err(format!("the first page of tablespace {space} is none"));
         }
-        tree.header = Header { ceiling: u64_at(&map, 48), rows: u64_at(&map, 64) };
-        if map[44..48].iter().chain(&map[56..64]).chain(&map[72..128]).any(|byte| *byte != 0) {
+        tree.header = Header { ceiling: u64_at(&map, 48), row_ids: u64_at(&map, 56), rows: u64_at(&map, 64) };
+        if map[44..48].iter().chain(&map[72..128]).any(|byte| *byte != 0) {
             return Err(format!("there is something in the header of tablespace {space}"));
         }
         let bit = |n: u32| map[128 + n as usize / 8] & 1 << (n % 8) != 0;
@@ -445,7 +447,8 @@ pub(crate) fn read(disk: &SimulatedDisk) -> Found<Model> {
                 if !spaces.iter().all(|space| named.insert(*space)) {
                     return Err(format!("a tablespace of {spaces:?} has two owners"));
                 }
-                let (rows, Header { ceiling, rows: counted }) = Tree::read_with_header(disk, spaces[0])?;
+                let (rows, Header { ceiling, row_ids, rows: counted }) =
+                    Tree::read_with_header(disk, spaces[0])?;
                 if counted != rows.len() as u64 {
                     return Err(format!(
                         "{} has {} rows, and {counted} in its header",
@@ -458,6 +461,13 @@ pub(crate) fn read(disk: &SimulatedDisk) -> Found<Model> {
                     if entries != rows.iter().map(|(key, value)| index_entry(key, value)).collect() {
                         return Err(format!("the index in tablespace {space} is not that of its rows"));
                     }
+                }
+                let count = numbered_rows(&rows);
+                if count > 0 && row_ids <= count {
+                    return Err(format!(
+                        "{}: {count} rows with an id, and a ceiling of {row_ids}",
+                        spaces[0]
+                    ));
                 }
                 let (rows, last) = without_gaps(rows);
                 if last > 0 && ceiling <= last {

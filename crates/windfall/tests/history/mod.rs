@@ -77,7 +77,7 @@ pub(crate) enum Step {
     DropIndex(String),
     Put(String, Vec<u8>, Vec<u8>),
     Delete(String, Vec<u8>),
-    /// A row is inserted with the table's next auto-increment value as its key.
+    /// A row is inserted with the table's next auto-increment value as its key, after a row id was requested for it.
     Number(String, Vec<u8>),
     /// A row is put, and while its value is read another row of any table is put. Then two transactions are unfinished
     /// in one undo stream.
@@ -459,6 +459,11 @@ fn number_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.strip_prefix(NUMBERED)?.try_into().ok()?))
 }
 
+/// Returns the number of rows with auto-increment values, of which each has requested a row id.
+pub(crate) fn numbered_rows(rows: &Rows) -> u64 {
+    rows.keys().filter(|key| number_of(key).is_some()).count() as u64
+}
+
 /// Renumbers the rows with auto-increment values without gaps, because a crash may skip values. Also returns the last
 /// value.
 pub(crate) fn without_gaps(rows: Rows) -> (Rows, u64) {
@@ -510,7 +515,11 @@ impl Live {
             Step::Delete(t, key) => db.table(t)?.delete(key).map(drop),
             Step::Number(t, value) => {
                 let table = db.table(t)?;
-                table.insert(&numbered(table.next_number()?), value)
+                table.next_row_id()?;
+                // Of three values two are returned.
+                let values = table.reserve_numbers(3)?;
+                assert!(table.return_numbers(values.start + 1..values.end)?, "{values:?} are not the last");
+                table.insert(&numbered(values.start), value)
             }
             Step::Nested(nested) => {
                 let Nested { table, key, value, within, fails } = &**nested;
@@ -616,6 +625,9 @@ pub(crate) fn observe(db: &Database) -> Result<Model> {
         let counted = table.row_count()?;
         let is_quiet = db.metrics().rollbacks_pending == 0 && db.metrics().active_transactions == 0;
         assert!(!is_quiet || counted == rows.len() as u64, "{counted} instead of {} rows", rows.len());
+        let count = numbered_rows(&rows);
+        let next = table.peek_row_id()?;
+        assert!(next > count, "{} has {count} rows with an id, and would give {next} again", info.name);
         let (rows, last) = without_gaps(rows);
         let next = table.peek_number()?;
         assert!(next > last, "{} has a row {last}, and would give {next} again", info.name);

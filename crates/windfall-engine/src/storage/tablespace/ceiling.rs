@@ -1,9 +1,10 @@
-//! The upper bound of a table's auto-increment values, in the header of its tablespace.
+//! The upper bounds of the numbers that a table's counters have allocated, in the header of its tablespace.
 //!
-//! **Purpose.** A word of page 0, called the ceiling: all auto-increment values assigned so far are below it. It
-//! belongs to the tablespace as the tree does: a drop and a truncation discard it, a rename of the table keeps it.
+//! **Purpose.** A word of page 0 for each counter, called its ceiling: all numbers allocated since the counter was last
+//! set are below it. It belongs to the tablespace as the tree does: a drop and a truncation discard it, a rename of the
+//! table keeps it.
 //!
-//! **Invariants.** Zero means that no value was requested yet (checked by `tablespace/ceiling.rs::set_ceiling`). A
+//! **Invariants.** Zero means that no number was requested yet (checked by `tablespace/ceiling.rs::set_ceiling`). A
 //! mini-transaction that writes the ceiling has latched no page of the tablespace before (checked by
 //! `tablespace/ceiling.rs::set_ceiling`).
 
@@ -17,7 +18,27 @@ use crate::{
     sync::Arc,
 };
 
-const CEILING_AT: usize = 48;
+/// A counter of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CounterKind {
+    /// The auto-increment values of a column.
+    AutoIncrement,
+    /// The ids of rows without a key.
+    RowId,
+}
+
+impl CounterKind {
+    /// All counters, in the order of their discriminants.
+    pub const ALL: [Self; 2] = [Self::AutoIncrement, Self::RowId];
+
+    /// Returns the offset of the ceiling in page 0.
+    fn ceiling_at(self) -> usize {
+        match self {
+            Self::AutoIncrement => 48,
+            Self::RowId => 56,
+        }
+    }
+}
 
 /// Returns an error unless this is a map page and, if it is page 0, has the magic of a header.
 pub(super) fn check_header(id: PageId, page: Page<'_>) -> Result<()> {
@@ -28,12 +49,12 @@ pub(super) fn check_header(id: PageId, page: Page<'_>) -> Result<()> {
     Err(CorruptError::Structure { owner: Owner::Unknown, space: id.space, what }.into())
 }
 
-/// Returns the ceiling; zero when there is none.
+/// Returns the ceiling of a counter; zero when there is none.
 ///
 /// # Errors
 /// When the tablespace is dropped; damage, I/O.
-pub fn ceiling(pool: &BufferPool, space: &Arc<Space>) -> Result<u64> {
-    read_header(pool, space, |header| header.u64(CEILING_AT))
+pub fn ceiling(pool: &BufferPool, space: &Arc<Space>, kind: CounterKind) -> Result<u64> {
+    read_header(pool, space, |header| header.u64(kind.ceiling_at()))
 }
 
 /// Reads from the header of a tablespace, under its latch; without a header, the default value.
@@ -65,14 +86,14 @@ pub(super) fn latch_header(mtr: &mut Mtr<'_>, space: &Arc<Space>) -> Result<Slot
     Ok(header)
 }
 
-/// Writes the ceiling of a tablespace that has pages, in a mini-transaction that has latched none of them.
+/// Writes the ceiling of a counter of a tablespace that has pages, in a mini-transaction that has latched none of them.
 ///
 /// # Errors
 /// When the tablespace is dropped; damage, I/O. Nothing was changed then.
-pub fn set_ceiling(mtr: &mut Mtr<'_>, space: &Arc<Space>, ceiling: u64) -> Result<()> {
+pub fn set_ceiling(mtr: &mut Mtr<'_>, space: &Arc<Space>, kind: CounterKind, ceiling: u64) -> Result<()> {
     debug_assert!(mtr.latched(space.id()).next().is_none(), "the latch on the header is not the only one");
     assert!(ceiling > 0, "the ceiling of tablespace {} is that of a table without numbers", space.id());
     let header = latch_header(mtr, space)?;
-    mtr.apply(header, &PageOp::Write { at: CEILING_AT as u32, bytes: &ceiling.to_le_bytes() });
+    mtr.apply(header, &PageOp::Write { at: kind.ceiling_at() as u32, bytes: &ceiling.to_le_bytes() });
     Ok(())
 }

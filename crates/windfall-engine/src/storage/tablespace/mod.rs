@@ -27,6 +27,7 @@
 //! | 40 | 4 | page size (page 0 only) |
 //! | 44 | 4 | zero |
 //! | 48 | 8 | ceiling of the table's auto-increment values, 0 while there is none ([`ceiling()`]; page 0 only) |
+//! | 56 | 8 | ceiling of the table's row ids, 0 while there is none ([`ceiling()`]; page 0 only) |
 //! | 56 | 8 | zero |
 //! | 64 | 8 | number of rows of the table, signed, without the pending changes ([`rows()`]; page 0 only) |
 //! | 72 | 56 | zero |
@@ -42,7 +43,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-pub use ceiling::{ceiling, set_ceiling};
+pub use ceiling::{CounterKind, ceiling, set_ceiling};
 pub use deletion::{Deleter, Deletions};
 pub use rows::{rows, write_rows, write_rows_if_due};
 

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::{
-    BITS_AT, MAGIC_AT, allocate, ceiling, first_free, free, is_used, pages_a_map, pages_in_use, prepare_free,
-    set_bit, set_ceiling,
+    BITS_AT, CounterKind, MAGIC_AT, allocate, ceiling, first_free, free, is_used, pages_a_map, pages_in_use,
+    prepare_free, set_bit, set_ceiling,
 };
 use crate::{
     buffer::{
@@ -177,19 +177,20 @@ fn a_page_that_is_no_allocation_map_is_not_used_as_one() {
         let base = Base::new();
         base.allocate(0);
         let mut mtr = Mtr::begin(&base.pool).unwrap();
-        set_ceiling(&mut mtr, &base.space, 7).unwrap();
+        set_ceiling(&mut mtr, &base.space, CounterKind::RowId, 7).unwrap();
         mtr.commit().unwrap();
-        assert_eq!(ceiling(&base.pool, &base.space).unwrap(), 7);
+        let ceilings = || CounterKind::ALL.map(|kind| ceiling(&base.pool, &base.space, kind));
+        assert_eq!(ceilings().map(Result::unwrap), [0, 7]);
         let mut mtr = Mtr::begin(&base.pool).unwrap();
         let header = mtr.latch(&base.space, PageNo::HEADER).unwrap();
         mtr.apply(header, &damage);
         mtr.commit().unwrap();
         let mut mtr = Mtr::begin(&base.pool).unwrap();
-        let refused = set_ceiling(&mut mtr, &base.space, 8).unwrap_err();
+        let refused = set_ceiling(&mut mtr, &base.space, CounterKind::RowId, 8).unwrap_err();
         drop(mtr);
         let errors = [
             refused,
-            ceiling(&base.pool, &base.space).unwrap_err(),
+            ceiling(&base.pool, &base.space, CounterKind::RowId).unwrap_err(),
             pages_in_use(&base.pool, &base.space).unwrap_err(),
         ];
         for error in errors {
